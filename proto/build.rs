@@ -10,7 +10,9 @@ const FILES: [&str; 3] =
 /// What has maps, which are written in order.
 const MAPS: &str = ".offload.v1.Sysctls";
 
-const KUBELET: [&str; 2] = ["kubelet/deviceplugin.proto", "kubelet/podresources.proto"];
+/// Others' own interfaces, which are not part of ours: nothing reflects or serialises them.
+const FOREIGN: [&str; 3] =
+    ["kubelet/deviceplugin.proto", "kubelet/podresources.proto", "metropolis/workloads.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=offload");
@@ -19,14 +21,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("offload.v1.descriptors"), &encoded)?;
     tonic_prost_build::configure().btree_map(MAPS).compile_fds(descriptors)?;
-    kubelet()?;
+    foreign()?;
     serialisation(&encoded)
 }
 
-/// The kubelet's own interfaces, which are not part of ours: nothing reflects or serialises them.
-fn kubelet() -> Result<(), Box<dyn Error>> {
+fn foreign() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=kubelet");
-    let descriptors = protox::compile(KUBELET, ["."])?;
+    println!("cargo:rerun-if-changed=metropolis");
+    let descriptors = protox::compile(FOREIGN, ["."])?;
     tonic_prost_build::configure().compile_fds(descriptors)?;
     Ok(())
 }

@@ -124,7 +124,7 @@ fn table() -> Vec<Row> {
         ),
         (
             "offload.v1.WorkloadNetwork/Status",
-            |_| encoded(&v1::StatusRequest {}),
+            |_| encoded(&v1::StatusRequest::default()),
             of_hosts(Answer, Answer),
         ),
         (

@@ -80,6 +80,8 @@ reasons! {
     PortInUse = "PORT_IN_USE", AlreadyExists, 135, "ask for another port, or stop its holder";
     /// Something asked for, or required by the network, that kernel, card or this version can't do.
     Unsupported = "UNSUPPORTED", FailedPrecondition, 109, "leave it out, or see `dpuctl describe dpu` for what the DPU can do";
+    /// The workload has its interface already.
+    WorkloadAttached = "WORKLOAD_ATTACHED", AlreadyExists, 146, "detach it first";
     /// The key names an attachment that differs from the request.
     AttachmentDiffers = "ATTACHMENT_DIFFERS", AlreadyExists, 110, "detach it first";
     /// The certificate's host is not one that this DPU serves.
@@ -127,7 +129,7 @@ reasons! {
     /// A certificate is missing, expired, or not trusted.
     CertificateRefused = "CERTIFICATE_REFUSED", Unauthenticated, 126, "let the agent read the file named, renew the certificate, trust its CA, or correct `dpu.name` in the agent's configuration if another name was expected";
     /// The netns path is missing or not a network namespace.
-    NetnsInvalid = "NETNS_INVALID", InvalidArgument, 4, "pass the path of a network namespace in CNI_NETNS";
+    NetnsInvalid = "NETNS_INVALID", InvalidArgument, 4, "pass the path of a network namespace, in CNI_NETNS or as netns_path";
     /// The pod already has an interface of that name.
     InterfaceExists = "INTERFACE_EXISTS", AlreadyExists, 128, "choose another interface name";
     /// The VF could not be moved or configured.
@@ -199,11 +201,19 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+impl Failure {
+    /// The gRPC status that tells it, with another code than the reason's.
+    #[must_use]
+    pub fn into_status(self, code: Code) -> Status {
+        let details = ErrorDetails::with_error_info(self.reason.as_str(), DOMAIN, HashMap::new());
+        Status::with_error_details(code, self.message, details)
+    }
+}
+
 impl From<Failure> for Status {
     fn from(failure: Failure) -> Self {
-        let details =
-            ErrorDetails::with_error_info(failure.reason.as_str(), DOMAIN, HashMap::new());
-        Status::with_error_details(failure.reason.grpc_code(), failure.message, details)
+        let code = failure.reason.grpc_code();
+        failure.into_status(code)
     }
 }
 

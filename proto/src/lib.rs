@@ -12,6 +12,7 @@ pub mod form;
 pub mod kubelet;
 mod room;
 pub mod sysctls;
+pub mod workloads;
 
 pub use failure::{Failure, Reason};
 pub use finding::Finding;

@@ -13,7 +13,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    Answer, Call, Netns, Operator, Pki, Program, Proxy, Settings, cni, faults,
+    Answer, Call, Netns, Operator, Pki, Program, Proxy, Settings, Workloads, cni, faults,
     process::installed,
     settings::{PROXY, Seat},
     wait_for,
@@ -109,6 +109,12 @@ impl Host {
     #[must_use]
     pub fn status(&self) -> Answer {
         self.execute(&Call::new("STATUS", &self.configuration("blue")))
+    }
+
+    /// A caller of its agent without CNI.
+    #[must_use]
+    pub fn workloads(&self) -> Workloads {
+        Workloads::on(&self.socket())
     }
 
     /// Executes the plugin in its namespace, from its folder's `bin` if it is there.

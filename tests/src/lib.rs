@@ -43,6 +43,7 @@ mod settings;
 pub mod soak;
 mod victim;
 mod wait;
+mod workloads;
 
 pub use arm::{ArmDpu, ArmLab};
 pub use card::{Card, HostEnd};
@@ -62,3 +63,4 @@ pub use process::{Program, program};
 pub use proxy::{Fault, Proxy};
 pub use settings::{CardKind, CardSettings, FabricKind, METRICS, Settings, Timeouts};
 pub use wait::{eventually, wait_for};
+pub use workloads::{Attaching, Workloads, netns_of};

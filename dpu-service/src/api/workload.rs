@@ -99,9 +99,15 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
 
     async fn status(
         &self,
-        _request: Request<v1::StatusRequest>,
+        request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
-        Ok(Response::new(v1::StatusResponse { problems: self.0.status().await }))
+        let standing = |network: String| {
+            let prefixes = self.0.engine.networks().prefixes_of(&network)?;
+            let prefixes = prefixes.iter().map(ToString::to_string).collect();
+            Ok::<_, Failure>(v1::NetworkStanding { prefixes })
+        };
+        let network = request.into_inner().network.map(standing).transpose()?;
+        Ok(Response::new(v1::StatusResponse { problems: self.0.status().await, network }))
     }
 
     type SessionStream = BoxStream<'static, Result<v1::DpuMessage, Status>>;

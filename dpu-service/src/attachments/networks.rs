@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
 
 use super::{
@@ -53,6 +54,28 @@ impl Networks<'_> {
         let networks = registry.networks().iter();
         let views = networks.map(|entry| entry.view(used(&entry.network().name), now()));
         views.map(|view| with_gateway(self.0, view)).collect()
+    }
+
+    /// What attachments to the network of that name get addresses of. Without a name it is the default one, and where
+    /// none is, all that there are.
+    ///
+    /// # Errors
+    /// There is no such network, or none at all.
+    pub fn prefixes_of(self, name: &str) -> Result<Vec<IpNetwork>, Failure> {
+        let registry = self.0.registry();
+        let networks = registry.networks();
+        let name = (!name.is_empty()).then_some(name);
+        let prefixes = |network: &Network| -> Vec<IpNetwork> {
+            network.subnets.iter().map(|subnet| subnet.cidr).collect()
+        };
+        match networks.find(name) {
+            Ok(found) => Ok(prefixes(found.network())),
+            Err(unknown) if name.is_some() => Err(unknown),
+            Err(_) if networks.len() == 0 => {
+                Err(Failure::new(Reason::NetworkUnknown, "the DPU has no network"))
+            }
+            Err(_) => Ok(networks.iter().flat_map(|entry| prefixes(entry.network())).collect()),
+        }
     }
 
     /// Makes this DPU the gateway of those networks that want it, and no longer of others.

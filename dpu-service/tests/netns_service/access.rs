@@ -19,7 +19,7 @@ async fn try_all(channel: Channel) -> [Result<(), Status>; 4] {
     let network = v1::Network { name: "tried".into(), ..v1::Network::default() };
     let apply = v1::ApplyNetworkRequest { network: Some(network), dry_run: true };
     [
-        workload.status(v1::StatusRequest {}).await.map(drop),
+        workload.status(v1::StatusRequest::default()).await.map(drop),
         operator.get_dpu(v1::GetDpuRequest {}).await.map(drop),
         operator.apply_network(apply).await.map(drop),
         HealthClient::new(channel).check(HealthCheckRequest::default()).await.map(drop),
@@ -99,7 +99,7 @@ fn a_message_beyond_the_limit_is_refused_and_the_connection_lives_on() {
         let refused = host.attach(v1::AttachRequest { pod, ..Default::default() }).await;
         let code = refused.unwrap_err().code();
         assert!(matches!(code, Code::OutOfRange | Code::ResourceExhausted), "{code:?}");
-        host.status(v1::StatusRequest {}).await.unwrap();
+        host.status(v1::StatusRequest::default()).await.unwrap();
     });
 }
 

@@ -30,7 +30,7 @@ fn a_changed_file_is_taken_over_whole_or_not_at_all() {
         .await;
         assert_eq!(networks(&mut operator).await, ["blue"]);
         assert_eq!(
-            setup.host().status(v1::StatusRequest {}).await.unwrap().into_inner().problems,
+            setup.host().status(v1::StatusRequest::default()).await.unwrap().into_inner().problems,
             [""; 0]
         );
 

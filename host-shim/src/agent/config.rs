@@ -13,6 +13,7 @@ use super::{
     device_plugin::{self, DevicePluginSettings},
     host_port::{self, HostPort},
     out_of_range::out_of_range,
+    workloads::WorkloadSettings,
 };
 use crate::{
     protocol::DEFAULT_SOCKET,
@@ -84,6 +85,9 @@ pub struct Config {
     /// The networks that other CNI plugins make. `None`: none.
     #[serde(default)]
     pub delegates: Option<DelegateSettings>,
+    /// Callers without CNI.
+    #[serde(default)]
+    pub workloads: WorkloadSettings,
 }
 
 /// `[dpu]`

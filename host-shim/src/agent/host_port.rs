@@ -3,7 +3,10 @@
 use std::collections::HashSet;
 
 use netlink::IpNetwork;
-use offload_proto::form::is_interface_name;
+use offload_proto::{
+    Failure, Reason,
+    form::{HOST_PORT_CONTAINER, is_interface_name},
+};
 use serde::Deserialize;
 
 use super::out_of_range::out_of_range;
@@ -51,6 +54,20 @@ impl HostPort {
         });
         unnamed.into_iter().chain(misnamed).chain(misrouted)
     }
+}
+
+/// No caller makes, takes or asks for a host port.
+///
+/// # Errors
+/// The container id is theirs.
+pub(super) fn refuse(container_id: &str) -> Result<(), Failure> {
+    if container_id != HOST_PORT_CONTAINER {
+        return Ok(());
+    }
+    let message = format!(
+        "the container id {container_id} is that of the host's own ports, which are in the agent's file"
+    );
+    Err(Failure::new(Reason::InvalidRequest, message))
 }
 
 /// What makes no sense in these: one sentence each, without a final stop.

@@ -11,7 +11,8 @@
 //! | `delegates` | which interfaces other plugins have made, and has them made and taken back | `Delegates` |
 //!
 //! Above them `run` builds the rooms and runs them, once `standby` has the records; `server` takes the plugin's calls on
-//! its `socket` and has them answered at the `desk`, `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is
+//! its `socket` and has them answered at the `desk`, as `workloads` has those of callers without CNI, who come by the
+//! same socket with gRPC (whose odd names for it `authority` mends); `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is
 //! to: it hears what the DPU says of pools, and completes what the plugin asks for. Why the agent can't go on is in
 //! `error`.
 //!
@@ -19,6 +20,7 @@
 //! answer to a call (the plugin, or a task of the agent's such as `upkeep` for a host port); `pending`, `clock`, `defect`, `milestones`, `repairs`, and
 //! `signals`, by which a room wakes one above it without knowing it.
 
+mod authority;
 mod caller;
 mod clock;
 mod config;
@@ -44,6 +46,7 @@ mod standby;
 mod upkeep;
 mod verbs;
 mod vfs;
+mod workloads;
 
 pub use config::Config;
 pub use delegates::DelegateSettings;
@@ -52,3 +55,4 @@ pub use error::AgentError;
 pub use run::{Arguments, run};
 pub use socket::ListenError;
 pub use vfs::{OriginalsError, RecordsError};
+pub use workloads::WorkloadSettings;

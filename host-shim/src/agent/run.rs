@@ -17,7 +17,7 @@ use bootstrap::{
 use metrics::{Calls, Endpoint, Page};
 use netlink::{LinkMonitor, Netns};
 use tokio::{runtime::Builder, time::timeout};
-use tokio_util::task::TaskTracker;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     config::{Config, VfSourceKind},
@@ -34,6 +34,7 @@ use super::{
     upkeep::Upkeep,
     verbs::Doors,
     vfs::{BLOCKING_THREADS, Furnishing, Originals, PodLocks, Records, Vfs},
+    workloads::{Connections, Workloads},
 };
 use crate::{
     install::Task,
@@ -154,17 +155,15 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     notify_ready();
     let mut keepers = pin!(run_keepers(&agent, path, monitor));
     let limit = agent.config.limits.connections;
-    let server = Server {
-        doors: agent.doors.clone(),
-        device_plugin: Arc::clone(&agent.device_plugin),
-        desk: Desk::new(agent.doors.tasks.clone(), limit, Arc::clone(&agent.calls)),
-    };
+    let stopping = CancellationToken::new();
+    let server = server(&agent, limit, &stopping);
     tokio::select! {
         never = serve(server, limit, &socket) => match never {},
         signal = shutdown_signal() => signal.map_err(cannot("wait for signals"))?,
         error = &mut keepers => return Err(error),
     }
     notify_stopping();
+    stopping.cancel();
     // Who calls from here on waits for the next agent: in the socket if systemd holds it, or else beside it. The
     // work under way still needs the session, and events of the kernel.
     let _held_by_systemd = socket.unless_own();
@@ -172,6 +171,16 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
         () = finish(&agent) => Ok(()),
         error = keepers => Err(error),
     }
+}
+
+/// What answers at most `limit` calls at a time, by either door.
+fn server(agent: &Agent, limit: usize, stopping: &CancellationToken) -> Server {
+    let doors = agent.doors.clone();
+    let desk = Desk::new(doors.tasks.clone(), limit, Arc::clone(&agent.calls));
+    let network = agent.config.workloads.network.clone();
+    let workloads = Workloads::new(doors.clone(), desk.clone(), network);
+    let workloads = Connections::serve(workloads, limit, stopping.clone());
+    Server { doors, device_plugin: Arc::clone(&agent.device_plugin), desk, workloads }
 }
 
 fn page_of(agent: &Agent) -> impl Fn() -> Ready<Page> + Clone + use<> {

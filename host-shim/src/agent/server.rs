@@ -1,16 +1,21 @@
-//! Answers the plugin: one call per connection, from root or the agent's own user alone.
+//! Takes calls, from root or the agent's own user alone: the plugin's, one per connection, and those of clients of
+//! gRPC, whose connections `workloads` has served.
 
 use std::{
     convert::Infallible,
     io,
+    os::fd::AsRawFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use nix::unistd::geteuid;
+use nix::{
+    sys::socket::{MsgFlags, recv},
+    unistd::geteuid,
+};
 use offload_proto::{Failure, Reason};
 use tokio::{
-    io::AsyncReadExt,
+    io::{AsyncReadExt, Interest},
     net::UnixStream,
     sync::Semaphore,
     time::{sleep, timeout},
@@ -20,9 +25,10 @@ use super::{
     caller::{Answer, Caller},
     desk::{Desk, refused},
     device_plugin::DevicePlugin,
-    scrape,
+    host_port, scrape,
     socket::Socket,
     verbs::{self, Destination, Doors},
+    workloads::Connections,
 };
 use crate::{
     cni::error::code,
@@ -31,6 +37,8 @@ use crate::{
 
 /// How long a caller may take to say what it wants.
 const READ_LIMIT: Duration = Duration::from_secs(5);
+/// How a connection of HTTP/2 begins, and no document of the plugin's.
+const BEGINNING_OF_HTTP: u8 = b'P';
 /// How long to wait when the system refuses to accept, as it does when files run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long before its caller gives up a call is given up, so that the answer still arrives.
@@ -40,7 +48,7 @@ const MARGIN: Duration = Duration::from_millis(500);
 /// that the agent lives, and who does not say what it wants takes nobody's turn.
 const OPEN_FOR_EACH: usize = 8;
 
-/// What answers the plugin.
+/// What answers calls.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub doors: Doors,
@@ -48,9 +56,11 @@ pub(super) struct Server {
     pub device_plugin: Arc<DevicePlugin>,
     /// Where calls are answered.
     pub desk: Desk,
+    /// Who has connections of gRPC served.
+    pub workloads: Connections,
 }
 
-/// Serves the plugin, for ever. Far beyond the `limit` of calls that are answered at a time, callers wait in the
+/// Serves the socket, for ever. Far beyond the `limit` of calls that are answered at a time, callers wait in the
 /// socket's queue.
 pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infallible {
     let permits = Arc::new(Semaphore::new(limit * OPEN_FOR_EACH));
@@ -74,7 +84,8 @@ pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infa
     }
 }
 
-/// Answers one call, which counts as open until its work is done.
+/// Answers one call, which counts as open until its work is done; or has a connection of gRPC served, which counts as
+/// open until it ends.
 async fn converse(
     server: Server,
     mut stream: UnixStream,
@@ -84,6 +95,9 @@ async fn converse(
     if uid != 0 && uid != geteuid().as_raw() {
         tracing::warn!(uid, "a call is refused: only root and the agent's own user may call");
         return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    if timeout(READ_LIMIT, first_byte(&stream)).await?? == Some(BEGINNING_OF_HTTP) {
+        return server.workloads.take(stream, permit).await;
     }
     let call: Call = timeout(READ_LIMIT, read(&mut stream)).await??;
     let deadline = Instant::now() + call.time_left().saturating_sub(MARGIN);
@@ -96,6 +110,14 @@ async fn converse(
     };
     desk.attend(verb, &caller, work).await;
     Ok(())
+}
+
+/// The first byte of what a caller says, which stays to be read. `None`: it says nothing.
+async fn first_byte(stream: &UnixStream) -> io::Result<Option<u8>> {
+    let mut byte = [0];
+    let look = || Ok(recv(stream.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK)?);
+    let count = stream.async_io(Interest::READABLE, look).await?;
+    Ok((count > 0).then_some(byte[0]))
 }
 
 async fn read(stream: &mut UnixStream) -> io::Result<Call> {
@@ -119,7 +141,7 @@ async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Opti
         }
         Request::Check(request) => done(verbs::check(doors, request).await),
         Request::Gc(request) => done(verbs::gc(doors, request).await),
-        Request::Status => match verbs::trouble(doors).await {
+        Request::Status => match verbs::trouble(doors, None).await {
             None => Answer::Done,
             Some(failure) => not_available(doors, failure),
         },
@@ -148,14 +170,7 @@ fn refuse_host_port(request: &Request) -> Result<(), Failure> {
         Request::Del(DelRequest { key, .. }) | Request::Check(CheckRequest { key, .. }) => key,
         Request::Gc(_) | Request::Status => return Ok(()),
     };
-    if !key.is_of_host_port() {
-        return Ok(());
-    }
-    let id = &key.container_id;
-    let message = format!(
-        "the container id {id} is that of the host's own ports, which are in the agent's file"
-    );
-    Err(Failure::new(Reason::InvalidRequest, message))
+    host_port::refuse(&key.container_id)
 }
 
 /// What STATUS is told. With a pod that has lost its VF, the runtime is to know that what runs is limited, too.
@@ -171,10 +186,11 @@ fn not_available(doors: &Doors, failure: Failure) -> Answer {
 mod tests {
     use metrics::Calls;
     use tokio::{io::AsyncWriteExt, sync::oneshot, task::yield_now};
+    use tokio_util::sync::CancellationToken;
 
     use super::*;
     use crate::{
-        agent::{dpu::tests::config, verbs::tests::doors, vfs::record},
+        agent::{dpu::tests::config, verbs::tests::doors, vfs::record, workloads::Workloads},
         cni::environment::Verb,
         protocol::{DelRequest, Reply, SIGN_OF_LIFE},
     };
@@ -183,7 +199,10 @@ mod tests {
     fn server(calls: &Arc<Calls>) -> (Server, tempfile::TempDir) {
         let (doors, folder) = doors();
         let desk = Desk::new(doors.tasks.clone(), 1, Arc::clone(calls));
-        (Server { doors, device_plugin: Arc::new(DevicePlugin::new(None)), desk }, folder)
+        let device_plugin = Arc::new(DevicePlugin::new(None));
+        let room = Workloads::new(doors.clone(), desk.clone(), String::new());
+        let workloads = Connections::serve(room, 1, CancellationToken::new());
+        (Server { doors, device_plugin, desk, workloads }, folder)
     }
 
     #[tokio::test]

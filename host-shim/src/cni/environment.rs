@@ -208,7 +208,7 @@ fn invalid(message: String) -> CniError {
 const SHOWN: usize = 64;
 
 /// The value for a message: escaped, and cut where it is long.
-pub(super) fn quoted(value: &str) -> String {
+pub fn quoted(value: &str) -> String {
     if value.chars().count() <= SHOWN {
         return format!("{value:?}");
     }
@@ -249,7 +249,11 @@ pub fn check_container_id(id: &str) -> Result<(), String> {
     Err(format!("invalid characters in containerID {id_shown}"))
 }
 
-fn check_interface_name(name: &str) -> Result<(), String> {
+/// Checks the form of an interface's name.
+///
+/// # Errors
+/// What is wrong with it, as a sentence without a final stop.
+pub fn check_interface_name(name: &str) -> Result<(), String> {
     if is_interface_name(name) {
         return Ok(());
     }

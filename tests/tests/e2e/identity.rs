@@ -158,7 +158,7 @@ fn a_host_can_not_touch_another_hosts_attachment() {
         let _ = node_2.collect(collect).await;
     });
     as_host(&lab, "node-3", async |mut node_3| {
-        let status = node_3.status(v1::StatusRequest {}).await.unwrap_err();
+        let status = node_3.status(v1::StatusRequest::default()).await.unwrap_err();
         assert_eq!(reason(&status), Reason::HostUnknown);
     });
     assert_eq!(lab.operator().get("attachments"), before);

@@ -59,3 +59,4 @@ mod two_dpus;
 mod upgrade;
 mod wire;
 mod wishes;
+mod workloads;

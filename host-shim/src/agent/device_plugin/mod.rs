@@ -17,7 +17,6 @@
 //! - *A VF that becomes unhealthy while it is being chosen.* The choice stands, the ADD is refused, and tried again: to
 //!   refuse the choice would end the pod for good.
 
-mod authority;
 mod files;
 mod offer;
 mod plugin;

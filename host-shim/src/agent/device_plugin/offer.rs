@@ -18,11 +18,11 @@ use tokio_stream::{StreamExt, wrappers::UnixListenerStream};
 use tonic::transport::{Endpoint, Server};
 
 use super::{
-    authority::with_good_authority,
     files::{FileIdentity, identity},
     plugin::{Attention, Plugin},
     settings::DevicePluginSettings,
 };
+use crate::agent::authority::with_good_authority;
 
 /// The version of the kubelet's interface that is spoken.
 const VERSION: &str = "v1beta1";
@@ -134,7 +134,11 @@ impl Offer {
         let (pool, pools) = (self.pool.clone(), self.pools.clone());
         let plugin = Plugin::new(self.resource(), pool, pools, Arc::clone(&attention));
         let connections = UnixListenerStream::new(listener);
-        let connections = connections.map(|accepted| accepted.map(with_good_authority));
+        let connections = connections.map(|accepted| {
+            let (served, relay) = with_good_authority(accepted?);
+            tokio::spawn(relay);
+            Ok::<_, io::Error>(served)
+        });
         // The kubelet calls back while it is being spoken to.
         let server = Server::builder()
             .add_service(DevicePluginServer::new(plugin))

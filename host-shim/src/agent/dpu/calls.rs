@@ -9,7 +9,7 @@ use offload_proto::{
     Failure, Reason,
     v1::{
         AttachAllRequest, AttachRequest, Attachment, AttachmentKey, AwaitPortRequest, Bandwidth,
-        CheckRequest, CollectRequest, DetachRequest, StatusRequest,
+        CheckRequest, CollectRequest, DetachRequest, StatusRequest, StatusResponse,
     },
 };
 use tonic::{Request, Status};
@@ -165,19 +165,19 @@ impl Calls {
         collected.map(|answer| answer.released).map_err(|status| failure_of(&status))
     }
 
-    /// Why Attach can't be served, by the DPU's own account.
+    /// Why Attach can't be served, by the DPU's own account, and how it stands with a network, if one is asked about.
     ///
     /// # Errors
-    /// Why the DPU can't be asked.
+    /// Why the DPU can't be asked, or that it has no such network.
     pub(in crate::agent) async fn status(
         &self,
         session: &Arc<Established>,
+        network: Option<&str>,
         deadline: Instant,
-    ) -> Result<Vec<String>, Failure> {
-        let answer = session
-            .bounded(deadline, session.client().status(timed(StatusRequest {}, deadline)))
-            .await;
-        answer.map(|answer| answer.problems).map_err(|status| failure_of(&status))
+    ) -> Result<StatusResponse, Failure> {
+        let request = timed(StatusRequest { network: network.map(str::to_owned) }, deadline);
+        let answer = session.bounded(deadline, session.client().status(request)).await;
+        answer.map_err(|status| failure_of(&status))
     }
 }
 

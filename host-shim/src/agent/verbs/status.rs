@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, v1::StatusResponse};
 
 use super::doors::Doors;
 use crate::agent::dpu::Standing;
@@ -10,9 +10,9 @@ use crate::agent::dpu::Standing;
 /// Runtimes ask often, and wait.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Serves a STATUS: why no ADD can be served, if so. Pools that are exhausted are no trouble of this
-/// kind: a node that is not ready would lose the pods that run well.
-pub(in crate::agent) async fn trouble(doors: &Doors) -> Option<Failure> {
+/// Serves a STATUS: why no ADD can be served, if so; with a network, why none to it can. Pools that are exhausted are
+/// no trouble of this kind: a node that is not ready would lose the pods that run well.
+pub(in crate::agent) async fn trouble(doors: &Doors, network: Option<&str>) -> Option<Failure> {
     let session = match doors.dpu.session().standing() {
         Standing::Up(session) => session,
         // The grace is for what has worked: a host that had no session since its boot is not ready.
@@ -21,13 +21,26 @@ pub(in crate::agent) async fn trouble(doors: &Doors) -> Option<Failure> {
             return (!was_up || since.elapsed() >= grace).then_some(failure);
         }
     };
-    match doors.dpu.calls().status(&session, Instant::now() + PATIENCE).await {
-        Ok(problems) if problems.is_empty() => None,
-        Ok(problems) => Some(Failure::new(Reason::Draining, problems.join("; "))),
+    match doors.dpu.calls().status(&session, network, Instant::now() + PATIENCE).await {
+        Ok(standing) => of_standing(&standing, network.unwrap_or_default()),
         // The session itself finds out whether the DPU is gone, and since when.
         Err(failure) if is_of_transport(&failure) => None,
         Err(failure) => Some(failure),
     }
+}
+
+/// A DPU of before tells nothing of networks.
+fn of_standing(standing: &StatusResponse, network: &str) -> Option<Failure> {
+    if !standing.problems.is_empty() {
+        return Some(Failure::new(Reason::Draining, standing.problems.join("; ")));
+    }
+    let is_bare = standing.network.as_ref().is_some_and(|network| network.prefixes.is_empty());
+    let which = match network {
+        "" => "the DPU's networks have no subnet".to_owned(),
+        named => format!("network {named:?} has no subnet"),
+    };
+    let message = format!("no prefixes available: {which}");
+    is_bare.then(|| Failure::new(Reason::AddressesExhausted, message))
 }
 
 fn is_of_transport(failure: &Failure) -> bool {

@@ -1,17 +1,18 @@
-//! What kubelets before 1.26 call our socket by.
+//! What clients of gRPC call a Unix socket by.
 //!
-//! They send its path as `:authority`, which is none, and which HTTP/2 servers refuse. It means nothing on a socket of
-//! the machine itself, so that one that is good takes its place on the way to the server.
+//! Some send its path as `:authority`, as it is or with its slashes encoded, which is none, and which HTTP/2 servers
+//! refuse: kubelets before 1.26 do (kubernetes/kubernetes#112597), and whatever else is made with gRPC of that time. It
+//! means nothing on a socket of the machine itself, so that one that is good takes its place on the way to the server.
 //!
 //! There is no simpler way: `h2` refuses such headers before a service of ours is asked, has no setting against it, and
-//! has not taken the change that would let them pass (hyperium/h2#487). Kubelets send `localhost` from 1.26 on
-//! (kubernetes/kubernetes#112597), so that this file goes with the last one before.
+//! has not taken the change that would let them pass (hyperium/h2#487).
 
-use std::io;
+use std::{io, time::Duration};
 
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, copy, duplex, split},
     net::UnixStream,
+    time::timeout,
 };
 
 /// How a client of HTTP/2 begins: 24 bytes.
@@ -28,26 +29,31 @@ const END_HEADERS: u8 = 0x4;
 const PADDED_OR_PRIORITY: u8 = 0x28;
 /// The number of `:authority` in HPACK's static table.
 const AUTHORITY: usize = 1;
+/// Its name, for those who spell it out.
+const AUTHORITY_NAME: &[u8] = b":authority";
 const LOCALHOST: &[u8] = b"\x09localhost";
 /// What can wait on the way.
 const WAITING: usize = 64 * 1024;
+/// How long a client may take to begin.
+const BEGINNING: Duration = Duration::from_secs(5);
 
-/// The connection as the server is to see it.
-pub(super) fn with_good_authority(kubelet: UnixStream) -> DuplexStream {
+/// The connection as the server is to see it, and what keeps it going until either side ends it.
+pub(super) fn with_good_authority(client: UnixStream) -> (DuplexStream, impl Future<Output = ()>) {
     let (served, ours) = duplex(WAITING);
-    tokio::spawn(async move {
-        let (mut from_kubelet, mut to_kubelet) = kubelet.into_split();
-        let (mut from_server, mut to_server) = split(ours);
-        // Whichever ends first ends both.
-        let ended = tokio::select! {
-            ended = pass_on(&mut from_kubelet, &mut to_server) => ended,
-            ended = copy(&mut from_server, &mut to_kubelet) => ended.map(drop),
-        };
-        if let Err(error) = ended {
-            tracing::debug!(%error, "a connection of the kubelet ended");
-        }
-    });
-    served
+    (served, relay(client, ours))
+}
+
+async fn relay(client: UnixStream, ours: DuplexStream) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = split(ours);
+    // Whichever ends first ends both.
+    let ended = tokio::select! {
+        ended = pass_on(&mut from_client, &mut to_server) => ended,
+        ended = copy(&mut from_server, &mut to_client) => ended.map(drop),
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection of gRPC ended");
+    }
 }
 
 async fn pass_on(
@@ -55,7 +61,7 @@ async fn pass_on(
     to: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
     let mut preface = [0; PREFACE];
-    from.read_exact(&mut preface).await?;
+    timeout(BEGINNING, from.read_exact(&mut preface)).await??;
     to.write_all(&preface).await?;
     loop {
         let mut head = [0; HEAD];
@@ -81,7 +87,7 @@ async fn pass_on(
 /// A block of headers with another `:authority`. `None`: it can't be read, which the server is to say.
 ///
 /// What is to be remembered is remembered so, and later blocks that name it by number mean the good one. It is
-/// shorter than the other, so that the server forgets nothing that the kubelet still remembers.
+/// shorter than paths are, so that the server forgets nothing that the client still remembers.
 fn mended(block: &[u8]) -> Option<Vec<u8>> {
     let (mut rest, mut mended) = (block, Vec::with_capacity(block.len()));
     while let Some(&first) = rest.first() {
@@ -93,13 +99,14 @@ fn mended(block: &[u8]) -> Option<Vec<u8>> {
             _ => (4, true),
         };
         let name = take_number(&mut rest, prefix)?;
-        if is_literal && name == 0 {
-            take_text(&mut rest)?;
-        }
+        let is_authority = match name {
+            0 if is_literal => take_text(&mut rest)? == AUTHORITY_NAME,
+            name => name == AUTHORITY,
+        };
         if is_literal {
             let before_value = rest;
             take_text(&mut rest)?;
-            if name == AUTHORITY {
+            if is_authority {
                 mended.extend(&field[..field.len() - before_value.len()]);
                 mended.extend(LOCALHOST);
                 continue;
@@ -146,11 +153,19 @@ mod unit_tests {
     #[test]
     fn the_authority_alone_is_replaced_however_it_is_written() {
         let path = b"\x44\x02/x";
-        let long = [b"\x41\x7f\x01".as_slice(), &[b'/'; 128]].concat();
-        for authority in [b"\x41\x04/a/b".as_slice(), b"\x01\x04/a/b", b"\x11\x04/a/b", &long] {
+        let long = [b"\x7f\x01".as_slice(), &[b'/'; 128]].concat();
+        let spelled = [b"\x40\x0a", AUTHORITY_NAME].concat();
+        for (name, value) in [
+            (b"\x41".as_slice(), b"\x04/a/b".as_slice()),
+            (b"\x01", b"\x04/a/b"),
+            (b"\x11", b"\x04/a/b"),
+            (&spelled, b"\x04/a/b"),
+            (b"\x41", &long),
+        ] {
+            let authority = [name, value].concat();
             let block =
-                [b"\x3f\x01\x83", path.as_slice(), authority, b"\x40\x01a\x01b\xbe"].concat();
-            let good = [&authority[..1], LOCALHOST].concat();
+                [b"\x3f\x01\x83", path.as_slice(), &authority, b"\x40\x01a\x01b\xbe"].concat();
+            let good = [name, LOCALHOST].concat();
             let wanted = [b"\x3f\x01\x83", path.as_slice(), &good, b"\x40\x01a\x01b\xbe"].concat();
             assert_eq!(mended(&block), Some(wanted));
         }

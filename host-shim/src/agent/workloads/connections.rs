@@ -1,0 +1,71 @@
+//! The connections that the service is called by.
+
+use std::io;
+
+use offload_proto::{
+    MESSAGE_LIMIT, workloads::workload_networking_server::WorkloadNetworkingServer,
+};
+use tokio::{
+    io::DuplexStream,
+    net::UnixStream,
+    sync::mpsc::{self, Sender},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::transport::Server;
+
+use super::Workloads;
+use crate::agent::authority::with_good_authority;
+
+/// Who has connections served.
+#[derive(Clone, Debug)]
+pub(in crate::agent) struct Connections {
+    tasks: TaskTracker,
+    incoming: Sender<io::Result<DuplexStream>>,
+}
+
+impl Connections {
+    /// Begins to serve those that are to come, each with so many calls at a time, until the agent is `stopping`. Then
+    /// each ends as soon as all its calls are answered.
+    pub(in crate::agent) fn serve(
+        workloads: Workloads,
+        limit: usize,
+        stopping: CancellationToken,
+    ) -> Self {
+        let tasks = workloads.doors.tasks.clone();
+        let (incoming, connections) = mpsc::channel(1);
+        let service = WorkloadNetworkingServer::new(workloads);
+        let serving = Server::builder()
+            .max_concurrent_streams(u32::try_from(limit).unwrap_or(u32::MAX))
+            .add_service(service.max_decoding_message_size(MESSAGE_LIMIT))
+            .serve_with_incoming_shutdown(
+                ReceiverStream::new(connections),
+                stopping.cancelled_owned(),
+            );
+        tasks.spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::error!(%error, "workloads are served no more");
+            }
+        });
+        Self { tasks, incoming }
+    }
+
+    /// Has a connection served, which holds the permit until it ends.
+    ///
+    /// # Errors
+    /// The agent is stopping.
+    pub(in crate::agent) async fn take(
+        &self,
+        client: UnixStream,
+        permit: impl Send + 'static,
+    ) -> io::Result<()> {
+        let (served, relay) = with_good_authority(client);
+        let taken = self.incoming.send(Ok(served)).await;
+        taken.map_err(|_| io::ErrorKind::ConnectionAborted)?;
+        self.tasks.spawn(async move {
+            relay.await;
+            drop(permit);
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,133 @@
+//! The door without CNI: the gRPC service `metropolis.node.core.network.workloads.WorkloadNetworking`, on the socket
+//! that the plugin calls, too.
+//!
+//! A workload is to it what a container is to CNI: its id is the container id of the attachment's key. Its calls are
+//! the verbs ADD, DEL and STATUS, answered at the same desk, with the same locks, records and recovery. What differs is
+//! kept here: all of a workload's calls come one after the other, whatever interface they name; a workload that has its
+//! interface gets none again; and a detach takes back all that the workload has.
+//!
+//! A client that ends, or resets its call, ends the future that serves it, and with it the ear that would hear the
+//! answer. So an Attach under way is undone as that of a plugin is that was killed. An answer that was heard is on its
+//! way to the client; whether it arrives gRPC does not tell, and a client that misses it detaches.
+//!
+//! # Who races
+//!
+//! - *Two calls of one workload.* A lock for each id, which is taken before the verbs' own locks, by nobody else.
+//! - *A workload with the plugin's container of the same id.* The verbs' locks of keys put them in order, as two plugins;
+//!   to look for an interface that is there already and to attach are two steps, between which the plugin may attach
+//!   another one.
+//! - *The agent's end with calls under way.* No further connections and calls are taken, and those that are there end
+//!   with their last answer ([`Connections`]), which is among the work that the agent's end waits for.
+
+mod connections;
+mod request;
+mod service;
+mod settings;
+
+use std::{sync::Arc, time::Instant};
+
+use keyed_locks::KeyedLocks;
+use offload_proto::{
+    Failure, Reason,
+    v1::Attachment,
+    workloads::{AttachRequest, DetachRequest},
+};
+
+pub(super) use connections::Connections;
+pub use settings::WorkloadSettings;
+
+use super::{
+    caller::{Answer, Caller},
+    desk::{Desk, refused},
+    verbs::{self, Destination, Doors},
+    vfs::{Phase, Record},
+};
+use crate::{
+    cni::{environment::Verb, request::patience},
+    protocol::DelRequest,
+};
+
+/// What workloads ask for.
+#[derive(Clone, Debug)]
+pub(super) struct Workloads {
+    doors: Doors,
+    desk: Desk,
+    /// By the workload's id.
+    locks: Arc<KeyedLocks<String>>,
+    /// The DPU's network that they are attached to. Empty: its default one.
+    network: Arc<str>,
+}
+
+impl Workloads {
+    /// Those of that network, answered at the desk.
+    pub(super) fn new(doors: Doors, desk: Desk, network: String) -> Self {
+        Self { doors, desk, locks: Arc::default(), network: network.into() }
+    }
+
+    /// Has the work of a call done for the caller that it is given, and waits for the answer.
+    async fn at_desk<Work>(
+        &self,
+        verb: Verb,
+        work: impl FnOnce(Self, Arc<Caller>) -> Work,
+    ) -> Result<Vec<Attachment>, Failure>
+    where
+        Work: Future<Output = Option<Answer>> + Send + 'static,
+    {
+        let (caller, ear) = Caller::task(Instant::now() + patience(verb));
+        let caller = Arc::new(caller);
+        let work = work(self.clone(), Arc::clone(&caller));
+        let desk = self.desk.clone();
+        // A task of its own, which counts the call also when nobody waits for it any more.
+        self.doors.tasks.spawn(async move { desk.attend(verb, &caller, work).await });
+        match ear.hear().await {
+            Some(Answer::Attached(attachments)) => Ok(attachments),
+            Some(Answer::Done) => Ok(Vec::new()),
+            Some(Answer::Refused { failure, .. }) => Err(failure),
+            None => Err(Failure::new(Reason::Internal, "the call ended without an answer")),
+        }
+    }
+
+    /// `None`: the caller was answered.
+    async fn attach(&self, asked: AttachRequest, caller: &Arc<Caller>) -> Option<Answer> {
+        self.attach_once(asked, caller).await.err().map(refused)
+    }
+
+    async fn attach_once(&self, asked: AttachRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
+        let request = request::add(asked, &self.network)?;
+        let workload = &request.key.container_id;
+        let _one_at_a_time = self.locks.lock(workload).await;
+        if let Some(held) = self.records_of(workload).find(|held| held.phase == Phase::Live) {
+            let interface = held.key().interface_name;
+            let message = format!("workload {workload} is attached already, by {interface}");
+            return Err(Failure::new(Reason::WorkloadAttached, message));
+        }
+        verbs::attach(&self.doors, request, &Destination::Pod, caller).await
+    }
+
+    async fn detach(&self, asked: DetachRequest) -> Answer {
+        let workload = match request::workload(&asked.workload_id) {
+            Ok(workload) => workload.to_owned(),
+            Err(failure) => return refused(failure),
+        };
+        let _one_at_a_time = self.locks.lock(&workload).await;
+        let mut keys: Vec<_> = self.records_of(&workload).map(|record| record.key()).collect();
+        if keys.is_empty() {
+            // Records may be lost, and what the call names is all that is known.
+            keys.extend(request::named(&asked));
+        }
+        let netns = asked.netns.unwrap_or_default().netns_path;
+        for key in keys {
+            verbs::detach(&self.doors, DelRequest { key, netns: netns.clone() }).await;
+        }
+        Answer::Done
+    }
+
+    async fn status(&self) -> Answer {
+        verbs::trouble(&self.doors, Some(&self.network)).await.map_or(Answer::Done, refused)
+    }
+
+    fn records_of(&self, workload: &str) -> impl Iterator<Item = Arc<Record>> {
+        let all = self.doors.vfs.records().all().into_iter();
+        all.filter(move |record| record.key().container_id == workload)
+    }
+}

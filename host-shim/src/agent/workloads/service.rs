@@ -1,0 +1,72 @@
+//! The calls, in gRPC's words.
+
+use offload_proto::{
+    Failure,
+    workloads::{
+        AttachRequest, AttachResponse, DetachRequest, DetachResponse, StatusRequest,
+        StatusResponse, workload_networking_server::WorkloadNetworking,
+    },
+};
+use tonic::{Code, Request, Response, Status};
+
+use super::{Workloads, request};
+use crate::cni::{environment::Verb, error::CniError};
+
+#[tonic::async_trait]
+impl WorkloadNetworking for Workloads {
+    async fn attach(
+        &self,
+        request: Request<AttachRequest>,
+    ) -> Result<Response<AttachResponse>, Status> {
+        let asked = request.into_inner();
+        let attach = async move |room: Self, caller| room.attach(asked, &caller).await;
+        let attachments = self.at_desk(Verb::Add, attach).await.map_err(in_words)?;
+        Ok(Response::new(AttachResponse { ip: request::addresses(&attachments) }))
+    }
+
+    async fn detach(
+        &self,
+        request: Request<DetachRequest>,
+    ) -> Result<Response<DetachResponse>, Status> {
+        let asked = request.into_inner();
+        let detach = async move |room: Self, _caller| Some(room.detach(asked).await);
+        self.at_desk(Verb::Del, detach).await.map_err(in_words)?;
+        Ok(Response::new(DetachResponse {}))
+    }
+
+    async fn status(
+        &self,
+        _request: Request<StatusRequest>,
+    ) -> Result<Response<StatusResponse>, Status> {
+        let status = async move |room: Self, _caller| Some(room.status().await);
+        let told = self.at_desk(Verb::Status, status).await;
+        told.map_err(|failure| in_words(failure).into_status(Code::Unavailable))?;
+        Ok(Response::new(StatusResponse {}))
+    }
+}
+
+/// With all that the plugin tells in its sentence: clients show that alone.
+fn in_words(failure: Failure) -> Failure {
+    let reason = failure.reason;
+    let CniError { message, details, .. } = failure.into();
+    Failure::new(reason, format!("{message}: {details}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::Reason;
+
+    use super::*;
+
+    #[test]
+    fn a_client_is_told_the_reason_and_the_way_out() {
+        let failure = Failure::new(Reason::WorkloadAttached, "workload a is attached already");
+        let status = Status::from(in_words(failure));
+        assert_eq!(status.code(), Code::AlreadyExists);
+        assert_eq!(
+            status.message(),
+            "workload a is attached already: WORKLOAD_ATTACHED: detach it first"
+        );
+        assert_eq!(Failure::from_status(&status).unwrap().reason, Reason::WorkloadAttached);
+    }
+}

@@ -1,0 +1,418 @@
+//! The door without CNI: workloads attached by gRPC on the agent's socket.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    net::IpAddr,
+    os::unix::net::UnixStream,
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+
+use e2e::{Call, Lab, Netns, Settings, Timeouts, netns_of, run, wait_for};
+use nix::sys::signal::Signal;
+use offload_proto::{
+    Failure, Reason,
+    workloads::{AttachRequest, NetNsAttachment},
+};
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+
+const AGENT: &str = "host-shim-agent";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A lab whose workloads are attached to that network.
+fn lab_on(network: &str) -> Lab {
+    lab_with(network, Settings::default())
+}
+
+fn lab_with(network: &str, settings: Settings) -> Lab {
+    let others = format!("[workloads]\nnetwork = {network:?}\n");
+    Lab::start(&Settings { timeouts: Timeouts { others, ..Timeouts::default() }, ..settings })
+}
+
+/// The addresses of an interface that are not its link's own, as `ip` shows them.
+fn addresses_of(pod: &Netns, interface: &str) -> Vec<IpAddr> {
+    let link = pod.json("ip", &["address", "show", "dev", interface]).remove(0);
+    let held = link["addr_info"].as_array().unwrap().iter();
+    let held = held.filter(|held| held["scope"] == "global");
+    held.map(|held| held["local"].as_str().unwrap().parse().unwrap()).collect()
+}
+
+#[track_caller]
+fn is_refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, words: &[&str]) {
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), code, "{status:?}");
+    for word in words {
+        assert!(status.message().contains(word), "{word:?} is not in: {}", status.message());
+    }
+}
+
+#[test]
+fn a_workload_has_its_interface_until_it_is_detached() {
+    let lab = Lab::start(&Settings::default());
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    caller.status().unwrap();
+    let told = caller.attach(&pod, "eth0").unwrap();
+    assert!(matches!(told[..], [IpAddr::V4(_), IpAddr::V6(_)]), "{told:?}");
+    assert_eq!(addresses_of(&pod, "eth0"), told);
+    let loopback = pod.json("ip", &["link", "show", "dev", "lo"]).remove(0);
+    assert!(loopback["flags"].as_array().unwrap().contains(&"UP".into()), "{loopback}");
+    assert!(pod.pings("127.0.0.1"));
+    lab.assert_invariants();
+
+    let attached = [pod.name(), "is attached already, by eth0", "WORKLOAD_ATTACHED"];
+    for interface in ["eth0", "net1"] {
+        let again = caller.attach(&pod, interface);
+        let reason = Failure::from_status(again.as_ref().unwrap_err()).unwrap().reason;
+        assert_eq!(reason, Reason::WorkloadAttached);
+        is_refused(again, Code::AlreadyExists, &attached);
+    }
+    // Of no CNI configuration, and so of nobody's GC.
+    let mut gc = lab.configuration("blue");
+    gc["cni.dev/valid-attachments"] = json!([]);
+    lab.execute(&Call::new("GC", &gc)).nothing();
+    assert_eq!(addresses_of(&pod, "eth0"), told);
+    lab.assert_invariants();
+
+    caller.detach(pod.name(), None).unwrap();
+    lab.assert_clean_slate();
+    caller.detach(pod.name(), Some(netns_of(&pod, "eth0"))).unwrap();
+    caller.detach("never-there", None).unwrap();
+    let _ = caller.attach(&pod, "net1").unwrap();
+    caller.detach(pod.name(), Some(netns_of(&pod, "eth0"))).unwrap();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_detach_finds_what_is_left_when_the_namespace_is_gone() {
+    let lab = Lab::start(&Settings::default());
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    let _ = caller.attach(&pod, "eth0").unwrap();
+    let (id, netns) = (pod.name().to_owned(), netns_of(&pod, "eth0"));
+    drop(pod);
+    for _ in 0..2 {
+        caller.detach(&id, Some(netns.clone())).unwrap();
+        lab.assert_clean_slate();
+    }
+}
+
+#[test]
+fn workloads_are_on_the_network_of_the_configuration_and_status_knows_it() {
+    let lab = lab_on("green");
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    caller.status().unwrap();
+    let told = caller.attach(&pod, "eth0").unwrap();
+    assert!(told[0].to_string().starts_with("10.2.0."), "{told:?}");
+    caller.detach(pod.name(), None).unwrap();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn status_is_bad_without_the_network_that_is_named_and_comes_with_it() {
+    let lab = lab_on("later");
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    let unknown = ["there is no network \"later\"", "NETWORK_UNKNOWN"];
+    is_refused(caller.status(), Code::Unavailable, &unknown);
+    is_refused(caller.attach(&pod, "eth0"), Code::NotFound, &unknown);
+    lab.status().nothing();
+    apply(&lab, "later", "");
+    is_refused(caller.status(), Code::Unavailable, &["no prefixes available", "later"]);
+    apply(&lab, "later", r#", "subnets": [{"cidr": "10.9.0.0/24"}]"#);
+    caller.status().unwrap();
+    let told = caller.attach(&pod, "eth0").unwrap();
+    assert!(matches!(told[..], [IpAddr::V4(_)]), "{told:?}");
+    caller.detach(pod.name(), None).unwrap();
+    lab.assert_clean_slate();
+}
+
+fn apply(lab: &Lab, name: &str, more: &str) {
+    let file = lab.path().join("network.json");
+    fs::write(&file, format!(r#"{{"name": {name:?}{more}}}"#)).unwrap();
+    let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+}
+
+/// Where no network is named, a DPU that has one is good enough: which one is the default may come later.
+#[test]
+fn status_is_good_without_a_default_network_and_bad_without_any() {
+    let lab = Lab::start(&Settings { networks: String::new(), ..Settings::default() });
+    let caller = lab.workloads();
+    is_refused(caller.status(), Code::Unavailable, &["the DPU has no network", "NETWORK_UNKNOWN"]);
+    lab.status().nothing();
+    apply(&lab, "bare", "");
+    is_refused(caller.status(), Code::Unavailable, &["no prefixes available"]);
+    apply(&lab, "red", r#", "subnets": [{"cidr": "10.9.0.0/24"}]"#);
+    caller.status().unwrap();
+    is_refused(caller.attach(&Netns::new("pod"), "eth0"), Code::NotFound, &["NETWORK_UNKNOWN"]);
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn what_can_not_be_is_refused_by_name() {
+    let lab = Lab::start(&Settings::default());
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    let asked = |id: &str, path: &str, name: &str| AttachRequest {
+        workload_id: id.into(),
+        netns: Some(NetNsAttachment { netns_path: path.into(), if_name: name.into() }),
+    };
+    let path = pod.path();
+    let (path, long) = (path.to_str().unwrap(), "a".repeat(300));
+    let (file, own) = (lab.path().join("host-shim.toml"), lab.card.host.path());
+    for (request, words) in [
+        (asked("", path, "eth0"), ["workload_id", "INVALID_REQUEST"]),
+        (asked(&long, path, "eth0"), ["of 300 bytes", "INVALID_REQUEST"]),
+        (asked("a/../b", path, "eth0"), ["a/../b", "INVALID_REQUEST"]),
+        (asked("host-port", path, "offload0"), ["host-port", "INVALID_REQUEST"]),
+        (asked("a", path, ""), ["if_name", "INVALID_REQUEST"]),
+        (asked("a", path, "sixteen-letters-"), ["sixteen-letters-", "INVALID_REQUEST"]),
+        (asked("a", path, "lo"), ["loopback", "INVALID_REQUEST"]),
+        (asked("a", "", "eth0"), ["netns_path", "NETNS_INVALID"]),
+        (asked("a", "/run/netns/none", "eth0"), ["/run/netns/none", "NETNS_INVALID"]),
+        (asked("a", &"/x".repeat(50_000), "eth0"), ["/x", "NETNS_INVALID"]),
+        (asked("a", file.to_str().unwrap(), "eth0"), ["host-shim.toml", "NETNS_INVALID"]),
+        (asked("a", own.to_str().unwrap(), "eth0"), ["the host's own", "NETNS_INVALID"]),
+        (AttachRequest { workload_id: "a".into(), netns: None }, ["netns is", "INVALID_REQUEST"]),
+    ] {
+        is_refused(caller.attach_by(request), Code::InvalidArgument, &words);
+    }
+    is_refused(caller.detach("a b", None), Code::InvalidArgument, &["a b", "INVALID_REQUEST"]);
+    is_refused(caller.detach("host-port", None), Code::InvalidArgument, &["host-port"]);
+    // 10 MB, and just more than is taken.
+    for length in [10 << 20, 1 << 20] {
+        let request = asked(&"a".repeat(length), path, "eth0");
+        is_refused(caller.attach_by(request), Code::OutOfRange, &["too large"]);
+    }
+    caller.status().unwrap();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn whoever_speaks_neither_language_is_cut_off_and_others_are_served() {
+    let lab = Lab::start(&Settings::default());
+    for beginning in [
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense that is no frame",
+        "POST / HTTP/1.1\r\n\r\n",
+        "P",
+    ] {
+        let mut caller = UnixStream::connect(lab.socket()).unwrap();
+        caller.set_read_timeout(Some(LIMIT)).unwrap();
+        caller.write_all(beginning.as_bytes()).unwrap();
+        let ended = caller.read_to_end(&mut Vec::new());
+        let is_reset = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionReset;
+        assert!(ended.is_ok() || ended.as_ref().is_err_and(is_reset), "{beginning:?}: {ended:?}");
+    }
+    lab.workloads().status().unwrap();
+    lab.status().nothing();
+}
+
+#[test]
+fn of_many_calls_for_one_workload_one_attaches_it() {
+    let lab = Lab::start(&Settings::default());
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    let calls: Vec<_> = (0..8).map(|_| caller.begin_attach(&pod, "eth0")).collect();
+    let answers: Vec<_> = calls.into_iter().map(|call| call.end(&caller)).collect();
+    let (good, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    assert_eq!(good.len(), 1, "{good:?}");
+    for answer in refused {
+        is_refused(answer, Code::AlreadyExists, &["WORKLOAD_ATTACHED"]);
+    }
+    lab.assert_invariants();
+    caller.detach(pod.name(), None).unwrap();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn workloads_are_attached_at_the_same_time_and_one_too_many_is_told_so() {
+    let lab = Lab::start(&Settings::default());
+    let caller = lab.workloads();
+    let pods = [(); 5].map(|()| Netns::new("pod"));
+    let calls: Vec<_> = pods.iter().map(|pod| caller.begin_attach(pod, "eth0")).collect();
+    let answers: Vec<_> = calls.into_iter().map(|call| call.end(&caller)).collect();
+    let (good, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    assert_eq!(good.len(), 4, "{good:?}");
+    for answer in refused {
+        is_refused(answer, Code::ResourceExhausted, &["VFS_EXHAUSTED"]);
+    }
+    caller.status().unwrap();
+    lab.assert_invariants();
+    for pod in &pods {
+        caller.detach(pod.name(), None).unwrap();
+    }
+    lab.assert_clean_slate();
+}
+
+/// The service takes part in nothing while it is suspended, and its session goes on.
+fn lab_to_suspend() -> Lab {
+    let service = "[limits]\nheartbeat_ms = 60000".into();
+    Lab::start(&Settings { service, ..Settings::default() })
+}
+
+/// Begins a call while the service is suspended, and waits until it has been asked.
+fn begin<T>(lab: &Lab, begin: impl FnOnce() -> T) -> T {
+    let before = unread(lab);
+    let begun = begin();
+    wait_for("the DPU to be asked", LIMIT, || (unread(lab) > before).then_some(()));
+    begun
+}
+
+/// How many bytes the service has not read.
+fn unread(lab: &Lab) -> u64 {
+    let sockets = ["-H", "-t", "-n", "state", "established", "sport", "=", ":7443"];
+    let listed = run(lab.card.dpu.command("ss").args(sockets));
+    assert!(listed.status.success(), "{listed:?}");
+    let text = String::from_utf8(listed.stdout).unwrap();
+    text.lines().map(|line| line.split_whitespace().next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+fn wait_until_undone(lab: &Lab) {
+    let is_told = || lab.agent.log().contains("whoever called has ended").then_some(());
+    wait_for("the end of the call", LIMIT, is_told);
+}
+
+#[test]
+fn a_call_that_is_taken_back_leaves_nothing() {
+    let lab = lab_to_suspend();
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    lab.service.signal(Signal::SIGSTOP);
+    begin(&lab, || caller.begin_attach(&pod, "eth0")).take_back();
+    wait_until_undone(&lab);
+    lab.service.signal(Signal::SIGCONT);
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_client_that_ends_amid_an_attach_leaves_nothing() {
+    let lab = lab_to_suspend();
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    lab.service.signal(Signal::SIGSTOP);
+    let _call = begin(&lab, || caller.begin_attach(&pod, "eth0"));
+    caller.end();
+    wait_until_undone(&lab);
+    lab.service.signal(Signal::SIGCONT);
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_repeat_of_a_call_that_was_taken_back_attaches_the_workload() {
+    let lab = lab_to_suspend();
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    lab.service.signal(Signal::SIGSTOP);
+    let first = begin(&lab, || caller.begin_attach(&pod, "eth0"));
+    let repeat = caller.begin_attach(&pod, "eth0");
+    first.take_back();
+    wait_until_undone(&lab);
+    lab.service.signal(Signal::SIGCONT);
+    assert_eq!(repeat.end(&caller).unwrap(), addresses_of(&pod, "eth0"));
+    lab.assert_invariants();
+    caller.detach(pod.name(), None).unwrap();
+    lab.assert_clean_slate();
+}
+
+/// The next agent, or service, knows what the one before has done.
+fn a_workload_outlives(restart: impl FnOnce(&mut Lab)) {
+    let mut lab = Lab::start(&Settings::default());
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    let told = caller.attach(&pod, "eth0").unwrap();
+    restart(&mut lab);
+    lab.wait_until_good();
+    assert_eq!(addresses_of(&pod, "eth0"), told);
+    lab.assert_invariants();
+    is_refused(caller.attach(&pod, "eth0"), Code::AlreadyExists, &["WORKLOAD_ATTACHED"]);
+    caller.detach(pod.name(), None).unwrap();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_workload_outlives_the_agent() {
+    a_workload_outlives(|lab| {
+        lab.agent.stop();
+        lab.start_agent();
+    });
+    a_workload_outlives(|lab| {
+        lab.agent.signal(Signal::SIGKILL);
+        lab.agent_ends();
+        lab.start_agent();
+    });
+}
+
+#[test]
+fn a_workload_outlives_the_service() {
+    a_workload_outlives(|lab| {
+        lab.service.signal(Signal::SIGKILL);
+        lab.service_ends();
+        lab.start_service();
+    });
+}
+
+#[test]
+fn an_agent_killed_amid_an_attach_leaves_nothing_that_was_not_kept() {
+    let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
+    let caller = lab.workloads();
+    for point in ["attach-answered", "attach-recorded", "move-in", "attach-done", "attach-kept"] {
+        let pod = Netns::new("pod");
+        let armed = lab.arm(AGENT, "kill", point);
+        let unanswered = caller.attach(&pod, "eth0").unwrap_err();
+        assert!(!armed.exists(), "{point} was not passed: {unanswered:?}");
+        lab.agent_ends();
+        lab.start_agent();
+        lab.wait_until_good();
+        if point == "attach-kept" {
+            is_refused(caller.attach(&pod, "eth0"), Code::AlreadyExists, &["WORKLOAD_ATTACHED"]);
+        } else {
+            lab.assert_clean_slate();
+            let _ = caller.attach(&pod, "eth0").unwrap();
+        }
+        caller.detach(pod.name(), None).unwrap();
+        lab.assert_clean_slate();
+    }
+}
+
+/// One that does nothing holds nobody up.
+#[test]
+fn an_agent_that_is_told_to_stop_answers_what_is_under_way() {
+    let mut lab = lab_to_suspend();
+    let (caller, idle, pod) = (lab.workloads(), lab.workloads(), Netns::new("pod"));
+    idle.status().unwrap();
+    lab.service.signal(Signal::SIGSTOP);
+    let call = begin(&lab, || caller.begin_attach(&pod, "eth0"));
+    lab.agent.signal(Signal::SIGTERM);
+    lab.service.signal(Signal::SIGCONT);
+    let told = call.end(&caller).unwrap();
+    assert!(lab.agent_ends().success());
+    let log = lab.agent.log();
+    assert!(!log.contains("stopping with work under way"), "{log}");
+    assert_eq!(addresses_of(&pod, "eth0"), told);
+    lab.start_agent();
+    lab.wait_until_good();
+    idle.detach(pod.name(), None).unwrap();
+    lab.assert_clean_slate();
+}
+
+/// What clients call the socket by differs from release to release.
+#[test]
+fn a_client_of_grpcs_own_library_attaches_and_detaches_whatever_it_calls_the_socket() {
+    let lab = Lab::start(&Settings::default());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut protoc = Command::new("protoc");
+    protoc.current_dir(root.join("proto")).arg("--python_out").arg(lab.path());
+    let made = run(protoc.arg("metropolis/workloads.proto"));
+    assert!(made.status.success(), "{made:?}");
+    for authority in ["", "/run/dpu-offload/agent.sock", "%2Frun%2Fdpu-offload%2Fagent.sock"] {
+        let pod = Netns::new("pod");
+        // Debian's own, which has the library.
+        let mut client = Command::new("/usr/bin/python3");
+        client.arg(root.join("tests/fixtures/workloads.py")).args([lab.path(), &lab.socket()]);
+        let output = run(client.arg(pod.name()).arg(pod.path()).arg(authority));
+        assert!(output.status.success(), "{output:?}");
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&told["status"], &told["refused"]), (&Value::Null, &Value::Null), "{told}");
+        assert_eq!(told["ip"].as_array().unwrap().len(), 2, "{told}");
+        assert_eq!(told["again"][0], "ALREADY_EXISTS");
+        assert!(told["again"][1].as_str().unwrap().contains("WORKLOAD_ATTACHED"), "{told}");
+        assert_eq!(told["detached"], json!([null, null]));
+        lab.assert_clean_slate();
+    }
+}
