@@ -258,7 +258,7 @@ pub(super) mod tests {
         let soon = Instant::now() + Duration::from_secs(30);
         let mut waiting = Box::pin(theirs.lock_calls(&key, soon));
         assert!((&mut waiting).now_or_never().is_none());
-        Flock::lock(program, FlockArg::Unlock).unwrap();
+        program.unlock().unwrap();
         let _held = waiting.await.unwrap();
     }
 }
