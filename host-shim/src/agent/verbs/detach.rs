@@ -18,7 +18,6 @@ use crate::{
 pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
     let _keys = led::lock(doors, &request.key).await;
     let patience = doors.timeouts.vf_return();
-    delegated::release_led_by(doors, &request.key).await;
     if doors.delegates.by_key(&request.key).is_some() {
         return delegated::release(doors, &request.key).await;
     }
@@ -30,6 +29,7 @@ pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
             tokio::join!(release(doors, lead, patience, Renewal::Later), led);
         }
         None => {
+            delegated::release_led_by(doors, &request.key).await;
             tokio::join!(detach_unrecorded(doors, &request), led);
         }
     }
