@@ -336,9 +336,9 @@ fn the_workflow_for_other_peoples_ci_has_pods_on_a_dpu() {
     let script = folder.path().join("script");
     let after = "dpuctl --config \"$DPUCTL_CONFIG\" get attachments\ndpu-offload-lab down\n";
     fs::write(&script, format!("{}\n{after}", workflow())).unwrap();
-    // apt may be no other user here, and has nothing to fetch.
+    // apt may be no other user here, and has no way to fetch what the machine has in an older version.
     let apt = folder.path().join("apt.conf");
-    fs::write(&apt, "APT::Sandbox::User \"root\";\n").unwrap();
+    fs::write(&apt, "APT::Sandbox::User \"root\";\nAPT::Get::Upgrade \"false\";\n").unwrap();
     let mut copy = Command::new("unshare");
     copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", COPY, "copy"]);
     copy.args(made.debs()).arg(&script).arg(&apt).env("APT_CONFIG", "/made/apt.conf");
