@@ -137,6 +137,26 @@ pub struct FurtherInterface {
 }
 
 impl AddRequest {
+    /// An ADD of one interface that nothing is wished for, of no CNI configuration and so of nobody's GC.
+    #[must_use]
+    pub fn plain(key: Key, netns: String, network: String) -> Self {
+        Self {
+            key,
+            netns,
+            configuration: String::new(),
+            network,
+            pod: v1::Pod::default(),
+            device: None,
+            mac: None,
+            addresses: Vec::new(),
+            bandwidth: Bandwidth::default(),
+            port_mappings: Vec::new(),
+            allowed_sources: Vec::new(),
+            device_info_file: None,
+            further: Vec::new(),
+        }
+    }
+
     /// The names of all its interfaces, the leading one first.
     #[must_use]
     pub fn interface_names(&self) -> Vec<String> {

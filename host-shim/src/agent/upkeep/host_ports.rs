@@ -12,10 +12,7 @@ use std::{
 };
 
 use netlink::{Error, Link};
-use offload_proto::{
-    Failure, Finding, Reason,
-    v1::{self, Difference},
-};
+use offload_proto::{Failure, Finding, Reason, v1::Difference};
 
 use crate::{
     agent::{
@@ -26,7 +23,7 @@ use crate::{
         verbs::{self, Destination, Doors, Renewal, release},
         vfs::{Phase, Record, VfAbroad, Vfs},
     },
-    protocol::{AddRequest, Bandwidth},
+    protocol::AddRequest,
 };
 
 /// Keeps the host's own ports as they are configured.
@@ -230,20 +227,5 @@ fn destination_of(port: &HostPort) -> Destination {
 }
 
 fn request_for(port: &HostPort) -> AddRequest {
-    AddRequest {
-        key: port.key(),
-        netns: String::new(),
-        // It is of no CNI configuration, and so of nobody's GC.
-        configuration: String::new(),
-        network: port.network.clone(),
-        pod: v1::Pod::default(),
-        device: None,
-        mac: None,
-        addresses: Vec::new(),
-        bandwidth: Bandwidth::default(),
-        port_mappings: Vec::new(),
-        allowed_sources: Vec::new(),
-        device_info_file: None,
-        further: Vec::new(),
-    }
+    AddRequest::plain(port.key(), String::new(), port.network.clone())
 }

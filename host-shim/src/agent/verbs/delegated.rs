@@ -70,7 +70,8 @@ pub(super) fn keep(doors: &Doors, lead: &Key) -> Result<(), Failure> {
     doors.delegates.led_by(lead).iter().try_for_each(|one| doors.delegates.note(one, Phase::Live))
 }
 
-/// Has those taken back that the attachment of this key leads. The caller holds their keys' locks.
+/// Has those taken back that the attachment of this key leads. The caller holds the lock of this key, without which
+/// nobody makes any; another one may be taking one of them back, which each waits for, and twice does no harm.
 pub(super) async fn release_led_by(doors: &Doors, lead: &Key) {
     for one in doors.delegates.led_by(lead) {
         release(doors, &one.key).await;

@@ -297,21 +297,8 @@ pub(in crate::agent) mod tests {
         earlier: &Record,
     ) -> (AddRequest, v1::Attachment) {
         let record = record("new", container_id);
-        let request = AddRequest {
-            key: record.key(),
-            netns: record.netns.path.clone(),
-            configuration: record.configuration.clone(),
-            network: String::new(),
-            pod: v1::Pod::default(),
-            device: None,
-            mac: None,
-            addresses: Vec::new(),
-            bandwidth: crate::protocol::Bandwidth::default(),
-            port_mappings: Vec::new(),
-            allowed_sources: Vec::new(),
-            device_info_file: None,
-            further: Vec::new(),
-        };
+        let plain = AddRequest::plain(record.key(), record.netns.path.clone(), String::new());
+        let request = AddRequest { configuration: record.configuration.clone(), ..plain };
         (request, v1::Attachment { vf: earlier.attachment.vf.clone(), ..record.attachment })
     }
 

@@ -6,14 +6,14 @@ use netlink::IpNetwork;
 use offload_proto::{
     Failure, Reason,
     form::is_container_id,
-    v1::{Attachment, Pod},
+    v1::Attachment,
     workloads::{AttachRequest, DetachRequest, NetNsAttachment},
 };
 
 use crate::{
     agent::host_port,
     cni::environment::{check_interface_name, quoted},
-    protocol::{AddRequest, Bandwidth, Key},
+    protocol::{AddRequest, Key},
 };
 
 /// The ADD that an Attach is, to that network of the DPU's.
@@ -34,22 +34,8 @@ pub(super) fn add(asked: AttachRequest, network: &str) -> Result<AddRequest, Fai
         let message = format!("netns_path {} is not an absolute path", quoted(&netns_path));
         return Err(Failure::new(Reason::NetnsInvalid, message));
     }
-    Ok(AddRequest {
-        key: Key { container_id, interface_name: if_name },
-        netns: netns_path,
-        // It is of no CNI configuration, and so of nobody's GC.
-        configuration: String::new(),
-        network: network.to_owned(),
-        pod: Pod::default(),
-        device: None,
-        mac: None,
-        addresses: Vec::new(),
-        bandwidth: Bandwidth::default(),
-        port_mappings: Vec::new(),
-        allowed_sources: Vec::new(),
-        device_info_file: None,
-        further: Vec::new(),
-    })
+    let key = Key { container_id, interface_name: if_name };
+    Ok(AddRequest::plain(key, netns_path, network.to_owned()))
 }
 
 /// The id of a workload.
