@@ -15,7 +15,7 @@ use crate::{
         result::CniResult,
         version::Version,
     },
-    protocol::{Call, Reply, Request, decode},
+    protocol::{Asked, Call, Reply, Request, decode},
 };
 
 /// Longest error that a runtime is told, in bytes: it ends up in pods' events.
@@ -37,7 +37,7 @@ fn cni_input() {
 #[test]
 fn agent_call() {
     fuzz::target("agent_call", |input| {
-        if let Ok(call) = decode::<Call>(input) {
+        if let Ok(call) = decode::<Call<Asked>>(input) {
             assert_reads_back(&call);
         }
     });

@@ -6,12 +6,13 @@
 mod attachment;
 mod calling;
 
-use std::{io, net::IpAddr, time::Duration};
+use std::{io, net::IpAddr, ops::Not, time::Duration};
 
 use netlink::MacAddress;
 use nix::time::ClockId;
 use offload_proto::{form::HOST_PORT_CONTAINER, v1};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
 use vf_alloc::Device;
 
 pub use calling::{COMEBACK, Silent, call};
@@ -32,7 +33,7 @@ pub const DEFAULT_SOCKET: &str = "/run/dpu-offload/agent.sock";
 
 /// A call and how long its caller waits.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Call {
+pub struct Call<R = Request> {
     /// Milliseconds until the caller gives up.
     pub deadline_ms: u64,
     /// When it gives up, in nanoseconds on `CLOCK_MONOTONIC`: a call may lie in the socket of an agent
@@ -41,7 +42,49 @@ pub struct Call {
     pub gives_up_at_ns: Option<u64>,
     /// What is asked for.
     #[serde(flatten)]
-    pub request: Request,
+    pub request: R,
+}
+
+/// What the agent is asked, and in whose words.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub enum Asked {
+    /// By a program in a runtime's own words, which is answered in those: with a [`CniReply`].
+    Cni(Box<CniRequest>),
+    /// By the plugin.
+    #[serde(untagged)]
+    Plain(Request),
+}
+
+/// What a runtime says to a plugin.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct CniRequest {
+    /// `CNI_COMMAND`
+    pub command: String,
+    /// `CNI_CONTAINERID`
+    #[serde(default)]
+    pub container_id: String,
+    /// `CNI_NETNS`
+    #[serde(default)]
+    pub netns: String,
+    /// `CNI_IFNAME`
+    #[serde(default)]
+    pub interface_name: String,
+    /// `CNI_ARGS`
+    #[serde(default)]
+    pub args: String,
+    /// What a plugin has on standard input.
+    pub configuration: Value,
+}
+
+/// What a plugin says to a runtime.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CniReply {
+    /// It is done, and this is what a plugin prints, if anything.
+    Result(Option<Value>),
+    /// It is refused, or has failed: the error object.
+    Error(Value),
 }
 
 /// What the plugin asks the agent for.
@@ -233,6 +276,9 @@ pub struct CheckRequest {
     /// What the previous result says of the pod's other interfaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Promise>,
+    /// There is no previous result: the caller keeps none, and the agent's own record is what was promised.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub by_record: bool,
 }
 
 /// What a previous result says of an interface.
@@ -246,6 +292,15 @@ pub struct Promise {
     /// Its addresses, in CIDR notation.
     #[serde(default)]
     pub addresses: Vec<String>,
+}
+
+impl Promise {
+    /// Of an interface of which nothing is told but that it is there.
+    #[must_use]
+    pub fn of_nothing(key: &Key) -> Self {
+        let interface_name = key.interface_name.clone();
+        Self { interface_name, mac: None, addresses: Vec::new() }
+    }
 }
 
 /// A GC.
@@ -296,7 +351,9 @@ impl Call {
             request,
         }
     }
+}
 
+impl<R> Call<R> {
     /// How long the caller of a call that arrived just now waits still.
     #[must_use]
     pub fn time_left(&self) -> Duration {
@@ -403,6 +460,20 @@ mod tests {
             panic!("it is one")
         };
         assert_eq!(attachment.vf.unwrap().device, device);
+    }
+
+    #[test]
+    fn a_call_is_in_a_runtimes_words_or_in_the_plugins() {
+        let asked = |text: &str| decode::<Call<Asked>>(text.as_bytes()).unwrap().request;
+        let cni = asked(
+            r#"{"deadline_ms": 1, "verb": "cni", "command": "DEL", "container_id": "c",
+                "configuration": {"name": "blue"}}"#,
+        );
+        let Asked::Cni(cni) = cni else { panic!("it is in a runtime's") };
+        assert_eq!((cni.command.as_str(), cni.container_id.as_str()), ("DEL", "c"));
+        assert_eq!(cni.configuration["name"], "blue");
+        let plain = asked(r#"{"deadline_ms": 1, "verb": "status"}"#);
+        assert!(matches!(plain, Asked::Plain(Request::Status)));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! [task](task) of the agent wait for it.
 
 mod answer;
+mod form;
 mod plugin;
 mod task;
 
@@ -25,6 +26,7 @@ use super::defect::defect;
 use crate::protocol::BEAT;
 
 pub(super) use answer::Answer;
+pub(super) use form::Form;
 use plugin::PluginLine;
 pub(super) use task::Ear;
 use task::TaskLine;
@@ -51,12 +53,12 @@ enum Line {
 }
 
 impl Caller {
-    /// A plugin that has called by `stream`, and waits until `deadline`.
+    /// A plugin, or a program in its place, that has called by `stream`, and waits until `deadline`.
     ///
     /// # Errors
     /// When the connection can't be watched.
-    pub(super) fn plugin(stream: UnixStream, deadline: Instant) -> io::Result<Self> {
-        Ok(Self::new(Line::Plugin(PluginLine::new(stream)?), deadline))
+    pub(super) fn plugin(stream: UnixStream, form: Form, deadline: Instant) -> io::Result<Self> {
+        Ok(Self::new(Line::Plugin(PluginLine::new(stream, form)?), deadline))
     }
 
     /// A task that waits until `deadline`, and what it hears the answer by.
@@ -209,7 +211,7 @@ pub(super) mod tests {
     /// A caller that waits for `patience`, and its own end of the connection.
     pub(in crate::agent) fn caller(patience: Duration) -> (Caller, UnixStream) {
         let (theirs, ours) = UnixStream::pair().unwrap();
-        (Caller::plugin(ours, Instant::now() + patience).unwrap(), theirs)
+        (Caller::plugin(ours, Form::Plain, Instant::now() + patience).unwrap(), theirs)
     }
 
     #[tokio::test]

@@ -15,14 +15,14 @@ use nix::{
 };
 use offload_proto::{Failure, Reason};
 use tokio::{
-    io::{AsyncReadExt, Interest},
+    io::{AsyncReadExt, AsyncWriteExt, Interest},
     net::UnixStream,
     sync::Semaphore,
     time::{sleep, timeout},
 };
 
 use super::{
-    caller::{Answer, Caller},
+    caller::{Answer, Caller, Form},
     desk::{Desk, refused},
     device_plugin::DevicePlugin,
     host_port, scrape,
@@ -32,7 +32,10 @@ use super::{
 };
 use crate::{
     cni::error::code,
-    protocol::{AddRequest, Call, CheckRequest, DOCUMENT_LIMIT, DelRequest, Request, decode},
+    protocol::{
+        AddRequest, Asked, Call, CheckRequest, CniReply, DOCUMENT_LIMIT, DelRequest, END_OF_ANSWER,
+        Request, decode,
+    },
 };
 
 /// How long a caller may take to say what it wants.
@@ -99,14 +102,17 @@ async fn converse(
     if timeout(READ_LIMIT, first_byte(&stream)).await?? == Some(BEGINNING_OF_HTTP) {
         return server.workloads.take(stream, permit).await;
     }
-    let call: Call = timeout(READ_LIMIT, read(&mut stream)).await??;
+    let call: Call<Asked> = timeout(READ_LIMIT, read(&mut stream)).await??;
     let deadline = Instant::now() + call.time_left().saturating_sub(MARGIN);
-    let caller = Arc::new(Caller::plugin(stream, deadline)?);
-    let (desk, verb, asker) =
-        (server.desk.clone(), scrape::verb(&call.request), Arc::clone(&caller));
+    let (request, form) = match Form::of(call.request) {
+        Ok(asked) => asked,
+        Err(reply) => return tell(&mut stream, &reply).await,
+    };
+    let caller = Arc::new(Caller::plugin(stream, form, deadline)?);
+    let (desk, verb, asker) = (server.desk.clone(), scrape::verb(&request), Arc::clone(&caller));
     let work = async move {
         let _permit = permit;
-        answer(&server, call.request, &asker).await
+        answer(&server, request, &asker).await
     };
     desk.attend(verb, &caller, work).await;
     Ok(())
@@ -120,10 +126,17 @@ async fn first_byte(stream: &UnixStream) -> io::Result<Option<u8>> {
     Ok((count > 0).then_some(byte[0]))
 }
 
-async fn read(stream: &mut UnixStream) -> io::Result<Call> {
+async fn read(stream: &mut UnixStream) -> io::Result<Call<Asked>> {
     let mut document = Vec::new();
     stream.take(DOCUMENT_LIMIT).read_to_end(&mut document).await?;
     decode(&document)
+}
+
+/// Tells what needs no work, and is not counted as a call, as little as what a plugin refuses by itself.
+async fn tell(stream: &mut UnixStream, reply: &CniReply) -> io::Result<()> {
+    let mut document = serde_json::to_vec(reply)?;
+    document.push(END_OF_ANSWER);
+    timeout(READ_LIMIT, stream.write_all(&document)).await?
 }
 
 /// Does what is asked for. `None`: the caller was answered.
@@ -185,7 +198,7 @@ fn not_available(doors: &Doors, failure: Failure) -> Answer {
 #[cfg(test)]
 mod tests {
     use metrics::Calls;
-    use tokio::{io::AsyncWriteExt, sync::oneshot, task::yield_now};
+    use tokio::{sync::oneshot, task::yield_now};
     use tokio_util::sync::CancellationToken;
 
     use super::*;

@@ -15,8 +15,7 @@ use serde_json::Value;
 use super::{
     environment::{Environment, Verb},
     error::{CniError, code},
-    request::{Document, Prepared, ResultBase, prepare},
-    result::{CniResult, Dns},
+    request::{Document, Prepared, prepare},
     version::{self, Version},
 };
 use crate::protocol::{self, COMEBACK, Call, Reply, Request, Silent, lets_send_for};
@@ -120,26 +119,10 @@ fn answer_prepared(
         Err(error) if verb == Verb::Status && comes_back(&socket, &error, comeback) => Reply::Done,
         Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
     };
-    match reply {
-        Reply::Attached { attachment, further } => {
-            wanted.check(&attachment, &further)?;
-            Ok(Some(base.result(&attachment, &further).render(version)))
-        }
-        Reply::Done => Ok(None),
-        Reply::Failed { code, message, details } => Err(CniError { code, message, details }),
+    if let Reply::Attached { attachment, further } = &reply {
+        wanted.check(attachment, further)?;
     }
-}
-
-impl ResultBase {
-    /// The result of an ADD.
-    fn result(self, attachment: &Attachment, further: &[Attachment]) -> CniResult {
-        let Self { previous, sandbox, dns, only_pod_addresses } = self;
-        let first = previous.with_attachment(attachment, &sandbox, dns);
-        further.iter().fold(first, |result, attachment| match only_pod_addresses {
-            true => result.with_interface(attachment, &sandbox),
-            false => result.with_attachment(attachment, &sandbox, Some(Dns::default())),
-        })
-    }
+    base.answer(version, reply)
 }
 
 /// Whether the agent left less than `comeback` ago, in good order, so that ADDs wait for the next one. STATUS can't

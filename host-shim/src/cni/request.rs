@@ -4,6 +4,8 @@ use std::{
     collections::BTreeSet, fs, io::Read, os::unix::fs::MetadataExt, path::PathBuf, time::Duration,
 };
 
+use serde_json::Value;
+
 use super::{
     config::{Configuration, ValidAttachment},
     environment::{Environment, Verb},
@@ -14,9 +16,9 @@ use super::{
     wishes::Wishes,
 };
 use crate::protocol::{
-    AddRequest, CheckRequest, DEFAULT_SOCKET, DelRequest, GcRequest, Key, Promise, Request,
+    AddRequest, CheckRequest, DEFAULT_SOCKET, DelRequest, GcRequest, Key, Promise, Reply, Request,
 };
-use offload_proto::Reason;
+use offload_proto::{Reason, v1::Attachment};
 
 /// A call that was found to be in order.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ pub struct Prepared {
 }
 
 /// What an ADD's result is made of besides the attachment.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ResultBase {
     /// The result of the plugin before.
     pub previous: CniResult,
@@ -46,10 +48,38 @@ pub struct ResultBase {
     pub only_pod_addresses: bool,
 }
 
+impl ResultBase {
+    /// What the runtime is told of the agent's reply. `None`: success that needs no words.
+    ///
+    /// # Errors
+    /// Why the agent has not done it.
+    pub fn answer(self, version: Version, reply: Reply) -> Result<Option<Value>, CniError> {
+        match reply {
+            Reply::Attached { attachment, further } => {
+                Ok(Some(self.result(&attachment, &further).render(version)))
+            }
+            Reply::Done => Ok(None),
+            Reply::Failed { code, message, details } => Err(CniError { code, message, details }),
+        }
+    }
+
+    /// The result of an ADD.
+    fn result(self, attachment: &Attachment, further: &[Attachment]) -> CniResult {
+        let Self { previous, sandbox, dns, only_pod_addresses } = self;
+        let first = previous.with_attachment(attachment, &sandbox, dns);
+        further.iter().fold(first, |result, attachment| match only_pod_addresses {
+            true => result.with_interface(attachment, &sandbox),
+            false => result.with_attachment(attachment, &sandbox, Some(Dns::default())),
+        })
+    }
+}
+
 /// The configuration on standard input and the version that answers follow.
 #[derive(Debug)]
 pub struct Document {
     configuration: Configuration,
+    /// Whether the caller keeps the results of its ADDs.
+    keeps_results: bool,
     /// The version that the configuration and the answer follow.
     pub version: Version,
 }
@@ -62,7 +92,15 @@ impl Document {
     pub fn read(input: impl Read) -> Result<Self, CniError> {
         let configuration = Configuration::read(input)?;
         let version = configuration.version()?;
-        Ok(Self { configuration, version })
+        Ok(Self { configuration, keeps_results: true, version })
+    }
+
+    /// Reads that of a caller that may have kept no result, without which a runtime's CHECK is refused.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn of_forgetful(input: impl Read) -> Result<Self, CniError> {
+        Self::read(input).map(|document| Self { keeps_results: false, ..document })
     }
 }
 
@@ -76,7 +114,7 @@ pub fn prepare(
     document: Document,
 ) -> Result<Prepared, CniError> {
     check_verb_allowed(verb, document.version)?;
-    let configuration = document.configuration;
+    let Document { configuration, keeps_results, .. } = document;
     let socket = PathBuf::from(configuration.agent_socket.as_deref().unwrap_or(DEFAULT_SOCKET));
     let comeback = configuration.agent_return_seconds.map(Duration::from_secs);
     let mut base = ResultBase::default();
@@ -89,6 +127,9 @@ pub fn prepare(
         // Nothing of the configuration: a DEL must succeed whatever became of it.
         Verb::Del => {
             Request::Del(DelRequest { key: key(environment), netns: environment.netns.clone() })
+        }
+        Verb::Check if !keeps_results && configuration.prev_result.is_none() => {
+            Request::Check(check_by_record(environment))
         }
         Verb::Check => Request::Check(check(environment, &configuration)?),
         Verb::Gc => Request::Gc(gc(configuration)?),
@@ -194,7 +235,19 @@ fn check(
         mac: own.mac,
         addresses: own.addresses,
         others: promises,
+        by_record: false,
     })
+}
+
+fn check_by_record(environment: &Environment) -> CheckRequest {
+    CheckRequest {
+        key: key(environment),
+        netns: environment.netns.clone(),
+        mac: None,
+        addresses: Vec::new(),
+        others: Vec::new(),
+        by_record: true,
+    }
 }
 
 /// What the previous result says of the interfaces in the pod, whosoever they are.
@@ -240,7 +293,7 @@ fn gc(configuration: Configuration) -> Result<GcRequest, CniError> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

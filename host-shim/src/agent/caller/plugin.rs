@@ -19,8 +19,8 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Answer, END_LIMIT};
-use crate::protocol::{END_OF_ANSWER, Reply, SIGN_OF_LIFE};
+use super::{Answer, END_LIMIT, Form};
+use crate::protocol::{END_OF_ANSWER, SIGN_OF_LIFE};
 
 /// The connection that a call came by.
 #[derive(Debug)]
@@ -28,12 +28,13 @@ pub(super) struct PluginLine {
     stream: UnixStream,
     /// The same connection, watched for its end alone.
     end: AsyncFd<OwnedFd>,
+    form: Form,
 }
 
 impl PluginLine {
-    pub(super) fn new(stream: UnixStream) -> io::Result<Self> {
+    pub(super) fn new(stream: UnixStream, form: Form) -> io::Result<Self> {
         let end = stream.as_fd().try_clone_to_owned()?;
-        Ok(Self { stream, end: watch(end)? })
+        Ok(Self { stream, end: watch(end)?, form })
     }
 
     pub(super) fn has_ended(&self) -> io::Result<bool> {
@@ -52,7 +53,7 @@ impl PluginLine {
     }
 
     pub(super) async fn tell(&self, answer: Answer) -> io::Result<()> {
-        let mut document = serde_json::to_vec(&Reply::from(answer))?;
+        let mut document = self.form.document(answer)?;
         document.push(END_OF_ANSWER);
         self.write(&document).await
     }

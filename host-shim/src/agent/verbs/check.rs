@@ -27,9 +27,13 @@ pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Res
     check_one(doors, &record, &lead, &request.netns).await?;
     for record in doors.vfs.records().led_by(&request.key) {
         let key = record.key();
-        let promise = request.others.iter().find(|it| it.interface_name == key.interface_name);
-        let promise = promise.ok_or_else(|| failed(&key, "prevResult does not have it"))?;
-        check_one(doors, &record, promise, &request.netns).await?;
+        let told = request.others.iter().find(|it| it.interface_name == key.interface_name);
+        let promise = match told {
+            Some(promise) => promise.clone(),
+            None if request.by_record => Promise::of_nothing(&key),
+            None => return Err(failed(&key, "prevResult does not have it")),
+        };
+        check_one(doors, &record, &promise, &request.netns).await?;
     }
     for delegated in doors.delegates.led_by(&request.key) {
         let key = &delegated.key;

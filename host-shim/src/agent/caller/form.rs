@@ -1,0 +1,143 @@
+//! In which words a caller asks, and is answered.
+
+use serde::Serialize;
+
+use super::Answer;
+use crate::{
+    cni::{
+        environment::{Environment, Verb},
+        plugin::Refusal,
+        request::{Document, ResultBase, prepare},
+        version::{self, Version},
+    },
+    protocol::{Asked, CniReply, CniRequest, Reply, Request},
+};
+
+/// How a caller is answered.
+#[derive(Debug)]
+pub(in crate::agent) enum Form {
+    /// By what the plugin makes a runtime's answer of.
+    Plain,
+    /// By what a runtime is told, in that version's words.
+    Cni(Version, Box<ResultBase>),
+}
+
+impl Form {
+    /// What is asked for, and how to answer it; or what there is to be told at once, for which nothing has to be done.
+    pub(in crate::agent) fn of(asked: Asked) -> Result<(Request, Self), CniReply> {
+        match asked {
+            Asked::Plain(request) => Ok((request, Self::Plain)),
+            Asked::Cni(call) if call.command == Verb::Version.as_str() => {
+                Err(CniReply::Result(Some(version::answer())))
+            }
+            Asked::Cni(call) => read(*call).map_err(|refusal| refused(&refusal)),
+        }
+    }
+
+    /// What is written of an answer.
+    pub(super) fn document(&self, answer: Answer) -> serde_json::Result<Vec<u8>> {
+        match self {
+            Self::Plain => document(&Reply::from(answer)),
+            Self::Cni(version, base) => {
+                let told = (**base).clone().answer(*version, answer.into());
+                let refusal = |error| refused(&Refusal { version: *version, error });
+                document(&told.map_or_else(refusal, CniReply::Result))
+            }
+        }
+    }
+}
+
+fn document(reply: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(reply)
+}
+
+/// As the plugin reads its environment and its standard input.
+fn read(call: CniRequest) -> Result<(Request, Form), Refusal> {
+    let environment = Environment {
+        command: call.command,
+        container_id: call.container_id,
+        netns: call.netns,
+        interface_name: call.interface_name,
+        args: call.args,
+        netns_override: String::new(),
+    };
+    let verb = environment.verb()?;
+    let document = Document::of_forgetful(call.configuration.to_string().as_bytes())?;
+    let version = document.version;
+    let prepared = prepare(verb, &environment, document);
+    let prepared = prepared.map_err(|error| Refusal { version, error })?;
+    Ok((prepared.request, Form::Cni(version, Box::new(prepared.base))))
+}
+
+fn refused(refusal: &Refusal) -> CniReply {
+    CniReply::Error(refusal.error.to_json(refusal.version))
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::{Failure, Reason, v1};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn call(command: &str, keys: &Value) -> Asked {
+        let mut configuration = json!({"cniVersion": "1.1.0", "name": "n", "type": "host-shim"});
+        configuration.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        Asked::Cni(Box::new(CniRequest {
+            command: command.into(),
+            container_id: "c".into(),
+            netns: "/run/netns/a".into(),
+            interface_name: "eth0".into(),
+            args: "K8S_POD_NAME=web;IgnoreUnknown=1".into(),
+            configuration,
+        }))
+    }
+
+    fn told(form: &Form, answer: Answer) -> Value {
+        serde_json::from_slice(&form.document(answer).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_add_in_a_runtimes_words_is_that_of_the_plugin_and_its_answer_a_result() {
+        let asked = call("ADD", &json!({"runtimeConfig": {"dns": {"Servers": ["10.0.0.53"]}}}));
+        let (Request::Add(add), form) = Form::of(asked).unwrap() else { panic!("it is an ADD") };
+        assert_eq!((add.network.as_str(), add.pod.name.as_str()), ("n", "web"));
+        let key = v1::AttachmentKey { container_id: "c".into(), interface_name: "eth0".into() };
+        let attachment = v1::Attachment { key: Some(key), ..Default::default() };
+        let result = &told(&form, Answer::Attached(vec![attachment]))["result"];
+        assert_eq!(result["cniVersion"], "1.1.0");
+        let interface = json!({"name": "eth0", "sandbox": "/run/netns/a"});
+        assert_eq!(result["interfaces"], json!([interface]));
+        assert_eq!(result["dns"]["nameservers"], json!(["10.0.0.53"]));
+    }
+
+    #[test]
+    fn what_needs_no_words_has_an_empty_result_and_a_failure_is_an_error_object() {
+        let (_, form) = Form::of(call("DEL", &json!({}))).unwrap();
+        assert_eq!(told(&form, Answer::Done), json!({"result": null}));
+        let failure = Failure::new(Reason::VfsExhausted, "no VF is left");
+        let error = &told(&form, failure.into())["error"];
+        assert_eq!(error["code"], Reason::VfsExhausted.cni_code());
+        assert_eq!(error["msg"], "no VF is left");
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused_before_anything_is_done() {
+        let refusal = |asked| match Form::of(asked).unwrap_err() {
+            CniReply::Error(error) => error["code"].as_u64().unwrap(),
+            CniReply::Result(result) => panic!("{result:?}"),
+        };
+        assert_eq!(refusal(call("UPDATE", &json!({}))), 4);
+        assert_eq!(refusal(call("ADD", &json!({"runtimeConfig": {"ipRanges": [[{}]]}}))), 2);
+        assert_eq!(refusal(call("ADD", &json!({"cniVersion": "9.0.0"}))), 1);
+        let reply = Form::of(call("VERSION", &json!({}))).unwrap_err();
+        assert_eq!(reply, CniReply::Result(Some(version::answer())));
+    }
+
+    #[test]
+    fn a_check_without_a_previous_result_is_one_by_the_agents_record() {
+        let (request, _) = Form::of(call("CHECK", &json!({}))).unwrap();
+        let Request::Check(check) = request else { panic!("it is a CHECK") };
+        assert!(check.by_record && check.mac.is_none() && check.addresses.is_empty());
+    }
+}
