@@ -77,6 +77,7 @@ fn every_script_explains_itself() {
         "release-before",
         "package",
         "runtimes",
+        "go-cni",
         "cluster",
     ] {
         let output = run(hack(script).arg("--help"));

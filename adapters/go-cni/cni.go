@@ -1,0 +1,207 @@
+package cni
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// CNI gives networks to the namespaces of pods.
+type CNI interface {
+	// Setup attaches a namespace to all networks, at once. If one of them fails, all are taken back.
+	Setup(ctx context.Context, id string, path string, opts ...NamespaceOpts) (*Result, error)
+	// SetupSerially does the same, one network after the other.
+	SetupSerially(ctx context.Context, id string, path string, opts ...NamespaceOpts) (*Result, error)
+	// Remove takes back what Setup gave. It succeeds if there is nothing left, and needs no path.
+	Remove(ctx context.Context, id string, path string, opts ...NamespaceOpts) error
+	// Check compares what Setup gave with the kernel and the DPU.
+	Check(ctx context.Context, id string, path string, opts ...NamespaceOpts) error
+	// Load replaces the networks by those of the options.
+	Load(opts ...Opt) error
+	// Status tells why no pod can have a network, if so. It takes a few seconds at most.
+	Status() error
+	// GetConfig tells the networks and the settings.
+	GetConfig() *ConfigResult
+}
+
+type libcni struct {
+	sync.RWMutex
+	pluginDirs       []string
+	pluginConfDir    string
+	pluginMaxConfNum int
+	prefix           string
+	networkCount     int
+	networks         []*network
+	// Whether the networks are those of a Load, of which there may be none.
+	loaded bool
+}
+
+// New makes one. It asks nobody: the agent may be started later. Unless options name networks, there is one, the
+// DPU's default.
+func New(opts ...Opt) (CNI, error) {
+	c := &libcni{
+		pluginDirs:       []string{DefaultCNIDir},
+		pluginConfDir:    DefaultNetDir,
+		pluginMaxConfNum: DefaultMaxConfNum,
+		prefix:           DefaultPrefix,
+		networkCount:     1,
+	}
+	for _, opt := range opts {
+		if err := opt(c); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func (c *libcni) Load(opts ...Opt) error {
+	c.Lock()
+	defer c.Unlock()
+	c.networks, c.loaded = nil, true
+	for _, opt := range opts {
+		if err := opt(c); err != nil {
+			return fmt.Errorf("cni config load failed: %v: %w", err, ErrLoad)
+		}
+	}
+	return nil
+}
+
+func (c *libcni) Status() error {
+	networks, err := c.current()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), statusPatience)
+	defer cancel()
+	for _, network := range networks {
+		if err := network.status(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *libcni) Setup(ctx context.Context, id string, path string, opts ...NamespaceOpts) (*Result, error) {
+	return c.setup(ctx, id, path, opts, atOnce)
+}
+
+func (c *libcni) SetupSerially(ctx context.Context, id string, path string, opts ...NamespaceOpts) (*Result, error) {
+	return c.setup(ctx, id, path, opts, inTurn)
+}
+
+func (c *libcni) Remove(ctx context.Context, id string, path string, opts ...NamespaceOpts) error {
+	return c.ofEach(ctx, id, path, opts, (*network).detach)
+}
+
+func (c *libcni) Check(ctx context.Context, id string, path string, opts ...NamespaceOpts) error {
+	return c.ofEach(ctx, id, path, opts, (*network).check)
+}
+
+func (c *libcni) GetConfig() *ConfigResult {
+	c.RLock()
+	defer c.RUnlock()
+	result := &ConfigResult{
+		PluginDirs:       c.pluginDirs,
+		PluginConfDir:    c.pluginConfDir,
+		PluginMaxConfNum: c.pluginMaxConfNum,
+		Prefix:           c.prefix,
+	}
+	for _, network := range c.all() {
+		result.Networks = append(result.Networks, &ConfNetwork{Config: network.config, IFName: network.ifName})
+	}
+	return result
+}
+
+// current has the networks, once there are as many as have to be.
+func (c *libcni) current() ([]*network, error) {
+	c.RLock()
+	defer c.RUnlock()
+	networks := c.all()
+	if c.loaded && len(networks) < c.networkCount {
+		return nil, ErrCNINotInitialized
+	}
+	return networks, nil
+}
+
+func (c *libcni) all() []*network {
+	if c.loaded || len(c.networks) > 0 {
+		return append([]*network{}, c.networks...)
+	}
+	return []*network{defaultNetwork(ifNameOf(c.prefix, 0))}
+}
+
+func (c *libcni) ofEach(
+	ctx context.Context, id, path string, opts []NamespaceOpts,
+	do func(*network, context.Context, *Namespace) error,
+) error {
+	networks, err := c.current()
+	if err != nil {
+		return err
+	}
+	ns, err := newNamespace(id, path, opts...)
+	if err != nil {
+		return err
+	}
+	for _, network := range networks {
+		if err := do(network, ctx, ns); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setup attaches all networks in that order of time, or none.
+func (c *libcni) setup(
+	ctx context.Context, id, path string, opts []NamespaceOpts, order func(count int, attach func(number int) error),
+) (*Result, error) {
+	networks, err := c.current()
+	if err != nil {
+		return nil, err
+	}
+	ns, err := newNamespace(id, path, opts...)
+	if err != nil {
+		return nil, err
+	}
+	results, failures := make([]*outcome, len(networks)), make([]error, len(networks))
+	order(len(networks), func(number int) error {
+		results[number], failures[number] = networks[number].attach(ctx, ns)
+		return failures[number]
+	})
+	for _, failure := range failures {
+		if failure != nil {
+			takeBack(networks, results, ns)
+			return nil, failure
+		}
+	}
+	return resultOf(results, ifNameOf(c.prefix, 0))
+}
+
+// takeBack undoes what was attached, whatever became of the caller's own time. What can't be undone is left to the
+// caller's Remove.
+func takeBack(networks []*network, results []*outcome, ns *Namespace) {
+	for number, result := range results {
+		if result != nil {
+			_ = networks[number].detach(context.Background(), ns)
+		}
+	}
+}
+
+func atOnce(count int, attach func(number int) error) {
+	var group sync.WaitGroup
+	defer group.Wait()
+	for number := 0; number < count; number++ {
+		group.Add(1)
+		go func(number int) {
+			defer group.Done()
+			_ = attach(number)
+		}(number)
+	}
+}
+
+func inTurn(count int, attach func(number int) error) {
+	for number := 0; number < count; number++ {
+		if attach(number) != nil {
+			return
+		}
+	}
+}

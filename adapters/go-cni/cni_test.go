@@ -1,0 +1,238 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// fake satisfies the interface without an agent, as tests of runtimes want it.
+type fake struct{ status error }
+
+func (f *fake) Setup(context.Context, string, string, ...NamespaceOpts) (*Result, error) {
+	return &Result{Interfaces: map[string]*Config{"eth0": {}}}, f.status
+}
+
+func (f *fake) SetupSerially(ctx context.Context, id, path string, opts ...NamespaceOpts) (*Result, error) {
+	return f.Setup(ctx, id, path, opts...)
+}
+func (f *fake) Remove(context.Context, string, string, ...NamespaceOpts) error { return f.status }
+func (f *fake) Check(context.Context, string, string, ...NamespaceOpts) error  { return f.status }
+func (f *fake) Load(...Opt) error                                              { return nil }
+func (f *fake) Status() error                                                  { return f.status }
+func (f *fake) GetConfig() *ConfigResult                                       { return nil }
+
+var _ CNI = &fake{}
+
+const result = `{"result":{"cniVersion":"1.1.0",
+"interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01","mtu":1500,"sandbox":"/run/netns/a","pciID":"0000:03:00.2"},
+  {"name":"net1","mac":"02:00:00:00:00:02","sandbox":"/run/netns/a"}],
+"ips":[{"address":"10.1.0.5/16","gateway":"10.1.0.1","interface":0},{"address":"fd00:10:1::5/64","interface":0},
+  {"address":"10.2.0.5/24","interface":1}],
+"routes":[{"dst":"0.0.0.0/0","gw":"10.1.0.1"}],"dns":{"nameservers":["10.0.0.53"],"search":["a.b"]}}}`
+
+func TestAResultSurvivesJSON(t *testing.T) {
+	startAgent(t, always(result))
+	got, err := newCNI(t).Setup(context.Background(), "c1", "/run/netns/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eth0 := got.Interfaces["eth0"]
+	if len(eth0.IPConfigs) != 2 || eth0.IPConfigs[0].IP.String() != "10.1.0.5" ||
+		eth0.IPConfigs[0].Gateway.String() != "10.1.0.1" || eth0.PciID != "0000:03:00.2" || eth0.Sandbox != "/run/netns/a" {
+		t.Errorf("%+v", eth0)
+	}
+	if len(got.Interfaces["net1"].IPConfigs) != 1 || len(got.Routes) != 1 || got.DNS[0].Nameservers[0] != "10.0.0.53" {
+		t.Errorf("%+v", got)
+	}
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := &Result{}
+	if err := json.Unmarshal(text, read); err != nil {
+		t.Fatal(err)
+	}
+	again, _ := json.Marshal(read)
+	if string(again) != string(text) || len(read.Raw()) != 1 || read.Raw()[0].Interfaces[0].Mac != eth0.Mac {
+		t.Errorf("%s was %s", again, text)
+	}
+}
+
+func TestAResultThatNamesNoInterfaceThereIsIsRefused(t *testing.T) {
+	for _, number := range []string{"2", "-1"} {
+		startAgent(t, always(strings.Replace(result, `"interface":1`, `"interface":`+number, 1)))
+		if _, err := newCNI(t).Setup(context.Background(), "c1", "/run/netns/a"); !IsInvalidResult(err) {
+			t.Error(err)
+		}
+	}
+}
+
+func conf(name string) []byte {
+	return []byte(`{"cniVersion":"1.0.0","name":"` + name + `","type":"host-shim","network":"` + name + `"}`)
+}
+
+func threeNetworks(t *testing.T) CNI {
+	return newCNI(t, WithConfIndex(conf("a"), 0), WithConfIndex(conf("b"), 1), WithConfIndex(conf("c"), 2))
+}
+
+// Of three networks the one at eth1 can't be had.
+func refuseSecond(call request) string {
+	if call.Command == "ADD" && call.IfName == "eth1" {
+		return `{"error":{"code":103,"msg":"no address is left"}}`
+	}
+	if call.Command == "ADD" {
+		return strings.ReplaceAll(result, "eth0", call.IfName)
+	}
+	return done
+}
+
+func TestANetworkThatFailsTakesTheOthersWithIt(t *testing.T) {
+	agent := startAgent(t, refuseSecond)
+	ways := map[string]func(context.Context, string, string, ...NamespaceOpts) (*Result, error){
+		"eth0 eth2": threeNetworks(t).Setup, "eth0": threeNetworks(t).SetupSerially,
+	}
+	for expected, setup := range ways {
+		before := len(agent.calls())
+		_, err := setup(context.Background(), "c1", "/run/netns/a")
+		if err == nil || !strings.Contains(err.Error(), "no address is left") {
+			t.Error(err)
+		}
+		var undone []string
+		for _, call := range agent.calls()[before:] {
+			if call.Command == "DEL" {
+				undone = append(undone, call.IfName)
+			}
+		}
+		if strings.Join(undone, " ") != expected {
+			t.Errorf("%v is taken back, not %s", undone, expected)
+		}
+	}
+}
+
+func TestSeveralNetworksAreOneResultAndInTurnIfAsked(t *testing.T) {
+	agent := startAgent(t, func(call request) string {
+		return strings.ReplaceAll(strings.ReplaceAll(result, "eth0", call.IfName), "net1", "x"+call.IfName)
+	})
+	got, err := threeNetworks(t).SetupSerially(context.Background(), "c1", "/run/netns/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for _, call := range agent.calls() {
+		order = append(order, call.IfName+string(call.Configuration["network"]))
+	}
+	if strings.Join(order, " ") != `eth0"a" eth1"b" eth2"c"` || len(got.Interfaces) != 6 || len(got.Raw()) != 3 {
+		t.Errorf("%v, %v", order, got.Interfaces)
+	}
+}
+
+func TestTheNetworkIsTheDPUsDefaultWithoutAnyFile(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for _, folder := range []string{t.TempDir(), missing} {
+		network := newCNI(t, WithMinNetworkCount(2), WithPluginConfDir(folder))
+		if err := network.Load(WithLoNetwork, WithDefaultConf); err != nil {
+			t.Fatal(err)
+		}
+		assertNetworks(t, network, "lo cni-loopback, eth0 dpu-offload")
+	}
+	assertNetworks(t, newCNI(t, WithMinNetworkCount(2)), "eth0 dpu-offload")
+	assertNetworks(t, newCNI(t, WithInterfacePrefix("net")), "net0 dpu-offload")
+}
+
+func assertNetworks(t *testing.T, network CNI, expected string) {
+	t.Helper()
+	config := network.GetConfig()
+	var names []string
+	for _, one := range config.Networks {
+		names = append(names, one.IFName+" "+one.Config.Name)
+	}
+	if strings.Join(names, ", ") != expected {
+		t.Errorf("%v, not %s", names, expected)
+	}
+	text, err := json.Marshal(config)
+	read := &ConfigResult{}
+	if err != nil || json.Unmarshal(text, read) != nil || !reflect.DeepEqual(config, read) {
+		t.Errorf("%s: %v", text, err)
+	}
+}
+
+func TestFilesOfOursAreTakenByNameAndThoseOfOthersPassedOver(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	foreign := write("05-podman.conflist", `{"cniVersion":"0.4.0","name":"podman","plugins":[{"type":"bridge"}]}`)
+	write("20-b.conf", string(conf("b")))
+	list := write("10-a.conflist", `{"cniVersion":"1.0.0","name":"a","plugins":[`+string(conf("ignored"))+`]}`)
+	write("readme", "nothing")
+	load := func(max int, opt Opt) CNI {
+		network := newCNI(t, WithPluginConfDir(folder), WithPluginMaxConfNum(max))
+		if err := network.Load(opt); err != nil {
+			t.Fatal(err)
+		}
+		return network
+	}
+	assertNetworks(t, load(1, WithDefaultConf), "eth0 a")
+	assertNetworks(t, load(2, WithDefaultConf), "eth0 a, eth1 b")
+	assertNetworks(t, load(1, WithAllConf), "eth0 a, eth1 b")
+	assertNetworks(t, load(1, WithConfListFile(list)), "eth0 a")
+	err := newCNI(t).Load(WithConfListFile(foreign))
+	if !errors.Is(err, ErrLoad) || !strings.Contains(err.Error(), foreign) {
+		t.Error(err)
+	}
+	write("01-broken.conf", "{")
+	network := newCNI(t, WithPluginConfDir(folder))
+	if err := network.Load(WithDefaultConf); !errors.Is(err, ErrLoad) {
+		t.Error(err)
+	}
+	if err := network.Status(); !IsCNINotInitialized(err) {
+		t.Errorf("what failed to load is in force: %v", err)
+	}
+}
+
+func TestWhatCantBeExecutedIsRefusedByName(t *testing.T) {
+	for text, why := range map[string]string{
+		`{"name":"n","plugins":[{"type":"bridge"}]}`:                         "there is no host-shim among them",
+		`{"name":"n","plugins":[{"type":"host-shim"},{"type":"portmap"}]}`:   "it has the plugin portmap besides host-shim",
+		`{"name":"n","plugins":[{"type":"host-shim"},{"type":"host-shim"}]}`: "it has host-shim twice",
+		`{"plugins":[{"type":"host-shim"}]}`:                                 "it has no name",
+		`{"name":"n"}`:                                                       "there is no host-shim among them",
+		`[]`:                                                                 "it can't be decoded",
+	} {
+		_, err := New(WithConfListBytes([]byte(text)))
+		if !IsInvalidConfig(err) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if _, err := New(WithConf([]byte(`{"name":"n","plugins":[]}`))); !IsInvalidConfig(err) {
+		t.Error(err)
+	}
+	if _, err := New(WithConfFile(filepath.Join(t.TempDir(), "missing"))); !IsReadFailure(err) {
+		t.Error(err)
+	}
+}
+
+func TestAConfigurationSaysWhereTheAgentIsAndWhatItIsPassed(t *testing.T) {
+	agent := startAgent(t, always(done))
+	t.Setenv(SocketVariable, "/nowhere")
+	text := `{"name":"n","type":"host-shim","agentSocket":"` + agent.socket + `","capabilities":{"dns":true}}`
+	err := newCNI(t, WithConf([]byte(text))).Remove(context.Background(), "c1", "",
+		WithCapabilityDNS(DNS{Servers: []string{"10.0.0.53"}}), WithCapabilityCgroupPath("/a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	passed := string(agent.calls()[0].Configuration["runtimeConfig"])
+	if passed != `{"dns":{"Servers":["10.0.0.53"],"Searches":null,"Options":null}}` {
+		t.Error(passed)
+	}
+}

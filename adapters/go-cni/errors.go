@@ -1,0 +1,45 @@
+package cni
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What errors are told apart by. What the agent refuses is a *types.Error of CNI's library, with its code.
+var (
+	ErrCNINotInitialized = errors.New("cni plugin not initialized")
+	ErrInvalidConfig     = errors.New("invalid cni config")
+	ErrNotFound          = errors.New("not found")
+	ErrRead              = errors.New("failed to read config file")
+	ErrInvalidResult     = errors.New("invalid result")
+	ErrLoad              = errors.New("failed to load cni config")
+)
+
+// IsCNINotInitialized says whether fewer networks are loaded than have to be.
+func IsCNINotInitialized(err error) bool {
+	return errors.Is(err, ErrCNINotInitialized)
+}
+
+// IsInvalidConfig says whether a configuration is malformed, or of another plugin.
+func IsInvalidConfig(err error) bool {
+	return errors.Is(err, ErrInvalidConfig)
+}
+
+// IsNotFound says whether something is missing.
+func IsNotFound(err error) bool {
+	return errors.Is(err, ErrNotFound)
+}
+
+// IsReadFailure says whether a file could not be read.
+func IsReadFailure(err error) bool {
+	return errors.Is(err, ErrRead)
+}
+
+// IsInvalidResult says whether the agent's result is malformed.
+func IsInvalidResult(err error) bool {
+	return errors.Is(err, ErrInvalidResult)
+}
+
+func invalid(format string, arguments ...interface{}) error {
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, arguments...), ErrInvalidConfig)
+}
