@@ -48,7 +48,7 @@ mod workloads;
 pub use arm::{ArmDpu, ArmLab};
 pub use card::{Card, HostEnd};
 pub use cni::{Answer, Call, TIME_LIMIT};
-pub use command::run;
+pub use command::{run, run_with};
 pub use dpu::Dpu;
 pub use fleet::{Agent, DpuPlan, Fleet, UPLINK};
 pub use host::Host;

@@ -24,6 +24,7 @@ mod faults;
 mod first_packet;
 mod floods;
 mod gateway;
+mod go_cni;
 mod greed;
 mod host_port;
 mod hosts;

@@ -1,11 +1,8 @@
 //! The plugin as netavark calls it, for podman since that has no CNI any more.
 
-use std::{
-    io::{self, Write},
-    process::{Output, Stdio},
-};
+use std::process::Output;
 
-use e2e::{Lab, Netns, Settings, program};
+use e2e::{Lab, Netns, Settings, program, run_with};
 use serde_json::{Value, json};
 
 /// The network of podman's that means `green` of the DPU's.
@@ -41,14 +38,7 @@ fn container(lab: &Lab, pod: &Netns) -> Value {
 
 fn execute(lab: &Lab, arguments: &[&str], document: &Value) -> Output {
     let mut command = lab.card.host.command(program("host-shim"));
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let written = child.stdin.take().unwrap().write_all(document.to_string().as_bytes());
-    let output = child.wait_with_output().unwrap();
-    // What needs no document may end before it was written.
-    let is_unread = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
-    assert!(written.is_ok() || written.as_ref().is_err_and(is_unread), "{written:?}");
-    output
+    run_with(command.args(arguments), &document.to_string())
 }
 
 fn stdout(output: &Output) -> Value {
@@ -75,7 +65,7 @@ fn complaint(lab: &Lab, verb: &str, pod: &Netns, document: &Value) -> String {
 }
 
 /// The MAC address and the addresses of `eth0` in a namespace, as `ip` shows them.
-fn inside(pod: &Netns) -> Value {
+pub(crate) fn inside(pod: &Netns) -> Value {
     let link = pod.json("ip", &["address", "show", "dev", "eth0"]).remove(0);
     let held = link["addr_info"].as_array().unwrap().iter();
     let held = held.filter(|held| held["scope"] == "global");

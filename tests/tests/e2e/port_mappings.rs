@@ -38,12 +38,12 @@ fn within<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
     netlink::Netns::open(&netns.path()).unwrap().run(work).unwrap()
 }
 
-fn at(address: &str, port: u16) -> SocketAddr {
+pub(crate) fn at(address: &str, port: u16) -> SocketAddr {
     (address.parse::<IpAddr>().unwrap(), port).into()
 }
 
 /// As whom the server's port 80 sees the client that connects to `target`. `None`: it does not get there.
-fn seen_by_tcp(client: &Netns, server: &Netns, target: SocketAddr) -> Option<IpAddr> {
+pub(crate) fn seen_by_tcp(client: &Netns, server: &Netns, target: SocketAddr) -> Option<IpAddr> {
     let listener = within(server, || TcpListener::bind("[::]:80").unwrap());
     let connection = within(client, || TcpStream::connect_timeout(&target, SHORTLY));
     let _connection = connection.ok()?;

@@ -1,0 +1,238 @@
+//! The Go package adapters/go-cni with a real agent: its example is a runtime that remembers nothing, for each of its
+//! calls is a process of its own.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use e2e::{Lab, Netns, Settings, Timeouts, run, run_with, wait_for};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use crate::{
+    gateway::{self, DPU_OUTSIDE},
+    netavark::inside,
+    port_mappings::{at, seen_by_tcp},
+};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// The example, which is built if it has not been.
+fn example() -> PathBuf {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/go-cni");
+    let output = run(Command::new(script).arg("example"));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+}
+
+fn command(lab: &Lab, verb: &str, pod: &Netns, path: &Path) -> Command {
+    let mut command = lab.card.host.command(example());
+    command.args([verb, pod.name()]).arg(path).env("DPU_OFFLOAD_SOCKET", lab.socket());
+    command
+}
+
+fn call(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> Output {
+    run_with(&mut command(lab, verb, pod, &pod.path()), &wishes.to_string())
+}
+
+/// What a call that succeeds tells.
+#[track_caller]
+fn answer(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> Value {
+    let output = call(lab, verb, pod, wishes);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The sentence with which one fails.
+#[track_caller]
+fn complaint(lab: &Lab, verb: &str, pod: &Netns, wishes: &Value) -> String {
+    let output = call(lab, verb, pod, wishes);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The addresses of an interface in a result.
+fn addresses<'a>(result: &'a Value, interface: &str) -> Vec<&'a str> {
+    let held = result["Interfaces"][interface]["IPConfigs"].as_array().into_iter().flatten();
+    held.map(|held| held["IP"].as_str().unwrap()).collect()
+}
+
+/// A call that came to the agent, and to the DPU that does not answer.
+fn begin(lab: &Lab, pod: &Netns) -> std::process::Child {
+    let mut command = command(lab, "setup", pod, &pod.path());
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"{}").unwrap();
+    let socket = lab.socket();
+    wait_for("the call", LIMIT, || (lab.agent.connections(&socket) > 0).then_some(()));
+    child
+}
+
+#[test]
+fn a_pod_has_what_is_wanted_for_it_and_is_checked_and_removed_by_whoever_knows_its_id() {
+    let mut lab = Lab::start(&Settings::default());
+    let pods = ["a", "b"].map(Netns::new);
+    let wishes = json!({
+        "Labels": {"K8S_POD_NAMESPACE": "shop", "K8S_POD_NAME": "cart-0", "K8S_POD_UID": "u", "IgnoreUnknown": "1"},
+        "DNS": {"Servers": ["10.9.0.53"], "Searches": ["shop.example"]},
+        "BandWidth": {"IngressRate": 8_000_000, "IngressBurst": 4_294_967_295_u32},
+        "CgroupPath": "/pods/cart-0",
+    });
+    let told = answer(&lab, "setup", &pods[0], &wishes);
+    let other = answer(&lab, "setup", &pods[1], &json!({}));
+    let eth0 = &told["Interfaces"]["eth0"];
+    let held = inside(&pods[0]);
+    assert_eq!(eth0["Mac"], held[0]);
+    assert_eq!(told["Raw"][0]["ips"][0]["address"], held[1][0]);
+    assert_eq!(told["DNS"][0]["nameservers"], json!(["10.9.0.53"]));
+    assert!(eth0["PciID"].as_str().is_some_and(|id| !id.is_empty()), "{told}");
+    for address in addresses(&other, "eth0") {
+        assert!(pods[0].pings(address), "{address}");
+    }
+    let queues = lab.card.dpu.json("tc", &["qdisc", "show"]);
+    let limited: Vec<_> = queues.iter().filter(|queue| queue["kind"] == "tbf").collect();
+    assert!(limited.len() == 1 && limited[0]["options"]["rate"] == 1_000_000, "{limited:?}");
+    let attachments = lab.operator().get("attachments");
+    let pod = attachments.iter().find(|it| it["key"]["containerId"] == pods[0].name()).unwrap();
+    assert_eq!(pod["pod"], json!({"namespace": "shop", "name": "cart-0", "uid": "u"}));
+    assert_eq!(answer(&lab, "setup", &pods[0], &wishes), told, "a repeat is the same");
+
+    assert_eq!(answer(&lab, "check", &pods[0], &json!({})), Value::Null);
+    lab.agent.crash();
+    lab.start_agent();
+    lab.wait_until_good();
+    assert_eq!(answer(&lab, "check", &pods[0], &json!({})), Value::Null);
+    pods[0].ip(&["address", "flush", "dev", "eth0"]);
+    let broken = complaint(&lab, "check", &pods[0], &json!({}));
+    assert!(broken.contains("is not in order"), "{broken}");
+
+    for _ in 0..2 {
+        assert_eq!(answer(&lab, "remove", &pods[0], &json!({})), Value::Null);
+    }
+    let unknown = complaint(&lab, "check", &pods[0], &json!({}));
+    assert!(unknown.contains("has no attachment"), "{unknown}");
+    // The netns of a pod that has ended is closed, and has no path.
+    let output = run_with(&mut command(&lab, "remove", &pods[1], Path::new("")), "{}");
+    assert!(output.status.success(), "{output:?}");
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn the_networks_of_an_annotation_come_by_one_call_and_all_are_checked() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let wishes = json!({"Annotations": {"k8s.v1.cni.cncf.io/networks": "green,wire@data"}});
+    let told = answer(&lab, "setup", &pod, &wishes);
+    let counts = ["eth0", "net1", "data"].map(|name| addresses(&told, name).len());
+    assert_eq!(counts, [2, 2, 0], "{told}");
+    lab.assert_invariants();
+    assert_eq!(answer(&lab, "check", &pod, &json!({})), Value::Null);
+    pod.ip(&["address", "flush", "dev", "net1"]);
+    let broken = complaint(&lab, "check", &pod, &json!({}));
+    assert!(broken.contains("/net1 is not in order"), "{broken}");
+    assert_eq!(answer(&lab, "remove", &pod, &json!({})), Value::Null);
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn several_networks_are_had_at_once_or_in_turn_or_none_is() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let of = |names: &[&str]| {
+        let configuration = |name| json!({"name": name, "type": "host-shim", "network": name});
+        json!({"Networks": names.iter().map(configuration).collect::<Vec<_>>()})
+    };
+    let wishes = of(&["blue", "green"]);
+    for verb in ["setup", "setup-serially"] {
+        let told = answer(&lab, verb, &pod, &wishes);
+        let first = ["eth0", "eth1"].map(|name| addresses(&told, name)[0].to_owned());
+        assert!(first[0].starts_with("10.1.") && first[1].starts_with("10.2."), "{told}");
+        assert_eq!(told["DNS"][1]["nameservers"], json!(["10.2.0.53"]));
+        lab.assert_invariants();
+        assert_eq!(answer(&lab, "remove", &pod, &wishes), Value::Null);
+        lab.assert_clean_slate();
+        let failed = complaint(&lab, verb, &pod, &of(&["blue", "nowhere"]));
+        assert!(failed.contains("there is no network \"nowhere\""), "{failed}");
+        lab.assert_clean_slate();
+    }
+    let config = answer(&lab, "config", &pod, &wishes);
+    assert_eq!(config["Networks"][2]["Config"]["Name"], "green");
+}
+
+#[test]
+fn what_cant_be_honoured_is_refused_by_name() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    for (wishes, why) in [
+        (json!({"IPRanges": [{"Subnet": "10.1.0.0/24"}]}), "runtimeConfig.ipRanges"),
+        (json!({"Annotations": {"dpu-offload.io/vlan": "7"}}), "annotation dpu-offload.io/vlan"),
+        (
+            json!({"PortMappings": [{"HostPort": 1, "ContainerPort": 1, "Protocol": "tcp"}]}),
+            "UNSUPPORTED",
+        ),
+        (json!({"Labels": {"MAC": "no"}}), "CNI_ARGS MAC"),
+        (
+            json!({"Networks": [{"name": "n", "type": "bridge"}]}),
+            "there is no host-shim among them",
+        ),
+    ] {
+        let told = complaint(&lab, "setup", &pod, &wishes);
+        assert!(told.contains(why), "{told}");
+    }
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_mapped_port_leads_to_the_pod() {
+    let (lab, outside) = gateway::lab();
+    let pod = Netns::new("pod");
+    let wishes =
+        json!({"PortMappings": [{"HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp"}]});
+    let _ = answer(&lab, "setup", &pod, &wishes);
+    for own in DPU_OUTSIDE {
+        assert!(seen_by_tcp(&outside, &pod, at(own, 8080)).is_some(), "{own}");
+    }
+    assert_eq!(answer(&lab, "remove", &pod, &wishes), Value::Null);
+    lab.assert_invariants();
+}
+
+#[test]
+fn status_tells_why_no_pod_can_have_a_network_and_waits_for_nobody_long() {
+    let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
+    let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
+    let nobody = Netns::new("nobody");
+    assert_eq!(answer(&lab, "status", &nobody, &json!({})), Value::Null);
+    lab.service.stop();
+    wait_for("a bad word for the network", LIMIT, || {
+        (!lab.status().status.success()).then_some(())
+    });
+    let told = complaint(&lab, "status", &nobody, &json!({}));
+    assert!(told.contains("DPU_UNREACHABLE"), "{told}");
+    lab.agent.signal(Signal::SIGSTOP);
+    let begun = Instant::now();
+    let told = complaint(&lab, "status", &nobody, &json!({}));
+    assert!(told.contains(lab.socket().to_str().unwrap()), "{told}");
+    assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
+    lab.agent.signal(Signal::SIGCONT);
+    lab.start_service();
+    lab.wait_until_good();
+    assert_eq!(answer(&lab, "status", &nobody, &json!({})), Value::Null);
+}
+
+#[test]
+fn a_caller_that_dies_amid_its_call_leaves_nothing() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    lab.service.signal(Signal::SIGSTOP);
+    let mut caller = begin(&lab, &pod);
+    caller.kill().unwrap();
+    caller.wait().unwrap();
+    lab.service.signal(Signal::SIGCONT);
+    let socket = lab.socket();
+    wait_for("the end of the call", LIMIT, || (lab.agent.connections(&socket) == 0).then_some(()));
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+    let _ = answer(&lab, "setup", &pod, &json!({}));
+    lab.assert_invariants();
+}
