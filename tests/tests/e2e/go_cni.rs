@@ -204,11 +204,12 @@ fn status_tells_why_no_pod_can_have_a_network_and_waits_for_nobody_long() {
     let nobody = Netns::new("nobody");
     assert_eq!(answer(&lab, "status", &nobody, &json!({})), Value::Null);
     lab.service.stop();
-    wait_for("a bad word for the network", LIMIT, || {
-        (!lab.status().status.success()).then_some(())
+    // First it is told that the service is stopping.
+    wait_for("the word that the DPU is away", LIMIT, || {
+        let output = call(&lab, "status", &nobody, &json!({}));
+        let told = String::from_utf8_lossy(&output.stderr);
+        (!output.status.success() && told.contains("DPU_UNREACHABLE")).then_some(())
     });
-    let told = complaint(&lab, "status", &nobody, &json!({}));
-    assert!(told.contains("DPU_UNREACHABLE"), "{told}");
     lab.agent.signal(Signal::SIGSTOP);
     let begun = Instant::now();
     let told = complaint(&lab, "status", &nobody, &json!({}));
