@@ -23,6 +23,7 @@ prepare() {
     local suite
     no_more "$@"
     for suite in "${SUITES[@]}"; do prepare_suite "$suite"; done
+    "$ROOT/hack/go-cni" containerd >/dev/null
 }
 
 prepare_suite() {

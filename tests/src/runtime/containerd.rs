@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
+
 use super::{
     Asked, IMAGE, Runtime, conflists, control_group, cri::Cri, image, last_of, shown, version_of,
 };
@@ -22,6 +24,14 @@ const RUNC: &str = "runtime_type = \"io.containerd.runc.v2\"\npod_annotations = 
 /// How long it may take to come up.
 const START: Duration = Duration::from_secs(60);
 
+/// What is run as containerd.
+#[derive(Debug)]
+struct Executable {
+    path: PathBuf,
+    /// The agent that it asks itself, without a plugin.
+    agent: Option<PathBuf>,
+}
+
 /// A containerd, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Containerd {
@@ -30,6 +40,7 @@ pub struct Containerd {
     cri: Cri,
     host: Arc<Netns>,
     folder: PathBuf,
+    executable: Executable,
     control_group: String,
 }
 
@@ -50,14 +61,43 @@ impl Containerd {
     /// When it does not come up.
     #[must_use]
     pub fn install_with(lab: &Lab, cni: &str, runtimes: &[(&str, &Path)]) -> Self {
+        let executable = Executable { path: "containerd".into(), agent: None };
+        Self::install_executable(lab, executable, |folder| {
+            configuration(folder, &conflists(lab), cni, runtimes)
+        })
+    }
+
+    /// Sets up the one that is built with the package adapters/go-cni, and that has neither a plugin nor a
+    /// configuration of CNI.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn install_with_go_cni(lab: &Lab) -> Self {
+        let variable = std::env::var_os("OFFLOAD_RUNTIMES_GO_CNI");
+        let path = variable.expect("the environment that hack/runtimes run makes").into();
+        let nothing = lab.path().join("nothing");
+        fs::create_dir(&nothing).unwrap();
+        let executable = Executable { path, agent: Some(lab.socket()) };
+        Self::install_executable(lab, executable, |folder| {
+            let plugins = nothing.to_str().unwrap();
+            configuration(folder, &nothing, "", &[]).replace("/usr/lib/cni", plugins)
+        })
+    }
+
+    fn install_executable(
+        lab: &Lab,
+        executable: Executable,
+        configuration: impl FnOnce(&Path) -> String,
+    ) -> Self {
         let folder = lab.path().join("containerd");
         fs::create_dir(&folder).unwrap();
-        let text = configuration(&folder, &conflists(lab), cni, runtimes);
-        fs::write(folder.join("config.toml"), text).unwrap();
+        fs::write(folder.join("config.toml"), configuration(&folder)).unwrap();
         let host = Arc::clone(&lab.card.host);
-        let program = Mutex::new(start(&host, &folder));
+        let program = Mutex::new(start(&host, &folder, &executable));
         let cri = Cri::new(&socket(&folder));
-        let containerd = Self { program, cri, host, folder, control_group: control_group(lab) };
+        let control_group = control_group(lab);
+        let containerd = Self { program, cri, host, folder, executable, control_group };
         containerd.wait_until_ready();
         containerd.import_image();
         containerd
@@ -104,6 +144,24 @@ impl Containerd {
     #[must_use]
     pub fn has_network(&self) -> bool {
         self.cri.conditions().unwrap().iter().any(|condition| condition == "NetworkReady")
+    }
+
+    /// What it has stored of the CNI result of a pod.
+    ///
+    /// # Panics
+    /// When it knows no such pod, or stores none.
+    #[must_use]
+    pub fn cni_result(&self, id: &str) -> Value {
+        self.cri.info(id).unwrap()["cniResult"].clone()
+    }
+
+    /// What it tells of its configurations of CNI.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[must_use]
+    pub fn cni_configurations(&self) -> Value {
+        self.cri.cni_configurations().unwrap()
     }
 
     fn wait_until_ready(&self) {
@@ -157,7 +215,7 @@ impl Runtime for Containerd {
     }
 
     fn recover(&self) {
-        let program = start(&self.host, &self.folder);
+        let program = start(&self.host, &self.folder, &self.executable);
         *self.program.lock().unwrap_or_else(PoisonError::into_inner) = program;
         self.wait_until_ready();
     }
@@ -172,8 +230,9 @@ fn socket(folder: &Path) -> PathBuf {
     folder.join("containerd.sock")
 }
 
-fn start(host: &Netns, folder: &Path) -> Program {
-    let mut command = host.command("containerd");
+fn start(host: &Netns, folder: &Path, executable: &Executable) -> Program {
+    let mut command = host.command(&executable.path);
+    command.envs(executable.agent.iter().map(|socket| ("DPU_OFFLOAD_SOCKET", socket)));
     command.arg("--config").arg(folder.join("config.toml"));
     Program::spawn("containerd", command, folder, &[])
 }

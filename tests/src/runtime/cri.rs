@@ -110,10 +110,22 @@ impl Cri {
 
     /// The path of a pod's network namespace, as containerd tells it to those who ask for all.
     pub(crate) fn netns(&self, id: &str) -> Option<String> {
-        let info: Value = serde_json::from_str(self.pod(id).ok()?.info.get("info")?).ok()?;
+        let info = self.info(id)?;
         let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array()?;
         let netns = namespaces.iter().find(|namespace| namespace["type"] == "network")?;
         Some(netns["path"].as_str()?.to_owned())
+    }
+
+    /// What containerd tells of a pod to those who ask for all.
+    pub(crate) fn info(&self, id: &str) -> Option<Value> {
+        serde_json::from_str(self.pod(id).ok()?.info.get("info")?).ok()
+    }
+
+    /// What containerd tells of its configurations of CNI, likewise.
+    pub(crate) fn cni_configurations(&self) -> Option<Value> {
+        let request = api::StatusRequest { verbose: true };
+        let answer = self.call(async |mut client| client.status(request).await).ok()?;
+        serde_json::from_str(answer.info.get("cniconfig")?).ok()
     }
 
     /// The addresses that the runtime tells of a pod.

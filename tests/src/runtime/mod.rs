@@ -77,6 +77,8 @@ pub trait Runtime: Sync {
 pub enum Kind {
     /// containerd, through its CRI.
     Containerd,
+    /// containerd, built with the package adapters/go-cni, which has neither plugins nor configurations of CNI.
+    ContainerdWithGoCni,
     /// podman, by its command line: with CNI before version 5, and by netavark from then on.
     Podman,
 }
@@ -86,6 +88,7 @@ impl Kind {
     pub(crate) fn install(self, lab: &Lab) -> Box<dyn Runtime> {
         match self {
             Self::Containerd => Box::new(Containerd::install(lab)),
+            Self::ContainerdWithGoCni => Box::new(Containerd::install_with_go_cni(lab)),
             Self::Podman => Box::new(Podman::install(lab)),
         }
     }

@@ -7,6 +7,7 @@
 )]
 
 mod containerd;
+mod go_cni;
 mod netavark;
 mod newcomer;
 mod podman;
@@ -17,6 +18,11 @@ macro_rules! on_each_runtime {
     ($($scenario:ident),+ $(,)?) => {
         mod on_containerd {
             $(#[test] fn $scenario() { super::scenarios::$scenario(e2e::runtime::Kind::Containerd); })+
+        }
+        mod on_containerd_with_go_cni {
+            $(#[test] fn $scenario() {
+                super::scenarios::$scenario(e2e::runtime::Kind::ContainerdWithGoCni);
+            })+
         }
         mod on_podman {
             $(#[test] fn $scenario() { super::scenarios::$scenario(e2e::runtime::Kind::Podman); })+
