@@ -19,12 +19,17 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// What hack/go-cni prints of a command.
+fn hack(command: &str) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/go-cni");
+    let output = run(Command::new(script).arg(command));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// The example, which is built if it has not been.
 fn example() -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/go-cni");
-    let output = run(Command::new(script).arg("example"));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
+    PathBuf::from(hack("example").trim())
 }
 
 fn command(lab: &Lab, verb: &str, pod: &Netns, path: &Path) -> Command {
@@ -67,6 +72,13 @@ fn begin(lab: &Lab, pod: &Netns) -> std::process::Child {
     let socket = lab.socket();
     wait_for("the call", LIMIT, || (lab.agent.connections(&socket) > 0).then_some(()));
     child
+}
+
+/// Among them that it has the names and types of go-cni, that a fake satisfies it, and that one line of `go.mod` is
+/// enough.
+#[test]
+fn the_package_passes_its_own_tests_and_compiles_for_other_systems() {
+    let _ = hack("test");
 }
 
 #[test]
