@@ -208,6 +208,10 @@ pub struct Network {
     /// Whether it serves requests that name no network.
     #[serde(default)]
     pub default: bool,
+    /// Whether its pods reach all others by its gateways, as if nobody else were on their link: their addresses have
+    /// no prefix.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub first_hop: bool,
     /// Who answers its gateways' addresses.
     #[serde(default, skip_serializing_if = "GatewayMode::is_router")]
     pub gateway_mode: GatewayMode,
@@ -292,6 +296,12 @@ impl Network {
         asked.into_iter().filter(|(_, _, is_asked)| *is_asked).map(|(what, known, _)| (what, known))
     }
 
+    /// The prefix length that addresses of a subnet have in pods.
+    #[must_use]
+    pub(crate) fn length_in_pods(&self, subnet: IpNetwork) -> u8 {
+        if self.first_hop { IpNetwork::from(subnet.ip()).prefix() } else { subnet.prefix() }
+    }
+
     /// What may be leased of a subnet of it.
     #[must_use]
     pub(crate) fn pool_of(&self, subnet: &Subnet) -> SubnetSpec {
@@ -327,7 +337,7 @@ const fn default_mtu() -> u32 {
 /// One address that an attachment holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The address with its subnet's prefix length.
+    /// The address with the prefix length that it has in the pod: mostly its subnet's.
     pub address: IpNetwork,
     /// The subnet's gateway.
     pub gateway: Option<IpAddr>,
@@ -474,11 +484,12 @@ impl Record {
         self.network.allowed_sources.union(&self.asked_sources).copied().collect()
     }
 
-    /// The pod's routes: the network's and, of each family that these leave without one, the default
+    /// The pod's routes: to its first hops, the network's and, of each family that these leave without one, the default
     /// route by the first lease's gateway.
     #[must_use]
     pub fn routes(&self) -> Vec<Route> {
-        let mut routes = self.network.routes.clone();
+        let mut routes: Vec<_> = self.first_hops().map(Route::on_link).collect();
+        routes.extend(self.network.routes.iter().cloned());
         for gateway in self.leases.iter().filter_map(|lease| lease.gateway) {
             let Some(default) = default_route(gateway) else { continue };
             if !routes.iter().any(|route| route.stands_for_default(&default)) {
@@ -486,6 +497,16 @@ impl Record {
             }
         }
         routes
+    }
+
+    /// The gateways that no prefix of the pod's own has on its link.
+    fn first_hops(&self) -> impl Iterator<Item = IpAddr> {
+        let gateways = self.leases.iter().filter_map(|lease| lease.gateway);
+        let is_on_link = |gateway: &IpAddr| match gateway {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        gateways.filter(move |gateway| self.network.first_hop && !is_on_link(gateway))
     }
 
     /// The pod's policy rules, each with a prefix for its source.

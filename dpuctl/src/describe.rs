@@ -273,6 +273,9 @@ fn network_text(status: &NetworkStatus) -> String {
     }
     text.field("Attachments", &status.attachments.to_string());
     text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
+    if network.first_hop {
+        text.field("First hop", "the gateways: addresses have no prefix");
+    }
     gateway(&mut text, &network, status.gateway.as_ref());
     let sysctls = network.sysctls.clone().unwrap_or_default();
     routing(&mut text, &network.routes, &network.rules, &sysctls);

@@ -33,7 +33,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(check_link(network));
     problems.extend(check_tags(network));
     problems.extend(check_list_lengths(network));
-    problems.extend(network.subnets.iter().flat_map(check_subnet));
+    problems.extend(network.subnets.iter().flat_map(|subnet| check_subnet(network, subnet)));
     problems.extend(check_routing(network));
     problems.extend(check_way_out(network));
     problems.extend(check_sources(network));
@@ -120,13 +120,16 @@ fn check_list_lengths(network: &Network) -> Vec<String> {
         .collect()
 }
 
-fn check_subnet(subnet: &Subnet) -> Vec<String> {
+fn check_subnet(network: &Network, subnet: &Subnet) -> Vec<String> {
     let mut problems: Vec<String> = check_prefix(subnet.cidr).into_iter().collect();
     if !is_ordinary(subnet.cidr) {
         problems
             .push("pods can't have loopback, multicast, broadcast or unspecified addresses".into());
     }
-    problems.extend(subnet.gateway.and_then(|gateway| check_gateway(subnet, gateway)));
+    problems.extend(subnet.gateway.and_then(|gateway| check_gateway(network, subnet, gateway)));
+    if network.first_hop && subnet.gateway.is_none() {
+        problems.push("first_hop = true needs its gateway, by which pods reach all others".into());
+    }
     problems.extend(subnet.ranges.iter().filter_map(|range| check_range(subnet, range)));
     problems.extend(check_ranges_apart(&subnet.ranges));
     problems.extend(subnet.exclude.iter().flat_map(|prefix| check_exclude(subnet, *prefix)));
@@ -157,8 +160,8 @@ pub(super) fn is_ordinary(prefix: IpNetwork) -> bool {
         && !is_broadcast
 }
 
-fn check_gateway(subnet: &Subnet, gateway: IpAddr) -> Option<String> {
-    if is_first_hop(subnet, gateway) {
+fn check_gateway(network: &Network, subnet: &Subnet, gateway: IpAddr) -> Option<String> {
+    if is_first_hop(network, subnet, gateway) {
         return None;
     }
     if !subnet.cidr.contains(gateway) {
@@ -171,10 +174,15 @@ fn check_gateway(subnet: &Subnet, gateway: IpAddr) -> Option<String> {
     is_unusable.then(|| format!("gateway {gateway} is the network's or the broadcast address"))
 }
 
-/// Whether the gateway is a link-local address, as routers of IPv6 have it.
-fn is_first_hop(subnet: &Subnet, gateway: IpAddr) -> bool {
-    let is_link_local = matches!(gateway, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    is_link_local && subnet.cidr.is_ipv6()
+/// Whether the gateway is a link-local address, as routers of IPv6 have it, and of IPv4 those that are pods' first hop.
+fn is_first_hop(network: &Network, subnet: &Subnet, gateway: IpAddr) -> bool {
+    let is_router = network.gateway_mode == GatewayMode::Router;
+    match gateway {
+        IpAddr::V6(v6) => v6.is_unicast_link_local() && subnet.cidr.is_ipv6(),
+        IpAddr::V4(v4) => {
+            v4.is_link_local() && subnet.cidr.is_ipv4() && network.first_hop && is_router
+        }
+    }
 }
 
 /// Checks who is the gateway, and where it leads.
@@ -386,6 +394,31 @@ pub(super) mod tests {
         let file = "name = 'a'\nsubnets = [{ cidr = '10.1.0.0/16' }]\n\
                     rules = [{ source = '10.1.0.0/16', table = 1 }]";
         assert_eq!(network(file), kept);
+    }
+
+    #[test]
+    fn a_first_hop_is_each_subnets_gateway_and_may_be_link_local() {
+        let of = |rest: &str| format!("name = \"a\"\n{rest}");
+        let link_local = "subnets = [{ cidr = \"10.1.0.0/16\", gateway = \"169.254.77.1\" }, \
+                          { cidr = \"fd00:1::/64\", gateway = \"fe80::1\" }]";
+        let first_hop = of(&format!("first_hop = true\n{link_local}"));
+        assert_eq!(check_network(&network(&first_hop)), [""; 0]);
+        assert_problem(&of(link_local), "gateway 169.254.77.1 is outside");
+        assert_problem(
+            &of(&format!("first_hop = true\ngateway_mode = \"dpu\"\n{link_local}")),
+            "gateway 169.254.77.1 is outside",
+        );
+        let bare = "first_hop = true\nsubnets = [{ cidr = \"10.1.0.0/16\" }]";
+        assert_problem(&of(bare), "first_hop = true needs its gateway");
+        let subnet =
+            "first_hop = true\nsubnets = [{ cidr = \"10.1.0.0/16\", gateway = \"10.1.0.1\" }]";
+        let by = |hop: &str| {
+            of(&format!(
+                "{subnet}\nroutes = [{{ destination = \"10.9.0.0/16\", gateway = \"{hop}\" }}]"
+            ))
+        };
+        assert_eq!(check_network(&network(&by("10.1.0.1"))), [""; 0]);
+        assert_problem(&by("10.1.0.2"), "gateway 10.1.0.2 is not the pods' first hop");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use offload_proto::sysctls;
 
 use super::networks::{check_prefix, is_ordinary};
 use crate::{
-    model::{MAIN_TABLE, Network, PolicyRule, Route, RouteScope, RuleSource},
+    model::{MAIN_TABLE, Network, PolicyRule, Route, RouteScope, RuleSource, Subnet},
     twice::twice,
 };
 
@@ -91,13 +91,19 @@ fn check_next_hop(network: &Network, route: &Route, gateway: IpAddr) -> Option<S
     if !is_ordinary(gateway.into()) {
         return Some(format!("gateway {gateway} is no single router's address"));
     }
-    let is_reachable = route.onlink
-        || is_link_local(gateway)
-        || network.subnets.iter().any(|subnet| subnet.cidr.contains(gateway));
+    let is_on_link = |subnet: &Subnet| match network.first_hop {
+        true => subnet.gateway == Some(gateway),
+        false => subnet.cidr.contains(gateway),
+    };
+    let is_reachable =
+        route.onlink || is_link_local(gateway) || network.subnets.iter().any(is_on_link);
     (!is_reachable).then(|| {
         format!(
-            "gateway {gateway} is in none of the network's subnets, so pods can't reach it: if it is on the \
-             link all the same, set onlink = true"
+            "gateway {gateway} is {}, so pods can't reach it: if it is on the link all the same, set onlink = true",
+            match network.first_hop {
+                true => "not the pods' first hop",
+                false => "in none of the network's subnets",
+            }
         )
     })
 }

@@ -46,6 +46,12 @@ pub struct Route {
 }
 
 impl Route {
+    /// To a neighbour.
+    #[must_use]
+    pub(super) fn on_link(neighbour: IpAddr) -> Self {
+        Self { gateway: None, ..Self::by(neighbour.into(), neighbour) }
+    }
+
     /// To `destination` by a gateway.
     #[must_use]
     pub(super) const fn by(destination: IpNetwork, gateway: IpAddr) -> Self {

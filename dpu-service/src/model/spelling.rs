@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     /// What a release before does not know: it is in a row only where it says something.
-    const NEWER: [&str; 12] = [
+    const NEWER: [&str; 13] = [
         "/allowed_sources",
         "/optional_sources",
         "/allow",
@@ -131,6 +131,7 @@ mod tests {
         "/route/0/scope",
         "/route/0/onlink",
         "/sysctls",
+        "/first_hop",
     ];
 
     fn level(line: &str) -> Result<AntiSpoofing, String> {
@@ -181,6 +182,7 @@ mod tests {
             bandwidth = { egress_share = 8000 }
             routes = [{ destination = '10.9.0.0/16', kind = 'blackhole', scope = 'link', onlink = true }]
             sysctls = { ipv4.rp_filter = 1 }
+            first_hop = true
         ";
         let row = serde_json::to_value(toml::from_str::<Network>(all).unwrap()).unwrap();
         assert!(NEWER.iter().all(|key| row.pointer(key).is_some()), "{row}");

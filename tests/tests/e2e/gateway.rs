@@ -575,3 +575,44 @@ subnets = [{ cidr = "10.8.0.0/24", gateway = "10.8.0.1" }, { cidr = "fd00:8::/64
     assert_out_of_reach(&eight, &[&of_seven[0], "10.7.0.1"]);
     lab.assert_invariants();
 }
+
+/// The prefix lengths of a pod's own addresses, IPv4's first.
+fn lengths(pod: &Netns) -> Vec<Value> {
+    let link = pod.json("ip", &["address", "show", "dev", "eth0", "scope", "global"]).remove(0);
+    link["addr_info"].as_array().unwrap().iter().map(|held| held["prefixlen"].clone()).collect()
+}
+
+/// Destination and gateway of a pod's routes of that family, but for what the kernel makes itself.
+fn routes(pod: &Netns, family: &str) -> Vec<(Value, Value)> {
+    let routes = pod.json("ip", &[family, "route", "show", "dev", "eth0"]).into_iter();
+    let routes = routes.filter(|route| route["protocol"] != "kernel");
+    routes.map(|route| (route["dst"].clone(), route["gateway"].clone())).collect()
+}
+
+#[test]
+fn pods_of_a_network_with_a_first_hop_reach_all_others_by_it() {
+    let settings = settings();
+    let networks = settings.networks.replace("gateway_mode =", "first_hop = true\ngateway_mode =");
+    let (lab, _outside) = lab_of(&Settings { networks, ..settings });
+    let [(first, _), (second, of_second), (nated, _)] =
+        ["blue", "green", "nated"].map(|network| pod(&lab, network));
+    for pod in [&first, &second, &nated] {
+        assert_eq!(lengths(pod), [32, 128]);
+    }
+    let by = |destination: &str, gateway: &str| (destination.into(), gateway.into());
+    let on_link = |gateway: &str| (gateway.into(), Value::Null);
+    assert_eq!(routes(&first, "-4"), [by("default", "10.1.0.1"), on_link("10.1.0.1")]);
+    assert_eq!(routes(&first, "-6"), [on_link("fd00:10:1::1"), by("default", "fd00:10:1::1")],);
+    assert_eq!(routes(&nated, "-6"), [by("default", "fe80::1")]);
+    for gateway in ["10.1.0.1", "fd00:10:1::1"] {
+        assert!(first.pings(gateway), "{gateway}");
+    }
+    assert_reaches(&first, &OUTSIDE);
+    assert_reaches(&nated, &OUTSIDE);
+    assert_reaches(&first, &of_second.each_ref().map(String::as_str));
+    lab.assert_invariants();
+    for (network, pod) in [("blue", &first), ("green", &second), ("nated", &nated)] {
+        lab.del(network, pod, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
+}

@@ -347,6 +347,7 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
         allowed_sources: sources("allowed_sources", &network.allowed_sources)?,
         optional_sources: sources("optional_sources", &network.optional_sources)?,
         default: network.default,
+        first_hop: network.first_hop,
         gateway_mode: gateway_mode(&network.gateway_mode)?,
         reaches: network.reaches.into_iter().collect(),
         nat: network.nat,

@@ -273,6 +273,7 @@ fn network(network: &Network) -> v1::Network {
         optional_sources: network.optional_sources.iter().map(ToString::to_string).collect(),
         default: network.default,
         trunk: network.trunk.iter().map(|vlan| u32::from(*vlan)).collect(),
+        first_hop: network.first_hop,
         gateway_mode: network.gateway_mode.name().into(),
         reaches: network.reaches.iter().cloned().collect(),
         nat: network.nat,

@@ -210,9 +210,11 @@ fn a_network_reads_back_as_shown() {
         allowed_sources = ["00:00:5e:00:01:07"]
         bandwidth = { ingress_rate = 1000000, ingress_burst = 80000, egress_share = 8000 }
         total_egress_rate = 90000
+        first_hop = true
         subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1", exclude = ["10.1.9.0/24"],
-                    ranges = [{ start = "10.1.1.0", end = "10.1.1.9" }] }, { cidr = "fd00::/64" }]
-        routes = [{ destination = "10.9.0.0/16", gateway = "10.1.0.2", mtu = 1400 },
+                    ranges = [{ start = "10.1.1.0", end = "10.1.1.9" }] },
+                   { cidr = "fd00::/64", gateway = "fe80::1" }]
+        routes = [{ destination = "10.9.0.0/16", gateway = "10.1.0.1", mtu = 1400 },
                   { destination = "10.8.0.0/16", scope = "host" },
                   { destination = "fd09::/16", kind = "blackhole" },
                   { destination = "::/0", gateway = "fd07::1", onlink = true, table = 7 }]

@@ -208,7 +208,7 @@ pub(in crate::attachments::registry) fn distinct_addresses(
     Ok(taken.into_iter().map(|(_, ip)| ip).collect())
 }
 
-/// The subnet of the network that an address asked for lies in, as that has its prefix length.
+/// The subnet of the network that an address asked for lies in, if it has the prefix length of addresses there.
 fn subnet_of(address: &WantedAddress, network: &Network) -> Result<IpNetwork, Failure> {
     let refused = |why: String| {
         let message = format!("{address} {why}");
@@ -218,20 +218,21 @@ fn subnet_of(address: &WantedAddress, network: &Network) -> Result<IpNetwork, Fa
     let subnet = network.subnets.iter().map(|subnet| subnet.cidr).find(|cidr| cidr.contains(*ip));
     let subnet =
         subnet.ok_or_else(|| refused(format!("is in no subnet of network {}", network.name)))?;
-    if prefix_length.is_none_or(|length| length == subnet.prefix()) {
+    let length = network.length_in_pods(subnet);
+    if prefix_length.is_none_or(|asked| asked == length) {
         return Ok(subnet);
     }
     Err(refused(format!(
-        "has another prefix length than subnet {subnet} of network {}: ask for {ip}/{} or leave the \
-         length out",
+        "has another prefix length than addresses of subnet {subnet} of network {}: ask for {ip}/{length} or leave \
+         the length out",
         network.name,
-        subnet.prefix()
     )))
 }
 
 fn lease(network: &Network, subnet: IpNetwork, address: IpAddr) -> Lease {
-    // A prefix length that the subnet has is one that its addresses can have.
-    let address = IpNetwork::new(address, subnet.prefix()).unwrap_or_else(|_| address.into());
+    let length = network.length_in_pods(subnet);
+    // A prefix length that the subnet can have is one that its addresses can have.
+    let address = IpNetwork::new(address, length).unwrap_or_else(|_| address.into());
     let subnet = network.subnets.iter().find(|own| own.cidr == subnet);
     Lease { address, gateway: subnet.and_then(|subnet| subnet.gateway) }
 }
