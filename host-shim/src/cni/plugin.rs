@@ -217,40 +217,11 @@ fn other_than_socket(path: &Path) -> Option<&'static str> {
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
-    use offload_proto::v1;
-
     use super::*;
 
     fn told_of(socket: &Path) -> CniError {
         let refused = UnixStream::connect(socket).unwrap_err();
         unreachable_agent(Verb::Add, socket, &refused)
-    }
-
-    /// With an address in a subnet of its own.
-    fn attachment(interface: &str, address: &str) -> Attachment {
-        let interface_name = interface.to_owned();
-        let address = v1::Address { address: address.into(), ..Default::default() };
-        Attachment {
-            key: Some(v1::AttachmentKey { interface_name, ..Default::default() }),
-            addresses: vec![address],
-            ..Default::default()
-        }
-    }
-
-    #[test]
-    fn a_result_tells_the_addresses_of_all_interfaces_or_of_the_first_alone() {
-        let first = attachment("eth0", "10.1.0.5/16");
-        let further = [attachment("net1", "10.2.0.5/24")];
-        for (only_pod_addresses, told) in
-            [(false, &["10.1.0.5/16", "10.2.0.5/24"][..]), (true, &["10.1.0.5/16"])]
-        {
-            let base = ResultBase { only_pod_addresses, ..ResultBase::default() };
-            let result = base.result(&first, &further).render(Version::V1_1_0);
-            let names = result["interfaces"].as_array().unwrap().iter().map(|it| &it["name"]);
-            assert!(names.eq(["eth0", "net1"]), "{result}");
-            let addresses = result["ips"].as_array().unwrap().iter().map(|ip| &ip["address"]);
-            assert!(addresses.eq(told), "{result}");
-        }
     }
 
     #[test]
