@@ -203,6 +203,34 @@ pub fn all_interfaces_outlive_deaths_and_resets(settings: &Settings) {
     lab.assert_clean_slate();
 }
 
+/// What an operator takes away from a pod goes with all that came with it, for the runtime has no other key to give the
+/// rest back by. What was led goes alone.
+///
+/// # Panics
+/// When something is left, or too much goes.
+pub fn an_operator_releases_what_leads_with_all_that_it_leads(settings: &Settings) {
+    let lab = Lab::start(&roomy(settings));
+    let pod = Netns::new("pod");
+    let release = |interface: &str| {
+        let attachments = lab.operator().get("attachments");
+        let named = |one: &&Value| one["key"]["interfaceName"] == interface;
+        let id = attachments.iter().find(named).unwrap()["id"].as_str().unwrap().to_owned();
+        let _ = lab.operator().says(&["release", &id, "--reason", "a test", "--yes"]);
+    };
+    let left = |count: usize| {
+        wait_for(&format!("{count} attachments"), LIMIT, || {
+            (lab.operator().get("attachments").len() == count).then_some(())
+        });
+        lab.assert_invariants();
+    };
+    let _ = add(&lab, &pod, "green,wire").result();
+    release("net2");
+    left(2);
+    release("eth0");
+    left(0);
+    lab.assert_clean_slate();
+}
+
 /// An agent that has lost its records has the DPU give back all that a pod's first interface leads.
 ///
 /// # Panics

@@ -35,3 +35,8 @@ fn all_interfaces_outlive_deaths_and_resets() {
 fn a_del_without_records_gives_all_back() {
     several::a_del_without_records_gives_all_back(&Settings::default());
 }
+
+#[test]
+fn an_operator_releases_what_leads_with_all_that_it_leads() {
+    several::an_operator_releases_what_leads_with_all_that_it_leads(&Settings::default());
+}

@@ -2,9 +2,10 @@
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use offload_proto::v1::Release;
 
-use super::{delegated, doors::Doors};
+use super::{delegated, doors::Doors, led};
 use crate::{
     agent::{
         dpu::detach_request,
@@ -103,18 +104,20 @@ fn release_again<'a>(
 }
 
 /// Gives back what the DPU wants back: an operator took the attachment away from its pod, or the DPU gave
-/// it up.
+/// it up. What it leads goes with it, as by a DEL: the runtime knows of nothing else to give it back by.
 pub(in crate::agent) async fn release_on_request(doors: &Doors, wanted: Release) {
     let told: Key = wanted.key.clone().unwrap_or_default().into();
     // The id is the fence: a key may have been attached again since, and that is not meant. So the record
     // is looked for by id, and once more when its key is held.
     let recorded = doors.vfs.records().by_id(&wanted.attachment_id);
     let key = recorded.map_or(told, |record| record.key());
-    let _key = doors.vfs.keys().lock(&key).await;
+    let _keys = led::lock(doors, &key).await;
     match doors.vfs.records().by_id(&wanted.attachment_id) {
         Some(record) => {
             tracing::info!(attachment = record.id(), reason = wanted.reason, "to be released");
-            release(doors, record, doors.timeouts.vf_return(), Renewal::Later).await;
+            let all = doors.vfs.records().led_by(&key).into_iter().chain([record]);
+            let patience = doors.timeouts.vf_return();
+            join_all(all.map(|one| release(doors, one, patience, Renewal::Later))).await;
         }
         None => answer_unknown(doors, wanted).await,
     }
