@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::several::{self, interfaces, links};
-use crate::{Lab, Netns, Settings, wait_for};
+use crate::{Host, Lab, Netns, Settings, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Where Debian's package containernetworking-plugins has them.
@@ -98,10 +98,10 @@ impl Default for Others {
     }
 }
 
-/// How many pods' interfaces of other plugins the agent of a lab keeps in mind.
+/// How many pods' interfaces of other plugins the agent of a host keeps in mind.
 #[must_use]
-pub fn kept(lab: &Lab) -> usize {
-    fs::read_dir(lab.path().join("agent/delegates")).map_or(0, Iterator::count)
+pub fn kept(host: &Host) -> usize {
+    fs::read_dir(host.path().join("agent/delegates")).map_or(0, Iterator::count)
 }
 
 fn start(others: &Others, settings: &Settings) -> Lab {

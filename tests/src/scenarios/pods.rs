@@ -14,6 +14,15 @@ pub fn addresses(result: &Value) -> Vec<String> {
     addresses_with_prefix(result).into_iter().map(bare).collect()
 }
 
+/// The addresses of a result's interface of that place, as it has them.
+pub(crate) fn addresses_with_prefix_of(result: &Value, place: usize) -> Vec<String> {
+    let mut result = result.clone();
+    if let Some(ips) = result["ips"].as_array_mut() {
+        ips.retain(|ip| ip["interface"] == place);
+    }
+    addresses_with_prefix(&result)
+}
+
 /// The addresses of a result, as it has them.
 pub(crate) fn addresses_with_prefix(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().into_iter().flatten();

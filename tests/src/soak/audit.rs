@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::{
     cleanliness::{self, Reading},
     ledger::{Ledger, Promise, State},
+    others,
 };
 use crate::{
     Fleet,
@@ -71,6 +72,7 @@ fn broken_promises(
     breaches.extend(promised_twice(&promises).into_iter().map(Breach::doubled));
     let leases = leaked_leases(picture, &fleet.operator(0).get("networks"));
     breaches.extend(leases.into_iter().map(Breach::leaked));
+    breaches.extend(others::breaches(fleet, ledgers));
     // Whoever has stacked something has given his interface back.
     breaches.extend(picture.stacked.iter().map(|link| Breach::unclean(format!("stacked {link}"))));
     breaches.extend(unclean(fleet, picture, originals).into_iter().map(Breach::unclean));
@@ -182,17 +184,17 @@ fn number(value: &Value) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DpuPlan, Settings, breach::Harm, wait_for};
+    use crate::{DpuPlan, Settings, breach::Harm, soak::ledger::Kind, wait_for};
 
     /// A lab with one attachment, and who was promised it.
     fn kept_promise() -> (Fleet, Vec<Ledger>, Originals) {
         let settings = Settings::with_vfs(2);
         let lab = Fleet::start(&[DpuPlan { name: "dpu-1", hosts: vec!["node-1"], settings }]);
         let originals = Originals::of(&lab);
-        let mut ledger = Ledger::new(0, 0, 1);
+        let mut ledger = Ledger::new(0, 0, [Kind::OneByOne].into_iter());
         let pod = &mut ledger.pods[0];
         let result = lab.agents[0].add("blue", pod.netns.as_ref().unwrap(), "eth0").result();
-        let promise = Promise::new(result, lab.agents[0].configuration("blue"));
+        let promise = Promise::new(result, lab.agents[0].configuration("blue"), 0);
         pod.ports[0].state = State::Promised(Box::new(promise));
         let ledgers = vec![ledger];
         await_harms(&lab, &ledgers, &originals, &[]);

@@ -27,17 +27,25 @@ pub(crate) struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    pub(crate) fn perform(&mut self, operation: Operation) {
+    pub(crate) fn perform(&mut self, mut operation: Operation) {
+        let last = self.ledger.pods[operation.pod].called().end - 1;
+        operation.interface = operation.interface.min(last);
         let common = self.world.common;
         if matches!(operation.action, Action::Collect) {
             let _alone = common.collecting.write().unwrap();
-            return self.collect(operation.pod, operation.interface);
+            self.collect(operation.pod, operation.interface);
+            return self.ledger.pods[operation.pod].follow();
         }
         let _together = common.collecting.read().unwrap();
         self.perform_beside_others(operation);
     }
 
     fn perform_beside_others(&mut self, Operation { pod, interface, action }: Operation) {
+        self.act(pod, interface, action);
+        self.ledger.pods[pod].follow();
+    }
+
+    fn act(&mut self, pod: usize, interface: usize, action: Action) {
         match action {
             Action::Add(network, wish) => self.add(pod, interface, network, wish),
             Action::AddTwice(network) => self.add_twice(pod, interface, network),
@@ -74,13 +82,14 @@ impl Caller<'_> {
     /// Ends what may be attached without a promise, what is misused, and all that is late.
     pub(crate) fn settle(&mut self) {
         for pod in 0..self.ledger.pods.len() {
-            for interface in 0..self.ledger.pods[pod].ports.len() {
+            for interface in self.ledger.pods[pod].called() {
                 match self.ledger.pods[pod].ports[interface].state {
                     State::Unknown => self.settle_unknown(pod, interface),
                     State::Misused => self.del(pod, interface, true),
                     _ => {}
                 }
             }
+            self.ledger.pods[pod].follow();
         }
         self.del_late();
     }
@@ -95,9 +104,10 @@ impl Caller<'_> {
     /// Gives everything back.
     pub(crate) fn leave(&mut self) {
         for pod in 0..self.ledger.pods.len() {
-            for interface in 0..self.ledger.pods[pod].ports.len() {
+            for interface in self.ledger.pods[pod].called() {
                 self.del(pod, interface, true);
             }
+            self.ledger.pods[pod].follow();
         }
         self.del_late();
     }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::{
     caller::{Caller, Common, World},
-    ledger::Ledger,
+    ledger::{Kind, Ledger},
     plan::{CALLERS, PODS, Round},
     proof::References,
     xdp,
@@ -33,9 +33,12 @@ pub(crate) struct Callers {
 impl Callers {
     /// Callers with fresh pods, spread over so many hosts, and with references or none.
     pub(crate) fn new(hosts: usize, has_references: bool) -> Self {
-        let ledger = |caller, pods| Ledger::new(caller, caller % hosts, pods);
-        let mut ledgers: Vec<_> = (0..CALLERS).map(|caller| ledger(caller, PODS)).collect();
-        ledgers.extend(has_references.then(|| ledger(CALLERS, REFERENCES.len())));
+        let ledger = |caller: usize, pods: &[Kind]| {
+            Ledger::new(caller, caller % hosts, pods.iter().copied())
+        };
+        let mut ledgers: Vec<_> = (0..CALLERS).map(|caller| ledger(caller, &PODS)).collect();
+        let references = [Kind::OneByOne; REFERENCES.len()];
+        ledgers.extend(has_references.then(|| ledger(CALLERS, &references)));
         let xdp = xdp::may_be_attached().then(xdp::dropping_program);
         Self { ledgers, references: None, xdp, common: Common::default() }
     }

@@ -1,11 +1,14 @@
 //! What a caller was promised, and what of it is to be there.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::Range};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::plan::INTERFACES;
-use crate::{Netns, command::run, scenarios::pods::addresses_with_prefix};
+use super::{others, plan::INTERFACES};
+use crate::{Netns, command::run, scenarios::pods::addresses_with_prefix_of};
+
+/// The further network of ours of pods that get all at once.
+const FURTHER: &str = "green";
 
 /// With two interfaces in one network each answers for its own addresses only, as their owner sets it.
 const SEVERAL_INTERFACES: &str = "cd /proc/sys/net/ipv4/conf && echo 1 >all/arp_ignore && \
@@ -25,13 +28,14 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    pub(crate) fn new(result: Value, configuration: Value) -> Self {
-        let interface = &result["interfaces"][0];
+    /// Of the interface of that place in the result.
+    pub(crate) fn new(result: Value, configuration: Value, place: usize) -> Self {
+        let interface = &result["interfaces"][place];
         let text = |key: &str| interface[key].as_str().unwrap_or_default().to_owned();
         Self {
             pci: text("pciID"),
             mac: text("mac"),
-            addresses: addresses_with_prefix(&result).into_iter().collect(),
+            addresses: addresses_with_prefix_of(&result, place).into_iter().collect(),
             result,
             configuration,
         }
@@ -89,24 +93,66 @@ impl Port {
     }
 }
 
+/// What a pod gets by its ADDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Each interface by one of its own.
+    OneByOne,
+    /// All of them by that of the first, and another plugin's besides.
+    AtOnce,
+}
+
 /// A pod's sandbox: a container id, and a netns as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
+    pub(crate) kind: Kind,
     pub(crate) container: String,
     pub(crate) netns: Option<Netns>,
     pub(crate) ports: Vec<Port>,
 }
 
 impl Sandbox {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(kind: Kind) -> Self {
         let netns = Netns::new("pod");
         let set = run(netns.command("sh").args(["-c", SEVERAL_INTERFACES]));
         assert!(set.status.success(), "{set:?}");
         let port = |interface| Port { interface, network: "blue".into(), state: State::default() };
         Self {
+            kind,
             container: netns.name().to_owned(),
             netns: Some(netns),
             ports: INTERFACES.map(port).into(),
+        }
+    }
+
+    /// The interfaces that are called for.
+    pub(crate) fn called(&self) -> Range<usize> {
+        match self.kind {
+            Kind::OneByOne => 0..self.ports.len(),
+            Kind::AtOnce => 0..1,
+        }
+    }
+
+    /// The further networks that its ADD asks for.
+    pub(crate) fn further(&self) -> Option<Value> {
+        (self.kind == Kind::AtOnce).then(|| {
+            let ours = json!({ "name": FURTHER, "interface": INTERFACES[1] });
+            json!([ours, { "name": others::NETWORK, "interface": others::INTERFACE }])
+        })
+    }
+
+    /// What has become of the first interface has become of those that came with it.
+    pub(crate) fn follow(&mut self) {
+        let [first, rest @ ..] = &mut self.ports[..] else { return };
+        for (place, port) in rest.iter_mut().enumerate().filter(|_| self.kind == Kind::AtOnce) {
+            port.network = FURTHER.into();
+            port.state = match &first.state {
+                State::Promised(promise) => {
+                    let Promise { result, configuration, .. } = (**promise).clone();
+                    State::Promised(Box::new(Promise::new(result, configuration, place + 1)))
+                }
+                other => other.clone(),
+            };
         }
     }
 
@@ -134,14 +180,15 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn new(caller: usize, host: usize, pods: usize) -> Self {
-        let pods = (0..pods).map(|_| Sandbox::new()).collect();
+    pub(crate) fn new(caller: usize, host: usize, pods: impl Iterator<Item = Kind>) -> Self {
+        let pods = pods.map(Sandbox::new).collect();
         Self { caller, host, pods, late: Vec::new(), elsewhere: Netns::new("elsewhere") }
     }
 
     /// All its pods end with their host, and others begin.
     pub(crate) fn begin_anew(&mut self) {
-        *self = Self::new(self.caller, self.host, self.pods.len());
+        let kinds: Vec<_> = self.pods.iter().map(|sandbox| sandbox.kind).collect();
+        *self = Self::new(self.caller, self.host, kinds.into_iter());
     }
 
     /// The name of the network that this caller applies and deletes.
@@ -151,7 +198,8 @@ impl Ledger {
 
     /// The pod gets a new sandbox; the DEL of what it had is late.
     pub(crate) fn replace(&mut self, pod: usize) {
-        let old = std::mem::replace(&mut self.pods[pod], Sandbox::new());
+        let new = Sandbox::new(self.pods[pod].kind);
+        let old = std::mem::replace(&mut self.pods[pod], new);
         self.late.push(old);
     }
 

@@ -14,6 +14,7 @@ mod cleanliness;
 mod dice;
 mod hazards;
 mod ledger;
+mod others;
 mod outcome;
 mod plan;
 mod proof;
@@ -32,7 +33,7 @@ use self::{
     proof::Ports,
 };
 pub use self::{hazards::Hazard, outcome::Outcome};
-use crate::{DpuPlan, Fleet, Settings};
+use crate::{DpuPlan, Fleet, Settings, scenarios::delegates::Others};
 
 /// VFs of all hosts: fewer than interfaces, so that they run out at times.
 const VFS: u32 = 20;
@@ -42,6 +43,8 @@ const HOSTS: [&str; 3] = ["node-1", "node-2", "node-3"];
 /// A soak that goes on.
 #[derive(Debug)]
 pub struct Soak {
+    /// The network of another plugin.
+    _others: Others,
     fleet: Fleet,
     callers: Callers,
     schedule: Schedule,
@@ -59,7 +62,8 @@ impl Soak {
     /// When they do not come up.
     #[must_use]
     pub fn start(hosts: usize, operations: usize, seed: u64, hazards: &[Hazard]) -> Self {
-        let mut fleet = fleet_of(&HOSTS[..hosts]);
+        let others = Others::with_links(others::NETWORK);
+        let mut fleet = fleet_of(&HOSTS[..hosts], &others);
         fleet.keep_folder(true);
         let mut soak = Self {
             callers: Callers::new(hosts, hazards.contains(&Hazard::Traffic)),
@@ -69,6 +73,7 @@ impl Soak {
             started: Instant::now(),
             outcome: Outcome::default(),
             fleet,
+            _others: others,
         };
         soak.callers.attach_references(&soak.fleet.hosts());
         soak
@@ -196,9 +201,10 @@ impl Soak {
 }
 
 /// A DPU with these hosts, which share its VFs.
-fn fleet_of(hosts: &[&'static str]) -> Fleet {
+fn fleet_of(hosts: &[&'static str], others: &Others) -> Fleet {
     let vfs = VFS / u32::try_from(hosts.len()).expect("few");
     let settings =
         Settings { cool_down: 1, quarantine_after: 100, proxied: true, ..Settings::with_vfs(vfs) };
+    let settings = others.in_lab(&settings);
     Fleet::start(&[DpuPlan { name: "dpu-1", hosts: hosts.to_vec(), settings }])
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{dice::Dice, hazards::Hazard, tricks::Tricks};
+use super::{dice::Dice, hazards::Hazard, ledger::Kind, tricks::Tricks};
 use crate::victim::Victim;
 
 /// Runtimes that call at the same time, each with its own pods.
 pub(crate) const CALLERS: usize = 6;
 /// Pods of each.
-pub(crate) const PODS: usize = 3;
+pub(crate) const PODS: [Kind; 3] = [Kind::OneByOne, Kind::OneByOne, Kind::AtOnce];
 /// Interfaces of each pod.
 pub(crate) const INTERFACES: [&str; 2] = ["eth0", "net1"];
 /// Operations until all is looked at.
@@ -221,7 +221,7 @@ impl Schedule {
 }
 
 fn operation(dice: &mut Dice, hazards: &[Hazard]) -> Operation {
-    let (pod, interface) = (dice.index(PODS), dice.index(INTERFACES.len()));
+    let (pod, interface) = (dice.index(PODS.len()), dice.index(INTERFACES.len()));
     let network = network(dice);
     let (death, pause) = (death(dice), pause(dice));
     let (tricks, then) = (Tricks::draw(dice), then(dice));

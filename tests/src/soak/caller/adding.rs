@@ -9,7 +9,7 @@ use crate::{
     Answer, Call, Netns,
     breach::Breach,
     soak::{
-        ledger::{Promise, State},
+        ledger::{Kind, Promise, State},
         plan::{Death, Network, Pause, Then, Wish},
         tricks::{Scene, Tricks},
     },
@@ -202,6 +202,10 @@ impl Caller<'_> {
             Network::Own => own,
         };
         let mut configuration = self.world.host.configuration(&network);
+        if let Some(further) = self.ledger.pods[pod].further() {
+            configuration["networks"] = further;
+        }
+        let port = &mut self.ledger.pods[pod].ports[interface];
         // What may be attached is in the network that it was attached to.
         if matches!(port.state, State::Absent | State::Leaving) {
             port.network = network;
@@ -254,7 +258,7 @@ impl Caller<'_> {
         if matches!(port.state, State::Misused) {
             return;
         }
-        let promise = Promise::new(answer.result(), configuration.clone());
+        let promise = Promise::new(answer.result(), configuration.clone(), 0);
         if let Some(earlier) = port.promise()
             && !earlier.equals(&promise)
         {
@@ -265,6 +269,13 @@ impl Caller<'_> {
         if let Some(network) = configuration["name"].as_str() {
             port.network = network.to_owned();
         }
-        self.prover().prove(pod, interface);
+        let sandbox = &mut self.ledger.pods[pod];
+        sandbox.follow();
+        let proven = if sandbox.kind == Kind::AtOnce {
+            0..sandbox.ports.len()
+        } else {
+            interface..interface + 1
+        };
+        proven.for_each(|interface| self.prover().prove(pod, interface));
     }
 }

@@ -40,7 +40,8 @@ impl Caller<'_> {
 
     pub(super) fn del_late(&mut self) {
         for mut sandbox in std::mem::take(&mut self.ledger.late) {
-            for port in &mut sandbox.ports {
+            let called = sandbox.called().end;
+            for port in &mut sandbox.ports[..called] {
                 let path = sandbox.netns.as_ref().map(Netns::path);
                 let call = self.world.call("DEL", &port.network).of(
                     &sandbox.container,
@@ -51,6 +52,7 @@ impl Caller<'_> {
                 let is_gone = self.world.is_gone(&answer, &sandbox.container, port.interface);
                 port.state = if is_gone { State::Absent } else { State::Unknown };
             }
+            sandbox.follow();
             if sandbox.ports.iter().any(|port| !matches!(port.state, State::Absent)) {
                 self.ledger.late.push(sandbox);
             }

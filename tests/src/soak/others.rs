@@ -1,0 +1,41 @@
+//! The interface of another plugin that pods have which get all at once.
+
+use super::ledger::{Kind, Ledger, Sandbox, State};
+use crate::{Fleet, Netns, breach::Breach, scenarios::delegates::kept};
+
+/// Its network, and the plugin that makes it.
+pub(crate) const NETWORK: &str = "others";
+pub(crate) const INTERFACE: &str = "oth1";
+
+/// Whether each pod that was promised one has it, and none is kept in mind for others.
+pub(super) fn breaches(fleet: &Fleet, ledgers: &[Ledger]) -> Vec<Breach> {
+    let of_host = |host: usize| {
+        let ledgers = ledgers.iter().filter(move |ledger| ledger.host == host);
+        ledgers.flat_map(Ledger::sandboxes).filter(|sandbox| sandbox.kind == Kind::AtOnce)
+    };
+    let mut breaches = Vec::new();
+    for (host, agent) in fleet.agents.iter().enumerate() {
+        let promised = of_host(host).filter(|sandbox| is_promised(sandbox));
+        let without = promised.filter(|sandbox| !sandbox.netns.as_ref().is_some_and(has_it));
+        let told = |sandbox: &Sandbox| format!("{} has no {INTERFACE}", sandbox.container);
+        breaches.extend(without.map(|sandbox| Breach::lost(told(sandbox))));
+        let may_have_it =
+            |sandbox: &&Sandbox| !matches!(sandbox.ports[0].state, State::Absent | State::Leaving);
+        let (kept, wanted) = (kept(agent), of_host(host).filter(may_have_it).count());
+        if kept > wanted {
+            let what =
+                format!("host {host} keeps {kept} interfaces of other plugins for {wanted} pods");
+            breaches.push(Breach::leaked(what));
+        }
+    }
+    breaches
+}
+
+fn is_promised(sandbox: &Sandbox) -> bool {
+    sandbox.ports[0].promise().is_some()
+}
+
+fn has_it(netns: &Netns) -> bool {
+    let shown = netns.command("ip").args(["link", "show", INTERFACE]).output();
+    shown.is_ok_and(|shown| shown.status.success())
+}
