@@ -8,6 +8,8 @@
     reason = "a benchmark: a failure is a panic at its place, and its product is what it prints"
 )]
 
+mod delegates;
+mod doors;
 mod floor;
 mod footprint;
 mod machine;
@@ -31,9 +33,11 @@ const CALLERS: usize = 16;
 const SANDBOXES: &str = "sandboxes";
 
 /// The other parts, by the names that arguments choose them with; all where none is named.
-const PARTS: [(&str, fn()); 4] = [
+const PARTS: [(&str, fn()); 6] = [
     ("attach", attach),
     ("several", several::print),
+    ("delegates", delegates::print),
+    ("doors", doors::print),
     ("peers", peers::print),
     ("large", footprint::print_large_service),
 ];

@@ -18,8 +18,7 @@ const DUAL_STACK: usize = 10;
 
 pub(crate) fn print() {
     println!("\n### host-device with host-local\n");
-    let has_plugin = |folder: &&str| Path::new(folder).join("host-device").exists();
-    let Some(folder) = FOLDERS.into_iter().find(has_plugin) else {
+    let Some(folder) = folder_of("host-device") else {
         println!("Not installed here (containernetworking-plugins).");
         return;
     };
@@ -27,6 +26,11 @@ pub(crate) fn print() {
     println!("|---|---|---|---|---|");
     compare(folder, "IPv4 only", V4, &["10.8.0.0/16"]);
     compare(folder, "dual stack", DUAL_STACK, &["10.8.0.0/16", "fd00:8::/64"]);
+}
+
+/// Where that plugin is installed, if it is.
+pub(crate) fn folder_of(plugin: &str) -> Option<&'static str> {
+    FOLDERS.into_iter().find(|folder| Path::new(folder).join(plugin).exists())
 }
 
 fn compare(folder: &str, what: &str, count: usize, subnets: &[&str]) {
