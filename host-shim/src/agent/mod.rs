@@ -1,6 +1,7 @@
 //! The agent: keeps the session with the DPU, moves VFs, and remembers what it moved.
 //!
-//! Five rooms, each of which knows those below it and no other; of `delegates` and `vfs` neither knows the other, but for the words of records:
+//! Five rooms, each of which knows those below it and no other; of `delegates` and `vfs` neither knows the other, but for
+//! the words of records:
 //!
 //! | room | does | doors |
 //! | --- | --- | --- |
@@ -10,15 +11,16 @@
 //! | `vfs` | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
 //! | `delegates` | which interfaces other plugins have made, and has them made and taken back | `Delegates` |
 //!
-//! Above them `run` builds the rooms and runs them, once `standby` has the records; `server` takes the plugin's calls on
-//! its `socket` and has them answered at the `desk`, as `workloads` has those of callers without CNI, who come by the
-//! same socket with gRPC (whose odd names for it `authority` mends); `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand out VFs, if it is
-//! to: it hears what the DPU says of pools, and completes what the plugin asks for. Why the agent can't go on is in
-//! `error`.
+//! Above them `rooms` builds and runs the rooms, for `run`, which is the program, once `standby` has the records, and for
+//! `embedded`, which is the agent in another program. `server` takes the plugin's calls on its `socket` and has them
+//! answered at the `desk`, as `workloads` has those of callers without CNI, who come by the same socket with gRPC (whose
+//! odd names for it `authority` mends); `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand
+//! out VFs, if it is to: it hears what the DPU says of pools, and completes what the plugin asks for. Why the agent can't
+//! go on is in `error`.
 //!
 //! Below them lie the words that all use: `config`, with `host_port` and `out_of_range`; `caller`, who waits for the
-//! answer to a call (the plugin, or a task of the agent's such as `upkeep` for a host port); `pending`, `clock`, `defect`, `milestones`, `repairs`, and
-//! `signals`, by which a room wakes one above it without knowing it.
+//! answer to a call (the plugin, or a task of the agent's such as `upkeep` for a host port); `pending`, `clock`, `defect`,
+//! `milestones`, `repairs`, and `signals`, by which a room wakes one above it without knowing it.
 
 mod authority;
 mod caller;
@@ -29,6 +31,7 @@ mod delegates;
 mod desk;
 mod device_plugin;
 mod dpu;
+pub mod embedded;
 mod error;
 #[cfg(test)]
 mod fuzz;
@@ -37,6 +40,7 @@ mod milestones;
 mod out_of_range;
 mod pending;
 mod repairs;
+mod rooms;
 mod run;
 mod scrape;
 mod server;

@@ -20,6 +20,7 @@ mod device_plugin;
 mod disks;
 mod doctor;
 mod documents;
+mod embedded;
 mod faults;
 mod first_packet;
 mod floods;

@@ -27,13 +27,10 @@ mod settings;
 use std::{sync::Arc, time::Instant};
 
 use keyed_locks::KeyedLocks;
-use offload_proto::{
-    Failure, Reason,
-    v1::Attachment,
-    workloads::{AttachRequest, DetachRequest},
-};
+use offload_proto::{Failure, Reason, v1::Attachment};
 
 pub(super) use connections::Connections;
+pub(super) use request::{check_interface, check_netns, workload as workload_id};
 pub use settings::WorkloadSettings;
 
 use super::{
@@ -44,7 +41,7 @@ use super::{
 };
 use crate::{
     cni::{environment::Verb, request::patience},
-    protocol::DelRequest,
+    protocol::{AddRequest, DelRequest, Key},
 };
 
 /// What workloads ask for.
@@ -65,7 +62,7 @@ impl Workloads {
     }
 
     /// Has the work of a call done for the caller that it is given, and waits for the answer.
-    async fn at_desk<Work>(
+    pub(super) async fn at_desk<Work>(
         &self,
         verb: Verb,
         work: impl FnOnce(Self, Arc<Caller>) -> Work,
@@ -87,13 +84,8 @@ impl Workloads {
         }
     }
 
-    /// `None`: the caller was answered.
-    async fn attach(&self, asked: AttachRequest, caller: &Arc<Caller>) -> Option<Answer> {
-        self.attach_once(asked, caller).await.err().map(refused)
-    }
-
-    async fn attach_once(&self, asked: AttachRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
-        let request = request::add(asked, &self.network)?;
+    /// Attaches a workload that is attached by no interface yet.
+    async fn attach_anew(&self, request: AddRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
         let workload = &request.key.container_id;
         let _one_at_a_time = self.locks.lock(workload).await;
         if let Some(held) = self.records_of(workload).find(|held| held.phase == Phase::Live) {
@@ -104,26 +96,32 @@ impl Workloads {
         verbs::attach(&self.doors, request, &Destination::Pod, caller).await
     }
 
-    async fn detach(&self, asked: DetachRequest) -> Answer {
-        let workload = match request::workload(&asked.workload_id) {
-            Ok(workload) => workload.to_owned(),
-            Err(failure) => return refused(failure),
-        };
-        let _one_at_a_time = self.locks.lock(&workload).await;
-        let mut keys: Vec<_> = self.records_of(&workload).map(|record| record.key()).collect();
-        if keys.is_empty() {
-            // Records may be lost, and what the call names is all that is known.
-            keys.extend(request::named(&asked));
-        }
-        let netns = asked.netns.unwrap_or_default().netns_path;
-        for key in keys {
-            verbs::detach(&self.doors, DelRequest { key, netns: netns.clone() }).await;
-        }
-        Answer::Done
+    /// Attaches a workload. One that is attached just so keeps what it has, and is told it again.
+    pub(super) async fn attach(
+        &self,
+        request: AddRequest,
+        caller: &Arc<Caller>,
+    ) -> Result<(), Failure> {
+        let _one_at_a_time = self.locks.lock(&request.key.container_id).await;
+        verbs::attach(&self.doors, request, &Destination::Pod, caller).await
     }
 
-    async fn status(&self) -> Answer {
-        verbs::trouble(&self.doors, Some(&self.network)).await.map_or(Answer::Done, refused)
+    /// Takes all back that a workload has, or else what `named` names, in that namespace if it is told: records may be
+    /// lost.
+    pub(super) async fn detach(&self, workload: &String, named: Option<Key>, netns: &str) {
+        let _one_at_a_time = self.locks.lock(workload).await;
+        let mut keys: Vec<_> = self.records_of(workload).map(|record| record.key()).collect();
+        if keys.is_empty() {
+            keys.extend(named);
+        }
+        for key in keys {
+            verbs::detach(&self.doors, DelRequest { key, netns: netns.to_owned() }).await;
+        }
+    }
+
+    /// Whether an attach to the network would be served. Empty: to the default one.
+    pub(super) async fn status(&self, network: &str) -> Answer {
+        verbs::trouble(&self.doors, Some(network)).await.map_or(Answer::Done, refused)
     }
 
     fn records_of(&self, workload: &str) -> impl Iterator<Item = Arc<Record>> {

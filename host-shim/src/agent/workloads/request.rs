@@ -26,23 +26,41 @@ pub(super) fn add(asked: AttachRequest, network: &str) -> Result<AddRequest, Fai
         invalid("netns is missing, and a workload is attached by its network namespace alone")
     })?;
     let NetNsAttachment { netns_path, if_name } = netns;
-    check_interface_name(&if_name).map_err(|why| invalid(format!("if_name: {why}")))?;
-    if if_name == "lo" {
-        return Err(invalid("if_name lo is every pod's loopback: take another name"));
-    }
-    if !netns_path.starts_with('/') {
-        let message = format!("netns_path {} is not an absolute path", quoted(&netns_path));
-        return Err(Failure::new(Reason::NetnsInvalid, message));
-    }
+    check_interface("if_name", &if_name)?;
+    check_netns("netns_path", &netns_path)?;
     let key = Key { container_id, interface_name: if_name };
     Ok(AddRequest::plain(key, netns_path, network.to_owned()))
+}
+
+/// That a field's value can name an interface of a pod.
+///
+/// # Errors
+/// [`Reason::InvalidRequest`] if not.
+pub(in crate::agent) fn check_interface(field: &str, name: &str) -> Result<(), Failure> {
+    check_interface_name(name).map_err(|why| invalid(format!("{field}: {why}")))?;
+    match name {
+        "lo" => Err(invalid(format!("{field} lo is every pod's loopback: take another name"))),
+        _ => Ok(()),
+    }
+}
+
+/// That a field's value can be the path of a network namespace.
+///
+/// # Errors
+/// [`Reason::NetnsInvalid`] if not.
+pub(in crate::agent) fn check_netns(field: &str, path: &str) -> Result<(), Failure> {
+    if path.starts_with('/') {
+        return Ok(());
+    }
+    let message = format!("{field} {} is not an absolute path", quoted(path));
+    Err(Failure::new(Reason::NetnsInvalid, message))
 }
 
 /// The id of a workload.
 ///
 /// # Errors
 /// [`Reason::InvalidRequest`] if it can't name one.
-pub(super) fn workload(id: &str) -> Result<&str, Failure> {
+pub(in crate::agent) fn workload(id: &str) -> Result<&str, Failure> {
     if !is_container_id(id) {
         return Err(invalid(format!(
             "workload_id {} can't name a workload: use 1 to 253 letters, digits, _, . and -, the first of them a \

@@ -1,5 +1,7 @@
 //! The calls, in gRPC's words.
 
+use std::sync::Arc;
+
 use offload_proto::{
     Failure,
     workloads::{
@@ -10,6 +12,10 @@ use offload_proto::{
 use tonic::{Code, Request, Response, Status};
 
 use super::{Workloads, request};
+use crate::agent::{
+    caller::{Answer, Caller},
+    desk::refused,
+};
 use crate::cni::{environment::Verb, error::CniError};
 
 #[tonic::async_trait]
@@ -19,7 +25,8 @@ impl WorkloadNetworking for Workloads {
         request: Request<AttachRequest>,
     ) -> Result<Response<AttachResponse>, Status> {
         let asked = request.into_inner();
-        let attach = async move |room: Self, caller| room.attach(asked, &caller).await;
+        let attach =
+            async move |room: Self, caller: Arc<Caller>| room.serve_attach(asked, &caller).await;
         let attachments = self.at_desk(Verb::Add, attach).await.map_err(in_words)?;
         Ok(Response::new(AttachResponse { ip: request::addresses(&attachments) }))
     }
@@ -29,7 +36,7 @@ impl WorkloadNetworking for Workloads {
         request: Request<DetachRequest>,
     ) -> Result<Response<DetachResponse>, Status> {
         let asked = request.into_inner();
-        let detach = async move |room: Self, _caller| Some(room.detach(asked).await);
+        let detach = async move |room: Self, _caller| Some(room.serve_detach(asked).await);
         self.at_desk(Verb::Del, detach).await.map_err(in_words)?;
         Ok(Response::new(DetachResponse {}))
     }
@@ -38,10 +45,32 @@ impl WorkloadNetworking for Workloads {
         &self,
         _request: Request<StatusRequest>,
     ) -> Result<Response<StatusResponse>, Status> {
-        let status = async move |room: Self, _caller| Some(room.status().await);
+        let status = async move |room: Self, _caller| Some(room.status(&room.network).await);
         let told = self.at_desk(Verb::Status, status).await;
         told.map_err(|failure| in_words(failure).into_status(Code::Unavailable))?;
         Ok(Response::new(StatusResponse {}))
+    }
+}
+
+impl Workloads {
+    /// `None`: the caller was answered.
+    async fn serve_attach(&self, asked: AttachRequest, caller: &Arc<Caller>) -> Option<Answer> {
+        let attached = match request::add(asked, &self.network) {
+            Ok(request) => self.attach_anew(request, caller).await,
+            Err(failure) => Err(failure),
+        };
+        attached.err().map(refused)
+    }
+
+    async fn serve_detach(&self, asked: DetachRequest) -> Answer {
+        let workload = match request::workload(&asked.workload_id) {
+            Ok(workload) => workload.to_owned(),
+            Err(failure) => return refused(failure),
+        };
+        let named = request::named(&asked);
+        let netns = asked.netns.unwrap_or_default().netns_path;
+        self.detach(&workload, named, &netns).await;
+        Answer::Done
     }
 }
 

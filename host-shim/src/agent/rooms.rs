@@ -1,0 +1,163 @@
+//! The rooms of the agent, built and run.
+
+use std::{fs, future::ready, path::Path, sync::Arc, time::Duration};
+
+use metrics::{Calls, Endpoint};
+use netlink::{LinkMonitor, Netns};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
+use tokio_util::task::TaskTracker;
+
+use super::{
+    config::{Config, VfSourceKind},
+    delegates::Delegates,
+    desk::Desk,
+    device_plugin::DevicePlugin,
+    dpu::Dpu,
+    error::{AgentError, cannot},
+    milestones::Milestone,
+    scrape,
+    upkeep::Upkeep,
+    verbs::Doors,
+    vfs::{BLOCKING_THREADS, Furnishing, Originals, PodLocks, Records, Vfs},
+    workloads::Workloads,
+};
+use crate::{
+    mover::Announcer,
+    vf_source::{PciCards, PciError, VfSource, VirtualCard},
+};
+
+/// How long the work under way has to finish when the agent is told to stop.
+const LAST_WORK: Duration = Duration::from_secs(20);
+
+/// What runs the agent: one thread for the tasks, for handing work from one to another would cost more than the work.
+/// What waits for the kernel or the disk has threads of its own.
+pub(super) fn runtime() -> Result<Runtime, AgentError> {
+    Builder::new_current_thread()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build()
+        .map_err(cannot("start the agent's threads"))
+}
+
+/// The agent: its rooms, and what it was started with.
+pub(super) struct Agent {
+    pub(super) config: Arc<Config>,
+    pub(super) doors: Doors,
+    pub(super) upkeep: Upkeep,
+    pub(super) device_plugin: Arc<DevicePlugin>,
+    /// Where calls are answered, by whichever door they come.
+    pub(super) desk: Desk,
+    /// The calls that were answered.
+    calls: Arc<Calls>,
+}
+
+impl Agent {
+    /// Opens all that it works on.
+    pub(super) fn open(
+        config: Config,
+        boot_id: String,
+        records: Records,
+    ) -> Result<Self, AgentError> {
+        let netns = Netns::current()?;
+        let announcer = Announcer::start().map_err(cannot("start the announcer's thread"))?;
+        let originals = Originals::open(config.state_dir.join("vfs.json"), boot_id.clone())?;
+        let pods = PodLocks::open(&config.pod_locks);
+        let pods = pods.map_err(cannot(format!("open {}", config.pod_locks.display())))?;
+        let source = vf_source(&config)?;
+        let (config, tasks) = (Arc::new(config), TaskTracker::new());
+        let vfs = Arc::new(Vfs::new(Furnishing {
+            source,
+            netns,
+            boot_id: boot_id.clone(),
+            records,
+            originals,
+            pods,
+            announcer,
+            carrier_limit: config.timeouts.carrier(),
+            netns_folders: config.netns_folders(),
+            reachable_netns: config.reachable_netns(),
+            signals: Arc::default(),
+            tasks: tasks.clone(),
+        }));
+        let dpu = Arc::new(Dpu::new(Arc::clone(&config), boot_id.clone(), Arc::clone(&vfs)));
+        let delegates =
+            Delegates::open(config.delegates.clone(), config.state_dir.join("delegates"));
+        let delegates = Arc::new(delegates.map_err(cannot("read what other plugins have made"))?);
+        let doors = Doors { vfs, dpu, delegates, tasks, timeouts: config.timeouts };
+        let (warning, host_ports) = (config.certificate_warning, config.host_port.clone());
+        let device_plugin = Arc::new(DevicePlugin::new(config.device_plugin.clone()));
+        let told = Arc::clone(&device_plugin);
+        let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, told);
+        let calls = scrape::calls();
+        let desk = Desk::new(doors.tasks.clone(), config.limits.connections, Arc::clone(&calls));
+        Ok(Self { config, doors, upkeep, device_plugin, desk, calls })
+    }
+
+    /// Has whoever asks at the endpoint told the metrics.
+    pub(super) fn tell_metrics(&self, endpoint: Endpoint) {
+        let (config, doors) = (Arc::clone(&self.config), self.doors.clone());
+        let calls = Arc::clone(&self.calls);
+        let page = move || ready(scrape::page(&config, &doors.vfs, &doors.dpu, &calls));
+        tokio::spawn(endpoint.serve(page));
+    }
+
+    /// What callers without CNI ask.
+    pub(super) fn workloads(&self) -> Workloads {
+        let network = self.config.workloads.network.clone();
+        Workloads::new(self.doors.clone(), self.desk.clone(), network)
+    }
+
+    /// Finishes what an agent before has left, before the first call is answered. What changes from its beginning on
+    /// the monitor tells, for [`keep`](Self::keep).
+    pub(super) async fn look_around(&self) -> Result<LinkMonitor, AgentError> {
+        let monitor = self.doors.vfs.monitor()?;
+        self.doors.vfs.renewer().begin_to_finish();
+        self.upkeep.keeper().reconcile_all().await;
+        Milestone::StartReconciled.pass();
+        Ok(monitor)
+    }
+
+    /// Does all that is done unasked, until it can't.
+    pub(super) async fn keep(&self, monitor: LinkMonitor) -> AgentError {
+        let dpu = &self.doors.dpu;
+        tokio::select! {
+            error = self.upkeep.watcher().watch(monitor) => error.into(),
+            never = dpu.keep_session(|said| self.upkeep.act_on(said)) => match never {},
+            never = self.upkeep.keeper().keep_agreement() => match never {},
+            never = self.upkeep.host_ports().keep() => match never {},
+            never = dpu.reports().keep_inventory() => match never {},
+            never = self.device_plugin.keep() => match never {},
+        }
+    }
+
+    /// Lets the work under way finish. What does not is finished from the records at the next start.
+    pub(super) async fn finish(&self) {
+        let tasks = &self.doors.tasks;
+        tasks.close();
+        if timeout(LAST_WORK, tasks.wait()).await.is_err() {
+            tracing::warn!(tasks = tasks.len(), "stopping with work under way");
+        }
+    }
+}
+
+fn vf_source(config: &Config) -> Result<Arc<dyn VfSource>, PciError> {
+    Ok(match config.vf_source.kind {
+        VfSourceKind::Virtual => {
+            Arc::new(VirtualCard::of_pfs(config.vf_source.pfs.iter().map(|pf| pf.address)))
+        }
+        VfSourceKind::Pci => Arc::new(PciCards::open(config.pci_settings())?),
+    })
+}
+
+/// What tells this boot of the host from the next.
+pub(super) fn boot_id(path: &Path) -> Result<String, AgentError> {
+    let text = fs::read_to_string(path)
+        .map_err(cannot(format!("read the boot id from {}", path.display())))?;
+    match text.trim() {
+        "" => Err(AgentError::NoBootId(path.to_owned())),
+        id => Ok(id.to_owned()),
+    }
+}

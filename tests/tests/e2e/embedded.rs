@@ -1,0 +1,162 @@
+//! The agent within another program: the one that docs/EMBEDDING.md shows, in the place of the lab's own agent.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Lines},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Stdio},
+    time::Duration,
+};
+
+use e2e::{Lab, Netns, Settings, program, wait_for};
+use serde_json::Value;
+
+const AGENT: &str = "host-shim-agent";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// The example, with workloads of its own.
+struct InitSystem {
+    process: Child,
+    said: Lines<BufReader<ChildStdout>>,
+    /// What ends it by its end.
+    input: Option<ChildStdin>,
+}
+
+impl InitSystem {
+    /// Starts it in the place of the lab's agent, with the configuration and the faults of that.
+    fn start(lab: &Lab, pods: &[&Netns]) -> Self {
+        let mut command = lab.netns().command(program("examples/init_system"));
+        let configuration = lab.path().join("host-shim.toml");
+        command.arg(configuration).args(pods.iter().map(|pod| pod.path()));
+        command.env("OFFLOAD_FAULTS", lab.path().join(format!("faults-{AGENT}")));
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(process.stdout.take().unwrap()).lines();
+        let input = process.stdin.take();
+        Self { process, said, input }
+    }
+
+    /// What it says next of so many workloads, an address of each family; less if it ends.
+    fn says_of(&mut self, workloads: usize) -> Vec<String> {
+        self.said.by_ref().take(2 * workloads).map(Result::unwrap).collect()
+    }
+
+    fn end(&mut self) {
+        drop(self.input.take());
+        let status = wait_for("its end", LIMIT, || self.process.try_wait().unwrap());
+        assert!(status.success(), "{status}");
+    }
+
+    fn crash(&mut self) {
+        self.process.kill().unwrap();
+        let _ = self.process.wait().unwrap();
+    }
+}
+
+impl Drop for InitSystem {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn lab_without_agent() -> Lab {
+    let mut lab = Lab::start(&Settings::default());
+    lab.agent.stop();
+    lab
+}
+
+/// What the example says of a pod that has these addresses, as `ip` shows them.
+fn lines_of(pod: &Netns) -> Vec<String> {
+    let link = pod.json("ip", &["address", "show", "dev", "eth0"]).remove(0);
+    let held = link["addr_info"].as_array().unwrap().iter();
+    let held = held.filter(|held| held["scope"] == "global");
+    let of = |held: &Value| format!("{}/{}", held["local"].as_str().unwrap(), held["prefixlen"]);
+    held.map(|held| format!("{} eth0 {}", pod.name(), of(held))).collect()
+}
+
+fn address_of(line: &str) -> &str {
+    line.split([' ', '/']).nth(2).unwrap()
+}
+
+#[test]
+fn an_init_system_attaches_its_workloads_itself() {
+    let lab = lab_without_agent();
+    let (web, db) = (Netns::new("web"), Netns::new("db"));
+    let mut init = InitSystem::start(&lab, &[&web, &db]);
+    let told = init.says_of(2);
+    assert_eq!(told, [lines_of(&web), lines_of(&db)].concat());
+    assert_eq!(told.len(), 4);
+    assert!(told[2..].iter().all(|line| web.pings(address_of(line))));
+    assert!(told[..2].iter().all(|line| db.pings(address_of(line))));
+    lab.assert_invariants();
+    init.end();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn its_death_costs_its_workloads_nothing_and_it_knows_them_again() {
+    let mut lab = lab_without_agent();
+    let (web, db) = (Netns::new("web"), Netns::new("db"));
+    let mut init = InitSystem::start(&lab, &[&web, &db]);
+    let told = init.says_of(2);
+    init.crash();
+    assert!(told[2..].iter().all(|line| web.pings(address_of(line))));
+    lab.assert_invariants();
+
+    let mut again = InitSystem::start(&lab, &[&web, &db]);
+    assert_eq!(again.says_of(2), told);
+    lab.assert_invariants();
+    again.crash();
+
+    // The agent's own program takes over what it has left, by the same records.
+    lab.start_agent();
+    lab.wait_until_good();
+    for pod in [&web, &db] {
+        lab.workloads().detach(pod.name(), None).unwrap();
+    }
+    lab.assert_clean_slate();
+}
+
+/// It dies at that point amid the attach of its workload.
+fn dies_at(point: &str) {
+    let lab = lab_without_agent();
+    let web = Netns::new("web");
+    let armed = lab.arm(AGENT, "kill", point);
+    let mut init = InitSystem::start(&lab, &[&web]);
+    assert!(init.says_of(1).is_empty(), "it was to die at {point}");
+    assert!(!armed.exists(), "it did not come to {point}");
+    drop(init);
+
+    let mut again = InitSystem::start(&lab, &[&web]);
+    assert_eq!(again.says_of(1), lines_of(&web));
+    lab.assert_invariants();
+    again.end();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn a_workload_whose_attach_it_dies_amid_is_attached_whole_the_next_time() {
+    for point in ["attach-answered", "attach-done"] {
+        dies_at(point);
+    }
+}
+
+#[test]
+fn there_is_one_agent_on_a_host_in_whatever_program() {
+    let lab = Lab::start(&Settings::default());
+    let configuration = lab.path().join("host-shim.toml");
+    let mut command = lab.netns().command(program("examples/init_system"));
+    let output = e2e::run(command.arg(configuration).arg("/run/netns/web"));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("in use"), "{said}");
+    lab.wait_until_good();
+}
+
+#[test]
+fn the_program_that_the_page_shows_is_the_one_that_is_tested() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = fs::read_to_string(root.join("docs/EMBEDDING.md")).unwrap();
+    let example = fs::read_to_string(root.join("host-shim/examples/init_system.rs")).unwrap();
+    let (_page_of_the_file, program) = example.split_once("\n\n").unwrap();
+    assert!(page.contains(&format!("```rust\n{program}```\n")), "docs/EMBEDDING.md shows another");
+}
