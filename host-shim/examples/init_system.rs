@@ -2,6 +2,12 @@
 //!
 //! `init_system CONFIGURATION NETNS...` attaches a workload in each network namespace, says what it has, and detaches
 //! all when its standard input ends.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a program of one task, which says what it does and waits for the DPU"
+)]
 
 use std::{
     env,

@@ -26,7 +26,7 @@ use std::{collections::HashSet, io, net::IpAddr, sync::Arc, thread};
 
 use ipnetwork::IpNetwork;
 use metrics::Endpoint;
-use offload_proto::v1::{self, Pod as PodLabels};
+use offload_proto::v1;
 use tokio::{runtime::Handle, sync::oneshot};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
@@ -293,7 +293,7 @@ fn add(asked: Attach) -> Result<AddRequest, Failure> {
     let key = Key { container_id: workload, interface_name: lead.interface_name };
     let Labels { namespace, name, uid } = labels;
     Ok(AddRequest {
-        pod: PodLabels { namespace, name, uid, ..PodLabels::default() },
+        pod: v1::Pod { namespace, name, uid },
         mac: lead.mac,
         addresses: lead.addresses,
         further,
