@@ -337,3 +337,57 @@ pub fn a_plugin_that_outlives_the_agent_is_waited_for(settings: &Settings) {
     assert_eq!(links(&pod), own);
     assert_clean_slate(&lab);
 }
+
+/// Debian's plugins that need more of the kernel than most have: ipvlan, vlan, and bandwidth behind ptp.
+///
+/// # Panics
+/// When they don't make, show and take back what they are asked for.
+pub fn plugins_for_stacked_links_and_rates_make_further_interfaces(settings: &Settings) {
+    let others = Others::new();
+    let lab = &start(&others, settings);
+    let host = &lab.card.host;
+    for (link, peer) in [("ext0", "ext1"), ("ext2", "ext3")] {
+        host.ip(&["link", "add", link, "type", "veth", "peer", "name", peer]);
+        host.ip(&["link", "set", link, "up"]);
+        host.ip(&["link", "set", peer, "up"]);
+    }
+    others
+        .define("slave", &json!([{ "type": "ipvlan", "master": "ext0", "ipam": others.ipam(1) }]));
+    let tagged =
+        json!([{ "type": "vlan", "master": "ext2", "vlanId": 77, "ipam": others.ipam(2) }]);
+    others.define("tagged", &tagged);
+    let slow = json!([
+        { "type": "ptp", "ipam": others.ipam(3) },
+        { "type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 800_000,
+          "egressRate": 4_000_000, "egressBurst": 400_000 },
+    ]);
+    others.define("slow", &slow);
+
+    let (pod, of_host) = (Netns::new("pod"), links(host));
+    let own = links(&pod);
+    let result = several::add(lab, &pod, "slave,tagged,slow").result();
+    assert_eq!(interfaces(&result)[..4], ["eth0", "net1", "net2", "net3"]);
+    for (interface, kind, prefix) in
+        [("net1", "ipvlan", "10.77.1."), ("net2", "vlan", "10.77.2."), ("net3", "veth", "10.77.3.")]
+    {
+        let shown = pod.json("ip", &["-d", "address", "show", interface]).remove(0);
+        assert_eq!(shown["linkinfo"]["info_kind"], kind, "{shown}");
+        let address = shown["addr_info"][0]["local"].as_str().unwrap();
+        assert!(address.starts_with(prefix), "{shown}");
+    }
+    let tag = pod.json("ip", &["-d", "link", "show", "net2"]).remove(0);
+    assert_eq!(tag["linkinfo"]["info_data"]["id"], 77, "{tag}");
+    let queues = host.json("tc", &["qdisc", "show"]);
+    let buckets = queues.iter().filter(|queue| queue["kind"] == "tbf").count();
+    assert_eq!(buckets, 2, "one for each direction: {queues:?}");
+    super::life::check(lab, "blue", &pod, &result).nothing();
+
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!(links(&pod), own);
+    let left: Vec<_> = links(host).difference(&of_host).cloned().collect();
+    assert!(
+        left.iter().all(|link| !link.starts_with("bwp") && !link.starts_with("veth")),
+        "{left:?}"
+    );
+    assert_clean_slate(lab);
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use e2e::{
     Card, Lab, Netns, Settings,
-    scenarios::{clean, faults, load, outages, pods, pods::addresses, several},
+    scenarios::{clean, delegates, faults, load, outages, pods, pods::addresses, several},
     wait_for,
 };
 
@@ -65,6 +65,12 @@ fn a_pod_has_several_interfaces_of_several_networks() {
 #[test]
 fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del() {
     several::a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(&settings());
+}
+
+/// Which the kernel of the machine has modules for.
+#[test]
+fn plugins_for_stacked_links_and_rates_make_further_interfaces() {
+    delegates::plugins_for_stacked_links_and_rates_make_further_interfaces(&settings());
 }
 
 #[test]
