@@ -87,6 +87,11 @@ fn the_agent_killed_while_it_makes_a_vf_anew_recovers() {
 }
 
 #[test]
+fn the_agent_killed_while_it_serves_a_workload_recovers() {
+    every_point_of_the_flow_kills(OF_THE_AGENT[7]);
+}
+
+#[test]
 fn the_service_killed_while_it_programs_a_card_that_was_reset_recovers() {
     every_point_after_a_card_reset_kills("dpu-service", &["repair-"]);
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::residents::{LIMIT, Residents};
 use crate::{
-    Call, Fault, Lab, Netns, Program, fabric,
+    Call, Fault, Lab, Netns, Program, fabric, netns_of,
     process::kill_points,
     run,
     scenarios::{
@@ -57,7 +57,7 @@ pub const OF_THE_SERVICE: [Flow; 6] = [
 ];
 
 /// All flows of the agent.
-pub const OF_THE_AGENT: [Flow; 7] = [
+pub const OF_THE_AGENT: [Flow; 8] = [
     of_the_agent("attach and detach", come_and_go, Habit::ComeAndGo, ANY),
     of_the_agent("undo", fail_to_attach, Habit::ComeAndGo, &["undo-"]),
     of_the_agent("put back", fall_out_of_a_pod, Habit::Go, ANY),
@@ -70,6 +70,12 @@ pub const OF_THE_AGENT: [Flow; 7] = [
         &["session-", "inventory-", "pass-"],
     ),
     of_the_agent("make anew", change_an_interface, Habit::ComeAndGo, &["renewal-"]),
+    of_the_agent(
+        "attach and detach without CNI",
+        come_and_go_without_cni,
+        Habit::ComeAndGo,
+        &["attach-", "release-", "detach-"],
+    ),
 ];
 
 pub(super) const SERVICE: &str = "dpu-service";
@@ -97,6 +103,18 @@ fn come_and_go(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     // Twice, since the second finds no record.
     for _ in 0..2 {
         let _ = stage.lab.del("blue", &pod, "eth0");
+    }
+    None
+}
+
+/// Its caller hears of the agent's death by the end of its connection, and what it can't detach ends with its namespace.
+fn come_and_go_without_cni(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
+    arm();
+    let pod = Netns::new("victim");
+    let caller = stage.lab.workloads();
+    let _ = caller.attach(&pod, "eth0");
+    for _ in 0..2 {
+        let _ = caller.detach(pod.name(), Some(netns_of(&pod, "eth0")));
     }
     None
 }
