@@ -7,6 +7,7 @@ mod allow;
 mod bandwidth;
 mod bridges;
 mod check;
+mod label;
 mod limits;
 mod metrics;
 mod networks;

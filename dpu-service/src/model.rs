@@ -4,6 +4,7 @@
 pub(crate) mod allow;
 pub(crate) mod anti_spoofing;
 mod former_owner;
+mod label;
 mod port_mapping;
 mod request;
 mod rights;
@@ -28,6 +29,7 @@ use vf_alloc::{Device, FunctionId};
 pub use allow::{AllowRule, AllowedProtocol, Opening, PortRange, Prefixes};
 pub use anti_spoofing::{AntiSpoofing, Source};
 pub(crate) use former_owner::FormerOwner;
+pub use label::Label;
 pub(crate) use port_mapping::share_an_address;
 pub use port_mapping::{PortMapping, Protocol};
 pub use request::{AttachSpec, WantedAddress};
@@ -221,6 +223,12 @@ pub struct Network {
     /// Whether its pods reach the outside with the DPU's address for their own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nat: bool,
+    /// The link group of its pods' representors. 0: none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub link_group: u32,
+    /// Their alias. Empty: none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub link_alias: String,
     /// The Kubernetes namespaces whose pods may use it. Empty: all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub namespaces: BTreeSet<String>,
@@ -277,6 +285,7 @@ impl Network {
             bridge: self.bridge.clone(),
             vlan: self.vlan,
             trunk: self.trunk.clone(),
+            label: Label { group: self.link_group, alias: self.link_alias.clone() },
             bandwidth: self.bandwidth,
             total_egress: self.total_egress(),
             anti_spoofing: self.anti_spoofing,
@@ -417,6 +426,8 @@ pub struct PortSettings {
     pub vlan: Option<u16>,
     /// VLANs that pass tagged.
     pub trunk: BTreeSet<u16>,
+    /// By what others' rules know the representor.
+    pub label: Label,
     /// Rate limits.
     pub bandwidth: Bandwidth,
     /// What the pod shares with all of its network. `None`: no limit.

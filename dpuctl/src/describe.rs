@@ -276,6 +276,10 @@ fn network_text(status: &NetworkStatus) -> String {
     if network.first_hop {
         text.field("First hop", "the gateways: addresses have no prefix");
     }
+    if network.link_group != 0 {
+        text.field("Link group", &network.link_group.to_string());
+    }
+    text.field("Link alias", &network.link_alias);
     gateway(&mut text, &network, status.gateway.as_ref());
     let sysctls = network.sysctls.clone().unwrap_or_default();
     routing(&mut text, &network.routes, &network.rules, &sysctls);

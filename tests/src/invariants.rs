@@ -296,7 +296,8 @@ impl Picture {
         for link in links.iter().filter(|link| crate::card::is_representor(link)) {
             let in_bridge = link["master"] == BRIDGE;
             let up = flags(link).contains("UP");
-            let is_plain = link["mtu"] == 1500 && link["qdisc"] != "tbf";
+            let is_plain =
+                link["mtu"] == 1500 && link["qdisc"] != "tbf" && link["group"] == "default";
             let name = text(&link["ifname"]);
             match (in_bridge, up) {
                 (true, true) => self.programmed.insert(name),

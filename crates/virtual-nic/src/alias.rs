@@ -217,7 +217,8 @@ pub(crate) fn vf_of_inner(alias: Option<&str>) -> Option<FunctionId> {
 }
 
 /// The controller that the card is which a link of this alias is part of.
-pub(crate) fn controller_of(alias: &str) -> Option<u32> {
+#[must_use]
+pub fn controller_of(alias: &str) -> Option<u32> {
     let vf = || alias.parse().ok().map(|VirtualVf { id, .. }| id.pf);
     let inner = || vf_of_inner(Some(alias)).map(|id| id.pf);
     let uplink = || alias.parse().ok().map(|UplinkAlias(pf)| pf);

@@ -22,7 +22,9 @@ mod plan;
 mod plug;
 mod wires;
 
-pub use alias::{ParseAliasError, PciAddress, RepresentorAlias, UplinkAlias, VirtualVf};
+pub use alias::{
+    ParseAliasError, PciAddress, RepresentorAlias, UplinkAlias, VirtualVf, controller_of,
+};
 pub(crate) use alias::{UplinkWireAlias, WireAlias, parsed, vf_of_inner};
 pub use card::Card;
 pub use error::{CardError, Namespaces, Side};

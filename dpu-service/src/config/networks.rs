@@ -13,6 +13,7 @@ use super::{
     allow::check_allow,
     bandwidth::{LimitsOf, check_bandwidth, check_total},
     bridges::check_tags,
+    label::check_label,
     routing::check_routing,
     sources::check_sources,
 };
@@ -32,6 +33,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     let mut problems = check_names(network);
     problems.extend(check_link(network));
     problems.extend(check_tags(network));
+    problems.extend(check_label(network));
     problems.extend(check_list_lengths(network));
     problems.extend(network.subnets.iter().flat_map(|subnet| check_subnet(network, subnet)));
     problems.extend(check_routing(network));

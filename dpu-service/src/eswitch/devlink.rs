@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     driver::{Ability, Capability, Fault, Reading, Refused, Unsupported, limited_capability},
-    model::{Bandwidth, PortSettings},
+    model::{Bandwidth, Label, PortSettings},
     probe::KernelAbilities,
     twice::twice,
 };
@@ -540,6 +540,10 @@ impl Eswitch for DevlinkEswitch {
 
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
         self.links.set_mtu(port, mtu)
+    }
+
+    fn set_label(&self, port: &Representor, label: &Label) -> Result<(), Refused> {
+        self.links.set_label(port, label)
     }
 
     fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused> {

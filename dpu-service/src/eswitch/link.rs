@@ -11,7 +11,7 @@ use vf_alloc::FunctionId;
 use super::{Carried, Representor};
 use crate::{
     driver::{Ability, Refused, Unsupported},
-    model::{Bandwidth, PortSettings},
+    model::{Bandwidth, Label, PortSettings},
 };
 
 /// How long a frame may wait before those behind it are dropped, in milliseconds.
@@ -88,6 +88,14 @@ impl Links {
 
     pub(super) fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
         self.change(port, &LinkChange::new().mtu(mtu))
+    }
+
+    pub(super) fn set_group(&self, port: &Representor, group: u32) -> Result<(), Refused> {
+        self.change(port, &LinkChange::new().group(group))
+    }
+
+    pub(super) fn set_label(&self, port: &Representor, label: &Label) -> Result<(), Refused> {
+        self.change(port, &LinkChange::new().group(label.group).alias(&label.alias))
     }
 
     pub(super) fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused> {
@@ -179,14 +187,16 @@ impl Representor {
     /// As its link tells. Whether it is limited by other means than the link's queue, and what its card can do,
     /// it does not.
     pub(super) fn of_link(vf: FunctionId, link: Link) -> Self {
+        let is_limited = is_limited(&link);
         Self {
             vf,
             index: link.index,
             mtu: link.mtu,
             up: link.is_up,
+            label: Label { group: link.group, alias: link.alias.unwrap_or_default() },
             mac: link.mac,
             master: link.master,
-            is_limited: is_limited(&link),
+            is_limited,
             offloads_filters: false,
             name: link.name,
         }

@@ -13,7 +13,7 @@ pub(crate) use link::{LARGEST_PIECE, LONGEST_BURST, check_rate_tree, gone_is_don
 
 use crate::{
     driver::{Capability, Reading, Refused, Unsupported},
-    model::PortSettings,
+    model::{Label, PortSettings},
 };
 
 /// A VF's port on the DPU, as the kernel has it now.
@@ -29,6 +29,8 @@ pub struct Representor {
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
+    /// Its group and alias, as far as they are not the driver's own.
+    pub label: Label,
     /// Its own MAC address, if it has one; not the VF's.
     pub mac: Option<MacAddress>,
     /// The index of the link that it is a port of. A fabric may have it without one.
@@ -189,6 +191,13 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// When the kernel refuses.
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused>;
+
+    /// Gives the representor its group and alias, or takes them away. What [`Self::check`] refuses of them is not
+    /// asked for.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    fn set_label(&self, port: &Representor, label: &Label) -> Result<(), Refused>;
 
     /// Sets the representor administratively up or down.
     ///

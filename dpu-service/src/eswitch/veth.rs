@@ -12,13 +12,15 @@ use super::{
 };
 use crate::{
     driver::{Ability, Capability, Reading, Refused, Unsupported, capability},
-    model::PortSettings,
+    model::{Label, PortSettings},
     probe::KernelAbilities,
 };
 
 const NO_PORT_MAC: &str = "a virtual card's MAC address is set by the host";
 const NO_EGRESS_RATE: &str =
     "the virtual card limits nothing that pods send; the fabric does, where it can";
+const NO_ALIAS: &str =
+    "the virtual card knows its representors by their aliases; have the rules go by link_group";
 const NO_RATE_TREE: &str =
     "the virtual card has no rate tree; leave it out, or use a card that has one";
 
@@ -44,8 +46,19 @@ fn represented_vf(alias: Option<&str>) -> Option<FunctionId> {
     alias?.parse().ok().map(|RepresentorAlias(vf)| vf)
 }
 
+fn check_alias(label: &Label) -> Result<(), Unsupported> {
+    match label.alias.as_str() {
+        "" => Ok(()),
+        alias => {
+            Err(Unsupported { setting: format!("link_alias = {alias:?}"), why: NO_ALIAS.into() })
+        }
+    }
+}
+
 fn representor(link: Link) -> Option<Representor> {
-    Some(Representor { ..Representor::of_link(represented_vf(link.alias.as_deref())?, link) })
+    let vf = represented_vf(link.alias.as_deref())?;
+    let label = Label { group: link.group, alias: String::new() };
+    Some(Representor { label, ..Representor::of_link(vf, link) })
 }
 
 impl Eswitch for VethEswitch {
@@ -65,6 +78,7 @@ impl Eswitch for VethEswitch {
     fn capabilities(&self) -> Vec<Capability> {
         vec![
             capability("port-mac", &Err(NO_PORT_MAC.into())),
+            capability("link-alias", &Err(NO_ALIAS.into())),
             capability("ingress-rate", &self.token_bucket),
             capability("egress-rate", &Err(NO_EGRESS_RATE.into())),
             capability("egress-share", &Err(NO_RATE_TREE.into())),
@@ -73,6 +87,7 @@ impl Eswitch for VethEswitch {
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
+        check_alias(&settings.label)?;
         check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)?;
         let no_tree = Err(NO_RATE_TREE.to_owned());
         check_rate_tree(settings, &no_tree, &no_tree)
@@ -117,6 +132,11 @@ impl Eswitch for VethEswitch {
 
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
         self.links.set_mtu(port, mtu)
+    }
+
+    /// The group alone: the alias is what the card knows it by.
+    fn set_label(&self, port: &Representor, label: &Label) -> Result<(), Refused> {
+        self.links.set_group(port, label.group)
     }
 
     fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused> {

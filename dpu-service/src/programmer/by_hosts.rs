@@ -4,7 +4,7 @@
 use crate::{
     driver::{ALLOW_RULES, Capability, Unsupported},
     eswitch::check_rate_tree,
-    model::{AntiSpoofing, PortSettings, anti_spoofing::macs},
+    model::{AntiSpoofing, Label, PortSettings, anti_spoofing::macs},
 };
 
 /// What such cards' drivers are called in the configuration.
@@ -23,6 +23,7 @@ const NO_OTHER_MACS: &str = "a PF lets a VF send from its own MAC address or fro
 const NO_RULES: &str = "a PF does not know which packets answer others; leave it out, or use a card with an eswitch and \
                         fabric.driver = \"ovs\"";
 const NO_RATE_TREE: &str = "a PF limits each VF by itself; leave it out, or use a card with an eswitch that has a rate tree";
+const NO_LINK: &str = "VFs have no representors here; leave link_group and link_alias out, or use a card with an eswitch";
 const NO_TRUNK: &str =
     "a PF puts a VF into one VLAN or into none; leave the trunk out, or use a card with an eswitch";
 
@@ -57,6 +58,7 @@ pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
     let no_tree = Err(NO_RATE_TREE.to_owned());
     check_rate_tree(settings, &no_tree, &no_tree)?;
     check_trunk(settings)?;
+    check_label(&settings.label)?;
     if settings.openings.is_some() {
         return Err(Unsupported { setting: "allow".into(), why: NO_RULES.into() });
     }
@@ -70,6 +72,17 @@ fn check_trunk(settings: &PortSettings) -> Result<(), Unsupported> {
     let vlans: Vec<_> = settings.trunk.iter().map(u16::to_string).collect();
     let setting = format!("a trunk of VLANs {}", vlans.join(", "));
     Err(Unsupported { setting, why: NO_TRUNK.into() })
+}
+
+fn check_label(label: &Label) -> Result<(), Unsupported> {
+    if *label == Label::default() {
+        return Ok(());
+    }
+    let setting = match label.group {
+        0 => format!("link_alias = {:?}", label.alias),
+        group => format!("link_group = {group}"),
+    };
+    Err(Unsupported { setting, why: NO_LINK.into() })
 }
 
 fn check_guard(settings: &PortSettings) -> Result<(), Unsupported> {
@@ -103,6 +116,7 @@ mod tests {
             bridge: None,
             vlan: Some(100),
             trunk: [].into(),
+            label: Label::default(),
             bandwidth: Bandwidth { egress_rate: 1_000_000, ..Bandwidth::default() },
             total_egress: None,
             anti_spoofing: AntiSpoofing::Mac,
@@ -129,6 +143,9 @@ mod tests {
         let allowed_sources = ["00:00:5e:00:01:07".parse().unwrap()].into();
         let refused = check(&PortSettings { allowed_sources, ..settings() }).unwrap_err();
         assert!(refused.to_string().starts_with("00:00:5e:00:01:07 among allowed"), "{refused}");
+        let label = Label { group: 8, alias: String::new() };
+        let refused = check(&PortSettings { label, ..settings() }).unwrap_err().to_string();
+        assert!(refused.starts_with("link_group = 8 can't be done here"), "{refused}");
         let trunk = [300, 301].into();
         let refused = check(&PortSettings { trunk, ..settings() }).unwrap_err().to_string();
         let openings = Some(Vec::new());

@@ -15,7 +15,7 @@ use crate::{
     driver::{Capability, Fault, Reading, Refused, Unsupported},
     eswitch::{Card, Eswitch, Representor},
     fabric::{Fabric, GatewayLinks, GatewayPort, Membership},
-    model::{AntiSpoofing, Bandwidth, PortSettings},
+    model::{AntiSpoofing, Bandwidth, Label, PortSettings},
 };
 
 /// What stands for a representor's index where VFs have none.
@@ -388,7 +388,11 @@ impl Programmer {
     #[must_use]
     pub(crate) fn agrees(&self, found: &Surveyed, settings: &PortSettings) -> bool {
         let wanted = self.drivers.as_ref().map(|drivers| drivers.fabric.membership(settings));
-        found.membership == wanted && found.representor.up && found.representor.mtu == settings.mtu
+        let Surveyed { representor, membership } = found;
+        *membership == wanted
+            && representor.up
+            && representor.mtu == settings.mtu
+            && representor.label == settings.label
     }
 }
 
@@ -430,6 +434,7 @@ pub(crate) fn idle(vf: FunctionId) -> PortSettings {
         bridge: None,
         vlan: None,
         trunk: BTreeSet::new(),
+        label: Label::default(),
         bandwidth: Bandwidth::default(),
         total_egress: None,
         anti_spoofing: AntiSpoofing::Off,

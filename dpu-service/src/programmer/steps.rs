@@ -14,16 +14,17 @@ use crate::{
     driver::{Reading, Refused},
     eswitch::{Eswitch, Representor},
     fabric::{EgressLimit, Fabric, Membership},
-    model::PortSettings,
+    model::{Label, PortSettings},
 };
 
 /// The MTU of a representor that serves nobody, in bytes.
 const IDLE_MTU: u32 = 1500;
 
 /// All steps, in order.
-const ALL: [PortStep; 7] = [
+const ALL: [PortStep; 8] = [
     PortStep::Mtu,
     PortStep::Join,
+    PortStep::Label,
     PortStep::Mac,
     PortStep::Rate,
     PortStep::Guard,
@@ -33,8 +34,8 @@ const ALL: [PortStep; 7] = [
 
 /// All steps, in order, as a saga.
 pub const STEPS: &Steps<Port, Refused> = &{
-    let [a, b, c, d, e, f, g] = &ALL;
-    [a, b, c, d, e, f, g]
+    let [a, b, c, d, e, f, g, h] = &ALL;
+    [a, b, c, d, e, f, g, h]
 };
 
 /// One programming step.
@@ -42,6 +43,7 @@ pub const STEPS: &Steps<Port, Refused> = &{
 enum PortStep {
     Mtu,
     Join,
+    Label,
     Mac,
     Rate,
     Guard,
@@ -124,6 +126,7 @@ impl Step<Port> for PortStep {
         match self {
             Self::Mtu => "representor-mtu",
             Self::Join => "fabric-join",
+            Self::Label => "representor-label",
             Self::Mac => "port-mac",
             Self::Rate => "port-rate",
             Self::Guard => "guard",
@@ -138,6 +141,7 @@ impl Step<Port> for PortStep {
         match self {
             Self::Mtu => set_mtu(&**eswitch, representor, settings.mtu),
             Self::Join => fabric.join(representor, settings),
+            Self::Label => set_label(&**eswitch, representor, &settings.label),
             Self::Mac => eswitch.set_port_mac(representor, settings.mac),
             Self::Rate => set_rate(&**eswitch, representor, settings),
             Self::Guard => fabric.set_guard(representor, settings),
@@ -156,6 +160,7 @@ impl Step<Port> for PortStep {
         match self {
             Self::Mtu => set_mtu(&**eswitch, representor, IDLE_MTU),
             Self::Join => fabric.leave(representor),
+            Self::Label => set_label(&**eswitch, representor, &Label::default()),
             Self::Mac => eswitch.clear_port_mac(representor),
             Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
             // A guard goes once the port has left, and a limit that was never set is none.
@@ -194,6 +199,18 @@ fn set_mtu(eswitch: &dyn Eswitch, representor: &mut Representor, mtu: u32) -> Re
     eswitch.set_mtu(representor, mtu)
 }
 
+fn set_label(
+    eswitch: &dyn Eswitch,
+    representor: &mut Representor,
+    label: &Label,
+) -> Result<(), Refused> {
+    if representor.label == *label {
+        return Ok(());
+    }
+    representor.label.clone_from(label);
+    eswitch.set_label(representor, label)
+}
+
 fn set_up(eswitch: &dyn Eswitch, representor: &mut Representor, up: bool) -> Result<(), Refused> {
     if representor.up == up {
         return Ok(());
@@ -214,6 +231,10 @@ impl PortStep {
                 let wanted = fabric.membership(settings);
                 Ok(find_membership(fabric.member(representor)?.as_ref(), &wanted))
             }
+            Self::Label => Ok(Reading {
+                in_place: representor.label == settings.label,
+                detail: representor.label.to_string(),
+            }),
             Self::Mac => eswitch.port_mac(representor, settings.mac),
             Self::Rate => eswitch.rate(representor, settings),
             Self::Guard => fabric.guard(representor, settings),

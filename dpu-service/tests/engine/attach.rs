@@ -137,6 +137,7 @@ async fn what_the_card_cant_do_is_refused_by_name() {
 async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused() {
     let mut configuration = configuration();
     configuration.networks[0].anti_spoofing = AntiSpoofing::Mac;
+    configuration.networks[0].link_group = 0;
     let mut world = World::with(configuration, settings(), 4).await;
     world.kernel.leave_all_to_the_hosts();
     world.restart().await;
@@ -246,7 +247,7 @@ async fn while_the_fabric_is_away_operators_see_the_rest_and_what_is_unknown() {
     let names: Vec<_> = unknown.clone().map(|step| step.name).collect();
     assert_eq!(names, ["fabric-join", "guard", "egress-limit"]);
     assert!(unknown.clone().all(|step| !step.in_place && step.detail == why));
-    assert_eq!(detail.steps.iter().filter(|step| step.in_place).count(), 4);
+    assert_eq!(detail.steps.iter().filter(|step| step.in_place).count(), 5);
     let failure = world.engine.check(key("pod"), None).await.unwrap_err();
     assert!(failure.message.contains("fabric-join of pf0vf0 can't be looked at"), "{failure}");
     world.kernel.set_fabric_away(false);

@@ -52,6 +52,25 @@ async fn a_network_is_created_changed_and_left_unchanged() {
     assert_eq!(blue.subnets[0].held, 2);
 }
 
+/// A representor without a label costs no request for one.
+#[tokio::test]
+async fn a_label_is_asked_for_only_where_it_differs() {
+    let world = World::new().await;
+    let mut calls = Vec::new();
+    for (pod, text) in [("plain", ""), ("grouped", "link_group = 9"), ("named", "link_alias = 'a'")]
+    {
+        apply(&world, network(&format!("name = 'blue'\n{text}"))).await.unwrap();
+        let before = world.kernel.calls();
+        let view = world.attach(on_blue(pod)).await.unwrap();
+        calls.push(world.kernel.calls() - before);
+        let label = &view.record.port_settings().label;
+        assert_eq!(world.kernel.port(view.record.vf).representor.label, *label);
+        world.detach(pod).await;
+        world.check();
+    }
+    assert_eq!(calls[1..], [calls[0] + 1, calls[0] + 1]);
+}
+
 #[tokio::test]
 async fn shrinking_over_a_lease_is_refused_by_its_address() {
     let world = World::new().await;

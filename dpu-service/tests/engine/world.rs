@@ -71,10 +71,10 @@ pub(crate) fn detach_of(container: &str) -> Detach {
     }
 }
 
-/// `red`, the default network, with VLAN 100 and both families.
+/// `red`, the default network, with VLAN 100, link group 8 and both families.
 pub(crate) fn red() -> Network {
     network(
-        "name = 'red'\nvlan = 100\nmtu = 9000\ndefault = true\n\
+        "name = 'red'\nvlan = 100\nmtu = 9000\nlink_group = 8\ndefault = true\n\
          [[subnets]]\ncidr = '10.1.0.0/24'\ngateway = '10.1.0.1'\n\
          [[subnets]]\ncidr = 'fd00:1::/64'\ngateway = 'fd00:1::1'\n",
     )

@@ -3,7 +3,7 @@
 use dpu_service::{
     eswitch::Eswitch,
     fabric::Membership,
-    model::{AntiSpoofing, PortSettings},
+    model::{AntiSpoofing, Label, PortSettings},
 };
 use netlink::MacAddress;
 use serde_json::Value;
@@ -67,6 +67,29 @@ fn mtu_and_state_are_the_representors() {
     assert!(link["flags"].as_array().unwrap().contains(&"UP".into()));
     dpu.eswitch.set_up(&port, false).unwrap();
     assert!(!dpu.representor(&pod).up);
+}
+
+/// The alias is the card's own, whatever happens to the group.
+#[test]
+fn a_group_is_the_representors_and_an_alias_the_cards() {
+    let dpu = Dpu::new();
+    let pod = dpu.plug(0);
+    let port = dpu.representor(&pod);
+    let alias = dpu.netns.link("pf0vf0")["ifalias"].clone();
+    let largest = 2_147_483_647;
+    let label = Label { group: largest, alias: String::new() };
+    for _ in 0..2 {
+        dpu.eswitch.set_label(&port, &label).unwrap();
+        let link = dpu.netns.link("pf0vf0");
+        assert_eq!((&link["group"], &link["ifalias"]), (&largest.to_string().into(), &alias));
+        assert_eq!(dpu.representor(&pod).label, label);
+    }
+    dpu.eswitch.set_label(&port, &Label::default()).unwrap();
+    assert_eq!(dpu.netns.link("pf0vf0")["group"], "default");
+    let label = Label { alias: "tenant a".into(), ..label };
+    let wanted = PortSettings { label, ..pod.settings.clone() };
+    let refused = dpu.eswitch.check(&wanted).unwrap_err().to_string();
+    assert!(refused.starts_with("link_alias = \"tenant a\" can't be done here: "), "{refused}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ use dpu_service::{
         bridge::{BridgeAbilities, BridgeFabric},
         ovs::{OvsFabric, OvsSettings, Vswitch},
     },
-    model::{AntiSpoofing, Bandwidth, PortSettings},
+    model::{AntiSpoofing, Bandwidth, Label, PortSettings},
     probe::KernelAbilities,
 };
 use netlink::{LinkChange, MacAddress, Request, VethEnd};
@@ -254,6 +254,7 @@ pub(crate) fn settings_of(vf: u16) -> PortSettings {
         bridge: None,
         vlan: None,
         trunk: BTreeSet::new(),
+        label: Label::default(),
         bandwidth: Bandwidth::default(),
         total_egress: None,
         anti_spoofing: AntiSpoofing::Full,

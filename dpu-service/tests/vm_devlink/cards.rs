@@ -91,7 +91,14 @@ fn a_card_that_was_reset_is_found_again() {
     dpu.card.set_vfs(2);
     let repaired = dpu.programmer.repair(&settings()).unwrap();
     assert_ne!(repaired.index, before.index);
-    let steps = ["representor-mtu", "fabric-join", "port-rate", "guard", "representor-up"];
+    let steps = [
+        "representor-mtu",
+        "fabric-join",
+        "representor-label",
+        "port-rate",
+        "guard",
+        "representor-up",
+    ];
     assert_eq!(repaired.steps, steps);
     assert_eq!(dpu.rate()["tx_max"], 1_250_000);
     assert!(dpu.filters().0, "{:?}", dpu.filters());

@@ -17,7 +17,7 @@ use dpu_service::{
         BridgeSettings, Fabric,
         bridge::{BridgeAbilities, BridgeFabric},
     },
-    model::{AntiSpoofing, Bandwidth, PortSettings, TotalRate},
+    model::{AntiSpoofing, Bandwidth, Label, PortSettings, TotalRate},
     probe::KernelAbilities,
     programmer::{ProgramError, Programmer},
 };
@@ -201,6 +201,7 @@ impl Dpu {
         assert_eq!((&link["mtu"], &link["master"]), (&json!(1500), &Value::Null), "{link}");
         assert!(!link["flags"].as_array().unwrap().contains(&"UP".into()), "{link}");
         assert_ne!(link["qdisc"], "tbf");
+        assert_eq!((&link["group"], &link["ifalias"]), (&json!("default"), &Value::Null));
     }
 }
 
@@ -213,6 +214,7 @@ pub(crate) fn settings() -> PortSettings {
         bridge: None,
         vlan: Some(100),
         trunk: [200].into(),
+        label: Label { group: 8, alias: "tenant a".into() },
         bandwidth: Bandwidth {
             ingress_rate: 5_000_000,
             egress_rate: 10_000_000,

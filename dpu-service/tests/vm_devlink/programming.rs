@@ -2,7 +2,7 @@
 
 use dpu_service::{
     eswitch::Representor,
-    model::{Bandwidth, PortSettings},
+    model::{Bandwidth, Label, PortSettings},
 };
 use serde_json::json;
 
@@ -19,6 +19,7 @@ fn a_representor_is_programmed_and_taken_back() {
         assert!(is_limited);
         let link = dpu.netns.link(&name);
         assert_eq!((&link["mtu"], &link["master"]), (&json!(9000), &json!(BRIDGE)));
+        assert_eq!((&link["group"], &link["ifalias"]), (&json!("8"), &json!("tenant a")));
         assert!(link["flags"].as_array().unwrap().contains(&"UP".into()));
         let queue = dpu.netns.json(&format!("tc -j qdisc show dev {name}"))[0].clone();
         assert_eq!((&queue["kind"], &queue["options"]["rate"]), (&json!("tbf"), &json!(625_000)));
@@ -47,6 +48,22 @@ fn a_representor_is_programmed_and_taken_back() {
         dpu.programmer.unprogram(VF).unwrap();
         dpu.assert_idle();
     }
+}
+
+#[test]
+fn a_label_that_somebody_changes_is_found_and_put_back() {
+    let dpu = Dpu::new();
+    dpu.programmer.program(&settings()).unwrap();
+    let Representor { name, label, .. } = dpu.representor();
+    assert_eq!(label, settings().label);
+    for meddled in ["group 9", "alias other", "group default alias ''"] {
+        dpu.netns.run(&format!("ip link set {name} {meddled}"));
+        assert_eq!(dpu.programmer.repair(&settings()).unwrap().steps, ["representor-label"]);
+        assert_eq!(dpu.representor().label, settings().label);
+    }
+    let plain = PortSettings { label: Label::default(), ..settings() };
+    assert_eq!(dpu.programmer.repair(&plain).unwrap().steps, ["representor-label"]);
+    assert_eq!(dpu.netns.link(&name)["ifalias"], json!(null));
 }
 
 #[test]

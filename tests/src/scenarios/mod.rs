@@ -7,6 +7,7 @@ pub mod delegates;
 pub mod faults;
 pub mod floods;
 pub mod kills;
+pub mod labels;
 pub mod life;
 pub mod load;
 pub mod outages;

@@ -34,6 +34,7 @@ mod installer;
 mod ipv6_only;
 mod kills;
 mod kubelet;
+mod labels;
 mod load;
 mod manifests;
 mod metrics;

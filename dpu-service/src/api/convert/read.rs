@@ -348,6 +348,8 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
         optional_sources: sources("optional_sources", &network.optional_sources)?,
         default: network.default,
         first_hop: network.first_hop,
+        link_group: network.link_group,
+        link_alias: network.link_alias,
         gateway_mode: gateway_mode(&network.gateway_mode)?,
         reaches: network.reaches.into_iter().collect(),
         nat: network.nat,

@@ -274,6 +274,8 @@ fn network(network: &Network) -> v1::Network {
         default: network.default,
         trunk: network.trunk.iter().map(|vlan| u32::from(*vlan)).collect(),
         first_hop: network.first_hop,
+        link_group: network.link_group,
+        link_alias: network.link_alias.clone(),
         gateway_mode: network.gateway_mode.name().into(),
         reaches: network.reaches.iter().cloned().collect(),
         nat: network.nat,

@@ -211,6 +211,8 @@ fn a_network_reads_back_as_shown() {
         bandwidth = { ingress_rate = 1000000, ingress_burst = 80000, egress_share = 8000 }
         total_egress_rate = 90000
         first_hop = true
+        link_group = 8
+        link_alias = "tenant a"
         subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1", exclude = ["10.1.9.0/24"],
                     ranges = [{ start = "10.1.1.0", end = "10.1.1.9" }] },
                    { cidr = "fd00::/64", gateway = "fe80::1" }]

@@ -7,7 +7,7 @@ use dpu_service::{
     driver::{Capability, Reading, Refused, Unsupported},
     eswitch::{Carried, Eswitch, Representor},
     fabric::{EgressLimit, Fabric, Membership},
-    model::{Bandwidth, PortSettings},
+    model::{Bandwidth, Label, PortSettings},
 };
 use netlink::MacAddress;
 use vf_alloc::FunctionId;
@@ -87,6 +87,10 @@ impl Eswitch for FakeEswitch {
 
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused> {
         self.0.call("set_mtu", port, |port| port.representor.mtu = mtu)
+    }
+
+    fn set_label(&self, port: &Representor, label: &Label) -> Result<(), Refused> {
+        self.0.call("set_label", port, |port| port.representor.label = label.clone())
     }
 
     fn set_up(&self, port: &Representor, up: bool) -> Result<(), Refused> {

@@ -15,7 +15,7 @@ use dpu_service::{
     driver::{Fault, Refused},
     eswitch::Representor,
     fabric::{EgressLimit, Membership},
-    model::{AntiSpoofing, Bandwidth, PortSettings, Source},
+    model::{AntiSpoofing, Bandwidth, Label, PortSettings, Source},
     programmer::Programmer,
 };
 use netlink::MacAddress;
@@ -24,8 +24,16 @@ use vf_alloc::{FunctionId, PfId};
 use drivers::{FakeEswitch, FakeFabric};
 
 /// The methods that do a step, in the steps' order.
-pub(crate) const DOING: [&str; 7] =
-    ["set_mtu", "join", "set_port_mac", "set_rate", "set_guard", "set_egress_limit", "set_up"];
+pub(crate) const DOING: [&str; 8] = [
+    "set_mtu",
+    "join",
+    "set_label",
+    "set_port_mac",
+    "set_rate",
+    "set_guard",
+    "set_egress_limit",
+    "set_up",
+];
 
 /// That of a link of the fabric's own.
 pub(crate) const FABRIC_MAC: MacAddress = MacAddress([0x0e, 0, 0, 0, 0, 0xfa]);
@@ -107,6 +115,7 @@ impl Port {
             name: vf.to_string(),
             mtu: 1500,
             up: false,
+            label: Label::default(),
             mac: None,
             master: None,
             is_limited: false,
@@ -141,6 +150,7 @@ impl Port {
     pub(crate) fn serves(&self, settings: &PortSettings) -> bool {
         self.representor.up
             && self.representor.mtu == settings.mtu
+            && self.representor.label == settings.label
             && self.mac == Some(settings.mac)
             && self.rate == settings.bandwidth
             && self.membership.as_ref() == Some(&Membership::of(settings))

@@ -219,7 +219,7 @@ impl Stage<'_> {
         let of_b = &self.residents.representor;
         let vswitch = self.lab.vswitch.as_ref();
         fabric::take_out(dpu, vswitch, of_b);
-        dpu.ip(&["link", "set", of_b, "down", "mtu", "1400"]);
+        dpu.ip(&["link", "set", of_b, "down", "mtu", "1400", "group", "8"]);
         let _ = run(dpu.command("tc").args(["qdisc", "del", "dev", of_b, "root"]));
         let _ = run(dpu.command("tc").args(["qdisc", "del", "dev", of_b, "clsact"]));
         let of_no_pool = format!("pf0vf{}", CALLERS + OTHERS);
