@@ -223,6 +223,9 @@ pub struct Network {
     /// Whether its pods reach the outside with the DPU's address for their own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nat: bool,
+    /// How the names of further interfaces of pods begin that nobody names. Empty: their host says.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub interface_prefix: String,
     /// The link group of its pods' representors. 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub link_group: u32,

@@ -50,6 +50,8 @@ pub enum HostCommand {
         network: String,
         /// Whether it is gone.
         deleted: bool,
+        /// How the names of its interfaces begin that nobody names. Empty: it does not say.
+        interface_prefix: String,
     },
     /// The service takes no new attachments, as it stops.
     Draining {

@@ -276,6 +276,7 @@ fn network_text(status: &NetworkStatus) -> String {
     if network.first_hop {
         text.field("First hop", "the gateways: addresses have no prefix");
     }
+    text.field("Interface prefix", &network.interface_prefix);
     if network.link_group != 0 {
         text.field("Link group", &network.link_group.to_string());
     }

@@ -158,6 +158,9 @@ pub struct AddRequest {
 pub struct FurtherInterface {
     /// Its name.
     pub interface_name: String,
+    /// Its place in the list of further ones, where nobody has asked for a name: its network may begin it otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<u32>,
     /// The DPU's network.
     pub network: String,
     /// A VF that somebody else chose.

@@ -29,6 +29,12 @@ pub fn is_interface_name(text: &str) -> bool {
     (1..=15).contains(&text.len()) && text.bytes().all(is_allowed) && text != "." && text != ".."
 }
 
+/// Whether interfaces' names may begin so, and a number of two digits follow.
+#[must_use]
+pub fn can_begin_a_name(prefix: &str) -> bool {
+    !prefix.is_empty() && is_interface_name(&format!("{prefix}99"))
+}
+
 /// `domain:bus:device.function` in hexadecimal, such as `0000:03:00.2`, given back in lower case.
 /// Domains of more than four digits exist.
 #[must_use]

@@ -172,6 +172,7 @@ impl Conversation<'_> {
             capabilities: capabilities.iter().map(ToString::to_string).collect(),
             session_id: self.session.id.to_string(),
             heartbeat_interval_ms: interval.try_into().unwrap_or(u32::MAX),
+            interface_prefixes: self.shared.engine.networks().interface_prefixes(),
         })
     }
 

@@ -6,7 +6,7 @@
 //! get into the way of what was checked already; then the journal gets the network of before back. A
 //! network that is to be deleted is closed to attaches first.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
@@ -14,6 +14,7 @@ use offload_proto::{Failure, Reason};
 use super::{
     engine::{Engine, now},
     gateways::look_after_gateways,
+    registry::PooledNetwork,
     requirements::check_requirements,
     settings::Configuration,
     views::{Applied, NetworkView, Origin},
@@ -76,6 +77,15 @@ impl Networks<'_> {
             }
             Err(_) => Ok(networks.iter().flat_map(|entry| prefixes(entry.network())).collect()),
         }
+    }
+
+    /// Those that say how the names of their interfaces begin that nobody names, each with that.
+    #[must_use]
+    pub fn interface_prefixes(self) -> HashMap<String, String> {
+        let registry = self.0.registry();
+        let networks = registry.networks().iter().map(PooledNetwork::network);
+        let saying = networks.filter(|network| !network.interface_prefix.is_empty());
+        saying.map(|network| (network.name.clone(), network.interface_prefix.clone())).collect()
     }
 
     /// Makes this DPU the gateway of those networks that want it, and no longer of others.
@@ -237,8 +247,11 @@ fn resume(engine: &Engine) {
 }
 
 fn tell(engine: &Engine, network: &str, deleted: bool) {
+    let prefix = |entry: &PooledNetwork| entry.network().interface_prefix.clone();
+    let known = engine.registry().networks().get(network).map(prefix);
+    let interface_prefix = known.unwrap_or_default();
     let network = network.to_owned();
-    engine.sessions.broadcast(&HostCommand::NetworkChanged { network, deleted });
+    engine.sessions.broadcast(&HostCommand::NetworkChanged { network, deleted, interface_prefix });
 }
 
 fn view(engine: &Engine, name: &str) -> Result<NetworkView, Failure> {

@@ -8,6 +8,7 @@ use std::{
 
 use ipam::Pool;
 use ipnetwork::IpNetwork;
+use offload_proto::form::can_begin_a_name;
 
 use super::{
     allow::check_allow,
@@ -69,6 +70,10 @@ fn check_names(network: &Network) -> Vec<String> {
              letter or digit"
                 .into(),
         );
+    }
+    let prefix = &network.interface_prefix;
+    if !prefix.is_empty() && !can_begin_a_name(prefix) {
+        problems.push(format!("interface_prefix {prefix:?} can't begin an interface's name"));
     }
     problems
 }
@@ -354,6 +359,17 @@ pub(super) mod tests {
         for wrong in ["team-*", "", "Prod"] {
             let text = format!("name = \"a\"\nnamespaces = [{wrong:?}]");
             assert_problem(&text, &format!("namespaces holds {wrong:?}, which can't name one"));
+        }
+    }
+
+    #[test]
+    fn an_interface_prefix_leaves_room_for_two_digits() {
+        let of = |prefix: &str| format!("name = \"a\"\ninterface_prefix = {prefix:?}");
+        for good in ["", "data", "thirteen-byte"] {
+            assert_eq!(check_network(&network(&of(good))), [""; 0]);
+        }
+        for wrong in ["fourteen-bytes", "a/", "a b", "net%d"] {
+            assert_problem(&of(wrong), "can't begin an interface's name");
         }
     }
 

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     /// What a release before does not know: it is in a row only where it says something.
-    const NEWER: [&str; 15] = [
+    const NEWER: [&str; 16] = [
         "/allowed_sources",
         "/optional_sources",
         "/allow",
@@ -132,6 +132,7 @@ mod tests {
         "/route/0/onlink",
         "/sysctls",
         "/first_hop",
+        "/interface_prefix",
         "/link_group",
         "/link_alias",
     ];
@@ -185,6 +186,7 @@ mod tests {
             routes = [{ destination = '10.9.0.0/16', kind = 'blackhole', scope = 'link', onlink = true }]
             sysctls = { ipv4.rp_filter = 1 }
             first_hop = true
+            interface_prefix = 'data'
             link_group = 8
             link_alias = 'a'
         ";

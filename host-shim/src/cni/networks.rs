@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnetwork::IpNetwork;
-use offload_proto::form::{MOST_INTERFACES, is_interface_name};
+use offload_proto::form::{MOST_INTERFACES, can_begin_a_name, is_interface_name};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -71,7 +71,7 @@ pub(super) fn further(
     let numbered = selections.into_iter().zip(1..);
     let interface = |(selection, number): (Selection, u32)| {
         let title = format!("{title}: network {}", quoted(&selection.name));
-        selection.interface(&title, &format!("{prefix}{number}"), &wishes.pod.namespace)
+        selection.interface(&title, (prefix, number), &wishes.pod.namespace)
     };
     let interfaces = numbered.map(interface).collect::<Result<Vec<_>, _>>()?;
     check_distinct(&title, &environment.interface_name, wishes, &interfaces)?;
@@ -142,8 +142,7 @@ fn short(title: &str, text: &str) -> Result<Selection, CniError> {
 
 fn prefix(configuration: &Configuration) -> Result<&str, CniError> {
     let prefix = configuration.interface_prefix.as_deref().unwrap_or(PREFIX);
-    // Two digits may follow.
-    match is_interface_name(&format!("{prefix}99")) && !prefix.is_empty() {
+    match can_begin_a_name(prefix) {
         true => Ok(prefix),
         false => {
             let prefix = quoted(prefix);
@@ -156,7 +155,7 @@ impl Selection {
     fn interface(
         self,
         title: &str,
-        numbered: &str,
+        (prefix, place): (&str, u32),
         own_namespace: &str,
     ) -> Result<FurtherInterface, CniError> {
         check_network(title, &self.name)?;
@@ -166,8 +165,11 @@ impl Selection {
             let key = format!("{title}: namespace");
             return Err(unsupported(&key, &self.namespace.into()).with_details(way_out));
         }
-        let interface_name =
-            if self.interface.is_empty() { numbered.to_owned() } else { self.interface };
+        let place = self.interface.is_empty().then_some(place);
+        let interface_name = match place {
+            Some(place) => format!("{prefix}{place}"),
+            None => self.interface,
+        };
         if !is_interface_name(&interface_name) {
             let name = quoted(&interface_name);
             return Err(invalid(format!("{title}: interface {name} can't name an interface")));
@@ -181,6 +183,7 @@ impl Selection {
         wishes.take_capability(&ports, "portMappings", &self.port_mappings)?;
         Ok(FurtherInterface {
             interface_name,
+            place,
             network: self.name,
             device: None,
             mac: wishes.mac,
@@ -274,6 +277,8 @@ mod tests {
     #[test]
     fn interfaces_are_numbered_by_their_place_unless_a_name_is_asked_for() {
         let found = annotated("blue, shop/red@storage ,green").unwrap();
+        let places: Vec<_> = found.iter().map(|one| one.place).collect();
+        assert_eq!(places, [Some(1), None, Some(3)]);
         assert_eq!(named(found), pairs(&[("net1", "blue"), ("storage", "red"), ("net3", "green")]));
         let fields = json!({"networks": ["blue", {"name": "red"}], "interfacePrefix": "eth"});
         let found = of_fields(&fields).unwrap();

@@ -91,6 +91,64 @@ pub fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(sett
     lab.assert_clean_slate();
 }
 
+/// A network begins the names of its interfaces that nobody names, before the configuration does; what is there keeps
+/// its name when the network says otherwise.
+///
+/// # Panics
+/// When it is not so.
+pub fn networks_say_how_the_names_of_their_interfaces_begin(settings: &Settings) {
+    let networks = settings
+        .networks
+        .replace("name = \"green\"\n", "name = \"green\"\ninterface_prefix = \"data\"\n");
+    let mut lab = Lab::start(&Settings { networks, vfs: 8, pool: 8, ..settings.clone() });
+    let apply = |lab: &Lab, prefix: &str| {
+        let file = lab.path().join("red.yaml");
+        fs::write(&file, format!("name: red\ninterface_prefix: {prefix}\n")).unwrap();
+        let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+    };
+    let networks = "green,wire@w0,red,tiny";
+    let named = |lab: &Lab, network: &str, prefix: &str| {
+        wait_for(&format!("a name that begins with {prefix}"), LIMIT, || {
+            let pod = Netns::new("pod");
+            let result = add(lab, &pod, network).result();
+            lab.del("blue", &pod, "eth0").nothing();
+            interfaces(&result)[1].starts_with(prefix).then_some(())
+        });
+    };
+    apply(&lab, "store");
+    named(&lab, "red", "store");
+    let pod = Netns::new("pod");
+    let result = add(&lab, &pod, networks).result();
+    assert_eq!(interfaces(&result), ["eth0", "data1", "w0", "store3", "net4"]);
+
+    apply(&lab, "fast");
+    named(&lab, "red", "fast");
+    assert_eq!(add(&lab, &pod, networks).result(), result, "what is there keeps its name");
+    lab.agent.crash();
+    lab.start_agent();
+    lab.wait_until_good();
+    assert_eq!(add(&lab, &pod, networks).result(), result, "a new agent knows it");
+    life::check(&lab, "blue", &pod, &result).nothing();
+
+    let other = Netns::new("other");
+    let (_, told) = add(&lab, &other, "green,wire@data1").error();
+    assert!(told.contains("two interfaces of") && told.contains("would be data1"), "{told}");
+    let mut configured = configuration(&lab, "wire,red");
+    configured["interfacePrefix"] = "lan".into();
+    let call = Call::new("ADD", &configured).of(other.name(), Some(&other.path()), "eth0");
+    assert_eq!(interfaces(&lab.execute(&call).result()), ["eth0", "lan1", "fast2"]);
+    lab.assert_invariants();
+    for pod in [&pod, &other] {
+        lab.del("blue", pod, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
+
+    let _ = lab.operator().says(&["delete", "network", "red"]);
+    apply(&lab, "''");
+    named(&lab, "red", "net");
+    lab.assert_clean_slate();
+}
+
 /// What can't be had of one network leaves nothing of the others.
 ///
 /// # Panics

@@ -40,3 +40,8 @@ fn a_del_without_records_gives_all_back() {
 fn an_operator_releases_what_leads_with_all_that_it_leads() {
     several::an_operator_releases_what_leads_with_all_that_it_leads(&Settings::default());
 }
+
+#[test]
+fn networks_say_how_the_names_of_their_interfaces_begin() {
+    several::networks_say_how_the_names_of_their_interfaces_begin(&Settings::default());
+}

@@ -348,6 +348,7 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
         optional_sources: sources("optional_sources", &network.optional_sources)?,
         default: network.default,
         first_hop: network.first_hop,
+        interface_prefix: network.interface_prefix,
         link_group: network.link_group,
         link_alias: network.link_alias,
         gateway_mode: gateway_mode(&network.gateway_mode)?,

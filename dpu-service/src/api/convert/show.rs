@@ -274,6 +274,7 @@ fn network(network: &Network) -> v1::Network {
         default: network.default,
         trunk: network.trunk.iter().map(|vlan| u32::from(*vlan)).collect(),
         first_hop: network.first_hop,
+        interface_prefix: network.interface_prefix.clone(),
         link_group: network.link_group,
         link_alias: network.link_alias.clone(),
         gateway_mode: network.gateway_mode.name().into(),
@@ -421,8 +422,8 @@ pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
             key: Some(key(&released)),
             reason,
         }),
-        HostCommand::NetworkChanged { network, deleted } => {
-            Message::NetworkChanged(v1::NetworkChanged { network, deleted })
+        HostCommand::NetworkChanged { network, deleted, interface_prefix } => {
+            Message::NetworkChanged(v1::NetworkChanged { network, deleted, interface_prefix })
         }
         HostCommand::Examine { request_id, mend_except } => Message::Examine(v1::Examine {
             request_id,

@@ -211,6 +211,7 @@ fn a_network_reads_back_as_shown() {
         bandwidth = { ingress_rate = 1000000, ingress_burst = 80000, egress_share = 8000 }
         total_egress_rate = 90000
         first_hop = true
+        interface_prefix = "data"
         link_group = 8
         link_alias = "tenant a"
         subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1", exclude = ["10.1.9.0/24"],

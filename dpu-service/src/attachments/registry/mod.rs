@@ -33,7 +33,7 @@ pub(crate) use entry::Entry;
 pub(crate) use hosts::ServedHosts;
 pub(crate) use inventory::{Conditions, Heard};
 pub(crate) use mapped_ports::{redirections, redirections_beside, redirections_of};
-pub(crate) use networks::PooledNetworks;
+pub(crate) use networks::{PooledNetwork, PooledNetworks};
 pub(crate) use reserve::tighter;
 
 use super::settings::{Configuration, Settings};

@@ -1,6 +1,11 @@
 //! A session while it lasts: its calls, and its messages to the DPU.
 
-use std::{future::Future, time::Instant};
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
 
 use offload_proto::v1::{
     HostMessage, host_message, workload_network_client::WorkloadNetworkClient,
@@ -29,6 +34,8 @@ pub(in crate::agent) struct Established {
     overflow: Notify,
     /// The DPU is silent: nothing is to be waited for.
     silent: CancellationToken,
+    /// How networks have interfaces' names begin that nobody names, by their names.
+    interface_prefixes: Mutex<HashMap<String, String>>,
 }
 
 impl Established {
@@ -39,7 +46,30 @@ impl Established {
         outbox: mpsc::Sender<HostMessage>,
     ) -> Self {
         let (overflow, silent) = (Notify::new(), CancellationToken::new());
-        Self { id, client, outbox, overflow, silent }
+        let interface_prefixes = Mutex::default();
+        Self { id, client, outbox, overflow, silent, interface_prefixes }
+    }
+
+    /// The same, of a DPU that has told of these networks how they have interfaces' names begin.
+    pub(super) fn with_prefixes(self, told: HashMap<String, String>) -> Self {
+        Self { interface_prefixes: Mutex::new(told), ..self }
+    }
+
+    fn prefixes(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.interface_prefixes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How a network has interfaces' names begin that nobody names. `None`: it does not say.
+    pub(in crate::agent) fn interface_prefix(&self, network: &str) -> Option<String> {
+        self.prefixes().get(network).cloned()
+    }
+
+    /// The DPU has told it anew. Empty: the network does not say, or is gone.
+    pub(in crate::agent) fn note_interface_prefix(&self, network: &str, prefix: &str) {
+        match prefix {
+            "" => drop(self.prefixes().remove(network)),
+            prefix => drop(self.prefixes().insert(network.to_owned(), prefix.to_owned())),
+        }
     }
 
     /// The calls of this session's connection.
@@ -114,6 +144,20 @@ mod tests {
         assert!(session.send(beat()));
         assert!(!session.send(beat()), "what does not fit is not on its way");
         timeout(Duration::from_secs(5), session.overflowed()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_networks_say_of_names_is_known_from_the_welcome_on_and_may_change() {
+        let told = HashMap::from([("blue".to_owned(), "data".to_owned())]);
+        let session = session().0.with_prefixes(told);
+        assert_eq!(session.interface_prefix("blue").as_deref(), Some("data"));
+        assert_eq!(session.interface_prefix("red"), None);
+        for prefix in ["store", ""] {
+            session.note_interface_prefix("blue", prefix);
+            let said = session.interface_prefix("blue");
+            assert_eq!(said.unwrap_or_default(), prefix);
+        }
+        assert_eq!(session.interface_prefix("blue"), None);
     }
 
     #[tokio::test]

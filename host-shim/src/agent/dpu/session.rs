@@ -318,7 +318,8 @@ async fn open(
     );
     Milestone::SessionWelcomed.pass();
     let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
-    Ok((Established::new(welcome.session_id, client, outbox), inbox, period))
+    let session = Established::new(welcome.session_id, client, outbox);
+    Ok((session.with_prefixes(welcome.interface_prefixes), inbox, period))
 }
 
 /// The reasons that have been warned of since the last session. The next attempts fail for the same ones.

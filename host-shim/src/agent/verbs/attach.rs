@@ -33,6 +33,7 @@ use super::{
     destination::Destination,
     doors::Doors,
     led::lock_for_add,
+    naming::named,
     release::{Renewal, release},
 };
 use crate::{
@@ -60,16 +61,23 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// another waits with the same ADD, the rest is left to that.
 pub(in crate::agent) async fn attach(
     doors: &Doors,
-    request: AddRequest,
+    asked: AddRequest,
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
-    let order = request.interface_names();
-    let (request, delegations) = doors.delegates.take_out(request)?;
+    let (request, order, delegations, keys) = loop {
+        let request = named(doors, &asked).await?;
+        let order = request.interface_names();
+        let (request, delegations) = doors.delegates.take_out(request)?;
+        let keys = delegations.iter().map(|delegation| delegation.key.clone());
+        let keys = keys.chain(request.each().into_iter().map(|request| request.key)).collect();
+        let keys = lock_for_add(doors, &request.key, keys).await;
+        // Whoever had them may have served this ADD, by names that the networks gave then.
+        if named(doors, &asked).await?.interface_names() == order {
+            break (request, order, delegations, keys);
+        }
+    };
     let requests = request.each();
-    let named = requests.iter().map(|request| request.key.clone());
-    let delegated = delegations.iter().map(|delegation| delegation.key.clone());
-    let keys = lock_for_add(doors, &request.key, named.chain(delegated).collect()).await;
     let asked = Asked { whole: &request, requests, delegations, order };
     let attached = attach_alone(doors, asked, destination, caller).await;
     if attached.is_err() {

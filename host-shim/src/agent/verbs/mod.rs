@@ -16,6 +16,7 @@ mod detach;
 mod doors;
 mod gc;
 mod led;
+mod naming;
 mod release;
 mod status;
 
