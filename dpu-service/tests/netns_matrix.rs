@@ -158,6 +158,15 @@ fn table() -> Vec<Row> {
             of_operators(Answer),
         ),
         (
+            "offload.v1.Operator/ChangeSubnets",
+            |_| {
+                let add = vec![v1::Subnet { cidr: "10.77.0.0/24".into(), ..v1::Subnet::default() }];
+                let network = "green".into();
+                encoded(&v1::ChangeSubnetsRequest { network, add, remove: Vec::new() })
+            },
+            of_operators(Answer),
+        ),
+        (
             "offload.v1.Operator/DeleteNetwork",
             |_| encoded(&v1::DeleteNetworkRequest { name: "green".into(), force: true }),
             of_operators(Answer),

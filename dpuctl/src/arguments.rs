@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use clap_complete::Shell;
@@ -105,8 +105,15 @@ pub enum Verb {
         #[arg(long)]
         dry_run: bool,
     },
-    /// Delete a network
-    #[command(subcommand_value_name = "network")]
+    /// Add a subnet to a network
+    #[command(subcommand_value_name = "subnet")]
+    Add {
+        /// What.
+        #[command(subcommand)]
+        what: Added,
+    },
+    /// Delete a network, or a subnet of one
+    #[command(subcommand_value_name = "network|subnet")]
     Delete {
         /// Of what.
         #[command(subcommand)]
@@ -272,6 +279,26 @@ pub enum Described {
     },
 }
 
+/// What can be added.
+#[derive(Debug, Subcommand)]
+pub enum Added {
+    /// A subnet, at once, under running attachments
+    Subnet {
+        /// The network's name
+        #[arg(value_parser = name())]
+        network: String,
+        /// The subnet, such as 10.3.0.0/16
+        #[arg(value_parser = name())]
+        cidr: String,
+        /// Its gateway
+        #[arg(long, value_name = "ADDRESS")]
+        gateway: Option<IpAddr>,
+        /// Never to be handed out; any number of times
+        #[arg(long, value_name = "CIDR", value_parser = name())]
+        exclude: Vec<String>,
+    },
+}
+
 /// What can be deleted.
 #[derive(Debug, Subcommand)]
 pub enum Deleted {
@@ -283,6 +310,15 @@ pub enum Deleted {
         /// Even while attachments use it; these keep its settings until they end
         #[arg(long)]
         force: bool,
+    },
+    /// A subnet of a network, of which no attachment has an address
+    Subnet {
+        /// The network's name
+        #[arg(value_parser = name())]
+        network: String,
+        /// The subnet, such as 10.3.0.0/16
+        #[arg(value_parser = name())]
+        cidr: String,
     },
 }
 
@@ -404,7 +440,9 @@ mod tests {
             "dpuctl top",
             "dpuctl top --once --interval 5 --lines 3 --network blue --host node-1 -o wide",
             "dpuctl apply -f - --dry-run",
+            "dpuctl add subnet blue 10.9.0.0/16 --gateway 10.9.0.1 --exclude 10.9.1.0/24",
             "dpuctl delete network blue --force",
+            "dpuctl delete subnet blue fd00::/64",
             "dpuctl release 0190 --reason maintenance -y",
             "dpuctl clear-quarantine c1pf0vf3",
             "dpuctl pki init --dir /tmp/pki --trust-domain lab.example --force",
@@ -432,6 +470,8 @@ mod tests {
             ("dpuctl pki init --days 1y", "a whole number of days from 1 to 36500, such as 30"),
             ("dpuctl top --lines x", "a whole number of lines from 1 to 1000000, such as 30"),
             ("dpuctl top --interval 0", "a whole number of seconds from 1 to 3600, such as 30"),
+            ("dpuctl add subnet blue", "<CIDR>"),
+            ("dpuctl add subnet blue 10.9.0.0/16 --gateway x", "invalid IP address syntax"),
             ("dpuctl describe vf", "dpuctl describe [OPTIONS] <attachment|dpu|host|network>"),
         ];
         for (line, expected) in told {

@@ -1,12 +1,13 @@
-//! `dpuctl delete`, `release` and `clear-quarantine`.
+//! `dpuctl add`, `delete`, `release` and `clear-quarantine`.
 
 use offload_proto::v1::{
-    Attachment, ClearQuarantineRequest, DeleteNetworkRequest, ReleaseAttachmentRequest,
+    Attachment, ChangeSubnetsRequest, ClearQuarantineRequest, DeleteNetworkRequest,
+    ReleaseAttachmentRequest, Subnet,
 };
 use vf_alloc::FunctionId;
 
 use crate::{
-    arguments::Deleted,
+    arguments::{Added, Deleted},
     client::Client,
     console::Console,
     error::CallError,
@@ -20,10 +21,42 @@ pub(crate) async fn delete(
     what: Deleted,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let Deleted::Network { name, force } = what;
-    let question = DeleteNetworkRequest { name: name.clone(), force };
-    client.call(async |operator, request| operator.delete_network(request).await, question).await?;
-    console.line(&format!("network/{name} deleted"))
+    match what {
+        Deleted::Network { name, force } => {
+            let question = DeleteNetworkRequest { name: name.clone(), force };
+            client
+                .call(async |operator, request| operator.delete_network(request).await, question)
+                .await?;
+            console.line(&format!("network/{name} deleted"))
+        }
+        Deleted::Subnet { network, cidr } => {
+            let (add, remove) = (Vec::new(), vec![cidr]);
+            change_subnets(client, ChangeSubnetsRequest { network, add, remove }, console).await
+        }
+    }
+}
+
+pub(crate) async fn add(
+    client: &mut Client,
+    what: Added,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let Added::Subnet { network, cidr, gateway, exclude } = what;
+    let gateway = gateway.map(|gateway| gateway.to_string()).unwrap_or_default();
+    let (add, remove) = (vec![Subnet { cidr, gateway, ranges: Vec::new(), exclude }], Vec::new());
+    change_subnets(client, ChangeSubnetsRequest { network, add, remove }, console).await
+}
+
+async fn change_subnets(
+    client: &mut Client,
+    question: ChangeSubnetsRequest,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let name = question.network.clone();
+    let answer = client
+        .call(async |operator, request| operator.change_subnets(request).await, question)
+        .await?;
+    console.line(&format!("network/{name} {}", answer.outcome))
 }
 
 /// Asks first, unless `yes`: the pod loses its network at once.

@@ -60,6 +60,7 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             let networks = apply::read(&file, console)?;
             apply::apply(&mut connect().await?, networks, dry_run, console).await
         }
+        Verb::Add { what } => change::add(&mut connect().await?, what, console).await,
         Verb::Delete { what } => change::delete(&mut connect().await?, what, console).await,
         Verb::Release { id, reason, yes } => {
             change::release(&mut connect().await?, &id, reason, yes, console).await

@@ -12,6 +12,7 @@ const PACKAGE: &str = "/offload.v1.";
 /// All calls of ours, and the roles that may make them.
 const CALLS: &[(&str, &[Role])] = &[
     ("Operator/ApplyNetwork", OPERATORS),
+    ("Operator/ChangeSubnets", OPERATORS),
     ("Operator/ClearQuarantine", OPERATORS),
     ("Operator/DeleteNetwork", OPERATORS),
     ("Operator/Examine", OPERATORS_AND_VIEWERS),
@@ -102,8 +103,14 @@ mod tests {
             "Examine",
             "Watch",
         ];
-        const WRITES: &[&str] =
-            &["ApplyNetwork", "DeleteNetwork", "ReleaseAttachment", "ClearQuarantine", "Mend"];
+        const WRITES: &[&str] = &[
+            "ApplyNetwork",
+            "ChangeSubnets",
+            "DeleteNetwork",
+            "ReleaseAttachment",
+            "ClearQuarantine",
+            "Mend",
+        ];
         // Role, then whether it may: work, look, change, ask for health.
         let matrix = [
             (Role::Host, [true, false, false, true]),

@@ -109,6 +109,19 @@ impl v1::operator_server::Operator for OperatorApi {
         }))
     }
 
+    async fn change_subnets(
+        &self,
+        request: Request<v1::ChangeSubnetsRequest>,
+    ) -> Result<Response<v1::ChangeSubnetsResponse>, Status> {
+        let v1::ChangeSubnetsRequest { network, add, remove } = request.into_inner();
+        let (name, change) = (read::network_name(network)?, read::subnet_change(&add, &remove)?);
+        let (view, applied) = self.0.engine.networks().change_subnets(name, change).await?;
+        Ok(Response::new(v1::ChangeSubnetsResponse {
+            network: Some(show::network_status(&view)),
+            outcome: show::outcome(applied),
+        }))
+    }
+
     async fn delete_network(
         &self,
         request: Request<v1::DeleteNetworkRequest>,

@@ -63,6 +63,7 @@ mod reconciler_state;
 mod registry;
 mod requirements;
 mod settings;
+mod subnets;
 mod views;
 mod warnings;
 mod welcome;
@@ -80,6 +81,7 @@ pub use networks::Networks;
 pub use operators::Operators;
 pub use pooled::{HostPool, PooledVf};
 pub use settings::{Configuration, Settings};
+pub use subnets::SubnetChange;
 pub use views::{
     Applied, AttachmentDetail, AttachmentFilter, AttachmentTraffic, NetworkView, Origin, PoolView,
     SubnetUsage, Traffic, VfView,

@@ -17,6 +17,7 @@ use super::{
     registry::PooledNetwork,
     requirements::check_requirements,
     settings::Configuration,
+    subnets::SubnetChange,
     views::{Applied, NetworkView, Origin},
     welcome::tell_all_wanted_vfs,
 };
@@ -112,6 +113,21 @@ impl Networks<'_> {
         self.0.to_the_end(apply).await
     }
 
+    /// Changes the subnets of a network that there is: all that is asked for, or nothing. Running attachments keep
+    /// their addresses.
+    ///
+    /// # Errors
+    /// There is no such network, or it is the configuration file's; a subnet can't be, or is not there; a lease is in
+    /// the way; or the journal can't be written.
+    pub async fn change_subnets(
+        self,
+        name: String,
+        change: SubnetChange,
+    ) -> Result<(NetworkView, Applied), Failure> {
+        let change = async move |engine: Arc<Engine>| change_subnets(&engine, &name, change).await;
+        self.0.to_the_end(change).await
+    }
+
     /// Deletes a network. With `force` even while attachments use it: they keep their snapshot of it.
     ///
     /// # Errors
@@ -128,6 +144,25 @@ async fn apply(
     dry_run: bool,
 ) -> Result<(NetworkView, Applied), Failure> {
     let _changes = engine.network_changes.lock().await;
+    apply_alone(engine, network, dry_run).await
+}
+
+async fn change_subnets(
+    engine: &Engine,
+    name: &str,
+    change: SubnetChange,
+) -> Result<(NetworkView, Applied), Failure> {
+    let _changes = engine.network_changes.lock().await;
+    let network = engine.registry().change_networks().changeable(name)?;
+    apply_alone(engine, change.made_of(network)?, false).await
+}
+
+/// Whoever calls it holds the lock of networks.
+async fn apply_alone(
+    engine: &Engine,
+    network: Network,
+    dry_run: bool,
+) -> Result<(NetworkView, Applied), Failure> {
     check_gateway(engine, &network)?;
     check_mtu(engine, &network)?;
     let outcome = engine.registry().change_networks().check(&network)?;

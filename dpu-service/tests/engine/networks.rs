@@ -1,7 +1,7 @@
 //! Networks come, change and go while attachments run.
 
 use dpu_service::{
-    attachments::{Applied, Depth, Origin, Settings},
+    attachments::{Applied, Depth, Origin, Settings, SubnetChange},
     host::{Hello, HostTime, Inventory, PhysicalFunction, VfCondition, VirtualFunction},
     model::{AttachSpec, Bandwidth, HostName, Network, PortMapping, Protocol, Record},
 };
@@ -69,6 +69,48 @@ async fn a_label_is_asked_for_only_where_it_differs() {
         world.check();
     }
     assert_eq!(calls[1..], [calls[0] + 1, calls[0] + 1]);
+}
+
+#[tokio::test]
+async fn subnets_come_and_go_one_by_one_and_not_from_under_a_lease() {
+    let mut world = World::new().await;
+    let change = |add: &[&str], remove: &[&str]| {
+        let subnet = |cidr: &&str| toml::from_str(&format!("cidr = '{cidr}'")).unwrap();
+        let remove = remove.iter().map(|cidr| cidr.parse().unwrap()).collect();
+        SubnetChange { add: add.iter().map(subnet).collect(), remove }
+    };
+    let changed = async |world: &World, name: &str, change: SubnetChange| {
+        let changed = world.engine.networks().change_subnets(name.into(), change).await;
+        changed.map(|(_, applied)| applied).map_err(|failure| failure.reason)
+    };
+    apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
+    let added = change(&["10.3.0.0/24"], &[]);
+    assert_eq!(changed(&world, "blue", added.clone()).await, Ok(Applied::Changed));
+    assert_eq!(changed(&world, "blue", added).await, Ok(Applied::Unchanged));
+    let view = world.attach(on_blue("pod")).await.unwrap();
+    assert_eq!(view.record.network.subnets.len(), 2);
+    assert_eq!(view.record.leases[0].address.to_string(), "10.2.0.1/24");
+    // All or nothing.
+    let half = change(&["10.4.0.0/24"], &["10.2.0.0/24"]);
+    assert_eq!(changed(&world, "blue", half.clone()).await, Err(Reason::LeaseInTheWay));
+    world.set_full(true);
+    let full = changed(&world, "blue", change(&["10.4.0.0/24"], &[])).await;
+    assert_eq!(full, Err(Reason::JournalUnavailable));
+    world.set_full(false);
+    assert_eq!(
+        changed(&world, "red", change(&["10.5.0.0/24"], &[])).await,
+        Err(Reason::NetworkFixed)
+    );
+    assert_eq!(changed(&world, "none", half.clone()).await, Err(Reason::NetworkUnknown));
+    let overlapping = change(&["10.1.0.0/16"], &[]);
+    assert_eq!(changed(&world, "blue", overlapping).await, Err(Reason::InvalidRequest));
+    world.detach("pod").await;
+    assert_eq!(changed(&world, "blue", half).await, Ok(Applied::Changed));
+    world.restart().await;
+    let views = world.engine.networks().list();
+    let blue = views.iter().find(|view| view.network.name == "blue").unwrap();
+    let cidrs: Vec<_> = blue.network.subnets.iter().map(|of| of.cidr.to_string()).collect();
+    assert_eq!(cidrs, ["10.3.0.0/24", "10.4.0.0/24"]);
 }
 
 #[tokio::test]

@@ -209,6 +209,27 @@ async fn networks_are_applied_from_files_and_standard_input() {
 }
 
 #[tokio::test]
+async fn subnets_are_added_and_deleted_one_by_one() {
+    let dut = Dut::start().await;
+    let add = "add subnet blue 10.9.0.0/16 --gateway 10.9.0.1 --exclude 10.9.1.0/24 --exclude 10.9.2.0/24";
+    assert_eq!(output_of(&dut, add).await, "network/blue changed\n");
+    let asked = dut.asked();
+    for told in [
+        "alice ChangeSubnetsRequest",
+        "\"blue\"",
+        "\"10.9.0.0/16\"",
+        "\"10.9.0.1\"",
+        "[\"10.9.1.0/24\", \"10.9.2.0/24\"]",
+        "remove: []",
+    ] {
+        assert!(asked[0].contains(told), "{told}: {asked:?}");
+    }
+    assert_eq!(output_of(&dut, "delete subnet blue fd00::/64").await, "network/blue changed\n");
+    let asked = dut.asked();
+    assert!(asked[0].contains("add: [], remove: [\"fd00::/64\"]"), "{asked:?}");
+}
+
+#[tokio::test]
 async fn what_an_older_service_passes_over_is_an_error() {
     let dut = Dut::start().await;
     let network = "name: older\noptional_sources: [10.1.0.7]";

@@ -20,14 +20,15 @@ use offload_proto::{
     Failure, Reason,
     v1::{
         ApplyNetworkRequest, ApplyNetworkResponse, Attachment, AttachmentDetail, AttachmentKey,
-        AttachmentState, AttachmentTraffic, ClearQuarantineRequest, ClearQuarantineResponse,
-        DeleteNetworkRequest, DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis,
-        Difference, DifferenceState, Dpu, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest,
-        GetDpuRequest, ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest,
-        ListNetworksResponse, ListPoolsRequest, ListPoolsResponse, ListTrafficRequest,
-        ListTrafficResponse, ListVfsRequest, ListVfsResponse, MendRequest, NetworkStatus, Pod,
-        PoolStatus, PortCounters, ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace,
-        VfState, VfStatus, WatchRequest,
+        AttachmentState, AttachmentTraffic, ChangeSubnetsRequest, ChangeSubnetsResponse,
+        ClearQuarantineRequest, ClearQuarantineResponse, DeleteNetworkRequest,
+        DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState,
+        Dpu, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest, GetDpuRequest,
+        ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse,
+        ListPoolsRequest, ListPoolsResponse, ListTrafficRequest, ListTrafficResponse,
+        ListVfsRequest, ListVfsResponse, MendRequest, NetworkStatus, Pod, PoolStatus, PortCounters,
+        ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace, VfState, VfStatus,
+        WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -377,6 +378,15 @@ impl Operator for Canned {
         }
         let network = Some(NetworkStatus { network, ..NetworkStatus::default() });
         Ok(Response::new(ApplyNetworkResponse { network, outcome }))
+    }
+
+    async fn change_subnets(
+        &self,
+        request: Request<ChangeSubnetsRequest>,
+    ) -> Result<Response<ChangeSubnetsResponse>, Status> {
+        self.note(&request);
+        let outcome = "changed".into();
+        Ok(Response::new(ChangeSubnetsResponse { network: None, outcome }))
     }
 
     async fn delete_network(

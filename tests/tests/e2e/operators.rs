@@ -1,6 +1,7 @@
 //! What operators do with `dpuctl`.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{BufRead, BufReader},
     process::Stdio,
@@ -40,6 +41,81 @@ fn a_network_is_applied_used_changed_and_deleted() {
     let _ = lab.operator().says(&["delete", "network", "red"]);
     lab.add("red", &pod, "eth0").fails(101, &["red"]);
     lab.assert_clean_slate();
+}
+
+#[test]
+fn subnets_come_and_go_under_running_pods() {
+    let mut lab = Lab::start(&Settings::default());
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    let _ = apply(&lab, "red.json", RED);
+    let of_a = lab.add("red", &a, "eth0").result();
+    assert_eq!(addresses(&of_a).len(), 1);
+    let add = ["add", "subnet", "red", "fd00:8::/64", "--gateway", "fd00:8::1"];
+    assert!(lab.operator().says(&add).contains("network/red changed"));
+    assert!(lab.operator().says(&add).contains("network/red unchanged"));
+    let of_b = addresses(&lab.add("red", &b, "eth0").result());
+    assert!(of_b[1].starts_with("fd00:8::") && a.pings(&of_b[0]), "{of_b:?}");
+
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    let attachments = lab.operator().get("attachments");
+    for (cidr, pod) in [("10.8.0.0/24", &a), ("fd00:8::/64", &b)] {
+        let complaint = lab.operator().is_refused(&["delete", "subnet", "red", cidr]);
+        let is_named = |of: &Value| complaint.contains(of["id"].as_str().unwrap());
+        let holder = attachments.iter().find(|of| is_named(of)).unwrap();
+        assert!(complaint.contains("LEASE_IN_THE_WAY"), "{complaint}");
+        assert!(cidr.starts_with("10.") || holder["key"]["containerId"] == pod.name());
+    }
+    for (line, code, told) in [
+        ("add subnet green 10.77.0.0/24", "NETWORK_FIXED", "green comes from the configuration"),
+        ("delete subnet green 10.2.0.0/24", "NETWORK_FIXED", "green comes from the configuration"),
+        ("add subnet none 10.77.0.0/24", "NETWORK_UNKNOWN", "no network \"none\""),
+        ("add subnet red 10.1.7.0/24", "INVALID_REQUEST", "overlaps 10.1.0.0/16"),
+        ("add subnet red 10.8.0.0/24", "INVALID_REQUEST", "already, with other settings"),
+        ("add subnet red 10.7.0.1/24", "INVALID_REQUEST", "10.7.0.1/24 has host bits set"),
+        ("delete subnet red 10.9.0.0/24", "INVALID_REQUEST", "it has no subnet 10.9.0.0/24"),
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        let complaint = lab.operator().is_refused(&words);
+        assert!(complaint.contains(code) && complaint.contains(told), "{line}: {complaint}");
+    }
+    lab.assert_invariants();
+    lab.del("red", &b, "eth0").nothing();
+    let _ = lab.operator().says(&["delete", "subnet", "red", "fd00:8::/64"]);
+    let of_b = lab.add("red", &b, "eth0").result();
+    assert_eq!(addresses(&of_b).len(), 1);
+    for pod in [&a, &b] {
+        lab.del("red", pod, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
+}
+
+/// Each finds the network as the one before has left it.
+#[test]
+fn subnets_that_many_operators_add_at_once_are_all_there() {
+    let lab = Lab::start(&Settings::default());
+    let _ = apply(&lab, "red.json", RED);
+    let cidrs: Vec<_> = (0..8).map(|number| format!("10.8{number}.0.0/16")).collect();
+    let change = |verb: &str, cidrs: &[String]| {
+        std::thread::scope(|scope| {
+            for cidr in cidrs {
+                let operator = lab.operator();
+                scope.spawn(move || drop(operator.says(&[verb, "subnet", "red", cidr])));
+            }
+        });
+    };
+    let subnets = || {
+        let networks = lab.operator().get("networks");
+        let red = networks.iter().find(|of| of["network"]["name"] == "red").unwrap();
+        let subnets = red["network"]["subnets"].as_array().unwrap().iter();
+        subnets.map(|of| of["cidr"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    change("add", &cidrs);
+    let all = cidrs.iter().cloned().chain(["10.8.0.0/24".to_owned()]).collect();
+    assert_eq!(subnets(), all);
+    change("delete", &cidrs);
+    assert_eq!(subnets(), ["10.8.0.0/24".to_owned()].into());
 }
 
 #[test]

@@ -127,6 +127,27 @@ fn status_is_bad_without_the_network_that_is_named_and_comes_with_it() {
     lab.assert_clean_slate();
 }
 
+#[test]
+fn status_is_good_as_long_as_the_network_has_a_subnet() {
+    let lab = lab_on("later");
+    let (caller, pod) = (lab.workloads(), Netns::new("pod"));
+    let bare = ["no prefixes available", "network \"later\" has no subnet"];
+    apply(&lab, "later", "");
+    is_refused(caller.status(), Code::Unavailable, &bare);
+    let operator = lab.operator();
+    let _ = operator.says(&["add", "subnet", "later", "10.9.0.0/24"]);
+    caller.status().unwrap();
+    let told = caller.attach(&pod, "eth0").unwrap();
+    assert!(told[0].to_string().starts_with("10.9.0."), "{told:?}");
+    let delete = ["delete", "subnet", "later", "10.9.0.0/24"];
+    let refused = operator.is_refused(&delete);
+    assert!(refused.contains(&format!("address {} is held by attachment", told[0])), "{refused}");
+    caller.detach(pod.name(), None).unwrap();
+    let _ = operator.says(&delete);
+    is_refused(caller.status(), Code::Unavailable, &bare);
+    lab.assert_clean_slate();
+}
+
 fn apply(lab: &Lab, name: &str, more: &str) {
     let file = lab.path().join("network.json");
     fs::write(&file, format!(r#"{{"name": {name:?}{more}}}"#)).unwrap();

@@ -21,7 +21,7 @@ pub(crate) use examination::examination;
 pub(crate) use hello::{hello, inventory};
 
 use crate::{
-    attachments::Detach,
+    attachments::{Detach, SubnetChange},
     config::{LimitsOf, check_bandwidth, check_network, check_source, is_label},
     host::{Asked, HostTime, SessionId},
     model::{
@@ -356,6 +356,17 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
         nat: network.nat,
         namespaces: network.namespaces.into_iter().collect(),
         allow: allow(&network.allow)?,
+    })
+}
+
+/// Subnets to be added to a network, and such to be taken away.
+pub(crate) fn subnet_change(
+    add: &[v1::Subnet],
+    remove: &[String],
+) -> Result<SubnetChange, Failure> {
+    Ok(SubnetChange {
+        add: collect(add, subnet)?,
+        remove: collect(remove, |text| prefix("remove", text))?,
     })
 }
 

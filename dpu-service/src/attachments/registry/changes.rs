@@ -55,6 +55,18 @@ impl NetworkChanges<'_> {
         Ok(())
     }
 
+    /// The network of that name, if it can be applied anew.
+    ///
+    /// # Errors
+    /// There is none, or it is the configuration file's.
+    pub(crate) fn changeable(&self, name: &str) -> Result<Network, Failure> {
+        let entry = self.0.networks.find(Some(name))?;
+        match entry.origin() {
+            Origin::Configuration => Err(fixed(entry.network())),
+            Origin::Api => Ok(Network::clone(entry.network())),
+        }
+    }
+
     /// What applying the network would do.
     ///
     /// # Errors

@@ -1,0 +1,104 @@
+//! Subnets that come to a network, and go, while its attachments run.
+
+use ipnetwork::IpNetwork;
+use offload_proto::{Failure, Reason};
+
+use crate::{
+    config::check_network,
+    model::{Network, Subnet},
+};
+
+/// What is to be changed of a network's subnets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubnetChange {
+    /// To be added. One that is there just so already is left as it is.
+    pub add: Vec<Subnet>,
+    /// To be taken away.
+    pub remove: Vec<IpNetwork>,
+}
+
+impl SubnetChange {
+    /// The network with that changed.
+    ///
+    /// # Errors
+    /// It would make no sense.
+    pub(super) fn made_of(self, mut network: Network) -> Result<Network, Failure> {
+        for cidr in self.remove {
+            let place = network.subnets.iter().position(|subnet| subnet.cidr == cidr);
+            let place =
+                place.ok_or_else(|| refused(&network, &format!("it has no subnet {cidr}")))?;
+            network.subnets.remove(place);
+        }
+        for subnet in self.add {
+            match network.subnets.iter().find(|there| there.cidr == subnet.cidr) {
+                Some(there) if *there == subnet => {}
+                Some(_) => {
+                    let why = format!(
+                        "it has subnet {} already, with other settings: apply the whole network to change them",
+                        subnet.cidr
+                    );
+                    return Err(refused(&network, &why));
+                }
+                None => network.subnets.push(subnet),
+            }
+        }
+        match check_network(&network).into_iter().next() {
+            Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
+            None => Ok(network),
+        }
+    }
+}
+
+fn refused(network: &Network, why: &str) -> Failure {
+    Failure::new(Reason::InvalidRequest, format!("network {:?}: {why}", network.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(subnets: &str) -> Network {
+        toml::from_str(&format!("name = 'red'\nsubnets = [{subnets}]")).unwrap()
+    }
+
+    fn change(add: &str, remove: &[&str]) -> SubnetChange {
+        let remove = remove.iter().map(|cidr| cidr.parse().unwrap()).collect();
+        SubnetChange { add: network(add).subnets, remove }
+    }
+
+    const TEN: &str = "{ cidr = '10.1.0.0/24', gateway = '10.1.0.1' }";
+    const SIX: &str = "{ cidr = 'fd00::/64' }";
+
+    #[test]
+    fn subnets_come_and_go_and_the_others_keep_their_order() {
+        let made = |before: &str, add: &str, remove: &[&str]| {
+            change(add, remove).made_of(network(before)).unwrap()
+        };
+        assert_eq!(made("", TEN, &[]), network(TEN));
+        assert_eq!(made(TEN, TEN, &[]), network(TEN));
+        assert_eq!(made(TEN, SIX, &[]), network(&format!("{TEN}, {SIX}")));
+        assert_eq!(made(&format!("{TEN}, {SIX}"), "", &["10.1.0.0/24"]), network(SIX));
+        assert_eq!(made(TEN, SIX, &["10.1.0.0/24"]), network(SIX));
+        let without_gateway = "{ cidr = '10.1.0.0/24' }";
+        assert_eq!(made(TEN, without_gateway, &["10.1.0.0/24"]), network(without_gateway));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        for (add, remove, told) in [
+            ("", &["10.2.0.0/24"][..], "it has no subnet 10.2.0.0/24"),
+            (
+                "{ cidr = '10.1.0.0/24' }",
+                &[],
+                "has subnet 10.1.0.0/24 already, with other settings",
+            ),
+            ("{ cidr = '10.2.0.1/24' }", &[], "10.2.0.1/24 has host bits set"),
+            ("{ cidr = '10.2.0.0/24', gateway = '10.3.0.1' }", &[], "gateway 10.3.0.1 is outside"),
+        ] {
+            let failure = change(add, remove).made_of(network(TEN)).unwrap_err();
+            assert_eq!(failure.reason, Reason::InvalidRequest);
+            assert!(failure.message.contains(told), "{failure}");
+            assert!(failure.message.contains("network \"red\""), "{failure}");
+        }
+    }
+}
