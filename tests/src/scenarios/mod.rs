@@ -5,6 +5,7 @@ pub mod crowd;
 pub mod cuts;
 pub mod delegates;
 pub mod faults;
+pub mod first_hop;
 pub mod floods;
 pub mod kills;
 pub mod labels;

@@ -9,7 +9,14 @@ use std::{
 };
 
 pub(crate) use e2e::{DPU_OUTSIDE, OUTSIDE};
-use e2e::{Lab, Netns, Settings, outside_of, run, scenarios::pods::addresses, wait_for};
+use e2e::{
+    Lab, Netns, Settings, outside_of, run,
+    scenarios::{
+        first_hop::{lengths, routes},
+        pods::addresses,
+    },
+    wait_for,
+};
 use serde_json::Value;
 
 use crate::configuration::bridge_filters_vlans;
@@ -574,19 +581,6 @@ subnets = [{ cidr = "10.8.0.0/24", gateway = "10.8.0.1" }, { cidr = "fd00:8::/64
     eight.ip(&["route", "add", "10.7.0.0/24", "dev", "eth0"]);
     assert_out_of_reach(&eight, &[&of_seven[0], "10.7.0.1"]);
     lab.assert_invariants();
-}
-
-/// The prefix lengths of a pod's own addresses, IPv4's first.
-fn lengths(pod: &Netns) -> Vec<Value> {
-    let link = pod.json("ip", &["address", "show", "dev", "eth0", "scope", "global"]).remove(0);
-    link["addr_info"].as_array().unwrap().iter().map(|held| held["prefixlen"].clone()).collect()
-}
-
-/// Destination and gateway of a pod's routes of that family, but for what the kernel makes itself.
-fn routes(pod: &Netns, family: &str) -> Vec<(Value, Value)> {
-    let routes = pod.json("ip", &[family, "route", "show", "dev", "eth0"]).into_iter();
-    let routes = routes.filter(|route| route["protocol"] != "kernel");
-    routes.map(|route| (route["dst"].clone(), route["gateway"].clone())).collect()
 }
 
 #[test]

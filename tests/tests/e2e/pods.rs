@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use e2e::{Call, Lab, Netns, Settings, scenarios::pods, wait_for};
+use e2e::{
+    Call, Lab, Netns, Settings,
+    scenarios::{first_hop, pods},
+    wait_for,
+};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -16,6 +20,11 @@ fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
 #[test]
 fn a_pod_has_several_interfaces_of_several_networks() {
     pods::a_pod_has_several_interfaces_of_several_networks(&Settings::default());
+}
+
+#[test]
+fn pods_reach_each_other_by_a_router_on_their_link() {
+    first_hop::pods_reach_each_other_by_a_router_on_their_link(&Settings::default());
 }
 
 #[test]
