@@ -88,7 +88,7 @@ async fn pass_on(
 ///
 /// What is to be remembered is remembered so, and later blocks that name it by number mean the good one. It is
 /// shorter than paths are, so that the server forgets nothing that the client still remembers.
-fn mended(block: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn mended(block: &[u8]) -> Option<Vec<u8>> {
     let (mut rest, mut mended) = (block, Vec::with_capacity(block.len()));
     while let Some(&first) = rest.first() {
         let field = rest;

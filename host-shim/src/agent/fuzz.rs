@@ -1,8 +1,9 @@
-//! Hostile files: the agent's configuration and its records.
+//! Hostile files, the agent's configuration and its records; and hostile headers.
 
 use std::str;
 
 use super::{
+    authority::mended,
     config::Config,
     vfs::{RecordsError, read},
 };
@@ -27,5 +28,15 @@ fn agent_record() {
             assert_eq!(str::from_utf8(&again), str::from_utf8(&row));
         }
         Err(error) => assert!(matches!(error, RecordsError::Damaged { id, .. } if id == "id")),
+    });
+}
+
+/// Headers that were mended are good as they are.
+#[test]
+fn grpc_headers() {
+    fuzz::target("grpc_headers", |input| {
+        if let Some(block) = mended(input) {
+            assert_eq!(mended(&block).as_ref(), Some(&block));
+        }
     });
 }
