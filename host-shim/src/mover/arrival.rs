@@ -41,7 +41,8 @@ pub struct Arrival {
 impl Arrival {
     /// The end of a move whose steps were all taken.
     pub(super) fn of(vf_move: VfMove) -> Self {
-        let addresses: Vec<_> = vf_move.plan.addresses.iter().map(netlink::IpNetwork::ip).collect();
+        let addresses: Vec<_> =
+            vf_move.plan.routing.addresses.iter().map(netlink::IpNetwork::ip).collect();
         let announcement = vf_move.pod.zip(vf_move.arrived).filter(|_| !addresses.is_empty()).map(
             |(pod, link)| {
                 let (netns, interface, mac) = (pod.netns, link.index, vf_move.plan.mac);

@@ -7,7 +7,7 @@ use netlink::{
     Rule, set_sysctl,
 };
 
-use super::Plan;
+use super::{Plan, Routing, Sysctl};
 
 /// The loopback interface's index, in every namespace.
 const LOOPBACK: u32 = 1;
@@ -52,27 +52,39 @@ pub(super) fn configure(
         let change = LinkChange::new().mac(plan.mac).mtu(plan.mtu);
         requests.push(Request::change_link(link.index, &change));
     }
-    let missing = plan.addresses.iter().filter(|address| !present.addresses.contains(address));
+    let wanted = plan.routing.addresses.iter();
+    let missing = wanted.filter(|address| !present.addresses.contains(address));
     requests.extend(missing.map(|address| Request::add_address(link.index, *address)));
     requests.push(Request::change_link(link.index, &LinkChange::new().up()));
-    let routes: Vec<_> = plan.routes_by(link.index).collect();
-    let missing = routes.iter().filter(|route| !has_route(&present.routes, route));
-    requests.extend(missing.map(Request::add_route));
-    requests.extend(sharing(rtnl, plan)?);
+    requests.extend(leading_on(rtnl, link, &plan.routing, &present.routes)?);
     rtnl.batch(&requests)
 }
 
+/// Adds routes by the link beside those that are present, and what the pod shares.
+pub(super) fn leading_on(
+    rtnl: &mut Rtnl,
+    link: &Link,
+    routing: &Routing,
+    present: &[Route],
+) -> Result<Vec<Request<'static>>, Error> {
+    let routes: Vec<_> = routing.routes_by(link.index).collect();
+    let missing = routes.iter().filter(|route| !has_route(present, route));
+    let mut requests: Vec<_> = missing.map(Request::add_route).collect();
+    requests.extend(sharing(rtnl, routing)?);
+    Ok(requests)
+}
+
 /// Adds what the pod is to have besides its interface, and may have by another.
-fn sharing(rtnl: &mut Rtnl, plan: &Plan) -> Result<Vec<Request<'static>>, Error> {
+fn sharing(rtnl: &mut Rtnl, routing: &Routing) -> Result<Vec<Request<'static>>, Error> {
     let mut requests = Vec::new();
-    if !plan.shared.rejecting.is_empty() {
+    if !routing.shared.rejecting.is_empty() {
         let routes = rtnl.routes()?;
-        let missing = plan.shared.rejecting.iter().filter(|route| !has_route(&routes, route));
+        let missing = routing.shared.rejecting.iter().filter(|route| !has_route(&routes, route));
         requests.extend(missing.map(Request::add_route));
     }
-    if !plan.shared.rules.is_empty() {
+    if !routing.shared.rules.is_empty() {
         let rules = rtnl.rules()?;
-        let missing = plan.shared.rules.iter().filter(|rule| !has_rule(&rules, rule));
+        let missing = routing.shared.rules.iter().filter(|rule| !has_rule(&rules, rule));
         requests.extend(missing.map(Request::add_rule));
     }
     Ok(requests)
@@ -122,8 +134,8 @@ pub(crate) fn has_rule(rules: &[Rule], wanted: &Rule) -> bool {
 }
 
 /// Whether a rule is of one of the interface's own addresses, which no other brings.
-fn is_of_own_address(rule: &Rule, plan: &Plan) -> bool {
-    plan.addresses.iter().any(|address| IpNetwork::from(address.ip()) == rule.source)
+fn is_of_own_address(rule: &Rule, routing: &Routing) -> bool {
+    routing.addresses.iter().any(|address| IpNetwork::from(address.ip()) == rule.source)
 }
 
 /// Whether a rule leads to routes by other interfaces than that of the index: they may be of another agent, which
@@ -144,21 +156,26 @@ pub(super) fn set_sysctls(netns: &Netns, link: &Link, plan: &Plan) -> Result<(),
 
 /// What is usual in IPv6 is left out where the pod has no IPv6 addresses, for the kernel may lack IPv6.
 fn set_sysctls_here(link: &Link, plan: &Plan) -> Result<(), Error> {
-    let has_v6 = plan.addresses.iter().any(IpNetwork::is_ipv6);
+    let Routing { addresses, sysctls, .. } = &plan.routing;
+    let has_v6 = addresses.iter().any(IpNetwork::is_ipv6);
     let is_usual = |family, key: &str| {
         (family == Family::V4 || has_v6)
-            && !plan.sysctls.iter().any(|chosen| (chosen.family, chosen.key) == (family, key))
+            && !sysctls.iter().any(|chosen| (chosen.family, chosen.key) == (family, key))
     };
     for (family, key, value) in USUAL_SYSCTLS.into_iter().filter(|it| is_usual(it.0, it.1)) {
         set_sysctl(family, &link.name, key, value)?;
     }
-    for chosen in &plan.sysctls {
-        set_sysctl(chosen.family, &link.name, chosen.key, &chosen.value)?;
-    }
+    set_chosen(link, sysctls)?;
     if has_v6 {
         set_sysctl(Family::V6, "lo", "disable_ipv6", "0")?;
     }
     Ok(())
+}
+
+/// Sets what a network says of a link's settings, in the namespace that the thread is in.
+pub(super) fn set_chosen(link: &Link, sysctls: &[Sysctl]) -> Result<(), Error> {
+    let mut sysctls = sysctls.iter();
+    sysctls.try_for_each(|it| set_sysctl(it.family, &link.name, it.key, &it.value))
 }
 
 /// Takes off a link what a move to another namespace would end: its addresses, and with them its routes.
@@ -174,21 +191,21 @@ pub(super) fn strip(rtnl: &mut Rtnl, link: &Link) -> Result<(), Error> {
 
 /// What the pod has besides its interface stays behind when the one of this index leaves; addresses and routes by it
 /// go with it. What another interface of the pod brings, too, is left.
-pub(super) fn remove_shared(rtnl: &mut Rtnl, plan: &Plan, index: u32) -> Result<(), Error> {
-    if plan.shared.is_empty() {
+pub(super) fn remove_shared(rtnl: &mut Rtnl, routing: &Routing, index: u32) -> Result<(), Error> {
+    if routing.shared.is_empty() {
         return Ok(());
     }
     let (rules, routes) = (rtnl.rules()?, rtnl.routes()?);
-    let others = &plan.shared_by_others;
+    let others = &routing.shared_by_others;
     let is_own_rule = |rule: &&Rule| {
         has_rule(&rules, rule)
             && !has_rule(&others.rules, rule)
-            && (is_of_own_address(rule, plan) || !is_followed_by_others(rule, &routes, index))
+            && (is_of_own_address(rule, routing) || !is_followed_by_others(rule, &routes, index))
     };
     let is_own_route =
         |route: &&Route| has_route(&routes, route) && !has_route(&others.rejecting, route);
-    let rules = plan.shared.rules.iter().filter(is_own_rule).map(Request::delete_rule);
-    let routes = plan.shared.rejecting.iter().filter(is_own_route).map(Request::delete_route);
+    let rules = routing.shared.rules.iter().filter(is_own_rule).map(Request::delete_rule);
+    let routes = routing.shared.rejecting.iter().filter(is_own_route).map(Request::delete_route);
     let requests: Vec<_> = rules.chain(routes).collect();
     rtnl.batch(&requests)
 }

@@ -3,7 +3,7 @@
 use netlink::{Link, MacAddress, Netns, Route, Rtnl, sysctl};
 
 use super::{
-    MoveError, MoveSpec, Plan,
+    MoveError, MoveSpec, Plan, Routing,
     configure::{has_route, has_rule},
 };
 use crate::vf_source;
@@ -26,10 +26,10 @@ pub fn inspect(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError
     if let Some(what) = differs(link, &spec.plan) {
         return Ok(Some(what));
     }
-    if let Some(what) = missing(&mut rtnl, link, &spec.plan, has_route)? {
+    if let Some(what) = missing(&mut rtnl, link, &spec.plan.routing, has_route)? {
         return Ok(Some(what));
     }
-    Ok(misset(pod, link, &spec.plan)?)
+    Ok(misset(pod, link, &spec.plan.routing)?)
 }
 
 /// What the pod's interface has lost of what its network gives it, as by being switched off and on. All else that a
@@ -47,20 +47,20 @@ pub fn lost(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
     let Some(link) = vf_source::link_of(&*spec.source, &links, &spec.device) else {
         return Ok(None);
     };
-    if let Some(what) = missing(&mut rtnl, link, &spec.plan, has_place_taken)? {
+    if let Some(what) = missing(&mut rtnl, link, &spec.plan.routing, has_place_taken)? {
         return Ok(Some(what));
     }
-    Ok(misset(pod, link, &spec.plan)?)
+    Ok(misset(pod, link, &spec.plan.routing)?)
 }
 
 /// Whether one of the routes is where the kernel would put the wanted one.
-fn has_place_taken(routes: &[Route], wanted: &Route) -> bool {
+pub(super) fn has_place_taken(routes: &[Route], wanted: &Route) -> bool {
     routes.iter().any(|route| route.place() == wanted.place())
 }
 
 fn differs(link: &Link, plan: &Plan) -> Option<String> {
-    if link.name != plan.name {
-        Some(format!("its interface is called {} instead of {}", link.name, plan.name))
+    if link.name != plan.routing.name {
+        Some(format!("its interface is called {} instead of {}", link.name, plan.routing.name))
     } else if link.mac != Some(plan.mac) {
         Some(format!("its interface does not have the MAC address {}", plan.mac))
     } else if link.mtu != plan.mtu {
@@ -80,36 +80,40 @@ fn differs(link: &Link, plan: &Plan) -> Option<String> {
     }
 }
 
-fn missing(
+pub(super) fn missing(
     rtnl: &mut Rtnl,
     link: &Link,
-    plan: &Plan,
+    routing: &Routing,
     is_there: fn(&[Route], &Route) -> bool,
 ) -> Result<Option<String>, netlink::Error> {
     let addresses = rtnl.addresses(link.index)?;
-    if let Some(address) = plan.addresses.iter().find(|address| !addresses.contains(address)) {
+    if let Some(address) = routing.addresses.iter().find(|address| !addresses.contains(address)) {
         return Ok(Some(format!("its interface has lost the address {address}")));
     }
     let routes = rtnl.routes()?;
-    let mut wanted = plan.routes_by(link.index).chain(plan.shared.rejecting.iter().cloned());
+    let mut wanted = routing.routes_by(link.index).chain(routing.shared.rejecting.iter().cloned());
     if let Some(route) = wanted.find(|route| !is_there(&routes, route)) {
         return Ok(Some(format!("the pod has lost the route {route}")));
     }
-    if plan.shared.rules.is_empty() {
+    if routing.shared.rules.is_empty() {
         return Ok(None);
     }
     let rules = rtnl.rules()?;
-    let lost = plan.shared.rules.iter().find(|rule| !has_rule(&rules, rule));
+    let lost = routing.shared.rules.iter().find(|rule| !has_rule(&rules, rule));
     Ok(lost.map(|rule| format!("the pod has lost the rule {rule}")))
 }
 
 /// A setting of the network's that the pod's interface has otherwise.
-fn misset(pod: &Netns, link: &Link, plan: &Plan) -> Result<Option<String>, netlink::Error> {
-    if plan.sysctls.is_empty() {
+pub(super) fn misset(
+    pod: &Netns,
+    link: &Link,
+    routing: &Routing,
+) -> Result<Option<String>, netlink::Error> {
+    if routing.sysctls.is_empty() {
         return Ok(None);
     }
     pod.run(|| {
-        for wanted in &plan.sysctls {
+        for wanted in &routing.sysctls {
             let found = sysctl(wanted.family, &link.name, wanted.key)?;
             if found != wanted.value {
                 let (family, key, value) = (wanted.family, wanted.key, &wanted.value);

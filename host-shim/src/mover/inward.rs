@@ -39,7 +39,7 @@ impl Step<VfMove> for CheckNames {
 
 fn is_name_taken(vf_move: &mut VfMove) -> Result<bool, MoveError> {
     let others = other_links(vf_move)?;
-    Ok(names(&others).any(|name| *name == vf_move.plan.name))
+    Ok(names(&others).any(|name| *name == vf_move.plan.routing.name))
 }
 
 /// The pod's links but the VF's own.
@@ -51,7 +51,7 @@ fn other_links(vf_move: &mut VfMove) -> Result<Vec<Link>, MoveError> {
 }
 
 fn interface_exists(vf_move: &VfMove) -> MoveError {
-    MoveError::InterfaceExists(vf_move.plan.name.clone())
+    MoveError::InterfaceExists(vf_move.plan.routing.name.clone())
 }
 
 /// Another may have taken the name after the look at it.
@@ -79,7 +79,8 @@ impl Step<VfMove> for Prepare {
         let taken =
             if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
         let clashing = link.alternative_names.iter().filter(|alternative| {
-            **alternative == vf_move.plan.name || names(&taken).any(|name| name == *alternative)
+            **alternative == vf_move.plan.routing.name
+                || names(&taken).any(|name| name == *alternative)
         });
         let mut requests: Vec<_> =
             clashing.map(|name| Request::delete_alternative_name(link.index, name)).collect();
@@ -110,7 +111,7 @@ impl Step<VfMove> for MoveIn {
         let started = Instant::now();
         if let Some(link) = vf_move.departing.take() {
             let netns = Arc::clone(&vf_move.pod()?.netns);
-            let change = LinkChange::new().netns(&netns).name(&vf_move.plan.name);
+            let change = LinkChange::new().netns(&netns).name(&vf_move.plan.routing.name);
             vf_move.is_fresh = !vf_move.is_within_host();
             let moved = vf_move.host.rtnl.change_link(link.index, &change);
             moved.map_err(|error| why_refused(vf_move, error))?;
@@ -134,11 +135,11 @@ impl Step<VfMove> for MoveIn {
 /// crash, may still have its old name.
 fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
     let link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
-    if link.name == vf_move.plan.name {
+    if link.name == vf_move.plan.routing.name {
         return Ok(link);
     }
     let down = Request::change_link(link.index, &LinkChange::new().down());
-    let name = LinkChange::new().name(&vf_move.plan.name);
+    let name = LinkChange::new().name(&vf_move.plan.routing.name);
     let rename = Request::change_link(link.index, &name);
     let renamed = vf_move.pod()?.rtnl.batch(&[down, rename]);
     renamed.map_err(|error| why_refused(vf_move, error))?;
@@ -189,7 +190,7 @@ impl Step<VfMove> for Configure {
     fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         match (&mut vf_move.pod, &vf_move.arrived) {
             (Some(pod), Some(link)) if vf_move.is_fresh => {
-                Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan, link.index)?)
+                Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan.routing, link.index)?)
             }
             _ => Ok(()),
         }

@@ -8,6 +8,7 @@
 
 mod announcer;
 mod arrival;
+mod beside;
 mod configure;
 mod inspect;
 mod inward;
@@ -24,12 +25,13 @@ use offload_proto::{Failure, Reason, v1::Attachment};
 
 pub use announcer::Announcer;
 pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
+pub use beside::{Beside, take_off};
 pub use inspect::{inspect, lost};
 pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
 pub(crate) use plan::MAIN_TABLE;
-pub use plan::{Plan, PlanError, Shared, Sysctl};
+pub use plan::{Plan, PlanError, Routing, Shared, Sysctl};
 pub use priorities::meets_others;
 use vf_alloc::Device;
 

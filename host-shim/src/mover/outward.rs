@@ -74,7 +74,7 @@ pub(super) fn take_down(vf_move: &mut VfMove) -> Result<(), MoveError> {
         requests.push(Request::change_link(link.index, &LinkChange::new().name(name)));
     }
     pod.rtnl.batch(&requests)?;
-    Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan, link.index)?)
+    Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan.routing, link.index)?)
 }
 
 /// The VF's own name, or, while somebody else has it, one that nobody has.

@@ -9,8 +9,6 @@ use offload_proto::{form::is_interface_name, sysctls, v1};
 /// How a VF is to be in its pod.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The interface's name.
-    pub name: String,
     /// Its MAC address.
     pub mac: MacAddress,
     /// Its MTU in bytes.
@@ -27,6 +25,17 @@ pub struct Plan {
     pub needs_pf: bool,
     /// Whether what it receives is limited.
     pub limits_ingress: bool,
+    /// What is set on it in the pod.
+    pub routing: Routing,
+    /// How long to wait for the carrier.
+    pub carrier_limit: Duration,
+}
+
+/// How an interface of a pod is reached and leads on, whoever has made it.
+#[derive(Clone, Debug)]
+pub struct Routing {
+    /// The interface's name.
+    pub name: String,
     /// Its addresses.
     pub addresses: Vec<IpNetwork>,
     /// Its routes, without the link.
@@ -37,8 +46,6 @@ pub struct Plan {
     pub shared_by_others: Shared,
     /// Its settings, other than are usual.
     pub sysctls: Vec<Sysctl>,
-    /// How long to wait for the carrier.
-    pub carrier_limit: Duration,
 }
 
 /// What is the pod's: unlike addresses and routes by an interface it is of none, and stays when that leaves.
@@ -98,10 +105,18 @@ pub(crate) const MAIN_TABLE: u32 = 254;
 
 /// An attachment that the host can't carry out: the DPU's answer is malformed.
 #[derive(Debug, thiserror::Error)]
-#[error("the DPU's attachment holds {value:?} as {what}")]
+#[error("the DPU's attachment holds {}", self.held())]
 pub struct PlanError {
     what: &'static str,
     value: String,
+}
+
+impl PlanError {
+    /// What is malformed, and what it is held as.
+    #[must_use]
+    pub fn held(&self) -> String {
+        format!("{:?} as {}", self.value, self.what)
+    }
 }
 
 impl Plan {
@@ -110,6 +125,29 @@ impl Plan {
     /// # Errors
     /// If the attachment holds what is no address or name.
     pub fn new(attachment: &v1::Attachment, carrier_limit: Duration) -> Result<Self, PlanError> {
+        let bandwidth = attachment.bandwidth.unwrap_or_default();
+        Ok(Self {
+            routing: Routing::new(attachment)?,
+            mac: parse("MAC address", &attachment.mac)?,
+            mtu: attachment.mtu,
+            vlan: u16::try_from(attachment.vlan)
+                .map_err(|_| PlanError { what: "VLAN", value: attachment.vlan.to_string() })?,
+            trunk: attachment.trunk.clone(),
+            spoof_check: !attachment.allow_mac_spoofing,
+            needs_pf: attachment.host_keeps_port,
+            egress_mbit: in_mbit(bandwidth.egress_rate),
+            limits_ingress: bandwidth.ingress_rate != 0,
+            carrier_limit,
+        })
+    }
+}
+
+impl Routing {
+    /// That of an attachment.
+    ///
+    /// # Errors
+    /// If the attachment holds what is no address, route or name.
+    pub fn new(attachment: &v1::Attachment) -> Result<Self, PlanError> {
         let name = attachment.key.as_ref().map_or("", |key| &key.interface_name);
         if !is_interface_name(name) {
             return Err(PlanError { what: "interface name", value: name.into() });
@@ -121,24 +159,13 @@ impl Plan {
             .collect::<Result<Vec<_>, _>>()?;
         let mut routes = routes(attachment, &addresses)?;
         routes.retain(|route| route.kind == RouteKind::Unicast);
-        let bandwidth = attachment.bandwidth.unwrap_or_default();
         Ok(Self {
             name: name.into(),
-            mac: parse("MAC address", &attachment.mac)?,
-            mtu: attachment.mtu,
-            vlan: u16::try_from(attachment.vlan)
-                .map_err(|_| PlanError { what: "VLAN", value: attachment.vlan.to_string() })?,
-            trunk: attachment.trunk.clone(),
-            spoof_check: !attachment.allow_mac_spoofing,
-            needs_pf: attachment.host_keeps_port,
-            egress_mbit: in_mbit(bandwidth.egress_rate),
-            limits_ingress: bandwidth.ingress_rate != 0,
             routes,
             shared: Shared::by(attachment)?,
             shared_by_others: Shared::default(),
             sysctls: sysctls_of(attachment)?,
             addresses,
-            carrier_limit,
         })
     }
 
@@ -268,9 +295,9 @@ mod tests {
 
     #[test]
     fn a_gateway_outside_of_all_prefixes_is_on_the_link() {
-        assert!(!with_route("10.0.0.1").unwrap().routes[0].on_link);
-        assert!(with_route("169.254.1.1").unwrap().routes[0].on_link);
-        assert_eq!(with_route("").unwrap().routes[0].gateway, None);
+        assert!(!with_route("10.0.0.1").unwrap().routing.routes[0].on_link);
+        assert!(with_route("169.254.1.1").unwrap().routing.routes[0].on_link);
+        assert_eq!(with_route("").unwrap().routing.routes[0].gateway, None);
     }
 
     #[test]
@@ -302,8 +329,8 @@ mod tests {
             it.routes = vec![route("", 254), route("blackhole", 7), route("prohibit", 0)];
         });
         let plan = plan.unwrap();
-        assert_eq!(plan.routes.iter().map(|route| route.table).collect::<Vec<_>>(), [None]);
-        let kinds: Vec<_> = plan.shared.rejecting.iter().map(|route| route.kind).collect();
+        assert_eq!(plan.routing.routes.iter().map(|route| route.table).collect::<Vec<_>>(), [None]);
+        let kinds: Vec<_> = plan.routing.shared.rejecting.iter().map(|route| route.kind).collect();
         assert_eq!(kinds, [RouteKind::Blackhole, RouteKind::Prohibit]);
     }
 
@@ -323,7 +350,7 @@ mod tests {
         assert_eq!(refused.to_string(), told("setting"));
         let plan = with(|it| it.sysctls = Some(sysctls("arp_ignore"))).unwrap();
         let (family, value) = (Family::V4, "1".to_owned());
-        assert_eq!(plan.sysctls, [Sysctl { family, key: "arp_ignore", value }]);
+        assert_eq!(plan.routing.sysctls, [Sysctl { family, key: "arp_ignore", value }]);
     }
 
     #[test]

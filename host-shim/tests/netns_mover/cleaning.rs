@@ -1,7 +1,7 @@
 //! What a VF is like that comes home.
 
 use host_shim::{
-    mover::{MoveError, Plan, make_clean},
+    mover::{MoveError, make_clean},
     vf_source::{OWN_MTU, OwnState},
 };
 
@@ -62,7 +62,8 @@ fn a_refused_configuration_is_undone() {
     assert_eq!(failed.step, "configure");
     assert!(failed.left.is_empty());
     assert_clean(&stage, &before);
-    spec.plan = Plan { name: "a/b".into(), ..plan() };
+    spec.plan = plan();
+    spec.plan.routing.name = "a/b".into();
     let failed = stage.vf_move(&spec).move_in().unwrap_err();
     assert_eq!(failed.step, "move-in");
     assert!(failed.left.is_empty());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use host_shim::mover::{Plan, Sysctl, VfMove, inspect, lost};
+use host_shim::mover::{Sysctl, VfMove, inspect, lost};
 use netlink::{Family, Netns};
 
 use crate::stage::{OWN_NAME, Space, Stage, assert_clean, assert_in_pod, plan, spec};
@@ -78,7 +78,8 @@ fn settings_end_with_the_interfaces_leave() {
     let next = Space::new();
     let usual = KEYS.map(|key| next.sysctl("default", key));
     let mut plain = spec;
-    plain.plan = Plan { sysctls: Vec::new(), ..plan() };
+    plain.plan = plan();
+    plain.plan.routing.sysctls.clear();
     let namespaces = stage.namespaces(Some(Arc::<Netns>::new(next.netns())));
     drop(VfMove::new(plain, namespaces).move_in().unwrap());
     let of_next = KEYS.map(|key| next.sysctl("eth0", key));
@@ -92,7 +93,7 @@ fn a_setting_that_the_kernel_refuses_is_undone_with_its_step() {
     let before = stage.host.links();
     let mut spec = spec(&stage);
     let value = "x".to_owned();
-    spec.plan.sysctls.push(Sysctl { family: Family::V4, key: "rp_filter", value });
+    spec.plan.routing.sysctls.push(Sysctl { family: Family::V4, key: "rp_filter", value });
     let failed = stage.vf_move(&spec).move_in().unwrap_err();
     assert_eq!(failed.step, "set-sysctls");
     assert!(failed.left.is_empty(), "{failed}");
@@ -104,7 +105,7 @@ fn routes_that_drop_packets_stay_for_as_long_as_another_interface_brings_them() 
     let stage = Stage::new();
     let mut spec = spec(&stage);
     drop(stage.move_in(&spec));
-    spec.plan.shared_by_others = spec.plan.shared.clone();
+    spec.plan.routing.shared_by_others = spec.plan.routing.shared.clone();
     stage.vf_move(&spec).move_out().unwrap();
     let left = stage.pod.ip("route show type blackhole");
     assert_eq!(left[0]["dst"], "10.66.0.0/16");

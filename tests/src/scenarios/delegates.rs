@@ -57,7 +57,13 @@ impl Others {
     }
 
     fn define(&self, name: &str, plugins: &Value) {
-        let list = json!({ "cniVersion": "1.0.0", "name": name, "plugins": plugins });
+        self.define_with(name, plugins, json!({}));
+    }
+
+    /// Likewise, with further keys.
+    fn define_with(&self, name: &str, plugins: &Value, further: Value) {
+        let mut list = json!({ "cniVersion": "1.0.0", "name": name, "plugins": plugins });
+        list.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
         fs::write(self.definition(name), list.to_string()).unwrap();
     }
 
@@ -187,6 +193,101 @@ pub fn other_plugins_make_further_interfaces(settings: &Settings) {
     assert_clean_slate(lab);
 }
 
+/// What a network's file says of routes, rules and settings, and what the pod says of its default route, is set on what
+/// plugins make, looked after, and gone with it.
+///
+/// # Panics
+/// When it is not so.
+pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Settings) {
+    let others = Others::new();
+    let lab =
+        &start(&others, &Settings { timeouts: "reconcile_s = 3600".into(), ..settings.clone() });
+    let bridge = |number: u32, bridge: &str| {
+        let mut ipam = others.ipam(number);
+        ipam["routes"] = json!([{ "dst": "0.0.0.0/0" }]);
+        json!([{ "type": "bridge", "bridge": bridge, "ipam": ipam }])
+    };
+    others.define_with(
+        "routed",
+        &bridge(1, "br-routed"),
+        json!({ "dpu-offload": {
+            "routes": [
+                { "destination": "172.30.0.0/16", "gateway": "10.77.1.254", "priority": 50 },
+                { "destination": "0.0.0.0/0", "gateway": "169.254.1.1", "onlink": true, "table": 77 },
+                { "destination": "10.66.0.0/16", "kind": "blackhole" },
+            ],
+            "rules": [{ "source": "own", "table": 77, "priority": 900 }],
+            "sysctls": { "ipv4": { "rp_filter": 2, "arp_ignore": 1 }, "ipv6": { "accept_ra": 0 } },
+        } }),
+    );
+    others.define("plain", &bridge(2, "br-plain"));
+    let pod = Netns::new("pod");
+    let own = links(&pod);
+    let asked = r#"[{"name": "plain"}, {"name": "routed", "default-route": ["10.77.1.253"]}]"#;
+    let result = several::add(lab, &pod, asked).result();
+    let told = result["routes"].as_array().unwrap();
+    let route = json!({ "dst": "172.30.0.0/16", "gw": "10.77.1.254", "priority": 50 });
+    assert!(told.contains(&route), "{result}");
+    let defaults: Vec<_> = told.iter().filter(|it| it["dst"] == "0.0.0.0/0").collect();
+    assert!(defaults.contains(&&json!({ "dst": "0.0.0.0/0", "gw": "10.77.1.253" })), "{result}");
+    assert_eq!(defaults.len(), 2, "one of each table: {result}");
+
+    let address = several::addresses_of(&result, "net2").remove(0);
+    assert_set_beside(&pod, &address);
+    assert_eq!(several::add(lab, &pod, asked).result(), result, "a repeat is the same");
+    super::life::check(lab, "blue", &pod, &result).nothing();
+    for (change, told) in [
+        ("route del 172.30.0.0/16", "lost the route 172.30.0.0/16"),
+        ("route del blackhole 10.66.0.0/16", "lost the route blackhole"),
+        ("rule del pref 900", "lost the rule"),
+    ] {
+        pod.ip(&change.split(' ').collect::<Vec<_>>());
+        super::life::check(lab, "blue", &pod, &result).fails(152, &["routed.conflist", told]);
+        lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
+        assert_set_beside(&pod, &address);
+    }
+    pod.ip(&["link", "set", "net2", "address", "02:00:00:00:00:99"]);
+    super::life::check(lab, "blue", &pod, &result).fails(152, &["routed", "02:00:00:00:00:99"]);
+
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!(links(&pod), own);
+    assert!(pod.json("ip", &["rule", "show", "pref", "900"]).is_empty());
+    assert!(pod.json("ip", &["route", "show", "type", "blackhole"]).is_empty());
+    for (told, additions) in [
+        ("unknown field `via`", json!({ "routes": [{ "destination": "::/0", "via": "fe80::1" }] })),
+        ("tcp_rmem", json!({ "sysctls": { "ipv4": { "tcp_rmem": 1 } } })),
+    ] {
+        others.define_with("wrong", &bridge(3, "br-wrong"), json!({ "dpu-offload": additions }));
+        several::add(lab, &pod, "wrong").fails(151, &["wrong.conflist", told]);
+    }
+    assert_clean_slate(lab);
+}
+
+/// Asserts that the pod has soon all that the network `routed` sets beside its interface.
+fn assert_set_beside(pod: &Netns, address: &str) {
+    wait_for("what is set beside", LIMIT, || {
+        let defaults = pod.json("ip", &["route", "show", "default"]);
+        let by_table = pod.json("ip", &["route", "show", "table", "77"]);
+        let priority = pod.json("ip", &["route", "show", "172.30.0.0/16"]);
+        let rules = pod.json("ip", &["rule", "show", "pref", "900"]);
+        let is_all = defaults.len() == 1
+            && defaults[0]["dev"] == "net2"
+            && defaults[0]["gateway"] == "10.77.1.253"
+            && by_table.first().is_some_and(|it| it["gateway"] == "169.254.1.1")
+            && priority.first().is_some_and(|it| it["metric"] == 50)
+            && rules.first().is_some_and(|it| it["src"] == address && it["table"] == "77")
+            && pod.json("ip", &["route", "show", "type", "blackhole"]).len() == 1;
+        is_all.then_some(())
+    });
+    for (name, value) in [
+        ("ipv4/conf/net2/rp_filter", "2"),
+        ("ipv4/conf/net2/arp_ignore", "1"),
+        ("ipv6/conf/net2/accept_ra", "0"),
+    ] {
+        assert_eq!(super::routing::setting(pod, name), value, "{name}");
+    }
+}
+
 /// What can't be had of one of them leaves nothing: neither of the others, nor of our own.
 ///
 /// # Panics
@@ -242,6 +343,13 @@ pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
     fs::write(others.definition("broken"), "{").unwrap();
     several::add(lab, &pod, "broken").fails(151, &["broken.conflist"]);
     lab.add("good", &pod, "eth0").fails(109, &["eth0"]);
+    let definition = json!({
+        "kind": "NetworkAttachmentDefinition",
+        "metadata": { "name": "banks", "namespace": "bank" },
+        "spec": { "config": json!({ "type": "good" }).to_string() },
+    });
+    fs::write(others.path("networks").join("banks.json"), definition.to_string()).unwrap();
+    several::add(lab, &pod, "banks").fails(141, &["NETWORK_NOT_ALLOWED", "banks"]);
     assert_clean_slate(lab);
 }
 

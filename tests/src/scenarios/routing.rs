@@ -262,7 +262,7 @@ pub fn assert_routed(pod: &Netns) {
 }
 
 /// A setting of a pod below `/proc/sys/net`.
-fn setting(pod: &Netns, name: &str) -> String {
+pub(super) fn setting(pod: &Netns, name: &str) -> String {
     sysctl(pod, &["-n", &format!("net/{name}")])
 }
 

@@ -8,6 +8,11 @@ fn other_plugins_make_further_interfaces() {
 }
 
 #[test]
+fn routes_rules_and_settings_are_set_beside_what_plugins_make() {
+    delegates::routes_rules_and_settings_are_set_beside_what_plugins_make(&Settings::default());
+}
+
+#[test]
 fn a_plugin_that_fails_leaves_nothing() {
     delegates::a_plugin_that_fails_leaves_nothing(&Settings::default());
 }

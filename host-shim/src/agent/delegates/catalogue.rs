@@ -1,10 +1,10 @@
 //! The networks that are defined in files of the host: CNI configurations, and NetworkAttachmentDefinitions.
 //!
-//! The folder is read for each ADD that names a further network: so a network is there, changed or gone as soon as
-//! its file is.
+//! The folder is read once for each ADD that names a further network: so a network is there, changed or gone as soon
+//! as its file is.
 
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, Read},
     path::{Path, PathBuf},
@@ -13,6 +13,8 @@ use std::{
 use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use super::additions::{self, Additions};
 
 /// Longest file, in bytes.
 const FILE_LIMIT: u64 = 1024 * 1024;
@@ -36,6 +38,9 @@ pub(super) struct Chain {
     pub is_unchecked: bool,
     /// The plugins' configurations. Each has its `type`.
     pub plugins: Vec<Map<String, Value>>,
+    /// What is set beside what they make.
+    #[serde(default)] // as records of before have it
+    pub additions: Additions,
 }
 
 /// What a name stands for on this host.
@@ -68,34 +73,62 @@ enum Kind {
     },
 }
 
-/// What this name stands for when a pod of that namespace says it. `None`: no file says anything of it.
-///
-/// # Errors
-/// [`Reason::NetworkNotAllowed`]: it is other namespaces' only. [`Reason::DelegateInvalid`]: what is defined can't be
-/// used, or the folder can't be read.
-pub(super) fn look_up(
-    folder: &Path,
-    namespace: &str,
-    name: &str,
-) -> Result<Option<Meaning>, Failure> {
-    let definitions = read_folder(folder, name)?;
-    let found: Vec<_> = definitions.iter().filter(|definition| definition.name == name).collect();
-    let attachments: Vec<_> = found.iter().copied().filter(|one| one.is_attachment()).collect();
-    if attachments.is_empty() {
-        let configuration = only_one(found)?;
-        return configuration.map(Definition::meaning).transpose();
+/// What the files of a folder say, as they were when it was read.
+#[derive(Debug, Default)]
+pub(super) struct Catalogue {
+    definitions: Vec<Definition>,
+    /// The files that can't be read, by what they are called, and why.
+    unread: Vec<(OsString, Failure)>,
+}
+
+impl Catalogue {
+    /// Reads a folder. A file that can't be read stops no pod, unless it is called by the name that is looked up.
+    ///
+    /// # Errors
+    /// [`Reason::DelegateInvalid`]: the folder can't be read.
+    pub(super) fn read(folder: &Path) -> Result<Self, Failure> {
+        let mut catalogue = Self::default();
+        for file in files(folder).map_err(|error| invalid(folder, &error.to_string()))? {
+            match read_file(&file) {
+                Ok(more) => catalogue.definitions.extend(more),
+                Err(failure) => {
+                    tracing::warn!("passed over: {failure}");
+                    let called = file.file_stem().unwrap_or_default().to_owned();
+                    catalogue.unread.push((called, failure));
+                }
+            }
+        }
+        Ok(catalogue)
     }
-    let usable = attachments.into_iter().filter(|one| one.is_for(namespace)).collect();
-    let Some(attachment) = only_one(usable)? else {
-        let message =
-            format!("network {name} is not for pods of the namespace {namespace:?} on this host");
-        return Err(Failure::new(Reason::NetworkNotAllowed, message));
-    };
-    if attachment.configuration().is_some() {
-        return attachment.meaning().map(Some);
+
+    /// What this name stands for when a pod of that namespace says it. `None`: no file says anything of it.
+    ///
+    /// # Errors
+    /// [`Reason::NetworkNotAllowed`]: it is other namespaces' only. [`Reason::DelegateInvalid`]: what is defined
+    /// can't be used.
+    pub(super) fn look_up(&self, namespace: &str, name: &str) -> Result<Option<Meaning>, Failure> {
+        if let Some((_, failure)) = self.unread.iter().find(|(called, _)| called == name) {
+            return Err(failure.clone());
+        }
+        let found: Vec<_> = self.definitions.iter().filter(|it| it.name == name).collect();
+        let attachments: Vec<_> = found.iter().copied().filter(|one| one.is_attachment()).collect();
+        if attachments.is_empty() {
+            let configuration = only_one(found)?;
+            return configuration.map(Definition::meaning).transpose();
+        }
+        let usable = attachments.into_iter().filter(|one| one.is_for(namespace)).collect();
+        let Some(attachment) = only_one(usable)? else {
+            let message = format!(
+                "network {name} is not for pods of the namespace {namespace:?} on this host"
+            );
+            return Err(Failure::new(Reason::NetworkNotAllowed, message));
+        };
+        if attachment.configuration().is_some() {
+            return attachment.meaning().map(Some);
+        }
+        let configurations = found.into_iter().filter(|one| !one.is_attachment()).collect();
+        only_one(configurations)?.unwrap_or(attachment).meaning().map(Some)
     }
-    let configurations = found.into_iter().filter(|one| !one.is_attachment()).collect();
-    only_one(configurations)?.unwrap_or(attachment).meaning().map(Some)
 }
 
 impl Definition {
@@ -136,19 +169,6 @@ fn only_one(mut all: Vec<&Definition>) -> Result<Option<&Definition>, Failure> {
         }
         _ => Ok(all.pop()),
     }
-}
-
-/// What is in the folder. A file that can't be read stops no pod, unless it is called by the name that is looked up.
-fn read_folder(folder: &Path, name: &str) -> Result<Vec<Definition>, Failure> {
-    let mut definitions = Vec::new();
-    for file in files(folder).map_err(|error| invalid(folder, &error.to_string()))? {
-        match read_file(&file) {
-            Ok(more) => definitions.extend(more),
-            Err(failure) if file.file_stem() == Some(OsStr::new(name)) => return Err(failure),
-            Err(failure) => tracing::warn!("passed over: {failure}"),
-        }
-    }
-    Ok(definitions)
 }
 
 /// The files that define networks, by name. A folder that is not there has none.
@@ -247,7 +267,20 @@ fn meaning(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Mean
         versions: versions.collect(),
         is_unchecked: body.get("disableCheck").is_some_and(|value| *value == Value::Bool(true)),
         plugins,
+        additions: additions(file, network, body)?,
     }))
+}
+
+/// What our own key of it says.
+fn additions(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Additions, Failure> {
+    let Some(told) = body.get(additions::KEY) else { return Ok(Additions::default()) };
+    let wrong = |why: &str| invalid(file, &format!("`{}` of {network}: {why}", additions::KEY));
+    let additions: Additions =
+        serde_json::from_value(told.clone()).map_err(|error| wrong(&error.to_string()))?;
+    match additions.problem() {
+        None => Ok(additions),
+        Some(problem) => Err(wrong(&problem)),
+    }
 }
 
 /// Of a list its plugins, and of a single plugin's configuration that one.
@@ -257,12 +290,21 @@ fn plugins(
     body: &Map<String, Value>,
 ) -> Result<Vec<Map<String, Value>>, Failure> {
     let plugins = match body.get("plugins") {
-        None => vec![body.clone()],
+        None => {
+            let mut plugin = body.clone();
+            plugin.remove(additions::KEY);
+            vec![plugin]
+        }
         Some(list) => serde_json::from_value(list.clone())
             .map_err(|error| invalid(file, &format!("`plugins` of {network}: {error}")))?,
     };
     if plugins.is_empty() {
         return Err(invalid(file, &format!("`plugins` of {network} is empty")));
+    }
+    if plugins.iter().any(|plugin| plugin.contains_key(additions::KEY)) {
+        let why =
+            format!("`{}` of {network} belongs beside `plugins`, not into one", additions::KEY);
+        return Err(invalid(file, &why));
     }
     let is_named = |plugin: &Map<String, Value>| {
         text(plugin.get("type")).is_some_and(|name| !name.contains('/') && !name.starts_with('.'))
@@ -309,6 +351,10 @@ mod tests {
             fs::write(folder.path().join(name), text).unwrap();
         }
         folder
+    }
+
+    fn look_up(folder: &Path, namespace: &str, name: &str) -> Result<Option<Meaning>, Failure> {
+        Catalogue::read(folder)?.look_up(namespace, name)
     }
 
     /// The types of the plugins, or the DPU's network.
@@ -386,6 +432,10 @@ mod tests {
                 "chain.conflist",
                 r#"{"name": "chain", "plugins": [{"type": "host-shim"}, {"type": "tuning"}]}"#,
             ),
+            (
+                "within.conflist",
+                r#"{"name": "within", "plugins": [{"type": "vlan", "dpu-offload": {}}]}"#,
+            ),
             ("own.conf", r#"{"name": "own", "type": "host-shim", "vlan": 7}"#),
             ("thin.yaml", "kind: NetworkAttachmentDefinition\nmetadata: {name: thin}\n"),
             (
@@ -400,6 +450,7 @@ mod tests {
             ("path", "path.conf", "not a program's name"),
             ("none", "none.conflist", "is empty"),
             ("chain", "chain.conflist", "in a chain"),
+            ("within", "within.conflist", "belongs beside `plugins`"),
             ("own", "own.conf", "`vlan` can't be set here"),
             ("thin", "thin.yaml", "no `spec.config`"),
             ("nad", "nad.yaml", "is no JSON"),

@@ -2,10 +2,14 @@
 //!
 //! | part | does |
 //! | --- | --- |
+//! | [`additions`] | what a network's file has us set beside what its plugins make |
+//! | [`default_routes`] | by which interface of a pod its default routes go |
 //! | [`catalogue`] | finds what a name stands for in the files of the host |
 //! | [`wishes`] | says what is asked of the plugins, or that it can't be |
 //! | [`versions`] | finds the version of the specification that a chain of plugins is spoken to in |
 //! | [`plugin`] | calls a plugin, within bounds |
+//! | [`plugins`] | calls those of a chain |
+//! | [`interface`] | looks at what they have made, and sets on it what is to be set beside |
 //! | [`record`] | keeps what is made, in files |
 //! | [`outcome`] | reads what plugins answer |
 //! | [`Delegates`](room) | has interfaces made, looked at and taken back |
@@ -16,11 +20,16 @@
 //! had called may outlive it: it has the file open that it reads, and with it the file's lock, which each call
 //! waits for within bounds. So nothing is taken back that is still being made.
 //!
-//! What the plugins make of a pod is theirs to lock; the host's agents take no turns at it.
+//! What the plugins make of a pod is theirs to lock. What is set beside that may meet what the pod has by other
+//! interfaces: whoever sets it holds the pod's lock, as for one of ours.
 
+mod additions;
 mod catalogue;
+mod default_routes;
+mod interface;
 mod outcome;
 mod plugin;
+mod plugins;
 mod record;
 mod room;
 mod settings;
@@ -30,7 +39,7 @@ mod wishes;
 pub use settings::DelegateSettings;
 
 pub(super) use record::Delegated;
-pub(super) use room::Delegates;
+pub(super) use room::{Again, Delegates};
 pub(super) use settings::problems;
 pub(super) use wishes::Delegation;
 

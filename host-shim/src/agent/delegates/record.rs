@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::sleep;
 
-use super::catalogue::Chain;
+use super::{additions::Additions, catalogue::Chain, default_routes::DefaultRoutes};
 use crate::{
     agent::{
         defect::locked,
@@ -51,10 +51,16 @@ pub(in crate::agent) struct Delegated {
     pub(super) arguments: String,
     /// `runtimeConfig`, of which each plugin gets what it has the capabilities for.
     pub(super) wishes: Map<String, Value>,
+    /// By which interface the pod's default routes go.
+    #[serde(default)] // as records of before have it
+    pub(super) default_routes: DefaultRoutes,
     /// What the last of its plugins has answered. `None`: they have not made it yet.
     pub(super) result: Option<Value>,
     /// The same as an attachment, which has no VF.
     pub(super) attachment: Option<v1::Attachment>,
+    /// What is set beside what its plugins make. `None`: nothing, or not yet.
+    #[serde(default)]
+    pub(super) added: Option<v1::Attachment>,
 }
 
 impl Delegated {
@@ -66,6 +72,34 @@ impl Delegated {
     /// What its plugins have made. `None`: nothing yet, or not all of it.
     pub(in crate::agent) fn attachment(&self) -> Option<&v1::Attachment> {
         self.attachment.as_ref()
+    }
+
+    /// What is set beside what they have made. `None`: nothing, or not yet.
+    pub(in crate::agent) fn added(&self) -> Option<&v1::Attachment> {
+        self.added.as_ref()
+    }
+
+    /// What is to be set beside what its plugins have made, which may meet what the pod has by others. `None`:
+    /// nothing.
+    pub(in crate::agent) fn to_be_added(&self) -> Option<v1::Attachment> {
+        let made = self.attachment.as_ref()?;
+        let is_any = self.chain.additions != Additions::default()
+            || !self.default_routes.families_asked_for().is_empty();
+        let mut added = self.chain.additions.of(&made.addresses);
+        added.key = Some(self.key.clone().into());
+        added.routes.extend(self.default_routes.routes());
+        is_any.then_some(added)
+    }
+
+    /// The same with what is set beside.
+    pub(super) fn with(&self, added: v1::Attachment) -> Self {
+        let mut delegated = self.clone();
+        if let Some(attachment) = &mut delegated.attachment {
+            attachment.routes.extend(added.routes.clone());
+            attachment.rules = added.rules.clone();
+            attachment.sysctls = added.sysctls.clone();
+        }
+        Self { added: Some(added), ..delegated }
     }
 }
 
@@ -214,12 +248,15 @@ pub(super) mod tests {
                 versions: vec!["1.0.0".into()],
                 is_unchecked: false,
                 plugins: vec![Map::from_iter([("type".to_owned(), "macvlan".into())])],
+                additions: Additions::default(),
             },
             version: "1.0.0".into(),
             arguments: String::new(),
             wishes: Map::new(),
+            default_routes: DefaultRoutes::default(),
             result: None,
             attachment: None,
+            added: None,
         }
     }
 

@@ -1,9 +1,11 @@
 //! What a caller asks for of an interface that other plugins make, in the form in which they are asked.
 
+use std::net::IpAddr;
+
 use offload_proto::{Failure, Reason, v1};
 use serde_json::{Map, Value, json};
 
-use super::catalogue::Chain;
+use super::{catalogue::Chain, default_routes::DefaultRoutes};
 use crate::protocol::{AddRequest, Bandwidth, FurtherInterface, Key};
 
 /// An interface that other plugins shall make.
@@ -18,16 +20,18 @@ pub(in crate::agent) struct Delegation {
     pub(super) arguments: String,
     /// `runtimeConfig`
     pub(super) wishes: Map<String, Value>,
+    pub(super) default_routes: DefaultRoutes,
 }
 
 impl Delegation {
-    /// That of a further interface of an ADD.
+    /// That of a further interface among `all` of an ADD.
     ///
     /// # Errors
     /// [`Reason::Unsupported`]: something is asked for that its plugins don't take.
     pub(super) fn new(
         add: &AddRequest,
         interface: &FurtherInterface,
+        all: &[FurtherInterface],
         chain: Chain,
     ) -> Result<Self, Failure> {
         let wishes = wishes(interface);
@@ -41,7 +45,20 @@ impl Delegation {
         }
         let key = Key { interface_name: interface.interface_name.clone(), ..add.key.clone() };
         let arguments = arguments(&add.pod, &key.container_id);
-        Ok(Self { key, lead: add.key.interface_name.clone(), chain, arguments, wishes })
+        let default_routes = DefaultRoutes::of(interface, all);
+        Ok(Self {
+            key,
+            lead: add.key.interface_name.clone(),
+            chain,
+            arguments,
+            wishes,
+            default_routes,
+        })
+    }
+
+    /// The gateways of the pod's default routes that go by it.
+    pub(in crate::agent) fn default_gateways(&self) -> &[IpAddr] {
+        self.default_routes.gateways()
     }
 
     /// The network that it is on.
@@ -88,7 +105,6 @@ fn port_mapping(mapping: &v1::PortMapping) -> Value {
 fn refuse_what_nobody_does(interface: &FurtherInterface, network: &str) -> Result<(), Failure> {
     let refused = [
         ("allowedSources", !interface.allowed_sources.is_empty()),
-        ("default-route", !interface.default_gateways.is_empty()),
         ("a VF", interface.device.is_some()),
     ];
     match refused.into_iter().find(|(_, is_asked_for)| *is_asked_for) {
@@ -128,7 +144,7 @@ mod tests {
         add.pod = v1::Pod { namespace: "shop".into(), name: "cart-0".into(), uid: "u".into() };
         let mut chain = delegated("net1").chain;
         chain.plugins[0].insert("capabilities".into(), capabilities.clone());
-        Delegation::new(&add, interface, chain)
+        Delegation::new(&add, interface, std::slice::from_ref(interface), chain)
     }
 
     #[test]
@@ -163,13 +179,6 @@ mod tests {
             (
                 FurtherInterface { allowed_sources: vec!["a".into()], ..Default::default() },
                 "allowedSources",
-            ),
-            (
-                FurtherInterface {
-                    default_gateways: vec!["10.0.0.1".parse().unwrap()],
-                    ..Default::default()
-                },
-                "default-route",
             ),
             (
                 FurtherInterface { device: Some("0000:03:00.2".into()), ..Default::default() },

@@ -14,7 +14,7 @@ use crate::agent::{
     defect::locked,
     milestones::Milestone,
     repairs::Obstacles,
-    verbs::{Doors, Renewal, release, release_untaken, take_back_unanswered},
+    verbs::{Doors, Renewal, mend_delegated, release, release_untaken, take_back_unanswered},
     vfs::{Phase, Record, VfLocation, Vfs},
 };
 
@@ -202,6 +202,7 @@ impl Keeper {
         // number of VFs. What only the DPU waits for comes last.
         self.reconcile_all().await;
         release_untaken(&self.doors);
+        mend_delegated(&self.doors).await;
         let obstacles = self.vfs().free_vfs().restore().await;
         self.provider.provide().await;
         self.doors.dpu.calls().deliver_detaches().await;

@@ -19,6 +19,7 @@
 //! that was answered.
 
 use std::{
+    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -32,7 +33,7 @@ use super::{
     delegated,
     destination::Destination,
     doors::Doors,
-    led::lock_for_add,
+    led::{LockedKeys, lock_for_add},
     naming::named,
     release::{Renewal, release},
 };
@@ -65,18 +66,7 @@ pub(in crate::agent) async fn attach(
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
-    let (request, order, delegations, keys) = loop {
-        let request = named(doors, &asked).await?;
-        let order = request.interface_names();
-        let (request, delegations) = doors.delegates.take_out(request)?;
-        let keys = delegations.iter().map(|delegation| delegation.key.clone());
-        let keys = keys.chain(request.each().into_iter().map(|request| request.key)).collect();
-        let keys = lock_for_add(doors, &request.key, keys).await;
-        // Whoever had them may have served this ADD, by names that the networks gave then.
-        if named(doors, &asked).await?.interface_names() == order {
-            break (request, order, delegations, keys);
-        }
-    };
+    let (request, order, delegations, keys) = name_and_lock(doors, &asked).await?;
     let requests = request.each();
     let asked = Asked { whole: &request, requests, delegations, order };
     let attached = attach_alone(doors, asked, destination, caller).await;
@@ -86,6 +76,25 @@ pub(in crate::agent) async fn attach(
         }
     }
     attached
+}
+
+/// The ADD with the names that its interfaces get, apart from what other plugins make, and all its keys locked.
+async fn name_and_lock(
+    doors: &Doors,
+    asked: &AddRequest,
+) -> Result<(AddRequest, Vec<String>, Vec<Delegation>, LockedKeys), Failure> {
+    loop {
+        let request = named(doors, asked).await?;
+        let order = request.interface_names();
+        let (request, delegations) = doors.delegates.take_out(request).await?;
+        let keys = delegations.iter().map(|delegation| delegation.key.clone());
+        let keys = keys.chain(request.each().into_iter().map(|request| request.key)).collect();
+        let keys = lock_for_add(doors, &request.key, keys).await;
+        // Whoever had them may have served this ADD, by names that the networks gave then.
+        if named(doors, asked).await?.interface_names() == order {
+            return Ok((request, order, delegations, keys));
+        }
+    }
 }
 
 /// What an ADD asks for.
@@ -126,7 +135,7 @@ async fn attach_alone(
     let asked = Instant::now();
     let attachments = ask_patiently(doors, &requests, session, caller).await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
-    let attachments = with_default_routes(attachments, &whole.further);
+    let attachments = with_default_routes(attachments, &whole.further, &delegations);
     let rpc = asked.elapsed();
     Milestone::AttachAnswered.pass();
 
@@ -265,24 +274,37 @@ async fn ask_for(
 fn with_default_routes(
     mut attachments: Vec<v1::Attachment>,
     further: &[FurtherInterface],
+    delegations: &[Delegation],
 ) -> Vec<v1::Attachment> {
+    let elsewhere = delegations.iter().flat_map(Delegation::default_gateways);
+    elsewhere.for_each(|gateway| drop_default_routes(&mut attachments, *gateway));
     for (position, interface) in further.iter().enumerate() {
         for gateway in &interface.default_gateways {
-            let default = if gateway.is_ipv6() { "::/0" } else { "0.0.0.0/0" };
-            let is_other = |route: &v1::Route| {
-                let is_of_main_table = [0, MAIN_TABLE].contains(&route.table);
-                route.destination != default || !is_of_main_table || !route.kind.is_empty()
-            };
-            attachments.iter_mut().for_each(|attachment| attachment.routes.retain(is_other));
+            drop_default_routes(&mut attachments, *gateway);
             // The first one leads, and was asked for besides these.
             attachments[position + 1].routes.push(v1::Route {
-                destination: default.into(),
+                destination: default_destination(*gateway).into(),
                 gateway: gateway.to_string(),
                 ..v1::Route::default()
             });
         }
     }
     attachments
+}
+
+/// Those of the gateway's family.
+fn drop_default_routes(attachments: &mut [v1::Attachment], gateway: IpAddr) {
+    let is_other = |route: &v1::Route| {
+        let is_of_main_table = [0, MAIN_TABLE].contains(&route.table);
+        route.destination != default_destination(gateway)
+            || !is_of_main_table
+            || !route.kind.is_empty()
+    };
+    attachments.iter_mut().for_each(|attachment| attachment.routes.retain(is_other));
+}
+
+const fn default_destination(gateway: IpAddr) -> &'static str {
+    if gateway.is_ipv6() { "::/0" } else { "0.0.0.0/0" }
 }
 
 /// Records the attachments and moves their VFs into the pod, one after the other: what the pod has already

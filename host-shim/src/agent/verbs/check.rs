@@ -26,24 +26,23 @@ pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Res
     };
     check_one(doors, &record, &lead, &request.netns).await?;
     for record in doors.vfs.records().led_by(&request.key) {
-        let key = record.key();
-        let told = request.others.iter().find(|it| it.interface_name == key.interface_name);
-        let promise = match told {
-            Some(promise) => promise.clone(),
-            None if request.by_record => Promise::of_nothing(&key),
-            None => return Err(failed(&key, "prevResult does not have it")),
-        };
+        let promise = promise_of(&record.key(), &request.others, request.by_record)?;
         check_one(doors, &record, &promise, &request.netns).await?;
     }
     for delegated in doors.delegates.led_by(&request.key) {
-        let key = &delegated.key;
-        let is_promised = request.others.iter().any(|it| it.interface_name == key.interface_name);
-        if !is_promised {
-            return Err(failed(key, "prevResult does not have it"));
-        }
-        doors.delegates.check(&delegated).await?;
+        let promise = promise_of(&delegated.key, &request.others, request.by_record)?;
+        doors.delegates.check(&delegated, &promise).await?;
     }
     Ok(())
+}
+
+/// What the previous result says of an interface that is led.
+fn promise_of(key: &Key, told: &[Promise], by_record: bool) -> Result<Promise, Failure> {
+    match told.iter().find(|it| it.interface_name == key.interface_name) {
+        Some(promise) => Ok(promise.clone()),
+        None if by_record => Ok(Promise::of_nothing(key)),
+        None => Err(failed(key, "prevResult does not have it")),
+    }
 }
 
 async fn check_one(

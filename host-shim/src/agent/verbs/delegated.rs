@@ -9,7 +9,7 @@ use super::doors::Doors;
 use crate::{
     agent::{
         caller::Caller,
-        delegates::{Delegated, Delegation},
+        delegates::{Again, Delegated, Delegation},
         vfs::{Phase, PodNetns},
     },
     protocol::Key,
@@ -25,7 +25,7 @@ pub(super) async fn make_way(
     let made = doors.delegates.led_by(lead);
     if !is_live {
         for one in made {
-            doors.delegates.delete(&one.key).await?;
+            take_back(doors, &one.key).await?;
         }
         return Ok(());
     }
@@ -59,10 +59,40 @@ pub(super) async fn make_all(
         let earlier = doors.delegates.by_key(&delegation.key);
         made.push(match earlier.and_then(|earlier| earlier.attachment().cloned()) {
             Some(attachment) => attachment,
-            None => doors.delegates.add(delegation, netns, caller.deadline()).await?,
+            None => make(doors, delegation, netns, caller).await?,
         });
     }
     Ok(made)
+}
+
+async fn make(
+    doors: &Doors,
+    delegation: Delegation,
+    netns: &PodNetns,
+    caller: &Caller,
+) -> Result<v1::Attachment, Failure> {
+    let mut made = doors.delegates.add(delegation, netns, caller.deadline()).await?;
+    if let Some(added) = made.to_be_added() {
+        let _pod = doors.vfs.host().lock_pod(netns, &added).await?;
+        made = doors.delegates.complete(made).await?;
+    }
+    Ok(made.attachment().cloned().unwrap_or_default())
+}
+
+/// Gives pods back what they have lost of what was set beside what plugins have made.
+pub(in crate::agent) async fn mend_delegated(doors: &Doors) {
+    for one in doors.delegates.all().into_iter().filter(|one| one.added().is_some()) {
+        let _key = doors.vfs.keys().lock(&one.key).await;
+        let Some(one) = doors.delegates.by_key(&one.key) else { continue };
+        if one.phase != Phase::Live || one.netns.living().is_none() {
+            continue;
+        }
+        match doors.delegates.mend(&one).await {
+            Ok(None) => {}
+            Ok(Some(lost)) => tracing::info!(key = %one.key, "repaired: {lost}"),
+            Err(failure) => tracing::warn!(key = %one.key, "not in order: {failure}"),
+        }
+    }
 }
 
 /// Keeps those that an attachment leads, whatever becomes of the agent.
@@ -80,21 +110,32 @@ pub(super) async fn release_led_by(doors: &Doors, lead: &Key) {
 
 /// Has one taken back. What fails is tried again with the next pass.
 pub(super) async fn release(doors: &Doors, key: &Key) {
-    if let Err(failure) = doors.delegates.delete(key).await {
+    if let Err(failure) = take_back(doors, key).await {
         tracing::warn!(%key, "taken back later: {failure}");
     }
+}
+
+async fn take_back(doors: &Doors, key: &Key) -> Result<(), Failure> {
+    let Some(one) = doors.delegates.by_key(key) else { return Ok(()) };
+    if let Some(added) = one.added() {
+        let _pod = doors.vfs.host().lock_pod(&one.netns, added).await?;
+        doors.delegates.take_off(&one, doors.vfs.host().shared_in(one.netns.id, |_| true)).await;
+    }
+    doors.delegates.delete(key).await
 }
 
 /// Begins to take back what no plugin has taken back yet, and what an ADD has left that is over.
 pub(in crate::agent) fn release_untaken(doors: &Doors) {
     for one in doors.delegates.all() {
-        if one.phase != Phase::Live && doors.delegates.begin_again(&one.key) {
-            doors.tasks.spawn(release_again(doors.clone(), one));
+        if one.phase != Phase::Live
+            && let Some(again) = doors.delegates.begin_again(&one.key)
+        {
+            doors.tasks.spawn(release_again(doors.clone(), one, again));
         }
     }
 }
 
-async fn release_again(doors: Doors, one: Arc<Delegated>) {
+async fn release_again(doors: Doors, one: Arc<Delegated>, again: Again) {
     let key = &one.key;
     let locked = doors.vfs.keys().lock(key).await;
     // Its ADD may have ended well meanwhile, or another one begun and ended.
@@ -102,5 +143,5 @@ async fn release_again(doors: Doors, one: Arc<Delegated>) {
         release(&doors, key).await;
     }
     drop(locked);
-    doors.delegates.end_again(key);
+    drop(again);
 }

@@ -22,7 +22,7 @@ mod status;
 
 pub(super) use attach::{attach, take_back_unanswered};
 pub(super) use check::check;
-pub(super) use delegated::release_untaken;
+pub(super) use delegated::{mend_delegated, release_untaken};
 pub(super) use destination::Destination;
 pub(super) use detach::detach;
 pub(super) use doors::Doors;

@@ -119,7 +119,7 @@ impl Host {
     ///
     /// # Errors
     /// [`Reason::MoveFailed`]: another agent of the host does not come to an end.
-    pub(super) async fn lock_pod(
+    pub(in crate::agent) async fn lock_pod(
         &self,
         netns: &PodNetns,
         attachment: &Attachment,
@@ -133,30 +133,38 @@ impl Host {
     /// The VF of a record and how it is to be on either side. What other interfaces of its pod have is looked up:
     /// the caller holds the pod's lock.
     pub(super) fn move_of(&self, record: &Record) -> Result<MoveSpec, Failure> {
-        let plan = Plan::new(&record.attachment, self.carrier_limit)
+        let mut plan = Plan::new(&record.attachment, self.carrier_limit)
             .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        plan.routing.shared_by_others = self.shared_by_others(record, &plan);
         Ok(MoveSpec {
             source: Arc::clone(&self.source),
             device: record.device().clone(),
             original: record.original.clone(),
-            plan: Plan { shared_by_others: self.shared_by_others(record, &plan), ..plan },
+            plan,
             announcer: self.announcer.clone(),
         })
     }
 
-    /// What the pod's other interfaces bring to it. Another record that can't be read holds nobody up.
+    /// What the pod's other interfaces bring to it.
     fn shared_by_others(&self, record: &Record, plan: &Plan) -> Shared {
-        let mut shared = Shared::default();
-        if plan.shared.is_empty() {
-            return shared;
+        match plan.routing.shared.is_empty() {
+            true => Shared::default(),
+            false => self.shared_in(record.netns.id, |other| other.id() != record.id()),
         }
-        let is_other = |other: &Arc<Record>| {
-            other.netns.id == record.netns.id
-                && other.id() != record.id()
-                && other.phase != Phase::Releasing
+    }
+
+    /// What those VFs bring to a pod that are wanted. A record that can't be read holds nobody up.
+    pub(in crate::agent) fn shared_in(
+        &self,
+        netns: NetnsId,
+        is_wanted: impl Fn(&Record) -> bool,
+    ) -> Shared {
+        let mut shared = Shared::default();
+        let is_there = |record: &Arc<Record>| {
+            record.netns.id == netns && record.phase != Phase::Releasing && is_wanted(record)
         };
-        for other in self.records.all().into_iter().filter(is_other) {
-            shared.extend(Shared::by(&other.attachment).unwrap_or_default());
+        for record in self.records.all().into_iter().filter(is_there) {
+            shared.extend(Shared::by(&record.attachment).unwrap_or_default());
         }
         shared
     }

@@ -46,7 +46,7 @@ pub(in crate::agent) struct PodLocks {
 /// A held lock. Dropping it lets the next one in.
 #[derive(Debug)]
 #[must_use = "the lock is held only as long as this is"]
-pub(super) struct PodLock {
+pub(in crate::agent) struct PodLock {
     // Dropped in this order: nobody in this agent is let in before the byte is unlocked.
     _byte: Byte,
     _in_agent: Held,
