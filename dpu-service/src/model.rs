@@ -32,7 +32,7 @@ pub(crate) use former_owner::FormerOwner;
 pub use label::Label;
 pub(crate) use port_mapping::share_an_address;
 pub use port_mapping::{PortMapping, Protocol};
-pub use request::{AttachSpec, WantedAddress};
+pub use request::{AttachSpec, LeaseSpec, WantedAddress};
 pub use rights::HostRights;
 pub(crate) use routing::MAIN_TABLE;
 pub use routing::{PolicyRule, Route, RouteKind, RouteScope, RuleSource, Sysctls};
@@ -355,6 +355,17 @@ pub struct Lease {
     pub gateway: Option<IpAddr>,
 }
 
+/// Addresses that an attachment holds for an interface of its pod that others make.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FurtherLease {
+    /// The interface's name.
+    pub interface_name: Arc<str>,
+    /// The network that they are of, as it was at the attach.
+    pub network: Arc<Network>,
+    /// The addresses.
+    pub leases: Vec<Lease>,
+}
+
 /// What is durable of an attachment's state. Whether it is programmed and whether the pod has its VF
 /// is not stored: the kernel and the host's agent know, and tell after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -387,6 +398,9 @@ pub struct Record {
     pub mac: MacAddress,
     /// The addresses it holds.
     pub leases: Vec<Lease>,
+    /// What it holds for interfaces of its pod that others make.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")] // as journals of before have it
+    pub further_leases: Vec<FurtherLease>,
     /// Rate limits in force: the network's, or tighter ones that were asked for.
     pub bandwidth: Bandwidth,
     /// The DPU's ports that lead to it, in order.
@@ -483,6 +497,18 @@ impl Record {
             sources.retain(|source| matches!(source, Source::Mac(_)));
         }
         sources
+    }
+
+    /// All addresses that it holds, each with the network that it is of.
+    pub(crate) fn held(&self) -> impl Iterator<Item = (&Arc<Network>, &Lease)> {
+        let own = self.leases.iter().map(|lease| (&self.network, lease));
+        let further = self.further_leases.iter();
+        own.chain(further.flat_map(|its| its.leases.iter().map(|lease| (&its.network, lease))))
+    }
+
+    /// The networks that it has something of, its own first. No two are the same.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = &Arc<Network>> {
+        [&self.network].into_iter().chain(self.further_leases.iter().map(|its| &its.network))
     }
 
     /// The key of the attachment that leads it, if another one does.

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    AllowRule, AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, GatewayStatus,
-    HostStatus, Network, NetworkStatus, PolicyRule, PortCounters, PortMapping, Route, StepStatus,
-    Subnet, SubnetUsage, Sysctls,
+    AllowRule, AttachmentDetail, Bandwidth, Capability, Card, Dpu, Event, FurtherLease,
+    GatewayStatus, HostStatus, Network, NetworkStatus, PolicyRule, PortCounters, PortMapping,
+    Route, StepStatus, Subnet, SubnetUsage, Sysctls,
 };
 
 use crate::{
@@ -69,6 +69,10 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     let address =
         |a: &offload_proto::v1::Address| format!("{} via {}", a.address, or_dash(&a.gateway));
     text.list("Addresses", &attachment.addresses.iter().map(address).collect::<Vec<_>>());
+    if !attachment.further_leases.is_empty() {
+        let leases: Vec<_> = attachment.further_leases.iter().map(further_lease).collect();
+        text.list("Leases", &leases);
+    }
     let sysctls = attachment.sysctls.unwrap_or_default();
     routing(&mut text, &attachment.routes, &attachment.rules, &sysctls);
     if !attachment.port_mappings.is_empty() {
@@ -84,6 +88,13 @@ fn attachment_text(detail: &AttachmentDetail) -> String {
     text.block("Steps", &step_table(&detail.steps));
     text.block("Events", &event_lines(&detail.events));
     text.finish()
+}
+
+/// Addresses for an interface that others make.
+fn further_lease(lease: &FurtherLease) -> String {
+    let FurtherLease { interface_name, network, addresses, .. } = lease;
+    let addresses: Vec<_> = addresses.iter().map(|held| held.address.as_str()).collect();
+    format!("{} of {network} for {interface_name}", addresses.join(", "))
 }
 
 fn bandwidth(text: &mut Description, bandwidth: Option<&Bandwidth>) {

@@ -100,7 +100,7 @@ pub enum Request {
     /// Take back what is not listed.
     Gc(GcRequest),
     /// Tell whether ADD can be served.
-    Status,
+    Status(StatusRequest),
 }
 
 /// What names an attachment within this host.
@@ -147,6 +147,9 @@ pub struct AddRequest {
     /// Where to write the device-info file.
     #[serde(default)]
     pub device_info_file: Option<String>,
+    /// Addresses for interfaces of the pod that other plugins make. That is found out by the agent.
+    #[serde(skip)]
+    pub further_leases: Vec<v1::LeaseRequest>,
     /// What else the pod gets with it, all of it or nothing. A DEL of this one's key takes all back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further: Vec<FurtherInterface>,
@@ -199,6 +202,7 @@ impl AddRequest {
             port_mappings: Vec::new(),
             allowed_sources: Vec::new(),
             device_info_file: None,
+            further_leases: Vec::new(),
             further: Vec::new(),
         }
     }
@@ -226,6 +230,7 @@ impl AddRequest {
                 port_mappings: further.port_mappings.clone(),
                 allowed_sources: further.allowed_sources.clone(),
                 device_info_file: None,
+                further_leases: Vec::new(),
                 ..alone.clone()
             }
         });
@@ -315,6 +320,14 @@ pub struct GcRequest {
     pub network: String,
     /// What is still valid.
     pub valid: Vec<Key>,
+}
+
+/// A STATUS.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct StatusRequest {
+    /// The further networks that pods get which ask for none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<String>,
 }
 
 /// The agent's answer.
@@ -421,7 +434,11 @@ mod tests {
     use super::*;
 
     fn within(deadline_ms: u64) -> Call {
-        Call { deadline_ms, gives_up_at_ns: None, request: Request::Status }
+        Call {
+            deadline_ms,
+            gives_up_at_ns: None,
+            request: Request::Status(StatusRequest::default()),
+        }
     }
 
     #[test]
@@ -476,7 +493,7 @@ mod tests {
         assert_eq!((cni.command.as_str(), cni.container_id.as_str()), ("DEL", "c"));
         assert_eq!(cni.configuration["name"], "blue");
         let plain = asked(r#"{"deadline_ms": 1, "verb": "status"}"#);
-        assert!(matches!(plain, Asked::Plain(Request::Status)));
+        assert!(matches!(plain, Asked::Plain(Request::Status(_))));
     }
 
     #[test]
@@ -488,13 +505,18 @@ mod tests {
     #[test]
     fn a_call_that_lay_somewhere_has_less_time_left() {
         let patience = Duration::from_secs(90);
-        let call = Call::new(patience, Request::Status);
+        let call = Call::new(patience, Request::Status(StatusRequest::default()));
         assert!(call.time_left() <= patience && call.time_left() > patience / 2);
-        let of_the_past = Call { gives_up_at_ns: Some(1), ..Call::new(patience, Request::Status) };
+        let of_the_past = Call {
+            gives_up_at_ns: Some(1),
+            ..Call::new(patience, Request::Status(StatusRequest::default()))
+        };
         assert_eq!(of_the_past.time_left(), Duration::ZERO);
         assert_eq!(within(90).time_left(), Duration::from_millis(90));
-        let of_another_clock =
-            Call { gives_up_at_ns: Some(u64::MAX), ..Call::new(patience, Request::Status) };
+        let of_another_clock = Call {
+            gives_up_at_ns: Some(u64::MAX),
+            ..Call::new(patience, Request::Status(StatusRequest::default()))
+        };
         assert_eq!(of_another_clock.time_left(), patience);
     }
 

@@ -310,7 +310,7 @@ impl Picture {
     /// Invariants 1 and 2.
     fn held_twice(&self) -> Vec<String> {
         let vfs = self.attachments.iter().map(|a| text(&a["vf"]["device"]));
-        let addresses = self.attachments.iter().flat_map(addresses_of);
+        let addresses = self.attachments.iter().flat_map(held_addresses_of);
         let on_pods = self.addresses.values().flatten().cloned();
         let mut breaches = twice(vfs, "VF in two attachments");
         breaches.extend(twice(addresses, "address in two attachments"));
@@ -379,6 +379,12 @@ impl Picture {
 pub(crate) fn addresses_of(attachment: &Value) -> Vec<String> {
     let addresses = attachment["addresses"].as_array().into_iter().flatten();
     addresses.map(|address| text(&address["address"])).collect()
+}
+
+/// Those that it holds for other plugins' interfaces, too.
+fn held_addresses_of(attachment: &Value) -> Vec<String> {
+    let further = attachment["furtherLeases"].as_array().into_iter().flatten();
+    [attachment].into_iter().chain(further).flat_map(addresses_of).collect()
 }
 
 pub(crate) fn twice(items: impl Iterator<Item = String>, what: &str) -> Vec<String> {

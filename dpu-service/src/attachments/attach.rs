@@ -22,7 +22,7 @@ use crate::{
     events::EventKind,
     host::{Asked, SessionId},
     milestones::Milestone,
-    model::{AttachSpec, AttachmentView, Record, WantedAddress},
+    model::{AttachSpec, AttachmentView, FurtherLease, Lease, LeaseSpec, Record, WantedAddress},
     programmer::{self, ProgramError},
     records::Changes,
 };
@@ -393,14 +393,33 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     if spec.asked_sources != record.asked_sources {
         return differs("other allowed sources".into());
     }
-    let is_held = |address: &WantedAddress| {
-        record.leases.iter().map(|lease| lease.address).any(|held| {
+    if spec.further_leases.len() != record.further_leases.len() {
+        let held = record.further_leases.len();
+        return differs(format!("addresses for {held} interfaces that others make"));
+    }
+    for LeaseSpec { interface_name, network, addresses } in &spec.further_leases {
+        let is_its = |held: &&FurtherLease| held.interface_name == *interface_name;
+        let held = record.further_leases.iter().find(is_its);
+        let Some(held) = held.filter(|held| held.network.name == *network) else {
+            return differs(format!("no addresses of network {network} for {interface_name}"));
+        };
+        if let Some(address) = not_held(addresses, &held.leases) {
+            return differs(format!("addresses other than {address} for {interface_name}"));
+        }
+    }
+    match not_held(&spec.addresses, &record.leases) {
+        Some(address) => differs(format!("addresses other than {address}")),
+        None => Ok(()),
+    }
+}
+
+/// The first of the wanted addresses that is not among the leases.
+fn not_held<'a>(wanted: &'a [WantedAddress], leases: &[Lease]) -> Option<&'a WantedAddress> {
+    let is_held = |address: &&WantedAddress| {
+        leases.iter().map(|lease| lease.address).any(|held| {
             let length = address.prefix_length.unwrap_or(held.prefix());
             (held.ip(), held.prefix()) == (address.ip, length)
         })
     };
-    match spec.addresses.iter().find(|address| !is_held(address)) {
-        Some(address) => differs(format!("addresses other than {address}")),
-        None => Ok(()),
-    }
+    wanted.iter().find(|address| !is_held(address))
 }

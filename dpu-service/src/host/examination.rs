@@ -117,6 +117,7 @@ pub(crate) mod tests {
             device: "0000:03:00.4".into(),
             mac: "02:00:00:00:00:07".parse().unwrap(),
             leases: vec![lease("10.1.0.5/24"), lease("fd00:1::5/64")],
+            further_leases: Vec::new(),
             bandwidth: Bandwidth::default(),
             port_mappings: Vec::new(),
             asked_sources: [].into(),

@@ -30,8 +30,38 @@ pub struct AttachSpec {
     pub port_mappings: Vec<PortMapping>,
     /// Whom the pod asks to send for besides itself.
     pub asked_sources: BTreeSet<Source>,
+    /// Addresses asked for, for interfaces of the pod that others make.
+    pub further_leases: Vec<LeaseSpec>,
     /// The interface of the pod whose attachment leads this one. `None`: it leads, or is by itself.
     pub lead: Option<Arc<str>>,
+}
+
+impl AttachSpec {
+    /// What it would be to be attached to the network of one of its further leases, with the addresses of that.
+    #[must_use]
+    pub(crate) fn of_lease(&self, lease: &LeaseSpec) -> Self {
+        Self {
+            network: Some(lease.network.clone()),
+            device: None,
+            mac: None,
+            addresses: lease.addresses.clone(),
+            port_mappings: Vec::new(),
+            asked_sources: BTreeSet::new(),
+            further_leases: Vec::new(),
+            ..self.clone()
+        }
+    }
+}
+
+/// Addresses of a network for an interface of a pod that others make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseSpec {
+    /// The interface's name.
+    pub interface_name: Arc<str>,
+    /// Network name.
+    pub network: String,
+    /// Addresses asked for.
+    pub addresses: Vec<WantedAddress>,
 }
 
 /// An address that a pod asks for.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use dpu_service::{
     attachments::{Depth, Detach},
     host::{Asked, HostTime},
-    model::{AttachSpec, AttachmentKey, AttachmentState, AttachmentView},
+    model::{AttachSpec, AttachmentKey, AttachmentState, AttachmentView, LeaseSpec},
 };
 use offload_proto::{Failure, Reason};
 
 use crate::{
     fake_kernel::DOING,
-    world::{World, configuration, detach_of, host, key, settings, spec},
+    world::{World, configuration, detach_of, host, key, network, settings, spec},
 };
 
 /// Interface `eth0` of a container, and with it these.
@@ -132,4 +132,69 @@ async fn one_that_is_there_by_itself_is_not_led() {
     assert!(failure.message.contains("no other interface to lead it"), "{failure}");
     assert_eq!(names(&world.list()), ["net1".into()]);
     world.check();
+}
+
+/// That of a container, with an address of `green` for an interface that others make.
+fn with_lease(container: &str, addresses: &[&str]) -> AttachSpec {
+    let lease = LeaseSpec {
+        interface_name: "net1".into(),
+        network: "green".into(),
+        addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+    };
+    AttachSpec { further_leases: vec![lease], ..spec(container) }
+}
+
+/// `green` has two addresses, of which one is left while `taken` is attached.
+async fn with_two_addresses(more: &str) -> World {
+    let mut configuration = configuration();
+    let green = format!("name = 'green'\n{more}\n[[subnets]]\ncidr = '10.9.0.0/31'");
+    configuration.networks.push(network(&green));
+    World::with(configuration, settings(), 4).await
+}
+
+#[tokio::test]
+async fn addresses_for_interfaces_of_others_come_and_go_with_an_attachment() {
+    let mut world = with_two_addresses("").await;
+    let held = |view: &AttachmentView| {
+        let lease = &view.record.further_leases[0];
+        assert_eq!((&*lease.interface_name, lease.network.name.as_str()), ("net1", "green"));
+        lease.leases.iter().map(|lease| lease.address.to_string()).collect::<Vec<_>>()
+    };
+    let first = world.attach(with_lease("first", &["10.9.0.1"])).await.unwrap();
+    assert_eq!(held(&first), ["10.9.0.1/31"]);
+    let again = world.attach(with_lease("first", &["10.9.0.1"])).await.unwrap();
+    assert_eq!(again.record, first.record);
+    for other in [spec("first"), with_lease("first", &["10.9.0.0"])] {
+        assert_eq!(world.refused(other).await, Reason::AttachmentDiffers);
+    }
+    world.restart().await;
+    assert_eq!(world.list()[0].record, first.record);
+    assert_eq!(world.refused(with_lease("second", &["10.9.0.1"])).await, Reason::AddressInUse);
+    let second = world.attach(with_lease("second", &[])).await.unwrap();
+    assert_eq!(held(&second), ["10.9.0.0/31"]);
+    let on_red = || world.list().len();
+    assert_eq!(world.refused(with_lease("third", &[])).await, Reason::AddressesExhausted);
+    assert_eq!(on_red(), 2, "nothing is left of what was refused");
+    world.check();
+    let used = world.engine.networks().list();
+    assert_eq!(used.iter().find(|it| it.network.name == "green").unwrap().attachments, 2);
+
+    world.engine.detach(detach_of("first")).await.unwrap();
+    let third = world.attach(with_lease("third", &[])).await.unwrap();
+    assert_eq!(held(&third), ["10.9.0.1/31"]);
+    world.check();
+}
+
+#[tokio::test]
+async fn addresses_for_interfaces_of_others_are_refused_as_an_attachment_would_be() {
+    let world = with_two_addresses("namespaces = ['prod']").await;
+    assert_eq!(world.refused(with_lease("pod", &[])).await, Reason::NetworkNotAllowed);
+    assert_eq!(world.engine.operators().pools()[0].usage.in_use, 0);
+    let mut of_prod = with_lease("pod", &["10.8.0.1"]);
+    of_prod.pod.namespace = "prod".into();
+    assert_eq!(world.refused(of_prod.clone()).await, Reason::AddressNotAllowed);
+    of_prod.further_leases[0].network = "red".into();
+    assert_eq!(world.refused(of_prod).await, Reason::InvalidRequest);
+    world.check();
+    assert!(world.list().is_empty());
 }

@@ -56,6 +56,7 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         bandwidth: Bandwidth::default(),
         port_mappings: Vec::new(),
         asked_sources: [].into(),
+        further_leases: Vec::new(),
         lead: None,
     }
 }

@@ -27,7 +27,7 @@ pub(super) const fn verb(request: &Request) -> Verb {
         Request::Del(_) => Verb::Del,
         Request::Check(_) => Verb::Check,
         Request::Gc(_) => Verb::Gc,
-        Request::Status => Verb::Status,
+        Request::Status(_) => Verb::Status,
     }
 }
 

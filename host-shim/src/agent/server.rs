@@ -154,9 +154,9 @@ async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Opti
         }
         Request::Check(request) => done(verbs::check(doors, request).await),
         Request::Gc(request) => done(verbs::gc(doors, request).await),
-        Request::Status => match verbs::trouble(doors, None).await {
-            None => Answer::Done,
-            Some(failure) => not_available(doors, failure),
+        Request::Status(request) => match verbs::status(doors, &request, caller).await {
+            Ok(()) => Answer::Done,
+            Err(failure) => not_available(doors, failure),
         },
     })
 }
@@ -181,7 +181,7 @@ fn refuse_host_port(request: &Request) -> Result<(), Failure> {
     let key = match request {
         Request::Add(add) => &add.key,
         Request::Del(DelRequest { key, .. }) | Request::Check(CheckRequest { key, .. }) => key,
-        Request::Gc(_) | Request::Status => return Ok(()),
+        Request::Gc(_) | Request::Status(_) => return Ok(()),
     };
     host_port::refuse(&key.container_id)
 }
@@ -205,7 +205,7 @@ mod tests {
     use crate::{
         agent::{dpu::tests::config, verbs::tests::doors, vfs::record, workloads::Workloads},
         cni::environment::Verb,
-        protocol::{DelRequest, Reply, SIGN_OF_LIFE},
+        protocol::{DelRequest, Reply, SIGN_OF_LIFE, StatusRequest},
     };
 
     /// One that answers one call at a time, and counts them.
@@ -230,7 +230,7 @@ mod tests {
         yield_now().await;
         let (mut caller, stream) = UnixStream::pair().unwrap();
         let conversation = tokio::spawn(converse(server, stream, ()));
-        let call = Call::new(Duration::from_secs(60), Request::Status);
+        let call = Call::new(Duration::from_secs(60), Request::Status(StatusRequest::default()));
         caller.write_all(&serde_json::to_vec(&call).unwrap()).await.unwrap();
         caller.shutdown().await.unwrap();
         let mut heard = [0; 1];

@@ -187,7 +187,8 @@ fn show_empty_lists(document: &mut Map<String, Value>) {
     }
 }
 
-fn read_limited(input: impl Read) -> Result<Vec<u8>, CniError> {
+/// All of the configuration, unless it is too long.
+pub(super) fn read_limited(input: impl Read) -> Result<Vec<u8>, CniError> {
     let mut document = Vec::new();
     input.take(CONFIGURATION_LIMIT + 1).read_to_end(&mut document).map_err(|error| {
         CniError::new(code::IO_FAILURE, format!("error reading from stdin: {error}"))

@@ -7,6 +7,7 @@ pub mod environment;
 pub mod error;
 pub mod foreign;
 pub mod go_json;
+pub(crate) mod ipam;
 mod networks;
 pub mod plugin;
 mod port_mappings;

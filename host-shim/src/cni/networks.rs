@@ -78,6 +78,19 @@ pub(super) fn further(
     Ok(interfaces)
 }
 
+/// The networks that the configuration names for pods which ask for none.
+///
+/// # Errors
+/// As [`further`].
+pub(super) fn named_in(configuration: &Configuration) -> Result<Vec<String>, CniError> {
+    let Some((title, selections)) = of_configuration(configuration)? else { return Ok(Vec::new()) };
+    let name = |selection: Selection| {
+        check_network(&title, &selection.name)?;
+        Ok(selection.name)
+    };
+    selections.into_iter().map(name).collect()
+}
+
 /// What messages call the list, and what is in it. `None`: there is none.
 fn asked_for(configuration: &Configuration) -> Result<Option<(String, Vec<Selection>)>, CniError> {
     let by_runtime = named(configuration.runtime_config.clone(), &[annotations::CAPABILITY]);

@@ -13,8 +13,10 @@ use offload_proto::{Failure, Reason, v1::Attachment};
 use serde_json::Value;
 
 use super::{
+    config::read_limited,
     environment::{Environment, Verb},
     error::{CniError, code},
+    ipam::Borrowed,
     request::{Document, Prepared, prepare},
     version::{self, Version},
 };
@@ -96,7 +98,11 @@ pub fn answer(environment: &Environment, input: impl Read) -> Result<Option<Valu
     if verb == Verb::Version {
         return Ok(Some(version::answer()));
     }
-    let document = Document::read(input)?;
+    let text = read_limited(input)?;
+    if let Some(borrowed) = Borrowed::read(&text) {
+        return borrowed.answer(verb);
+    }
+    let document = Document::read(text.as_slice())?;
     let version = document.version;
     let ask = || {
         let prepared = prepare(verb, environment, document)?;

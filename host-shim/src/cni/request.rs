@@ -17,6 +17,7 @@ use super::{
 };
 use crate::protocol::{
     AddRequest, CheckRequest, DEFAULT_SOCKET, DelRequest, GcRequest, Key, Promise, Reply, Request,
+    StatusRequest,
 };
 use offload_proto::{Reason, v1::Attachment};
 
@@ -133,7 +134,9 @@ pub fn prepare(
         }
         Verb::Check => Request::Check(check(environment, &configuration)?),
         Verb::Gc => Request::Gc(gc(configuration)?),
-        Verb::Status | Verb::Version => Request::Status,
+        Verb::Status | Verb::Version => {
+            Request::Status(StatusRequest { networks: networks::named_in(&configuration)? })
+        }
     };
     Ok(Prepared { socket, patience: patience(verb), comeback, request, base })
 }
@@ -202,6 +205,7 @@ fn add(
         port_mappings: wishes.port_mappings,
         allowed_sources: wishes.allowed_sources.into_iter().collect(),
         device_info_file: wishes.device_info_file,
+        further_leases: Vec::new(),
         further,
     };
     Ok((request, base))

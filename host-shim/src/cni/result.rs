@@ -179,7 +179,7 @@ impl CniResult {
         }));
         // A result can't say that a route drops packets: it would be read as one that leads somewhere.
         let forwarding = attachment.routes.iter().filter(|route| route.kind.is_empty());
-        self.routes.extend(forwarding.map(route));
+        self.routes.extend(forwarding.map(Route::from));
         self.dns.add(dns.unwrap_or_else(|| network_dns(attachment)));
         self
     }
@@ -234,16 +234,18 @@ fn interface(attachment: &v1::Attachment, sandbox: &str) -> Interface {
     }
 }
 
-fn route(route: &v1::Route) -> Route {
-    Route {
-        dst: route.destination.clone(),
-        gw: route.gateway.clone(),
-        mtu: unless_zero(route.mtu),
-        advmss: unless_zero(route.advmss),
-        priority: unless_zero(route.priority),
-        table: unless_zero(route.table),
-        scope: scope(&route.scope),
-        other: Map::new(),
+impl From<&v1::Route> for Route {
+    fn from(route: &v1::Route) -> Self {
+        Self {
+            dst: route.destination.clone(),
+            gw: route.gateway.clone(),
+            mtu: unless_zero(route.mtu),
+            advmss: unless_zero(route.advmss),
+            priority: unless_zero(route.priority),
+            table: unless_zero(route.table),
+            scope: scope(&route.scope),
+            other: Map::new(),
+        }
     }
 }
 

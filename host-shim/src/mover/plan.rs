@@ -103,6 +103,11 @@ const LATER_METRIC: u32 = 2000;
 /// The main table, which the kernel tells of no route.
 pub(crate) const MAIN_TABLE: u32 = 254;
 
+/// Where the default route of a family leads to.
+pub(crate) const fn default_destination(of_ipv6: bool) -> &'static str {
+    if of_ipv6 { "::/0" } else { "0.0.0.0/0" }
+}
+
 /// An attachment that the host can't carry out: the DPU's answer is malformed.
 #[derive(Debug, thiserror::Error)]
 #[error("the DPU's attachment holds {}", self.held())]

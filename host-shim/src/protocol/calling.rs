@@ -158,7 +158,7 @@ mod tests {
     use nix::sys::socket::Backlog;
 
     use super::*;
-    use crate::protocol::Request;
+    use crate::protocol::{Request, StatusRequest};
 
     fn call_quietly(socket: &Path, asked: Call) -> io::Result<Reply> {
         call(socket, asked, COMEBACK, |_| ())
@@ -169,7 +169,11 @@ mod tests {
     }
 
     fn within(deadline_ms: u64) -> Call {
-        Call { deadline_ms, gives_up_at_ns: None, request: Request::Status }
+        Call {
+            deadline_ms,
+            gives_up_at_ns: None,
+            request: Request::Status(StatusRequest::default()),
+        }
     }
 
     /// Answers one call with `answer`, and returns what it was asked.

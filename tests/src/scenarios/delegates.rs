@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::several::{self, interfaces, links};
-use crate::{Host, Lab, Netns, Settings, wait_for};
+use crate::{Call, Host, Lab, Netns, Settings, process::program, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Where Debian's package containernetworking-plugins has them.
@@ -32,13 +32,21 @@ impl Others {
         others
     }
 
-    /// One network of this name, whose plugin makes an interface that is there until it is taken back.
+    /// One network of this name, whose plugin makes an interface that is there until it is taken back, and has an
+    /// address of the DPU's network green leased for it.
     #[must_use]
     pub fn with_links(network: &str) -> Self {
         let others = Self::new();
         others.write_plugin(network, MAKES_A_LINK);
-        others.define(network, &json!([{ "type": network }]));
+        others.lend_our_plugin();
+        others.define(network, &json!([{ "type": network, "ipam": leased_of("green") }]));
         others
+    }
+
+    /// Has our own plugin be where others look for one for IPAM.
+    fn lend_our_plugin(&self) {
+        let path = self.path("plugins").join("host-shim");
+        std::os::unix::fs::symlink(program("host-shim"), path).unwrap();
     }
 
     /// Has the agent of a lab know them.
@@ -117,6 +125,11 @@ fn start(others: &Others, settings: &Settings) -> Lab {
 fn assert_clean_slate(lab: &Lab) {
     lab.assert_clean_slate();
     assert_eq!(kept(lab), 0);
+}
+
+/// `ipam` for addresses of a network of the DPU's.
+fn leased_of(network: &str) -> Value {
+    json!({ "type": "dpu-offload", "network": network })
 }
 
 const TELLS_VERSIONS: &str = r#"[ $CNI_COMMAND = VERSION ] && {
@@ -288,6 +301,111 @@ fn assert_set_beside(pod: &Netns, address: &str) {
     }
 }
 
+/// What plugins make has addresses of the DPU's where their file says so: leased with the pod's first interface, nobody
+/// else's meanwhile, and given back with it.
+///
+/// # Panics
+/// When it is not so.
+pub fn what_plugins_make_has_addresses_of_the_dpu(settings: &Settings) {
+    let others = Others::new();
+    others.lend_our_plugin();
+    let mut lab = start(&others, settings);
+    let bridge = |ipam: Value| json!([{ "type": "bridge", "bridge": "br-leased", "ipam": ipam }]);
+    others.define("leased", &bridge(leased_of("green")));
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    let own = links(&a);
+    let asked = r#"[{"name": "leased", "ips": ["10.2.0.77"]}]"#;
+    let of_a = several::add(&lab, &a, asked).result();
+    let addresses = several::addresses_of(&of_a, "net1");
+    assert!(addresses.contains(&"10.2.0.77".to_owned()), "{of_a}");
+    let shown = a.json("ip", &["address", "show", "net1"]);
+    let info = shown[0]["addr_info"].as_array().unwrap();
+    for address in &addresses {
+        assert!(info.iter().any(|held| held["local"] == address.as_str()), "{address}: {shown:?}");
+    }
+    assert_eq!(several::add(&lab, &a, asked).result(), of_a, "a repeat is the same");
+    super::life::check(&lab, "blue", &a, &of_a).nothing();
+    let of_b = several::add(&lab, &b, "leased").result();
+    assert!(b.pings("10.2.0.77"), "{of_b}");
+    assert_eq!(held(&lab, "green"), 2 * addresses.len() as u64);
+
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    lab.assert_invariants();
+    assert_eq!(several::add(&lab, &a, asked).result(), of_a, "it is the same after a crash");
+    lab.del("blue", &b, "eth0").nothing();
+    several::add(&lab, &b, asked).fails(104, &["10.2.0.77"]);
+    lab.del("blue", &a, "eth0").nothing();
+    assert_eq!(links(&a), own);
+    assert_eq!(held(&lab, "green"), 0);
+
+    let refused = |ipam: Value, code: u64, told: &[&str]| {
+        others.define("refused", &bridge(ipam));
+        several::add(&lab, &a, "refused").fails(code, told);
+    };
+    refused(leased_of("purple"), 101, &["purple"]);
+    refused(leased_of("blue"), 100, &["blue", "net1"]);
+    refused(leased_of("wire"), 100, &["wire", "no subnet"]);
+    refused(json!({ "type": "dpu-offload" }), 151, &["refused.conflist", "`network`"]);
+    others.write_plugin("broken", "exit 3");
+    others.define("broken", &json!([{ "type": "broken", "ipam": leased_of("green") }]));
+    several::add(&lab, &a, "broken").fails(152, &["broken.conflist"]);
+    others.write_plugin("broken", "exit 0");
+    wait_for("it to be taken back", LIMIT, || {
+        lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
+        (kept(&lab) == 0).then_some(())
+    });
+    assert_eq!(held(&lab, "green"), 0);
+    assert_clean_slate(&lab);
+}
+
+/// STATUS asks for each further network of the configuration whether it can be served, whoever serves it.
+///
+/// # Panics
+/// When it does not.
+pub fn status_asks_further_networks(settings: &Settings) {
+    let others = Others::new();
+    let lab = &start(&others, settings);
+    let status = |networks: Value| {
+        let mut configuration = lab.configuration("blue");
+        configuration["networks"] = networks;
+        lab.execute(&Call::new("STATUS", &configuration))
+    };
+    others.write_plugin("old", "exit 1");
+    others.define("old", &json!([{ "type": "old" }]));
+    others.write_plugin("sick", r#"echo '{"code": 50, "msg": "out of order"}'; exit 1"#);
+    let path = others.path("plugins").join("sick");
+    let text = fs::read_to_string(&path).unwrap().replace(r#""1.0.0"]"#, r#""1.0.0", "1.1.0"]"#);
+    fs::write(&path, text).unwrap();
+    let of_version = json!({ "cniVersion": "1.1.0" });
+    others.define_with("sick", &json!([{ "type": "sick" }]), of_version);
+    others.define("absent", &json!([{ "type": "absent" }]));
+    others.define("bare", &json!([{ "type": "old", "ipam": leased_of("purple") }]));
+    fs::write(others.definition("broken"), "{").unwrap();
+
+    status(json!(["green", "wire@data", { "name": "old" }])).nothing();
+    for (network, told) in [
+        ("purple", &["NETWORK_UNKNOWN", "purple"][..]),
+        ("sick", &["network sick", "sick.conflist", "plugins/sick", "out of order"]),
+        ("absent", &["network absent", "absent.conflist", "no plugin absent"]),
+        ("bare", &["network bare", "no plugin host-shim"]),
+        ("broken", &["broken.conflist"]),
+    ] {
+        status(json!(["green", network])).fails(50, told);
+    }
+    others.lend_our_plugin();
+    status(json!(["bare"])).fails(50, &["NETWORK_UNKNOWN", "purple"]);
+}
+
+/// How many addresses of a network of the DPU's are held.
+fn held(lab: &Lab, network: &str) -> u64 {
+    let networks = lab.operator().get("networks");
+    let its = networks.iter().find(|it| it["network"]["name"] == network).unwrap();
+    let subnets = its["subnets"].as_array().unwrap();
+    subnets.iter().map(|subnet| subnet["held"].as_str().unwrap().parse::<u64>().unwrap()).sum()
+}
+
 /// What can't be had of one of them leaves nothing: neither of the others, nor of our own.
 ///
 /// # Panics
@@ -339,7 +457,8 @@ pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
     several::add(lab, &pod, "green,good").fails(128, &["net2"]);
     pod.ip(&["link", "delete", "net2"]);
     several::add(lab, &pod, "good@eth0").fails(7, &["eth0"]);
-    several::add(lab, &pod, r#"[{"name": "good", "ips": ["10.1.1.1"]}]"#).fails(109, &["ips"]);
+    several::add(lab, &pod, r#"[{"name": "good", "ips": ["10.1.1.1"]}]"#)
+        .fails(105, &["10.1.1.1", "green"]);
     fs::write(others.definition("broken"), "{").unwrap();
     several::add(lab, &pod, "broken").fails(151, &["broken.conflist"]);
     lab.add("good", &pod, "eth0").fails(109, &["eth0"]);

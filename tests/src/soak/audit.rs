@@ -165,8 +165,12 @@ fn leaked_leases(picture: &Picture, networks: &[Value]) -> Vec<String> {
     let mut differences = Vec::new();
     for network in networks {
         let name = &network["network"]["name"];
-        let attachments = picture.attachments.iter().filter(|a| &a["network"] == name);
-        let used = attachments.flat_map(addresses_of).count() as u64;
+        let further = |a: &Value| a["furtherLeases"].as_array().cloned().unwrap_or_default();
+        let holders =
+            picture.attachments.iter().flat_map(|a| further(a).into_iter().chain([a.clone()]));
+        let used: usize =
+            holders.filter(|a| &a["network"] == name).map(|a| addresses_of(&a).len()).sum();
+        let used = used as u64;
         let subnets = network["subnets"].as_array().into_iter().flatten();
         let held: u64 = subnets.map(|subnet| number(&subnet["held"])).sum();
         if held != used {

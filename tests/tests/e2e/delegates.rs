@@ -13,6 +13,16 @@ fn routes_rules_and_settings_are_set_beside_what_plugins_make() {
 }
 
 #[test]
+fn what_plugins_make_has_addresses_of_the_dpu() {
+    delegates::what_plugins_make_has_addresses_of_the_dpu(&Settings::default());
+}
+
+#[test]
+fn status_asks_further_networks() {
+    delegates::status_asks_further_networks(&Settings::default());
+}
+
+#[test]
 fn a_plugin_that_fails_leaves_nothing() {
     delegates::a_plugin_that_fails_leaves_nothing(&Settings::default());
 }

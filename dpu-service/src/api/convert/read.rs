@@ -26,8 +26,8 @@ use crate::{
     host::{Asked, HostTime, SessionId},
     model::{
         AddressRange, AllowRule, AntiSpoofing, AttachSpec, AttachmentId, AttachmentKey, Bandwidth,
-        Dns, GatewayMode, HostName, Network, PolicyRule, PortRange, Route, Source, Subnet, Sysctls,
-        WantedAddress,
+        Dns, GatewayMode, HostName, LeaseSpec, Network, PolicyRule, PortRange, Route, Source,
+        Subnet, Sysctls, WantedAddress,
     },
 };
 
@@ -173,9 +173,33 @@ pub(crate) fn attach(
         bandwidth: requested_bandwidth(request.bandwidth)?,
         port_mappings: port_mappings::port_mappings(request.port_mappings)?,
         asked_sources: asked_sources(&request.allowed_sources)?,
+        further_leases: further_leases(request.further_leases)?,
         lead: None,
     };
     Ok((spec, asked))
+}
+
+/// Addresses for interfaces of the pod that others make.
+fn further_leases(requests: Vec<v1::LeaseRequest>) -> Result<Vec<LeaseSpec>, Failure> {
+    if requests.len() >= MOST_INTERFACES {
+        let (count, most) = (requests.len(), MOST_INTERFACES - 1);
+        return Err(invalid(format!("addresses for {count} further interfaces: {most} at most")));
+    }
+    let mut leases: Vec<LeaseSpec> = Vec::new();
+    for v1::LeaseRequest { interface_name, network, addresses: asked } in requests {
+        if !is_interface_name(&interface_name) {
+            let name = shortened(&interface_name);
+            return Err(invalid(format!("further_leases: {name} can't name an interface")));
+        }
+        let network = optional_network(network)?
+            .ok_or_else(|| invalid(format!("further_leases: {interface_name} names no network")))?;
+        if leases.iter().any(|other| *other.interface_name == *interface_name) {
+            return Err(invalid(format!("further_leases names {interface_name} twice")));
+        }
+        let (interface_name, addresses) = (interface_name.into(), addresses(&asked)?);
+        leases.push(LeaseSpec { interface_name, network, addresses });
+    }
+    Ok(leases)
 }
 
 /// What a host asks for at once, of which the first leads the others, and when it does.

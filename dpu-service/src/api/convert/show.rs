@@ -19,7 +19,8 @@ use crate::{
     host::ExaminedVf,
     model::{
         AllowRule, AntiSpoofing, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns,
-        HostRights, Lease, Network, PolicyRule, PortMapping, Record, Route, Subnet, Sysctls,
+        FurtherLease, HostRights, Lease, Network, PolicyRule, PortMapping, Record, Route, Subnet,
+        Sysctls,
     },
     programmer::StepStatus,
     sessions::{HostCommand, HostView},
@@ -54,6 +55,17 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
         allowed_sources: record.allowed_sources().iter().map(ToString::to_string).collect(),
         anti_spoofing: network.anti_spoofing.name().into(),
         lead: record.lead.as_deref().unwrap_or_default().into(),
+        further_leases: record.further_leases.iter().map(further_lease).collect(),
+    }
+}
+
+fn further_lease(its: &FurtherLease) -> v1::FurtherLease {
+    v1::FurtherLease {
+        interface_name: its.interface_name.to_string(),
+        network: its.network.name.clone(),
+        addresses: its.leases.iter().map(lease).collect(),
+        routes: its.network.routes.iter().map(route).collect(),
+        dns: Some(dns(&its.network.dns)),
     }
 }
 

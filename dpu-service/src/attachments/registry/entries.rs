@@ -65,14 +65,15 @@ impl Entries {
 
     /// How many attachments use the network.
     pub(crate) fn users_of(&self, network: &str) -> usize {
-        self.iter().filter(|entry| entry.record().network.name == network).count()
+        let uses = |entry: &&Entry| entry.record().networks().any(|one| one.name == network);
+        self.iter().filter(uses).count()
     }
 
     /// Likewise, of all networks that are used.
     pub(crate) fn users(&self) -> HashMap<&str, usize> {
         let mut users = HashMap::<_, usize>::new();
-        for entry in self.iter() {
-            *users.entry(entry.record().network.name.as_str()).or_default() += 1;
+        for network in self.iter().flat_map(|entry| entry.record().networks()) {
+            *users.entry(network.name.as_str()).or_default() += 1;
         }
         users
     }
@@ -107,12 +108,8 @@ impl Entries {
 
     /// All addresses that attachments hold, each with its network's name.
     pub(super) fn held_addresses(&self) -> HashSet<(String, IpAddr)> {
-        let of_entry = |entry: &Entry| {
-            let Record { network, leases, .. } = &**entry.record();
-            let held = |address| (network.name.clone(), address);
-            leases.iter().map(|lease| held(lease.address.ip())).collect::<Vec<_>>()
-        };
-        self.iter().flat_map(of_entry).collect()
+        let held = self.iter().flat_map(|entry| entry.record().held());
+        held.map(|(network, lease)| (network.name.clone(), lease.address.ip())).collect()
     }
 
     pub(super) fn get_mut(&mut self, id: AttachmentId) -> Option<&mut Entry> {
@@ -206,8 +203,8 @@ pub(super) fn check_unshared(records: &[Record]) -> Result<(), OpenError> {
 
 /// What no other attachment may hold, as people call it.
 fn held_alone(record: &Record) -> impl Iterator<Item = String> {
-    let Record { key, vf, mac, leases, .. } = record;
-    let addresses = leases.iter().map(|lease| format!("address {}", lease.address.ip()));
+    let Record { key, vf, mac, .. } = record;
+    let addresses = record.held().map(|(_, lease)| format!("address {}", lease.address.ip()));
     [format!("key {key}"), format!("VF {vf}"), format!("MAC address {mac}")]
         .into_iter()
         .chain(addresses)

@@ -197,7 +197,7 @@ impl PooledNetworks {
 
 fn leases(entry: &Entry) -> impl Iterator<Item = Claim<'_>> {
     let id = entry.record().id;
-    entry.record().leases.iter().map(move |lease| Claim::Held(id, lease.address.ip()))
+    entry.record().held().map(move |(_, lease)| Claim::Held(id, lease.address.ip()))
 }
 
 impl PooledNetwork {

@@ -10,7 +10,7 @@ use vf_alloc::{FunctionId, Request, ReserveError, VfFacts};
 use super::{Entry, Registry, mapped_ports::check_mapped_ports, networks::distinct_addresses};
 use crate::{
     host::Asked,
-    model::{AttachSpec, AttachmentId, Bandwidth, Network, Phase, Record},
+    model::{AttachSpec, AttachmentId, Bandwidth, FurtherLease, LeaseSpec, Network, Phase, Record},
 };
 
 impl Registry {
@@ -35,6 +35,10 @@ impl Registry {
         let leases = leases.inspect_err(|_| {
             self.vfs.release(&id);
         })?;
+        let further_leases = self.reserve_further(spec, &network, id, now).inspect_err(|_| {
+            self.networks.forget_unfinished(&network, id, now);
+            self.vfs.release(&id);
+        })?;
         let record = Arc::new(Record {
             id,
             key: spec.key.clone(),
@@ -44,6 +48,7 @@ impl Registry {
             device: facts.map(|facts| facts.device).unwrap_or_default(),
             mac,
             leases,
+            further_leases,
             bandwidth: tighter(&network.bandwidth, &spec.bandwidth),
             port_mappings: spec.port_mappings.clone(),
             asked_sources: spec.asked_sources.clone(),
@@ -55,6 +60,61 @@ impl Registry {
         });
         self.entries.insert(Entry::reserved(Arc::clone(&record), asked));
         Ok(record)
+    }
+
+    /// Reserves addresses for the pod's interfaces that others make: all of them or nothing.
+    fn reserve_further(
+        &mut self,
+        spec: &AttachSpec,
+        network: &Network,
+        id: AttachmentId,
+        now: u64,
+    ) -> Result<Vec<FurtherLease>, Failure> {
+        let mut reserved: Vec<FurtherLease> = Vec::new();
+        for wanted in &spec.further_leases {
+            let taken = [network].into_iter().chain(reserved.iter().map(|its| &*its.network));
+            let taken: Vec<_> = taken.map(|network| network.name.clone()).collect();
+            match self.reserve_lease(spec, wanted, &taken, id, now) {
+                Ok(lease) => reserved.push(lease),
+                Err(failure) => {
+                    for its in &reserved {
+                        self.networks.forget_unfinished(&its.network, id, now);
+                    }
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(reserved)
+    }
+
+    /// It is allowed as being attached to its network is. Of the `taken` networks the attachment has an address
+    /// already.
+    fn reserve_lease(
+        &mut self,
+        spec: &AttachSpec,
+        wanted: &LeaseSpec,
+        taken: &[String],
+        id: AttachmentId,
+        now: u64,
+    ) -> Result<FurtherLease, Failure> {
+        let LeaseSpec { interface_name, network, .. } = wanted;
+        let network = Arc::clone(self.networks.find(Some(network))?.network());
+        let refused = |why: &str| {
+            let message =
+                format!("an address of network {} for {interface_name}: {why}", network.name);
+            Err(Failure::new(Reason::InvalidRequest, message))
+        };
+        if taken.contains(&network.name) {
+            return refused("the attachment has one already: name another network");
+        }
+        if network.subnets.is_empty() {
+            return refused("the network has no subnet: give it one, or name another network");
+        }
+        let its = spec.of_lease(wanted);
+        self.hosts.rights(&spec.key.host).check(&its, &network, &self.settings.mac_prefix)?;
+        let addresses = distinct_addresses(&its, &network)?;
+        let leases = self.networks.reserve(&its, &addresses, &network, id, now)?;
+        Ok(FurtherLease { interface_name: Arc::clone(interface_name), network, leases })
     }
 
     fn reserve_vf(

@@ -4,9 +4,7 @@
 //! as its file is.
 
 use std::{
-    ffi::{OsStr, OsString},
-    fs::{self, File},
-    io::{self, Read},
+    ffi::OsString,
     path::{Path, PathBuf},
 };
 
@@ -14,14 +12,12 @@ use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::additions::{self, Additions};
+use super::{
+    additions::{self, Additions},
+    definitions::{Definition, files, invalid, read_file, text},
+    lease,
+};
 
-/// Longest file, in bytes.
-const FILE_LIMIT: u64 = 1024 * 1024;
-/// The endings of what is read. Editors leave files with others.
-const ENDINGS: [&str; 5] = ["conf", "conflist", "json", "yaml", "yml"];
-/// What a NetworkAttachmentDefinition is by its `kind`.
-const ATTACHMENT_DEFINITION: &str = "NetworkAttachmentDefinition";
 /// Our own plugin, by `type`.
 const OWN_PLUGIN: &str = "host-shim";
 
@@ -50,27 +46,6 @@ pub(super) enum Meaning {
     Plugins(Chain),
     /// The DPU's network of that name. Empty: its default one.
     Dpu(String),
-}
-
-/// What a file says of a name.
-#[derive(Debug)]
-struct Definition {
-    file: PathBuf,
-    name: String,
-    kind: Kind,
-}
-
-#[derive(Debug)]
-enum Kind {
-    /// A CNI configuration.
-    Configuration(Map<String, Value>),
-    /// A NetworkAttachmentDefinition.
-    Attachment {
-        /// Whose pods may use it. `None`: everybody's.
-        namespace: Option<String>,
-        /// `None`: the configuration of the same name.
-        configuration: Option<Map<String, Value>>,
-    },
 }
 
 /// What the files of a folder say, as they were when it was read.
@@ -114,7 +89,7 @@ impl Catalogue {
         let attachments: Vec<_> = found.iter().copied().filter(|one| one.is_attachment()).collect();
         if attachments.is_empty() {
             let configuration = only_one(found)?;
-            return configuration.map(Definition::meaning).transpose();
+            return configuration.map(meaning_of).transpose();
         }
         let usable = attachments.into_iter().filter(|one| one.is_for(namespace)).collect();
         let Some(attachment) = only_one(usable)? else {
@@ -124,41 +99,21 @@ impl Catalogue {
             return Err(Failure::new(Reason::NetworkNotAllowed, message));
         };
         if attachment.configuration().is_some() {
-            return attachment.meaning().map(Some);
+            return meaning_of(attachment).map(Some);
         }
         let configurations = found.into_iter().filter(|one| !one.is_attachment()).collect();
-        only_one(configurations)?.unwrap_or(attachment).meaning().map(Some)
+        meaning_of(only_one(configurations)?.unwrap_or(attachment)).map(Some)
     }
 }
 
-impl Definition {
-    fn is_attachment(&self) -> bool {
-        matches!(self.kind, Kind::Attachment { .. })
-    }
-
-    /// Whether pods of that namespace may use it.
-    fn is_for(&self, pods: &str) -> bool {
-        match &self.kind {
-            Kind::Attachment { namespace, .. } => namespace.as_ref().is_none_or(|it| it == pods),
-            Kind::Configuration(_) => true,
-        }
-    }
-
-    fn configuration(&self) -> Option<&Map<String, Value>> {
-        match &self.kind {
-            Kind::Configuration(body) => Some(body),
-            Kind::Attachment { configuration, .. } => configuration.as_ref(),
-        }
-    }
-
-    fn meaning(&self) -> Result<Meaning, Failure> {
-        let body = self.configuration().ok_or_else(|| {
-            let name = &self.name;
-            let why = format!("it holds no `spec.config`, and no file defines {name} otherwise");
-            invalid(&self.file, &why)
-        })?;
-        meaning(&self.file, &self.name, body)
-    }
+/// What a definition makes of its name.
+fn meaning_of(definition: &Definition) -> Result<Meaning, Failure> {
+    let body = definition.configuration().ok_or_else(|| {
+        let name = &definition.name;
+        let why = format!("it holds no `spec.config`, and no file defines {name} otherwise");
+        invalid(&definition.file, &why)
+    })?;
+    meaning(&definition.file, &definition.name, body)
 }
 
 fn only_one(mut all: Vec<&Definition>) -> Result<Option<&Definition>, Failure> {
@@ -169,81 +124,6 @@ fn only_one(mut all: Vec<&Definition>) -> Result<Option<&Definition>, Failure> {
         }
         _ => Ok(all.pop()),
     }
-}
-
-/// The files that define networks, by name. A folder that is not there has none.
-fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    let is_read = |path: &PathBuf| {
-        path.extension().and_then(OsStr::to_str).is_some_and(|ending| ENDINGS.contains(&ending))
-    };
-    let mut paths: Vec<_> = paths.into_iter().filter(is_read).collect();
-    paths.sort();
-    Ok(paths)
-}
-
-fn read_file(path: &Path) -> Result<Vec<Definition>, Failure> {
-    let text = read_text(path).map_err(|error| invalid(path, &error.to_string()))?;
-    // JSON is YAML, too; but of YAML's errors in JSON nobody would make sense.
-    let documents = match path.extension().and_then(OsStr::to_str) {
-        Some("yaml" | "yml") => serde_norway::Deserializer::from_str(&text)
-            .map(Value::deserialize)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| invalid(path, &error.to_string())),
-        _ => serde_json::from_str(&text)
-            .map(|document| vec![document])
-            .map_err(|error| invalid(path, &error.to_string())),
-    }?;
-    let documents = documents.into_iter().filter(|document| !document.is_null());
-    documents.map(|document| definition(path, document)).collect()
-}
-
-fn read_text(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(FILE_LIMIT + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > FILE_LIMIT {
-        true => Err(io::Error::other(format!("it is longer than {FILE_LIMIT} bytes"))),
-        false => Ok(text),
-    }
-}
-
-fn definition(path: &Path, document: Value) -> Result<Definition, Failure> {
-    let Value::Object(document) = document else {
-        return Err(invalid(path, "it holds no object"));
-    };
-    if document.get("kind").and_then(Value::as_str) == Some(ATTACHMENT_DEFINITION) {
-        return attachment(path, &document.into());
-    }
-    let Some(name) = text(document.get("name")) else {
-        return Err(invalid(
-            path,
-            "it is neither a CNI configuration with a `name`, nor a NetworkAttachmentDefinition",
-        ));
-    };
-    Ok(Definition { file: path.into(), name, kind: Kind::Configuration(document) })
-}
-
-fn attachment(path: &Path, document: &Value) -> Result<Definition, Failure> {
-    let name = text(document.pointer("/metadata/name"))
-        .ok_or_else(|| invalid(path, "its `metadata` has no `name`"))?;
-    let configuration = match text(document.pointer("/spec/config")) {
-        None => None,
-        Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
-            invalid(path, &format!("`spec.config` of {name} is no JSON object: {error}"))
-        })?),
-    };
-    let namespace = text(document.pointer("/metadata/namespace"));
-    let kind = Kind::Attachment { namespace, configuration };
-    Ok(Definition { file: path.into(), name, kind })
-}
-
-/// A text that says something.
-fn text(value: Option<&Value>) -> Option<String> {
-    value?.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned)
 }
 
 fn meaning(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Meaning, Failure> {
@@ -309,12 +189,31 @@ fn plugins(
     let is_named = |plugin: &Map<String, Value>| {
         text(plugin.get("type")).is_some_and(|name| !name.contains('/') && !name.starts_with('.'))
     };
-    match plugins.iter().all(is_named) {
-        true => Ok(plugins),
-        false => {
-            let why = format!("{network} has a plugin whose `type` is not a program's name");
-            Err(invalid(file, &why))
-        }
+    if !plugins.iter().all(is_named) {
+        let why = format!("{network} has a plugin whose `type` is not a program's name");
+        return Err(invalid(file, &why));
+    }
+    check_leases(file, network, &plugins)?;
+    Ok(plugins)
+}
+
+/// At most one plugin of a chain gives the interface its addresses.
+fn check_leases(file: &Path, network: &str, plugins: &[Map<String, Value>]) -> Result<(), Failure> {
+    let mut leasing = 0;
+    for plugin in plugins {
+        let leased = lease::network_of(plugin).map_err(|why| invalid(file, &why))?;
+        leasing += usize::from(leased.is_some());
+    }
+    match leasing {
+        0 | 1 => Ok(()),
+        _ => Err(invalid(file, &format!("several plugins of {network} have `ipam` of the DPU's"))),
+    }
+}
+
+impl Chain {
+    /// The DPU's network that its interface has addresses of. `None`: its plugins see to them.
+    pub(super) fn leased_network(&self) -> Option<&str> {
+        self.plugins.iter().find_map(|plugin| lease::network_of(plugin).ok()?)
     }
 }
 
@@ -333,13 +232,10 @@ fn own_network(file: &Path, network: &str, plugin: &Map<String, Value>) -> Resul
     })
 }
 
-fn invalid(path: &Path, why: &str) -> Failure {
-    let message = format!("{} can't be used: {why}", path.display());
-    Failure::new(Reason::DelegateInvalid, message)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
     use tempfile::TempDir;
 
@@ -426,6 +322,7 @@ mod tests {
             ("list.yaml", "- a\n"),
             ("a.conf", twice),
             ("b.conf", twice),
+            ("ipam.conf", r#"{"name": "ipam", "type": "bridge", "ipam": {"type": "dpu-offload"}}"#),
             ("path.conf", r#"{"name": "path", "type": "../evil"}"#),
             ("none.conflist", r#"{"name": "none", "plugins": []}"#),
             (
@@ -447,6 +344,7 @@ mod tests {
             ("broken", "broken.conf", "EOF"),
             ("list", "list.yaml", "no object"),
             ("twice", "b.conf", "a.conf defines twice already"),
+            ("ipam", "ipam.conf", "names no `network`"),
             ("path", "path.conf", "not a program's name"),
             ("none", "none.conflist", "is empty"),
             ("chain", "chain.conflist", "in a chain"),

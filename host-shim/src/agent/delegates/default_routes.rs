@@ -6,7 +6,10 @@ use offload_proto::v1;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::protocol::FurtherInterface;
+use crate::{
+    mover::{MAIN_TABLE, default_destination},
+    protocol::FurtherInterface,
+};
 
 /// What an ADD asks for of default routes, as one of its interfaces sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +41,7 @@ impl DefaultRoutes {
     /// The default routes by this interface.
     pub(super) fn routes(&self) -> impl Iterator<Item = v1::Route> {
         self.by_it.iter().map(|gateway| v1::Route {
-            destination: destination(gateway.is_ipv6()).into(),
+            destination: default_destination(gateway.is_ipv6()).into(),
             gateway: gateway.to_string(),
             ..v1::Route::default()
         })
@@ -47,20 +50,17 @@ impl DefaultRoutes {
     /// Takes out of a result those in whose place others were asked for.
     pub(super) fn replace_in(&self, result: &mut Value) {
         let Some(routes) = result.get_mut("routes").and_then(Value::as_array_mut) else { return };
-        let replaced: Vec<_> = self.families_asked_for().into_iter().map(destination).collect();
+        let replaced: Vec<_> =
+            self.families_asked_for().into_iter().map(default_destination).collect();
         let is_of_main_table = |route: &Value| {
             let table = route.get("table").and_then(Value::as_u64).unwrap_or_default();
-            [0, u64::from(crate::mover::MAIN_TABLE)].contains(&table)
+            [0, u64::from(MAIN_TABLE)].contains(&table)
         };
         routes.retain(|route| {
             let to = route["dst"].as_str().unwrap_or_default();
             !replaced.contains(&to) || !is_of_main_table(route)
         });
     }
-}
-
-const fn destination(of_ipv6: bool) -> &'static str {
-    if of_ipv6 { "::/0" } else { "0.0.0.0/0" }
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub(super) async fn compare(delegated: &Delegated, promise: &Promise) -> Result<
         }
         routing.map_or(Ok(None), |routing| its.lacks(&routing))
     });
-    difference.await?.map_or(Ok(()), |what| Err(failed(delegated, &what)))
+    difference.await?.map_or(Ok(()), |what| Err(failed(&delegated.chain, &what)))
 }
 
 fn broken(promise: &Promise, its: &mut Beside) -> Result<Option<String>, netlink::Error> {
@@ -117,7 +117,7 @@ fn delete_link_in(netns: &Netns, name: &str) -> Result<(), netlink::Error> {
 
 fn routing(delegated: &Delegated, added: &v1::Attachment) -> Result<Routing, Failure> {
     let unread = |error: crate::mover::PlanError| {
-        failed(delegated, &format!("routes can't be set beside it: it has {}", error.held()))
+        failed(&delegated.chain, &format!("routes can't be set beside it: it has {}", error.held()))
     };
     Routing::new(added).map_err(unread)
 }
@@ -130,7 +130,7 @@ async fn at_its<T: Send + 'static>(
     let found = at(delegated, |found| found.map(work).transpose()).await?;
     found.ok_or_else(|| {
         let name = &delegated.key.interface_name;
-        failed(delegated, &format!("there is no interface {name} in the pod"))
+        failed(&delegated.chain, &format!("there is no interface {name} in the pod"))
     })
 }
 
@@ -146,5 +146,5 @@ async fn at<T: Send + 'static>(
     let name = delegated.key.interface_name.clone();
     let worked = spawn_blocking(move || work(Beside::find(Arc::new(netns), &name)?)).await;
     let worked = worked.map_err(|error| defect(&error))?;
-    worked.map_err(|error| failed(delegated, &error.to_string()))
+    worked.map_err(|error| failed(&delegated.chain, &error.to_string()))
 }

@@ -4,7 +4,9 @@
 //! | --- | --- |
 //! | [`additions`] | what a network's file has us set beside what its plugins make |
 //! | [`default_routes`] | by which interface of a pod its default routes go |
+//! | [`definitions`] | reads the files of the host that define networks |
 //! | [`catalogue`] | finds what a name stands for in the files of the host |
+//! | [`lease`] | addresses of the DPU for their interfaces |
 //! | [`wishes`] | says what is asked of the plugins, or that it can't be |
 //! | [`versions`] | finds the version of the specification that a chain of plugins is spoken to in |
 //! | [`plugin`] | calls a plugin, within bounds |
@@ -26,7 +28,9 @@
 mod additions;
 mod catalogue;
 mod default_routes;
+mod definitions;
 mod interface;
+mod lease;
 mod outcome;
 mod plugin;
 mod plugins;
@@ -43,11 +47,12 @@ pub(super) use room::{Again, Delegates};
 pub(super) use settings::problems;
 pub(super) use wishes::Delegation;
 
+use catalogue::Chain;
 use offload_proto::{Failure, Reason};
 
 /// That plugins have not made, or not taken back, what they should.
-fn failed(delegated: &Delegated, why: &str) -> Failure {
-    let (network, file) = (delegated.network(), delegated.chain.file.display());
+fn failed(chain: &Chain, why: &str) -> Failure {
+    let (network, file) = (&chain.network, chain.file.display());
     let message = format!("network {network}, which {file} defines: {why}");
     Failure::new(Reason::DelegateFailed, message)
 }

@@ -14,7 +14,7 @@ pub(super) fn attachment(
     link: &Link,
 ) -> Result<v1::Attachment, Failure> {
     let result =
-        CniResult::read(result).map_err(|error| super::failed(delegated, &error.message))?;
+        CniResult::read(result).map_err(|error| super::failed(&delegated.chain, &error.message))?;
     let interface_name = &delegated.key.interface_name;
     let position = result
         .interfaces

@@ -29,8 +29,8 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// Longest text of another plugin that is repeated, in bytes.
 const LONGEST_REPEATED: usize = 256;
 
-/// What a plugin is called with, besides its document.
-#[derive(Clone, Debug)]
+/// What a plugin is called with, besides its document. Empty: it is for no interface.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Surroundings {
     pub container_id: String,
     /// The pod's namespace. Empty: it has ended.

@@ -7,18 +7,20 @@ use std::{
     time::Instant,
 };
 
-use offload_proto::Failure;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use offload_proto::{Failure, v1::FurtherLease};
 use serde_json::{Map, Value, json};
 
 use super::{
-    failed,
+    catalogue::Chain,
+    failed, lease,
     plugin::{self, Surroundings},
     record::Delegated,
     settings::DelegateSettings,
     versions::{self, Known},
     wishes::has_capability,
 };
-use crate::cni::version::Version;
+use crate::cni::{ipam, version::Version};
 
 /// Where plugins are, how long they may take, and what they have said of themselves.
 #[derive(Debug)]
@@ -44,23 +46,24 @@ impl Plugins {
         calls: &File,
         deadline: Instant,
     ) -> Result<Value, Failure> {
+        let call = self.call_for(delegated, calls, deadline);
         let mut previous = None;
         for configuration in &delegated.chain.plugins {
             let document = document(delegated, configuration, previous.as_ref());
-            let answer = self.call(delegated, "ADD", &document, calls, deadline).await?;
+            let answer = self.call(&call, "ADD", &document).await?;
             previous = Some(answer.ok_or_else(|| {
-                failed(delegated, &format!("plugin {} answered nothing", document["type"]))
+                failed(&delegated.chain, &format!("plugin {} answered nothing", document["type"]))
             })?);
         }
-        previous.ok_or_else(|| failed(delegated, "it has no plugins"))
+        previous.ok_or_else(|| failed(&delegated.chain, "it has no plugins"))
     }
 
     /// Has all plugins look at what they have made.
     pub(super) async fn check(&self, delegated: &Delegated, calls: &File) -> Result<(), Failure> {
-        let deadline = self.deadline();
+        let call = self.call_for(delegated, calls, self.deadline());
         for configuration in &delegated.chain.plugins {
             let document = document(delegated, configuration, delegated.result.as_ref());
-            self.call(delegated, "CHECK", &document, calls, deadline).await?;
+            self.call(&call, "CHECK", &document).await?;
         }
         Ok(())
     }
@@ -73,35 +76,51 @@ impl Plugins {
     ) -> Result<(), Failure> {
         let mut taken_back = Ok(());
         for configuration in delegated.chain.plugins.iter().rev() {
-            let deadline = self.deadline();
+            let call = self.call_for(delegated, calls, self.deadline());
             let document = document(delegated, configuration, delegated.result.as_ref());
-            let called = self.call(delegated, "DEL", &document, calls, deadline).await;
+            let called = self.call(&call, "DEL", &document).await;
             taken_back = taken_back.and(called.map(drop));
         }
         taken_back
     }
 
-    async fn call(
-        &self,
-        delegated: &Delegated,
-        verb: &str,
-        document: &Value,
-        calls: &File,
-        deadline: Instant,
-    ) -> Result<Option<Value>, Failure> {
-        let name = document["type"].as_str().unwrap_or_default();
-        let program = self.program(delegated, name)?;
-        let surroundings = self.surroundings(delegated);
-        let called = plugin::call(&program, verb, &surroundings, document, calls, deadline).await;
-        called.map_err(|trouble| {
-            failed(delegated, &format!("{verb} of {}: {trouble}", program.display()))
-        })
+    /// Why the plugins of a chain can't serve, as far as they can be asked. `None`: they can.
+    pub(super) async fn trouble(&self, chain: &Chain, deadline: Instant) -> Option<Failure> {
+        self.ask_all(chain, deadline.min(self.deadline())).await.err()
     }
 
-    fn program(&self, delegated: &Delegated, name: &str) -> Result<PathBuf, Failure> {
+    async fn ask_all(&self, chain: &Chain, deadline: Instant) -> Result<(), Failure> {
+        let calls = memfd_create(c"status", MFdFlags::MFD_CLOEXEC).map(File::from);
+        let calls = calls.map_err(|errno| failed(chain, errno.desc()))?;
+        let surroundings = Surroundings { folders: self.folders(":"), ..Surroundings::default() };
+        let call = Call { chain, surroundings, calls: &calls, deadline };
+        let version = self.common_version(&call).await?;
+        if Version::parse(version) < Some(Version::V1_1_0) {
+            return Ok(());
+        }
+        for configuration in &chain.plugins {
+            let configuration = lease::told(configuration.clone(), &FurtherLease::default());
+            let document = named(configuration, chain, version).into();
+            self.call(&call, "STATUS", &document).await?;
+        }
+        Ok(())
+    }
+
+    async fn call(
+        &self,
+        call: &Call<'_>,
+        verb: &str,
+        document: &Value,
+    ) -> Result<Option<Value>, Failure> {
+        let name = document["type"].as_str().unwrap_or_default();
+        let program = self.program(call.chain, name)?;
+        call.of(&program, verb, document).await
+    }
+
+    fn program(&self, chain: &Chain, name: &str) -> Result<PathBuf, Failure> {
         plugin::find(&self.settings.plugins, name).ok_or_else(|| {
             let folders = self.folders(", ");
-            failed(delegated, &format!("there is no plugin {name} in {folders}"))
+            failed(chain, &format!("there is no plugin {name} in {folders}"))
         })
     }
 
@@ -111,40 +130,56 @@ impl Plugins {
         folders.join(separator)
     }
 
-    fn surroundings(&self, delegated: &Delegated) -> Surroundings {
+    fn call_for<'a>(
+        &self,
+        delegated: &'a Delegated,
+        calls: &'a File,
+        deadline: Instant,
+    ) -> Call<'a> {
         // Of a namespace that has ended, another may be at the same path by now.
         let living = delegated.netns.living().map(|_| delegated.netns.path.clone());
-        Surroundings {
+        let surroundings = Surroundings {
             container_id: delegated.key.container_id.clone(),
             netns: living.unwrap_or_default(),
             interface_name: delegated.key.interface_name.clone(),
             arguments: delegated.arguments.clone(),
             folders: self.folders(":"),
-        }
+        };
+        Call { chain: &delegated.chain, surroundings, calls, deadline }
     }
 
-    /// Asks the plugins which versions they speak, of which each program is asked once.
-    pub(super) async fn common_version(
+    /// The version in which an interface's plugins are spoken to.
+    pub(super) async fn version_for(
         &self,
         delegated: &Delegated,
         calls: &File,
         deadline: Instant,
     ) -> Result<&'static str, Failure> {
-        let plugins = delegated.chain.plugins.iter().filter_map(|plugin| plugin["type"].as_str());
+        self.common_version(&self.call_for(delegated, calls, deadline)).await
+    }
+
+    /// Asks the plugins which versions they speak, of which each program is asked once.
+    async fn common_version(&self, call: &Call<'_>) -> Result<&'static str, Failure> {
+        let chain = call.chain;
+        let plugins = chain.plugins.iter().filter_map(|plugin| plugin["type"].as_str());
         let plugins: BTreeSet<_> = plugins.collect();
+        if chain.leased_network().is_some() {
+            // Its plugins are about to look for it.
+            self.program(chain, ipam::PROGRAM)?;
+        }
         let mut spoken = Vec::new();
         for name in &plugins {
-            let program = self.program(delegated, name)?;
+            let program = self.program(chain, name)?;
             spoken.push(match self.known.of(&program) {
                 Some(versions) => versions,
-                None => self.ask_versions(delegated, &program, calls, deadline).await?,
+                None => self.ask_versions(call, &program).await?,
             });
         }
-        let declared = &delegated.chain.versions;
+        let declared = &chain.versions;
         let version = versions::common(declared, &spoken).ok_or_else(|| {
             let names = plugins.into_iter().collect::<Vec<_>>().join(", ");
             let declared = declared.join(", ");
-            failed(delegated, &format!(
+            failed(chain, &format!(
                 "there is no version of the CNI specification up to its `cniVersion` {declared} \
                  that {names} and this agent ({}) all speak", Version::list()
             ))
@@ -152,24 +187,48 @@ impl Plugins {
         Ok(version.as_str())
     }
 
-    async fn ask_versions(
-        &self,
-        delegated: &Delegated,
-        program: &Path,
-        calls: &File,
-        deadline: Instant,
-    ) -> Result<Vec<Version>, Failure> {
-        let surroundings = self.surroundings(delegated);
+    async fn ask_versions(&self, call: &Call<'_>, program: &Path) -> Result<Vec<Version>, Failure> {
         let document = json!({ "cniVersion": Version::NEWEST.as_str() });
-        let answer =
-            plugin::call(program, "VERSION", &surroundings, &document, calls, deadline).await;
-        let answer = answer.map_err(|trouble| {
-            failed(delegated, &format!("VERSION of {}: {trouble}", program.display()))
-        })?;
+        let answer = call.of(program, "VERSION", &document).await?;
         let versions = versions::supported(answer.as_ref());
         self.known.learn(program, versions.clone());
         Ok(versions)
     }
+}
+
+/// What the calls of a chain's plugins have in common.
+struct Call<'a> {
+    chain: &'a Chain,
+    surroundings: Surroundings,
+    /// The file that they read.
+    calls: &'a File,
+    deadline: Instant,
+}
+
+impl Call<'_> {
+    async fn of(
+        &self,
+        program: &Path,
+        verb: &str,
+        document: &Value,
+    ) -> Result<Option<Value>, Failure> {
+        let Self { chain, surroundings, calls, deadline } = self;
+        let called = plugin::call(program, verb, surroundings, document, calls, *deadline).await;
+        called.map_err(|trouble| {
+            failed(chain, &format!("{verb} of {}: {trouble}", program.display()))
+        })
+    }
+}
+
+/// A plugin's configuration as one of its network's, in a version of the specification.
+fn named(
+    mut configuration: Map<String, Value>,
+    chain: &Chain,
+    version: &str,
+) -> Map<String, Value> {
+    configuration.insert("name".into(), chain.network.clone().into());
+    configuration.insert("cniVersion".into(), version.into());
+    configuration
 }
 
 /// What a plugin reads.
@@ -178,9 +237,11 @@ fn document(
     configuration: &Map<String, Value>,
     previous: Option<&Value>,
 ) -> Value {
-    let mut document = configuration.clone();
-    document.insert("name".into(), delegated.network().into());
-    document.insert("cniVersion".into(), delegated.version.clone().into());
+    let told = match &delegated.lease {
+        Some(lease) => lease::told(configuration.clone(), lease),
+        None => configuration.clone(),
+    };
+    let mut document = named(told, &delegated.chain, &delegated.version);
     let wishes = delegated.wishes.iter().filter(|(wish, _)| has_capability(configuration, wish));
     let wishes: Map<_, _> = wishes.map(|(wish, value)| (wish.clone(), value.clone())).collect();
     if !wishes.is_empty() {

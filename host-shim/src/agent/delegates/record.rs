@@ -54,6 +54,9 @@ pub(in crate::agent) struct Delegated {
     /// By which interface the pod's default routes go.
     #[serde(default)] // as records of before have it
     pub(super) default_routes: DefaultRoutes,
+    /// The addresses of the DPU that its plugins are told. `None`: they see to them.
+    #[serde(default)]
+    pub(super) lease: Option<v1::FurtherLease>,
     /// What the last of its plugins has answered. `None`: they have not made it yet.
     pub(super) result: Option<Value>,
     /// The same as an attachment, which has no VF.
@@ -254,6 +257,7 @@ pub(super) mod tests {
             arguments: String::new(),
             wishes: Map::new(),
             default_routes: DefaultRoutes::default(),
+            lease: None,
             result: None,
             attachment: None,
             added: None,
@@ -279,6 +283,20 @@ pub(super) mod tests {
             again.remove(&one.key);
         }
         assert!(entries(&path).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_record_of_an_agent_of_before_is_read() {
+        let delegated = delegated("net1");
+        let mut written = serde_json::to_value(&delegated).unwrap();
+        let record = written.as_object_mut().unwrap();
+        for key in ["default_routes", "lease", "added"] {
+            record.remove(key).unwrap();
+        }
+        record["chain"].as_object_mut().unwrap().remove("additions").unwrap();
+        let read: Delegated = serde_json::from_value(written).unwrap();
+        assert_eq!((read.key, read.chain), (delegated.key, delegated.chain));
+        assert!(read.lease.is_none() && read.added.is_none());
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use std::{
     time::Instant,
 };
 
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, v1};
 use tokio::task::spawn_blocking;
 
 use super::{
@@ -145,20 +145,22 @@ impl Delegates {
         self.store.all()
     }
 
-    /// Has an interface made in a pod. It is kept as one that nobody was answered.
+    /// Has an interface made in a pod, with the addresses of a lease if there is one. It is kept as one that nobody
+    /// was answered.
     ///
     /// # Errors
     /// Why it was not. What has come of it is taken back by [`Self::delete`].
     pub(in crate::agent) async fn add(
         &self,
         delegation: Delegation,
+        lease: Option<v1::FurtherLease>,
         netns: &PodNetns,
         deadline: Instant,
     ) -> Result<Arc<Delegated>, Failure> {
         let deadline = deadline.min(self.plugins.deadline());
         let calls = self.store.lock_calls(&delegation.key, deadline).await?;
         let key = delegation.key.clone();
-        let delegated = match self.begin(delegation, netns, &calls, deadline).await {
+        let delegated = match self.begin(delegation, lease, netns, &calls, deadline).await {
             Ok(delegated) => delegated,
             Err(failure) => {
                 self.store.remove(&key);
@@ -170,7 +172,10 @@ impl Delegates {
         Milestone::DelegateMade.pass();
         let link = interface::link_in_pod(&delegated).await?.ok_or_else(|| {
             let name = &delegated.key.interface_name;
-            failed(&delegated, &format!("its plugins have made no interface {name} in the pod"))
+            failed(
+                &delegated.chain,
+                &format!("its plugins have made no interface {name} in the pod"),
+            )
         })?;
         delegated.default_routes.replace_in(&mut result);
         let attachment = outcome::attachment(&delegated, &result, &link)?;
@@ -217,11 +222,12 @@ impl Delegates {
     async fn begin(
         &self,
         delegation: Delegation,
+        lease: Option<v1::FurtherLease>,
         netns: &PodNetns,
         calls: &File,
         deadline: Instant,
     ) -> Result<Arc<Delegated>, Failure> {
-        let Delegation { key, lead, chain, arguments, wishes, default_routes } = delegation;
+        let Delegation { key, lead, chain, arguments, wishes, default_routes, .. } = delegation;
         let mut delegated = Delegated {
             key,
             lead,
@@ -232,11 +238,12 @@ impl Delegates {
             arguments,
             wishes,
             default_routes,
+            lease,
             result: None,
             attachment: None,
             added: None,
         };
-        delegated.version = self.plugins.common_version(&delegated, calls, deadline).await?.into();
+        delegated.version = self.plugins.version_for(&delegated, calls, deadline).await?.into();
         interface::refuse_taken_name(&delegated).await?;
         self.store.write(delegated)
     }
@@ -251,6 +258,29 @@ impl Delegates {
         phase: Phase,
     ) -> Result<(), Failure> {
         self.store.write(Delegated { phase, ..delegated.clone() }).map(drop)
+    }
+
+    /// Asks the plugins of a further network whether they can serve, and tells which network of the DPU's it relies
+    /// on: itself, or where its addresses are from. `None`: on none that is known.
+    ///
+    /// # Errors
+    /// Why it can't be served: what its file says can't be had, or what its plugins say.
+    pub(in crate::agent) async fn asked_of_dpu(
+        &self,
+        network: &str,
+        deadline: Instant,
+    ) -> Result<Option<String>, Failure> {
+        match self.catalogue().await?.look_up("", network) {
+            Ok(Some(Meaning::Plugins(chain))) => {
+                let leased = chain.leased_network().map(str::to_owned);
+                self.plugins.trouble(&chain, deadline).await.map_or(Ok(leased), Err)
+            }
+            Ok(Some(Meaning::Dpu(network))) => Ok(Some(network)),
+            Ok(None) => Ok(Some(network.to_owned())),
+            // It is for pods of some namespace, and nobody asks for a pod.
+            Err(failure) if failure.reason == Reason::NetworkNotAllowed => Ok(None),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Takes what is set beside an interface out of its pod, but for what `others` of the pod bring, too. The caller

@@ -21,6 +21,8 @@ pub(in crate::agent) struct Delegation {
     /// `runtimeConfig`
     pub(super) wishes: Map<String, Value>,
     pub(super) default_routes: DefaultRoutes,
+    /// The addresses of the DPU that it shall have. `None`: its plugins see to them.
+    pub lease: Option<v1::LeaseRequest>,
 }
 
 impl Delegation {
@@ -34,7 +36,11 @@ impl Delegation {
         all: &[FurtherInterface],
         chain: Chain,
     ) -> Result<Self, Failure> {
-        let wishes = wishes(interface);
+        let mut wishes = wishes(interface);
+        let lease = lease(interface, &chain);
+        if lease.is_some() {
+            wishes.remove("ips");
+        }
         refuse_what_nobody_does(interface, &chain.network)?;
         for wish in wishes.keys() {
             if !chain.plugins.iter().any(|plugin| has_capability(plugin, wish)) {
@@ -53,6 +59,7 @@ impl Delegation {
             arguments,
             wishes,
             default_routes,
+            lease,
         })
     }
 
@@ -65,6 +72,13 @@ impl Delegation {
     pub(in crate::agent) fn network(&self) -> &str {
         &self.chain.network
     }
+}
+
+/// What the DPU is asked for.
+fn lease(interface: &FurtherInterface, chain: &Chain) -> Option<v1::LeaseRequest> {
+    let network = chain.leased_network()?.to_owned();
+    let FurtherInterface { interface_name, addresses, .. } = interface.clone();
+    Some(v1::LeaseRequest { interface_name, network, addresses })
 }
 
 /// Whether the runtime is to pass a plugin what it has of a capability.

@@ -153,6 +153,7 @@ fn request() -> AddRequest {
         port_mappings: Vec::new(),
         allowed_sources: Vec::new(),
         device_info_file: None,
+        further_leases: Vec::new(),
         further: Vec::new(),
     }
 }

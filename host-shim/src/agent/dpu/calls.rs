@@ -327,6 +327,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
         as_of_ns: nanoseconds_since_boot(),
         port_mappings: request.port_mappings.clone(),
         allowed_sources: request.allowed_sources.clone(),
+        further_leases: request.further_leases.clone(),
     }
 }
 
@@ -336,6 +337,8 @@ fn check_honoured(request: &AddRequest, attachment: &Attachment) -> Result<(), F
         "portMappings: the DPU's service is of a version that maps no ports: upgrade it"
     } else if !lets_send_for(attachment, &request.allowed_sources) {
         "allowed sources: the DPU's service does not let the pod have all that it asks for: upgrade it"
+    } else if attachment.further_leases.len() != request.further_leases.len() {
+        "ipam: the DPU's service is of a version that leases no addresses to other plugins: upgrade it"
     } else if is_pods_own(request) && attachment.addresses.is_empty() {
         "eth0 of a pod of Kubernetes has to have an address, and its network has none to give: name another network"
     } else {

@@ -45,7 +45,7 @@ use crate::{
         milestones::Milestone,
         vfs::{Arrived, IntakeFailure, Phase, PodNetns, Record, TakenIn},
     },
-    mover::{Durations, MAIN_TABLE, open_netns},
+    mover::{Durations, MAIN_TABLE, default_destination, open_netns},
     protocol::{AddRequest, FurtherInterface, Key},
     vf_source::device_of,
 };
@@ -86,7 +86,8 @@ async fn name_and_lock(
     loop {
         let request = named(doors, asked).await?;
         let order = request.interface_names();
-        let (request, delegations) = doors.delegates.take_out(request).await?;
+        let (mut request, delegations) = doors.delegates.take_out(request).await?;
+        request.further_leases = delegations.iter().filter_map(|one| one.lease.clone()).collect();
         let keys = delegations.iter().map(|delegation| delegation.key.clone());
         let keys = keys.chain(request.each().into_iter().map(|request| request.key)).collect();
         let keys = lock_for_add(doors, &request.key, keys).await;
@@ -140,7 +141,9 @@ async fn attach_alone(
     Milestone::AttachAnswered.pass();
 
     let taken_in = take_in_all(doors, requests, netns.clone(), attachments, caller).await?;
-    let made = delegated::make_all(doors, delegations, &netns, caller).await?;
+    // The first one leads.
+    let leases = &taken_in[0].record.attachment.further_leases;
+    let made = delegated::make_all(doors, delegations, leases, &netns, caller).await?;
     Milestone::AttachDone.pass();
     let records = taken_in.iter().map(|one| Arc::clone(&one.record)).collect();
     confirm(doors, records, made, &order, caller).await?;
@@ -283,7 +286,7 @@ fn with_default_routes(
             drop_default_routes(&mut attachments, *gateway);
             // The first one leads, and was asked for besides these.
             attachments[position + 1].routes.push(v1::Route {
-                destination: default_destination(*gateway).into(),
+                destination: default_destination(gateway.is_ipv6()).into(),
                 gateway: gateway.to_string(),
                 ..v1::Route::default()
             });
@@ -296,15 +299,11 @@ fn with_default_routes(
 fn drop_default_routes(attachments: &mut [v1::Attachment], gateway: IpAddr) {
     let is_other = |route: &v1::Route| {
         let is_of_main_table = [0, MAIN_TABLE].contains(&route.table);
-        route.destination != default_destination(gateway)
+        route.destination != default_destination(gateway.is_ipv6())
             || !is_of_main_table
             || !route.kind.is_empty()
     };
     attachments.iter_mut().for_each(|attachment| attachment.routes.retain(is_other));
-}
-
-const fn default_destination(gateway: IpAddr) -> &'static str {
-    if gateway.is_ipv6() { "::/0" } else { "0.0.0.0/0" }
 }
 
 /// Records the attachments and moves their VFs into the pod, one after the other: what the pod has already

@@ -43,13 +43,14 @@ fn is_of(made: &Delegated, wanted: &Delegation) -> bool {
     made.key == wanted.key && made.network() == wanted.network()
 }
 
-/// Has them made, one after the other, or answers those of a repeat.
+/// Has them made, one after the other, with the addresses of these leases, or answers those of a repeat.
 ///
 /// # Errors
 /// Why one was not. The rest is taken back with the attachment that leads them.
 pub(super) async fn make_all(
     doors: &Doors,
     delegations: Vec<Delegation>,
+    leases: &[v1::FurtherLease],
     netns: &PodNetns,
     caller: &Caller,
 ) -> Result<Vec<v1::Attachment>, Failure> {
@@ -59,7 +60,7 @@ pub(super) async fn make_all(
         let earlier = doors.delegates.by_key(&delegation.key);
         made.push(match earlier.and_then(|earlier| earlier.attachment().cloned()) {
             Some(attachment) => attachment,
-            None => make(doors, delegation, netns, caller).await?,
+            None => make(doors, delegation, leases, netns, caller).await?,
         });
     }
     Ok(made)
@@ -68,10 +69,13 @@ pub(super) async fn make_all(
 async fn make(
     doors: &Doors,
     delegation: Delegation,
+    leases: &[v1::FurtherLease],
     netns: &PodNetns,
     caller: &Caller,
 ) -> Result<v1::Attachment, Failure> {
-    let mut made = doors.delegates.add(delegation, netns, caller.deadline()).await?;
+    let name = &delegation.key.interface_name;
+    let lease = leases.iter().find(|lease| lease.interface_name == *name).cloned();
+    let mut made = doors.delegates.add(delegation, lease, netns, caller.deadline()).await?;
     if let Some(added) = made.to_be_added() {
         let _pod = doors.vfs.host().lock_pod(netns, &added).await?;
         made = doors.delegates.complete(made).await?;

@@ -28,7 +28,7 @@ pub(super) use detach::detach;
 pub(super) use doors::Doors;
 pub(super) use gc::gc;
 pub(super) use release::{Renewal, release, release_on_request};
-pub(super) use status::trouble;
+pub(super) use status::{status, trouble};
 
 #[cfg(test)]
 pub(super) use doors::tests;

@@ -2,15 +2,47 @@
 
 use std::time::{Duration, Instant};
 
+use futures::future::try_join_all;
 use offload_proto::{Failure, Reason, v1::StatusResponse};
 
 use super::doors::Doors;
-use crate::agent::dpu::Standing;
+use crate::{
+    agent::{caller::Caller, dpu::Standing},
+    protocol::StatusRequest,
+};
 
 /// Runtimes ask often, and wait.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Serves a STATUS: why no ADD can be served, if so; with a network, why none to it can. Pools that are exhausted are
+/// Serves a STATUS: whether ADDs can be served, with each of the further networks that are named.
+///
+/// # Errors
+/// Why not.
+pub(in crate::agent) async fn status(
+    doors: &Doors,
+    request: &StatusRequest,
+    caller: &Caller,
+) -> Result<(), Failure> {
+    trouble(doors, None).await.map_or(Ok(()), Err)?;
+    let asked = request.networks.iter().map(|network| ask_of(doors, network, caller.deadline()));
+    try_join_all(asked).await.map(drop)
+}
+
+/// Whether a further network can be served: by its plugins, or by the DPU. It may be one without addresses.
+async fn ask_of(doors: &Doors, network: &str, deadline: Instant) -> Result<(), Failure> {
+    let deadline = deadline.checked_sub(PATIENCE).unwrap_or(deadline);
+    let Some(network) = doors.delegates.asked_of_dpu(network, deadline).await? else {
+        return Ok(());
+    };
+    let Standing::Up(session) = doors.dpu.session().standing() else { return Ok(()) };
+    let patience = Instant::now() + PATIENCE;
+    match doors.dpu.calls().status(&session, Some(&network), patience).await {
+        Err(failure) if !is_of_transport(&failure) => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+/// Why no ADD can be served, if so; with a network, why none to it can. Pools that are exhausted are
 /// no trouble of this kind: a node that is not ready would lose the pods that run well.
 pub(in crate::agent) async fn trouble(doors: &Doors, network: Option<&str>) -> Option<Failure> {
     let session = match doors.dpu.session().standing() {

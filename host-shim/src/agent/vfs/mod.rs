@@ -28,7 +28,7 @@
 //! | `renewing` | [`Renewer`](renewal) | VFs are made anew one at a time | whoever makes one anew, with its key or as a free one; doctor, which gives VFs to drivers |
 //! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
 //! | `free_vfs` | [`Host`](host) | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |
-//! | `pods` | [`PodLocks`](pod_locks) | the rules of a pod, and what its routes cost; for all agents of the host | a move of a VF that brings rules or routes with a priority, in or out |
+//! | `pods` | [`PodLocks`](pod_locks) | the rules of a pod, and what its routes cost; for all agents of the host | a move of a VF that brings rules or routes with a priority, in or out; who sets such beside an interface of other plugins, or takes them off |
 //! | `moves` | [`Turns`](turns) | a turn at moving a VF | each move |
 //! | `keeping` | [`upkeep`](super::upkeep) | the keeper's turn at looking | the keeper |
 //! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |

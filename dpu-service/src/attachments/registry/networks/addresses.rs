@@ -1,7 +1,7 @@
 //! What networks lease, and what rests: an address that was given back is nobody else's until its
 //! cool-down is over, and its former owner's until then.
 
-use std::{collections::HashSet, net::IpAddr};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use ipam::{AllocateError, Pool, RequestError};
 use ipnetwork::IpNetwork;
@@ -97,8 +97,13 @@ impl PooledNetworks {
         ))
     }
 
-    /// Takes back what was reserved before another address could not be.
-    fn forget_unfinished(&mut self, network: &Network, id: AttachmentId, now: u64) {
+    /// Takes back what was reserved of a network before something else could not be.
+    pub(in crate::attachments::registry) fn forget_unfinished(
+        &mut self,
+        network: &Network,
+        id: AttachmentId,
+        now: u64,
+    ) {
         let pools = self.get_mut(&network.name).into_iter().flat_map(|entry| &mut entry.pools);
         let forgotten: Vec<_> = pools.filter_map(|pool| pool.forget(&id)).collect();
         forgotten.into_iter().for_each(|address| self.let_rest_on(address, now));
@@ -134,13 +139,13 @@ impl PooledNetworks {
     /// What rests once `record` is freed.
     pub(crate) fn resting(&self, record: &Record, now: u64) -> Vec<Cooling> {
         let until = now.saturating_add(self.cool_down);
-        let rest = |address| Cooling {
-            network: record.network.name.clone(),
-            address,
+        let rest = |(network, lease): (&Arc<Network>, &Lease)| Cooling {
+            network: network.name.clone(),
+            address: lease.address.ip(),
             until,
             owner: Some(FormerOwner::of(record)),
         };
-        if until == now { Vec::new() } else { addresses(record).map(rest).collect() }
+        if until == now { Vec::new() } else { record.held().map(rest).collect() }
     }
 
     /// An address that nobody holds goes on resting.
@@ -181,7 +186,7 @@ fn rest_of(rests: &[Cooling], address: IpAddr, now: u64) -> Option<&Cooling> {
 }
 
 fn addresses(record: &Record) -> impl Iterator<Item = IpAddr> {
-    record.leases.iter().map(|lease| lease.address.ip())
+    record.held().map(|(_, lease)| lease.address.ip())
 }
 
 /// The addresses asked for, each once: podman asks for one twice when it reloads a container's network.

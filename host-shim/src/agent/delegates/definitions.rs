@@ -1,0 +1,147 @@
+//! Files of the host that define networks, as they are read.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use offload_proto::{Failure, Reason};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// Longest file, in bytes.
+const FILE_LIMIT: u64 = 1024 * 1024;
+/// The endings of what is read. Editors leave files with others.
+const ENDINGS: [&str; 5] = ["conf", "conflist", "json", "yaml", "yml"];
+/// What a NetworkAttachmentDefinition is by its `kind`.
+const ATTACHMENT_DEFINITION: &str = "NetworkAttachmentDefinition";
+/// What a file says of a name.
+#[derive(Debug)]
+pub(super) struct Definition {
+    /// Where it says so.
+    pub file: PathBuf,
+    /// The name.
+    pub name: String,
+    kind: Kind,
+}
+
+/// As what.
+#[derive(Debug)]
+enum Kind {
+    /// A CNI configuration.
+    Configuration(Map<String, Value>),
+    /// A NetworkAttachmentDefinition.
+    Attachment {
+        /// Whose pods may use it. `None`: everybody's.
+        namespace: Option<String>,
+        /// `None`: the configuration of the same name.
+        configuration: Option<Map<String, Value>>,
+    },
+}
+
+impl Definition {
+    /// Whether it is a NetworkAttachmentDefinition.
+    pub(super) fn is_attachment(&self) -> bool {
+        matches!(self.kind, Kind::Attachment { .. })
+    }
+
+    /// Whether pods of that namespace may use it.
+    pub(super) fn is_for(&self, pods: &str) -> bool {
+        match &self.kind {
+            Kind::Attachment { namespace, .. } => namespace.as_ref().is_none_or(|it| it == pods),
+            Kind::Configuration(_) => true,
+        }
+    }
+
+    /// The CNI configuration that it is or holds.
+    pub(super) fn configuration(&self) -> Option<&Map<String, Value>> {
+        match &self.kind {
+            Kind::Configuration(body) => Some(body),
+            Kind::Attachment { configuration, .. } => configuration.as_ref(),
+        }
+    }
+}
+
+/// The files that define networks, by name. A folder that is not there has none.
+pub(super) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+    let is_read = |path: &PathBuf| {
+        path.extension().and_then(OsStr::to_str).is_some_and(|ending| ENDINGS.contains(&ending))
+    };
+    let mut paths: Vec<_> = paths.into_iter().filter(is_read).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// What a file defines.
+pub(super) fn read_file(path: &Path) -> Result<Vec<Definition>, Failure> {
+    let text = read_text(path).map_err(|error| invalid(path, &error.to_string()))?;
+    // JSON is YAML, too; but of YAML's errors in JSON nobody would make sense.
+    let documents = match path.extension().and_then(OsStr::to_str) {
+        Some("yaml" | "yml") => serde_norway::Deserializer::from_str(&text)
+            .map(Value::deserialize)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| invalid(path, &error.to_string())),
+        _ => serde_json::from_str(&text)
+            .map(|document| vec![document])
+            .map_err(|error| invalid(path, &error.to_string())),
+    }?;
+    let documents = documents.into_iter().filter(|document| !document.is_null());
+    documents.map(|document| definition(path, document)).collect()
+}
+
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(FILE_LIMIT + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > FILE_LIMIT {
+        true => Err(io::Error::other(format!("it is longer than {FILE_LIMIT} bytes"))),
+        false => Ok(text),
+    }
+}
+
+fn definition(path: &Path, document: Value) -> Result<Definition, Failure> {
+    let Value::Object(document) = document else {
+        return Err(invalid(path, "it holds no object"));
+    };
+    if document.get("kind").and_then(Value::as_str) == Some(ATTACHMENT_DEFINITION) {
+        return attachment(path, &document.into());
+    }
+    let Some(name) = text(document.get("name")) else {
+        return Err(invalid(
+            path,
+            "it is neither a CNI configuration with a `name`, nor a NetworkAttachmentDefinition",
+        ));
+    };
+    Ok(Definition { file: path.into(), name, kind: Kind::Configuration(document) })
+}
+
+fn attachment(path: &Path, document: &Value) -> Result<Definition, Failure> {
+    let name = text(document.pointer("/metadata/name"))
+        .ok_or_else(|| invalid(path, "its `metadata` has no `name`"))?;
+    let configuration = match text(document.pointer("/spec/config")) {
+        None => None,
+        Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
+            invalid(path, &format!("`spec.config` of {name} is no JSON object: {error}"))
+        })?),
+    };
+    let namespace = text(document.pointer("/metadata/namespace"));
+    let kind = Kind::Attachment { namespace, configuration };
+    Ok(Definition { file: path.into(), name, kind })
+}
+
+/// A text that says something.
+pub(super) fn text(value: Option<&Value>) -> Option<String> {
+    value?.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned)
+}
+
+/// That a file or folder can't be used.
+pub(super) fn invalid(path: &Path, why: &str) -> Failure {
+    let message = format!("{} can't be used: {why}", path.display());
+    Failure::new(Reason::DelegateInvalid, message)
+}

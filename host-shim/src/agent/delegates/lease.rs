@@ -1,0 +1,116 @@
+//! Addresses of the DPU for interfaces that other plugins make: asked for by `ipam` of a plugin's configuration, leased
+//! with the attachment that leads the interface, and told to the plugin by our own program as its IPAM plugin.
+
+use offload_proto::v1;
+use serde_json::{Map, Value};
+
+use crate::{
+    cni::{
+        ipam,
+        result::{Address, CniResult, Dns, Route},
+    },
+    mover::{MAIN_TABLE, default_destination},
+};
+
+/// What `ipam` says for addresses of the DPU, by `type`.
+const OURS: &str = "dpu-offload";
+
+/// The DPU's network that a plugin's configuration wants addresses of. `None`: it leaves them to somebody else.
+///
+/// # Errors
+/// What can't be meant, one sentence.
+pub(super) fn network_of(plugin: &Map<String, Value>) -> Result<Option<&str>, String> {
+    let Some(ipam) = plugin.get("ipam").filter(|ipam| ipam["type"] == OURS) else {
+        return Ok(None);
+    };
+    let keys = ipam.as_object().into_iter().flat_map(Map::keys);
+    if let Some(key) = keys.into_iter().find(|key| !["type", "network"].contains(&key.as_str())) {
+        return Err(format!("`ipam` of {OURS} has `type` and `network`, and no `{key}`"));
+    }
+    match ipam["network"].as_str().filter(|name| !name.is_empty()) {
+        Some(network) => Ok(Some(network)),
+        None => Err(format!("`ipam` of {OURS} names no `network`")),
+    }
+}
+
+/// A plugin's configuration with `ipam` as our program reads it.
+pub(super) fn told(mut plugin: Map<String, Value>, lease: &v1::FurtherLease) -> Map<String, Value> {
+    if let Ok(Some(_)) = network_of(&plugin) {
+        plugin.insert("ipam".into(), ipam::section(result(lease)));
+    }
+    plugin
+}
+
+/// The addresses, and the network's routes but the default one, which stays with the pod's first interface unless the
+/// pod asks otherwise.
+fn result(lease: &v1::FurtherLease) -> CniResult {
+    let dns = lease.dns.clone().unwrap_or_default();
+    CniResult {
+        ips: lease.addresses.iter().map(address).collect(),
+        routes: lease.routes.iter().filter(|it| is_told(it)).map(Route::from).collect(),
+        dns: Dns {
+            nameservers: dns.nameservers,
+            domain: dns.domain,
+            search: dns.search,
+            options: dns.options,
+        },
+        ..CniResult::default()
+    }
+}
+
+fn is_told(route: &v1::Route) -> bool {
+    let defaults = [false, true].map(default_destination);
+    let is_default = defaults.contains(&route.destination.as_str());
+    let is_of_main_table = [0, MAIN_TABLE].contains(&route.table);
+    route.kind.is_empty() && !(is_default && is_of_main_table)
+}
+
+fn address(held: &v1::Address) -> Address {
+    Address { address: held.address.clone(), gateway: held.gateway.clone(), ..Address::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn plugin(ipam: Value) -> Map<String, Value> {
+        Map::from_iter([("type".to_owned(), "bridge".into()), ("ipam".to_owned(), ipam)])
+    }
+
+    #[test]
+    fn addresses_are_asked_for_by_name_of_a_network() {
+        let asked = |ipam| network_of(&plugin(ipam)).map(|it| it.map(str::to_owned));
+        let ours = json!({"type": "dpu-offload", "network": "green"});
+        assert_eq!(asked(ours).unwrap().as_deref(), Some("green"));
+        assert_eq!(asked(json!({"type": "host-local", "subnet": "x"})), Ok(None));
+        assert!(asked(json!({"type": "dpu-offload"})).unwrap_err().contains("no `network`"));
+        let more = json!({"type": "dpu-offload", "network": "green", "subnet": "x"});
+        assert!(asked(more).unwrap_err().contains("`subnet`"));
+    }
+
+    #[test]
+    fn a_plugin_is_told_what_is_leased_and_no_default_route() {
+        let route = |destination: &str, table| v1::Route {
+            destination: destination.into(),
+            table,
+            ..v1::Route::default()
+        };
+        let lease = v1::FurtherLease {
+            addresses: vec![v1::Address {
+                address: "10.2.0.5/24".into(),
+                gateway: "10.2.0.1".into(),
+            }],
+            routes: vec![route("0.0.0.0/0", 0), route("0.0.0.0/0", 7), route("10.9.0.0/16", 0)],
+            ..v1::FurtherLease::default()
+        };
+        let ours = plugin(json!({"type": "dpu-offload", "network": "green"}));
+        let result = told(ours, &lease)["ipam"]["result"].take();
+        assert_eq!(result["ips"], json!([{"address": "10.2.0.5/24", "gateway": "10.2.0.1"}]));
+        let routes = json!([{"dst": "0.0.0.0/0", "table": 7}, {"dst": "10.9.0.0/16"}]);
+        assert_eq!(result["routes"], routes);
+        let others = plugin(json!({"type": "host-local"}));
+        assert_eq!(told(others.clone(), &lease), others);
+    }
+}

@@ -1,0 +1,129 @@
+//! The plugin as another plugin's IPAM plugin: it repeats the addresses that the agent has put into the configuration.
+//!
+//! The agent has them leased on the DPU together with the attachment that leads the interface, and given back with
+//! it. So nobody is asked here, and a DEL has nothing to do.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    environment::Verb,
+    error::{CniError, code},
+    plugin::Refusal,
+    result::CniResult,
+    version::Version,
+};
+
+/// What our program is called where other plugins look for theirs.
+pub(crate) const PROGRAM: &str = "host-shim";
+
+/// A configuration of another plugin which names ours for IPAM.
+#[derive(Debug, Deserialize)]
+pub(super) struct Borrowed {
+    #[serde(rename = "cniVersion", default)]
+    version: String,
+    ipam: Leased,
+    #[serde(rename = "prevResult")]
+    previous: Option<Value>,
+}
+
+/// `ipam` as the agent writes it.
+#[derive(Debug, Deserialize)]
+struct Leased {
+    /// What is leased. `None`: nobody has put it there.
+    result: Option<Value>,
+}
+
+/// `ipam` of a configuration that another plugin reads.
+pub(crate) fn section(result: CniResult) -> Value {
+    json!({ "type": PROGRAM, "result": result.render(Version::NEWEST) })
+}
+
+impl Borrowed {
+    /// The configuration in a text. `None`: it is our own plugin's, or names somebody else for IPAM.
+    pub(super) fn read(text: &[u8]) -> Option<Self> {
+        let document: Map<String, Value> = serde_json::from_slice(text).ok()?;
+        let is_ours = |value: Option<&Value>| value.is_some_and(|name| name == PROGRAM);
+        let is_borrowed = !is_ours(document.get("type"))
+            && document.get("ipam").is_some_and(|ipam| is_ours(ipam.get("type")));
+        is_borrowed.then(|| serde_json::from_value(document.into()).ok())?
+    }
+
+    /// Answers a call. `None`: success that needs no words.
+    pub(super) fn answer(self, verb: Verb) -> Result<Option<Value>, Refusal> {
+        let version = Version::parse(&self.version).unwrap_or(Version::NEWEST);
+        let refuse = |error| Refusal { version, error };
+        match verb {
+            Verb::Add => self.leased().map(|it| Some(it.render(version))).map_err(refuse),
+            Verb::Check => self.compare().map(|()| None).map_err(refuse),
+            Verb::Del | Verb::Gc | Verb::Status | Verb::Version => Ok(None),
+        }
+    }
+
+    fn leased(&self) -> Result<CniResult, CniError> {
+        let result = self.ipam.result.as_ref().ok_or_else(|| {
+            let message = "`ipam` names host-shim, and holds no addresses: they are leased where the agent calls the \
+                           plugin and `ipam` is {\"type\": \"dpu-offload\", \"network\": \"NAME\"}";
+            CniError::new(code::INVALID_CONFIGURATION, message)
+        })?;
+        CniResult::read(result)
+    }
+
+    /// Whether the result of the ADD has all that is leased.
+    fn compare(&self) -> Result<(), CniError> {
+        let previous = self.previous.as_ref().map(CniResult::read).transpose()?.unwrap_or_default();
+        let is_told = |address: &str| previous.ips.iter().any(|told| told.address == address);
+        match self.leased()?.ips.iter().find(|leased| !is_told(&leased.address)) {
+            None => Ok(()),
+            Some(lost) => {
+                let message =
+                    format!("prevResult does not have the leased address {}", lost.address);
+                Err(CniError::new(code::INVALID_CONFIGURATION, message))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cni::result::Address;
+
+    fn borrowed(change: impl FnOnce(&mut Value)) -> Option<Borrowed> {
+        let address = Address { address: "10.7.0.5/24".into(), ..Address::default() };
+        let result = CniResult { ips: vec![address], ..CniResult::default() };
+        let mut document = json!({
+            "cniVersion": "0.4.0", "name": "storage", "type": "bridge", "ipam": section(result),
+        });
+        change(&mut document);
+        Borrowed::read(document.to_string().as_bytes())
+    }
+
+    #[test]
+    fn another_plugin_is_told_what_is_leased_in_its_version() {
+        let told = borrowed(|_| ()).unwrap().answer(Verb::Add).unwrap().unwrap();
+        let ips = json!([{"version": "4", "address": "10.7.0.5/24"}]);
+        assert_eq!((&told["cniVersion"], &told["ips"]), (&json!("0.4.0"), &ips));
+        assert_eq!(borrowed(|_| ()).unwrap().answer(Verb::Del).unwrap(), None);
+    }
+
+    #[test]
+    fn a_check_compares_what_was_told_with_what_is_leased() {
+        let checked = |ips: Value| {
+            let told = borrowed(|document| document["prevResult"] = json!({ "ips": ips }));
+            told.unwrap().answer(Verb::Check)
+        };
+        assert_eq!(checked(json!([{"address": "10.7.0.5/24"}])).unwrap(), None);
+        let refusal = checked(json!([{"address": "10.7.0.6/24"}])).unwrap_err();
+        assert!(refusal.error.message.contains("10.7.0.5/24"), "{refusal:?}");
+    }
+
+    #[test]
+    fn only_a_configuration_of_another_plugin_borrows_ours() {
+        assert!(borrowed(|document| document["type"] = "host-shim".into()).is_none());
+        assert!(borrowed(|document| document["ipam"]["type"] = "host-local".into()).is_none());
+        let bare = borrowed(|document| document["ipam"] = json!({"type": "host-shim"})).unwrap();
+        let refusal = bare.answer(Verb::Add).unwrap_err();
+        assert!(refusal.error.message.contains("no addresses"), "{refusal:?}");
+    }
+}
