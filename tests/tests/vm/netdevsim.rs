@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use e2e::{
     Card, Lab, Netns, Settings,
-    scenarios::{clean, delegates, faults, load, outages, pods, pods::addresses, several},
+    scenarios::{clean, delegates, faults, labels, load, outages, pods, pods::addresses, several},
     wait_for,
 };
 
@@ -50,6 +50,16 @@ pub(crate) fn settings() -> Settings {
     let mut settings = Settings { service: PATIENCE.into(), ..Settings::netdevsim() };
     settings.networks.push_str(NETWORKS);
     settings
+}
+
+#[test]
+fn rules_that_go_by_a_group_see_the_pods_of_its_network_alone() {
+    labels::rules_that_go_by_a_group_see_the_pods_of_its_network_alone(&settings());
+}
+
+#[test]
+fn a_label_that_somebody_changes_is_put_back() {
+    labels::a_group_that_somebody_changes_is_put_back(&settings());
 }
 
 #[test]
