@@ -11,7 +11,7 @@ use offload_proto::{Failure, Reason};
 
 use crate::{
     fake_kernel::DOING,
-    world::{World, configuration, detach_of, host, key, network, settings, spec},
+    world::{World, configuration, detach_of, host, key, live, network, settings, spec},
 };
 
 /// Interface `eth0` of a container, and with it these.
@@ -168,6 +168,7 @@ async fn addresses_for_interfaces_of_others_come_and_go_with_an_attachment() {
         assert_eq!(world.refused(other).await, Reason::AttachmentDiffers);
     }
     world.restart().await;
+    world.hello(&[live(&first, true)]).await;
     assert_eq!(world.list()[0].record, first.record);
     assert_eq!(world.refused(with_lease("second", &["10.9.0.1"])).await, Reason::AddressInUse);
     let second = world.attach(with_lease("second", &[])).await.unwrap();

@@ -65,11 +65,11 @@ impl Others {
     }
 
     fn define(&self, name: &str, plugins: &Value) {
-        self.define_with(name, plugins, json!({}));
+        self.define_with(name, plugins, &json!({}));
     }
 
     /// Likewise, with further keys.
-    fn define_with(&self, name: &str, plugins: &Value, further: Value) {
+    fn define_with(&self, name: &str, plugins: &Value, further: &Value) {
         let mut list = json!({ "cniVersion": "1.0.0", "name": name, "plugins": plugins });
         list.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
         fs::write(self.definition(name), list.to_string()).unwrap();
@@ -213,8 +213,8 @@ pub fn other_plugins_make_further_interfaces(settings: &Settings) {
 /// When it is not so.
 pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Settings) {
     let others = Others::new();
-    let lab =
-        &start(&others, &Settings { timeouts: "reconcile_s = 3600".into(), ..settings.clone() });
+    let mut lab =
+        start(&others, &Settings { timeouts: "reconcile_s = 3600".into(), ..settings.clone() });
     let bridge = |number: u32, bridge: &str| {
         let mut ipam = others.ipam(number);
         ipam["routes"] = json!([{ "dst": "0.0.0.0/0" }]);
@@ -223,7 +223,7 @@ pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Set
     others.define_with(
         "routed",
         &bridge(1, "br-routed"),
-        json!({ "dpu-offload": {
+        &json!({ "dpu-offload": {
             "routes": [
                 { "destination": "172.30.0.0/16", "gateway": "10.77.1.254", "priority": 50 },
                 { "destination": "0.0.0.0/0", "gateway": "169.254.1.1", "onlink": true, "table": 77 },
@@ -237,7 +237,7 @@ pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Set
     let pod = Netns::new("pod");
     let own = links(&pod);
     let asked = r#"[{"name": "plain"}, {"name": "routed", "default-route": ["10.77.1.253"]}]"#;
-    let result = several::add(lab, &pod, asked).result();
+    let result = several::add(&lab, &pod, asked).result();
     let told = result["routes"].as_array().unwrap();
     let route = json!({ "dst": "172.30.0.0/16", "gw": "10.77.1.254", "priority": 50 });
     assert!(told.contains(&route), "{result}");
@@ -247,21 +247,25 @@ pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Set
 
     let address = several::addresses_of(&result, "net2").remove(0);
     assert_set_beside(&pod, &address);
-    assert_eq!(several::add(lab, &pod, asked).result(), result, "a repeat is the same");
-    super::life::check(lab, "blue", &pod, &result).nothing();
+    assert_eq!(several::add(&lab, &pod, asked).result(), result, "a repeat is the same");
+    super::life::check(&lab, "blue", &pod, &result).nothing();
     for (change, told) in [
         ("route del 172.30.0.0/16", "lost the route 172.30.0.0/16"),
         ("route del blackhole 10.66.0.0/16", "lost the route blackhole"),
         ("rule del pref 900", "lost the rule"),
     ] {
         pod.ip(&change.split(' ').collect::<Vec<_>>());
-        super::life::check(lab, "blue", &pod, &result).fails(152, &["routed.conflist", told]);
+        super::life::check(&lab, "blue", &pod, &result).fails(152, &["routed.conflist", told]);
         lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
         assert_set_beside(&pod, &address);
     }
     pod.ip(&["link", "set", "net2", "address", "02:00:00:00:00:99"]);
-    super::life::check(lab, "blue", &pod, &result).fails(152, &["routed", "02:00:00:00:00:99"]);
+    super::life::check(&lab, "blue", &pod, &result).fails(152, &["routed", "02:00:00:00:00:99"]);
 
+    lab.agent.crash();
+    lab.start_agent();
+    lab.wait_until_good();
+    assert_set_beside(&pod, &address);
     lab.del("blue", &pod, "eth0").nothing();
     assert_eq!(links(&pod), own);
     assert!(pod.json("ip", &["rule", "show", "pref", "900"]).is_empty());
@@ -270,10 +274,10 @@ pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Set
         ("unknown field `via`", json!({ "routes": [{ "destination": "::/0", "via": "fe80::1" }] })),
         ("tcp_rmem", json!({ "sysctls": { "ipv4": { "tcp_rmem": 1 } } })),
     ] {
-        others.define_with("wrong", &bridge(3, "br-wrong"), json!({ "dpu-offload": additions }));
-        several::add(lab, &pod, "wrong").fails(151, &["wrong.conflist", told]);
+        others.define_with("wrong", &bridge(3, "br-wrong"), &json!({ "dpu-offload": additions }));
+        several::add(&lab, &pod, "wrong").fails(151, &["wrong.conflist", told]);
     }
-    assert_clean_slate(lab);
+    assert_clean_slate(&lab);
 }
 
 /// Asserts that the pod has soon all that the network `routed` sets beside its interface.
@@ -374,20 +378,27 @@ pub fn status_asks_further_networks(settings: &Settings) {
     };
     others.write_plugin("old", "exit 1");
     others.define("old", &json!([{ "type": "old" }]));
-    others.write_plugin("sick", r#"echo '{"code": 50, "msg": "out of order"}'; exit 1"#);
-    let path = others.path("plugins").join("sick");
-    let text = fs::read_to_string(&path).unwrap().replace(r#""1.0.0"]"#, r#""1.0.0", "1.1.0"]"#);
-    fs::write(&path, text).unwrap();
     let of_version = json!({ "cniVersion": "1.1.0" });
-    others.define_with("sick", &json!([{ "type": "sick" }]), of_version);
+    for (name, script) in [
+        ("sick", r#"echo '{"code": 50, "msg": "out of order"}'; exit 1"#),
+        ("slow", "sleep 600"),
+        ("sound", "[ $CNI_COMMAND = STATUS ]"),
+    ] {
+        others.write_plugin(name, script);
+        let path = others.path("plugins").join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace(r#""1.0.0"]"#, r#""1.0.0", "1.1.0"]"#)).unwrap();
+        others.define_with(name, &json!([{ "type": name }]), &of_version);
+    }
     others.define("absent", &json!([{ "type": "absent" }]));
     others.define("bare", &json!([{ "type": "old", "ipam": leased_of("purple") }]));
     fs::write(others.definition("broken"), "{").unwrap();
 
-    status(json!(["green", "wire@data", { "name": "old" }])).nothing();
+    status(json!(["green", "wire@data", { "name": "old" }, "sound"])).nothing();
     for (network, told) in [
         ("purple", &["NETWORK_UNKNOWN", "purple"][..]),
         ("sick", &["network sick", "sick.conflist", "plugins/sick", "out of order"]),
+        ("slow", &["network slow", "slow.conflist", "plugins/slow", "did not end in time"]),
         ("absent", &["network absent", "absent.conflist", "no plugin absent"]),
         ("bare", &["network bare", "no plugin host-shim"]),
         ("broken", &["broken.conflist"]),

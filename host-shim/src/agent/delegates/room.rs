@@ -203,7 +203,7 @@ impl Delegates {
         Ok(delegated)
     }
 
-    /// Gives a pod back what it has lost of that. Tells what it was. The caller holds the key's lock.
+    /// Gives a pod back what it has lost of that. Tells what it was. The caller holds the pod's lock.
     ///
     /// # Errors
     /// Why it can't be given back.

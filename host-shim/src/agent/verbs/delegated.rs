@@ -86,17 +86,24 @@ async fn make(
 /// Gives pods back what they have lost of what was set beside what plugins have made.
 pub(in crate::agent) async fn mend_delegated(doors: &Doors) {
     for one in doors.delegates.all().into_iter().filter(|one| one.added().is_some()) {
-        let _key = doors.vfs.keys().lock(&one.key).await;
-        let Some(one) = doors.delegates.by_key(&one.key) else { continue };
-        if one.phase != Phase::Live || one.netns.living().is_none() {
-            continue;
-        }
-        match doors.delegates.mend(&one).await {
+        match mend(doors, &one.key).await {
             Ok(None) => {}
             Ok(Some(lost)) => tracing::info!(key = %one.key, "repaired: {lost}"),
             Err(failure) => tracing::warn!(key = %one.key, "not in order: {failure}"),
         }
     }
+}
+
+/// Tells what it was, if anything.
+async fn mend(doors: &Doors, key: &Key) -> Result<Option<String>, Failure> {
+    let _key = doors.vfs.keys().lock(key).await;
+    let Some(one) = doors.delegates.by_key(key) else { return Ok(None) };
+    let Some(added) = one.added() else { return Ok(None) };
+    if one.phase != Phase::Live || one.netns.living().is_none() {
+        return Ok(None);
+    }
+    let _pod = doors.vfs.host().lock_pod(&one.netns, added).await?;
+    doors.delegates.mend(&one).await
 }
 
 /// Keeps those that an attachment leads, whatever becomes of the agent.
