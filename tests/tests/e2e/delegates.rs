@@ -41,3 +41,8 @@ fn a_pod_that_ends_leaves_nothing_of_other_plugins() {
 fn a_plugin_that_outlives_the_agent_is_waited_for() {
     delegates::a_plugin_that_outlives_the_agent_is_waited_for(&Settings::default());
 }
+
+#[test]
+fn a_plugin_that_changes_our_interface_harms_its_pod_alone() {
+    delegates::a_plugin_that_changes_our_interface_harms_its_pod_alone(&Settings::default());
+}
