@@ -157,6 +157,8 @@ impl Agent {
         let (told, outcome) = oneshot::channel();
         let (stopping, over) = (CancellationToken::new(), CancellationToken::new());
         let (stop, end) = (stopping.clone(), over.clone().drop_guard());
+        // Whoever does not wait for its beginning has it stop, too.
+        let stopping = stopping.drop_guard();
         let thread = thread::Builder::new().name("dpu-offload".into());
         let thread = thread.spawn(move || {
             let outcome = runtime().and_then(|it| it.block_on(live(config, begun, stop)));
@@ -166,9 +168,7 @@ impl Agent {
         });
         thread.map_err(cannot("start the agent's thread"))?;
         match beginning.await {
-            Ok((workloads, executor)) => {
-                Ok(Self { workloads, executor, stopping: stopping.drop_guard(), over, outcome })
-            }
+            Ok((workloads, executor)) => Ok(Self { workloads, executor, stopping, over, outcome }),
             Err(_) => {
                 Err(outcome.await.map_or_else(|_| lost(), |told| told.err().unwrap_or_else(lost)))
             }
@@ -391,6 +391,22 @@ mod tests {
         drop(dropped);
         timeout(LIMIT, over.cancelled()).await.unwrap();
         Agent::start(config(folder.path())).await.unwrap().stop().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_whose_beginning_nobody_waits_for_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let begun = timeout(Duration::ZERO, Agent::start(config(folder.path()))).await;
+        assert!(begun.is_err());
+        let again = async {
+            loop {
+                match Agent::start(config(folder.path())).await {
+                    Ok(agent) => break agent,
+                    Err(error) => assert!(matches!(error, AgentError::Records(_)), "{error}"),
+                }
+            }
+        };
+        timeout(LIMIT, again).await.unwrap().stop().await.unwrap();
     }
 
     #[tokio::test]

@@ -522,6 +522,40 @@ pub fn a_plugin_that_changes_our_interface_harms_its_pod_alone(settings: &Settin
     }
 }
 
+/// An address of the DPU's is nobody else's before the interface that has it is gone, as while a program is still at work
+/// on that.
+///
+/// # Panics
+/// When it is not so.
+pub fn an_address_is_held_while_an_interface_may_have_it(settings: &Settings) {
+    let others = Others::new();
+    let (lab, pod) = (&start(&others, settings), Netns::new("pod"));
+    let clings = format!(
+        "[ $CNI_COMMAND = ADD ] && {{ setsid sleep 600 <&0 >/dev/null 2>&1 & echo $! > $STATE/clinger; }}\n\
+         {MAKES_A_LINK}"
+    );
+    others.write_plugin("clings", &clings);
+    others.lend_our_plugin();
+    others.define("clings", &json!([{ "type": "clings", "ipam": leased_of("green") }]));
+    let _ = several::add(lab, &pod, "clings").result();
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!(kept(lab), 1);
+    assert!(held(lab, "green") > 0, "it may be in use");
+    lab.assert_invariants();
+
+    let clinger = fs::read_to_string(others.path("clinger")).unwrap();
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(clinger.trim().parse().unwrap()),
+        nix::sys::signal::Signal::SIGKILL,
+    )
+    .unwrap();
+    wait_for("it to be taken back", LIMIT, || {
+        lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
+        (kept(lab) == 0 && held(lab, "green") == 0).then_some(())
+    });
+    assert_clean_slate(lab);
+}
+
 /// What was made is taken back as it was made, though its file is gone; and where its plugin is gone too, the pod has it
 /// no more, and the plugin is called once it is back.
 ///

@@ -46,3 +46,8 @@ fn a_plugin_that_outlives_the_agent_is_waited_for() {
 fn a_plugin_that_changes_our_interface_harms_its_pod_alone() {
     delegates::a_plugin_that_changes_our_interface_harms_its_pod_alone(&Settings::default());
 }
+
+#[test]
+fn an_address_is_held_while_an_interface_may_have_it() {
+    delegates::an_address_is_held_while_an_interface_may_have_it(&Settings::default());
+}

@@ -26,7 +26,7 @@ use crate::{
         defect::locked,
         vfs::{Phase, PodNetns},
     },
-    protocol::Key,
+    protocol::{Key, Promise},
     whole_file,
 };
 
@@ -67,6 +67,11 @@ pub(in crate::agent) struct Delegated {
 }
 
 impl Delegated {
+    /// The key of the attachment that leads it.
+    pub(in crate::agent) fn lead_key(&self) -> Key {
+        Key { container_id: self.key.container_id.clone(), interface_name: self.lead.clone() }
+    }
+
     /// The network that it is on.
     pub(in crate::agent) fn network(&self) -> &str {
         &self.chain.network
@@ -80,6 +85,16 @@ impl Delegated {
     /// What is set beside what they have made. `None`: nothing, or not yet.
     pub(in crate::agent) fn added(&self) -> Option<&v1::Attachment> {
         self.added.as_ref()
+    }
+
+    /// What a runtime was told of it.
+    pub(in crate::agent) fn promise(&self) -> Promise {
+        let made = self.attachment.clone().unwrap_or_default();
+        Promise {
+            interface_name: self.key.interface_name.clone(),
+            mac: (!made.mac.is_empty()).then_some(made.mac),
+            addresses: made.addresses.into_iter().map(|held| held.address).collect(),
+        }
     }
 
     /// What is to be set beside what its plugins have made, which may meet what the pod has by others. `None`:
@@ -149,6 +164,16 @@ impl Store {
         let delegated = Arc::new(delegated);
         self.lock().insert(delegated.key.clone(), Arc::clone(&delegated));
         Ok(delegated)
+    }
+
+    /// Has it taken back from now on, by whoever looks, also where the disk does not take that: then an agent that starts
+    /// anew finds it kept as before, and takes it back once its pod has ended.
+    pub(super) fn give_up(&self, delegated: &Delegated) {
+        let given_up = Delegated { phase: Phase::Releasing, ..delegated.clone() };
+        if let Err(failure) = self.write(given_up.clone()) {
+            tracing::warn!(key = %delegated.key, "taken back all the same: {failure}");
+            self.lock().insert(given_up.key.clone(), Arc::new(given_up));
+        }
     }
 
     /// Forgets it. Should it come up again after a crash, taking it back once more does no harm.
@@ -283,6 +308,20 @@ pub(super) mod tests {
             again.remove(&one.key);
         }
         assert!(entries(&path).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_given_up_is_taken_back_also_where_the_disk_does_not_take_that() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("delegates")).unwrap();
+        let live = Delegated { phase: Phase::Live, ..delegated("net1") };
+        let live = store.write(live).unwrap();
+        // In the place of a disk that is full.
+        let pod = folder.path().join("delegates/c");
+        fs::rename(&pod, folder.path().join("aside")).unwrap();
+        fs::write(&pod, "").unwrap();
+        store.give_up(&live);
+        assert_eq!(store.by_key(&live.key).unwrap().phase, Phase::Releasing);
     }
 
     #[test]

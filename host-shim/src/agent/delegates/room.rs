@@ -298,7 +298,7 @@ impl Delegates {
     pub(in crate::agent) async fn delete(&self, key: &Key) -> Result<(), Failure> {
         let Some(delegated) = self.store.by_key(key) else { return Ok(()) };
         if delegated.phase == Phase::Live {
-            self.note(&delegated, Phase::Releasing)?;
+            self.store.give_up(&delegated);
         }
         let calls = self.store.lock_calls(key, self.plugins.deadline()).await?;
         let taken_back = self.plugins.take_back(&delegated, &calls).await;
@@ -310,6 +310,16 @@ impl Delegates {
         Milestone::DelegateDeleted.pass();
         self.store.remove(key);
         Ok(())
+    }
+
+    /// Whether an interface has addresses of a lease, or may get them by a plugin that still runs.
+    pub(in crate::agent) async fn holds_lease(&self, delegated: &Delegated) -> bool {
+        if delegated.lease.is_none() {
+            return false;
+        }
+        let is_called = self.store.lock_calls(&delegated.key, Instant::now()).await.is_err();
+        // A pod that has ended has no interfaces.
+        is_called || matches!(interface::link_in_pod(delegated).await, Ok(Some(_)))
     }
 
     /// Notes that somebody is about to take an interface back that was not. `None`: somebody is already.

@@ -71,11 +71,15 @@ pub(in crate::agent) async fn attach(
     let asked = Asked { whole: &request, requests, delegations, order };
     let attached = attach_alone(doors, asked, destination, caller).await;
     if attached.is_err() {
-        for key in keys.names() {
-            take_back_unanswered(doors, key).await;
-        }
+        take_back_all(doors, &keys).await;
     }
     attached
+}
+
+async fn take_back_all(doors: &Doors, keys: &LockedKeys) {
+    for key in keys.names() {
+        take_back_unanswered(doors, key).await;
+    }
 }
 
 /// The ADD with the names that its interfaces get, apart from what other plugins make, and all its keys locked.
@@ -92,8 +96,16 @@ async fn name_and_lock(
         let keys = keys.chain(request.each().into_iter().map(|request| request.key)).collect();
         let keys = lock_for_add(doors, &request.key, keys).await;
         // Whoever had them may have served this ADD, by names that the networks gave then.
-        if named(doors, asked).await?.interface_names() == order {
-            return Ok((request, order, delegations, keys));
+        match named(doors, asked).await {
+            Ok(again) if again.interface_names() == order => {
+                return Ok((request, order, delegations, keys));
+            }
+            Ok(_) => {}
+            Err(failure) => {
+                // An ADD before may have left its own undoing to this one.
+                take_back_all(doors, &keys).await;
+                return Err(failure);
+            }
         }
     }
 }

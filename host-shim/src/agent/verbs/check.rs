@@ -26,23 +26,22 @@ pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Res
     };
     check_one(doors, &record, &lead, &request.netns).await?;
     for record in doors.vfs.records().led_by(&request.key) {
-        let promise = promise_of(&record.key(), &request.others, request.by_record)?;
+        let recorded = request.by_record.then(|| Promise::of_nothing(&record.key()));
+        let promise = promise_of(&record.key(), &request.others, recorded)?;
         check_one(doors, &record, &promise, &request.netns).await?;
     }
     for delegated in doors.delegates.led_by(&request.key) {
-        let promise = promise_of(&delegated.key, &request.others, request.by_record)?;
+        let recorded = request.by_record.then(|| delegated.promise());
+        let promise = promise_of(&delegated.key, &request.others, recorded)?;
         doors.delegates.check(&delegated, &promise).await?;
     }
     Ok(())
 }
 
-/// What the previous result says of an interface that is led.
-fn promise_of(key: &Key, told: &[Promise], by_record: bool) -> Result<Promise, Failure> {
-    match told.iter().find(|it| it.interface_name == key.interface_name) {
-        Some(promise) => Ok(promise.clone()),
-        None if by_record => Ok(Promise::of_nothing(key)),
-        None => Err(failed(key, "prevResult does not have it")),
-    }
+/// What the previous result says of an interface that is led, or else what is recorded, if that counts.
+fn promise_of(key: &Key, told: &[Promise], recorded: Option<Promise>) -> Result<Promise, Failure> {
+    let told = told.iter().find(|it| it.interface_name == key.interface_name).cloned();
+    told.or(recorded).ok_or_else(|| failed(key, "prevResult does not have it"))
 }
 
 async fn check_one(

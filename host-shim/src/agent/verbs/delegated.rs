@@ -97,13 +97,19 @@ pub(in crate::agent) async fn mend_delegated(doors: &Doors) {
 /// Tells what it was, if anything.
 async fn mend(doors: &Doors, key: &Key) -> Result<Option<String>, Failure> {
     let _key = doors.vfs.keys().lock(key).await;
-    let Some(one) = doors.delegates.by_key(key) else { return Ok(None) };
+    let to_be_mended = || {
+        let one = doors.delegates.by_key(key)?;
+        let is_kept = one.phase == Phase::Live && one.netns.living().is_some();
+        is_kept.then_some(one)
+    };
+    let Some(one) = to_be_mended() else { return Ok(None) };
     let Some(added) = one.added() else { return Ok(None) };
-    if one.phase != Phase::Live || one.netns.living().is_none() {
-        return Ok(None);
-    }
     let _pod = doors.vfs.host().lock_pod(&one.netns, added).await?;
-    doors.delegates.mend(&one).await
+    // Whoever releases what leads it takes it back without this key, and may have had the pod's lock until now.
+    match to_be_mended() {
+        Some(one) => doors.delegates.mend(&one).await,
+        None => Ok(None),
+    }
 }
 
 /// Keeps those that an attachment leads, whatever becomes of the agent.
@@ -119,6 +125,16 @@ pub(super) async fn release_led_by(doors: &Doors, lead: &Key) {
     }
 }
 
+/// Whether addresses that the attachment of this key holds for interfaces of other plugins may still be on those.
+pub(super) async fn holds_leases(doors: &Doors, lead: &Key) -> bool {
+    for one in doors.delegates.led_by(lead) {
+        if doors.delegates.holds_lease(&one).await {
+            return true;
+        }
+    }
+    false
+}
+
 /// Has one taken back. What fails is tried again with the next pass.
 pub(super) async fn release(doors: &Doors, key: &Key) {
     if let Err(failure) = take_back(doors, key).await {
@@ -129,8 +145,14 @@ pub(super) async fn release(doors: &Doors, key: &Key) {
 async fn take_back(doors: &Doors, key: &Key) -> Result<(), Failure> {
     let Some(one) = doors.delegates.by_key(key) else { return Ok(()) };
     if let Some(added) = one.added() {
-        let _pod = doors.vfs.host().lock_pod(&one.netns, added).await?;
-        doors.delegates.take_off(&one, doors.vfs.host().shared_in(one.netns.id, |_| true)).await;
+        match doors.vfs.host().lock_pod(&one.netns, added).await {
+            Ok(_pod) => {
+                let others = doors.vfs.host().shared_in(one.netns.id, |_| true);
+                doors.delegates.take_off(&one, others).await;
+            }
+            // The interface has to go all the same, and what is set beside it serves nobody then.
+            Err(failure) => tracing::warn!(%key, "stays beside it in the pod: {failure}"),
+        }
     }
     doors.delegates.delete(key).await
 }
@@ -138,7 +160,7 @@ async fn take_back(doors: &Doors, key: &Key) -> Result<(), Failure> {
 /// Begins to take back what no plugin has taken back yet, and what an ADD has left that is over.
 pub(in crate::agent) fn release_untaken(doors: &Doors) {
     for one in doors.delegates.all() {
-        if one.phase != Phase::Live
+        if is_untaken(doors, &one)
             && let Some(again) = doors.delegates.begin_again(&one.key)
         {
             doors.tasks.spawn(release_again(doors.clone(), one, again));
@@ -150,9 +172,15 @@ async fn release_again(doors: Doors, one: Arc<Delegated>, again: Again) {
     let key = &one.key;
     let locked = doors.vfs.keys().lock(key).await;
     // Its ADD may have ended well meanwhile, or another one begun and ended.
-    if doors.delegates.by_key(key).is_some_and(|now| now.phase != Phase::Live) {
+    if doors.delegates.by_key(key).is_some_and(|now| is_untaken(&doors, &now)) {
         release(&doors, key).await;
     }
     drop(locked);
     drop(again);
+}
+
+/// Nobody keeps it, or nobody is left who would have it taken back.
+fn is_untaken(doors: &Doors, one: &Delegated) -> bool {
+    let is_led = || doors.vfs.records().by_key(&one.lead_key()).is_some();
+    one.phase != Phase::Live || (one.netns.living().is_none() && !is_led())
 }

@@ -21,6 +21,8 @@ pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
     if doors.delegates.by_key(&request.key).is_some() {
         return delegated::release(doors, &request.key).await;
     }
+    // They may be stacked on any of the others.
+    delegated::release_led_by(doors, &request.key).await;
     let led = doors.vfs.records().led_by(&request.key);
     let led = led.into_iter().map(|record| release(doors, record, patience, Renewal::Later));
     let (led, lead) = (join_all(led), doors.vfs.records().by_key(&request.key));
@@ -29,7 +31,6 @@ pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
             tokio::join!(release(doors, lead, patience, Renewal::Later), led);
         }
         None => {
-            delegated::release_led_by(doors, &request.key).await;
             tokio::join!(detach_unrecorded(doors, &request), led);
         }
     }

@@ -35,7 +35,8 @@ pub(in crate::agent) async fn release(
     // They may be stacked on it.
     delegated::release_led_by(doors, &record.key()).await;
     let (record, home) = doors.vfs.homecoming().bring(record, patience).await;
-    let is_returned = matches!(home, Ok(Condition::Clean));
+    let is_in_use = delegated::holds_leases(doors, &record.key()).await;
+    let is_returned = matches!(home, Ok(Condition::Clean)) && !is_in_use;
     tell_released(doors, &record, is_returned).await;
     if let Ok(Condition::Different(what)) = home {
         renew(doors, record, &what, renewal).await;
@@ -115,6 +116,7 @@ pub(in crate::agent) async fn release_on_request(doors: &Doors, wanted: Release)
     match doors.vfs.records().by_id(&wanted.attachment_id) {
         Some(record) => {
             tracing::info!(attachment = record.id(), reason = wanted.reason, "to be released");
+            delegated::release_led_by(doors, &key).await;
             let all = doors.vfs.records().led_by(&key).into_iter().chain([record]);
             let patience = doors.timeouts.vf_return();
             join_all(all.map(|one| release(doors, one, patience, Renewal::Later))).await;
