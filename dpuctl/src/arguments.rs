@@ -288,7 +288,7 @@ pub enum Added {
         #[arg(value_parser = name())]
         network: String,
         /// The subnet, such as 10.3.0.0/16
-        #[arg(value_parser = name())]
+        #[arg(value_parser = subnet)]
         cidr: String,
         /// Its gateway
         #[arg(long, value_name = "ADDRESS")]
@@ -317,7 +317,7 @@ pub enum Deleted {
         #[arg(value_parser = name())]
         network: String,
         /// The subnet, such as 10.3.0.0/16
-        #[arg(value_parser = name())]
+        #[arg(value_parser = subnet)]
         cidr: String,
     },
 }
@@ -380,6 +380,15 @@ fn whole(unit: &'static str, most: u64) -> impl Fn(&str) -> Result<u64, String> 
 /// A name or id. Empty ones, such as of an unset variable of a script, would mean all or none.
 fn name() -> NonEmptyStringValueParser {
     NonEmptyStringValueParser::new()
+}
+
+/// A subnet, which without its length would be a single address.
+fn subnet(text: &str) -> Result<String, &'static str> {
+    if text.contains('/') {
+        Ok(text.into())
+    } else {
+        Err("write its prefix length, too, such as 10.3.0.0/16")
+    }
 }
 
 fn reason(text: &str) -> Result<String, &'static str> {
@@ -471,6 +480,7 @@ mod tests {
             ("dpuctl top --lines x", "a whole number of lines from 1 to 1000000, such as 30"),
             ("dpuctl top --interval 0", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl add subnet blue", "<CIDR>"),
+            ("dpuctl add subnet blue 10.9.0.0", "write its prefix length, too"),
             ("dpuctl add subnet blue 10.9.0.0/16 --gateway x", "invalid IP address syntax"),
             ("dpuctl describe vf", "dpuctl describe [OPTIONS] <attachment|dpu|host|network>"),
         ];

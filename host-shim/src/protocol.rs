@@ -300,6 +300,9 @@ pub struct Promise {
     /// Its addresses, in CIDR notation.
     #[serde(default)]
     pub addresses: Vec<String>,
+    /// The device that it is a function of. `None`: none is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
 }
 
 impl Promise {
@@ -307,7 +310,7 @@ impl Promise {
     #[must_use]
     pub fn of_nothing(key: &Key) -> Self {
         let interface_name = key.interface_name.clone();
-        Self { interface_name, mac: None, addresses: Vec::new() }
+        Self { interface_name, mac: None, addresses: Vec::new(), device: None }
     }
 }
 

@@ -264,6 +264,7 @@ fn promises(netns: &str, result: &CniResult) -> Vec<Promise> {
             interface_name: interface.name.clone(),
             mac: Some(interface.mac.clone()).filter(|mac| !mac.is_empty()),
             addresses: own.map(|address| address.address.clone()).collect(),
+            device: Some(interface.pci_id.clone()).filter(|device| !device.is_empty()),
         }
     };
     in_pod.map(promise).collect()

@@ -33,13 +33,13 @@ impl Others {
     }
 
     /// One network of this name, whose plugin makes an interface that is there until it is taken back, and has an
-    /// address of the DPU's network green leased for it.
+    /// address of a network of the DPU's leased for it.
     #[must_use]
-    pub fn with_links(network: &str) -> Self {
+    pub fn with_links(network: &str, leased: &str) -> Self {
         let others = Self::new();
         others.write_plugin(network, MAKES_A_LINK);
         others.lend_our_plugin();
-        others.define(network, &json!([{ "type": network, "ipam": leased_of("green") }]));
+        others.define(network, &json!([{ "type": network, "ipam": leased_of(leased) }]));
         others
     }
 
@@ -422,7 +422,7 @@ fn held(lab: &Lab, network: &str) -> u64 {
 /// # Panics
 /// When something is left.
 pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
-    let others = Others::with_links("good");
+    let others = Others::with_links("good", "green");
     let (lab, pod) = (&start(&others, settings), Netns::new("pod"));
     let own = links(&pod);
     let leave = r#"[ $CNI_COMMAND = ADD ] || exit 0
@@ -603,7 +603,7 @@ pub fn what_was_made_is_taken_back_whatever_has_gone(settings: &Settings) {
 /// # Panics
 /// When something is left.
 pub fn a_pod_that_ends_leaves_nothing_of_other_plugins(settings: &Settings) {
-    let others = Others::with_links("good");
+    let others = Others::with_links("good", "green");
     let lab = &start(&others, settings);
     let pod = Netns::new("pod");
     let _ = several::add(lab, &pod, "good,green").result();

@@ -91,7 +91,7 @@ pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
 fn begin() -> (Lab, Residents) {
     let pool = CALLERS + OTHERS;
     let settings = Settings { proxied: true, vfs: pool + 1, pool, ..Settings::default() };
-    let others = Others::with_links(OF_OTHERS);
+    let others = Others::with_links(OF_OTHERS, "green");
     let lab = Lab::start(&others.in_lab(&settings));
     let residents = Residents::attach(&lab, others);
     (lab, residents)

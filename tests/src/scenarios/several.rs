@@ -198,6 +198,10 @@ pub fn a_default_route_is_moved_and_other_networks_are_another_attachment(settin
     lab.assert_invariants();
     assert_leaves_by(&pod, ["net1", "eth0"]);
     lab.del("blue", &pod, "eth0").nothing();
+    for (network, gateway) in [("green", "10.9.0.1"), ("wire", "10.2.0.9")] {
+        let lost = format!(r#"[{{"name": "{network}", "default-route": ["{gateway}"]}}]"#);
+        add(&lab, &pod, &lost).fails(100, &[gateway, network, "net1"]);
+    }
     lab.assert_clean_slate();
 }
 
@@ -281,9 +285,11 @@ pub fn an_operator_releases_what_leads_with_all_that_it_leads(settings: &Setting
         });
         lab.assert_invariants();
     };
-    let _ = add(&lab, &pod, "green,wire").result();
+    let result = add(&lab, &pod, "green,wire").result();
+    life::check(&lab, "blue", &pod, &result).nothing();
     release("net2");
     left(2);
+    life::check(&lab, "blue", &pod, &result).fails(132, &["net2", "given back"]);
     release("eth0");
     left(0);
     lab.assert_clean_slate();

@@ -62,7 +62,7 @@ impl Soak {
     /// When they do not come up.
     #[must_use]
     pub fn start(hosts: usize, operations: usize, seed: u64, hazards: &[Hazard]) -> Self {
-        let others = Others::with_links(others::NETWORK);
+        let others = Others::with_links(others::NETWORK, others::LEASED);
         let mut fleet = fleet_of(&HOSTS[..hosts], &others);
         fleet.keep_folder(true);
         let mut soak = Self {
@@ -205,6 +205,7 @@ fn fleet_of(hosts: &[&'static str], others: &Others) -> Fleet {
     let vfs = VFS / u32::try_from(hosts.len()).expect("few");
     let settings =
         Settings { cool_down: 1, quarantine_after: 100, proxied: true, ..Settings::with_vfs(vfs) };
-    let settings = others.in_lab(&settings);
+    let mut settings = others.in_lab(&settings);
+    settings.networks.push_str(&others::leased_network());
     Fleet::start(&[DpuPlan { name: "dpu-1", hosts: hosts.to_vec(), settings }])
 }

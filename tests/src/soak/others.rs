@@ -6,6 +6,12 @@ use crate::{Fleet, Netns, breach::Breach, scenarios::delegates::kept};
 /// Its network, and the plugin that makes it.
 pub(crate) const NETWORK: &str = "others";
 pub(crate) const INTERFACE: &str = "oth1";
+/// The network of the DPU's that its addresses are of, and no attachment.
+pub(super) const LEASED: &str = "leased";
+
+pub(super) fn leased_network() -> String {
+    format!("\n[[network]]\nname = {LEASED:?}\n[[network.subnets]]\ncidr = \"10.66.0.0/24\"\n")
+}
 
 /// Whether each pod that was promised one has it, and none is kept in mind for others.
 pub(super) fn breaches(fleet: &Fleet, ledgers: &[Ledger]) -> Vec<Breach> {

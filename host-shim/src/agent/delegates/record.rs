@@ -94,6 +94,7 @@ impl Delegated {
             interface_name: self.key.interface_name.clone(),
             mac: (!made.mac.is_empty()).then_some(made.mac),
             addresses: made.addresses.into_iter().map(|held| held.address).collect(),
+            device: None,
         }
     }
 

@@ -25,7 +25,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use netlink::NetnsId;
+use netlink::{IpNetwork, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use tokio::time::{sleep, timeout};
 
@@ -148,7 +148,7 @@ async fn attach_alone(
     let asked = Instant::now();
     let attachments = ask_patiently(doors, &requests, session, caller).await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
-    let attachments = with_default_routes(attachments, &whole.further, &delegations);
+    let attachments = with_default_routes(attachments, &whole.further, &delegations)?;
     let rpc = asked.elapsed();
     Milestone::AttachAnswered.pass();
 
@@ -290,21 +290,40 @@ fn with_default_routes(
     mut attachments: Vec<v1::Attachment>,
     further: &[FurtherInterface],
     delegations: &[Delegation],
-) -> Vec<v1::Attachment> {
+) -> Result<Vec<v1::Attachment>, Failure> {
     let elsewhere = delegations.iter().flat_map(Delegation::default_gateways);
     elsewhere.for_each(|gateway| drop_default_routes(&mut attachments, *gateway));
     for (position, interface) in further.iter().enumerate() {
         for gateway in &interface.default_gateways {
             drop_default_routes(&mut attachments, *gateway);
             // The first one leads, and was asked for besides these.
-            attachments[position + 1].routes.push(v1::Route {
+            let its = &mut attachments[position + 1];
+            check_reached(its, *gateway)?;
+            its.routes.push(v1::Route {
                 destination: default_destination(gateway.is_ipv6()).into(),
                 gateway: gateway.to_string(),
                 ..v1::Route::default()
             });
         }
     }
-    attachments
+    Ok(attachments)
+}
+
+/// That a gateway that was asked for can be on the interface's link. Routes are set without the kernel's asking.
+fn check_reached(attachment: &v1::Attachment, gateway: IpAddr) -> Result<(), Failure> {
+    let subnets = attachment.addresses.iter().filter_map(|held| held.address.parse().ok());
+    let is_in = |subnet: IpNetwork| subnet.contains(gateway);
+    let is_told = |route: &v1::Route| route.gateway == gateway.to_string();
+    let is_link_local = matches!(gateway, IpAddr::V6(address) if address.is_unicast_link_local());
+    if is_link_local || subnets.into_iter().any(is_in) || attachment.routes.iter().any(is_told) {
+        return Ok(());
+    }
+    let name = attachment.key.as_ref().map_or("", |key| &key.interface_name);
+    let message = format!(
+        "default-route {gateway} is in no subnet of {name}'s network {}: name a router of that network",
+        attachment.network
+    );
+    Err(Failure::new(Reason::InvalidRequest, message))
 }
 
 /// Those of the gateway's family.

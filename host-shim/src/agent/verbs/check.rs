@@ -23,8 +23,11 @@ pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Res
         interface_name: request.key.interface_name.clone(),
         mac: request.mac,
         addresses: request.addresses,
+        device: None,
     };
     check_one(doors, &record, &lead, &request.netns).await?;
+    let is_recorded = |key: &Key| doors.vfs.records().by_key(key).is_some();
+    check_all_there(&request.key, &request.others, is_recorded)?;
     for record in doors.vfs.records().led_by(&request.key) {
         let recorded = request.by_record.then(|| Promise::of_nothing(&record.key()));
         let promise = promise_of(&record.key(), &request.others, recorded)?;
@@ -36,6 +39,22 @@ pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Res
         doors.delegates.check(&delegated, &promise).await?;
     }
     Ok(())
+}
+
+/// That nothing which came with the attachment was given back by itself, as by an operator. What other plugins of a
+/// chain have told is theirs: it has no device.
+fn check_all_there(
+    lead: &Key,
+    told: &[Promise],
+    is_recorded: impl Fn(&Key) -> bool,
+) -> Result<(), Failure> {
+    let functions = told.iter().filter(|told| told.device.is_some());
+    let mut keys =
+        functions.map(|told| Key { interface_name: told.interface_name.clone(), ..lead.clone() });
+    match keys.find(|key| !is_recorded(key)) {
+        Some(gone) => Err(failed(&gone, "it was given back by itself")),
+        None => Ok(()),
+    }
 }
 
 /// What the previous result says of an interface that is led, or else what is recorded, if that counts.
@@ -106,7 +125,24 @@ mod tests {
             interface_name: "eth0".into(),
             mac: Some("02:00:00:00:00:0A".into()),
             addresses: vec!["10.0.0.5/24".into()],
+            device: None,
         }
+    }
+
+    #[test]
+    fn what_was_given_back_by_itself_is_missed() {
+        let device = Some("0000:03:00.2".to_owned());
+        let of = |interface_name: &str, device: Option<String>| Promise {
+            interface_name: interface_name.into(),
+            device,
+            ..promise()
+        };
+        let told = [of("net1", device.clone()), of("net2", device), of("veth0", None)];
+        let lead = record("a", "c").key();
+        assert_eq!(check_all_there(&lead, &told, |_| true).map_err(|it| it.message), Ok(()));
+        let failure =
+            check_all_there(&lead, &told, |key| key.interface_name != "net2").unwrap_err();
+        assert!(failure.message.contains("net2") && failure.reason == Reason::CheckFailed);
     }
 
     fn checked(promise: &Promise, netns: &str, phase: Phase) -> Result<(), String> {
