@@ -4,9 +4,11 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
+use nix::fcntl::OFlag;
 use offload_proto::{Failure, Reason};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -98,7 +100,12 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<Definition>, Failure> {
 
 fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(FILE_LIMIT + 1).read_to_string(&mut text)?;
+    // A FIFO would be waited for, whoever asks for whatever network.
+    let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    file.take(FILE_LIMIT + 1).read_to_string(&mut text)?;
     match text.len() as u64 > FILE_LIMIT {
         true => Err(io::Error::other(format!("it is longer than {FILE_LIMIT} bytes"))),
         false => Ok(text),

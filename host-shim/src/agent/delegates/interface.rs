@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
-use netlink::{Link, Netns, Request, Rtnl};
+use netlink::{Link, MacAddress, Netns, Request, Rtnl};
 use offload_proto::{Failure, Reason, v1};
 use tokio::task::spawn_blocking;
 
@@ -97,19 +97,26 @@ pub(super) async fn take_off_added(delegated: &Delegated, others: Shared) {
     }
 }
 
-/// Deletes the link of its name in the pod. Hardware can't be deleted: it comes home by itself when the pod ends.
+/// Deletes the link of its name in the pod, unless it is known to be another. Hardware can't be deleted: it comes home by
+/// itself when the pod ends.
 pub(super) async fn delete_link(delegated: &Delegated) {
     let Some(netns) = delegated.netns.living() else { return };
     let name = delegated.key.interface_name.clone();
-    let deleted = spawn_blocking(move || delete_link_in(&netns, &name)).await;
+    let made = delegated.attachment.as_ref().and_then(|made| made.mac.parse().ok());
+    let deleted = spawn_blocking(move || delete_link_in(&netns, &name, made)).await;
     if let Ok(Err(error)) = deleted {
         tracing::warn!(key = %delegated.key, "what is left of it stays in the pod: {error}");
     }
 }
 
-fn delete_link_in(netns: &Netns, name: &str) -> Result<(), netlink::Error> {
+fn delete_link_in(
+    netns: &Netns,
+    name: &str,
+    made: Option<MacAddress>,
+) -> Result<(), netlink::Error> {
     let mut rtnl = Rtnl::open_in(netns)?;
-    match rtnl.link_by_name(name)? {
+    let is_it = |link: &Link| made.is_none() || link.mac == made;
+    match rtnl.link_by_name(name)?.filter(is_it) {
         Some(link) => rtnl.change(Request::delete_link(link.index)),
         None => Ok(()),
     }

@@ -87,6 +87,12 @@ impl Delegated {
         self.added.as_ref()
     }
 
+    /// The same, as of a pod that has ended.
+    pub(super) fn without_netns(&self) -> Self {
+        let netns = PodNetns { path: String::new(), ..self.netns.clone() };
+        Self { netns, ..self.clone() }
+    }
+
     /// What a runtime was told of it.
     pub(in crate::agent) fn promise(&self) -> Promise {
         let made = self.attachment.clone().unwrap_or_default();

@@ -289,19 +289,23 @@ impl Delegates {
         interface::take_off_added(delegated, others).await;
     }
 
-    /// Has an interface taken back by its plugins, as they were told when it was made. Nothing is to be done of one that
-    /// is not kept.
+    /// Has an interface taken back by its plugins, as they were told when it was made, but that they are told of no
+    /// namespace if it is not `in_pod`, where its name is another's by now. Nothing is to be done of one that is not
+    /// kept.
     ///
     /// # Errors
     /// Why the plugins have not. It stays kept, so that they are called again; but the pod has it no more, where it
     /// is of a kind that can be deleted.
-    pub(in crate::agent) async fn delete(&self, key: &Key) -> Result<(), Failure> {
+    pub(in crate::agent) async fn delete(&self, key: &Key, in_pod: bool) -> Result<(), Failure> {
         let Some(delegated) = self.store.by_key(key) else { return Ok(()) };
         if delegated.phase == Phase::Live {
             self.store.give_up(&delegated);
         }
-        let calls = self.store.lock_calls(key, self.plugins.deadline()).await?;
-        let taken_back = self.plugins.take_back(&delegated, &calls).await;
+        let delegated = if in_pod { delegated } else { Arc::new(delegated.without_netns()) };
+        let taken_back = match self.store.lock_calls(key, self.plugins.deadline()).await {
+            Ok(calls) => self.plugins.take_back(&delegated, &calls).await,
+            Err(still_called) => Err(still_called),
+        };
         // What plugins have half made, or can't be asked to take back.
         if taken_back.is_err() || delegated.result.is_none() {
             interface::delete_link(&delegated).await;

@@ -26,10 +26,15 @@ use std::{
 
 use futures::future::join_all;
 use netlink::{IpNetwork, NetnsId};
-use offload_proto::{Failure, Reason, v1};
+use offload_proto::{
+    Failure, Reason,
+    form::{MOST_INTERFACES, is_container_id, is_interface_name},
+    v1,
+};
 use tokio::time::{sleep, timeout};
 
 use super::{
+    check::inspect,
     delegated,
     destination::Destination,
     doors::Doors,
@@ -66,6 +71,7 @@ pub(in crate::agent) async fn attach(
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
+    check_form(&asked)?;
     let (request, order, delegations, keys) = name_and_lock(doors, &asked).await?;
     let requests = request.each();
     let asked = Asked { whole: &request, requests, delegations, order };
@@ -79,6 +85,27 @@ pub(in crate::agent) async fn attach(
 async fn take_back_all(doors: &Doors, keys: &LockedKeys) {
     for key in keys.names() {
         take_back_unanswered(doors, key).await;
+    }
+}
+
+/// That names can be names, by whichever door they come: folders and files are called by them.
+fn check_form(asked: &AddRequest) -> Result<(), Failure> {
+    let invalid = |message| Err(Failure::new(Reason::InvalidRequest, message));
+    if !is_container_id(&asked.key.container_id) {
+        return invalid(format!(
+            "container id {:?} can't name a container",
+            asked.key.container_id
+        ));
+    }
+    if asked.further.len() >= MOST_INTERFACES {
+        return invalid(format!(
+            "{} interfaces: {MOST_INTERFACES} at most",
+            asked.further.len() + 1
+        ));
+    }
+    match asked.interface_names().iter().find(|name| !is_interface_name(name)) {
+        Some(name) => invalid(format!("{name:?} can't name an interface")),
+        None => Ok(()),
     }
 }
 
@@ -155,13 +182,28 @@ async fn attach_alone(
     let taken_in = take_in_all(doors, requests, netns.clone(), attachments, caller).await?;
     // The first one leads.
     let leases = &taken_in[0].record.attachment.further_leases;
+    let is_delegating = !delegations.is_empty();
     let made = delegated::make_all(doors, delegations, leases, &netns, caller).await?;
+    if is_delegating {
+        check_untouched(doors, &taken_in).await?;
+    }
     Milestone::AttachDone.pass();
     let records = taken_in.iter().map(|one| Arc::clone(&one.record)).collect();
     confirm(doors, records, made, &order, caller).await?;
     drop(pending);
     for TakenIn { record, recording, durations } in taken_in {
         log(&record, rpc, recording, &durations, started.elapsed());
+    }
+    Ok(())
+}
+
+/// That no other plugin has taken our interfaces from the pod, or changed them.
+async fn check_untouched(doors: &Doors, taken_in: &[TakenIn]) -> Result<(), Failure> {
+    for TakenIn { record, .. } in taken_in {
+        inspect(doors, record).await.map_err(|failure| {
+            let message = format!("a plugin that made another interface of the pod: {failure}");
+            Failure::new(Reason::DelegateFailed, message)
+        })?;
     }
     Ok(())
 }

@@ -74,7 +74,8 @@ async fn check_one(
     doors.dpu.calls().check(&record.key(), record.id()).await
 }
 
-async fn inspect(doors: &Doors, record: &Record) -> Result<(), Failure> {
+/// Compares what the pod has with the record.
+pub(super) async fn inspect(doors: &Doors, record: &Record) -> Result<(), Failure> {
     let key = record.key();
     let netns = record.netns.living().ok_or_else(|| {
         failed(&key, &format!("its network namespace {} has ended", record.netns.path))

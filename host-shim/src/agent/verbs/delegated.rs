@@ -154,7 +154,18 @@ async fn take_back(doors: &Doors, key: &Key) -> Result<(), Failure> {
             Err(failure) => tracing::warn!(%key, "stays beside it in the pod: {failure}"),
         }
     }
-    doors.delegates.delete(key).await
+    let is_anothers = is_anothers(doors, &one);
+    doors.delegates.delete(key, !is_anothers).await
+}
+
+/// Whether another container has the interface of its name by now, in the same namespace.
+fn is_anothers(doors: &Doors, one: &Delegated) -> bool {
+    let is_it = |key: &Key, netns: &PodNetns| {
+        netns.id == one.netns.id && key.interface_name == one.key.interface_name && *key != one.key
+    };
+    let records = doors.vfs.records().all();
+    records.iter().any(|record| is_it(&record.key(), &record.netns))
+        || doors.delegates.all().iter().any(|other| is_it(&other.key, &other.netns))
 }
 
 /// Begins to take back what no plugin has taken back yet, and what an ADD has left that is over.
