@@ -48,15 +48,17 @@ func (a *fakeAgent) listen(t *testing.T, answer func(request) string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go a.serve(conn, answer)
+	go a.serveAll(listener, answer)
+}
+
+func (a *fakeAgent) serveAll(listener net.Listener, answer func(request) string) {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
 		}
-	}()
+		go a.serve(conn, answer)
+	}
 }
 
 func (a *fakeAgent) serve(conn net.Conn, answer func(request) string) {
@@ -213,6 +215,7 @@ func TestWhoGivesUpHangsUp(t *testing.T) {
 	if _, err := io.ReadAll(conn); err != nil {
 		t.Fatal(err)
 	}
+	go (&fakeAgent{}).serveAll(listener, always(done))
 	cancel()
 	if err := <-failure; !errors.Is(err, context.Canceled) {
 		t.Error(err)

@@ -12,7 +12,8 @@ type CNI interface {
 	Setup(ctx context.Context, id string, path string, opts ...NamespaceOpts) (*Result, error)
 	// SetupSerially does the same, one network after the other.
 	SetupSerially(ctx context.Context, id string, path string, opts ...NamespaceOpts) (*Result, error)
-	// Remove takes back what Setup gave. It succeeds if there is nothing left, and needs no path.
+	// Remove takes back what Setup gave. It succeeds if there is nothing left, and needs no path. A network that can't
+	// be taken back keeps none of the others, and the error is that of each.
 	Remove(ctx context.Context, id string, path string, opts ...NamespaceOpts) error
 	// Check compares what Setup gave with the kernel and the DPU.
 	Check(ctx context.Context, id string, path string, opts ...NamespaceOpts) error
@@ -67,7 +68,7 @@ func (c *libcni) Load(opts ...Opt) error {
 }
 
 func (c *libcni) Status() error {
-	networks, err := c.current()
+	networks, _, err := c.current()
 	if err != nil {
 		return err
 	}
@@ -90,11 +91,24 @@ func (c *libcni) SetupSerially(ctx context.Context, id string, path string, opts
 }
 
 func (c *libcni) Remove(ctx context.Context, id string, path string, opts ...NamespaceOpts) error {
-	return c.ofEach(ctx, id, path, opts, (*network).detach)
+	networks, ns, _, err := c.meant(id, path, opts)
+	if err != nil {
+		return err
+	}
+	return detachAll(ctx, networks, ns)
 }
 
 func (c *libcni) Check(ctx context.Context, id string, path string, opts ...NamespaceOpts) error {
-	return c.ofEach(ctx, id, path, opts, (*network).check)
+	networks, ns, _, err := c.meant(id, path, opts)
+	if err != nil {
+		return err
+	}
+	for _, network := range networks {
+		if err := network.check(ctx, ns); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *libcni) GetConfig() *ConfigResult {
@@ -112,15 +126,25 @@ func (c *libcni) GetConfig() *ConfigResult {
 	return result
 }
 
-// current has the networks, once there are as many as have to be.
-func (c *libcni) current() ([]*network, error) {
+// current has the networks, once there are as many as have to be, and the name of a pod's first interface.
+func (c *libcni) current() ([]*network, string, error) {
 	c.RLock()
 	defer c.RUnlock()
 	networks := c.all()
 	if c.loaded && len(networks) < c.networkCount {
-		return nil, ErrCNINotInitialized
+		return nil, "", ErrCNINotInitialized
 	}
-	return networks, nil
+	return networks, ifNameOf(c.prefix, 0), nil
+}
+
+// meant has whom a call is about: the networks, the namespace, and the name of its first interface.
+func (c *libcni) meant(id, path string, opts []NamespaceOpts) ([]*network, *Namespace, string, error) {
+	networks, first, err := c.current()
+	if err != nil {
+		return nil, nil, "", err
+	}
+	ns, err := newNamespace(id, path, opts...)
+	return networks, ns, first, err
 }
 
 func (c *libcni) all() []*network {
@@ -130,60 +154,58 @@ func (c *libcni) all() []*network {
 	return []*network{defaultNetwork(ifNameOf(c.prefix, 0))}
 }
 
-func (c *libcni) ofEach(
-	ctx context.Context, id, path string, opts []NamespaceOpts,
-	do func(*network, context.Context, *Namespace) error,
-) error {
-	networks, err := c.current()
-	if err != nil {
-		return err
-	}
-	ns, err := newNamespace(id, path, opts...)
-	if err != nil {
-		return err
-	}
-	for _, network := range networks {
-		if err := do(network, ctx, ns); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // setup attaches all networks in that order of time, or none.
 func (c *libcni) setup(
 	ctx context.Context, id, path string, opts []NamespaceOpts, order func(count int, attach func(number int) error),
 ) (*Result, error) {
-	networks, err := c.current()
+	networks, ns, first, err := c.meant(id, path, opts)
 	if err != nil {
 		return nil, err
 	}
-	ns, err := newNamespace(id, path, opts...)
-	if err != nil {
-		return nil, err
+	outcomes, err := attachAll(ctx, networks, ns, order)
+	var result *Result
+	if err == nil {
+		result, err = resultOf(outcomes, first)
 	}
-	results, failures := make([]*outcome, len(networks)), make([]error, len(networks))
+	if err != nil {
+		takeBack(networks, ns)
+	}
+	return result, err
+}
+
+func attachAll(
+	ctx context.Context, networks []*network, ns *Namespace, order func(count int, attach func(number int) error),
+) ([]*outcome, error) {
+	outcomes, failures := make([]*outcome, len(networks)), make([]error, len(networks))
 	order(len(networks), func(number int) error {
-		results[number], failures[number] = networks[number].attach(ctx, ns)
+		outcomes[number], failures[number] = networks[number].attach(ctx, ns)
 		return failures[number]
 	})
 	for _, failure := range failures {
 		if failure != nil {
-			takeBack(networks, results, ns)
 			return nil, failure
 		}
 	}
-	return resultOf(results, ifNameOf(c.prefix, 0))
+	return outcomes, nil
 }
 
-// takeBack undoes what was attached, whatever became of the caller's own time. What can't be undone is left to the
-// caller's Remove.
-func takeBack(networks []*network, results []*outcome, ns *Namespace) {
-	for number, result := range results {
-		if result != nil {
-			_ = networks[number].detach(context.Background(), ns)
+// takeBack undoes a setup, whatever became of the caller's own time. A network may be attached whose answer was lost
+// or can't be read, so that all are taken back. What can't be undone is left to the caller's Remove.
+func takeBack(networks []*network, ns *Namespace) {
+	ctx, cancel := context.WithTimeout(context.Background(), delPatience)
+	defer cancel()
+	_ = detachAll(ctx, networks, ns)
+}
+
+// detachAll takes back the last network first. One that fails keeps none of the others.
+func detachAll(ctx context.Context, networks []*network, ns *Namespace) error {
+	var failures joined
+	for number := len(networks) - 1; number >= 0; number-- {
+		if err := networks[number].detach(ctx, ns); err != nil {
+			failures = append(failures, err)
 		}
 	}
+	return failures.orNil()
 }
 
 func atOnce(count int, attach func(number int) error) {

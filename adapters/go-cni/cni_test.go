@@ -9,6 +9,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
 )
 
 // fake satisfies the interface without an agent, as tests of runtimes want it.
@@ -81,37 +83,108 @@ func threeNetworks(t *testing.T) CNI {
 	return newCNI(t, WithConfIndex(conf("a"), 0), WithConfIndex(conf("b"), 1), WithConfIndex(conf("c"), 2))
 }
 
-// Of three networks the one at eth1 can't be had.
-func refuseSecond(call request) string {
-	if call.Command == "ADD" && call.IfName == "eth1" {
-		return `{"error":{"code":103,"msg":"no address is left"}}`
-	}
-	if call.Command == "ADD" {
+// answerSecond is of an agent that answers the ADD of eth1 so, and has done what else it is asked for.
+func answerSecond(answer string) func(request) string {
+	return func(call request) string {
+		switch {
+		case call.Command != "ADD":
+			return done
+		case call.IfName == "eth1":
+			return answer
+		}
 		return strings.ReplaceAll(result, "eth0", call.IfName)
 	}
-	return done
 }
 
-func TestANetworkThatFailsTakesTheOthersWithIt(t *testing.T) {
-	agent := startAgent(t, refuseSecond)
-	ways := map[string]func(context.Context, string, string, ...NamespaceOpts) (*Result, error){
-		"eth0 eth2": threeNetworks(t).Setup, "eth0": threeNetworks(t).SetupSerially,
-	}
-	for expected, setup := range ways {
-		before := len(agent.calls())
-		_, err := setup(context.Background(), "c1", "/run/netns/a")
-		if err == nil || !strings.Contains(err.Error(), "no address is left") {
-			t.Error(err)
+const refused = `{"error":{"code":103,"msg":"no address is left"}}`
+
+// The interfaces that a DEL was for, in the order of time.
+func detached(calls []request) string {
+	var names []string
+	for _, call := range calls {
+		if call.Command == "DEL" {
+			names = append(names, call.IfName)
 		}
-		var undone []string
-		for _, call := range agent.calls()[before:] {
-			if call.Command == "DEL" {
-				undone = append(undone, call.IfName)
+	}
+	return strings.Join(names, " ")
+}
+
+// A network that is refused, one whose answer can't be read, and one whose answer can't be one with the others'.
+func TestASetupThatFailsTakesBackAllNetworks(t *testing.T) {
+	for answer, why := range map[string]string{
+		refused:         "no address is left",
+		`{"result":[]}`: "can't be decoded",
+		strings.Replace(result, `"interface":1`, `"interface":7`, 1): "there is no interface 7",
+	} {
+		agent := startAgent(t, answerSecond(answer))
+		for name, setup := range map[string]func(context.Context, string, string, ...NamespaceOpts) (*Result, error){
+			"at once": threeNetworks(t).Setup, "in turn": threeNetworks(t).SetupSerially,
+		} {
+			before := len(agent.calls())
+			_, err := setup(context.Background(), "c1", "/run/netns/a")
+			if err == nil || !strings.Contains(err.Error(), why) {
+				t.Errorf("%s: %v", name, err)
+			}
+			if undone := detached(agent.calls()[before:]); undone != "eth2 eth1 eth0" {
+				t.Errorf("%s, %s: %q is taken back", name, why, undone)
 			}
 		}
-		if strings.Join(undone, " ") != expected {
-			t.Errorf("%v is taken back, not %s", undone, expected)
+	}
+}
+
+func TestWhatIsTakenBackHasItsOwnTime(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	agent := startAgent(t, func(call request) string {
+		if call.Command == "ADD" && call.IfName == "eth1" {
+			cancel()
 		}
+		return answerSecond(refused)(call)
+	})
+	_, err := threeNetworks(t).SetupSerially(ctx, "c1", "/run/netns/a")
+	if undone := detached(agent.calls()); err == nil || undone != "eth2 eth1 eth0" {
+		t.Errorf("%v, and %q is taken back", err, undone)
+	}
+}
+
+func TestARemoveGoesOnAndTellsAllThatFails(t *testing.T) {
+	agent := startAgent(t, func(call request) string {
+		if call.IfName == "eth1" {
+			return done
+		}
+		return `{"error":{"code":11,"msg":"` + call.IfName + ` is busy"}}`
+	})
+	err := threeNetworks(t).Remove(context.Background(), "c1", "")
+	var refusal *types.Error
+	if !errors.As(err, &refusal) || refusal.Code != 11 || errors.Is(err, context.Canceled) ||
+		!strings.Contains(err.Error(), "eth0 is busy") || !strings.Contains(err.Error(), "eth2 is busy") {
+		t.Errorf("%v", err)
+	}
+	if undone := detached(agent.calls()); undone != "eth2 eth1 eth0" {
+		t.Errorf("%q is taken back", undone)
+	}
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := threeNetworks(t).Remove(over, "c1", ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// What is loaded while a namespace is attached is for the next one.
+func TestASetupIsOfOneLoad(t *testing.T) {
+	var network CNI
+	startAgent(t, func(request) string {
+		if err := network.Load(WithInterfacePrefix("net"), WithDefaultConf); err != nil {
+			t.Error(err)
+		}
+		return strings.ReplaceAll(result, `,"interface":0`, "")
+	})
+	network = newCNI(t, WithPluginConfDir(t.TempDir()))
+	got, err := network.Setup(context.Background(), "c1", "/run/netns/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Interfaces["net0"] != nil || len(got.Interfaces["eth0"].IPConfigs) != 2 {
+		t.Errorf("%v", got.Interfaces)
 	}
 }
 

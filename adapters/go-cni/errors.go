@@ -3,6 +3,7 @@ package cni
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // What errors are told apart by. What the agent refuses is a *types.Error of CNI's library, with its code.
@@ -42,4 +43,45 @@ func IsInvalidResult(err error) bool {
 
 func invalid(format string, arguments ...interface{}) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, arguments...), ErrInvalidConfig)
+}
+
+// joined are several errors as one, which is each of them. The module's Go has no errors.Join.
+type joined []error
+
+func (j joined) orNil() error {
+	switch len(j) {
+	case 0:
+		return nil
+	case 1:
+		return j[0]
+	}
+	return j
+}
+
+func (j joined) Error() string {
+	texts := make([]string, len(j))
+	for number, err := range j {
+		texts[number] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Is has errors.Is look into each.
+func (j joined) Is(target error) bool {
+	for _, err := range j {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
+
+// As has errors.As look into each.
+func (j joined) As(target interface{}) bool {
+	for _, err := range j {
+		if errors.As(err, target) {
+			return true
+		}
+	}
+	return false
 }
