@@ -82,6 +82,28 @@ pub fn fits(key: &str, name: &str) -> bool {
     key.chars().map(fold).eq(name.chars().map(fold))
 }
 
+/// The key of an object, in its own spelling, that a field of this name is read from, and its value.
+#[must_use]
+pub fn entry<'a>(object: &'a Map<String, Value>, name: &str) -> Option<(&'a str, &'a Value)> {
+    let set = || object.iter().filter(|(_, value)| !value.is_null());
+    let exact = set().find(|(key, _)| *key == name);
+    let (key, value) = exact.or_else(|| set().rfind(|(key, _)| fits(key, name)))?;
+    Some((key, value))
+}
+
+/// What an object has for a field of this name.
+#[must_use]
+pub fn get<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    entry(object, name).map(|(_, value)| value)
+}
+
+/// Gives a field of an object this value, under the key that it is read from, if there is one, and under no other.
+pub fn set(object: &mut Map<String, Value>, name: &str, value: Value) {
+    let key = entry(object, name).map_or(name, |(key, _)| key).to_owned();
+    object.retain(|key, _| !fits(key, name));
+    object.insert(key, value);
+}
+
 /// Whether the value is what Go takes for an absent one.
 #[must_use]
 pub fn is_zero(value: &Value) -> bool {
@@ -237,6 +259,32 @@ mod tests {
         for value in [json!({"HostPort": 1, "hostPort": 2}), json!({"hostPort": 2, "hostport": 3})]
         {
             assert_eq!(port(value).unwrap().host_port, 2);
+        }
+    }
+
+    #[test]
+    fn an_entry_is_that_of_the_key_that_a_field_is_read_from() {
+        let object =
+            json!({"Type": "a", "TYPE": null, "ho\u{17f}tPort": 1, "name": null, "Name": 2});
+        let object = object.as_object().unwrap();
+        assert_eq!(entry(object, "type"), Some(("Type", &json!("a"))));
+        assert_eq!(entry(object, "hostPort"), Some(("ho\u{17f}tPort", &json!(1))));
+        assert_eq!(get(object, "name"), Some(&json!(2)));
+        assert_eq!(get(object, "hostIP"), None);
+        let both = json!({"ipam": 1, "IPAM": 2, "ipaM": 3});
+        assert_eq!(entry(both.as_object().unwrap(), "ipam"), Some(("ipam", &json!(1))));
+    }
+
+    #[test]
+    fn a_field_is_set_under_the_key_that_it_is_read_from() {
+        for (before, after) in [
+            (json!({"a": 1}), json!({"a": 1, "cniVersion": "x"})),
+            (json!({"cniversion": "y"}), json!({"cniversion": "x"})),
+            (json!({"cniVersion": "y", "cniversion": "z"}), json!({"cniVersion": "x"})),
+        ] {
+            let mut object = before.as_object().unwrap().clone();
+            set(&mut object, "cniVersion", "x".into());
+            assert_eq!(Value::from(object), after);
         }
     }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     environment::Verb,
     error::{CniError, code},
+    go_json,
     plugin::Refusal,
     result::CniResult,
     version::Version,
@@ -43,10 +44,12 @@ impl Borrowed {
     /// The configuration in a text. `None`: it is our own plugin's, or names somebody else for IPAM.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         let document: Map<String, Value> = serde_json::from_slice(text).ok()?;
-        let is_ours = |value: Option<&Value>| value.is_some_and(|name| name == PROGRAM);
-        let is_borrowed = !is_ours(document.get("type"))
-            && document.get("ipam").is_some_and(|ipam| is_ours(ipam.get("type")));
-        is_borrowed.then(|| serde_json::from_value(document.into()).ok())?
+        let is_ours = |section: &Map<String, Value>| {
+            go_json::get(section, "type").is_some_and(|name| name == PROGRAM)
+        };
+        let section = go_json::get(&document, "ipam").and_then(Value::as_object);
+        let is_borrowed = !is_ours(&document) && section.is_some_and(is_ours);
+        is_borrowed.then(|| go_json::read(document.into()).ok())?
     }
 
     /// Answers a call. `None`: success that needs no words.
@@ -105,6 +108,28 @@ mod tests {
         let ips = json!([{"version": "4", "address": "10.7.0.5/24"}]);
         assert_eq!((&told["cniVersion"], &told["ips"]), (&json!("0.4.0"), &ips));
         assert_eq!(borrowed(|_| ()).unwrap().answer(Verb::Del).unwrap(), None);
+    }
+
+    #[test]
+    fn a_configuration_is_read_in_any_spelling_of_its_keys() {
+        let respelled = |document: &mut Value| {
+            let section = json!({"Type": PROGRAM, "Result": document["ipam"]["result"]});
+            let previous = json!({"ips": [{"address": "10.7.0.6/24"}]});
+            *document = json!({
+                "CNIVersion": "0.4.0", "Type": "bridge", "IPAM": section, "PrevResult": previous,
+            });
+        };
+        let told = borrowed(respelled).unwrap().answer(Verb::Add).unwrap().unwrap();
+        assert_eq!(
+            (&told["cniVersion"], &told["ips"][0]["address"]),
+            (&json!("0.4.0"), &json!("10.7.0.5/24"))
+        );
+        let refusal = borrowed(respelled).unwrap().answer(Verb::Check).unwrap_err();
+        assert!(refusal.error.message.contains("10.7.0.5/24"), "{refusal:?}");
+        let own = |document: &mut Value| {
+            *document = json!({"TYPE": PROGRAM, "ipam": {"type": PROGRAM}});
+        };
+        assert!(borrowed(own).is_none());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::{
     definitions::{Definition, files, invalid, read_file, text},
     lease,
 };
+use crate::cni::go_json;
 
 /// Our own plugin, by `type`.
 const OWN_PLUGIN: &str = "host-shim";
@@ -129,23 +130,24 @@ fn only_one(mut all: Vec<&Definition>) -> Result<Option<&Definition>, Failure> {
 fn meaning(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Meaning, Failure> {
     let plugins = plugins(file, network, body)?;
     if let [plugin] = &plugins[..]
-        && plugin["type"] == OWN_PLUGIN
+        && program(plugin) == OWN_PLUGIN
     {
         return own_network(file, network, plugin).map(Meaning::Dpu);
     }
-    if plugins.iter().any(|plugin| plugin["type"] == OWN_PLUGIN) {
+    if plugins.iter().any(|plugin| program(plugin) == OWN_PLUGIN) {
         let why = format!(
             "{network} has {OWN_PLUGIN} in a chain: a network is the DPU's or other plugins'"
         );
         return Err(invalid(file, &why));
     }
-    let declared = body.get("cniVersions").and_then(Value::as_array).into_iter().flatten();
-    let versions = declared.chain(body.get("cniVersion")).filter_map(|one| text(Some(one)));
+    let field = |name| go_json::get(body, name);
+    let declared = field("cniVersions").and_then(Value::as_array).into_iter().flatten();
+    let versions = declared.chain(field("cniVersion")).filter_map(|one| text(Some(one)));
     Ok(Meaning::Plugins(Chain {
         network: network.into(),
         file: file.into(),
         versions: versions.collect(),
-        is_unchecked: body.get("disableCheck").is_some_and(|value| *value == Value::Bool(true)),
+        is_unchecked: field("disableCheck").is_some_and(|value| *value == Value::Bool(true)),
         plugins,
         additions: additions(file, network, body)?,
     }))
@@ -153,7 +155,7 @@ fn meaning(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Mean
 
 /// What our own key of it says.
 fn additions(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Additions, Failure> {
-    let Some(told) = body.get(additions::KEY) else { return Ok(Additions::default()) };
+    let Some(told) = go_json::get(body, additions::KEY) else { return Ok(Additions::default()) };
     let wrong = |why: &str| invalid(file, &format!("`{}` of {network}: {why}", additions::KEY));
     let additions: Additions =
         serde_json::from_value(told.clone()).map_err(|error| wrong(&error.to_string()))?;
@@ -169,10 +171,11 @@ fn plugins(
     network: &str,
     body: &Map<String, Value>,
 ) -> Result<Vec<Map<String, Value>>, Failure> {
-    let plugins = match body.get("plugins") {
+    let is_ours = |key: &str| go_json::fits(key, additions::KEY);
+    let plugins = match go_json::get(body, "plugins") {
         None => {
             let mut plugin = body.clone();
-            plugin.remove(additions::KEY);
+            plugin.retain(|key, _| !is_ours(key));
             vec![plugin]
         }
         Some(list) => serde_json::from_value(list.clone())
@@ -181,13 +184,14 @@ fn plugins(
     if plugins.is_empty() {
         return Err(invalid(file, &format!("`plugins` of {network} is empty")));
     }
-    if plugins.iter().any(|plugin| plugin.contains_key(additions::KEY)) {
+    if plugins.iter().flat_map(Map::keys).any(|key| is_ours(key)) {
         let why =
             format!("`{}` of {network} belongs beside `plugins`, not into one", additions::KEY);
         return Err(invalid(file, &why));
     }
     let is_named = |plugin: &Map<String, Value>| {
-        text(plugin.get("type")).is_some_and(|name| !name.contains('/') && !name.starts_with('.'))
+        let name = program(plugin);
+        !name.trim().is_empty() && !name.contains('/') && !name.starts_with('.')
     };
     if !plugins.iter().all(is_named) {
         let why = format!("{network} has a plugin whose `type` is not a program's name");
@@ -195,6 +199,11 @@ fn plugins(
     }
     check_leases(file, network, &plugins)?;
     Ok(plugins)
+}
+
+/// The program of a plugin. Empty: its configuration names none.
+pub(super) fn program(plugin: &Map<String, Value>) -> &str {
+    go_json::get(plugin, "type").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// At most one plugin of a chain gives the interface its addresses.
@@ -220,13 +229,14 @@ impl Chain {
 /// The DPU's network that our own plugin would take.
 fn own_network(file: &Path, network: &str, plugin: &Map<String, Value>) -> Result<String, Failure> {
     const TRANSLATED: [&str; 4] = ["cniVersion", "name", "type", "network"];
-    if let Some(key) = plugin.keys().find(|key| !TRANSLATED.contains(&key.as_str())) {
+    let is_translated = |key: &String| TRANSLATED.iter().any(|name| go_json::fits(key, name));
+    if let Some(key) = plugin.keys().find(|key| !is_translated(key)) {
         let why = format!(
             "{network} is the DPU's, of which `{key}` can't be set here: ask for it by the pod's annotation, or set it with `dpuctl apply`"
         );
         return Err(invalid(file, &why));
     }
-    Ok(match plugin.get("network") {
+    Ok(match go_json::get(plugin, "network") {
         None => network.to_owned(),
         Some(named) => named.as_str().unwrap_or_default().to_owned(),
     })
@@ -259,8 +269,7 @@ mod tests {
             None => "nothing".into(),
             Some(Meaning::Dpu(network)) => format!("the DPU's {network}"),
             Some(Meaning::Plugins(chain)) => {
-                let types = chain.plugins.iter().map(|plugin| plugin["type"].as_str().unwrap());
-                types.collect::<Vec<_>>().join(", ")
+                chain.plugins.iter().map(program).collect::<Vec<_>>().join(", ")
             }
         })
     }
@@ -291,6 +300,38 @@ mod tests {
         };
         assert_eq!(chain.versions, ["0.4.0", "1.0.0"]);
         assert_eq!(look_up(Path::new("/nonexistent"), "", "both"), Ok(None));
+    }
+
+    #[test]
+    fn keys_of_configurations_are_read_in_any_case_and_passed_on_as_they_are() {
+        let list = json!({"Name": "both", "CNIVersion": "1.0.0", "cniversions": ["0.4.0"], "DisableCheck": true,
+            "Plugins": [{"TYPE": "bridge", "IPAM": {"Type": "dpu-offload", "Network": "green"}}, {"type": "tuning"}],
+            "DPU-Offload": {}});
+        let folder = folder(&[
+            ("a.conf", r#"{"NAME": "one", "Type": "macvlan", "DPU-Offload": {}}"#),
+            ("b.conflist", &list.to_string()),
+            ("c.conf", r#"{"Name": "ours", "Type": "host-shim", "Network": "blue"}"#),
+            ("d.conf", r#"{"name": "evil", "Type": "../evil"}"#),
+            ("e.conf", r#"{"name": "wrong", "type": "vlan", "Dpu-Offload": {"nonsense": 1}}"#),
+        ]);
+        assert_eq!(told(&folder, "", "one").unwrap(), "macvlan");
+        assert_eq!(told(&folder, "", "both").unwrap(), "bridge, tuning");
+        assert_eq!(told(&folder, "", "ours").unwrap(), "the DPU's blue");
+        assert!(told(&folder, "", "evil").unwrap_err().message.contains("not a program's name"));
+        assert!(told(&folder, "", "wrong").unwrap_err().message.contains("nonsense"));
+        let plugins = |name| match look_up(folder.path(), "", name).unwrap() {
+            Some(Meaning::Plugins(chain)) => chain,
+            other => panic!("{other:?}"),
+        };
+        let chain = plugins("both");
+        assert_eq!(
+            (&chain.versions[..], chain.is_unchecked),
+            (&["0.4.0".into(), "1.0.0".into()][..], true)
+        );
+        assert_eq!(chain.leased_network(), Some("green"));
+        assert_eq!(Value::from(chain.plugins[0].clone()), list["Plugins"][0]);
+        let alone = plugins("one").plugins;
+        assert_eq!(Vec::from_iter(alone[0].keys()), ["NAME", "Type"]);
     }
 
     #[test]

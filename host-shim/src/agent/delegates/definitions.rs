@@ -13,6 +13,8 @@ use offload_proto::{Failure, Reason};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::cni::go_json;
+
 /// Longest file, in bytes.
 const FILE_LIMIT: u64 = 1024 * 1024;
 /// The endings of what is read. Editors leave files with others.
@@ -119,7 +121,7 @@ fn definition(path: &Path, document: Value) -> Result<Definition, Failure> {
     if document.get("kind").and_then(Value::as_str) == Some(ATTACHMENT_DEFINITION) {
         return attachment(path, &document.into());
     }
-    let Some(name) = text(document.get("name")) else {
+    let Some(name) = text(go_json::get(&document, "name")) else {
         return Err(invalid(
             path,
             "it is neither a CNI configuration with a `name`, nor a NetworkAttachmentDefinition",

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     cni::{
-        ipam,
+        go_json, ipam,
         result::{Address, CniResult, Dns, Route},
     },
     mover::{MAIN_TABLE, default_destination},
@@ -20,14 +20,16 @@ const OURS: &str = "dpu-offload";
 /// # Errors
 /// What can't be meant, one sentence.
 pub(super) fn network_of(plugin: &Map<String, Value>) -> Result<Option<&str>, String> {
-    let Some(ipam) = plugin.get("ipam").filter(|ipam| ipam["type"] == OURS) else {
-        return Ok(None);
-    };
-    let keys = ipam.as_object().into_iter().flat_map(Map::keys);
-    if let Some(key) = keys.into_iter().find(|key| !["type", "network"].contains(&key.as_str())) {
+    let ipam = go_json::get(plugin, "ipam").and_then(Value::as_object);
+    let is_ours =
+        |ipam: &&Map<String, Value>| go_json::get(ipam, "type").is_some_and(|it| it == OURS);
+    let Some(ipam) = ipam.filter(is_ours) else { return Ok(None) };
+    let is_known = |key: &String| ["type", "network"].iter().any(|name| go_json::fits(key, name));
+    if let Some(key) = ipam.keys().find(|key| !is_known(key)) {
         return Err(format!("`ipam` of {OURS} has `type` and `network`, and no `{key}`"));
     }
-    match ipam["network"].as_str().filter(|name| !name.is_empty()) {
+    let network = go_json::get(ipam, "network").and_then(Value::as_str);
+    match network.filter(|name| !name.is_empty()) {
         Some(network) => Ok(Some(network)),
         None => Err(format!("`ipam` of {OURS} names no `network`")),
     }
@@ -36,7 +38,7 @@ pub(super) fn network_of(plugin: &Map<String, Value>) -> Result<Option<&str>, St
 /// A plugin's configuration with `ipam` as our program reads it.
 pub(super) fn told(mut plugin: Map<String, Value>, lease: &v1::FurtherLease) -> Map<String, Value> {
     if let Ok(Some(_)) = network_of(&plugin) {
-        plugin.insert("ipam".into(), ipam::section(result(lease)));
+        go_json::set(&mut plugin, "ipam", ipam::section(result(lease)));
     }
     plugin
 }
@@ -88,6 +90,16 @@ mod tests {
         assert!(asked(json!({"type": "dpu-offload"})).unwrap_err().contains("no `network`"));
         let more = json!({"type": "dpu-offload", "network": "green", "subnet": "x"});
         assert!(asked(more).unwrap_err().contains("`subnet`"));
+    }
+
+    #[test]
+    fn addresses_are_asked_for_by_keys_in_any_case_and_told_under_the_same() {
+        let asking = json!({"type": "bridge", "IPAM": {"Type": "dpu-offload", "NETWORK": "green"}});
+        let asking = asking.as_object().unwrap().clone();
+        assert_eq!(network_of(&asking), Ok(Some("green")));
+        let told = told(asking, &v1::FurtherLease::default());
+        assert_eq!(told["IPAM"]["type"], ipam::PROGRAM);
+        assert_eq!(Vec::from_iter(told.keys()), ["IPAM", "type"], "there is one IPAM plugin");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use offload_proto::{Failure, v1::FurtherLease};
 use serde_json::{Map, Value, json};
 
 use super::{
-    catalogue::Chain,
+    catalogue::{Chain, program},
     failed, lease,
     plugin::{self, Surroundings},
     record::Delegated,
@@ -20,7 +20,7 @@ use super::{
     versions::{self, Known},
     wishes::has_capability,
 };
-use crate::cni::{ipam, version::Version};
+use crate::cni::{go_json, ipam, version::Version};
 
 /// Where plugins are, how long they may take, and what they have said of themselves.
 #[derive(Debug)]
@@ -52,7 +52,10 @@ impl Plugins {
             let document = document(delegated, configuration, previous.as_ref());
             let answer = self.call(&call, "ADD", &document).await?;
             previous = Some(answer.ok_or_else(|| {
-                failed(&delegated.chain, &format!("plugin {} answered nothing", document["type"]))
+                failed(
+                    &delegated.chain,
+                    &format!("plugin {} answered nothing", program(configuration)),
+                )
             })?);
         }
         previous.ok_or_else(|| failed(&delegated.chain, "it has no plugins"))
@@ -112,7 +115,7 @@ impl Plugins {
         verb: &str,
         document: &Value,
     ) -> Result<Option<Value>, Failure> {
-        let name = document["type"].as_str().unwrap_or_default();
+        let name = document.as_object().map(program).unwrap_or_default();
         let program = self.program(call.chain, name)?;
         call.of(&program, verb, document).await
     }
@@ -161,8 +164,7 @@ impl Plugins {
     /// Asks the plugins which versions they speak, of which each program is asked once.
     async fn common_version(&self, call: &Call<'_>) -> Result<&'static str, Failure> {
         let chain = call.chain;
-        let plugins = chain.plugins.iter().filter_map(|plugin| plugin["type"].as_str());
-        let plugins: BTreeSet<_> = plugins.collect();
+        let plugins: BTreeSet<_> = chain.plugins.iter().map(program).collect();
         if chain.leased_network().is_some() {
             // Its plugins are about to look for it.
             self.program(chain, ipam::PROGRAM)?;
@@ -226,8 +228,8 @@ fn named(
     chain: &Chain,
     version: &str,
 ) -> Map<String, Value> {
-    configuration.insert("name".into(), chain.network.clone().into());
-    configuration.insert("cniVersion".into(), version.into());
+    go_json::set(&mut configuration, "name", chain.network.clone().into());
+    go_json::set(&mut configuration, "cniVersion", version.into());
     configuration
 }
 
@@ -245,10 +247,10 @@ fn document(
     let wishes = delegated.wishes.iter().filter(|(wish, _)| has_capability(configuration, wish));
     let wishes: Map<_, _> = wishes.map(|(wish, value)| (wish.clone(), value.clone())).collect();
     if !wishes.is_empty() {
-        document.insert("runtimeConfig".into(), wishes.into());
+        go_json::set(&mut document, "runtimeConfig", wishes.into());
     }
     if let Some(previous) = previous {
-        document.insert("prevResult".into(), previous.clone());
+        go_json::set(&mut document, "prevResult", previous.clone());
     }
     document.into()
 }

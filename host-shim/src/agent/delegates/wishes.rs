@@ -6,7 +6,10 @@ use offload_proto::{Failure, Reason, v1};
 use serde_json::{Map, Value, json};
 
 use super::{catalogue::Chain, default_routes::DefaultRoutes};
-use crate::protocol::{AddRequest, Bandwidth, FurtherInterface, Key};
+use crate::{
+    cni::go_json,
+    protocol::{AddRequest, Bandwidth, FurtherInterface, Key},
+};
 
 /// An interface that other plugins shall make.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,7 +86,8 @@ fn lease(interface: &FurtherInterface, chain: &Chain) -> Option<v1::LeaseRequest
 
 /// Whether the runtime is to pass a plugin what it has of a capability.
 pub(super) fn has_capability(plugin: &Map<String, Value>, capability: &str) -> bool {
-    let capabilities = plugin.get("capabilities");
+    // The capabilities themselves are keys of a map, which are as they are spelled.
+    let capabilities = go_json::get(plugin, "capabilities");
     capabilities.is_some_and(|capabilities| capabilities[capability] == Value::Bool(true))
 }
 
@@ -185,6 +189,14 @@ mod tests {
             assert_eq!(failure.reason, Reason::Unsupported);
             assert!(failure.message.contains(capability), "{failure}");
         }
+    }
+
+    #[test]
+    fn capabilities_are_those_of_a_key_in_any_case() {
+        let plugin = json!({"type": "bridge", "Capabilities": {"mac": true, "ips": false}});
+        let plugin = plugin.as_object().unwrap();
+        assert!(has_capability(plugin, "mac") && !has_capability(plugin, "ips"));
+        assert!(!has_capability(plugin, "MAC"), "a capability is no field");
     }
 
     #[test]
