@@ -11,8 +11,11 @@ use std::{io, net::IpAddr, ops::Not, time::Duration};
 use netlink::MacAddress;
 use nix::time::ClockId;
 use offload_proto::{form::HOST_PORT_CONTAINER, v1};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, DeserializeOwned},
+};
+use serde_json::{Map, Value};
 use vf_alloc::Device;
 
 pub use calling::{COMEBACK, Silent, call};
@@ -46,7 +49,7 @@ pub struct Call<R = Request> {
 }
 
 /// What the agent is asked, and in whose words.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum Asked {
     /// By a program in a runtime's own words, which is answered in those: with a [`CniReply`].
@@ -56,8 +59,28 @@ pub enum Asked {
     Plain(Request),
 }
 
+impl<'de> Deserialize<'de> for Asked {
+    /// By the verb first, so that what is wrong is told of the call that is meant.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut call = Map::<String, Value>::deserialize(deserializer)?;
+        let asked = if is_a_runtimes(&call) {
+            call.remove("verb");
+            serde_json::from_value(call.into()).map(Self::Cni)
+        } else {
+            serde_json::from_value(call.into()).map(Self::Plain)
+        };
+        asked.map_err(de::Error::custom)
+    }
+}
+
+/// Whether a call, be it well-formed or not, is in a runtime's own words.
+pub(crate) fn is_a_runtimes(call: &Map<String, Value>) -> bool {
+    call.get("verb").is_some_and(|verb| verb == "cni")
+}
+
 /// What a runtime says to a plugin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CniRequest {
     /// `CNI_COMMAND`
     pub command: String,
@@ -497,6 +520,24 @@ mod tests {
         assert_eq!(cni.configuration["name"], "blue");
         let plain = asked(r#"{"deadline_ms": 1, "verb": "status"}"#);
         assert!(matches!(plain, Asked::Plain(Request::Status(_))));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_call_is_told_of_the_call_that_is_meant() {
+        for (text, why) in [
+            (r#"{"deadline_ms": 1, "verb": "cni", "command": "DEL"}"#, "`configuration`"),
+            (r#"{"deadline_ms": 1, "verb": "cni", "configuration": {}, "command": 5}"#, "5"),
+            (
+                r#"{"deadline_ms": 1, "verb": "cni", "command": "DEL", "configuration": {}, "path": ""}"#,
+                "unknown field `path`",
+            ),
+            (r#"{"verb": "cni", "command": "DEL", "configuration": {}}"#, "`deadline_ms`"),
+            (r#"{"deadline_ms": 1, "verb": "del"}"#, "`key`"),
+            (r#"{"deadline_ms": 1, "verb": "update"}"#, "unknown variant `update`"),
+        ] {
+            let error = decode::<Call<Asked>>(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -102,7 +102,11 @@ async fn converse(
     if timeout(READ_LIMIT, first_byte(&stream)).await?? == Some(BEGINNING_OF_HTTP) {
         return server.workloads.take(stream, permit).await;
     }
-    let call: Call<Asked> = timeout(READ_LIMIT, read(&mut stream)).await??;
+    let document = timeout(READ_LIMIT, read(&mut stream)).await??;
+    let call: Call<Asked> = match decode(&document) {
+        Ok(call) => call,
+        Err(error) => return tell_undecodable(&mut stream, &document, error).await,
+    };
     let deadline = Instant::now() + call.time_left().saturating_sub(MARGIN);
     let (request, form) = match Form::of(call.request) {
         Ok(asked) => asked,
@@ -126,10 +130,23 @@ async fn first_byte(stream: &UnixStream) -> io::Result<Option<u8>> {
     Ok((count > 0).then_some(byte[0]))
 }
 
-async fn read(stream: &mut UnixStream) -> io::Result<Call<Asked>> {
+async fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     let mut document = Vec::new();
     stream.take(DOCUMENT_LIMIT).read_to_end(&mut document).await?;
-    decode(&document)
+    Ok(document)
+}
+
+/// Tells who calls in a runtime's words what is wrong with the call: silence would be that of an agent which is being
+/// replaced, whom such a caller waits for.
+async fn tell_undecodable(
+    stream: &mut UnixStream,
+    document: &[u8],
+    error: io::Error,
+) -> io::Result<()> {
+    match Form::undecodable(document, &error) {
+        Some(reply) => tell(stream, &reply).await,
+        None => Err(error),
+    }
 }
 
 /// Tells what needs no work, and is not counted as a call, as little as what a plugin refuses by itself.
@@ -198,6 +215,7 @@ fn not_available(doors: &Doors, failure: Failure) -> Answer {
 #[cfg(test)]
 mod tests {
     use metrics::Calls;
+    use serde_json::json;
     use tokio::{sync::oneshot, task::yield_now};
     use tokio_util::sync::CancellationToken;
 
@@ -241,6 +259,32 @@ mod tests {
         caller.read_to_end(&mut answer).await.unwrap();
         assert!(matches!(decode(&answer).unwrap(), Reply::Failed { code: 50, .. }));
         conversation.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_malformed_call_in_a_runtimes_words_is_refused_in_those_and_another_broken_off() {
+        let (server, _folder) = server(&scrape::calls());
+        for (call, told) in [
+            (json!({"deadline_ms": 1, "verb": "cni", "command": "DEL"}), Some("`configuration`")),
+            (json!({"verb": "cni", "command": "DEL", "configuration": {}}), Some("`deadline_ms`")),
+            (
+                json!({"deadline_ms": 1, "verb": "cni", "command": "DEL", "configuration": {}, "path": "/a"}),
+                Some("`path`"),
+            ),
+            (json!({"deadline_ms": 1, "verb": "del"}), None),
+        ] {
+            let (mut caller, stream) = UnixStream::pair().unwrap();
+            caller.write_all(call.to_string().as_bytes()).await.unwrap();
+            caller.shutdown().await.unwrap();
+            let conversed = converse(server.clone(), stream, ()).await;
+            assert_eq!(conversed.is_ok(), told.is_some(), "{conversed:?}");
+            let mut answer = Vec::new();
+            caller.read_to_end(&mut answer).await.unwrap();
+            let Some(told) = told else { continue };
+            let CniReply::Error(error) = decode(&answer).unwrap() else { panic!("{call} is done") };
+            let message = error["msg"].as_str().unwrap();
+            assert!(error["code"] == code::UNDECODABLE && message.contains(told), "{error}");
+        }
     }
 
     #[tokio::test]

@@ -1,16 +1,20 @@
 //! In which words a caller asks, and is answered.
 
+use std::io;
+
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::Answer;
 use crate::{
     cni::{
         environment::{Environment, Verb},
+        error::{CniError, code},
         plugin::Refusal,
         request::{Document, ResultBase, prepare},
         version::{self, Version},
     },
-    protocol::{Asked, CniReply, CniRequest, Reply, Request},
+    protocol::{Asked, CniReply, CniRequest, Reply, Request, is_a_runtimes},
 };
 
 /// How a caller is answered.
@@ -32,6 +36,14 @@ impl Form {
             }
             Asked::Cni(call) => read(*call).map_err(|refusal| refused(&refusal)),
         }
+    }
+
+    /// What a caller is told whose call can't be decoded. `None`: it does not call in a runtime's words.
+    pub(in crate::agent) fn undecodable(call: &[u8], why: &io::Error) -> Option<CniReply> {
+        let said: Map<String, Value> = serde_json::from_slice(call).ok()?;
+        let message = format!("the call can't be decoded: {why}");
+        let error = CniError::new(code::UNDECODABLE, message);
+        is_a_runtimes(&said).then(|| refused(&Refusal { version: Version::NEWEST, error }))
     }
 
     /// What is written of an answer.
@@ -76,7 +88,7 @@ fn refused(refusal: &Refusal) -> CniReply {
 #[cfg(test)]
 mod tests {
     use offload_proto::{Failure, Reason, v1};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
