@@ -117,8 +117,8 @@ impl Networks<'_> {
     /// their addresses.
     ///
     /// # Errors
-    /// There is no such network, or it is the configuration file's; a subnet can't be, or is not there; a lease is in
-    /// the way; or the journal can't be written.
+    /// There is no such network, or it is the configuration file's; a subnet can't be; a lease is in the way; or
+    /// the journal can't be written.
     pub async fn change_subnets(
         self,
         name: String,

@@ -227,6 +227,8 @@ async fn subnets_are_added_and_deleted_one_by_one() {
     assert_eq!(output_of(&dut, "delete subnet blue fd00::/64").await, "network/blue changed\n");
     let asked = dut.asked();
     assert!(asked[0].contains("add: [], remove: [\"fd00::/64\"]"), "{asked:?}");
+    let again = output_of(&dut, "delete subnet settled fd00::/64").await;
+    assert_eq!(again, "network/settled unchanged\n");
 }
 
 #[tokio::test]

@@ -385,7 +385,10 @@ impl Operator for Canned {
         request: Request<ChangeSubnetsRequest>,
     ) -> Result<Response<ChangeSubnetsResponse>, Status> {
         self.note(&request);
-        let outcome = "changed".into();
+        let outcome = match request.into_inner().network.as_str() {
+            "settled" => "unchanged".into(),
+            _ => "changed".into(),
+        };
         Ok(Response::new(ChangeSubnetsResponse { network: None, outcome }))
     }
 
