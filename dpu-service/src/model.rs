@@ -269,6 +269,31 @@ impl GatewayMode {
 }
 
 impl Network {
+    /// The routes of whoever holds these addresses of it: to the first hops, its own and, of each family that these
+    /// leave without one, the default route by the first lease's gateway.
+    #[must_use]
+    pub(crate) fn routes_with(&self, leases: &[Lease]) -> Vec<Route> {
+        let mut routes: Vec<_> = self.first_hops(leases).map(Route::on_link).collect();
+        routes.extend(self.routes.iter().cloned());
+        for gateway in leases.iter().filter_map(|lease| lease.gateway) {
+            let Some(default) = default_route(gateway) else { continue };
+            if !routes.iter().any(|route| route.stands_for_default(&default)) {
+                routes.push(default);
+            }
+        }
+        routes
+    }
+
+    /// The gateways that no prefix of the holder's own has on its link.
+    fn first_hops(&self, leases: &[Lease]) -> impl Iterator<Item = IpAddr> {
+        let gateways = leases.iter().filter_map(|lease| lease.gateway);
+        let is_on_link = |gateway: &IpAddr| match gateway {
+            IpAddr::V4(_) => false,
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        gateways.filter(move |gateway| self.first_hop && !is_on_link(gateway))
+    }
+
     /// What all its pods share.
     fn total_egress(&self) -> Option<TotalRate> {
         let (network, rate) = (self.name.clone(), self.total_egress_rate);
@@ -524,29 +549,10 @@ impl Record {
         self.network.allowed_sources.union(&self.asked_sources).copied().collect()
     }
 
-    /// The pod's routes: to its first hops, the network's and, of each family that these leave without one, the default
-    /// route by the first lease's gateway.
+    /// The pod's routes.
     #[must_use]
     pub fn routes(&self) -> Vec<Route> {
-        let mut routes: Vec<_> = self.first_hops().map(Route::on_link).collect();
-        routes.extend(self.network.routes.iter().cloned());
-        for gateway in self.leases.iter().filter_map(|lease| lease.gateway) {
-            let Some(default) = default_route(gateway) else { continue };
-            if !routes.iter().any(|route| route.stands_for_default(&default)) {
-                routes.push(default);
-            }
-        }
-        routes
-    }
-
-    /// The gateways that no prefix of the pod's own has on its link.
-    fn first_hops(&self) -> impl Iterator<Item = IpAddr> {
-        let gateways = self.leases.iter().filter_map(|lease| lease.gateway);
-        let is_on_link = |gateway: &IpAddr| match gateway {
-            IpAddr::V4(_) => false,
-            IpAddr::V6(v6) => v6.is_unicast_link_local(),
-        };
-        gateways.filter(move |gateway| self.network.first_hop && !is_on_link(gateway))
+        self.network.routes_with(&self.leases)
     }
 
     /// The pod's policy rules, each with a prefix for its source.

@@ -59,12 +59,12 @@ pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
     }
 }
 
-fn further_lease(its: &FurtherLease) -> v1::FurtherLease {
+pub(super) fn further_lease(its: &FurtherLease) -> v1::FurtherLease {
     v1::FurtherLease {
         interface_name: its.interface_name.to_string(),
         network: its.network.name.clone(),
         addresses: its.leases.iter().map(lease).collect(),
-        routes: its.network.routes.iter().map(route).collect(),
+        routes: its.network.routes_with(&its.leases).iter().map(route).collect(),
         dns: Some(dns(&its.network.dns)),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ipnetwork::IpNetwork;
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Finding, Reason, v1};
 use proptest::prelude::*;
@@ -11,7 +12,7 @@ use super::{read, show};
 use crate::{
     attachments::{NetworkView, Origin},
     host::{Examination, HostTime},
-    model::{AntiSpoofing, Bandwidth, HostName, HostRights, Network},
+    model::{AntiSpoofing, Bandwidth, FurtherLease, HostName, HostRights, Lease, Network},
     sessions::HostView,
 };
 
@@ -243,6 +244,22 @@ fn shown_and_read(network: &Network) -> Network {
         subnets: Vec::new(),
     };
     read::network(show::network_status(&view).network).unwrap()
+}
+
+#[test]
+fn addresses_for_interfaces_of_others_come_with_the_way_to_their_first_hop() {
+    let network: Network = toml::from_str(
+        "name = 'green'\nfirst_hop = true\nroutes = [{ destination = '10.5.0.0/16', gateway = '10.9.0.1' }]",
+    )
+    .unwrap();
+    let [address, gateway] = ["10.9.0.7/32", "10.9.0.1/32"].map(|it| it.parse().unwrap());
+    let gateway = Some(IpNetwork::ip(&gateway));
+    let leases = vec![Lease { address, gateway }];
+    let its = FurtherLease { interface_name: "net1".into(), network: network.into(), leases };
+    let shown = show::further_lease(&its).routes;
+    let told: Vec<_> = shown.iter().map(|it| (&*it.destination, &*it.gateway)).collect();
+    let expected = [("10.9.0.1/32", ""), ("10.5.0.0/16", "10.9.0.1"), ("0.0.0.0/0", "10.9.0.1")];
+    assert_eq!(told, expected);
 }
 
 #[test]
