@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::{
     cni::{
         go_json, ipam,
-        result::{Address, CniResult, Dns, Route},
+        result::{Address, CniResult, Dns},
     },
     mover::{MAIN_TABLE, default_destination},
 };
@@ -43,13 +43,12 @@ pub(super) fn told(mut plugin: Map<String, Value>, lease: &v1::FurtherLease) -> 
     plugin
 }
 
-/// The addresses, and the network's routes but the default one, which stays with the pod's first interface unless the
-/// pod asks otherwise.
+/// The addresses and the resolvers. The routes are set beside, since a plugin takes one without a gateway for one by
+/// the first gateway that it is told, and has no word for those that drop packets.
 fn result(lease: &v1::FurtherLease) -> CniResult {
     let dns = lease.dns.clone().unwrap_or_default();
     CniResult {
         ips: lease.addresses.iter().map(address).collect(),
-        routes: lease.routes.iter().filter(|it| is_told(it)).map(Route::from).collect(),
         dns: Dns {
             nameservers: dns.nameservers,
             domain: dns.domain,
@@ -60,11 +59,17 @@ fn result(lease: &v1::FurtherLease) -> CniResult {
     }
 }
 
-fn is_told(route: &v1::Route) -> bool {
-    let defaults = [false, true].map(default_destination);
-    let is_default = defaults.contains(&route.destination.as_str());
+/// The routes that come with the addresses but the default ones, which stay with the pod's first interface unless the
+/// pod asks otherwise.
+pub(super) fn routes(lease: &v1::FurtherLease) -> impl Iterator<Item = v1::Route> {
+    lease.routes.iter().filter(|route| !is_default(route)).cloned()
+}
+
+fn is_default(route: &v1::Route) -> bool {
+    let is_to_everything =
+        [false, true].map(default_destination).contains(&route.destination.as_str());
     let is_of_main_table = [0, MAIN_TABLE].contains(&route.table);
-    route.kind.is_empty() && !(is_default && is_of_main_table)
+    is_to_everything && is_of_main_table && route.kind.is_empty()
 }
 
 fn address(held: &v1::Address) -> Address {
@@ -103,25 +108,15 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_told_what_is_leased_and_no_default_route() {
-        let route = |destination: &str, table| v1::Route {
-            destination: destination.into(),
-            table,
-            ..v1::Route::default()
-        };
-        let lease = v1::FurtherLease {
-            addresses: vec![v1::Address {
-                address: "10.2.0.5/24".into(),
-                gateway: "10.2.0.1".into(),
-            }],
-            routes: vec![route("0.0.0.0/0", 0), route("0.0.0.0/0", 7), route("10.9.0.0/16", 0)],
-            ..v1::FurtherLease::default()
-        };
+    fn a_plugin_is_told_the_addresses_and_no_route() {
+        let address = v1::Address { address: "10.2.0.5/24".into(), gateway: "10.2.0.1".into() };
+        let routes = vec![v1::Route { destination: "10.9.0.0/16".into(), ..Default::default() }];
+        let lease =
+            v1::FurtherLease { addresses: vec![address], routes, ..v1::FurtherLease::default() };
         let ours = plugin(json!({"type": "dpu-offload", "network": "green"}));
         let result = told(ours, &lease)["ipam"]["result"].take();
         assert_eq!(result["ips"], json!([{"address": "10.2.0.5/24", "gateway": "10.2.0.1"}]));
-        let routes = json!([{"dst": "0.0.0.0/0", "table": 7}, {"dst": "10.9.0.0/16"}]);
-        assert_eq!(result["routes"], routes);
+        assert_eq!(result.get("routes"), None);
         let others = plugin(json!({"type": "host-local"}));
         assert_eq!(told(others.clone(), &lease), others);
     }

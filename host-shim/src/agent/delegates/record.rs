@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::sleep;
 
-use super::{additions::Additions, catalogue::Chain, default_routes::DefaultRoutes};
+use super::{additions::Additions, catalogue::Chain, default_routes::DefaultRoutes, lease};
 use crate::{
     agent::{
         defect::locked,
@@ -108,12 +108,16 @@ impl Delegated {
     /// nothing.
     pub(in crate::agent) fn to_be_added(&self) -> Option<v1::Attachment> {
         let made = self.attachment.as_ref()?;
+        let additions = self.chain.additions.of(&made.addresses);
+        // First those to the gateways that others go by.
+        let leased = self.lease.iter().flat_map(lease::routes);
+        let routes: Vec<_> =
+            leased.chain(additions.routes).chain(self.default_routes.routes()).collect();
         let is_any = self.chain.additions != Additions::default()
-            || !self.default_routes.families_asked_for().is_empty();
-        let mut added = self.chain.additions.of(&made.addresses);
-        added.key = Some(self.key.clone().into());
-        added.routes.extend(self.default_routes.routes());
-        is_any.then_some(added)
+            || !self.default_routes.families_asked_for().is_empty()
+            || !routes.is_empty();
+        let key = Some(self.key.clone().into());
+        is_any.then_some(v1::Attachment { key, routes, ..additions })
     }
 
     /// The same with what is set beside.
@@ -343,6 +347,34 @@ pub(super) mod tests {
         let read: Delegated = serde_json::from_value(written).unwrap();
         assert_eq!((read.key, read.chain), (delegated.key, delegated.chain));
         assert!(read.lease.is_none() && read.added.is_none());
+    }
+
+    #[test]
+    fn routes_that_come_with_leased_addresses_are_set_beside_all_but_the_default_one() {
+        let route = |destination: &str, kind: &str, table| v1::Route {
+            destination: destination.into(),
+            kind: kind.into(),
+            table,
+            ..v1::Route::default()
+        };
+        let onlink =
+            v1::Route { gateway: "10.6.0.1".into(), onlink: true, ..route("10.5.0.0/16", "", 0) };
+        let set = vec![
+            route("10.9.0.1/32", "", 0),
+            onlink,
+            route("10.8.0.0/16", "blackhole", 0),
+            route("::/0", "unreachable", 0),
+            route("0.0.0.0/0", "", 7),
+        ];
+        let defaults = ["0.0.0.0/0", "::/0"].map(|everything| route(everything, "", 0));
+        let routes = [&set[..], &defaults].concat();
+        let leased = Delegated {
+            lease: Some(v1::FurtherLease { routes, ..v1::FurtherLease::default() }),
+            attachment: Some(v1::Attachment::default()),
+            ..delegated("net1")
+        };
+        assert_eq!(leased.to_be_added().unwrap().routes, set);
+        assert_eq!(Delegated { lease: None, ..leased }.to_be_added(), None);
     }
 
     #[tokio::test]
