@@ -89,11 +89,11 @@ impl Delegates {
         let mut delegations = Vec::new();
         let mut own = Vec::new();
         let all = std::mem::take(&mut add.further);
-        for mut further in all.clone() {
+        for (place, mut further) in all.iter().cloned().enumerate() {
             let key = Key { interface_name: further.interface_name.clone(), ..add.key.clone() };
             match self.meaning(&catalogue, &key, &namespace, &further.network)? {
                 Some(Meaning::Plugins(chain)) => {
-                    delegations.push(Delegation::new(&add, &further, &all, chain)?);
+                    delegations.push(Delegation::new(&add, place, &all, chain)?);
                     continue;
                 }
                 Some(Meaning::Dpu(network)) => further.network = network,

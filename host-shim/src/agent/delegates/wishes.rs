@@ -18,6 +18,8 @@ pub(in crate::agent) struct Delegation {
     pub key: Key,
     /// The interface of the pod whose attachment leads it.
     pub lead: String,
+    /// Its place among the further interfaces of its ADD, from 0.
+    pub place: usize,
     pub(super) chain: Chain,
     /// `CNI_ARGS`
     pub(super) arguments: String,
@@ -29,16 +31,17 @@ pub(in crate::agent) struct Delegation {
 }
 
 impl Delegation {
-    /// That of a further interface among `all` of an ADD.
+    /// That of the further interface in a place among `all` of an ADD.
     ///
     /// # Errors
     /// [`Reason::Unsupported`]: something is asked for that its plugins don't take.
     pub(super) fn new(
         add: &AddRequest,
-        interface: &FurtherInterface,
+        place: usize,
         all: &[FurtherInterface],
         chain: Chain,
     ) -> Result<Self, Failure> {
+        let interface = &all[place];
         let mut wishes = wishes(interface);
         let lease = lease(interface, &chain);
         if lease.is_some() {
@@ -58,6 +61,7 @@ impl Delegation {
         Ok(Self {
             key,
             lead: add.key.interface_name.clone(),
+            place,
             chain,
             arguments,
             wishes,
@@ -162,7 +166,7 @@ mod tests {
         add.pod = v1::Pod { namespace: "shop".into(), name: "cart-0".into(), uid: "u".into() };
         let mut chain = delegated("net1").chain;
         chain.plugins[0].insert("capabilities".into(), capabilities.clone());
-        Delegation::new(&add, interface, std::slice::from_ref(interface), chain)
+        Delegation::new(&add, 0, std::slice::from_ref(interface), chain)
     }
 
     #[test]

@@ -39,7 +39,7 @@ use super::{
     destination::Destination,
     doors::Doors,
     led::{LockedKeys, lock_for_add},
-    naming::named,
+    naming::{check_distinct, named},
     release::{Renewal, release},
 };
 use crate::{
@@ -115,16 +115,16 @@ async fn name_and_lock(
     asked: &AddRequest,
 ) -> Result<(AddRequest, Vec<String>, Vec<Delegation>, LockedKeys), Failure> {
     loop {
-        let request = named(doors, asked).await?;
-        let order = request.interface_names();
-        let (mut request, delegations) = doors.delegates.take_out(request).await?;
-        request.further_leases = delegations.iter().filter_map(|one| one.lease.clone()).collect();
+        let (mut own, delegations) = doors.delegates.take_out(asked.clone()).await?;
+        own.further_leases = delegations.iter().filter_map(|one| one.lease.clone()).collect();
+        let request = named(doors, &own).await?;
+        let order = order(&request, &delegations)?;
         let keys = delegations.iter().map(|delegation| delegation.key.clone());
         let keys = keys.chain(request.each().into_iter().map(|request| request.key)).collect();
         let keys = lock_for_add(doors, &request.key, keys).await;
         // Whoever had them may have served this ADD, by names that the networks gave then.
-        match named(doors, asked).await {
-            Ok(again) if again.interface_names() == order => {
+        match named(doors, &own).await {
+            Ok(again) if again.interface_names() == request.interface_names() => {
                 return Ok((request, order, delegations, keys));
             }
             Ok(_) => {}
@@ -135,6 +135,20 @@ async fn name_and_lock(
             }
         }
     }
+}
+
+/// The names of all interfaces, as they were asked for.
+///
+/// # Errors
+/// Two would have one name.
+fn order(own: &AddRequest, delegations: &[Delegation]) -> Result<Vec<String>, Failure> {
+    let mut names = own.interface_names();
+    for delegation in delegations {
+        // The first one leads, and is in none of the places.
+        names.insert(delegation.place + 1, delegation.key.interface_name.clone());
+    }
+    check_distinct(&own.key, &names)?;
+    Ok(names)
 }
 
 /// What an ADD asks for.
