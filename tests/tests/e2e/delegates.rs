@@ -48,6 +48,6 @@ fn a_plugin_that_changes_our_interface_harms_its_pod_alone() {
 }
 
 #[test]
-fn an_address_is_held_while_an_interface_may_have_it() {
-    delegates::an_address_is_held_while_an_interface_may_have_it(&Settings::default());
+fn an_address_is_held_while_an_interface_has_it() {
+    delegates::an_address_is_held_while_an_interface_has_it(&Settings::default());
 }

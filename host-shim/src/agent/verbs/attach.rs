@@ -189,13 +189,15 @@ async fn attach_alone(
     let asked = Instant::now();
     let attachments = ask_patiently(doors, &requests, session, caller).await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
-    let attachments = with_default_routes(attachments, &whole.further, &delegations)?;
+    let (attachments, reached) = with_default_routes(attachments, &whole.further, &delegations);
     let rpc = asked.elapsed();
     Milestone::AttachAnswered.pass();
 
     let taken_in = take_in_all(doors, requests, netns.clone(), attachments, caller).await?;
     // The first one leads.
     let leases = &taken_in[0].record.attachment.further_leases;
+    // Once they are recorded, so that they are taken back as all that fails is.
+    reached?;
     let is_delegating = !delegations.is_empty();
     let made = delegated::make_all(doors, delegations, leases, &netns, caller).await?;
     if is_delegating {
@@ -346,7 +348,8 @@ fn with_default_routes(
     mut attachments: Vec<v1::Attachment>,
     further: &[FurtherInterface],
     delegations: &[Delegation],
-) -> Result<Vec<v1::Attachment>, Failure> {
+) -> (Vec<v1::Attachment>, Result<(), Failure>) {
+    let mut reached = Ok(());
     let elsewhere = delegations.iter().flat_map(Delegation::default_gateways);
     elsewhere.for_each(|gateway| drop_default_routes(&mut attachments, *gateway));
     for (position, interface) in further.iter().enumerate() {
@@ -354,7 +357,7 @@ fn with_default_routes(
             drop_default_routes(&mut attachments, *gateway);
             // The first one leads, and was asked for besides these.
             let its = &mut attachments[position + 1];
-            check_reached(its, *gateway)?;
+            reached = reached.and_then(|()| check_reached(its, *gateway));
             its.routes.push(v1::Route {
                 destination: default_destination(gateway.is_ipv6()).into(),
                 gateway: gateway.to_string(),
@@ -362,7 +365,7 @@ fn with_default_routes(
             });
         }
     }
-    Ok(attachments)
+    (attachments, reached)
 }
 
 /// That a gateway that was asked for can be on the interface's link. Routes are set without the kernel's asking.
