@@ -321,11 +321,12 @@ pub(super) mod tests {
         assert!(entries(&path).unwrap().is_empty());
     }
 
-    #[test]
-    fn what_is_given_up_is_taken_back_also_where_the_disk_does_not_take_that() {
+    #[tokio::test]
+    async fn what_is_given_up_is_taken_back_also_where_the_disk_does_not_take_that() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("delegates")).unwrap();
         let live = Delegated { phase: Phase::Live, ..delegated("net1") };
+        drop(store.lock_calls(&live.key, Instant::now()).await.unwrap());
         let live = store.write(live).unwrap();
         // In the place of a disk that is full.
         let pod = folder.path().join("delegates/c");
