@@ -15,7 +15,7 @@ use super::{
     version::Version,
 };
 
-/// What our program is called where other plugins look for theirs.
+/// What our plugin is called, by `type` and where other plugins look for theirs.
 pub(crate) const PROGRAM: &str = "host-shim";
 
 /// A configuration of another plugin which names ours for IPAM.

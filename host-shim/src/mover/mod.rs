@@ -30,7 +30,7 @@ pub use inspect::{inspect, lost};
 pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};
-pub(crate) use plan::{MAIN_TABLE, default_destination};
+pub(crate) use plan::{MAIN_TABLE, default_destination, is_default_route};
 pub use plan::{Plan, PlanError, Routing, Shared, Sysctl};
 pub use priorities::meets_others;
 use vf_alloc::Device;

@@ -108,6 +108,13 @@ pub(crate) const fn default_destination(of_ipv6: bool) -> &'static str {
     if of_ipv6 { "::/0" } else { "0.0.0.0/0" }
 }
 
+/// Whether it is a default route of the main table, by which packets leave.
+pub(crate) fn is_default_route(route: &v1::Route) -> bool {
+    [false, true].map(default_destination).contains(&route.destination.as_str())
+        && [0, MAIN_TABLE].contains(&route.table)
+        && route.kind.is_empty()
+}
+
 /// An attachment that the host can't carry out: the DPU's answer is malformed.
 #[derive(Debug, thiserror::Error)]
 #[error("the DPU's attachment holds {}", self.held())]

@@ -17,10 +17,7 @@ use super::{
     definitions::{Definition, files, invalid, read_file, text},
     lease,
 };
-use crate::cni::go_json;
-
-/// Our own plugin, by `type`.
-const OWN_PLUGIN: &str = "host-shim";
+use crate::cni::{go_json, ipam::PROGRAM as OWN_PLUGIN};
 
 /// A network that is made by plugins, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

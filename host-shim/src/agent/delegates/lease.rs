@@ -9,7 +9,7 @@ use crate::{
         go_json, ipam,
         result::{Address, CniResult, Dns},
     },
-    mover::{MAIN_TABLE, default_destination},
+    mover::is_default_route,
 };
 
 /// What `ipam` says for addresses of the DPU, by `type`.
@@ -62,14 +62,7 @@ fn result(lease: &v1::FurtherLease) -> CniResult {
 /// The routes that come with the addresses but the default ones, which stay with the pod's first interface unless the
 /// pod asks otherwise.
 pub(super) fn routes(lease: &v1::FurtherLease) -> impl Iterator<Item = v1::Route> {
-    lease.routes.iter().filter(|route| !is_default(route)).cloned()
-}
-
-fn is_default(route: &v1::Route) -> bool {
-    let is_to_everything =
-        [false, true].map(default_destination).contains(&route.destination.as_str());
-    let is_of_main_table = [0, MAIN_TABLE].contains(&route.table);
-    is_to_everything && is_of_main_table && route.kind.is_empty()
+    lease.routes.iter().filter(|route| !is_default_route(route)).cloned()
 }
 
 fn address(held: &v1::Address) -> Address {

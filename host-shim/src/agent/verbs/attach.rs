@@ -19,13 +19,12 @@
 //! that was answered.
 
 use std::{
-    net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::future::join_all;
-use netlink::{IpNetwork, NetnsId};
+use netlink::NetnsId;
 use offload_proto::{
     Failure, Reason,
     form::{MOST_INTERFACES, is_container_id, is_interface_name},
@@ -35,6 +34,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     check::inspect,
+    default_routes::with_default_routes,
     delegated,
     destination::Destination,
     doors::Doors,
@@ -50,8 +50,8 @@ use crate::{
         milestones::Milestone,
         vfs::{Arrived, IntakeFailure, Phase, PodNetns, Record, TakenIn},
     },
-    mover::{Durations, MAIN_TABLE, default_destination, open_netns},
-    protocol::{AddRequest, FurtherInterface, Key},
+    mover::{Durations, open_netns},
+    protocol::{AddRequest, Key},
     vf_source::device_of,
 };
 
@@ -72,9 +72,7 @@ pub(in crate::agent) async fn attach(
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
     check_form(&asked)?;
-    let (request, order, delegations, keys) = name_and_lock(doors, &asked).await?;
-    let requests = request.each();
-    let asked = Asked { whole: &request, requests, delegations, order };
+    let (asked, keys) = name_and_lock(doors, &asked).await?;
     let attached = attach_alone(doors, asked, destination, caller).await;
     if attached.is_err() {
         take_back_all(doors, &keys).await;
@@ -109,23 +107,20 @@ fn check_form(asked: &AddRequest) -> Result<(), Failure> {
     }
 }
 
-/// The ADD with the names that its interfaces get, apart from what other plugins make, and all its keys locked.
-async fn name_and_lock(
-    doors: &Doors,
-    asked: &AddRequest,
-) -> Result<(AddRequest, Vec<String>, Vec<Delegation>, LockedKeys), Failure> {
+/// The ADD with the names that its interfaces get, and all its keys locked.
+async fn name_and_lock(doors: &Doors, asked: &AddRequest) -> Result<(Asked, LockedKeys), Failure> {
     loop {
         let (mut own, delegations) = doors.delegates.take_out(asked.clone()).await?;
         own.further_leases = delegations.iter().filter_map(|one| one.lease.clone()).collect();
-        let request = named(doors, &own).await?;
-        let order = order(&request, &delegations)?;
+        let whole = named(doors, &own).await?;
+        let (order, requests) = (order(&whole, &delegations)?, whole.each());
         let keys = delegations.iter().map(|delegation| delegation.key.clone());
-        let keys = keys.chain(request.each().into_iter().map(|request| request.key)).collect();
-        let keys = lock_for_add(doors, &request.key, keys).await;
+        let keys = keys.chain(requests.iter().map(|request| request.key.clone())).collect();
+        let keys = lock_for_add(doors, &whole.key, keys).await;
         // Whoever had them may have served this ADD, by names that the networks gave then.
         match named(doors, &own).await {
-            Ok(again) if again.interface_names() == request.interface_names() => {
-                return Ok((request, order, delegations, keys));
+            Ok(again) if again.interface_names() == whole.interface_names() => {
+                return Ok((Asked { whole, requests, delegations, order }, keys));
             }
             Ok(_) => {}
             Err(failure) => {
@@ -152,9 +147,9 @@ fn order(own: &AddRequest, delegations: &[Delegation]) -> Result<Vec<String>, Fa
 }
 
 /// What an ADD asks for.
-struct Asked<'a> {
-    /// As it came, without what other plugins make.
-    whole: &'a AddRequest,
+struct Asked {
+    /// What the DPU is asked for, with the names that its interfaces get.
+    whole: AddRequest,
     /// Of the DPU, for each interface; the first one leads.
     requests: Vec<AddRequest>,
     /// Of other plugins.
@@ -165,7 +160,7 @@ struct Asked<'a> {
 
 async fn attach_alone(
     doors: &Doors,
-    asked: Asked<'_>,
+    asked: Asked,
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
@@ -340,60 +335,6 @@ async fn ask_for(
         false => doors.dpu.calls().disown(lead).await,
     }
     Err(failure)
-}
-
-/// Has the default routes of a family go by the interface whose gateways of that family were named, if any were,
-/// and by no other.
-fn with_default_routes(
-    mut attachments: Vec<v1::Attachment>,
-    further: &[FurtherInterface],
-    delegations: &[Delegation],
-) -> (Vec<v1::Attachment>, Result<(), Failure>) {
-    let mut reached = Ok(());
-    let elsewhere = delegations.iter().flat_map(Delegation::default_gateways);
-    elsewhere.for_each(|gateway| drop_default_routes(&mut attachments, *gateway));
-    for (position, interface) in further.iter().enumerate() {
-        for gateway in &interface.default_gateways {
-            drop_default_routes(&mut attachments, *gateway);
-            // The first one leads, and was asked for besides these.
-            let its = &mut attachments[position + 1];
-            reached = reached.and_then(|()| check_reached(its, *gateway));
-            its.routes.push(v1::Route {
-                destination: default_destination(gateway.is_ipv6()).into(),
-                gateway: gateway.to_string(),
-                ..v1::Route::default()
-            });
-        }
-    }
-    (attachments, reached)
-}
-
-/// That a gateway that was asked for can be on the interface's link. Routes are set without the kernel's asking.
-fn check_reached(attachment: &v1::Attachment, gateway: IpAddr) -> Result<(), Failure> {
-    let subnets = attachment.addresses.iter().filter_map(|held| held.address.parse().ok());
-    let is_in = |subnet: IpNetwork| subnet.contains(gateway);
-    let is_told = |route: &v1::Route| route.gateway == gateway.to_string();
-    let is_link_local = matches!(gateway, IpAddr::V6(address) if address.is_unicast_link_local());
-    if is_link_local || subnets.into_iter().any(is_in) || attachment.routes.iter().any(is_told) {
-        return Ok(());
-    }
-    let name = attachment.key.as_ref().map_or("", |key| &key.interface_name);
-    let message = format!(
-        "default-route {gateway} is in no subnet of {name}'s network {}: name a router of that network",
-        attachment.network
-    );
-    Err(Failure::new(Reason::InvalidRequest, message))
-}
-
-/// Those of the gateway's family.
-fn drop_default_routes(attachments: &mut [v1::Attachment], gateway: IpAddr) {
-    let is_other = |route: &v1::Route| {
-        let is_of_main_table = [0, MAIN_TABLE].contains(&route.table);
-        route.destination != default_destination(gateway.is_ipv6())
-            || !is_of_main_table
-            || !route.kind.is_empty()
-    };
-    attachments.iter_mut().for_each(|attachment| attachment.routes.retain(is_other));
 }
 
 /// Records the attachments and moves their VFs into the pod, one after the other: what the pod has already

@@ -10,6 +10,7 @@
 
 mod attach;
 mod check;
+mod default_routes;
 mod delegated;
 mod destination;
 mod detach;
