@@ -25,7 +25,6 @@
 use std::{collections::HashSet, io, net::IpAddr, sync::Arc, thread};
 
 use ipnetwork::IpNetwork;
-use metrics::Endpoint;
 use offload_proto::v1;
 use tokio::{runtime::Handle, sync::oneshot};
 use tokio_util::{
@@ -252,11 +251,7 @@ async fn live(
 ) -> Result<(), AgentError> {
     let boot_id = boot_id(&config.boot_id_file)?;
     let records = open_records(&config, &boot_id)?;
-    let endpoint = Endpoint::listen(&config.metrics);
     let agent = rooms::Agent::open(config, boot_id, records)?;
-    if let Some(endpoint) = endpoint {
-        agent.tell_metrics(endpoint);
-    }
     let monitor = agent.look_around().await?;
     // Whoever started it may have gone: then it is told to stop, too.
     let _ = begun.send((agent.workloads(), Handle::current()));

@@ -50,12 +50,10 @@ pub(super) struct Agent {
     pub(super) device_plugin: Arc<DevicePlugin>,
     /// Where calls are answered, by whichever door they come.
     pub(super) desk: Desk,
-    /// The calls that were answered.
-    calls: Arc<Calls>,
 }
 
 impl Agent {
-    /// Opens all that it works on.
+    /// Opens all that it works on, and tells metrics from then on.
     pub(super) fn open(
         config: Config,
         boot_id: String,
@@ -91,15 +89,18 @@ impl Agent {
         let device_plugin = Arc::new(DevicePlugin::new(config.device_plugin.clone()));
         let told = Arc::clone(&device_plugin);
         let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, told);
-        let calls = scrape::calls();
+        let (calls, endpoint) = (scrape::calls(), Endpoint::listen(&config.metrics));
         let desk = Desk::new(doors.tasks.clone(), config.limits.connections, Arc::clone(&calls));
-        Ok(Self { config, doors, upkeep, device_plugin, desk, calls })
+        let agent = Self { config, doors, upkeep, device_plugin, desk };
+        if let Some(endpoint) = endpoint {
+            agent.tell_metrics(endpoint, calls);
+        }
+        Ok(agent)
     }
 
-    /// Has whoever asks at the endpoint told the metrics.
-    pub(super) fn tell_metrics(&self, endpoint: Endpoint) {
+    /// Has whoever asks at the endpoint told the metrics, and the calls that were answered among them.
+    fn tell_metrics(&self, endpoint: Endpoint, calls: Arc<Calls>) {
         let (config, doors) = (Arc::clone(&self.config), self.doors.clone());
-        let calls = Arc::clone(&self.calls);
         let page = move || ready(scrape::page(&config, &doors.vfs, &doors.dpu, &calls));
         tokio::spawn(endpoint.serve(page));
     }

@@ -12,7 +12,6 @@ use bootstrap::{
     feed_watchdog, good_configuration, init_logs, notify_ready, notify_stopping, raise_file_limit,
     reload_signals, shutdown_signal,
 };
-use metrics::Endpoint;
 use netlink::LinkMonitor;
 use tokio_util::sync::CancellationToken;
 
@@ -110,11 +109,7 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
         // The socket first: it tells better than the records that there is another agent.
         (listen(&config.socket)?, open_records(&config, &boot_id)?)
     };
-    let endpoint = Endpoint::listen(&config.metrics);
     let agent = Agent::open(config, boot_id, records)?;
-    if let Some(endpoint) = endpoint {
-        agent.tell_metrics(endpoint);
-    }
     let monitor = agent.look_around().await?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
     notify_ready();
