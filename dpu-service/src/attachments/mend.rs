@@ -75,7 +75,7 @@ async fn compare(engine: &Engine, depth: Depth) {
     mend_all(engine, held, &survey, depth).await;
     Milestone::ReconcileMended.pass();
     for (vf, surveyed) in &survey {
-        if surveyed.membership.is_some() || is_unclean(engine, *vf) {
+        if surveyed.is_programmed() || is_unclean(engine, *vf) {
             clear_if_unused(engine, *vf, depth).await;
         }
     }
@@ -192,7 +192,7 @@ async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
     }
     let _vf = engine.ports.lock(vf).await;
     // An attachment may have got the VF meanwhile, or lost it in good order.
-    if serves(engine, vf) || !(is_unclean(engine, vf) || engine.ports.is_joined(vf).await) {
+    if serves(engine, vf) || !(is_unclean(engine, vf) || engine.ports.is_programmed(vf).await) {
         return;
     }
     match engine.ports.unprogram(vf).await {

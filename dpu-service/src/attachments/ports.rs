@@ -105,6 +105,12 @@ impl Ports {
         self.on_thread(move |programmer| programmer.inspect(&settings)).await
     }
 
+    /// Whether the VF's representor has anything that is undone when it serves nobody. One that can't be asked for
+    /// might have.
+    pub(super) async fn is_programmed(&self, vf: FunctionId) -> bool {
+        self.on_thread(move |programmer| programmer.is_programmed(vf)).await.unwrap_or(true)
+    }
+
     /// Whether the VF's representor is joined to the fabric. One that can't be asked for might be.
     pub(super) async fn is_joined(&self, vf: FunctionId) -> bool {
         self.on_thread(move |programmer| programmer.is_joined(vf)).await.unwrap_or(true)

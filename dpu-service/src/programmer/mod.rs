@@ -25,7 +25,7 @@ mod by_hosts;
 mod steps;
 mod traffic;
 
-use steps::{Port, fabric_limit};
+use steps::{IDLE_MTU, Port, fabric_limit};
 pub use steps::{STEPS, StepStatus};
 
 /// A representor, looked at closely.
@@ -342,16 +342,28 @@ impl Programmer {
         Ok(Inspection { representor: Some(port.into_representor()), steps })
     }
 
+    /// Whether the VF's representor has anything that is undone when it serves nobody, as
+    /// [`Surveyed::is_programmed`].
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(crate) fn is_programmed(&self, vf: FunctionId) -> Result<bool, Refused> {
+        Ok(self.look(vf)?.is_some_and(|found| found.is_programmed()))
+    }
+
     /// Whether the VF's representor is joined to the fabric.
     ///
     /// # Errors
     /// When the kernel can't be asked.
     pub(crate) fn is_joined(&self, vf: FunctionId) -> Result<bool, Refused> {
-        let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(false) };
-        match eswitch.representor(vf)? {
-            Some(representor) => Ok(fabric.member(&representor)?.is_some()),
-            None => Ok(false),
-        }
+        Ok(self.look(vf)?.is_some_and(|found| found.membership.is_some()))
+    }
+
+    fn look(&self, vf: FunctionId) -> Result<Option<Surveyed>, Refused> {
+        let Some(Drivers { eswitch, fabric }) = &self.drivers else { return Ok(None) };
+        let Some(representor) = eswitch.representor(vf)? else { return Ok(None) };
+        let membership = fabric.member(&representor)?;
+        Ok(Some(Surveyed { representor, membership }))
     }
 
     /// Whether frames pass the programmed port whose representor has that index.
@@ -422,6 +434,15 @@ pub(crate) struct Surveyed {
     pub representor: Representor,
     /// How it is joined to the fabric. `None`: it is not.
     pub membership: Option<Membership>,
+}
+
+impl Surveyed {
+    /// Whether it has anything that is undone when it serves nobody: its place in the fabric, or what a service that was
+    /// killed while it undid the rest has left.
+    pub(crate) fn is_programmed(&self) -> bool {
+        let Representor { mtu, label, .. } = &self.representor;
+        self.membership.is_some() || *mtu != IDLE_MTU || *label != Label::default()
+    }
 }
 
 /// What a VF that serves nobody wants of its representor: undoing needs no more.

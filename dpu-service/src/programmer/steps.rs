@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The MTU of a representor that serves nobody, in bytes.
-const IDLE_MTU: u32 = 1500;
+pub(super) const IDLE_MTU: u32 = 1500;
 
 /// All steps, in order.
 const ALL: [PortStep; 8] = [

@@ -32,3 +32,12 @@ fn an_alias_that_the_card_needs_for_itself_is_refused_when_the_network_is_applie
     let is_told = |line: &str| line.split_whitespace().eq(["Link", "group:", "8"]);
     assert!(described.lines().any(is_told), "{described}");
 }
+
+/// As a service leaves it that is killed while it takes back what it has programmed.
+#[test]
+fn what_is_left_on_a_free_representor_is_taken_back() {
+    let lab = Lab::start(&Settings::default());
+    let _ = lab.card.dpu.ip(&["link", "set", "pf0vf1", "mtu", "1400"]);
+    let _ = lab.card.dpu.ip(&["link", "set", "pf0vf2", "group", "9"]);
+    lab.assert_clean_slate();
+}
