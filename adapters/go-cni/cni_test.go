@@ -66,6 +66,15 @@ func TestAResultSurvivesJSON(t *testing.T) {
 	}
 }
 
+func TestAResultWithAGapIsRefused(t *testing.T) {
+	for _, list := range []string{"interfaces", "ips", "routes"} {
+		startAgent(t, always(`{"result":{"cniVersion":"1.0.0","`+list+`":[null]}}`))
+		if _, err := newCNI(t).Setup(context.Background(), "c1", "/run/netns/a"); !IsInvalidResult(err) {
+			t.Errorf("%s: %v", list, err)
+		}
+	}
+}
+
 func TestAResultThatNamesNoInterfaceThereIsIsRefused(t *testing.T) {
 	for _, number := range []string{"2", "-1"} {
 		startAgent(t, always(strings.Replace(result, `"interface":1`, `"interface":`+number, 1)))

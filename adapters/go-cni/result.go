@@ -71,8 +71,31 @@ func readOutcome(bytes []byte) (*outcome, error) {
 			return nil, fmt.Errorf("the agent's result can't be decoded: %v: %w", err, ErrInvalidResult)
 		}
 	}
+	if hasGaps(result) {
+		return nil, fmt.Errorf("the agent's result has an entry that is null: %w", ErrInvalidResult)
+	}
 	result.CNIVersion = types100.ImplementedSpecVersion
 	return &outcome{Result: result, details: later.Interfaces}, nil
+}
+
+// hasGaps says whether an entry of its lists is null, which JSON may have.
+func hasGaps(result *types100.Result) bool {
+	for _, one := range result.Interfaces {
+		if one == nil {
+			return true
+		}
+	}
+	for _, one := range result.IPs {
+		if one == nil {
+			return true
+		}
+	}
+	for _, one := range result.Routes {
+		if one == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // resultOf is made of the networks' results, of which the loopback has none.
