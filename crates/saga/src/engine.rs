@@ -3,7 +3,7 @@
 //! The engine takes no lock: it runs on its caller's thread, and the caller holds whatever keeps others
 //! from what the steps change.
 
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, slice};
 
 use crate::{
     points::{self, Way},
@@ -15,6 +15,8 @@ use crate::{
 pub struct Failed<E> {
     /// The step that failed.
     pub step: &'static str,
+    /// For which of the contexts, counted from zero.
+    pub context: usize,
     /// Why. `None`: a fault test made it fail.
     pub source: Option<E>,
     /// The undos that failed, in the order they ran.
@@ -57,14 +59,44 @@ pub fn run<C, E: Error + Send + Sync + 'static>(
     steps: &Steps<C, E>,
     context: &mut C,
 ) -> Result<(), Failed<E>> {
-    for (position, step) in steps.iter().enumerate() {
-        if let Err(source) = attempt(*step, Way::Run, context) {
-            // The step that failed is undone, too: it may have done a part.
-            let left = undo(&steps[..=position], context);
-            return Err(Failed { step: step.name(), source, left });
+    run_together(&[steps], slice::from_mut(context))
+}
+
+/// Runs several contexts side by side, each with its own steps: the first step of each, then the second of each, and
+/// so on. When one fails, undoes it and all before it, of every context, in reverse.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_together<C, E: Error + Send + Sync + 'static>(
+    steps: &[&Steps<C, E>],
+    contexts: &mut [C],
+) -> Result<(), Failed<E>> {
+    let most = steps.iter().map(|steps| steps.len()).max().unwrap_or_default();
+    for position in 0..most {
+        for number in 0..contexts.len() {
+            let Some(step) = steps[number].get(position) else { continue };
+            if let Err(source) = attempt(*step, Way::Run, &mut contexts[number]) {
+                let left = undo_together(steps, contexts, position, number);
+                return Err(Failed { step: step.name(), context: number, source, left });
+            }
         }
     }
     Ok(())
+}
+
+/// Undoes what was run when the step of that position failed for the context of that number. That step is undone,
+/// too: it may have done a part.
+fn undo_together<C, E: Error + Send + Sync + 'static>(
+    steps: &[&Steps<C, E>],
+    contexts: &mut [C],
+    position: usize,
+    number: usize,
+) -> Vec<Left<E>> {
+    let undo_all = |((at, steps), context): ((usize, &&Steps<C, E>), &mut C)| {
+        let begun = if at <= number { position + 1 } else { position };
+        undo(&steps[..begun.min(steps.len())], context)
+    };
+    steps.iter().enumerate().zip(contexts).rev().flat_map(undo_all).collect()
 }
 
 /// Runs those of the steps that are `wanted` by name, in order, up to the first that fails, and
@@ -80,6 +112,7 @@ pub fn repair<C, E: Error + Send + Sync + 'static>(
     for step in steps.iter().filter(|step| wanted(step.name())) {
         attempt(*step, Way::Repair, context).map_err(|source| Failed {
             step: step.name(),
+            context: 0,
             source,
             left: Vec::new(),
         })?;
@@ -168,6 +201,25 @@ mod tests {
         let failed = run(STEPS, &mut log).unwrap_err();
         assert_eq!(log.lines, ["+a", "+b", "-b", "-a"]);
         assert_eq!(failed.to_string(), "step b failed");
+    }
+
+    #[test]
+    fn several_go_side_by_side_and_are_undone_together() {
+        let mut logs = [(); 3].map(|()| Log::default());
+        logs[1].fail = "b";
+        let failed = run_together(&[STEPS, STEPS, &STEPS[..1]], &mut logs).unwrap_err();
+        assert_eq!((failed.step, failed.context), ("b", 1));
+        let lines = logs.map(|log| log.lines.join(""));
+        assert_eq!(lines, ["+a+b-b-a", "+a+b-b-a", "+a-a"]);
+    }
+
+    #[test]
+    fn what_others_have_not_begun_is_not_undone() {
+        let mut logs = [(); 3].map(|()| Log::default());
+        logs[1].fail = "c";
+        run_together(&[STEPS; 3], &mut logs).unwrap_err();
+        let lines = logs.map(|log| log.lines.join(""));
+        assert_eq!(lines, ["+a+b+c-c-b-a", "+a+b+c-c-b-a", "+a+b-b-a"]);
     }
 
     #[test]

@@ -12,6 +12,6 @@ mod fault;
 mod points;
 mod step;
 
-pub use engine::{Failed, Left, repair, run, undo};
+pub use engine::{Failed, Left, repair, run, run_together, undo};
 pub use points::{Way, kill_points, pass};
 pub use step::{Step, Steps};

@@ -104,7 +104,7 @@ async fn is_deaf(netns: &Arc<Netns>, interface: u32, addresses: &Arc<[Ipv6Addr]>
 }
 
 fn without_carrier(error: netlink::Error) -> Failed {
-    Failed { step: WATCH_CARRIER, source: Some(error.into()), left: Vec::new() }
+    Failed { step: WATCH_CARRIER, context: 0, source: Some(error.into()), left: Vec::new() }
 }
 
 /// Tells the neighbours where the addresses are now.

@@ -79,7 +79,7 @@ impl Step<VfMove> for Prepare {
         let taken =
             if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
         let clashing = link.alternative_names.iter().filter(|alternative| {
-            **alternative == vf_move.plan.routing.name
+            vf_move.names_to_come.contains(*alternative)
                 || names(&taken).any(|name| name == *alternative)
         });
         let mut requests: Vec<_> =

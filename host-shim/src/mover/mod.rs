@@ -22,6 +22,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use netlink::{CarrierWatch, Link, Netns, NetnsError, Rtnl};
 use offload_proto::{Failure, Reason, v1::Attachment};
+use saga::Steps;
 
 pub use announcer::Announcer;
 pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
@@ -131,6 +132,8 @@ pub struct VfMove {
     is_fresh: bool,
     /// `None`: the VF has a carrier, or was not looked at yet.
     carrier: Option<CarrierWatch>,
+    /// The names that interfaces of the pod are about to get: its own, and those of all that come with it.
+    names_to_come: Arc<[String]>,
     durations: Durations,
 }
 
@@ -155,14 +158,20 @@ impl Namespace {
 }
 
 impl Namespace {
-    /// Has the routes of an attachment give way to those that the pod has by other interfaces: the same ones cost
-    /// more. The VF is not in the pod yet, and nobody else brings routes with a priority.
+    /// Has the routes of attachments give way to those that the pod has by other interfaces, and each one's to those
+    /// of the ones before it: the same ones cost more. Their VFs are not in the pod yet, and nobody else brings routes
+    /// with a priority.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn give_way(&mut self, attachment: &mut Attachment) -> Result<(), netlink::Error> {
-        if priorities::has_priorities(attachment) {
-            priorities::give_way(&mut attachment.routes, self.rtnl.routes()?);
+    pub fn give_way<'a>(
+        &mut self,
+        attachments: impl IntoIterator<Item = &'a mut Attachment>,
+    ) -> Result<(), netlink::Error> {
+        let attachments: Vec<_> = attachments.into_iter().collect();
+        if attachments.iter().any(|one| priorities::has_priorities(one)) {
+            let routes = attachments.into_iter().flat_map(|one| &mut one.routes);
+            priorities::give_way(routes, self.rtnl.routes()?);
         }
         Ok(())
     }
@@ -213,6 +222,7 @@ impl VfMove {
     #[must_use]
     pub fn new(spec: MoveSpec, namespaces: Namespaces) -> Self {
         Self {
+            names_to_come: [spec.plan.routing.name.clone()].into(),
             source: spec.source,
             device: spec.device,
             original: spec.original,
@@ -234,9 +244,25 @@ impl VfMove {
     /// # Errors
     /// The step that failed; it and those before it are undone.
     pub fn move_in(mut self) -> Result<Arrival, Failed> {
-        let steps = if self.original.is_handed_over { inward::DEVICE_STEPS } else { INWARD_STEPS };
-        saga::run(steps, &mut self)?;
+        saga::run(self.steps_in(), &mut self)?;
         Ok(Arrival::of(self))
+    }
+
+    /// Likewise several VFs of one pod, all or none. The moves come one right after the other: the kernel does one at
+    /// a time, and whatever else were done in between would come on top of them.
+    ///
+    /// # Errors
+    /// The first step that failed; all that was done is undone, of every VF.
+    pub fn move_in_together(mut moves: Vec<Self>) -> Result<Vec<Arrival>, Failed> {
+        let names: Arc<[_]> = moves.iter().map(|one| one.plan.routing.name.clone()).collect();
+        moves.iter_mut().for_each(|one| one.names_to_come = Arc::clone(&names));
+        let steps: Vec<_> = moves.iter().map(Self::steps_in).collect();
+        saga::run_together(&steps, &mut moves)?;
+        Ok(moves.into_iter().map(Arrival::of).collect())
+    }
+
+    fn steps_in(&self) -> &'static Steps<Self, MoveError> {
+        if self.original.is_handed_over { inward::DEVICE_STEPS } else { INWARD_STEPS }
     }
 
     /// Takes the VF out of the pod, if it is there, and restores it. Repeating it changes nothing.

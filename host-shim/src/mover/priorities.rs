@@ -11,6 +11,10 @@ use offload_proto::v1;
 /// The main table, which the kernel is not told of.
 const MAIN: u32 = 254;
 
+/// What a route of IPv6 costs that says nothing of it: `IP6_RT_PRIO_USER` of the kernel's
+/// `include/uapi/linux/ipv6_route.h`.
+const USUAL_OF_IPV6: u32 = 1024;
+
 /// Whether an attachment brings what another interface of its pod may have or bring, too: rules, routes by which
 /// packets are dropped, or routes at a cost that is not the interface's own.
 #[must_use]
@@ -26,13 +30,21 @@ pub(super) fn has_priorities(attachment: &v1::Attachment) -> bool {
 }
 
 /// Has each route with a priority cost as much as it is to, or as little more as nothing else in the pod costs,
-/// whose routes are these. One that can't cost more stays as it is, for the kernel to refuse by name.
-pub(super) fn give_way(routes: &mut [v1::Route], in_pod: Vec<Route>) {
+/// whose routes are these and, for each, the ones before it. One that can't cost more stays as it is, for the kernel to
+/// refuse by name.
+pub(super) fn give_way<'a>(
+    routes: impl IntoIterator<Item = &'a mut v1::Route>,
+    in_pod: Vec<Route>,
+) {
     let mut taken: Vec<_> =
         in_pod.into_iter().filter_map(|route| RouteSlot::of_kernel(&route)).collect();
     for route in routes {
         // What is no destination is refused by the plan.
         let Some(wanted) = RouteSlot::wanted_by(route) else { continue };
+        if route.priority == 0 {
+            taken.push(wanted);
+            continue;
+        }
         let costs = (wanted.priority..=u32::MAX).map(|priority| RouteSlot { priority, ..wanted });
         let Some(free) = costs.into_iter().find(|slot| !taken.contains(slot)) else { continue };
         route.priority = free.priority;
@@ -54,14 +66,19 @@ impl RouteSlot {
         Some(Self { table: route.table.unwrap_or(MAIN), network, priority: route.priority? })
     }
 
-    /// `None`: the cost is the interface's own, or the route the pod's, which its interfaces share.
+    /// `None`: the kernel tells no cost of it, or the route is the pod's, which its interfaces share.
     fn wanted_by(route: &v1::Route) -> Option<Self> {
         if !route.kind.is_empty() {
             return None;
         }
         let network = network(route.destination.parse().ok()?)?;
         let table = if route.table == 0 { MAIN } else { route.table };
-        (route.priority != 0).then_some(Self { table, network, priority: route.priority })
+        let priority = match route.priority {
+            0 if network.is_ipv4() => return None,
+            0 => USUAL_OF_IPV6,
+            priority => priority,
+        };
+        Some(Self { table, network, priority })
     }
 }
 
@@ -109,6 +126,12 @@ mod tests {
             assert_eq!(priorities(wanted.clone(), vec![has(50), has(51)]), [52, 53]);
             assert_eq!(priorities(wanted, vec![has(50)]), [51, 52]);
         }
+    }
+
+    #[test]
+    fn a_route_gives_way_to_those_of_interfaces_that_come_with_it() {
+        let routes = vec![wanted("::/0", 0, 0), wanted("::/0", 1024, 0), wanted("0.0.0.0/0", 0, 0)];
+        assert_eq!(priorities(routes, Vec::new()), [0, 1025, 0]);
     }
 
     #[test]

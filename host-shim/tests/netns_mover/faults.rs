@@ -6,7 +6,7 @@ use host_shim::mover::{INWARD_STEPS, OUTWARD_STEPS};
 
 use crate::stage::{Stage, assert_clean, assert_in_pod, spec};
 
-fn with_fault(step: &str, act: impl FnOnce()) {
+pub(crate) fn with_fault(step: &str, act: impl FnOnce()) {
     let folder = PathBuf::from(std::env::var_os("OFFLOAD_FAULTS").expect("set by the test"));
     std::fs::write(folder.join(format!("fail-{step}")), "").unwrap();
     act();
@@ -14,7 +14,7 @@ fn with_fault(step: &str, act: impl FnOnce()) {
 }
 
 /// Faults are read from the environment, which a test can only set for a process of its own.
-fn in_process_with_faults(test: &str) -> bool {
+pub(crate) fn in_process_with_faults(test: &str) -> bool {
     if std::env::var_os("OFFLOAD_FAULTS").is_some() {
         return true;
     }

@@ -17,3 +17,5 @@ mod moves;
 mod names;
 mod routing;
 mod stage;
+#[cfg(feature = "fault-injection")]
+mod together;

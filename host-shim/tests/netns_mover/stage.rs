@@ -120,15 +120,21 @@ impl Stage {
 
     /// Plugs the VF in, as clean as the card has it.
     pub(crate) fn plug(&self) {
-        let dpu = self.dpu.netns();
-        let mut host = self.host.rtnl();
         let vf = VethEnd::new(OWN_NAME).mac(OWN_MAC.parse().unwrap());
-        host.change(Request::add_veth(&vf, &VethEnd::new("pf0vf3").netns(&dpu))).unwrap();
+        self.plug_vf(OWN_NAME, &vf, ALIAS, "pf0vf3");
+        let mut host = self.host.rtnl();
         let index = host.link_by_name(OWN_NAME).unwrap().unwrap().index;
-        host.change_link(index, &LinkChange::new().alias(ALIAS)).unwrap();
         host.change(Request::add_alternative_name(index, "enp3s0f0v3")).unwrap();
-        let mut dpu = self.dpu.rtnl();
-        let representor = dpu.link_by_name("pf0vf3").unwrap().unwrap().index;
+    }
+
+    /// Plugs a VF in and switches its representor on.
+    pub(crate) fn plug_vf(&self, name: &str, vf: &VethEnd<'_>, alias: &str, representor: &str) {
+        let (mut host, mut dpu) = (self.host.rtnl(), self.dpu.rtnl());
+        let in_dpu = self.dpu.netns();
+        host.change(Request::add_veth(vf, &VethEnd::new(representor).netns(&in_dpu))).unwrap();
+        let index = host.link_by_name(name).unwrap().unwrap().index;
+        host.change_link(index, &LinkChange::new().alias(alias)).unwrap();
+        let representor = dpu.link_by_name(representor).unwrap().unwrap().index;
         dpu.change_link(representor, &LinkChange::new().up()).unwrap();
     }
 

@@ -39,7 +39,7 @@ pub(super) async fn make_way(
     let families = delegated.default_routes.families_asked_for();
     at_its(delegated, move |mut its| {
         families.into_iter().try_for_each(|of_ipv6| its.drop_default_routes(of_ipv6))?;
-        its.pod.give_way(&mut added)?;
+        its.pod.give_way([&mut added])?;
         Ok(added)
     })
     .await

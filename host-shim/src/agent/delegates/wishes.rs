@@ -162,7 +162,7 @@ mod tests {
         interface: &FurtherInterface,
         capabilities: &Value,
     ) -> Result<Delegation, Failure> {
-        let (mut add, _) = attach_of("c", &crate::agent::vfs::record("a", "c"));
+        let mut add = attach_of("c", &crate::agent::vfs::record("a", "c")).request;
         add.pod = v1::Pod { namespace: "shop".into(), name: "cart-0".into(), uid: "u".into() };
         let mut chain = delegated("net1").chain;
         chain.plugins[0].insert("capabilities".into(), capabilities.clone());

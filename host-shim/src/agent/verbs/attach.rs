@@ -48,7 +48,7 @@ use crate::{
         delegates::Delegation,
         dpu::{Established, Standing, detach_request, disowning},
         milestones::Milestone,
-        vfs::{Arrived, IntakeFailure, Phase, PodNetns, Record, TakenIn},
+        vfs::{IntakeFailure, Phase, PodNetns, Record, TakenIn, Wanted},
     },
     mover::{Durations, open_netns},
     protocol::{AddRequest, Key},
@@ -188,7 +188,9 @@ async fn attach_alone(
     let rpc = asked.elapsed();
     Milestone::AttachAnswered.pass();
 
-    let taken_in = take_in_all(doors, requests, netns.clone(), attachments, caller).await?;
+    let wanted = requests.into_iter().zip(attachments);
+    let wanted = wanted.map(|(request, attachment)| Wanted { request, attachment }).collect();
+    let taken_in = take_in_all(doors, wanted, netns.clone(), caller).await?;
     // The first one leads.
     let leases = &taken_in[0].record.attachment.further_leases;
     // Once they are recorded, so that they are taken back as all that fails is.
@@ -337,59 +339,36 @@ async fn ask_for(
     Err(failure)
 }
 
-/// Records the attachments and moves their VFs into the pod, one after the other: what the pod has already
-/// decides on the next one's routes. Their carriers are waited for together.
+/// Records the attachments and moves their VFs into the pod, all or none. Their carriers are waited for together.
 async fn take_in_all(
     doors: &Doors,
-    requests: Vec<AddRequest>,
+    wanted: Vec<Wanted>,
     netns: PodNetns,
-    attachments: Vec<v1::Attachment>,
     caller: &Arc<Caller>,
 ) -> Result<Vec<TakenIn>, Failure> {
-    let mut arrived = Vec::new();
-    let mut left = requests.into_iter().zip(attachments);
-    while let Some((request, attachment)) = left.next() {
-        match take_in(doors, request, netns.clone(), attachment.clone(), caller).await {
-            Ok(one) => arrived.push((attachment, one)),
-            Err(failure) => {
-                for (request, untouched) in left {
-                    give_back_unused(doors, &request.key, &untouched, false, caller).await;
-                }
-                return Err(failure);
-            }
-        }
+    for one in &wanted {
+        settle_earlier_holder(doors, &one.attachment).await;
     }
-    let settle = |(attachment, one)| async move {
-        let port = doors.dpu.calls().await_port(&attachment);
-        doors.vfs.intake().settle(one, port).await
-    };
-    join_all(arrived.into_iter().map(settle)).await.into_iter().collect()
-}
-
-/// Records an attachment and moves its VF into the pod. One whose VF was not touched is given back to the
-/// DPU at once, and one that is recorded by whoever serves this ADD.
-async fn take_in(
-    doors: &Doors,
-    request: AddRequest,
-    netns: PodNetns,
-    attachment: v1::Attachment,
-    caller: &Arc<Caller>,
-) -> Result<Arrived, Failure> {
-    settle_earlier_holder(doors, &attachment).await;
-    let key = request.key.clone();
     let is_awaited = {
         let caller = Arc::clone(caller);
         move || caller.is_waiting()
     };
-    let entered = doors.vfs.intake().enter(request, netns, attachment.clone(), is_awaited).await;
-    match entered {
-        Ok(arrived) => Ok(arrived),
-        Err(IntakeFailure::Unmoved { failure }) => Err(failure),
-        Err(IntakeFailure::Unrecorded { failure, found_vf }) => {
-            give_back_unused(doors, &key, &attachment, found_vf, caller).await;
-            Err(failure)
+    let arrived = match doors.vfs.intake().enter(wanted.clone(), netns, is_awaited).await {
+        Ok(arrived) => arrived,
+        Err(IntakeFailure::Unmoved { failure }) => return Err(failure),
+        Err(IntakeFailure::Unrecorded { failure, found }) => {
+            for one in wanted {
+                let found_vf = found.contains(&one.device());
+                give_back_unused(doors, &one, found_vf, caller).await;
+            }
+            return Err(failure);
         }
-    }
+    };
+    let settle = |(wanted, one): (Wanted, _)| async move {
+        let port = doors.dpu.calls().await_port(&wanted.attachment);
+        doors.vfs.intake().settle(one, port).await
+    };
+    join_all(wanted.into_iter().zip(arrived).map(settle)).await.into_iter().collect()
 }
 
 /// Finishes a record of the VF that is being given back, and of which only the DPU's last word is
@@ -416,22 +395,17 @@ async fn settle_earlier_holder(doors: &Doors, attachment: &v1::Attachment) {
 
 /// Gives back an attachment whose VF was not touched, and which has no record. A VF that was
 /// not found either is the DPU's again when the inventory shows it.
-async fn give_back_unused(
-    doors: &Doors,
-    key: &Key,
-    attachment: &v1::Attachment,
-    found_vf: bool,
-    caller: &Caller,
-) {
+async fn give_back_unused(doors: &Doors, unused: &Wanted, found_vf: bool, caller: &Caller) {
+    let Wanted { request, attachment } = unused;
     if !doors.vfs.intake().drop_untouched(attachment) {
         return;
     }
-    let request = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
-    if caller.is_waiting().is_err() && doors.vfs.keys().is_add_waiting(key) {
-        return doors.dpu.calls().leave_to_repeat(request);
+    let detach = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
+    if caller.is_waiting().is_err() && doors.vfs.keys().is_add_waiting(&request.key) {
+        return doors.dpu.calls().leave_to_repeat(detach);
     }
-    if let Err(failure) = doors.dpu.calls().detach(request.clone()).await {
-        doors.dpu.calls().detach_later(request, &failure);
+    if let Err(failure) = doors.dpu.calls().detach(detach.clone()).await {
+        doors.dpu.calls().detach_later(detach, &failure);
     }
     doors.dpu.reports().inventory_wanted();
 }
@@ -550,7 +524,7 @@ mod tests {
         let (doors, _folder) = doors();
         let earlier = Arc::new(Record { phase: Phase::Releasing, ..record("old", "holder") });
         keep(doors.vfs.records(), Record::clone(&earlier));
-        let (request, attachment) = attach_of("waiting", &earlier);
+        let wanted = vec![attach_of("waiting", &earlier)];
         let netns = earlier.netns.clone();
         let (caller, _plugin) = caller(Duration::from_secs(60));
         let caller = Arc::new(caller);
@@ -565,7 +539,7 @@ mod tests {
         });
         let taking = tokio::spawn({
             let doors = doors.clone();
-            async move { take_in(&doors, request, netns, attachment, &caller).await }
+            async move { take_in_all(&doors, wanted, netns, &caller).await }
         });
         yield_now().await;
         let change = tokio::spawn(async move { change_of_numbers(&other).await });

@@ -77,7 +77,7 @@ async fn make(
     let lease = leases.iter().find(|lease| lease.interface_name == *name).cloned();
     let mut made = doors.delegates.add(delegation, lease, netns, caller.deadline()).await?;
     if let Some(added) = made.to_be_added() {
-        let _pod = doors.vfs.host().lock_pod(netns, &added).await?;
+        let _pod = doors.vfs.host().lock_pod(netns, &[&added]).await?;
         made = doors.delegates.complete(made).await?;
     }
     Ok(made.attachment().cloned().unwrap_or_default())
@@ -104,7 +104,7 @@ async fn mend(doors: &Doors, key: &Key) -> Result<Option<String>, Failure> {
     };
     let Some(one) = to_be_mended() else { return Ok(None) };
     let Some(added) = one.added() else { return Ok(None) };
-    let _pod = doors.vfs.host().lock_pod(&one.netns, added).await?;
+    let _pod = doors.vfs.host().lock_pod(&one.netns, &[added]).await?;
     // Whoever releases what leads it takes it back without this key, and may have had the pod's lock until now.
     match to_be_mended() {
         Some(one) => doors.delegates.mend(&one).await,
@@ -145,7 +145,7 @@ pub(super) async fn release(doors: &Doors, key: &Key) {
 async fn take_back(doors: &Doors, key: &Key) -> Result<(), Failure> {
     let Some(one) = doors.delegates.by_key(key) else { return Ok(()) };
     if let Some(added) = one.added() {
-        match doors.vfs.host().lock_pod(&one.netns, added).await {
+        match doors.vfs.host().lock_pod(&one.netns, &[added]).await {
             Ok(_pod) => {
                 let others = doors.vfs.host().shared_in(one.netns.id, |_| true);
                 doors.delegates.take_off(&one, others).await;

@@ -9,13 +9,13 @@ use vf_alloc::Device;
 
 use super::{
     cleanliness::Cleanliness,
-    host::Host,
-    intake_failure::{IntakeFailure, not_found, not_moved, not_taken},
+    host::{Host, HostLinks},
+    intake::Wanted,
+    intake_failure::{IntakeFailure, NotTaken, none_found, not_found, not_moved, not_taken},
     records::{Phase, PodNetns, Record},
 };
 use crate::{
     mover::{Original, meets_others},
-    protocol::AddRequest,
     vf_source::{self, VfIdentity, VfSource},
 };
 
@@ -32,17 +32,39 @@ impl Drafts {
         Self { host: Arc::clone(host), cleanliness: Arc::clone(cleanliness), boot_id }
     }
 
-    /// What is to be recorded of an attachment, before anything is changed.
+    /// What is to be recorded of attachments, before anything is changed.
     ///
     /// # Errors
-    /// Why the VF is not to be had.
-    pub(super) fn draft(
+    /// Why the VF of one is not to be had.
+    pub(super) fn draft_all(
         &self,
-        request: AddRequest,
-        netns: PodNetns,
-        mut attachment: v1::Attachment,
+        wanted: Vec<Wanted>,
+        netns: &PodNetns,
         rtnl: &mut Rtnl,
-    ) -> Result<Record, IntakeFailure> {
+    ) -> Result<Vec<Record>, IntakeFailure> {
+        let present = HostLinks::of(rtnl).map_err(|error| none_found(not_moved(error)))?;
+        let mut drafted = Vec::new();
+        for one in wanted {
+            let device = one.device();
+            match self.draft(one, netns.clone(), &present, rtnl) {
+                Ok(record) => drafted.push(record),
+                Err(NotTaken { failure, found_vf }) => {
+                    let mut found = devices(&drafted);
+                    found.extend(found_vf.then_some(device));
+                    return Err(IntakeFailure::Unrecorded { failure, found });
+                }
+            }
+        }
+        Ok(drafted)
+    }
+
+    fn draft(
+        &self,
+        Wanted { request, mut attachment }: Wanted,
+        netns: PodNetns,
+        present: &HostLinks,
+        rtnl: &mut Rtnl,
+    ) -> Result<Record, NotTaken> {
         let (phase, original) = match self.host.records().by_id(&attachment.id) {
             // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like, or what
             // routes with a priority had to give way to.
@@ -54,7 +76,7 @@ impl Drafts {
             }
             None => {
                 let vf = vf_source::identity_of(attachment.vf.as_ref()).map_err(not_found)?;
-                (Phase::Attaching, self.original_of(&vf, rtnl)?)
+                (Phase::Attaching, self.original_of(&vf, present, rtnl)?)
             }
         };
         if original.is_handed_over && request.key.is_of_host_port() {
@@ -73,24 +95,30 @@ impl Drafts {
         })
     }
 
+    /// Which of the VFs are in the host's namespace, and nobody else's.
+    pub(super) fn found_of(&self, wanted: &[Wanted]) -> Vec<Device> {
+        let Ok(mut rtnl) = self.host.rtnl() else { return Vec::new() };
+        let Ok(present) = HostLinks::of(&mut rtnl) else { return Vec::new() };
+        let mut is_found = |one: &&Wanted| {
+            let vf = vf_source::identity_of(one.attachment.vf.as_ref());
+            vf.is_ok_and(|vf| self.original_of(&vf, &present, &mut rtnl).is_ok())
+        };
+        wanted.iter().filter(&mut is_found).map(Wanted::device).collect()
+    }
+
     /// What a VF that no record holds is like, and is to be again.
-    ///
-    /// # Errors
-    /// Why the VF is not to be had.
-    pub(super) fn original_of(
+    fn original_of(
         &self,
         vf: &VfIdentity,
+        present: &HostLinks,
         rtnl: &mut Rtnl,
-    ) -> Result<Original, IntakeFailure> {
-        let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
-        let own = self.cleanliness.own_state(vf);
-        let name = own.as_ref().map(|own| own.name.as_str());
-        let link = vf_source::find(self.host.source(), rtnl, &vf.device, name);
-        let original = match link.map_err(not_looked_at)? {
-            Some(link) => self.original_of_link(vf, &link, rtnl)?,
+    ) -> Result<Original, NotTaken> {
+        let original = match vf_source::link_of(self.host.source(), &present.links, &vf.device) {
+            Some(link) => self.original_of_link(vf, link, present, rtnl)?,
             None => self.original_of_device(vf)?,
         };
-        let port = port_settings(self.host.source(), rtnl, &vf.device).map_err(not_looked_at)?;
+        let port = port_settings(self.host.source(), rtnl, &vf.device)
+            .map_err(|error| not_found(not_moved(error)))?;
         Ok(Original { port, ..original })
     }
 
@@ -100,12 +128,11 @@ impl Drafts {
         &self,
         vf: &VfIdentity,
         link: &Link,
+        HostLinks { links, addresses }: &HostLinks,
         rtnl: &mut Rtnl,
-    ) -> Result<Original, IntakeFailure> {
+    ) -> Result<Original, NotTaken> {
         let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
-        let links = rtnl.links().map_err(not_looked_at)?;
-        let addresses = rtnl.all_addresses().map_err(not_looked_at)?;
-        if let Some(used) = vf_source::use_by_host(link, &links, &addresses) {
+        if let Some(used) = vf_source::use_by_host(link, links, addresses) {
             return Err(not_taken(used_by_host(vf, &used)));
         }
         if self.cleanliness.looks_clean(vf, link) {
@@ -123,13 +150,18 @@ impl Drafts {
     }
 
     /// What a VF without a link is like.
-    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, IntakeFailure> {
+    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, NotTaken> {
         match self.host.source().handover(&vf.device) {
             None => Err(not_found(not_there(vf))),
             Some(Handover::Open) => Err(not_taken(used_by_host(vf, "a program has it open"))),
             Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
         }
     }
+}
+
+/// The VFs of records.
+pub(super) fn devices(records: &[Record]) -> Vec<Device> {
+    records.iter().map(|record| record.device().clone()).collect()
 }
 
 /// What the PF makes of a VF, where that is not the DPU's business.

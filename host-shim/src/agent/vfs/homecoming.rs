@@ -175,7 +175,7 @@ impl Homecoming {
         is_new: bool,
     ) -> Result<Condition, Failure> {
         let (this, moved) = (Arc::clone(self), Arc::clone(record));
-        let pod = self.host.lock_pod(&record.netns, &record.attachment).await?;
+        let pod = self.host.lock_pod(&record.netns, &[&record.attachment]).await?;
         let work = move || {
             this.bring_home_now(&moved)?;
             drop(pod);

@@ -93,8 +93,7 @@ impl Host {
 
     /// The links of the host's namespace. Records are to be listed after them: a VF that leaves has one.
     pub(in crate::agent) fn links(&self) -> Result<HostLinks, Error> {
-        let mut host = self.rtnl()?;
-        Ok(HostLinks { links: host.links()?, addresses: host.all_addresses()? })
+        HostLinks::of(&mut self.rtnl()?)
     }
 
     /// Whether nobody has a VF that is in the host's namespace.
@@ -114,17 +113,22 @@ impl Host {
         self.free_vfs.lock(device).await
     }
 
-    /// Waits until no interface comes into a pod or leaves it with which this attachment's may have something in
-    /// common. `None`: there can be none.
+    /// Likewise for several.
+    pub(super) async fn lock_free_vfs(&self, devices: &[Device]) -> Vec<Held> {
+        self.free_vfs.lock_all(devices).await
+    }
+
+    /// Waits until no interface comes into a pod or leaves it with which those of these attachments may have
+    /// something in common. `None`: there can be none.
     ///
     /// # Errors
     /// [`Reason::MoveFailed`]: another agent of the host does not come to an end.
     pub(in crate::agent) async fn lock_pod(
         &self,
         netns: &PodNetns,
-        attachment: &Attachment,
+        attachments: &[&Attachment],
     ) -> Result<Option<PodLock>, Failure> {
-        match meets_others(attachment) {
+        match attachments.iter().any(|one| meets_others(one)) {
             true => self.pods.lock(netns.id).await.map(Some),
             false => Ok(None),
         }
@@ -213,4 +217,10 @@ pub(in crate::agent) struct HostLinks {
     pub links: Vec<Link>,
     /// Each with its link's index.
     pub addresses: Vec<(u32, IpNetwork)>,
+}
+
+impl HostLinks {
+    pub(super) fn of(host: &mut Rtnl) -> Result<Self, Error> {
+        Ok(Self { links: host.links()?, addresses: host.all_addresses()? })
+    }
 }

@@ -1,4 +1,4 @@
-//! The host's half of an ADD: the VF that the DPU chose is recorded and moved into its pod, in one go
+//! The host's half of an ADD: the VFs that the DPU chose are recorded and moved into their pod, in one go
 //! on a thread that may wait for the disk and the kernel.
 
 use std::{
@@ -7,23 +7,38 @@ use std::{
 };
 
 use offload_proto::{Failure, Reason, v1};
+use vf_alloc::Device;
 
 use super::{
     cleanliness::Cleanliness,
     device_info,
-    drafts::Drafts,
+    drafts::{Drafts, devices},
     host::Host,
-    intake_failure::{IntakeFailure, not_found, not_moved, not_taken},
+    intake_failure::{IntakeFailure, none_found, not_moved},
     move_failure::failure_of_move,
     numbers::Numbers,
     records::{Phase, PodNetns, Record},
 };
 use crate::{
     agent::milestones::Milestone,
-    mover::{Arrival, Durations, MoveSpec, Namespace, Namespaces, VfMove, open_netns},
+    mover::{Arrival, Durations, Namespace, Namespaces, VfMove, open_netns},
     protocol::AddRequest,
-    vf_source::{device_of, identity_of},
+    vf_source::device_of,
 };
+
+/// An attachment that the DPU has made, and that is to be recorded.
+#[derive(Clone, Debug)]
+pub(in crate::agent) struct Wanted {
+    pub request: AddRequest,
+    pub attachment: v1::Attachment,
+}
+
+impl Wanted {
+    /// The VF that the DPU chose.
+    pub(in crate::agent) fn device(&self) -> Device {
+        device_of(self.attachment.vf.as_ref())
+    }
+}
 
 /// A VF that is in its pod.
 pub(in crate::agent) struct TakenIn {
@@ -64,40 +79,48 @@ impl Intake {
         }
     }
 
-    /// Records an attachment and moves its VF into the pod. Whoever calls holds the key's lock, and waits for no
-    /// other from here on.
+    /// Records attachments of one pod and moves their VFs into it, all or none. Whoever calls holds the keys' locks,
+    /// and waits for no other from here on.
     ///
-    /// Once it is its turn, `is_awaited` tells whether anybody waits for the attachment still, or else why not.
+    /// Once it is their turn, `is_awaited` tells whether anybody waits for the attachments still, or else why not.
     ///
     /// # Errors
-    /// Why the VF is not in its pod, and what is left to be given back.
+    /// Why the VFs are not in their pod, and what is left to be given back.
     pub(in crate::agent) async fn enter(
         self: &Arc<Self>,
-        request: AddRequest,
+        wanted: Vec<Wanted>,
         netns: PodNetns,
-        attachment: v1::Attachment,
         is_awaited: impl FnOnce() -> Result<(), Failure> + Send + 'static,
-    ) -> Result<Arrived, IntakeFailure> {
-        let is_new = self.host.records().by_id(&attachment.id).is_none();
-        let device = device_of(attachment.vf.as_ref());
-        // A change of the number of VFs would take the VF away between the look at it and its record.
+    ) -> Result<Vec<Arrived>, IntakeFailure> {
+        // A change of the number of VFs would take a VF away between the look at it and its record.
         let _vfs_stay = self.numbers.vfs_stay().await;
-        if is_new && let Some(holder) = self.host.records().by_device(&device) {
-            return Err(not_found(held_by_another(&holder)));
+        if let Some(holder) = wanted.iter().find_map(|one| self.other_holder_of(one)) {
+            return Err(none_found(held_by_another(&holder)));
         }
-        // Until it is recorded, it might be made anew: that is decided by a look at the records.
-        let _not_renewed = self.host.lock_free_vf(&device).await;
-        let pod = self.host.lock_pod(&netns, &attachment).await;
+        // Until they are recorded, they might be made anew: that is decided by a look at the records.
+        let devices: Vec<_> = wanted.iter().map(Wanted::device).collect();
+        let _not_renewed = self.host.lock_free_vfs(&devices).await;
+        let attachments: Vec<_> = wanted.iter().map(|one| &one.attachment).collect();
+        let pod = self.host.lock_pod(&netns, &attachments).await;
         let this = Arc::clone(self);
         let work = move || {
             // Somebody else's move may have taken long.
             match pod.and_then(|pod| is_awaited().map(|()| pod)) {
-                Ok(_pod) => this.enter_now(request, netns, attachment),
-                Err(failure) if is_new => Err(this.untouched(&attachment, failure)),
-                Err(failure) => Err(not_found(failure)),
+                Ok(_pod) => this.enter_now(wanted, &netns),
+                // They are still where they were: the DPU may give them out at once.
+                Err(failure) => {
+                    let found = this.drafts.found_of(&wanted);
+                    Err(IntakeFailure::Unrecorded { failure, found })
+                }
             }
         };
-        self.host.move_vf(work).await.map_err(not_found)?
+        self.host.move_vf(work).await.map_err(none_found)?
+    }
+
+    /// The record of another attachment that holds the VF.
+    fn other_holder_of(&self, wanted: &Wanted) -> Option<Arc<Record>> {
+        let is_repeat = self.host.records().by_id(&wanted.attachment.id).is_some();
+        (!is_repeat).then(|| self.host.records().by_device(&wanted.device())).flatten()
     }
 
     /// Waits for the carrier of a VF that is in its pod, and for its `port` at the DPU.
@@ -116,52 +139,65 @@ impl Intake {
         }
     }
 
-    /// Nobody waits for the VF any more, and it is still where it was: the DPU may give it out at once.
-    fn untouched(&self, attachment: &v1::Attachment, failure: Failure) -> IntakeFailure {
-        let look = || {
-            let vf = identity_of(attachment.vf.as_ref()).ok()?;
-            self.drafts.original_of(&vf, &mut self.host.rtnl().ok()?).ok()
-        };
-        IntakeFailure::Unrecorded { failure, found_vf: look().is_some() }
-    }
-
-    /// The record is written before the VF is touched. What is only looked at does not wait for it, but for the
-    /// pod's routes, which decide what is recorded of this one's.
+    /// The records are written before a VF is touched, at once, and what is only looked at does not wait for that.
     fn enter_now(
         &self,
-        request: AddRequest,
-        netns: PodNetns,
-        attachment: v1::Attachment,
-    ) -> Result<Arrived, IntakeFailure> {
+        wanted: Vec<Wanted>,
+        netns: &PodNetns,
+    ) -> Result<Vec<Arrived>, IntakeFailure> {
         let began = Instant::now();
-        let host = Namespace::open(Arc::clone(self.host.netns()));
-        let mut host = host.map_err(|error| not_found(not_moved(error)))?;
-        let mut record = self.drafts.draft(request, netns, attachment, &mut host.rtnl)?;
-        let pod = self.pod_of(&mut record).map_err(not_taken)?;
-        let record = Arc::new(record);
-        let written = self.host.records().write(&record);
-        let spec = self.host.move_of(&record).map_err(not_taken)?;
-        written.wait().map_err(not_taken)?;
+        let mut host = self.host.rtnl().map_err(|error| none_found(not_moved(error)))?;
+        let mut records = self.drafts.draft_all(wanted, netns, &mut host)?;
+        let found = devices(&records);
+        let not_taken = |failure| IntakeFailure::Unrecorded { failure, found };
+        let moves = self.give_way(netns, &mut records).and_then(|()| {
+            let records: Vec<_> = records.into_iter().map(Arc::new).collect();
+            let written = self.host.records().write_all(&records);
+            let moves: Result<Vec<_>, _> =
+                records.iter().map(|record| self.begin_move(record)).collect();
+            written.wait()?;
+            Ok((records, moves?))
+        });
+        let (records, moves) = moves.map_err(not_taken)?;
         Milestone::AttachRecorded.pass();
-        // In memory only now: nobody is to rely on a record that a crash would take back.
-        self.host.records().keep(&record);
-        self.cleanliness.proofs().forget(record.device());
-        let recording = began.elapsed();
-        match move_in_now(&record, spec, Namespaces { host, pod: Some(pod) }) {
-            Ok(arrival) => Ok(Arrived { record, recording, arrival }),
-            Err(failure) => {
-                Err(IntakeFailure::Unmoved { failure: self.with_owner(failure, &record) })
-            }
+        for record in &records {
+            // In memory only now: nobody is to rely on a record that a crash would take back.
+            self.host.records().keep(record);
+            self.cleanliness.proofs().forget(record.device());
         }
+        let recording = began.elapsed();
+        let arrivals = self.move_in_now(&records, moves);
+        let arrivals = arrivals.map_err(|failure| IntakeFailure::Unmoved { failure })?;
+        let arrived = |(record, arrival)| Arrived { record, recording, arrival };
+        Ok(records.into_iter().zip(arrivals).map(arrived).collect())
     }
 
-    /// The pod of a record, which gives way to what it has already, unless it is the record of a repeat.
-    fn pod_of(&self, record: &mut Record) -> Result<Namespace, Failure> {
-        let mut pod = open_pod(&record.netns)?;
-        if self.host.records().by_id(record.id()).is_none() {
-            pod.give_way(&mut record.attachment).map_err(not_moved)?;
-        }
-        Ok(pod)
+    /// Records that are none yet give way to what their pod has, and each to those before it.
+    fn give_way(&self, netns: &PodNetns, records: &mut [Record]) -> Result<(), Failure> {
+        let is_new = |record: &&mut Record| self.host.records().by_id(record.id()).is_none();
+        let new = records.iter_mut().filter(is_new).map(|record| &mut record.attachment);
+        open_pod(netns)?.give_way(new).map_err(not_moved)
+    }
+
+    /// The move of a record's VF into its pod, of which nothing is done yet.
+    fn begin_move(&self, record: &Record) -> Result<VfMove, Failure> {
+        let pod = Some(open_pod(&record.netns)?);
+        let host = Namespace::open(Arc::clone(self.host.netns())).map_err(not_moved)?;
+        Ok(VfMove::new(self.host.move_of(record)?, Namespaces { host, pod }))
+    }
+
+    /// Moves the VFs of records into their pod.
+    fn move_in_now(
+        &self,
+        records: &[Arc<Record>],
+        moves: Vec<VfMove>,
+    ) -> Result<Vec<Arrival>, Failure> {
+        let arrivals = VfMove::move_in_together(moves).map_err(|failed| {
+            let record = &records[failed.context];
+            self.with_owner(failure_of_move(record, &failed), record)
+        })?;
+        records.iter().try_for_each(|record| write_device_info(record))?;
+        Ok(arrivals)
     }
 
     /// A name that is taken in the pod may be another attachment's: two containers can share a namespace.
@@ -192,7 +228,7 @@ impl Intake {
         port: impl Future<Output = ()>,
     ) -> Result<Durations, Failure> {
         let (this, moved) = (Arc::clone(self), Arc::clone(record));
-        let pod = self.host.lock_pod(&record.netns, &record.attachment).await?;
+        let pod = self.host.lock_pod(&record.netns, &[&record.attachment]).await?;
         let work = move || {
             let _pod = pod;
             this.move_in_again(&moved)
@@ -203,9 +239,10 @@ impl Intake {
     }
 
     fn move_in_again(&self, record: &Record) -> Result<Arrival, Failure> {
-        let pod = Some(open_pod(&record.netns)?);
-        let host = Namespace::open(Arc::clone(self.host.netns())).map_err(not_moved)?;
-        move_in_now(record, self.host.move_of(record)?, Namespaces { host, pod })
+        let arrival = self.begin_move(record)?.move_in();
+        let arrival = arrival.map_err(|failed| failure_of_move(record, &failed))?;
+        write_device_info(record)?;
+        Ok(arrival)
     }
 
     /// Records that a pod keeps its VFs, all or none. That is on its way to the runtime from here on.
@@ -250,20 +287,12 @@ fn held_by_another(holder: &Record) -> Failure {
     Failure::new(Reason::VfNotFree, message)
 }
 
-/// Moves the VF of a record into its pod.
-fn move_in_now(
-    record: &Record,
-    spec: MoveSpec,
-    namespaces: Namespaces,
-) -> Result<Arrival, Failure> {
-    let arrival = VfMove::new(spec, namespaces).move_in();
-    let arrival = arrival.map_err(|failed| failure_of_move(record, &failed))?;
+fn write_device_info(record: &Record) -> Result<(), Failure> {
     device_info::write(record).map_err(|error| {
         let path = record.device_info_file.as_deref().unwrap_or_default();
         let message = format!("the device-info file {path} can't be written: {error}");
         Failure::new(Reason::MoveFailed, message)
-    })?;
-    Ok(arrival)
+    })
 }
 
 /// Opens a pod's namespace, which has to be the one of the attach still.
@@ -292,14 +321,12 @@ pub(in crate::agent) mod tests {
     };
 
     /// An ADD of the container whose VF the record `earlier` still holds.
-    pub(in crate::agent) fn attach_of(
-        container_id: &str,
-        earlier: &Record,
-    ) -> (AddRequest, v1::Attachment) {
+    pub(in crate::agent) fn attach_of(container_id: &str, earlier: &Record) -> Wanted {
         let record = record("new", container_id);
         let plain = AddRequest::plain(record.key(), record.netns.path.clone(), String::new());
         let request = AddRequest { configuration: record.configuration.clone(), ..plain };
-        (request, v1::Attachment { vf: earlier.attachment.vf.clone(), ..record.attachment })
+        let attachment = v1::Attachment { vf: earlier.attachment.vf.clone(), ..record.attachment };
+        Wanted { request, attachment }
     }
 
     #[tokio::test]
@@ -345,10 +372,11 @@ pub(in crate::agent) mod tests {
     #[tokio::test]
     async fn a_vf_whose_caller_ended_before_it_was_touched_is_said_to_be_there() {
         let (vfs, _folder) = vfs_of(Arc::new(IdleDevices));
-        let (request, attachment) = attach_of("ended", &record("old", "holder"));
-        let netns = record("new", "ended").netns;
+        let wanted = attach_of("ended", &record("old", "holder"));
+        let (netns, device) = (record("new", "ended").netns, wanted.device());
         let has_ended = || Err(Failure::new(Reason::DeadlineExceeded, "the caller has ended"));
-        let entered = vfs.intake().enter(request, netns, attachment, has_ended).await;
-        assert!(matches!(entered, Err(IntakeFailure::Unrecorded { found_vf: true, .. })));
+        let entered = vfs.intake().enter(vec![wanted], netns, has_ended).await;
+        let Err(IntakeFailure::Unrecorded { found, .. }) = entered else { panic!("recorded") };
+        assert_eq!(found, [device]);
     }
 }

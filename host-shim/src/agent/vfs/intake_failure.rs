@@ -1,29 +1,42 @@
 //! Why a VF did not get into its pod.
 
 use offload_proto::Failure;
+use vf_alloc::Device;
 
 use crate::mover::MoveError;
 
-/// Why a VF did not get into its pod, and what is left.
+/// Why VFs did not get into their pod, and what is left.
 pub(in crate::agent) enum IntakeFailure {
-    /// The VF has not been touched, and nothing relies on a record.
+    /// None of the VFs has been touched, and nothing relies on a record.
     Unrecorded {
         failure: Failure,
-        /// The VF is in the host's namespace, and nobody else's.
-        found_vf: bool,
+        /// Those that are known to be in the host's namespace, and nobody else's.
+        found: Vec<Device>,
     },
-    /// The record is there. The move is undone, unless it failed when the VF was in the pod.
+    /// The records are there. The move is undone, unless it failed when the VFs were in the pod.
     Unmoved { failure: Failure },
 }
 
+/// None of the VFs was looked at.
+pub(super) fn none_found(failure: Failure) -> IntakeFailure {
+    IntakeFailure::Unrecorded { failure, found: Vec::new() }
+}
+
+/// Why a VF is not to be had. It has not been touched.
+pub(super) struct NotTaken {
+    pub failure: Failure,
+    /// It is in the host's namespace, and nobody else's.
+    pub found_vf: bool,
+}
+
 /// The VF is not there, or somebody else's.
-pub(super) fn not_found(failure: Failure) -> IntakeFailure {
-    IntakeFailure::Unrecorded { failure, found_vf: false }
+pub(super) fn not_found(failure: Failure) -> NotTaken {
+    NotTaken { failure, found_vf: false }
 }
 
 /// The VF is there, and stays there.
-pub(super) fn not_taken(failure: Failure) -> IntakeFailure {
-    IntakeFailure::Unrecorded { failure, found_vf: true }
+pub(super) fn not_taken(failure: Failure) -> NotTaken {
+    NotTaken { failure, found_vf: true }
 }
 
 /// That the kernel refused something of a move.

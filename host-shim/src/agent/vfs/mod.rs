@@ -92,7 +92,7 @@ pub(super) use abroad::VfAbroad;
 pub(super) use cards::Cards;
 pub(super) use homecoming::Condition;
 pub(super) use host::{Host, HostLinks};
-pub(super) use intake::{Arrived, TakenIn};
+pub(super) use intake::{TakenIn, Wanted};
 pub(super) use intake_failure::IntakeFailure;
 pub(super) use location::VfLocation;
 pub(super) use originals::Originals;

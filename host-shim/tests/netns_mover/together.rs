@@ -1,0 +1,75 @@
+//! Several VFs of one pod, moved together.
+
+use host_shim::mover::{Arrival, Failed, INWARD_STEPS, MoveSpec, VfMove};
+use netlink::VethEnd;
+
+use crate::{
+    faults::{in_process_with_faults, with_fault},
+    stage::{Stage, assert_clean, spec},
+};
+
+const NAME: &str = "p0v4";
+const ALIAS: &str = "virtual-nic d000:00:00.5 pf0vf4";
+
+/// A host with two VFs, and how they are to be in the pod.
+fn two(in_pod: [&str; 2]) -> (Stage, [MoveSpec; 2]) {
+    let stage = Stage::new();
+    let first = spec(&stage);
+    stage.plug_vf(NAME, &VethEnd::new(NAME), ALIAS, "pf0vf4");
+    let mut second = MoveSpec { device: "d000:00:00.5".into(), ..first.clone() };
+    let link = stage.host.rtnl().link_by_name(NAME).unwrap().unwrap();
+    second.original = (&link).into();
+    second.plan.routing.addresses.clear();
+    second.plan.routing.routes.clear();
+    let mut specs = [first, second];
+    for (spec, name) in specs.iter_mut().zip(in_pod) {
+        spec.plan.routing.name = name.into();
+    }
+    (stage, specs)
+}
+
+fn move_in(stage: &Stage, specs: &[MoveSpec]) -> Result<Vec<Arrival>, Failed> {
+    VfMove::move_in_together(specs.iter().map(|spec| stage.vf_move(spec)).collect())
+}
+
+#[test]
+fn all_come_in_whatever_their_other_names_are() {
+    let (stage, specs) = two(["eth0", "net1"]);
+    let before = stage.host.links();
+    stage.host.ip(&format!("link property add dev {NAME} altname eth0"));
+    drop(move_in(&stage, &specs).unwrap());
+    assert_eq!(stage.pod.link_names(), ["eth0", "net1"]);
+    assert!(stage.host.link_names().is_empty());
+    for spec in &specs {
+        stage.vf_move(spec).move_out().unwrap();
+    }
+    assert_clean(&stage, &before);
+}
+
+#[test]
+fn what_fails_for_the_second_is_undone_for_both() {
+    let (stage, mut specs) = two(["eth0", "net1"]);
+    let before = stage.host.links();
+    let mtu = std::mem::replace(&mut specs[1].plan.mtu, 1 << 20);
+    let failed = move_in(&stage, &specs).unwrap_err();
+    assert_eq!((failed.step, failed.context, failed.left.len()), ("configure", 1, 0));
+    assert_clean(&stage, &before);
+    specs[1].plan.mtu = mtu;
+    drop(move_in(&stage, &specs).unwrap());
+}
+
+#[test]
+fn every_step_that_fails_leaves_a_clean_slate_for_both() {
+    if !in_process_with_faults("together::every_step_that_fails_leaves_a_clean_slate_for_both") {
+        return;
+    }
+    let (stage, specs) = two(["eth0", "net1"]);
+    let before = stage.host.links();
+    for step in INWARD_STEPS {
+        with_fault(step.name(), || {
+            let failed = move_in(&stage, &specs).unwrap_err();
+            assert_eq!((failed.step, failed.left.len()), (step.name(), 0));
+        });
+        assert_clean(&stage, &before);
+    }
+}
