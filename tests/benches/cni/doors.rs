@@ -16,12 +16,12 @@ pub(crate) fn print() {
     let (mut added, mut deleted) = (Sample::default(), Sample::default());
     let (mut attached, mut detached) = (Sample::default(), Sample::default());
     for (number, workload) in workloads.iter().enumerate() {
-        added.time(|| pods.add(number));
-        let _ = attached.time(|| caller.attach(workload, "eth0")).unwrap();
+        added.time_apart(|| pods.add(number));
+        let _ = attached.time_apart(|| caller.attach(workload, "eth0")).unwrap();
     }
     for (number, workload) in workloads.iter().enumerate() {
-        deleted.time(|| pods.del(number));
-        detached.time(|| caller.detach(workload.name(), None)).unwrap();
+        deleted.time_apart(|| pods.del(number));
+        detached.time_apart(|| caller.detach(workload.name(), None)).unwrap();
     }
     println!("\n### The plugin and the door without CNI, one caller, N={PODS} each, in turn\n");
     println!("| what | p50 ms | p99 ms | per s | times the plugin, p50 |");

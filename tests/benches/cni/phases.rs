@@ -18,7 +18,7 @@ const PHASES: [(&str, &str); 5] = [
 
 /// Of the ADDs whose durations from exec to exit these are, in the order they were made.
 pub(crate) fn print(lab: &Lab, adds: &Sample) {
-    let logged = logged(&lab.agent.log());
+    let logged = logged(lab, "attached");
     assert_eq!(logged.len(), adds.durations().len(), "ADDs and lines of the agent's log");
     let phase = |key: &str| Sample::of(logged.iter().map(|fields| microseconds(fields, key)));
     let pairs = || adds.durations().iter().zip(&logged);
@@ -35,12 +35,13 @@ pub(crate) fn print(lab: &Lab, adds: &Sample) {
     println!("| all but the move | {} |", Sample::of(but_the_move).cells());
 }
 
-/// The fields of each line that says "attached".
-fn logged(log: &str) -> Vec<Value> {
+/// The fields of each line of the agent's log that says that.
+pub(crate) fn logged(lab: &Lab, message: &str) -> Vec<Value> {
+    let log = lab.agent.log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    lines.filter(|line| line["message"] == "attached").collect()
+    lines.filter(|line| line["message"] == message).collect()
 }
 
-fn microseconds(fields: &Value, key: &str) -> Duration {
+pub(crate) fn microseconds(fields: &Value, key: &str) -> Duration {
     Duration::from_micros(fields[key].as_u64().unwrap_or_else(|| panic!("no {key} in {fields}")))
 }

@@ -10,6 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// Of a kernel's clock of 250 Hz.
+const TWO_TICKS: Duration = Duration::from_millis(8);
+
 /// Durations of one kind of work.
 #[derive(Default)]
 pub(crate) struct Sample {
@@ -25,6 +28,13 @@ impl Sample {
         let value = work();
         self.durations.push(start.elapsed());
         value
+    }
+
+    /// Likewise at a random phase of the kernel's clock, as users come: who begins when the last one has ended is
+    /// locked to the tick with which that did.
+    pub(crate) fn time_apart<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        thread::sleep(rand::random_range(Duration::ZERO..TWO_TICKS));
+        self.time(work)
     }
 
     /// A sample of durations that somebody else measured.

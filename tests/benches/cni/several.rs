@@ -50,12 +50,12 @@ fn print_row(lab: &Lab, count: usize) {
     let (mut added, mut deleted) = (Sample::default(), Sample::default());
     let (mut floor_added, mut floor_deleted) = (Sample::default(), Sample::default());
     for pod in 0..PODS {
-        floor_added.time(|| moves(pod).map(|number| floor.attach(number)).max());
-        added.time(|| pods.add(pod));
+        floor_added.time_apart(|| moves(pod).map(|number| floor.attach(number)).max());
+        added.time_apart(|| pods.add(pod));
     }
     for pod in 0..PODS {
-        floor_deleted.time(|| moves(pod).for_each(|number| floor.detach(number)));
-        deleted.time(|| pods.del(pod));
+        floor_deleted.time_apart(|| moves(pod).for_each(|number| floor.detach(number)));
+        deleted.time_apart(|| pods.del(pod));
     }
     let (ours, theirs) = (added.p50(), floor_added.p50());
     println!(

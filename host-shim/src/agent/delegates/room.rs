@@ -6,7 +6,7 @@ use std::{
     io,
     path::PathBuf,
     sync::{Arc, Mutex},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use offload_proto::{Failure, Reason, v1};
@@ -157,6 +157,7 @@ impl Delegates {
         netns: &PodNetns,
         deadline: Instant,
     ) -> Result<Arc<Delegated>, Failure> {
+        let begun = Instant::now();
         let deadline = deadline.min(self.plugins.deadline());
         let calls = self.store.lock_calls(&delegation.key, deadline).await?;
         let key = delegation.key.clone();
@@ -168,7 +169,9 @@ impl Delegates {
             }
         };
         Milestone::DelegateRecorded.pass();
+        let called = Instant::now();
         let mut result = self.plugins.make(&delegated, &calls, deadline).await?;
+        let in_plugins = called.elapsed();
         Milestone::DelegateMade.pass();
         let link = interface::link_in_pod(&delegated).await?.ok_or_else(|| {
             let name = &delegated.key.interface_name;
@@ -184,7 +187,9 @@ impl Delegates {
             attachment: Some(attachment),
             ..Delegated::clone(&delegated)
         };
-        self.store.write(made)
+        let made = self.store.write(made)?;
+        log(&made, in_plugins, begun.elapsed());
+        Ok(made)
     }
 
     /// Sets on an interface what its network has us set beside what its plugins do. The caller holds the pod's lock.
@@ -349,6 +354,17 @@ impl Delegates {
         }
         interface::compare(delegated, promise).await
     }
+}
+
+fn log(made: &Delegated, in_plugins: Duration, total: Duration) {
+    let microseconds = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+    tracing::info!(
+        key = %made.key,
+        network = made.network(),
+        plugins_us = microseconds(in_plugins),
+        total_us = microseconds(total),
+        "made by other plugins"
+    );
 }
 
 /// A pod's first interface is the DPU's.
