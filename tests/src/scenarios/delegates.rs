@@ -493,7 +493,8 @@ pub fn a_plugin_that_outlives_the_agent_is_waited_for(settings: &Settings) {
         "[ $CNI_COMMAND = ADD ] && {{ touch $STATE/begun; read -r _ < $STATE/gate; }}\n{MAKES_A_LINK}"
     );
     others.write_plugin("slow", &waits);
-    others.define("slow", &json!([{ "type": "slow" }]));
+    others.lend_our_plugin();
+    others.define("slow", &json!([{ "type": "slow", "ipam": leased_of("green") }]));
     let gate = others.path("gate");
     nix::unistd::mkfifo(&gate, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let call = several::call(&lab, "ADD", &pod, "slow");
@@ -506,10 +507,11 @@ pub fn a_plugin_that_outlives_the_agent_is_waited_for(settings: &Settings) {
     lab.start_agent();
     lab.wait_until_good();
     assert_eq!(kept(&lab), 1, "nothing is taken back that is still being made");
+    assert!(held(&lab, "green") > 0, "it may set its address still");
     fs::write(&gate, "go\n").unwrap();
     wait_for("it to be taken back", LIMIT, || {
         lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
-        (kept(&lab) == 0).then_some(())
+        (kept(&lab) == 0 && held(&lab, "green") == 0).then_some(())
     });
     assert_eq!(links(&pod), own);
     assert_clean_slate(&lab);

@@ -36,6 +36,7 @@ pub(in crate::agent) async fn release(
     delegated::release_led_by(doors, &record.key()).await;
     let (record, home) = doors.vfs.homecoming().bring(record, patience).await;
     let is_in_use = delegated::holds_leases(doors, &record.key()).await;
+    doors.dpu.reports().note_in_use(&record.key(), is_in_use);
     let is_returned = matches!(home, Ok(Condition::Clean)) && !is_in_use;
     tell_released(doors, &record, is_returned).await;
     if let Ok(Condition::Different(what)) = home {
