@@ -11,6 +11,11 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
+/// The text, or where there is none what that usually means.
+pub(crate) fn or<'a>(text: &'a str, usual: &'a str) -> &'a str {
+    if text.is_empty() { usual } else { text }
+}
+
 /// What stands where there is nothing.
 pub(crate) fn or_dash(text: &str) -> &str {
     if text.is_empty() { "-" } else { text }

@@ -451,6 +451,7 @@ pub fn what_was_made_is_taken_back_whatever_has_gone(settings: &Settings) {
     assert_eq!(links(&pod), own);
     lab.assert_clean_slate();
     assert_eq!(kept(&lab), 1);
+    assert!(left(&lab).unwrap().contains("there is no plugin good"));
     fs::rename(&aside, &plugin).unwrap();
     lab.agent.crash();
     lab.start_agent();
@@ -461,7 +462,17 @@ pub fn what_was_made_is_taken_back_whatever_has_gone(settings: &Settings) {
     assert_eq!(document["told"], "then");
     assert_eq!(document["prevResult"]["interfaces"][0]["name"], "net2");
     lab.wait_until_good();
+    assert_eq!(left(&lab), None);
     assert_clean_slate(&lab);
+}
+
+/// Why plugins have not taken back what they made, as the doctor tells it.
+fn left(lab: &Lab) -> Option<String> {
+    let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut differences = found["differences"].as_array().unwrap().iter();
+    let left = differences.find(|difference| difference["code"] == "DELEGATE_LEFT")?;
+    Some(left["message"].as_str().unwrap().to_owned())
 }
 
 /// A pod that ends takes what was made with it, and its plugins are told so.

@@ -1,7 +1,7 @@
 //! The room's doors: [`Delegates`] has interfaces made by other plugins, looked at and taken back.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
     path::PathBuf,
@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use offload_proto::{Failure, Reason, v1};
+use offload_proto::{
+    Failure, Finding, Reason,
+    v1::{self, Difference},
+};
 use tokio::task::spawn_blocking;
 
 use super::{
@@ -38,6 +41,8 @@ pub(in crate::agent) struct Delegates {
     networks: Option<PathBuf>,
     plugins: Plugins,
     store: Store,
+    /// Why plugins have not taken back what they were called for last.
+    troubles: Mutex<BTreeMap<Key, String>>,
     /// What is about to be taken back once more: there may be a pass of the keeper before that has ended.
     again: Arc<Mutex<BTreeSet<Key>>>,
 }
@@ -67,7 +72,8 @@ impl Delegates {
     ) -> io::Result<Self> {
         let networks = settings.as_ref().map(|settings| settings.networks.clone());
         let plugins = Plugins::new(settings.unwrap_or_default());
-        Ok(Self { networks, plugins, store: Store::open(folder)?, again: Arc::default() })
+        let store = Store::open(folder)?;
+        Ok(Self { networks, plugins, store, troubles: Mutex::default(), again: Arc::default() })
     }
 
     /// Takes out of an ADD the further interfaces that other plugins make, and has those that files say are the DPU's
@@ -311,6 +317,7 @@ impl Delegates {
             Ok(calls) => self.plugins.take_back(&delegated, &calls).await,
             Err(still_called) => Err(still_called),
         };
+        self.note_trouble(key, taken_back.as_ref().err());
         // What plugins have half made, or can't be asked to take back.
         if taken_back.is_err() || delegated.result.is_none() {
             interface::delete_link(&delegated).await;
@@ -319,6 +326,35 @@ impl Delegates {
         Milestone::DelegateDeleted.pass();
         self.store.remove(key);
         Ok(())
+    }
+
+    fn note_trouble(&self, key: &Key, failure: Option<&Failure>) {
+        let mut troubles = locked(&self.troubles);
+        match failure {
+            Some(failure) => troubles.insert(key.clone(), failure.message.clone()),
+            None => troubles.remove(key),
+        };
+    }
+
+    /// What plugins have not taken back.
+    pub(in crate::agent) fn differences(&self) -> Vec<Difference> {
+        let told = |(key, why): (&Key, &String)| Finding::DelegateLeft.of(key, why);
+        locked(&self.troubles).iter().map(told).collect()
+    }
+
+    /// With the folder whose files define networks, too, if that is what there is none of.
+    pub(in crate::agent) fn with_folder(&self, failure: Failure) -> Failure {
+        match &self.networks {
+            Some(folder) if failure.reason == Reason::NetworkUnknown => {
+                let message = format!(
+                    "{}, nor does a file in {} define it",
+                    failure.message,
+                    folder.display()
+                );
+                Failure { message, ..failure }
+            }
+            _ => failure,
+        }
     }
 
     /// Whether an interface has addresses of a lease, or may get them by a plugin that still runs.

@@ -109,6 +109,7 @@ impl Examiner {
             Ok(mut findings) => {
                 findings.differences.extend(self.certificate_findings());
                 findings.differences.extend(self.host_ports.differences());
+                findings.differences.extend(self.doors.delegates.differences());
                 findings.differences.iter_mut().for_each(|found| note_obstacle(found, &obstacles));
                 let vfs = findings.vfs.into_values().collect();
                 let differences = findings.differences;

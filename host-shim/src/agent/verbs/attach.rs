@@ -23,36 +23,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::future::join_all;
 use netlink::NetnsId;
-use offload_proto::{
-    Failure, Reason,
-    form::{MOST_INTERFACES, is_container_id, is_interface_name},
-    v1,
-};
-use tokio::time::{sleep, timeout};
+use offload_proto::{Failure, Reason, v1};
+use tokio::time::sleep;
 
 use super::{
+    asked::{Asked, check_form, name_and_lock},
     check::inspect,
     default_routes::with_default_routes,
     delegated,
     destination::Destination,
     doors::Doors,
-    led::{LockedKeys, lock_for_add},
-    naming::{check_distinct, named},
-    release::{Renewal, release},
+    release::{Renewal, release, take_back_all},
+    take_in::take_in_all,
 };
 use crate::{
     agent::{
         caller::{Answer, Caller},
-        delegates::Delegation,
-        dpu::{Established, Standing, detach_request, disowning},
+        dpu::{Established, Standing, disowning},
         milestones::Milestone,
-        vfs::{IntakeFailure, Phase, PodNetns, Record, TakenIn, Wanted},
+        vfs::{Phase, PodNetns, Record, TakenIn, Wanted},
     },
     mover::{Durations, open_netns},
     protocol::{AddRequest, Key},
-    vf_source::device_of,
 };
 
 /// How often the DPU is asked again that gives an earlier attachment of the key back.
@@ -77,85 +70,7 @@ pub(in crate::agent) async fn attach(
     if attached.is_err() {
         take_back_all(doors, &keys).await;
     }
-    attached
-}
-
-async fn take_back_all(doors: &Doors, keys: &LockedKeys) {
-    for key in keys.names() {
-        take_back_unanswered(doors, key).await;
-    }
-}
-
-/// That names can be names, by whichever door they come: folders and files are called by them.
-fn check_form(asked: &AddRequest) -> Result<(), Failure> {
-    let invalid = |message| Err(Failure::new(Reason::InvalidRequest, message));
-    if !is_container_id(&asked.key.container_id) {
-        return invalid(format!(
-            "container id {:?} can't name a container",
-            asked.key.container_id
-        ));
-    }
-    if asked.further.len() >= MOST_INTERFACES {
-        return invalid(format!(
-            "{} interfaces: {MOST_INTERFACES} at most",
-            asked.further.len() + 1
-        ));
-    }
-    match asked.interface_names().iter().find(|name| !is_interface_name(name)) {
-        Some(name) => invalid(format!("{name:?} can't name an interface")),
-        None => Ok(()),
-    }
-}
-
-/// The ADD with the names that its interfaces get, and all its keys locked.
-async fn name_and_lock(doors: &Doors, asked: &AddRequest) -> Result<(Asked, LockedKeys), Failure> {
-    loop {
-        let (mut own, delegations) = doors.delegates.take_out(asked.clone()).await?;
-        own.further_leases = delegations.iter().filter_map(|one| one.lease.clone()).collect();
-        let whole = named(doors, &own).await?;
-        let (order, requests) = (order(&whole, &delegations)?, whole.each());
-        let keys = delegations.iter().map(|delegation| delegation.key.clone());
-        let keys = keys.chain(requests.iter().map(|request| request.key.clone())).collect();
-        let keys = lock_for_add(doors, &whole.key, keys).await;
-        // Whoever had them may have served this ADD, by names that the networks gave then.
-        match named(doors, &own).await {
-            Ok(again) if again.interface_names() == whole.interface_names() => {
-                return Ok((Asked { whole, requests, delegations, order }, keys));
-            }
-            Ok(_) => {}
-            Err(failure) => {
-                // An ADD before may have left its own undoing to this one.
-                take_back_all(doors, &keys).await;
-                return Err(failure);
-            }
-        }
-    }
-}
-
-/// The names of all interfaces, as they were asked for.
-///
-/// # Errors
-/// Two would have one name.
-fn order(own: &AddRequest, delegations: &[Delegation]) -> Result<Vec<String>, Failure> {
-    let mut names = own.interface_names();
-    for delegation in delegations {
-        // The first one leads, and is in none of the places.
-        names.insert(delegation.place + 1, delegation.key.interface_name.clone());
-    }
-    check_distinct(&own.key, &names)?;
-    Ok(names)
-}
-
-/// What an ADD asks for.
-struct Asked {
-    /// What the DPU is asked for, with the names that its interfaces get.
-    whole: AddRequest,
-    /// Of the DPU, for each interface; the first one leads.
-    requests: Vec<AddRequest>,
-    /// Of other plugins.
-    delegations: Vec<Delegation>,
-    /// The names of all interfaces, as they are answered.
-    order: Vec<String>,
+    attached.map_err(|failure| doors.delegates.with_folder(failure))
 }
 
 async fn attach_alone(
@@ -339,77 +254,6 @@ async fn ask_for(
     Err(failure)
 }
 
-/// Records the attachments and moves their VFs into the pod, all or none. Their carriers are waited for together.
-async fn take_in_all(
-    doors: &Doors,
-    wanted: Vec<Wanted>,
-    netns: PodNetns,
-    caller: &Arc<Caller>,
-) -> Result<Vec<TakenIn>, Failure> {
-    for one in &wanted {
-        settle_earlier_holder(doors, &one.attachment).await;
-    }
-    let is_awaited = {
-        let caller = Arc::clone(caller);
-        move || caller.is_waiting()
-    };
-    let arrived = match doors.vfs.intake().enter(wanted.clone(), netns, is_awaited).await {
-        Ok(arrived) => arrived,
-        Err(IntakeFailure::Unmoved { failure }) => return Err(failure),
-        Err(IntakeFailure::Unrecorded { failure, found }) => {
-            for one in wanted {
-                let found_vf = found.contains(&one.device());
-                give_back_unused(doors, &one, found_vf, caller).await;
-            }
-            return Err(failure);
-        }
-    };
-    let settle = |(wanted, one): (Wanted, _)| async move {
-        let port = doors.dpu.calls().await_port(&wanted.attachment);
-        doors.vfs.intake().settle(one, port).await
-    };
-    join_all(wanted.into_iter().zip(arrived).map(settle)).await.into_iter().collect()
-}
-
-/// Finishes a record of the VF that is being given back, and of which only the DPU's last word is
-/// missing: the DPU has given the VF out again, so it has heard that it is back.
-///
-/// This is the one place where who holds a key waits for another's: see the page of
-/// [`vfs`](crate::agent::vfs) for why that ends. It comes before the number of VFs is kept from changing:
-/// the other one may be about to wait for that, behind a change that waits for this attach.
-async fn settle_earlier_holder(doors: &Doors, attachment: &v1::Attachment) {
-    if doors.vfs.records().by_id(&attachment.id).is_some() {
-        return;
-    }
-    let device = device_of(attachment.vf.as_ref());
-    let Some(earlier) = doors.vfs.records().by_device(&device) else { return };
-    if earlier.phase != Phase::Releasing {
-        return;
-    }
-    let key = earlier.key();
-    let locked = timeout(doors.timeouts.vf_return(), doors.vfs.keys().lock(&key)).await;
-    if let (Ok(_key), Some(earlier)) = (locked, doors.vfs.records().by_id(earlier.id())) {
-        release(doors, earlier, Duration::ZERO, Renewal::Now).await;
-    }
-}
-
-/// Gives back an attachment whose VF was not touched, and which has no record. A VF that was
-/// not found either is the DPU's again when the inventory shows it.
-async fn give_back_unused(doors: &Doors, unused: &Wanted, found_vf: bool, caller: &Caller) {
-    let Wanted { request, attachment } = unused;
-    if !doors.vfs.intake().drop_untouched(attachment) {
-        return;
-    }
-    let detach = detach_request(attachment.key.clone(), attachment.id.clone(), found_vf);
-    if caller.is_waiting().is_err() && doors.vfs.keys().is_add_waiting(&request.key) {
-        return doors.dpu.calls().leave_to_repeat(detach);
-    }
-    if let Err(failure) = doors.dpu.calls().detach(detach.clone()).await {
-        doors.dpu.calls().detach_later(detach, &failure);
-    }
-    doors.dpu.reports().inventory_wanted();
-}
-
 /// Records that the pod keeps its VFs, and answers.
 ///
 /// That is recorded first: the other way round, the agent's death in between would undo what was
@@ -459,16 +303,6 @@ fn in_order(mut attachments: Vec<v1::Attachment>, order: &[String]) -> Vec<v1::A
     attachments
 }
 
-/// Gives back what an ADD has made that nobody was answered, unless a repeat of it waits, and goes
-/// on with it. The caller holds the key's lock.
-pub(in crate::agent) async fn take_back_unanswered(doors: &Doors, key: &Key) {
-    let Some(record) = doors.vfs.records().by_key(key) else { return };
-    if record.phase == Phase::Attaching && !doors.vfs.keys().is_add_waiting(key) {
-        tracing::info!(attachment = record.id(), %key, "its ADD was not answered: given back");
-        release(doors, record, Duration::ZERO, Renewal::Later).await;
-    }
-}
-
 fn log(
     record: &Record,
     rpc: Duration,
@@ -494,17 +328,8 @@ fn log(
 
 #[cfg(test)]
 mod tests {
-    use tokio::{sync::oneshot, task::yield_now, time::timeout};
-
     use super::*;
-    use crate::agent::{
-        caller::tests::caller,
-        verbs::tests::doors,
-        vfs::{
-            record,
-            tests::{attach_of, change_of_numbers, keep},
-        },
-    };
+    use crate::agent::{verbs::tests::doors, vfs::record};
 
     #[tokio::test]
     async fn an_add_that_finds_a_release_untold_says_that_the_dpu_is_away() {
@@ -515,42 +340,5 @@ mod tests {
             "is still being given back: the DPU has not been told yet, since there is no session: \
              the agent has only just started"
         ));
-    }
-
-    /// The first waits for the key of whoever holds its VF still; that one is about to make a VF its own;
-    /// and between the two comes a change of the number of VFs.
-    #[tokio::test]
-    async fn an_attach_that_waits_for_an_earlier_holder_holds_nobody_up() {
-        let (doors, _folder) = doors();
-        let earlier = Arc::new(Record { phase: Phase::Releasing, ..record("old", "holder") });
-        keep(doors.vfs.records(), Record::clone(&earlier));
-        let wanted = vec![attach_of("waiting", &earlier)];
-        let netns = earlier.netns.clone();
-        let (caller, _plugin) = caller(Duration::from_secs(60));
-        let caller = Arc::new(caller);
-        let key_of_holder = doors.vfs.keys().lock(&earlier.key()).await;
-
-        let (held, other) = (Arc::clone(&doors.vfs), Arc::clone(&doors.vfs));
-        let (all_wait, wait) = oneshot::channel::<()>();
-        let holder = tokio::spawn(async move {
-            wait.await.unwrap();
-            let _vfs_stay = held.numbers().vfs_stay().await;
-            drop(key_of_holder);
-        });
-        let taking = tokio::spawn({
-            let doors = doors.clone();
-            async move { take_in_all(&doors, wanted, netns, &caller).await }
-        });
-        yield_now().await;
-        let change = tokio::spawn(async move { change_of_numbers(&other).await });
-        yield_now().await;
-        all_wait.send(()).unwrap();
-
-        let limit = Duration::from_secs(10);
-        timeout(limit, holder).await.expect("the holder waits for ever").unwrap();
-        timeout(limit, change).await.expect("the change waits for ever").unwrap();
-        let taken = timeout(limit, taking).await.expect("the attach waits for ever").unwrap();
-        assert_eq!(taken.err().unwrap().reason, Reason::VfNotFree);
-        assert_eq!(doors.dpu.calls().undelivered_keys(), [record("new", "waiting").key()]);
     }
 }

@@ -8,6 +8,7 @@
 //! Nothing in memory has to outlive a verb: what is to be finished or taken back is in the record before it is
 //! begun, so that whoever finds the record later can do it.
 
+mod asked;
 mod attach;
 mod check;
 mod default_routes;
@@ -20,15 +21,16 @@ mod led;
 mod naming;
 mod release;
 mod status;
+mod take_in;
 
-pub(super) use attach::{attach, take_back_unanswered};
+pub(super) use attach::attach;
 pub(super) use check::check;
 pub(super) use delegated::{mend_delegated, release_untaken};
 pub(super) use destination::Destination;
 pub(super) use detach::detach;
 pub(super) use doors::Doors;
 pub(super) use gc::gc;
-pub(super) use release::{Renewal, release, release_on_request};
+pub(super) use release::{Renewal, release, release_on_request, take_back_unanswered};
 pub(super) use status::{status, trouble};
 
 #[cfg(test)]

@@ -5,7 +5,11 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use futures::future::join_all;
 use offload_proto::v1::Release;
 
-use super::{delegated, doors::Doors, led};
+use super::{
+    delegated,
+    doors::Doors,
+    led::{self, LockedKeys},
+};
 use crate::{
     agent::{
         dpu::detach_request,
@@ -103,6 +107,23 @@ fn release_again<'a>(
             release(doors, record, Duration::ZERO, Renewal::Now).await;
         }
     })
+}
+
+/// Gives back what an ADD has made that nobody was answered, unless a repeat of it waits, and goes
+/// on with it. The caller holds the key's lock.
+pub(in crate::agent) async fn take_back_unanswered(doors: &Doors, key: &Key) {
+    let Some(record) = doors.vfs.records().by_key(key) else { return };
+    if record.phase == Phase::Attaching && !doors.vfs.keys().is_add_waiting(key) {
+        tracing::info!(attachment = record.id(), %key, "its ADD was not answered: given back");
+        release(doors, record, Duration::ZERO, Renewal::Later).await;
+    }
+}
+
+/// Likewise of several. The caller holds their locks.
+pub(super) async fn take_back_all(doors: &Doors, keys: &LockedKeys) {
+    for key in keys.names() {
+        take_back_unanswered(doors, key).await;
+    }
 }
 
 /// Gives back what the DPU wants back: an operator took the attachment away from its pod, or the DPU gave

@@ -1,0 +1,186 @@
+//! All about the DPU, and about one of its hosts.
+
+use jiff::Timestamp;
+use offload_proto::v1::{Capability, Card, Dpu, HostStatus};
+
+use crate::{
+    description::Description,
+    error::{CallError, Kind},
+    status::host_table,
+    table::table,
+    text::{or, or_dash},
+};
+
+pub(super) fn dpu_text(dpu: &Dpu) -> String {
+    let mut text = Description::default();
+    text.field("Name", &dpu.name);
+    text.field("Version", &dpu.version);
+    text.field("Started", &dpu.started_at);
+    text.field("Eswitch", &dpu.eswitch_driver);
+    text.field("Fabric", &dpu.fabric_driver);
+    text.field("Attachments", &dpu.attachments.to_string());
+    text.list("Problems", &dpu.problems);
+    text.block("Cards", &card_table(&dpu.cards));
+    text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
+    text.block("Capabilities", &capability_table(dpu));
+    text.finish()
+}
+
+pub(super) fn host_named(hosts: Vec<HostStatus>, name: &str) -> Result<HostStatus, CallError> {
+    let found = hosts.into_iter().find(|host| host.name == name);
+    found.ok_or_else(|| CallError::Unknown { kind: Kind::Host, name: name.into() })
+}
+
+pub(super) fn host_text(host: &HostStatus) -> String {
+    let mut text = Description::default();
+    text.field("Name", &host.name);
+    text.field("State", if host.connected { "Connected" } else { "Disconnected" });
+    text.field("Since", &host.since);
+    if !host.absence.is_empty() {
+        text.field("Why", &host.absence);
+    }
+    text.field("Agent", &host.agent_version);
+    text.field("Boot id", &host.boot_id);
+    text.field("Networks", or(&host.networks.join(", "), "all"));
+    text.field("MACs", if host.own_macs_only { "with the DPU's prefix" } else { "any" });
+    text.finish()
+}
+
+fn card_table(cards: &[Card]) -> String {
+    if cards.is_empty() {
+        return String::new();
+    }
+    let row = |card: &Card| {
+        let Card { device, eswitch_mode, representors, .. } = card;
+        vec![device.clone(), eswitch_mode.clone(), representors.to_string()]
+    };
+    table(&["DEVICE", "ESWITCH MODE", "REPRESENTORS"], cards.iter().map(row))
+}
+
+/// What each card can do, and then what the DPU can that no card tells of.
+fn capability_table(dpu: &Dpu) -> String {
+    let of_cards = dpu
+        .cards
+        .iter()
+        .flat_map(|card| card.capabilities.iter().map(move |can| (&*card.device, can)));
+    let is_cards = |name: &str| of_cards.clone().any(|(_, can)| can.name == name);
+    let of_dpu = dpu.capabilities.iter().filter(|can| !is_cards(&can.name)).map(|can| ("-", can));
+    let row = |(device, capability): (&str, &Capability)| {
+        let Capability { name, detail, .. } = capability;
+        vec![device.into(), name.clone(), done_by(capability).into(), or_dash(detail).into()]
+    };
+    let rows: Vec<_> = of_cards.clone().chain(of_dpu).map(row).collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    table(&["DEVICE", "NAME", "DONE", "DETAIL"], rows)
+}
+
+fn done_by(capability: &Capability) -> &'static str {
+    match (capability.available, capability.offloaded) {
+        (false, _) => "no",
+        (true, false) => "in software",
+        (true, true) => "in hardware",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dpu_is_told_with_its_cards_and_what_they_can_do() {
+        let dpu = Dpu {
+            name: "dpu-1".into(),
+            version: "0.1.0".into(),
+            eswitch_driver: "devlink".into(),
+            fabric_driver: "bridge".into(),
+            capabilities: vec![
+                Capability { name: "egress-rate".into(), available: true, ..Capability::default() },
+                Capability {
+                    name: "vlan-filtering".into(),
+                    detail: "the kernel has none".into(),
+                    ..Capability::default()
+                },
+            ],
+            cards: vec![Card {
+                device: "pci/0000:03:00.0".into(),
+                eswitch_mode: "switchdev".into(),
+                representors: 16,
+                capabilities: vec![
+                    Capability {
+                        name: "filters".into(),
+                        available: true,
+                        offloaded: true,
+                        ..Capability::default()
+                    },
+                    Capability {
+                        name: "ingress-rate".into(),
+                        available: true,
+                        detail: "by the queue".into(),
+                        ..Capability::default()
+                    },
+                    Capability { name: "egress-rate".into(), ..Capability::default() },
+                ],
+            }],
+            started_at: "2026-03-01T10:58:00Z".into(),
+            ..Dpu::default()
+        };
+        assert_eq!(
+            dpu_text(&dpu),
+            "\
+Name:          dpu-1
+Version:       0.1.0
+Started:       2026-03-01T10:58:00Z
+Eswitch:       devlink
+Fabric:        bridge
+Attachments:   0
+Problems:      none
+
+Cards:
+DEVICE             ESWITCH MODE   REPRESENTORS
+pci/0000:03:00.0   switchdev      16
+
+Capabilities:
+DEVICE             NAME             DONE          DETAIL
+pci/0000:03:00.0   filters          in hardware   -
+pci/0000:03:00.0   ingress-rate     in software   by the queue
+pci/0000:03:00.0   egress-rate      no            -
+-                  vlan-filtering   no            the kernel has none
+"
+        );
+        let virtual_card = Dpu { cards: Vec::new(), ..dpu };
+        let told = dpu_text(&virtual_card);
+        assert!(!told.contains("Cards") && told.contains("\n-        egress-rate "), "{told}");
+    }
+
+    #[test]
+    fn a_host_is_told_with_what_it_may_ask_for() {
+        let host = HostStatus {
+            name: "node-1".into(),
+            connected: true,
+            agent_version: "0.1.0".into(),
+            boot_id: "b007".into(),
+            since: "2026-03-01T11:00:00Z".into(),
+            networks: vec!["blue".into(), "green".into()],
+            own_macs_only: true,
+            ..HostStatus::default()
+        };
+        assert_eq!(
+            host_text(&host),
+            "\
+Name:          node-1
+State:         Connected
+Since:         2026-03-01T11:00:00Z
+Agent:         0.1.0
+Boot id:       b007
+Networks:      blue, green
+MACs:          with the DPU's prefix
+"
+        );
+        let free = host_text(&HostStatus { networks: Vec::new(), own_macs_only: false, ..host });
+        assert!(free.ends_with("Networks:      all\nMACs:          any\n"), "{free}");
+        let unknown = host_named(Vec::new(), "node-9").unwrap_err();
+        assert_eq!(unknown.to_string(), "there is no host \"node-9\"");
+    }
+}

@@ -1,0 +1,157 @@
+//! All about one network.
+
+use offload_proto::v1::{AllowRule, GatewayStatus, Network, NetworkStatus, Subnet, SubnetUsage};
+
+use super::interface::{bandwidth, routing};
+use crate::{
+    description::Description,
+    rows::{anti_spoofing, vlan},
+    table::table,
+    text::{count, or, or_dash, rate, yes_or_no},
+};
+
+pub(super) fn network_text(status: &NetworkStatus) -> String {
+    let network = status.network.clone().unwrap_or_default();
+    let mut text = Description::default();
+    text.field("Name", &network.name);
+    text.field("Origin", &status.origin);
+    text.field("Default", yes_or_no(network.default));
+    text.field("Bridge", or(&network.bridge, "the fabric's first"));
+    text.field("VLAN", &vlan(network.vlan));
+    text.field("Trunk", &network.trunk.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
+    text.field("Pool", &network.pool);
+    text.field("MTU", &network.mtu.to_string());
+    let level = anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing);
+    text.field("Anti-spoofing", level);
+    text.list("Sources", &sources(&network));
+    allow(&mut text, &network.allow);
+    bandwidth(&mut text, network.bandwidth.as_ref());
+    if network.total_egress_rate != 0 {
+        text.field("From all pods", &rate(network.total_egress_rate));
+    }
+    text.field("Attachments", &status.attachments.to_string());
+    text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
+    if network.first_hop {
+        text.field("First hop", "the gateways: addresses have no prefix");
+    }
+    text.field("Interface prefix", &network.interface_prefix);
+    if network.link_group != 0 {
+        text.field("Link group", &network.link_group.to_string());
+    }
+    text.field("Link alias", &network.link_alias);
+    gateway(&mut text, &network, status.gateway.as_ref());
+    let sysctls = network.sysctls.clone().unwrap_or_default();
+    routing(&mut text, &network.routes, &network.rules, &sysctls);
+    resolver(&mut text, &network);
+    text.block("Subnets", &subnet_table(&network.subnets, &status.subnets));
+    text.finish()
+}
+
+/// Whom pods may send for, and whom if they ask for it.
+fn sources(network: &Network) -> Vec<String> {
+    let Network { allowed_sources, optional_sources, .. } = network;
+    let lists = [("allowed", allowed_sources), ("optional", optional_sources)];
+    let lists = lists.into_iter().filter(|(_, sources)| !sources.is_empty());
+    lists.map(|(list, sources)| format!("{list}: {}", sources.join(", "))).collect()
+}
+
+/// Who may open what to its pods.
+fn allow(text: &mut Description, rules: &[AllowRule]) {
+    match rules {
+        [] => text.field("Allow", "anybody"),
+        [rule] if rule.nobody => text.field("Allow", "nobody"),
+        rules => text.list("Allow", &rules.iter().map(allow_rule).collect::<Vec<_>>()),
+    }
+}
+
+fn allow_rule(rule: &AllowRule) -> String {
+    let AllowRule { from_networks, from, protocol, ports, .. } = rule;
+    let networks = from_networks.iter().map(|name| format!("network {name}"));
+    let from: Vec<_> = networks.chain(from.iter().cloned()).collect();
+    let what = [&[or(protocol, "anything").to_owned()][..], ports].concat();
+    format!("{}: {}", or(&from.join(", "), "anybody"), what.join(" "))
+}
+
+/// Who is the gateway, and where it leads; of the DPU, too, how it stands.
+fn gateway(text: &mut Description, network: &Network, status: Option<&GatewayStatus>) {
+    text.field("Gateway", or(&network.gateway_mode, "router"));
+    let Some(status) = status else { return };
+    text.field("Gateway link", &status.link);
+    text.field("Answers", &status.addresses.join(", "));
+    text.field("Reaches", &network.reaches.join(", "));
+    text.field("NAT", yes_or_no(network.nat));
+    text.list("Problems", &status.problems);
+}
+
+fn resolver(text: &mut Description, network: &Network) {
+    let dns = network.dns.clone().unwrap_or_default();
+    text.field("Name servers", &dns.nameservers.join(", "));
+    text.field("Search", &dns.search.join(", "));
+}
+
+fn subnet_table(subnets: &[Subnet], usages: &[SubnetUsage]) -> String {
+    if subnets.is_empty() {
+        return String::new();
+    }
+    let row = |subnet: &Subnet| {
+        let usage = usages.iter().find(|usage| usage.cidr == subnet.cidr);
+        let usage = usage.cloned().unwrap_or_default();
+        vec![
+            subnet.cidr.clone(),
+            or_dash(&subnet.gateway).into(),
+            count(usage.capacity),
+            usage.held.to_string(),
+            usage.cooling.to_string(),
+        ]
+    };
+    let headings = ["SUBNET", "GATEWAY", "ADDRESSES", "HELD", "COOLING"];
+    table(&headings, subnets.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_is_told_with_what_is_checked_and_whom_pods_may_send_for() {
+        let network =
+            Network { allow_mac_spoofing: true, anti_spoofing: "off".into(), ..Network::default() };
+        let told = |network: &Network| {
+            let network = Some(network.clone());
+            network_text(&NetworkStatus { network, ..NetworkStatus::default() })
+        };
+        let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
+        has(&told(&network), "\nAnti-spoofing: off\nSources:       none\n");
+        let of_before = Network { anti_spoofing: String::new(), ..network.clone() };
+        has(&told(&of_before), "\nAnti-spoofing: off\n");
+        let with_sources = Network {
+            allowed_sources: vec!["10.1.0.7/32".into(), "fd07::/64".into()],
+            optional_sources: vec!["00:00:5e:00:01:07".into()],
+            ..network
+        };
+        let lines = "Sources:\n  allowed: 10.1.0.7/32, fd07::/64\n  optional: 00:00:5e:00:01:07\n";
+        has(&told(&with_sources), lines);
+    }
+
+    #[test]
+    fn a_network_is_told_with_who_may_open_connections_to_its_pods() {
+        let told = |allow: Vec<AllowRule>| {
+            let network = Some(Network { allow, ..Network::default() });
+            network_text(&NetworkStatus { network, ..NetworkStatus::default() })
+        };
+        let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
+        has(&told(Vec::new()), "\nAllow:         anybody\n");
+        let nobody = AllowRule { nobody: true, ..AllowRule::default() };
+        has(&told(vec![nobody]), "\nAllow:         nobody\n");
+        let web = AllowRule {
+            from_networks: vec!["green".into()],
+            from: vec!["10.7.0.0/16".into()],
+            protocol: "tcp".into(),
+            ports: vec!["80".into(), "8000-8100".into()],
+            ..AllowRule::default()
+        };
+        let pings = AllowRule { protocol: "icmp".into(), ..AllowRule::default() };
+        let lines = "Allow:\n  network green, 10.7.0.0/16: tcp 80 8000-8100\n  anybody: icmp\n";
+        has(&told(vec![web, pings]), lines);
+    }
+}
