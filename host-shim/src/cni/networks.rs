@@ -185,7 +185,9 @@ impl Selection {
         };
         if !is_interface_name(&interface_name) {
             let name = quoted(&interface_name);
-            return Err(invalid(format!("{title}: interface {name} can't name an interface")));
+            return Err(invalid(format!(
+                "{title}: interface {name} can't name an interface: use 1 to 15 visible characters without / : and %"
+            )));
         }
         let mut wishes = Wishes::default();
         wishes.take_mac(&format!("{title}: mac"), Some(&self.mac))?;

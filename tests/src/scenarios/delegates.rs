@@ -348,6 +348,8 @@ pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
     several::add(lab, &pod, "green,good").fails(128, &["net2"]);
     pod.ip(&["link", "delete", "net2"]);
     several::add(lab, &pod, "good@eth0").fails(7, &["eth0"]);
+    let folder = others.path("networks");
+    several::add(lab, &pod, "none").fails(101, &["nor does a file in", folder.to_str().unwrap()]);
     several::add(lab, &pod, r#"[{"name": "good", "ips": ["10.1.1.1"]}]"#)
         .fails(105, &["10.1.1.1", "green"]);
     fs::write(others.definition("broken"), "{").unwrap();

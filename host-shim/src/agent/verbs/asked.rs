@@ -29,7 +29,9 @@ pub(super) fn check_form(asked: &AddRequest) -> Result<(), Failure> {
         ));
     }
     match asked.interface_names().iter().find(|name| !is_interface_name(name)) {
-        Some(name) => invalid(format!("{name:?} can't name an interface")),
+        Some(name) => invalid(format!(
+            "{name:?} can't name an interface: use 1 to 15 visible characters without / : and %"
+        )),
         None => Ok(()),
     }
 }
