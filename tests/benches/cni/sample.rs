@@ -32,6 +32,10 @@ impl Sample {
 
     /// Likewise at a random phase of the kernel's clock, as users come: who begins when the last one has ended is
     /// locked to the tick with which that did.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "nothing is waited for but a moment of the clock"
+    )]
     pub(crate) fn time_apart<T>(&mut self, work: impl FnOnce() -> T) -> T {
         thread::sleep(rand::random_range(Duration::ZERO..TWO_TICKS));
         self.time(work)
