@@ -73,7 +73,8 @@ impl<'a> Prover<'a> {
         other: &Station,
     ) -> Result<u64, Breach> {
         let there = own.reaches(other).map_err(Breach::without_network)?;
-        if !self.is_alone_in_its_network(pod, interface) {
+        let ports = &self.ledger.pods[pod].ports;
+        if !is_alone_in_its_network(&ports[interface], ports) {
             return Ok(there);
         }
         other.reaches(own).map(|back| there + back).map_err(Breach::without_network)
@@ -100,28 +101,29 @@ impl<'a> Prover<'a> {
         Some((own, other))
     }
 
-    /// An interface of another pod of ours in that network.
+    /// An interface of another pod of ours in that network, by which it answers.
     fn peer(&self, pod: usize, network: &str) -> Option<Station> {
         let others = self.ledger.pods.iter().enumerate().filter(|(number, _)| *number != pod);
         let others = others.map(|(_, sandbox)| sandbox);
         others.filter(|sandbox| is_honest(sandbox)).find_map(|sandbox| {
             let port = sandbox.ports.iter().find(|port| port.network == network)?;
+            if !is_alone_in_its_network(port, &sandbox.ports) {
+                return None;
+            }
             Some(Station::new(&sandbox.container, port.interface, port.promise()?))
         })
     }
+}
 
-    /// A pod with two interfaces in one network answers by either of them. In which network one is of which
-    /// a call has failed is not known.
-    fn is_alone_in_its_network(&self, pod: usize, interface: usize) -> bool {
-        let ports = &self.ledger.pods[pod].ports;
-        let network = &ports[interface].network;
-        let may_be_there = |port: &&Port| match port.state {
-            State::Absent => false,
-            State::Unknown => true,
-            _ => port.network == *network,
-        };
-        ports.iter().filter(may_be_there).count() == 1
-    }
+/// A pod with two interfaces in one network answers by either of them. In which network one is of which
+/// a call has failed is not known.
+fn is_alone_in_its_network(port: &Port, ports: &[Port]) -> bool {
+    let may_be_there = |other: &&Port| match other.state {
+        State::Absent => false,
+        State::Unknown => true,
+        _ => other.network == port.network,
+    };
+    ports.iter().filter(may_be_there).count() == 1
 }
 
 /// Whether nothing was done to any interface of its own by which it might answer for others, too. One that is
