@@ -2,8 +2,8 @@
 
 mod attachment;
 mod dpu;
-mod interface;
 mod network;
+mod settings;
 
 use self::{
     attachment::attachment_text,

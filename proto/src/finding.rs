@@ -65,8 +65,8 @@ findings! {
     /// A port of the host itself is not in place.
     HostPortMissing = "HOST_PORT_MISSING", "mend what the message names, or change `[[host_port]]` in the agent's file";
     /// Other plugins have not taken back what they made.
-    DelegateLeft = "DELEGATE_LEFT", "give the plugin what it misses: it is called again every 30 s",
-        unmended: "give the plugin what it misses, or give up what it made (docs/RUNTIMES.md)";
+    DelegateLeft = "DELEGATE_LEFT", "mend what the message names: the plugins are called again by themselves",
+        unmended: "mend what the message names, or give it up as docs/TROUBLESHOOTING.md says";
     /// An attachment is being given back, and that is not at its end.
     ReleasePending = "RELEASE_PENDING", "run `dpuctl doctor --fix`; see `dpuctl describe attachment`",
         unmended: "see `dpuctl describe attachment`: it ends once its VF is back on the host";

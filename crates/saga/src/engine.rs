@@ -3,7 +3,7 @@
 //! The engine takes no lock: it runs on its caller's thread, and the caller holds whatever keeps others
 //! from what the steps change.
 
-use std::{error::Error, fmt, slice};
+use std::{error::Error, fmt};
 
 use crate::{
     points::{self, Way},
@@ -28,6 +28,8 @@ pub struct Failed<E> {
 pub struct Left<E> {
     /// The step whose undo failed.
     pub step: &'static str,
+    /// For which of the contexts, counted from zero.
+    pub context: usize,
     /// Why.
     pub source: E,
 }
@@ -59,25 +61,26 @@ pub fn run<C, E: Error + Send + Sync + 'static>(
     steps: &Steps<C, E>,
     context: &mut C,
 ) -> Result<(), Failed<E>> {
-    run_together(&[steps], slice::from_mut(context))
+    run_together(&mut [(steps, context)])
 }
 
 /// Runs several contexts side by side, each with its own steps: the first step of each, then the second of each, and
-/// so on. When one fails, undoes it and all before it, of every context, in reverse.
+/// so on, whatever these are called. When one fails, undoes it and all before it, of every context, in reverse.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_together<C, E: Error + Send + Sync + 'static>(
-    steps: &[&Steps<C, E>],
-    contexts: &mut [C],
+    sagas: &mut [(&Steps<C, E>, &mut C)],
 ) -> Result<(), Failed<E>> {
-    let most = steps.iter().map(|steps| steps.len()).max().unwrap_or_default();
+    let most = sagas.iter().map(|(steps, _)| steps.len()).max().unwrap_or_default();
     for position in 0..most {
-        for number in 0..contexts.len() {
-            let Some(step) = steps[number].get(position) else { continue };
-            if let Err(source) = attempt(*step, Way::Run, &mut contexts[number]) {
-                let left = undo_together(steps, contexts, position, number);
-                return Err(Failed { step: step.name(), context: number, source, left });
+        for number in 0..sagas.len() {
+            let (steps, context) = &mut sagas[number];
+            let Some(step) = steps.get(position) else { continue };
+            if let Err(source) = attempt(*step, Way::Run, *context) {
+                let step = step.name();
+                let left = undo_together(sagas, position, number);
+                return Err(Failed { step, context: number, source, left });
             }
         }
     }
@@ -87,16 +90,17 @@ pub fn run_together<C, E: Error + Send + Sync + 'static>(
 /// Undoes what was run when the step of that position failed for the context of that number. That step is undone,
 /// too: it may have done a part.
 fn undo_together<C, E: Error + Send + Sync + 'static>(
-    steps: &[&Steps<C, E>],
-    contexts: &mut [C],
+    sagas: &mut [(&Steps<C, E>, &mut C)],
     position: usize,
     number: usize,
 ) -> Vec<Left<E>> {
-    let undo_all = |((at, steps), context): ((usize, &&Steps<C, E>), &mut C)| {
+    let mut left = Vec::new();
+    for (at, (steps, context)) in sagas.iter_mut().enumerate().rev() {
         let begun = if at <= number { position + 1 } else { position };
-        undo(&steps[..begun.min(steps.len())], context)
-    };
-    steps.iter().enumerate().zip(contexts).rev().flat_map(undo_all).collect()
+        let of_one = undo(&steps[..begun.min(steps.len())], *context);
+        left.extend(of_one.into_iter().map(|left| Left { context: at, ..left }));
+    }
+    left
 }
 
 /// Runs those of the steps that are `wanted` by name, in order, up to the first that fails, and
@@ -128,7 +132,7 @@ pub fn undo<C, E: Error + Send + Sync + 'static>(
     let undo_one = |step: &&'static dyn Step<C, Error = E>| {
         let undone = step.undo(context);
         points::pass_step(Way::Undo, step.name());
-        undone.err().map(|source| Left { step: step.name(), source })
+        undone.err().map(|source| Left { step: step.name(), context: 0, source })
     };
     steps.iter().rev().filter_map(undo_one).collect()
 }
@@ -207,8 +211,12 @@ mod tests {
     fn several_go_side_by_side_and_are_undone_together() {
         let mut logs = [(); 3].map(|()| Log::default());
         logs[1].fail = "b";
-        let failed = run_together(&[STEPS, STEPS, &STEPS[..1]], &mut logs).unwrap_err();
+        logs[0].fail_undo = "a";
+        let each = [STEPS, STEPS, &STEPS[..1]];
+        let mut sagas: Vec<_> = each.into_iter().zip(&mut logs).collect();
+        let failed = run_together(&mut sagas).unwrap_err();
         assert_eq!((failed.step, failed.context), ("b", 1));
+        assert_eq!((failed.left.len(), failed.left[0].context), (1, 0));
         let lines = logs.map(|log| log.lines.join(""));
         assert_eq!(lines, ["+a+b-b-a", "+a+b-b-a", "+a-a"]);
     }
@@ -217,7 +225,8 @@ mod tests {
     fn what_others_have_not_begun_is_not_undone() {
         let mut logs = [(); 3].map(|()| Log::default());
         logs[1].fail = "c";
-        run_together(&[STEPS; 3], &mut logs).unwrap_err();
+        let mut sagas: Vec<_> = logs.iter_mut().map(|log| (STEPS, log)).collect();
+        run_together(&mut sagas).unwrap_err();
         let lines = logs.map(|log| log.lines.join(""));
         assert_eq!(lines, ["+a+b+c-c-b-a", "+a+b+c-c-b-a", "+a+b-b-a"]);
     }

@@ -4,7 +4,7 @@ use offload_proto::v1::{
     AttachmentDetail, Event, FurtherLease, PortCounters, PortMapping, StepStatus,
 };
 
-use super::interface::{bandwidth, routing};
+use super::settings::{bandwidth, routing};
 use crate::{
     description::Description,
     rows::{anti_spoofing, attachment_state, in_hardware, pod_name, vlan},

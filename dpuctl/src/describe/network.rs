@@ -2,7 +2,7 @@
 
 use offload_proto::v1::{AllowRule, GatewayStatus, Network, NetworkStatus, Subnet, SubnetUsage};
 
-use super::interface::{bandwidth, routing};
+use super::settings::{bandwidth, routing};
 use crate::{
     description::Description,
     rows::{anti_spoofing, vlan},
@@ -34,7 +34,7 @@ pub(super) fn network_text(status: &NetworkStatus) -> String {
     if network.first_hop {
         text.field("First hop", "the gateways: addresses have no prefix");
     }
-    text.field("Interface prefix", &network.interface_prefix);
+    text.field("Name prefix", &network.interface_prefix);
     if network.link_group != 0 {
         text.field("Link group", &network.link_group.to_string());
     }

@@ -28,7 +28,7 @@ const PREFIX: &str = "net";
 
 /// A network that is asked for, as the specification has it.
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, expecting = "an object")]
 struct Selection {
     name: String,
     namespace: String,

@@ -155,9 +155,7 @@ impl Namespace {
         let rtnl = Rtnl::open_in(&netns)?;
         Ok(Self { netns, rtnl })
     }
-}
 
-impl Namespace {
     /// Has the routes of attachments give way to those that the pod has by other interfaces, and each one's to those
     /// of the ones before it: the same ones cost more. Their VFs are not in the pod yet, and nobody else brings routes
     /// with a priority.
@@ -170,8 +168,7 @@ impl Namespace {
     ) -> Result<(), netlink::Error> {
         let attachments: Vec<_> = attachments.into_iter().collect();
         if attachments.iter().any(|one| priorities::has_priorities(one)) {
-            let routes = attachments.into_iter().flat_map(|one| &mut one.routes);
-            priorities::give_way(routes, self.rtnl.routes()?);
+            priorities::give_way(attachments, self.rtnl.routes()?);
         }
         Ok(())
     }
@@ -256,8 +253,8 @@ impl VfMove {
     pub fn move_in_together(mut moves: Vec<Self>) -> Result<Vec<Arrival>, Failed> {
         let names: Arc<[_]> = moves.iter().map(|one| one.plan.routing.name.clone()).collect();
         moves.iter_mut().for_each(|one| one.names_to_come = Arc::clone(&names));
-        let steps: Vec<_> = moves.iter().map(Self::steps_in).collect();
-        saga::run_together(&steps, &mut moves)?;
+        let mut sagas: Vec<_> = moves.iter_mut().map(|one| (one.steps_in(), one)).collect();
+        saga::run_together(&mut sagas)?;
         Ok(moves.into_iter().map(Arrival::of).collect())
     }
 

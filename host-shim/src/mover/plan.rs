@@ -95,7 +95,7 @@ pub struct Sysctl {
 }
 
 /// The interface whose routes are the pod's. Runtimes call the first one so.
-const FIRST_INTERFACE: &str = "eth0";
+pub(super) const FIRST_INTERFACE: &str = "eth0";
 /// What the routes of other interfaces cost, plus the link's index: more than the kernel's own choice
 /// in either family, so that they only serve where the first interface has none.
 const LATER_METRIC: u32 = 2000;

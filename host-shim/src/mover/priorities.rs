@@ -8,8 +8,7 @@ use ipnetwork::IpNetwork;
 use netlink::Route;
 use offload_proto::v1;
 
-/// The main table, which the kernel is not told of.
-const MAIN: u32 = 254;
+use super::plan::{FIRST_INTERFACE, MAIN_TABLE};
 
 /// What a route of IPv6 costs that says nothing of it: `IP6_RT_PRIO_USER` of the kernel's
 /// `include/uapi/linux/ipv6_route.h`.
@@ -30,21 +29,25 @@ pub(super) fn has_priorities(attachment: &v1::Attachment) -> bool {
 }
 
 /// Has each route with a priority cost as much as it is to, or as little more as nothing else in the pod costs,
-/// whose routes are these and, for each, the ones before it. One that can't cost more stays as it is, for the kernel to
-/// refuse by name.
-pub(super) fn give_way<'a>(
-    routes: impl IntoIterator<Item = &'a mut v1::Route>,
-    in_pod: Vec<Route>,
-) {
+/// whose routes are these and, for each attachment, those of the ones before it. What later interfaces' routes cost
+/// that say nothing of it begins above all that is usual ([`LATER_METRIC`](super::plan)), and is not reckoned with. One
+/// that can't cost more stays as it is, for the kernel to refuse by name.
+pub(super) fn give_way(attachments: Vec<&mut v1::Attachment>, in_pod: Vec<Route>) {
     let mut taken: Vec<_> =
         in_pod.into_iter().filter_map(|route| RouteSlot::of_kernel(&route)).collect();
+    for attachment in attachments {
+        let key = attachment.key.as_ref();
+        let is_first = key.is_some_and(|key| key.interface_name == FIRST_INTERFACE);
+        give_way_to(&mut taken, &mut attachment.routes);
+        let usual = attachment.routes.iter().filter(|route| is_first && route.priority == 0);
+        taken.extend(usual.filter_map(RouteSlot::of_usual));
+    }
+}
+
+fn give_way_to(taken: &mut Vec<RouteSlot>, routes: &mut [v1::Route]) {
     for route in routes {
         // What is no destination is refused by the plan.
         let Some(wanted) = RouteSlot::wanted_by(route) else { continue };
-        if route.priority == 0 {
-            taken.push(wanted);
-            continue;
-        }
         let costs = (wanted.priority..=u32::MAX).map(|priority| RouteSlot { priority, ..wanted });
         let Some(free) = costs.into_iter().find(|slot| !taken.contains(slot)) else { continue };
         route.priority = free.priority;
@@ -63,21 +66,25 @@ struct RouteSlot {
 impl RouteSlot {
     fn of_kernel(route: &Route) -> Option<Self> {
         let network = network(route.destination)?;
-        Some(Self { table: route.table.unwrap_or(MAIN), network, priority: route.priority? })
+        Some(Self { table: route.table.unwrap_or(MAIN_TABLE), network, priority: route.priority? })
     }
 
-    /// `None`: the kernel tells no cost of it, or the route is the pod's, which its interfaces share.
+    /// `None`: the cost is the interface's own, or the route the pod's, which its interfaces share.
     fn wanted_by(route: &v1::Route) -> Option<Self> {
+        (route.priority != 0).then(|| Self::at(route, route.priority)).flatten()
+    }
+
+    /// What a route takes that says nothing of its cost. `None`: the kernel tells none of it, as in IPv4.
+    fn of_usual(route: &v1::Route) -> Option<Self> {
+        Self::at(route, USUAL_OF_IPV6).filter(|slot| slot.network.is_ipv6())
+    }
+
+    fn at(route: &v1::Route, priority: u32) -> Option<Self> {
         if !route.kind.is_empty() {
             return None;
         }
         let network = network(route.destination.parse().ok()?)?;
-        let table = if route.table == 0 { MAIN } else { route.table };
-        let priority = match route.priority {
-            0 if network.is_ipv4() => return None,
-            0 => USUAL_OF_IPV6,
-            priority => priority,
-        };
+        let table = if route.table == 0 { MAIN_TABLE } else { route.table };
         Some(Self { table, network, priority })
     }
 }
@@ -100,9 +107,18 @@ mod tests {
         Route { priority, table, ..Route::new(destination.parse().unwrap(), 7) }
     }
 
-    fn priorities(mut routes: Vec<v1::Route>, in_pod: Vec<Route>) -> Vec<u32> {
-        give_way(&mut routes, in_pod);
-        routes.iter().map(|route| route.priority).collect()
+    fn of(interface_name: &str, routes: Vec<v1::Route>) -> v1::Attachment {
+        let key = v1::AttachmentKey {
+            interface_name: interface_name.into(),
+            ..v1::AttachmentKey::default()
+        };
+        v1::Attachment { key: Some(key), routes, ..v1::Attachment::default() }
+    }
+
+    fn priorities(routes: Vec<v1::Route>, in_pod: Vec<Route>) -> Vec<u32> {
+        let mut attachment = of("eth0", routes);
+        give_way(vec![&mut attachment], in_pod);
+        attachment.routes.iter().map(|route| route.priority).collect()
     }
 
     #[test]
@@ -130,8 +146,17 @@ mod tests {
 
     #[test]
     fn a_route_gives_way_to_those_of_interfaces_that_come_with_it() {
-        let routes = vec![wanted("::/0", 0, 0), wanted("::/0", 1024, 0), wanted("0.0.0.0/0", 0, 0)];
-        assert_eq!(priorities(routes, Vec::new()), [0, 1025, 0]);
+        let come = |first: &str| {
+            let plain = vec![wanted("::/0", 0, 0), wanted("0.0.0.0/0", 0, 0)];
+            let chosen = || vec![wanted("::/0", 1024, 0), wanted("0.0.0.0/0", 7, 0)];
+            let mut all = [of(first, plain), of("net1", chosen()), of("net2", chosen())];
+            give_way(all.iter_mut().collect(), Vec::new());
+            let costs = all.map(|one| one.routes.iter().map(|it| it.priority).collect::<Vec<_>>());
+            assert_eq!(costs[0], [0, 0], "what says nothing of its cost stays so");
+            [costs[1].clone(), costs[2].clone()]
+        };
+        assert_eq!(come("eth0"), [vec![1025, 7], vec![1026, 8]]);
+        assert_eq!(come("net0"), [vec![1024, 7], vec![1025, 8]], "it costs more than these");
     }
 
     #[test]

@@ -4,9 +4,12 @@ use std::{path::PathBuf, process::Command};
 
 use host_shim::mover::{INWARD_STEPS, OUTWARD_STEPS};
 
-use crate::stage::{Stage, assert_clean, assert_in_pod, spec};
+use crate::{
+    stage::{Stage, assert_clean, assert_in_pod, spec},
+    together,
+};
 
-pub(crate) fn with_fault(step: &str, act: impl FnOnce()) {
+fn with_fault(step: &str, act: impl FnOnce()) {
     let folder = PathBuf::from(std::env::var_os("OFFLOAD_FAULTS").expect("set by the test"));
     std::fs::write(folder.join(format!("fail-{step}")), "").unwrap();
     act();
@@ -14,7 +17,7 @@ pub(crate) fn with_fault(step: &str, act: impl FnOnce()) {
 }
 
 /// Faults are read from the environment, which a test can only set for a process of its own.
-pub(crate) fn in_process_with_faults(test: &str) -> bool {
+fn in_process_with_faults(test: &str) -> bool {
     if std::env::var_os("OFFLOAD_FAULTS").is_some() {
         return true;
     }
@@ -62,6 +65,22 @@ fn after_every_failed_step_outwards_the_next_try_succeeds() {
             assert_eq!(stage.vf_move(&spec).move_out().unwrap_err().step, step.name());
         });
         stage.vf_move(&spec).move_out().unwrap();
+        assert_clean(&stage, &before);
+    }
+}
+
+#[test]
+fn every_step_that_fails_leaves_a_clean_slate_for_both() {
+    if !in_process_with_faults("faults::every_step_that_fails_leaves_a_clean_slate_for_both") {
+        return;
+    }
+    let (stage, specs) = together::two(["eth0", "net1"]);
+    let before = stage.host.links();
+    for step in INWARD_STEPS {
+        with_fault(step.name(), || {
+            let failed = together::move_in(&stage, &specs).unwrap_err();
+            assert_eq!((failed.step, failed.left.len()), (step.name(), 0));
+        });
         assert_clean(&stage, &before);
     }
 }

@@ -17,5 +17,4 @@ mod moves;
 mod names;
 mod routing;
 mod stage;
-#[cfg(feature = "fault-injection")]
 mod together;

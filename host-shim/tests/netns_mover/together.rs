@@ -1,18 +1,15 @@
 //! Several VFs of one pod, moved together.
 
-use host_shim::mover::{Arrival, Failed, INWARD_STEPS, MoveSpec, VfMove};
+use host_shim::mover::{Arrival, Failed, MoveSpec, VfMove};
 use netlink::VethEnd;
 
-use crate::{
-    faults::{in_process_with_faults, with_fault},
-    stage::{Stage, assert_clean, spec},
-};
+use crate::stage::{Stage, assert_clean, spec};
 
 const NAME: &str = "p0v4";
 const ALIAS: &str = "virtual-nic d000:00:00.5 pf0vf4";
 
 /// A host with two VFs, and how they are to be in the pod.
-fn two(in_pod: [&str; 2]) -> (Stage, [MoveSpec; 2]) {
+pub(crate) fn two(in_pod: [&str; 2]) -> (Stage, [MoveSpec; 2]) {
     let stage = Stage::new();
     let first = spec(&stage);
     stage.plug_vf(NAME, &VethEnd::new(NAME), ALIAS, "pf0vf4");
@@ -28,7 +25,7 @@ fn two(in_pod: [&str; 2]) -> (Stage, [MoveSpec; 2]) {
     (stage, specs)
 }
 
-fn move_in(stage: &Stage, specs: &[MoveSpec]) -> Result<Vec<Arrival>, Failed> {
+pub(crate) fn move_in(stage: &Stage, specs: &[MoveSpec]) -> Result<Vec<Arrival>, Failed> {
     VfMove::move_in_together(specs.iter().map(|spec| stage.vf_move(spec)).collect())
 }
 
@@ -56,20 +53,4 @@ fn what_fails_for_the_second_is_undone_for_both() {
     assert_clean(&stage, &before);
     specs[1].plan.mtu = mtu;
     drop(move_in(&stage, &specs).unwrap());
-}
-
-#[test]
-fn every_step_that_fails_leaves_a_clean_slate_for_both() {
-    if !in_process_with_faults("together::every_step_that_fails_leaves_a_clean_slate_for_both") {
-        return;
-    }
-    let (stage, specs) = two(["eth0", "net1"]);
-    let before = stage.host.links();
-    for step in INWARD_STEPS {
-        with_fault(step.name(), || {
-            let failed = move_in(&stage, &specs).unwrap_err();
-            assert_eq!((failed.step, failed.left.len()), (step.name(), 0));
-        });
-        assert_clean(&stage, &before);
-    }
 }

@@ -361,7 +361,19 @@ pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
         "spec": { "config": json!({ "type": "good" }).to_string() },
     });
     fs::write(others.path("networks").join("banks.json"), definition.to_string()).unwrap();
-    several::add(lab, &pod, "banks").fails(141, &["NETWORK_NOT_ALLOWED", "banks"]);
+    several::add(lab, &pod, "banks").fails(141, &["NETWORK_NOT_ALLOWED", "banks.json"]);
+
+    others.write_plugin("leaves", &format!("[ $CNI_COMMAND = DEL ] && exit 0\n{MAKES_A_LINK}"));
+    others.define("leaves", &json!([{ "type": "leaves" }]));
+    let _ = several::add(lab, &pod, "leaves").result();
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!(links(&pod), own, "it says that the link is gone");
+
+    fs::rename(&folder, others.path("aside")).unwrap();
+    fs::write(&folder, "").unwrap();
+    several::add(lab, &pod, "good").fails(151, &[folder.to_str().unwrap()]);
+    let _ = lab.add("blue", &pod, "eth0").result();
+    lab.del("blue", &pod, "eth0").nothing();
     assert_clean_slate(lab);
 }
 
@@ -386,7 +398,7 @@ pub fn a_plugin_that_changes_our_interface_harms_its_pod_alone(settings: &Settin
         others.define(name, &json!([{ "type": name }]));
         let answer = several::add(lab, &pod, name);
         if is_harm {
-            answer.fails(152, &["eth0"]);
+            answer.fails(152, &["eth0", &format!("{name}.conflist")]);
         } else {
             assert_eq!(interfaces(&answer.result()), ["eth0", "net1"], "{name}");
             lab.del("blue", &pod, "eth0").nothing();
@@ -413,6 +425,7 @@ pub fn an_address_is_held_while_an_interface_has_it(settings: &Settings) {
     pod.ip(&["link", "set", "net1", "address", "02:00:00:00:77:01"]);
     lab.del("blue", &pod, "eth0").nothing();
     assert!(links(&pod).contains("net1"));
+    tell_of_vfs(lab);
     assert!(held(lab, "green") > 0, "it is in use");
 
     others.write_plugin("clings", MAKES_A_LINK);
@@ -422,6 +435,17 @@ pub fn an_address_is_held_while_an_interface_has_it(settings: &Settings) {
     });
     assert_eq!(links(&pod), own);
     assert_clean_slate(lab);
+}
+
+/// Has the host take the last VF itself and give it back, and waits until the DPU has heard of either.
+fn tell_of_vfs(lab: &Lab) {
+    for (verb, is_free) in [("add", false), ("delete", true)] {
+        lab.card.host.ip(&["address", verb, "192.0.2.1/24", "dev", "p0v5"]);
+        wait_for(&format!("the DPU to hear of {verb}"), LIMIT, || {
+            let vf = lab.operator().get("vfs").pop()?;
+            ((vf["state"] == "VF_STATE_FREE") == is_free).then_some(())
+        });
+    }
 }
 
 /// What was made is taken back as it was made, though its file is gone; and where its plugin is gone too, the pod has it
@@ -520,6 +544,7 @@ pub fn a_plugin_that_outlives_the_agent_is_waited_for(settings: &Settings) {
     lab.start_agent();
     lab.wait_until_good();
     assert_eq!(kept(&lab), 1, "nothing is taken back that is still being made");
+    tell_of_vfs(&lab);
     assert!(held(&lab, "green") > 0, "it may set its address still");
     fs::write(&gate, "go\n").unwrap();
     wait_for("it to be taken back", LIMIT, || {

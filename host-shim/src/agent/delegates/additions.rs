@@ -16,7 +16,7 @@ const LOCAL_TABLE: u32 = 255;
 
 /// What is set on an interface beside what its plugins have made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "an object")]
 pub(super) struct Additions {
     routes: Vec<Route>,
     rules: Vec<Rule>,

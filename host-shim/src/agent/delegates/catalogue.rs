@@ -1,7 +1,7 @@
 //! The networks that are defined in files of the host: CNI configurations, and NetworkAttachmentDefinitions.
 //!
-//! The folder is read once for each ADD that names a further network: so a network is there, changed or gone as soon
-//! as its file is.
+//! The folder is read for each ADD: so a network is there, changed or gone as soon as its file is, and one may stand for
+//! the DPU's of another name.
 
 use std::{
     ffi::OsString,
@@ -91,8 +91,10 @@ impl Catalogue {
         }
         let usable = attachments.into_iter().filter(|one| one.is_for(namespace)).collect();
         let Some(attachment) = only_one(usable)? else {
+            let files: Vec<_> = found.iter().map(|it| it.file.display().to_string()).collect();
             let message = format!(
-                "network {name} is not for pods of the namespace {namespace:?} on this host"
+                "network {name} is not for pods of the namespace {namespace:?}: {} has another one",
+                files.join(" and ")
             );
             return Err(Failure::new(Reason::NetworkNotAllowed, message));
         };

@@ -72,6 +72,12 @@ impl Delegated {
         Key { container_id: self.key.container_id.clone(), interface_name: self.lead.clone() }
     }
 
+    /// The network that it is on, and where that is defined.
+    pub(in crate::agent) fn definition(&self) -> String {
+        let Chain { network, file, .. } = &self.chain;
+        format!("{network}, which {} defines", file.display())
+    }
+
     /// The network that it is on.
     pub(in crate::agent) fn network(&self) -> &str {
         &self.chain.network

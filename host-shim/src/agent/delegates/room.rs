@@ -13,7 +13,7 @@ use offload_proto::{
     Failure, Finding, Reason,
     v1::{self, Difference},
 };
-use tokio::task::spawn_blocking;
+use tokio::{sync::watch, task::spawn_blocking};
 
 use super::{
     catalogue::{Catalogue, Meaning},
@@ -44,20 +44,22 @@ pub(in crate::agent) struct Delegates {
     /// Why plugins have not taken back what they were called for last.
     troubles: Mutex<BTreeMap<Key, String>>,
     /// What is about to be taken back once more: there may be a pass of the keeper before that has ended.
-    again: Arc<Mutex<BTreeSet<Key>>>,
+    again: watch::Sender<BTreeSet<Key>>,
 }
 
 /// Somebody is about to take an interface back that was not, until this is dropped.
 #[derive(Debug)]
 #[must_use = "it is noted only as long as this is"]
 pub(in crate::agent) struct Again {
-    all: Arc<Mutex<BTreeSet<Key>>>,
+    all: watch::Sender<BTreeSet<Key>>,
     key: Key,
 }
 
 impl Drop for Again {
     fn drop(&mut self) {
-        locked(&self.all).remove(&self.key);
+        self.all.send_modify(|all| {
+            all.remove(&self.key);
+        });
     }
 }
 
@@ -73,7 +75,13 @@ impl Delegates {
         let networks = settings.as_ref().map(|settings| settings.networks.clone());
         let plugins = Plugins::new(settings.unwrap_or_default());
         let store = Store::open(folder)?;
-        Ok(Self { networks, plugins, store, troubles: Mutex::default(), again: Arc::default() })
+        Ok(Self {
+            networks,
+            plugins,
+            store,
+            troubles: Mutex::default(),
+            again: watch::Sender::default(),
+        })
     }
 
     /// Takes out of an ADD the further interfaces that other plugins make, and has those that files say are the DPU's
@@ -85,8 +93,11 @@ impl Delegates {
         &self,
         mut add: AddRequest,
     ) -> Result<(AddRequest, Vec<Delegation>), Failure> {
-        let catalogue = self.catalogue().await?;
+        let catalogue = self.catalogue().await;
         let namespace = add.pod.namespace.clone();
+        // A pod that asks for no further network has to do without the files if they can't be read.
+        let catalogue =
+            if add.further.is_empty() { catalogue.unwrap_or_default() } else { catalogue? };
         match self.meaning(&catalogue, &add.key, &namespace, &add.network)? {
             Some(Meaning::Plugins(chain)) => return Err(leads(&add.key, &chain.network)),
             Some(Meaning::Dpu(network)) => add.network = network,
@@ -318,10 +329,8 @@ impl Delegates {
             Err(still_called) => Err(still_called),
         };
         self.note_trouble(key, taken_back.as_ref().err());
-        // What plugins have half made, or can't be asked to take back.
-        if taken_back.is_err() || delegated.result.is_none() {
-            interface::delete_link(&delegated).await;
-        }
+        // What plugins have half made, can't be asked to take back, or leave though they say that it is gone.
+        interface::delete_link(&delegated).await;
         taken_back?;
         Milestone::DelegateDeleted.pass();
         self.store.remove(key);
@@ -342,15 +351,20 @@ impl Delegates {
         locked(&self.troubles).iter().map(told).collect()
     }
 
-    /// With the folder whose files define networks, too, if that is what there is none of.
-    pub(in crate::agent) fn with_folder(&self, failure: Failure) -> Failure {
+    /// With the folder whose files define networks, too, if a network is unknown that an ADD has `asked` for.
+    pub(in crate::agent) fn with_folder(&self, failure: Failure, asked: &AddRequest) -> Failure {
+        let further = asked.further.iter().map(|further| &further.network);
+        let mut names = further.chain([&asked.network]).map(|name| format!("{name:?}"));
+        let is_unknown = |name: String| {
+            failure.reason == Reason::NetworkUnknown && failure.message.contains(&name)
+        };
         match &self.networks {
-            Some(folder) if failure.reason == Reason::NetworkUnknown => {
-                let message = format!(
-                    "{}, nor does a file in {} define it",
-                    failure.message,
-                    folder.display()
-                );
+            Some(folder) if names.any(is_unknown) => {
+                let folder = match folder.is_dir() {
+                    true => format!("a file in {}", folder.display()),
+                    false => format!("the folder {}, which is not there,", folder.display()),
+                };
+                let message = format!("{}, nor does {folder} define it", failure.message);
                 Failure { message, ..failure }
             }
             _ => failure,
@@ -362,15 +376,24 @@ impl Delegates {
         if delegated.lease.is_none() {
             return false;
         }
-        let is_called = self.store.lock_calls(&delegated.key, Instant::now()).await.is_err();
-        // A pod that has ended has no interfaces.
-        is_called || matches!(interface::link_in_pod(delegated).await, Ok(Some(_)))
+        if self.store.lock_calls(&delegated.key, Instant::now()).await.is_err() {
+            return true;
+        }
+        // A pod that has ended has no interfaces. One that can't be looked at may have this one.
+        delegated.netns.living().is_some()
+            && !matches!(interface::link_in_pod(delegated).await, Ok(None))
     }
 
     /// Notes that somebody is about to take an interface back that was not. `None`: somebody is already.
     pub(in crate::agent) fn begin_again(&self, key: &Key) -> Option<Again> {
-        let is_first = locked(&self.again).insert(key.clone());
-        is_first.then(|| Again { all: Arc::clone(&self.again), key: key.clone() })
+        let is_first = self.again.send_if_modified(|all| all.insert(key.clone()));
+        is_first.then(|| Again { all: self.again.clone(), key: key.clone() })
+    }
+
+    /// Waits until nobody is about to, which takes no longer than the calls of plugins may.
+    pub(in crate::agent) async fn nobody_again(&self) {
+        // The sender is in `self`, so that it is there.
+        let _ = self.again.subscribe().wait_for(BTreeSet::is_empty).await;
     }
 
     /// Has an interface looked at by its plugins, and compares it with what the runtime was promised.

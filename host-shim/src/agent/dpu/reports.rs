@@ -42,8 +42,6 @@ pub(in crate::agent) struct Reports {
     session: Arc<Session>,
     /// The keys of attaches that the DPU was asked for and nobody was answered.
     pending: Pending,
-    /// Those that are given back, and of whose addresses some may be on interfaces still.
-    in_use: Mutex<HashSet<Key>>,
     /// The attachments that came into their pods while nobody could be told, by id.
     untold: Mutex<HashSet<String>>,
     sent: Mutex<SentInventory>,
@@ -83,7 +81,6 @@ impl Reports {
             boot_id,
             session,
             pending: Pending::default(),
-            in_use: Mutex::default(),
             untold: Mutex::default(),
             sent: Mutex::default(),
         }
@@ -93,17 +90,6 @@ impl Reports {
     /// every hello lists it, so that the DPU does not take it for one that this host has forgotten.
     pub(in crate::agent) fn enter_pending(&self, key: &Key) -> Entered {
         self.pending.enter(key)
-    }
-
-    /// Notes whether addresses of an attachment that is given back may be on interfaces still: every hello lists it for
-    /// as long, though its VF is at home, so that the DPU gives the addresses to nobody.
-    pub(in crate::agent) fn note_in_use(&self, key: &Key, is_in_use: bool) {
-        let mut in_use = locked(&self.in_use);
-        if is_in_use {
-            in_use.insert(key.clone());
-        } else {
-            in_use.remove(key);
-        }
     }
 
     /// The keys of attaches that the DPU was asked for and nobody was answered.
@@ -148,7 +134,6 @@ impl Reports {
         // it is told once this session has begun.
         locked(&self.untold).clear();
         let mut pending: HashSet<Key> = self.pending.keys().into_iter().collect();
-        pending.extend(locked(&self.in_use).iter().cloned());
         let (as_of_ns, present) = self.proven_links().await?;
         let vfs = Arc::clone(&self.vfs);
         let list = move || {

@@ -147,6 +147,7 @@ impl Examiner {
         // waited for, so that the operator is told how it ended.
         obstacles.extend(self.keeper.pass().await);
         obstacles.extend(self.vfs().renewer().await_all().await);
+        self.doors.delegates.nobody_again().await;
         obstacles.extend(self.repair_pods().await);
         self.host_ports.compare().await;
         self.doors.dpu.reports().inventory_wanted();

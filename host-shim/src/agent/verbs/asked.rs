@@ -40,7 +40,7 @@ pub(super) fn check_form(asked: &AddRequest) -> Result<(), Failure> {
 pub(super) async fn name_and_lock(
     doors: &Doors,
     asked: &AddRequest,
-) -> Result<(Asked, LockedKeys), Failure> {
+) -> Result<(Named, LockedKeys), Failure> {
     loop {
         let (mut own, delegations) = doors.delegates.take_out(asked.clone()).await?;
         own.further_leases = delegations.iter().filter_map(|one| one.lease.clone()).collect();
@@ -52,7 +52,7 @@ pub(super) async fn name_and_lock(
         // Whoever had them may have served this ADD, by names that the networks gave then.
         match named(doors, &own).await {
             Ok(again) if again.interface_names() == whole.interface_names() => {
-                return Ok((Asked { whole, requests, delegations, order }, keys));
+                return Ok((Named { whole, requests, delegations, order }, keys));
             }
             Ok(_) => {}
             Err(failure) => {
@@ -78,9 +78,9 @@ fn order(own: &AddRequest, delegations: &[Delegation]) -> Result<Vec<String>, Fa
     Ok(names)
 }
 
-/// What an ADD asks for.
-pub(super) struct Asked {
-    /// What the DPU is asked for, with the names that its interfaces get.
+/// What an ADD asks for, with the names that its interfaces get.
+pub(super) struct Named {
+    /// What the DPU is asked for.
     pub whole: AddRequest,
     /// Of the DPU, for each interface; the first one leads.
     pub requests: Vec<AddRequest>,

@@ -28,7 +28,7 @@ use offload_proto::{Failure, Reason, v1};
 use tokio::time::sleep;
 
 use super::{
-    asked::{Asked, check_form, name_and_lock},
+    asked::{Named, check_form, name_and_lock},
     check::inspect,
     default_routes::with_default_routes,
     delegated,
@@ -65,21 +65,21 @@ pub(in crate::agent) async fn attach(
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
     check_form(&asked)?;
-    let (asked, keys) = name_and_lock(doors, &asked).await?;
-    let attached = attach_alone(doors, asked, destination, caller).await;
+    let (named, keys) = name_and_lock(doors, &asked).await?;
+    let attached = attach_alone(doors, named, destination, caller).await;
     if attached.is_err() {
         take_back_all(doors, &keys).await;
     }
-    attached.map_err(|failure| doors.delegates.with_folder(failure))
+    attached.map_err(|failure| doors.delegates.with_folder(failure, &asked))
 }
 
 async fn attach_alone(
     doors: &Doors,
-    asked: Asked,
+    named: Named,
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
-    let Asked { whole, requests, delegations, order } = asked;
+    let Named { whole, requests, delegations, order } = named;
     let started = Instant::now();
     caller.is_waiting()?;
     let netns = match destination {
@@ -96,11 +96,11 @@ async fn attach_alone(
     let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
     let enter = |request: &AddRequest| doors.dpu.reports().enter_pending(&request.key);
     let pending: Vec<_> = requests.iter().map(enter).collect();
-    let asked = Instant::now();
+    let asked_at = Instant::now();
     let attachments = ask_patiently(doors, &requests, session, caller).await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
     let (attachments, reached) = with_default_routes(attachments, &whole.further, &delegations);
-    let rpc = asked.elapsed();
+    let rpc = asked_at.elapsed();
     Milestone::AttachAnswered.pass();
 
     let wanted = requests.into_iter().zip(attachments);
@@ -113,7 +113,7 @@ async fn attach_alone(
     let is_delegating = !delegations.is_empty();
     let made = delegated::make_all(doors, delegations, leases, &netns, caller).await?;
     if is_delegating {
-        check_untouched(doors, &taken_in).await?;
+        check_untouched(doors, &whole.key, &taken_in).await?;
     }
     Milestone::AttachDone.pass();
     let records = taken_in.iter().map(|one| Arc::clone(&one.record)).collect();
@@ -126,12 +126,10 @@ async fn attach_alone(
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.
-async fn check_untouched(doors: &Doors, taken_in: &[TakenIn]) -> Result<(), Failure> {
+async fn check_untouched(doors: &Doors, lead: &Key, taken_in: &[TakenIn]) -> Result<(), Failure> {
     for TakenIn { record, .. } in taken_in {
-        inspect(doors, record).await.map_err(|failure| {
-            let message = format!("a plugin that made another interface of the pod: {failure}");
-            Failure::new(Reason::DelegateFailed, message)
-        })?;
+        let inspected = inspect(doors, record).await;
+        inspected.map_err(|failure| delegated::changed_ours(doors, lead, &failure))?;
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ pub(super) async fn make_way(
     let made = doors.delegates.led_by(lead);
     if !is_live {
         for one in made {
-            take_back(doors, &one.key).await?;
+            take_back(doors, &one.key).await.map_err(|failure| still_there(&one, &failure))?;
         }
         return Ok(());
     }
@@ -37,6 +37,24 @@ pub(super) async fn make_way(
         let message = format!("{lead} is attached {how} {} already", key.interface_name);
         Err(Failure::new(Reason::AttachmentDiffers, message))
     })
+}
+
+/// That what an earlier ADD has left is not taken back yet.
+fn still_there(one: &Delegated, failure: &Failure) -> Failure {
+    let message = format!(
+        "{} of an earlier ADD is still being taken back, with the file as it was then: {}",
+        one.key, failure.message
+    );
+    Failure::new(failure.reason, message)
+}
+
+/// That one of the plugins of an attachment has done something to our interfaces. Which one is not known where they are
+/// several.
+pub(super) fn changed_ours(doors: &Doors, lead: &Key, found: &Failure) -> Failure {
+    let made = doors.delegates.led_by(lead);
+    let made: Vec<_> = made.iter().map(|one| one.definition()).collect();
+    let message = format!("a plugin of network {}: {}", made.join(", or of "), found.message);
+    Failure::new(Reason::DelegateFailed, message)
 }
 
 fn is_of(made: &Delegated, wanted: &Delegation) -> bool {

@@ -39,18 +39,19 @@ pub(in crate::agent) async fn release(
     // They may be stacked on it.
     delegated::release_led_by(doors, &record.key()).await;
     let (record, home) = doors.vfs.homecoming().bring(record, patience).await;
-    let is_in_use = delegated::holds_leases(doors, &record.key()).await;
-    doors.dpu.reports().note_in_use(&record.key(), is_in_use);
-    let is_returned = matches!(home, Ok(Condition::Clean)) && !is_in_use;
-    tell_released(doors, &record, is_returned).await;
+    tell_released(doors, &record, matches!(home, Ok(Condition::Clean))).await;
     if let Ok(Condition::Different(what)) = home {
         renew(doors, record, &what, renewal).await;
     }
 }
 
-/// Tells the DPU that an attachment is given back, and whether its VF is home and as it was: then
-/// nothing of it is left here.
-async fn tell_released(doors: &Doors, record: &Record, is_returned: bool) {
+/// Tells the DPU that an attachment is given back, and whether nothing of it is left here: its VF is home and
+/// `is_clean`, and no interface has an address that is leased with it.
+async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
+    let is_returned = is_clean && !delegated::holds_leases(doors, &record.key()).await;
+    if is_returned {
+        doors.vfs.homecoming().note_returned(record);
+    }
     let key = record.attachment.key.clone();
     let detach = detach_request(key, record.id().to_owned(), is_returned);
     match doors.dpu.calls().detach(detach).await {

@@ -11,7 +11,7 @@ use super::{
     cleanliness::Cleanliness,
     host::{Host, HostLinks},
     intake::Wanted,
-    intake_failure::{IntakeFailure, NotTaken, none_found, not_found, not_moved, not_taken},
+    intake_failure::not_moved,
     records::{Phase, PodNetns, Record},
 };
 use crate::{
@@ -41,21 +41,9 @@ impl Drafts {
         wanted: Vec<Wanted>,
         netns: &PodNetns,
         rtnl: &mut Rtnl,
-    ) -> Result<Vec<Record>, IntakeFailure> {
-        let present = HostLinks::of(rtnl).map_err(|error| none_found(not_moved(error)))?;
-        let mut drafted = Vec::new();
-        for one in wanted {
-            let device = one.device();
-            match self.draft(one, netns.clone(), &present, rtnl) {
-                Ok(record) => drafted.push(record),
-                Err(NotTaken { failure, found_vf }) => {
-                    let mut found = devices(&drafted);
-                    found.extend(found_vf.then_some(device));
-                    return Err(IntakeFailure::Unrecorded { failure, found });
-                }
-            }
-        }
-        Ok(drafted)
+    ) -> Result<Vec<Record>, Failure> {
+        let present = HostLinks::of(rtnl).map_err(not_moved)?;
+        wanted.into_iter().map(|one| self.draft(one, netns.clone(), &present, rtnl)).collect()
     }
 
     fn draft(
@@ -64,7 +52,7 @@ impl Drafts {
         netns: PodNetns,
         present: &HostLinks,
         rtnl: &mut Rtnl,
-    ) -> Result<Record, NotTaken> {
+    ) -> Result<Record, Failure> {
         let (phase, original) = match self.host.records().by_id(&attachment.id) {
             // A repeat: by now the VF may be in the pod, and nothing tells any more what it was like, or what
             // routes with a priority had to give way to.
@@ -75,12 +63,12 @@ impl Drafts {
                 (same.phase, same.original.clone())
             }
             None => {
-                let vf = vf_source::identity_of(attachment.vf.as_ref()).map_err(not_found)?;
+                let vf = vf_source::identity_of(attachment.vf.as_ref())?;
                 (Phase::Attaching, self.original_of(&vf, present, rtnl)?)
             }
         };
         if original.is_handed_over && request.key.is_of_host_port() {
-            return Err(not_taken(without_interface(&attachment)));
+            return Err(without_interface(&attachment));
         }
         Ok(Record {
             attachment,
@@ -95,15 +83,25 @@ impl Drafts {
         })
     }
 
-    /// Which of the VFs are in the host's namespace, and nobody else's.
-    pub(super) fn found_of(&self, wanted: &[Wanted]) -> Vec<Device> {
-        let Ok(mut rtnl) = self.host.rtnl() else { return Vec::new() };
-        let Ok(present) = HostLinks::of(&mut rtnl) else { return Vec::new() };
-        let mut is_found = |one: &&Wanted| {
-            let vf = vf_source::identity_of(one.attachment.vf.as_ref());
-            vf.is_ok_and(|vf| self.original_of(&vf, &present, &mut rtnl).is_ok())
-        };
-        wanted.iter().filter(&mut is_found).map(Wanted::device).collect()
+    /// Which of the VFs that no record holds are in the host's namespace, and ready to be given out again. Whether the
+    /// host uses one itself the inventory tells.
+    pub(super) fn at_home(&self, wanted: &[Wanted]) -> Vec<Device> {
+        let Ok(present) = self.host.links() else { return Vec::new() };
+        let new =
+            wanted.iter().filter(|one| self.host.records().by_id(&one.attachment.id).is_none());
+        new.filter(|one| self.is_at_home(one, &present)).map(Wanted::device).collect()
+    }
+
+    fn is_at_home(&self, wanted: &Wanted, present: &HostLinks) -> bool {
+        let Ok(vf) = vf_source::identity_of(wanted.attachment.vf.as_ref()) else { return false };
+        let HostLinks { links, addresses } = present;
+        match vf_source::link_of(self.host.source(), links, &vf.device) {
+            Some(link) => {
+                vf_source::use_by_host(link, links, addresses).is_some()
+                    || self.cleanliness.looks_clean(&vf, link)
+            }
+            None => self.host.source().handover(&vf.device).is_some(),
+        }
     }
 
     /// What a VF that no record holds is like, and is to be again.
@@ -112,13 +110,12 @@ impl Drafts {
         vf: &VfIdentity,
         present: &HostLinks,
         rtnl: &mut Rtnl,
-    ) -> Result<Original, NotTaken> {
+    ) -> Result<Original, Failure> {
         let original = match vf_source::link_of(self.host.source(), &present.links, &vf.device) {
             Some(link) => self.original_of_link(vf, link, present, rtnl)?,
             None => self.original_of_device(vf)?,
         };
-        let port = port_settings(self.host.source(), rtnl, &vf.device)
-            .map_err(|error| not_found(not_moved(error)))?;
+        let port = port_settings(self.host.source(), rtnl, &vf.device).map_err(not_moved)?;
         Ok(Original { port, ..original })
     }
 
@@ -130,38 +127,30 @@ impl Drafts {
         link: &Link,
         HostLinks { links, addresses }: &HostLinks,
         rtnl: &mut Rtnl,
-    ) -> Result<Original, NotTaken> {
-        let not_looked_at = |error: netlink::Error| not_found(not_moved(error));
+    ) -> Result<Original, Failure> {
         if let Some(used) = vf_source::use_by_host(link, links, addresses) {
-            return Err(not_taken(used_by_host(vf, &used)));
+            return Err(used_by_host(vf, &used));
         }
         if self.cleanliness.looks_clean(vf, link) {
             return Ok(Original::from(link));
         }
-        self.cleanliness
-            .restore(vf, link, rtnl)
-            .map_err(|why| not_found(not_as_it_was(vf, &why)))?;
-        let restored = rtnl.link_by_index(link.index).map_err(not_looked_at)?;
-        let restored = restored.ok_or_else(|| not_found(not_there(vf)))?;
+        self.cleanliness.restore(vf, link, rtnl).map_err(|why| not_as_it_was(vf, &why))?;
+        let restored = rtnl.link_by_index(link.index).map_err(not_moved)?;
+        let restored = restored.ok_or_else(|| not_there(vf))?;
         match self.cleanliness.superficial_differences(vf, &restored).join("; ") {
             what if what.is_empty() => Ok(Original::from(&restored)),
-            what => Err(not_found(not_as_it_was(vf, &what))),
+            what => Err(not_as_it_was(vf, &what)),
         }
     }
 
     /// What a VF without a link is like.
-    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, NotTaken> {
+    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, Failure> {
         match self.host.source().handover(&vf.device) {
-            None => Err(not_found(not_there(vf))),
-            Some(Handover::Open) => Err(not_taken(used_by_host(vf, "a program has it open"))),
+            None => Err(not_there(vf)),
+            Some(Handover::Open) => Err(used_by_host(vf, "a program has it open")),
             Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
         }
     }
-}
-
-/// The VFs of records.
-pub(super) fn devices(records: &[Record]) -> Vec<Device> {
-    records.iter().map(|record| record.device().clone()).collect()
 }
 
 /// What the PF makes of a VF, where that is not the DPU's business.

@@ -87,7 +87,10 @@ impl Homecoming {
     /// Remembers how the way home ended.
     fn note(&self, record: &Record, home: &Result<Condition, Failure>) {
         match home {
-            Ok(Condition::Clean) => self.note_returned(record),
+            Ok(Condition::Clean) => {
+                self.pauses.succeeded(record.id());
+                self.renewer.note_clean(record.device());
+            }
             Ok(Condition::Different(what)) => {
                 tracing::info!(attachment = record.id(), "the VF is back, but {what}");
             }
@@ -115,12 +118,10 @@ impl Homecoming {
         (releasing, Some(written))
     }
 
-    /// Remembers that the VF of a record is home and as it was, until the agent ends. Before the DPU is told so, and
-    /// so before the time of its Detach is taken: of a VF that is said to be back, no later inventory says that it is
-    /// in use.
-    fn note_returned(&self, record: &Record) {
-        self.pauses.succeeded(record.id());
-        self.renewer.note_clean(record.device());
+    /// Remembers that nothing of an attachment is left here, until the agent ends: its VF is home and as it was, and no
+    /// interface has addresses of its leases. Before the DPU is told so, and so before the time of its Detach is taken:
+    /// of a VF that is said to be back, no later inventory says that it is in use; and as long as it is not said, all do.
+    pub(in crate::agent) fn note_returned(&self, record: &Record) {
         let returned = Record { is_returned: true, ..record.clone() };
         self.host.records().keep(&Arc::new(returned));
     }
@@ -249,7 +250,7 @@ impl Homecoming {
         let is_clean = matches!(home, Ok(Condition::Clean));
         self.renewer.note_renewed(&vf, is_clean, what);
         if is_clean {
-            self.note_returned(record);
+            self.pauses.succeeded(record.id());
         }
         home
     }

@@ -12,11 +12,12 @@ use vf_alloc::Device;
 use super::{
     cleanliness::Cleanliness,
     device_info,
-    drafts::{Drafts, devices},
+    drafts::Drafts,
     host::Host,
     intake_failure::{IntakeFailure, none_found, not_moved},
-    move_failure::failure_of_move,
+    move_failure::{failure_among, failure_of_move},
     numbers::Numbers,
+    pod_locks::PodLock,
     records::{Phase, PodNetns, Record},
 };
 use crate::{
@@ -105,14 +106,8 @@ impl Intake {
         let this = Arc::clone(self);
         let work = move || {
             // Somebody else's move may have taken long.
-            match pod.and_then(|pod| is_awaited().map(|()| pod)) {
-                Ok(_pod) => this.enter_now(wanted, &netns),
-                // They are still where they were: the DPU may give them out at once.
-                Err(failure) => {
-                    let found = this.drafts.found_of(&wanted);
-                    Err(IntakeFailure::Unrecorded { failure, found })
-                }
-            }
+            let pod = pod.and_then(|pod| is_awaited().map(|()| pod));
+            this.enter_now(wanted, &netns, pod)
         };
         self.host.move_vf(work).await.map_err(none_found)?
     }
@@ -139,37 +134,49 @@ impl Intake {
         }
     }
 
-    /// The records are written before a VF is touched, at once, and what is only looked at does not wait for that.
+    /// The records are written before a VF is touched, and all at once. `pod`: the pod's lock, if it is needed, or why
+    /// it is not to begin.
     fn enter_now(
         &self,
         wanted: Vec<Wanted>,
         netns: &PodNetns,
+        pod: Result<Option<PodLock>, Failure>,
     ) -> Result<Vec<Arrived>, IntakeFailure> {
         let began = Instant::now();
-        let mut host = self.host.rtnl().map_err(|error| none_found(not_moved(error)))?;
+        let recorded = pod.and_then(|pod| Ok((pod, self.record(wanted.clone(), netns)?)));
+        let (_pod, (records, moves)) = recorded.map_err(|failure| {
+            let found = self.drafts.at_home(&wanted);
+            IntakeFailure::Unrecorded { failure, found }
+        })?;
+        let recording = began.elapsed();
+        let arrivals = self.move_in_now(&records, moves);
+        let arrivals = arrivals.map_err(|failure| IntakeFailure::Unmoved { failure })?;
+        let arrived = |(record, arrival)| Arrived { record, recording, arrival };
+        Ok(records.into_iter().zip(arrivals).map(arrived).collect())
+    }
+
+    /// Records the attachments, and begins the moves meanwhile: what is only looked at does not wait for the disk.
+    fn record(
+        &self,
+        wanted: Vec<Wanted>,
+        netns: &PodNetns,
+    ) -> Result<(Vec<Arc<Record>>, Vec<VfMove>), Failure> {
+        let mut host = self.host.rtnl().map_err(not_moved)?;
         let mut records = self.drafts.draft_all(wanted, netns, &mut host)?;
-        let found = devices(&records);
-        let not_taken = |failure| IntakeFailure::Unrecorded { failure, found };
-        let moves = self.give_way(netns, &mut records).and_then(|()| {
-            let records: Vec<_> = records.into_iter().map(Arc::new).collect();
-            let written = self.host.records().write_all(&records);
-            let moves: Result<Vec<_>, _> =
-                records.iter().map(|record| self.begin_move(record)).collect();
-            written.wait()?;
-            Ok((records, moves?))
-        });
-        let (records, moves) = moves.map_err(not_taken)?;
+        self.give_way(netns, &mut records)?;
+        let records: Vec<_> = records.into_iter().map(Arc::new).collect();
+        let written = self.host.records().write_all(&records);
+        let moves: Result<Vec<_>, _> =
+            records.iter().map(|record| self.begin_move(record)).collect();
+        written.wait()?;
+        let moves = moves?;
         Milestone::AttachRecorded.pass();
         for record in &records {
             // In memory only now: nobody is to rely on a record that a crash would take back.
             self.host.records().keep(record);
             self.cleanliness.proofs().forget(record.device());
         }
-        let recording = began.elapsed();
-        let arrivals = self.move_in_now(&records, moves);
-        let arrivals = arrivals.map_err(|failure| IntakeFailure::Unmoved { failure })?;
-        let arrived = |(record, arrival)| Arrived { record, recording, arrival };
-        Ok(records.into_iter().zip(arrivals).map(arrived).collect())
+        Ok((records, moves))
     }
 
     /// Records that are none yet give way to what their pod has, and each to those before it.
@@ -193,8 +200,8 @@ impl Intake {
         moves: Vec<VfMove>,
     ) -> Result<Vec<Arrival>, Failure> {
         let arrivals = VfMove::move_in_together(moves).map_err(|failed| {
-            let record = &records[failed.context];
-            self.with_owner(failure_of_move(record, &failed), record)
+            let all: Vec<_> = records.iter().map(|record| &**record).collect();
+            self.with_owner(failure_among(&all, &failed), all[failed.context])
         })?;
         records.iter().try_for_each(|record| write_device_info(record))?;
         Ok(arrivals)

@@ -43,8 +43,8 @@
 //! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one. So in a chain of
 //! waits each one that is waited for began to wait later than the one that waits for it, and no chain comes back to
 //! where it began. An attach of several interfaces holds some of its keys while it waits for the others; were one of
-//! these attached by itself at that moment, two could wait for each other. So the wait is bounded by the time that a
-//! VF may take to come home, after which the attach is refused.
+//! these attached by itself at that moment, two could wait for each other. So each wait is bounded by the
+//! time that a VF may take to come home, after which the attach is refused.
 //!
 //! # Who races
 //!

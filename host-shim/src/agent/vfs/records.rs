@@ -93,8 +93,7 @@ pub(in crate::agent) struct Record {
     /// The device-info file that was written.
     #[serde(default)]
     pub device_info_file: Option<String>,
-    /// The VF is back in the host's namespace, and so the DPU is told. After a crash that is found
-    /// out anew.
+    /// Nothing of it is left on the host, and so the DPU is told. After a crash that is found out anew.
     #[serde(skip)]
     pub is_returned: bool,
     /// The device of the attachment's VF, once somebody has asked for it.

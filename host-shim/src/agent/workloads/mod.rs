@@ -110,7 +110,12 @@ impl Workloads {
     /// lost.
     pub(super) async fn detach(&self, workload: &String, named: Option<Key>, netns: &str) {
         let _one_at_a_time = self.locks.lock(workload).await;
-        let mut keys: Vec<_> = self.records_of(workload).map(|record| record.key()).collect();
+        // What one leads goes with it.
+        let is_recorded = |key: &Key| self.doors.vfs.records().by_key(key).is_some();
+        let leads =
+            |record: &Arc<Record>| !record.lead_key().is_some_and(|lead| is_recorded(&lead));
+        let mut keys: Vec<_> =
+            self.records_of(workload).filter(leads).map(|record| record.key()).collect();
         if keys.is_empty() {
             keys.extend(named);
         }
