@@ -21,8 +21,12 @@ pub fn is_container_id(text: &str) -> bool {
         && text.bytes().all(is_later)
 }
 
-/// Whether the kernel takes it as an interface's name, and as that name only: `%` makes a pattern.
-/// 1 to 15 visible ASCII characters without `/`, `:` and `%`, and neither `.` nor `..`.
+/// What an interface may be called, as people are told that.
+pub const INTERFACE_NAMES: &str =
+    "1 to 15 visible ASCII characters without / : and %, and neither . nor ..";
+
+/// Whether the kernel takes it as an interface's name, and as that name only: `%` makes a pattern. See
+/// [`INTERFACE_NAMES`].
 #[must_use]
 pub fn is_interface_name(text: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'%');

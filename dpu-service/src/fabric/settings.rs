@@ -2,15 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use offload_proto::form::is_interface_name;
+use offload_proto::form::{INTERFACE_NAMES, is_interface_name};
 
 use crate::{
     driver::{Fault, Refused},
     twice::twice,
 };
-
-const NO_INTERFACE: &str =
-    "can't name an interface: use 1 to 15 visible characters without / : and %";
 
 /// The most bridges beside the first: each call that is not about one port asks all of them.
 const MOST_FURTHER: usize = 16;
@@ -79,7 +76,9 @@ impl BridgeSettings {
         let Self { name, uplinks, kept, .. } = self;
         let mut problems = Vec::new();
         if !is_interface_name(name) {
-            problems.push(format!("{section}.{key} = {name:?} {NO_INTERFACE}"));
+            problems.push(format!(
+                "{section}.{key} = {name:?} can't name an interface: use {INTERFACE_NAMES}"
+            ));
         }
         problems.extend(self.check_links(&format!("{section}.uplinks"), uplinks));
         problems.extend(self.check_links(&format!("{section}.keep"), kept));
@@ -127,7 +126,9 @@ impl BridgeSettings {
         let mut problems = Vec::new();
         for link in links {
             if !is_interface_name(link) {
-                problems.push(format!("{key} holds {link:?}, which {NO_INTERFACE}"));
+                problems.push(format!(
+                    "{key} holds {link:?}, which can't name an interface: use {INTERFACE_NAMES}"
+                ));
             }
             if *link == self.name {
                 problems.push(format!("{key} holds {link:?}, the bridge itself"));

@@ -1,7 +1,7 @@
 //! Where networks lead whose gateway is this DPU: the section of the configuration, and what makes sense
 //! with it.
 
-use offload_proto::form::is_interface_name;
+use offload_proto::form::{INTERFACE_NAMES, is_interface_name};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -23,7 +23,7 @@ impl GatewaySettings {
     pub(crate) fn check(&self, fabric: &FabricSettings) -> Vec<String> {
         let check = |name: &String| {
             let why = if !is_interface_name(name) {
-                "which can't name an interface: use 1 to 15 visible characters without / : and %"
+                &format!("which can't name an interface: use {INTERFACE_NAMES}")
             } else if fabric.has_link(name) {
                 "which is one of fabric.uplinks or fabric.keep: those have no addresses; name a link \
                  that has"

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use netlink::IpNetwork;
 use offload_proto::{
     Failure, Reason,
-    form::{HOST_PORT_CONTAINER, is_interface_name},
+    form::{HOST_PORT_CONTAINER, INTERFACE_NAMES, is_interface_name},
 };
 use serde::Deserialize;
 
@@ -42,10 +42,8 @@ impl HostPort {
         let unnamed = network
             .is_empty()
             .then(|| out_of_range("host_port.network", "\"\"", "a network's name"));
-        let misnamed = (!is_interface_name(name)).then(|| {
-            let range = "1 to 15 visible ASCII characters without /, : and %";
-            out_of_range("host_port.name", format_args!("{name:?}"), range)
-        });
+        let misnamed = (!is_interface_name(name))
+            .then(|| out_of_range("host_port.name", format_args!("{name:?}"), INTERFACE_NAMES));
         // The kernel refuses one, and with it the whole port.
         let is_host = |route: &&IpNetwork| route.ip() != route.network();
         let misrouted = self.routes.iter().filter(is_host).map(|route| {

@@ -2,7 +2,9 @@
 
 use std::env;
 
-use offload_proto::form::{CONTAINER_ID_LIMIT, is_container_id, is_interface_name};
+use offload_proto::form::{
+    CONTAINER_ID_LIMIT, INTERFACE_NAMES, is_container_id, is_interface_name,
+};
 
 use serde_json::Value;
 
@@ -257,11 +259,7 @@ pub fn check_interface_name(name: &str) -> Result<(), String> {
     if is_interface_name(name) {
         return Ok(());
     }
-    Err(format!(
-        "interface name {} can't name an interface: use 1 to 15 visible characters without / : \
-         and %",
-        quoted(name)
-    ))
+    Err(format!("interface name {} can't name an interface: use {INTERFACE_NAMES}", quoted(name)))
 }
 
 #[cfg(test)]

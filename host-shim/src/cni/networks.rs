@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, net::IpAddr};
 
 use ipnetwork::IpNetwork;
-use offload_proto::form::{MOST_INTERFACES, can_begin_a_name, is_interface_name};
+use offload_proto::form::{INTERFACE_NAMES, MOST_INTERFACES, can_begin_a_name, is_interface_name};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -186,7 +186,7 @@ impl Selection {
         if !is_interface_name(&interface_name) {
             let name = quoted(&interface_name);
             return Err(invalid(format!(
-                "{title}: interface {name} can't name an interface: use 1 to 15 visible characters without / : and %"
+                "{title}: interface {name} can't name an interface: use {INTERFACE_NAMES}"
             )));
         }
         let mut wishes = Wishes::default();

@@ -12,7 +12,10 @@ use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::{
     Failure, Reason,
-    form::{self, CONTAINER_ID_LIMIT, MOST_INTERFACES, is_container_id, is_interface_name},
+    form::{
+        self, CONTAINER_ID_LIMIT, INTERFACE_NAMES, MOST_INTERFACES, is_container_id,
+        is_interface_name,
+    },
     v1,
 };
 use vf_alloc::{Device, FunctionId, NumberError};
@@ -85,8 +88,7 @@ pub(crate) fn key(
     }
     if !is_interface_name(&key.interface_name) {
         return Err(invalid(format!(
-            "interface_name {} can't name an interface: use 1 to 15 visible characters without \
-             / : and %",
+            "interface_name {} can't name an interface: use {INTERFACE_NAMES}",
             shortened(&key.interface_name)
         )));
     }

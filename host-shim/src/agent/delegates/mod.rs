@@ -13,6 +13,7 @@
 //! | [`plugins`] | calls those of a chain |
 //! | [`interface`] | looks at what they have made, and sets on it what is to be set beside |
 //! | [`record`] | keeps what is made, in files |
+//! | [`settings`] | what the configuration says of them |
 //! | [`outcome`] | reads what plugins answer |
 //! | [`Delegates`](room) | has interfaces made, looked at and taken back |
 //!

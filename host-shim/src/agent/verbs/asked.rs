@@ -2,7 +2,7 @@
 
 use offload_proto::{
     Failure, Reason,
-    form::{MOST_INTERFACES, is_container_id, is_interface_name},
+    form::{INTERFACE_NAMES, MOST_INTERFACES, is_container_id, is_interface_name},
 };
 
 use super::{
@@ -29,9 +29,7 @@ pub(super) fn check_form(asked: &AddRequest) -> Result<(), Failure> {
         ));
     }
     match asked.interface_names().iter().find(|name| !is_interface_name(name)) {
-        Some(name) => invalid(format!(
-            "{name:?} can't name an interface: use 1 to 15 visible characters without / : and %"
-        )),
+        Some(name) => invalid(format!("{name:?} can't name an interface: use {INTERFACE_NAMES}")),
         None => Ok(()),
     }
 }
