@@ -331,7 +331,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: Duration = Duration::from_secs(10);
+    const LIMIT: Duration = Duration::from_secs(60);
 
     /// Of an agent that has nothing of the machine's, and whose DPU is not there.
     fn config(folder: &Path) -> Config {

@@ -150,7 +150,7 @@ pub(super) fn hears_attached(system: &mut System, key: Key) {
     set(system, key, next, Then::AnswerAdd);
 }
 
-/// `verbs/attach.rs::settle_earlier_holder`: a record of which only the DPU's last word is missing is
+/// `verbs/take_in.rs::settle_earlier_holder`: a record of which only the DPU's last word is missing is
 /// finished first.
 pub(super) fn settles_earlier_holder(
     system: &mut System,

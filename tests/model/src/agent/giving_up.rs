@@ -30,7 +30,7 @@ impl AgentSide<'_> {
 }
 
 /// An ADD fails, if anybody hears of it. What it has made that nobody was answered is given back, unless
-/// a repeat of it waits: `verbs/attach.rs::take_back_unanswered`.
+/// a repeat of it waits: `verbs/release.rs::take_back_unanswered`.
 pub(super) fn fails_add(system: &mut System, key: Key) {
     if is_awaited(system, key) {
         let container = system.container_mut(key);
@@ -53,7 +53,7 @@ pub(super) fn unanswered(system: &System, key: Key) -> Option<AttachmentId> {
     (!is_repeated).then_some(record.attachment.id)
 }
 
-/// `verbs/attach.rs::give_back_unused`.
+/// `verbs/take_in.rs::give_back_unused`.
 pub(super) fn gives_back_unused(system: &mut System, key: Key, attachment: Record, found_vf: bool) {
     let detach = detach_request(system, key, Some(attachment.id), found_vf);
     if is_left_to_repeat(system, key) {
