@@ -1,7 +1,7 @@
 //! `host-shim-agent`: from the command line to the tasks.
 
 use std::{
-    io,
+    convert::Infallible,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -13,6 +13,7 @@ use bootstrap::{
     reload_signals, shutdown_signal,
 };
 use netlink::LinkMonitor;
+use tokio::signal::unix::Signal;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -100,6 +101,8 @@ fn lines(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
 
 async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentError> {
     raise_file_limit();
+    // Before anything that may take its time: until it is caught, it ends the program.
+    let hangups = reload_signals().map_err(cannot("wait for signals"))?;
     let boot_id = boot_id(&config.boot_id_file)?;
     let (socket, records) = if stands_by {
         let records = records_of_one_before(&config, path, &boot_id).await?;
@@ -113,7 +116,7 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     let monitor = agent.look_around().await?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
     notify_ready();
-    let mut keepers = pin!(run_keepers(&agent, path, monitor));
+    let mut keepers = pin!(run_keepers(&agent, path, monitor, hangups));
     let limit = agent.config.limits.connections;
     let stopping = CancellationToken::new();
     let server = server(&agent, limit, &stopping);
@@ -141,22 +144,23 @@ fn server(agent: &Agent, limit: usize, stopping: &CancellationToken) -> Server {
 }
 
 /// All that the program does unasked, for ever.
-async fn run_keepers(agent: &Agent, path: &Path, monitor: LinkMonitor) -> AgentError {
+async fn run_keepers(
+    agent: &Agent,
+    path: &Path,
+    monitor: LinkMonitor,
+    hangups: Signal,
+) -> AgentError {
     let keeper = agent.upkeep.keeper();
     tokio::select! {
         error = agent.keep(monitor) => error,
-        error = reconcile_on_hangup(agent, path) => cannot("wait for signals")(error),
+        never = reconcile_on_hangup(agent, path, hangups) => match never {},
         never = feed_watchdog(|| keeper.is_healthy(Instant::now())) => match never {},
     }
 }
 
 /// SIGHUP reads `[[host_port]]` again, and compares records and kernel at once. Certificates are followed without
 /// it. A file that makes no sense changes nothing.
-async fn reconcile_on_hangup(agent: &Agent, path: &Path) -> io::Error {
-    let mut hangups = match reload_signals() {
-        Ok(hangups) => hangups,
-        Err(error) => return error,
-    };
+async fn reconcile_on_hangup(agent: &Agent, path: &Path, mut hangups: Signal) -> Infallible {
     while hangups.recv().await.is_some() {
         match Config::load(path) {
             Ok(config) => agent.upkeep.host_ports().want(config.host_port),

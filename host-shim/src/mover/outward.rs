@@ -12,7 +12,7 @@ pub const STEPS: &Steps<VfMove, MoveError> = &[&TakeDown, &MoveOut, &Restore];
 /// Takes a VF back that has no link to move.
 pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&ResetPort];
 
-/// Switches the VF off and gives it a name that is free in the host's namespace.
+/// Switches the VF off and takes off it what would be in the move's way.
 struct TakeDown;
 
 impl Step<VfMove> for TakeDown {
@@ -27,7 +27,7 @@ impl Step<VfMove> for TakeDown {
     }
 }
 
-/// The one move back.
+/// The one move back: namespace and name in one request, so that no name of the pod's is in its way.
 struct MoveOut;
 
 impl Step<VfMove> for MoveOut {
@@ -59,7 +59,6 @@ impl Step<VfMove> for Restore {
 
 pub(super) fn take_down(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
-    let name = homecoming_name(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
     if vf_move.is_within_host() {
         configure::strip(&mut vf_move.host.rtnl, &link)?;
     }
@@ -70,9 +69,6 @@ pub(super) fn take_down(vf_move: &mut VfMove) -> Result<(), MoveError> {
     }
     let names = link.alternative_names.iter();
     requests.extend(names.map(|name| Request::delete_alternative_name(link.index, name)));
-    if link.name != name {
-        requests.push(Request::change_link(link.index, &LinkChange::new().name(name)));
-    }
     pod.rtnl.batch(&requests)?;
     Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan.routing, link.index)?)
 }
@@ -85,8 +81,10 @@ fn homecoming_name(host: &mut Rtnl, link: &Link, own: &str) -> Result<String, ne
 
 pub(super) fn move_out(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
+    let name = homecoming_name(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
-    Ok(pod.rtnl.change_link(link.index, &LinkChange::new().netns(&vf_move.host.netns))?)
+    let home = LinkChange::new().netns(&vf_move.host.netns).name(name);
+    Ok(pod.rtnl.change_link(link.index, &home)?)
 }
 
 /// Makes the VF in the host's namespace what it was, from whatever it is now.

@@ -42,6 +42,18 @@ fn an_interface_name_that_is_taken_at_the_last_moment_is_refused_as_such() {
 }
 
 #[test]
+fn a_pod_that_takes_the_vfs_own_name_does_not_keep_it() {
+    let stage = Stage::new();
+    let before = stage.host.links();
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
+    stage.pod.ip(&format!("link add {OWN_NAME} type veth peer name other"));
+    stage.vf_move(&spec).move_out().unwrap();
+    assert_eq!(stage.host.links(), before);
+    assert_eq!(stage.pod.link_names(), ["other", OWN_NAME]);
+}
+
+#[test]
 fn alternative_names_in_the_way_are_taken_off_and_restored() {
     let stage = Stage::new();
     let mut host = stage.host.rtnl();

@@ -312,19 +312,24 @@ impl Delegates {
     }
 
     /// Has an interface taken back by its plugins, as they were told when it was made, but that they are told of no
-    /// namespace if it is not `in_pod`, where its name is another's by now. Nothing is to be done of one that is not
-    /// kept.
+    /// namespace if it is not `in_pod`, where its name is another's by now. One that an earlier agent has called is
+    /// waited for with `patience`. Nothing is to be done of one that is not kept.
     ///
     /// # Errors
     /// Why the plugins have not. It stays kept, so that they are called again; but the pod has it no more, where it
     /// is of a kind that can be deleted.
-    pub(in crate::agent) async fn delete(&self, key: &Key, in_pod: bool) -> Result<(), Failure> {
+    pub(in crate::agent) async fn delete(
+        &self,
+        key: &Key,
+        in_pod: bool,
+        patience: Duration,
+    ) -> Result<(), Failure> {
         let Some(delegated) = self.store.by_key(key) else { return Ok(()) };
         if delegated.phase == Phase::Live {
             self.store.give_up(&delegated);
         }
         let delegated = if in_pod { delegated } else { Arc::new(delegated.without_netns()) };
-        let taken_back = match self.store.lock_calls(key, self.plugins.deadline()).await {
+        let taken_back = match self.store.lock_calls(key, Instant::now() + patience).await {
             Ok(calls) => self.plugins.take_back(&delegated, &calls).await,
             Err(still_called) => Err(still_called),
         };

@@ -1,7 +1,7 @@
 //! Interfaces of a pod that other plugins make, beside those of an attachment that leads them: they are made after it,
 //! kept with it, and taken back when it is given back, whoever gives it back.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use offload_proto::{Failure, Reason, v1};
 
@@ -25,7 +25,8 @@ pub(super) async fn make_way(
     let made = doors.delegates.led_by(lead);
     if !is_live {
         for one in made {
-            take_back(doors, &one.key).await.map_err(|failure| still_there(&one, &failure))?;
+            let taken_back = take_back(doors, &one.key, doors.timeouts.vf_return()).await;
+            taken_back.map_err(|failure| still_there(&one, &failure))?;
         }
         return Ok(());
     }
@@ -137,9 +138,9 @@ pub(super) fn keep(doors: &Doors, lead: &Key) -> Result<(), Failure> {
 
 /// Has those taken back that the attachment of this key leads. The caller holds the lock of this key, without which
 /// nobody makes any; another one may be taking one of them back, which each waits for, and twice does no harm.
-pub(super) async fn release_led_by(doors: &Doors, lead: &Key) {
+pub(super) async fn release_led_by(doors: &Doors, lead: &Key, patience: Duration) {
     for one in doors.delegates.led_by(lead) {
-        release(doors, &one.key).await;
+        release(doors, &one.key, patience).await;
     }
 }
 
@@ -154,13 +155,13 @@ pub(super) async fn holds_leases(doors: &Doors, lead: &Key) -> bool {
 }
 
 /// Has one taken back. What fails is tried again with the next pass.
-pub(super) async fn release(doors: &Doors, key: &Key) {
-    if let Err(failure) = take_back(doors, key).await {
+pub(super) async fn release(doors: &Doors, key: &Key, patience: Duration) {
+    if let Err(failure) = take_back(doors, key, patience).await {
         tracing::warn!(%key, "taken back later: {failure}");
     }
 }
 
-async fn take_back(doors: &Doors, key: &Key) -> Result<(), Failure> {
+async fn take_back(doors: &Doors, key: &Key, patience: Duration) -> Result<(), Failure> {
     let Some(one) = doors.delegates.by_key(key) else { return Ok(()) };
     if let Some(added) = one.added() {
         match doors.vfs.host().lock_pod(&one.netns, &[added]).await {
@@ -173,7 +174,7 @@ async fn take_back(doors: &Doors, key: &Key) -> Result<(), Failure> {
         }
     }
     let is_anothers = is_anothers(doors, &one);
-    doors.delegates.delete(key, !is_anothers).await
+    doors.delegates.delete(key, !is_anothers, patience).await
 }
 
 /// Whether another container has the interface of its name by now, in the same namespace.
@@ -202,7 +203,7 @@ async fn release_again(doors: Doors, one: Arc<Delegated>, again: Again) {
     let locked = doors.vfs.keys().lock(key).await;
     // Its ADD may have ended well meanwhile, or another one begun and ended.
     if doors.delegates.by_key(key).is_some_and(|now| is_untaken(&doors, &now)) {
-        release(&doors, key).await;
+        release(&doors, key, doors.timeouts.vf_return()).await;
     }
     drop(locked);
     drop(again);

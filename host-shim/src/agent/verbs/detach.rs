@@ -1,5 +1,7 @@
 //! DEL.
 
+use std::time::Instant;
+
 use futures::future::join_all;
 
 use super::{
@@ -17,12 +19,14 @@ use crate::{
 /// later without the runtime; so there is nothing that a retry could help with.
 pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
     let _keys = led::lock(doors, &request.key).await;
-    let patience = doors.timeouts.vf_return();
+    let deadline = Instant::now() + doors.timeouts.vf_return();
+    let patience = || deadline.saturating_duration_since(Instant::now());
     if doors.delegates.by_key(&request.key).is_some() {
-        return delegated::release(doors, &request.key).await;
+        return delegated::release(doors, &request.key, patience()).await;
     }
     // They may be stacked on any of the others.
-    delegated::release_led_by(doors, &request.key).await;
+    delegated::release_led_by(doors, &request.key, patience()).await;
+    let patience = patience();
     let led = doors.vfs.records().led_by(&request.key);
     let led = led.into_iter().map(|record| release(doors, record, patience, Renewal::Later));
     let (led, lead) = (join_all(led), doors.vfs.records().by_key(&request.key));

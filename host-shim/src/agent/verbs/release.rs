@@ -1,6 +1,10 @@
 //! Giving an attachment back, whoever wants that: a DEL, a GC, an ADD that failed, the keeper, the DPU.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::future::join_all;
 use offload_proto::v1::Release;
@@ -28,16 +32,18 @@ pub(in crate::agent) enum Renewal {
     Later,
 }
 
-/// Gives an attachment back, as far as it goes now. Waits up to `patience` for a VF whose pod's
-/// namespace has ended. The caller holds the key's lock.
+/// Gives an attachment back, as far as it goes now. Waits up to `patience` for other plugins' programs that an earlier
+/// agent has called, and for a VF whose pod's namespace has ended. The caller holds the key's lock.
 pub(in crate::agent) async fn release(
     doors: &Doors,
     record: Arc<Record>,
     patience: Duration,
     renewal: Renewal,
 ) {
+    let deadline = Instant::now() + patience;
     // They may be stacked on it.
-    delegated::release_led_by(doors, &record.key()).await;
+    delegated::release_led_by(doors, &record.key(), patience).await;
+    let patience = deadline.saturating_duration_since(Instant::now());
     let (record, home) = doors.vfs.homecoming().bring(record, patience).await;
     tell_released(doors, &record, matches!(home, Ok(Condition::Clean))).await;
     if let Ok(Condition::Different(what)) = home {
@@ -139,9 +145,9 @@ pub(in crate::agent) async fn release_on_request(doors: &Doors, wanted: Release)
     match doors.vfs.records().by_id(&wanted.attachment_id) {
         Some(record) => {
             tracing::info!(attachment = record.id(), reason = wanted.reason, "to be released");
-            delegated::release_led_by(doors, &key).await;
-            let all = doors.vfs.records().led_by(&key).into_iter().chain([record]);
             let patience = doors.timeouts.vf_return();
+            delegated::release_led_by(doors, &key, patience).await;
+            let all = doors.vfs.records().led_by(&key).into_iter().chain([record]);
             join_all(all.map(|one| release(doors, one, patience, Renewal::Later))).await;
         }
         None => answer_unknown(doors, wanted).await,
