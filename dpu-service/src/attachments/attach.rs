@@ -85,13 +85,27 @@ async fn attach_all(
 fn admit_all(engine: &Engine, specs: &[AttachSpec], asked: Asked) -> Result<Admitted, Failure> {
     let mut admitted = Admitted { all: Vec::new(), new: Vec::new(), known: Vec::new() };
     for spec in specs {
-        let one = admit(engine, spec, asked).inspect_err(|_| forget(engine, &admitted.new));
-        let (record, is_new) = one?;
+        let (record, is_new) = admit(engine, spec, asked).map_err(|failure| {
+            forget(engine, &admitted.new);
+            with_those_before(failure, admitted.new.len(), specs.len())
+        })?;
         let kind = if is_new { &mut admitted.new } else { &mut admitted.known };
         kind.push(Arc::clone(&record));
         admitted.all.push(record);
     }
     Ok(admitted)
+}
+
+/// Of VFs that are not enough: how many of those in use are of the same call.
+fn with_those_before(failure: Failure, reserved: usize, asked: usize) -> Failure {
+    if failure.reason != Reason::VfsExhausted || reserved == 0 {
+        return failure;
+    }
+    let message = format!(
+        "{}; {reserved} of those in use are for the same pod, which asks for {asked} at once",
+        failure.message
+    );
+    Failure { message, ..failure }
 }
 
 /// Forgets reservations that nobody has heard of.
