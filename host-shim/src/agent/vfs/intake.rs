@@ -107,7 +107,7 @@ impl Intake {
         let work = move || {
             // Somebody else's move may have taken long.
             let pod = pod.and_then(|pod| is_awaited().map(|()| pod));
-            this.enter_now(wanted, &netns, pod)
+            this.enter_now(&wanted, &netns, pod)
         };
         self.host.move_vf(work).await.map_err(none_found)?
     }
@@ -138,14 +138,14 @@ impl Intake {
     /// it is not to begin.
     fn enter_now(
         &self,
-        wanted: Vec<Wanted>,
+        wanted: &[Wanted],
         netns: &PodNetns,
         pod: Result<Option<PodLock>, Failure>,
     ) -> Result<Vec<Arrived>, IntakeFailure> {
         let began = Instant::now();
-        let recorded = pod.and_then(|pod| Ok((pod, self.record(wanted.clone(), netns)?)));
+        let recorded = pod.and_then(|pod| Ok((pod, self.record(wanted.to_vec(), netns)?)));
         let (_pod, (records, moves)) = recorded.map_err(|failure| {
-            let found = self.drafts.at_home(&wanted);
+            let found = self.drafts.at_home(wanted);
             IntakeFailure::Unrecorded { failure, found }
         })?;
         let recording = began.elapsed();
