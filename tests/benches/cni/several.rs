@@ -4,7 +4,12 @@ use std::fmt::Write;
 
 use e2e::{Lab, Settings};
 
-use crate::{floor::Floor, pods::Pods, sample::Sample};
+use crate::{
+    floor::Floor,
+    phases::{logged, microseconds},
+    pods::Pods,
+    sample::Sample,
+};
 
 /// Pods of each number of networks.
 const PODS: usize = 20;
@@ -31,9 +36,9 @@ pub(crate) fn print() {
         "\n### Pods of several networks, one caller, N={PODS} each, product and floor in turn\n"
     );
     println!(
-        "| networks | ADD p50 ms | floor p50 ms | besides, ms | times the floor | DEL p50 ms | floor p50 ms |"
+        "| networks | ADD p50 ms | floor p50 ms | besides, ms | times the floor | the call to the DPU | looking at the VFs, the agent's records | DEL p50 ms | floor p50 ms |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for count in NETWORKS {
         print_row(&lab, count);
     }
@@ -58,11 +63,19 @@ fn print_row(lab: &Lab, count: usize) {
         deleted.time_apart(|| pods.del(pod));
     }
     let (ours, theirs) = (added.p50(), floor_added.p50());
+    let [call, look] = ["rpc_us", "record_us"].map(|phase| phase_of_pods(lab, count, phase).p50());
     println!(
-        "| {count} | {ours:.2} | {theirs:.2} | {:.2} | {:.2} | {:.2} | {:.2} |",
+        "| {count} | {ours:.2} | {theirs:.2} | {:.2} | {:.2} | {call:.2} | {look:.2} | {:.2} | {:.2} |",
         ours - theirs,
         ours / theirs,
         deleted.p50(),
         floor_deleted.p50()
     );
+}
+
+/// What a phase of the last pods' ADDs took, which is of all their interfaces together.
+fn phase_of_pods(lab: &Lab, count: usize, phase: &str) -> Sample {
+    let logged = logged(lab, "attached");
+    let of_these = &logged[logged.len() - PODS * count..];
+    Sample::of(of_these.chunks(count).map(|pod| microseconds(&pod[0], phase)))
 }
