@@ -445,6 +445,8 @@ fn tell_of_vfs(lab: &Lab) {
     for (verb, is_free) in [("add", false), ("delete", true)] {
         lab.card.host.ip(&["address", verb, "192.0.2.1/24", "dev", "p0v5"]);
         wait_for(&format!("the DPU to hear of {verb}"), LIMIT, || {
+            // Addresses are looked at with each comparison, and nobody waits for the next one.
+            lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
             let vf = lab.operator().get("vfs").pop()?;
             ((vf["state"] == "VF_STATE_FREE") == is_free).then_some(())
         });
