@@ -300,6 +300,18 @@ pub fn link_of<'a>(source: &dyn VfSource, links: &'a [Link], device: &Device) ->
     links.iter().find(|link| is(source, link, device))
 }
 
+/// Likewise, first by the name that it is expected to have: to tell of a link which VF's it is may take a look at sysfs.
+#[must_use]
+pub fn link_called<'a>(
+    source: &dyn VfSource,
+    links: &'a [Link],
+    device: &Device,
+    expected_name: Option<&str>,
+) -> Option<&'a Link> {
+    let expected = links.iter().find(|link| Some(link.name.as_str()) == expected_name);
+    expected.filter(|link| is(source, link, device)).or_else(|| link_of(source, links, device))
+}
+
 /// Finds the link of a VF in a namespace: first where it is expected, then everywhere.
 ///
 /// # Errors

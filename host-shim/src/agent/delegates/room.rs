@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     agent::{
+        clock::microseconds,
         defect::{defect, locked},
         milestones::Milestone,
         vfs::{Phase, PodNetns},
@@ -421,7 +422,6 @@ impl Delegates {
 }
 
 fn log(made: &Delegated, in_plugins: Duration, total: Duration) {
-    let microseconds = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     tracing::info!(
         key = %made.key,
         network = made.network(),

@@ -40,6 +40,7 @@ use super::{
 use crate::{
     agent::{
         caller::{Answer, Caller},
+        clock::microseconds,
         dpu::{Established, Standing, disowning},
         milestones::Milestone,
         vfs::{Phase, PodNetns, Record, TakenIn, Wanted},
@@ -308,7 +309,6 @@ fn log(
     durations: &Durations,
     total: Duration,
 ) {
-    let microseconds = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     tracing::info!(
         attachment = record.id(),
         key = %record.key(),

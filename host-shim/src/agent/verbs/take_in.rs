@@ -3,20 +3,17 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
-use offload_proto::{Failure, v1};
+use offload_proto::Failure;
 use tokio::time::timeout;
 
 use super::{
     doors::Doors,
     release::{Renewal, release},
 };
-use crate::{
-    agent::{
-        caller::Caller,
-        dpu::detach_request,
-        vfs::{IntakeFailure, Phase, PodNetns, TakenIn, Wanted},
-    },
-    vf_source::device_of,
+use crate::agent::{
+    caller::Caller,
+    dpu::detach_request,
+    vfs::{IntakeFailure, Phase, PodNetns, TakenIn, Wanted},
 };
 
 /// Records the attachments and moves their VFs into the pod, all or none. Their carriers are waited for together.
@@ -27,7 +24,7 @@ pub(super) async fn take_in_all(
     caller: &Arc<Caller>,
 ) -> Result<Vec<TakenIn>, Failure> {
     for one in &wanted {
-        settle_earlier_holder(doors, &one.attachment).await;
+        settle_earlier_holder(doors, one).await;
     }
     let is_awaited = {
         let caller = Arc::clone(caller);
@@ -57,12 +54,11 @@ pub(super) async fn take_in_all(
 /// This is the one place where who holds a key waits for another's: see the page of
 /// [`vfs`](crate::agent::vfs) for why that ends. It comes before the number of VFs is kept from changing:
 /// the other one may be about to wait for that, behind a change that waits for this attach.
-async fn settle_earlier_holder(doors: &Doors, attachment: &v1::Attachment) {
-    if doors.vfs.records().by_id(&attachment.id).is_some() {
+async fn settle_earlier_holder(doors: &Doors, wanted: &Wanted) {
+    if doors.vfs.records().by_id(&wanted.attachment.id).is_some() {
         return;
     }
-    let device = device_of(attachment.vf.as_ref());
-    let Some(earlier) = doors.vfs.records().by_device(&device) else { return };
+    let Some(earlier) = doors.vfs.records().by_device(&wanted.device()) else { return };
     if earlier.phase != Phase::Releasing {
         return;
     }

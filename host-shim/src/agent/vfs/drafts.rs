@@ -111,11 +111,14 @@ impl Drafts {
         present: &HostLinks,
         rtnl: &mut Rtnl,
     ) -> Result<Original, Failure> {
-        let original = match vf_source::link_of(self.host.source(), &present.links, &vf.device) {
+        let own = self.cleanliness.own_state(vf);
+        let name = own.as_ref().map(|own| own.name.as_str());
+        let source = self.host.source();
+        let original = match vf_source::link_called(source, &present.links, &vf.device, name) {
             Some(link) => self.original_of_link(vf, link, present, rtnl)?,
             None => self.original_of_device(vf)?,
         };
-        let port = port_settings(self.host.source(), rtnl, &vf.device).map_err(not_moved)?;
+        let port = port_settings(source, rtnl, &vf.device).map_err(not_moved)?;
         Ok(Original { port, ..original })
     }
 
