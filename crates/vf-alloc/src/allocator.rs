@@ -20,6 +20,8 @@ pub struct Request<'a> {
     pub pool: &'a str,
     /// The very VF, by its device on the host, that somebody else has chosen already.
     pub pinned: Option<&'a Device>,
+    /// The VF to give rather than another, if it can be had. For one that is pinned it says nothing.
+    pub wished: Option<&'a Device>,
 }
 
 /// All VFs, and who holds them. `K` names a holder: an attachment.
@@ -97,7 +99,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Gives `key` a VF: the one that it holds already, the pinned one, or one of the pool's free
-    /// ones. Within a PF the one that has been free for longest comes first.
+    /// ones: the wished one, or else within a PF the one that has been free for longest.
     ///
     /// # Errors
     /// See [`ReserveError`].
@@ -199,6 +201,12 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.vfs.get(vf)?.facts()
     }
 
+    /// The VF that is at `device` of `host`.
+    #[must_use]
+    pub fn at_device(&self, host: HostId, device: &Device) -> Option<FunctionId> {
+        self.vfs.of_device(host, device).map(Slot::vf)
+    }
+
     /// The VF that `key` holds.
     #[must_use]
     pub fn vf_of(&self, key: &K) -> Option<FunctionId> {
@@ -242,7 +250,16 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         if pool.spec.pinned_only {
             return Err(ReserveError::PinnedOnly { pool: request.pool.into() });
         }
-        pool.choose(request.host).ok_or_else(|| self.exhausted(request, &pool.spec))
+        let wished = self.choose_wished(request, pool);
+        let chosen = wished.or_else(|| pool.choose(request.host));
+        chosen.ok_or_else(|| self.exhausted(request, &pool.spec))
+    }
+
+    /// Its host has it, and is about to move it: so it may be said that the host does not offer it now.
+    fn choose_wished(&self, request: &Request<'_>, pool: &Pool) -> Option<SlotNumber> {
+        let slot = self.vfs.of_device(request.host, request.wished?)?;
+        let is_to_be_had = slot.is_in(&pool.spec) && slot.can_be_given();
+        (is_to_be_had && !self.pools.is_handed_out(slot)).then(|| slot.number())
     }
 
     fn exhausted(&self, request: &Request<'_>, pool: &PoolSpec) -> ReserveError {

@@ -71,11 +71,12 @@ impl<K> Slot<K> {
     }
 
     pub(crate) const fn is_free(&self) -> bool {
-        self.hold.is_none()
-            && self.quarantine.is_none()
-            && self.withheld.is_none()
-            && self.withdrawn.is_none()
-            && self.has_port
+        self.can_be_given() && self.withdrawn.is_none()
+    }
+
+    /// Whether nothing but its host is in the way of giving it out.
+    pub(crate) const fn can_be_given(&self) -> bool {
+        self.hold.is_none() && self.quarantine.is_none() && self.withheld.is_none() && self.has_port
     }
 
     pub(crate) fn is_in(&self, pool: &PoolSpec) -> bool {

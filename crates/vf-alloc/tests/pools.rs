@@ -36,7 +36,7 @@ fn allocator(settings: Settings) -> Allocator<u32> {
 }
 
 fn request(pinned: Option<&Device>) -> Request<'_> {
-    Request { host: HOST, pool: "default", pinned }
+    Request { host: HOST, pool: "default", pinned, wished: None }
 }
 
 #[test]

@@ -1,9 +1,26 @@
-//! Which of a host's VFs are in which pool, for who hands them out on the host.
+//! Which of a host's VFs are in which pool, and which pool a network draws from: for who hands VFs out on the host, and
+//! for its agent, which begins to move a VF before it has asked for it.
+
+use std::collections::HashMap;
 
 use vf_alloc::{Device, HostId, PoolSpec, VfState};
 
-use super::{hosts::Hosts, registry::Registry};
+use super::{
+    hosts::Hosts,
+    registry::{PooledNetwork, Registry},
+};
 use crate::model::{AttachmentId, HostName};
+
+/// All that a host is told of pools.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HostPools {
+    /// Those that have VFs of the host, in the configuration's order.
+    pub pools: Vec<HostPool>,
+    /// The pool that each network draws from.
+    pub of_networks: HashMap<String, String>,
+    /// The network of an attach that names none.
+    pub default_network: Option<String>,
+}
 
 /// A pool, as far as it has VFs of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,13 +43,19 @@ pub struct PooledVf {
 }
 
 impl Hosts<'_> {
-    /// The pools that have VFs of the host, in the configuration's order.
+    /// The pools that have VFs of the host.
     #[must_use]
-    pub fn pools(self, host: &HostName) -> Vec<HostPool> {
+    pub fn pools(self, host: &HostName) -> HostPools {
         let registry = self.0.registry();
-        let Ok(number) = registry.hosts().number(host) else { return Vec::new() };
+        let Ok(number) = registry.hosts().number(host) else { return HostPools::default() };
         let pools = registry.vfs().pools().map(|spec| host_pool(&registry, number, spec));
-        pools.filter(|pool| !pool.vfs.is_empty()).collect()
+        let networks = || registry.networks().iter().map(PooledNetwork::network);
+        let default_network = networks().find(|network| network.default);
+        HostPools {
+            pools: pools.filter(|pool| !pool.vfs.is_empty()).collect(),
+            of_networks: networks().map(|it| (it.name.clone(), it.pool.clone())).collect(),
+            default_network: default_network.map(|network| network.name.clone()),
+        }
     }
 }
 

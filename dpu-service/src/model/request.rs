@@ -20,6 +20,8 @@ pub struct AttachSpec {
     pub pod: Pod,
     /// A VF that somebody else chose, by its device on the host.
     pub device: Option<Device>,
+    /// The VF that its host has begun to move, by its device there.
+    pub wished_device: Option<Device>,
     /// A MAC address asked for.
     pub mac: Option<MacAddress>,
     /// Addresses asked for.
@@ -43,6 +45,7 @@ impl AttachSpec {
         Self {
             network: Some(lease.network.clone()),
             device: None,
+            wished_device: None,
             mac: None,
             addresses: lease.addresses.clone(),
             port_mappings: Vec::new(),

@@ -9,11 +9,15 @@
 //! The order of what becomes known, and to whom:
 //!
 //! 1. that the DPU is asked, to every hello from here on ([`Reports::enter_pending`](super::super::dpu::Dpu::reports));
-//! 2. the attachment, to the DPU: it journals it, and answers;
-//! 3. the record in phase *attaching*, to the disk: before the VF is touched;
+//! 2. at the same time
+//!    - the attachment, to the DPU: it journals it, and answers;
+//!    - the guess which VF that will be, to the disk, and then the VF, to the pod, as a link that is down;
+//! 3. the record in phase *attaching*, to the disk: before the VF is configured, or touched if it was not guessed;
 //! 4. the VF, to the pod;
 //! 5. the record in phase *live*, to the disk: before anybody is answered;
 //! 6. the answer, to the runtime.
+//!
+//! The guess comes first because the kernel's move is most of an ADD, and needs nothing that the DPU answers.
 //!
 //! So an agent that dies after any of these finds at its next start what it has to undo, and undoes nothing
 //! that was answered.
@@ -34,6 +38,7 @@ use super::{
     delegated,
     destination::Destination,
     doors::Doors,
+    guess::{guess, take_all_home},
     release::{Renewal, release, take_back_all},
     take_in::take_in_all,
 };
@@ -43,7 +48,7 @@ use crate::{
         clock::microseconds,
         dpu::{Established, Standing, disowning},
         milestones::Milestone,
-        vfs::{Phase, PodNetns, Record, TakenIn, Wanted},
+        vfs::{Guess, MovedAhead, Phase, PodNetns, Record, TakenIn, Wanted},
     },
     mover::{Durations, open_netns},
     protocol::{AddRequest, Key},
@@ -80,7 +85,7 @@ async fn attach_alone(
     destination: &Destination,
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
-    let Named { whole, requests, delegations, order } = named;
+    let Named { whole, mut requests, delegations, order } = named;
     let started = Instant::now();
     caller.is_waiting()?;
     let netns = match destination {
@@ -97,11 +102,16 @@ async fn attach_alone(
     let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
     let enter = |request: &AddRequest| doors.dpu.reports().enter_pending(&request.key);
     let pending: Vec<_> = requests.iter().map(enter).collect();
+    let guesses = match destination {
+        Destination::Pod => guess(doors, &session, &mut requests),
+        Destination::Host { .. } => Vec::new(),
+    };
     let asked_at = Instant::now();
-    let attachments = ask_patiently(doors, &requests, session, caller).await?;
+    let asked = ask_ahead(doors, &mut requests, guesses, &netns, session, caller);
+    let (attachments, ahead) = asked.await?;
+    let rpc = asked_at.elapsed();
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
     let (attachments, reached) = with_default_routes(attachments, &whole.further, &delegations);
-    let rpc = asked_at.elapsed();
     Milestone::AttachAnswered.pass();
 
     let wanted = requests.into_iter().zip(attachments);
@@ -121,9 +131,50 @@ async fn attach_alone(
     confirm(doors, records, made, &order, caller).await?;
     drop(pending);
     for TakenIn { record, recording, durations } in taken_in {
-        log(&record, rpc, recording, &durations, started.elapsed());
+        log(&record, rpc, &ahead, recording, &durations, started.elapsed());
     }
     Ok(())
+}
+
+/// Asks the DPU for attachments, and moves the VFs meanwhile that were guessed.
+///
+/// # Errors
+/// Why there are none, or a VF was not moved. Guesses are there still, and with them all is taken back that the DPU has
+/// made of their keys.
+async fn ask_ahead(
+    doors: &Doors,
+    requests: &mut [AddRequest],
+    guesses: Vec<Guess>,
+    netns: &PodNetns,
+    session: Arc<Established>,
+    caller: &Arc<Caller>,
+) -> Result<(Vec<v1::Attachment>, MovedAhead), Failure> {
+    let is_awaited = {
+        let caller = Arc::clone(caller);
+        move || caller.is_waiting()
+    };
+    let names = requests.iter().map(|request| request.key.interface_name.clone()).collect();
+    let moved = doors.vfs.ahead().begin(guesses, names, netns.clone(), is_awaited);
+    let asked = ask_for(doors, requests, Arc::clone(&session), caller);
+    // Both: nothing is taken back while it is on its way.
+    let (asked, moved) = tokio::join!(asked, moved);
+    doors.refusing.note(requests, asked.is_err());
+    let asked = match asked {
+        Err(failure) if failure.reason == Reason::Releasing => {
+            // It may be the very VF that the DPU waits for.
+            take_all_home(doors, requests).await?;
+            requests.iter_mut().for_each(|request| request.wish = None);
+            ask_patiently(doors, requests, session, caller).await
+        }
+        asked => asked,
+    };
+    if asked.is_ok() && moved.is_err() {
+        // Of those that were not guessed there is no record to take them back by.
+        for request in requests.iter() {
+            doors.dpu.calls().disown(&request.key).await;
+        }
+    }
+    Ok((asked?, moved?))
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.
@@ -175,7 +226,7 @@ async fn make_way(doors: &Doors, requests: &[AddRequest], netns: NetnsId) -> Res
 async fn make_way_for(doors: &Doors, request: &AddRequest, netns: NetnsId) -> Result<(), Failure> {
     let key = &request.key;
     let Some(earlier) = doors.vfs.records().by_key(key) else { return Ok(()) };
-    if earlier.phase == Phase::Releasing {
+    if earlier.phase == Phase::Releasing || earlier.is_guess {
         release(doors, earlier, doors.timeouts.vf_return(), Renewal::Now).await;
         return match doors.vfs.records().by_key(key) {
             None => Ok(()),
@@ -305,6 +356,7 @@ fn in_order(mut attachments: Vec<v1::Attachment>, order: &[String]) -> Vec<v1::A
 fn log(
     record: &Record,
     rpc: Duration,
+    ahead: &MovedAhead,
     recording: Duration,
     durations: &Durations,
     total: Duration,
@@ -314,6 +366,8 @@ fn log(
         key = %record.key(),
         vf = record.device().as_str(),
         rpc_us = microseconds(rpc),
+        before_ahead_us = microseconds(ahead.before),
+        ahead_us = microseconds(ahead.moving),
         record_us = microseconds(recording),
         move_us = microseconds(durations.relocate),
         configure_us = microseconds(durations.configure),

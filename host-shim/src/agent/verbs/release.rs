@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use offload_proto::v1::Release;
+use offload_proto::v1::{DetachRequest, Release};
 
 use super::{
     delegated,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     agent::{
-        dpu::detach_request,
+        dpu::{detach_request, disowning},
         milestones::Milestone,
         vfs::{Condition, Phase, Record},
     },
@@ -58,12 +58,13 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     if is_returned {
         doors.vfs.homecoming().note_returned(record);
     }
-    let key = record.attachment.key.clone();
-    let detach = detach_request(key, record.id().to_owned(), is_returned);
-    match doors.dpu.calls().detach(detach).await {
+    match doors.dpu.calls().detach(giving_back(record, is_returned)).await {
         Ok(()) if is_returned => {
             Milestone::ReleaseTold.pass();
             doors.vfs.homecoming().forget(record);
+            if record.is_guess {
+                doors.dpu.reports().inventory_wanted();
+            }
         }
         Ok(()) => {}
         // The record stays in phase *releasing*: that is what tells the keeper to try again.
@@ -71,6 +72,17 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
             tracing::info!(attachment = record.id(), "the DPU is told later: {failure}");
         }
     }
+}
+
+/// Tells that an attachment is given back. Of a guess nobody knows what the DPU has made of it, perhaps with another VF:
+/// whatever that is. If it was with the guessed one, that is back; where another is, the inventory tells.
+fn giving_back(record: &Record, is_returned: bool) -> DetachRequest {
+    if record.is_guess {
+        let returned = is_returned.then(|| record.device().to_string());
+        let returned_device = returned.unwrap_or_default();
+        return DetachRequest { returned_device, ..disowning(&record.key()) };
+    }
+    detach_request(record.attachment.key.clone(), record.id().to_owned(), is_returned)
 }
 
 /// Makes a VF anew that is home and not as it was, at once or when its key is free again. Not again

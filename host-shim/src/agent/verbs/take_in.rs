@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::{
     doors::Doors,
+    guess::take_home_unless,
     release::{Renewal, release},
 };
 use crate::agent::{
@@ -23,6 +24,10 @@ pub(super) async fn take_in_all(
     netns: PodNetns,
     caller: &Arc<Caller>,
 ) -> Result<Vec<TakenIn>, Failure> {
+    // All of its own first: another attach may wait for one of these.
+    for one in &wanted {
+        take_home_unless(doors, &one.request.key, &one.device()).await?;
+    }
     for one in &wanted {
         settle_earlier_holder(doors, one).await;
     }
@@ -34,7 +39,10 @@ pub(super) async fn take_in_all(
         Ok(arrived) => arrived,
         Err(IntakeFailure::Unmoved { failure }) => return Err(failure),
         Err(IntakeFailure::Unrecorded { failure, found }) => {
-            for one in wanted {
+            // A guess of it is taken back with all that the DPU has made of its key.
+            let is_unrecorded =
+                |one: &Wanted| doors.vfs.records().guess_of(&one.request.key).is_none();
+            for one in wanted.into_iter().filter(is_unrecorded) {
                 let found_vf = found.contains(&one.device());
                 give_back_unused(doors, &one, found_vf, caller).await;
             }
@@ -58,7 +66,11 @@ async fn settle_earlier_holder(doors: &Doors, wanted: &Wanted) {
     if doors.vfs.records().by_id(&wanted.attachment.id).is_some() {
         return;
     }
-    let Some(earlier) = doors.vfs.records().by_device(&wanted.device()) else { return };
+    let (device, key) = (wanted.device(), &wanted.request.key);
+    let guess_ends = doors.vfs.records().without_other_guess(&device, key);
+    // One that does not end holds the VF, and the attach is refused.
+    let _ = timeout(doors.timeouts.vf_return(), guess_ends).await;
+    let Some(earlier) = doors.vfs.records().by_device(&device) else { return };
     if earlier.phase != Phase::Releasing {
         return;
     }

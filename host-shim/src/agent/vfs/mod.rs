@@ -10,6 +10,7 @@
 //! | [`Numbers`](numbers) | changes how many VFs there are, and gives them to drivers |
 //! | [`FreeVfs`](free_vfs) | brings VFs into order that nobody has |
 //! | [`Abroad`](abroad) | finds VFs where no record has them, and fetches them |
+//! | [`Ahead`](ahead) | guesses which VF the DPU will give, and moves it into the pod meanwhile |
 //! | [`Intake`](intake) | records an attachment, as [`drafts`] has it, and moves its VF into the pod, with a [file](device_info) that tells the pod which device it has |
 //! | [`PodLocks`](pod_locks) | has one lock for each pod, for all agents of the host |
 //! | [`Homecoming`](homecoming) | takes a VF out of its pod, restores it, forgets the record |
@@ -29,13 +30,17 @@
 //! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
 //! | `free_vfs` | [`Host`](host) | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |
 //! | `pods` | [`PodLocks`](pod_locks) | the rules of a pod, and what its routes cost; for all agents of the host | a move of a VF that brings rules or routes with a priority, in or out; who sets such beside an interface of other plugins, or takes them off |
-//! | `moves` | [`Turns`](turns) | a turn at moving a VF | each move |
+//! | `moves` | [`MoveTurns`](move_turns) | a turn at moving a VF, those into pods first | each move |
 //! | `keeping` | [`upkeep`](super::upkeep) | the keeper's turn at looking | the keeper |
+//! | `finishes` | [`Turns`](turns) | a turn at configuring a VF that was moved ahead | who takes it in |
 //! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |
 //! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
 //!
 //! All are fair but for `pods` between agents: who comes later waits behind who waits already. So nobody may wait for a key with
 //! `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
+//!
+//! An attach whose VF another one has guessed waits until that guess has ended (`without_other_guess`), which is no
+//! lock: each takes its own wrong guess home before it waits for another's, so that none waits in a circle.
 //!
 //! One who holds a key waits out of that order in one place: an attach, for the key of whoever is giving its
 //! VF back (`settle_earlier_holder`). Such waits form no circle among attaches of one interface each. The one that is
@@ -61,6 +66,7 @@
 //!   against those: the kernel tells of each arrival, and whoever waits for one has subscribed before it looked.
 
 mod abroad;
+mod ahead;
 mod cards;
 mod cleanliness;
 mod device_info;
@@ -73,6 +79,7 @@ mod intake_failure;
 mod keys;
 mod location;
 mod move_failure;
+mod move_turns;
 mod namespaces;
 mod numbers;
 mod originals;
@@ -89,6 +96,7 @@ pub use originals::OriginalsError;
 pub use records::RecordsError;
 
 pub(super) use abroad::VfAbroad;
+pub(super) use ahead::{Guess, MovedAhead};
 pub(super) use cards::Cards;
 pub(super) use homecoming::Condition;
 pub(super) use host::{Host, HostLinks};
@@ -103,8 +111,8 @@ pub(super) use turns::BLOCKING_THREADS;
 
 #[cfg(test)]
 pub(super) use {
+    move_turns::MOVES,
     records::{read, tests::record},
-    turns::MOVES,
 };
 
 /// What tests of other rooms may do here.

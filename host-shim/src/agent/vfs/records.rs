@@ -17,6 +17,7 @@ use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::watch;
 use vf_alloc::Device;
 
 use crate::{
@@ -93,6 +94,10 @@ pub(in crate::agent) struct Record {
     /// The device-info file that was written.
     #[serde(default)]
     pub device_info_file: Option<String>,
+    /// The DPU has not said yet that the VF is this attachment's: of that the record knows no more than key and VF,
+    /// and an id of the host's own.
+    #[serde(default)]
+    pub is_guess: bool,
     /// Nothing of it is left on the host, and so the DPU is told. After a crash that is found out anew.
     #[serde(skip)]
     pub is_returned: bool,
@@ -201,6 +206,8 @@ pub(in crate::agent) struct Records {
     index: Mutex<Index>,
     /// The attachments whose pods have lost their VF, by id.
     broken: Mutex<HashSet<String>>,
+    /// Counts the guesses that have ended.
+    ended_guesses: watch::Sender<u64>,
 }
 
 /// The records by all that they are looked for. A key or VF is in one record at most.
@@ -212,7 +219,11 @@ struct Index {
 }
 
 impl Index {
+    /// A record takes the place of the guess that was right.
     fn insert(&mut self, record: &Arc<Record>) {
+        if let Some(guess) = self.guess_before(record).cloned() {
+            self.remove(guess.id());
+        }
         self.by_id.insert(record.id().to_owned(), Arc::clone(record));
         self.by_key.insert(record.key(), Arc::clone(record));
         self.by_device.insert(record.device().clone(), Arc::clone(record));
@@ -222,6 +233,12 @@ impl Index {
         let Some(record) = self.by_id.remove(id) else { return };
         self.by_key.remove(&record.key());
         self.by_device.remove(record.device());
+    }
+
+    /// The guess that a record takes the place of.
+    fn guess_before(&self, record: &Record) -> Option<&Arc<Record>> {
+        let same_vf = self.by_device.get(record.device());
+        same_vf.filter(|it| it.is_guess && it.key() == record.key() && it.id() != record.id())
     }
 }
 
@@ -254,7 +271,8 @@ impl Records {
         for (id, row) in rows {
             index.insert(&read(&id, &row)?);
         }
-        Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default() })
+        let ended_guesses = watch::Sender::new(0);
+        Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default(), ended_guesses })
     }
 
     /// Begins to write a record durably. Whoever relies on that waits for the [`Written`].
@@ -263,19 +281,24 @@ impl Records {
         Written(row.map(|row| self.journal.commit(vec![Change::put(TABLE, record.id(), row)])))
     }
 
-    /// Likewise several, all of them or none.
+    /// Likewise several, all of them or none. The guesses that they take the place of go with that.
     pub(super) fn write_all(&self, records: &[Arc<Record>]) -> Written {
         let put = |record: &Arc<Record>| {
             let row = serde_json::to_vec(record).map_err(|error| unavailable(&error))?;
             Ok(Change::put(TABLE, record.id(), row))
         };
-        let changes: Result<_, _> = records.iter().map(put).collect();
-        Written(changes.map(|changes| self.journal.commit(changes)))
+        let index = self.lock();
+        let guesses = records.iter().filter_map(|record| index.guess_before(record));
+        let guesses: Vec<_> = guesses.map(|guess| Change::delete(TABLE, guess.id())).collect();
+        drop(index);
+        let changes: Result<Vec<_>, _> = records.iter().map(put).collect();
+        Written(changes.map(|changes| self.journal.commit([guesses, changes].concat())))
     }
 
     /// Changes a record in memory alone.
     pub(super) fn keep(&self, record: &Arc<Record>) {
         self.lock().insert(record);
+        self.note_ended_guess();
     }
 
     /// Forgets a record. Nobody waits for the disk: should the record come up again after a crash,
@@ -284,6 +307,28 @@ impl Records {
         self.journal.commit_lazily(vec![Change::delete(TABLE, id)]);
         self.lock().remove(id);
         locked(&self.broken).remove(id);
+        self.note_ended_guess();
+    }
+
+    fn note_ended_guess(&self) {
+        self.ended_guesses.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Waits until no guess of another key holds a VF.
+    pub(in crate::agent) async fn without_other_guess(&self, device: &Device, key: &Key) {
+        let mut ended = self.ended_guesses.subscribe();
+        let is_guessed =
+            || self.by_device(device).is_some_and(|record| record.is_guess && record.key() != *key);
+        while is_guessed() {
+            // The sender lives as long as the records.
+            let _ = ended.changed().await;
+        }
+    }
+
+    /// The guess of a key, if one is under way or to be taken back.
+    #[must_use]
+    pub(in crate::agent) fn guess_of(&self, key: &Key) -> Option<Arc<Record>> {
+        self.by_key(key).filter(|record| record.is_guess)
     }
 
     /// Remembers whether the pod of an attachment has lost its VF.
@@ -408,6 +453,7 @@ pub(crate) mod tests {
             boot_id: "boot".into(),
             phase: Phase::Live,
             device_info_file: None,
+            is_guess: false,
             is_returned: false,
             device: OnceLock::new(),
         }
