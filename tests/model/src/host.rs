@@ -92,10 +92,10 @@ pub enum AgentPhase {
     Releasing,
 }
 
-/// The agent's record of an attachment.
+/// The agent's record of an attachment, or of a guess: which VF the DPU will answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentRecord {
-    /// As the DPU answered it.
+    /// As the DPU answered it. Of a guess: for whom, and which VF.
     pub attachment: Record,
     /// The pod's namespace.
     pub netns: Netns,
@@ -105,11 +105,30 @@ pub struct AgentRecord {
     pub is_forgotten: bool,
 }
 
+impl AgentRecord {
+    /// Whether it is of a guess: no attachment of the DPU's.
+    #[must_use]
+    pub fn is_guess(&self) -> bool {
+        self.attachment.id.is_of_guess()
+    }
+}
+
+impl Function {
+    /// At home, with its own name and nothing of anybody's.
+    pub const CLEAN: Self = Self { place: Place::Home, carries: None };
+}
+
 impl Host {
     /// The agent's record of a key.
     #[must_use]
     pub fn by_key(&self, key: Key) -> Option<&AgentRecord> {
         self.records().find(|record| record.attachment.key == key)
+    }
+
+    /// The agent's record of a guess for a key.
+    #[must_use]
+    pub fn guess(&self, key: Key) -> Option<&AgentRecord> {
+        self.by_id(AttachmentId::of_guess(key))
     }
 
     /// The agent's record of an attachment.

@@ -41,6 +41,8 @@ pub enum Call {
         session: SessionId,
         /// `as_of_ns`: when the host asked.
         as_of: HostTime,
+        /// The VF that the host has guessed. The DPU may choose another.
+        wish: Option<Vf>,
     },
     /// `DetachRequest`.
     Detach(Detach),
@@ -66,6 +68,8 @@ pub enum Answer {
     Attached(Record),
     /// Refused as `StaleSession`.
     Stale,
+    /// Refused as `Releasing`: an earlier attachment of the key is being given back.
+    Releasing,
     /// Any other refusal.
     Refused,
     /// `DetachResponse`.
@@ -163,6 +167,24 @@ impl Wire {
     /// Sends a call.
     pub fn ask(&mut self, connection: SessionId, call: Call) {
         self.requests.push(Request { key: call.key(), connection, call, is_awaited: true });
+        self.requests.sort_unstable();
+    }
+
+    /// Whether an Attach is under way that wishes for a VF.
+    #[must_use]
+    pub fn has_wishes(&self) -> bool {
+        let has_wish =
+            |request: &Request| matches!(request.call, Call::Attach { wish: Some(_), .. });
+        self.requests.iter().any(has_wish)
+    }
+
+    /// What is wished for can't be had.
+    pub fn forget_wishes(&mut self) {
+        for request in &mut self.requests {
+            if let Call::Attach { wish, .. } = &mut request.call {
+                *wish = None;
+            }
+        }
         self.requests.sort_unstable();
     }
 

@@ -47,6 +47,12 @@ impl AgentSide<'_> {
                 if is_over && is_home {
                     host.forget(id);
                 }
+                // What the DPU had for its key is freed by the inventory that has the VF.
+                if id.is_of_guess()
+                    && let Some(agent) = &mut host.agent
+                {
+                    agent.sent_inventory = None;
+                }
             }
             Giving::Unrecorded if is_told => agent.sent_inventory = None,
             Giving::Unrecorded if self.has(Protection::UnrecordedIsToldAgain) => agent.note(detach),
@@ -99,7 +105,7 @@ pub(super) fn fetches_from_pod(system: &mut System, key: Key) -> bool {
     if system.host(key).by_vf(vf).is_some() {
         return false;
     }
-    *system.function_mut(vf) = Function { place: Place::Home, carries: None };
+    *system.function_mut(vf) = Function::CLEAN;
     true
 }
 
@@ -125,18 +131,22 @@ pub(super) fn begins_release(system: &mut System, key: Key) {
     set(system, key, Step::BringHome(id), then);
 }
 
-/// `vfs/homecoming.rs::bring`.
-pub(super) fn brings_home(system: &mut System, key: Key) {
-    let Some(Step::BringHome(id)) = step(system, key) else { return };
-    let Some(then) = then(system, key) else { return };
-    let Some(record) = system.host(key).by_id(id).copied() else { return ends(system, key) };
-    let is_home = is_within_reach(system, &record);
-    if is_home {
-        let clean = Function { place: Place::Home, carries: None };
-        *system.function_mut(record.attachment.vf) = clean;
+impl AgentSide<'_> {
+    /// `vfs/homecoming.rs::bring`, and what `verbs/release.rs::tell_released` is to tell: of a guess its key.
+    pub(super) fn brings_home(&self, system: &mut System, key: Key) {
+        let Some(Step::BringHome(id)) = step(system, key) else { return };
+        let Some(then) = then(system, key) else { return };
+        let Some(record) = system.host(key).by_id(id).copied() else { return ends(system, key) };
+        let is_home = is_within_reach(system, &record);
+        if is_home {
+            *system.function_mut(record.attachment.vf) = Function::CLEAN;
+        }
+        let detach = match record.is_guess() && self.has(Protection::GuessDisownedByKey) {
+            true => detach_request(system, key, None, false),
+            false => detach_request(system, key, Some(id), is_home),
+        };
+        set(system, key, Step::CallDetach(Giving::Recorded(id, is_home), detach), then);
     }
-    let detach = detach_request(system, key, Some(id), is_home);
-    set(system, key, Step::CallDetach(Giving::Recorded(id, is_home), detach), then);
 }
 
 /// What waits for the end of a release, and for that of other calls of Detach.
