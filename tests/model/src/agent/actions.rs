@@ -33,7 +33,7 @@ pub enum AgentAction {
     WritesGuess(Key),
     /// `vfs/ahead.rs::begin`, the second half: the move.
     MovesAhead(Key),
-    /// `vfs/ahead.rs::take_home`.
+    /// `verbs/guess.rs::take_home`.
     TakesHome(Key),
     /// `vfs/intake.rs::enter`, up to the record.
     WritesRecord(Key),

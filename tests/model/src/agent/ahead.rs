@@ -94,7 +94,7 @@ fn move_ahead(system: &mut System, vf: Vf, netns: Netns) {
     *system.function_mut(vf) = Function { place: Place::Pod(netns), carries: None };
 }
 
-/// `vfs/ahead.rs::take_home`: the DPU has answered another VF. It has nothing of the guess, and is not told.
+/// `verbs/guess.rs::take_home`: the DPU has answered another VF. It has nothing of the guess, and is not told.
 pub(super) fn takes_home(system: &mut System, key: Key) {
     let Some(Step::TakeHome(netns, attachment)) = step(system, key) else { return };
     if let Some(guess) = system.host(key).guess(key).copied() {
