@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use vf_alloc::{Device, HostId, PoolSpec, VfState};
+use vf_alloc::{Device, HostId, PfId, Policy, PoolSpec, VfState};
 
 use super::{
     hosts::Hosts,
@@ -29,6 +29,8 @@ pub struct HostPool {
     pub name: String,
     /// Whether its VFs are only given to requests that name one.
     pub pinned_only: bool,
+    /// Which of several PFs comes first.
+    pub policy: Policy,
     /// Its VFs of that host.
     pub vfs: Vec<PooledVf>,
 }
@@ -38,6 +40,8 @@ pub struct HostPool {
 pub struct PooledVf {
     /// What its host knows it by.
     pub device: Device,
+    /// Its PF.
+    pub pf: PfId,
     /// Why it will not be given out, be it held now or not.
     pub problem: Option<String>,
 }
@@ -65,9 +69,15 @@ fn host_pool(registry: &Registry, host: HostId, spec: &PoolSpec) -> HostPool {
     };
     let vfs = registry.vfs().vfs().filter(is_of_host).map(|known| PooledVf {
         problem: problem(&known),
+        pf: known.vf.pf,
         device: known.facts.map(|facts| facts.device.clone()).unwrap_or_default(),
     });
-    HostPool { name: spec.name.clone(), pinned_only: spec.pinned_only, vfs: vfs.collect() }
+    HostPool {
+        name: spec.name.clone(),
+        pinned_only: spec.pinned_only,
+        policy: spec.policy,
+        vfs: vfs.collect(),
+    }
 }
 
 /// One that an attachment holds is no problem, for that ends.

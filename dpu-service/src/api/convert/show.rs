@@ -414,10 +414,13 @@ pub(crate) fn vf_pools(told: &HostPools) -> v1::VfPools {
     let vf = |vf: &PooledVf| v1::PooledVf {
         device: vf.device.to_string(),
         problem: vf.problem.iter().flat_map(|problem| problem.chars().take(PROBLEM)).collect(),
+        controller: vf.pf.controller,
+        pf: vf.pf.pf.into(),
     };
     let pool = |pool: &HostPool| v1::VfPool {
         name: pool.name.clone(),
         pinned_only: pool.pinned_only,
+        packs: pool.policy == Policy::Pack,
         vfs: pool.vfs.iter().map(vf).collect(),
     };
     v1::VfPools {

@@ -84,8 +84,9 @@ fn pool(name: &str, vfs: &[(&str, &str)]) -> VfPool {
     let vf = |&(device, problem): &(&str, &str)| PooledVf {
         device: device.into(),
         problem: problem.into(),
+        ..PooledVf::default()
     };
-    VfPool { name: name.into(), pinned_only: true, vfs: vfs.iter().map(vf).collect() }
+    VfPool { name: name.into(), pinned_only: true, vfs: vfs.iter().map(vf).collect(), packs: false }
 }
 
 fn settings(folder: &Path) -> DevicePluginSettings {

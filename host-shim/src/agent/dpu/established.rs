@@ -19,10 +19,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, transport::Channel};
-use vf_alloc::Device;
 
 use super::pools::Pools;
-use crate::agent::defect::locked;
+use crate::agent::{defect::locked, vfs::OpenPool};
 
 /// What a DPU that does not answer heartbeats is told as.
 pub(super) const SILENCE: &str = "it does not answer heartbeats";
@@ -78,8 +77,8 @@ impl Established {
     }
 
     /// The VFs that the DPU may give to who attaches to a network.
-    pub(in crate::agent) fn vfs_for(&self, network: &str) -> Arc<[Device]> {
-        locked(&self.pools).vfs_for(network)
+    pub(in crate::agent) fn pool_of(&self, network: &str) -> Arc<OpenPool> {
+        locked(&self.pools).of_network(network)
     }
 
     /// The DPU has told which VFs are in which pool.

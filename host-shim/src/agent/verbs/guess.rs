@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashSet,
-    slice,
     sync::{Arc, Mutex},
 };
 
@@ -14,10 +13,13 @@ use crate::{
     agent::{
         defect::locked,
         dpu::Established,
-        vfs::{Condition, Guess, Record},
+        vfs::{Claimed, Condition, Guess, OpenPool, Record},
     },
     protocol::{AddRequest, Key},
 };
+
+/// The point at which a test has a guess be wrong.
+const WRONG_GUESS: &str = "guess";
 
 /// Guesses a VF for each request that is no repeat, and has the requests wish for them. Where the DPU does not tell
 /// which VFs it gives out, or none is free, there is none to guess; nor where VFs would move for nothing.
@@ -32,15 +34,21 @@ pub(super) fn guess(
         if is_repeat || doors.refusing.is_refusing(&request.network) {
             continue;
         }
-        let claimed = match &request.device {
-            Some(chosen) => doors.vfs.ahead().claim(slice::from_ref(chosen)),
-            None => doors.vfs.ahead().claim(&session.vfs_for(&request.network)),
+        let pool = match &request.device {
+            Some(chosen) => Arc::new(OpenPool::of(chosen.clone())),
+            None => session.pool_of(&request.network),
         };
-        let Some(device) = claimed else { continue };
-        request.wish = Some(device.device().clone());
+        let Some(device) = doors.vfs.ahead().claim(&pool) else { continue };
+        request.wish = Some(wish(doors, &device, &pool));
         guesses.push(Guess { request: request.clone(), device });
     }
     guesses
+}
+
+/// What the DPU is told to be wished for: the VF that is guessed, unless a test has the guess be wrong.
+fn wish(doors: &Doors, guessed: &Claimed, pool: &OpenPool) -> Device {
+    let other = saga::goes_wrong(WRONG_GUESS).then(|| doors.vfs.ahead().claim(pool));
+    other.flatten().as_ref().unwrap_or(guessed).device().clone()
 }
 
 /// Takes the VF home that is guessed for a key, if it is another than the one `given`. The DPU knows nothing of it, and
@@ -56,9 +64,14 @@ pub(super) async fn take_home_unless(
     match doors.vfs.records().guess_of(key) {
         Some(guess) if guess.device() != given => {
             tracing::info!(%key, %given, guessed = %guess.device(), "the guess was wrong");
+            doors.vfs.ahead().count(false);
             take_home(doors, guess).await
         }
-        _ => Ok(()),
+        Some(_) => {
+            doors.vfs.ahead().count(true);
+            Ok(())
+        }
+        None => Ok(()),
     }
 }
 

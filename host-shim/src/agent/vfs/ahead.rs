@@ -6,14 +6,18 @@
 //! an attachment.
 
 use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex},
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use netlink::Netns;
 use offload_proto::Failure;
-use vf_alloc::Device;
+use vf_alloc::{Device, Policy};
 
 use super::{
     cleanliness::Cleanliness,
@@ -60,11 +64,42 @@ impl Drop for Claimed {
     }
 }
 
+/// The VFs of a pool that anybody may get.
+#[derive(Clone, Debug)]
+pub(in crate::agent) struct OpenPool {
+    /// Which PF comes first.
+    pub policy: Policy,
+    pub by_pf: Vec<Vec<Device>>,
+}
+
+impl Default for OpenPool {
+    fn default() -> Self {
+        Self { policy: Policy::Spread, by_pf: Vec::new() }
+    }
+}
+
+impl OpenPool {
+    /// That VF, and no other.
+    pub(in crate::agent) fn of(device: Device) -> Self {
+        Self { by_pf: vec![vec![device]], ..Self::default() }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Claims {
     devices: HashSet<Device>,
-    /// The one that was claimed last: the next one of a pool is one behind it, so that each rests for long.
-    last: Device,
+    /// The one of a PF that was claimed last, by the first one: the next is one behind it, so that each rests for long.
+    last: HashMap<Device, Device>,
+}
+
+impl Claims {
+    /// The VFs of a PF, in turn.
+    fn in_turn<'a>(&self, vfs: &'a [Device]) -> impl Iterator<Item = &'a Device> {
+        let last = vfs.first().and_then(|first| self.last.get(first));
+        let after_last = last.and_then(|last| vfs.iter().position(|device| device == last));
+        let (before, behind) = vfs.split_at(after_last.map_or(0, |at| at + 1));
+        behind.iter().chain(before)
+    }
 }
 
 /// How long the parts of a move ahead took.
@@ -85,6 +120,8 @@ pub(in crate::agent) struct Ahead {
     numbers: Arc<Numbers>,
     drafts: Drafts,
     claims: Arc<Mutex<Claims>>,
+    right: AtomicU64,
+    wrong: AtomicU64,
 }
 
 impl Ahead {
@@ -102,24 +139,47 @@ impl Ahead {
             numbers: Arc::clone(numbers),
             drafts: Drafts::new(host, cleanliness, boot_id),
             claims: Arc::default(),
+            right: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
         }
+    }
+
+    /// The DPU has given the VF that was guessed, or another one.
+    pub(in crate::agent) fn count(&self, is_right: bool) {
+        let count = if is_right { &self.right } else { &self.wrong };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many guesses were right, and how many were wrong.
+    pub(in crate::agent) fn counts(&self) -> (u64, u64) {
+        (self.right.load(Ordering::Relaxed), self.wrong.load(Ordering::Relaxed))
     }
 
     /// One of these VFs that nobody has or guesses, and that was clean when it was looked at last. Whether it is so still
     /// is seen when it is about to move.
-    pub(in crate::agent) fn claim(&self, of: &[Device]) -> Option<Claimed> {
+    pub(in crate::agent) fn claim(&self, pool: &OpenPool) -> Option<Claimed> {
         let mut claims = locked(&self.claims);
-        let after_last = of.iter().position(|device| *device == claims.last).map_or(0, |at| at + 1);
-        let in_turn = of[after_last..].iter().chain(&of[..after_last]);
         let is_to_be_had = |device: &&Device| {
             !claims.devices.contains(*device)
                 && self.host.records().by_device(device).is_none()
                 && !self.renewer.is_under_way(device)
                 && self.cleanliness.proofs().was_proven(device)
         };
-        let device = { in_turn }.find(is_to_be_had)?.clone();
+        let vfs = match &pool.by_pf[..] {
+            [only] => only,
+            several => {
+                // As the DPU chooses.
+                let free = |vfs: &&Vec<Device>| vfs.iter().filter(is_to_be_had).count();
+                let having = several.iter().filter(|vfs| free(vfs) > 0);
+                match pool.policy {
+                    Policy::Spread => having.min_by_key(|vfs| Reverse(free(vfs))),
+                    Policy::Pack => having.min_by_key(free),
+                }?
+            }
+        };
+        let device = claims.in_turn(vfs).find(is_to_be_had)?.clone();
         claims.devices.insert(device.clone());
-        claims.last.clone_from(&device);
+        claims.last.insert(vfs[0].clone(), device.clone());
         Some(Claimed { device, claims: Arc::clone(&self.claims) })
     }
 
@@ -246,26 +306,32 @@ mod tests {
         agent::vfs::{
             proofs::Seen,
             records::{self, tests::record},
-            room::tests::vfs,
+            room::{Vfs, tests::vfs},
         },
         protocol::Key,
         vf_source::VfIdentity,
     };
 
-    fn devices(names: &[&str]) -> Vec<Device> {
-        names.iter().map(|name| Device::from(*name)).collect()
+    fn pool(by_pf: &[&[&str]], policy: Policy) -> OpenPool {
+        let of_pf = |names: &&[&str]| names.iter().map(|name| Device::from(*name)).collect();
+        OpenPool { policy, by_pf: by_pf.iter().map(of_pf).collect() }
+    }
+
+    /// Has the VFs count as clean.
+    fn prove(vfs: &Vfs, pool: &OpenPool) {
+        for device in pool.by_pf.iter().flatten() {
+            let vf = VfIdentity { id: FunctionId::local(0, 1), device: device.clone() };
+            let seen = Seen::new(vf, 7, Instant::now(), Vec::new()).made_just_now();
+            assert!(vfs.cleanliness().proofs().conclude(seen, &Arc::default()).is_empty());
+        }
     }
 
     #[tokio::test]
     async fn a_vf_is_guessed_by_one_at_a_time_and_each_has_its_turn() {
         let (vfs, _folder) = vfs();
-        let pool = devices(&["pci-a", "pci-b", "pci-c"]);
+        let pool = pool(&[&["pci-a", "pci-b", "pci-c"]], Policy::Spread);
         assert!(vfs.ahead().claim(&pool).is_none(), "none was looked at");
-        for device in &pool {
-            let vf = VfIdentity { id: FunctionId::local(0, 1), device: device.clone() };
-            let seen = Seen::new(vf, 7, Instant::now(), Vec::new()).made_just_now();
-            assert!(vfs.cleanliness().proofs().conclude(seen, &Arc::default()).is_empty());
-        }
+        prove(&vfs, &pool);
         let claim = || vfs.ahead().claim(&pool).map(|claimed| claimed.device().to_string());
         assert_eq!(
             [claim(), claim(), claim(), claim()].map(Option::unwrap),
@@ -277,8 +343,18 @@ mod tests {
         assert_eq!([claim(), claim()].map(Option::unwrap), ["pci-a", "pci-a"], "one is left");
         drop(held);
         assert_eq!(claim().unwrap(), "pci-b");
-        assert!(vfs.ahead().claim(&devices(&["pci-c"])).is_none());
-        assert!(vfs.ahead().claim(&[]).is_none());
+        assert!(vfs.ahead().claim(&OpenPool::of("pci-c".into())).is_none());
+        assert!(vfs.ahead().claim(&OpenPool::default()).is_none());
+    }
+
+    #[tokio::test]
+    async fn of_several_pfs_the_one_is_guessed_that_the_pool_prefers() {
+        for (policy, chosen) in [(Policy::Spread, "pci-c"), (Policy::Pack, "pci-a")] {
+            let (vfs, _folder) = vfs();
+            let pool = pool(&[&["pci-a", "pci-b"], &["pci-c", "pci-d", "pci-e"], &[]], policy);
+            prove(&vfs, &pool);
+            assert_eq!(vfs.ahead().claim(&pool).unwrap().device().as_str(), chosen);
+        }
     }
 
     #[tokio::test]

@@ -96,7 +96,7 @@ pub use originals::OriginalsError;
 pub use records::RecordsError;
 
 pub(super) use abroad::VfAbroad;
-pub(super) use ahead::{Guess, MovedAhead};
+pub(super) use ahead::{Claimed, Guess, MovedAhead, OpenPool};
 pub(super) use cards::Cards;
 pub(super) use homecoming::Condition;
 pub(super) use host::{Host, HostLinks};
