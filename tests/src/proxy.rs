@@ -4,9 +4,12 @@
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Receiver, Sender},
+    },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::Netns;
@@ -69,8 +72,13 @@ struct State {
     fault: Option<Fault>,
     /// Records that have passed, of all connections.
     passed: usize,
+    /// What every record takes on its way.
+    latency: Duration,
     connections: Vec<Connection>,
 }
+
+/// A TLS record, and when it arrives.
+type Sent = (Instant, Vec<u8>);
 
 /// Both ends' sockets.
 type Connection = [TcpStream; 2];
@@ -116,6 +124,11 @@ impl Proxy {
     /// Ends fault and plan. What was held goes on its way.
     pub fn heal(&self) {
         self.0.change(|state| (state.planned, state.fault) = (None, None));
+    }
+
+    /// Has each record take so long on its way from now on, in either direction, however many are under way.
+    pub fn delay(&self, latency: Duration) {
+        self.0.change(|state| state.latency = latency);
     }
 
     /// TLS records that have passed so far.
@@ -193,19 +206,16 @@ fn connect(shared: &Arc<Shared>, host: TcpStream, dpu: TcpStream) -> io::Result<
     shared.state().connections.push([host.try_clone()?, dpu.try_clone()?]);
     let up = (host.try_clone()?, dpu.try_clone()?, Way::Up);
     for (from, to, way) in [up, (dpu, host, Way::Down)] {
-        let shared = Arc::clone(shared);
-        thread::spawn(move || {
-            let _ = forward(&shared, &from, &to, way);
-            // The other side learns of the end only once it may.
-            shared.admit(way);
-            let _ = to.shutdown(Shutdown::Write);
-        });
+        let (reading, delivering) = (Arc::clone(shared), Arc::clone(shared));
+        let (sender, sent) = mpsc::channel();
+        thread::spawn(move || read(&reading, &from, &sender));
+        thread::spawn(move || deliver(&delivering, &sent, &to, way));
     }
     Ok(())
 }
 
-/// Forwards record by record until the connection ends.
-fn forward(shared: &Shared, mut from: &TcpStream, mut to: &TcpStream, way: Way) -> io::Result<()> {
+/// Sends record by record on its way until the connection ends.
+fn read(shared: &Shared, mut from: &TcpStream, sender: &Sender<Sent>) -> io::Result<()> {
     let mut header = [0; HEADER];
     loop {
         from.read_exact(&mut header)?;
@@ -213,7 +223,28 @@ fn forward(shared: &Shared, mut from: &TcpStream, mut to: &TcpStream, way: Way) 
         let mut record = header.to_vec();
         record.resize(HEADER + length, 0);
         from.read_exact(&mut record[HEADER..])?;
+        let arrival = Instant::now() + shared.state().latency;
+        sender.send((arrival, record)).map_err(io::Error::other)?;
+    }
+}
+
+/// Writes record by record as they arrive until no more come.
+fn deliver(shared: &Shared, sent: &Receiver<Sent>, mut to: &TcpStream, way: Way) {
+    for (arrival, record) in sent {
+        park_until(arrival);
         shared.admit(way);
-        to.write_all(&record)?;
+        if to.write_all(&record).is_err() {
+            break;
+        }
+    }
+    // The other side learns of the end only once it may.
+    shared.admit(way);
+    let _ = to.shutdown(Shutdown::Write);
+}
+
+fn park_until(moment: Instant) {
+    let left = || moment.saturating_duration_since(Instant::now());
+    while !left().is_zero() {
+        thread::park_timeout(left());
     }
 }
