@@ -13,6 +13,8 @@ use crate::{
     phases::{logged, microseconds},
     pods::{Pods, run},
     sample::Sample,
+    table::{Cell, Report, Row, Table},
+    timing::Pauses,
 };
 
 /// Pods with such a network, without, and of the plugin alone.
@@ -21,12 +23,12 @@ const NETWORK: &str = "bench-bridge";
 const PLUGIN: &str = "bridge";
 
 /// Prints all three, in turn.
-pub(crate) fn print() {
-    println!(
-        "\n### A further network by `{PLUGIN}` with host-local, one caller, N={PODS} each, in turn\n"
+pub(crate) fn print(report: &mut Report) {
+    let title = format!(
+        "A further network by `{PLUGIN}` with host-local, one caller, N={PODS} each, in turn"
     );
     let Some(plugins) = folder_of(PLUGIN) else {
-        println!("Not installed here (containernetworking-plugins).");
+        println!("\n### {title}\n\nNot installed here (containernetworking-plugins).");
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -47,24 +49,31 @@ pub(crate) fn print() {
     let bare: Vec<_> = (0..PODS).map(|_| Netns::new("bare")).collect();
     let plugin = |verb: &str, pod: &Netns| call(plugins, verb, pod, &definition);
 
-    println!("| what | ours p50 ms | with the network p50 ms | the plugin alone p50 ms |");
-    println!("|---|---|---|---|");
+    let columns = ["what", "ours p50 ms", "with the network p50 ms", "the plugin alone p50 ms"];
+    let mut table = report.table(&title, &columns);
+    let pauses = Pauses::apart(PODS);
     let [mut ours, mut whole, mut alone] = [(); 3].map(|()| Sample::default());
     for (number, pod) in bare.iter().enumerate() {
-        ours.time_apart(|| plain.add(number));
-        whole.time_apart(|| both.add(number));
-        alone.time_apart(|| plugin("ADD", pod));
+        pauses.wait(number);
+        ours.time(|| plain.add(number));
+        pauses.wait(number);
+        whole.time(|| both.add(number));
+        pauses.wait(number);
+        alone.time(|| plugin("ADD", pod));
     }
-    print_row("ADD", &ours, &whole, &alone);
+    print_row(&mut table, "ADD", &ours, &whole, &alone);
     let besides = Besides::of(&lab, &whole, &ours);
     let [mut ours, mut whole, mut alone] = [(); 3].map(|()| Sample::default());
     for (number, pod) in bare.iter().enumerate() {
-        ours.time_apart(|| plain.del(number));
-        whole.time_apart(|| both.del(number));
-        alone.time_apart(|| plugin("DEL", pod));
+        pauses.wait(number);
+        ours.time(|| plain.del(number));
+        pauses.wait(number);
+        whole.time(|| both.del(number));
+        pauses.wait(number);
+        alone.time(|| plugin("DEL", pod));
     }
-    print_row("DEL", &ours, &whole, &alone);
-    besides.print();
+    print_row(&mut table, "DEL", &ours, &whole, &alone);
+    besides.print(report);
 }
 
 /// What such a network costs besides the plugin, whose time by itself and amid an ADD differs by more than that.
@@ -90,21 +99,19 @@ impl Besides {
         }
     }
 
-    fn print(&self) {
+    fn print(&self, report: &mut Report) {
         let Self { plugin, without_plugin, plain } = self;
-        println!("\n| of such an ADD | p50 ms | p99 ms |\n|---|---|---|");
-        println!("| the plugin, as the agent calls it | {} |", plugin.cells());
-        println!("| all but the plugin | {} |", without_plugin.cells());
-        println!(
-            "| more than an ADD without the network | {:.2} | |",
-            without_plugin.p50() - plain
-        );
+        let title = format!("An ADD with a network by `{PLUGIN}`");
+        let mut table = report.table(&title, &["of such an ADD", "p50 ms", "p99 ms"]);
+        table.row(Row::of("the plugin, as the agent calls it").and_all(plugin.cells()));
+        table.row(Row::of("all but the plugin").and_all(without_plugin.cells()));
+        let more = without_plugin.p50() - plain;
+        table.row(Row::of("more than an ADD without the network").and(more).and(Cell::Nothing));
     }
 }
 
-fn print_row(what: &str, ours: &Sample, whole: &Sample, alone: &Sample) {
-    let (ours, whole, alone) = (ours.p50(), whole.p50(), alone.p50());
-    println!("| {what} | {ours:.2} | {whole:.2} | {alone:.2} |");
+fn print_row(table: &mut Table<'_>, what: &str, ours: &Sample, whole: &Sample, alone: &Sample) {
+    table.row(Row::of(what).and(ours.p50()).and(whole.p50()).and(alone.p50()));
 }
 
 /// Executes the plugin in this process' own namespace, as the agent does in the host's.

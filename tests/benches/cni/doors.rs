@@ -2,35 +2,48 @@
 
 use e2e::{Lab, Netns, Settings};
 
-use crate::{pods::Pods, sample::Sample};
+use crate::{
+    pods::Pods,
+    sample::Sample,
+    table::{Report, Row},
+    timing::Pauses,
+};
 
 /// Pods of each door.
 const PODS: usize = 50;
 
 /// Prints both, in turn.
-pub(crate) fn print() {
+pub(crate) fn print(report: &mut Report) {
     let lab = Lab::start(&Settings::with_vfs(u32::try_from(2 * PODS).unwrap()));
     let pods = Pods::new(&lab, PODS);
     let (caller, workloads) = (lab.workloads(), (0..PODS).map(|_| Netns::new("pod")));
     let workloads: Vec<_> = workloads.collect();
     let (mut added, mut deleted) = (Sample::default(), Sample::default());
     let (mut attached, mut detached) = (Sample::default(), Sample::default());
+    let pauses = Pauses::apart(PODS);
     for (number, workload) in workloads.iter().enumerate() {
-        added.time_apart(|| pods.add(number));
-        let _ = attached.time_apart(|| caller.attach(workload, "eth0")).unwrap();
+        pauses.wait(number);
+        added.time(|| pods.add(number));
+        pauses.wait(number);
+        let _ = attached.time(|| caller.attach(workload, "eth0")).unwrap();
     }
     for (number, workload) in workloads.iter().enumerate() {
-        deleted.time_apart(|| pods.del(number));
-        detached.time_apart(|| caller.detach(workload.name(), None)).unwrap();
+        pauses.wait(number);
+        deleted.time(|| pods.del(number));
+        pauses.wait(number);
+        detached.time(|| caller.detach(workload.name(), None)).unwrap();
     }
-    println!("\n### The plugin and the door without CNI, one caller, N={PODS} each, in turn\n");
-    println!("| what | p50 ms | p99 ms | per s | times the plugin, p50 |");
-    println!("|---|---|---|---|---|");
+    let title = format!("The plugin and the door without CNI, one caller, N={PODS} each, in turn");
+    let columns = ["what", "p50 ms", "p99 ms", "per s", "times the plugin, p50"];
+    let mut table = report.table(&title, &columns);
     for (plugin, call, by_plugin, by_call) in
         [("ADD", "Attach", &added, &attached), ("DEL", "Detach", &deleted, &detached)]
     {
-        println!("| {plugin}, by the plugin | {} | 1 |", by_plugin.row());
-        let ratio = by_call.p50() / by_plugin.p50();
-        println!("| {call}, by gRPC on the socket | {} | {ratio:.2} |", by_call.row());
+        let mut row = |what: String, sample: &Sample| {
+            let ratio = sample.p50() / by_plugin.p50();
+            table.row(Row::of(what).and_all(sample.row()).and(ratio));
+        };
+        row(format!("{plugin}, by the plugin"), by_plugin);
+        row(format!("{call}, by gRPC on the socket"), by_call);
     }
 }

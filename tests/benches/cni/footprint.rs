@@ -5,7 +5,12 @@ use std::{fmt::Write, fs, io::Write as _, process::Child, time::Duration};
 use e2e::{Lab, Program, Settings, wait_for};
 use nix::sys::resource::{UsageWho, getrusage};
 
-use crate::{pods::Pods, sample::Sample};
+use crate::{
+    callers::{Crew, at_once},
+    pods::Pods,
+    table::{Report, Row},
+    timing::{Pauses, Timing},
+};
 
 const CALLS: usize = 50;
 const LARGE_VFS: u32 = 1024;
@@ -15,17 +20,22 @@ const LARGE_ATTACHMENTS: usize = 1023;
 const LARGE_SUBNETS: usize = 16;
 const CALLERS: usize = 4;
 
+const COLUMNS: [&str; 2] = ["what", "figure"];
+
 /// The plugin process, the agent and the service at rest.
-pub(crate) fn print(lab: &Lab) {
-    println!("\n### Processor time and memory\n");
-    println!("| what | figure |");
-    println!("|---|---|");
+pub(crate) fn print(report: &mut Report, lab: &Lab) {
+    let mut table = report.table("Processor time and memory", &COLUMNS);
+    let mut row = |what: &str, figure: String| table.row(Row::of(what).and(figure));
     let pods = Pods::new(lab, CALLS);
-    println!("| the plugin's processor time, one ADD | {:.2} ms |", processor_ms(&pods));
-    println!("| the plugin's memory at its peak | {:.1} MiB |", peak_mib(&pods));
+    row("the plugin's processor time, one ADD", format!("{:.2} ms", processor_ms(&pods)));
+    row("the plugin's memory at its peak", mib(peak_mib(&pods)));
     (0..CALLS).for_each(|number| pods.del(number));
-    println!("| the agent's memory at rest | {:.1} MiB |", resident_mib(&lab.agent));
-    println!("| the service's memory at rest | {:.1} MiB |", resident_mib(&lab.service));
+    row("the agent's memory at rest", mib(resident_mib(&lab.agent)));
+    row("the service's memory at rest", mib(resident_mib(&lab.service)));
+}
+
+fn mib(figure: f64) -> String {
+    format!("{figure:.1} MiB")
 }
 
 /// Of children that were waited for; all are plugins here.
@@ -76,7 +86,7 @@ fn status_mib(id: u32, key: &str) -> Option<f64> {
 }
 
 /// The service with 1,024 VFs and as many leases as its limits allow.
-pub(crate) fn print_large_service() {
+pub(crate) fn print_large_service(report: &mut Report) {
     let mut networks = "[[network]]\nname = \"blue\"\ndefault = true\n".to_owned();
     for number in 0..LARGE_SUBNETS {
         let cidr = format!("10.{number}.0.0/20");
@@ -86,18 +96,24 @@ pub(crate) fn print_large_service() {
     let lab = Lab::start(&settings);
     let pods = Pods::asking_for(&lab, LARGE_ATTACHMENTS, one_of_each_subnet);
     let empty = resident_mib(&lab.service);
-    Sample::by_callers(CALLERS, LARGE_ATTACHMENTS, &|number| pods.add(number));
+    let add = |number| pods.add(number);
+    let pauses = Pauses::draw(Timing::Locked, LARGE_ATTACHMENTS);
+    at_once([Crew::new(CALLERS, 0..LARGE_ATTACHMENTS, &add)], &pauses);
     wait_for("all to be attached", Duration::from_secs(60), || {
         (lab.attachments_in("ATTACHED") == LARGE_ATTACHMENTS).then_some(())
     });
     let leases = LARGE_ATTACHMENTS * LARGE_SUBNETS;
-    println!("\n### Memory of a large service\n\n| what | figure |\n|---|---|");
-    println!("| the service's memory, {LARGE_VFS} VFs, none attached | {empty:.1} MiB |");
-    println!(
-        "| the service's memory, {LARGE_ATTACHMENTS} of them attached, {leases} leases | {:.1} MiB |",
-        resident_mib(&lab.service)
-    );
-    println!("| the agent's memory then | {:.1} MiB |", resident_mib(&lab.agent));
+    let mut table = report.table("Memory of a large service", &COLUMNS);
+    for (what, figure) in [
+        (format!("the service's memory, {LARGE_VFS} VFs, none attached"), empty),
+        (
+            format!("the service's memory, {LARGE_ATTACHMENTS} of them attached, {leases} leases"),
+            resident_mib(&lab.service),
+        ),
+        ("the agent's memory then".to_owned(), resident_mib(&lab.agent)),
+    ] {
+        table.row(Row::of(what).and(mib(figure)));
+    }
 }
 
 fn one_of_each_subnet(number: usize) -> Vec<String> {

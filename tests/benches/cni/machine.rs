@@ -4,7 +4,12 @@ use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command, time::I
 
 use e2e::{Lab, program};
 
-use crate::{floor::Floor, pods::Pods, sample::Sample};
+use crate::{
+    floor::Floor,
+    pods::Pods,
+    sample::Sample,
+    table::{Cell, Report, Row},
+};
 
 /// How many of each are measured.
 const COUNT: usize = 100;
@@ -14,7 +19,7 @@ const PAGE: usize = 4096;
 
 /// Each is measured right after a move of the floor's, as the parts of an ADD come after the ADD
 /// before: then processors sleep and their caches hold other things.
-pub(crate) fn print(lab: &Lab) {
+pub(crate) fn print(report: &mut Report, lab: &Lab) {
     let mut requests = Vec::new();
     let mut after_a_move = |work: &dyn Fn()| {
         let (floor, mut sample) = (Floor::new(COUNT), Sample::default());
@@ -34,13 +39,19 @@ pub(crate) fn print(lab: &Lab) {
     let requests = Sample::of(requests.into_iter());
     let together = call.p50() + write.p50() + requests.p50();
 
-    println!("\n### What an ADD's parts take alone, N={COUNT}\n");
-    println!("| what | p50 ms | p99 ms |\n|---|---|---|");
-    println!("| a process: the plugin, executed to tell its version | {} |", process.cells());
-    println!("| a call: STATUS from exec to exit, which asks the DPU | {} |", call.cells());
-    println!("| a durable write: a page and its sync | {} |", write.cells());
-    println!("| the kernel's requests: the floor but its move | {} |", requests.cells());
-    println!("| call, write and requests, one after the other | {together:.2} | |");
+    let title = format!("What an ADD's parts take alone, N={COUNT}");
+    let mut table = report.table(&title, &["what", "p50 ms", "p99 ms"]);
+    for (what, sample) in [
+        ("a process: the plugin, executed to tell its version", &process),
+        ("a call: STATUS from exec to exit, which asks the DPU", &call),
+        ("a durable write: a page and its sync", &write),
+        ("the kernel's requests: the floor but its move", &requests),
+    ] {
+        table.row(Row::of(what).and_all(sample.cells()));
+    }
+    table.row(
+        Row::of("call, write and requests, one after the other").and(together).and(Cell::Nothing),
+    );
 }
 
 fn execute() {

@@ -5,11 +5,15 @@
     clippy::expect_used,
     clippy::panic,
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "a benchmark: a failure is a panic at its place, and its product is what it prints"
 )]
 
+mod callers;
+mod contest;
 mod delegates;
 mod doors;
+mod dpu_like;
 mod floor;
 mod footprint;
 mod machine;
@@ -19,21 +23,25 @@ mod pods;
 mod sample;
 mod sandboxes;
 mod several;
+mod table;
+mod timing;
+
+use std::path::PathBuf;
 
 use e2e::{Lab, Settings};
 
-use crate::{floor::Floor, pods::Pods, sample::Sample};
+use crate::{dpu_like::DpuLike, table::Report};
 
-/// Attachments of each kind measured one after the other.
-const SEQUENTIAL: usize = 200;
-/// Calls at the same time, as a busy runtime makes.
-const CALLERS: usize = 16;
+const VFS: u32 = 200;
 
 /// The part that needs `hack/runtimes`, and is there by its name only.
 const SANDBOXES: &str = "sandboxes";
 
+/// Makes a part's figures.
+type Part = fn(&mut Report);
+
 /// The other parts, by the names that arguments choose them with; all where none is named.
-const PARTS: [(&str, fn()); 6] = [
+const PARTS: [(&str, Part); 6] = [
     ("attach", attach),
     ("several", several::print),
     ("delegates", delegates::print),
@@ -42,79 +50,47 @@ const PARTS: [(&str, fn()); 6] = [
     ("large", footprint::print_large_service),
 ];
 
+/// Before the file to which each row is appended as a line of JSON.
+const JSON: &str = "--json";
+
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     // `cargo test --benches` runs this without `--bench`: nothing to test here.
     if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }
+    let rows = take_file(&mut arguments);
+    arguments.retain(|argument| argument != "--bench");
+    let mut report = Report::to(rows.as_deref());
     println!("Machine: {}", sample::machine());
     if arguments.iter().any(|argument| argument == SANDBOXES) {
-        return sandboxes::print();
+        return sandboxes::print(&mut report);
     }
-    let is_chosen = |name: &str| arguments.len() == 1 || arguments.iter().any(|a| a == name);
+    let is_chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|a| a == name);
     for (_, print) in PARTS.iter().filter(|(name, _)| is_chosen(name)) {
-        print();
+        print(&mut report);
     }
 }
 
-fn attach() {
-    let lab = Lab::start(&Settings::with_vfs(u32::try_from(SEQUENTIAL).unwrap()));
-    let (ours, floor) = one_after_the_other(&lab);
-    println!("\n### One caller, N={SEQUENTIAL}, product and floor in turn\n");
-    compare(&ours, &floor);
-    phases::print(&lab, &ours.attach);
-    machine::print(&lab);
-    println!("\n### {CALLERS} callers, N={SEQUENTIAL}\n");
-    let (ours, floor) = at_once(&lab);
-    compare(&ours, &floor);
-    footprint::print(&lab);
+fn take_file(arguments: &mut Vec<String>) -> Option<PathBuf> {
+    let option = arguments.iter().position(|argument| argument == JSON)?;
+    arguments.remove(option);
+    assert!(option < arguments.len(), "{JSON} needs a file");
+    Some(arguments.remove(option).into())
 }
 
-/// Attach and detach of one kind.
-struct Both {
-    attach: Sample,
-    detach: Sample,
-}
-
-/// Product and floor in turn, so that both meet the same moods of the machine.
-fn one_after_the_other(lab: &Lab) -> (Both, Both) {
-    let (pods, floor) = (Pods::new(lab, SEQUENTIAL), Floor::new(SEQUENTIAL));
-    let mut ours = Both { attach: Sample::default(), detach: Sample::default() };
-    let mut theirs = Both { attach: Sample::default(), detach: Sample::default() };
-    for number in 0..SEQUENTIAL {
-        theirs.attach.time(|| floor.attach(number));
-        ours.attach.time(|| pods.add(number));
+fn attach(report: &mut Report) {
+    let settings = Settings::with_vfs(VFS);
+    let lab = Lab::start(&settings);
+    let slow = DpuLike::start(&settings);
+    if let Err(reason) = &slow {
+        println!("\n**NO FIGURES OF A DPU-LIKE SET-UP: {reason}**");
+        eprintln!("NO FIGURES OF A DPU-LIKE SET-UP: {reason}");
     }
-    for number in 0..SEQUENTIAL {
-        theirs.detach.time(|| floor.detach(number));
-        ours.detach.time(|| pods.del(number));
+    contest::print(report, &lab, slow.as_ref().ok());
+    if let Ok(slow) = slow {
+        slow.print(report);
     }
-    (ours, theirs)
-}
-
-fn at_once(lab: &Lab) -> (Both, Both) {
-    let (pods, floor) = (Pods::new(lab, SEQUENTIAL), Floor::new(SEQUENTIAL));
-    let by_all = |work: &(dyn Fn(usize) + Sync)| Sample::by_callers(CALLERS, SEQUENTIAL, work);
-    let theirs_attach = by_all(&|number| {
-        floor.attach(number);
-    });
-    let ours_attach = by_all(&|number| pods.add(number));
-    let theirs_detach = by_all(&|number| floor.detach(number));
-    let ours_detach = by_all(&|number| pods.del(number));
-    (
-        Both { attach: ours_attach, detach: ours_detach },
-        Both { attach: theirs_attach, detach: theirs_detach },
-    )
-}
-
-fn compare(ours: &Both, floor: &Both) {
-    println!("| what | p50 ms | p99 ms | per s | times the floor, p50 |");
-    println!("|---|---|---|---|---|");
-    for (what, ours, floor) in
-        [("ADD", &ours.attach, &floor.attach), ("DEL", &ours.detach, &floor.detach)]
-    {
-        println!("| {what} | {} | {:.2} |", ours.row(), ours.p50() / floor.p50());
-        println!("| {what}, floor: bare netlink | {} | 1 |", floor.row());
-    }
+    machine::print(report, &lab);
+    footprint::print(report, &lab);
 }

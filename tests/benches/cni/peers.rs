@@ -8,7 +8,13 @@ use std::{
 use e2e::Netns;
 use serde_json::{Value, json};
 
-use crate::{floor::Floor, pods::run, sample::Sample};
+use crate::{
+    floor::Floor,
+    pods::run,
+    sample::Sample,
+    table::{Report, Row, Table},
+    timing::{Pauses, Timing},
+};
 
 /// Where distributions put the plugins of containernetworking.
 const FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
@@ -16,16 +22,28 @@ const V4: usize = 100;
 /// Few: host-device waits for duplicate address detection, seconds each.
 const DUAL_STACK: usize = 10;
 
-pub(crate) fn print() {
-    println!("\n### host-device with host-local\n");
+const COLUMNS: [&str; 10] = [
+    "what",
+    "p50 ms",
+    "p99 ms",
+    "per s",
+    "times the floor, p50",
+    "times the floor, p99",
+    "locked: p50 ms",
+    "locked: p99 ms",
+    "locked: times the floor, p50",
+    "locked: times the floor, p99",
+];
+
+pub(crate) fn print(report: &mut Report) {
+    let title = "host-device with host-local, at random phases and locked";
     let Some(folder) = folder_of("host-device") else {
-        println!("Not installed here (containernetworking-plugins).");
+        println!("\n### {title}\n\nNot installed here (containernetworking-plugins).");
         return;
     };
-    println!("| what | p50 ms | p99 ms | per s | times the floor, p50 |");
-    println!("|---|---|---|---|---|");
-    compare(folder, "IPv4 only", V4, &["10.8.0.0/16"]);
-    compare(folder, "dual stack", DUAL_STACK, &["10.8.0.0/16", "fd00:8::/64"]);
+    let mut table = report.table(title, &COLUMNS);
+    compare(&mut table, folder, ("IPv4 only", V4, &["10.8.0.0/16"]));
+    compare(&mut table, folder, ("dual stack", DUAL_STACK, &["10.8.0.0/16", "fd00:8::/64"]));
 }
 
 /// Where that plugin is installed, if it is.
@@ -33,20 +51,52 @@ pub(crate) fn folder_of(plugin: &str) -> Option<&'static str> {
     FOLDERS.into_iter().find(|folder| Path::new(folder).join(plugin).exists())
 }
 
-fn compare(folder: &str, what: &str, count: usize, subnets: &[&str]) {
+fn compare(table: &mut Table<'_>, folder: &str, (what, count, subnets): (&str, usize, &[&str])) {
     let (peer, floor) = (Peer::new(folder, count, subnets), Floor::new(count));
-    let (mut add, mut del) = (Sample::default(), Sample::default());
-    let (mut attach, mut detach) = (Sample::default(), Sample::default());
+    let [apart, locked] =
+        [Timing::Apart, Timing::Locked].map(|timing| measure(&peer, &floor, count, timing));
+    for (verb, apart, locked) in
+        [("ADD", &apart.add, &locked.add), ("DEL", &apart.del, &locked.del)]
+    {
+        table.row(
+            Row::of(format!("{verb}, {what}"))
+                .and_all(apart.peer.row())
+                .and_all(apart.peer.times(&apart.floor))
+                .and_all(locked.peer.cells())
+                .and_all(locked.peer.times(&locked.floor)),
+        );
+    }
+}
+
+/// Peer and floor.
+#[derive(Default)]
+struct Pair {
+    peer: Sample,
+    floor: Sample,
+}
+
+#[derive(Default)]
+struct Both {
+    add: Pair,
+    del: Pair,
+}
+
+/// One after the other, in turn.
+fn measure(peer: &Peer, floor: &Floor, count: usize, timing: Timing) -> Both {
+    let (mut both, pauses) = (Both::default(), Pauses::draw(timing, count));
     for number in 0..count {
-        attach.time(|| floor.attach(number));
-        add.time(|| peer.call("ADD", number));
+        pauses.wait(number);
+        both.add.floor.time(|| floor.attach(number));
+        pauses.wait(number);
+        both.add.peer.time(|| peer.call("ADD", number));
     }
     for number in 0..count {
-        detach.time(|| floor.detach(number));
-        del.time(|| peer.call("DEL", number));
+        pauses.wait(number);
+        both.del.floor.time(|| floor.detach(number));
+        pauses.wait(number);
+        both.del.peer.time(|| peer.call("DEL", number));
     }
-    println!("| ADD, {what} | {} | {:.2} |", add.row(), add.p50() / attach.p50());
-    println!("| DEL, {what} | {} | {:.2} |", del.row(), del.p50() / detach.p50());
+    both
 }
 
 struct Peer {

@@ -1,38 +1,129 @@
 //! Where an ADD's time goes, by the agent's own log.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use e2e::Lab;
 use serde_json::Value;
 
-use crate::sample::Sample;
+use crate::{
+    contest::Logged,
+    sample::Sample,
+    table::{Report, Row},
+};
 
 /// The phases that the agent logs, in microseconds, and what they are.
 const PHASES: [(&str, &str); 5] = [
     ("rpc_us", "the call to the DPU: reserve, then commit and program at once"),
     ("record_us", "looking at the VF, the agent's record"),
-    ("move_us", "the kernel's move between namespaces"),
+    (MOVE, "the kernel's move between namespaces"),
     ("configure_us", "name, MAC, MTU, addresses, routes, up"),
     ("carrier_us", "waiting for the carrier"),
 ];
+const MOVE: &str = "move_us";
+/// From the plugin's call to the answer.
+const TOTAL: &str = "total_us";
+/// The phases that are over when the move starts.
+const BEFORE_THE_MOVE: [&str; 2] = ["rpc_us", "record_us"];
+/// Columns of what there is besides the move.
+const BESIDES: [&str; 8] = [
+    "callers",
+    "of",
+    "before the move, p50 ms",
+    "before the move, p99 ms",
+    "all but the move, p50 ms",
+    "all but the move, p99 ms",
+    "in no phase, p50 ms",
+    "in no phase, p99 ms",
+];
+/// What the names of durations end with.
+const UNIT: &str = "_us";
 
-/// Of the ADDs whose durations from exec to exit these are, in the order they were made.
-pub(crate) fn print(lab: &Lab, adds: &Sample) {
-    let logged = logged(lab, "attached");
-    assert_eq!(logged.len(), adds.durations().len(), "ADDs and lines of the agent's log");
-    let phase = |key: &str| Sample::of(logged.iter().map(|fields| microseconds(fields, key)));
-    let pairs = || adds.durations().iter().zip(&logged);
-    let outside =
-        pairs().map(|(whole, fields)| whole.saturating_sub(microseconds(fields, "total_us")));
-    let but_the_move =
-        pairs().map(|(whole, fields)| whole.saturating_sub(microseconds(fields, "move_us")));
-
-    println!("\n### Where an ADD's time goes\n\n| phase | p50 ms | p99 ms |\n|---|---|---|");
-    println!("| the plugin: exec, socket, answer, exit | {} |", Sample::of(outside).cells());
-    for (key, what) in PHASES {
-        println!("| {what} | {} |", phase(key).cells());
+/// What each system's ADDs are spent on, of one caller, and besides the move, of as many as there were.
+pub(crate) fn print(report: &mut Report, logged: &[Logged]) {
+    for logged in logged {
+        if let Some(adds) = &logged.adds {
+            print_all(report, logged, adds);
+        }
     }
-    println!("| all but the move | {} |", Sample::of(but_the_move).cells());
+    let title =
+        "What the agent's part of an ADD takes besides the kernel's move, of ADDs alone and mixed";
+    let mut table = report.table(title, &BESIDES);
+    for Logged { callers, of, lines, .. } in logged {
+        let sample = |besides: fn(&Value) -> Duration| Sample::of(lines.iter().map(besides));
+        table.row(
+            Row::of(*callers)
+                .and(*of)
+                .and_all(sample(before_the_move).cells())
+                .and_all(sample(but_the_move).cells())
+                .and_all(sample(in_no_phase).cells()),
+        );
+    }
+}
+
+fn before_the_move(fields: &Value) -> Duration {
+    BEFORE_THE_MOVE.iter().filter_map(|phase| duration(fields, phase)).sum()
+}
+
+fn but_the_move(fields: &Value) -> Duration {
+    microseconds(fields, TOTAL).saturating_sub(microseconds(fields, MOVE))
+}
+
+/// Handing over to threads, and waiting for one's turn.
+fn in_no_phase(fields: &Value) -> Duration {
+    let phases = PHASES.iter().filter_map(|(phase, _)| duration(fields, phase)).sum();
+    microseconds(fields, TOTAL).saturating_sub(phases)
+}
+
+/// Of ADDs whose durations from exec to exit are known.
+fn print_all(report: &mut Report, Logged { of, lines, .. }: &Logged, adds: &Sample) {
+    assert_eq!(lines.len(), adds.durations().len(), "ADDs and lines of the agent's log");
+    let without = |key: &str| {
+        let pairs = adds.durations().iter().zip(lines);
+        Sample::of(pairs.map(|(whole, fields)| whole.saturating_sub(microseconds(fields, key))))
+    };
+    let title = format!("Where an ADD's time goes, one caller, {of}");
+    let mut table = report.table(&title, &["phase", "p50 ms", "p99 ms"]);
+    table.row(Row::of("the plugin: exec, socket, answer, exit").and_all(without(TOTAL).cells()));
+    for (key, what) in PHASES.into_iter().chain(further(lines)) {
+        let phase = Sample::of(lines.iter().filter_map(|fields| duration(fields, key)));
+        if !phase.durations().is_empty() {
+            table.row(Row::of(what).and_all(phase.cells()));
+        }
+    }
+    table.row(Row::of("all but the move").and_all(without(MOVE).cells()));
+}
+
+/// Durations that the agent logs besides, by their own names.
+fn further(lines: &[Value]) -> impl Iterator<Item = (&str, &str)> {
+    let keys = lines.iter().filter_map(Value::as_object).flat_map(|fields| fields.keys());
+    let is_known = |key: &str| key == TOTAL || PHASES.iter().any(|(known, _)| *known == key);
+    let further: BTreeSet<_> =
+        keys.map(String::as_str).filter(|key| key.ends_with(UNIT) && !is_known(key)).collect();
+    further.into_iter().map(|key| (key, key))
+}
+
+/// The lines by which an agent says that it has attached, as they come.
+pub(crate) struct Log<'a> {
+    lab: &'a Lab,
+    seen: usize,
+}
+
+impl<'a> Log<'a> {
+    pub(crate) fn of(lab: &'a Lab) -> Self {
+        Self { lab, seen: logged(lab, "attached").len() }
+    }
+
+    /// Passes over the lines since it was last asked.
+    pub(crate) fn skip(&mut self) {
+        self.fresh();
+    }
+
+    /// The lines since it was last asked.
+    pub(crate) fn fresh(&mut self) -> Vec<Value> {
+        let lines = logged(self.lab, "attached").split_off(self.seen);
+        self.seen += lines.len();
+        lines
+    }
 }
 
 /// The fields of each line of the agent's log that says that.
@@ -43,5 +134,9 @@ pub(crate) fn logged(lab: &Lab, message: &str) -> Vec<Value> {
 }
 
 pub(crate) fn microseconds(fields: &Value, key: &str) -> Duration {
-    Duration::from_micros(fields[key].as_u64().unwrap_or_else(|| panic!("no {key} in {fields}")))
+    duration(fields, key).unwrap_or_else(|| panic!("no {key} in {fields}"))
+}
+
+fn duration(fields: &Value, key: &str) -> Option<Duration> {
+    fields[key].as_u64().map(Duration::from_micros)
 }

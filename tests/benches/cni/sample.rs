@@ -1,20 +1,14 @@
 //! Durations and what to say about them.
 
 use std::{
-    fs,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
-/// Of a kernel's clock of 250 Hz.
-const TWO_TICKS: Duration = Duration::from_millis(8);
+use crate::table::Cell;
 
 /// Durations of one kind of work.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Sample {
     durations: Vec<Duration>,
     /// From the first beginning to the last end, where callers overlap.
@@ -30,20 +24,20 @@ impl Sample {
         value
     }
 
-    /// Likewise at a random phase of the kernel's clock, as users come: who begins when the last one has ended is
-    /// locked to the tick with which that did.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "nothing is waited for but a moment of the clock"
-    )]
-    pub(crate) fn time_apart<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        thread::sleep(rand::random_range(Duration::ZERO..TWO_TICKS));
-        self.time(work)
-    }
-
     /// A sample of durations that somebody else measured.
     pub(crate) fn of(durations: impl Iterator<Item = Duration>) -> Self {
         Self { durations: durations.collect(), elapsed: None }
+    }
+
+    /// Likewise, of callers that overlapped for so long.
+    pub(crate) fn of_callers(durations: Vec<Duration>, elapsed: Duration) -> Self {
+        Self { durations, elapsed: Some(elapsed) }
+    }
+
+    /// Adds what was measured after it.
+    pub(crate) fn append(&mut self, later: Self) {
+        self.durations.extend(later.durations);
+        self.elapsed = self.elapsed.into_iter().chain(later.elapsed).reduce(|all, it| all + it);
     }
 
     /// In the order they were measured.
@@ -51,41 +45,30 @@ impl Sample {
         &self.durations
     }
 
-    /// Does `count` pieces of work, `callers` at a time.
-    pub(crate) fn by_callers(callers: usize, count: usize, work: &(dyn Fn(usize) + Sync)) -> Self {
-        let (next, sample) = (AtomicUsize::new(0), Mutex::new(Self::default()));
-        let start = Instant::now();
-        thread::scope(|scope| {
-            for _ in 0..callers {
-                scope.spawn(|| {
-                    let mut own = Self::default();
-                    while let number @ 0.. = next.fetch_add(1, Ordering::Relaxed)
-                        && number < count
-                    {
-                        own.time(|| work(number));
-                    }
-                    sample.lock().unwrap().durations.append(&mut own.durations);
-                });
-            }
-        });
-        Self { elapsed: Some(start.elapsed()), ..sample.into_inner().unwrap() }
-    }
-
     /// The median in milliseconds.
     pub(crate) fn p50(&self) -> f64 {
         self.percentile(50)
     }
 
+    pub(crate) fn p99(&self) -> f64 {
+        self.percentile(99)
+    }
+
     /// The cells `p50 | p99` of a table.
-    pub(crate) fn cells(&self) -> String {
-        format!("{:.2} | {:.2}", self.p50(), self.percentile(99))
+    pub(crate) fn cells(&self) -> [Cell; 2] {
+        [self.p50().into(), self.p99().into()]
     }
 
     /// The cells `p50 | p99 | per s` of a table.
-    pub(crate) fn row(&self) -> String {
+    pub(crate) fn row(&self) -> [Cell; 3] {
         let elapsed = self.elapsed.unwrap_or_else(|| self.durations.iter().sum());
         let rate = self.durations.len() as f64 / elapsed.as_secs_f64();
-        format!("{} | {rate:.0}", self.cells())
+        [self.p50().into(), self.p99().into(), Cell::Whole(rate)]
+    }
+
+    /// The cells of both percentiles as multiples of another's.
+    pub(crate) fn times(&self, other: &Self) -> [Cell; 2] {
+        [(self.p50() / other.p50()).into(), (self.p99() / other.p99()).into()]
     }
 
     fn percentile(&self, percent: usize) -> f64 {

@@ -6,7 +6,10 @@ use e2e::{
 };
 use serde_json::{Value, json};
 
-use crate::sample::Sample;
+use crate::{
+    sample::Sample,
+    table::{Report, Row},
+};
 
 const COUNT: usize = 60;
 /// Before those that count, so that what is made once has been made.
@@ -19,7 +22,17 @@ const KINDS: [(&str, &str); 3] = [
     ("bridge", "bridge with host-local, IPv4 only"),
 ];
 
-pub(crate) fn print() {
+const COLUMNS: [&str; 7] = [
+    "network",
+    "start: p50 ms",
+    "start: p99 ms",
+    "start: times ptp, p50",
+    "end: p50 ms",
+    "end: p99 ms",
+    "end: times ptp, p50",
+];
+
+pub(crate) fn print(report: &mut Report) {
     let lab = Lab::start(&Settings::default());
     let [ptp, bridge] = [("ptp", "10.8.0.0/16"), ("bridge", "10.9.0.0/16")].map(|peer| {
         let (plugin, subnet) = peer;
@@ -28,16 +41,18 @@ pub(crate) fn print() {
     });
     let containerd = Containerd::install_with(&lab, "", &[("ptp", &ptp), ("bridge", &bridge)]);
     let (major, minor) = Containerd::version();
-    println!("\n### containerd {major}.{minor}, N={COUNT}, in turn\n");
     let samples = measure(&containerd);
     let [_, (ptp_start, ptp_end), _] = &samples;
-    println!(
-        "| network | start: p50 ms | p99 ms | times ptp, p50 | end: p50 ms | p99 ms | times ptp, p50 |"
-    );
-    println!("|---|---|---|---|---|---|---|");
+    let title = format!("containerd {major}.{minor}, N={COUNT}, in turn");
+    let mut table = report.table(&title, &COLUMNS);
     for ((_, what), (start, end)) in KINDS.iter().zip(&samples) {
-        let [of_start, of_end] = [start.p50() / ptp_start.p50(), end.p50() / ptp_end.p50()];
-        println!("| {what} | {} | {of_start:.2} | {} | {of_end:.2} |", start.cells(), end.cells());
+        table.row(
+            Row::of(*what)
+                .and_all(start.cells())
+                .and(start.p50() / ptp_start.p50())
+                .and_all(end.cells())
+                .and(end.p50() / ptp_end.p50()),
+        );
     }
 }
 

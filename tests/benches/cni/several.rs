@@ -9,6 +9,8 @@ use crate::{
     phases::{logged, microseconds},
     pods::Pods,
     sample::Sample,
+    table::{Cell, Report, Row, Table},
+    timing::Pauses,
 };
 
 /// Pods of each number of networks.
@@ -18,8 +20,20 @@ const NETWORKS: [usize; 4] = [1, 2, 3, 8];
 /// The most.
 const MOST: usize = 8;
 
+const COLUMNS: [&str; 9] = [
+    "networks",
+    "ADD p50 ms",
+    "floor p50 ms",
+    "besides, ms",
+    "times the floor",
+    "the call to the DPU",
+    "looking at the VFs, the agent's records",
+    "DEL p50 ms",
+    "DEL, floor p50 ms",
+];
+
 /// Prints ADD and DEL of pods with several networks, in turn with the floor.
-pub(crate) fn print() {
+pub(crate) fn print(report: &mut Report) {
     let vfs = u32::try_from(PODS * MOST).unwrap();
     let mut settings = Settings::with_vfs(vfs);
     for number in 1..MOST {
@@ -32,15 +46,11 @@ pub(crate) fn print() {
         .unwrap();
     }
     let lab = Lab::start(&settings);
-    println!(
-        "\n### Pods of several networks, one caller, N={PODS} each, product and floor in turn\n"
-    );
-    println!(
-        "| networks | ADD p50 ms | floor p50 ms | besides, ms | times the floor | the call to the DPU | looking at the VFs, the agent's records | DEL p50 ms | floor p50 ms |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    let title =
+        format!("Pods of several networks, one caller, N={PODS} each, product and floor in turn");
+    let mut table = report.table(&title, &COLUMNS);
     for count in NETWORKS {
-        print_row(&lab, count);
+        print_row(&mut table, &lab, count);
     }
 }
 
@@ -48,29 +58,30 @@ fn name(number: usize) -> String {
     format!("bench-{number}")
 }
 
-fn print_row(lab: &Lab, count: usize) {
+fn print_row(table: &mut Table<'_>, lab: &Lab, count: usize) {
     let pods = Pods::on_networks(lab, PODS, (1..count).map(name).collect());
     let floor = Floor::new(PODS * count);
     let moves = |pod: usize| pod * count..(pod + 1) * count;
     let (mut added, mut deleted) = (Sample::default(), Sample::default());
     let (mut floor_added, mut floor_deleted) = (Sample::default(), Sample::default());
+    let pauses = Pauses::apart(PODS);
     for pod in 0..PODS {
-        floor_added.time_apart(|| moves(pod).map(|number| floor.attach(number)).max());
-        added.time_apart(|| pods.add(pod));
+        pauses.wait(pod);
+        floor_added.time(|| moves(pod).map(|number| floor.attach(number)).max());
+        pauses.wait(pod);
+        added.time(|| pods.add(pod));
     }
     for pod in 0..PODS {
-        floor_deleted.time_apart(|| moves(pod).for_each(|number| floor.detach(number)));
-        deleted.time_apart(|| pods.del(pod));
+        pauses.wait(pod);
+        floor_deleted.time(|| moves(pod).for_each(|number| floor.detach(number)));
+        pauses.wait(pod);
+        deleted.time(|| pods.del(pod));
     }
     let (ours, theirs) = (added.p50(), floor_added.p50());
     let [call, look] = ["rpc_us", "record_us"].map(|phase| phase_of_pods(lab, count, phase).p50());
-    println!(
-        "| {count} | {ours:.2} | {theirs:.2} | {:.2} | {:.2} | {call:.2} | {look:.2} | {:.2} | {:.2} |",
-        ours - theirs,
-        ours / theirs,
-        deleted.p50(),
-        floor_deleted.p50()
-    );
+    let figures = [ours, theirs, ours - theirs, ours / theirs, call, look];
+    let of_dels = [deleted.p50(), floor_deleted.p50()];
+    table.row(Row::of(count).and_all(figures.into_iter().chain(of_dels).map(Cell::from)));
 }
 
 /// What a phase of the last pods' ADDs took, which is of all their interfaces together.

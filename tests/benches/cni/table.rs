@@ -1,0 +1,119 @@
+//! What is printed: tables in Markdown, and each of their rows as a line of JSON where a file is asked for.
+
+use std::{fs::File, io::Write, path::Path};
+
+use serde_json::{Map, Value, json};
+
+/// All tables of a run.
+pub(crate) struct Report {
+    /// Where each row goes besides, after those of the runs before.
+    rows: Option<File>,
+}
+
+impl Report {
+    pub(crate) fn to(rows: Option<&Path>) -> Self {
+        let open = |path| File::options().create(true).append(true).open(path).unwrap();
+        Self { rows: rows.map(open) }
+    }
+
+    /// Prints the heading and the header of a table, whose rows are to follow.
+    pub(crate) fn table<'a>(&'a mut self, title: &str, columns: &[&str]) -> Table<'a> {
+        println!("\n### {title}\n\n| {} |", columns.join(" | "));
+        println!("|{}", "---|".repeat(columns.len()));
+        let columns = columns.iter().map(|column| (*column).to_owned()).collect();
+        Table { report: self, title: title.to_owned(), columns }
+    }
+}
+
+pub(crate) struct Table<'a> {
+    report: &'a mut Report,
+    title: String,
+    columns: Vec<String>,
+}
+
+impl Table<'_> {
+    pub(crate) fn row(&mut self, row: Row) {
+        assert_eq!(row.0.len(), self.columns.len(), "cells of {:?}", self.title);
+        let printed: Vec<_> = row.0.iter().map(Cell::printed).collect();
+        println!("| {} |", printed.join(" | "));
+        let Some(file) = &mut self.report.rows else { return };
+        let cells = self.columns.iter().cloned().zip(row.0.into_iter().map(Cell::into_json));
+        let mut object = Map::from_iter([("table".to_owned(), json!(self.title))]);
+        object.extend(cells);
+        writeln!(file, "{}", Value::Object(object)).unwrap();
+    }
+}
+
+/// Cells from the left to the right.
+#[derive(Default)]
+pub(crate) struct Row(Vec<Cell>);
+
+impl Row {
+    pub(crate) fn of(first: impl Into<Cell>) -> Self {
+        Self::default().and(first)
+    }
+
+    pub(crate) fn and(self, cell: impl Into<Cell>) -> Self {
+        self.and_all([cell.into()])
+    }
+
+    pub(crate) fn and_all(mut self, cells: impl IntoIterator<Item = Cell>) -> Self {
+        self.0.extend(cells);
+        self
+    }
+}
+
+pub(crate) enum Cell {
+    Text(String),
+    /// Printed with two decimals.
+    Figure(f64),
+    /// Printed without any.
+    Whole(f64),
+    Count(usize),
+    Nothing,
+}
+
+impl Cell {
+    fn printed(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Figure(figure) => format!("{figure:.2}"),
+            Self::Whole(figure) => format!("{figure:.0}"),
+            Self::Count(count) => count.to_string(),
+            Self::Nothing => String::new(),
+        }
+    }
+
+    fn into_json(self) -> Value {
+        match self {
+            Self::Text(text) => text.into(),
+            Self::Figure(figure) | Self::Whole(figure) => figure.into(),
+            Self::Count(count) => count.into(),
+            Self::Nothing => Value::Null,
+        }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<f64> for Cell {
+    fn from(figure: f64) -> Self {
+        Self::Figure(figure)
+    }
+}
+
+impl From<usize> for Cell {
+    fn from(count: usize) -> Self {
+        Self::Count(count)
+    }
+}
