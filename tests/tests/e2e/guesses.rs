@@ -13,7 +13,9 @@ const AGENT: &str = "host-shim-agent";
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn lab() -> Lab {
-    Lab::start(&Settings { has_metrics: true, cool_down: 0, ..Settings::default() })
+    let settings =
+        Settings { has_metrics: true, cool_down: 0, proxied: true, ..Settings::default() };
+    Lab::start(&settings)
 }
 
 fn add(lab: &Lab, pod: &Netns) -> Call {
@@ -176,7 +178,8 @@ fn a_name_of_the_vf_that_the_pod_has_already_is_no_hindrance() {
     let lab = lab();
     let pod = Netns::new("pod");
     for vf in 0..4 {
-        pod.ip(&["link", "add", &format!("p0v{vf}"), "type", "dummy"]);
+        let (name, peer) = (format!("p0v{vf}"), format!("peer{vf}"));
+        pod.ip(&["link", "add", &name, "type", "veth", "peer", "name", &peer]);
     }
     let _ = lab.add("blue", &pod, "eth0").result();
     assert_eq!(guesses(&lab), (0.0, 0.0));

@@ -27,7 +27,7 @@ pub(in crate::agent) const MOVES: usize = 3;
 const MOVES_HOME: usize = 2;
 
 /// So many moves into pods may follow each other while one out of a pod waits.
-const LONGEST_ROW: usize = 8;
+const LONGEST_ROW: usize = 3;
 
 /// The turns that are left, and who waits for one.
 #[derive(Debug)]
