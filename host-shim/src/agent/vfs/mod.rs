@@ -36,8 +36,8 @@
 //! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |
 //! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
 //!
-//! All are fair but for `pods` between agents: who comes later waits behind who waits already. So nobody may wait for a key with
-//! `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
+//! All are fair but for `pods` between agents, and `moves` between its two ways, up to a bound: who comes later waits behind who
+//! waits already. So nobody may wait for a key with `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
 //!
 //! An attach whose VF another one has guessed waits until that guess has ended (`without_other_guess`), which is no
 //! lock: each takes its own wrong guess home before it waits for another's, so that none waits in a circle.
