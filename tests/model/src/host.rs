@@ -103,9 +103,18 @@ pub struct AgentRecord {
     pub phase: AgentPhase,
     /// It is forgotten, but the disk need not know: forgetting is written with the next record.
     pub is_forgotten: bool,
+    /// Its VF is home and clean, and so the DPU is told. Of that the disk knows nothing.
+    pub is_returned: bool,
 }
 
 impl AgentRecord {
+    /// One that nobody was answered yet.
+    #[must_use]
+    pub fn attaching(attachment: Record, netns: Netns) -> Self {
+        let phase = AgentPhase::Attaching;
+        Self { attachment, netns, phase, is_forgotten: false, is_returned: false }
+    }
+
     /// Whether it is of a guess: no attachment of the DPU's.
     #[must_use]
     pub fn is_guess(&self) -> bool {
@@ -164,8 +173,15 @@ impl Host {
 
     /// `vfs/records.rs::remove`: nobody waits for the disk.
     pub fn forget(&mut self, id: AttachmentId) {
-        for record in &mut self.disk {
-            record.is_forgotten |= record.attachment.id == id;
+        for record in self.disk.iter_mut().filter(|record| record.attachment.id == id) {
+            (record.is_forgotten, record.is_returned) = (true, false);
+        }
+    }
+
+    /// `vfs/homecoming.rs::note_returned`: in memory alone.
+    pub fn note_returned(&mut self, id: AttachmentId) {
+        for record in self.disk.iter_mut().filter(|record| record.attachment.id == id) {
+            record.is_returned = true;
         }
     }
 }

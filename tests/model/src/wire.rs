@@ -2,7 +2,8 @@
 //!
 //! The messages of one session stay in order. Calls may overtake those messages and each other, also on
 //! one connection: each is served by a task of its own. One order is simplified: a Detach without an id
-//! ends nothing that its host has asked for since, and so it is served before that Attach here.
+//! ends nothing that its host has asked for since, and so it is served before that Attach here. What it tells
+//! of a VF comes to the same then: if the Attach has got that one, it tells nothing of it.
 
 use crate::names::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf};
 
@@ -57,6 +58,8 @@ pub struct Detach {
     pub id: Option<AttachmentId>,
     /// `vf_returned`: the VF is home and clean.
     pub returned: bool,
+    /// `returned_device`: likewise this VF, whichever attachment it is of, if of any.
+    pub returned_vf: Option<Vf>,
     /// `as_of_ns`: when that was so.
     pub as_of: HostTime,
 }

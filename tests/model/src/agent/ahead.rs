@@ -82,7 +82,7 @@ impl AgentSide<'_> {
 fn record_of(boot_id: BootId, key: Key, vf: Vf, netns: Netns) -> AgentRecord {
     let (id, address) = (AttachmentId::of_guess(key), Address(u8::MAX));
     let attachment = Record { id, key, vf, address, boot_id, phase: Phase::Held };
-    AgentRecord { attachment, netns, phase: AgentPhase::Attaching, is_forgotten: false }
+    AgentRecord::attaching(attachment, netns)
 }
 
 pub(super) fn moves_ahead(system: &mut System, key: Key) {

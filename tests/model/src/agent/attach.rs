@@ -143,7 +143,7 @@ impl AgentSide<'_> {
 /// The record of an attachment, in the phase that it was in.
 fn recorded(attachment: Record, netns: Netns, known: Option<AgentPhase>) -> AgentRecord {
     let phase = known.unwrap_or(AgentPhase::Attaching);
-    AgentRecord { attachment, netns, phase, is_forgotten: false }
+    AgentRecord { phase, ..AgentRecord::attaching(attachment, netns) }
 }
 
 /// The call, with what was guessed as a wish.

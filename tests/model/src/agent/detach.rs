@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Life, Place},
-    names::{AttachmentId, Key, Netns, Vf},
+    names::{AttachmentId, Key, Netns, Record, Vf},
     protection::Protection,
     system::System,
-    wire::{Call, InFlight},
+    wire::{Call, Detach, InFlight},
 };
 
 impl AgentSide<'_> {
@@ -43,12 +43,13 @@ impl AgentSide<'_> {
         let Some(agent) = &mut host.agent else { return };
         match giving {
             Giving::Recorded(id, is_home) => {
-                let is_over = is_told || !self.has(Protection::ReleasingUntilTold);
-                if is_over && is_home {
+                let is_over = is_home && (is_told || !self.has(Protection::ReleasingUntilTold));
+                if is_over {
                     host.forget(id);
                 }
-                // What the DPU had for its key is freed by the inventory that has the VF.
-                if id.is_of_guess()
+                // Another VF that the DPU had for the key of a guess is freed by the inventory that has it.
+                if is_over
+                    && id.is_of_guess()
                     && let Some(agent) = &mut host.agent
                 {
                     agent.sent_inventory = None;
@@ -132,7 +133,7 @@ pub(super) fn begins_release(system: &mut System, key: Key) {
 }
 
 impl AgentSide<'_> {
-    /// `vfs/homecoming.rs::bring`, and what `verbs/release.rs::tell_released` is to tell: of a guess its key.
+    /// `vfs/homecoming.rs::bring`, and `verbs/release.rs::tell_released` up to the call.
     pub(super) fn brings_home(&self, system: &mut System, key: Key) {
         let Some(Step::BringHome(id)) = step(system, key) else { return };
         let Some(then) = then(system, key) else { return };
@@ -140,12 +141,22 @@ impl AgentSide<'_> {
         let is_home = is_within_reach(system, &record);
         if is_home {
             *system.function_mut(record.attachment.vf) = Function::CLEAN;
+            system.host_mut(key).note_returned(id);
         }
-        let detach = match record.is_guess() && self.has(Protection::GuessDisownedByKey) {
-            true => detach_request(system, key, None, false),
-            false => detach_request(system, key, Some(id), is_home),
-        };
+        let detach = self.giving_back(system, &record, is_home);
         set(system, key, Step::CallDetach(Giving::Recorded(id, is_home), detach), then);
+    }
+
+    /// `verbs/release.rs::giving_back`: of a guess its key, and its VF.
+    fn giving_back(&self, system: &mut System, record: &AgentRecord, is_home: bool) -> Detach {
+        let Record { id, key, vf, .. } = record.attachment;
+        match record.is_guess() && self.has(Protection::GuessDisownedByKey) {
+            true => Detach {
+                returned_vf: is_home.then_some(vf),
+                ..detach_request(system, key, None, false)
+            },
+            false => detach_request(system, key, Some(id), is_home),
+        }
     }
 }
 

@@ -84,5 +84,5 @@ pub(super) fn detach_request(
     returned: bool,
 ) -> Detach {
     let as_of = system.host_mut(key).tick();
-    Detach { key, id, returned, as_of }
+    Detach { key, id, returned, returned_vf: None, as_of }
 }

@@ -37,8 +37,9 @@ impl AgentSide<'_> {
     /// How the host's VFs are: `dpu/inventory.rs::physical_functions`.
     pub(super) fn conditions(&self, system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
         let of_host = &system.hosts[usize::from(host)];
-        let is_told =
-            |record: &&AgentRecord| !record.is_guess() || self.has(Protection::GuessInUse);
+        let is_told = |record: &&AgentRecord| {
+            !record.is_returned && (!record.is_guess() || self.has(Protection::GuessInUse))
+        };
         let own = system.vfs_of(host);
         own.map(|vf| match *system.function(vf) {
             _ if of_host.by_vf(vf).filter(is_told).is_some() => (vf, VfCondition::InUse),

@@ -104,6 +104,7 @@ fn agent_dies(system: &mut System, host: HostId, in_flight: InFlight, forgotten:
     let host = &mut system.hosts[usize::from(host)];
     host.wire.hang_up(in_flight);
     host.agent = None;
+    host.disk.iter_mut().for_each(|record| record.is_returned = false);
     match forgotten {
         Forgotten::Gone => host.disk.retain(|record| !record.is_forgotten),
         Forgotten::Back => host.disk.iter_mut().for_each(|record| record.is_forgotten = false),
