@@ -94,11 +94,13 @@ fn move_ahead(system: &mut System, vf: Vf, netns: Netns) {
     *system.function_mut(vf) = Function { place: Place::Pod(netns), carries: None };
 }
 
-/// `verbs/guess.rs::take_home`: the DPU has answered another VF. It has nothing of the guess, and is not told.
+/// `verbs/guess.rs::take_home`: the DPU has answered another VF. It has nothing of the guess, and is not told. A VF
+/// that is not back is left to the keeper.
 pub(super) fn takes_home(system: &mut System, key: Key) {
     let Some(Step::TakeHome(netns, attachment)) = step(system, key) else { return };
     if let Some(guess) = system.host(key).guess(key).copied() {
         if !is_within_reach(system, &guess) {
+            system.host_mut(key).put(AgentRecord { phase: AgentPhase::Releasing, ..guess });
             return fails_add(system, key);
         }
         *system.function_mut(guess.attachment.vf) = Function::CLEAN;

@@ -9,7 +9,7 @@ use super::{
     tasks::{ends, is_awaited, move_vf, set, step, then},
 };
 use crate::{
-    host::{AgentPhase, AgentRecord, Life, Place},
+    host::{AgentPhase, AgentRecord, Function, Life, Place},
     names::{AttachmentId, CallId, Key, Netns, Record},
     protection::Protection,
     system::System,
@@ -64,15 +64,15 @@ impl AgentSide<'_> {
                 return gives_back_unused(system, key, attachment, false);
             }
         }
-        let place = system.function(attachment.vf).place;
+        let function = *system.function(attachment.vf);
         let is_here = match guess {
-            Some(_) => place != Place::Nowhere,
-            None => known.is_some() || place == Place::Home,
+            Some(_) => function.place != Place::Nowhere,
+            None => known.is_some() || function.place == Place::Home,
         };
         if !is_awaited(system, key) || !is_here {
             return match known.is_some() || guess.is_some() {
                 true => fails_add(system, key),
-                false => gives_back_unused(system, key, attachment, false),
+                false => gives_back_unused(system, key, attachment, function == Function::CLEAN),
             };
         }
         if self.has(Protection::RecordBeforeMove) {
