@@ -5,16 +5,20 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use offload_proto::Failure;
 use tokio::time::timeout;
+use vf_alloc::Device;
 
 use super::{
     doors::Doors,
     guess::take_home_unless,
     release::{Renewal, release},
 };
-use crate::agent::{
-    caller::Caller,
-    dpu::detach_request,
-    vfs::{IntakeFailure, Phase, PodNetns, TakenIn, Wanted},
+use crate::{
+    agent::{
+        caller::Caller,
+        dpu::detach_request,
+        vfs::{IntakeFailure, Phase, PodNetns, TakenIn, Wanted},
+    },
+    protocol::Key,
 };
 
 /// Records the attachments and moves their VFs into the pod, all or none. Their carriers are waited for together.
@@ -66,10 +70,8 @@ async fn settle_earlier_holder(doors: &Doors, wanted: &Wanted) {
     if doors.vfs.records().by_id(&wanted.attachment.id).is_some() {
         return;
     }
-    let (device, key) = (wanted.device(), &wanted.request.key);
-    let guess_ends = doors.vfs.records().without_other_guess(&device, key);
-    // One that does not end holds the VF, and the attach is refused.
-    let _ = timeout(doors.timeouts.vf_return(), guess_ends).await;
+    let device = wanted.device();
+    settle_other_guess(doors, &device, &wanted.request.key).await;
     let Some(earlier) = doors.vfs.records().by_device(&device) else { return };
     if earlier.phase != Phase::Releasing {
         return;
@@ -78,6 +80,25 @@ async fn settle_earlier_holder(doors: &Doors, wanted: &Wanted) {
     let locked = timeout(doors.timeouts.vf_return(), doors.vfs.keys().lock(&key)).await;
     if let (Ok(_key), Some(earlier)) = (locked, doors.vfs.records().by_id(earlier.id())) {
         release(doors, earlier, Duration::ZERO, Renewal::Now).await;
+    }
+}
+
+/// Waits until another attach that has guessed the VF has another one, or is over. A guess that was left is taken back.
+async fn settle_other_guess(doors: &Doors, device: &Device, key: &Key) {
+    let guess = doors.vfs.records().by_device(device);
+    let Some(guess) = guess.filter(|guess| guess.is_guess && guess.key() != *key) else { return };
+    let other = guess.key();
+    let ended_or_left = async {
+        tokio::select! {
+            biased;
+            () = doors.vfs.records().without_other_guess(device, key) => None,
+            other = doors.vfs.keys().lock(&other) => Some(other),
+        }
+    };
+    // One that does not end holds the VF, and the attach is refused.
+    let settled = timeout(doors.timeouts.vf_return(), ended_or_left).await;
+    if let (Ok(Some(_key)), Some(left)) = (settled, doors.vfs.records().by_id(guess.id())) {
+        release(doors, left, Duration::ZERO, Renewal::Now).await;
     }
 }
 
