@@ -106,10 +106,8 @@ async fn attach_alone(
         Destination::Pod => guess(doors, &session, &mut requests),
         Destination::Host { .. } => Vec::new(),
     };
-    let asked_at = Instant::now();
     let asked = ask_ahead(doors, &mut requests, guesses, &netns, session, caller);
-    let (attachments, ahead) = asked.await?;
-    let rpc = asked_at.elapsed();
+    let Answered { attachments, call, ahead } = asked.await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
     let (attachments, reached) = with_default_routes(attachments, &whole.further, &delegations);
     Milestone::AttachAnswered.pass();
@@ -131,9 +129,18 @@ async fn attach_alone(
     confirm(doors, records, made, &order, caller).await?;
     drop(pending);
     for TakenIn { record, recording, durations } in taken_in {
-        log(&record, rpc, &ahead, recording, &durations, started.elapsed());
+        log(&record, call, &ahead, recording, &durations, started.elapsed());
     }
     Ok(())
+}
+
+/// What the DPU has answered.
+struct Answered {
+    attachments: Vec<v1::Attachment>,
+    /// How long the call took.
+    call: Duration,
+    /// How long the moves took meanwhile.
+    ahead: MovedAhead,
 }
 
 /// Asks the DPU for attachments, and moves the VFs meanwhile that were guessed.
@@ -148,16 +155,20 @@ async fn ask_ahead(
     netns: &PodNetns,
     session: Arc<Established>,
     caller: &Arc<Caller>,
-) -> Result<(Vec<v1::Attachment>, MovedAhead), Failure> {
+) -> Result<Answered, Failure> {
     let is_awaited = {
         let caller = Arc::clone(caller);
         move || caller.is_waiting()
     };
     let names = requests.iter().map(|request| request.key.interface_name.clone()).collect();
     let moved = doors.vfs.ahead().begin(guesses, names, netns.clone(), is_awaited);
-    let asked = ask_for(doors, requests, Arc::clone(&session), caller);
+    let began = Instant::now();
+    let asked = async {
+        let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;
+        (asked, began.elapsed())
+    };
     // Both: nothing is taken back while it is on its way.
-    let (asked, moved) = tokio::join!(asked, moved);
+    let ((asked, call), moved) = tokio::join!(asked, moved);
     doors.refusing.note(requests, asked.is_err());
     let asked = match asked {
         Err(failure) if failure.reason == Reason::Releasing => {
@@ -174,7 +185,7 @@ async fn ask_ahead(
             doors.dpu.calls().disown(&request.key).await;
         }
     }
-    Ok((asked?, moved?))
+    Ok(Answered { attachments: asked?, call, ahead: moved? })
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.
@@ -355,7 +366,7 @@ fn in_order(mut attachments: Vec<v1::Attachment>, order: &[String]) -> Vec<v1::A
 
 fn log(
     record: &Record,
-    rpc: Duration,
+    call: Duration,
     ahead: &MovedAhead,
     recording: Duration,
     durations: &Durations,
@@ -365,7 +376,7 @@ fn log(
         attachment = record.id(),
         key = %record.key(),
         vf = record.device().as_str(),
-        rpc_us = microseconds(rpc),
+        rpc_us = microseconds(call),
         before_ahead_us = microseconds(ahead.before),
         ahead_us = microseconds(ahead.moving),
         record_us = microseconds(recording),
