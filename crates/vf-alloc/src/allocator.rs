@@ -20,7 +20,7 @@ pub struct Request<'a> {
     pub pool: &'a str,
     /// The very VF, by its device on the host, that somebody else has chosen already.
     pub pinned: Option<&'a Device>,
-    /// The VF to give rather than another, if it can be had. For one that is pinned it says nothing.
+    /// The VF to give rather than another, if it can be had: its host's agent has begun to move it, and so holds it.
     pub wished: Option<&'a Device>,
 }
 
@@ -74,7 +74,12 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Notes that its host does not offer `vf` now. A VF that is held stays held.
     pub fn withdraw(&mut self, vf: FunctionId, why: &str) {
-        self.change(vf, |slot| slot.withdraw(why));
+        self.change(vf, |slot| slot.withdraw(why, false));
+    }
+
+    /// Likewise, since the host's agent holds it: it can be had by who [wishes](Request::wished) for it.
+    pub fn note_in_use(&mut self, vf: FunctionId, why: &str) {
+        self.change(vf, |slot| slot.withdraw(why, true));
     }
 
     /// Notes which VFs have ports on this DPU now; others are not given out, whoever offers them. A VF
@@ -255,10 +260,9 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         chosen.ok_or_else(|| self.exhausted(request, &pool.spec))
     }
 
-    /// Its host has it, and is about to move it: so it may be said that the host does not offer it now.
     fn choose_wished(&self, request: &Request<'_>, pool: &Pool) -> Option<SlotNumber> {
         let slot = self.vfs.of_device(request.host, request.wished?)?;
-        let is_to_be_had = slot.is_in(&pool.spec) && slot.can_be_given();
+        let is_to_be_had = slot.is_in(&pool.spec) && slot.is_free_to_its_host();
         (is_to_be_had && !self.pools.is_handed_out(slot)).then(|| slot.number())
     }
 
@@ -279,6 +283,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         device: &Device,
     ) -> Result<SlotNumber, ReserveError> {
         let found = self.vfs.of_device(request.host, device);
+        let is_wished = request.wished == Some(device);
         let device = || device.clone();
         let slot = found.ok_or_else(|| ReserveError::PinnedUnknown { device: device() })?;
         let vf = slot.vf();
@@ -286,7 +291,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             let pool = request.pool.into();
             return Err(ReserveError::PinnedNotInPool { device: device(), vf, pool });
         }
-        if !slot.is_free() {
+        let is_to_be_had = slot.is_free() || (is_wished && slot.is_free_to_its_host());
+        if !is_to_be_had {
             return Err(ReserveError::PinnedNotFree { device: device(), vf, state: slot.state() });
         }
         Ok(slot.number())

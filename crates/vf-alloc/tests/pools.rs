@@ -39,6 +39,28 @@ fn request(pinned: Option<&Device>) -> Request<'_> {
     Request { host: HOST, pool: "default", pinned, wished: None }
 }
 
+/// Its host's agent has begun to move it, and so says that it holds it.
+#[test]
+fn a_wish_is_granted_where_nothing_but_the_hosts_own_hold_is_in_its_way() {
+    let mut allocator = allocator(Settings::default());
+    let vf = FunctionId::local(0, 1);
+    let device = facts(vf).device;
+    let (unpinned, pinned) = (request(None), request(Some(&device)));
+    let wished = |request| Request { wished: Some(&device), ..request };
+    allocator.note_in_use(vf, "the agent holds it");
+    for (key, asked) in [(1, wished(unpinned)), (2, wished(pinned))] {
+        assert_eq!(allocator.reserve(&asked, key), Ok(vf));
+        allocator.fail(&key, "tried");
+    }
+    assert!(matches!(allocator.reserve(&pinned, 3), Err(ReserveError::PinnedNotFree { .. })));
+    allocator.withdraw(vf, "the host can't find it");
+    assert_eq!(allocator.reserve(&wished(unpinned), 4), Ok(FunctionId::local(0, 0)));
+    assert!(matches!(
+        allocator.reserve(&wished(pinned), 5),
+        Err(ReserveError::PinnedNotFree { .. })
+    ));
+}
+
 #[test]
 fn selectors_read_back_as_shown() {
     let cases = [

@@ -45,7 +45,11 @@ pub(super) fn page(config: &Config, vfs: &Vfs, dpu: &Dpu, calls: &Arc<Calls>) ->
     let (right, wrong) = vfs.ahead().counts();
     let series = [("right", right), ("wrong", wrong)];
     let series = series.map(|(outcome, number)| ([label("outcome", outcome)], number));
-    page.counters("agent_guesses", "VFs that were moved before the DPU had answered", series);
+    page.counters(
+        "agent_guesses",
+        "VFs that were moved before the DPU had answered which one it gives",
+        series,
+    );
     let help = "VFs, pods and records that were mended";
     page.counter("agent_repairs", help, vfs.repairs().count());
     page.calls("agent", "Calls of the CNI plugin that were answered", calls);

@@ -40,6 +40,11 @@ impl Detaches {
         }
     }
 
+    /// Whether a Detach has spoken of the VF after `as_of` in this boot.
+    pub(super) fn has_later(&self, vf: FunctionId, boot_id: &str, as_of: HostTime) -> bool {
+        self.0.get(&vf).is_some_and(|(boot, at)| boot == boot_id && *at > as_of)
+    }
+
     /// Forgets what the host has told at times later than `latest`: its clock was set back since, or
     /// was never so late.
     pub(super) fn forget_after(&mut self, hosts: &ServedHosts, host: &HostName, latest: HostTime) {

@@ -214,8 +214,8 @@ impl Registry {
     ) {
         let Ok(number) = self.hosts.number(host) else { return };
         let Some(vf) = self.vfs.at_device(number, device) else { return };
-        // Who holds it says himself when it is back.
-        if self.vfs.holder(vf).is_some() {
+        // Who holds it says himself when it is back, and a late call says nothing of what has been since.
+        if self.vfs.holder(vf).is_some() || self.detaches.has_later(vf, boot_id, as_of) {
             return;
         }
         self.detaches.note_vf(vf, boot_id, as_of, latest);

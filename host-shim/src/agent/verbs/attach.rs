@@ -169,16 +169,17 @@ async fn ask_ahead(
     };
     // Both: nothing is taken back while it is on its way.
     let ((asked, call), moved) = tokio::join!(asked, moved);
-    doors.refusing.note(requests, asked.is_err());
-    let asked = match asked {
+    let (asked, moved) = match asked {
         Err(failure) if failure.reason == Reason::Releasing => {
             // It may be the very VF that the DPU waits for.
             take_all_home(doors, requests).await?;
             requests.iter_mut().for_each(|request| request.wish = None);
-            ask_patiently(doors, requests, session, caller).await
+            let asked = ask_patiently(doors, requests, session, caller).await;
+            (asked, Ok(MovedAhead::default()))
         }
-        asked => asked,
+        asked => (asked, moved),
     };
+    doors.refusing.note(requests, asked.as_ref().err());
     if asked.is_ok() && moved.is_err() {
         // Of those that were not guessed there is no record to take them back by.
         for request in requests.iter() {
@@ -197,8 +198,8 @@ async fn check_untouched(doors: &Doors, lead: &Key, taken_in: &[TakenIn]) -> Res
     Ok(())
 }
 
-/// The namespace at a path. It is not kept open while the DPU is asked: that would keep it alive,
-/// and with it the pod's other VFs away from the host.
+/// The namespace at a path. It is open only while VFs are moved, not for as long as the DPU takes: that would keep it
+/// alive, and with it the pod's other VFs away from the host.
 fn pod_netns(doors: &Doors, path: &str) -> Result<PodNetns, Failure> {
     let id = open_netns(path)?.id();
     if doors.vfs.host().is_own_netns(id) {

@@ -51,11 +51,11 @@ fn wish(doors: &Doors, guessed: &Claimed, pool: &OpenPool) -> Device {
     other.flatten().as_ref().unwrap_or(guessed).device().clone()
 }
 
-/// Takes the VF home that is guessed for a key, if it is another than the one `given`. The DPU knows nothing of it, and
-/// need not be told.
+/// Takes the VF home that is guessed for a key, if it is another than the one `given`. Nobody has it on the DPU, which
+/// hears of it by the next inventory.
 ///
 /// # Errors
-/// [`Reason::Releasing`]: it is not back. Its record stays, and tells what is to be taken back.
+/// [`Reason::Releasing`]: it is not back, or not as it was. Its record stays, and tells what is to be taken back.
 pub(super) async fn take_home_unless(
     doors: &Doors,
     key: &Key,
@@ -90,17 +90,22 @@ pub(super) async fn take_all_home(doors: &Doors, requests: &[AddRequest]) -> Res
 
 async fn take_home(doors: &Doors, guess: Arc<Record>) -> Result<(), Failure> {
     let (guess, home) = doors.vfs.homecoming().bring(guess, doors.timeouts.vf_return()).await;
-    let what = match home {
+    let how = match home {
         Ok(Condition::Clean) => {
             doors.vfs.homecoming().forget(&guess);
             return Ok(());
         }
-        Ok(Condition::Different(what)) => what,
-        Err(failure) => failure.message,
+        Ok(Condition::Different(what)) => format!("is back, but not as it was: {what}"),
+        Err(failure) => format!("is not back: {failure}"),
     };
-    let message = format!("VF {}, which was guessed, is not back: {what}", guess.device());
+    let message =
+        format!("VF {}, which was moved before the DPU gave another, {how}", guess.device());
     Err(Failure::new(Reason::Releasing, message))
 }
+
+/// What keeps an attach from being granted without being the network's doing.
+const NO_REFUSALS: [Reason; 4] =
+    [Reason::DeadlineExceeded, Reason::DpuUnreachable, Reason::StaleSession, Reason::Releasing];
 
 /// The networks that refused to be attached to last. Who is refused tries again and again.
 #[derive(Debug, Default)]
@@ -115,14 +120,19 @@ impl Refusing {
         locked(&self.0).contains(network)
     }
 
-    /// The DPU has answered these requests, or has not.
-    pub(super) fn note(&self, requests: &[AddRequest], is_refused: bool) {
+    /// The DPU has granted these requests, or why not. That nobody waits any more, or that there was no answer, says
+    /// nothing of a network.
+    pub(super) fn note(&self, requests: &[AddRequest], why_not: Option<&Failure>) {
         let mut refusing = locked(&self.0);
-        for AddRequest { network, .. } in requests {
-            if !is_refused {
-                refusing.remove(network);
-            } else if refusing.len() < Self::MOST {
-                refusing.insert(network.clone());
+        let networks = requests.iter().map(|request| &request.network);
+        match why_not {
+            None => networks.for_each(|network| drop(refusing.take(network))),
+            Some(failure) if NO_REFUSALS.contains(&failure.reason) => {}
+            Some(_) => {
+                if refusing.len() >= Self::MOST {
+                    refusing.clear();
+                }
+                refusing.extend(networks.cloned());
             }
         }
     }
@@ -138,21 +148,28 @@ mod tests {
         AddRequest::plain(key, "/run/netns/a".into(), network.into())
     }
 
+    fn refused() -> Failure {
+        Failure::new(Reason::VfsExhausted, "all VFs are in use")
+    }
+
     #[test]
     fn a_network_that_refuses_is_guessed_for_again_once_it_does_not() {
         let refusing = Refusing::default();
-        refusing.note(&[to("blue"), to("red")], true);
+        refusing.note(&[to("blue"), to("red")], Some(&refused()));
         assert!(refusing.is_refusing("blue") && refusing.is_refusing("red"));
-        refusing.note(&[to("blue")], false);
+        refusing.note(&[to("blue")], None);
         assert!(!refusing.is_refusing("blue") && refusing.is_refusing("red"));
+        let gone = Failure::new(Reason::DeadlineExceeded, "the caller has ended");
+        refusing.note(&[to("blue")], Some(&gone));
+        assert!(!refusing.is_refusing("blue"), "that is the caller's doing");
     }
 
     #[test]
     fn however_many_networks_refuse_only_so_many_are_remembered() {
         let refusing = Refusing::default();
         for number in 0..=Refusing::MOST {
-            refusing.note(&[to(&number.to_string())], true);
+            refusing.note(&[to(&number.to_string())], Some(&refused()));
         }
-        assert!(refusing.is_refusing("0") && !refusing.is_refusing(&Refusing::MOST.to_string()));
+        assert!(refusing.is_refusing(&Refusing::MOST.to_string()) && !refusing.is_refusing("0"));
     }
 }

@@ -58,13 +58,15 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     if is_returned {
         doors.vfs.homecoming().note_returned(record);
     }
-    match doors.dpu.calls().detach(giving_back(record, is_returned)).await {
+    let told = doors.dpu.calls().detach(giving_back(record, is_returned)).await;
+    if record.is_guess && told.is_ok() {
+        // The DPU may have given another VF, which was never touched: of that only the inventory tells.
+        doors.dpu.reports().inventory_wanted();
+    }
+    match told {
         Ok(()) if is_returned => {
             Milestone::ReleaseTold.pass();
             doors.vfs.homecoming().forget(record);
-            if record.is_guess {
-                doors.dpu.reports().inventory_wanted();
-            }
         }
         Ok(()) => {}
         // The record stays in phase *releasing*: that is what tells the keeper to try again.
@@ -132,7 +134,9 @@ fn release_again<'a>(
 /// on with it. The caller holds the key's lock.
 pub(in crate::agent) async fn take_back_unanswered(doors: &Doors, key: &Key) {
     let Some(record) = doors.vfs.records().by_key(key) else { return };
-    if record.phase == Phase::Attaching && !doors.vfs.keys().is_add_waiting(key) {
+    // A wrong guess that did not come home is releasing already.
+    let is_unanswered = record.phase == Phase::Attaching || record.is_guess;
+    if is_unanswered && !doors.vfs.keys().is_add_waiting(key) {
         tracing::info!(attachment = record.id(), %key, "its ADD was not answered: given back");
         release(doors, record, Duration::ZERO, Renewal::Later).await;
     }

@@ -16,7 +16,7 @@ use crate::{
     agent::{
         caller::Caller,
         dpu::detach_request,
-        vfs::{IntakeFailure, Phase, PodNetns, TakenIn, Wanted},
+        vfs::{Arrived, IntakeFailure, Phase, PodNetns, TakenIn, Wanted},
     },
     protocol::Key,
 };
@@ -28,18 +28,15 @@ pub(super) async fn take_in_all(
     netns: PodNetns,
     caller: &Arc<Caller>,
 ) -> Result<Vec<TakenIn>, Failure> {
-    // All of its own first: another attach may wait for one of these.
-    for one in &wanted {
-        take_home_unless(doors, &one.request.key, &one.device()).await?;
+    take_wrong_guesses_home(doors, &wanted).await?;
+    settle_earlier_holders(doors, &wanted).await;
+    let mut entered = enter(doors, &wanted, &netns, caller).await;
+    if entered.is_err() && wanted.iter().any(|one| is_guessed_by_another(doors, one)) {
+        // It was only about to be recorded when it was looked for.
+        settle_earlier_holders(doors, &wanted).await;
+        entered = enter(doors, &wanted, &netns, caller).await;
     }
-    for one in &wanted {
-        settle_earlier_holder(doors, one).await;
-    }
-    let is_awaited = {
-        let caller = Arc::clone(caller);
-        move || caller.is_waiting()
-    };
-    let arrived = match doors.vfs.intake().enter(wanted.clone(), netns, is_awaited).await {
+    let arrived = match entered {
         Ok(arrived) => arrived,
         Err(IntakeFailure::Unmoved { failure }) => return Err(failure),
         Err(IntakeFailure::Unrecorded { failure, found }) => {
@@ -60,10 +57,49 @@ pub(super) async fn take_in_all(
     join_all(wanted.into_iter().zip(arrived).map(settle)).await.into_iter().collect()
 }
 
+async fn enter(
+    doors: &Doors,
+    wanted: &[Wanted],
+    netns: &PodNetns,
+    caller: &Arc<Caller>,
+) -> Result<Vec<Arrived>, IntakeFailure> {
+    let is_awaited = {
+        let caller = Arc::clone(caller);
+        move || caller.is_waiting()
+    };
+    doors.vfs.intake().enter(wanted.to_vec(), netns.clone(), is_awaited).await
+}
+
+/// All of its own, before it waits for any of others': another attach may wait for one of these.
+async fn take_wrong_guesses_home(doors: &Doors, wanted: &[Wanted]) -> Result<(), Failure> {
+    for one in wanted {
+        let home = take_home_unless(doors, &one.request.key, &one.device()).await;
+        if let Err(failure) = home {
+            // With a guess all is taken back that the DPU has made of its key; of the others there is no record.
+            for other in wanted {
+                doors.dpu.calls().disown(&other.request.key).await;
+            }
+            return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+async fn settle_earlier_holders(doors: &Doors, wanted: &[Wanted]) {
+    for one in wanted {
+        settle_earlier_holder(doors, one).await;
+    }
+}
+
+fn is_guessed_by_another(doors: &Doors, wanted: &Wanted) -> bool {
+    let holder = doors.vfs.records().by_device(&wanted.device());
+    holder.is_some_and(|holder| holder.is_guess && holder.key() != wanted.request.key)
+}
+
 /// Finishes a record of the VF that is being given back, and of which only the DPU's last word is
 /// missing: the DPU has given the VF out again, so it has heard that it is back.
 ///
-/// This is the one place where who holds a key waits for another's: see the page of
+/// Here, and for another's guess, who holds a key waits for another's: see the page of
 /// [`vfs`](crate::agent::vfs) for why that ends. It comes before the number of VFs is kept from changing:
 /// the other one may be about to wait for that, behind a change that waits for this attach.
 async fn settle_earlier_holder(doors: &Doors, wanted: &Wanted) {

@@ -156,7 +156,8 @@ impl Ahead {
     }
 
     /// One of these VFs that nobody has or guesses, and that was clean when it was looked at last. Whether it is so still
-    /// is seen when it is about to move.
+    /// is seen when it is about to move. Only one whose port the DPU has, which nothing passes until that is programmed:
+    /// what a PF keeps a pod to is set on the VF itself, and before it moves.
     pub(in crate::agent) fn claim(&self, pool: &OpenPool) -> Option<Claimed> {
         let mut claims = locked(&self.claims);
         let is_to_be_had = |device: &&Device| {
@@ -164,6 +165,7 @@ impl Ahead {
                 && self.host.records().by_device(device).is_none()
                 && !self.renewer.is_under_way(device)
                 && self.cleanliness.proofs().was_proven(device)
+                && self.host.source().pf_port(device).is_none()
         };
         let vfs = match &pool.by_pf[..] {
             [only] => only,

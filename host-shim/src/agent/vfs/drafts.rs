@@ -15,6 +15,7 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
+    agent::clock::nanoseconds_since_boot,
     mover::{Original, meets_others},
     protocol::{AddRequest, Key},
     vf_source::{self, VfIdentity, VfSource},
@@ -97,8 +98,7 @@ impl Drafts {
     }
 
     /// What is to be recorded of a VF that is moved ahead. `None`: it is not one to guess. Only one that is proven to be
-    /// as it was is, so that nothing has to be restored first; and only where the DPU has its port, which nothing
-    /// passes until that is programmed: what a PF keeps a pod to is set on the VF itself, and before it moves.
+    /// as it was is, so that nothing has to be restored first.
     pub(super) fn draft_guess(
         &self,
         request: &AddRequest,
@@ -112,7 +112,7 @@ impl Drafts {
         let vf = source.vf_of(link)?;
         let is_to_be_had =
             self.host.is_free(&vf, link, present) && self.cleanliness.is_clean(&vf, link);
-        if !is_to_be_had || source.pf_port(device).is_some() {
+        if !is_to_be_had {
             return None;
         }
         Some(Record {
@@ -218,7 +218,8 @@ fn listed<'a>(
 fn unanswered(request: &AddRequest, vf: &VfIdentity, link: &Link) -> v1::Attachment {
     let PfId { controller, pf } = vf.id.pf;
     v1::Attachment {
-        id: format!("guess-{}", vf.device),
+        // Of its own each time: whoever has listed an earlier guess of the VF must not find this one by it.
+        id: format!("guess-{}-{}", vf.device, nanoseconds_since_boot()),
         key: Some(request.key.clone().into()),
         vf: Some(v1::Vf {
             controller,

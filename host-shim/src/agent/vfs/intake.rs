@@ -1,5 +1,5 @@
-//! The host's half of an ADD: the VFs that the DPU chose are recorded and moved into their pod, in one go
-//! on a thread that may wait for the disk and the kernel.
+//! The host's half of an ADD: the VFs that the DPU chose are recorded and moved into their pod, unless they are there
+//! [ahead](super::ahead), and configured, in one go on a thread that may wait for the disk and the kernel.
 
 use std::{
     sync::Arc,

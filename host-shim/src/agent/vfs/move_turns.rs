@@ -6,14 +6,15 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use offload_proto::Failure;
 use tokio::sync::oneshot;
 
-use crate::agent::defect::locked;
+use crate::agent::defect::{defect, locked};
 
 /// Where a VF is moved to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::agent) enum Way {
-    /// Into a pod.
+    /// Into a pod; or home again for a pod that was given another.
     In,
     /// Out of a pod.
     Home,
@@ -74,16 +75,15 @@ impl Default for MoveTurns {
 
 impl MoveTurns {
     /// Waits for a turn, in the order of those who go the same way.
-    pub(super) async fn turn(self: &Arc<Self>, way: Way) -> MoveTurn {
-        loop {
-            let (sender, turn) = oneshot::channel();
-            locked(&self.0).waiting(way).push_back(sender);
-            self.give();
-            // It is kept until a turn was sent.
-            if let Ok(turn) = turn.await {
-                return turn;
-            }
-        }
+    ///
+    /// # Errors
+    /// Of kind *internal*.
+    pub(super) async fn turn(self: &Arc<Self>, way: Way) -> Result<MoveTurn, Failure> {
+        let (sender, turn) = oneshot::channel();
+        locked(&self.0).waiting(way).push_back(sender);
+        self.give();
+        // Whoever takes the sender out of its queue sends a turn.
+        turn.await.map_err(|error| defect(&error))
     }
 
     /// Gives the turns that are left to those who wait. One that nobody takes any more comes back by being dropped, and
@@ -141,13 +141,13 @@ mod tests {
 
     fn wait(turns: &Arc<MoveTurns>, way: Way) -> BoxFuture<'static, MoveTurn> {
         let turns = Arc::clone(turns);
-        let mut waiting = async move { turns.turn(way).await }.boxed();
+        let mut waiting = async move { turns.turn(way).await.unwrap() }.boxed();
         assert!((&mut waiting).now_or_never().is_none(), "there is a turn");
         waiting
     }
 
     fn take(turns: &Arc<MoveTurns>, way: Way) -> MoveTurn {
-        turns.turn(way).now_or_never().expect("there is no turn")
+        turns.turn(way).now_or_never().expect("there is no turn").unwrap()
     }
 
     #[test]

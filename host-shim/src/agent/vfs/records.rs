@@ -79,7 +79,7 @@ impl PodNetns {
 /// All that the host has to know of an attachment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::agent) struct Record {
-    /// As the DPU answered it.
+    /// As the DPU answered it, unless it is a guess.
     pub attachment: v1::Attachment,
     /// The CNI configuration that it belongs to.
     pub configuration: String,

@@ -54,7 +54,7 @@ impl Turns {
         way: Way,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let _turn = self.moves.turn(way).await;
+        let _turn = self.moves.turn(way).await?;
         spawn_blocking(work).await.map_err(|error| defect(&error))
     }
 
