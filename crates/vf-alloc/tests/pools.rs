@@ -36,7 +36,7 @@ fn allocator(settings: Settings) -> Allocator<u32> {
 }
 
 fn request(pinned: Option<&Device>) -> Request<'_> {
-    Request { host: HOST, pool: "default", pinned, wished: None }
+    Request { host: HOST, pool: "default", pinned, wished: None, avoided: &[] }
 }
 
 /// Its host's agent has begun to move it, and so says that it holds it.
@@ -54,11 +54,21 @@ fn a_wish_is_granted_where_nothing_but_the_hosts_own_hold_is_in_its_way() {
     }
     assert!(matches!(allocator.reserve(&pinned, 3), Err(ReserveError::PinnedNotFree { .. })));
     allocator.withdraw(vf, "the host can't find it");
-    assert_eq!(allocator.reserve(&wished(unpinned), 4), Ok(FunctionId::local(0, 0)));
-    assert!(matches!(
-        allocator.reserve(&wished(pinned), 5),
-        Err(ReserveError::PinnedNotFree { .. })
-    ));
+    for (key, asked) in [(4, wished(unpinned)), (5, wished(pinned))] {
+        let refused = allocator.reserve(&asked, key);
+        assert!(matches!(refused, Err(ReserveError::PinnedNotFree { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn who_names_no_vf_gets_none_that_its_host_keeps_for_others() {
+    let mut allocator = allocator(Settings::default());
+    let both = [0, 1].map(|vf| facts(FunctionId::local(0, vf)).device);
+    let avoiding = |avoided| Request { avoided, ..request(None) };
+    assert_eq!(allocator.reserve(&avoiding(&both[..1]), 1), Ok(FunctionId::local(0, 1)));
+    let refused = allocator.reserve(&avoiding(&both), 2);
+    assert!(matches!(refused, Err(ReserveError::Exhausted { .. })), "{refused:?}");
+    assert_eq!(allocator.reserve(&request(None), 3), Ok(FunctionId::local(0, 0)));
 }
 
 #[test]

@@ -50,19 +50,21 @@ async fn a_host_is_told_which_pool_a_network_draws_from() {
     assert_eq!(told.of_networks[&default], "default");
 }
 
-/// Its host has begun to move it. Another one is given where that is not to be had, and none is refused for it.
+/// Its host may have begun to move it into the attachment's pod.
 #[tokio::test]
-async fn a_vf_that_is_wished_for_is_given_if_it_can_be_had() {
+async fn a_vf_that_is_wished_for_is_given_or_none_is() {
     let world = world().await;
     let at = |pool: usize, vf: usize| pools(&world)[pool].vfs[vf].device.clone();
     let wishing = |device, container| AttachSpec { wished_device: Some(device), ..spec(container) };
     let second = world.attach(wishing(at(0, 1), "a")).await.unwrap();
     assert_eq!(second.record.device, at(0, 1));
-    let kubelets = world.attach(wishing(at(1, 0), "b")).await.unwrap();
-    assert_eq!(kubelets.record.device, at(0, 0), "the kubelet hands the other out");
-    assert_eq!(world.refused(wishing(at(0, 1), "c")).await, Reason::VfsExhausted);
+    assert_eq!(world.refused(wishing(at(0, 1), "b")).await, Reason::VfNotFree);
+    assert_eq!(world.refused(wishing(at(1, 0), "b")).await, Reason::VfNotFree, "the kubelet's");
     let again = world.attach(wishing(at(0, 0), "a")).await.unwrap();
     assert_eq!(again.record.device, at(0, 1), "a repeat means what it has");
+    let avoiding = AttachSpec { avoided_devices: vec![at(0, 0)], ..spec("c") };
+    assert_eq!(world.refused(avoiding).await, Reason::VfsExhausted);
+    assert_eq!(world.attach(spec("d")).await.unwrap().record.device, at(0, 0));
     world.check();
 }
 

@@ -52,6 +52,7 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         pod: Pod::default(),
         device: None,
         wished_device: None,
+        avoided_devices: Vec::new(),
         mac: None,
         addresses: Vec::new(),
         bandwidth: Bandwidth::default(),

@@ -200,6 +200,7 @@ fn add(
         pod: wishes.pod,
         device: wishes.device,
         wish: None,
+        avoided: Vec::new(),
         mac: wishes.mac,
         addresses: wishes.addresses,
         bandwidth: wishes.bandwidth,

@@ -172,6 +172,7 @@ pub(crate) fn attach(
         pod: pod(request.pod.unwrap_or_default())?,
         device: optional(request.device, |text| device(&text))?,
         wished_device: optional(request.wished_device, |text| device(&text))?,
+        avoided_devices: avoided_devices(&request.avoided_devices)?,
         mac: optional(request.mac, |text| mac(&text))?,
         addresses: addresses(&request.addresses)?,
         bandwidth: requested_bandwidth(request.bandwidth)?,
@@ -181,6 +182,17 @@ pub(crate) fn attach(
         lead: None,
     };
     Ok((spec, asked))
+}
+
+/// No host has more under way at once.
+const MOST_AVOIDED: usize = 4096;
+
+fn avoided_devices(devices: &[String]) -> Result<Vec<Device>, Failure> {
+    if devices.len() > MOST_AVOIDED {
+        let count = devices.len();
+        return Err(invalid(format!("avoided_devices: {count}, and {MOST_AVOIDED} at most")));
+    }
+    devices.iter().map(|text| device(text)).collect()
 }
 
 /// Addresses for interfaces of the pod that others make.

@@ -125,7 +125,8 @@ impl Registry {
     ) -> Result<(FunctionId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
         let (pinned, wished) = (spec.device.as_ref(), spec.wished_device.as_ref());
-        let request = Request { host, pool: &network.pool, pinned, wished };
+        let avoided = &spec.avoided_devices;
+        let request = Request { host, pool: &network.pool, pinned, wished, avoided };
         let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }

@@ -149,6 +149,7 @@ fn request() -> AddRequest {
         pod: Pod { namespace: "shop".into(), name: "cart-0".into(), uid: String::new() },
         device: None,
         wish: None,
+        avoided: Vec::new(),
         mac: None,
         addresses: Vec::new(),
         bandwidth: Default::default(),

@@ -317,6 +317,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
         pod: Some(pod),
         device: request.device.as_ref().map(ToString::to_string).unwrap_or_default(),
         wished_device: request.wish.as_ref().map(ToString::to_string).unwrap_or_default(),
+        avoided_devices: request.avoided.iter().map(ToString::to_string).collect(),
         mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         addresses: request.addresses.clone(),
         bandwidth: Some(Bandwidth {

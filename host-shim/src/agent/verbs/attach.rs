@@ -38,7 +38,7 @@ use super::{
     delegated,
     destination::Destination,
     doors::Doors,
-    guess::{guess, take_all_home},
+    guess::{Kept, guesses, keep_vfs, take_all_home},
     release::{Renewal, release, take_back_all},
     take_in::take_in_all,
 };
@@ -72,7 +72,9 @@ pub(in crate::agent) async fn attach(
 ) -> Result<(), Failure> {
     check_form(&asked)?;
     let (named, keys) = name_and_lock(doors, &asked).await?;
-    let attached = attach_alone(doors, named, destination, caller).await;
+    // Until all that fails is taken back: the DPU may have programmed them.
+    let mut kept = Kept::default();
+    let attached = attach_alone(doors, named, destination, caller, &mut kept).await;
     if attached.is_err() {
         take_back_all(doors, &keys).await;
     }
@@ -84,6 +86,7 @@ async fn attach_alone(
     named: Named,
     destination: &Destination,
     caller: &Arc<Caller>,
+    kept: &mut Kept,
 ) -> Result<(), Failure> {
     let Named { whole, mut requests, delegations, order } = named;
     let started = Instant::now();
@@ -102,11 +105,12 @@ async fn attach_alone(
     let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
     let enter = |request: &AddRequest| doors.dpu.reports().enter_pending(&request.key);
     let pending: Vec<_> = requests.iter().map(enter).collect();
+    keep_vfs(doors, &session, &mut requests, kept).await?;
     let guesses = match destination {
-        Destination::Pod => guess(doors, &session, &mut requests),
+        Destination::Pod => guesses(doors, &session, &requests, kept),
         Destination::Host { .. } => Vec::new(),
     };
-    let asked = ask_ahead(doors, &mut requests, guesses, &netns, session, caller);
+    let asked = ask_ahead(doors, &mut requests, guesses, &netns, session, caller, kept);
     let Answered { attachments, call, ahead } = asked.await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
     let (attachments, reached) = with_default_routes(attachments, &whole.further, &delegations);
@@ -115,6 +119,8 @@ async fn attach_alone(
     let wanted = requests.into_iter().zip(attachments);
     let wanted = wanted.map(|(request, attachment)| Wanted { request, attachment }).collect();
     let taken_in = take_in_all(doors, wanted, netns.clone(), caller).await?;
+    // The records hold the VFs from here on.
+    *kept = Kept::default();
     // The first one leads.
     let leases = &taken_in[0].record.attachment.further_leases;
     // Once they are recorded, so that they are taken back as all that fails is.
@@ -155,6 +161,7 @@ async fn ask_ahead(
     netns: &PodNetns,
     session: Arc<Established>,
     caller: &Arc<Caller>,
+    kept: &mut Kept,
 ) -> Result<Answered, Failure> {
     let is_awaited = {
         let caller = Arc::clone(caller);
@@ -170,10 +177,9 @@ async fn ask_ahead(
     // Both: nothing is taken back while it is on its way.
     let ((asked, call), moved) = tokio::join!(asked, moved);
     let (asked, moved) = match asked {
-        Err(failure) if failure.reason == Reason::Releasing => {
-            // It may be the very VF that the DPU waits for.
+        Err(failure) if is_about_the_vf(&failure, requests) => {
             take_all_home(doors, requests).await?;
-            requests.iter_mut().for_each(|request| request.wish = None);
+            kept.name_none(doors, requests);
             let asked = ask_patiently(doors, requests, session, caller).await;
             (asked, Ok(MovedAhead::default()))
         }
@@ -187,6 +193,18 @@ async fn ask_ahead(
         }
     }
     Ok(Answered { attachments: asked?, call, ahead: moved? })
+}
+
+/// Whether another VF may be had: the DPU can't give the one that the host has chosen, or waits for an earlier attachment's
+/// VF, which may be that one.
+fn is_about_the_vf(failure: &Failure, requests: &[AddRequest]) -> bool {
+    let is_chosen_by_host =
+        requests.iter().any(|request| request.device.is_none() && request.wish.is_some());
+    match failure.reason {
+        Reason::Releasing => true,
+        Reason::VfNotFree | Reason::VfUnknown => is_chosen_by_host,
+        _ => false,
+    }
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use offload_proto::{Failure, Reason};
+use tokio::time::timeout;
 use vf_alloc::Device;
 
 use super::doors::Doors;
@@ -13,7 +14,7 @@ use crate::{
     agent::{
         defect::locked,
         dpu::Established,
-        vfs::{Claimed, Condition, Guess, OpenPool, Record},
+        vfs::{Claimed, Condition, Guess, Record, Unnamed},
     },
     protocol::{AddRequest, Key},
 };
@@ -21,34 +22,101 @@ use crate::{
 /// The point at which a test has a guess be wrong.
 const WRONG_GUESS: &str = "guess";
 
-/// Guesses a VF for each request that is no repeat, and has the requests wish for them. Where the DPU does not tell
-/// which VFs it gives out, or none is free, there is none to guess; nor where VFs would move for nothing.
-pub(super) fn guess(
+/// What an ADD keeps to itself until its VFs are recorded, or given back.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    claims: Vec<Claimed>,
+    unnamed: Option<Unnamed>,
+}
+
+impl Kept {
+    /// Lets go of all, and has the requests name no VF but those to be avoided.
+    pub(super) fn name_none(&mut self, doors: &Doors, requests: &mut [AddRequest]) {
+        *self = Self::default();
+        requests.iter_mut().for_each(|request| request.wish = None);
+        self.avoid_others(doors, requests);
+    }
+
+    fn avoid_others(&mut self, doors: &Doors, requests: &mut [AddRequest]) {
+        let (unnamed, others) = doors.vfs.claims().begin_unnamed();
+        self.unnamed = Some(unnamed);
+        for request in requests.iter_mut().filter(|request| request.wish.is_none()) {
+            request.avoided.clone_from(&others);
+        }
+    }
+}
+
+/// Has each request name the VF that the DPU is to give: the one that it has already, the one that pod or kubelet has
+/// chosen, or one of its network's pool. Where there is none to name, as the DPU does not tell which VFs it gives out or
+/// none is free, it names those that it must not be given.
+///
+/// # Errors
+/// [`Reason::VfNotFree`]: a chosen VF is another ADD's.
+pub(super) async fn keep_vfs(
     doors: &Doors,
     session: &Established,
     requests: &mut [AddRequest],
+    kept: &mut Kept,
+) -> Result<(), Failure> {
+    for request in requests.iter_mut() {
+        if let Some(record) = doors.vfs.records().by_key(&request.key) {
+            request.wish = Some(record.device().clone());
+            continue;
+        }
+        let claimed = match &request.device {
+            Some(chosen) => Some(claim_chosen(doors, chosen).await?),
+            // Of what the DPU is still to be told that it is given back the VF is not known.
+            None if doors.dpu.calls().undelivered_keys().is_empty() => {
+                doors.vfs.claims().claim(&session.pool_of(&request.network))
+            }
+            None => None,
+        };
+        request.wish = claimed.as_ref().map(|claimed| claimed.device().clone());
+        kept.claims.extend(claimed);
+    }
+    if requests.iter().any(|request| request.wish.is_none()) {
+        kept.avoid_others(doors, requests);
+    }
+    Ok(())
+}
+
+async fn claim_chosen(doors: &Doors, chosen: &Device) -> Result<Claimed, Failure> {
+    let held = || {
+        let message = format!("VF {chosen} is held for another pod, whose ADD is under way");
+        Failure::new(Reason::VfNotFree, message)
+    };
+    let claimed = timeout(doors.timeouts.vf_return(), doors.vfs.claims().claim_named(chosen)).await;
+    let claimed = claimed.map_err(|_| held())?;
+    // One that was not given it, and has not got it home.
+    match doors.vfs.records().by_device(chosen).filter(|record| record.is_guess) {
+        Some(_) => Err(held()),
+        None => Ok(claimed),
+    }
+}
+
+/// The VFs that are moved before the DPU has answered: of new attachments, and where they would not move for nothing.
+pub(super) fn guesses(
+    doors: &Doors,
+    session: &Established,
+    requests: &[AddRequest],
+    kept: &mut Kept,
 ) -> Vec<Guess> {
     let mut guesses = Vec::new();
     for request in requests {
-        let is_repeat = doors.vfs.records().by_key(&request.key).is_some();
-        if is_repeat || doors.refusing.is_refusing(&request.network) {
+        let is_new = doors.vfs.records().by_key(&request.key).is_none();
+        let Some(wish) = request.wish.as_ref().filter(|_| is_new) else { continue };
+        if doors.refusing.is_refusing(&request.network) {
             continue;
         }
-        let pool = match &request.device {
-            Some(chosen) => Arc::new(OpenPool::of(chosen.clone())),
-            None => session.pool_of(&request.network),
-        };
-        let Some(device) = doors.vfs.ahead().claim(&pool) else { continue };
-        request.wish = Some(wish(doors, &device, &pool));
+        let mut device = wish.clone();
+        if saga::goes_wrong(WRONG_GUESS) {
+            let other = doors.vfs.claims().claim(&session.pool_of(&request.network));
+            device = other.as_ref().map_or(device, |other| other.device().clone());
+            kept.claims.extend(other);
+        }
         guesses.push(Guess { request: request.clone(), device });
     }
     guesses
-}
-
-/// What the DPU is told to be wished for: the VF that is guessed, unless a test has the guess be wrong.
-fn wish(doors: &Doors, guessed: &Claimed, pool: &OpenPool) -> Device {
-    let other = saga::goes_wrong(WRONG_GUESS).then(|| doors.vfs.ahead().claim(pool));
-    other.flatten().as_ref().unwrap_or(guessed).device().clone()
 }
 
 /// Takes the VF home that is guessed for a key, if it is another than the one `given`. Nobody has it on the DPU, which
@@ -82,6 +150,7 @@ pub(super) async fn take_home_unless(
 pub(super) async fn take_all_home(doors: &Doors, requests: &[AddRequest]) -> Result<(), Failure> {
     for request in requests {
         if let Some(guess) = doors.vfs.records().guess_of(&request.key) {
+            doors.vfs.ahead().count(false);
             take_home(doors, guess).await?;
         }
     }

@@ -5,20 +5,16 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use offload_proto::Failure;
 use tokio::time::timeout;
-use vf_alloc::Device;
 
 use super::{
     doors::Doors,
     guess::take_home_unless,
     release::{Renewal, release},
 };
-use crate::{
-    agent::{
-        caller::Caller,
-        dpu::detach_request,
-        vfs::{Arrived, IntakeFailure, Phase, PodNetns, TakenIn, Wanted},
-    },
-    protocol::Key,
+use crate::agent::{
+    caller::Caller,
+    dpu::detach_request,
+    vfs::{IntakeFailure, Phase, PodNetns, TakenIn, Wanted},
 };
 
 /// Records the attachments and moves their VFs into the pod, all or none. Their carriers are waited for together.
@@ -29,13 +25,14 @@ pub(super) async fn take_in_all(
     caller: &Arc<Caller>,
 ) -> Result<Vec<TakenIn>, Failure> {
     take_wrong_guesses_home(doors, &wanted).await?;
-    settle_earlier_holders(doors, &wanted).await;
-    let mut entered = enter(doors, &wanted, &netns, caller).await;
-    if entered.is_err() && wanted.iter().any(|one| is_guessed_by_another(doors, one)) {
-        // It was only about to be recorded when it was looked for.
-        settle_earlier_holders(doors, &wanted).await;
-        entered = enter(doors, &wanted, &netns, caller).await;
+    for one in &wanted {
+        settle_earlier_holder(doors, one).await;
     }
+    let is_awaited = {
+        let caller = Arc::clone(caller);
+        move || caller.is_waiting()
+    };
+    let entered = doors.vfs.intake().enter(wanted.clone(), netns, is_awaited).await;
     let arrived = match entered {
         Ok(arrived) => arrived,
         Err(IntakeFailure::Unmoved { failure }) => return Err(failure),
@@ -57,20 +54,7 @@ pub(super) async fn take_in_all(
     join_all(wanted.into_iter().zip(arrived).map(settle)).await.into_iter().collect()
 }
 
-async fn enter(
-    doors: &Doors,
-    wanted: &[Wanted],
-    netns: &PodNetns,
-    caller: &Arc<Caller>,
-) -> Result<Vec<Arrived>, IntakeFailure> {
-    let is_awaited = {
-        let caller = Arc::clone(caller);
-        move || caller.is_waiting()
-    };
-    doors.vfs.intake().enter(wanted.to_vec(), netns.clone(), is_awaited).await
-}
-
-/// All of its own, before it waits for any of others': another attach may wait for one of these.
+/// VFs that were moved ahead, and that the DPU has not given.
 async fn take_wrong_guesses_home(doors: &Doors, wanted: &[Wanted]) -> Result<(), Failure> {
     for one in wanted {
         let home = take_home_unless(doors, &one.request.key, &one.device()).await;
@@ -85,30 +69,17 @@ async fn take_wrong_guesses_home(doors: &Doors, wanted: &[Wanted]) -> Result<(),
     Ok(())
 }
 
-async fn settle_earlier_holders(doors: &Doors, wanted: &[Wanted]) {
-    for one in wanted {
-        settle_earlier_holder(doors, one).await;
-    }
-}
-
-fn is_guessed_by_another(doors: &Doors, wanted: &Wanted) -> bool {
-    let holder = doors.vfs.records().by_device(&wanted.device());
-    holder.is_some_and(|holder| holder.is_guess && holder.key() != wanted.request.key)
-}
-
 /// Finishes a record of the VF that is being given back, and of which only the DPU's last word is
 /// missing: the DPU has given the VF out again, so it has heard that it is back.
 ///
-/// Here, and for another's guess, who holds a key waits for another's: see the page of
+/// This is the one place where who holds a key waits for another's: see the page of
 /// [`vfs`](crate::agent::vfs) for why that ends. It comes before the number of VFs is kept from changing:
 /// the other one may be about to wait for that, behind a change that waits for this attach.
 async fn settle_earlier_holder(doors: &Doors, wanted: &Wanted) {
     if doors.vfs.records().by_id(&wanted.attachment.id).is_some() {
         return;
     }
-    let device = wanted.device();
-    settle_other_guess(doors, &device, &wanted.request.key).await;
-    let Some(earlier) = doors.vfs.records().by_device(&device) else { return };
+    let Some(earlier) = doors.vfs.records().by_device(&wanted.device()) else { return };
     if earlier.phase != Phase::Releasing {
         return;
     }
@@ -116,25 +87,6 @@ async fn settle_earlier_holder(doors: &Doors, wanted: &Wanted) {
     let locked = timeout(doors.timeouts.vf_return(), doors.vfs.keys().lock(&key)).await;
     if let (Ok(_key), Some(earlier)) = (locked, doors.vfs.records().by_id(earlier.id())) {
         release(doors, earlier, Duration::ZERO, Renewal::Now).await;
-    }
-}
-
-/// Waits until another attach that has guessed the VF has another one, or is over. A guess that was left is taken back.
-async fn settle_other_guess(doors: &Doors, device: &Device, key: &Key) {
-    let guess = doors.vfs.records().by_device(device);
-    let Some(guess) = guess.filter(|guess| guess.is_guess && guess.key() != *key) else { return };
-    let other = guess.key();
-    let ended_or_left = async {
-        tokio::select! {
-            biased;
-            () = doors.vfs.records().without_other_guess(device, key) => None,
-            other = doors.vfs.keys().lock(&other) => Some(other),
-        }
-    };
-    // One that does not end holds the VF, and the attach is refused.
-    let settled = timeout(doors.timeouts.vf_return(), ended_or_left).await;
-    if let (Ok(Some(_key)), Some(left)) = (settled, doors.vfs.records().by_id(guess.id())) {
-        release(doors, left, Duration::ZERO, Renewal::Now).await;
     }
 }
 

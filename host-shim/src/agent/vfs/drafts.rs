@@ -98,7 +98,8 @@ impl Drafts {
     }
 
     /// What is to be recorded of a VF that is moved ahead. `None`: it is not one to guess. Only one that is proven to be
-    /// as it was is, so that nothing has to be restored first.
+    /// as it was is, so that nothing has to be restored first; and only where the DPU has its port, which nothing
+    /// passes until that is programmed: what a PF keeps a pod to is set on the VF itself, and before it moves.
     pub(super) fn draft_guess(
         &self,
         request: &AddRequest,
@@ -112,7 +113,7 @@ impl Drafts {
         let vf = source.vf_of(link)?;
         let is_to_be_had =
             self.host.is_free(&vf, link, present) && self.cleanliness.is_clean(&vf, link);
-        if !is_to_be_had {
+        if !is_to_be_had || source.pf_port(device).is_some() {
             return None;
         }
         Some(Record {

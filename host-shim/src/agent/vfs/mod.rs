@@ -10,7 +10,8 @@
 //! | [`Numbers`](numbers) | changes how many VFs there are, and gives them to drivers |
 //! | [`FreeVfs`](free_vfs) | brings VFs into order that nobody has |
 //! | [`Abroad`](abroad) | finds VFs where no record has them, and fetches them |
-//! | [`Ahead`](ahead) | guesses which VF the DPU will give, and moves it into the pod meanwhile |
+//! | [`Claims`](claims) | keeps VFs for ADDs that are under way |
+//! | [`Ahead`](ahead) | moves VFs into their pod that the DPU is only being asked for |
 //! | [`Intake`](intake) | records an attachment, as [`drafts`] has it, and moves its VF into the pod, with a [file](device_info) that tells the pod which device it has |
 //! | [`PodLocks`](pod_locks) | has one lock for each pod, for all agents of the host |
 //! | [`Homecoming`](homecoming) | takes a VF out of its pod, restores it, forgets the record |
@@ -39,10 +40,10 @@
 //! All are fair but for `pods` between agents, and `moves` between its two ways, up to a bound: who comes later waits behind who
 //! waits already. So nobody may wait for a key with `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
 //!
-//! One who holds a key waits out of that order in two places, both of an attach whose VF another one has. If that one
-//! has guessed it, the attach waits until the guess has ended or is left (`settle_other_guess`): the other was not given
-//! the VF, and takes it home before it waits for anybody, so that such waits form no circle. If that one is giving it
-//! back, the attach waits for its key (`settle_earlier_holder`). Such waits form no circle among attaches of one interface each. The one that is
+//! One who holds a key waits out of that order in two places. An attach waits for a VF that another one has claimed
+//! (`claim_named`), before it has one itself that anybody waits for, and for no longer than a VF may take to come home.
+//! And it waits for the key of whoever is giving its VF back (`settle_earlier_holder`). Such waits form no circle among
+//! attaches of one interface each. The one that is
 //! waited for had a record in phase *releasing* when the waiting began; an attach waits for another key only once it
 //! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one. So in a chain of
 //! waits each one that is waited for began to wait later than the one that waits for it, and no chain comes back to
@@ -56,8 +57,7 @@
 //!   most does, and whoever works at it holds that record's key.
 //! - *An attach with whoever restores or renews free VFs.* `free_vfs`, and a look at the records once it is held:
 //!   the attach keeps it until its record is there.
-//! - *An attach with another's guess of its VF.* `free_vfs`, and a look at the records once it is held; then it waits
-//!   for the guess to end.
+//! - *An attach with another one that guesses its VF.* The [claims](claims).
 //! - *An attach with a change of the number of VFs.* `vfs_stay`.
 //! - *Two interfaces of one pod*, of one agent or of two. `pods`: what the one leaves or takes away depends on what
 //!   the other has. It is waited for within bounds, for the other agent may be suspended.
@@ -69,6 +69,7 @@
 mod abroad;
 mod ahead;
 mod cards;
+mod claims;
 mod cleanliness;
 mod device_info;
 mod drafts;
@@ -97,11 +98,12 @@ pub use originals::OriginalsError;
 pub use records::RecordsError;
 
 pub(super) use abroad::VfAbroad;
-pub(super) use ahead::{Claimed, Guess, MovedAhead, OpenPool};
+pub(super) use ahead::{Guess, MovedAhead};
 pub(super) use cards::Cards;
+pub(super) use claims::{Claimed, OpenPool, Unnamed};
 pub(super) use homecoming::Condition;
 pub(super) use host::{Host, HostLinks};
-pub(super) use intake::{Arrived, TakenIn, Wanted};
+pub(super) use intake::{TakenIn, Wanted};
 pub(super) use intake_failure::IntakeFailure;
 pub(super) use location::VfLocation;
 pub(super) use originals::Originals;

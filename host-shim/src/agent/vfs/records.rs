@@ -17,7 +17,6 @@ use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::watch;
 use vf_alloc::Device;
 
 use crate::{
@@ -206,8 +205,6 @@ pub(in crate::agent) struct Records {
     index: Mutex<Index>,
     /// The attachments whose pods have lost their VF, by id.
     broken: Mutex<HashSet<String>>,
-    /// Counts the guesses that have ended.
-    ended_guesses: watch::Sender<u64>,
 }
 
 /// The records by all that they are looked for. A key or VF is in one record at most.
@@ -271,8 +268,7 @@ impl Records {
         for (id, row) in rows {
             index.insert(&read(&id, &row)?);
         }
-        let ended_guesses = watch::Sender::new(0);
-        Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default(), ended_guesses })
+        Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default() })
     }
 
     /// Begins to write a record durably. Whoever relies on that waits for the [`Written`].
@@ -298,7 +294,6 @@ impl Records {
     /// Changes a record in memory alone.
     pub(super) fn keep(&self, record: &Arc<Record>) {
         self.lock().insert(record);
-        self.note_ended_guess();
     }
 
     /// Forgets a record. Nobody waits for the disk: should the record come up again after a crash,
@@ -307,22 +302,6 @@ impl Records {
         self.journal.commit_lazily(vec![Change::delete(TABLE, id)]);
         self.lock().remove(id);
         locked(&self.broken).remove(id);
-        self.note_ended_guess();
-    }
-
-    fn note_ended_guess(&self) {
-        self.ended_guesses.send_modify(|count| *count = count.wrapping_add(1));
-    }
-
-    /// Waits until no guess of another key holds a VF.
-    pub(in crate::agent) async fn without_other_guess(&self, device: &Device, key: &Key) {
-        let mut ended = self.ended_guesses.subscribe();
-        let is_guessed =
-            || self.by_device(device).is_some_and(|record| record.is_guess && record.key() != *key);
-        while is_guessed() {
-            // The sender lives as long as the records.
-            let _ = ended.changed().await;
-        }
     }
 
     /// The guess of a key, if one is under way or to be taken back.

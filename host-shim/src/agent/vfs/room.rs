@@ -9,6 +9,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     abroad::Abroad,
     ahead::Ahead,
+    claims::Claims,
     cleanliness::Cleanliness,
     free_vfs::FreeVfs,
     homecoming::Homecoming,
@@ -39,6 +40,7 @@ pub(in crate::agent) struct Vfs {
     numbers: Arc<Numbers>,
     free_vfs: Arc<FreeVfs>,
     abroad: Arc<Abroad>,
+    claims: Claims,
     ahead: Arc<Ahead>,
     intake: Arc<Intake>,
     homecoming: Arc<Homecoming>,
@@ -99,7 +101,8 @@ impl Vfs {
             Arc::clone(&signals),
             Arc::clone(&repairs),
         );
-        let ahead = Ahead::new(&host, &cleanliness, &renewer, &numbers, with.boot_id.clone());
+        let claims = Claims::new(&host, &cleanliness, &renewer);
+        let ahead = Ahead::new(&host, &cleanliness, &numbers, with.boot_id.clone());
         let intake = Intake::new(&host, &cleanliness, &numbers, with.boot_id);
         let pauses = Arc::new(Pauses::default());
         let homecoming =
@@ -108,6 +111,7 @@ impl Vfs {
             keys: Keys::default(),
             free_vfs: Arc::new(free_vfs),
             abroad: Arc::new(abroad),
+            claims,
             ahead: Arc::new(ahead),
             intake: Arc::new(intake),
             homecoming: Arc::new(homecoming),
@@ -159,6 +163,11 @@ impl Vfs {
     /// The VFs where no record has them.
     pub(in crate::agent) fn abroad(&self) -> &Arc<Abroad> {
         &self.abroad
+    }
+
+    /// The VFs that are kept for ADDs that are under way.
+    pub(in crate::agent) fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     /// The way into pods of VFs that are guessed.
