@@ -9,7 +9,6 @@ use vf_alloc::Device;
 
 use super::{
     cards::Cards,
-    move_turns::Way,
     pod_locks::{PodLock, PodLocks},
     records::{Phase, PodNetns, Record, Records},
     turns::Turns,
@@ -200,18 +199,9 @@ impl Host {
     /// Moves a VF on a thread of its own, when it is its turn.
     pub(super) async fn move_vf<T: Send + 'static>(
         &self,
-        way: Way,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        self.turns.move_vf(way, work).await
-    }
-
-    /// Likewise configures a VF that was moved ahead.
-    pub(super) async fn finish_move<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Failure> {
-        self.turns.finish_move(work).await
+        self.turns.move_vf(work).await
     }
 
     /// What findings call a VF.
