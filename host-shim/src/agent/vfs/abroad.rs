@@ -10,7 +10,9 @@ use netlink::{Error, Link, Netns, NetnsId, Rtnl};
 use offload_proto::{Failure, Reason};
 use vf_alloc::Device;
 
-use super::{cleanliness::Cleanliness, host::Host, namespaces::namespaces, proofs::Seen};
+use super::{
+    cleanliness::Cleanliness, host::Host, move_turns::Way, namespaces::namespaces, proofs::Seen,
+};
 use crate::{
     agent::{
         defect::done_or_nothing,
@@ -75,7 +77,7 @@ impl Abroad {
             let fetched = this.fetch_from_pod_now(&pod, &interface);
             fetched.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
         };
-        let seen = self.host.move_vf(work).await??;
+        let seen = self.host.move_vf(Way::Home, work).await??;
         let found = self.cleanliness.prove(seen).await?;
         let is_clean = found.values().any(Vec::is_empty);
         if !is_clean && !found.is_empty() {

@@ -10,6 +10,7 @@ use super::{
     device_info,
     host::Host,
     move_failure::failure_of_move,
+    move_turns::Way,
     pauses::Pauses,
     proofs::Seen,
     records::{Phase, Record, Written},
@@ -182,7 +183,9 @@ impl Homecoming {
             drop(pod);
             this.see_at_home(&moved, is_new).map_err(|error| failed(&error))
         };
-        let Some(seen) = self.host.move_vf(work).await?? else { return Ok(Condition::Clean) };
+        let Some(seen) = self.host.move_vf(Way::Home, work).await?? else {
+            return Ok(Condition::Clean);
+        };
         let mut found = self.cleanliness.prove(vec![seen]).await?;
         let differences = found.remove(record.device()).unwrap_or_default();
         Ok(match differences.is_empty() {

@@ -9,6 +9,7 @@ use vf_alloc::Device;
 
 use super::{
     cards::Cards,
+    move_turns::Way,
     pod_locks::{PodLock, PodLocks},
     records::{Phase, PodNetns, Record, Records},
     turns::Turns,
@@ -199,9 +200,10 @@ impl Host {
     /// Moves a VF on a thread of its own, when it is its turn.
     pub(super) async fn move_vf<T: Send + 'static>(
         &self,
+        way: Way,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        self.turns.move_vf(work).await
+        self.turns.move_vf(way, work).await
     }
 
     /// What findings call a VF.

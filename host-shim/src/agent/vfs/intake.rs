@@ -16,6 +16,7 @@ use super::{
     host::Host,
     intake_failure::{IntakeFailure, none_found, not_moved},
     move_failure::{failure_among, failure_of_move},
+    move_turns::Way,
     numbers::Numbers,
     pod_locks::PodLock,
     records::{Phase, PodNetns, Record},
@@ -109,7 +110,7 @@ impl Intake {
             let pod = pod.and_then(|pod| is_awaited().map(|()| pod));
             this.enter_now(&wanted, &netns, pod)
         };
-        self.host.move_vf(work).await.map_err(none_found)?
+        self.host.move_vf(Way::In, work).await.map_err(none_found)?
     }
 
     /// The record of another attachment that holds the VF.
@@ -240,7 +241,7 @@ impl Intake {
             let _pod = pod;
             this.move_in_again(&moved)
         };
-        let arrival = self.host.move_vf(work).await??;
+        let arrival = self.host.move_vf(Way::In, work).await??;
         let settled = arrival.settle(port).await;
         settled.map_err(|failed| failure_of_move(record, &failed))
     }

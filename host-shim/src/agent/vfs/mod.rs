@@ -29,13 +29,14 @@
 //! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
 //! | `free_vfs` | [`Host`](host) | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |
 //! | `pods` | [`PodLocks`](pod_locks) | the rules of a pod, and what its routes cost; for all agents of the host | a move of a VF that brings rules or routes with a priority, in or out; who sets such beside an interface of other plugins, or takes them off |
-//! | `moves` | [`Turns`](turns) | a turn at moving a VF | each move |
+//! | `moves` | [`MoveTurns`](move_turns) | a turn at moving a VF, those into pods first | each move |
 //! | `keeping` | [`upkeep`](super::upkeep) | the keeper's turn at looking | the keeper |
 //! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |
 //! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
 //!
-//! All are fair but for `pods` between agents: who comes later waits behind who waits already. So nobody may wait for a key with
-//! `vfs_stay` in hand: a change of the number of VFs that waits in between would stop all three.
+//! All are fair but for `pods` between agents, and `moves` between the two ways, up to a bound: who comes later waits
+//! behind who waits already. So nobody may wait for a key with `vfs_stay` in hand: a change of the number of VFs that
+//! waits in between would stop all three.
 //!
 //! One who holds a key waits out of that order in one place: an attach, for the key of whoever is giving its
 //! VF back (`settle_earlier_holder`). Such waits form no circle among attaches of one interface each. The one that is
@@ -73,6 +74,7 @@ mod intake_failure;
 mod keys;
 mod location;
 mod move_failure;
+mod move_turns;
 mod namespaces;
 mod numbers;
 mod originals;
@@ -103,8 +105,8 @@ pub(super) use turns::BLOCKING_THREADS;
 
 #[cfg(test)]
 pub(super) use {
+    move_turns::MOVES,
     records::{read, tests::record},
-    turns::MOVES,
 };
 
 /// What tests of other rooms may do here.

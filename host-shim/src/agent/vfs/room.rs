@@ -268,7 +268,7 @@ pub(in crate::agent) mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::vf_source::VirtualCard;
+    use crate::{agent::vfs::move_turns::Way, vf_source::VirtualCard};
 
     /// The VFs of a host that has none, and the folder of its records.
     pub(in crate::agent) fn vfs() -> (Arc<Vfs>, TempDir) {
@@ -277,7 +277,7 @@ pub(in crate::agent) mod tests {
 
     /// Waits for a turn at moving a VF.
     pub(in crate::agent) async fn turn_at_moving(vfs: &Vfs) -> Result<(), Failure> {
-        vfs.host.move_vf(|| ()).await
+        vfs.host.move_vf(Way::In, || ()).await
     }
 
     /// Waits until the number of VFs could be changed.

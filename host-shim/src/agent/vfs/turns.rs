@@ -1,13 +1,12 @@
 //! Turns at the kernel: how many threads may wait for it, and for what.
 
+use std::sync::Arc;
+
 use offload_proto::Failure;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
+use super::move_turns::{MOVES, MoveTurns, Way};
 use crate::agent::defect::defect;
-
-/// Moves under way at the same time: the kernel does them one by one, so that one is being made while
-/// one is prepared and one configured. More would only wait, each on a thread with memory of its own.
-pub(in crate::agent) const MOVES: usize = 3;
 
 /// Looks at the kernel at the same time, of which the keeper, who may have many, has one.
 const LOOKS: usize = 2;
@@ -19,13 +18,13 @@ pub(in crate::agent) const BLOCKING_THREADS: usize = MOVES + LOOKS + 3;
 /// The turns that are left.
 #[derive(Debug)]
 pub(super) struct Turns {
-    moves: Semaphore,
+    moves: Arc<MoveTurns>,
     looks: Semaphore,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { moves: Semaphore::new(MOVES), looks: Semaphore::new(LOOKS) }
+        Self { moves: Arc::default(), looks: Semaphore::new(LOOKS) }
     }
 }
 
@@ -43,9 +42,10 @@ impl Turns {
     /// Moves a VF on a thread of its own, when it is its turn.
     pub(super) async fn move_vf<T: Send + 'static>(
         &self,
+        way: Way,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let _turn = self.moves.acquire().await.map_err(|error| defect(&error))?;
+        let _turn = self.moves.turn(way).await?;
         spawn_blocking(work).await.map_err(|error| defect(&error))
     }
 }
