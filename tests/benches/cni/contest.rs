@@ -141,14 +141,12 @@ fn one_after_the_other(systems: &[System<'_>], timing: Timing, all: &mut [Figure
     let pauses = Pauses::draw(timing, COUNT);
     for number in 0..COUNT {
         for (system, [add, ..]) in systems.iter().zip(&mut *all) {
-            pauses.wait(number);
-            add.time(|| (system.add)(number));
+            pauses.time(number, add, || (system.add)(number));
         }
     }
     for number in 0..COUNT {
         for (system, [_, del, ..]) in systems.iter().zip(&mut *all) {
-            pauses.wait(number);
-            del.time(|| (system.del)(number));
+            pauses.time(number, del, || (system.del)(number));
         }
     }
 }

@@ -54,23 +54,17 @@ pub(crate) fn print(report: &mut Report) {
     let pauses = Pauses::apart(PODS);
     let [mut ours, mut whole, mut alone] = [(); 3].map(|()| Sample::default());
     for (number, pod) in bare.iter().enumerate() {
-        pauses.wait(number);
-        ours.time(|| plain.add(number));
-        pauses.wait(number);
-        whole.time(|| both.add(number));
-        pauses.wait(number);
-        alone.time(|| plugin("ADD", pod));
+        pauses.time(number, &mut ours, || plain.add(number));
+        pauses.time(number, &mut whole, || both.add(number));
+        pauses.time(number, &mut alone, || plugin("ADD", pod));
     }
     print_row(&mut table, "ADD", &ours, &whole, &alone);
     let besides = Besides::of(&lab, &whole, &ours);
     let [mut ours, mut whole, mut alone] = [(); 3].map(|()| Sample::default());
     for (number, pod) in bare.iter().enumerate() {
-        pauses.wait(number);
-        ours.time(|| plain.del(number));
-        pauses.wait(number);
-        whole.time(|| both.del(number));
-        pauses.wait(number);
-        alone.time(|| plugin("DEL", pod));
+        pauses.time(number, &mut ours, || plain.del(number));
+        pauses.time(number, &mut whole, || both.del(number));
+        pauses.time(number, &mut alone, || plugin("DEL", pod));
     }
     print_row(&mut table, "DEL", &ours, &whole, &alone);
     besides.print(report);

@@ -22,16 +22,12 @@ pub(crate) fn print(report: &mut Report) {
     let (mut attached, mut detached) = (Sample::default(), Sample::default());
     let pauses = Pauses::apart(PODS);
     for (number, workload) in workloads.iter().enumerate() {
-        pauses.wait(number);
-        added.time(|| pods.add(number));
-        pauses.wait(number);
-        let _ = attached.time(|| caller.attach(workload, "eth0")).unwrap();
+        pauses.time(number, &mut added, || pods.add(number));
+        let _ = pauses.time(number, &mut attached, || caller.attach(workload, "eth0")).unwrap();
     }
     for (number, workload) in workloads.iter().enumerate() {
-        pauses.wait(number);
-        deleted.time(|| pods.del(number));
-        pauses.wait(number);
-        detached.time(|| caller.detach(workload.name(), None)).unwrap();
+        pauses.time(number, &mut deleted, || pods.del(number));
+        pauses.time(number, &mut detached, || caller.detach(workload.name(), None)).unwrap();
     }
     let title = format!("The plugin and the door without CNI, one caller, N={PODS} each, in turn");
     let columns = ["what", "p50 ms", "p99 ms", "per s", "times the plugin, p50"];

@@ -85,16 +85,12 @@ struct Both {
 fn measure(peer: &Peer, floor: &Floor, count: usize, timing: Timing) -> Both {
     let (mut both, pauses) = (Both::default(), Pauses::draw(timing, count));
     for number in 0..count {
-        pauses.wait(number);
-        both.add.floor.time(|| floor.attach(number));
-        pauses.wait(number);
-        both.add.peer.time(|| peer.call("ADD", number));
+        pauses.time(number, &mut both.add.floor, || floor.attach(number));
+        pauses.time(number, &mut both.add.peer, || peer.call("ADD", number));
     }
     for number in 0..count {
-        pauses.wait(number);
-        both.del.floor.time(|| floor.detach(number));
-        pauses.wait(number);
-        both.del.peer.time(|| peer.call("DEL", number));
+        pauses.time(number, &mut both.del.floor, || floor.detach(number));
+        pauses.time(number, &mut both.del.peer, || peer.call("DEL", number));
     }
     both
 }

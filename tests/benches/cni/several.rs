@@ -66,16 +66,12 @@ fn print_row(table: &mut Table<'_>, lab: &Lab, count: usize) {
     let (mut floor_added, mut floor_deleted) = (Sample::default(), Sample::default());
     let pauses = Pauses::apart(PODS);
     for pod in 0..PODS {
-        pauses.wait(pod);
-        floor_added.time(|| moves(pod).map(|number| floor.attach(number)).max());
-        pauses.wait(pod);
-        added.time(|| pods.add(pod));
+        pauses.time(pod, &mut floor_added, || moves(pod).map(|number| floor.attach(number)).max());
+        pauses.time(pod, &mut added, || pods.add(pod));
     }
     for pod in 0..PODS {
-        pauses.wait(pod);
-        floor_deleted.time(|| moves(pod).for_each(|number| floor.detach(number)));
-        pauses.wait(pod);
-        deleted.time(|| pods.del(pod));
+        pauses.time(pod, &mut floor_deleted, || moves(pod).for_each(|number| floor.detach(number)));
+        pauses.time(pod, &mut deleted, || pods.del(pod));
     }
     let (ours, theirs) = (added.p50(), floor_added.p50());
     let [call, look] = ["rpc_us", "record_us"].map(|phase| phase_of_pods(lab, count, phase).p50());

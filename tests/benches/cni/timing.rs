@@ -2,6 +2,8 @@
 
 use std::{thread, time::Duration};
 
+use crate::sample::Sample;
+
 /// Of a kernel's clock of 250 Hz.
 const TWO_TICKS: Duration = Duration::from_millis(8);
 
@@ -30,6 +32,17 @@ impl Pauses {
     /// Those of operations at random phases.
     pub(crate) fn apart(count: usize) -> Self {
         Self::draw(Timing::Apart, count)
+    }
+
+    /// Does the operation of that number when it begins, and adds how long it took.
+    pub(crate) fn time<T>(
+        &self,
+        number: usize,
+        sample: &mut Sample,
+        work: impl FnOnce() -> T,
+    ) -> T {
+        self.wait(number);
+        sample.time(work)
     }
 
     /// Waits until the operation of that number begins.
