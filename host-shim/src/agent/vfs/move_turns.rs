@@ -13,7 +13,7 @@ use crate::agent::defect::{defect, locked};
 
 /// Where a VF is moved to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::agent) enum Way {
+pub(super) enum Way {
     /// Into a pod.
     In,
     /// Out of a pod.
@@ -27,7 +27,8 @@ pub(in crate::agent) const MOVES: usize = 3;
 /// Of these, the ones out of pods: one that has begun can't be overtaken any more.
 const MOVES_HOME: usize = 2;
 
-/// So many moves into pods may follow each other while one out of a pod waits.
+/// So many moves into pods may follow each other at most while one out of a pod waits; those count, too, that began
+/// before it came.
 const LONGEST_ROW: usize = 3;
 
 /// The turns that are left, and who waits for one.
