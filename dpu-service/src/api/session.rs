@@ -17,7 +17,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::{Shared, convert::read, convert::show};
-use crate::{attachments::HostPool, host::Hello, model::HostName, sessions};
+use crate::{attachments::HostPools, host::Hello, model::HostName, sessions};
 
 /// How many messages may wait for the host's connection to take them.
 const MESSAGES_WAITING: usize = 16;
@@ -113,7 +113,7 @@ struct Conversation<'a> {
     outgoing: &'a Outgoing,
     session: sessions::Session,
     /// The pools as the host was told them. `None`: it was not.
-    told_pools: Option<Vec<HostPool>>,
+    told_pools: Option<HostPools>,
 }
 
 impl Conversation<'_> {

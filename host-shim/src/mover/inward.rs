@@ -18,7 +18,7 @@ pub(super) const WATCH_CARRIER: &str = "watch-carrier";
 pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&SetPort];
 
 /// The names that the pod's interfaces have.
-fn names(links: &[Link]) -> impl Iterator<Item = &String> {
+pub(super) fn names(links: &[Link]) -> impl Iterator<Item = &String> {
     links.iter().flat_map(|link| link.alternative_names.iter().chain([&link.name]))
 }
 
@@ -73,21 +73,11 @@ impl Step<VfMove> for Prepare {
     }
 
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        let started = Instant::now();
-        vf_move.departing = vf_move.in_host()?;
-        let Some(link) = vf_move.departing.clone() else { return Ok(()) };
-        let taken =
-            if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
-        let clashing = link.alternative_names.iter().filter(|alternative| {
-            vf_move.names_to_come.contains(*alternative)
-                || names(&taken).any(|name| name == *alternative)
-        });
-        let mut requests: Vec<_> =
-            clashing.map(|name| Request::delete_alternative_name(link.index, name)).collect();
-        if link.is_up {
-            requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+        if vf_move.is_fresh {
+            return Ok(());
         }
-        vf_move.host.rtnl.batch(&requests)?;
+        let started = Instant::now();
+        prepare(vf_move)?;
         vf_move.durations.configure += started.elapsed();
         Ok(())
     }
@@ -97,7 +87,23 @@ impl Step<VfMove> for Prepare {
     }
 }
 
-/// The one move: namespace and name in one request. Where it fails, the VF may be on either side.
+pub(super) fn prepare(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    vf_move.departing = vf_move.in_host()?;
+    let Some(link) = vf_move.departing.clone() else { return Ok(()) };
+    let taken = if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
+    let clashing = link.alternative_names.iter().filter(|alternative| {
+        vf_move.names_to_come.contains(*alternative)
+            || names(&taken).any(|name| name == *alternative)
+    });
+    let mut requests: Vec<_> =
+        clashing.map(|name| Request::delete_alternative_name(link.index, name)).collect();
+    if link.is_up {
+        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+    }
+    Ok(vf_move.host.rtnl.batch(&requests)?)
+}
+
+/// The one move: namespace and name in one request, or the name alone of a VF that was moved ahead. Where it fails, the VF may be on either side.
 struct MoveIn;
 
 impl Step<VfMove> for MoveIn {

@@ -90,6 +90,20 @@ pub struct Record {
     pub phase: Phase,
 }
 
+impl AttachmentId {
+    /// The provisional id under which the agent records its guess for a key: the DPU knows of none such.
+    #[must_use]
+    pub fn of_guess(key: Key) -> Self {
+        Self { host: key.host, number: u8::MAX - key.container }
+    }
+
+    /// Whether it is one of those.
+    #[must_use]
+    pub fn is_of_guess(self) -> bool {
+        self.number > u8::MAX / 2
+    }
+}
+
 impl Hash for Key {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         self.container.hash(hasher);

@@ -2,7 +2,8 @@
 //!
 //! The messages of one session stay in order. Calls may overtake those messages and each other, also on
 //! one connection: each is served by a task of its own. One order is simplified: a Detach without an id
-//! ends nothing that its host has asked for since, and so it is served before that Attach here.
+//! ends nothing that its host has asked for since, and so it is served before that Attach here. What it tells
+//! of a VF comes to the same then: if the Attach has got that one, it tells nothing of it.
 
 use crate::names::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf};
 
@@ -41,6 +42,8 @@ pub enum Call {
         session: SessionId,
         /// `as_of_ns`: when the host asked.
         as_of: HostTime,
+        /// The VF that the host has guessed. The DPU may choose another.
+        wish: Option<Vf>,
     },
     /// `DetachRequest`.
     Detach(Detach),
@@ -55,6 +58,8 @@ pub struct Detach {
     pub id: Option<AttachmentId>,
     /// `vf_returned`: the VF is home and clean.
     pub returned: bool,
+    /// `returned_device`: likewise this VF, whichever attachment it is of, if of any.
+    pub returned_vf: Option<Vf>,
     /// `as_of_ns`: when that was so.
     pub as_of: HostTime,
 }
@@ -66,6 +71,8 @@ pub enum Answer {
     Attached(Record),
     /// Refused as `StaleSession`.
     Stale,
+    /// Refused as `Releasing`: an earlier attachment of the key is being given back.
+    Releasing,
     /// Any other refusal.
     Refused,
     /// `DetachResponse`.
@@ -163,6 +170,24 @@ impl Wire {
     /// Sends a call.
     pub fn ask(&mut self, connection: SessionId, call: Call) {
         self.requests.push(Request { key: call.key(), connection, call, is_awaited: true });
+        self.requests.sort_unstable();
+    }
+
+    /// Whether an Attach is under way that wishes for a VF.
+    #[must_use]
+    pub fn has_wishes(&self) -> bool {
+        let has_wish =
+            |request: &Request| matches!(request.call, Call::Attach { wish: Some(_), .. });
+        self.requests.iter().any(has_wish)
+    }
+
+    /// What is wished for can't be had.
+    pub fn forget_wishes(&mut self) {
+        for request in &mut self.requests {
+            if let Call::Attach { wish, .. } = &mut request.call {
+                *wish = None;
+            }
+        }
         self.requests.sort_unstable();
     }
 

@@ -7,8 +7,8 @@ use protocol_model::{
     bounds::{Bounds, Breakage},
     explorer::{SETTLES, explore},
     properties::{
-        CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, OF_ONE_HOST, ONE_ADDRESS, ONE_VF, OTHERS_UNTOUCHED,
-        PORT_SERVES_ITS_POD,
+        AHEAD_IS_RECORDED, CONFIRMED_STAYS, GUESS_IS_NO_HINDRANCE, HELD_ON_BOTH_SIDES, OF_ONE_HOST,
+        ONE_ADDRESS, ONE_VF, OTHERS_UNTOUCHED, PORT_SERVES_ITS_POD,
     },
     protection::Protection,
     protocol::Protocol,
@@ -104,9 +104,10 @@ fn a_release_that_could_not_be_told_would_be_forgotten() {
     is_needed(Protection::ReleasingUntilTold, SETTLES, bounds(1, [Breakage::CallTimesOut]));
 }
 
+/// The inventory that says so was overtaken by the Detach that repeats it.
 #[test]
 fn a_vf_that_came_back_would_not_be_had() {
-    is_needed(Protection::ReturnOffers, SETTLES, bounds(2, []));
+    is_needed(Protection::ReturnOffers, SETTLES, bounds(1, [Breakage::CallTimesOut]));
 }
 
 /// Found in the service: a hello that had been sent before a newer one, and came after it, was
@@ -154,7 +155,7 @@ fn a_second_record_would_take_over_a_vf() {
 /// Found in the service: after a restart it learned of a VF only from an inventory that has it clean.
 #[test]
 fn a_vf_that_came_back_after_a_restart_would_not_be_had() {
-    let bounds = Bounds { containers: 2, ..bounds(2, [Breakage::ServiceDies]) };
+    let bounds = bounds(1, [Breakage::ServiceDies, Breakage::CallTimesOut]);
     is_needed(Protection::KnownWhileInUse, SETTLES, bounds);
 }
 
@@ -191,6 +192,53 @@ fn an_attach_that_its_detach_has_overtaken_would_reserve_what_nobody_gives_back(
 fn a_detach_that_a_later_attach_has_overtaken_would_take_that_back() {
     let faults = Bounds { faults: 2, ..bounds(2, [Breakage::CallTimesOut]) };
     is_needed(Protection::DetachBeforeLaterAttach, CONFIRMED_STAYS, faults);
+}
+
+/// With guesses, and as much of everything that two containers can guess each other's VF.
+fn guesses<const N: usize>(of_each: u8, breakable: [Breakage; N]) -> Bounds {
+    Bounds {
+        vfs: of_each,
+        containers: of_each,
+        addresses: of_each,
+        guesses: true,
+        ..bounds(of_each, breakable)
+    }
+}
+
+#[test]
+fn a_vf_moved_ahead_before_that_is_recorded_would_be_nobodys() {
+    is_needed(Protection::GuessBeforeMove, AHEAD_IS_RECORDED, guesses(1, []));
+}
+
+/// Found in the design: the inventory that says that a guessed VF is in use made the DPU refuse it.
+#[test]
+fn a_guess_would_take_its_own_vf_from_the_dpu() {
+    is_needed(Protection::GuessWithdrawsNothing, GUESS_IS_NO_HINDRANCE, guesses(1, []));
+}
+
+/// Found in the design: the DPU waits for an inventory that says that the VF is clean, and none does that
+/// while it is guessed.
+#[test]
+fn a_guess_would_keep_the_vf_that_the_dpu_waits_for() {
+    let bounds = Bounds { adds: 2, ..guesses(1, [Breakage::CallTimesOut]) };
+    is_needed(Protection::GuessGivesWay, SETTLES, bounds);
+}
+
+/// A VF is guessed for one while another records it.
+#[test]
+fn a_guess_would_take_over_the_vf_of_a_record() {
+    let bounds = Bounds { containers: 2, adds: 2, ..guesses(1, []) };
+    is_needed(Protection::OneRecordPerVf, ONE_VF, bounds);
+}
+
+#[test]
+fn two_that_guess_each_others_vf_would_wait_for_each_other() {
+    is_needed(Protection::WrongGuessHomeFirst, SETTLES, guesses(2, [Breakage::PoolsChange]));
+}
+
+#[test]
+fn what_was_asked_for_beside_a_guess_would_be_left_over() {
+    is_needed(Protection::GuessDisownedByKey, SETTLES, guesses(1, [Breakage::CallerDies]));
 }
 
 /// Two hosts, each of which makes so many calls of ADD, and nothing breaks.

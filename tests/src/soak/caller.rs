@@ -37,6 +37,9 @@ impl Caller<'_> {
             return self.ledger.pods[operation.pod].follow();
         }
         let _together = common.collecting.read().unwrap();
+        if common.misguides() {
+            self.world.host.misguide();
+        }
         self.perform_beside_others(operation);
     }
 

@@ -3,12 +3,12 @@
 use std::{
     collections::HashMap,
     future::Future,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
 use offload_proto::v1::{
-    HostMessage, host_message, workload_network_client::WorkloadNetworkClient,
+    HostMessage, VfPools, host_message, workload_network_client::WorkloadNetworkClient,
 };
 use tokio::{
     sync::{
@@ -19,6 +19,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, transport::Channel};
+
+use super::pools::Pools;
+use crate::agent::{defect::locked, vfs::OpenPool};
 
 /// What a DPU that does not answer heartbeats is told as.
 pub(super) const SILENCE: &str = "it does not answer heartbeats";
@@ -36,6 +39,7 @@ pub(in crate::agent) struct Established {
     silent: CancellationToken,
     /// How networks have interfaces' names begin that nobody names, by their names.
     interface_prefixes: Mutex<HashMap<String, String>>,
+    pools: Mutex<Pools>,
 }
 
 impl Established {
@@ -46,8 +50,8 @@ impl Established {
         outbox: mpsc::Sender<HostMessage>,
     ) -> Self {
         let (overflow, silent) = (Notify::new(), CancellationToken::new());
-        let interface_prefixes = Mutex::default();
-        Self { id, client, outbox, overflow, silent, interface_prefixes }
+        let (interface_prefixes, pools) = Default::default();
+        Self { id, client, outbox, overflow, silent, interface_prefixes, pools }
     }
 
     /// The same, of a DPU that has told of these networks how they have interfaces' names begin.
@@ -70,6 +74,16 @@ impl Established {
             "" => drop(self.prefixes().remove(network)),
             prefix => drop(self.prefixes().insert(network.to_owned(), prefix.to_owned())),
         }
+    }
+
+    /// The VFs that the DPU may give to who attaches to a network.
+    pub(in crate::agent) fn pool_of(&self, network: &str) -> Arc<OpenPool> {
+        locked(&self.pools).of_network(network)
+    }
+
+    /// The DPU has told which VFs are in which pool.
+    pub(in crate::agent) fn note_pools(&self, told: VfPools) {
+        *locked(&self.pools) = told.into();
     }
 
     /// The calls of this session's connection.

@@ -24,6 +24,7 @@ mod dial;
 mod established;
 mod failure;
 mod inventory;
+mod pools;
 mod reports;
 mod room;
 mod session;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 
+use super::guess::Refusing;
 use crate::agent::{config::Timeouts, delegates::Delegates, dpu::Dpu, vfs::Vfs};
 
 /// The doors of the rooms that a verb needs.
@@ -15,6 +16,8 @@ pub(in crate::agent) struct Doors {
     pub dpu: Arc<Dpu>,
     /// The interfaces that other plugins make.
     pub delegates: Arc<Delegates>,
+    /// The networks for which no VF is guessed.
+    pub refusing: Arc<Refusing>,
     /// Work that is finished before the agent ends.
     pub tasks: TaskTracker,
     /// How long things may take.
@@ -49,6 +52,7 @@ pub(in crate::agent) mod tests {
         let dpu = Arc::new(Dpu::new(config, "boot".into(), Arc::clone(&vfs)));
         let delegates = Delegates::open(None, folder.path().join("delegates")).unwrap();
         let delegates = Arc::new(delegates);
-        (Doors { vfs, dpu, delegates, tasks: TaskTracker::new(), timeouts }, folder)
+        let (refusing, tasks) = (Arc::default(), TaskTracker::new());
+        (Doors { vfs, dpu, delegates, refusing, tasks, timeouts }, folder)
     }
 }

@@ -2,13 +2,14 @@
 //! In the program: host-shim/src/agent/{verbs/attach,vfs/intake,dpu/calls}.rs.
 
 use super::{
+    ahead::guessed,
     giving_up::{fails_add, gives_back_unused},
     memory::{Agent, Step, Then},
     side::AgentSide,
     tasks::{ends, is_awaited, move_vf, set, step, then},
 };
 use crate::{
-    host::{AgentPhase, AgentRecord, Life, Place},
+    host::{AgentPhase, AgentRecord, Function, Life, Place},
     names::{AttachmentId, CallId, Key, Netns, Record},
     protection::Protection,
     system::System,
@@ -31,6 +32,9 @@ pub(super) fn begins_add(system: &mut System, key: Key, netns: Netns, call: Call
     if earlier.phase == AgentPhase::Releasing {
         return set(system, key, Step::BringHome(earlier.attachment.id), Then::GoOn(netns));
     }
+    if earlier.is_guess() {
+        return set(system, key, Step::BeginRelease(earlier.attachment.id), Then::GoOn(netns));
+    }
     match earlier.netns == netns {
         true => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
         false => fails_add(system, key),
@@ -45,7 +49,12 @@ impl AgentSide<'_> {
         };
         let host = system.host(key);
         let known = host.by_id(attachment.id).map(|record| record.phase);
-        let holder = host.by_vf(attachment.vf).filter(|_| known.is_none()).copied();
+        let guess = host.guess(key).copied();
+        let is_other = |holder: &&AgentRecord| known.is_none() && Some(**holder) != guess;
+        let holder = host.by_vf(attachment.vf).filter(is_other).copied();
+        if guess.is_some_and(|guess| guess.attachment.vf != attachment.vf) {
+            return set(system, key, Step::TakeHome(netns, Some(attachment)), Then::AnswerAdd);
+        }
         if let Some(holder) = holder {
             let is_ending = holder.phase == AgentPhase::Releasing;
             if is_ending && !has_asked && self.has(Protection::EarlierHolderSettled) {
@@ -55,18 +64,24 @@ impl AgentSide<'_> {
                 return gives_back_unused(system, key, attachment, false);
             }
         }
-        if !is_awaited(system, key) {
-            return match known {
-                Some(_) => fails_add(system, key),
-                None => gives_back_unused(system, key, attachment, false),
+        let function = *system.function(attachment.vf);
+        let is_here = match guess {
+            Some(_) => function.place != Place::Nowhere,
+            None => known.is_some() || function.place == Place::Home,
+        };
+        if !is_awaited(system, key) || !is_here {
+            return match known.is_some() || guess.is_some() {
+                true => fails_add(system, key),
+                false => gives_back_unused(system, key, attachment, function == Function::CLEAN),
             };
         }
-        if known.is_none() && system.function(attachment.vf).place != Place::Home {
-            return gives_back_unused(system, key, attachment, false);
-        }
-        match self.has(Protection::RecordBeforeMove) {
-            true => system.host_mut(key).put(recorded(attachment, netns, known)),
-            false => move_vf(system, attachment, netns),
+        if self.has(Protection::RecordBeforeMove) {
+            let host = system.host_mut(key);
+            // In the same transaction.
+            host.forget(AttachmentId::of_guess(key));
+            host.put(recorded(attachment, netns, known));
+        } else {
+            move_vf(system, attachment, netns);
         }
         set(system, key, Step::MoveIn(netns, attachment), Then::AnswerAdd);
     }
@@ -128,26 +143,68 @@ impl AgentSide<'_> {
 /// The record of an attachment, in the phase that it was in.
 fn recorded(attachment: Record, netns: Netns, known: Option<AgentPhase>) -> AgentRecord {
     let phase = known.unwrap_or(AgentPhase::Attaching);
-    AgentRecord { attachment, netns, phase, is_forgotten: false }
+    AgentRecord { phase, ..AgentRecord::attaching(attachment, netns) }
 }
 
-pub(super) fn calls_attach(system: &mut System, key: Key) {
-    let Some(Step::CallAttach(netns, _)) = step(system, key) else { return };
+/// The call, with what was guessed as a wish.
+pub(super) fn asks(system: &mut System, key: Key) {
+    let wish = guessed(system, key);
+    let Some(Step::CallAttach(netns, _) | Step::AskAgain(netns)) = step(system, key) else {
+        return;
+    };
     let host = system.host_mut(key);
     let Some(session) = host.agent.as_ref().and_then(Agent::session) else { return };
     let as_of = host.tick();
-    host.wire.ask(session, Call::Attach { key, session, as_of });
+    host.wire.ask(session, Call::Attach { key, session, as_of, wish });
     set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
 }
 
-pub(super) fn hears_attached(system: &mut System, key: Key) {
-    let Some(Step::AwaitAttach(netns, session)) = step(system, key) else { return };
-    let next = match system.host_mut(key).wire.take_answer(key) {
-        Some(Answer::Attached(attachment)) => Step::WriteRecord(netns, attachment, false),
-        Some(Answer::Stale) => Step::CallAttach(netns, Some(session)),
-        _ => return fails_add(system, key),
-    };
-    set(system, key, next, Then::AnswerAdd);
+impl AgentSide<'_> {
+    pub(super) fn hears_attached(&self, system: &mut System, key: Key) {
+        let Some(Step::AwaitAttach(netns, session)) = step(system, key) else { return };
+        let next = match system.host_mut(key).wire.take_answer(key) {
+            Some(Answer::Attached(attachment)) => self.answered(system, key, netns, attachment),
+            Some(Answer::Stale) => Step::CallAttach(netns, Some(session)),
+            Some(Answer::Releasing) if guessed(system, key).is_some() => self.asks_again(netns),
+            _ => return fails_add(system, key),
+        };
+        set(system, key, next, Then::AnswerAdd);
+    }
+
+    /// `verbs/attach.rs::ask_patiently`: without a guess, whose VF the DPU may wait for. Otherwise patience
+    /// is over at once.
+    fn asks_again(&self, netns: Netns) -> Step {
+        match self.has(Protection::GuessGivesWay) {
+            true => Step::TakeHome(netns, None),
+            false => Step::AskAgain(netns),
+        }
+    }
+
+    /// A guess that was wrong goes home before another VF is waited for: two may have guessed each other's.
+    fn answered(&self, system: &System, key: Key, netns: Netns, attachment: Record) -> Step {
+        match system.host(key).guess(key) {
+            Some(guess)
+                if guess.attachment.vf != attachment.vf
+                    && self.has(Protection::WrongGuessHomeFirst) =>
+            {
+                Step::TakeHome(netns, Some(attachment))
+            }
+            _ => Step::WriteRecord(netns, attachment, false),
+        }
+    }
+}
+
+/// Whether whoever holds the VF is done with it, or may be asked to be: a guess of another key is waited
+/// for, and so is whoever holds the lock of the holder's key.
+#[must_use]
+pub fn may_write_record(system: &System, key: Key, attachment: Record) -> bool {
+    let host = system.host(key);
+    let Some(agent) = &host.agent else { return false };
+    let other = host.by_vf(attachment.vf).filter(|holder| holder.attachment.key != key);
+    other.is_none_or(|other| {
+        let is_open = other.is_guess() && other.phase == AgentPhase::Attaching;
+        !is_open && agent.task(other.attachment.key).is_none()
+    })
 }
 
 /// `verbs/take_in.rs::settle_earlier_holder`: a record of which only the DPU's last word is missing is

@@ -14,6 +14,8 @@ pub struct Agent {
     pub tasks: Vec<Option<Task>>,
     /// The call of ADD that each key's task is of.
     pub calls: Vec<CallId>,
+    /// The VF that each key's ADD has guessed, until the guess is recorded.
+    pub guessed: Vec<Option<Vf>>,
     /// Who waits for the lock.
     pub waiting: Vec<Vec<Wish>>,
     /// What calls whose answers never came may have left on the DPU.
@@ -62,8 +64,12 @@ pub struct Task {
 pub enum Step {
     /// Ask the DPU, on another session than the one that was asked before.
     CallAttach(Netns, Option<SessionId>),
+    /// Ask the DPU again, which gives an earlier attachment of the key back, and without a guess.
+    AskAgain(Netns),
     /// It was asked.
     AwaitAttach(Netns, SessionId),
+    /// Take the VF of a guess home: the DPU has answered another, or none yet.
+    TakeHome(Netns, Option<Record>),
     /// Write the record. An earlier holder of the VF was asked to finish.
     WriteRecord(Netns, Record, bool),
     /// Move the VF into the pod.
@@ -120,6 +126,7 @@ impl Agent {
             standing: Standing::Down,
             tasks: vec![None; containers],
             calls: vec![0; containers],
+            guessed: vec![None; containers],
             waiting: vec![Vec::new(); containers],
             undelivered: Vec::new(),
             untold: Vec::new(),
@@ -135,11 +142,15 @@ impl Agent {
 
     pub(super) fn set(&mut self, key: Key, step: Step, then: Then) {
         self.tasks[usize::from(key.container)] = Some(Task { step, then });
+        if !step.is_beside_guess() {
+            self.guessed[usize::from(key.container)] = None;
+        }
     }
 
     pub(super) fn end(&mut self, key: Key) {
         self.tasks[usize::from(key.container)] = None;
         self.calls[usize::from(key.container)] = 0;
+        self.guessed[usize::from(key.container)] = None;
     }
 
     /// `vfs/keys.rs::is_add_waiting`: whether an ADD waits for a key's lock.
@@ -172,15 +183,31 @@ impl Agent {
     }
 }
 
+impl Step {
+    /// Whether the record of a guess and its move go on beside it: until the call is over.
+    pub(super) fn is_beside_guess(&self) -> bool {
+        matches!(
+            self,
+            Self::CallAttach(..)
+                | Self::AwaitAttach(..)
+                | Self::CallDetach(Giving::Disowned, _)
+                | Self::AwaitDetach(Giving::Disowned, ..)
+        )
+    }
+}
+
 impl Task {
     /// Whether an attach is under way that nobody was answered, as `dpu/reports.rs::enter_pending` says.
     pub(super) fn is_pending(&self) -> bool {
         match self.step {
             // Before it was asked for, a hello must not make the DPU wait for it.
             Step::CallAttach(_, asked) => asked.is_some(),
-            Step::AwaitAttach(..) | Step::WriteRecord(..) | Step::Keep(..) | Step::Answer(..) => {
-                true
-            }
+            Step::AskAgain(_)
+            | Step::AwaitAttach(..)
+            | Step::TakeHome(..)
+            | Step::WriteRecord(..)
+            | Step::Keep(..)
+            | Step::Answer(..) => true,
             Step::MoveIn(..) => self.then == Then::AnswerAdd,
             Step::CallDetach(giving, _) | Step::AwaitDetach(giving, ..) => {
                 self.then == Then::FailAdd && matches!(giving, Giving::Unused | Giving::Disowned)

@@ -33,7 +33,7 @@ pub(super) fn upkeep(system: &System, key: Key) -> Option<Step> {
         return unanswered(system, key).map(Step::BeginRelease);
     }
     if record.phase == AgentPhase::Releasing || record.attachment.boot_id != host.boot_id {
-        let is_home = *function == Function { place: Place::Home, carries: None };
+        let is_home = *function == Function::CLEAN;
         let can_tell = host.agent.as_ref().is_some_and(|agent| agent.session().is_some());
         let has_work = is_within_reach(system, record)
             && (!is_home || can_tell || record.phase == AgentPhase::Live);

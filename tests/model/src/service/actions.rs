@@ -2,6 +2,7 @@
 //! In the program: dpu-service/src.
 
 use super::{
+    attach::Asked,
     memory::{Flow, Service, Verdict, Work},
     session::{notices_end, welcomes},
     side::ServiceSide,
@@ -122,8 +123,8 @@ impl ServiceSide<'_> {
         let Some(place) = requests.iter().position(|other| *other == request) else { return };
         requests.remove(place);
         match call {
-            Call::Attach { session, as_of, .. } => {
-                self.admits(system, key, (session, as_of), is_awaited);
+            Call::Attach { session, as_of, wish, .. } => {
+                self.admits(system, key, Asked { session, as_of, wish }, is_awaited);
             }
             Call::Detach(detach) => self.detaches(system, detach, connection, is_awaited),
         }

@@ -12,15 +12,18 @@ use crate::{
     wire::Answer,
 };
 
+/// What an Attach says of itself.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) session: SessionId,
+    pub(super) as_of: HostTime,
+    pub(super) wish: Option<Vf>,
+}
+
 impl ServiceSide<'_> {
     /// `attachments/attach.rs::admit`.
-    pub(super) fn admits(
-        &self,
-        system: &mut System,
-        key: Key,
-        (session, as_of): (SessionId, HostTime),
-        is_awaited: bool,
-    ) {
+    pub(super) fn admits(&self, system: &mut System, key: Key, asked: Asked, is_awaited: bool) {
+        let Asked { session, as_of, wish } = asked;
         let answer = |system: &mut System, answer| {
             if is_awaited {
                 system.host_mut(key).wire.answer(key, answer);
@@ -38,7 +41,7 @@ impl ServiceSide<'_> {
         }
         if let Some(entry) = self.finds(service, key) {
             if !entry.is_held() {
-                return answer(system, Answer::Refused);
+                return answer(system, Answer::Releasing);
             }
             let is_programmed = system.dpu.ports.get(&entry.record.vf) == Some(&entry.record.id);
             let Some(service) = system.service_mut() else { return };
@@ -50,7 +53,8 @@ impl ServiceSide<'_> {
             }
             return service.begin(attach_flow(entry.record, true, is_awaited));
         }
-        let vf = self.free_vf(service, key.host);
+        let vf = self.wished_vf(service, key.host, wish);
+        let vf = vf.or_else(|| self.free_vf(service, key.host));
         let address = self.free_address(service);
         let (Some(vf), Some(address)) = (vf, address) else {
             return answer(system, Answer::Refused);
@@ -62,6 +66,16 @@ impl ServiceSide<'_> {
         let Some(service) = system.service_mut() else { return };
         service.insert(Entry::new(record, Some(session), false));
         service.begin(attach_flow(record, false, is_awaited));
+    }
+
+    /// `vf-alloc/src/allocator.rs::choose_wished`.
+    fn wished_vf(&self, service: &Service, host: HostId, wish: Option<Vf>) -> Option<Vf> {
+        let vf = wish.filter(|vf| vf.host == host || !self.has(Protection::OwnVfsOnly))?;
+        // Where its host does not offer it, that is due to this very guess.
+        let is_told = service.known.contains(&vf) && self.has(Protection::GuessWithdrawsNothing);
+        let is_to_be_had = is_told || service.offered.contains(&vf);
+        let is_free = !service.unaccounted.contains(&vf) && service.by_vf(vf).is_none();
+        (is_to_be_had && is_free).then_some(vf)
     }
 
     /// `vf-alloc/src/allocator.rs::reserve`: the first free VF of the host's own.
