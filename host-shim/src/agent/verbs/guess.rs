@@ -172,9 +172,19 @@ async fn take_home(doors: &Doors, guess: Arc<Record>) -> Result<(), Failure> {
     Err(Failure::new(Reason::Releasing, message))
 }
 
-/// What keeps an attach from being granted without being the network's doing.
-const NO_REFUSALS: [Reason; 4] =
-    [Reason::DeadlineExceeded, Reason::DpuUnreachable, Reason::StaleSession, Reason::Releasing];
+/// What the DPU refuses every pod that asks for the network. All else is about the one that asked, or passes by itself.
+const REFUSALS: [Reason; 10] = [
+    Reason::NetworkUnknown,
+    Reason::NetworkNotAllowed,
+    Reason::PoolPinnedOnly,
+    Reason::VfsExhausted,
+    Reason::AddressesExhausted,
+    Reason::FabricFull,
+    Reason::PortsUnreadable,
+    Reason::ProgrammingFailed,
+    Reason::JournalUnavailable,
+    Reason::Draining,
+];
 
 /// The networks that refused to be attached to last. Who is refused tries again and again.
 #[derive(Debug, Default)]
@@ -189,14 +199,13 @@ impl Refusing {
         locked(&self.0).contains(network)
     }
 
-    /// The DPU has granted these requests, or why not. That nobody waits any more, or that there was no answer, says
-    /// nothing of a network.
+    /// The DPU has granted these requests, or why not.
     pub(super) fn note(&self, requests: &[AddRequest], why_not: Option<&Failure>) {
         let mut refusing = locked(&self.0);
         let networks = requests.iter().map(|request| &request.network);
         match why_not {
             None => networks.for_each(|network| drop(refusing.take(network))),
-            Some(failure) if NO_REFUSALS.contains(&failure.reason) => {}
+            Some(failure) if !REFUSALS.contains(&failure.reason) => {}
             Some(_) => {
                 if refusing.len() >= Self::MOST {
                     refusing.clear();
@@ -228,9 +237,10 @@ mod tests {
         assert!(refusing.is_refusing("blue") && refusing.is_refusing("red"));
         refusing.note(&[to("blue")], None);
         assert!(!refusing.is_refusing("blue") && refusing.is_refusing("red"));
-        let gone = Failure::new(Reason::DeadlineExceeded, "the caller has ended");
-        refusing.note(&[to("blue")], Some(&gone));
-        assert!(!refusing.is_refusing("blue"), "that is the caller's doing");
+        for of_one_pod in [Reason::DeadlineExceeded, Reason::AddressInUse, Reason::VfNotFree] {
+            refusing.note(&[to("blue")], Some(&Failure::new(of_one_pod, "refused")));
+            assert!(!refusing.is_refusing("blue"), "{of_one_pod:?}");
+        }
     }
 
     #[test]

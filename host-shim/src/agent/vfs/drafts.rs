@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use netlink::{Link, Rtnl, VfSettings};
 use offload_proto::{Failure, Reason, v1};
 use sriov::Handover;
+use uuid::Uuid;
 use vf_alloc::{Device, PfId};
 
 use super::{
@@ -15,7 +16,6 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
-    agent::clock::nanoseconds_since_boot,
     mover::{Original, meets_others},
     protocol::{AddRequest, Key},
     vf_source::{self, VfIdentity, VfSource},
@@ -219,8 +219,9 @@ fn listed<'a>(
 fn unanswered(request: &AddRequest, vf: &VfIdentity, link: &Link) -> v1::Attachment {
     let PfId { controller, pf } = vf.id.pf;
     v1::Attachment {
-        // Of its own each time: whoever has listed an earlier guess of the VF must not find this one by it.
-        id: format!("guess-{}-{}", vf.device, nanoseconds_since_boot()),
+        // Of its own each time: whoever has listed an earlier guess of the VF must not find this one by it. And one that
+        // an attachment could have: an agent of the release before tells it to the DPU, which then knows of none.
+        id: Uuid::now_v7().to_string(),
         key: Some(request.key.clone().into()),
         vf: Some(v1::Vf {
             controller,

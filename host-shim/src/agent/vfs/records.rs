@@ -7,6 +7,7 @@ mod boot;
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::Hash,
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock},
@@ -228,14 +229,22 @@ impl Index {
 
     fn remove(&mut self, id: &str) {
         let Some(record) = self.by_id.remove(id) else { return };
-        self.by_key.remove(&record.key());
-        self.by_device.remove(record.device());
+        remove_one(&mut self.by_key, &record.key(), id);
+        remove_one(&mut self.by_device, record.device(), id);
     }
 
     /// The guess that a record takes the place of.
     fn guess_before(&self, record: &Record) -> Option<&Arc<Record>> {
         let same_vf = self.by_device.get(record.device());
         same_vf.filter(|it| it.is_guess && it.key() == record.key() && it.id() != record.id())
+    }
+}
+
+/// A key may have a guess that is still to be taken back, and what was answered instead: the one that goes leaves the
+/// other to be found.
+fn remove_one<K: Eq + Hash>(found_by: &mut HashMap<K, Arc<Record>>, key: &K, id: &str) {
+    if found_by.get(key).is_some_and(|record| record.id() == id) {
+        found_by.remove(key);
     }
 }
 
@@ -264,10 +273,12 @@ impl Records {
     fn read(path: &Path) -> Result<Self, RecordsError> {
         let journal = Journal::open(path, SCHEMA, Outlives::Process)?;
         let rows = journal.read_all(TABLE)?.into_iter();
+        let mut records: Vec<_> =
+            rows.map(|(id, row)| read(&id, &row)).collect::<Result<_, _>>()?;
+        // What the DPU has answered counts more than a guess of the same key.
+        records.sort_by_key(|record| !record.is_guess);
         let mut index = Index::default();
-        for (id, row) in rows {
-            index.insert(&read(&id, &row)?);
-        }
+        records.iter().for_each(|record| index.insert(record));
         Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default() })
     }
 
