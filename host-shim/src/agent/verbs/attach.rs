@@ -121,6 +121,9 @@ async fn attach_alone(
     let taken_in = take_in_all(doors, wanted, netns.clone(), caller).await?;
     // The records hold the VFs from here on.
     *kept = Kept::default();
+    if let Standing::Up(session) = doors.dpu.session().standing() {
+        taken_in.iter().for_each(|one| session.note_recorded(one.record.device()));
+    }
     // The first one leads.
     let leases = &taken_in[0].record.attachment.further_leases;
     // Once they are recorded, so that they are taken back as all that fails is.

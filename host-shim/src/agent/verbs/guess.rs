@@ -14,7 +14,7 @@ use crate::{
     agent::{
         defect::locked,
         dpu::Established,
-        vfs::{Claimed, Condition, Guess, Record, Unnamed},
+        vfs::{Claimed, Condition, Guess, Phase, Record, Unnamed},
     },
     protocol::{AddRequest, Key},
 };
@@ -35,6 +35,12 @@ impl Kept {
         *self = Self::default();
         requests.iter_mut().for_each(|request| request.wish = None);
         self.avoid_others(doors, requests);
+    }
+
+    /// Whether the DPU can have given a VF to nobody else.
+    fn can_move(&self, device: &Device, session: &Established) -> bool {
+        let is_it = |claimed: &Claimed| claimed.device() == device && claimed.is_unrivalled();
+        self.claims.iter().any(is_it) && !session.is_kept(device)
     }
 
     fn avoid_others(&mut self, doors: &Doors, requests: &mut [AddRequest]) {
@@ -65,11 +71,7 @@ pub(super) async fn keep_vfs(
         }
         let claimed = match &request.device {
             Some(chosen) => Some(claim_chosen(doors, chosen).await?),
-            // Of what the DPU is still to be told that it is given back the VF is not known.
-            None if doors.dpu.calls().undelivered_keys().is_empty() => {
-                doors.vfs.claims().claim(&session.pool_of(&request.network))
-            }
-            None => None,
+            None => claim_open(doors, session, &request.network),
         };
         request.wish = claimed.as_ref().map(|claimed| claimed.device().clone());
         kept.claims.extend(claimed);
@@ -78,6 +80,10 @@ pub(super) async fn keep_vfs(
         kept.avoid_others(doors, requests);
     }
     Ok(())
+}
+
+fn claim_open(doors: &Doors, session: &Established, network: &str) -> Option<Claimed> {
+    doors.vfs.claims().claim(&session.pool_of(network), |device| session.is_kept(device))
 }
 
 async fn claim_chosen(doors: &Doors, chosen: &Device) -> Result<Claimed, Failure> {
@@ -94,29 +100,41 @@ async fn claim_chosen(doors: &Doors, chosen: &Device) -> Result<Claimed, Failure
     }
 }
 
-/// The VFs that are moved before the DPU has answered: of new attachments, and where they would not move for nothing.
+/// The VFs that are moved before the DPU has answered: of new attachments, where they would not move for nothing, and the
+/// DPU can't have given them to another.
 pub(super) fn guesses(
     doors: &Doors,
     session: &Established,
     requests: &[AddRequest],
     kept: &mut Kept,
 ) -> Vec<Guess> {
-    let mut guesses = Vec::new();
-    for request in requests {
+    // Looked at behind the claims: who gives something back has told that before another may claim its VF.
+    if is_owed(doors) {
+        return Vec::new();
+    }
+    let is_wanted = |request: &&AddRequest| {
         let is_new = doors.vfs.records().by_key(&request.key).is_none();
-        let Some(wish) = request.wish.as_ref().filter(|_| is_new) else { continue };
-        if doors.refusing.is_refusing(&request.network) {
-            continue;
-        }
-        let mut device = wish.clone();
+        is_new && !doors.refusing.is_refusing(&request.network)
+    };
+    let mut guesses = Vec::new();
+    for request in requests.iter().filter(is_wanted) {
+        let mut device = request.wish.clone();
         if saga::goes_wrong(WRONG_GUESS) {
-            let other = doors.vfs.claims().claim(&session.pool_of(&request.network));
-            device = other.as_ref().map_or(device, |other| other.device().clone());
-            kept.claims.extend(other);
+            kept.claims.extend(claim_open(doors, session, &request.network));
+            device = kept.claims.last().map(|other| other.device().clone());
         }
-        guesses.push(Guess { request: request.clone(), device });
+        let device = device.filter(|device| kept.can_move(device, session));
+        guesses.extend(device.map(|device| Guess { request: request.clone(), device }));
     }
     guesses
+}
+
+/// Whether the DPU may hold something that is given back, and of which nobody here knows the VF.
+fn is_owed(doors: &Doors) -> bool {
+    // With a guess goes what the DPU has made of its key, and of those that it leads.
+    let mut guesses = doors.vfs.records().guesses().into_iter();
+    !doors.dpu.calls().undelivered_keys().is_empty()
+        || guesses.any(|guess| guess.phase == Phase::Releasing)
 }
 
 /// Takes the VF home that is guessed for a key, if it is another than the one `given`. Nobody has it on the DPU, which

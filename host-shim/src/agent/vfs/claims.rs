@@ -3,7 +3,8 @@
 //! An ADD has its VFs to itself from before the DPU is asked for them until they are recorded, or given back: the DPU
 //! programs them as soon as it answers, and one that lay in another pod by then, having been guessed for that, would
 //! speak there in the name of this one. So each ADD claims the VFs that it wishes for. One that has none to wish for tells
-//! the DPU which are kept for others, and while it is under way nobody claims any: the DPU might be about to give it.
+//! the DPU which are kept for others. A VF that is claimed while such a one is under way is not moved before the DPU has
+//! given it: the DPU might be about to give it to that one.
 
 use std::{
     cmp::Reverse,
@@ -70,6 +71,7 @@ impl Entries {
 #[derive(Debug)]
 pub(in crate::agent) struct Claimed {
     device: Device,
+    is_unrivalled: bool,
     ledger: Arc<Ledger>,
 }
 
@@ -77,6 +79,11 @@ impl Claimed {
     /// The VF.
     pub(in crate::agent) fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Whether no attach that is under way may be given it that has named none.
+    pub(in crate::agent) fn is_unrivalled(&self) -> bool {
+        self.is_unrivalled
     }
 }
 
@@ -87,7 +94,7 @@ impl Drop for Claimed {
     }
 }
 
-/// Nobody claims a VF of a pool until this is dropped: an attach is under way that names none.
+/// Whatever is claimed until this is dropped has a rival: an attach is under way that names no VF.
 #[derive(Debug)]
 pub(in crate::agent) struct Unnamed {
     ledger: Arc<Ledger>,
@@ -113,15 +120,16 @@ impl Claims {
         }
     }
 
-    /// One of a pool's VFs that nobody has, and that was clean when it was looked at last. `None` also while an attach is
-    /// under way that names none.
-    pub(in crate::agent) fn claim(&self, pool: &OpenPool) -> Option<Claimed> {
+    /// One of a pool's VFs that nobody has, that the DPU has not `kept`, and that was clean when it was looked at last.
+    pub(in crate::agent) fn claim(
+        &self,
+        pool: &OpenPool,
+        is_kept: impl Fn(&Device) -> bool,
+    ) -> Option<Claimed> {
         let mut entries = locked(&self.ledger.entries);
-        if entries.unnamed > 0 {
-            return None;
-        }
         let is_to_be_had = |device: &&Device| {
             !entries.claimed.contains(*device)
+                && !is_kept(device)
                 && self.host.records().by_device(device).is_none()
                 && !self.renewer.is_under_way(device)
                 && self.cleanliness.proofs().was_proven(device)
@@ -142,17 +150,30 @@ impl Claims {
         let device = entries.in_turn(vfs).find(is_to_be_had)?.clone();
         entries.last.insert(vfs[0].clone(), device.clone());
         entries.claimed.insert(device.clone());
-        Some(Claimed { device, ledger: Arc::clone(&self.ledger) })
+        Some(self.claimed(device, &entries))
     }
 
     /// That very VF, once nobody else's ADD that is under way has it.
     pub(in crate::agent) async fn claim_named(&self, device: &Device) -> Claimed {
         let mut ended = self.ledger.ended.subscribe();
-        while !locked(&self.ledger.entries).claimed.insert(device.clone()) {
+        loop {
+            if let Some(claimed) = self.try_claim(device) {
+                return claimed;
+            }
             // The sender lives as long as the ledger.
             let _ = ended.changed().await;
         }
-        Claimed { device: device.clone(), ledger: Arc::clone(&self.ledger) }
+    }
+
+    fn try_claim(&self, device: &Device) -> Option<Claimed> {
+        let mut entries = locked(&self.ledger.entries);
+        let is_new = entries.claimed.insert(device.clone());
+        is_new.then(|| self.claimed(device.clone(), &entries))
+    }
+
+    fn claimed(&self, device: Device, entries: &Entries) -> Claimed {
+        let is_unrivalled = entries.unnamed == 0;
+        Claimed { device, is_unrivalled, ledger: Arc::clone(&self.ledger) }
     }
 
     /// An attach begins that names no VF. Tells which ones are kept for others, or are still away from home for one that
@@ -160,7 +181,7 @@ impl Claims {
     pub(in crate::agent) fn begin_unnamed(&self) -> (Unnamed, Vec<Device>) {
         let mut entries = locked(&self.ledger.entries);
         entries.unnamed += 1;
-        let guessed = self.host.records().all().into_iter().filter(|record| record.is_guess);
+        let guessed = self.host.records().guesses().into_iter();
         let guessed = guessed.map(|record| record.device().clone());
         let others: HashSet<_> = entries.claimed.iter().cloned().chain(guessed).collect();
         (Unnamed { ledger: Arc::clone(&self.ledger) }, others.into_iter().collect())
@@ -205,18 +226,23 @@ mod tests {
     async fn a_vf_is_claimed_by_one_at_a_time_and_each_has_its_turn() {
         let (vfs, _folder) = vfs();
         let pool = pool(&[&["pci-a", "pci-b", "pci-c"]], Policy::Spread);
-        assert!(vfs.claims().claim(&pool).is_none(), "none was looked at");
+        assert!(vfs.claims().claim(&pool, |_| false).is_none(), "none was looked at");
         prove(&vfs, &pool);
-        let claim = || vfs.claims().claim(&pool).map(|claimed| claimed.device().to_string());
+        let claim = || {
+            let claimed = vfs.claims().claim(&pool, |_| false);
+            claimed.map(|claimed| claimed.device().to_string())
+        };
         let in_turn = [claim(), claim(), claim(), claim()].map(Option::unwrap);
         assert_eq!(in_turn, ["pci-a", "pci-b", "pci-c", "pci-a"]);
-        let held = vfs.claims().claim(&pool).unwrap();
+        let held = vfs.claims().claim(&pool, |_| false).unwrap();
         assert_eq!(held.device().as_str(), "pci-b");
         keep(vfs.records(), record("c", "holder"));
         assert_eq!([claim(), claim()].map(Option::unwrap), ["pci-a", "pci-a"], "one is left");
         drop(held);
         assert_eq!(claim().unwrap(), "pci-b");
-        assert!(vfs.claims().claim(&OpenPool::default()).is_none());
+        let kept = vfs.claims().claim(&pool, |device| device.as_str() != "pci-a");
+        assert_eq!(kept.unwrap().device().as_str(), "pci-a", "the DPU keeps the other");
+        assert!(vfs.claims().claim(&OpenPool::default(), |_| false).is_none());
     }
 
     #[tokio::test]
@@ -225,24 +251,29 @@ mod tests {
             let (vfs, _folder) = vfs();
             let pool = pool(&[&["pci-a", "pci-b"], &["pci-c", "pci-d", "pci-e"], &[]], policy);
             prove(&vfs, &pool);
-            assert_eq!(vfs.claims().claim(&pool).unwrap().device().as_str(), chosen);
+            let claimed = vfs.claims().claim(&pool, |_| false);
+            assert_eq!(claimed.unwrap().device().as_str(), chosen);
         }
     }
 
     /// The DPU may be about to give it to the one that names none.
     #[tokio::test]
-    async fn while_an_attach_names_no_vf_nobody_claims_one_and_the_dpu_is_told_of_the_claimed() {
+    async fn beside_an_attach_that_names_no_vf_who_claims_one_has_a_rival() {
         let (vfs, _folder) = vfs();
         let pool = pool(&[&["pci-a", "pci-b"]], Policy::Spread);
         prove(&vfs, &pool);
-        let claimed = vfs.claims().claim(&pool).unwrap();
+        let claimed = vfs.claims().claim(&pool, |_| false).unwrap();
+        assert!(claimed.is_unrivalled());
         keep(vfs.records(), Record { is_guess: true, ..record("away", "c") });
         let (unnamed, mut others) = vfs.claims().begin_unnamed();
         others.sort();
         assert_eq!(others, [claimed.device().clone(), "pci-away".into()]);
-        assert!(vfs.claims().claim(&pool).is_none());
+        assert!(claimed.is_unrivalled(), "the DPU is told of that one");
+        let is_unrivalled = || vfs.claims().claim(&pool, |_| false).unwrap().is_unrivalled();
+        let named = "pci-c".into();
+        assert!(!is_unrivalled() && !vfs.claims().claim_named(&named).await.is_unrivalled());
         drop(unnamed);
-        assert_eq!(vfs.claims().claim(&pool).unwrap().device().as_str(), "pci-b");
+        assert!(is_unrivalled() && vfs.claims().claim_named(&named).await.is_unrivalled());
     }
 
     #[tokio::test]

@@ -321,6 +321,13 @@ impl Records {
         self.by_key(key).filter(|record| record.is_guess)
     }
 
+    /// All guesses that are under way or to be taken back.
+    #[must_use]
+    pub(in crate::agent) fn guesses(&self) -> Vec<Arc<Record>> {
+        let index = self.lock();
+        index.by_id.values().filter(|record| record.is_guess).cloned().collect()
+    }
+
     /// Remembers whether the pod of an attachment has lost its VF.
     pub(super) fn note_broken(&self, id: &str, is_broken: bool) {
         let mut broken = locked(&self.broken);
