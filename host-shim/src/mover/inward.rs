@@ -32,8 +32,12 @@ impl Step<VfMove> for CheckNames {
         "check-names"
     }
 
+    /// One that was moved ahead is only named, and a name that is taken is no name for it.
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        if is_name_taken(vf_move)? { Err(interface_exists(vf_move)) } else { Ok(()) }
+        match !vf_move.is_fresh && is_name_taken(vf_move)? {
+            true => Err(interface_exists(vf_move)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -140,7 +144,7 @@ impl Step<VfMove> for MoveIn {
 /// The VF in the pod, where it may have another index now. One that was there already, as after a
 /// crash, may still have its old name.
 fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
-    let link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
+    let mut link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
     if link.name == vf_move.plan.routing.name {
         return Ok(link);
     }
@@ -149,7 +153,9 @@ fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
     let rename = Request::change_link(link.index, &name);
     let renamed = vf_move.pod()?.rtnl.batch(&[down, rename]);
     renamed.map_err(|error| why_refused(vf_move, error))?;
-    vf_move.in_pod()?.ok_or_else(|| vf_move.missing())
+    link.name.clone_from(&vf_move.plan.routing.name);
+    link.is_up = false;
+    Ok(link)
 }
 
 /// The interface's settings, which the kernel begins anew wherever it comes to. So nothing of them is undone: they

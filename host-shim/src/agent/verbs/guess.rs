@@ -119,9 +119,11 @@ pub(super) fn guesses(
     let mut guesses = Vec::new();
     for request in requests.iter().filter(is_wanted) {
         let mut device = request.wish.clone();
-        if saga::goes_wrong(WRONG_GUESS) {
-            kept.claims.extend(claim_open(doors, session, &request.network));
-            device = kept.claims.last().map(|other| other.device().clone());
+        if saga::goes_wrong(WRONG_GUESS)
+            && let Some(other) = claim_open(doors, session, &request.network)
+        {
+            device = Some(other.device().clone());
+            kept.claims.push(other);
         }
         let device = device.filter(|device| kept.can_move(device, session));
         guesses.extend(device.map(|device| Guess { request: request.clone(), device }));
