@@ -34,11 +34,14 @@ pub const OF_ONE_HOST: &str = "an attachment's VF is its own host's";
 pub const OTHERS_UNTOUCHED: &str = "what happens at one host leaves all others as they are";
 /// That its host holds the VF is due to the very guess.
 pub const GUESS_IS_NO_HINDRANCE: &str = "nobody is refused a VF that is held for his own guess";
+/// A pod that had another's VF would speak for it.
+pub const PORT_SPEAKS_FOR_ITS_POD: &str =
+    "a representor is programmed only if its VF is at home, or in the pod of that attachment";
 /// While the runtime counts on it, the data path never stops.
 pub const PORT_SERVES_ITS_POD: &str = "a representor serves the pod that was confirmed";
 
 /// What must hold at every moment.
-pub const INVARIANTS: [Invariant; 8] = [
+pub const INVARIANTS: [Invariant; 9] = [
     (ONE_VF, no_vf_is_held_twice),
     (OF_ONE_HOST, vfs_are_of_their_hosts),
     (ONE_ADDRESS, no_address_is_held_twice),
@@ -47,6 +50,7 @@ pub const INVARIANTS: [Invariant; 8] = [
     (CLEAN_AT_HOME, vfs_are_given_out_clean),
     (CONFIRMED_STAYS, confirmed_stays),
     (PORT_SERVES_ITS_POD, ports_serve_their_pods),
+    (PORT_SPEAKS_FOR_ITS_POD, ports_speak_for_their_pods),
 ];
 
 /// The first invariant that does not hold.
@@ -74,7 +78,10 @@ pub fn broken_by_step(
 }
 
 fn is_refused(system: &System, key: Key) -> bool {
-    system.host(key).wire.answers.contains(&(key, Answer::Refused))
+    let is_refusal = |(of, answer): &(Key, Answer)| {
+        *of == key && matches!(answer, Answer::Refused | Answer::NotFree)
+    };
+    system.host(key).wire.answers.iter().any(is_refusal)
 }
 
 /// Whether the DPU might have given a key the VF that was guessed for it: it knows of it, and nobody has anything.
@@ -171,7 +178,7 @@ fn is_lost(system: &System, key: Key, vf: Vf) -> bool {
     is_guess_lost(system, key) || attachments(system).any(|record| is_it(&record))
 }
 
-/// A VF that a guess has taken to a pod may be given out to another: that waits for the guess to be taken back.
+/// One that is being given back may be waited for while a guess takes its VF to another's pod: it is programmed no more.
 fn vfs_are_given_out_clean(system: &System) -> bool {
     attachments(system).all(|record| {
         let holder = system.hosts[usize::from(record.vf.host)].by_vf(record.vf);
@@ -221,7 +228,14 @@ fn ports_serve_their_pods(system: &System) -> bool {
     system
         .keys()
         .filter_map(|key| counted_on(system, key))
-        .all(|attachment| system.dpu.ports.get(&attachment.vf) == Some(&attachment.id))
+        .all(|attachment| system.dpu.programmed(attachment.vf) == Some(attachment.id))
+}
+
+fn ports_speak_for_their_pods(system: &System) -> bool {
+    system.dpu.ports.iter().all(|(vf, port)| match system.function(*vf).place {
+        Place::Pod(netns) => netns.key == port.key,
+        Place::Home | Place::Nowhere => true,
+    })
 }
 
 /// Whether all is in order and nothing is left over: journal, agents' records and kernels agree.
@@ -276,9 +290,9 @@ fn is_container_settled(system: &System, key: Key) -> bool {
 /// A VF serves its pod, or can be had.
 fn is_vf_settled(system: &System, vf: Vf) -> bool {
     let Some(service) = &system.dpu.service else { return false };
-    let port = system.dpu.ports.get(&vf);
+    let port = system.dpu.programmed(vf);
     match service.by_vf(vf) {
-        Some(entry) => (port == Some(&entry.record.id)) == entry.is_held(),
+        Some(entry) => (port == Some(entry.record.id)) == entry.is_held(),
         // Until the pod ends, and the kernel puts it back.
         None if ahead(system, vf).is_some_and(|netns| is_lost(system, netns.key, vf)) => true,
         None => {

@@ -87,12 +87,24 @@ pub enum Protection {
     GuessInUse,
     /// A VF that its host holds for a guess can be had for that.
     GuessWithdrawsNothing,
-    /// The VF of a wrong guess goes home before the one that was answered is waited for.
-    WrongGuessHomeFirst,
     /// A guess is given up where the DPU has an earlier attachment of its key still, perhaps with its VF.
     GuessGivesWay,
     /// What was guessed for is given back by its key, whatever the DPU has made of that.
     GuessDisownedByKey,
+    /// No two ADDs claim one VF.
+    OneClaimPerVf,
+    /// The DPU gives the VF that was wished for, or none.
+    WishIsExact,
+    /// Who names no VF is given none that others have claimed.
+    OthersAvoided,
+    /// Nobody claims a VF while an attach is under way that names none.
+    NoClaimBesideUnnamed,
+    /// Nobody claims a VF while the DPU is still to be told of something that is given back.
+    NoClaimWhileUndelivered,
+    /// Nobody claims a VF that the DPU held at its welcome for an attachment that the host's hello did not know.
+    UnclaimedIsNotClaimed,
+    /// The service unprograms what serves nobody before it serves anybody.
+    ClearedBeforeServing,
     /// An address is had again only once the disk knows that it was given back.
     AddressFreedLast,
 }

@@ -141,6 +141,7 @@ impl Model for Protocol {
             Action::AgentStarts(host) => self.agents().starts(&mut next, host),
             Action::ServiceStarts => {
                 next.dpu.service = Some(Service::restore(&next.dpu.journal));
+                self.service().clears_unused(&mut next);
             }
             Action::Breaks(fault) => {
                 next.budget_mut(fault.host()).faults -= 1;

@@ -5,7 +5,7 @@
 //! ends nothing that its host has asked for since, and so it is served before that Attach here. What it tells
 //! of a VF comes to the same then: if the Attach has got that one, it tells nothing of it.
 
-use crate::names::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf};
+use crate::names::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf, Vfs};
 
 /// What is under way between one host and the DPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,8 +42,10 @@ pub enum Call {
         session: SessionId,
         /// `as_of_ns`: when the host asked.
         as_of: HostTime,
-        /// The VF that the host has guessed. The DPU may choose another.
+        /// `wished_device`: this VF, or none.
         wish: Option<Vf>,
+        /// `avoided_devices`: any but these, where none is wished for.
+        avoided: Vfs,
     },
     /// `DetachRequest`.
     Detach(Detach),
@@ -73,6 +75,8 @@ pub enum Answer {
     Stale,
     /// Refused as `Releasing`: an earlier attachment of the key is being given back.
     Releasing,
+    /// Refused as `VfNotFree` or `VfUnknown`: the VF that was wished for can't be had.
+    NotFree,
     /// Any other refusal.
     Refused,
     /// `DetachResponse`.
@@ -108,8 +112,8 @@ pub enum HostMessage {
 /// From the DPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DpuMessage {
-    /// The first message.
-    Welcome,
+    /// The first message. `kept_devices`: the VFs of attachments that the hello did not list as kept.
+    Welcome(Vfs),
     /// Give it back.
     Release(Key, AttachmentId),
 }
@@ -182,10 +186,10 @@ impl Wire {
     }
 
     /// What is wished for can't be had.
-    pub fn forget_wishes(&mut self) {
+    pub fn thwart_wishes(&mut self) {
         for request in &mut self.requests {
-            if let Call::Attach { wish, .. } = &mut request.call {
-                *wish = None;
+            if let Call::Attach { wish: Some(wish), .. } = &mut request.call {
+                *wish = Vf { number: u8::MAX, ..*wish };
             }
         }
         self.requests.sort_unstable();

@@ -2,12 +2,12 @@
 //! In the program: host-shim/src/agent.
 
 use super::{
-    ahead::{asks_ahead, guess, is_to_be_moved, is_to_be_written, moves_ahead, takes_home},
-    attach::{asks, begins_add, may_write_record},
+    ahead::{is_to_be_moved, is_to_be_written, moves_ahead, takes_home},
+    attach::{begins_add, may_write_record},
     detach::{begins_del, begins_release, begins_release_on_request},
     memory::{Agent, Standing, Step, Task, Wish},
     recovery::{delivers_detach, reconciles, upkeep},
-    session::{hears, notices_end},
+    session::notices_end,
     side::AgentSide,
 };
 use crate::{
@@ -145,7 +145,7 @@ impl AgentSide<'_> {
                 add(AgentAction::NoticesHangup(key, InFlight::Lost));
             }
         }
-        if is_to_be_written(agent, key) {
+        if is_to_be_written(system, agent, key) {
             add(AgentAction::WritesGuess(key));
         }
         if is_to_be_moved(system, key) {
@@ -155,9 +155,11 @@ impl AgentSide<'_> {
             Step::CallAttach(_, asked) => {
                 if agent.session().is_some_and(|session| Some(session) != asked) {
                     add(AgentAction::CallsAttach(key));
-                    let may_guess = self.may_guess && asked.is_none();
-                    let guess = guess(system, agent, key).filter(|_| may_guess);
-                    guess.into_iter().for_each(|vf| add(AgentAction::AsksAhead(key, vf)));
+                    let may_claim = self.may_guess && asked.is_none();
+                    if may_claim {
+                        let claimable = self.claimable(system, agent, key).into_iter();
+                        claimable.for_each(|vf| add(AgentAction::AsksAhead(key, vf)));
+                    }
                 }
             }
             Step::AskAgain(_) if agent.session().is_some() => add(AgentAction::CallsAttach(key)),
@@ -231,8 +233,8 @@ impl AgentSide<'_> {
     pub fn does(&self, system: &mut System, action: AgentAction) {
         match action {
             AgentAction::Begins(key) => begins(system, key),
-            AgentAction::CallsAttach(key) => asks(system, key),
-            AgentAction::AsksAhead(key, vf) => asks_ahead(system, key, vf),
+            AgentAction::CallsAttach(key) => self.asks(system, key),
+            AgentAction::AsksAhead(key, vf) => self.asks_ahead(system, key, vf),
             AgentAction::WritesGuess(key) => self.writes_guess(system, key),
             AgentAction::MovesAhead(key) => moves_ahead(system, key),
             AgentAction::TakesHome(key) => takes_home(system, key),
@@ -258,7 +260,7 @@ impl AgentSide<'_> {
             AgentAction::SendsInventory(host) => self.sends_inventory(system, host),
             AgentAction::Connects(host) => self.connects(system, host),
             AgentAction::SaysHello(host) => self.says_hello(system, host),
-            AgentAction::Hears(host) => hears(system, host),
+            AgentAction::Hears(host) => self.hears(system, host),
             AgentAction::NoticesEnd(host) => notices_end(system, host),
         }
     }

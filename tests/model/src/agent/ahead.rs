@@ -3,9 +3,8 @@
 //! In the program: host-shim/src/agent/{verbs/attach,vfs/ahead}.rs.
 
 use super::{
-    attach::asks,
     giving_up::fails_add,
-    memory::{Agent, Step, Then},
+    memory::{Agent, Kept, Step, Then},
     recovery::is_within_reach,
     side::AgentSide,
     tasks::{set, step},
@@ -17,35 +16,55 @@ use crate::{
     system::System,
 };
 
-/// What a key's ADD may guess: a VF that is clean at home, and that no record or other guess holds. The last
-/// one, for left to itself the DPU chooses the first.
-pub(super) fn guess(system: &System, agent: &Agent, key: Key) -> Option<Vf> {
-    let host = system.host(key);
-    let is_free = |vf: &Vf| {
-        *system.function(*vf) == Function::CLEAN
-            && host.by_vf(*vf).is_none()
-            && !agent.guessed.contains(&Some(*vf))
-    };
-    let is_new = host.by_key(key).is_none();
-    system.vfs_of(key.host).filter(|vf| is_new && is_free(vf)).last()
+impl AgentSide<'_> {
+    /// `vfs/claims.rs::claim`, for a key's ADD: a VF that is clean at home, that nobody has, and that nothing which
+    /// is under way might give to another. Whose turn it is makes no difference.
+    pub(super) fn claimable(&self, system: &System, agent: &Agent, key: Key) -> Vec<Vf> {
+        let host = system.host(key);
+        let is_claimed = |vf: Vf| agent.kept.contains(&Kept::Claim(vf));
+        let is_free = |vf: &Vf| {
+            *system.function(*vf) == Function::CLEAN
+                && host.by_vf(*vf).is_none()
+                && !(is_claimed(*vf) && self.has(Protection::OneClaimPerVf))
+                && !(agent.unclaimed.has(*vf) && self.has(Protection::UnclaimedIsNotClaimed))
+        };
+        let is_unnamed = |kept: &Kept| matches!(kept, Kept::Unnamed(_));
+        let may_claim = host.by_key(key).is_none()
+            && !(agent.kept.iter().any(is_unnamed) && self.has(Protection::NoClaimBesideUnnamed))
+            && (agent.undelivered.is_empty() || !self.has(Protection::NoClaimWhileUndelivered));
+        system.vfs_of(key.host).filter(|vf| may_claim && is_free(vf)).collect()
+    }
+
+    /// `verbs/guess.rs::keep_vfs`, and the call.
+    pub(super) fn asks_ahead(&self, system: &mut System, key: Key, vf: Vf) {
+        let Some(agent) = system.agent_mut(key) else { return };
+        agent.keep(key, Kept::Claim(vf));
+        self.asks(system, key);
+    }
 }
 
-/// The VF that a key's ADD has guessed, recorded or not yet.
-pub(super) fn guessed(system: &System, key: Key) -> Option<Vf> {
-    let host = system.host(key);
-    let recorded = host.guess(key).map(|guess| guess.attachment.vf);
-    recorded.or(host.agent.as_ref()?.guessed[usize::from(key.container)])
-}
-
-pub(super) fn asks_ahead(system: &mut System, key: Key, vf: Vf) {
-    let Some(agent) = system.agent_mut(key) else { return };
-    agent.guessed[usize::from(key.container)] = Some(vf);
-    asks(system, key);
+/// `vfs/claims.rs::begin_unnamed`.
+pub(super) fn begins_unnamed(system: &mut System, key: Key) {
+    let host = system.host_mut(key);
+    let guessed: Vec<_> = host
+        .records()
+        .filter(|record| record.is_guess())
+        .map(|record| record.attachment.vf)
+        .collect();
+    let Some(agent) = &mut host.agent else { return };
+    agent.keep(key, Kept::Nothing);
+    let claimed = agent.kept.iter().filter_map(|kept| match kept {
+        Kept::Claim(vf) => Some(*vf),
+        _ => None,
+    });
+    let others = claimed.chain(guessed).collect();
+    agent.keep(key, Kept::Unnamed(others));
 }
 
 /// Whether the record of a guess is to be written.
-pub(super) fn is_to_be_written(agent: &Agent, key: Key) -> bool {
-    agent.guessed[usize::from(key.container)].is_some()
+pub(super) fn is_to_be_written(system: &System, agent: &Agent, key: Key) -> bool {
+    let is_beside = agent.task(key).is_some_and(|task| task.step.is_beside_guess());
+    is_beside && agent.claim(key).is_some() && system.host(key).by_key(key).is_none()
 }
 
 /// Whether the VF of a guess is to be moved: a live namespace waits for it.
@@ -60,14 +79,11 @@ pub(super) fn is_to_be_moved(system: &System, key: Key) -> bool {
 }
 
 impl AgentSide<'_> {
-    /// `vfs/ahead.rs::begin`, the first half. Somebody may have got the VF from the DPU since it was guessed.
+    /// `vfs/ahead.rs::begin`, the first half.
     pub(super) fn writes_guess(&self, system: &mut System, key: Key) {
-        let Some(vf) = guessed(system, key) else { return };
         let netns = Netns { key, sandbox: system.container(key).sandboxes };
         let host = system.host_mut(key);
-        if let Some(agent) = &mut host.agent {
-            agent.guessed[usize::from(key.container)] = None;
-        }
+        let Some(vf) = host.agent.as_ref().and_then(|agent| agent.claim(key)) else { return };
         if host.by_vf(vf).is_some() && self.has(Protection::OneRecordPerVf) {
             return;
         }
@@ -108,7 +124,10 @@ pub(super) fn takes_home(system: &mut System, key: Key) {
     }
     let next = match attachment {
         Some(attachment) => Step::WriteRecord(netns, attachment, false),
-        None => Step::AskAgain(netns),
+        None => {
+            begins_unnamed(system, key);
+            Step::AskAgain(netns)
+        }
     };
     set(system, key, next, Then::AnswerAdd);
 }

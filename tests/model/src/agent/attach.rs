@@ -2,15 +2,15 @@
 //! In the program: host-shim/src/agent/{verbs/attach,vfs/intake,dpu/calls}.rs.
 
 use super::{
-    ahead::guessed,
+    ahead::begins_unnamed,
     giving_up::{fails_add, gives_back_unused},
-    memory::{Agent, Step, Then},
+    memory::{Kept, Step, Then},
     side::AgentSide,
     tasks::{ends, is_awaited, move_vf, set, step, then},
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Life, Place},
-    names::{AttachmentId, CallId, Key, Netns, Record},
+    names::{AttachmentId, CallId, Key, Netns, Record, Vfs},
     protection::Protection,
     system::System,
     wire::{Answer, Call, HostMessage},
@@ -52,9 +52,6 @@ impl AgentSide<'_> {
         let guess = host.guess(key).copied();
         let is_other = |holder: &&AgentRecord| known.is_none() && Some(**holder) != guess;
         let holder = host.by_vf(attachment.vf).filter(is_other).copied();
-        if guess.is_some_and(|guess| guess.attachment.vf != attachment.vf) {
-            return set(system, key, Step::TakeHome(netns, Some(attachment)), Then::AnswerAdd);
-        }
         if let Some(holder) = holder {
             let is_ending = holder.phase == AgentPhase::Releasing;
             if is_ending && !has_asked && self.has(Protection::EarlierHolderSettled) {
@@ -82,6 +79,10 @@ impl AgentSide<'_> {
             host.put(recorded(attachment, netns, known));
         } else {
             move_vf(system, attachment, netns);
+        }
+        if let Some(agent) = system.agent_mut(key) {
+            agent.keep(key, Kept::Nothing);
+            agent.unclaimed = agent.unclaimed.without(attachment.vf);
         }
         set(system, key, Step::MoveIn(netns, attachment), Then::AnswerAdd);
     }
@@ -146,26 +147,39 @@ fn recorded(attachment: Record, netns: Netns, known: Option<AgentPhase>) -> Agen
     AgentRecord { phase, ..AgentRecord::attaching(attachment, netns) }
 }
 
-/// The call, with what was guessed as a wish.
-pub(super) fn asks(system: &mut System, key: Key) {
-    let wish = guessed(system, key);
-    let Some(Step::CallAttach(netns, _) | Step::AskAgain(netns)) = step(system, key) else {
-        return;
-    };
-    let host = system.host_mut(key);
-    let Some(session) = host.agent.as_ref().and_then(Agent::session) else { return };
-    let as_of = host.tick();
-    host.wire.ask(session, Call::Attach { key, session, as_of, wish });
-    set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
-}
-
 impl AgentSide<'_> {
+    /// The call, in which the VF is named that the key has already, or has claimed; or else those of others.
+    pub(super) fn asks(&self, system: &mut System, key: Key) {
+        let Some(Step::CallAttach(netns, _) | Step::AskAgain(netns)) = step(system, key) else {
+            return;
+        };
+        let kept = system.host(key).agent.as_ref().map_or(Kept::Nothing, |agent| agent.kept(key));
+        let recorded = system.host(key).by_key(key).filter(|record| !record.is_guess());
+        let recorded = recorded.map(|record| record.attachment.vf);
+        if kept == Kept::Nothing && recorded.is_none() && self.may_guess {
+            begins_unnamed(system, key);
+        }
+        let host = system.host_mut(key);
+        let Some(agent) = &host.agent else { return };
+        let Some(session) = agent.session() else { return };
+        let (wish, avoided) = match agent.kept(key) {
+            Kept::Nothing => (recorded, Vfs::default()),
+            Kept::Claim(vf) => (Some(vf), Vfs::default()),
+            Kept::Unnamed(avoided) => (None, avoided),
+        };
+        let as_of = host.tick();
+        host.wire.ask(session, Call::Attach { key, session, as_of, wish, avoided });
+        set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
+    }
+
     pub(super) fn hears_attached(&self, system: &mut System, key: Key) {
         let Some(Step::AwaitAttach(netns, session)) = step(system, key) else { return };
         let next = match system.host_mut(key).wire.take_answer(key) {
-            Some(Answer::Attached(attachment)) => self.answered(system, key, netns, attachment),
+            Some(Answer::Attached(attachment)) => answered(system, key, netns, attachment),
             Some(Answer::Stale) => Step::CallAttach(netns, Some(session)),
-            Some(Answer::Releasing) if guessed(system, key).is_some() => self.asks_again(netns),
+            Some(Answer::Releasing | Answer::NotFree) if names_vf(system, key) => {
+                self.asks_again(netns)
+            }
             _ => return fails_add(system, key),
         };
         set(system, key, next, Then::AnswerAdd);
@@ -179,32 +193,37 @@ impl AgentSide<'_> {
             false => Step::AskAgain(netns),
         }
     }
+}
 
-    /// A guess that was wrong goes home before another VF is waited for: two may have guessed each other's.
-    fn answered(&self, system: &System, key: Key, netns: Netns, attachment: Record) -> Step {
-        match system.host(key).guess(key) {
-            Some(guess)
-                if guess.attachment.vf != attachment.vf
-                    && self.has(Protection::WrongGuessHomeFirst) =>
-            {
-                Step::TakeHome(netns, Some(attachment))
-            }
-            _ => Step::WriteRecord(netns, attachment, false),
+/// `verbs/take_in.rs::take_wrong_guesses_home`: the DPU may have another VF for the key since an earlier ADD.
+fn answered(system: &System, key: Key, netns: Netns, attachment: Record) -> Step {
+    match system.host(key).guess(key) {
+        Some(guess) if guess.attachment.vf != attachment.vf => {
+            Step::TakeHome(netns, Some(attachment))
         }
+        _ => Step::WriteRecord(netns, attachment, false),
     }
 }
 
-/// Whether whoever holds the VF is done with it, or may be asked to be: a guess of another key is waited
-/// for, and so is whoever holds the lock of the holder's key.
+/// Whether the call has named a VF.
+fn names_vf(system: &System, key: Key) -> bool {
+    let host = system.host(key);
+    host.agent.as_ref().is_some_and(|agent| match agent.kept(key) {
+        Kept::Nothing => host.by_key(key).is_some(),
+        Kept::Claim(_) => true,
+        Kept::Unnamed(_) => false,
+    })
+}
+
+/// Whether whoever gives the VF back may be asked to finish that: who holds the lock of the holder's key is
+/// waited for.
 #[must_use]
 pub fn may_write_record(system: &System, key: Key, attachment: Record) -> bool {
     let host = system.host(key);
     let Some(agent) = &host.agent else { return false };
     let other = host.by_vf(attachment.vf).filter(|holder| holder.attachment.key != key);
-    other.is_none_or(|other| {
-        let is_open = other.is_guess() && other.phase == AgentPhase::Attaching;
-        !is_open && agent.task(other.attachment.key).is_none()
-    })
+    let other = other.filter(|other| other.phase == AgentPhase::Releasing);
+    other.is_none_or(|other| agent.task(other.attachment.key).is_none())
 }
 
 /// `verbs/take_in.rs::settle_earlier_holder`: a record of which only the DPU's last word is missing is

@@ -65,7 +65,10 @@ impl AgentSide<'_> {
                 }
                 agent.sent_inventory = None;
             }
-            Giving::Disowned if is_told => agent.sent_inventory = None,
+            Giving::Disowned if is_told => {
+                agent.undelivered.retain(|other| *other != detach);
+                agent.sent_inventory = None;
+            }
             Giving::Disowned => agent.note(detach),
         }
         release_ends(system, key);

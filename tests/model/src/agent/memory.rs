@@ -1,7 +1,7 @@
 //! What the agent has in memory.
 
 use crate::{
-    names::{AttachmentId, CallId, Key, Netns, Record, SessionId, Vf},
+    names::{AttachmentId, CallId, Key, Netns, Record, SessionId, Vf, Vfs},
     wire::{Detach, VfCondition},
 };
 
@@ -14,8 +14,11 @@ pub struct Agent {
     pub tasks: Vec<Option<Task>>,
     /// The call of ADD that each key's task is of.
     pub calls: Vec<CallId>,
-    /// The VF that each key's ADD has guessed, until the guess is recorded.
-    pub guessed: Vec<Option<Vf>>,
+    /// What each key's ADD keeps to itself, until its VF is recorded or all is taken back.
+    pub kept: Vec<Kept>,
+    /// The VFs that the DPU held at its welcome for attachments that the hello did not list as kept, until the
+    /// agent has recorded such an attachment.
+    pub unclaimed: Vfs,
     /// Who waits for the lock.
     pub waiting: Vec<Vec<Wish>>,
     /// What calls whose answers never came may have left on the DPU.
@@ -37,6 +40,18 @@ pub enum Standing {
     Opening(SessionId),
     /// The DPU has welcomed the host.
     Up(SessionId),
+}
+
+/// What an ADD keeps to itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kept {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The VF that it has claimed.
+    Claim(Vf),
+    /// All VFs that nobody had claimed: it names none but those, which it is not to be given.
+    Unnamed(Vfs),
 }
 
 /// What somebody wants of an attachment.
@@ -126,7 +141,8 @@ impl Agent {
             standing: Standing::Down,
             tasks: vec![None; containers],
             calls: vec![0; containers],
-            guessed: vec![None; containers],
+            kept: vec![Kept::Nothing; containers],
+            unclaimed: Vfs::default(),
             waiting: vec![Vec::new(); containers],
             undelivered: Vec::new(),
             untold: Vec::new(),
@@ -142,15 +158,31 @@ impl Agent {
 
     pub(super) fn set(&mut self, key: Key, step: Step, then: Then) {
         self.tasks[usize::from(key.container)] = Some(Task { step, then });
-        if !step.is_beside_guess() {
-            self.guessed[usize::from(key.container)] = None;
-        }
     }
 
     pub(super) fn end(&mut self, key: Key) {
         self.tasks[usize::from(key.container)] = None;
         self.calls[usize::from(key.container)] = 0;
-        self.guessed[usize::from(key.container)] = None;
+        self.keep(key, Kept::Nothing);
+    }
+
+    /// What a key's ADD keeps to itself.
+    #[must_use]
+    pub fn kept(&self, key: Key) -> Kept {
+        self.kept[usize::from(key.container)]
+    }
+
+    pub(super) fn keep(&mut self, key: Key, kept: Kept) {
+        self.kept[usize::from(key.container)] = kept;
+    }
+
+    /// The VF that a key's ADD has claimed.
+    #[must_use]
+    pub fn claim(&self, key: Key) -> Option<Vf> {
+        match self.kept(key) {
+            Kept::Claim(vf) => Some(vf),
+            _ => None,
+        }
     }
 
     /// `vfs/keys.rs::is_add_waiting`: whether an ADD waits for a key's lock.

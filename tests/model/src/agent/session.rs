@@ -99,23 +99,29 @@ impl AgentSide<'_> {
     }
 }
 
-pub(super) fn hears(system: &mut System, host: HostId) {
-    let Host { agent: Some(agent), wire, disk, .. } = &mut system.hosts[usize::from(host)] else {
-        return;
-    };
-    let (Standing::Opening(session) | Standing::Up(session)) = agent.standing else { return };
-    let Some(stream) = wire.stream_mut(session) else { return };
-    match stream.down.remove(0) {
-        DpuMessage::Welcome => {
-            agent.standing = Standing::Up(session);
-            let is_recorded = |id: &AttachmentId| {
-                disk.iter().any(|record| !record.is_forgotten && record.attachment.id == *id)
-            };
-            let untold = std::mem::take(&mut agent.untold).into_iter().filter(is_recorded);
-            stream.up.extend(untold.map(HostMessage::Attached));
-        }
-        DpuMessage::Release(key, id) => {
-            agent.waiting[usize::from(key.container)].push(Wish::Release(id));
+impl AgentSide<'_> {
+    pub(super) fn hears(&self, system: &mut System, host: HostId) {
+        let Host { agent: Some(agent), wire, disk, .. } = &mut system.hosts[usize::from(host)]
+        else {
+            return;
+        };
+        let (Standing::Opening(session) | Standing::Up(session)) = agent.standing else { return };
+        let Some(stream) = wire.stream_mut(session) else { return };
+        match stream.down.remove(0) {
+            DpuMessage::Welcome(kept) => {
+                agent.standing = Standing::Up(session);
+                if self.may_guess {
+                    agent.unclaimed = kept;
+                }
+                let is_recorded = |id: &AttachmentId| {
+                    disk.iter().any(|record| !record.is_forgotten && record.attachment.id == *id)
+                };
+                let untold = std::mem::take(&mut agent.untold).into_iter().filter(is_recorded);
+                stream.up.extend(untold.map(HostMessage::Attached));
+            }
+            DpuMessage::Release(key, id) => {
+                agent.waiting[usize::from(key.container)].push(Wish::Release(id));
+            }
         }
     }
 }

@@ -33,7 +33,7 @@ impl Faults<'_> {
             Fault::NetnsDies(key) => system.netns_dies(key),
             Fault::RuntimeGivesUp(key) => system.gives_up(key),
             Fault::CallerDies(key) => system.caller_dies(key),
-            Fault::PoolsChange(host) => system.hosts[usize::from(host)].wire.forget_wishes(),
+            Fault::PoolsChange(host) => system.hosts[usize::from(host)].wire.thwart_wishes(),
             Fault::OperatorReleases(key) => self.operator_releases(system, key),
         }
     }
