@@ -30,6 +30,7 @@
 //!   keeper does anyway.
 //! - Cool-downs: an address is given out again at once, which is the hardest case.
 //! - Disks that refuse, resets of the card, certificates, several DPUs.
+//! - Several interfaces of one pod, and VFs that a pod or the kubelet has chosen.
 //! - Time. A call is given up or a namespace dies as a fault; nothing else runs out. So the service
 //!   remembers overtaken calls for as long as they are under way, where the program does for a minute.
 //!   Whoever asks the DPU patiently asks once more, if that gives up a guess.

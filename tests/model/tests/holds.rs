@@ -84,8 +84,8 @@ fn two_containers_want_the_same_vf_and_a_caller_dies_or_gives_up() {
 }
 
 #[test]
-fn two_containers_guess_one_vf_and_a_caller_dies() {
-    let breakable = vec![Breakage::CallerDies];
+fn two_containers_guess_one_vf_and_a_caller_the_service_or_an_agent_and_its_records_are_gone() {
+    let breakable = vec![Breakage::CallerDies, Breakage::ServiceDies, Breakage::RecordsAreLost];
     let bounds = Bounds { containers: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
     let extent = explored(Bounds { guesses: true, ..bounds });
     assert!(extent.states > 100_000, "{extent:?}");

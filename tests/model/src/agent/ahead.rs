@@ -1,6 +1,6 @@
-//! The move first: beside the call to the DPU the agent guesses which VF it will answer, records that, and
-//! moves this VF into the pod, where it carries nothing of an attachment yet.
-//! In the program: host-shim/src/agent/{verbs/attach,vfs/ahead}.rs.
+//! The move first: an ADD claims a VF, names it to the DPU, and meanwhile records it as a guess and moves it into
+//! the pod, where it carries nothing of an attachment yet.
+//! In the program: host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims}.rs.
 
 use super::{
     giving_up::fails_add,

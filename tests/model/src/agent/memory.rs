@@ -16,8 +16,8 @@ pub struct Agent {
     pub calls: Vec<CallId>,
     /// What each key's ADD keeps to itself, until its VF is recorded or all is taken back.
     pub kept: Vec<Kept>,
-    /// The VFs that the DPU held at its welcome for attachments that the hello did not list as kept, until the
-    /// agent has recorded such an attachment.
+    /// The VFs that the DPU held at its welcome for attachments that the hello did not list as kept, but for those
+    /// that the agent has recorded since.
     pub unclaimed: Vfs,
     /// Who waits for the lock.
     pub waiting: Vec<Vec<Wish>>,
@@ -50,7 +50,7 @@ pub enum Kept {
     Nothing,
     /// The VF that it has claimed.
     Claim(Vf),
-    /// All VFs that nobody had claimed: it names none but those, which it is not to be given.
+    /// Any VF but these, which are others': nobody claims one while it is under way.
     Unnamed(Vfs),
 }
 
