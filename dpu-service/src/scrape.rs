@@ -42,6 +42,7 @@ impl Scrape {
         if let Some(shared) = shared {
             add_journal(&mut page, &shared.engine);
             add_attachments(&mut page, &shared.engine);
+            add_phases(&mut page, &shared.engine);
             if self.of_attachments {
                 add_traffic(&mut page, &shared.engine).await;
             }
@@ -87,6 +88,14 @@ fn add_attachments(page: &mut Page, engine: &Arc<Engine>) {
     let numbers = engine.operators().attachments_by_state();
     let series = numbers.map(|(state, number)| ([label("state", state.name())], number as u64));
     page.gauges("service_attachments", "Attachments, by where they stand", series);
+}
+
+fn add_phases(page: &mut Page, engine: &Engine) {
+    let phases = engine.phases();
+    let help = "How long the phases took of calls that attach";
+    page.phases("service_attach", help, &phases.attach);
+    let help = "How long the phases took of giving attachments back";
+    page.phases("service_detach", help, &phases.detach);
 }
 
 async fn add_traffic(page: &mut Page, engine: &Arc<Engine>) {

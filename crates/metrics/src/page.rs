@@ -11,7 +11,7 @@ use prometheus_client::{
     registry::{Registry, Unit},
 };
 
-use crate::Calls;
+use crate::{Calls, Phases};
 
 /// What all names begin with.
 const PREFIX: &str = "dpu_offload";
@@ -80,6 +80,12 @@ impl Page {
             Unit::Seconds,
             calls.durations(),
         );
+    }
+
+    /// Adds phases: `<scope>_phase_duration_seconds`.
+    pub fn phases(&mut self, scope: &str, help: &str, phases: &Phases) {
+        let name = format!("{scope}_phase_duration");
+        self.0.register_with_unit(name, help, Unit::Seconds, phases.clone());
     }
 
     /// Adds the ends of the certificates in force, and when it is warned of them, `ahead` at most.

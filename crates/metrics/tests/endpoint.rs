@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use metrics::{Calls, Endpoint, MetricsSettings, OK, Page};
+use metrics::{Calls, Endpoint, MetricsSettings, OK, Page, Phases};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -39,6 +39,9 @@ fn page() -> Page {
     calls.note("ADD", "OVERLOADED", Duration::from_secs(60));
     calls.note("whatever", OK, Duration::ZERO);
     page.calls("example", "Calls", &calls);
+    let phases = Phases::new(["wait", "work"]);
+    phases.note("work", Duration::from_micros(200));
+    page.phases("example", "Phases", &phases);
     page
 }
 
@@ -83,6 +86,10 @@ async fn a_scrape_reads_the_page_as_openmetrics() {
         "dpu_offload_example_call_duration_seconds_bucket{le=\"0.005\",verb=\"ADD\"} 1",
         "dpu_offload_example_call_duration_seconds_bucket{le=\"+Inf\",verb=\"ADD\"} 2",
         "dpu_offload_example_call_duration_seconds_count{verb=\"ADD\"} 2",
+        "# UNIT dpu_offload_example_phase_duration_seconds seconds",
+        "dpu_offload_example_phase_duration_seconds_bucket{le=\"0.0001\",phase=\"work\"} 0",
+        "dpu_offload_example_phase_duration_seconds_bucket{le=\"0.00025\",phase=\"work\"} 1",
+        "dpu_offload_example_phase_duration_seconds_count{phase=\"wait\"} 0",
     ];
     for line in expected {
         assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");

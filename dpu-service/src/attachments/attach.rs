@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use bootstrap::Chain;
 use futures::future::join_all;
+use keyed_locks::Held;
 use offload_proto::{Failure, Reason, capability};
 
 use super::{
     engine::{Engine, now},
     gateways::{map, unmap},
+    phases::{JOURNAL, LOCKS, PROGRAM, RESERVE, TOTAL},
     registry::{Entry, Registry, tighter},
     releasing, stale,
 };
@@ -53,7 +55,9 @@ impl Engine {
         specs: Vec<AttachSpec>,
         asked: Asked,
     ) -> Result<Vec<AttachmentView>, Failure> {
-        let attach = async move |engine: Arc<Self>| attach_all(&engine, &specs, asked).await;
+        let attach = async move |engine: Arc<Self>| {
+            engine.phases.attach.time(TOTAL, attach_all(&engine, &specs, asked)).await
+        };
         self.to_the_end(attach).await
     }
 }
@@ -72,13 +76,26 @@ async fn attach_all(
     specs: &[AttachSpec],
     asked: Asked,
 ) -> Result<Vec<AttachmentView>, Failure> {
-    let _keys = engine.keys.lock_all(specs.iter().map(|spec| &spec.key)).await;
-    let Admitted { all, new, known } = admit_all(engine, specs, asked)?;
-    // From before the records are durable, so that the reconciler does not take them for neglected.
-    let _vfs = engine.ports.lock_all(all.iter().map(|record| &record.vf)).await;
+    let phases = &engine.phases.attach;
+    let keys = engine.keys.lock_all(specs.iter().map(|spec| &spec.key));
+    let _keys = phases.time(LOCKS, keys).await;
+    let reserved = phases.time(RESERVE, reserve_all(engine, specs, asked)).await;
+    let (Admitted { all, new, known }, _vfs) = reserved?;
     bring_up_again(engine, &known).await.inspect_err(|_| forget(engine, &new))?;
     establish(engine, &new).await?;
     all.iter().map(|record| engine.view(record)).collect()
+}
+
+/// Admits all, and locks their VFs: from before the records are durable, so that the reconciler does not take
+/// them for neglected.
+async fn reserve_all(
+    engine: &Engine,
+    specs: &[AttachSpec],
+    asked: Asked,
+) -> Result<(Admitted, Vec<Held>), Failure> {
+    let admitted = admit_all(engine, specs, asked)?;
+    let vfs = engine.ports.lock_all(admitted.all.iter().map(|record| &record.vf)).await;
+    Ok((admitted, vfs))
 }
 
 /// Reserves all that attachments need, or finds those that a repeated call means: of all, or nothing.
@@ -243,7 +260,9 @@ async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failu
         return Err(failure);
     }
     let ports = join_all(records.iter().map(|record| set_up(engine, record)));
-    let (written, ports) = tokio::join!(write(engine, records), ports);
+    let phases = &engine.phases.attach;
+    let (written, ports) =
+        tokio::join!(phases.time(JOURNAL, write(engine, records)), phases.time(PROGRAM, ports));
     let is_written = written.is_ok();
     let failures = written.err().into_iter().chain(ports.iter().filter_map(SetUp::failure));
     let failures: Vec<_> = failures.collect();

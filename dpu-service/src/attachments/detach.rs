@@ -13,6 +13,7 @@ use vf_alloc::{Device, FunctionId};
 use super::{
     engine::{Engine, now},
     gateways::unmap,
+    phases::{JOURNAL, LOCKS, TOTAL, UNPROGRAM},
     registry::Entry,
     stale, unknown,
 };
@@ -50,7 +51,10 @@ impl Engine {
     /// [`Reason::JournalUnavailable`](offload_proto::Reason::JournalUnavailable) or
     /// [`Reason::StaleSession`](offload_proto::Reason::StaleSession): to be repeated.
     pub async fn detach(self: &Arc<Self>, detach: Detach) -> Result<(), Failure> {
-        self.to_the_end(async move |engine: Arc<Self>| detach_now(&engine, &detach).await).await
+        let detach = async move |engine: Arc<Self>| {
+            engine.phases.detach.time(TOTAL, detach_now(&engine, &detach)).await
+        };
+        self.to_the_end(detach).await
     }
 }
 
@@ -69,7 +73,7 @@ async fn detach_now(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
 
 async fn detach_one(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
     let (key, session) = (&detach.key, detach.session);
-    let _key = engine.keys.lock(key).await;
+    let _key = engine.phases.detach.time(LOCKS, engine.keys.lock(key)).await;
     // Looked at with the key held: a hello that came meanwhile has decided on this attachment.
     if let Some(session) = session.filter(|id| !engine.sessions.is_current(&key.host, *id)) {
         return Err(stale(session));
@@ -221,7 +225,9 @@ async fn unprogram_and_write(
         milestone.pass();
         Ok(())
     };
-    let ((), written) = tokio::join!(unprogramming, writing);
+    let phases = &engine.phases.detach;
+    let ((), written) =
+        tokio::join!(phases.time(UNPROGRAM, unprogramming), phases.time(JOURNAL, writing));
     written
 }
 

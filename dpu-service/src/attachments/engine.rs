@@ -14,6 +14,7 @@ use vf_alloc::FunctionId;
 
 use super::{
     overtaken::Overtaken,
+    phases::EnginePhases,
     ports::Ports,
     reconciler_state::ReconcilerState,
     registry::{Entry, Registry},
@@ -48,6 +49,7 @@ pub struct Engine {
     flows: TaskTracker,
     pub(super) reconciler: ReconcilerState,
     gateways: Arc<Gateways>,
+    pub(super) phases: EnginePhases,
 }
 
 impl Engine {
@@ -82,6 +84,7 @@ impl Engine {
             flows: TaskTracker::new(),
             reconciler: ReconcilerState::default(),
             gateways,
+            phases: EnginePhases::default(),
         }))
     }
 
@@ -94,6 +97,11 @@ impl Engine {
     /// The networks whose gateway this DPU is.
     pub(crate) const fn gateways(&self) -> &Arc<Gateways> {
         &self.gateways
+    }
+
+    /// How long what took.
+    pub(crate) const fn phases(&self) -> &EnginePhases {
+        &self.phases
     }
 
     /// The drivers.

@@ -11,7 +11,7 @@
 //! | `examine`, `listing`, `pooled`, `views`, `warnings` | what callers see; nothing is changed |
 //! | `requirements` | what networks require that cards can't do |
 //! | `gateways` | has the gateways do what networks and attachments want of them |
-//! | `settings`, `overtaken`, `reconciler_state` | what flows are told, and what they keep in mind for one another |
+//! | `settings`, `overtaken`, `reconciler_state`, `phases` | what flows are told, what they keep in mind for one another, and how long they take |
 //! | `registry`, `ports` | rooms with walls: the one holds all that is known in memory and alone changes it, the other has the representors programmed, by one flow at a time each |
 //!
 //! Beside them, `records` has the journal and `sessions` the hosts' sessions.
@@ -57,6 +57,7 @@ mod mend;
 mod networks;
 mod operators;
 mod overtaken;
+mod phases;
 mod pooled;
 mod ports;
 mod reconciler_state;

@@ -20,7 +20,7 @@ use super::{
     milestones::Milestone,
     scrape,
     upkeep::Upkeep,
-    verbs::Doors,
+    verbs::{Doors, VerbPhases},
     vfs::{BLOCKING_THREADS, Furnishing, Originals, PodLocks, Records, Vfs},
     workloads::Workloads,
 };
@@ -84,8 +84,9 @@ impl Agent {
         let delegates =
             Delegates::open(config.delegates.clone(), config.state_dir.join("delegates"));
         let delegates = Arc::new(delegates.map_err(cannot("read what other plugins have made"))?);
-        let (refusing, timeouts) = (Arc::default(), config.timeouts);
-        let doors = Doors { vfs, dpu, delegates, refusing, tasks, timeouts };
+        let (refusing, phases) = (Arc::default(), VerbPhases::default());
+        let timeouts = config.timeouts;
+        let doors = Doors { vfs, dpu, delegates, refusing, phases, tasks, timeouts };
         let (warning, host_ports) = (config.certificate_warning, config.host_port.clone());
         let device_plugin = Arc::new(DevicePlugin::new(config.device_plugin.clone()));
         let told = Arc::clone(&device_plugin);
@@ -102,7 +103,7 @@ impl Agent {
     /// Has whoever asks at the endpoint told the metrics, and the calls that were answered among them.
     fn tell_metrics(&self, endpoint: Endpoint, calls: Arc<Calls>) {
         let (config, doors) = (Arc::clone(&self.config), self.doors.clone());
-        let page = move || ready(scrape::page(&config, &doors.vfs, &doors.dpu, &calls));
+        let page = move || ready(scrape::page(&config, &doors, &calls));
         tokio::spawn(endpoint.serve(page));
     }
 

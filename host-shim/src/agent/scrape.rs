@@ -8,6 +8,7 @@ use offload_proto::v1::VfCondition;
 use super::{
     config::Config,
     dpu::{Dpu, Standing},
+    verbs::Doors,
     vfs::{Phase, Vfs},
 };
 use crate::{cni::environment::Verb, protocol::Request};
@@ -32,7 +33,8 @@ pub(super) const fn verb(request: &Request) -> Verb {
 }
 
 /// The page of this moment. Nothing that it shows takes a look at the kernel.
-pub(super) fn page(config: &Config, vfs: &Vfs, dpu: &Dpu, calls: &Arc<Calls>) -> Page {
+pub(super) fn page(config: &Config, doors: &Doors, calls: &Arc<Calls>) -> Page {
+    let Doors { vfs, dpu, phases, .. } = doors;
     let mut page = Page::of("host-shim-agent", env!("CARGO_PKG_VERSION"));
     if let Some(credentials) = dpu.session().credentials() {
         page.certificates(&credentials.current(), config.certificate_warning.ahead());
@@ -53,6 +55,10 @@ pub(super) fn page(config: &Config, vfs: &Vfs, dpu: &Dpu, calls: &Arc<Calls>) ->
     let help = "VFs, pods and records that were mended";
     page.counter("agent_repairs", help, vfs.repairs().count());
     page.calls("agent", "Calls of the CNI plugin that were answered", calls);
+    let help = "How long the phases took of attachments that were made";
+    page.phases("agent_attach", help, &phases.attach);
+    let help = "How long the phases took of attachments that were given back";
+    page.phases("agent_detach", help, &phases.detach);
     page
 }
 
@@ -116,7 +122,7 @@ mod tests {
         let vf = VirtualFunction { condition: VfCondition::Clean.into(), ..Default::default() };
         doors.dpu.reports().know(vec![PhysicalFunction { vfs: vec![vf], ..Default::default() }]);
         doors.dpu.reports().inventory_wanted();
-        let page = page(&config(), &doors.vfs, &doors.dpu, &calls()).text().unwrap();
+        let page = page(&config(), &doors, &calls()).text().unwrap();
         assert!(page.contains(r#"agent_vfs{state="clean"} 1"#), "{page}");
     }
 }

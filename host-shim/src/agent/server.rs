@@ -307,8 +307,7 @@ mod tests {
         assert!(details.starts_with("DEADLINE_EXCEEDED"), "{details}");
         assert_eq!(permits.available_permits(), 0, "the work goes on");
         conversation.await.unwrap().unwrap();
-        let doors = server.doors;
-        let page = scrape::page(&config(), &doors.vfs, &doors.dpu, &calls).text().unwrap();
+        let page = scrape::page(&config(), &server.doors, &calls).text().unwrap();
         let counted = r#"agent_calls_total{verb="DEL",outcome="DEADLINE_EXCEEDED"} 1"#;
         assert!(page.contains(counted), "as the caller was told: {page}");
     }

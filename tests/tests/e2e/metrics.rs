@@ -140,10 +140,12 @@ fn documented() -> BTreeMap<String, Row> {
     .collect()
 }
 
-/// Fails if a value of a listed label is in no list. Histograms are of the metric in the row before.
+/// Fails if a value of a listed label is in no list. How long calls took is of the metric in the row before.
 fn assert_values_are_listed(families: &BTreeMap<String, Family>) {
     let rows = documented();
-    for (name, family) in families.iter().filter(|(_, family)| family.kind != "histogram") {
+    for (name, family) in
+        families.iter().filter(|(name, _)| !name.ends_with("_call_duration_seconds"))
+    {
         let labels = family.samples.keys().flat_map(|sample| &sample.labels);
         for (label, value) in labels.filter(|(label, _)| LISTED.contains(&label.as_str())) {
             let is_listed = rows[name].text.contains(&format!("`{value}`"));
@@ -190,6 +192,8 @@ fn pods_come_and_go(it: &Watched, pod: &Netns) {
     it.expect(Agent, "agent_vfs", &[("state", "in_use")], 1.0);
     it.expect(Agent, "agent_vfs", &[("state", "clean")], 3.0);
     assert!(it.value(Service, "service_journal_commits_total", &[]).unwrap() > commits);
+    expect_each_phase(it, Agent, "agent_attach");
+    expect_each_phase(it, Service, "service_attach");
 
     it.lab.add("none-such", &Netns::new("other"), "eth0").fails(101, &[]);
     it.calls(Service, "WorkloadNetwork/Attach", "NETWORK_UNKNOWN", 1.0);
@@ -201,6 +205,17 @@ fn pods_come_and_go(it: &Watched, pod: &Netns) {
     };
     assert_eq!(took("_count"), 2.0);
     assert!(took("_sum") > 0.0 && took("_sum") < LIMIT.as_secs_f64());
+}
+
+/// Waits until each phase of what was done has taken its time.
+fn expect_each_phase(it: &Watched, program: Program, scope: &str) {
+    let name = format!("dpu_offload_{scope}_phase_duration_seconds");
+    wait_for(&format!("all phases of {scope}"), LIMIT, || {
+        let family = it.page(program)?.remove(&name)?;
+        let mut ends =
+            family.samples.iter().filter(|(sample, _)| !sample.name.ends_with("_bucket"));
+        ends.all(|(_, value)| *value > 0.0).then_some(())
+    });
 }
 
 fn certificates_wear_out_and_are_renewed(it: &Watched) {
@@ -277,6 +292,14 @@ fn the_agent_is_away(it: &mut Watched) {
     it.lab.wait_until_good();
 }
 
+fn an_attachment_is_given_back(it: &Watched) {
+    let pod = Netns::new("brief");
+    let _ = it.lab.add("blue", &pod, "eth0").result();
+    it.lab.del("blue", &pod, "eth0").nothing();
+    expect_each_phase(it, Agent, "agent_detach");
+    expect_each_phase(it, Service, "service_detach");
+}
+
 #[test]
 fn every_metric_is_documented_and_moves() {
     let mut it = Watched { lab: Lab::start(&settings()), seen: RefCell::default() };
@@ -290,6 +313,7 @@ fn every_metric_is_documented_and_moves() {
     the_card_is_pulled_and_plugged_in(&mut it);
     the_dpu_is_away_and_then_without_its_journal(&mut it, &pod);
     the_agent_is_away(&mut it);
+    an_attachment_is_given_back(&it);
     it.lab.assert_clean_slate();
 
     let steady = [(Service, BUILD), (Service, CAPABILITIES), (Agent, BUILD)];

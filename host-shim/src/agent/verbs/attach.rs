@@ -39,6 +39,7 @@ use super::{
     destination::Destination,
     doors::Doors,
     guess::{Kept, guesses, keep_vfs, take_all_home},
+    phases::AttachTimes,
     release::{Renewal, release, take_back_all},
     take_in::take_in_all,
 };
@@ -50,7 +51,7 @@ use crate::{
         milestones::Milestone,
         vfs::{Guess, MovedAhead, Phase, PodNetns, Record, TakenIn, Wanted},
     },
-    mover::{Durations, open_netns},
+    mover::open_netns,
     protocol::{AddRequest, Key},
 };
 
@@ -138,7 +139,8 @@ async fn attach_alone(
     confirm(doors, records, made, &order, caller).await?;
     drop(pending);
     for TakenIn { record, recording, durations } in taken_in {
-        log(&record, call, &ahead, recording, &durations, started.elapsed());
+        let total = started.elapsed();
+        note(doors, &record, &AttachTimes { call, ahead, recording, durations, total });
     }
     Ok(())
 }
@@ -386,14 +388,11 @@ fn in_order(mut attachments: Vec<v1::Attachment>, order: &[String]) -> Vec<v1::A
     attachments
 }
 
-fn log(
-    record: &Record,
-    call: Duration,
-    ahead: &MovedAhead,
-    recording: Duration,
-    durations: &Durations,
-    total: Duration,
-) {
+fn note(doors: &Doors, record: &Record, times: &AttachTimes) {
+    for (phase, duration) in times.phases() {
+        doors.phases.attach.note(phase, duration);
+    }
+    let AttachTimes { call, ahead, recording, durations, total } = *times;
     tracing::info!(
         attachment = record.id(),
         key = %record.key(),

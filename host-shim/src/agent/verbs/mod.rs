@@ -20,6 +20,7 @@ mod gc;
 mod guess;
 mod led;
 mod naming;
+mod phases;
 mod release;
 mod status;
 mod take_in;
@@ -31,6 +32,7 @@ pub(super) use destination::Destination;
 pub(super) use detach::detach;
 pub(super) use doors::Doors;
 pub(super) use gc::gc;
+pub(super) use phases::VerbPhases;
 pub(super) use release::{Renewal, release, release_on_request, take_back_unanswered};
 pub(super) use status::{status, trouble};
 

@@ -13,6 +13,7 @@ use super::{
     delegated,
     doors::Doors,
     led::{self, LockedKeys},
+    phases::{HOME, RPC, TOTAL},
 };
 use crate::{
     agent::{
@@ -40,12 +41,15 @@ pub(in crate::agent) async fn release(
     patience: Duration,
     renewal: Renewal,
 ) {
-    let deadline = Instant::now() + patience;
+    let begun = Instant::now();
+    let deadline = begun + patience;
     // They may be stacked on it.
     delegated::release_led_by(doors, &record.key(), patience).await;
     let patience = deadline.saturating_duration_since(Instant::now());
-    let (record, home) = doors.vfs.homecoming().bring(record, patience).await;
+    let phases = &doors.phases.detach;
+    let (record, home) = phases.time(HOME, doors.vfs.homecoming().bring(record, patience)).await;
     tell_released(doors, &record, matches!(home, Ok(Condition::Clean))).await;
+    phases.note(TOTAL, begun.elapsed());
     if let Ok(Condition::Different(what)) = home {
         renew(doors, record, &what, renewal).await;
     }
@@ -58,7 +62,8 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     if is_returned {
         doors.vfs.homecoming().note_returned(record);
     }
-    let told = doors.dpu.calls().detach(giving_back(record, is_returned)).await;
+    let telling = doors.dpu.calls().detach(giving_back(record, is_returned));
+    let told = doors.phases.detach.time(RPC, telling).await;
     if record.is_guess && told.is_ok() {
         // The DPU may have given another VF, which was never touched: of that only the inventory tells.
         doors.dpu.reports().inventory_wanted();

@@ -1,0 +1,58 @@
+//! Where the time of attaching and of giving back goes, by the names that the log has for it, too.
+
+use std::time::Duration;
+
+use metrics::Phases;
+
+use crate::{agent::vfs::MovedAhead, mover::Durations};
+
+/// How long the phases took of all that were attached and given back.
+#[derive(Clone, Debug)]
+pub(in crate::agent) struct VerbPhases {
+    /// Of attachments that were made.
+    pub attach: Phases,
+    /// Of attachments that were given back, whoever wanted that, and as far as they could be.
+    pub detach: Phases,
+}
+
+impl Default for VerbPhases {
+    fn default() -> Self {
+        let attach = AttachTimes::default().phases().map(|(phase, _)| phase);
+        Self { attach: Phases::new(attach), detach: Phases::new([HOME, RPC, TOTAL]) }
+    }
+}
+
+/// Until the VF was home, looked at and recorded.
+pub(super) const HOME: &str = "home";
+
+/// Until the DPU had answered.
+pub(super) const RPC: &str = "rpc";
+
+/// From the turn of the attachment on.
+pub(super) const TOTAL: &str = "total";
+
+/// How long an attachment took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AttachTimes {
+    pub call: Duration,
+    pub ahead: MovedAhead,
+    pub recording: Duration,
+    pub durations: Durations,
+    pub total: Duration,
+}
+
+impl AttachTimes {
+    /// Each by its name.
+    pub(super) const fn phases(&self) -> [(&'static str, Duration); 8] {
+        [
+            (RPC, self.call),
+            ("before_ahead", self.ahead.before),
+            ("ahead", self.ahead.moving),
+            ("record", self.recording),
+            ("move", self.durations.relocate),
+            ("configure", self.durations.configure),
+            ("carrier", self.durations.carrier),
+            (TOTAL, self.total),
+        ]
+    }
+}
