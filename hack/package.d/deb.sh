@@ -58,6 +58,9 @@ stage_dpuctl() {
     program "$1" dpuctl
     configuration "$1" dpuctl.toml
     example "$1" dpuctl network.yaml
+    example "$1" dpuctl prometheus/dpu-offload.rules.yml
+    example "$1" dpuctl prometheus/dpu-offload.test.yml
+    example "$1" dpuctl grafana/dpu-offload.json
 }
 
 # The lab finds all programs in one folder, and its files as in a clone.

@@ -59,8 +59,19 @@ pub fn scrape(netns: &Netns) -> Option<Exposition> {
 /// # Panics
 /// When the namespace can't be entered.
 pub fn ask(netns: &Netns, request: &str) -> io::Result<String> {
+    ask_at(netns, METRICS, request)
+}
+
+/// Likewise, of whoever listens at an address there.
+///
+/// # Errors
+/// Nobody listens, or there is no answer.
+///
+/// # Panics
+/// When the namespace can't be entered.
+pub fn ask_at(netns: &Netns, address: &str, request: &str) -> io::Result<String> {
     let inside = netlink::Netns::open(&netns.path()).unwrap();
-    let mut stream = inside.run(|| TcpStream::connect(METRICS)).unwrap()?;
+    let mut stream = inside.run(|| TcpStream::connect(address)).unwrap()?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();

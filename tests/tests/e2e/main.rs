@@ -39,6 +39,7 @@ mod labels;
 mod load;
 mod manifests;
 mod metrics;
+mod monitoring;
 mod netavark;
 mod operators;
 mod outages;

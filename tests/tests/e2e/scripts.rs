@@ -78,6 +78,7 @@ fn every_script_explains_itself() {
         "package",
         "runtimes",
         "go-cni",
+        "prometheus",
         "cluster",
     ] {
         let output = run(hack(script).arg("--help"));
@@ -108,6 +109,7 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "lab restart agent x",
         "lab env x",
         "lab env 2 x",
+        "prometheus x",
         "vm run x",
         "cross x",
         "cross --only host-shim x",
