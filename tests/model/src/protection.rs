@@ -97,10 +97,10 @@ pub enum Protection {
     WishIsExact,
     /// Who names no VF is given none that others have claimed.
     OthersAvoided,
-    /// Nobody claims a VF while an attach is under way that names none.
-    NoClaimBesideUnnamed,
-    /// Nobody claims a VF while the DPU is still to be told of something that is given back.
-    NoClaimWhileUndelivered,
+    /// A VF that is claimed while an attach is under way that names none is not moved before the DPU has answered.
+    NoMoveBesideUnnamed,
+    /// Nor is one while the DPU is still to be told of something that is given back.
+    NoMoveWhileUndelivered,
     /// Nobody claims a VF that the DPU held at its welcome for an attachment that the host's hello did not know.
     UnclaimedIsNotClaimed,
     /// The service unprograms what serves nobody before it serves anybody.

@@ -242,14 +242,14 @@ fn who_names_no_vf_would_be_given_one_that_is_in_another_pod() {
 
 #[test]
 fn a_vf_would_be_moved_that_the_dpu_gives_to_who_names_none() {
-    is_needed(Protection::NoClaimBesideUnnamed, PORT_SPEAKS_FOR_ITS_POD, guesses_of_two(1, []));
+    is_needed(Protection::NoMoveBesideUnnamed, PORT_SPEAKS_FOR_ITS_POD, guesses_of_two(1, []));
 }
 
 /// Neither the Attach nor the Detach that takes it back gets an answer.
 #[test]
 fn a_vf_would_be_moved_that_the_dpu_has_of_a_call_without_an_answer() {
     let bounds = Bounds { faults: 2, ..guesses_of_two(1, [Breakage::CallTimesOut]) };
-    is_needed(Protection::NoClaimWhileUndelivered, PORT_SPEAKS_FOR_ITS_POD, bounds);
+    is_needed(Protection::NoMoveWhileUndelivered, PORT_SPEAKS_FOR_ITS_POD, bounds);
 }
 
 /// Found by this model. An agent that dies, and has its records, comes to that with a third ADD.

@@ -1,5 +1,6 @@
 //! The move first: an ADD claims a VF, names it to the DPU, and meanwhile records it as a guess and moves it into
-//! the pod, where it carries nothing of an attachment yet.
+//! the pod, where it carries nothing of an attachment yet. Where the DPU might give the VF to another, or have it for
+//! one, it is named all the same, but not moved before the answer.
 //! In the program: host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims}.rs.
 
 use super::{
@@ -10,37 +11,54 @@ use super::{
     tasks::{set, step},
 };
 use crate::{
-    host::{AgentPhase, AgentRecord, Function, Place},
+    host::{AgentPhase, AgentRecord, Function, Host, Place},
     names::{Address, AttachmentId, BootId, Key, Netns, Phase, Record, Vf},
     protection::Protection,
     system::System,
 };
 
 impl AgentSide<'_> {
-    /// `vfs/claims.rs::claim`, for a key's ADD: a VF that is clean at home, that nobody has, and that nothing which
-    /// is under way might give to another. Whose turn it is makes no difference.
+    /// `vfs/claims.rs::claim`, for a key's ADD: a VF that is clean at home, and that nobody has. Whose turn it is makes
+    /// no difference.
     pub(super) fn claimable(&self, system: &System, agent: &Agent, key: Key) -> Vec<Vf> {
         let host = system.host(key);
-        let is_claimed = |vf: Vf| agent.kept.contains(&Kept::Claim(vf));
+        let is_claimed = |vf: Vf| agent.kept.iter().any(|kept| kept.claim() == Some(vf));
         let is_free = |vf: &Vf| {
             *system.function(*vf) == Function::CLEAN
                 && host.by_vf(*vf).is_none()
                 && !(is_claimed(*vf) && self.has(Protection::OneClaimPerVf))
                 && !(agent.unclaimed.has(*vf) && self.has(Protection::UnclaimedIsNotClaimed))
         };
-        let is_unnamed = |kept: &Kept| matches!(kept, Kept::Unnamed(_));
-        let may_claim = host.by_key(key).is_none()
-            && !(agent.kept.iter().any(is_unnamed) && self.has(Protection::NoClaimBesideUnnamed))
-            && (agent.undelivered.is_empty() || !self.has(Protection::NoClaimWhileUndelivered));
-        system.vfs_of(key.host).filter(|vf| may_claim && is_free(vf)).collect()
+        let is_new = host.by_key(key).is_none();
+        system.vfs_of(key.host).filter(|vf| is_new && is_free(vf)).collect()
     }
 
     /// `verbs/guess.rs::keep_vfs`, and the call.
     pub(super) fn asks_ahead(&self, system: &mut System, key: Key, vf: Vf) {
+        let may_move = self.may_move(system, key);
         let Some(agent) = system.agent_mut(key) else { return };
-        agent.keep(key, Kept::Claim(vf));
+        agent.keep(key, Kept::Claim { vf, may_move });
         self.asks(system, key);
     }
+
+    /// `vfs/claims.rs::claimed` and `verbs/guess.rs::guesses`: whether the DPU can neither give what is claimed now to
+    /// another, nor have it for one.
+    fn may_move(&self, system: &System, key: Key) -> bool {
+        let host = system.host(key);
+        let Some(agent) = &host.agent else { return false };
+        let is_unnamed = |kept: &Kept| matches!(kept, Kept::Unnamed(_));
+        let is_rivalled =
+            agent.kept.iter().any(is_unnamed) && self.has(Protection::NoMoveBesideUnnamed);
+        let is_owed = is_owed(host, agent) && self.has(Protection::NoMoveWhileUndelivered);
+        !is_rivalled && !is_owed
+    }
+}
+
+/// `verbs/guess.rs::is_owed`.
+fn is_owed(host: &Host, agent: &Agent) -> bool {
+    let is_releasing =
+        |record: &AgentRecord| record.is_guess() && record.phase == AgentPhase::Releasing;
+    !agent.undelivered.is_empty() || host.records().any(is_releasing)
 }
 
 /// `vfs/claims.rs::begin_unnamed`.
@@ -53,10 +71,7 @@ pub(super) fn begins_unnamed(system: &mut System, key: Key) {
         .collect();
     let Some(agent) = &mut host.agent else { return };
     agent.keep(key, Kept::Nothing);
-    let claimed = agent.kept.iter().filter_map(|kept| match kept {
-        Kept::Claim(vf) => Some(*vf),
-        _ => None,
-    });
+    let claimed = agent.kept.iter().filter_map(|kept| kept.claim());
     let others = claimed.chain(guessed).collect();
     agent.keep(key, Kept::Unnamed(others));
 }
@@ -64,7 +79,8 @@ pub(super) fn begins_unnamed(system: &mut System, key: Key) {
 /// Whether the record of a guess is to be written.
 pub(super) fn is_to_be_written(system: &System, agent: &Agent, key: Key) -> bool {
     let is_beside = agent.task(key).is_some_and(|task| task.step.is_beside_guess());
-    is_beside && agent.claim(key).is_some() && system.host(key).by_key(key).is_none()
+    let may_move = matches!(agent.kept(key), Kept::Claim { may_move: true, .. });
+    is_beside && may_move && system.host(key).by_key(key).is_none()
 }
 
 /// Whether the VF of a guess is to be moved: a live namespace waits for it.
@@ -83,7 +99,9 @@ impl AgentSide<'_> {
     pub(super) fn writes_guess(&self, system: &mut System, key: Key) {
         let netns = Netns { key, sandbox: system.container(key).sandboxes };
         let host = system.host_mut(key);
-        let Some(vf) = host.agent.as_ref().and_then(|agent| agent.claim(key)) else { return };
+        let Some(vf) = host.agent.as_ref().and_then(|agent| agent.kept(key).claim()) else {
+            return;
+        };
         if host.by_vf(vf).is_some() && self.has(Protection::OneRecordPerVf) {
             return;
         }

@@ -164,7 +164,7 @@ impl AgentSide<'_> {
         let Some(session) = agent.session() else { return };
         let (wish, avoided) = match agent.kept(key) {
             Kept::Nothing => (recorded, Vfs::default()),
-            Kept::Claim(vf) => (Some(vf), Vfs::default()),
+            Kept::Claim { vf, .. } => (Some(vf), Vfs::default()),
             Kept::Unnamed(avoided) => (None, avoided),
         };
         let as_of = host.tick();
@@ -210,7 +210,7 @@ fn names_vf(system: &System, key: Key) -> bool {
     let host = system.host(key);
     host.agent.as_ref().is_some_and(|agent| match agent.kept(key) {
         Kept::Nothing => host.by_key(key).is_some(),
-        Kept::Claim(_) => true,
+        Kept::Claim { .. } => true,
         Kept::Unnamed(_) => false,
     })
 }

@@ -49,8 +49,13 @@ pub enum Kept {
     #[default]
     Nothing,
     /// The VF that it has claimed.
-    Claim(Vf),
-    /// Any VF but these, which are others': nobody claims one while it is under way.
+    Claim {
+        /// The VF.
+        vf: Vf,
+        /// `verbs/guess.rs::can_move`: the DPU can have given it to nobody else, so that it is moved before the answer.
+        may_move: bool,
+    },
+    /// Any VF but these, which are others': what is claimed while it is under way is not moved before the answer.
     Unnamed(Vfs),
 }
 
@@ -176,15 +181,6 @@ impl Agent {
         self.kept[usize::from(key.container)] = kept;
     }
 
-    /// The VF that a key's ADD has claimed.
-    #[must_use]
-    pub fn claim(&self, key: Key) -> Option<Vf> {
-        match self.kept(key) {
-            Kept::Claim(vf) => Some(vf),
-            _ => None,
-        }
-    }
-
     /// `vfs/keys.rs::is_add_waiting`: whether an ADD waits for a key's lock.
     #[must_use]
     pub fn is_repeated(&self, key: Key) -> bool {
@@ -212,6 +208,16 @@ impl Agent {
     #[must_use]
     pub fn is_wanted(&self, key: Key) -> bool {
         !self.waiting[usize::from(key.container)].is_empty()
+    }
+}
+
+impl Kept {
+    /// The VF that is claimed.
+    pub(super) fn claim(self) -> Option<Vf> {
+        match self {
+            Self::Claim { vf, .. } => Some(vf),
+            Self::Nothing | Self::Unnamed(_) => None,
+        }
     }
 }
 
