@@ -152,12 +152,6 @@ pub struct AddRequest {
     /// A VF that somebody else chose.
     #[serde(default, rename = "pci_address")] // as agents of before read it
     pub device: Option<Device>,
-    /// The VF that the agent keeps for it.
-    #[serde(skip)]
-    pub wish: Option<Device>,
-    /// Where there is none: those that the agent keeps for others.
-    #[serde(skip)]
-    pub avoided: Vec<Device>,
     /// A MAC address asked for.
     #[serde(default)]
     pub mac: Option<MacAddress>,
@@ -225,8 +219,6 @@ impl AddRequest {
             network,
             pod: v1::Pod::default(),
             device: None,
-            wish: None,
-            avoided: Vec::new(),
             mac: None,
             addresses: Vec::new(),
             bandwidth: Bandwidth::default(),

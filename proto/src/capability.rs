@@ -8,10 +8,6 @@ pub const EXAMINE: &str = "examine";
 /// it has the PF keep the pod to what the network says, or refuses.
 pub const KEEPS_PORT: &str = "keeps-port";
 
-/// A DPU that gives an attach the VF that it wishes for or none, and tells in `Welcome.kept_devices` which may not be
-/// moved before.
-pub const WISHES: &str = "wishes";
-
 /// An agent that understands `Route.kind` and `Route.scope`.
 pub const ROUTE_KINDS: &str = "route-kinds";
 
@@ -22,7 +18,7 @@ pub const SYSCTLS: &str = "sysctls";
 pub const VF_POOLS: &str = "vf-pools";
 
 /// What this build can do.
-pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT, ROUTE_KINDS, SYSCTLS, VF_POOLS, WISHES];
+pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT, ROUTE_KINDS, SYSCTLS, VF_POOLS];
 
 /// Most capabilities of a peer that are read.
 const MOST: usize = 256;

@@ -58,11 +58,6 @@ impl Host {
         host
     }
 
-    /// Has its agent's next guess be wrong.
-    pub(crate) fn misguide(&self) {
-        faults::arm(&self.folder, AGENT, "fail", "guess");
-    }
-
     /// Its root namespace.
     #[must_use]
     pub fn netns(&self) -> &Netns {

@@ -41,11 +41,6 @@ fn die() {
 /// A point at which the process may be killed. Tells whether the step shall fail.
 pub(crate) fn strikes(point: &str) -> bool {
     pass(point);
-    fails(point)
-}
-
-/// Whether what is done here shall fail.
-pub(crate) fn fails(point: &str) -> bool {
     folder().is_some_and(|folder| fs::remove_file(folder.join(format!("fail-{point}"))).is_ok())
 }
 

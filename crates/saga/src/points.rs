@@ -77,19 +77,6 @@ pub fn pass(milestone: &'static str) {
     crate::fault::pass(milestone);
 }
 
-/// Whether a test has the process go wrong at this point, which is none of a step: what it does then the caller decides.
-#[must_use]
-#[cfg_attr(
-    not(feature = "fault-injection"),
-    expect(unused_variables, reason = "no test asks for a fault")
-)]
-pub fn goes_wrong(point: &'static str) -> bool {
-    #[cfg(feature = "fault-injection")]
-    return crate::fault::fails(point);
-    #[cfg(not(feature = "fault-injection"))]
-    false
-}
-
 /// A test made the step fail.
 pub(crate) struct Struck;
 

@@ -1,14 +1,10 @@
 //! Who holds which VF.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-    hash::Hash,
-};
+use std::{collections::BTreeSet, hash::Hash};
 
 use crate::{
-    ClearError, Device, FunctionId, HostId, PfId, Policy, PoolSpec, ReserveError, RestoreError,
-    RestoredState, Settings, SpecError, Usage, VfFacts, VfState, VfView,
+    ClearError, Device, FunctionId, HostId, PoolSpec, ReserveError, RestoreError, RestoredState,
+    Settings, SpecError, Usage, VfFacts, VfState, VfView,
     pool::Pool,
     pools::Pools,
     slot::{Slot, SlotNumber, Stage},
@@ -24,10 +20,6 @@ pub struct Request<'a> {
     pub pool: &'a str,
     /// The very VF, by its device on the host, that somebody else has chosen already.
     pub pinned: Option<&'a Device>,
-    /// The very VF that its host keeps for this attachment, and may hold already for it. For one that is pinned, too.
-    pub wished: Option<&'a Device>,
-    /// VFs that its host keeps for others. Of no interest where one is named.
-    pub avoided: &'a [Device],
 }
 
 /// All VFs, and who holds them. `K` names a holder: an attachment.
@@ -80,12 +72,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
 
     /// Notes that its host does not offer `vf` now. A VF that is held stays held.
     pub fn withdraw(&mut self, vf: FunctionId, why: &str) {
-        self.change(vf, |slot| slot.withdraw(why, false));
-    }
-
-    /// Likewise, since the host's agent holds it: it can be had by who [wishes](Request::wished) for it.
-    pub fn note_in_use(&mut self, vf: FunctionId, why: &str) {
-        self.change(vf, |slot| slot.withdraw(why, true));
+        self.change(vf, |slot| slot.withdraw(why));
     }
 
     /// Notes which VFs have ports on this DPU now; others are not given out, whoever offers them. A VF
@@ -110,7 +97,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Gives `key` a VF: the one that it holds already, the pinned one, or one of the pool's free
-    /// ones: the wished one, or, where none is wished for, within a PF the one that has been free for longest.
+    /// ones. Within a PF the one that has been free for longest comes first.
     ///
     /// # Errors
     /// See [`ReserveError`].
@@ -120,10 +107,9 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
         let pool = self.pools.named(request.pool);
         let pool = pool.ok_or_else(|| ReserveError::PoolUnknown { pool: request.pool.into() })?;
-        let chosen = match (request.pinned, request.wished) {
-            (Some(device), _) => self.choose_pinned(request, pool, device)?,
-            (None, Some(device)) => self.choose_wished(request, pool, device)?,
-            (None, None) => self.choose(request, pool)?,
+        let chosen = match request.pinned {
+            Some(device) => self.choose_pinned(request, pool, device)?,
+            None => self.choose(request, pool)?,
         };
         Ok(self.hold(chosen, key, Stage::Reserved))
     }
@@ -213,12 +199,6 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.vfs.get(vf)?.facts()
     }
 
-    /// The VF that is at `device` of `host`.
-    #[must_use]
-    pub fn at_device(&self, host: HostId, device: &Device) -> Option<FunctionId> {
-        self.vfs.of_device(host, device).map(Slot::vf)
-    }
-
     /// The VF that `key` holds.
     #[must_use]
     pub fn vf_of(&self, key: &K) -> Option<FunctionId> {
@@ -259,57 +239,10 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     fn choose(&self, request: &Request<'_>, pool: &Pool) -> Result<SlotNumber, ReserveError> {
-        check_open(pool)?;
-        let chosen = match request.avoided {
-            [] => pool.choose(request.host),
-            avoided => self.choose_other_than(avoided, request.host, pool),
-        };
-        chosen.ok_or_else(|| self.exhausted(request, &pool.spec))
-    }
-
-    /// As a pool chooses, but none of those.
-    fn choose_other_than(
-        &self,
-        avoided: &[Device],
-        host: HostId,
-        pool: &Pool,
-    ) -> Option<SlotNumber> {
-        let is_avoided =
-            |slot: &Slot<K>| slot.facts().is_some_and(|facts| avoided.contains(&facts.device));
-        let mut by_pf: BTreeMap<PfId, Vec<SlotNumber>> = BTreeMap::new();
-        for slot in self.vfs.all() {
-            let can_be_had = slot.is_free()
-                && slot.is_of(host)
-                && slot.is_in(&pool.spec)
-                && !self.pools.is_handed_out(slot)
-                && !is_avoided(slot);
-            if can_be_had {
-                by_pf.entry(slot.vf().pf).or_default().push(slot.number());
-            }
+        if pool.spec.pinned_only {
+            return Err(ReserveError::PinnedOnly { pool: request.pool.into() });
         }
-        let vfs = match pool.spec.policy {
-            Policy::Spread => by_pf.values().min_by_key(|vfs| Reverse(vfs.len())),
-            Policy::Pack => by_pf.values().min_by_key(|vfs| vfs.len()),
-        }?;
-        vfs.iter().min_by_key(|slot| self.pools.listed(**slot)).copied()
-    }
-
-    /// It is given as one that is pinned, but for those that somebody else hands out.
-    fn choose_wished(
-        &self,
-        request: &Request<'_>,
-        pool: &Pool,
-        device: &Device,
-    ) -> Result<SlotNumber, ReserveError> {
-        check_open(pool)?;
-        let number = self.choose_pinned(request, pool, device)?;
-        match self.vfs.of_device(request.host, device) {
-            Some(slot) if self.pools.is_handed_out(slot) => {
-                let (device, vf, state) = (device.clone(), slot.vf(), slot.state());
-                Err(ReserveError::PinnedNotFree { device, vf, state })
-            }
-            _ => Ok(number),
-        }
+        pool.choose(request.host).ok_or_else(|| self.exhausted(request, &pool.spec))
     }
 
     fn exhausted(&self, request: &Request<'_>, pool: &PoolSpec) -> ReserveError {
@@ -329,7 +262,6 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         device: &Device,
     ) -> Result<SlotNumber, ReserveError> {
         let found = self.vfs.of_device(request.host, device);
-        let is_wished = request.wished == Some(device);
         let device = || device.clone();
         let slot = found.ok_or_else(|| ReserveError::PinnedUnknown { device: device() })?;
         let vf = slot.vf();
@@ -337,8 +269,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             let pool = request.pool.into();
             return Err(ReserveError::PinnedNotInPool { device: device(), vf, pool });
         }
-        let is_to_be_had = slot.is_free() || (is_wished && slot.is_free_to_its_host());
-        if !is_to_be_had {
+        if !slot.is_free() {
             return Err(ReserveError::PinnedNotFree { device: device(), vf, state: slot.state() });
         }
         Ok(slot.number())
@@ -371,13 +302,6 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let slot = self.vfs.slot(vf);
         change(slot);
         self.pools.settle(slot);
-    }
-}
-
-fn check_open(pool: &Pool) -> Result<(), ReserveError> {
-    match pool.spec.pinned_only {
-        true => Err(ReserveError::PinnedOnly { pool: pool.spec.name.clone() }),
-        false => Ok(()),
     }
 }
 

@@ -14,8 +14,6 @@ pub(crate) struct Slot<K> {
     hold: Option<Hold<K>>,
     /// Why its host does not offer it.
     withdrawn: Option<String>,
-    /// Whether that is because its host's agent holds it.
-    in_use: bool,
     /// Whether this DPU has its port.
     has_port: bool,
     /// Why this DPU does not give it out yet.
@@ -45,7 +43,6 @@ impl<K> Slot<K> {
             facts: None,
             hold: None,
             withdrawn: Some("its host has not offered it".into()),
-            in_use: false,
             has_port,
             withheld: None,
             quarantine: None,
@@ -74,17 +71,11 @@ impl<K> Slot<K> {
     }
 
     pub(crate) const fn is_free(&self) -> bool {
-        self.is_idle() && self.withdrawn.is_none()
-    }
-
-    /// Whether it can be given to who has wished for it: its host's agent, which may hold it for that.
-    pub(crate) const fn is_free_to_its_host(&self) -> bool {
-        self.is_idle() && (self.withdrawn.is_none() || self.in_use)
-    }
-
-    /// Whether nothing on the DPU is in the way of giving it out.
-    const fn is_idle(&self) -> bool {
-        self.hold.is_none() && self.quarantine.is_none() && self.withheld.is_none() && self.has_port
+        self.hold.is_none()
+            && self.quarantine.is_none()
+            && self.withheld.is_none()
+            && self.withdrawn.is_none()
+            && self.has_port
     }
 
     pub(crate) fn is_in(&self, pool: &PoolSpec) -> bool {
@@ -135,8 +126,8 @@ impl<K> Slot<K> {
         self.withdrawn = None;
     }
 
-    pub(crate) fn withdraw(&mut self, why: &str, in_use: bool) {
-        (self.withdrawn, self.in_use) = (Some(why.into()), in_use);
+    pub(crate) fn withdraw(&mut self, why: &str) {
+        self.withdrawn = Some(why.into());
     }
 
     pub(crate) const fn set_port(&mut self, has_port: bool) {

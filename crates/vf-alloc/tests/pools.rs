@@ -36,39 +36,7 @@ fn allocator(settings: Settings) -> Allocator<u32> {
 }
 
 fn request(pinned: Option<&Device>) -> Request<'_> {
-    Request { host: HOST, pool: "default", pinned, wished: None, avoided: &[] }
-}
-
-/// Its host's agent has begun to move it, and so says that it holds it.
-#[test]
-fn a_wish_is_granted_where_nothing_but_the_hosts_own_hold_is_in_its_way() {
-    let mut allocator = allocator(Settings::default());
-    let vf = FunctionId::local(0, 1);
-    let device = facts(vf).device;
-    let (unpinned, pinned) = (request(None), request(Some(&device)));
-    let wished = |request| Request { wished: Some(&device), ..request };
-    allocator.note_in_use(vf, "the agent holds it");
-    for (key, asked) in [(1, wished(unpinned)), (2, wished(pinned))] {
-        assert_eq!(allocator.reserve(&asked, key), Ok(vf));
-        allocator.fail(&key, "tried");
-    }
-    assert!(matches!(allocator.reserve(&pinned, 3), Err(ReserveError::PinnedNotFree { .. })));
-    allocator.withdraw(vf, "the host can't find it");
-    for (key, asked) in [(4, wished(unpinned)), (5, wished(pinned))] {
-        let refused = allocator.reserve(&asked, key);
-        assert!(matches!(refused, Err(ReserveError::PinnedNotFree { .. })), "{refused:?}");
-    }
-}
-
-#[test]
-fn who_names_no_vf_gets_none_that_its_host_keeps_for_others() {
-    let mut allocator = allocator(Settings::default());
-    let both = [0, 1].map(|vf| facts(FunctionId::local(0, vf)).device);
-    let avoiding = |avoided| Request { avoided, ..request(None) };
-    assert_eq!(allocator.reserve(&avoiding(&both[..1]), 1), Ok(FunctionId::local(0, 1)));
-    let refused = allocator.reserve(&avoiding(&both), 2);
-    assert!(matches!(refused, Err(ReserveError::Exhausted { .. })), "{refused:?}");
-    assert_eq!(allocator.reserve(&request(None), 3), Ok(FunctionId::local(0, 0)));
+    Request { host: HOST, pool: "default", pinned }
 }
 
 #[test]

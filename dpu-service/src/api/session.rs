@@ -15,10 +15,9 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
-use vf_alloc::Device;
 
 use super::{Shared, convert::read, convert::show};
-use crate::{attachments::HostPools, host::Hello, model::HostName, sessions};
+use crate::{attachments::HostPool, host::Hello, model::HostName, sessions};
 
 /// How many messages may wait for the host's connection to take them.
 const MESSAGES_WAITING: usize = 16;
@@ -61,13 +60,10 @@ async fn run(
 ) -> Result<(), Status> {
     let (hello, protocol) = first_words(shared, peer, host, &mut incoming).await?;
     let capabilities = hello.capabilities.clone();
-    let live: Vec<_> = hello.live.iter().map(|live| live.id).collect();
     let session = shared.engine.hosts().hello(host.clone(), hello).await?;
     let id = session.id;
-    // No call of this session can have made any of them: the host has not been welcomed yet.
-    let kept = shared.engine.hosts().devices_held_besides(host, &live);
     let mut conversation =
-        Conversation { shared, host, incoming, outgoing, session, kept, told_pools: None };
+        Conversation { shared, host, incoming, outgoing, session, told_pools: None };
     let result = conversation.hold(protocol, capabilities).await;
     shared.engine.hosts().goodbye(host, id, expired(peer.certificate_end));
     result
@@ -116,10 +112,8 @@ struct Conversation<'a> {
     incoming: Streaming<v1::HostMessage>,
     outgoing: &'a Outgoing,
     session: sessions::Session,
-    /// The VFs of attachments that the host did not list.
-    kept: Vec<Device>,
     /// The pools as the host was told them. `None`: it was not.
-    told_pools: Option<HostPools>,
+    told_pools: Option<Vec<HostPool>>,
 }
 
 impl Conversation<'_> {
@@ -179,7 +173,6 @@ impl Conversation<'_> {
             session_id: self.session.id.to_string(),
             heartbeat_interval_ms: interval.try_into().unwrap_or(u32::MAX),
             interface_prefixes: self.shared.engine.networks().interface_prefixes(),
-            kept_devices: self.kept.iter().map(ToString::to_string).collect(),
         })
     }
 

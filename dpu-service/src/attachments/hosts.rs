@@ -1,15 +1,15 @@
 //! The hosts: who is served, who has a session, and what they are asked.
 
-use std::{collections::HashSet, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
 use vf_alloc::Device;
 
-use super::{engine::Engine, registry::Entry};
+use super::engine::Engine;
 use crate::{
     events::EventKind,
     host::{Examination, SessionId},
-    model::{AttachmentId, HostName, HostRights},
+    model::{HostName, HostRights},
     sessions::{Examined, HostView},
 };
 
@@ -96,16 +96,9 @@ impl Hosts<'_> {
 
     /// What the VFs are known by that the host's attachments hold.
     fn devices_held(self, host: &HostName) -> Vec<Device> {
-        self.devices_held_besides(host, &[])
-    }
-
-    /// Likewise, but for those attachments.
-    #[must_use]
-    pub fn devices_held_besides(self, host: &HostName, known: &[AttachmentId]) -> Vec<Device> {
-        let known: HashSet<_> = known.iter().collect();
         let registry = self.0.registry();
-        let held = registry.entries().of_host(host).map(Entry::record);
-        let devices = held.filter(|record| !known.contains(&record.id)).map(|it| &it.device);
+        let held = registry.entries().of_host(host);
+        let devices = held.map(|entry| &entry.record().device);
         devices.filter(|device| !device.is_empty()).cloned().collect()
     }
 }

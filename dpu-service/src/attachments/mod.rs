@@ -80,7 +80,7 @@ pub use hosts::Hosts;
 pub use mend::Depth;
 pub use networks::Networks;
 pub use operators::Operators;
-pub use pooled::{HostPool, HostPools, PooledVf};
+pub use pooled::{HostPool, PooledVf};
 pub use settings::{Configuration, Settings};
 pub use subnets::SubnetChange;
 pub use views::{

@@ -20,10 +20,6 @@ pub struct AttachSpec {
     pub pod: Pod,
     /// A VF that somebody else chose, by its device on the host.
     pub device: Option<Device>,
-    /// The VF that its host keeps for it, by its device there.
-    pub wished_device: Option<Device>,
-    /// VFs that its host keeps for others.
-    pub avoided_devices: Vec<Device>,
     /// A MAC address asked for.
     pub mac: Option<MacAddress>,
     /// Addresses asked for.
@@ -47,8 +43,6 @@ impl AttachSpec {
         Self {
             network: Some(lease.network.clone()),
             device: None,
-            wished_device: None,
-            avoided_devices: Vec::new(),
             mac: None,
             addresses: lease.addresses.clone(),
             port_mappings: Vec::new(),

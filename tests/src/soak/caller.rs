@@ -37,9 +37,6 @@ impl Caller<'_> {
             return self.ledger.pods[operation.pod].follow();
         }
         let _together = common.collecting.read().unwrap();
-        if common.misguides() {
-            self.world.host.misguide();
-        }
         self.perform_beside_others(operation);
     }
 

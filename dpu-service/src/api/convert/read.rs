@@ -153,7 +153,6 @@ pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Deta
         key: key(host, request.key)?,
         id: optional_attachment_id(&request.attachment_id)?,
         returned: request.vf_returned,
-        returned_device: optional(request.returned_device, |text| device(&text))?,
         as_of: HostTime(request.as_of_ns),
         session: optional_session(host, &request.session_id)?,
     })
@@ -171,8 +170,6 @@ pub(crate) fn attach(
         network: optional_network(request.network)?,
         pod: pod(request.pod.unwrap_or_default())?,
         device: optional(request.device, |text| device(&text))?,
-        wished_device: optional(request.wished_device, |text| device(&text))?,
-        avoided_devices: avoided_devices(&request.avoided_devices)?,
         mac: optional(request.mac, |text| mac(&text))?,
         addresses: addresses(&request.addresses)?,
         bandwidth: requested_bandwidth(request.bandwidth)?,
@@ -182,17 +179,6 @@ pub(crate) fn attach(
         lead: None,
     };
     Ok((spec, asked))
-}
-
-/// No host has more under way at once.
-const MOST_AVOIDED: usize = 4096;
-
-fn avoided_devices(devices: &[String]) -> Result<Vec<Device>, Failure> {
-    if devices.len() > MOST_AVOIDED {
-        let count = devices.len();
-        return Err(invalid(format!("avoided_devices: {count}, and {MOST_AVOIDED} at most")));
-    }
-    devices.iter().map(|text| device(text)).collect()
 }
 
 /// Addresses for interfaces of the pod that others make.

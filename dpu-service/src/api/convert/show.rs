@@ -8,8 +8,8 @@ use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 
 use crate::{
     attachments::{
-        Applied, AttachmentDetail, AttachmentTraffic, HostPool, HostPools, NetworkView, Origin,
-        PoolView, PooledVf, SubnetUsage, VfView,
+        Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, Origin, PoolView,
+        PooledVf, SubnetUsage, VfView,
     },
     counters::PortTraffic,
     driver::Capability,
@@ -410,24 +410,17 @@ pub(crate) fn host(view: &HostView, rights: HostRights) -> v1::HostStatus {
 /// As much of a reason as a host is told with each VF: ten thousand VFs fit into a message so.
 const PROBLEM: usize = 80;
 
-pub(crate) fn vf_pools(told: &HostPools) -> v1::VfPools {
+pub(crate) fn vf_pools(pools: &[HostPool]) -> v1::VfPools {
     let vf = |vf: &PooledVf| v1::PooledVf {
         device: vf.device.to_string(),
         problem: vf.problem.iter().flat_map(|problem| problem.chars().take(PROBLEM)).collect(),
-        controller: vf.pf.controller,
-        pf: vf.pf.pf.into(),
     };
     let pool = |pool: &HostPool| v1::VfPool {
         name: pool.name.clone(),
         pinned_only: pool.pinned_only,
-        packs: pool.policy == Policy::Pack,
         vfs: pool.vfs.iter().map(vf).collect(),
     };
-    v1::VfPools {
-        pools: told.pools.iter().map(pool).collect(),
-        network_pools: told.of_networks.clone(),
-        default_network: told.default_network.clone().unwrap_or_default(),
-    }
+    v1::VfPools { pools: pools.iter().map(pool).collect() }
 }
 
 pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {

@@ -62,7 +62,7 @@ impl Registry {
             VfCondition::InUse => {
                 // Its end may be told by a Detach alone: then it is to be had without a word more.
                 self.vfs.learn(vf, facts);
-                self.vfs.note_in_use(vf, "the host's agent holds it");
+                self.vfs.withdraw(vf, "the host's agent holds it");
             }
             VfCondition::Missing => self.vfs.withdraw(vf, "the host can't find it"),
         }

@@ -25,7 +25,7 @@ mod stage;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use vf_alloc::{Allocator, ClearError, Device, FunctionId, RestoredState};
+use vf_alloc::{Allocator, ClearError, FunctionId, RestoredState};
 
 pub(crate) use doubts::Doubts;
 pub(crate) use entries::Entries;
@@ -200,28 +200,6 @@ impl Registry {
             entry.note_given_up();
         }
         self.detaches.note(record, as_of, latest);
-    }
-
-    /// The host has a VF back, and clean, that it had begun to move for an attachment which the DPU has perhaps not made,
-    /// or with another VF. It knew that at `as_of` of its clock in that boot, which can show `latest` by now.
-    pub(crate) fn note_returned(
-        &mut self,
-        host: &HostName,
-        device: &Device,
-        boot_id: &str,
-        as_of: HostTime,
-        latest: HostTime,
-    ) {
-        let Ok(number) = self.hosts.number(host) else { return };
-        let Some(vf) = self.vfs.at_device(number, device) else { return };
-        // Who holds it says himself when it is back, and a late call says nothing of what has been since.
-        if self.vfs.holder(vf).is_some() || self.detaches.has_later(vf, boot_id, as_of) {
-            return;
-        }
-        self.detaches.note_vf(vf, boot_id, as_of, latest);
-        if let Some(facts) = self.vfs.facts(vf).cloned() {
-            self.vfs.offer(vf, facts);
-        }
     }
 
     /// The host's clock can show `latest` by now.

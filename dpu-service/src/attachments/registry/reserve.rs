@@ -124,9 +124,7 @@ impl Registry {
         id: AttachmentId,
     ) -> Result<(FunctionId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
-        let (pinned, wished) = (spec.device.as_ref(), spec.wished_device.as_ref());
-        let avoided = &spec.avoided_devices;
-        let request = Request { host, pool: &network.pool, pinned, wished, avoided };
+        let request = Request { host, pool: &network.pool, pinned: spec.device.as_ref() };
         let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }

@@ -84,9 +84,8 @@ fn pool(name: &str, vfs: &[(&str, &str)]) -> VfPool {
     let vf = |&(device, problem): &(&str, &str)| PooledVf {
         device: device.into(),
         problem: problem.into(),
-        ..PooledVf::default()
     };
-    VfPool { name: name.into(), pinned_only: true, vfs: vfs.iter().map(vf).collect(), packs: false }
+    VfPool { name: name.into(), pinned_only: true, vfs: vfs.iter().map(vf).collect() }
 }
 
 fn settings(folder: &Path) -> DevicePluginSettings {
@@ -111,7 +110,7 @@ impl Stage {
         let room = Arc::new(DevicePlugin::new(Some(settings(folder.path()))));
         let ours = VfPool { pinned_only: false, ..pool("ours", &[("d000:00:00.3", "")]) };
         let gold = pool("gold", &[("d000:00:00.1", ""), ("d000:00:00.2", "quarantined")]);
-        room.learn(VfPools { pools: vec![ours, gold], ..Default::default() });
+        room.learn(VfPools { pools: vec![ours, gold] });
         let keeper = Arc::clone(&room);
         let keeper = tokio::spawn(async move { match keeper.keep().await {} });
         Self { room, folder, _keeper: AbortOnDropHandle::new(keeper) }
@@ -148,8 +147,6 @@ fn request() -> AddRequest {
         network: "blue".into(),
         pod: Pod { namespace: "shop".into(), name: "cart-0".into(), uid: String::new() },
         device: None,
-        wish: None,
-        avoided: Vec::new(),
         mac: None,
         addresses: Vec::new(),
         bandwidth: Default::default(),
@@ -183,7 +180,7 @@ async fn the_kubelet_is_told_the_vfs_of_its_pools_and_their_health() {
     let first = [("d000:00:00.1", "Healthy"), ("d000:00:00.2", "Unhealthy")];
     assert_eq!(next(&mut lists).await, told(&first));
     let gold = pool("gold", &[("d000:00:00.1", "the host can't find it"), ("d000:00:00.2", "")]);
-    stage.room.learn(VfPools { pools: vec![gold], ..Default::default() });
+    stage.room.learn(VfPools { pools: vec![gold] });
     let second = [("d000:00:00.1", "Unhealthy"), ("d000:00:00.2", "Healthy")];
     assert_eq!(next(&mut lists).await, told(&second));
     stage.room.learn(VfPools::default());
@@ -255,7 +252,7 @@ async fn the_socket_of_an_offer_goes_with_it_but_not_another_agents() {
     };
     stage.room.learn(VfPools::default());
     timeout(LIMIT, gone()).await.expect("the socket stays");
-    stage.room.learn(VfPools { pools: vec![pool("gold", &[])], ..Default::default() });
+    stage.room.learn(VfPools { pools: vec![pool("gold", &[])] });
     kubelet.registered().await;
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "another's").unwrap();

@@ -1,14 +1,14 @@
 //! A session while it lasts: its calls, and its messages to the DPU.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
 use offload_proto::v1::{
-    HostMessage, VfPools, host_message, workload_network_client::WorkloadNetworkClient,
+    HostMessage, host_message, workload_network_client::WorkloadNetworkClient,
 };
 use tokio::{
     sync::{
@@ -19,11 +19,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, transport::Channel};
-
-use vf_alloc::Device;
-
-use super::pools::Pools;
-use crate::agent::{defect::locked, vfs::OpenPool};
 
 /// What a DPU that does not answer heartbeats is told as.
 pub(super) const SILENCE: &str = "it does not answer heartbeats";
@@ -41,10 +36,6 @@ pub(in crate::agent) struct Established {
     silent: CancellationToken,
     /// How networks have interfaces' names begin that nobody names, by their names.
     interface_prefixes: Mutex<HashMap<String, String>>,
-    pools: Mutex<Pools>,
-    /// The VFs whose representors may be programmed for attachments that this host does not know. `None`: the DPU does
-    /// not tell, and may give other VFs than it is asked for.
-    kept: Mutex<Option<HashSet<Device>>>,
 }
 
 impl Established {
@@ -55,19 +46,13 @@ impl Established {
         outbox: mpsc::Sender<HostMessage>,
     ) -> Self {
         let (overflow, silent) = (Notify::new(), CancellationToken::new());
-        let (interface_prefixes, pools, kept) = Default::default();
-        Self { id, client, outbox, overflow, silent, interface_prefixes, pools, kept }
+        let interface_prefixes = Mutex::default();
+        Self { id, client, outbox, overflow, silent, interface_prefixes }
     }
 
     /// The same, of a DPU that has told of these networks how they have interfaces' names begin.
     pub(super) fn with_prefixes(self, told: HashMap<String, String>) -> Self {
         Self { interface_prefixes: Mutex::new(told), ..self }
-    }
-
-    /// The same, of a DPU that gives the VF that is wished for or none, and keeps these for attachments that its hello
-    /// has not listed.
-    pub(super) fn with_kept(self, devices: HashSet<Device>) -> Self {
-        Self { kept: Mutex::new(Some(devices)), ..self }
     }
 
     fn prefixes(&self) -> MutexGuard<'_, HashMap<String, String>> {
@@ -84,28 +69,6 @@ impl Established {
         match prefix {
             "" => drop(self.prefixes().remove(network)),
             prefix => drop(self.prefixes().insert(network.to_owned(), prefix.to_owned())),
-        }
-    }
-
-    /// The VFs that the DPU may give to who attaches to a network.
-    pub(in crate::agent) fn pool_of(&self, network: &str) -> Arc<OpenPool> {
-        locked(&self.pools).of_network(network)
-    }
-
-    /// The DPU has told which VFs are in which pool.
-    pub(in crate::agent) fn note_pools(&self, told: VfPools) {
-        *locked(&self.pools) = told.into();
-    }
-
-    /// Whether a VF is not to be moved before the DPU has given it out.
-    pub(in crate::agent) fn is_kept(&self, device: &Device) -> bool {
-        locked(&self.kept).as_ref().is_none_or(|kept| kept.contains(device))
-    }
-
-    /// The DPU has given a VF out in this session, and that is recorded.
-    pub(in crate::agent) fn note_recorded(&self, device: &Device) {
-        if let Some(kept) = &mut *locked(&self.kept) {
-            kept.remove(device);
         }
     }
 

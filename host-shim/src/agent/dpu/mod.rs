@@ -24,7 +24,6 @@ mod dial;
 mod established;
 mod failure;
 mod inventory;
-mod pools;
 mod reports;
 mod room;
 mod session;

@@ -11,7 +11,7 @@ use std::{
 
 use mtls::{Connector, LiveCredentials};
 use offload_proto::{
-    Failure, MESSAGE_LIMIT, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason, capability,
+    Failure, MESSAGE_LIMIT, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason,
     v1::{
         self, DpuMessage, Hello, HostMessage, Welcome, dpu_message, host_message,
         workload_network_client::WorkloadNetworkClient,
@@ -23,7 +23,6 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Channel};
-use vf_alloc::Device;
 
 use super::{
     dial,
@@ -319,13 +318,8 @@ async fn open(
     );
     Milestone::SessionWelcomed.pass();
     let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
-    let session = Established::new(welcome.session_id, client, outbox)
-        .with_prefixes(welcome.interface_prefixes);
-    let session = match capability::common(&welcome.capabilities).contains(&capability::WISHES) {
-        true => session.with_kept(welcome.kept_devices.into_iter().map(Device::from).collect()),
-        false => session,
-    };
-    Ok((session, inbox, period))
+    let session = Established::new(welcome.session_id, client, outbox);
+    Ok((session.with_prefixes(welcome.interface_prefixes), inbox, period))
 }
 
 /// The reasons that have been warned of since the last session. The next attempts fail for the same ones.

@@ -96,12 +96,7 @@ impl Upkeep {
                 self.doors.vfs.signals().look_at_host_ports();
             }
             Message::WantedVfs(wanted) => self.provider.want(&wanted),
-            Message::VfPools(pools) => {
-                if let Standing::Up(session) = self.doors.dpu.session().standing() {
-                    session.note_pools(pools.clone());
-                }
-                self.device_plugin.learn(pools);
-            }
+            Message::VfPools(pools) => self.device_plugin.learn(pools),
             Message::Examine(request) => {
                 if let Err(busy) = self.examiner.begin(request) {
                     self.doors.dpu.session().send(host_message::Message::Examination(busy));

@@ -9,15 +9,11 @@
 //! The order of what becomes known, and to whom:
 //!
 //! 1. that the DPU is asked, to every hello from here on ([`Reports::enter_pending`](super::super::dpu::Dpu::reports));
-//! 2. at the same time
-//!    - the attachment, to the DPU: it journals it, and answers;
-//!    - the guess which VF that will be, to the disk, and then the VF, to the pod, as a link that is down;
-//! 3. the record in phase *attaching*, to the disk: before the VF is configured, or touched if it was not guessed;
+//! 2. the attachment, to the DPU: it journals it, and answers;
+//! 3. the record in phase *attaching*, to the disk: before the VF is touched;
 //! 4. the VF, to the pod;
 //! 5. the record in phase *live*, to the disk: before anybody is answered;
 //! 6. the answer, to the runtime.
-//!
-//! The guess comes first because the kernel's move is most of an ADD, and needs nothing that the DPU answers.
 //!
 //! So an agent that dies after any of these finds at its next start what it has to undo, and undoes nothing
 //! that was answered.
@@ -38,7 +34,6 @@ use super::{
     delegated,
     destination::Destination,
     doors::Doors,
-    guess::{Kept, guesses, keep_vfs, take_all_home},
     phases::AttachTimes,
     release::{Renewal, release, take_back_all},
     take_in::take_in_all,
@@ -49,7 +44,7 @@ use crate::{
         clock::microseconds,
         dpu::{Established, Standing, disowning},
         milestones::Milestone,
-        vfs::{Guess, MovedAhead, Phase, PodNetns, Record, TakenIn, Wanted},
+        vfs::{Phase, PodNetns, Record, TakenIn, Wanted},
     },
     mover::open_netns,
     protocol::{AddRequest, Key},
@@ -73,9 +68,7 @@ pub(in crate::agent) async fn attach(
 ) -> Result<(), Failure> {
     check_form(&asked)?;
     let (named, keys) = name_and_lock(doors, &asked).await?;
-    // Until all that fails is taken back: the DPU may have programmed them.
-    let mut kept = Kept::default();
-    let attached = attach_alone(doors, named, destination, caller, &mut kept).await;
+    let attached = attach_alone(doors, named, destination, caller).await;
     if attached.is_err() {
         take_back_all(doors, &keys).await;
     }
@@ -87,9 +80,8 @@ async fn attach_alone(
     named: Named,
     destination: &Destination,
     caller: &Arc<Caller>,
-    kept: &mut Kept,
 ) -> Result<(), Failure> {
-    let Named { whole, mut requests, delegations, order } = named;
+    let Named { whole, requests, delegations, order } = named;
     let started = Instant::now();
     caller.is_waiting()?;
     let netns = match destination {
@@ -106,25 +98,16 @@ async fn attach_alone(
     let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
     let enter = |request: &AddRequest| doors.dpu.reports().enter_pending(&request.key);
     let pending: Vec<_> = requests.iter().map(enter).collect();
-    keep_vfs(doors, &session, &mut requests, kept).await?;
-    let guesses = match destination {
-        Destination::Pod => guesses(doors, &session, &requests, kept),
-        Destination::Host { .. } => Vec::new(),
-    };
-    let asked = ask_ahead(doors, &mut requests, guesses, &netns, session, caller, kept);
-    let Answered { attachments, call, ahead } = asked.await?;
+    let asked_at = Instant::now();
+    let attachments = ask_patiently(doors, &requests, session, caller).await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
     let (attachments, reached) = with_default_routes(attachments, &whole.further, &delegations);
+    let rpc = asked_at.elapsed();
     Milestone::AttachAnswered.pass();
 
     let wanted = requests.into_iter().zip(attachments);
     let wanted = wanted.map(|(request, attachment)| Wanted { request, attachment }).collect();
     let taken_in = take_in_all(doors, wanted, netns.clone(), caller).await?;
-    // The records hold the VFs from here on.
-    *kept = Kept::default();
-    if let Standing::Up(session) = doors.dpu.session().standing() {
-        taken_in.iter().for_each(|one| session.note_recorded(one.record.device()));
-    }
     // The first one leads.
     let leases = &taken_in[0].record.attachment.further_leases;
     // Once they are recorded, so that they are taken back as all that fails is.
@@ -139,77 +122,10 @@ async fn attach_alone(
     confirm(doors, records, made, &order, caller).await?;
     drop(pending);
     for TakenIn { record, recording, durations } in taken_in {
-        let total = started.elapsed();
-        note(doors, &record, &AttachTimes { call, ahead, recording, durations, total });
+        let times = AttachTimes { rpc, recording, durations, total: started.elapsed() };
+        note(doors, &record, &times);
     }
     Ok(())
-}
-
-/// What the DPU has answered.
-struct Answered {
-    attachments: Vec<v1::Attachment>,
-    /// How long the call took.
-    call: Duration,
-    /// How long the moves took meanwhile.
-    ahead: MovedAhead,
-}
-
-/// Asks the DPU for attachments, and moves the VFs meanwhile that were guessed.
-///
-/// # Errors
-/// Why there are none, or a VF was not moved. Guesses are there still, and with them all is taken back that the DPU has
-/// made of their keys.
-async fn ask_ahead(
-    doors: &Doors,
-    requests: &mut [AddRequest],
-    guesses: Vec<Guess>,
-    netns: &PodNetns,
-    session: Arc<Established>,
-    caller: &Arc<Caller>,
-    kept: &mut Kept,
-) -> Result<Answered, Failure> {
-    let is_awaited = {
-        let caller = Arc::clone(caller);
-        move || caller.is_waiting()
-    };
-    let names = requests.iter().map(|request| request.key.interface_name.clone()).collect();
-    let moved = doors.vfs.ahead().begin(guesses, names, netns.clone(), is_awaited);
-    let began = Instant::now();
-    let asked = async {
-        let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;
-        (asked, began.elapsed())
-    };
-    // Both: nothing is taken back while it is on its way.
-    let ((asked, call), moved) = tokio::join!(asked, moved);
-    let (asked, moved) = match asked {
-        Err(failure) if is_about_the_vf(&failure, requests) => {
-            take_all_home(doors, requests).await?;
-            kept.name_none(doors, requests);
-            let asked = ask_patiently(doors, requests, session, caller).await;
-            (asked, Ok(MovedAhead::default()))
-        }
-        asked => (asked, moved),
-    };
-    doors.refusing.note(requests, asked.as_ref().err());
-    if asked.is_ok() && moved.is_err() {
-        // Of those that were not guessed there is no record to take them back by.
-        for request in requests.iter() {
-            doors.dpu.calls().disown(&request.key).await;
-        }
-    }
-    Ok(Answered { attachments: asked?, call, ahead: moved? })
-}
-
-/// Whether another VF may be had: the DPU can't give the one that the host has chosen, or waits for an earlier attachment's
-/// VF, which may be that one.
-fn is_about_the_vf(failure: &Failure, requests: &[AddRequest]) -> bool {
-    let is_chosen_by_host =
-        requests.iter().any(|request| request.device.is_none() && request.wish.is_some());
-    match failure.reason {
-        Reason::Releasing => true,
-        Reason::VfNotFree | Reason::VfUnknown => is_chosen_by_host,
-        _ => false,
-    }
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.
@@ -221,8 +137,8 @@ async fn check_untouched(doors: &Doors, lead: &Key, taken_in: &[TakenIn]) -> Res
     Ok(())
 }
 
-/// The namespace at a path. It is open only while VFs are moved, not for as long as the DPU takes: that would keep it
-/// alive, and with it the pod's other VFs away from the host.
+/// The namespace at a path. It is not kept open while the DPU is asked: that would keep it alive,
+/// and with it the pod's other VFs away from the host.
 fn pod_netns(doors: &Doors, path: &str) -> Result<PodNetns, Failure> {
     let id = open_netns(path)?.id();
     if doors.vfs.host().is_own_netns(id) {
@@ -261,7 +177,7 @@ async fn make_way(doors: &Doors, requests: &[AddRequest], netns: NetnsId) -> Res
 async fn make_way_for(doors: &Doors, request: &AddRequest, netns: NetnsId) -> Result<(), Failure> {
     let key = &request.key;
     let Some(earlier) = doors.vfs.records().by_key(key) else { return Ok(()) };
-    if earlier.phase == Phase::Releasing || earlier.is_guess {
+    if earlier.phase == Phase::Releasing {
         release(doors, earlier, doors.timeouts.vf_return(), Renewal::Now).await;
         return match doors.vfs.records().by_key(key) {
             None => Ok(()),
@@ -392,14 +308,12 @@ fn note(doors: &Doors, record: &Record, times: &AttachTimes) {
     for (phase, duration) in times.phases() {
         doors.phases.attach.note(phase, duration);
     }
-    let AttachTimes { call, ahead, recording, durations, total } = *times;
+    let AttachTimes { rpc, recording, durations, total } = *times;
     tracing::info!(
         attachment = record.id(),
         key = %record.key(),
         vf = record.device().as_str(),
-        rpc_us = microseconds(call),
-        before_ahead_us = microseconds(ahead.before),
-        ahead_us = microseconds(ahead.moving),
+        rpc_us = microseconds(rpc),
         record_us = microseconds(recording),
         move_us = microseconds(durations.relocate),
         configure_us = microseconds(durations.configure),

@@ -8,7 +8,6 @@ use tokio::time::timeout;
 
 use super::{
     doors::Doors,
-    guess::take_home_unless,
     release::{Renewal, release},
 };
 use crate::agent::{
@@ -24,7 +23,6 @@ pub(super) async fn take_in_all(
     netns: PodNetns,
     caller: &Arc<Caller>,
 ) -> Result<Vec<TakenIn>, Failure> {
-    take_wrong_guesses_home(doors, &wanted).await?;
     for one in &wanted {
         settle_earlier_holder(doors, one).await;
     }
@@ -32,15 +30,11 @@ pub(super) async fn take_in_all(
         let caller = Arc::clone(caller);
         move || caller.is_waiting()
     };
-    let entered = doors.vfs.intake().enter(wanted.clone(), netns, is_awaited).await;
-    let arrived = match entered {
+    let arrived = match doors.vfs.intake().enter(wanted.clone(), netns, is_awaited).await {
         Ok(arrived) => arrived,
         Err(IntakeFailure::Unmoved { failure }) => return Err(failure),
         Err(IntakeFailure::Unrecorded { failure, found }) => {
-            // A guess of it is taken back with all that the DPU has made of its key.
-            let is_unrecorded =
-                |one: &Wanted| doors.vfs.records().guess_of(&one.request.key).is_none();
-            for one in wanted.into_iter().filter(is_unrecorded) {
+            for one in wanted {
                 let found_vf = found.contains(&one.device());
                 give_back_unused(doors, &one, found_vf, caller).await;
             }
@@ -52,21 +46,6 @@ pub(super) async fn take_in_all(
         doors.vfs.intake().settle(one, port).await
     };
     join_all(wanted.into_iter().zip(arrived).map(settle)).await.into_iter().collect()
-}
-
-/// VFs that were moved ahead, and that the DPU has not given.
-async fn take_wrong_guesses_home(doors: &Doors, wanted: &[Wanted]) -> Result<(), Failure> {
-    for one in wanted {
-        let home = take_home_unless(doors, &one.request.key, &one.device()).await;
-        if let Err(failure) = home {
-            // With a guess all is taken back that the DPU has made of its key; of the others there is no record.
-            for other in wanted {
-                doors.dpu.calls().disown(&other.request.key).await;
-            }
-            return Err(failure);
-        }
-    }
-    Ok(())
 }
 
 /// Finishes a record of the VF that is being given back, and of which only the DPU's last word is

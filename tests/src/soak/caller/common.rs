@@ -20,7 +20,6 @@ pub(crate) struct Common {
     breaches: Mutex<Vec<Breach>>,
     /// VFs may be out of their pods since the last rest.
     pub(super) card_was_reset: AtomicBool,
-    performed: AtomicU64,
     pub(crate) tally: Tally,
 }
 
@@ -35,16 +34,7 @@ pub(crate) struct Tally {
     pub(crate) tricks: Mutex<BTreeMap<&'static str, bool>>,
 }
 
-/// After so many operations the next guess of a host's agent is wrong: as not all of them are ADDs, more than one in as
-/// many ADDs.
-const GUESSES: u64 = 10;
-
 impl Common {
-    /// Whether a guess is to be wrong now.
-    pub(super) fn misguides(&self) -> bool {
-        self.performed.fetch_add(1, Relaxed).is_multiple_of(GUESSES)
-    }
-
     pub(crate) fn note_reset(&self) {
         self.card_was_reset.store(true, Relaxed);
     }

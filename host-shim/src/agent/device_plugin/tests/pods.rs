@@ -139,6 +139,6 @@ async fn who_names_a_vf_or_is_no_pod_or_has_no_kubelet_asks_nobody() {
     stage.room.learn(VfPools::default());
     assert_eq!(stage.chosen().await, Ok(None));
     let without = DevicePlugin::new(None);
-    without.learn(VfPools { pools: vec![pool("gold", &[])], ..Default::default() });
+    without.learn(VfPools { pools: vec![pool("gold", &[])] });
     assert_eq!(without.chosen(&request(), deadline).await, Ok(None));
 }
