@@ -27,8 +27,7 @@ pub(in crate::agent) const MOVES: usize = 3;
 /// Of these, the ones out of pods: one that has begun can't be overtaken any more.
 const MOVES_HOME: usize = 2;
 
-/// So many moves into pods may follow each other at most while one out of a pod waits; those count, too, that began
-/// before it came.
+/// So many moves into pods may begin at most while one out of a pod waits.
 const LONGEST_ROW: usize = 3;
 
 /// The turns that are left, and who waits for one.
@@ -39,7 +38,7 @@ pub(super) struct MoveTurns(Mutex<State>);
 struct State {
     left: usize,
     under_way_home: usize,
-    /// How many were given to moves into pods since one was to a move home.
+    /// How many were given to moves into pods since one home waits that is next.
     row: usize,
     inward: VecDeque<oneshot::Sender<MoveTurn>>,
     homeward: VecDeque<oneshot::Sender<MoveTurn>>,
@@ -113,6 +112,7 @@ impl State {
         let waiting = self.waiting(way).pop_front()?;
         self.left -= 1;
         match way {
+            Way::In if self.homeward.is_empty() => self.row = 0,
             Way::In => self.row += 1,
             Way::Home => (self.under_way_home, self.row) = (self.under_way_home + 1, 0),
         }
@@ -191,7 +191,7 @@ mod tests {
             overtaken_by += 1;
         }
         assert!((&mut home).now_or_never().is_some());
-        assert!(overtaken_by <= LONGEST_ROW, "{overtaken_by}");
+        assert_eq!(overtaken_by, LONGEST_ROW);
     }
 
     #[test]
