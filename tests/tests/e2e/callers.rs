@@ -10,7 +10,7 @@ use std::{
 
 use e2e::{
     Call, Lab, Netns, Settings,
-    scenarios::{figure, outages::ids},
+    scenarios::{figure, outages::ids, several},
     wait_for,
 };
 use nix::sys::signal::Signal;
@@ -190,6 +190,24 @@ fn a_repeat_takes_over_the_add_whose_caller_died() {
     lab.assert_invariants();
     let repeated = lab.add("blue", &pod, "eth0").result();
     assert_eq!(repeated, serde_json::from_slice::<Value>(&output.stdout).unwrap());
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// The second wants less than the first has asked for.
+#[test]
+fn what_an_add_led_whose_caller_died_is_given_back_though_another_goes_on_with_it() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    lab.service.signal(Signal::SIGSTOP);
+    let first = begin(&lab, &several::call(&lab, "ADD", &pod, "green"));
+    let second = begin(&lab, &add(&lab, &pod));
+    kill(first);
+    lab.service.signal(Signal::SIGCONT);
+    let output = second.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    wait_for("one attachment alone", LIMIT, || (ids(&lab).len() == 1).then_some(()));
+    lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
 }

@@ -248,9 +248,13 @@ async fn ask_for(
     };
     // With the first one go those that it leads.
     let lead = &requests[0].key;
-    match doors.vfs.keys().is_add_waiting(lead) {
-        true => doors.dpu.calls().leave_to_repeat(disowning(lead)),
-        false => doors.dpu.calls().disown(lead).await,
+    if !doors.vfs.keys().is_add_waiting(lead) {
+        doors.dpu.calls().disown(lead).await;
+        return Err(failure);
+    }
+    // Of each by itself: the repeat may want fewer of them.
+    for request in requests {
+        doors.dpu.calls().leave_to_repeat(disowning(&request.key));
     }
     Err(failure)
 }
