@@ -18,7 +18,7 @@ pub(super) const WATCH_CARRIER: &str = "watch-carrier";
 pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&SetPort];
 
 /// The names that the pod's interfaces have.
-pub(super) fn names(links: &[Link]) -> impl Iterator<Item = &String> {
+fn names(links: &[Link]) -> impl Iterator<Item = &String> {
     links.iter().flat_map(|link| link.alternative_names.iter().chain([&link.name]))
 }
 
@@ -32,12 +32,8 @@ impl Step<VfMove> for CheckNames {
         "check-names"
     }
 
-    /// One that was moved ahead is only named, and a name that is taken is no name for it.
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        match !vf_move.is_fresh && is_name_taken(vf_move)? {
-            true => Err(interface_exists(vf_move)),
-            false => Ok(()),
-        }
+        if is_name_taken(vf_move)? { Err(interface_exists(vf_move)) } else { Ok(()) }
     }
 }
 
@@ -77,11 +73,21 @@ impl Step<VfMove> for Prepare {
     }
 
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        if vf_move.is_fresh {
-            return Ok(());
-        }
         let started = Instant::now();
-        prepare(vf_move)?;
+        vf_move.departing = vf_move.in_host()?;
+        let Some(link) = vf_move.departing.clone() else { return Ok(()) };
+        let taken =
+            if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
+        let clashing = link.alternative_names.iter().filter(|alternative| {
+            vf_move.names_to_come.contains(*alternative)
+                || names(&taken).any(|name| name == *alternative)
+        });
+        let mut requests: Vec<_> =
+            clashing.map(|name| Request::delete_alternative_name(link.index, name)).collect();
+        if link.is_up {
+            requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+        }
+        vf_move.host.rtnl.batch(&requests)?;
         vf_move.durations.configure += started.elapsed();
         Ok(())
     }
@@ -91,23 +97,7 @@ impl Step<VfMove> for Prepare {
     }
 }
 
-pub(super) fn prepare(vf_move: &mut VfMove) -> Result<(), MoveError> {
-    vf_move.departing = vf_move.in_host()?;
-    let Some(link) = vf_move.departing.clone() else { return Ok(()) };
-    let taken = if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
-    let clashing = link.alternative_names.iter().filter(|alternative| {
-        vf_move.names_to_come.contains(*alternative)
-            || names(&taken).any(|name| name == *alternative)
-    });
-    let mut requests: Vec<_> =
-        clashing.map(|name| Request::delete_alternative_name(link.index, name)).collect();
-    if link.is_up {
-        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
-    }
-    Ok(vf_move.host.rtnl.batch(&requests)?)
-}
-
-/// The one move: namespace and name in one request, or the name alone of a VF that was moved ahead. Where it fails, the VF may be on either side.
+/// The one move: namespace and name in one request. Where it fails, the VF may be on either side.
 struct MoveIn;
 
 impl Step<VfMove> for MoveIn {
@@ -144,7 +134,7 @@ impl Step<VfMove> for MoveIn {
 /// The VF in the pod, where it may have another index now. One that was there already, as after a
 /// crash, may still have its old name.
 fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
-    let mut link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
+    let link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
     if link.name == vf_move.plan.routing.name {
         return Ok(link);
     }
@@ -153,9 +143,7 @@ fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
     let rename = Request::change_link(link.index, &name);
     let renamed = vf_move.pod()?.rtnl.batch(&[down, rename]);
     renamed.map_err(|error| why_refused(vf_move, error))?;
-    link.name.clone_from(&vf_move.plan.routing.name);
-    link.is_up = false;
-    Ok(link)
+    vf_move.in_pod()?.ok_or_else(|| vf_move.missing())
 }
 
 /// The interface's settings, which the kernel begins anew wherever it comes to. So nothing of them is undone: they

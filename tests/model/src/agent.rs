@@ -5,7 +5,6 @@
 //! one durable write, one move of a VF, one call, one answer.
 
 mod actions;
-mod ahead;
 mod attach;
 mod detach;
 mod giving_up;
@@ -15,7 +14,5 @@ mod session;
 mod side;
 mod tasks;
 
-pub use actions::AgentAction;
-pub use attach::may_write_record;
-pub use giving_up::gives_back_unused;
+pub use actions::{AgentAction, actions};
 pub use side::AgentSide;

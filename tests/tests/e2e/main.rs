@@ -27,7 +27,6 @@ mod floods;
 mod gateway;
 mod go_cni;
 mod greed;
-mod guesses;
 mod host_port;
 mod hosts;
 mod identity;

@@ -31,17 +31,13 @@ impl Registry {
         let mac = self.entries.choose_mac(spec.mac, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
-        if spec.promised_device.is_some() {
-            // What the host said of it before it took it is outdated.
-            self.detaches.note_vf(vf, &boot_id, asked.as_of, asked.as_of);
-        }
         let leases = self.networks.reserve(spec, &addresses, &network, id, now);
         let leases = leases.inspect_err(|_| {
-            self.vfs.forget(&id);
+            self.vfs.release(&id);
         })?;
         let further_leases = self.reserve_further(spec, &network, id, now).inspect_err(|_| {
             self.networks.forget_unfinished(&network, id, now);
-            self.vfs.forget(&id);
+            self.vfs.release(&id);
         })?;
         let record = Arc::new(Record {
             id,
@@ -128,9 +124,7 @@ impl Registry {
         id: AttachmentId,
     ) -> Result<(FunctionId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
-        let pinned = spec.device.as_ref();
-        let promised = spec.promised_device.as_ref().map(|device| (device, spec.promise_number));
-        let request = Request { host, pool: &network.pool, pinned, promised };
+        let request = Request { host, pool: &network.pool, pinned: spec.device.as_ref() };
         let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }

@@ -24,8 +24,6 @@ mod dial;
 mod established;
 mod failure;
 mod inventory;
-mod networks;
-mod promises;
 mod reports;
 mod room;
 mod session;

@@ -17,7 +17,6 @@ mod destination;
 mod detach;
 mod doors;
 mod gc;
-mod guess;
 mod led;
 mod naming;
 mod phases;

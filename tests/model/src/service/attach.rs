@@ -6,25 +6,21 @@ use super::{
     side::ServiceSide,
 };
 use crate::{
-    names::{Address, AttachmentId, HostId, HostTime, Key, Phase, Record, SessionId, Vf, Vfs},
+    names::{Address, AttachmentId, HostId, HostTime, Key, Phase, Record, SessionId, Vf},
     protection::Protection,
-    system::{Port, System, put},
+    system::{System, put},
     wire::Answer,
 };
 
-/// What an Attach says of itself.
-#[derive(Clone, Copy)]
-pub(super) struct Asked {
-    pub(super) session: SessionId,
-    pub(super) as_of: HostTime,
-    pub(super) wish: Option<Vf>,
-    pub(super) avoided: Vfs,
-}
-
 impl ServiceSide<'_> {
     /// `attachments/attach.rs::admit`.
-    pub(super) fn admits(&self, system: &mut System, key: Key, asked: Asked, is_awaited: bool) {
-        let Asked { session, as_of, wish, avoided } = asked;
+    pub(super) fn admits(
+        &self,
+        system: &mut System,
+        key: Key,
+        (session, as_of): (SessionId, HostTime),
+        is_awaited: bool,
+    ) {
         let answer = |system: &mut System, answer| {
             if is_awaited {
                 system.host_mut(key).wire.answer(key, answer);
@@ -42,9 +38,9 @@ impl ServiceSide<'_> {
         }
         if let Some(entry) = self.finds(service, key) {
             if !entry.is_held() {
-                return answer(system, Answer::Releasing);
+                return answer(system, Answer::Refused);
             }
-            let is_programmed = system.dpu.programmed(entry.record.vf) == Some(entry.record.id);
+            let is_programmed = system.dpu.ports.get(&entry.record.vf) == Some(&entry.record.id);
             let Some(service) = system.service_mut() else { return };
             if let Some(entry) = service.get_mut(entry.record.id) {
                 (entry.session, entry.unclaimed) = (Some(session), false);
@@ -54,15 +50,7 @@ impl ServiceSide<'_> {
             }
             return service.begin(attach_flow(entry.record, true, is_awaited));
         }
-        let vf = match wish {
-            Some(wish) => match self.wished_vf(service, key.host, wish) {
-                None if self.has(Protection::WishIsExact) => {
-                    return answer(system, Answer::NotFree);
-                }
-                given => given.or_else(|| self.free_vf(service, key.host, avoided)),
-            },
-            None => self.free_vf(service, key.host, avoided),
-        };
+        let vf = self.free_vf(service, key.host);
         let address = self.free_address(service);
         let (Some(vf), Some(address)) = (vf, address) else {
             return answer(system, Answer::Refused);
@@ -76,21 +64,10 @@ impl ServiceSide<'_> {
         service.begin(attach_flow(record, false, is_awaited));
     }
 
-    /// `vf-alloc/src/allocator.rs::choose_wished`.
-    fn wished_vf(&self, service: &Service, host: HostId, wish: Vf) -> Option<Vf> {
-        let vf = Some(wish).filter(|vf| vf.host == host || !self.has(Protection::OwnVfsOnly))?;
-        // Where its host does not offer it, that is due to this very guess.
-        let is_told = service.known.contains(&vf) && self.has(Protection::GuessWithdrawsNothing);
-        let is_to_be_had = is_told || service.offered.contains(&vf);
-        let is_free = !service.unaccounted.contains(&vf) && service.by_vf(vf).is_none();
-        (is_to_be_had && is_free).then_some(vf)
-    }
-
-    /// `vf-alloc/src/allocator.rs::choose_other_than`: the first free VF of the host's own.
-    fn free_vf(&self, service: &Service, host: HostId, avoided: Vfs) -> Option<Vf> {
+    /// `vf-alloc/src/allocator.rs::reserve`: the first free VF of the host's own.
+    fn free_vf(&self, service: &Service, host: HostId) -> Option<Vf> {
         let is_own = |vf: &&Vf| vf.host == host || !self.has(Protection::OwnVfsOnly);
-        let may_be_given = |vf: &&Vf| !avoided.has(**vf) || !self.has(Protection::OthersAvoided);
-        let mut offered = service.offered.iter().filter(is_own).filter(may_be_given);
+        let mut offered = service.offered.iter().filter(is_own);
         let is_free = |vf: &&Vf| !service.unaccounted.contains(vf) && service.by_vf(**vf).is_none();
         offered.find(is_free).copied()
     }
@@ -126,7 +103,7 @@ impl ServiceSide<'_> {
         *programmed = true;
         let id = flow.id;
         if let Some(entry) = service.get(id) {
-            system.dpu.ports.insert(entry.record.vf, Port::from(&entry.record));
+            system.dpu.ports.insert(entry.record.vf, id);
         }
         self.answers_attach(system, key);
     }
