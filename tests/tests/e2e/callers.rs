@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    process::Child,
+    process::{Child, Output},
     thread,
     time::{Duration, Instant},
 };
@@ -175,17 +175,23 @@ fn an_agent_suspended_amid_an_add_fails_it_in_seconds_and_leaves_nothing() {
     lab.assert_clean_slate();
 }
 
-#[test]
-fn a_repeat_takes_over_the_add_whose_caller_died() {
-    let lab = lab();
-    let pod = Netns::new("pod");
+/// Has the caller of the first ADD die while the DPU is asked, and the second one go on with it.
+fn take_over(lab: &Lab, first: &Call, second: &Call) -> Output {
     lab.service.signal(Signal::SIGSTOP);
-    let first = begin(&lab, &add(&lab, &pod));
-    let second = begin(&lab, &add(&lab, &pod));
+    let first = begin(lab, first);
+    let second = begin(lab, second);
     kill(first);
     lab.service.signal(Signal::SIGCONT);
     let output = second.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
+    output
+}
+
+#[test]
+fn a_repeat_takes_over_the_add_whose_caller_died() {
+    let lab = lab();
+    let pod = Netns::new("pod");
+    let output = take_over(&lab, &add(&lab, &pod), &add(&lab, &pod));
     assert_eq!(ids(&lab).len(), 1);
     lab.assert_invariants();
     let repeated = lab.add("blue", &pod, "eth0").result();
@@ -199,13 +205,8 @@ fn a_repeat_takes_over_the_add_whose_caller_died() {
 fn what_an_add_led_whose_caller_died_is_given_back_though_another_goes_on_with_it() {
     let lab = lab();
     let pod = Netns::new("pod");
-    lab.service.signal(Signal::SIGSTOP);
-    let first = begin(&lab, &several::call(&lab, "ADD", &pod, "green"));
-    let second = begin(&lab, &add(&lab, &pod));
-    kill(first);
-    lab.service.signal(Signal::SIGCONT);
-    let output = second.wait_with_output().unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let first = several::call(&lab, "ADD", &pod, "green");
+    let _ = take_over(&lab, &first, &add(&lab, &pod));
     wait_for("one attachment alone", LIMIT, || (ids(&lab).len() == 1).then_some(()));
     lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();

@@ -38,7 +38,7 @@ pub(super) struct MoveTurns(Mutex<State>);
 struct State {
     left: usize,
     under_way_home: usize,
-    /// How many were given to moves into pods since one home waits that is next.
+    /// How many moves into pods have overtaken the one out of a pod that waits longest.
     row: usize,
     inward: VecDeque<oneshot::Sender<MoveTurn>>,
     homeward: VecDeque<oneshot::Sender<MoveTurn>>,
