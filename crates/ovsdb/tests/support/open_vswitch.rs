@@ -78,8 +78,7 @@ impl OpenVswitch {
         vswitch
     }
 
-    /// Waits until the daemon has seen its database once. With the kernel's datapath it loads the module before that,
-    /// which in hack/vm takes longer than a daemon that runs may take for anything.
+    /// Waits until the daemon has seen its database once: until then it may take longer than a daemon that runs.
     fn await_daemon(&self) {
         self.vsctl("--timeout=60 wait-until Open_vSwitch . datapath_types!=[]");
     }
