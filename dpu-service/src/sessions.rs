@@ -7,13 +7,13 @@ mod question;
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use vf_alloc::{Device, PfId};
 
 use absence::Absence;
@@ -45,14 +45,7 @@ pub enum HostCommand {
         reason: String,
     },
     /// A network was applied or deleted.
-    NetworkChanged {
-        /// Its name.
-        network: String,
-        /// Whether it is gone.
-        deleted: bool,
-        /// How the names of its interfaces begin that nobody names. Empty: it does not say.
-        interface_prefix: String,
-    },
+    NetworkChanged(ChangedNetwork),
     /// The service takes no new attachments, as it stops.
     Draining {
         /// Why: one sentence without a final stop.
@@ -75,6 +68,21 @@ pub enum HostCommand {
     },
 }
 
+/// A network that was applied or deleted.
+#[derive(Clone, Debug)]
+pub struct ChangedNetwork {
+    /// Its name.
+    pub network: String,
+    /// Whether it is gone.
+    pub deleted: bool,
+    /// How the names of its interfaces begin that nobody names. Empty: it does not say.
+    pub interface_prefix: String,
+    /// The pool that it draws from. Empty: it is gone.
+    pub pool: String,
+    /// The network of an attach that names none. Empty: there is none.
+    pub default_network: String,
+}
+
 /// A session just opened.
 #[derive(Debug)]
 pub struct Session {
@@ -83,6 +91,8 @@ pub struct Session {
     /// What to tell the host. Ends when the session is over: replaced by a newer one, or dropped
     /// because the host does not keep up.
     pub commands: mpsc::Receiver<HostCommand>,
+    /// Something has changed of VFs: others may be promised to the host.
+    pub vfs_changed: Arc<Notify>,
     /// It goes on with the host's session before it.
     pub is_renewed: bool,
 }
@@ -126,6 +136,7 @@ struct HostEntry {
 struct Open {
     id: SessionId,
     commands: mpsc::Sender<HostCommand>,
+    vfs_changed: Arc<Notify>,
     /// What both sides can do.
     capabilities: Vec<&'static str>,
     /// What the host was asked and has not answered.
@@ -148,11 +159,13 @@ impl Sessions {
         let is_renewed = |entry: &&HostEntry| hello.renewed.is_some_and(|id| entry.is_in(id));
         let renewed_since = hosts.get(host).filter(is_renewed).map(|entry| entry.since);
         let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
+        let vfs_changed = Arc::<Notify>::default();
         let id = SessionId::new();
         let entry = HostEntry {
             open: Some(Open {
                 id,
                 commands: sender,
+                vfs_changed: Arc::clone(&vfs_changed),
                 capabilities: hello.capabilities.clone(),
                 asked: None,
                 clock: HostClock::heard_now(hello.inventory.as_of),
@@ -164,7 +177,7 @@ impl Sessions {
         };
         hosts.insert(host.clone(), entry);
         self.absences().remove(host);
-        Ok(Session { id, commands, is_renewed: renewed_since.is_some() })
+        Ok(Session { id, commands, vfs_changed, is_renewed: renewed_since.is_some() })
     }
 
     /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
@@ -233,6 +246,14 @@ impl Sessions {
     pub(crate) fn send(&self, host: &HostName, command: HostCommand) {
         if let Some(entry) = self.lock().get_mut(host) {
             entry.send(host, command);
+        }
+    }
+
+    /// Something has changed of the host's VFs.
+    pub(crate) fn note_vfs_changed(&self, host: &HostName) {
+        let hosts = self.lock();
+        if let Some(open) = hosts.get(host).and_then(|entry| entry.open.as_ref()) {
+            open.vfs_changed.notify_one();
         }
     }
 

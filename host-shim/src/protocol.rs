@@ -152,6 +152,9 @@ pub struct AddRequest {
     /// A VF that somebody else chose.
     #[serde(default, rename = "pci_address")] // as agents of before read it
     pub device: Option<Device>,
+    /// The promised VF that the agent has taken for it, and the promise's number.
+    #[serde(skip)]
+    pub promised: Option<(Device, u64)>,
     /// A MAC address asked for.
     #[serde(default)]
     pub mac: Option<MacAddress>,
@@ -219,6 +222,7 @@ impl AddRequest {
             network,
             pod: v1::Pod::default(),
             device: None,
+            promised: None,
             mac: None,
             addresses: Vec::new(),
             bandwidth: Bandwidth::default(),

@@ -8,6 +8,9 @@ pub const EXAMINE: &str = "examine";
 /// it has the PF keep the pod to what the network says, or refuses.
 pub const KEEPS_PORT: &str = "keeps-port";
 
+/// An agent that is told `Promises`.
+pub const PROMISES: &str = "promises";
+
 /// An agent that understands `Route.kind` and `Route.scope`.
 pub const ROUTE_KINDS: &str = "route-kinds";
 
@@ -18,7 +21,7 @@ pub const SYSCTLS: &str = "sysctls";
 pub const VF_POOLS: &str = "vf-pools";
 
 /// What this build can do.
-pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT, ROUTE_KINDS, SYSCTLS, VF_POOLS];
+pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT, PROMISES, ROUTE_KINDS, SYSCTLS, VF_POOLS];
 
 /// Most capabilities of a peer that are read.
 const MOST: usize = 256;

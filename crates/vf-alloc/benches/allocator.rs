@@ -36,7 +36,7 @@ fn allocator(vfs: u16, pools: Vec<PoolSpec>) -> Allocator<u128> {
 
 /// Nanoseconds a pair, in the round that was disturbed least.
 fn pair(mut allocator: Allocator<u128>, held: u128) -> f64 {
-    let request = Request { host: HostId(0), pool: "default", pinned: None };
+    let request = Request { host: HostId(0), pool: "default", pinned: None, promised: None };
     let mut next = 0;
     while next < held {
         allocator.reserve(&request, next).unwrap();

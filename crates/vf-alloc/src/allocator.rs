@@ -20,6 +20,18 @@ pub struct Request<'a> {
     pub pool: &'a str,
     /// The very VF, by its device on the host, that somebody else has chosen already.
     pub pinned: Option<&'a Device>,
+    /// The very VF, of those that were [promised](Allocator::promise) to its host, with the promise's number. It may be the
+    /// pinned one.
+    pub promised: Option<(&'a Device, u64)>,
+}
+
+/// A VF that is promised, as its host is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promised {
+    /// The VF.
+    pub vf: FunctionId,
+    /// Higher than those of all promises before: who names an earlier one of the VF means what has passed.
+    pub number: u64,
 }
 
 /// All VFs, and who holds them. `K` names a holder: an attachment.
@@ -28,6 +40,10 @@ pub struct Allocator<K> {
     settings: Settings,
     vfs: Vfs<K>,
     pools: Pools,
+    /// Those that are promised to their hosts.
+    promised: BTreeSet<SlotNumber>,
+    /// The number of the promise that was told last.
+    last_told: u64,
 }
 
 impl<K: Clone + Eq + Hash> Allocator<K> {
@@ -36,7 +52,13 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// # Errors
     /// A pool is not well-formed, or two have one name.
     pub fn new(pools: Vec<PoolSpec>, settings: Settings) -> Result<Self, SpecError> {
-        Ok(Self { settings, vfs: Vfs::new(), pools: Pools::new(pools)? })
+        Ok(Self {
+            settings,
+            vfs: Vfs::new(),
+            pools: Pools::new(pools)?,
+            promised: BTreeSet::new(),
+            last_told: 0,
+        })
     }
 
     /// Puts `pools` in the place of the pools so far. Whoever holds a VF keeps it.
@@ -64,10 +86,15 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     /// Notes what its host says of `vf`, without offering it: it can be had as soon as whoever holds it
     /// [releases](Self::release) it.
     pub fn learn(&mut self, vf: FunctionId, facts: VfFacts) {
-        if self.facts(vf) != Some(&facts) {
-            let slot = self.vfs.learn(vf, facts);
-            self.pools.place(slot);
+        if self.facts(vf) == Some(&facts) {
+            return;
         }
+        let number = self.vfs.learn(vf, facts).number();
+        // Its host was told another device, or it was another host.
+        self.promised.remove(&number);
+        let slot = self.vfs.at_mut(number);
+        slot.end_promise();
+        self.pools.place(slot);
     }
 
     /// Notes that its host does not offer `vf` now. A VF that is held stays held.
@@ -96,7 +123,59 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
     }
 
-    /// Gives `key` a VF: the one that it holds already, the pinned one, or one of the pool's free
+    /// Promises `host` free VFs, until it has `most` of each pool whose VFs anybody may get: they are given to nobody but
+    /// who names them as [promised](Request::promised). Returns those that the host is to be told of, which it is not
+    /// told again unless it has had them since: those that are new, and those that it has back.
+    pub fn promise(&mut self, host: HostId, most: usize) -> Vec<Promised> {
+        for number in 0..self.pools.len() {
+            self.promise_of_pool(number, host, most);
+        }
+        let mut untold = Vec::new();
+        for number in &self.promised {
+            let slot = self.vfs.at_mut(*number);
+            if slot.is_of(host) && slot.is_promise_untold() {
+                self.last_told += 1;
+                slot.note_told(self.last_told);
+                untold.push(Promised { vf: slot.vf(), number: self.last_told });
+            }
+        }
+        untold
+    }
+
+    fn promise_of_pool(&mut self, number: usize, host: HostId, most: usize) {
+        let pool = self.pools.at(number);
+        if pool.spec.pinned_only {
+            return;
+        }
+        let is_counted = |slot: &Slot<K>| slot.is_of(host) && slot.is_in(&pool.spec);
+        let promised = self.promised.iter().filter(|slot| is_counted(self.vfs.at(**slot)));
+        for _ in promised.count()..most {
+            let Some(chosen) = self.pools.at(number).choose(host) else { return };
+            self.promised.insert(chosen);
+            let slot = self.vfs.at_mut(chosen);
+            slot.promise();
+            self.pools.settle(slot);
+        }
+    }
+
+    /// The host has taken `vf` off what it was told, and does not use it: it is to be told again if that is promised still.
+    pub fn lose_promise(&mut self, vf: FunctionId) {
+        self.change(vf, Slot::lose_promise);
+    }
+
+    /// Ends all promises to `host`: its session is over, and what it was told in that counts no more.
+    pub fn end_promises(&mut self, host: HostId) {
+        let of_host = |number: &SlotNumber| self.vfs.at(*number).is_of(host);
+        let ended: Vec<_> = self.promised.iter().copied().filter(of_host).collect();
+        for number in ended {
+            self.promised.remove(&number);
+            let slot = self.vfs.at_mut(number);
+            slot.end_promise();
+            self.pools.settle(slot);
+        }
+    }
+
+    /// Gives `key` a VF: the one that it holds already, the promised or pinned one, or one of the pool's free
     /// ones. Within a PF the one that has been free for longest comes first.
     ///
     /// # Errors
@@ -107,9 +186,15 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
         let pool = self.pools.named(request.pool);
         let pool = pool.ok_or_else(|| ReserveError::PoolUnknown { pool: request.pool.into() })?;
-        let chosen = match request.pinned {
-            Some(device) => self.choose_pinned(request, pool, device)?,
-            None => self.choose(request, pool)?,
+        let chosen = match (request.promised, request.pinned) {
+            (Some((device, number)), pinned) if pinned.is_none_or(|pinned| pinned == device) => {
+                let chosen = self.choose_promised(request, pool, device, number)?;
+                self.promised.remove(&chosen);
+                self.vfs.at_mut(chosen).claim();
+                chosen
+            }
+            (_, Some(device)) => self.choose_named(request, pool, device, Slot::is_free)?,
+            (_, None) => self.choose(request, pool)?,
         };
         Ok(self.hold(chosen, key, Stage::Reserved))
     }
@@ -139,6 +224,18 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     pub fn fail(&mut self, key: &K, reason: &str) -> Option<FunctionId> {
         let limit = self.settings.quarantine_after;
         self.take_back(key, |slot| slot.note_failure(reason, limit))
+    }
+
+    /// Notes that its host has `vf`, which nobody holds, back and clean after it had begun to use it. Where it is promised
+    /// still, the host is told that again.
+    pub fn note_returned(&mut self, vf: FunctionId) {
+        self.change(vf, Slot::note_returned);
+    }
+
+    /// Takes back `key`'s VF, which nobody has used. One that was withdrawn, or promised, is given out again only once it
+    /// is offered. `None`: the key held none.
+    pub fn forget(&mut self, key: &K) -> Option<FunctionId> {
+        self.take_back(key, |_| {})
     }
 
     /// Keeps `vf` from being given out until it is [cleared](Self::clear). A VF that is held stays
@@ -193,10 +290,22 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.vfs.get(vf)?.holder()
     }
 
+    /// Whether its host offers `vf`, or says that it is away or in use.
+    #[must_use]
+    pub fn is_offered(&self, vf: FunctionId) -> bool {
+        self.vfs.get(vf).is_some_and(Slot::is_offered)
+    }
+
     /// What its host said of `vf`. `None` until the host has told of it.
     #[must_use]
     pub fn facts(&self, vf: FunctionId) -> Option<&VfFacts> {
         self.vfs.get(vf)?.facts()
+    }
+
+    /// The VF that is at `device` of `host`.
+    #[must_use]
+    pub fn at_device(&self, host: HostId, device: &Device) -> Option<FunctionId> {
+        self.vfs.of_device(host, device).map(Slot::vf)
     }
 
     /// The VF that `key` holds.
@@ -255,11 +364,27 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
     }
 
-    fn choose_pinned(
+    /// One that somebody else hands out by now has to be pinned, too.
+    fn choose_promised(
         &self,
         request: &Request<'_>,
         pool: &Pool,
         device: &Device,
+        number: u64,
+    ) -> Result<SlotNumber, ReserveError> {
+        let can_be_had = |slot: &Slot<K>| {
+            slot.can_be_claimed(number)
+                && (request.pinned.is_some() || !self.pools.is_handed_out(slot))
+        };
+        self.choose_named(request, pool, device, can_be_had)
+    }
+
+    fn choose_named(
+        &self,
+        request: &Request<'_>,
+        pool: &Pool,
+        device: &Device,
+        can_be_had: impl Fn(&Slot<K>) -> bool,
     ) -> Result<SlotNumber, ReserveError> {
         let found = self.vfs.of_device(request.host, device);
         let device = || device.clone();
@@ -269,7 +394,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             let pool = request.pool.into();
             return Err(ReserveError::PinnedNotInPool { device: device(), vf, pool });
         }
-        if !slot.is_free() {
+        if !can_be_had(slot) {
             return Err(ReserveError::PinnedNotFree { device: device(), vf, state: slot.state() });
         }
         Ok(slot.number())
@@ -315,7 +440,7 @@ fn reserve_again<K>(request: &Request<'_>, slot: &Slot<K>) -> Result<FunctionId,
     if facts.host != request.host {
         return Err(ReserveError::OtherHost { held });
     }
-    match request.pinned {
+    match request.pinned.or(request.promised.map(|(device, _)| device)) {
         Some(device) if *device != facts.device => {
             Err(ReserveError::KeyHoldsAnother { held, device: device.clone() })
         }

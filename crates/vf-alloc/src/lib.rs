@@ -20,7 +20,7 @@ mod spec;
 mod state;
 mod vfs;
 
-pub use allocator::{Allocator, Request};
+pub use allocator::{Allocator, Promised, Request};
 pub use device::Device;
 pub use error::{ClearError, ReserveError, RestoreError};
 pub use id::{FunctionId, NumberError, ParseIdError, PfId};

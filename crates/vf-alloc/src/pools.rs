@@ -49,6 +49,14 @@ impl Pools {
         self.pools.iter().map(|pool| &pool.spec)
     }
 
+    pub(crate) const fn len(&self) -> usize {
+        self.pools.len()
+    }
+
+    pub(crate) fn at(&self, number: usize) -> &Pool {
+        &self.pools[number]
+    }
+
     pub(crate) fn named(&self, name: &str) -> Option<&Pool> {
         self.numbers.get(name).map(|&number| &self.pools[number])
     }

@@ -3,7 +3,7 @@
 use crate::{ClearError, FunctionId, HostId, PoolSpec, VfFacts, VfState, VfView};
 
 /// The place of a slot among all: what looks VFs up at each reservation goes by it, and need not search.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotNumber(pub(crate) usize);
 
 #[derive(Debug)]
@@ -14,12 +14,21 @@ pub(crate) struct Slot<K> {
     hold: Option<Hold<K>>,
     /// Why its host does not offer it.
     withdrawn: Option<String>,
+    /// It is promised to its host.
+    promise: Option<Promise>,
     /// Whether this DPU has its port.
     has_port: bool,
     /// Why this DPU does not give it out yet.
     withheld: Option<String>,
     quarantine: Option<String>,
     failures: u32,
+}
+
+/// That a VF is given to nobody but who names it as promised.
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    /// By which its host knows it. `None`: it was not told, or has lost the VF since.
+    number: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -43,6 +52,7 @@ impl<K> Slot<K> {
             facts: None,
             hold: None,
             withdrawn: Some("its host has not offered it".into()),
+            promise: None,
             has_port,
             withheld: None,
             quarantine: None,
@@ -71,11 +81,28 @@ impl<K> Slot<K> {
     }
 
     pub(crate) const fn is_free(&self) -> bool {
-        self.hold.is_none()
-            && self.quarantine.is_none()
-            && self.withheld.is_none()
-            && self.withdrawn.is_none()
-            && self.has_port
+        self.is_idle() && self.withdrawn.is_none() && self.promise.is_none()
+    }
+
+    pub(crate) const fn is_offered(&self) -> bool {
+        self.withdrawn.is_none()
+    }
+
+    /// Whether it can be given to who names the promise of that number, of whose host the agent may hold the VF for that
+    /// already.
+    pub(crate) fn can_be_claimed(&self, number: u64) -> bool {
+        self.is_idle() && self.promise.is_some_and(|promise| promise.number == Some(number))
+    }
+
+    /// Whether its host is to be told that it is promised.
+    pub(crate) fn is_promise_untold(&self) -> bool {
+        let is_untold = self.promise.is_some_and(|promise| promise.number.is_none());
+        is_untold && self.is_idle() && self.withdrawn.is_none()
+    }
+
+    /// Whether nothing on the DPU is in the way of giving it out.
+    const fn is_idle(&self) -> bool {
+        self.hold.is_none() && self.quarantine.is_none() && self.withheld.is_none() && self.has_port
     }
 
     pub(crate) fn is_in(&self, pool: &PoolSpec) -> bool {
@@ -128,6 +155,34 @@ impl<K> Slot<K> {
 
     pub(crate) fn withdraw(&mut self, why: &str) {
         self.withdrawn = Some(why.into());
+        self.lose_promise();
+    }
+
+    pub(crate) fn promise(&mut self) {
+        self.promise = Some(Promise { number: None });
+    }
+
+    pub(crate) const fn note_told(&mut self, number: u64) {
+        if let Some(promise) = &mut self.promise {
+            promise.number = Some(number);
+        }
+    }
+
+    /// Its host has it no more among those that it was told of.
+    pub(crate) const fn lose_promise(&mut self) {
+        if let Some(promise) = &mut self.promise {
+            promise.number = None;
+        }
+    }
+
+    pub(crate) const fn end_promise(&mut self) {
+        self.promise = None;
+    }
+
+    /// Who has named it as promised has it from now on, and its host's agent holds it.
+    pub(crate) fn claim(&mut self) {
+        self.promise = None;
+        self.withdrawn = Some("the host's agent holds it".into());
     }
 
     pub(crate) const fn set_port(&mut self, has_port: bool) {
@@ -170,6 +225,7 @@ impl<K> Slot<K> {
         if self.facts.is_some() {
             self.withdrawn = None;
         }
+        self.lose_promise();
     }
 
     /// An attach failed for `reason`. After `limit` of them in a row it is quarantined; 0: never.

@@ -48,6 +48,14 @@ impl<K: Clone + Eq + Hash> Vfs<K> {
         self.by_vf.get(&vf).map(|number| &mut self.slots[number.0])
     }
 
+    pub(crate) fn at(&self, number: SlotNumber) -> &Slot<K> {
+        &self.slots[number.0]
+    }
+
+    pub(crate) fn at_mut(&mut self, number: SlotNumber) -> &mut Slot<K> {
+        &mut self.slots[number.0]
+    }
+
     /// The slot of `vf`, made if need be.
     pub(crate) fn slot(&mut self, vf: FunctionId) -> &mut Slot<K> {
         let number = *self.by_vf.entry(vf).or_insert(SlotNumber(self.slots.len()));

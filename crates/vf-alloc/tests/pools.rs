@@ -3,8 +3,8 @@
 
 use vf_alloc::{
     Allocator, ClearError, Device, FunctionId, HostId, ParseSelectorError, PfId, Policy, PoolSpec,
-    Request, ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError, Usage,
-    VfFacts, VfState, parse_selectors,
+    Promised, Request, ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError,
+    Usage, VfFacts, VfState, parse_selectors,
 };
 
 const HOST: HostId = HostId(1);
@@ -36,7 +36,7 @@ fn allocator(settings: Settings) -> Allocator<u32> {
 }
 
 fn request(pinned: Option<&Device>) -> Request<'_> {
-    Request { host: HOST, pool: "default", pinned }
+    Request { host: HOST, pool: "default", pinned, promised: None }
 }
 
 #[test]
@@ -315,4 +315,111 @@ fn a_vf_that_somebody_else_hands_out_is_only_given_to_who_names_it() {
              (0 free, 1 in use, 0 quarantined, 0 absent; 1 more are only for requests that name one)"
         );
     }
+}
+
+/// Names the promise of that number.
+fn promised(device: &Device, number: u64) -> Request<'_> {
+    Request { promised: Some((device, number)), ..request(None) }
+}
+
+/// What a host of which so many are promised is told.
+fn told(allocator: &mut Allocator<u32>, most: usize) -> Vec<(u16, u64)> {
+    let told = allocator.promise(HOST, most).into_iter();
+    told.map(|Promised { vf, number }| (vf.vf, number)).collect()
+}
+
+#[test]
+fn a_promised_vf_is_given_to_nobody_but_who_names_it_as_that() {
+    let mut allocator = allocator(Settings::default());
+    let [first, second] = [0, 1].map(|vf| FunctionId::local(0, vf));
+    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
+    assert_eq!(allocator.state(first), Some(VfState::Free), "for its host, it is");
+    assert_eq!(allocator.reserve(&request(None), 1), Ok(second));
+    let named = [device(first), device(second)];
+    let mut refused = |request: Request<'_>| allocator.reserve(&request, 2).unwrap_err();
+    let exhausted = refused(request(None));
+    assert!(matches!(exhausted, ReserveError::Exhausted { .. }), "{exhausted:?}");
+    for unpromised in [
+        request(Some(&named[0])),
+        promised(&named[1], 1),
+        promised(&named[0], 2),
+        Request { pinned: Some(&named[1]), ..promised(&named[0], 1) },
+    ] {
+        let refused = refused(unpromised);
+        assert!(matches!(refused, ReserveError::PinnedNotFree { .. }), "{refused:?}");
+    }
+    let abroad = Request { host: HostId(2), ..promised(&named[0], 1) };
+    assert!(matches!(refused(abroad), ReserveError::PinnedUnknown { .. }));
+    // Its agent may have said since that it holds the VF.
+    let pinned_too = Request { pinned: Some(&named[0]), ..promised(&named[0], 1) };
+    assert_eq!(allocator.reserve(&pinned_too, 2), Ok(first));
+}
+
+#[test]
+fn who_had_a_promised_vf_and_could_not_use_it_says_when_it_is_to_be_had_again() {
+    let mut allocator = allocator(Settings::default());
+    let vf = FunctionId::local(0, 0);
+    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
+    assert_eq!(allocator.reserve(&promised(&device(vf), 1), 1), Ok(vf));
+    allocator.fail(&1, "its port is gone");
+    assert!(matches!(allocator.state(vf), Some(VfState::Absent { .. })));
+    assert_eq!(told(&mut allocator, 2), [(1, 2)]);
+    allocator.offer(vf, facts(vf));
+    assert_eq!(told(&mut allocator, 2), [(0, 3)]);
+}
+
+#[test]
+fn a_host_is_told_of_a_promise_once_and_again_when_it_had_the_vf_meanwhile() {
+    let mut allocator = allocator(Settings::default());
+    let vf = FunctionId::local(0, 0);
+    assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
+    assert!(told(&mut allocator, 2).is_empty());
+    allocator.withdraw(vf, "the agent holds it");
+    assert!(told(&mut allocator, 2).is_empty(), "not before it is back");
+    allocator.offer(vf, facts(vf));
+    allocator.quarantine(vf, "it is broken");
+    assert!(told(&mut allocator, 2).is_empty(), "not while it could not be given");
+    allocator.clear(vf).unwrap();
+    assert_eq!(told(&mut allocator, 2), [(0, 3)]);
+    allocator.lose_promise(vf);
+    assert_eq!(told(&mut allocator, 2), [(0, 4)]);
+    let stale = allocator.reserve(&promised(&device(vf), 3), 1);
+    assert!(matches!(stale, Err(ReserveError::PinnedNotFree { .. })), "{stale:?}");
+    assert_eq!(allocator.reserve(&promised(&device(vf), 4), 1), Ok(vf));
+}
+
+#[test]
+fn with_its_session_a_hosts_promises_end() {
+    let mut allocator = allocator(Settings::default());
+    let vf = FunctionId::local(0, 0);
+    assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
+    allocator.end_promises(HostId(2));
+    assert!(allocator.reserve(&request(None), 1).is_err());
+    allocator.end_promises(HOST);
+    let stale = allocator.reserve(&promised(&device(vf), 1), 1);
+    assert!(matches!(stale, Err(ReserveError::PinnedNotFree { .. })), "{stale:?}");
+    assert_eq!(allocator.reserve(&request(None), 1), Ok(vf));
+}
+
+#[test]
+fn vfs_that_somebody_else_hands_out_are_not_promised() {
+    let mut kubelets = pool("kubelet", "p0#0");
+    kubelets.pinned_only = true;
+    let pools = vec![kubelets, pool("default", "p0#0-1")];
+    let mut allocator = Allocator::<u32>::new(pools, Settings::default()).unwrap();
+    for vf in 0..2 {
+        allocator.offer(FunctionId::local(0, vf), facts(FunctionId::local(0, vf)));
+    }
+    assert_eq!(told(&mut allocator, 2), [(1, 1)]);
+}
+
+#[test]
+fn a_vf_that_is_at_another_device_is_promised_anew() {
+    let mut allocator = allocator(Settings::default());
+    let vf = FunctionId::local(0, 0);
+    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
+    let moved = VfFacts { device: "0000:09:00.0".into(), ..facts(vf) };
+    allocator.offer(vf, moved);
+    let stale = allocator.reserve(&promised(&device(vf), 1), 1);
+    assert!(matches!(stale, Err(ReserveError::PinnedUnknown { .. })), "{stale:?}");
 }

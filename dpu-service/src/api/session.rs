@@ -122,6 +122,7 @@ impl Conversation<'_> {
         self.send(self.welcome(protocol, &capabilities)).await?;
         let mut silent_at = Instant::now() + self.patience();
         let wants_pools = capabilities.contains(&capability::VF_POOLS);
+        let wants_promises = capabilities.contains(&capability::PROMISES);
         let mut pools_due = interval(POOLS_PERIOD);
         loop {
             tokio::select! {
@@ -136,7 +137,17 @@ impl Conversation<'_> {
                     let command = command.ok_or_else(|| self.superseded())?;
                     self.send(show::command(command)).await?;
                 }
-                _ = pools_due.tick(), if wants_pools => self.tell_pools().await?,
+                _ = pools_due.tick() => {
+                    if wants_pools {
+                        self.tell_pools().await?;
+                    }
+                    if wants_promises {
+                        self.tell_promises().await?;
+                    }
+                }
+                () = self.session.vfs_changed.notified(), if wants_promises => {
+                    self.tell_promises().await?;
+                }
                 () = self.shared.stopping.cancelled() => {
                     self.say_the_rest().await?;
                     return Err(stopping());
@@ -155,6 +166,15 @@ impl Conversation<'_> {
         Ok(())
     }
 
+    /// Tells the host which VFs it may take besides those that it was told of.
+    async fn tell_promises(&self) -> Result<(), Status> {
+        let promised = self.shared.engine.hosts().promise(self.host, self.session.id);
+        if promised.is_empty() {
+            return Ok(());
+        }
+        self.send(dpu_message::Message::Promises(show::promises(&promised))).await
+    }
+
     /// The last commands tell the host why its session ends.
     async fn say_the_rest(&mut self) -> Result<(), Status> {
         while let Ok(command) = self.session.commands.try_recv() {
@@ -165,6 +185,7 @@ impl Conversation<'_> {
 
     fn welcome(&self, protocol: u32, capabilities: &[&str]) -> dpu_message::Message {
         let interval = self.shared.heartbeat.as_millis();
+        let (network_pools, default_network) = self.shared.engine.networks().pools();
         dpu_message::Message::Welcome(v1::Welcome {
             protocol,
             service_version: env!("CARGO_PKG_VERSION").into(),
@@ -173,6 +194,8 @@ impl Conversation<'_> {
             session_id: self.session.id.to_string(),
             heartbeat_interval_ms: interval.try_into().unwrap_or(u32::MAX),
             interface_prefixes: self.shared.engine.networks().interface_prefixes(),
+            network_pools,
+            default_network: default_network.unwrap_or_default(),
         })
     }
 

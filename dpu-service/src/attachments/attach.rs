@@ -56,7 +56,15 @@ impl Engine {
         asked: Asked,
     ) -> Result<Vec<AttachmentView>, Failure> {
         let attach = async move |engine: Arc<Self>| {
-            engine.phases.attach.time(TOTAL, attach_all(&engine, &specs, asked)).await
+            let attached =
+                engine.phases.attach.time(TOTAL, attach_all(&engine, &specs, asked)).await;
+            for spec in &specs {
+                if let (Err(_), Some(device)) = (&attached, &spec.promised_device) {
+                    engine.registry().note_untaken(&spec.key.host, device);
+                }
+                engine.sessions.note_vfs_changed(&spec.key.host);
+            }
+            attached
         };
         self.to_the_end(attach).await
     }
@@ -333,7 +341,10 @@ async fn take_back(
 async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], failure: &Failure) {
     // Marked first: a record that can't be deleted must not be programmed again.
     for record in records {
-        engine.registry().release(record.id, true);
+        let mut registry = engine.registry();
+        // One that its host has begun to move is still to come home.
+        let is_at_home = registry.vfs().is_offered(record.vf);
+        registry.release(record.id, is_at_home);
     }
     let changes = Changes::default();
     let changes =

@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Instant};
 
 use offload_proto::Failure;
-use vf_alloc::FunctionId;
+use vf_alloc::{Device, FunctionId};
 
 use super::{
     engine::{Engine, now},
@@ -35,6 +35,8 @@ pub struct Detach {
     pub id: Option<AttachmentId>,
     /// Its VF is back and clean.
     pub returned: bool,
+    /// Likewise this VF, by its device on the host, whichever attachment it is of, if of any.
+    pub returned_device: Option<Device>,
     /// When the host knew that: what it saw before is outdated.
     pub as_of: HostTime,
     /// The session that the host called on. `None`: not told.
@@ -50,7 +52,9 @@ impl Engine {
     /// [`Reason::StaleSession`](offload_proto::Reason::StaleSession): to be repeated.
     pub async fn detach(self: &Arc<Self>, detach: Detach) -> Result<(), Failure> {
         let detach = async move |engine: Arc<Self>| {
-            engine.phases.detach.time(TOTAL, detach_now(&engine, &detach)).await
+            let detached = engine.phases.detach.time(TOTAL, detach_now(&engine, &detach)).await;
+            engine.sessions.note_vfs_changed(&detach.key.host);
+            detached
         };
         self.to_the_end(detach).await
     }
@@ -83,6 +87,7 @@ async fn detach_one(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
 }
 
 async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
+    note_returned(engine, detach);
     let Some(record) = engine.record_of(&detach.key) else { return Ok(()) };
     let latest = engine.sessions.latest_time(&record.key.host);
     if is_outdated(engine, detach, &record, latest) {
@@ -90,7 +95,19 @@ async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Fa
     }
     // Before it is given back: an inventory from before may free nothing of it meanwhile.
     engine.registry().note_detach(&record, detach.as_of, latest);
-    give_back(engine, &record, detach.returned, "the host detaches it").await.map(drop)
+    let returned = detach.returned || detach.returned_device.as_ref() == Some(&record.device);
+    give_back(engine, &record, returned, "the host detaches it").await.map(drop)
+}
+
+/// A VF that the host had begun to move is to be had again, if it was not given to anybody.
+fn note_returned(engine: &Engine, detach: &Detach) {
+    let (Some(device), Some(session)) = (&detach.returned_device, detach.session) else { return };
+    let host = &detach.key.host;
+    let latest = engine.sessions.latest_time(host);
+    let mut registry = engine.registry();
+    if let Some(boot_id) = engine.sessions.boot_id(host, session) {
+        registry.note_returned(host, device, &boot_id, detach.as_of, latest);
+    }
 }
 
 /// Whether a late Detach means an earlier attachment of its key. One without an id does if the host has

@@ -9,6 +9,7 @@
 //! | `attach`, `detach`, `check`, `collect`, `forwarding`, `welcome`, `mend` | flows: functions over the rooms below, each read from the top down |
 //! | `hosts`, `networks`, `operators` | doors for what these ask of the engine: [`Hosts`], [`Networks`] with the flows that change networks, [`Operators`] |
 //! | `examine`, `listing`, `pooled`, `views`, `warnings` | what callers see; nothing is changed |
+//! | `promises` | which VFs a host may begin to move before it has asked for one |
 //! | `requirements` | what networks require that cards can't do |
 //! | `gateways` | has the gateways do what networks and attachments want of them |
 //! | `settings`, `overtaken`, `reconciler_state`, `phases` | what flows are told, what they keep in mind for one another, and how long they take |
@@ -60,6 +61,7 @@ mod overtaken;
 mod phases;
 mod pooled;
 mod ports;
+mod promises;
 mod reconciler_state;
 mod registry;
 mod requirements;
@@ -81,6 +83,7 @@ pub use mend::Depth;
 pub use networks::Networks;
 pub use operators::Operators;
 pub use pooled::{HostPool, PooledVf};
+pub use promises::PromisedVf;
 pub use settings::{Configuration, Settings};
 pub use subnets::SubnetChange;
 pub use views::{

@@ -21,7 +21,12 @@ use super::{
     views::{Applied, NetworkView, Origin},
     welcome::tell_all_wanted_vfs,
 };
-use crate::{events::EventKind, model::Network, records::Changes, sessions::HostCommand};
+use crate::{
+    events::EventKind,
+    model::Network,
+    records::Changes,
+    sessions::{ChangedNetwork, HostCommand},
+};
 
 /// The networks: see [`Engine::networks`].
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +92,15 @@ impl Networks<'_> {
         let networks = registry.networks().iter().map(PooledNetwork::network);
         let saying = networks.filter(|network| !network.interface_prefix.is_empty());
         saying.map(|network| (network.name.clone(), network.interface_prefix.clone())).collect()
+    }
+
+    /// The pool that each draws from, and the one of an attach that names none.
+    #[must_use]
+    pub fn pools(self) -> (HashMap<String, String>, Option<String>) {
+        let registry = self.0.registry();
+        let networks = registry.networks().iter().map(PooledNetwork::network);
+        let pools = networks.map(|network| (network.name.clone(), network.pool.clone())).collect();
+        (pools, registry.networks().default_name().map(str::to_owned))
     }
 
     /// Makes this DPU the gateway of those networks that want it, and no longer of others.
@@ -282,11 +296,17 @@ fn resume(engine: &Engine) {
 }
 
 fn tell(engine: &Engine, network: &str, deleted: bool) {
-    let prefix = |entry: &PooledNetwork| entry.network().interface_prefix.clone();
-    let known = engine.registry().networks().get(network).map(prefix);
-    let interface_prefix = known.unwrap_or_default();
-    let network = network.to_owned();
-    engine.sessions.broadcast(&HostCommand::NetworkChanged { network, deleted, interface_prefix });
+    let registry = engine.registry();
+    let known = registry.networks().get(network).map(PooledNetwork::network);
+    let changed = ChangedNetwork {
+        network: network.to_owned(),
+        deleted,
+        interface_prefix: known.map(|it| it.interface_prefix.clone()).unwrap_or_default(),
+        pool: known.map(|it| it.pool.clone()).unwrap_or_default(),
+        default_network: registry.networks().default_name().unwrap_or_default().to_owned(),
+    };
+    drop(registry);
+    engine.sessions.broadcast(&HostCommand::NetworkChanged(changed));
 }
 
 fn view(engine: &Engine, name: &str) -> Result<NetworkView, Failure> {

@@ -68,6 +68,7 @@ impl Hosts<'_> {
         inventory: &Inventory,
     ) -> Result<JoinHandle<()>, Failure> {
         let returned = note_inventory(self.0, host, session, inventory)?;
+        self.0.sessions.note_vfs_changed(host);
         let engine = Arc::clone(self.0);
         Ok(self.0.spawn(async move { free_returned(&engine, session, returned).await }))
     }
@@ -83,6 +84,7 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     // From here on calls of earlier sessions are refused: what they have made is all there is. Were
     // it opened later, an Attach of the old session could reserve what nobody judges any more.
     let session = engine.sessions.open(host, &hello)?;
+    engine.registry().end_promises(host);
     note_session(engine, host, &hello, session.is_renewed);
     // Before the inventory: a Detach at a time that the clock can't show outdates nothing.
     let latest = engine.sessions.latest_time(host);

@@ -20,6 +20,10 @@ pub struct AttachSpec {
     pub pod: Pod,
     /// A VF that somebody else chose, by its device on the host.
     pub device: Option<Device>,
+    /// The VF, of those that were promised to its host, that the host has taken for it, by its device there.
+    pub promised_device: Option<Device>,
+    /// The number of that promise.
+    pub promise_number: u64,
     /// A MAC address asked for.
     pub mac: Option<MacAddress>,
     /// Addresses asked for.
@@ -43,6 +47,8 @@ impl AttachSpec {
         Self {
             network: Some(lease.network.clone()),
             device: None,
+            promised_device: None,
+            promise_number: 0,
             mac: None,
             addresses: lease.addresses.clone(),
             port_mappings: Vec::new(),

@@ -51,6 +51,8 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         network: None,
         pod: Pod::default(),
         device: None,
+        promised_device: None,
+        promise_number: 0,
         mac: None,
         addresses: Vec::new(),
         bandwidth: Bandwidth::default(),
@@ -67,6 +69,7 @@ pub(crate) fn detach_of(container: &str) -> Detach {
         key: key(container),
         id: None,
         returned: true,
+        returned_device: None,
         as_of: HostTime::default(),
         session: None,
     }

@@ -2,12 +2,16 @@
 
 use saga::Way;
 
-use crate::mover::{ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS};
+use crate::mover::{AHEAD_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS};
 
 saga::milestones! {
     /// A place between the steps of the agent's flows.
     pub(super) enum Milestone {
-        /// The DPU has answered an attach; nothing of it is recorded.
+        /// It is recorded which VF the DPU is expected to give; that has not been touched.
+        AttachGuessed = "attach-guessed",
+        /// The VF that the DPU is expected to give is in the pod, down and under its own name.
+        AttachAhead = "attach-ahead",
+        /// The DPU has answered an attach; nothing of that is recorded.
         AttachAnswered = "attach-answered",
         /// It is recorded; its VF has not been touched.
         AttachRecorded = "attach-recorded",
@@ -57,10 +61,12 @@ saga::milestones! {
 impl Milestone {
     /// All points at which the agent can be killed, by name.
     pub(super) fn kill_points() -> Vec<String> {
-        let inward = saga::kill_points(INWARD_STEPS, &[Way::Run, Way::Undo]).into_iter();
+        let ahead = saga::kill_points(AHEAD_STEPS, &[Way::Run]).into_iter();
+        let inward = saga::kill_points(INWARD_STEPS, &[Way::Run, Way::Undo]);
         let arrival = saga::kill_points(ARRIVAL_STEPS, &[Way::Run]);
         let outward = saga::kill_points(OUTWARD_STEPS, &[Way::Run]);
-        inward
+        ahead
+            .chain(inward)
             .chain(arrival)
             .chain(outward)
             .chain(Self::ALL.iter().map(|name| (*name).to_owned()))

@@ -84,8 +84,9 @@ impl Agent {
         let delegates =
             Delegates::open(config.delegates.clone(), config.state_dir.join("delegates"));
         let delegates = Arc::new(delegates.map_err(cannot("read what other plugins have made"))?);
-        let (phases, timeouts) = (VerbPhases::default(), config.timeouts);
-        let doors = Doors { vfs, dpu, delegates, phases, tasks, timeouts };
+        let (refusing, phases) = (Arc::default(), VerbPhases::default());
+        let timeouts = config.timeouts;
+        let doors = Doors { vfs, dpu, delegates, refusing, phases, tasks, timeouts };
         let (warning, host_ports) = (config.certificate_warning, config.host_port.clone());
         let device_plugin = Arc::new(DevicePlugin::new(config.device_plugin.clone()));
         let told = Arc::clone(&device_plugin);

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     install::Task,
-    mover::{ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS},
+    mover::{AHEAD_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS},
 };
 
 /// The agent: keeps the connection to the DPU and moves VFs in and out of pods.
@@ -89,10 +89,11 @@ fn print(text: &str) -> Result<(), AgentError> {
 }
 
 fn step_names() -> String {
+    let ahead = AHEAD_STEPS.iter().map(|step| step.name());
     let inward = INWARD_STEPS.iter().map(|step| step.name());
     let arrival = ARRIVAL_STEPS.iter().map(|step| step.name());
     let outward = OUTWARD_STEPS.iter().map(|step| step.name());
-    lines(inward.chain(arrival).chain(outward))
+    lines(ahead.chain(inward).chain(arrival).chain(outward))
 }
 
 fn lines(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {

@@ -44,6 +44,14 @@ pub(super) fn page(config: &Config, doors: &Doors, calls: &Arc<Calls>) -> Page {
     page.gauge("agent_session_connected", help, is_connected.into());
     add_records(&mut page, vfs, dpu);
     add_vfs(&mut page, vfs, dpu);
+    let (right, wrong) = vfs.ahead().counts();
+    let series = [("right", right), ("wrong", wrong)];
+    let series = series.map(|(outcome, number)| ([label("outcome", outcome)], number));
+    page.counters(
+        "agent_guesses",
+        "VFs that were moved before the DPU had answered which one it gives",
+        series,
+    );
     let help = "VFs, pods and records that were mended";
     page.counter("agent_repairs", help, vfs.repairs().count());
     page.calls("agent", "Calls of the CNI plugin that were answered", calls);

@@ -199,6 +199,7 @@ fn add(
         network: wishes.network.unwrap_or_else(|| configuration.network()),
         pod: wishes.pod,
         device: wishes.device,
+        promised: None,
         mac: wishes.mac,
         addresses: wishes.addresses,
         bandwidth: wishes.bandwidth,

@@ -18,7 +18,7 @@ pub(super) const WATCH_CARRIER: &str = "watch-carrier";
 pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&SetPort];
 
 /// The names that the pod's interfaces have.
-fn names(links: &[Link]) -> impl Iterator<Item = &String> {
+pub(super) fn names(links: &[Link]) -> impl Iterator<Item = &String> {
     links.iter().flat_map(|link| link.alternative_names.iter().chain([&link.name]))
 }
 
@@ -32,8 +32,12 @@ impl Step<VfMove> for CheckNames {
         "check-names"
     }
 
+    /// One that was moved ahead is only named, and a name that is taken is no name for it.
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        if is_name_taken(vf_move)? { Err(interface_exists(vf_move)) } else { Ok(()) }
+        match !vf_move.is_fresh && is_name_taken(vf_move)? {
+            true => Err(interface_exists(vf_move)),
+            false => Ok(()),
+        }
     }
 }
 
@@ -73,21 +77,11 @@ impl Step<VfMove> for Prepare {
     }
 
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        let started = Instant::now();
-        vf_move.departing = vf_move.in_host()?;
-        let Some(link) = vf_move.departing.clone() else { return Ok(()) };
-        let taken =
-            if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
-        let clashing = link.alternative_names.iter().filter(|alternative| {
-            vf_move.names_to_come.contains(*alternative)
-                || names(&taken).any(|name| name == *alternative)
-        });
-        let mut requests: Vec<_> =
-            clashing.map(|name| Request::delete_alternative_name(link.index, name)).collect();
-        if link.is_up {
-            requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+        if vf_move.is_fresh {
+            return Ok(());
         }
-        vf_move.host.rtnl.batch(&requests)?;
+        let started = Instant::now();
+        prepare(vf_move)?;
         vf_move.durations.configure += started.elapsed();
         Ok(())
     }
@@ -97,7 +91,23 @@ impl Step<VfMove> for Prepare {
     }
 }
 
-/// The one move: namespace and name in one request. Where it fails, the VF may be on either side.
+pub(super) fn prepare(vf_move: &mut VfMove) -> Result<(), MoveError> {
+    vf_move.departing = vf_move.in_host()?;
+    let Some(link) = vf_move.departing.clone() else { return Ok(()) };
+    let taken = if link.alternative_names.is_empty() { Vec::new() } else { other_links(vf_move)? };
+    let clashing = link.alternative_names.iter().filter(|alternative| {
+        vf_move.names_to_come.contains(*alternative)
+            || names(&taken).any(|name| name == *alternative)
+    });
+    let mut requests: Vec<_> =
+        clashing.map(|name| Request::delete_alternative_name(link.index, name)).collect();
+    if link.is_up {
+        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
+    }
+    Ok(vf_move.host.rtnl.batch(&requests)?)
+}
+
+/// The one move: namespace and name in one request, or the name alone of a VF that was moved ahead. Where it fails, the VF may be on either side.
 struct MoveIn;
 
 impl Step<VfMove> for MoveIn {
@@ -134,7 +144,7 @@ impl Step<VfMove> for MoveIn {
 /// The VF in the pod, where it may have another index now. One that was there already, as after a
 /// crash, may still have its old name.
 fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
-    let link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
+    let mut link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
     if link.name == vf_move.plan.routing.name {
         return Ok(link);
     }
@@ -143,7 +153,9 @@ fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
     let rename = Request::change_link(link.index, &name);
     let renamed = vf_move.pod()?.rtnl.batch(&[down, rename]);
     renamed.map_err(|error| why_refused(vf_move, error))?;
-    vf_move.in_pod()?.ok_or_else(|| vf_move.missing())
+    link.name.clone_from(&vf_move.plan.routing.name);
+    link.is_up = false;
+    Ok(link)
 }
 
 /// The interface's settings, which the kernel begins anew wherever it comes to. So nothing of them is undone: they

@@ -2,10 +2,11 @@
 //!
 //! The kernel's move is the one expensive part: some 16 ms, one at a time for the whole machine. So
 //! there is exactly one in either direction, and all the rest happens before and after it, in few
-//! requests. Nothing of a pod's namespace is kept open afterwards, but for the moment that announcing
+//! requests; it needs to know nothing but which VF it is, and may begin before the rest is known. Nothing of a pod's namespace is kept open afterwards, but for the moment that announcing
 //! its addresses takes: an open socket would keep the namespace alive, and with it the VF away from
 //! the host.
 
+mod ahead;
 mod announcer;
 mod arrival;
 mod beside;
@@ -18,12 +19,13 @@ mod plan;
 mod port;
 mod priorities;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
 use netlink::{CarrierWatch, Link, Netns, NetnsError, Rtnl};
 use offload_proto::{Failure, Reason, v1::Attachment};
 use saga::Steps;
 
+pub use ahead::STEPS as AHEAD_STEPS;
 pub use announcer::Announcer;
 pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
 pub use beside::{Beside, take_off};
@@ -128,7 +130,7 @@ pub struct VfMove {
     departing: Option<Link>,
     /// The VF as it came into the pod. `None`: it has not come yet.
     arrived: Option<Link>,
-    /// The VF was moved just now, so nothing of it is configured yet.
+    /// The VF was moved just now or ahead, so nothing of it is configured yet.
     is_fresh: bool,
     /// `None`: the VF has a carrier, or was not looked at yet.
     carrier: Option<CarrierWatch>,
@@ -154,6 +156,14 @@ impl Namespace {
     pub fn open(netns: Arc<Netns>) -> Result<Self, netlink::Error> {
         let rtnl = Rtnl::open_in(&netns)?;
         Ok(Self { netns, rtnl })
+    }
+
+    /// The names that its links have.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn names(&mut self) -> Result<HashSet<String>, netlink::Error> {
+        Ok(inward::names(&self.rtnl.links()?).cloned().collect())
     }
 
     /// Has the routes of attachments give way to those that the pod has by other interfaces, and each one's to those
@@ -233,6 +243,24 @@ impl VfMove {
             carrier: None,
             durations: Durations::default(),
         }
+    }
+
+    /// Likewise of a VF that was moved ahead.
+    #[must_use]
+    pub fn of_moved(self) -> Self {
+        Self { is_fresh: true, ..self }
+    }
+
+    /// Moves VFs into a pod whose interfaces get these names, switched off and under their own. To configure them is
+    /// another [move](Self::of_moved).
+    ///
+    /// # Errors
+    /// The first step that failed. Nothing is undone: whoever asked for it moves them [out](Self::move_out).
+    pub fn move_ahead_together(mut moves: Vec<Self>, names: &[String]) -> Result<(), Failed> {
+        let names: Arc<[_]> = names.into();
+        moves.iter_mut().for_each(|one| one.names_to_come = Arc::clone(&names));
+        let mut sagas: Vec<_> = moves.iter_mut().map(|one| (AHEAD_STEPS, one)).collect();
+        saga::run_together(&mut sagas)
     }
 
     /// Moves the VF into the pod and configures it there. Repeating it changes nothing. What is left

@@ -12,18 +12,24 @@ use crate::{
 };
 
 /// The phases that the agent logs, in microseconds, and what they are.
-const PHASES: [(&str, &str); 5] = [
-    ("rpc_us", "the call to the DPU: reserve, then commit and program at once"),
-    ("record_us", "looking at the VF, the agent's record"),
-    (MOVE, "the kernel's move between namespaces"),
-    ("configure_us", "name, MAC, MTU, addresses, routes, up"),
-    ("carrier_us", "waiting for the carrier"),
+const PHASES: [(&str, &str); 7] = [
+    (BEFORE_AHEAD, "guessing the VF, looking at it, recording that"),
+    (AHEAD, "the kernel's move between namespaces, ahead of the answer"),
+    (CALL, "meanwhile the call to the DPU: reserve, then commit and program at once"),
+    (RECORD, "the agent's record"),
+    (MOVE, "the name, or the kernel's move of a VF that was not guessed"),
+    (CONFIGURE, "MAC, MTU, addresses, routes, up"),
+    (CARRIER, "waiting for the carrier"),
 ];
+const BEFORE_AHEAD: &str = "before_ahead_us";
+const AHEAD: &str = "ahead_us";
+const CALL: &str = "rpc_us";
+const RECORD: &str = "record_us";
 const MOVE: &str = "move_us";
+const CONFIGURE: &str = "configure_us";
+const CARRIER: &str = "carrier_us";
 /// From the plugin's call to the answer.
 const TOTAL: &str = "total_us";
-/// The phases that are over when the move starts.
-const BEFORE_THE_MOVE: [&str; 2] = ["rpc_us", "record_us"];
 /// Columns of what there is besides the move.
 const BESIDES: [&str; 8] = [
     "callers",
@@ -60,37 +66,49 @@ pub(crate) fn print(report: &mut Report, logged: &[Logged]) {
     }
 }
 
+fn is_ahead(fields: &Value) -> bool {
+    fields[AHEAD].as_u64().is_some_and(|ahead| ahead > 0)
+}
+
 fn before_the_move(fields: &Value) -> Duration {
-    BEFORE_THE_MOVE.iter().filter_map(|phase| duration(fields, phase)).sum()
+    let of = |key| microseconds(fields, key);
+    if is_ahead(fields) { of(BEFORE_AHEAD) } else { of(CALL) + of(RECORD) }
+}
+
+fn the_move(fields: &Value) -> Duration {
+    microseconds(fields, if is_ahead(fields) { AHEAD } else { MOVE })
 }
 
 fn but_the_move(fields: &Value) -> Duration {
-    microseconds(fields, TOTAL).saturating_sub(microseconds(fields, MOVE))
+    microseconds(fields, TOTAL).saturating_sub(the_move(fields))
 }
 
-/// Handing over to threads, and waiting for one's turn.
+/// Handing over to threads, and waiting for one's turn. The call and the move ahead are made at the same time.
 fn in_no_phase(fields: &Value) -> Duration {
-    let phases = PHASES.iter().filter_map(|(phase, _)| duration(fields, phase)).sum();
-    microseconds(fields, TOTAL).saturating_sub(phases)
+    let of = |key| microseconds(fields, key);
+    let at_once = of(CALL).max(of(BEFORE_AHEAD) + of(AHEAD));
+    let phases = at_once + of(RECORD) + of(MOVE) + of(CONFIGURE) + of(CARRIER);
+    of(TOTAL).saturating_sub(phases)
 }
 
 /// Of ADDs whose durations from exec to exit are known.
 fn print_all(report: &mut Report, Logged { of, lines, .. }: &Logged, adds: &Sample) {
     assert_eq!(lines.len(), adds.durations().len(), "ADDs and lines of the agent's log");
-    let without = |key: &str| {
+    let without = |part: fn(&Value) -> Duration| {
         let pairs = adds.durations().iter().zip(lines);
-        Sample::of(pairs.map(|(whole, fields)| whole.saturating_sub(microseconds(fields, key))))
+        Sample::of(pairs.map(|(whole, fields)| whole.saturating_sub(part(fields))))
     };
+    let agents = |fields: &Value| microseconds(fields, TOTAL);
     let title = format!("Where an ADD's time goes, one caller, {of}");
     let mut table = report.table(&title, &["phase", "p50 ms", "p99 ms"]);
-    table.row(Row::of("the plugin: exec, socket, answer, exit").and_all(without(TOTAL).cells()));
+    table.row(Row::of("the plugin: exec, socket, answer, exit").and_all(without(agents).cells()));
     for (key, what) in PHASES.into_iter().chain(further(lines)) {
         let phase = Sample::of(lines.iter().filter_map(|fields| duration(fields, key)));
         if !phase.durations().is_empty() {
             table.row(Row::of(what).and_all(phase.cells()));
         }
     }
-    table.row(Row::of("all but the move").and_all(without(MOVE).cells()));
+    table.row(Row::of("all but the move").and_all(without(the_move).cells()));
 }
 
 /// Durations that the agent logs besides, by their own names.

@@ -5,6 +5,7 @@
 //! one durable write, one move of a VF, one call, one answer.
 
 mod actions;
+mod ahead;
 mod attach;
 mod detach;
 mod giving_up;
@@ -14,5 +15,7 @@ mod session;
 mod side;
 mod tasks;
 
-pub use actions::{AgentAction, actions};
+pub use actions::AgentAction;
+pub use attach::may_write_record;
+pub use giving_up::gives_back_unused;
 pub use side::AgentSide;

@@ -24,6 +24,8 @@ pub struct Bounds {
     pub each: bool,
     /// What may break.
     pub breakable: Vec<Breakage>,
+    /// Whether agents may guess which VF the DPU will answer.
+    pub guesses: bool,
 }
 
 /// Something that breaks, or that somebody does without asking.
@@ -51,6 +53,8 @@ pub enum Breakage {
     OperatorReleases,
     /// The agent is killed, and its records are lost.
     RecordsAreLost,
+    /// An operator changes the pools: what was guessed can't be had.
+    PoolsChange,
 }
 
 impl Default for Bounds {
@@ -66,6 +70,7 @@ impl Default for Bounds {
             faults: 0,
             each: false,
             breakable,
+            guesses: false,
         }
     }
 }

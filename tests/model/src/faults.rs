@@ -4,7 +4,7 @@ mod effects;
 
 use crate::{
     agent::{
-        AgentSide,
+        AgentSide, may_write_record,
         memory::{Step, Task},
     },
     bounds::Breakage,
@@ -40,6 +40,8 @@ pub enum Fault {
     CallerDies(Key),
     /// An operator takes an attachment away from its pod.
     OperatorReleases(Key),
+    /// An operator changes the pools: no wish that is under way is granted.
+    PoolsChange(HostId),
 }
 
 /// What becomes of records that were forgotten when the agent ends, for nobody waited for the disk.
@@ -61,6 +63,7 @@ impl Fault {
             | Self::RecordsAreLost(host)
             | Self::HostReboots(host, _)
             | Self::PowerFails(host)
+            | Self::PoolsChange(host)
             | Self::ConnectionBreaks(host, _) => Some(host),
             Self::CallTimesOut(key, _)
             | Self::NetnsDies(key)
@@ -123,6 +126,9 @@ impl<'a> Faults<'a> {
         if self.can_break(Breakage::PowerFails) && !host.disk.is_empty() {
             add(Fault::PowerFails(number));
         }
+        if self.can_break(Breakage::PoolsChange) && host.wire.has_wishes() {
+            add(Fault::PoolsChange(number));
+        }
         for &forgotten in forgotten {
             if self.can_break(Breakage::HostReboots) {
                 add(Fault::HostReboots(number, forgotten));
@@ -168,8 +174,13 @@ impl<'a> Faults<'a> {
 
 fn time_outs(system: &System, key: Key, task: Task, add: &mut impl FnMut(Fault)) {
     let is_asked = matches!(task.step, Step::AwaitAttach(..) | Step::AwaitDetach(..));
-    if is_asked || matches!(task.step, Step::CallAttach(..)) {
+    if is_asked || matches!(task.step, Step::CallAttach(..) | Step::AskAgain(_)) {
         add(Fault::CallTimesOut(key, InFlight::Late));
+    }
+    if let Step::WriteRecord(_, attachment, _) = task.step
+        && !may_write_record(system, key, attachment)
+    {
+        add(Fault::CallTimesOut(key, InFlight::Lost));
     }
     let is_under_way = |request: &Request| request.is_awaited && request.key == key;
     if is_asked && system.host(key).wire.requests.iter().any(is_under_way) {

@@ -92,10 +92,10 @@ pub enum AgentPhase {
     Releasing,
 }
 
-/// The agent's record of an attachment.
+/// The agent's record of an attachment, or of a guess: which VF the DPU will answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AgentRecord {
-    /// As the DPU answered it.
+    /// As the DPU answered it. Of a guess: for whom, and which VF.
     pub attachment: Record,
     /// The pod's namespace.
     pub netns: Netns,
@@ -103,6 +103,28 @@ pub struct AgentRecord {
     pub phase: AgentPhase,
     /// It is forgotten, but the disk need not know: forgetting is written with the next record.
     pub is_forgotten: bool,
+    /// Its VF is home and clean, and so the DPU is told. Of that the disk knows nothing.
+    pub is_returned: bool,
+}
+
+impl AgentRecord {
+    /// One that nobody was answered yet.
+    #[must_use]
+    pub fn attaching(attachment: Record, netns: Netns) -> Self {
+        let phase = AgentPhase::Attaching;
+        Self { attachment, netns, phase, is_forgotten: false, is_returned: false }
+    }
+
+    /// Whether it is of a guess: no attachment of the DPU's.
+    #[must_use]
+    pub fn is_guess(&self) -> bool {
+        self.attachment.id.is_of_guess()
+    }
+}
+
+impl Function {
+    /// At home, with its own name and nothing of anybody's.
+    pub const CLEAN: Self = Self { place: Place::Home, carries: None };
 }
 
 impl Host {
@@ -110,6 +132,12 @@ impl Host {
     #[must_use]
     pub fn by_key(&self, key: Key) -> Option<&AgentRecord> {
         self.records().find(|record| record.attachment.key == key)
+    }
+
+    /// The agent's record of a guess for a key.
+    #[must_use]
+    pub fn guess(&self, key: Key) -> Option<&AgentRecord> {
+        self.by_id(AttachmentId::of_guess(key))
     }
 
     /// The agent's record of an attachment.
@@ -145,8 +173,15 @@ impl Host {
 
     /// `vfs/records.rs::remove`: nobody waits for the disk.
     pub fn forget(&mut self, id: AttachmentId) {
-        for record in &mut self.disk {
-            record.is_forgotten |= record.attachment.id == id;
+        for record in self.disk.iter_mut().filter(|record| record.attachment.id == id) {
+            (record.is_forgotten, record.is_returned) = (true, false);
+        }
+    }
+
+    /// `vfs/homecoming.rs::note_returned`: in memory alone.
+    pub fn note_returned(&mut self, id: AttachmentId) {
+        for record in self.disk.iter_mut().filter(|record| record.attachment.id == id) {
+            record.is_returned = true;
         }
     }
 }

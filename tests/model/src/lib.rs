@@ -30,11 +30,14 @@
 //!   keeper does anyway.
 //! - Cool-downs: an address is given out again at once, which is the hardest case.
 //! - Disks that refuse, resets of the card, certificates, several DPUs.
+//! - Several interfaces of one pod, and VFs that a pod or the kubelet has chosen.
 //! - Time. A call is given up or a namespace dies as a fault; nothing else runs out. So the service
 //!   remembers overtaken calls for as long as they are under way, where the program does for a minute.
+//!   Whoever asks the DPU patiently asks once more, if that gives up a guess.
 //! - A host that lies: clocks go on within a boot, and an inventory tells what is so.
 //! - More than the bounds of the tests: one or two hosts, containers, calls of ADD and faults.
-//!   `--each` of the program gives each of two hosts its own calls and faults.
+//!   `--each` of the program gives each of two hosts its own calls and faults. `--guesses` lets agents guess
+//!   VFs: in all tests, that would take minutes.
 //!
 //! What hosts share is the pool of addresses and the service's life. Tests with two hosts look at these,
 //! and at every step for whether it changes what is the other host's; those with one host try more

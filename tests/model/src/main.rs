@@ -38,6 +38,9 @@ struct Arguments {
     /// What may break. Everything, unless told.
     #[arg(long, value_delimiter = ',')]
     breakable: Vec<Breakage>,
+    /// Agents may guess which VF the DPU will answer.
+    #[arg(long)]
+    guesses: bool,
     /// What is taken out of the protocol.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Protection>,
@@ -56,13 +59,15 @@ fn main() -> std::io::Result<ExitCode> {
         faults,
         each,
         mut breakable,
+        guesses,
         without,
         limit,
     } = Arguments::parse();
     if breakable.is_empty() {
         breakable = Breakage::value_variants().to_vec();
     }
-    let bounds = Bounds { hosts, vfs, containers, addresses, adds, faults, each, breakable };
+    let bounds =
+        Bounds { hosts, vfs, containers, addresses, adds, faults, each, breakable, guesses };
     let began = Instant::now();
     let protocol = Protocol { bounds, without };
     let mut out = std::io::stdout();
@@ -73,7 +78,7 @@ fn main() -> std::io::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    let promises = INVARIANTS.len() + 2;
+    let promises = INVARIANTS.len() + 3;
     let seconds = began.elapsed().as_secs();
     let end = if states > limit { "gave up at the limit" } else { "all visited" };
     writeln!(

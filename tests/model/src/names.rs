@@ -26,6 +26,10 @@ pub struct Vf {
     pub number: u8,
 }
 
+/// VFs of one host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vfs(u8);
+
 /// A pod's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u8);
@@ -88,6 +92,44 @@ pub struct Record {
     pub boot_id: BootId,
     /// Whether it is kept.
     pub phase: Phase,
+}
+
+impl AttachmentId {
+    /// The provisional id under which the agent records its guess for a key: the DPU knows of none such.
+    #[must_use]
+    pub fn of_guess(key: Key) -> Self {
+        Self { host: key.host, number: u8::MAX - key.container }
+    }
+
+    /// Whether it is one of those.
+    #[must_use]
+    pub fn is_of_guess(self) -> bool {
+        self.number > u8::MAX / 2
+    }
+}
+
+impl Vfs {
+    /// Whether it is one of them.
+    #[must_use]
+    pub fn has(self, vf: Vf) -> bool {
+        self.0 & Self::only(vf).0 != 0
+    }
+
+    /// All but this one.
+    #[must_use]
+    pub fn without(self, vf: Vf) -> Self {
+        Self(self.0 & !Self::only(vf).0)
+    }
+
+    fn only(vf: Vf) -> Self {
+        Self(1u8.checked_shl(vf.number.into()).unwrap_or_default())
+    }
+}
+
+impl FromIterator<Vf> for Vfs {
+    fn from_iter<I: IntoIterator<Item = Vf>>(vfs: I) -> Self {
+        Self(vfs.into_iter().fold(0, |all, vf| all | Self::only(vf).0))
+    }
 }
 
 impl Hash for Key {

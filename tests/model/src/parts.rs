@@ -14,7 +14,7 @@ use crate::{
     host::Host,
     names::{AttachmentId, BootId, HostId, HostTime, Key, Record, SessionId, Vf},
     service::memory::{Entry, Flow, Verdict},
-    system::{Budget, System},
+    system::{Budget, Port, System},
 };
 
 /// What is a host's own.
@@ -22,7 +22,7 @@ use crate::{
 struct Part<'a> {
     host: &'a Host,
     journal: Vec<&'a Record>,
-    ports: Vec<(&'a Vf, &'a AttachmentId)>,
+    ports: Vec<(&'a Vf, &'a Port)>,
     released: Vec<&'a AttachmentId>,
     lost: Vec<&'a AttachmentId>,
     known: Option<Known<'a>>,
@@ -41,7 +41,7 @@ struct Known<'a> {
     newest: Option<&'a SessionId>,
     flows: Vec<&'a Flow>,
     verdicts: Vec<&'a Verdict>,
-    greeting: Vec<SessionId>,
+    greeting: Vec<(&'a SessionId, &'a Vec<AttachmentId>)>,
 }
 
 /// Whether what is a host's own differs.
@@ -88,7 +88,7 @@ impl<'a> Part<'a> {
 impl<'a> Known<'a> {
     fn new(system: &'a System, host: HostId) -> Option<Self> {
         let service = system.dpu.service.as_ref()?;
-        let greeting = own(&service.greeting, |(of, _)| *of == host);
+        let greeting = own(&service.greeting, |greeting| greeting.host == host);
         Some(Self {
             entries: own(&service.entries, |entry| entry.record.key.host == host),
             known: own(&service.known, |vf| vf.host == host),
@@ -100,7 +100,7 @@ impl<'a> Known<'a> {
             newest: service.newest.get(&host),
             flows: own(&service.flows, |flow| flow.key.host == host),
             verdicts: own(&service.verdicts, |verdict| verdict.host == host),
-            greeting: greeting.into_iter().map(|(_, session)| *session).collect(),
+            greeting: greeting.into_iter().map(|it| (&it.session, &it.unlisted)).collect(),
         })
     }
 }

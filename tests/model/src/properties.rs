@@ -6,9 +6,11 @@
 use crate::{
     agent::memory::Standing,
     host::{AgentPhase, AgentRecord, Function, Host, Life, Place},
-    names::{Address, BootId, HostId, Key, Netns, Phase, Record, Vf},
+    names::{Address, AttachmentId, BootId, HostId, Key, Netns, Phase, Record, Vf},
     parts,
+    service::memory::Service,
     system::System,
+    wire::{Answer, Call, Request},
 };
 
 type Invariant = (&'static str, fn(&System) -> bool);
@@ -22,24 +24,33 @@ pub const HELD_ON_BOTH_SIDES: &str =
     "a VF that is not clean at home is held by records on both sides";
 /// Whether it was given out before or not.
 pub const CLEAN_AT_HOME: &str = "what is given out is clean at home, or on its own way";
+/// The agent's record of the guess, or of what the DPU has answered since.
+pub const AHEAD_IS_RECORDED: &str = "a VF that is in a pod ahead of its attachment is recorded";
 /// Or until the host reboots, the pod's namespace ends, or an operator takes it away.
 pub const CONFIRMED_STAYS: &str = "what was confirmed to the runtime stays until DEL";
 /// The host whose certificate asked for the attachment has the VF.
 pub const OF_ONE_HOST: &str = "an attachment's VF is its own host's";
 /// Whatever happens at a host, is said by it or done for it: its death, late messages and all.
 pub const OTHERS_UNTOUCHED: &str = "what happens at one host leaves all others as they are";
+/// That its host holds the VF is due to the very guess.
+pub const GUESS_IS_NO_HINDRANCE: &str = "nobody is refused a VF that is held for his own guess";
+/// A pod that had another's VF would speak for it.
+pub const PORT_SPEAKS_FOR_ITS_POD: &str =
+    "a representor is programmed only if its VF is at home, or in the pod of that attachment";
 /// While the runtime counts on it, the data path never stops.
 pub const PORT_SERVES_ITS_POD: &str = "a representor serves the pod that was confirmed";
 
 /// What must hold at every moment.
-pub const INVARIANTS: [Invariant; 7] = [
+pub const INVARIANTS: [Invariant; 9] = [
     (ONE_VF, no_vf_is_held_twice),
     (OF_ONE_HOST, vfs_are_of_their_hosts),
     (ONE_ADDRESS, no_address_is_held_twice),
     (HELD_ON_BOTH_SIDES, vfs_are_held),
+    (AHEAD_IS_RECORDED, vfs_ahead_are_recorded),
     (CLEAN_AT_HOME, vfs_are_given_out_clean),
     (CONFIRMED_STAYS, confirmed_stays),
     (PORT_SERVES_ITS_POD, ports_serve_their_pods),
+    (PORT_SPEAKS_FOR_ITS_POD, ports_speak_for_their_pods),
 ];
 
 /// The first invariant that does not hold.
@@ -58,7 +69,38 @@ pub fn broken_by_step(
     let others =
         (0..).zip(&before.hosts).map(|(other, _)| other).filter(|other| host != Some(*other));
     let mut others = others.filter(|_| host.is_some());
-    others.any(|other| parts::differ(before, after, other)).then_some(OTHERS_UNTOUCHED)
+    if others.any(|other| parts::differ(before, after, other)) {
+        return Some(OTHERS_UNTOUCHED);
+    }
+    let mut refused =
+        after.keys().filter(|key| is_refused(after, *key) && !is_refused(before, *key));
+    refused.any(|key| is_hindered_by_guess(before, key)).then_some(GUESS_IS_NO_HINDRANCE)
+}
+
+fn is_refused(system: &System, key: Key) -> bool {
+    let is_refusal = |(of, answer): &(Key, Answer)| {
+        *of == key && matches!(answer, Answer::Refused | Answer::NotFree)
+    };
+    system.host(key).wire.answers.iter().any(is_refusal)
+}
+
+/// Whether the DPU might have given a key the VF that was guessed for it: it knows of it, and nobody has anything.
+fn is_hindered_by_guess(system: &System, key: Key) -> bool {
+    let Host { wire, .. } = system.host(key);
+    let Some(vf) = system.host(key).guess(key).map(|guess| guess.attachment.vf) else {
+        return false;
+    };
+    let wishes = |request: &Request| match request.call {
+        Call::Attach { wish, .. } => request.is_awaited && request.key == key && wish == Some(vf),
+        Call::Detach(_) => false,
+    };
+    let is_wished = wire.requests.iter().any(wishes);
+    let is_free = |service: &Service| {
+        service.entries.is_empty()
+            && service.known.contains(&vf)
+            && !service.unaccounted.contains(&vf)
+    };
+    is_wished && system.dpu.service.as_ref().is_some_and(is_free)
 }
 
 /// All attachments that the DPU knows of, on disk and in memory.
@@ -107,9 +149,48 @@ fn vfs_are_held(system: &System) -> bool {
     })
 }
 
+/// The namespace of the pod that has a VF which carries nothing yet.
+fn ahead(system: &System, vf: Vf) -> Option<Netns> {
+    match *system.function(vf) {
+        Function { place: Place::Pod(netns), carries: None } => Some(netns),
+        _ => None,
+    }
+}
+
+fn vfs_ahead_are_recorded(system: &System) -> bool {
+    system.vfs().all(|vf| {
+        let Some(netns) = ahead(system, vf) else { return true };
+        let host = &system.hosts[usize::from(vf.host)];
+        let is_recorded =
+            |record: &AgentRecord| record.netns == netns && record.phase != AgentPhase::Live;
+        host.by_vf(vf).is_some_and(is_recorded) || is_lost(system, netns.key, vf)
+    })
+}
+
+/// Whether the agent has lost its record of a guess for a key.
+fn is_guess_lost(system: &System, key: Key) -> bool {
+    system.lost.contains(&AttachmentId::of_guess(key))
+}
+
+/// Whether the agent has lost its record of a VF that is ahead for a key, or of what was answered since.
+fn is_lost(system: &System, key: Key, vf: Vf) -> bool {
+    let is_it = |record: &Record| record.vf == vf && system.lost.contains(&record.id);
+    is_guess_lost(system, key) || attachments(system).any(|record| is_it(&record))
+}
+
+/// One that is being given back may be waited for while a guess takes its VF to another's pod: it is programmed no more.
 fn vfs_are_given_out_clean(system: &System) -> bool {
-    attachments(system)
-        .all(|record| system.function(record.vf).carries.is_none_or(|id| id == record.id))
+    attachments(system).all(|record| {
+        let holder = system.hosts[usize::from(record.vf.host)].by_vf(record.vf);
+        let is_on_its_way =
+            |holder: &AgentRecord| holder.is_guess() || holder.attachment.id == record.id;
+        match system.function(record.vf).carries {
+            Some(id) => id == record.id,
+            None => ahead(system, record.vf).is_none_or(|netns| {
+                holder.is_some_and(is_on_its_way) || is_lost(system, netns.key, record.vf)
+            }),
+        }
+    })
 }
 
 /// The attachment that the runtime counts on: its pod runs, and nobody has taken it away.
@@ -147,7 +228,14 @@ fn ports_serve_their_pods(system: &System) -> bool {
     system
         .keys()
         .filter_map(|key| counted_on(system, key))
-        .all(|attachment| system.dpu.ports.get(&attachment.vf) == Some(&attachment.id))
+        .all(|attachment| system.dpu.programmed(attachment.vf) == Some(attachment.id))
+}
+
+fn ports_speak_for_their_pods(system: &System) -> bool {
+    system.dpu.ports.iter().all(|(vf, port)| match system.function(*vf).place {
+        Place::Pod(netns) => netns.key == port.key,
+        Place::Home | Place::Nowhere => true,
+    })
 }
 
 /// Whether all is in order and nothing is left over: journal, agents' records and kernels agree.
@@ -185,7 +273,10 @@ fn is_container_settled(system: &System, key: Key) -> bool {
             recorded.is_some() == is_held && journal.is_some() == is_held
         }
         // Of an ADD whose record was lost nobody can tell whether it was answered.
-        (Life::Abandoned, _) if journal.is_some_and(|record| system.lost.contains(&record.id)) => {
+        (Life::Abandoned, _)
+            if is_guess_lost(system, key)
+                || journal.is_some_and(|record| system.lost.contains(&record.id)) =>
+        {
             true
         }
         // An ADD that nobody was answered leaves nothing, whoever cleans up or not.
@@ -199,13 +290,14 @@ fn is_container_settled(system: &System, key: Key) -> bool {
 /// A VF serves its pod, or can be had.
 fn is_vf_settled(system: &System, vf: Vf) -> bool {
     let Some(service) = &system.dpu.service else { return false };
-    let port = system.dpu.ports.get(&vf);
+    let port = system.dpu.programmed(vf);
     match service.by_vf(vf) {
-        Some(entry) => (port == Some(&entry.record.id)) == entry.is_held(),
+        Some(entry) => (port == Some(entry.record.id)) == entry.is_held(),
+        // Until the pod ends, and the kernel puts it back.
+        None if ahead(system, vf).is_some_and(|netns| is_lost(system, netns.key, vf)) => true,
         None => {
-            let clean = Function { place: Place::Home, carries: None };
             port.is_none()
-                && *system.function(vf) == clean
+                && *system.function(vf) == Function::CLEAN
                 && service.offered.contains(&vf)
                 && !service.unaccounted.contains(&vf)
         }

@@ -1,8 +1,8 @@
 //! What keeps the promises, one by one.
 //!
-//! `tests/counterexamples.rs` takes them out and shows what breaks then. Three have no such test, for
+//! `tests/counterexamples.rs` takes them out and shows what breaks then. Four have no such test, for
 //! nothing breaks without them within bounds that were tried: `InventoryOfCurrentSession`,
-//! `VerdictOfCurrentSession` and `EarlierHolderSettled`.
+//! `VerdictOfCurrentSession`, `EarlierHolderSettled` and `GuessInUse`.
 
 use clap::ValueEnum;
 
@@ -81,6 +81,30 @@ pub enum Protection {
     HelloJudgesItsOwn,
     /// A host gets VFs of its own only.
     OwnVfsOnly,
+    /// The record of a guess is written before its VF is moved.
+    GuessBeforeMove,
+    /// Inventories say of the VF of a guess that it is in use.
+    GuessInUse,
+    /// A VF that its host holds for a guess can be had for that.
+    GuessWithdrawsNothing,
+    /// A guess is given up where the DPU has an earlier attachment of its key still, perhaps with its VF.
+    GuessGivesWay,
+    /// What was guessed for is given back by its key, whatever the DPU has made of that.
+    GuessDisownedByKey,
+    /// No two ADDs claim one VF.
+    OneClaimPerVf,
+    /// The DPU gives the VF that was wished for, or none.
+    WishIsExact,
+    /// Who names no VF is given none that others have claimed.
+    OthersAvoided,
+    /// A VF that is claimed while an attach is under way that names none is not moved before the DPU has answered.
+    NoMoveBesideUnnamed,
+    /// Nor is one while the DPU is still to be told of something that is given back.
+    NoMoveWhileUndelivered,
+    /// Nobody claims a VF that the DPU held at its welcome for an attachment that the host's hello did not know.
+    UnclaimedIsNotClaimed,
+    /// The service unprograms what serves nobody before it serves anybody.
+    ClearedBeforeServing,
     /// An address is had again only once the disk knows that it was given back.
     AddressFreedLast,
 }

@@ -1,7 +1,7 @@
 //! The protocol as a model: within which bounds, with which protections, and all that can happen.
 
 use crate::{
-    agent::{self, AgentAction, AgentSide, memory::Agent},
+    agent::{AgentAction, AgentSide, memory::Agent},
     bounds::Bounds,
     explorer::Model,
     faults::{Fault, Faults},
@@ -61,7 +61,7 @@ impl Action {
 
 impl Protocol {
     fn agents(&self) -> AgentSide<'_> {
-        AgentSide::new(Protections::without(&self.without))
+        AgentSide::new(Protections::without(&self.without), self.bounds.guesses)
     }
 
     fn service(&self) -> ServiceSide<'_> {
@@ -84,7 +84,7 @@ impl Protocol {
         Host {
             boot_id: BootId::default(),
             clock: HostTime::default(),
-            functions: vec![Function { place: Place::Home, carries: None }; vfs.into()],
+            functions: vec![Function::CLEAN; vfs.into()],
             containers: vec![container; containers.into()],
             disk: Vec::new(),
             agent: Some(Agent::new(containers.into())),
@@ -124,7 +124,7 @@ impl Model for Protocol {
             if host.agent.is_none() {
                 add(Action::AgentStarts(number));
             }
-            agent::actions(system, number, &mut |action| add(Action::Agent(action)));
+            self.agents().actions(system, number, &mut |action| add(Action::Agent(action)));
         }
         self.service().actions(system, &mut |action| add(Action::Service(action)));
         system.runtime_actions(&mut |action| add(Action::Runtime(action)));
@@ -141,6 +141,7 @@ impl Model for Protocol {
             Action::AgentStarts(host) => self.agents().starts(&mut next, host),
             Action::ServiceStarts => {
                 next.dpu.service = Some(Service::restore(&next.dpu.journal));
+                self.service().clears_unused(&mut next);
             }
             Action::Breaks(fault) => {
                 next.budget_mut(fault.host()).faults -= 1;

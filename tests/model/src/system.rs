@@ -40,9 +40,32 @@ pub struct Dpu {
     /// On its disk.
     pub journal: Vec<Record>,
     /// In its kernel: for whom the VFs' representors are programmed.
-    pub ports: BTreeMap<Vf, AttachmentId>,
+    pub ports: BTreeMap<Vf, Port>,
     /// The process. `None`: it is dead.
     pub service: Option<Service>,
+}
+
+/// For whom a representor is programmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Port {
+    /// The attachment.
+    pub id: AttachmentId,
+    /// Its key.
+    pub key: Key,
+}
+
+impl From<&Record> for Port {
+    fn from(record: &Record) -> Self {
+        Self { id: record.id, key: record.key }
+    }
+}
+
+impl Dpu {
+    /// The attachment that a VF's representor is programmed for.
+    #[must_use]
+    pub fn programmed(&self, vf: Vf) -> Option<AttachmentId> {
+        self.ports.get(&vf).map(|port| port.id)
+    }
 }
 
 impl System {

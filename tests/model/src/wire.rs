@@ -2,9 +2,10 @@
 //!
 //! The messages of one session stay in order. Calls may overtake those messages and each other, also on
 //! one connection: each is served by a task of its own. One order is simplified: a Detach without an id
-//! ends nothing that its host has asked for since, and so it is served before that Attach here.
+//! ends nothing that its host has asked for since, and so it is served before that Attach here. What it tells
+//! of a VF comes to the same then: if the Attach has got that one, it tells nothing of it.
 
-use crate::names::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf};
+use crate::names::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf, Vfs};
 
 /// What is under way between one host and the DPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -41,6 +42,10 @@ pub enum Call {
         session: SessionId,
         /// `as_of_ns`: when the host asked.
         as_of: HostTime,
+        /// `wished_device`: this VF, or none.
+        wish: Option<Vf>,
+        /// `avoided_devices`: any but these, where none is wished for.
+        avoided: Vfs,
     },
     /// `DetachRequest`.
     Detach(Detach),
@@ -55,6 +60,8 @@ pub struct Detach {
     pub id: Option<AttachmentId>,
     /// `vf_returned`: the VF is home and clean.
     pub returned: bool,
+    /// `returned_device`: likewise this VF, whichever attachment it is of, if of any.
+    pub returned_vf: Option<Vf>,
     /// `as_of_ns`: when that was so.
     pub as_of: HostTime,
 }
@@ -66,6 +73,10 @@ pub enum Answer {
     Attached(Record),
     /// Refused as `StaleSession`.
     Stale,
+    /// Refused as `Releasing`: an earlier attachment of the key is being given back.
+    Releasing,
+    /// Refused as `VfNotFree` or `VfUnknown`: the VF that was wished for can't be had.
+    NotFree,
     /// Any other refusal.
     Refused,
     /// `DetachResponse`.
@@ -101,8 +112,8 @@ pub enum HostMessage {
 /// From the DPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DpuMessage {
-    /// The first message.
-    Welcome,
+    /// The first message. `kept_devices`: the VFs of attachments that the hello did not list as kept.
+    Welcome(Vfs),
     /// Give it back.
     Release(Key, AttachmentId),
 }
@@ -163,6 +174,24 @@ impl Wire {
     /// Sends a call.
     pub fn ask(&mut self, connection: SessionId, call: Call) {
         self.requests.push(Request { key: call.key(), connection, call, is_awaited: true });
+        self.requests.sort_unstable();
+    }
+
+    /// Whether an Attach is under way that wishes for a VF.
+    #[must_use]
+    pub fn has_wishes(&self) -> bool {
+        let has_wish =
+            |request: &Request| matches!(request.call, Call::Attach { wish: Some(_), .. });
+        self.requests.iter().any(has_wish)
+    }
+
+    /// What is wished for can't be had.
+    pub fn thwart_wishes(&mut self) {
+        for request in &mut self.requests {
+            if let Call::Attach { wish: Some(wish), .. } = &mut request.call {
+                *wish = Vf { number: u8::MAX, ..*wish };
+            }
+        }
         self.requests.sort_unstable();
     }
 

@@ -7,8 +7,8 @@ use protocol_model::{
     bounds::{Bounds, Breakage},
     explorer::{SETTLES, explore},
     properties::{
-        CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, OF_ONE_HOST, ONE_ADDRESS, ONE_VF, OTHERS_UNTOUCHED,
-        PORT_SERVES_ITS_POD,
+        AHEAD_IS_RECORDED, CONFIRMED_STAYS, GUESS_IS_NO_HINDRANCE, HELD_ON_BOTH_SIDES, OF_ONE_HOST,
+        ONE_ADDRESS, ONE_VF, OTHERS_UNTOUCHED, PORT_SERVES_ITS_POD, PORT_SPEAKS_FOR_ITS_POD,
     },
     protection::Protection,
     protocol::Protocol,
@@ -104,9 +104,10 @@ fn a_release_that_could_not_be_told_would_be_forgotten() {
     is_needed(Protection::ReleasingUntilTold, SETTLES, bounds(1, [Breakage::CallTimesOut]));
 }
 
+/// The inventory that says so was overtaken by the Detach that repeats it.
 #[test]
 fn a_vf_that_came_back_would_not_be_had() {
-    is_needed(Protection::ReturnOffers, SETTLES, bounds(2, []));
+    is_needed(Protection::ReturnOffers, SETTLES, bounds(1, [Breakage::CallTimesOut]));
 }
 
 /// Found in the service: a hello that had been sent before a newer one, and came after it, was
@@ -154,7 +155,7 @@ fn a_second_record_would_take_over_a_vf() {
 /// Found in the service: after a restart it learned of a VF only from an inventory that has it clean.
 #[test]
 fn a_vf_that_came_back_after_a_restart_would_not_be_had() {
-    let bounds = Bounds { containers: 2, ..bounds(2, [Breakage::ServiceDies]) };
+    let bounds = bounds(1, [Breakage::ServiceDies, Breakage::CallTimesOut]);
     is_needed(Protection::KnownWhileInUse, SETTLES, bounds);
 }
 
@@ -191,6 +192,82 @@ fn an_attach_that_its_detach_has_overtaken_would_reserve_what_nobody_gives_back(
 fn a_detach_that_a_later_attach_has_overtaken_would_take_that_back() {
     let faults = Bounds { faults: 2, ..bounds(2, [Breakage::CallTimesOut]) };
     is_needed(Protection::DetachBeforeLaterAttach, CONFIRMED_STAYS, faults);
+}
+
+/// With guesses, and a call of ADD.
+fn guesses<const N: usize>(breakable: [Breakage; N]) -> Bounds {
+    Bounds { guesses: true, ..bounds(1, breakable) }
+}
+
+/// With guesses of two containers, which each want so many VFs.
+fn guesses_of_two<const N: usize>(vfs: u8, breakable: [Breakage; N]) -> Bounds {
+    Bounds { vfs, containers: 2, addresses: 2, adds: 2, ..guesses(breakable) }
+}
+
+#[test]
+fn a_vf_moved_ahead_before_that_is_recorded_would_be_nobodys() {
+    is_needed(Protection::GuessBeforeMove, AHEAD_IS_RECORDED, guesses([]));
+}
+
+/// Found in the design: the inventory that says that a guessed VF is in use made the DPU refuse it.
+#[test]
+fn a_guess_would_take_its_own_vf_from_the_dpu() {
+    is_needed(Protection::GuessWithdrawsNothing, GUESS_IS_NO_HINDRANCE, guesses([]));
+}
+
+/// Found in the design: the DPU waits for an inventory that says that the VF is clean, and none does that
+/// while it is guessed.
+#[test]
+fn a_guess_would_keep_the_vf_that_the_dpu_waits_for() {
+    let bounds = Bounds { adds: 2, ..guesses([Breakage::CallTimesOut]) };
+    is_needed(Protection::GuessGivesWay, SETTLES, bounds);
+}
+
+/// Found in the design, as all that keeps one pod from having another's programmed VF: a guess was a hint.
+#[test]
+fn a_vf_that_two_have_claimed_would_be_programmed_for_the_one_in_the_pod_of_the_other() {
+    is_needed(Protection::OneClaimPerVf, PORT_SPEAKS_FOR_ITS_POD, guesses_of_two(2, []));
+}
+
+#[test]
+fn another_vf_than_the_one_wished_for_would_be_in_the_pod_of_whoever_has_claimed_it() {
+    let bounds = guesses_of_two(2, [Breakage::PoolsChange]);
+    is_needed(Protection::WishIsExact, PORT_SPEAKS_FOR_ITS_POD, bounds);
+}
+
+#[test]
+fn who_names_no_vf_would_be_given_one_that_is_in_another_pod() {
+    is_needed(Protection::OthersAvoided, PORT_SPEAKS_FOR_ITS_POD, guesses_of_two(1, []));
+}
+
+#[test]
+fn a_vf_would_be_moved_that_the_dpu_gives_to_who_names_none() {
+    is_needed(Protection::NoMoveBesideUnnamed, PORT_SPEAKS_FOR_ITS_POD, guesses_of_two(1, []));
+}
+
+/// Neither the Attach nor the Detach that takes it back gets an answer.
+#[test]
+fn a_vf_would_be_moved_that_the_dpu_has_of_a_call_without_an_answer() {
+    let bounds = Bounds { faults: 2, ..guesses_of_two(1, [Breakage::CallTimesOut]) };
+    is_needed(Protection::NoMoveWhileUndelivered, PORT_SPEAKS_FOR_ITS_POD, bounds);
+}
+
+/// Found by this model. An agent that dies, and has its records, comes to that with a third ADD.
+#[test]
+fn a_vf_would_be_moved_that_the_dpu_has_of_an_earlier_agent() {
+    let bounds = guesses_of_two(1, [Breakage::RecordsAreLost]);
+    is_needed(Protection::UnclaimedIsNotClaimed, PORT_SPEAKS_FOR_ITS_POD, bounds);
+}
+
+#[test]
+fn a_vf_would_be_moved_whose_representor_serves_nobody_since_the_service_died() {
+    let bounds = guesses_of_two(1, [Breakage::ServiceDies]);
+    is_needed(Protection::ClearedBeforeServing, PORT_SPEAKS_FOR_ITS_POD, bounds);
+}
+
+#[test]
+fn what_was_asked_for_beside_a_guess_would_be_left_over() {
+    is_needed(Protection::GuessDisownedByKey, SETTLES, guesses([Breakage::CallerDies]));
 }
 
 /// Two hosts, each of which makes so many calls of ADD, and nothing breaks.

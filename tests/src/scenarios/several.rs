@@ -35,7 +35,8 @@ pub fn add(lab: &Lab, pod: &Netns, networks: &str) -> Answer {
 }
 
 /// The interfaces of a result, in its order.
-pub(super) fn interfaces(result: &Value) -> Vec<&str> {
+#[must_use]
+pub fn interfaces(result: &Value) -> Vec<&str> {
     let interfaces = result["interfaces"].as_array().into_iter().flatten();
     interfaces.map(|interface| interface["name"].as_str().unwrap()).collect()
 }

@@ -133,7 +133,7 @@ fn an_interface_can_be_had_at_once_after_a_del_that_followed_an_add_whose_caller
     wait_for("the attachment", LIMIT, || (ids(&lab).len() == 1).then_some(()));
     dying.kill().unwrap();
     dying.wait().unwrap();
-    wait_for("the release", LIMIT, || (lab.attachments_in("RELEASING") == 1).then_some(()));
+    wait_for("the release", LIMIT, || ids(&lab).is_empty().then_some(()));
     lab.proxy().heal();
     lab.del("blue", &pod, "eth0").nothing();
     let _ = lab.add("blue", &pod, "eth0").result();

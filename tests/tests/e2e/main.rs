@@ -27,6 +27,7 @@ mod floods;
 mod gateway;
 mod go_cni;
 mod greed;
+mod guesses;
 mod host_port;
 mod hosts;
 mod identity;

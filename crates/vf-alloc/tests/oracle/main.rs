@@ -147,7 +147,7 @@ impl Both {
 
     /// With a pin: the VF, and the device that it may have been at or is at now.
     fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<(FunctionId, &Device)>) {
-        let request = Request { host, pool, pinned: pin.map(|(_, device)| device) };
+        let request = Request { host, pool, pinned: pin.map(|(_, device)| device), promised: None };
         let given = self.allocator.reserve(&request, key);
         if let Some(held) = self.oracle.held_by(key) {
             self.check_again(held, &request, &given);

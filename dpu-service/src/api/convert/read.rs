@@ -153,6 +153,7 @@ pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Deta
         key: key(host, request.key)?,
         id: optional_attachment_id(&request.attachment_id)?,
         returned: request.vf_returned,
+        returned_device: optional(request.returned_device, |text| device(&text))?,
         as_of: HostTime(request.as_of_ns),
         session: optional_session(host, &request.session_id)?,
     })
@@ -170,6 +171,8 @@ pub(crate) fn attach(
         network: optional_network(request.network)?,
         pod: pod(request.pod.unwrap_or_default())?,
         device: optional(request.device, |text| device(&text))?,
+        promised_device: optional(request.promised_device, |text| device(&text))?,
+        promise_number: request.promise_number,
         mac: optional(request.mac, |text| mac(&text))?,
         addresses: addresses(&request.addresses)?,
         bandwidth: requested_bandwidth(request.bandwidth)?,

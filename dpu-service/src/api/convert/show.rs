@@ -9,7 +9,7 @@ use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 use crate::{
     attachments::{
         Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, Origin, PoolView,
-        PooledVf, SubnetUsage, VfView,
+        PooledVf, PromisedVf, SubnetUsage, VfView,
     },
     counters::PortTraffic,
     driver::Capability,
@@ -23,7 +23,7 @@ use crate::{
         Sysctls,
     },
     programmer::StepStatus,
-    sessions::{HostCommand, HostView},
+    sessions::{ChangedNetwork, HostCommand, HostView},
 };
 
 pub(crate) fn attachment(view: &AttachmentView) -> v1::Attachment {
@@ -423,6 +423,15 @@ pub(crate) fn vf_pools(pools: &[HostPool]) -> v1::VfPools {
     v1::VfPools { pools: pools.iter().map(pool).collect() }
 }
 
+pub(crate) fn promises(promised: &[PromisedVf]) -> v1::Promises {
+    let vf = |vf: &PromisedVf| v1::PromisedVf {
+        device: vf.device.to_string(),
+        number: vf.number,
+        pools: vf.pools.clone(),
+    };
+    v1::Promises { vfs: promised.iter().map(vf).collect() }
+}
+
 pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
     use v1::dpu_message::Message;
     match command {
@@ -434,8 +443,16 @@ pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
             key: Some(key(&released)),
             reason,
         }),
-        HostCommand::NetworkChanged { network, deleted, interface_prefix } => {
-            Message::NetworkChanged(v1::NetworkChanged { network, deleted, interface_prefix })
+        HostCommand::NetworkChanged(changed) => {
+            let ChangedNetwork { network, deleted, interface_prefix, pool, default_network } =
+                changed;
+            Message::NetworkChanged(v1::NetworkChanged {
+                network,
+                deleted,
+                interface_prefix,
+                pool,
+                default_network,
+            })
         }
         HostCommand::Examine { request_id, mend_except } => Message::Examine(v1::Examine {
             request_id,

@@ -93,6 +93,12 @@ impl PooledNetworks {
         self.by_name.values()
     }
 
+    /// The network of who names none.
+    pub(crate) fn default_name(&self) -> Option<&str> {
+        let default = self.by_name.values().find(|entry| entry.network.default);
+        default.map(|entry| entry.network.name.as_str())
+    }
+
     /// The network whose gateway has that MAC address, or would have it were this DPU its gateway.
     pub(super) fn with_gateway_mac(&self, mac: MacAddress) -> Option<&str> {
         self.by_name.keys().map(String::as_str).find(|name| mac_of(name) == mac)

@@ -31,13 +31,17 @@ impl Registry {
         let mac = self.entries.choose_mac(spec.mac, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
+        if spec.promised_device.is_some() {
+            // What the host said of it before it took it is outdated.
+            self.detaches.note_vf(vf, &boot_id, asked.as_of, asked.as_of);
+        }
         let leases = self.networks.reserve(spec, &addresses, &network, id, now);
         let leases = leases.inspect_err(|_| {
-            self.vfs.release(&id);
+            self.vfs.forget(&id);
         })?;
         let further_leases = self.reserve_further(spec, &network, id, now).inspect_err(|_| {
             self.networks.forget_unfinished(&network, id, now);
-            self.vfs.release(&id);
+            self.vfs.forget(&id);
         })?;
         let record = Arc::new(Record {
             id,
@@ -124,7 +128,9 @@ impl Registry {
         id: AttachmentId,
     ) -> Result<(FunctionId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
-        let request = Request { host, pool: &network.pool, pinned: spec.device.as_ref() };
+        let pinned = spec.device.as_ref();
+        let promised = spec.promised_device.as_ref().map(|device| (device, spec.promise_number));
+        let request = Request { host, pool: &network.pool, pinned, promised };
         let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }

@@ -147,6 +147,7 @@ fn request() -> AddRequest {
         network: "blue".into(),
         pod: Pod { namespace: "shop".into(), name: "cart-0".into(), uid: String::new() },
         device: None,
+        promised: None,
         mac: None,
         addresses: Vec::new(),
         bandwidth: Default::default(),

@@ -299,7 +299,8 @@ pub(in crate::agent) fn detach_request(
     vf_returned: bool,
 ) -> DetachRequest {
     let as_of_ns = nanoseconds_since_boot();
-    DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id: String::new() }
+    let (session_id, returned_device) = Default::default();
+    DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id, returned_device }
 }
 
 /// Takes back whatever there is of a key, and of those that it leads. Where its VF is is not known.
@@ -309,12 +310,15 @@ pub(in crate::agent) fn disowning(key: &Key) -> DetachRequest {
 
 fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
     let AddRequest { key, pod, bandwidth, .. } = request.clone();
+    let promised = request.promised.as_ref();
     AttachRequest {
         session_id: session_id.to_owned(),
         key: Some(key.into()),
         network: request.network.clone(),
         pod: Some(pod),
         device: request.device.as_ref().map(ToString::to_string).unwrap_or_default(),
+        promised_device: promised.map(|(device, _)| device.to_string()).unwrap_or_default(),
+        promise_number: promised.map(|(_, number)| *number).unwrap_or_default(),
         mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         addresses: request.addresses.clone(),
         bandwidth: Some(Bandwidth {

@@ -1,14 +1,9 @@
 //! A session while it lasts: its calls, and its messages to the DPU.
 
-use std::{
-    collections::HashMap,
-    future::Future,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
+use std::{future::Future, sync::Mutex, time::Instant};
 
 use offload_proto::v1::{
-    HostMessage, host_message, workload_network_client::WorkloadNetworkClient,
+    self, HostMessage, host_message, workload_network_client::WorkloadNetworkClient,
 };
 use tokio::{
     sync::{
@@ -19,6 +14,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, transport::Channel};
+
+use vf_alloc::Device;
+
+use super::{
+    networks::Networks,
+    promises::{PromisedVf, Promises},
+};
+use crate::agent::{defect::locked, vfs::Claimed};
 
 /// What a DPU that does not answer heartbeats is told as.
 pub(super) const SILENCE: &str = "it does not answer heartbeats";
@@ -34,8 +37,8 @@ pub(in crate::agent) struct Established {
     overflow: Notify,
     /// The DPU is silent: nothing is to be waited for.
     silent: CancellationToken,
-    /// How networks have interfaces' names begin that nobody names, by their names.
-    interface_prefixes: Mutex<HashMap<String, String>>,
+    networks: Mutex<Networks>,
+    promises: Mutex<Promises>,
 }
 
 impl Established {
@@ -46,30 +49,57 @@ impl Established {
         outbox: mpsc::Sender<HostMessage>,
     ) -> Self {
         let (overflow, silent) = (Notify::new(), CancellationToken::new());
-        let interface_prefixes = Mutex::default();
-        Self { id, client, outbox, overflow, silent, interface_prefixes }
+        let (networks, promises) = Default::default();
+        Self { id, client, outbox, overflow, silent, networks, promises }
     }
 
-    /// The same, of a DPU that has told of these networks how they have interfaces' names begin.
-    pub(super) fn with_prefixes(self, told: HashMap<String, String>) -> Self {
-        Self { interface_prefixes: Mutex::new(told), ..self }
-    }
-
-    fn prefixes(&self) -> MutexGuard<'_, HashMap<String, String>> {
-        self.interface_prefixes.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The same, of a DPU that has told this of its networks.
+    pub(super) fn with_networks(self, told: Networks) -> Self {
+        Self { networks: Mutex::new(told), ..self }
     }
 
     /// How a network has interfaces' names begin that nobody names. `None`: it does not say.
     pub(in crate::agent) fn interface_prefix(&self, network: &str) -> Option<String> {
-        self.prefixes().get(network).cloned()
+        locked(&self.networks).interface_prefix(network).map(str::to_owned)
     }
 
-    /// The DPU has told it anew. Empty: the network does not say, or is gone.
-    pub(in crate::agent) fn note_interface_prefix(&self, network: &str, prefix: &str) {
-        match prefix {
-            "" => drop(self.prefixes().remove(network)),
-            prefix => drop(self.prefixes().insert(network.to_owned(), prefix.to_owned())),
-        }
+    /// The pool that a network draws from; the default network if it has no name. `None`: it is not known.
+    pub(in crate::agent) fn pool_of(&self, network: &str) -> Option<String> {
+        locked(&self.networks).pool_of(network).map(str::to_owned)
+    }
+
+    /// The DPU has told anew of a network.
+    pub(super) fn note_network(&self, changed: &v1::NetworkChanged) {
+        locked(&self.networks).note(changed);
+    }
+
+    /// The DPU has promised VFs.
+    pub(super) fn note_promises(&self, told: v1::Promises) {
+        locked(&self.promises).note(told);
+    }
+
+    /// Takes one of the promised VFs, with the number of its promise: the first that is wanted and that can be claimed.
+    pub(in crate::agent) fn take_promised(
+        &self,
+        is_wanted: impl Fn(&PromisedVf) -> bool,
+        claim: impl Fn(&Device) -> Option<Claimed>,
+    ) -> Option<(Claimed, u64)> {
+        locked(&self.promises).take(is_wanted, claim)
+    }
+
+    /// Whether there are promised VFs that are wanted and that nobody has taken.
+    pub(in crate::agent) fn has_promised(&self, is_wanted: impl Fn(&PromisedVf) -> bool) -> bool {
+        locked(&self.promises).has(is_wanted)
+    }
+
+    /// The DPU is about to hear that this VF is not to be had.
+    pub(super) fn lose_promise(&self, device: &Device) {
+        locked(&self.promises).lose(device);
+    }
+
+    /// Nothing that was promised in this session may be taken any more: the next hello tells what is in use.
+    pub(super) fn close_promises(&self) {
+        locked(&self.promises).close();
     }
 
     /// The calls of this session's connection.
@@ -144,20 +174,6 @@ mod tests {
         assert!(session.send(beat()));
         assert!(!session.send(beat()), "what does not fit is not on its way");
         timeout(Duration::from_secs(5), session.overflowed()).await.unwrap();
-    }
-
-    #[tokio::test]
-    async fn what_networks_say_of_names_is_known_from_the_welcome_on_and_may_change() {
-        let told = HashMap::from([("blue".to_owned(), "data".to_owned())]);
-        let session = session().0.with_prefixes(told);
-        assert_eq!(session.interface_prefix("blue").as_deref(), Some("data"));
-        assert_eq!(session.interface_prefix("red"), None);
-        for prefix in ["store", ""] {
-            session.note_interface_prefix("blue", prefix);
-            let said = session.interface_prefix("blue");
-            assert_eq!(said.unwrap_or_default(), prefix);
-        }
-        assert_eq!(session.interface_prefix("blue"), None);
     }
 
     #[tokio::test]

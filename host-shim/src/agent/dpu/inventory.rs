@@ -15,16 +15,36 @@ use crate::{
     vf_source::{self, VfIdentity, Whereabouts},
 };
 
-/// All VFs, by PF.
+/// All VFs, by PF. `held`: those of ADDs that are under way, and of records.
 pub(super) fn functions_of(
     vfs: &Vfs,
     at_home: &[(VfIdentity, &Link)],
     present: &HostLinks,
-    records: &[Arc<Record>],
+    held: &Held,
 ) -> Vec<PhysicalFunction> {
     let is_clean = |(vf, link): &&(VfIdentity, &Link)| vfs.cleanliness().is_clean(vf, link);
     let clean = at_home.iter().filter(is_clean).map(|(vf, _)| vf.device.clone()).collect();
-    physical_functions(vfs.host().cards(), at_home, present, records, &clean)
+    physical_functions(vfs.host().cards(), at_home, present, held, &clean)
+}
+
+/// What somebody has.
+pub(super) struct Held {
+    claimed: HashSet<Device>,
+    pub records: Vec<Arc<Record>>,
+}
+
+impl Held {
+    /// Whatever was claimed before, and is so no more, has a record by then if anybody has it.
+    pub(super) fn of(vfs: &Vfs) -> Self {
+        Self { claimed: vfs.claims().devices(), records: vfs.records().all() }
+    }
+}
+
+/// The devices of VFs that are not to be had.
+pub(super) fn not_clean(pfs: &[PhysicalFunction]) -> impl Iterator<Item = Device> {
+    let vfs = pfs.iter().flat_map(|pf| &pf.vfs);
+    let not_clean = vfs.filter(|vf| vf.condition() != VfCondition::Clean);
+    not_clean.map(|vf| vf.device.as_str().into())
 }
 
 /// The VFs that records hold, by device. The DPU may have given one that is back to another pod by
@@ -39,7 +59,7 @@ fn physical_functions(
     cards: Cards<'_>,
     host_vfs: &[(VfIdentity, &Link)],
     HostLinks { links, addresses }: &HostLinks,
-    records: &[Arc<Record>],
+    Held { claimed, records }: &Held,
     clean: &HashSet<Device>,
 ) -> Vec<PhysicalFunction> {
     let mut vfs = BTreeMap::new();
@@ -47,7 +67,7 @@ fn physical_functions(
     for identity in records.iter().filter_map(|record| record.vf().ok()) {
         vfs.insert(identity.id, (identity, VfCondition::InUse, String::new()));
     }
-    let mut known: HashSet<_> = holders(records).collect();
+    let mut known: HashSet<_> = holders(records).chain(claimed.iter().cloned()).collect();
     for (identity, link) in host_vfs {
         let condition = if known.contains(&identity.device)
             || vf_source::use_by_host(link, links, addresses).is_some()
@@ -174,7 +194,7 @@ mod tests {
         let card = VirtualCard::default();
         let vfs: Vec<_> = Cards::of(&card).vfs(&present.links).collect();
         let clean = HashSet::from(["d000:00:00.2".into(), "d001:00:00.1".into()]);
-        let pfs = physical_functions(Cards::of(&card), &vfs, &present, &[Arc::new(held)], &clean);
+        let pfs = physical_functions(Cards::of(&card), &vfs, &present, &by(held), &clean);
         let told: Vec<_> = pfs
             .iter()
             .flat_map(|pf| pf.vfs.iter().map(|vf| (pf.pf, vf.vf, vf.condition())))
@@ -194,6 +214,10 @@ mod tests {
         assert_eq!(pfs[1].device, "d001:00:00.0");
     }
 
+    fn by(record: Record) -> Held {
+        Held { claimed: HashSet::new(), records: vec![Arc::new(record)] }
+    }
+
     #[test]
     fn a_vf_of_which_the_dpu_is_told_that_it_is_back_is_clean() {
         let links = vec![link("p0v0", "virtual-nic d000:00:00.1 pf0vf0")];
@@ -205,8 +229,7 @@ mod tests {
             let mut held = Record { is_returned, ..record("a", "c") };
             held.attachment.vf =
                 Some(v1::Vf { device: "d000:00:00.1".into(), ..Default::default() });
-            let pfs =
-                physical_functions(Cards::of(&card), vfs, &present, &[Arc::new(held)], &clean);
+            let pfs = physical_functions(Cards::of(&card), vfs, &present, &by(held), &clean);
             pfs[0].vfs[0].condition()
         };
         assert_eq!(told(false, &vfs), VfCondition::InUse);

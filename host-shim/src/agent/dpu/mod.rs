@@ -24,6 +24,8 @@ mod dial;
 mod established;
 mod failure;
 mod inventory;
+mod networks;
+mod promises;
 mod reports;
 mod room;
 mod session;

@@ -15,8 +15,8 @@ use offload_proto::{
 use tokio::time::timeout;
 
 use super::{
-    inventory::{functions_of, live, log_uses, uses_by_host},
-    session::{Session, protocol_versions},
+    inventory::{Held, functions_of, live, log_uses, not_clean, uses_by_host},
+    session::{Session, Standing, protocol_versions},
 };
 use crate::{
     agent::{
@@ -137,15 +137,16 @@ impl Reports {
         let (as_of_ns, present) = self.proven_links().await?;
         let vfs = Arc::clone(&self.vfs);
         let list = move || {
-            let records = vfs.records().all();
+            let held = Held::of(&vfs);
+            let records = &held.records;
             let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
-            let pfs = functions_of(&vfs, &at_home, &present, &records);
+            let pfs = functions_of(&vfs, &at_home, &present, &held);
             let inventory = Inventory { pfs, as_of_ns };
-            let live = live(vfs.host(), &at_home, &records);
+            let live = live(vfs.host(), &at_home, records);
             // Between the ADD that began it and the one that goes on with it no call is under way.
             let attaching = records.iter().filter(|record| record.phase == Phase::Attaching);
             let attaching: Vec<_> = attaching.map(|record| record.key()).collect();
-            (inventory, live, attaching, uses_by_host(&at_home, &present, &records))
+            (inventory, live, attaching, uses_by_host(&at_home, &present, records))
         };
         let (inventory, live, attaching, uses) = self.vfs.host().look(list).await?;
         pending.extend(attaching);
@@ -181,14 +182,17 @@ impl Reports {
         let vfs = Arc::clone(&self.vfs);
         let list = move || {
             let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
-            let records = vfs.records().all();
-            let pfs = functions_of(&vfs, &at_home, &present, &records);
-            (Inventory { pfs, as_of_ns }, uses_by_host(&at_home, &present, &records))
+            let held = Held::of(&vfs);
+            let pfs = functions_of(&vfs, &at_home, &present, &held);
+            (Inventory { pfs, as_of_ns }, uses_by_host(&at_home, &present, &held.records))
         };
         let (inventory, uses) = self.vfs.host().look(list).await?;
         let mut sent = locked(&self.sent);
         if sent.pfs == inventory.pfs && !is_wanted_again {
             return Ok(true);
+        }
+        if let Standing::Up(session) = self.session.standing() {
+            not_clean(&inventory.pfs).for_each(|device| session.lose_promise(&device));
         }
         if !self.session.send(host_message::Message::Inventory(inventory.clone())) {
             return Ok(false);

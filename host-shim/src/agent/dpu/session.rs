@@ -28,6 +28,7 @@ use super::{
     dial,
     established::Established,
     failure::{failure_of, lost, refused},
+    networks::Networks,
 };
 use crate::agent::{config::Config, milestones::Milestone};
 use attend::{Loss, attend};
@@ -246,9 +247,15 @@ impl Session {
         let session = Arc::new(session);
         self.standing.send_replace(Standing::Up(Arc::clone(&session)));
         heard(FromDpu::Welcome);
-        let channel = tokio::select! {
-            loss = attend(&session, &mut inbox, period, heard) => return Ended::AfterWelcome(loss),
-            channel = connector.renewed() => channel,
+        let ended = tokio::select! {
+            loss = attend(&session, &mut inbox, period, heard) => Err(loss),
+            channel = connector.renewed() => Ok(channel),
+        };
+        // Before the next hello lists what is in use.
+        session.close_promises();
+        let channel = match ended {
+            Ok(channel) => channel,
+            Err(loss) => return Ended::AfterWelcome(loss),
         };
         Ended::Renewed(Box::new(NextConnection { channel, session, _inbox: inbox }))
     }
@@ -318,8 +325,13 @@ async fn open(
     );
     Milestone::SessionWelcomed.pass();
     let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
-    let session = Established::new(welcome.session_id, client, outbox);
-    Ok((session.with_prefixes(welcome.interface_prefixes), inbox, period))
+    let networks = Networks {
+        interface_prefixes: welcome.interface_prefixes,
+        pools: welcome.network_pools,
+        default: welcome.default_network,
+    };
+    let session = Established::new(welcome.session_id, client, outbox).with_networks(networks);
+    Ok((session, inbox, period))
 }
 
 /// The reasons that have been warned of since the last session. The next attempts fail for the same ones.

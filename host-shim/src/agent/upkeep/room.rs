@@ -10,7 +10,7 @@ use super::{
 };
 use crate::agent::{
     device_plugin::DevicePlugin,
-    dpu::{FromDpu, Standing},
+    dpu::FromDpu,
     host_port::HostPort,
     verbs::{Doors, release_on_request},
 };
@@ -90,9 +90,6 @@ impl Upkeep {
                     deleted = changed.deleted,
                     "a network changed"
                 );
-                if let Standing::Up(session) = self.doors.dpu.session().standing() {
-                    session.note_interface_prefix(&changed.network, &changed.interface_prefix);
-                }
                 self.doors.vfs.signals().look_at_host_ports();
             }
             Message::WantedVfs(wanted) => self.provider.want(&wanted),
@@ -102,8 +99,8 @@ impl Upkeep {
                     self.doors.dpu.session().send(host_message::Message::Examination(busy));
                 }
             }
-            // Heartbeats are the session's own, and a second welcome asks for nothing.
-            Message::Welcome(_) | Message::Heartbeat(_) => {}
+            // Heartbeats and promises are the session's own, and a second welcome asks for nothing.
+            Message::Welcome(_) | Message::Heartbeat(_) | Message::Promises(_) => {}
         }
     }
 

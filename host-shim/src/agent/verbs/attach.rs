@@ -9,11 +9,15 @@
 //! The order of what becomes known, and to whom:
 //!
 //! 1. that the DPU is asked, to every hello from here on ([`Reports::enter_pending`](super::super::dpu::Dpu::reports));
-//! 2. the attachment, to the DPU: it journals it, and answers;
-//! 3. the record in phase *attaching*, to the disk: before the VF is touched;
+//! 2. at the same time
+//!    - the attachment, to the DPU: it journals it, and answers;
+//!    - the guess which VF that will be, to the disk, and then the VF, to the pod, as a link that is down;
+//! 3. the record in phase *attaching*, to the disk: before the VF is configured, or touched if it was not guessed;
 //! 4. the VF, to the pod;
 //! 5. the record in phase *live*, to the disk: before anybody is answered;
 //! 6. the answer, to the runtime.
+//!
+//! The guess comes first because the kernel's move is most of an ADD, and needs nothing that the DPU answers.
 //!
 //! So an agent that dies after any of these finds at its next start what it has to undo, and undoes nothing
 //! that was answered.
@@ -34,6 +38,10 @@ use super::{
     delegated,
     destination::Destination,
     doors::Doors,
+    guess::{
+        Taken, count_right, guesses, is_promised_more, is_promised_now, take_all_home,
+        take_promised,
+    },
     phases::AttachTimes,
     release::{Renewal, release, take_back_all},
     take_in::take_in_all,
@@ -44,7 +52,7 @@ use crate::{
         clock::microseconds,
         dpu::{Established, Standing, disowning},
         milestones::Milestone,
-        vfs::{Phase, PodNetns, Record, TakenIn, Wanted},
+        vfs::{MovedAhead, Phase, PodNetns, Record, TakenIn, Wanted},
     },
     mover::open_netns,
     protocol::{AddRequest, Key},
@@ -68,9 +76,16 @@ pub(in crate::agent) async fn attach(
 ) -> Result<(), Failure> {
     check_form(&asked)?;
     let (named, keys) = name_and_lock(doors, &asked).await?;
-    let attached = attach_alone(doors, named, destination, caller).await;
+    // Until all that fails is taken back.
+    let mut taken = Taken::default();
+    let attached = attach_alone(doors, named, destination, caller, &mut taken).await;
     if attached.is_err() {
+        let is_to_be_told = taken.has_unrecorded(doors);
         take_back_all(doors, &keys).await;
+        drop(taken);
+        if is_to_be_told {
+            doors.dpu.reports().inventory_wanted();
+        }
     }
     attached.map_err(|failure| doors.delegates.with_folder(failure, &asked))
 }
@@ -80,8 +95,9 @@ async fn attach_alone(
     named: Named,
     destination: &Destination,
     caller: &Arc<Caller>,
+    taken: &mut Taken,
 ) -> Result<(), Failure> {
-    let Named { whole, requests, delegations, order } = named;
+    let Named { whole, mut requests, delegations, order } = named;
     let started = Instant::now();
     caller.is_waiting()?;
     let netns = match destination {
@@ -98,16 +114,20 @@ async fn attach_alone(
     let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
     let enter = |request: &AddRequest| doors.dpu.reports().enter_pending(&request.key);
     let pending: Vec<_> = requests.iter().map(enter).collect();
-    let asked_at = Instant::now();
-    let attachments = ask_patiently(doors, &requests, session, caller).await?;
+    if matches!(destination, Destination::Pod) {
+        take_promised(doors, &session, &mut requests, taken);
+    }
+    let asked = ask_ahead(doors, &mut requests, &netns, session, caller, taken);
+    let Answered { attachments, call, ahead } = asked.await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
     let (attachments, reached) = with_default_routes(attachments, &whole.further, &delegations);
-    let rpc = asked_at.elapsed();
     Milestone::AttachAnswered.pass();
 
     let wanted = requests.into_iter().zip(attachments);
     let wanted = wanted.map(|(request, attachment)| Wanted { request, attachment }).collect();
     let taken_in = take_in_all(doors, wanted, netns.clone(), caller).await?;
+    // The records hold the VFs from here on.
+    *taken = Taken::default();
     // The first one leads.
     let leases = &taken_in[0].record.attachment.further_leases;
     // Once they are recorded, so that they are taken back as all that fails is.
@@ -122,10 +142,85 @@ async fn attach_alone(
     confirm(doors, records, made, &order, caller).await?;
     drop(pending);
     for TakenIn { record, recording, durations } in taken_in {
-        let times = AttachTimes { rpc, recording, durations, total: started.elapsed() };
-        note(doors, &record, &times);
+        let total = started.elapsed();
+        note(doors, &record, &AttachTimes { call, ahead, recording, durations, total });
     }
     Ok(())
+}
+
+/// What the DPU has answered.
+struct Answered {
+    attachments: Vec<v1::Attachment>,
+    /// How long the call took.
+    call: Duration,
+    /// How long the moves took meanwhile.
+    ahead: MovedAhead,
+}
+
+/// Asks the DPU for attachments, and moves the VFs meanwhile that were taken for them.
+///
+/// # Errors
+/// Why there are none, or a VF was not moved. Guesses are there still, and with them all is taken back that the DPU has
+/// made of their keys.
+async fn ask_ahead(
+    doors: &Doors,
+    requests: &mut [AddRequest],
+    netns: &PodNetns,
+    session: Arc<Established>,
+    caller: &Arc<Caller>,
+    taken: &mut Taken,
+) -> Result<Answered, Failure> {
+    let is_awaited = {
+        let caller = Arc::clone(caller);
+        move || caller.is_waiting()
+    };
+    let names = requests.iter().map(|request| request.key.interface_name.clone()).collect();
+    let moved = doors.vfs.ahead().begin(guesses(doors, requests), names, netns.clone(), is_awaited);
+    let began = Instant::now();
+    let asked = async {
+        let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;
+        (asked, began.elapsed())
+    };
+    // Both: nothing is taken back while it is on its way.
+    let ((asked, call), moved) = tokio::join!(asked, moved);
+    let (asked, moved) = match asked {
+        Err(failure) if is_about_the_vf(doors, &session, requests, &failure) => {
+            take_all_home(doors, requests).await?;
+            let asked = ask_patiently(doors, requests, session, caller, taken).await;
+            (asked, Ok(MovedAhead::default()))
+        }
+        asked => (asked, moved),
+    };
+    doors.refusing.note(requests, asked.is_ok());
+    if asked.is_ok() && moved.is_ok() {
+        count_right(doors, requests);
+    }
+    if asked.is_ok() && moved.is_err() {
+        // Of those that were not moved ahead there is no record to take them back by.
+        for request in requests.iter() {
+            doors.dpu.calls().disown(&request.key).await;
+        }
+    }
+    Ok(Answered { attachments: asked?, call, ahead: moved? })
+}
+
+/// Whether another VF may be had, or one later: the DPU can't give the promised one, or waits for an earlier attachment's
+/// VF, or all that are left of a pool are promised, and perhaps taken by other ADDs, of which one may fail.
+fn is_about_the_vf(
+    doors: &Doors,
+    session: &Established,
+    requests: &[AddRequest],
+    failure: &Failure,
+) -> bool {
+    match failure.reason {
+        Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown => true,
+        Reason::VfsExhausted => {
+            let mut unnamed = requests.iter().filter(|request| request.promised.is_none());
+            unnamed.any(|request| is_promised_more(session, &request.network))
+                || !doors.vfs.claims().devices().is_empty()
+        }
+        _ => false,
+    }
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.
@@ -137,8 +232,8 @@ async fn check_untouched(doors: &Doors, lead: &Key, taken_in: &[TakenIn]) -> Res
     Ok(())
 }
 
-/// The namespace at a path. It is not kept open while the DPU is asked: that would keep it alive,
-/// and with it the pod's other VFs away from the host.
+/// The namespace at a path. It is open only while VFs are moved, not for as long as the DPU takes: that would keep it
+/// alive, and with it the pod's other VFs away from the host.
 fn pod_netns(doors: &Doors, path: &str) -> Result<PodNetns, Failure> {
     let id = open_netns(path)?.id();
     if doors.vfs.host().is_own_netns(id) {
@@ -177,7 +272,7 @@ async fn make_way(doors: &Doors, requests: &[AddRequest], netns: NetnsId) -> Res
 async fn make_way_for(doors: &Doors, request: &AddRequest, netns: NetnsId) -> Result<(), Failure> {
     let key = &request.key;
     let Some(earlier) = doors.vfs.records().by_key(key) else { return Ok(()) };
-    if earlier.phase == Phase::Releasing {
+    if earlier.phase == Phase::Releasing || earlier.is_guess {
         release(doors, earlier, doors.timeouts.vf_return(), Renewal::Now).await;
         return match doors.vfs.records().by_key(key) {
             None => Ok(()),
@@ -211,24 +306,46 @@ fn still_releasing(doors: &Doors, left: &Record) -> Failure {
     Failure::new(Reason::Releasing, message)
 }
 
-/// Asks the DPU for attachments, and again while it gives back what an earlier ADD of a key has left:
-/// of what no answer told there is no record here to wait for, and the DPU holds it until the inventory that
-/// was asked for then says that its VF is at home.
+/// Asks the DPU for attachments without what was taken before, and again while it gives back what an earlier ADD of a key
+/// has left: of what no answer told there is no record here to wait for, and the DPU holds it until the inventory that
+/// was asked for then says that its VF is at home. Likewise while other ADDs have taken what is left of a pool.
 async fn ask_patiently(
     doors: &Doors,
-    requests: &[AddRequest],
+    requests: &mut [AddRequest],
     session: Arc<Established>,
     caller: &Caller,
+    taken: &mut Taken,
 ) -> Result<Vec<v1::Attachment>, Failure> {
     let patience = Instant::now() + doors.timeouts.vf_return();
+    *taken = Taken::default();
+    requests.iter_mut().for_each(|request| request.promised = None);
     loop {
         match ask_for(doors, requests, Arc::clone(&session), caller).await {
-            Err(failure) if failure.reason == Reason::Releasing && Instant::now() < patience => {
+            Err(failure)
+                if may_pass(doors, &session, requests, &failure) && Instant::now() < patience =>
+            {
                 sleep(AGAIN).await;
                 caller.is_waiting()?;
+                *taken = Taken::default();
+                take_promised(doors, &session, requests, taken);
             }
             answer => return answer,
         }
+    }
+}
+
+fn may_pass(
+    doors: &Doors,
+    session: &Established,
+    requests: &[AddRequest],
+    failure: &Failure,
+) -> bool {
+    match failure.reason {
+        Reason::Releasing => true,
+        Reason::VfsExhausted => is_about_the_vf(doors, session, requests, failure),
+        // It was promised before it was asked for, and that was heard since.
+        Reason::VfNotFree => requests.iter().any(|request| is_promised_now(session, request)),
+        _ => false,
     }
 }
 
@@ -312,12 +429,14 @@ fn note(doors: &Doors, record: &Record, times: &AttachTimes) {
     for (phase, duration) in times.phases() {
         doors.phases.attach.note(phase, duration);
     }
-    let AttachTimes { rpc, recording, durations, total } = *times;
+    let AttachTimes { call, ahead, recording, durations, total } = *times;
     tracing::info!(
         attachment = record.id(),
         key = %record.key(),
         vf = record.device().as_str(),
-        rpc_us = microseconds(rpc),
+        rpc_us = microseconds(call),
+        before_ahead_us = microseconds(ahead.before),
+        ahead_us = microseconds(ahead.moving),
         record_us = microseconds(recording),
         move_us = microseconds(durations.relocate),
         configure_us = microseconds(durations.configure),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::task::TaskTracker;
 
-use super::phases::VerbPhases;
+use super::{guess::Refusing, phases::VerbPhases};
 use crate::agent::{config::Timeouts, delegates::Delegates, dpu::Dpu, vfs::Vfs};
 
 /// The doors of the rooms that a verb needs.
@@ -16,6 +16,8 @@ pub(in crate::agent) struct Doors {
     pub dpu: Arc<Dpu>,
     /// The interfaces that other plugins make.
     pub delegates: Arc<Delegates>,
+    /// The networks for which no VF is moved ahead.
+    pub refusing: Arc<Refusing>,
     /// Where the time of all this goes.
     pub phases: VerbPhases,
     /// Work that is finished before the agent ends.
@@ -52,7 +54,8 @@ pub(in crate::agent) mod tests {
         let dpu = Arc::new(Dpu::new(config, "boot".into(), Arc::clone(&vfs)));
         let delegates = Delegates::open(None, folder.path().join("delegates")).unwrap();
         let delegates = Arc::new(delegates);
-        let (phases, tasks) = (VerbPhases::default(), TaskTracker::new());
-        (Doors { vfs, dpu, delegates, phases, tasks, timeouts }, folder)
+        let (refusing, phases) = (Arc::default(), VerbPhases::default());
+        let tasks = TaskTracker::new();
+        (Doors { vfs, dpu, delegates, refusing, phases, tasks, timeouts }, folder)
     }
 }

@@ -17,6 +17,7 @@ mod destination;
 mod detach;
 mod doors;
 mod gc;
+mod guess;
 mod led;
 mod naming;
 mod phases;

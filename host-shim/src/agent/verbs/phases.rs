@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use metrics::Phases;
 
-use crate::mover::Durations;
+use crate::{agent::vfs::MovedAhead, mover::Durations};
 
 /// How long the phases took of all that were attached and given back.
 #[derive(Clone, Debug)]
@@ -34,7 +34,8 @@ pub(super) const TOTAL: &str = "total";
 /// How long an attachment took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AttachTimes {
-    pub rpc: Duration,
+    pub call: Duration,
+    pub ahead: MovedAhead,
     pub recording: Duration,
     pub durations: Durations,
     pub total: Duration,
@@ -42,9 +43,11 @@ pub(super) struct AttachTimes {
 
 impl AttachTimes {
     /// Each by its name.
-    pub(super) const fn phases(&self) -> [(&'static str, Duration); 6] {
+    pub(super) const fn phases(&self) -> [(&'static str, Duration); 8] {
         [
-            (RPC, self.rpc),
+            (RPC, self.call),
+            ("before_ahead", self.ahead.before),
+            ("ahead", self.ahead.moving),
             ("record", self.recording),
             ("move", self.durations.relocate),
             ("configure", self.durations.configure),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::future::join_all;
-use offload_proto::v1::Release;
+use offload_proto::v1::{DetachRequest, Release};
 
 use super::{
     delegated,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     agent::{
-        dpu::detach_request,
+        dpu::{detach_request, disowning},
         milestones::Milestone,
         vfs::{Condition, Phase, Record},
     },
@@ -62,9 +62,13 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     if is_returned {
         doors.vfs.homecoming().note_returned(record);
     }
-    let key = record.attachment.key.clone();
-    let detach = detach_request(key, record.id().to_owned(), is_returned);
-    match doors.phases.detach.time(RPC, doors.dpu.calls().detach(detach)).await {
+    let telling = doors.dpu.calls().detach(giving_back(record, is_returned));
+    let told = doors.phases.detach.time(RPC, telling).await;
+    if record.is_guess && told.is_ok() {
+        // The DPU may have given another VF, which was never touched: of that only the inventory tells.
+        doors.dpu.reports().inventory_wanted();
+    }
+    match told {
         Ok(()) if is_returned => {
             Milestone::ReleaseTold.pass();
             doors.vfs.homecoming().forget(record);
@@ -75,6 +79,17 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
             tracing::info!(attachment = record.id(), "the DPU is told later: {failure}");
         }
     }
+}
+
+/// Tells that an attachment is given back. Of a guess nobody knows what the DPU has made of it, perhaps with another VF:
+/// whatever that is. If it was with the guessed one, that is back; where another is, the inventory tells.
+fn giving_back(record: &Record, is_returned: bool) -> DetachRequest {
+    if record.is_guess {
+        let returned = is_returned.then(|| record.device().to_string());
+        let returned_device = returned.unwrap_or_default();
+        return DetachRequest { returned_device, ..disowning(&record.key()) };
+    }
+    detach_request(record.attachment.key.clone(), record.id().to_owned(), is_returned)
 }
 
 /// Makes a VF anew that is home and not as it was, at once or when its key is free again. Not again
@@ -124,7 +139,9 @@ fn release_again<'a>(
 /// on with it. The caller holds the key's lock.
 pub(in crate::agent) async fn take_back_unanswered(doors: &Doors, key: &Key) {
     let Some(record) = doors.vfs.records().by_key(key) else { return };
-    if record.phase == Phase::Attaching && !doors.vfs.keys().is_add_waiting(key) {
+    // A wrong guess that did not come home is releasing already.
+    let is_unanswered = record.phase == Phase::Attaching || record.is_guess;
+    if is_unanswered && !doors.vfs.keys().is_add_waiting(key) {
         tracing::info!(attachment = record.id(), %key, "its ADD was not answered: given back");
         release(doors, record, Duration::ZERO, Renewal::Later).await;
     }

@@ -30,11 +30,15 @@ pub(super) async fn take_in_all(
         let caller = Arc::clone(caller);
         move || caller.is_waiting()
     };
-    let arrived = match doors.vfs.intake().enter(wanted.clone(), netns, is_awaited).await {
+    let entered = doors.vfs.intake().enter(wanted.clone(), netns, is_awaited).await;
+    let arrived = match entered {
         Ok(arrived) => arrived,
         Err(IntakeFailure::Unmoved { failure }) => return Err(failure),
         Err(IntakeFailure::Unrecorded { failure, found }) => {
-            for one in wanted {
+            // A guess of it is taken back with all that the DPU has made of its key.
+            let is_unrecorded =
+                |one: &Wanted| doors.vfs.records().guess_of(&one.request.key).is_none();
+            for one in wanted.into_iter().filter(is_unrecorded) {
                 let found_vf = found.contains(&one.device());
                 give_back_unused(doors, &one, found_vf, caller).await;
             }

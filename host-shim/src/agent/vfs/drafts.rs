@@ -5,7 +5,8 @@ use std::sync::{Arc, OnceLock};
 use netlink::{Link, Rtnl, VfSettings};
 use offload_proto::{Failure, Reason, v1};
 use sriov::Handover;
-use vf_alloc::Device;
+use uuid::Uuid;
+use vf_alloc::{Device, PfId};
 
 use super::{
     cleanliness::Cleanliness,
@@ -16,6 +17,7 @@ use super::{
 };
 use crate::{
     mover::{Original, meets_others},
+    protocol::{AddRequest, Key},
     vf_source::{self, VfIdentity, VfSource},
 };
 
@@ -42,15 +44,16 @@ impl Drafts {
         netns: &PodNetns,
         rtnl: &mut Rtnl,
     ) -> Result<Vec<Record>, Failure> {
-        let present = HostLinks::of(rtnl).map_err(not_moved)?;
-        wanted.into_iter().map(|one| self.draft(one, netns.clone(), &present, rtnl)).collect()
+        let mut present = None;
+        let draft = |one| self.draft(one, netns.clone(), &mut present, rtnl);
+        wanted.into_iter().map(draft).collect()
     }
 
     fn draft(
         &self,
         Wanted { request, mut attachment }: Wanted,
         netns: PodNetns,
-        present: &HostLinks,
+        present: &mut Option<HostLinks>,
         rtnl: &mut Rtnl,
     ) -> Result<Record, Failure> {
         let (phase, original) = match self.host.records().by_id(&attachment.id) {
@@ -64,7 +67,11 @@ impl Drafts {
             }
             None => {
                 let vf = vf_source::identity_of(attachment.vf.as_ref())?;
-                (Phase::Attaching, self.original_of(&vf, present, rtnl)?)
+                let original = match self.guessed_original(&request.key, &vf.device) {
+                    Some(original) => original,
+                    None => self.original_of(&vf, listed(present, rtnl)?, rtnl)?,
+                };
+                (Phase::Attaching, original)
             }
         };
         if original.is_handed_over && request.key.is_of_host_port() {
@@ -78,6 +85,46 @@ impl Drafts {
             boot_id: self.boot_id.clone(),
             phase,
             device_info_file: request.device_info_file,
+            is_guess: false,
+            is_returned: false,
+            device: OnceLock::new(),
+        })
+    }
+
+    /// What a VF was like that was moved ahead: by now it is in the pod.
+    fn guessed_original(&self, key: &Key, device: &Device) -> Option<Original> {
+        let guess = self.host.records().guess_of(key)?;
+        (guess.device() == device).then(|| guess.original.clone())
+    }
+
+    /// What is to be recorded of a VF that is moved ahead. `None`: it is not one to guess. Only one that is proven to be
+    /// as it was is, so that nothing has to be restored first; and only where the DPU has its port, which nothing
+    /// passes until that is programmed: what a PF keeps a pod to is set on the VF itself, and before it moves.
+    pub(super) fn draft_guess(
+        &self,
+        request: &AddRequest,
+        device: &Device,
+        netns: &PodNetns,
+        present: &HostLinks,
+    ) -> Option<Record> {
+        let source = self.host.source();
+        let name = self.cleanliness.originals().get(device).map(|own| own.name.clone());
+        let link = vf_source::link_called(source, &present.links, device, name.as_deref())?;
+        let vf = source.vf_of(link)?;
+        let is_to_be_had =
+            self.host.is_free(&vf, link, present) && self.cleanliness.is_clean(&vf, link);
+        if !is_to_be_had || source.pf_port(device).is_some() {
+            return None;
+        }
+        Some(Record {
+            attachment: unanswered(request, &vf, link),
+            configuration: request.configuration.clone(),
+            netns: netns.clone(),
+            original: Original::from(link),
+            boot_id: self.boot_id.clone(),
+            phase: Phase::Attaching,
+            device_info_file: None,
+            is_guess: true,
             is_returned: false,
             device: OnceLock::new(),
         })
@@ -153,6 +200,38 @@ impl Drafts {
             Some(Handover::Open) => Err(used_by_host(vf, "a program has it open")),
             Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
         }
+    }
+}
+
+/// What is in the host's namespace, listed when it is asked for first.
+fn listed<'a>(
+    present: &'a mut Option<HostLinks>,
+    rtnl: &mut Rtnl,
+) -> Result<&'a HostLinks, Failure> {
+    match present {
+        Some(present) => Ok(present),
+        None => Ok(present.insert(HostLinks::of(rtnl).map_err(not_moved)?)),
+    }
+}
+
+/// What is known of an attachment that the DPU has not answered yet. The interface keeps the VF's own MAC address and
+/// MTU, and has no addresses.
+fn unanswered(request: &AddRequest, vf: &VfIdentity, link: &Link) -> v1::Attachment {
+    let PfId { controller, pf } = vf.id.pf;
+    v1::Attachment {
+        // Of its own each time: whoever has listed an earlier guess of the VF must not find this one by it. And one that
+        // an attachment could have: an agent of the release before tells it to the DPU, which then knows of none.
+        id: Uuid::now_v7().to_string(),
+        key: Some(request.key.clone().into()),
+        vf: Some(v1::Vf {
+            controller,
+            pf: pf.into(),
+            vf: vf.id.vf.into(),
+            device: vf.device.to_string(),
+        }),
+        mac: link.mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        mtu: link.mtu,
+        ..v1::Attachment::default()
     }
 }
 

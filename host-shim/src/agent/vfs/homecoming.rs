@@ -183,9 +183,9 @@ impl Homecoming {
             drop(pod);
             this.see_at_home(&moved, is_new).map_err(|error| failed(&error))
         };
-        let Some(seen) = self.host.move_vf(Way::Home, work).await?? else {
-            return Ok(Condition::Clean);
-        };
+        // For a guess that was wrong somebody waits, as for a move into a pod.
+        let way = if record.is_guess { Way::In } else { Way::Home };
+        let Some(seen) = self.host.move_vf(way, work).await?? else { return Ok(Condition::Clean) };
         let mut found = self.cleanliness.prove(vec![seen]).await?;
         let differences = found.remove(record.device()).unwrap_or_default();
         Ok(match differences.is_empty() {

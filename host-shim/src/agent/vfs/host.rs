@@ -206,6 +206,14 @@ impl Host {
         self.turns.move_vf(way, work).await
     }
 
+    /// Likewise configures a VF that was moved ahead.
+    pub(super) async fn finish_move<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        self.turns.finish_move(work).await
+    }
+
     /// What findings call a VF.
     pub(in crate::agent) fn subject_of(&self, vf: &VfIdentity) -> String {
         let recorded = self.records.by_device(&vf.device);

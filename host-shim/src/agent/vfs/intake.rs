@@ -1,5 +1,5 @@
-//! The host's half of an ADD: the VFs that the DPU chose are recorded and moved into their pod, in one go
-//! on a thread that may wait for the disk and the kernel.
+//! The host's half of an ADD: the VFs that the DPU chose are recorded and moved into their pod, unless they are there
+//! [ahead](super::ahead), and configured, in one go on a thread that may wait for the disk and the kernel.
 
 use std::{
     sync::Arc,
@@ -24,7 +24,7 @@ use super::{
 use crate::{
     agent::milestones::Milestone,
     mover::{Arrival, Durations, Namespace, Namespaces, VfMove, open_netns},
-    protocol::AddRequest,
+    protocol::{AddRequest, Key},
     vf_source::device_of,
 };
 
@@ -96,27 +96,43 @@ impl Intake {
     ) -> Result<Vec<Arrived>, IntakeFailure> {
         // A change of the number of VFs would take a VF away between the look at it and its record.
         let _vfs_stay = self.numbers.vfs_stay().await;
+        // Until they are recorded, they might be made anew, or guessed: that is decided by a look at the records.
+        let devices: Vec<_> = wanted.iter().map(Wanted::device).collect();
+        let _not_renewed = self.host.lock_free_vfs(&devices).await;
         if let Some(holder) = wanted.iter().find_map(|one| self.other_holder_of(one)) {
             return Err(none_found(held_by_another(&holder)));
         }
-        // Until they are recorded, they might be made anew: that is decided by a look at the records.
-        let devices: Vec<_> = wanted.iter().map(Wanted::device).collect();
-        let _not_renewed = self.host.lock_free_vfs(&devices).await;
         let attachments: Vec<_> = wanted.iter().map(|one| &one.attachment).collect();
         let pod = self.host.lock_pod(&netns, &attachments).await;
+        let are_ahead = self.are_ahead(&wanted);
         let this = Arc::clone(self);
         let work = move || {
             // Somebody else's move may have taken long.
             let pod = pod.and_then(|pod| is_awaited().map(|()| pod));
             this.enter_now(&wanted, &netns, pod)
         };
-        self.host.move_vf(Way::In, work).await.map_err(none_found)?
+        let entered = match are_ahead {
+            true => self.host.finish_move(work).await,
+            false => self.host.move_vf(Way::In, work).await,
+        };
+        entered.map_err(none_found)?
     }
 
     /// The record of another attachment that holds the VF.
     fn other_holder_of(&self, wanted: &Wanted) -> Option<Arc<Record>> {
-        let is_repeat = self.host.records().by_id(&wanted.attachment.id).is_some();
-        (!is_repeat).then(|| self.host.records().by_device(&wanted.device())).flatten()
+        let holder = self.host.records().by_device(&wanted.device())?;
+        let is_own_guess = holder.is_guess && holder.key() == wanted.request.key;
+        (holder.id() != wanted.attachment.id && !is_own_guess).then_some(holder)
+    }
+
+    /// Whether all VFs were moved ahead, so that the move itself is over.
+    fn are_ahead(&self, wanted: &[Wanted]) -> bool {
+        wanted.iter().all(|one| self.is_ahead(&one.request.key, &one.device()))
+    }
+
+    fn is_ahead(&self, key: &Key, device: &Device) -> bool {
+        let guess = self.host.records().guess_of(key);
+        guess.is_some_and(|guess| guess.device() == device)
     }
 
     /// Waits for the carrier of a VF that is in its pod, and for its `port` at the DPU.
@@ -191,7 +207,11 @@ impl Intake {
     fn begin_move(&self, record: &Record) -> Result<VfMove, Failure> {
         let pod = Some(open_pod(&record.netns)?);
         let host = Namespace::open(Arc::clone(self.host.netns())).map_err(not_moved)?;
-        Ok(VfMove::new(self.host.move_of(record)?, Namespaces { host, pod }))
+        let vf_move = VfMove::new(self.host.move_of(record)?, Namespaces { host, pod });
+        Ok(match self.is_ahead(&record.key(), record.device()) {
+            true => vf_move.of_moved(),
+            false => vf_move,
+        })
     }
 
     /// Moves the VFs of records into their pod.
@@ -304,7 +324,7 @@ fn write_device_info(record: &Record) -> Result<(), Failure> {
 }
 
 /// Opens a pod's namespace, which has to be the one of the attach still.
-fn open_pod(netns: &PodNetns) -> Result<Namespace, Failure> {
+pub(super) fn open_pod(netns: &PodNetns) -> Result<Namespace, Failure> {
     let found = open_netns(&netns.path)?;
     if found.id() != netns.id {
         let message = format!("{} is another network namespace than at the attach", netns.path);

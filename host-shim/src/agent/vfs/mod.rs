@@ -10,6 +10,8 @@
 //! | [`Numbers`](numbers) | changes how many VFs there are, and gives them to drivers |
 //! | [`FreeVfs`](free_vfs) | brings VFs into order that nobody has |
 //! | [`Abroad`](abroad) | finds VFs where no record has them, and fetches them |
+//! | [`Claims`](claims) | keeps VFs for ADDs that are under way |
+//! | [`Ahead`](ahead) | moves VFs into their pod that the DPU is only being asked for |
 //! | [`Intake`](intake) | records an attachment, as [`drafts`] has it, and moves its VF into the pod, with a [file](device_info) that tells the pod which device it has |
 //! | [`PodLocks`](pod_locks) | has one lock for each pod, for all agents of the host |
 //! | [`Homecoming`](homecoming) | takes a VF out of its pod, restores it, forgets the record |
@@ -31,6 +33,7 @@
 //! | `pods` | [`PodLocks`](pod_locks) | the rules of a pod, and what its routes cost; for all agents of the host | a move of a VF that brings rules or routes with a priority, in or out; who sets such beside an interface of other plugins, or takes them off |
 //! | `moves` | [`MoveTurns`](move_turns) | a turn at moving a VF, those into pods first | each move |
 //! | `keeping` | [`upkeep`](super::upkeep) | the keeper's turn at looking | the keeper |
+//! | `finishes` | [`Turns`](turns) | a turn at configuring a VF that was moved ahead | who takes it in |
 //! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |
 //! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
 //!
@@ -53,6 +56,7 @@
 //!   most does, and whoever works at it holds that record's key.
 //! - *An attach with whoever restores or renews free VFs.* `free_vfs`, and a look at the records once it is held:
 //!   the attach keeps it until its record is there.
+//! - *An attach with another one that takes its VF.* The [claims](claims), which are looked at before the records.
 //! - *An attach with a change of the number of VFs.* `vfs_stay`.
 //! - *Two interfaces of one pod*, of one agent or of two. `pods`: what the one leaves or takes away depends on what
 //!   the other has. It is waited for within bounds, for the other agent may be suspended.
@@ -62,7 +66,9 @@
 //!   against those: the kernel tells of each arrival, and whoever waits for one has subscribed before it looked.
 
 mod abroad;
+mod ahead;
 mod cards;
+mod claims;
 mod cleanliness;
 mod device_info;
 mod drafts;
@@ -91,7 +97,9 @@ pub use originals::OriginalsError;
 pub use records::RecordsError;
 
 pub(super) use abroad::VfAbroad;
+pub(super) use ahead::{Guess, MovedAhead};
 pub(super) use cards::Cards;
+pub(super) use claims::Claimed;
 pub(super) use homecoming::Condition;
 pub(super) use host::{Host, HostLinks};
 pub(super) use intake::{TakenIn, Wanted};

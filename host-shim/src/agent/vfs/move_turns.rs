@@ -14,7 +14,7 @@ use crate::agent::defect::{defect, locked};
 /// Where a VF is moved to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Into a pod.
+    /// Into a pod; or home again for a pod that was given another.
     In,
     /// Out of a pod.
     Home,

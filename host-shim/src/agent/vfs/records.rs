@@ -7,6 +7,7 @@ mod boot;
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::Hash,
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, OnceLock},
@@ -78,7 +79,7 @@ impl PodNetns {
 /// All that the host has to know of an attachment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::agent) struct Record {
-    /// As the DPU answered it.
+    /// As the DPU answered it, unless it is a guess.
     pub attachment: v1::Attachment,
     /// The CNI configuration that it belongs to.
     pub configuration: String,
@@ -93,6 +94,10 @@ pub(in crate::agent) struct Record {
     /// The device-info file that was written.
     #[serde(default)]
     pub device_info_file: Option<String>,
+    /// The DPU has not said yet that the VF is this attachment's: of that the record knows no more than key and VF,
+    /// and an id of the host's own.
+    #[serde(default)]
+    pub is_guess: bool,
     /// Nothing of it is left on the host, and so the DPU is told. After a crash that is found out anew.
     #[serde(skip)]
     pub is_returned: bool,
@@ -212,7 +217,11 @@ struct Index {
 }
 
 impl Index {
+    /// A record takes the place of the guess that was right.
     fn insert(&mut self, record: &Arc<Record>) {
+        if let Some(guess) = self.guess_before(record).cloned() {
+            self.remove(guess.id());
+        }
         self.by_id.insert(record.id().to_owned(), Arc::clone(record));
         self.by_key.insert(record.key(), Arc::clone(record));
         self.by_device.insert(record.device().clone(), Arc::clone(record));
@@ -220,8 +229,22 @@ impl Index {
 
     fn remove(&mut self, id: &str) {
         let Some(record) = self.by_id.remove(id) else { return };
-        self.by_key.remove(&record.key());
-        self.by_device.remove(record.device());
+        remove_one(&mut self.by_key, &record.key(), id);
+        remove_one(&mut self.by_device, record.device(), id);
+    }
+
+    /// The guess that a record takes the place of.
+    fn guess_before(&self, record: &Record) -> Option<&Arc<Record>> {
+        let same_vf = self.by_device.get(record.device());
+        same_vf.filter(|it| it.is_guess && it.key() == record.key() && it.id() != record.id())
+    }
+}
+
+/// A key may have a guess that is still to be taken back, and what was answered instead: the one that goes leaves the
+/// other to be found.
+fn remove_one<K: Eq + Hash>(found_by: &mut HashMap<K, Arc<Record>>, key: &K, id: &str) {
+    if found_by.get(key).is_some_and(|record| record.id() == id) {
+        found_by.remove(key);
     }
 }
 
@@ -250,10 +273,12 @@ impl Records {
     fn read(path: &Path) -> Result<Self, RecordsError> {
         let journal = Journal::open(path, SCHEMA, Outlives::Process)?;
         let rows = journal.read_all(TABLE)?.into_iter();
+        let mut records: Vec<_> =
+            rows.map(|(id, row)| read(&id, &row)).collect::<Result<_, _>>()?;
+        // What the DPU has answered counts more than a guess of the same key.
+        records.sort_by_key(|record| !record.is_guess);
         let mut index = Index::default();
-        for (id, row) in rows {
-            index.insert(&read(&id, &row)?);
-        }
+        records.iter().for_each(|record| index.insert(record));
         Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default() })
     }
 
@@ -263,14 +288,18 @@ impl Records {
         Written(row.map(|row| self.journal.commit(vec![Change::put(TABLE, record.id(), row)])))
     }
 
-    /// Likewise several, all of them or none.
+    /// Likewise several, all of them or none. The guesses that they take the place of go with that.
     pub(super) fn write_all(&self, records: &[Arc<Record>]) -> Written {
         let put = |record: &Arc<Record>| {
             let row = serde_json::to_vec(record).map_err(|error| unavailable(&error))?;
             Ok(Change::put(TABLE, record.id(), row))
         };
-        let changes: Result<_, _> = records.iter().map(put).collect();
-        Written(changes.map(|changes| self.journal.commit(changes)))
+        let index = self.lock();
+        let guesses = records.iter().filter_map(|record| index.guess_before(record));
+        let guesses: Vec<_> = guesses.map(|guess| Change::delete(TABLE, guess.id())).collect();
+        drop(index);
+        let changes: Result<Vec<_>, _> = records.iter().map(put).collect();
+        Written(changes.map(|changes| self.journal.commit([guesses, changes].concat())))
     }
 
     /// Changes a record in memory alone.
@@ -284,6 +313,12 @@ impl Records {
         self.journal.commit_lazily(vec![Change::delete(TABLE, id)]);
         self.lock().remove(id);
         locked(&self.broken).remove(id);
+    }
+
+    /// The guess of a key, if one is under way or to be taken back.
+    #[must_use]
+    pub(in crate::agent) fn guess_of(&self, key: &Key) -> Option<Arc<Record>> {
+        self.by_key(key).filter(|record| record.is_guess)
     }
 
     /// Remembers whether the pod of an attachment has lost its VF.
@@ -408,6 +443,7 @@ pub(crate) mod tests {
             boot_id: "boot".into(),
             phase: Phase::Live,
             device_info_file: None,
+            is_guess: false,
             is_returned: false,
             device: OnceLock::new(),
         }

@@ -8,6 +8,8 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     abroad::Abroad,
+    ahead::Ahead,
+    claims::Claims,
     cleanliness::Cleanliness,
     free_vfs::FreeVfs,
     homecoming::Homecoming,
@@ -38,6 +40,8 @@ pub(in crate::agent) struct Vfs {
     numbers: Arc<Numbers>,
     free_vfs: Arc<FreeVfs>,
     abroad: Arc<Abroad>,
+    claims: Claims,
+    ahead: Arc<Ahead>,
     intake: Arc<Intake>,
     homecoming: Arc<Homecoming>,
     /// How long to wait before the VF of an attachment is worked at again, by the attachment's id.
@@ -97,6 +101,8 @@ impl Vfs {
             Arc::clone(&signals),
             Arc::clone(&repairs),
         );
+        let claims = Claims::new(&host, &cleanliness, &renewer);
+        let ahead = Ahead::new(&host, &cleanliness, &numbers, with.boot_id.clone());
         let intake = Intake::new(&host, &cleanliness, &numbers, with.boot_id);
         let pauses = Arc::new(Pauses::default());
         let homecoming =
@@ -105,6 +111,8 @@ impl Vfs {
             keys: Keys::default(),
             free_vfs: Arc::new(free_vfs),
             abroad: Arc::new(abroad),
+            claims,
+            ahead: Arc::new(ahead),
             intake: Arc::new(intake),
             homecoming: Arc::new(homecoming),
             host,
@@ -155,6 +163,16 @@ impl Vfs {
     /// The VFs where no record has them.
     pub(in crate::agent) fn abroad(&self) -> &Arc<Abroad> {
         &self.abroad
+    }
+
+    /// The VFs that are kept for ADDs that are under way.
+    pub(in crate::agent) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// The way into pods of VFs that are guessed.
+    pub(in crate::agent) fn ahead(&self) -> &Arc<Ahead> {
+        &self.ahead
     }
 
     /// The way into pods.

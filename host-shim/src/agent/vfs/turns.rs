@@ -11,20 +11,29 @@ use crate::agent::defect::defect;
 /// Looks at the kernel at the same time, of which the keeper, who may have many, has one.
 const LOOKS: usize = 2;
 
-/// Threads for what may block: besides moves and looks one for restoring VFs, one for making one anew, and
+/// VFs that were moved ahead and are being configured at the same time: were they to wait for a turn at moving, each pod
+/// would wait for the moves of all that came after it.
+const FINISHES: usize = 2;
+
+/// Threads for what may block: besides moves, their ends and looks one for restoring VFs, one for making one anew, and
 /// one for a walk through all namespaces.
-pub(in crate::agent) const BLOCKING_THREADS: usize = MOVES + LOOKS + 3;
+pub(in crate::agent) const BLOCKING_THREADS: usize = MOVES + FINISHES + LOOKS + 3;
 
 /// The turns that are left.
 #[derive(Debug)]
 pub(super) struct Turns {
     moves: Arc<MoveTurns>,
+    finishes: Semaphore,
     looks: Semaphore,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { moves: Arc::default(), looks: Semaphore::new(LOOKS) }
+        Self {
+            moves: Arc::default(),
+            finishes: Semaphore::new(FINISHES),
+            looks: Semaphore::new(LOOKS),
+        }
     }
 }
 
@@ -46,6 +55,15 @@ impl Turns {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let _turn = self.moves.turn(way).await?;
+        spawn_blocking(work).await.map_err(|error| defect(&error))
+    }
+
+    /// Likewise configures a VF that was moved ahead.
+    pub(super) async fn finish_move<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let _turn = self.finishes.acquire().await.map_err(|error| defect(&error))?;
         spawn_blocking(work).await.map_err(|error| defect(&error))
     }
 }

@@ -2,11 +2,12 @@
 //! In the program: host-shim/src/agent.
 
 use super::{
-    attach::{begins_add, calls_attach, hears_attached},
-    detach::{begins_del, begins_release, begins_release_on_request, brings_home},
+    ahead::{is_to_be_moved, is_to_be_written, moves_ahead, takes_home},
+    attach::{begins_add, may_write_record},
+    detach::{begins_del, begins_release, begins_release_on_request},
     memory::{Agent, Standing, Step, Task, Wish},
     recovery::{delivers_detach, reconciles, upkeep},
-    session::{conditions, hears, notices_end, sends_inventory},
+    session::notices_end,
     side::AgentSide,
 };
 use crate::{
@@ -26,6 +27,14 @@ pub enum AgentAction {
     CallsAttach(Key),
     /// `dpu/calls.rs::attach`: the answer.
     HearsAttached(Key),
+    /// `verbs/attach.rs::ask_ahead`, up to the call, in which this VF is wished for.
+    AsksAhead(Key, Vf),
+    /// `vfs/ahead.rs::begin`, the first half: the record.
+    WritesGuess(Key),
+    /// `vfs/ahead.rs::begin`, the second half: the move.
+    MovesAhead(Key),
+    /// `verbs/guess.rs::take_home`.
+    TakesHome(Key),
     /// `vfs/intake.rs::enter`, up to the record.
     WritesRecord(Key),
     /// `verbs/attach.rs::ask_for`: the caller of an attach has gone.
@@ -69,6 +78,10 @@ impl AgentAction {
         match self {
             Self::Begins(key)
             | Self::CallsAttach(key)
+            | Self::AsksAhead(key, _)
+            | Self::WritesGuess(key)
+            | Self::MovesAhead(key)
+            | Self::TakesHome(key)
             | Self::HearsAttached(key)
             | Self::WritesRecord(key)
             | Self::NoticesHangup(key, _)
@@ -91,25 +104,115 @@ impl AgentAction {
     }
 }
 
-/// What the agent of a host can do next.
-pub fn actions(system: &System, host: HostId, add: &mut impl FnMut(AgentAction)) {
-    let Some(agent) = &system.hosts[usize::from(host)].agent else { return };
-    for key in system.keys().filter(|key| key.host == host) {
-        match agent.task(key) {
-            Some(task) => task_actions(system, key, *task, add),
-            None => idle_actions(system, agent, key, add),
+impl AgentSide<'_> {
+    /// What the agent of a host can do next.
+    pub fn actions(&self, system: &System, host: HostId, add: &mut impl FnMut(AgentAction)) {
+        let Some(agent) = &system.hosts[usize::from(host)].agent else { return };
+        for key in system.keys().filter(|key| key.host == host) {
+            match agent.task(key) {
+                Some(task) => self.task_actions(system, key, *task, add),
+                None => idle_actions(system, agent, key, add),
+            }
+        }
+        for vf in system.vfs_of(host) {
+            let function = system.function(vf);
+            let is_free = function.place == Place::Home
+                && function.carries.is_some()
+                && system.hosts[usize::from(host)].by_vf(vf).is_none();
+            if is_free {
+                add(AgentAction::RestoresFreeVf(vf));
+            }
+        }
+        self.session_actions(system, host, agent, add);
+    }
+
+    fn task_actions(
+        &self,
+        system: &System,
+        key: Key,
+        task: Task,
+        add: &mut impl FnMut(AgentAction),
+    ) {
+        let host = system.host(key);
+        let Some(agent) = &host.agent else { return };
+        let is_answered = || host.wire.answers.iter().any(|(of, _)| *of == key);
+        let is_asking =
+            matches!(task.step, Step::CallAttach(..) | Step::AskAgain(_) | Step::AwaitAttach(..));
+        if is_asking && !system.is_awaited(key, agent.calls[usize::from(key.container)]) {
+            add(AgentAction::NoticesHangup(key, InFlight::Late));
+            let is_under_way = |request: &Request| request.is_awaited && request.key == key;
+            if host.wire.requests.iter().any(is_under_way) {
+                add(AgentAction::NoticesHangup(key, InFlight::Lost));
+            }
+        }
+        if is_to_be_written(system, agent, key) {
+            add(AgentAction::WritesGuess(key));
+        }
+        if is_to_be_moved(system, key) {
+            add(AgentAction::MovesAhead(key));
+        }
+        match task.step {
+            Step::CallAttach(_, asked) => {
+                if agent.session().is_some_and(|session| Some(session) != asked) {
+                    add(AgentAction::CallsAttach(key));
+                    let may_claim = self.may_guess && asked.is_none();
+                    if may_claim {
+                        let claimable = self.claimable(system, agent, key).into_iter();
+                        claimable.for_each(|vf| add(AgentAction::AsksAhead(key, vf)));
+                    }
+                }
+            }
+            Step::AskAgain(_) if agent.session().is_some() => add(AgentAction::CallsAttach(key)),
+            Step::AwaitAttach(..) if is_answered() => add(AgentAction::HearsAttached(key)),
+            Step::AwaitDetach(..) if is_answered() => add(AgentAction::HearsDetached(key)),
+            Step::AskAgain(_) | Step::AwaitAttach(..) | Step::AwaitDetach(..) => {}
+            Step::TakeHome(..) => add(AgentAction::TakesHome(key)),
+            Step::WriteRecord(_, attachment, _) => {
+                if may_write_record(system, key, attachment) {
+                    add(AgentAction::WritesRecord(key));
+                }
+            }
+            Step::MoveIn(..) => add(AgentAction::MovesIn(key)),
+            Step::Keep(..) => add(AgentAction::Keeps(key)),
+            Step::Answer(..) => add(AgentAction::Answers(key)),
+            Step::BeginRelease(_) => add(AgentAction::BeginsRelease(key)),
+            Step::BringHome(_) => add(AgentAction::BringsHome(key)),
+            // Where a session is about to begin, it is waited for.
+            Step::CallDetach(..) => {
+                if matches!(agent.standing, Standing::Up(_) | Standing::Down) {
+                    add(AgentAction::CallsDetach(key));
+                }
+            }
         }
     }
-    for vf in system.vfs_of(host) {
-        let function = system.function(vf);
-        let is_free = function.place == Place::Home
-            && function.carries.is_some()
-            && system.hosts[usize::from(host)].by_vf(vf).is_none();
-        if is_free {
-            add(AgentAction::RestoresFreeVf(vf));
+
+    fn session_actions(
+        &self,
+        system: &System,
+        host: HostId,
+        agent: &Agent,
+        add: &mut impl FnMut(AgentAction),
+    ) {
+        let streams = &system.hosts[usize::from(host)].wire.streams;
+        let stream = |session| streams.iter().find(|stream| stream.session == session);
+        match agent.standing {
+            Standing::Down if system.dpu.service.is_some() => add(AgentAction::Connects(host)),
+            Standing::Down => {}
+            Standing::Connecting(_) => add(AgentAction::SaysHello(host)),
+            Standing::Opening(session) | Standing::Up(session) => {
+                let Some(stream) = stream(session) else { return };
+                if !stream.down.is_empty() {
+                    add(AgentAction::Hears(host));
+                } else if stream.is_ended {
+                    add(AgentAction::NoticesEnd(host));
+                }
+                let is_up = agent.session().is_some();
+                if is_up && agent.sent_inventory.as_ref() != Some(&self.conditions(system, host)) {
+                    add(AgentAction::SendsInventory(host));
+                }
+            }
         }
     }
-    session_actions(system, host, agent, add);
 }
 
 fn idle_actions(system: &System, agent: &Agent, key: Key, add: &mut impl FnMut(AgentAction)) {
@@ -125,81 +228,17 @@ fn idle_actions(system: &System, agent: &Agent, key: Key, add: &mut impl FnMut(A
     }
 }
 
-fn task_actions(system: &System, key: Key, task: Task, add: &mut impl FnMut(AgentAction)) {
-    let host = system.host(key);
-    let Some(agent) = &host.agent else { return };
-    let is_answered = || host.wire.answers.iter().any(|(of, _)| *of == key);
-    let is_asking = matches!(task.step, Step::CallAttach(..) | Step::AwaitAttach(..));
-    if is_asking && !system.is_awaited(key, agent.calls[usize::from(key.container)]) {
-        add(AgentAction::NoticesHangup(key, InFlight::Late));
-        let is_under_way = |request: &Request| request.is_awaited && request.key == key;
-        if host.wire.requests.iter().any(is_under_way) {
-            add(AgentAction::NoticesHangup(key, InFlight::Lost));
-        }
-    }
-    match task.step {
-        Step::CallAttach(_, asked) => {
-            if agent.session().is_some_and(|session| Some(session) != asked) {
-                add(AgentAction::CallsAttach(key));
-            }
-        }
-        Step::AwaitAttach(..) if is_answered() => add(AgentAction::HearsAttached(key)),
-        Step::AwaitDetach(..) if is_answered() => add(AgentAction::HearsDetached(key)),
-        Step::AwaitAttach(..) | Step::AwaitDetach(..) => {}
-        Step::WriteRecord(_, attachment, _) => {
-            let other = host.by_vf(attachment.vf).map(|holder| holder.attachment.key);
-            if other.is_none_or(|other| other == key || agent.task(other).is_none()) {
-                add(AgentAction::WritesRecord(key));
-            }
-        }
-        Step::MoveIn(..) => add(AgentAction::MovesIn(key)),
-        Step::Keep(..) => add(AgentAction::Keeps(key)),
-        Step::Answer(..) => add(AgentAction::Answers(key)),
-        Step::BeginRelease(_) => add(AgentAction::BeginsRelease(key)),
-        Step::BringHome(_) => add(AgentAction::BringsHome(key)),
-        // Where a session is about to begin, it is waited for.
-        Step::CallDetach(..) => {
-            if matches!(agent.standing, Standing::Up(_) | Standing::Down) {
-                add(AgentAction::CallsDetach(key));
-            }
-        }
-    }
-}
-
-fn session_actions(
-    system: &System,
-    host: HostId,
-    agent: &Agent,
-    add: &mut impl FnMut(AgentAction),
-) {
-    let streams = &system.hosts[usize::from(host)].wire.streams;
-    let stream = |session| streams.iter().find(|stream| stream.session == session);
-    match agent.standing {
-        Standing::Down if system.dpu.service.is_some() => add(AgentAction::Connects(host)),
-        Standing::Down => {}
-        Standing::Connecting(_) => add(AgentAction::SaysHello(host)),
-        Standing::Opening(session) | Standing::Up(session) => {
-            let Some(stream) = stream(session) else { return };
-            if !stream.down.is_empty() {
-                add(AgentAction::Hears(host));
-            } else if stream.is_ended {
-                add(AgentAction::NoticesEnd(host));
-            }
-            let is_up = agent.session().is_some();
-            if is_up && agent.sent_inventory.as_ref() != Some(&conditions(system, host)) {
-                add(AgentAction::SendsInventory(host));
-            }
-        }
-    }
-}
-
 impl AgentSide<'_> {
     /// Does what an agent can do.
     pub fn does(&self, system: &mut System, action: AgentAction) {
         match action {
             AgentAction::Begins(key) => begins(system, key),
-            AgentAction::CallsAttach(key) => calls_attach(system, key),
-            AgentAction::HearsAttached(key) => hears_attached(system, key),
+            AgentAction::CallsAttach(key) => self.asks(system, key),
+            AgentAction::AsksAhead(key, vf) => self.asks_ahead(system, key, vf),
+            AgentAction::WritesGuess(key) => self.writes_guess(system, key),
+            AgentAction::MovesAhead(key) => moves_ahead(system, key),
+            AgentAction::TakesHome(key) => takes_home(system, key),
+            AgentAction::HearsAttached(key) => self.hears_attached(system, key),
             AgentAction::NoticesHangup(key, in_flight) => {
                 system.abandon(key, in_flight);
                 self.disowns(system, key);
@@ -209,7 +248,7 @@ impl AgentSide<'_> {
             AgentAction::WritesRecord(key) => self.writes_record(system, key),
             AgentAction::MovesIn(key) => self.moves_in(system, key),
             AgentAction::BeginsRelease(key) => begins_release(system, key),
-            AgentAction::BringsHome(key) => brings_home(system, key),
+            AgentAction::BringsHome(key) => self.brings_home(system, key),
             AgentAction::CallsDetach(key) => self.calls_detach(system, key),
             AgentAction::HearsDetached(key) => {
                 let answer = system.host_mut(key).wire.take_answer(key);
@@ -218,10 +257,10 @@ impl AgentSide<'_> {
             AgentAction::Reconciles(key) => reconciles(system, key),
             AgentAction::DeliversDetach(key) => delivers_detach(system, key),
             AgentAction::RestoresFreeVf(vf) => system.function_mut(vf).carries = None,
-            AgentAction::SendsInventory(host) => sends_inventory(system, host),
+            AgentAction::SendsInventory(host) => self.sends_inventory(system, host),
             AgentAction::Connects(host) => self.connects(system, host),
             AgentAction::SaysHello(host) => self.says_hello(system, host),
-            AgentAction::Hears(host) => hears(system, host),
+            AgentAction::Hears(host) => self.hears(system, host),
             AgentAction::NoticesEnd(host) => notices_end(system, host),
         }
     }

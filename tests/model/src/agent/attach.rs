@@ -2,14 +2,15 @@
 //! In the program: host-shim/src/agent/{verbs/attach,vfs/intake,dpu/calls}.rs.
 
 use super::{
+    ahead::begins_unnamed,
     giving_up::{fails_add, gives_back_unused},
-    memory::{Agent, Step, Then},
+    memory::{Kept, Step, Then},
     side::AgentSide,
     tasks::{ends, is_awaited, move_vf, set, step, then},
 };
 use crate::{
-    host::{AgentPhase, AgentRecord, Life, Place},
-    names::{AttachmentId, CallId, Key, Netns, Record},
+    host::{AgentPhase, AgentRecord, Function, Life, Place},
+    names::{AttachmentId, CallId, Key, Netns, Record, Vfs},
     protection::Protection,
     system::System,
     wire::{Answer, Call, HostMessage},
@@ -31,6 +32,9 @@ pub(super) fn begins_add(system: &mut System, key: Key, netns: Netns, call: Call
     if earlier.phase == AgentPhase::Releasing {
         return set(system, key, Step::BringHome(earlier.attachment.id), Then::GoOn(netns));
     }
+    if earlier.is_guess() {
+        return set(system, key, Step::BeginRelease(earlier.attachment.id), Then::GoOn(netns));
+    }
     match earlier.netns == netns {
         true => set(system, key, Step::CallAttach(netns, None), Then::AnswerAdd),
         false => fails_add(system, key),
@@ -45,7 +49,9 @@ impl AgentSide<'_> {
         };
         let host = system.host(key);
         let known = host.by_id(attachment.id).map(|record| record.phase);
-        let holder = host.by_vf(attachment.vf).filter(|_| known.is_none()).copied();
+        let guess = host.guess(key).copied();
+        let is_other = |holder: &&AgentRecord| known.is_none() && Some(**holder) != guess;
+        let holder = host.by_vf(attachment.vf).filter(is_other).copied();
         if let Some(holder) = holder {
             let is_ending = holder.phase == AgentPhase::Releasing;
             if is_ending && !has_asked && self.has(Protection::EarlierHolderSettled) {
@@ -55,18 +61,28 @@ impl AgentSide<'_> {
                 return gives_back_unused(system, key, attachment, false);
             }
         }
-        if !is_awaited(system, key) {
-            return match known {
-                Some(_) => fails_add(system, key),
-                None => gives_back_unused(system, key, attachment, false),
+        let function = *system.function(attachment.vf);
+        let is_here = match guess {
+            Some(_) => function.place != Place::Nowhere,
+            None => known.is_some() || function.place == Place::Home,
+        };
+        if !is_awaited(system, key) || !is_here {
+            return match known.is_some() || guess.is_some() {
+                true => fails_add(system, key),
+                false => gives_back_unused(system, key, attachment, function == Function::CLEAN),
             };
         }
-        if known.is_none() && system.function(attachment.vf).place != Place::Home {
-            return gives_back_unused(system, key, attachment, false);
+        if self.has(Protection::RecordBeforeMove) {
+            let host = system.host_mut(key);
+            // In the same transaction.
+            host.forget(AttachmentId::of_guess(key));
+            host.put(recorded(attachment, netns, known));
+        } else {
+            move_vf(system, attachment, netns);
         }
-        match self.has(Protection::RecordBeforeMove) {
-            true => system.host_mut(key).put(recorded(attachment, netns, known)),
-            false => move_vf(system, attachment, netns),
+        if let Some(agent) = system.agent_mut(key) {
+            agent.keep(key, Kept::Nothing);
+            agent.unclaimed = agent.unclaimed.without(attachment.vf);
         }
         set(system, key, Step::MoveIn(netns, attachment), Then::AnswerAdd);
     }
@@ -128,26 +144,86 @@ impl AgentSide<'_> {
 /// The record of an attachment, in the phase that it was in.
 fn recorded(attachment: Record, netns: Netns, known: Option<AgentPhase>) -> AgentRecord {
     let phase = known.unwrap_or(AgentPhase::Attaching);
-    AgentRecord { attachment, netns, phase, is_forgotten: false }
+    AgentRecord { phase, ..AgentRecord::attaching(attachment, netns) }
 }
 
-pub(super) fn calls_attach(system: &mut System, key: Key) {
-    let Some(Step::CallAttach(netns, _)) = step(system, key) else { return };
-    let host = system.host_mut(key);
-    let Some(session) = host.agent.as_ref().and_then(Agent::session) else { return };
-    let as_of = host.tick();
-    host.wire.ask(session, Call::Attach { key, session, as_of });
-    set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
+impl AgentSide<'_> {
+    /// The call, in which the VF is named that the key has already, or has claimed; or else those of others.
+    pub(super) fn asks(&self, system: &mut System, key: Key) {
+        let Some(Step::CallAttach(netns, _) | Step::AskAgain(netns)) = step(system, key) else {
+            return;
+        };
+        let kept = system.host(key).agent.as_ref().map_or(Kept::Nothing, |agent| agent.kept(key));
+        let recorded = system.host(key).by_key(key).filter(|record| !record.is_guess());
+        let recorded = recorded.map(|record| record.attachment.vf);
+        if kept == Kept::Nothing && recorded.is_none() && self.may_guess {
+            begins_unnamed(system, key);
+        }
+        let host = system.host_mut(key);
+        let Some(agent) = &host.agent else { return };
+        let Some(session) = agent.session() else { return };
+        let (wish, avoided) = match agent.kept(key) {
+            Kept::Nothing => (recorded, Vfs::default()),
+            Kept::Claim { vf, .. } => (Some(vf), Vfs::default()),
+            Kept::Unnamed(avoided) => (None, avoided),
+        };
+        let as_of = host.tick();
+        host.wire.ask(session, Call::Attach { key, session, as_of, wish, avoided });
+        set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
+    }
+
+    pub(super) fn hears_attached(&self, system: &mut System, key: Key) {
+        let Some(Step::AwaitAttach(netns, session)) = step(system, key) else { return };
+        let next = match system.host_mut(key).wire.take_answer(key) {
+            Some(Answer::Attached(attachment)) => answered(system, key, netns, attachment),
+            Some(Answer::Stale) => Step::CallAttach(netns, Some(session)),
+            Some(Answer::Releasing | Answer::NotFree) if names_vf(system, key) => {
+                self.asks_again(netns)
+            }
+            _ => return fails_add(system, key),
+        };
+        set(system, key, next, Then::AnswerAdd);
+    }
+
+    /// `verbs/attach.rs::ask_patiently`: without a guess, whose VF the DPU may wait for. Otherwise patience
+    /// is over at once.
+    fn asks_again(&self, netns: Netns) -> Step {
+        match self.has(Protection::GuessGivesWay) {
+            true => Step::TakeHome(netns, None),
+            false => Step::AskAgain(netns),
+        }
+    }
 }
 
-pub(super) fn hears_attached(system: &mut System, key: Key) {
-    let Some(Step::AwaitAttach(netns, session)) = step(system, key) else { return };
-    let next = match system.host_mut(key).wire.take_answer(key) {
-        Some(Answer::Attached(attachment)) => Step::WriteRecord(netns, attachment, false),
-        Some(Answer::Stale) => Step::CallAttach(netns, Some(session)),
-        _ => return fails_add(system, key),
-    };
-    set(system, key, next, Then::AnswerAdd);
+/// `verbs/take_in.rs::take_wrong_guesses_home`: the DPU may have another VF for the key since an earlier ADD.
+fn answered(system: &System, key: Key, netns: Netns, attachment: Record) -> Step {
+    match system.host(key).guess(key) {
+        Some(guess) if guess.attachment.vf != attachment.vf => {
+            Step::TakeHome(netns, Some(attachment))
+        }
+        _ => Step::WriteRecord(netns, attachment, false),
+    }
+}
+
+/// Whether the call has named a VF.
+fn names_vf(system: &System, key: Key) -> bool {
+    let host = system.host(key);
+    host.agent.as_ref().is_some_and(|agent| match agent.kept(key) {
+        Kept::Nothing => host.by_key(key).is_some(),
+        Kept::Claim { .. } => true,
+        Kept::Unnamed(_) => false,
+    })
+}
+
+/// Whether whoever gives the VF back may be asked to finish that: who holds the lock of the holder's key is
+/// waited for.
+#[must_use]
+pub fn may_write_record(system: &System, key: Key, attachment: Record) -> bool {
+    let host = system.host(key);
+    let Some(agent) = &host.agent else { return false };
+    let other = host.by_vf(attachment.vf).filter(|holder| holder.attachment.key != key);
+    let other = other.filter(|other| other.phase == AgentPhase::Releasing);
+    other.is_none_or(|other| agent.task(other.attachment.key).is_none())
 }
 
 /// `verbs/take_in.rs::settle_earlier_holder`: a record of which only the DPU's last word is missing is

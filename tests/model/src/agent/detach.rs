@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Life, Place},
-    names::{AttachmentId, Key, Netns, Vf},
+    names::{AttachmentId, Key, Netns, Record, Vf},
     protection::Protection,
     system::System,
-    wire::{Call, InFlight},
+    wire::{Call, Detach, InFlight},
 };
 
 impl AgentSide<'_> {
@@ -43,9 +43,16 @@ impl AgentSide<'_> {
         let Some(agent) = &mut host.agent else { return };
         match giving {
             Giving::Recorded(id, is_home) => {
-                let is_over = is_told || !self.has(Protection::ReleasingUntilTold);
-                if is_over && is_home {
+                let is_over = is_home && (is_told || !self.has(Protection::ReleasingUntilTold));
+                if is_over {
                     host.forget(id);
+                }
+                // Another VF that the DPU had for the key of a guess is freed by the inventory that has it.
+                if is_over
+                    && id.is_of_guess()
+                    && let Some(agent) = &mut host.agent
+                {
+                    agent.sent_inventory = None;
                 }
             }
             Giving::Unrecorded if is_told => agent.sent_inventory = None,
@@ -58,7 +65,10 @@ impl AgentSide<'_> {
                 }
                 agent.sent_inventory = None;
             }
-            Giving::Disowned if is_told => agent.sent_inventory = None,
+            Giving::Disowned if is_told => {
+                agent.undelivered.retain(|other| *other != detach);
+                agent.sent_inventory = None;
+            }
             Giving::Disowned => agent.note(detach),
         }
         release_ends(system, key);
@@ -99,7 +109,7 @@ pub(super) fn fetches_from_pod(system: &mut System, key: Key) -> bool {
     if system.host(key).by_vf(vf).is_some() {
         return false;
     }
-    *system.function_mut(vf) = Function { place: Place::Home, carries: None };
+    *system.function_mut(vf) = Function::CLEAN;
     true
 }
 
@@ -125,18 +135,32 @@ pub(super) fn begins_release(system: &mut System, key: Key) {
     set(system, key, Step::BringHome(id), then);
 }
 
-/// `vfs/homecoming.rs::bring`.
-pub(super) fn brings_home(system: &mut System, key: Key) {
-    let Some(Step::BringHome(id)) = step(system, key) else { return };
-    let Some(then) = then(system, key) else { return };
-    let Some(record) = system.host(key).by_id(id).copied() else { return ends(system, key) };
-    let is_home = is_within_reach(system, &record);
-    if is_home {
-        let clean = Function { place: Place::Home, carries: None };
-        *system.function_mut(record.attachment.vf) = clean;
+impl AgentSide<'_> {
+    /// `vfs/homecoming.rs::bring`, and `verbs/release.rs::tell_released` up to the call.
+    pub(super) fn brings_home(&self, system: &mut System, key: Key) {
+        let Some(Step::BringHome(id)) = step(system, key) else { return };
+        let Some(then) = then(system, key) else { return };
+        let Some(record) = system.host(key).by_id(id).copied() else { return ends(system, key) };
+        let is_home = is_within_reach(system, &record);
+        if is_home {
+            *system.function_mut(record.attachment.vf) = Function::CLEAN;
+            system.host_mut(key).note_returned(id);
+        }
+        let detach = self.giving_back(system, &record, is_home);
+        set(system, key, Step::CallDetach(Giving::Recorded(id, is_home), detach), then);
     }
-    let detach = detach_request(system, key, Some(id), is_home);
-    set(system, key, Step::CallDetach(Giving::Recorded(id, is_home), detach), then);
+
+    /// `verbs/release.rs::giving_back`: of a guess its key, and its VF.
+    fn giving_back(&self, system: &mut System, record: &AgentRecord, is_home: bool) -> Detach {
+        let Record { id, key, vf, .. } = record.attachment;
+        match record.is_guess() && self.has(Protection::GuessDisownedByKey) {
+            true => Detach {
+                returned_vf: is_home.then_some(vf),
+                ..detach_request(system, key, None, false)
+            },
+            false => detach_request(system, key, Some(id), is_home),
+        }
+    }
 }
 
 /// What waits for the end of a release, and for that of other calls of Detach.

@@ -54,7 +54,7 @@ pub(super) fn unanswered(system: &System, key: Key) -> Option<AttachmentId> {
 }
 
 /// `verbs/take_in.rs::give_back_unused`.
-pub(super) fn gives_back_unused(system: &mut System, key: Key, attachment: Record, found_vf: bool) {
+pub fn gives_back_unused(system: &mut System, key: Key, attachment: Record, found_vf: bool) {
     let detach = detach_request(system, key, Some(attachment.id), found_vf);
     if is_left_to_repeat(system, key) {
         return leaves_to_repeat(system, key, detach);
@@ -84,5 +84,5 @@ pub(super) fn detach_request(
     returned: bool,
 ) -> Detach {
     let as_of = system.host_mut(key).tick();
-    Detach { key, id, returned, as_of }
+    Detach { key, id, returned, returned_vf: None, as_of }
 }

@@ -33,7 +33,7 @@ pub(super) fn upkeep(system: &System, key: Key) -> Option<Step> {
         return unanswered(system, key).map(Step::BeginRelease);
     }
     if record.phase == AgentPhase::Releasing || record.attachment.boot_id != host.boot_id {
-        let is_home = *function == Function { place: Place::Home, carries: None };
+        let is_home = *function == Function::CLEAN;
         let can_tell = host.agent.as_ref().is_some_and(|agent| agent.session().is_some());
         let has_work = is_within_reach(system, record)
             && (!is_home || can_tell || record.phase == AgentPhase::Live);
@@ -81,9 +81,10 @@ pub(super) fn delivers_detach(system: &mut System, key: Key) {
     let has_record = system.host(key).by_key(key).is_some();
     let Some(agent) = system.agent_mut(key) else { return };
     let Some(place) = agent.undelivered.iter().position(|detach| detach.key == key) else { return };
-    let detach = agent.undelivered.remove(place);
-    // The same attach was tried again, and has a record now.
-    if !has_record {
-        set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::Nothing);
+    let detach = agent.undelivered[place];
+    match has_record {
+        // The same attach was tried again.
+        true => drop(agent.undelivered.remove(place)),
+        false => set(system, key, Step::CallDetach(Giving::Disowned, detach), Then::Nothing),
     }
 }

@@ -33,39 +33,41 @@ pub(super) fn pending(host: HostId, agent: &Agent) -> Vec<Key> {
     pending.map(|(container, _)| Key { host, container }).collect()
 }
 
-/// How the host's VFs are: `dpu/inventory.rs::physical_functions`.
-pub(super) fn conditions(system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
-    let of_host = &system.hosts[usize::from(host)];
-    let own = system.vfs_of(host);
-    own.map(|vf| match system.function(vf) {
-        _ if of_host.by_vf(vf).is_some() => (vf, VfCondition::InUse),
-        Function { place: Place::Home, carries: None } => (vf, VfCondition::Clean),
-        _ => (vf, VfCondition::Missing),
-    })
-    .collect()
-}
-
-pub(super) fn inventory(system: &System, host: HostId) -> Inventory {
-    let as_of = system.hosts[usize::from(host)].clock;
-    Inventory { as_of, conditions: conditions(system, host) }
-}
-
-pub(super) fn sends_inventory(system: &mut System, host: HostId) {
-    let inventory = inventory(system, host);
-    let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else {
-        return;
-    };
-    agent.sent_inventory = Some(inventory.conditions.clone());
-    let stream = agent.session().and_then(|session| wire.stream_mut(session));
-    if let Some(stream) = stream.filter(|stream| !stream.is_ended) {
-        stream.up.push(HostMessage::Inventory(inventory));
-    }
-}
-
 impl AgentSide<'_> {
+    /// How the host's VFs are: `dpu/inventory.rs::physical_functions`.
+    pub(super) fn conditions(&self, system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
+        let of_host = &system.hosts[usize::from(host)];
+        let is_told = |record: &&AgentRecord| {
+            !record.is_returned && (!record.is_guess() || self.has(Protection::GuessInUse))
+        };
+        let own = system.vfs_of(host);
+        own.map(|vf| match *system.function(vf) {
+            _ if of_host.by_vf(vf).filter(is_told).is_some() => (vf, VfCondition::InUse),
+            Function::CLEAN => (vf, VfCondition::Clean),
+            _ => (vf, VfCondition::Missing),
+        })
+        .collect()
+    }
+
+    pub(super) fn inventory(&self, system: &System, host: HostId) -> Inventory {
+        let as_of = system.hosts[usize::from(host)].clock;
+        Inventory { as_of, conditions: self.conditions(system, host) }
+    }
+
+    pub(super) fn sends_inventory(&self, system: &mut System, host: HostId) {
+        let inventory = self.inventory(system, host);
+        let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else {
+            return;
+        };
+        agent.sent_inventory = Some(inventory.conditions.clone());
+        let stream = agent.session().and_then(|session| wire.stream_mut(session));
+        if let Some(stream) = stream.filter(|stream| !stream.is_ended) {
+            stream.up.push(HostMessage::Inventory(inventory));
+        }
+    }
     /// `dpu/reports.rs::hello`, as far as it lists what is recorded.
     pub(super) fn says_hello(&self, system: &mut System, host: HostId) {
-        let inventory = inventory(system, host);
+        let inventory = self.inventory(system, host);
         let of_host = &system.hosts[usize::from(host)];
         let is_in_pod = |record: &AgentRecord| {
             system.function(record.attachment.vf).place == Place::Pod(record.netns)
@@ -97,23 +99,29 @@ impl AgentSide<'_> {
     }
 }
 
-pub(super) fn hears(system: &mut System, host: HostId) {
-    let Host { agent: Some(agent), wire, disk, .. } = &mut system.hosts[usize::from(host)] else {
-        return;
-    };
-    let (Standing::Opening(session) | Standing::Up(session)) = agent.standing else { return };
-    let Some(stream) = wire.stream_mut(session) else { return };
-    match stream.down.remove(0) {
-        DpuMessage::Welcome => {
-            agent.standing = Standing::Up(session);
-            let is_recorded = |id: &AttachmentId| {
-                disk.iter().any(|record| !record.is_forgotten && record.attachment.id == *id)
-            };
-            let untold = std::mem::take(&mut agent.untold).into_iter().filter(is_recorded);
-            stream.up.extend(untold.map(HostMessage::Attached));
-        }
-        DpuMessage::Release(key, id) => {
-            agent.waiting[usize::from(key.container)].push(Wish::Release(id));
+impl AgentSide<'_> {
+    pub(super) fn hears(&self, system: &mut System, host: HostId) {
+        let Host { agent: Some(agent), wire, disk, .. } = &mut system.hosts[usize::from(host)]
+        else {
+            return;
+        };
+        let (Standing::Opening(session) | Standing::Up(session)) = agent.standing else { return };
+        let Some(stream) = wire.stream_mut(session) else { return };
+        match stream.down.remove(0) {
+            DpuMessage::Welcome(kept) => {
+                agent.standing = Standing::Up(session);
+                if self.may_guess {
+                    agent.unclaimed = kept;
+                }
+                let is_recorded = |id: &AttachmentId| {
+                    disk.iter().any(|record| !record.is_forgotten && record.attachment.id == *id)
+                };
+                let untold = std::mem::take(&mut agent.untold).into_iter().filter(is_recorded);
+                stream.up.extend(untold.map(HostMessage::Attached));
+            }
+            DpuMessage::Release(key, id) => {
+                agent.waiting[usize::from(key.container)].push(Wish::Release(id));
+            }
         }
     }
 }

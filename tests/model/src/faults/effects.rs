@@ -2,7 +2,10 @@
 
 use super::{Fault, Faults, Forgotten};
 use crate::{
-    agent::memory::{Standing, Step},
+    agent::{
+        gives_back_unused,
+        memory::{Standing, Step},
+    },
     host::{Function, Life, Place},
     names::{HostId, HostTime, Key},
     system::System,
@@ -30,6 +33,7 @@ impl Faults<'_> {
             Fault::NetnsDies(key) => system.netns_dies(key),
             Fault::RuntimeGivesUp(key) => system.gives_up(key),
             Fault::CallerDies(key) => system.caller_dies(key),
+            Fault::PoolsChange(host) => system.hosts[usize::from(host)].wire.thwart_wishes(),
             Fault::OperatorReleases(key) => self.operator_releases(system, key),
         }
     }
@@ -38,7 +42,13 @@ impl Faults<'_> {
         system.abandon(key, in_flight);
         let Some(agent) = &system.host(key).agent else { return };
         match agent.task(key).map(|task| task.step) {
-            Some(Step::CallAttach(..) | Step::AwaitAttach(..)) => self.agents.disowns(system, key),
+            Some(Step::CallAttach(..) | Step::AskAgain(_) | Step::AwaitAttach(..)) => {
+                self.agents.disowns(system, key);
+            }
+            // Who holds its VF is not waited for any longer.
+            Some(Step::WriteRecord(_, attachment, _)) => {
+                gives_back_unused(system, key, attachment, false);
+            }
             Some(Step::AwaitDetach(..)) => self.agents.detach_ends(system, key, false),
             _ => {}
         }
@@ -94,6 +104,7 @@ fn agent_dies(system: &mut System, host: HostId, in_flight: InFlight, forgotten:
     let host = &mut system.hosts[usize::from(host)];
     host.wire.hang_up(in_flight);
     host.agent = None;
+    host.disk.iter_mut().for_each(|record| record.is_returned = false);
     match forgotten {
         Forgotten::Gone => host.disk.retain(|record| !record.is_forgotten),
         Forgotten::Back => host.disk.iter_mut().for_each(|record| record.is_forgotten = false),

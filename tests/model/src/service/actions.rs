@@ -2,14 +2,15 @@
 //! In the program: dpu-service/src.
 
 use super::{
-    memory::{Flow, Service, Verdict, Work},
+    attach::Asked,
+    memory::{Entry, Flow, Greeting, Service, Verdict, Work},
     session::{notices_end, welcomes},
     side::ServiceSide,
 };
 use crate::{
     names::{AttachmentId, HostId, Key, SessionId, Vf},
     protection::Protection,
-    system::{Dpu, System},
+    system::{Dpu, Port, System},
     wire::{Call, Request, Wire},
 };
 
@@ -103,7 +104,7 @@ impl ServiceSide<'_> {
             ServiceAction::Mends(vf) => {
                 let Dpu { ports, service, .. } = &mut system.dpu;
                 let entry = service.as_ref().and_then(|service| service.by_vf(vf));
-                ports.extend(entry.map(|entry| (vf, entry.record.id)));
+                ports.extend(entry.map(|entry| (vf, Port::from(&entry.record))));
             }
             ServiceAction::ClearsUnused(vf) => {
                 system.dpu.ports.remove(&vf);
@@ -116,14 +117,24 @@ impl ServiceSide<'_> {
         }
     }
 
+    /// `attachments/mend.rs::reconcile`, before anybody is served.
+    pub fn clears_unused(&self, system: &mut System) {
+        if !self.has(Protection::ClearedBeforeServing) {
+            return;
+        }
+        let Dpu { ports, service: Some(service), .. } = &mut system.dpu else { return };
+        let serves = |port: &Port| service.get(port.id).is_some_and(Entry::is_held);
+        ports.retain(|_, port| serves(port));
+    }
+
     fn takes_up(&self, system: &mut System, request: Request) {
         let Request { key, connection, call, is_awaited } = request;
         let requests = &mut system.host_mut(key).wire.requests;
         let Some(place) = requests.iter().position(|other| *other == request) else { return };
         requests.remove(place);
         match call {
-            Call::Attach { session, as_of, .. } => {
-                self.admits(system, key, (session, as_of), is_awaited);
+            Call::Attach { session, as_of, wish, avoided, .. } => {
+                self.admits(system, key, Asked { session, as_of, wish, avoided }, is_awaited);
             }
             Call::Detach(detach) => self.detaches(system, detach, connection, is_awaited),
         }
@@ -133,7 +144,7 @@ impl ServiceSide<'_> {
 fn messages(service: &Service, host: HostId, wire: &Wire, add: &mut impl FnMut(ServiceAction)) {
     // Nothing of a session is read while its hello is being evaluated.
     let streams = wire.streams.iter();
-    for stream in streams.filter(|stream| !service.greeting.contains(&(host, stream.session))) {
+    for stream in streams.filter(|stream| !service.is_greeting(host, stream.session)) {
         if !stream.up.is_empty() {
             add(ServiceAction::Reads(host, stream.session));
         } else if !stream.agent_listens {
@@ -165,7 +176,7 @@ fn verdicts(service: &Service, add: &mut impl FnMut(ServiceAction)) {
             add(ServiceAction::CarriesOut(verdict.host, verdict.id));
         }
     }
-    for &(host, session) in &service.greeting {
+    for &Greeting { host, session, .. } in &service.greeting {
         let is_of_it = |flow: &Flow| flow.key.host == host && flow.follows == Some(session);
         let waits = |verdict: &Verdict| (verdict.host, verdict.session) == (host, session);
         if !service.flows.iter().any(is_of_it) && !service.verdicts.iter().any(waits) {
@@ -177,9 +188,9 @@ fn verdicts(service: &Service, add: &mut impl FnMut(ServiceAction)) {
 /// What the service does unasked, when `attachments/mend.rs::mend` has compared the journal with the kernel.
 fn reconciler_actions(system: &System, service: &Service, add: &mut impl FnMut(ServiceAction)) {
     for vf in system.vfs().filter(|vf| !service.is_worked_at(*vf)) {
-        let port = system.dpu.ports.get(&vf);
+        let port = system.dpu.programmed(vf);
         match service.by_vf(vf).filter(|entry| entry.is_held()) {
-            Some(entry) if entry.durable && port != Some(&entry.record.id) => {
+            Some(entry) if entry.durable && port != Some(entry.record.id) => {
                 add(ServiceAction::Mends(vf));
             }
             None if port.is_some() => add(ServiceAction::ClearsUnused(vf)),

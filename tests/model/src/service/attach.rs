@@ -6,21 +6,25 @@ use super::{
     side::ServiceSide,
 };
 use crate::{
-    names::{Address, AttachmentId, HostId, HostTime, Key, Phase, Record, SessionId, Vf},
+    names::{Address, AttachmentId, HostId, HostTime, Key, Phase, Record, SessionId, Vf, Vfs},
     protection::Protection,
-    system::{System, put},
+    system::{Port, System, put},
     wire::Answer,
 };
 
+/// What an Attach says of itself.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    pub(super) session: SessionId,
+    pub(super) as_of: HostTime,
+    pub(super) wish: Option<Vf>,
+    pub(super) avoided: Vfs,
+}
+
 impl ServiceSide<'_> {
     /// `attachments/attach.rs::admit`.
-    pub(super) fn admits(
-        &self,
-        system: &mut System,
-        key: Key,
-        (session, as_of): (SessionId, HostTime),
-        is_awaited: bool,
-    ) {
+    pub(super) fn admits(&self, system: &mut System, key: Key, asked: Asked, is_awaited: bool) {
+        let Asked { session, as_of, wish, avoided } = asked;
         let answer = |system: &mut System, answer| {
             if is_awaited {
                 system.host_mut(key).wire.answer(key, answer);
@@ -38,9 +42,9 @@ impl ServiceSide<'_> {
         }
         if let Some(entry) = self.finds(service, key) {
             if !entry.is_held() {
-                return answer(system, Answer::Refused);
+                return answer(system, Answer::Releasing);
             }
-            let is_programmed = system.dpu.ports.get(&entry.record.vf) == Some(&entry.record.id);
+            let is_programmed = system.dpu.programmed(entry.record.vf) == Some(entry.record.id);
             let Some(service) = system.service_mut() else { return };
             if let Some(entry) = service.get_mut(entry.record.id) {
                 (entry.session, entry.unclaimed) = (Some(session), false);
@@ -50,7 +54,15 @@ impl ServiceSide<'_> {
             }
             return service.begin(attach_flow(entry.record, true, is_awaited));
         }
-        let vf = self.free_vf(service, key.host);
+        let vf = match wish {
+            Some(wish) => match self.wished_vf(service, key.host, wish) {
+                None if self.has(Protection::WishIsExact) => {
+                    return answer(system, Answer::NotFree);
+                }
+                given => given.or_else(|| self.free_vf(service, key.host, avoided)),
+            },
+            None => self.free_vf(service, key.host, avoided),
+        };
         let address = self.free_address(service);
         let (Some(vf), Some(address)) = (vf, address) else {
             return answer(system, Answer::Refused);
@@ -64,10 +76,21 @@ impl ServiceSide<'_> {
         service.begin(attach_flow(record, false, is_awaited));
     }
 
-    /// `vf-alloc/src/allocator.rs::reserve`: the first free VF of the host's own.
-    fn free_vf(&self, service: &Service, host: HostId) -> Option<Vf> {
+    /// `vf-alloc/src/allocator.rs::choose_wished`.
+    fn wished_vf(&self, service: &Service, host: HostId, wish: Vf) -> Option<Vf> {
+        let vf = Some(wish).filter(|vf| vf.host == host || !self.has(Protection::OwnVfsOnly))?;
+        // Where its host does not offer it, that is due to this very guess.
+        let is_told = service.known.contains(&vf) && self.has(Protection::GuessWithdrawsNothing);
+        let is_to_be_had = is_told || service.offered.contains(&vf);
+        let is_free = !service.unaccounted.contains(&vf) && service.by_vf(vf).is_none();
+        (is_to_be_had && is_free).then_some(vf)
+    }
+
+    /// `vf-alloc/src/allocator.rs::choose_other_than`: the first free VF of the host's own.
+    fn free_vf(&self, service: &Service, host: HostId, avoided: Vfs) -> Option<Vf> {
         let is_own = |vf: &&Vf| vf.host == host || !self.has(Protection::OwnVfsOnly);
-        let mut offered = service.offered.iter().filter(is_own);
+        let may_be_given = |vf: &&Vf| !avoided.has(**vf) || !self.has(Protection::OthersAvoided);
+        let mut offered = service.offered.iter().filter(is_own).filter(may_be_given);
         let is_free = |vf: &&Vf| !service.unaccounted.contains(vf) && service.by_vf(**vf).is_none();
         offered.find(is_free).copied()
     }
@@ -103,7 +126,7 @@ impl ServiceSide<'_> {
         *programmed = true;
         let id = flow.id;
         if let Some(entry) = service.get(id) {
-            system.dpu.ports.insert(entry.record.vf, id);
+            system.dpu.ports.insert(entry.record.vf, Port::from(&entry.record));
         }
         self.answers_attach(system, key);
     }

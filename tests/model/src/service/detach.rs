@@ -6,7 +6,7 @@ use super::{
     side::ServiceSide,
 };
 use crate::{
-    names::{AttachmentId, HostId, Key, Record, SessionId},
+    names::{AttachmentId, BootId, HostId, HostTime, Key, Record, SessionId, Vf},
     protection::Protection,
     system::{System, put},
     wire::{Answer, Detach, DpuMessage},
@@ -21,7 +21,7 @@ impl ServiceSide<'_> {
         session: SessionId,
         is_awaited: bool,
     ) {
-        let Detach { key, id, returned, as_of } = detach;
+        let Detach { key, id, returned, returned_vf, as_of } = detach;
         let Some(service) = system.dpu.service.as_mut() else { return };
         let is_stale = service.current(key.host) != Some(session);
         if is_stale && self.has(Protection::DetachSessionCheck) {
@@ -33,6 +33,9 @@ impl ServiceSide<'_> {
         // Under the key's lock from here to its end: an Attach sees either nothing of it or all.
         if let Some((_, boot_id)) = service.sessions.get(&key.host).copied() {
             service.note_overtaken(key, boot_id, as_of);
+            if let Some(vf) = returned_vf {
+                self.notes_returned(service, vf, (boot_id, as_of));
+            }
         }
         let is_meant = |record: &Record| {
             id.is_none_or(|id| id == record.id) || !self.has(Protection::AttachmentIdFence)
@@ -49,12 +52,23 @@ impl ServiceSide<'_> {
         {
             entry.session = None;
         }
+        let returned = returned || returned_vf == Some(record.vf);
         if returned || self.has(Protection::AsOfAbsent) {
             service.told.insert(record.vf, (record.boot_id, as_of));
         }
         self.gives_back(service, (record.key, record.id), returned, None);
         if let Some(flow) = service.flow_mut(record.key) {
             flow.is_awaited = is_awaited;
+        }
+    }
+
+    /// `attachments/registry/mod.rs::note_returned`: who holds the VF says himself when it is back.
+    fn notes_returned(&self, service: &mut Service, vf: Vf, as_of: (BootId, HostTime)) {
+        if service.known.contains(&vf) && service.by_vf(vf).is_none() {
+            service.told.insert(vf, as_of);
+            if self.has(Protection::ReturnOffers) {
+                service.offered.insert(vf);
+            }
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Service {
     /// What follows from the hosts' words, and waits for the key's lock.
     pub verdicts: Vec<Verdict>,
     /// The sessions whose hello is being evaluated.
-    pub greeting: Vec<(HostId, SessionId)>,
+    pub greeting: Vec<Greeting>,
 }
 
 /// An attachment in memory.
@@ -103,12 +103,29 @@ pub struct Verdict {
     pub tells_host: bool,
 }
 
+/// A session whose hello is being evaluated.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Greeting {
+    /// The host.
+    pub host: HostId,
+    /// The session.
+    pub session: SessionId,
+    /// The attachments that the hello has not listed as kept.
+    pub unlisted: Vec<AttachmentId>,
+}
+
 impl Service {
     /// A process that has just been started, on this journal.
     #[must_use]
     pub fn restore(journal: &[Record]) -> Self {
         let entry = |record: &Record| Entry::new(*record, None, true);
         Self { entries: journal.iter().map(entry).collect(), ..Self::default() }
+    }
+
+    /// Whether a hello is being evaluated.
+    #[must_use]
+    pub fn is_greeting(&self, host: HostId, session: SessionId) -> bool {
+        self.greeting.iter().any(|it| (it.host, it.session) == (host, session))
     }
 
     /// The attachment of a key.

@@ -3,11 +3,11 @@
 
 use super::{
     detach::tell_release,
-    memory::{Entry, Service, Verdict},
+    memory::{Entry, Greeting, Service, Verdict},
     side::ServiceSide,
 };
 use crate::{
-    names::{AttachmentId, BootId, HostId, Record, SessionId, Vf},
+    names::{AttachmentId, BootId, HostId, Record, SessionId, Vf, Vfs},
     protection::Protection,
     system::System,
     wire::{DpuMessage, Hello, HostMessage, Inventory, Stream, VfCondition},
@@ -41,7 +41,13 @@ impl ServiceSide<'_> {
         let Some(service) = system.service_mut() else { return };
         let conditions = self.take_inventory(service, hello.boot_id, &hello.inventory);
         quarantine_unaccounted(service, hello, &conditions);
-        service.greeting.push((host, session));
+        let is_unlisted = |entry: &&Entry| {
+            let Record { id, key, .. } = entry.record;
+            key.host == host && hello.live.iter().all(|(live, _)| *live != id)
+        };
+        let unlisted = service.entries.iter().filter(is_unlisted);
+        let unlisted = unlisted.map(|entry| entry.record.id).collect();
+        service.greeting.push(Greeting { host, session, unlisted });
         service.greeting.sort_unstable();
         let is_own = |entry: &&Entry| {
             entry.record.key.host == host || !self.has(Protection::HelloJudgesItsOwn)
@@ -224,14 +230,19 @@ pub(super) fn note_attached(
     (entry.unclaimed, entry.attached, entry.was_attached) = (false, true, true);
 }
 
-/// The welcome comes before all else that the host was to be told meanwhile.
+/// The welcome comes before all else that the host was to be told meanwhile. It tells of the VFs of all
+/// attachments that are there still and that the hello did not list.
 pub(super) fn welcomes(system: &mut System, host: HostId, session: SessionId) {
     let Some(service) = system.service_mut() else { return };
-    service.greeting.retain(|greeted| *greeted != (host, session));
+    let is_it = |greeting: &Greeting| (greeting.host, greeting.session) == (host, session);
+    let Some(place) = service.greeting.iter().position(is_it) else { return };
+    let unlisted = service.greeting.remove(place).unlisted;
+    let kept = unlisted.into_iter().filter_map(|id| service.get(id));
+    let kept: Vfs = kept.map(|entry| entry.record.vf).collect();
     if let Some(stream) = system.hosts[usize::from(host)].wire.stream_mut(session)
         && stream.agent_listens
     {
-        stream.down.insert(0, DpuMessage::Welcome);
+        stream.down.insert(0, DpuMessage::Welcome(kept));
     }
 }
 

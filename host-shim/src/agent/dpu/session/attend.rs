@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use offload_proto::{
     Failure,
-    v1::{DpuMessage, Heartbeat, host_message},
+    v1::{DpuMessage, Heartbeat, dpu_message::Message, host_message},
 };
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use tonic::{Code, Status, Streaming};
@@ -70,9 +70,16 @@ pub(in crate::agent) async fn attend(
                 Ok(Some(DpuMessage { message })) => {
                     last_heard = Instant::now();
                     unanswered_since = None;
-                    // One of a newer protocol says nothing to this agent.
-                    if let Some(message) = message {
-                        heard(FromDpu::Message(Box::new(message)));
+                    match message {
+                        Some(Message::Promises(told)) => session.note_promises(told),
+                        Some(message) => {
+                            if let Message::NetworkChanged(changed) = &message {
+                                session.note_network(changed);
+                            }
+                            heard(FromDpu::Message(Box::new(message)));
+                        }
+                        // One of a newer protocol says nothing to this agent.
+                        None => {}
                     }
                 }
                 Ok(None) => return lost("it closed the session").into(),

@@ -1,0 +1,36 @@
+//! VFs that are promised to a host: they are given to nobody but who names one of them, so that its agent can begin to
+//! move one before it has asked for it.
+//!
+//! A promise holds for one session. It begins in the hold of the registry that finds the session to be the one in force;
+//! a hello opens its own session first, and ends all promises then, before it hears what the host has.
+
+use vf_alloc::Device;
+
+use super::hosts::Hosts;
+use crate::{host::SessionId, model::HostName};
+
+/// As many VFs of each pool are promised: more than attaches of a host are under way while it is told of further ones.
+const PROMISED: usize = 32;
+
+/// A VF that is promised to its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromisedVf {
+    /// What its host knows it by.
+    pub device: Device,
+    /// Higher than those of all promises before.
+    pub number: u64,
+    /// The pools that it is in.
+    pub pools: Vec<String>,
+}
+
+impl Hosts<'_> {
+    /// What the host is to be told in that session besides what it was told already.
+    #[must_use]
+    pub fn promise(self, host: &HostName, session: SessionId) -> Vec<PromisedVf> {
+        let mut registry = self.0.registry();
+        match self.0.sessions.is_current(host, session) {
+            true => registry.promise(host, PROMISED),
+            false => Vec::new(),
+        }
+    }
+}

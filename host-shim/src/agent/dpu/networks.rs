@@ -1,0 +1,70 @@
+//! What the DPU tells of networks in a session: in its welcome, and whenever it changes.
+
+use std::collections::HashMap;
+
+use offload_proto::v1::NetworkChanged;
+
+#[derive(Debug, Default)]
+pub(super) struct Networks {
+    /// How those that say so have interfaces' names begin that nobody names.
+    pub interface_prefixes: HashMap<String, String>,
+    /// The pool that each draws from.
+    pub pools: HashMap<String, String>,
+    /// The one of an attach that names none. Empty: there is none, or an older DPU does not tell.
+    pub default: String,
+}
+
+impl Networks {
+    pub(super) fn interface_prefix(&self, network: &str) -> Option<&str> {
+        self.interface_prefixes.get(network).map(String::as_str)
+    }
+
+    /// `None`: it is not known, or there is no such network.
+    pub(super) fn pool_of(&self, network: &str) -> Option<&str> {
+        let network = if network.is_empty() { &self.default } else { network };
+        self.pools.get(network).map(String::as_str)
+    }
+
+    pub(super) fn note(&mut self, changed: &NetworkChanged) {
+        let NetworkChanged { network, interface_prefix, pool, default_network, .. } = changed;
+        for (told, value) in
+            [(&mut self.interface_prefixes, interface_prefix), (&mut self.pools, pool)]
+        {
+            match value.as_str() {
+                "" => drop(told.remove(network)),
+                value => drop(told.insert(network.clone(), value.to_owned())),
+            }
+        }
+        self.default.clone_from(default_network);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told() -> Networks {
+        let of = |value: &str| HashMap::from([("blue".to_owned(), value.to_owned())]);
+        Networks { interface_prefixes: of("data"), pools: of("fast"), default: "blue".into() }
+    }
+
+    #[test]
+    fn what_networks_say_is_known_from_the_welcome_on_and_may_change() {
+        let mut networks = told();
+        assert_eq!(networks.interface_prefix("blue"), Some("data"));
+        assert_eq!(networks.interface_prefix("red"), None);
+        assert_eq!([networks.pool_of("blue"), networks.pool_of("")], [Some("fast"); 2]);
+        assert_eq!(networks.pool_of("red"), None);
+        let changed = |interface_prefix: &str, pool: &str| NetworkChanged {
+            network: "blue".into(),
+            interface_prefix: interface_prefix.into(),
+            pool: pool.into(),
+            ..NetworkChanged::default()
+        };
+        networks.note(&changed("store", "slow"));
+        assert_eq!(networks.interface_prefix("blue"), Some("store"));
+        assert_eq!([networks.pool_of("blue"), networks.pool_of("")], [Some("slow"), None]);
+        networks.note(&changed("", ""));
+        assert!(networks.interface_prefix("blue").is_none() && networks.pool_of("blue").is_none());
+    }
+}

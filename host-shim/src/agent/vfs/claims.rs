@@ -1,0 +1,110 @@
+//! Which VFs are kept for ADDs that are under way.
+//!
+//! An ADD claims the VFs that it takes of those that the DPU has promised, from before it asks for them until they are
+//! recorded or at home again. Until then they are in use to whoever lists them, and no other ADD gets them.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+};
+
+use vf_alloc::Device;
+
+use super::{cleanliness::Cleanliness, host::Host, renewal::Renewer};
+use crate::agent::defect::locked;
+
+/// What keeps VFs for ADDs.
+#[derive(Debug)]
+pub(in crate::agent) struct Claims {
+    host: Arc<Host>,
+    cleanliness: Arc<Cleanliness>,
+    renewer: Arc<Renewer>,
+    devices: Arc<Mutex<HashSet<Device>>>,
+}
+
+/// A VF that is kept for an ADD until this is dropped.
+#[derive(Debug)]
+pub(in crate::agent) struct Claimed {
+    device: Device,
+    devices: Arc<Mutex<HashSet<Device>>>,
+}
+
+impl Claimed {
+    /// The VF.
+    pub(in crate::agent) fn device(&self) -> &Device {
+        &self.device
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        locked(&self.devices).remove(&self.device);
+    }
+}
+
+impl Claims {
+    pub(super) fn new(
+        host: &Arc<Host>,
+        cleanliness: &Arc<Cleanliness>,
+        renewer: &Arc<Renewer>,
+    ) -> Self {
+        Self {
+            host: Arc::clone(host),
+            cleanliness: Arc::clone(cleanliness),
+            renewer: Arc::clone(renewer),
+            devices: Arc::default(),
+        }
+    }
+
+    /// That VF, if nobody has it, and it was clean when it was looked at last.
+    pub(in crate::agent) fn try_claim(&self, device: &Device) -> Option<Claimed> {
+        let mut devices = locked(&self.devices);
+        let is_to_be_had = !devices.contains(device)
+            && self.host.records().by_device(device).is_none()
+            && !self.renewer.is_under_way(device)
+            && self.cleanliness.proofs().was_proven(device);
+        is_to_be_had.then(|| {
+            devices.insert(device.clone());
+            Claimed { device: device.clone(), devices: Arc::clone(&self.devices) }
+        })
+    }
+
+    /// The VFs that are claimed now. To be looked at before the records: a claim ends once there is one.
+    pub(in crate::agent) fn devices(&self) -> HashSet<Device> {
+        locked(&self.devices).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use vf_alloc::FunctionId;
+
+    use super::*;
+    use crate::{
+        agent::vfs::{
+            proofs::Seen,
+            records::tests::{keep, record},
+            room::tests::vfs,
+        },
+        vf_source::VfIdentity,
+    };
+
+    #[tokio::test]
+    async fn a_vf_is_claimed_by_one_at_a_time_while_it_is_clean_and_nobody_has_it() {
+        let (vfs, _folder) = vfs();
+        let device = Device::from("pci-c");
+        let claim = || vfs.claims().try_claim(&device);
+        assert!(claim().is_none(), "it was not looked at");
+        let vf = VfIdentity { id: FunctionId::local(0, 1), device: device.clone() };
+        let seen = Seen::new(vf, 7, Instant::now(), Vec::new()).made_just_now();
+        assert!(vfs.cleanliness().proofs().conclude(seen, &Arc::default()).is_empty());
+        let claimed = claim().unwrap();
+        assert!(claim().is_none() && vfs.claims().devices().contains(claimed.device()));
+        drop(claimed);
+        assert!(claim().is_some() && vfs.claims().devices().is_empty());
+        keep(vfs.records(), record("c", "holder"));
+        assert!(claim().is_none());
+    }
+}
