@@ -122,4 +122,6 @@ pub enum VfCondition {
     InUse,
     /// Nowhere to be found, or not restored yet.
     Missing,
+    /// Promised in this session, and taken for an attach that is under way.
+    Taken,
 }

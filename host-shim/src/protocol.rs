@@ -16,7 +16,7 @@ use serde::{
     de::{self, DeserializeOwned},
 };
 use serde_json::{Map, Value};
-use vf_alloc::Device;
+use vf_alloc::{Device, VfPromise};
 
 pub use calling::{COMEBACK, Silent, call};
 
@@ -152,9 +152,9 @@ pub struct AddRequest {
     /// A VF that somebody else chose.
     #[serde(default, rename = "pci_address")] // as agents of before read it
     pub device: Option<Device>,
-    /// The promised VF that the agent has taken for it, and the promise's number.
+    /// The promised VF that the agent has taken for it.
     #[serde(skip)]
-    pub promised: Option<(Device, u64)>,
+    pub promised: Option<VfPromise>,
     /// A MAC address asked for.
     #[serde(default)]
     pub mac: Option<MacAddress>,

@@ -64,6 +64,8 @@ reasons! {
     NetworkUnknown = "NETWORK_UNKNOWN", NotFound, 101, "list the networks with `dpuctl get networks`";
     /// No free VF in the pool.
     VfsExhausted = "VFS_EXHAUSTED", ResourceExhausted, 102, "stop pods that use the pool, give it more VFs, or free quarantined ones with `dpuctl clear-quarantine`; see `dpuctl get vfs`";
+    /// All free VFs of the pool are promised to the host.
+    VfsPromised = "VFS_PROMISED", ResourceExhausted, CNI_TRY_AGAIN, "try again: other attaches of the host have taken them, and give them back if they fail";
     /// No free address in the subnet.
     AddressesExhausted = "ADDRESSES_EXHAUSTED", ResourceExhausted, 103, "widen the subnet's ranges or wait for addresses that are cooling; see `dpuctl get networks`";
     /// The requested address is held by another attachment, or resting.

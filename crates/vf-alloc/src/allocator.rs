@@ -20,17 +20,25 @@ pub struct Request<'a> {
     pub pool: &'a str,
     /// The very VF, by its device on the host, that somebody else has chosen already.
     pub pinned: Option<&'a Device>,
-    /// The very VF, of those that were [promised](Allocator::promise) to its host, with the promise's number. It may be the
-    /// pinned one.
-    pub promised: Option<(&'a Device, u64)>,
+    /// The very VF that was [promised](Allocator::promise) to the host. One that is pinned, too, has to be the same.
+    pub promised: Option<&'a VfPromise>,
 }
 
-/// A VF that is promised, as its host is told.
+/// What a host names a promised VF by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VfPromise {
+    /// The VF, by its device on the host.
+    pub device: Device,
+    /// The number of its promise.
+    pub number: u64,
+}
+
+/// That a VF is promised, as its host is to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promised {
     /// The VF.
     pub vf: FunctionId,
-    /// Higher than those of all promises before: who names an earlier one of the VF means what has passed.
+    /// Higher than all that were told before. Only the VF's latest one is good.
     pub number: u64,
 }
 
@@ -42,7 +50,7 @@ pub struct Allocator<K> {
     pools: Pools,
     /// Those that are promised to their hosts.
     promised: BTreeSet<SlotNumber>,
-    /// The number of the promise that was told last.
+    /// The number that was told last.
     last_told: u64,
 }
 
@@ -90,14 +98,13 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             return;
         }
         let number = self.vfs.learn(vf, facts).number();
-        // Its host was told another device, or it was another host.
-        self.promised.remove(&number);
-        let slot = self.vfs.at_mut(number);
-        slot.end_promise();
-        self.pools.place(slot);
+        // It was another host that it was promised to, or that host knows it by another device.
+        self.end_promise_at(number);
+        self.pools.place(self.vfs.at(number));
     }
 
-    /// Notes that its host does not offer `vf` now. A VF that is held stays held.
+    /// Notes that its host does not offer `vf` now. A VF that is held stays held, and one that is promised can be named:
+    /// its host may say this of one that it has just taken for that.
     pub fn withdraw(&mut self, vf: FunctionId, why: &str) {
         self.change(vf, |slot| slot.withdraw(why));
     }
@@ -123,56 +130,80 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
     }
 
-    /// Promises `host` free VFs, until it has `most` of each pool whose VFs anybody may get: they are given to nobody but
-    /// who names them as [promised](Request::promised). Returns those that the host is to be told of, which it is not
-    /// told again unless it has had them since: those that are new, and those that it has back.
+    /// Promises `host` free VFs, until it has `most` of each pool that can be had, and all of one that somebody else hands
+    /// out: they are given to nobody but who names them as [promised](Request::promised). A promise lasts until the
+    /// host's promises [end](Self::end_promises), whoever holds the VF meanwhile. Returns what the host is to be told
+    /// besides what it was told before: which VFs are new, and which it has had, and are to be had again.
     pub fn promise(&mut self, host: HostId, most: usize) -> Vec<Promised> {
-        for number in 0..self.pools.len() {
-            self.promise_of_pool(number, host, most);
+        let is_untold = |slot: &&SlotNumber| {
+            let slot = self.vfs.at(**slot);
+            slot.is_of(host) && slot.is_promise_untold()
+        };
+        let untold: Vec<_> = self.promised.iter().filter(is_untold).copied().collect();
+        let mut told: Vec<_> = untold.into_iter().map(|slot| self.tell(slot)).collect();
+        for pool in 0..self.pools.len() {
+            self.promise_of_pool(pool, host, most, &mut told);
         }
-        let mut untold = Vec::new();
-        for number in &self.promised {
-            let slot = self.vfs.at_mut(*number);
-            if slot.is_of(host) && slot.is_promise_untold() {
-                self.last_told += 1;
-                slot.note_told(self.last_told);
-                untold.push(Promised { vf: slot.vf(), number: self.last_told });
-            }
-        }
-        untold
+        told
     }
 
-    fn promise_of_pool(&mut self, number: usize, host: HostId, most: usize) {
-        let pool = self.pools.at(number);
-        if pool.spec.pinned_only {
-            return;
-        }
-        let is_counted = |slot: &Slot<K>| slot.is_of(host) && slot.is_in(&pool.spec);
-        let promised = self.promised.iter().filter(|slot| is_counted(self.vfs.at(**slot)));
+    fn promise_of_pool(
+        &mut self,
+        pool: usize,
+        host: HostId,
+        most: usize,
+        told: &mut Vec<Promised>,
+    ) {
+        let spec = &self.pools.at(pool).spec;
+        let most = if spec.pinned_only { usize::MAX } else { most };
+        let is_counted = |slot: &&Slot<K>| {
+            let is_had_there = spec.pinned_only == self.pools.is_handed_out(slot);
+            slot.can_be_named() && slot.is_of(host) && slot.is_in(spec) && is_had_there
+        };
+        let promised = self.promised.iter().map(|slot| self.vfs.at(*slot)).filter(is_counted);
         for _ in promised.count()..most {
-            let Some(chosen) = self.pools.at(number).choose(host) else { return };
+            let Some(chosen) = self.pools.at(pool).choose(host) else { return };
             self.promised.insert(chosen);
-            let slot = self.vfs.at_mut(chosen);
-            slot.promise();
+            told.push(self.tell(chosen));
+            self.pools.settle(self.vfs.at(chosen));
+        }
+    }
+
+    fn tell(&mut self, slot: SlotNumber) -> Promised {
+        self.last_told += 1;
+        let slot = self.vfs.at_mut(slot);
+        slot.promise(self.last_told);
+        Promised { vf: slot.vf(), number: self.last_told }
+    }
+
+    /// Notes that its host has `vf`, back and clean, which it had taken by the promise of that number: it is offered, and
+    /// the host is to be told again. A promise of another number stays as it is.
+    pub fn note_untaken(&mut self, vf: FunctionId, number: u64) {
+        if let Some(slot) = self.vfs.get_mut(vf) {
+            slot.note_untaken(number);
             self.pools.settle(slot);
         }
-    }
-
-    /// The host has taken `vf` off what it was told, and does not use it: it is to be told again if that is promised still.
-    pub fn lose_promise(&mut self, vf: FunctionId) {
-        self.change(vf, Slot::lose_promise);
     }
 
     /// Ends all promises to `host`: its session is over, and what it was told in that counts no more.
     pub fn end_promises(&mut self, host: HostId) {
-        let of_host = |number: &SlotNumber| self.vfs.at(*number).is_of(host);
-        let ended: Vec<_> = self.promised.iter().copied().filter(of_host).collect();
-        for number in ended {
-            self.promised.remove(&number);
-            let slot = self.vfs.at_mut(number);
-            slot.end_promise();
-            self.pools.settle(slot);
+        let of_host = |slot: &&SlotNumber| self.vfs.at(**slot).is_of(host);
+        let ended: Vec<_> = self.promised.iter().filter(of_host).copied().collect();
+        ended.into_iter().for_each(|slot| self.end_promise_at(slot));
+    }
+
+    /// Ends the promise of `vf`, as its host has it no more.
+    pub fn end_promise(&mut self, vf: FunctionId) {
+        if let Some(slot) = self.vfs.get(vf).map(Slot::number) {
+            self.end_promise_at(slot);
         }
+    }
+
+    fn end_promise_at(&mut self, slot: SlotNumber) {
+        self.promised.remove(&slot);
+        let slot = self.vfs.at_mut(slot);
+        slot.end_promise();
+        self.pools.settle(slot);
     }
 
     /// Gives `key` a VF: the one that it holds already, the promised or pinned one, or one of the pool's free
@@ -187,14 +218,9 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let pool = self.pools.named(request.pool);
         let pool = pool.ok_or_else(|| ReserveError::PoolUnknown { pool: request.pool.into() })?;
         let chosen = match (request.promised, request.pinned) {
-            (Some((device, number)), pinned) if pinned.is_none_or(|pinned| pinned == device) => {
-                let chosen = self.choose_promised(request, pool, device, number)?;
-                self.promised.remove(&chosen);
-                self.vfs.at_mut(chosen).claim();
-                chosen
-            }
-            (_, Some(device)) => self.choose_named(request, pool, device, Slot::is_free)?,
-            (_, None) => self.choose(request, pool)?,
+            (Some(promise), _) => self.choose_promised(request, pool, promise)?,
+            (None, Some(device)) => self.choose_named(request, pool, device, Slot::is_free)?,
+            (None, None) => self.choose(request, pool)?,
         };
         Ok(self.hold(chosen, key, Stage::Reserved))
     }
@@ -226,14 +252,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.take_back(key, |slot| slot.note_failure(reason, limit))
     }
 
-    /// Notes that its host has `vf`, which nobody holds, back and clean after it had begun to use it. Where it is promised
-    /// still, the host is told that again.
-    pub fn note_returned(&mut self, vf: FunctionId) {
-        self.change(vf, Slot::note_returned);
-    }
-
-    /// Takes back `key`'s VF, which nobody has used. One that was withdrawn, or promised, is given out again only once it
-    /// is offered. `None`: the key held none.
+    /// Takes back `key`'s VF, which nobody has used. One that was withdrawn meanwhile is given out again only once it is
+    /// offered. `None`: the key held none.
     pub fn forget(&mut self, key: &K) -> Option<FunctionId> {
         self.take_back(key, |_| {})
     }
@@ -290,6 +310,12 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.vfs.get(vf)?.holder()
     }
 
+    /// Whether `vf` is promised to its host, whoever holds it meanwhile.
+    #[must_use]
+    pub fn is_promised(&self, vf: FunctionId) -> bool {
+        self.vfs.get(vf).is_some_and(Slot::is_promised)
+    }
+
     /// Whether its host offers `vf`, or says that it is away or in use.
     #[must_use]
     pub fn is_offered(&self, vf: FunctionId) -> bool {
@@ -335,6 +361,12 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         Some(usage)
     }
 
+    /// The pools out of which `vf` may be had by who does not name it: none if somebody else hands it out.
+    pub fn open_pools_of(&self, vf: FunctionId) -> impl Iterator<Item = &str> {
+        let is_given = self.vfs.get(vf).is_some_and(|slot| !self.pools.is_handed_out(slot));
+        self.pools_of(vf).filter(move |_| is_given)
+    }
+
     /// The pools that `vf` is in.
     pub fn pools_of(&self, vf: FunctionId) -> impl Iterator<Item = &str> {
         let slot = self.vfs.get(vf);
@@ -364,19 +396,19 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
     }
 
-    /// One that somebody else hands out by now has to be pinned, too.
     fn choose_promised(
         &self,
         request: &Request<'_>,
         pool: &Pool,
-        device: &Device,
-        number: u64,
+        promise: &VfPromise,
     ) -> Result<SlotNumber, ReserveError> {
-        let can_be_had = |slot: &Slot<K>| {
-            slot.can_be_claimed(number)
-                && (request.pinned.is_some() || !self.pools.is_handed_out(slot))
+        let is_meant = |slot: &Slot<K>| match request.pinned {
+            Some(pinned) => *pinned == promise.device,
+            // Somebody else may hand it out by now.
+            None => !self.pools.is_handed_out(slot),
         };
-        self.choose_named(request, pool, device, can_be_had)
+        let can_be_had = |slot: &Slot<K>| slot.is_promised_by(promise.number) && is_meant(slot);
+        self.choose_named(request, pool, &promise.device, can_be_had)
     }
 
     fn choose_named(
@@ -394,10 +426,11 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             let pool = request.pool.into();
             return Err(ReserveError::PinnedNotInPool { device: device(), vf, pool });
         }
-        if !can_be_had(slot) {
-            return Err(ReserveError::PinnedNotFree { device: device(), vf, state: slot.state() });
+        match slot.state() {
+            _ if can_be_had(slot) => Ok(slot.number()),
+            VfState::Free => Err(ReserveError::NotPromised { device: device(), vf }),
+            state => Err(ReserveError::PinnedNotFree { device: device(), vf, state }),
         }
-        Ok(slot.number())
     }
 
     fn count(&self, pool: &PoolSpec, counts: impl Fn(&Slot<K>) -> bool) -> Usage {
@@ -440,7 +473,7 @@ fn reserve_again<K>(request: &Request<'_>, slot: &Slot<K>) -> Result<FunctionId,
     if facts.host != request.host {
         return Err(ReserveError::OtherHost { held });
     }
-    match request.pinned.or(request.promised.map(|(device, _)| device)) {
+    match request.pinned.or(request.promised.map(|promise| &promise.device)) {
         Some(device) if *device != facts.device => {
             Err(ReserveError::KeyHoldsAnother { held, device: device.clone() })
         }

@@ -11,12 +11,14 @@ pub enum ReserveError {
         /// The name asked for.
         pool: String,
     },
-    /// The pool has no free VF on this host.
-    #[error("VF pool {pool:?} has no free VF for this host ({usage}{})", also(*named_only))]
+    /// The pool has no free VF on this host, or none that is not promised.
+    #[error(
+        "VF pool {pool:?} has no {} for this host ({usage}{})", wanted(*usage), also(*named_only)
+    )]
     Exhausted {
         /// The pool.
         pool: String,
-        /// The pool's VFs on this host, but for the next ones.
+        /// The pool's VFs on this host, but for the next ones. Those that are free are all promised.
         usage: Usage,
         /// Those of them that another pool gives only to requests that name one, whatever their state.
         named_only: usize,
@@ -42,6 +44,14 @@ pub enum ReserveError {
         vf: FunctionId,
         /// Its state.
         state: VfState,
+    },
+    /// The VF asked for is free, and is promised while the request does not say so, or the other way round.
+    #[error("VF {vf} at PCI address {device} is free, but not promised as the request says")]
+    NotPromised {
+        /// The device asked for.
+        device: Device,
+        /// The VF there.
+        vf: FunctionId,
     },
     /// The VF asked for is not one of the pool's.
     #[error("VF {vf} at PCI address {device} is not in VF pool {pool:?}")]
@@ -73,6 +83,10 @@ pub enum ReserveError {
         /// The VF that it holds.
         held: FunctionId,
     },
+}
+
+fn wanted(usage: Usage) -> &'static str {
+    if usage.free == 0 { "free VF" } else { "VF that is free and not promised" }
 }
 
 fn also(named_only: usize) -> String {

@@ -66,7 +66,7 @@ impl Pools {
         self.places.get(slot.0)?.listed
     }
 
-    /// Whether somebody else hands the VF out: it is in no lane, not even of another pool that it is in.
+    /// Whether somebody else hands the VF out: nobody gets it unnamed, not even out of another pool that it is in.
     pub(crate) fn is_handed_out<K>(&self, slot: &Slot<K>) -> bool {
         self.specs().any(|spec| spec.pinned_only && slot.is_in(spec))
     }
@@ -79,7 +79,7 @@ impl Pools {
         self.unlist(number);
         let is_handed_out = self.is_handed_out(slot);
         let has_it = self.pools.iter_mut().enumerate().filter(|(_, pool)| slot.is_in(&pool.spec));
-        let has_it = has_it.filter(|_| !is_handed_out);
+        let has_it = has_it.filter(|(_, pool)| pool.spec.pinned_only == is_handed_out);
         let pf = slot.vf().pf;
         let lanes = has_it.map(|(number, pool)| (number, pool.lane(host, pf))).collect();
         self.places.resize_with(self.places.len().max(number.0 + 1), Place::default);

@@ -14,7 +14,7 @@ pub(crate) struct Slot<K> {
     hold: Option<Hold<K>>,
     /// Why its host does not offer it.
     withdrawn: Option<String>,
-    /// It is promised to its host.
+    /// That it is promised to its host.
     promise: Option<Promise>,
     /// Whether this DPU has its port.
     has_port: bool,
@@ -24,10 +24,10 @@ pub(crate) struct Slot<K> {
     failures: u32,
 }
 
-/// That a VF is given to nobody but who names it as promised.
+/// That a VF is given to nobody but who names the promise.
 #[derive(Clone, Copy, Debug)]
 struct Promise {
-    /// By which its host knows it. `None`: it was not told, or has lost the VF since.
+    /// What its host has to name. `None`: the host is to be told a new one.
     number: Option<u64>,
 }
 
@@ -88,16 +88,24 @@ impl<K> Slot<K> {
         self.withdrawn.is_none()
     }
 
-    /// Whether it can be given to who names the promise of that number, of whose host the agent may hold the VF for that
-    /// already.
-    pub(crate) fn can_be_claimed(&self, number: u64) -> bool {
+    /// Whether it is given to who names the promise of that number. It need not be offered: its host may have taken it for
+    /// that already.
+    pub(crate) fn is_promised_by(&self, number: u64) -> bool {
         self.is_idle() && self.promise.is_some_and(|promise| promise.number == Some(number))
     }
 
-    /// Whether its host is to be told that it is promised.
+    pub(crate) const fn is_promised(&self) -> bool {
+        self.promise.is_some()
+    }
+
+    /// Whether nothing is in the way of giving it to who names its promise.
+    pub(crate) const fn can_be_named(&self) -> bool {
+        self.is_idle() && self.withdrawn.is_none() && self.promise.is_some()
+    }
+
+    /// Whether its host is to be told that it can be named.
     pub(crate) fn is_promise_untold(&self) -> bool {
-        let is_untold = self.promise.is_some_and(|promise| promise.number.is_none());
-        is_untold && self.is_idle() && self.withdrawn.is_none()
+        self.can_be_named() && self.promise.is_some_and(|promise| promise.number.is_none())
     }
 
     /// Whether nothing on the DPU is in the way of giving it out.
@@ -155,34 +163,24 @@ impl<K> Slot<K> {
 
     pub(crate) fn withdraw(&mut self, why: &str) {
         self.withdrawn = Some(why.into());
-        self.lose_promise();
     }
 
-    pub(crate) fn promise(&mut self) {
-        self.promise = Some(Promise { number: None });
+    pub(crate) const fn promise(&mut self, number: u64) {
+        self.promise = Some(Promise { number: Some(number) });
     }
 
-    pub(crate) const fn note_told(&mut self, number: u64) {
-        if let Some(promise) = &mut self.promise {
-            promise.number = Some(number);
-        }
-    }
-
-    /// Its host has it no more among those that it was told of.
-    pub(crate) const fn lose_promise(&mut self) {
-        if let Some(promise) = &mut self.promise {
+    /// Its host has it, back and clean, which it had taken by that number.
+    pub(crate) fn note_untaken(&mut self, number: u64) {
+        self.note_offered();
+        if let Some(promise) = &mut self.promise
+            && promise.number == Some(number)
+        {
             promise.number = None;
         }
     }
 
     pub(crate) const fn end_promise(&mut self) {
         self.promise = None;
-    }
-
-    /// Who has named it as promised has it from now on, and its host's agent holds it.
-    pub(crate) fn claim(&mut self) {
-        self.promise = None;
-        self.withdrawn = Some("the host's agent holds it".into());
     }
 
     pub(crate) const fn set_port(&mut self, has_port: bool) {
@@ -220,12 +218,19 @@ impl<K> Slot<K> {
         }
     }
 
-    /// Its host has it, back and clean. One that no host has told of is still nobody's to give.
+    /// Its host has it, back and clean, which somebody has had.
     pub(crate) fn note_returned(&mut self) {
+        self.note_offered();
+        if let Some(promise) = &mut self.promise {
+            promise.number = None;
+        }
+    }
+
+    /// One that no host has told of is still nobody's to give.
+    fn note_offered(&mut self) {
         if self.facts.is_some() {
             self.withdrawn = None;
         }
-        self.lose_promise();
     }
 
     /// An attach failed for `reason`. After `limit` of them in a row it is quarantined; 0: never.

@@ -4,7 +4,7 @@
 use vf_alloc::{
     Allocator, ClearError, Device, FunctionId, HostId, ParseSelectorError, PfId, Policy, PoolSpec,
     Promised, Request, ReserveError, RestoreError, RestoredState, Selector, Settings, SpecError,
-    Usage, VfFacts, VfState, parse_selectors,
+    Usage, VfFacts, VfPromise, VfState, parse_selectors,
 };
 
 const HOST: HostId = HostId(1);
@@ -317,15 +317,25 @@ fn a_vf_that_somebody_else_hands_out_is_only_given_to_who_names_it() {
     }
 }
 
-/// Names the promise of that number.
-fn promised(device: &Device, number: u64) -> Request<'_> {
-    Request { promised: Some((device, number)), ..request(None) }
+/// Names a VF as promised by that number.
+fn naming(vf: FunctionId, number: u64) -> VfPromise {
+    VfPromise { device: device(vf), number }
+}
+
+fn promised(promise: &VfPromise) -> Request<'_> {
+    Request { promised: Some(promise), ..request(None) }
 }
 
 /// What a host of which so many are promised is told.
 fn told(allocator: &mut Allocator<u32>, most: usize) -> Vec<(u16, u64)> {
     let told = allocator.promise(HOST, most).into_iter();
     told.map(|Promised { vf, number }| (vf.vf, number)).collect()
+}
+
+/// That a promise is good no more.
+fn assert_stale(allocator: &mut Allocator<u32>, promise: &VfPromise) {
+    let stale = allocator.reserve(&promised(promise), 99);
+    assert!(matches!(stale, Err(ReserveError::NotPromised { .. })), "{stale:?}");
 }
 
 #[test]
@@ -335,57 +345,74 @@ fn a_promised_vf_is_given_to_nobody_but_who_names_it_as_that() {
     assert_eq!(told(&mut allocator, 1), [(0, 1)]);
     assert_eq!(allocator.state(first), Some(VfState::Free), "for its host, it is");
     assert_eq!(allocator.reserve(&request(None), 1), Ok(second));
+    let (good, other_number) = (naming(first, 1), naming(first, 2));
     let named = [device(first), device(second)];
     let mut refused = |request: Request<'_>| allocator.reserve(&request, 2).unwrap_err();
-    let exhausted = refused(request(None));
-    assert!(matches!(exhausted, ReserveError::Exhausted { .. }), "{exhausted:?}");
+    assert_eq!(
+        refused(request(None)).to_string(),
+        "VF pool \"default\" has no VF that is free and not promised for this host \
+         (1 free, 1 in use, 0 quarantined, 0 absent)"
+    );
     for unpromised in [
         request(Some(&named[0])),
-        promised(&named[1], 1),
-        promised(&named[0], 2),
-        Request { pinned: Some(&named[1]), ..promised(&named[0], 1) },
+        promised(&other_number),
+        Request { pinned: Some(&named[1]), ..promised(&good) },
     ] {
-        let refused = refused(unpromised);
-        assert!(matches!(refused, ReserveError::PinnedNotFree { .. }), "{refused:?}");
+        let error = ReserveError::NotPromised { device: device(first), vf: first };
+        assert_eq!(refused(unpromised), error);
     }
-    let abroad = Request { host: HostId(2), ..promised(&named[0], 1) };
+    let held = refused(promised(&naming(second, 1)));
+    assert!(matches!(held, ReserveError::PinnedNotFree { .. }), "{held:?}");
+    let abroad = Request { host: HostId(2), ..promised(&good) };
     assert!(matches!(refused(abroad), ReserveError::PinnedUnknown { .. }));
-    // Its agent may have said since that it holds the VF.
-    let pinned_too = Request { pinned: Some(&named[0]), ..promised(&named[0], 1) };
+    let pinned_too = Request { pinned: Some(&named[0]), ..promised(&good) };
     assert_eq!(allocator.reserve(&pinned_too, 2), Ok(first));
 }
 
 #[test]
-fn who_had_a_promised_vf_and_could_not_use_it_says_when_it_is_to_be_had_again() {
-    let mut allocator = allocator(Settings::default());
-    let vf = FunctionId::local(0, 0);
-    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
-    assert_eq!(allocator.reserve(&promised(&device(vf), 1), 1), Ok(vf));
-    allocator.fail(&1, "its port is gone");
-    assert!(matches!(allocator.state(vf), Some(VfState::Absent { .. })));
-    assert_eq!(told(&mut allocator, 2), [(1, 2)]);
-    allocator.offer(vf, facts(vf));
-    assert_eq!(told(&mut allocator, 2), [(0, 3)]);
-}
-
-#[test]
-fn a_host_is_told_of_a_promise_once_and_again_when_it_had_the_vf_meanwhile() {
+fn a_promise_outlasts_what_its_host_says_and_who_holds_the_vf() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
-    assert!(told(&mut allocator, 2).is_empty());
-    allocator.withdraw(vf, "the agent holds it");
-    assert!(told(&mut allocator, 2).is_empty(), "not before it is back");
-    allocator.offer(vf, facts(vf));
-    allocator.quarantine(vf, "it is broken");
-    assert!(told(&mut allocator, 2).is_empty(), "not while it could not be given");
-    allocator.clear(vf).unwrap();
+    assert!(told(&mut allocator, 2).is_empty(), "it was told");
+    // An inventory may be heard before the attach that the VF was taken for.
+    allocator.withdraw(vf, "the host's agent holds it");
+    assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
+    assert!(allocator.is_promised(vf));
+    allocator.attached(&1);
+    assert_eq!(allocator.release(&1), Some(vf));
+    assert!(allocator.reserve(&request(None), 2).is_err());
     assert_eq!(told(&mut allocator, 2), [(0, 3)]);
-    allocator.lose_promise(vf);
-    assert_eq!(told(&mut allocator, 2), [(0, 4)]);
-    let stale = allocator.reserve(&promised(&device(vf), 3), 1);
-    assert!(matches!(stale, Err(ReserveError::PinnedNotFree { .. })), "{stale:?}");
-    assert_eq!(allocator.reserve(&promised(&device(vf), 4), 1), Ok(vf));
+    assert_stale(&mut allocator, &naming(vf, 1));
+    assert_eq!(allocator.reserve(&promised(&naming(vf, 3)), 2), Ok(vf));
+}
+
+#[test]
+fn a_vf_that_came_to_nothing_is_told_again_once_its_host_has_it_back() {
+    let mut allocator = allocator(Settings::default());
+    let vf = FunctionId::local(0, 0);
+    assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
+    assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
+    allocator.fail(&1, "its port is gone");
+    assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
+    allocator.forget(&1);
+    allocator.withdraw(vf, "the host's agent holds it");
+    assert!(told(&mut allocator, 2).is_empty(), "it may be on its way yet");
+    allocator.note_untaken(vf, 7);
+    assert!(told(&mut allocator, 2).is_empty(), "that is another promise");
+    allocator.note_untaken(vf, 1);
+    assert_stale(&mut allocator, &naming(vf, 1));
+    assert_eq!(told(&mut allocator, 2), [(0, 3)]);
+    assert_eq!(allocator.state(vf), Some(VfState::Free));
+}
+
+#[test]
+fn promised_vfs_that_can_t_be_had_keep_no_others_from_being_promised() {
+    let mut allocator = allocator(Settings::default());
+    let vf = FunctionId::local(0, 0);
+    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
+    allocator.quarantine(vf, "it is broken");
+    assert_eq!(told(&mut allocator, 1), [(1, 2)]);
 }
 
 #[test]
@@ -396,21 +423,39 @@ fn with_its_session_a_hosts_promises_end() {
     allocator.end_promises(HostId(2));
     assert!(allocator.reserve(&request(None), 1).is_err());
     allocator.end_promises(HOST);
-    let stale = allocator.reserve(&promised(&device(vf), 1), 1);
-    assert!(matches!(stale, Err(ReserveError::PinnedNotFree { .. })), "{stale:?}");
+    assert_stale(&mut allocator, &naming(vf, 1));
     assert_eq!(allocator.reserve(&request(None), 1), Ok(vf));
 }
 
 #[test]
-fn vfs_that_somebody_else_hands_out_are_not_promised() {
-    let mut kubelets = pool("kubelet", "p0#0");
+fn with_its_pf_a_host_loses_what_was_promised() {
+    let mut allocator = allocator(Settings::default());
+    let vf = FunctionId::local(0, 0);
+    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
+    allocator.withdraw(vf, "its host has not offered it");
+    allocator.end_promise(vf);
+    let refused = allocator.reserve(&promised(&naming(vf, 1)), 1);
+    assert!(matches!(refused, Err(ReserveError::PinnedNotFree { .. })), "{refused:?}");
+}
+
+#[test]
+fn all_vfs_that_somebody_else_hands_out_are_promised_to_who_names_them() {
+    let mut kubelets = pool("kubelet", "p0#0-2");
     kubelets.pinned_only = true;
-    let pools = vec![kubelets, pool("default", "p0#0-1")];
+    let pools = vec![kubelets, pool("default", "p0#2-4")];
     let mut allocator = Allocator::<u32>::new(pools, Settings::default()).unwrap();
-    for vf in 0..2 {
-        allocator.offer(FunctionId::local(0, vf), facts(FunctionId::local(0, vf)));
-    }
-    assert_eq!(told(&mut allocator, 2), [(1, 1)]);
+    let vfs = [0, 1, 2, 3, 4].map(|vf| FunctionId::local(0, vf));
+    vfs.iter().for_each(|vf| allocator.offer(*vf, facts(*vf)));
+    assert_eq!(told(&mut allocator, 1), [(0, 1), (1, 2), (2, 3), (3, 4)]);
+    let open_pools = vfs.map(|vf| allocator.open_pools_of(vf).collect::<Vec<_>>());
+    assert_eq!(open_pools, [vec![], vec![], vec![], vec!["default"], vec!["default"]]);
+    let (kubelets, promise) = (device(vfs[2]), naming(vfs[2], 3));
+    let unpinned = Request { pool: "kubelet", ..promised(&promise) };
+    let refused = allocator.reserve(&unpinned, 1).unwrap_err();
+    assert!(matches!(refused, ReserveError::NotPromised { .. }), "{refused:?}");
+    let pinned = Request { pinned: Some(&kubelets), ..unpinned };
+    assert_eq!(allocator.reserve(&pinned, 1), Ok(vfs[2]));
+    assert!(told(&mut allocator, 1).is_empty());
 }
 
 #[test]
@@ -420,6 +465,6 @@ fn a_vf_that_is_at_another_device_is_promised_anew() {
     assert_eq!(told(&mut allocator, 1), [(0, 1)]);
     let moved = VfFacts { device: "0000:09:00.0".into(), ..facts(vf) };
     allocator.offer(vf, moved);
-    let stale = allocator.reserve(&promised(&device(vf), 1), 1);
+    let stale = allocator.reserve(&promised(&naming(vf, 1)), 1);
     assert!(matches!(stale, Err(ReserveError::PinnedUnknown { .. })), "{stale:?}");
 }

@@ -221,6 +221,9 @@ impl Conversation<'_> {
                 let request_id = found.request_id;
                 hosts.examined(self.host, session, request_id, read::examination(&found));
             }
+            Some(host_message::Message::Untaken(untaken)) => {
+                hosts.untaken(self.host, &read::promises(untaken.promises)?);
+            }
             // A message of a later protocol: nothing that this version has to know.
             None => {}
         }

@@ -58,12 +58,7 @@ impl Engine {
         let attach = async move |engine: Arc<Self>| {
             let attached =
                 engine.phases.attach.time(TOTAL, attach_all(&engine, &specs, asked)).await;
-            for spec in &specs {
-                if let (Err(_), Some(device)) = (&attached, &spec.promised_device) {
-                    engine.registry().note_untaken(&spec.key.host, device);
-                }
-                engine.sessions.note_vfs_changed(&spec.key.host);
-            }
+            specs.iter().for_each(|spec| engine.sessions.note_vfs_changed(&spec.key.host));
             attached
         };
         self.to_the_end(attach).await
@@ -421,6 +416,11 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     }
     if spec.device.as_ref().is_some_and(|device| *device != record.device) {
         return differs(format!("the VF at {}", record.device));
+    }
+    // The host asks again without it, and is given this one.
+    if spec.promised.as_ref().is_some_and(|promise| promise.device != record.device) {
+        let message = format!("{} has the VF at {} already", record.key, record.device);
+        return Err(Failure::new(Reason::VfNotFree, message));
     }
     if tighter(&record.network.bandwidth, &spec.bandwidth) != record.bandwidth {
         return differs("other rate limits".into());

@@ -35,7 +35,7 @@ pub struct Detach {
     pub id: Option<AttachmentId>,
     /// Its VF is back and clean.
     pub returned: bool,
-    /// Likewise this VF, by its device on the host, whichever attachment it is of, if of any.
+    /// This VF is, by its device on the host, if it is the attachment's.
     pub returned_device: Option<Device>,
     /// When the host knew that: what it saw before is outdated.
     pub as_of: HostTime,
@@ -87,7 +87,6 @@ async fn detach_one(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
 }
 
 async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
-    note_returned(engine, detach);
     let Some(record) = engine.record_of(&detach.key) else { return Ok(()) };
     let latest = engine.sessions.latest_time(&record.key.host);
     if is_outdated(engine, detach, &record, latest) {
@@ -97,17 +96,6 @@ async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Fa
     engine.registry().note_detach(&record, detach.as_of, latest);
     let returned = detach.returned || detach.returned_device.as_ref() == Some(&record.device);
     give_back(engine, &record, returned, "the host detaches it").await.map(drop)
-}
-
-/// A VF that the host had begun to move is to be had again, if it was not given to anybody.
-fn note_returned(engine: &Engine, detach: &Detach) {
-    let (Some(device), Some(session)) = (&detach.returned_device, detach.session) else { return };
-    let host = &detach.key.host;
-    let latest = engine.sessions.latest_time(host);
-    let mut registry = engine.registry();
-    if let Some(boot_id) = engine.sessions.boot_id(host, session) {
-        registry.note_returned(host, device, &boot_id, detach.as_of, latest);
-    }
 }
 
 /// Whether a late Detach means an earlier attachment of its key. One without an id does if the host has

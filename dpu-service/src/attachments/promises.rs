@@ -4,22 +4,20 @@
 //! A promise holds for one session. It begins in the hold of the registry that finds the session to be the one in force;
 //! a hello opens its own session first, and ends all promises then, before it hears what the host has.
 
-use vf_alloc::Device;
+use vf_alloc::VfPromise;
 
 use super::hosts::Hosts;
 use crate::{host::SessionId, model::HostName};
 
-/// As many VFs of each pool are promised: more than attaches of a host are under way while it is told of further ones.
+/// As many VFs of each pool that nobody else hands out are promised: more than attaches of a host are under way while it is told of further ones.
 const PROMISED: usize = 32;
 
 /// A VF that is promised to its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromisedVf {
-    /// What its host knows it by.
-    pub device: Device,
-    /// Higher than those of all promises before.
-    pub number: u64,
-    /// The pools that it is in.
+    /// What its host names it by.
+    pub promise: VfPromise,
+    /// The pools out of which an attach may get it that does not name it.
     pub pools: Vec<String>,
 }
 
@@ -32,5 +30,13 @@ impl Hosts<'_> {
             true => registry.promise(host, PROMISED),
             false => Vec::new(),
         }
+    }
+
+    /// The host has taken these VFs, which it was promised, and does not use them after all.
+    pub fn untaken(self, host: &HostName, promises: &[VfPromise]) {
+        let mut registry = self.0.registry();
+        promises.iter().for_each(|promise| registry.note_untaken(host, promise));
+        drop(registry);
+        self.0.sessions.note_vfs_changed(host);
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr, sync::Arc};
 use ipnetwork::{IpNetwork, IpNetworkError};
 use netlink::MacAddress;
 use offload_proto::v1::Pod;
-use vf_alloc::Device;
+use vf_alloc::{Device, VfPromise};
 
 use super::{AttachmentKey, Bandwidth, PortMapping, Source};
 
@@ -20,10 +20,8 @@ pub struct AttachSpec {
     pub pod: Pod,
     /// A VF that somebody else chose, by its device on the host.
     pub device: Option<Device>,
-    /// The VF, of those that were promised to its host, that the host has taken for it, by its device there.
-    pub promised_device: Option<Device>,
-    /// The number of that promise.
-    pub promise_number: u64,
+    /// The VF, of those that were promised to its host, that the host has taken for it.
+    pub promised: Option<VfPromise>,
     /// A MAC address asked for.
     pub mac: Option<MacAddress>,
     /// Addresses asked for.
@@ -47,8 +45,7 @@ impl AttachSpec {
         Self {
             network: Some(lease.network.clone()),
             device: None,
-            promised_device: None,
-            promise_number: 0,
+            promised: None,
             mac: None,
             addresses: lease.addresses.clone(),
             port_mappings: Vec::new(),

@@ -104,7 +104,7 @@ const fn name(condition: VfCondition) -> &'static str {
     match condition {
         VfCondition::Unspecified => "unspecified",
         VfCondition::Clean => "clean",
-        VfCondition::InUse => "in_use",
+        VfCondition::InUse | VfCondition::Taken => "in_use",
         VfCondition::Missing => "missing",
     }
 }

@@ -18,7 +18,7 @@ use offload_proto::{
     },
     v1,
 };
-use vf_alloc::{Device, FunctionId, NumberError};
+use vf_alloc::{Device, FunctionId, NumberError, VfPromise};
 
 pub(crate) use examination::examination;
 pub(crate) use hello::{hello, inventory};
@@ -171,8 +171,7 @@ pub(crate) fn attach(
         network: optional_network(request.network)?,
         pod: pod(request.pod.unwrap_or_default())?,
         device: optional(request.device, |text| device(&text))?,
-        promised_device: optional(request.promised_device, |text| device(&text))?,
-        promise_number: request.promise_number,
+        promised: request.promised.map(promise).transpose()?,
         mac: optional(request.mac, |text| mac(&text))?,
         addresses: addresses(&request.addresses)?,
         bandwidth: requested_bandwidth(request.bandwidth)?,
@@ -254,6 +253,15 @@ fn pod(pod: v1::Pod) -> Result<v1::Pod, Failure> {
 
 /// `domain:bus:device.function` in hexadecimal, given back in lower case. Domains of more than four
 /// digits exist.
+/// What a host names promised VFs by.
+pub(crate) fn promises(promises: Vec<v1::VfPromise>) -> Result<Vec<VfPromise>, Failure> {
+    promises.into_iter().map(promise).collect()
+}
+
+fn promise(v1::VfPromise { device: text, number }: v1::VfPromise) -> Result<VfPromise, Failure> {
+    Ok(VfPromise { device: device(&text)?, number })
+}
+
 fn device(text: &str) -> Result<Device, Failure> {
     let refuse = || {
         invalid(format!(

@@ -425,8 +425,10 @@ pub(crate) fn vf_pools(pools: &[HostPool]) -> v1::VfPools {
 
 pub(crate) fn promises(promised: &[PromisedVf]) -> v1::Promises {
     let vf = |vf: &PromisedVf| v1::PromisedVf {
-        device: vf.device.to_string(),
-        number: vf.number,
+        promise: Some(v1::VfPromise {
+            device: vf.promise.device.to_string(),
+            number: vf.promise.number,
+        }),
         pools: vf.pools.clone(),
     };
     v1::Promises { vfs: promised.iter().map(vf).collect() }

@@ -268,6 +268,7 @@ impl NetworkChanges<'_> {
         for (vf, owner) in before {
             if registry.hosts.owner(vf.pf) != owner.as_ref() {
                 registry.vfs.withdraw(vf, "its host has not offered it");
+                registry.vfs.end_promise(vf);
             }
         }
     }

@@ -22,27 +22,11 @@ impl Detaches {
     /// Notes as of when the host has given the attachment back, with its VF or without. A time that its
     /// clock can't show, being later than `latest`, is as good as none.
     pub(super) fn note(&mut self, record: &Record, as_of: HostTime, latest: HostTime) {
-        self.note_vf(record.vf, &record.boot_id, as_of, latest);
-    }
-
-    /// Likewise of a VF that was in no attachment.
-    pub(super) fn note_vf(
-        &mut self,
-        vf: FunctionId,
-        boot_id: &str,
-        as_of: HostTime,
-        latest: HostTime,
-    ) {
         if as_of <= latest {
-            self.0.insert(vf, (boot_id.to_owned(), as_of));
+            self.0.insert(record.vf, (record.boot_id.clone(), as_of));
         } else {
-            self.0.remove(&vf);
+            self.0.remove(&record.vf);
         }
-    }
-
-    /// Whether a Detach has spoken of the VF after `as_of` in this boot.
-    pub(super) fn has_later(&self, vf: FunctionId, boot_id: &str, as_of: HostTime) -> bool {
-        self.0.get(&vf).is_some_and(|(boot, at)| boot == boot_id && *at > as_of)
     }
 
     /// Forgets what the host has told at times later than `latest`: its clock was set back since, or

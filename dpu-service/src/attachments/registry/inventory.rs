@@ -59,7 +59,9 @@ impl Registry {
                 self.vfs.offer(vf, facts);
                 return self.doubts.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
             }
-            VfCondition::InUse => {
+            // It is given to who names it, whatever else the host does with it.
+            VfCondition::Taken if self.vfs.is_promised(vf) => {}
+            VfCondition::InUse | VfCondition::Taken => {
                 // Its end may be told by a Detach alone: then it is to be had without a word more.
                 self.vfs.learn(vf, facts);
                 self.vfs.withdraw(vf, "the host's agent holds it");
@@ -92,7 +94,8 @@ impl Registry {
         if unknown.is_empty() {
             return (Vec::new(), String::new());
         }
-        let in_use = conditions.iter().filter(|(_, how)| **how == VfCondition::InUse);
+        let is_in_use = |how| matches!(how, VfCondition::InUse | VfCondition::Taken);
+        let in_use = conditions.iter().filter(|(_, how)| is_in_use(**how));
         let held_for_nobody = in_use.filter(|(vf, _)| self.vfs.holder(**vf).is_none());
         let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
         self.doubts.note_unaccounted(&unaccounted);

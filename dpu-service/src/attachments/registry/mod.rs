@@ -25,7 +25,7 @@ mod stage;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use vf_alloc::{Allocator, ClearError, Device, FunctionId, Promised, RestoredState};
+use vf_alloc::{Allocator, ClearError, FunctionId, Promised, RestoredState, VfPromise};
 
 pub(crate) use doubts::Doubts;
 pub(crate) use entries::Entries;
@@ -205,43 +205,23 @@ impl Registry {
         self.detaches.note(record, as_of, latest);
     }
 
-    /// The host has a VF back, and clean, that it had begun to move for an attachment which the DPU has perhaps not made.
-    /// It knew that at `as_of` of its clock in that boot, which can show `latest` by now.
-    pub(crate) fn note_returned(
-        &mut self,
-        host: &HostName,
-        device: &Device,
-        boot_id: &str,
-        as_of: HostTime,
-        latest: HostTime,
-    ) {
-        let Ok(number) = self.hosts.number(host) else { return };
-        let Some(vf) = self.vfs.at_device(number, device) else { return };
-        // Who holds it says himself when it is back, and a late call says nothing of what has been since.
-        if self.vfs.holder(vf).is_some() || self.detaches.has_later(vf, boot_id, as_of) {
-            return;
-        }
-        self.detaches.note_vf(vf, boot_id, as_of, latest);
-        self.vfs.note_returned(vf);
-    }
-
     /// Promises the host free VFs, until it has `most` of each pool. Returns those that it is to be told of.
     pub(crate) fn promise(&mut self, host: &HostName, most: usize) -> Vec<PromisedVf> {
         let Ok(number) = self.hosts.number(host) else { return Vec::new() };
         let untold = self.vfs.promise(number, most).into_iter();
         let told = untold.filter_map(|Promised { vf, number }| {
-            let device = self.vfs.facts(vf)?.device.clone();
-            let pools = self.vfs.pools_of(vf).map(str::to_owned).collect();
-            Some(PromisedVf { device, number, pools })
+            let promise = VfPromise { device: self.vfs.facts(vf)?.device.clone(), number };
+            let pools = self.vfs.open_pools_of(vf).map(str::to_owned).collect();
+            Some(PromisedVf { promise, pools })
         });
         told.collect()
     }
 
-    /// What the host has named as promised and was not given is still promised: it is to be told so again.
-    pub(crate) fn note_untaken(&mut self, host: &HostName, device: &Device) {
+    /// The host has taken a VF by the promise of that number, and does not use it.
+    pub(crate) fn note_untaken(&mut self, host: &HostName, promise: &VfPromise) {
         let Ok(number) = self.hosts.number(host) else { return };
-        if let Some(vf) = self.vfs.at_device(number, device) {
-            self.vfs.lose_promise(vf);
+        if let Some(vf) = self.vfs.at_device(number, &promise.device) {
+            self.vfs.note_untaken(vf, promise.number);
         }
     }
 

@@ -31,10 +31,6 @@ impl Registry {
         let mac = self.entries.choose_mac(spec.mac, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
-        if spec.promised_device.is_some() {
-            // What the host said of it before it took it is outdated.
-            self.detaches.note_vf(vf, &boot_id, asked.as_of, asked.as_of);
-        }
         let leases = self.networks.reserve(spec, &addresses, &network, id, now);
         let leases = leases.inspect_err(|_| {
             self.vfs.forget(&id);
@@ -129,7 +125,7 @@ impl Registry {
     ) -> Result<(FunctionId, Option<VfFacts>), Failure> {
         let host = self.hosts.number(&spec.key.host)?;
         let pinned = spec.device.as_ref();
-        let promised = spec.promised_device.as_ref().map(|device| (device, spec.promise_number));
+        let promised = spec.promised.as_ref();
         let request = Request { host, pool: &network.pool, pinned, promised };
         let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
@@ -177,12 +173,14 @@ fn tighter_rate(network: (u64, u64), asked: (u64, u64)) -> (u64, u64) {
 fn vf_failure(error: &ReserveError) -> Failure {
     let reason = match error {
         ReserveError::PoolUnknown { .. } => Reason::InvalidRequest,
+        // Those that are free are promised to its host, which may not have heard of it yet.
+        ReserveError::Exhausted { usage, .. } if usage.free > 0 => Reason::VfsPromised,
         ReserveError::Exhausted { .. } => Reason::VfsExhausted,
         ReserveError::PinnedOnly { .. } => Reason::PoolPinnedOnly,
         ReserveError::PinnedUnknown { .. } => Reason::VfUnknown,
-        ReserveError::PinnedNotFree { .. } | ReserveError::PinnedNotInPool { .. } => {
-            Reason::VfNotFree
-        }
+        ReserveError::PinnedNotFree { .. }
+        | ReserveError::NotPromised { .. }
+        | ReserveError::PinnedNotInPool { .. } => Reason::VfNotFree,
         // An id is new, so that it can't hold anything yet.
         ReserveError::KeyHoldsAnother { .. }
         | ReserveError::KeyReleasing { .. }

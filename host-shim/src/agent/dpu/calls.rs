@@ -8,11 +8,12 @@ use std::{
 use offload_proto::{
     Failure, Reason,
     v1::{
-        AttachAllRequest, AttachRequest, Attachment, AttachmentKey, AwaitPortRequest, Bandwidth,
-        CheckRequest, CollectRequest, DetachRequest, StatusRequest, StatusResponse,
+        self, AttachAllRequest, AttachRequest, Attachment, AttachmentKey, AwaitPortRequest,
+        Bandwidth, CheckRequest, CollectRequest, DetachRequest, StatusRequest, StatusResponse,
     },
 };
 use tonic::{Request, Status};
+use vf_alloc::VfPromise;
 
 use super::{
     established::Established,
@@ -308,17 +309,20 @@ pub(in crate::agent) fn disowning(key: &Key) -> DetachRequest {
     detach_request(Some(key.clone().into()), String::new(), false)
 }
 
+/// What the DPU is told of a promised VF.
+pub(super) fn told(promise: &VfPromise) -> v1::VfPromise {
+    v1::VfPromise { device: promise.device.to_string(), number: promise.number }
+}
+
 fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
     let AddRequest { key, pod, bandwidth, .. } = request.clone();
-    let promised = request.promised.as_ref();
     AttachRequest {
         session_id: session_id.to_owned(),
         key: Some(key.into()),
         network: request.network.clone(),
         pod: Some(pod),
         device: request.device.as_ref().map(ToString::to_string).unwrap_or_default(),
-        promised_device: promised.map(|(device, _)| device.to_string()).unwrap_or_default(),
-        promise_number: promised.map(|(_, number)| *number).unwrap_or_default(),
+        promised: request.promised.as_ref().map(told),
         mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         addresses: request.addresses.clone(),
         bandwidth: Some(Bandwidth {

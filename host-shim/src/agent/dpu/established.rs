@@ -15,7 +15,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Response, Status, transport::Channel};
 
-use vf_alloc::Device;
+use vf_alloc::{Device, VfPromise};
 
 use super::{
     networks::Networks,
@@ -78,23 +78,18 @@ impl Established {
         locked(&self.promises).note(told);
     }
 
-    /// Takes one of the promised VFs, with the number of its promise: the first that is wanted and that can be claimed.
+    /// Takes one of the promised VFs: the first that is wanted and that can be claimed.
     pub(in crate::agent) fn take_promised(
         &self,
         is_wanted: impl Fn(&PromisedVf) -> bool,
         claim: impl Fn(&Device) -> Option<Claimed>,
-    ) -> Option<(Claimed, u64)> {
+    ) -> Option<(VfPromise, Claimed)> {
         locked(&self.promises).take(is_wanted, claim)
     }
 
     /// Whether there are promised VFs that are wanted and that nobody has taken.
     pub(in crate::agent) fn has_promised(&self, is_wanted: impl Fn(&PromisedVf) -> bool) -> bool {
         locked(&self.promises).has(is_wanted)
-    }
-
-    /// The DPU is about to hear that this VF is not to be had.
-    pub(super) fn lose_promise(&self, device: &Device) {
-        locked(&self.promises).lose(device);
     }
 
     /// Nothing that was promised in this session may be taken any more: the next hello tells what is in use.

@@ -1,7 +1,7 @@
 //! What the host has: its VFs, and which attachments it keeps.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -31,26 +31,33 @@ pub(super) fn functions_of(
 pub(super) struct Held {
     claimed: HashSet<Device>,
     pub records: Vec<Arc<Record>>,
+    /// What is told of VFs that were promised in the session and are taken.
+    taken: VfCondition,
 }
 
 impl Held {
-    /// Whatever was claimed before, and is so no more, has a record by then if anybody has it.
-    pub(super) fn of(vfs: &Vfs) -> Self {
-        Self { claimed: vfs.claims().devices(), records: vfs.records().all() }
+    /// For an inventory in a session. Whatever was claimed before, and is so no more, has a record by then if anybody has
+    /// it.
+    pub(super) fn in_session(vfs: &Vfs) -> Self {
+        let claimed = vfs.claims().devices();
+        Self { claimed, records: vfs.records().all(), taken: VfCondition::Taken }
     }
-}
 
-/// The devices of VFs that are not to be had.
-pub(super) fn not_clean(pfs: &[PhysicalFunction]) -> impl Iterator<Item = Device> {
-    let vfs = pfs.iter().flat_map(|pf| &pf.vfs);
-    let not_clean = vfs.filter(|vf| vf.condition() != VfCondition::Clean);
-    not_clean.map(|vf| vf.device.as_str().into())
+    /// Likewise for a hello: a new session knows nothing of what was promised before.
+    pub(super) fn at_hello(vfs: &Vfs) -> Self {
+        Self { taken: VfCondition::InUse, ..Self::in_session(vfs) }
+    }
+
+    fn condition(&self, record: &Record) -> VfCondition {
+        if record.promise.is_some() { self.taken } else { VfCondition::InUse }
+    }
 }
 
 /// The VFs that records hold, by device. The DPU may have given one that is back to another pod by
 /// now, and hear this after that.
-fn holders(records: &[Arc<Record>]) -> impl Iterator<Item = Device> {
-    records.iter().filter(|record| !record.is_returned).map(|record| record.device().clone())
+fn holders(held: &Held) -> impl Iterator<Item = (Device, VfCondition)> {
+    let records = held.records.iter().filter(|record| !record.is_returned);
+    records.map(|record| (record.device().clone(), held.condition(record)))
 }
 
 /// All VFs, by PF: those in the host's namespace, of which some are known to be clean, and those that
@@ -59,19 +66,23 @@ fn physical_functions(
     cards: Cards<'_>,
     host_vfs: &[(VfIdentity, &Link)],
     HostLinks { links, addresses }: &HostLinks,
-    Held { claimed, records }: &Held,
+    held: &Held,
     clean: &HashSet<Device>,
 ) -> Vec<PhysicalFunction> {
     let mut vfs = BTreeMap::new();
     // Answers of the DPU without a VF that can be are refused, so that no record holds one.
-    for identity in records.iter().filter_map(|record| record.vf().ok()) {
-        vfs.insert(identity.id, (identity, VfCondition::InUse, String::new()));
+    for record in &held.records {
+        if let Ok(identity) = record.vf() {
+            vfs.insert(identity.id, (identity, held.condition(record), String::new()));
+        }
     }
-    let mut known: HashSet<_> = holders(records).chain(claimed.iter().cloned()).collect();
+    let claimed = held.claimed.iter().map(|device| (device.clone(), held.taken));
+    // A VF that is claimed and recorded is what the record says.
+    let mut known: HashMap<_, _> = claimed.chain(holders(held)).collect();
     for (identity, link) in host_vfs {
-        let condition = if known.contains(&identity.device)
-            || vf_source::use_by_host(link, links, addresses).is_some()
-        {
+        let condition = if let Some(condition) = known.get(&identity.device) {
+            *condition
+        } else if vf_source::use_by_host(link, links, addresses).is_some() {
             VfCondition::InUse
         } else if clean.contains(&identity.device) {
             VfCondition::Clean
@@ -81,8 +92,10 @@ fn physical_functions(
         };
         vfs.insert(identity.id, (identity.clone(), condition, link.name.clone()));
     }
-    known.extend(host_vfs.iter().map(|(identity, _)| identity.device.clone()));
-    for vf in cards.others(&|device| known.contains(device)) {
+    let at_home =
+        host_vfs.iter().map(|(identity, _)| (identity.device.clone(), VfCondition::Clean));
+    known.extend(at_home);
+    for vf in cards.others(&|device| known.contains_key(device)) {
         let condition = match vf.whereabouts {
             Whereabouts::HandedOver(Handover::Idle) => VfCondition::Clean,
             Whereabouts::HandedOver(Handover::Open) => VfCondition::InUse,
@@ -215,7 +228,7 @@ mod tests {
     }
 
     fn by(record: Record) -> Held {
-        Held { claimed: HashSet::new(), records: vec![Arc::new(record)] }
+        Held { claimed: HashSet::new(), records: vec![Arc::new(record)], taken: VfCondition::Taken }
     }
 
     #[test]

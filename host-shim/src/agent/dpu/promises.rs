@@ -1,18 +1,14 @@
 //! The VFs that the DPU has promised in a session: it gives them to nobody but who names one of them.
 
-use std::collections::HashMap;
-
 use offload_proto::v1;
-use vf_alloc::Device;
+use vf_alloc::{Device, VfPromise};
 
 use crate::agent::vfs::Claimed;
 
-/// Those that no ADD has taken yet, in the order in which the DPU would give them out.
+/// Those that no ADD has taken, in the order in which the DPU has told of them.
 #[derive(Debug, Default)]
 pub(super) struct Promises {
     vfs: Vec<PromisedVf>,
-    /// The number of the promise of each VF that was taken last. One that is heard of later was told before.
-    taken: HashMap<Device, u64>,
     /// The session is about to be over: what was promised in it counts no more.
     is_closed: bool,
 }
@@ -20,10 +16,15 @@ pub(super) struct Promises {
 /// A VF that may be taken.
 #[derive(Debug)]
 pub(in crate::agent) struct PromisedVf {
-    pub device: Device,
-    number: u64,
-    /// The pools that it is in.
+    promise: VfPromise,
+    /// The pools out of which an ADD may take it that does not name it.
     pub pools: Vec<String>,
+}
+
+impl PromisedVf {
+    pub(in crate::agent) const fn device(&self) -> &Device {
+        &self.promise.device
+    }
 }
 
 impl Promises {
@@ -32,35 +33,28 @@ impl Promises {
         if self.is_closed {
             return;
         }
-        for v1::PromisedVf { device, number, pools } in told.vfs {
-            let device = Device::from(device);
-            if self.taken.get(&device).is_none_or(|taken| *taken < number) {
-                self.lose(&device);
-                self.vfs.push(PromisedVf { device, number, pools });
-            }
+        for v1::PromisedVf { promise, pools } in told.vfs {
+            let v1::VfPromise { device, number } = promise.unwrap_or_default();
+            let promise = VfPromise { device: device.into(), number };
+            // What was told of it before is good no more.
+            self.vfs.retain(|vf| vf.promise.device != promise.device);
+            self.vfs.push(PromisedVf { promise, pools });
         }
     }
 
-    /// Takes the first one that is wanted and that can be claimed, with the number of its promise.
+    /// Takes the first one that is wanted and that can be claimed.
     pub(super) fn take(
         &mut self,
         is_wanted: impl Fn(&PromisedVf) -> bool,
         claim: impl Fn(&Device) -> Option<Claimed>,
-    ) -> Option<(Claimed, u64)> {
+    ) -> Option<(VfPromise, Claimed)> {
         let mut wanted = self.vfs.iter().enumerate().filter(|(_, vf)| is_wanted(vf));
-        let (place, claimed) = wanted.find_map(|(place, vf)| Some((place, claim(&vf.device)?)))?;
-        let PromisedVf { device, number, .. } = self.vfs.remove(place);
-        self.taken.insert(device, number);
-        Some((claimed, number))
+        let (place, claimed) = wanted.find_map(|(place, vf)| Some((place, claim(vf.device())?)))?;
+        Some((self.vfs.remove(place).promise, claimed))
     }
 
     pub(super) fn has(&self, is_wanted: impl Fn(&PromisedVf) -> bool) -> bool {
         self.vfs.iter().any(is_wanted)
-    }
-
-    /// The DPU is told that this VF is not to be had: it says when it may be taken again.
-    pub(super) fn lose(&mut self, device: &Device) {
-        self.vfs.retain(|vf| vf.device != *device);
     }
 
     /// Nothing is taken any more.

@@ -13,10 +13,12 @@ use offload_proto::{
     v1::{self, Hello, Inventory, PhysicalFunction, VfCondition, host_message},
 };
 use tokio::time::timeout;
+use vf_alloc::VfPromise;
 
 use super::{
-    inventory::{Held, functions_of, live, log_uses, not_clean, uses_by_host},
-    session::{Session, Standing, protocol_versions},
+    calls::told,
+    inventory::{Held, functions_of, live, log_uses, uses_by_host},
+    session::{Session, protocol_versions},
 };
 use crate::{
     agent::{
@@ -116,6 +118,15 @@ impl Reports {
         }
     }
 
+    /// Tells the DPU that promised VFs were taken and are not used. Where nobody hears it, the session is over, and with it
+    /// all that was promised.
+    pub(in crate::agent) fn tell_untaken(&self, promises: &[VfPromise]) {
+        if !promises.is_empty() {
+            let promises = promises.iter().map(told).collect();
+            self.session.send(host_message::Message::Untaken(v1::Untaken { promises }));
+        }
+    }
+
     /// Tells the DPU what it could not be told before its present session.
     pub(super) fn tell_untold(&self) {
         let untold = mem::take(&mut *locked(&self.untold));
@@ -137,7 +148,7 @@ impl Reports {
         let (as_of_ns, present) = self.proven_links().await?;
         let vfs = Arc::clone(&self.vfs);
         let list = move || {
-            let held = Held::of(&vfs);
+            let held = Held::at_hello(&vfs);
             let records = &held.records;
             let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
             let pfs = functions_of(&vfs, &at_home, &present, &held);
@@ -182,7 +193,7 @@ impl Reports {
         let vfs = Arc::clone(&self.vfs);
         let list = move || {
             let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
-            let held = Held::of(&vfs);
+            let held = Held::in_session(&vfs);
             let pfs = functions_of(&vfs, &at_home, &present, &held);
             (Inventory { pfs, as_of_ns }, uses_by_host(&at_home, &present, &held.records))
         };
@@ -190,9 +201,6 @@ impl Reports {
         let mut sent = locked(&self.sent);
         if sent.pfs == inventory.pfs && !is_wanted_again {
             return Ok(true);
-        }
-        if let Standing::Up(session) = self.session.standing() {
-            not_clean(&inventory.pfs).for_each(|device| session.lose_promise(&device));
         }
         if !self.session.send(host_message::Message::Inventory(inventory.clone())) {
             return Ok(false);

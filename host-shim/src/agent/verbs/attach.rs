@@ -38,10 +38,7 @@ use super::{
     delegated,
     destination::Destination,
     doors::Doors,
-    guess::{
-        Taken, count_right, guesses, is_promised_more, is_promised_now, take_all_home,
-        take_promised,
-    },
+    guess::{Taken, count_right, guesses, is_promised_now, take_all_home},
     phases::AttachTimes,
     release::{Renewal, release, take_back_all},
     take_in::take_in_all,
@@ -80,13 +77,9 @@ pub(in crate::agent) async fn attach(
     let mut taken = Taken::default();
     let attached = attach_alone(doors, named, destination, caller, &mut taken).await;
     if attached.is_err() {
-        let is_to_be_told = taken.has_unrecorded(doors);
         take_back_all(doors, &keys).await;
-        drop(taken);
-        if is_to_be_told {
-            doors.dpu.reports().inventory_wanted();
-        }
     }
+    taken.tell(doors);
     attached.map_err(|failure| doors.delegates.with_folder(failure, &asked))
 }
 
@@ -114,9 +107,7 @@ async fn attach_alone(
     let session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
     let enter = |request: &AddRequest| doors.dpu.reports().enter_pending(&request.key);
     let pending: Vec<_> = requests.iter().map(enter).collect();
-    if matches!(destination, Destination::Pod) {
-        take_promised(doors, &session, &mut requests, taken);
-    }
+    taken.take(doors, &session, &mut requests);
     let asked = ask_ahead(doors, &mut requests, &netns, session, caller, taken);
     let Answered { attachments, call, ahead } = asked.await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
@@ -175,7 +166,12 @@ async fn ask_ahead(
         move || caller.is_waiting()
     };
     let names = requests.iter().map(|request| request.key.interface_name.clone()).collect();
-    let moved = doors.vfs.ahead().begin(guesses(doors, requests), names, netns.clone(), is_awaited);
+    let moved = doors.vfs.ahead().begin(
+        guesses(doors, requests, netns.id),
+        names,
+        netns.clone(),
+        is_awaited,
+    );
     let began = Instant::now();
     let asked = async {
         let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;
@@ -184,7 +180,7 @@ async fn ask_ahead(
     // Both: nothing is taken back while it is on its way.
     let ((asked, call), moved) = tokio::join!(asked, moved);
     let (asked, moved) = match asked {
-        Err(failure) if is_about_the_vf(doors, &session, requests, &failure) => {
+        Err(failure) if is_about_the_vf(&failure) => {
             take_all_home(doors, requests).await?;
             let asked = ask_patiently(doors, requests, session, caller, taken).await;
             (asked, Ok(MovedAhead::default()))
@@ -206,21 +202,9 @@ async fn ask_ahead(
 
 /// Whether another VF may be had, or one later: the DPU can't give the promised one, or waits for an earlier attachment's
 /// VF, or all that are left of a pool are promised, and perhaps taken by other ADDs, of which one may fail.
-fn is_about_the_vf(
-    doors: &Doors,
-    session: &Established,
-    requests: &[AddRequest],
-    failure: &Failure,
-) -> bool {
-    match failure.reason {
-        Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown => true,
-        Reason::VfsExhausted => {
-            let mut unnamed = requests.iter().filter(|request| request.promised.is_none());
-            unnamed.any(|request| is_promised_more(session, &request.network))
-                || !doors.vfs.claims().devices().is_empty()
-        }
-        _ => false,
-    }
+const fn is_about_the_vf(failure: &Failure) -> bool {
+    use Reason::{Releasing, VfNotFree, VfUnknown, VfsPromised};
+    matches!(failure.reason, Releasing | VfNotFree | VfUnknown | VfsPromised)
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.
@@ -312,39 +296,40 @@ fn still_releasing(doors: &Doors, left: &Record) -> Failure {
 async fn ask_patiently(
     doors: &Doors,
     requests: &mut [AddRequest],
-    session: Arc<Established>,
+    mut session: Arc<Established>,
     caller: &Caller,
     taken: &mut Taken,
 ) -> Result<Vec<v1::Attachment>, Failure> {
     let patience = Instant::now() + doors.timeouts.vf_return();
-    *taken = Taken::default();
-    requests.iter_mut().for_each(|request| request.promised = None);
+    taken.give_up(doors, requests);
     loop {
-        match ask_for(doors, requests, Arc::clone(&session), caller).await {
-            Err(failure)
-                if may_pass(doors, &session, requests, &failure) && Instant::now() < patience =>
-            {
-                sleep(AGAIN).await;
-                caller.is_waiting()?;
-                *taken = Taken::default();
-                take_promised(doors, &session, requests, taken);
-            }
+        let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;
+        let failure = match asked {
+            Err(failure) if may_pass(&session, requests, &failure) => failure,
             answer => return answer,
+        };
+        if Instant::now() >= patience {
+            return Err(failure);
+        }
+        taken.give_up(doors, requests);
+        session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
+        if failure.reason == Reason::Releasing || !taken.take(doors, &session, requests) {
+            sleep(AGAIN).await;
+            caller.is_waiting()?;
+            taken.take(doors, &session, requests);
         }
     }
 }
 
-fn may_pass(
-    doors: &Doors,
-    session: &Established,
-    requests: &[AddRequest],
-    failure: &Failure,
-) -> bool {
+/// Whether the DPU may answer something else soon.
+fn may_pass(session: &Established, requests: &[AddRequest], failure: &Failure) -> bool {
+    let was_promised = |request: &AddRequest| request.promised.is_some();
     match failure.reason {
-        Reason::Releasing => true,
-        Reason::VfsExhausted => is_about_the_vf(doors, session, requests, failure),
-        // It was promised before it was asked for, and that was heard since.
-        Reason::VfNotFree => requests.iter().any(|request| is_promised_now(session, request)),
+        Reason::Releasing | Reason::VfsPromised => true,
+        // What was promised is over, or came while it was asked.
+        Reason::VfNotFree => requests
+            .iter()
+            .any(|request| was_promised(request) || is_promised_now(session, request)),
         _ => false,
     }
 }

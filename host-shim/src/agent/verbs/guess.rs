@@ -2,11 +2,13 @@
 
 use std::{
     collections::HashSet,
+    mem,
     sync::{Arc, Mutex},
 };
 
+use netlink::NetnsId;
 use offload_proto::{Failure, Reason};
-use vf_alloc::Device;
+use vf_alloc::{Device, VfPromise};
 
 use super::doors::Doors;
 use crate::{
@@ -18,62 +20,72 @@ use crate::{
     protocol::AddRequest,
 };
 
-/// What an ADD has taken, until that is recorded or at home again.
+/// What an ADD has taken, until that is recorded or given up.
 #[derive(Debug, Default)]
-pub(super) struct Taken(Vec<Claimed>);
+pub(super) struct Taken(Vec<(VfPromise, Claimed)>);
 
 impl Taken {
-    /// Whether one was taken of which there is no record, so that nobody tells the DPU that it is at home.
-    pub(super) fn has_unrecorded(&self, doors: &Doors) -> bool {
-        let records = doors.vfs.records();
-        self.0.iter().any(|claimed| records.by_device(claimed.device()).is_none())
-    }
-}
-
-/// Takes a promised VF for each request that is new: the one that pod or kubelet has chosen, if it is promised, or one of
-/// the network's pool. The others ask for whichever the DPU gives them.
-pub(super) fn take_promised(
-    doors: &Doors,
-    session: &Established,
-    requests: &mut [AddRequest],
-    taken: &mut Taken,
-) {
-    let claim = |device: &Device| doors.vfs.claims().try_claim(device);
-    let is_new = |request: &&mut AddRequest| doors.vfs.records().by_key(&request.key).is_none();
-    for request in requests.iter_mut().filter(is_new) {
-        let found = match &request.device {
-            Some(chosen) => session.take_promised(|vf| vf.device == *chosen, claim),
-            None => session
-                .pool_of(&request.network)
-                .and_then(|pool| session.take_promised(|vf| vf.pools.contains(&pool), claim)),
+    /// Takes a promised VF for each request that is new and has none: the one that pod or kubelet has chosen, if it is
+    /// promised, or one of the network's pool. The others ask for whichever the DPU gives them. Returns whether there are
+    /// none.
+    pub(super) fn take(
+        &mut self,
+        doors: &Doors,
+        session: &Established,
+        requests: &mut [AddRequest],
+    ) -> bool {
+        let claim = |device: &Device| doors.vfs.claims().try_claim(device);
+        let has_none = |request: &&mut AddRequest| {
+            request.promised.is_none() && doors.vfs.records().by_key(&request.key).is_none()
         };
-        request.promised = None;
-        if let Some((claimed, number)) = found {
-            request.promised = Some((claimed.device().clone(), number));
-            taken.0.push(claimed);
+        let mut have_all = true;
+        for request in requests.iter_mut().filter(has_none) {
+            let found = match &request.device {
+                Some(chosen) => session.take_promised(|vf| vf.device() == chosen, claim),
+                None => session
+                    .pool_of(&request.network)
+                    .and_then(|pool| session.take_promised(|vf| vf.pools.contains(&pool), claim)),
+            };
+            request.promised = found.as_ref().map(|(promise, _)| promise.clone());
+            have_all &= found.is_some();
+            self.0.extend(found);
         }
+        have_all
     }
-}
 
-/// Whether there are promised VFs that are perhaps of the network's pool: of a network that came a moment ago it is not
-/// known which one that is.
-pub(super) fn is_promised_more(session: &Established, network: &str) -> bool {
-    let pool = session.pool_of(network);
-    session.has_promised(|vf| pool.as_ref().is_none_or(|pool| vf.pools.contains(pool)))
+    /// Gives up what was taken for these requests.
+    pub(super) fn give_up(&mut self, doors: &Doors, requests: &mut [AddRequest]) {
+        requests.iter_mut().for_each(|request| request.promised = None);
+        mem::take(self).tell(doors);
+    }
+
+    /// Tells the DPU that what was taken is not used, but for what is recorded: of that the record's end tells.
+    pub(super) fn tell(self, doors: &Doors) {
+        let (promises, claims): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
+        let is_unrecorded =
+            |promise: &VfPromise| doors.vfs.records().by_device(&promise.device).is_none();
+        let untaken: Vec<_> = promises.into_iter().filter(is_unrecorded).collect();
+        // First: once the DPU has heard it, they may be taken again.
+        drop(claims);
+        doors.dpu.reports().tell_untaken(&untaken);
+    }
 }
 
 /// Whether the VF that pod or kubelet has chosen is promised by now, and was not when it was asked for.
 pub(super) fn is_promised_now(session: &Established, request: &AddRequest) -> bool {
     let chosen = request.device.as_ref().filter(|_| request.promised.is_none());
-    chosen.is_some_and(|chosen| session.has_promised(|vf| vf.device == *chosen))
+    chosen.is_some_and(|chosen| session.has_promised(|vf| vf.device() == chosen))
 }
 
-/// What is moved ahead for these requests: where it would not move for nothing.
-pub(super) fn guesses(doors: &Doors, requests: &[AddRequest]) -> Vec<Guess> {
+/// What is moved ahead for these requests to a namespace: where it would not move for nothing.
+pub(super) fn guesses(doors: &Doors, requests: &[AddRequest], netns: NetnsId) -> Vec<Guess> {
+    if doors.vfs.host().is_own_netns(netns) {
+        return Vec::new();
+    }
     let guess = |request: &AddRequest| {
-        let (device, _) = request.promised.clone()?;
+        let promise = request.promised.clone()?;
         let is_given = !doors.refusing.is_refusing(&request.network);
-        is_given.then(|| Guess { request: request.clone(), device })
+        is_given.then(|| Guess { request: request.clone(), promise })
     };
     requests.iter().filter_map(guess).collect()
 }
@@ -84,8 +96,7 @@ pub(super) fn count_right(doors: &Doors, requests: &[AddRequest]) {
     guesses.for_each(|_| doors.vfs.ahead().count(true));
 }
 
-/// Takes the VFs home that were moved ahead for these requests, as the DPU does not give them. It knows that they are this
-/// host's still, and hears by the next inventory that they are back.
+/// Takes the VFs home that were moved ahead for these requests, as the DPU does not give them.
 ///
 /// # Errors
 /// [`Reason::Releasing`]: one is not back, or not as it was. Its record stays, and tells what is to be taken back.
@@ -103,7 +114,7 @@ async fn take_home(doors: &Doors, guess: Arc<Record>) -> Result<(), Failure> {
     let (guess, home) = doors.vfs.homecoming().bring(guess, doors.timeouts.vf_return()).await;
     let how = match home {
         Ok(Condition::Clean) => {
-            doors.vfs.homecoming().forget(&guess);
+            forget(doors, &guess);
             return Ok(());
         }
         Ok(Condition::Different(what)) => format!("is back, but not as it was: {what}"),
@@ -112,6 +123,12 @@ async fn take_home(doors: &Doors, guess: Arc<Record>) -> Result<(), Failure> {
     let message =
         format!("VF {}, which was moved before the DPU refused it, {how}", guess.device());
     Err(Failure::new(Reason::Releasing, message))
+}
+
+/// Forgets a record of which nothing is left. Of a guess the DPU is told, too: its VF may be taken again.
+pub(super) fn forget(doors: &Doors, record: &Record) {
+    doors.vfs.homecoming().forget(record);
+    doors.dpu.reports().tell_untaken(record.promise.as_slice());
 }
 
 /// The networks that refused to be attached to last. Who is refused tries again and again.

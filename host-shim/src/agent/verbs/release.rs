@@ -12,6 +12,7 @@ use offload_proto::v1::{DetachRequest, Release};
 use super::{
     delegated,
     doors::Doors,
+    guess::forget,
     led::{self, LockedKeys},
     phases::{HOME, RPC, TOTAL},
 };
@@ -71,7 +72,7 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     match told {
         Ok(()) if is_returned => {
             Milestone::ReleaseTold.pass();
-            doors.vfs.homecoming().forget(record);
+            forget(doors, record);
         }
         Ok(()) => {}
         // The record stays in phase *releasing*: that is what tells the keeper to try again.

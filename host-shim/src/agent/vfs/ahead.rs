@@ -14,7 +14,7 @@ use std::{
 
 use netlink::Netns;
 use offload_proto::Failure;
-use vf_alloc::Device;
+use vf_alloc::VfPromise;
 
 use super::{
     cleanliness::Cleanliness,
@@ -37,7 +37,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Guess {
     pub request: AddRequest,
-    pub device: Device,
+    pub promise: VfPromise,
 }
 
 /// How long the parts of a move ahead took.
@@ -111,7 +111,7 @@ impl Ahead {
         let began = Instant::now();
         // As for an intake: the number of VFs stays, and none of these is made anew, until there are records.
         let _vfs_stay = self.numbers.vfs_stay().await;
-        let devices: Vec<_> = guesses.iter().map(|guess| guess.device.clone()).collect();
+        let devices: Vec<_> = guesses.iter().map(|guess| guess.promise.device.clone()).collect();
         let _not_renewed = self.host.lock_free_vfs(&devices).await;
         let this = Arc::clone(self);
         let work = move || {
@@ -166,8 +166,8 @@ impl Ahead {
             HostLinks::of(&mut self.host.rtnl().map_err(not_moved)?).map_err(not_moved)?;
         let in_pod = pod.names().map_err(not_moved)?;
         let draft = |guess: &Guess| {
-            let device = &guess.device;
-            let mut record = self.drafts.draft_guess(&guess.request, device, netns, &present)?;
+            let Guess { request, promise } = guess;
+            let mut record = self.drafts.draft_guess(request, promise, netns, &present)?;
             let is_led = |lead: &&String| **lead != record.key().interface_name;
             record.attachment.lead = names.first().filter(is_led).cloned().unwrap_or_default();
             // It keeps its own name for now.

@@ -29,13 +29,6 @@ pub(in crate::agent) struct Claimed {
     devices: Arc<Mutex<HashSet<Device>>>,
 }
 
-impl Claimed {
-    /// The VF.
-    pub(in crate::agent) fn device(&self) -> &Device {
-        &self.device
-    }
-}
-
 impl Drop for Claimed {
     fn drop(&mut self) {
         locked(&self.devices).remove(&self.device);
@@ -101,7 +94,7 @@ mod tests {
         let seen = Seen::new(vf, 7, Instant::now(), Vec::new()).made_just_now();
         assert!(vfs.cleanliness().proofs().conclude(seen, &Arc::default()).is_empty());
         let claimed = claim().unwrap();
-        assert!(claim().is_none() && vfs.claims().devices().contains(claimed.device()));
+        assert!(claim().is_none() && vfs.claims().devices().contains(&device));
         drop(claimed);
         assert!(claim().is_some() && vfs.claims().devices().is_empty());
         keep(vfs.records(), record("c", "holder"));

@@ -6,7 +6,7 @@ use netlink::{Link, Rtnl, VfSettings};
 use offload_proto::{Failure, Reason, v1};
 use sriov::Handover;
 use uuid::Uuid;
-use vf_alloc::{Device, PfId};
+use vf_alloc::{Device, PfId, VfPromise};
 
 use super::{
     cleanliness::Cleanliness,
@@ -86,6 +86,7 @@ impl Drafts {
             phase,
             device_info_file: request.device_info_file,
             is_guess: false,
+            promise: None,
             is_returned: false,
             device: OnceLock::new(),
         })
@@ -103,11 +104,11 @@ impl Drafts {
     pub(super) fn draft_guess(
         &self,
         request: &AddRequest,
-        device: &Device,
+        promise: &VfPromise,
         netns: &PodNetns,
         present: &HostLinks,
     ) -> Option<Record> {
-        let source = self.host.source();
+        let (source, device) = (self.host.source(), &promise.device);
         let name = self.cleanliness.originals().get(device).map(|own| own.name.clone());
         let link = vf_source::link_called(source, &present.links, device, name.as_deref())?;
         let vf = source.vf_of(link)?;
@@ -125,6 +126,7 @@ impl Drafts {
             phase: Phase::Attaching,
             device_info_file: None,
             is_guess: true,
+            promise: Some(promise.clone()),
             is_returned: false,
             device: OnceLock::new(),
         })

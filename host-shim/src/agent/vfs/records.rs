@@ -18,7 +18,7 @@ use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vf_alloc::Device;
+use vf_alloc::{Device, VfPromise};
 
 use crate::{
     agent::defect::locked,
@@ -98,6 +98,9 @@ pub(in crate::agent) struct Record {
     /// and an id of the host's own.
     #[serde(default)]
     pub is_guess: bool,
+    /// What the VF of a guess was promised by, in a session that may be over.
+    #[serde(skip)]
+    pub promise: Option<VfPromise>,
     /// Nothing of it is left on the host, and so the DPU is told. After a crash that is found out anew.
     #[serde(skip)]
     pub is_returned: bool,
@@ -444,6 +447,7 @@ pub(crate) mod tests {
             phase: Phase::Live,
             device_info_file: None,
             is_guess: false,
+            promise: None,
             is_returned: false,
             device: OnceLock::new(),
         }

@@ -98,6 +98,7 @@ fn virtual_function(pf: PfId, vf: &v1::VirtualFunction) -> Result<VirtualFunctio
         v1::VfCondition::Clean => VfCondition::Clean,
         v1::VfCondition::InUse => VfCondition::InUse,
         v1::VfCondition::Missing => VfCondition::Missing,
+        v1::VfCondition::Taken => VfCondition::Taken,
         v1::VfCondition::Unspecified if vf.condition == 0 => {
             return Err(invalid(format!("VF {} has no condition", vf.vf)));
         }
