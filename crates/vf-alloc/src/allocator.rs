@@ -69,7 +69,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         })
     }
 
-    /// Puts `pools` in the place of the pools so far. Whoever holds a VF keeps it.
+    /// Puts `pools` in the place of the pools so far. Whoever holds a VF keeps it; of promised ones their hosts are to be
+    /// told again, for they are in other pools.
     ///
     /// # Errors
     /// A pool is not well-formed, or two have one name. Nothing has changed.
@@ -82,6 +83,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             pools.place(slot);
         }
         self.pools = pools;
+        self.promised.iter().for_each(|slot| self.vfs.at_mut(*slot).renew_promise());
         Ok(())
     }
 
@@ -362,9 +364,9 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// The pools out of which `vf` may be had by who does not name it: none if somebody else hands it out.
-    pub fn open_pools_of(&self, vf: FunctionId) -> impl Iterator<Item = &str> {
-        let is_given = self.vfs.get(vf).is_some_and(|slot| !self.pools.is_handed_out(slot));
-        self.pools_of(vf).filter(move |_| is_given)
+    pub fn open_pools_of(&self, vf: FunctionId) -> impl Iterator<Item = &PoolSpec> {
+        let slot = self.vfs.get(vf).filter(|slot| !self.pools.is_handed_out(slot));
+        self.pools().filter(move |pool| slot.is_some_and(|slot| slot.is_in(pool)))
     }
 
     /// The pools that `vf` is in.

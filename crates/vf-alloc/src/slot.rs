@@ -172,10 +172,8 @@ impl<K> Slot<K> {
     /// Its host has it, back and clean, which it had taken by that number.
     pub(crate) fn note_untaken(&mut self, number: u64) {
         self.note_offered();
-        if let Some(promise) = &mut self.promise
-            && promise.number == Some(number)
-        {
-            promise.number = None;
+        if self.promise.is_some_and(|promise| promise.number == Some(number)) {
+            self.renew_promise();
         }
     }
 
@@ -221,6 +219,11 @@ impl<K> Slot<K> {
     /// Its host has it, back and clean, which somebody has had.
     pub(crate) fn note_returned(&mut self) {
         self.note_offered();
+        self.renew_promise();
+    }
+
+    /// Its host is to name another number.
+    pub(crate) const fn renew_promise(&mut self) {
         if let Some(promise) = &mut self.promise {
             promise.number = None;
         }

@@ -428,6 +428,19 @@ fn with_its_session_a_hosts_promises_end() {
 }
 
 #[test]
+fn of_what_is_in_other_pools_by_now_the_host_is_told_again() {
+    let mut allocator = allocator(Settings::default());
+    let vf = FunctionId::local(0, 0);
+    assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
+    allocator.replace_pools(vec![pool("blue", "p0#0")]).unwrap();
+    assert_stale(&mut allocator, &naming(vf, 1));
+    assert_eq!(told(&mut allocator, 2), [(0, 3), (1, 4)]);
+    let blue = naming(vf, 3);
+    let of_blue = Request { pool: "blue", ..promised(&blue) };
+    assert_eq!(allocator.reserve(&of_blue, 1), Ok(vf));
+}
+
+#[test]
 fn with_its_pf_a_host_loses_what_was_promised() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
@@ -447,7 +460,8 @@ fn all_vfs_that_somebody_else_hands_out_are_promised_to_who_names_them() {
     let vfs = [0, 1, 2, 3, 4].map(|vf| FunctionId::local(0, vf));
     vfs.iter().for_each(|vf| allocator.offer(*vf, facts(*vf)));
     assert_eq!(told(&mut allocator, 1), [(0, 1), (1, 2), (2, 3), (3, 4)]);
-    let open_pools = vfs.map(|vf| allocator.open_pools_of(vf).collect::<Vec<_>>());
+    let open_pools =
+        vfs.map(|vf| allocator.open_pools_of(vf).map(|pool| &pool.name[..]).collect::<Vec<_>>());
     assert_eq!(open_pools, [vec![], vec![], vec![], vec!["default"], vec!["default"]]);
     let (kubelets, promise) = (device(vfs[2]), naming(vfs[2], 3));
     let unpinned = Request { pool: "kubelet", ..promised(&promise) };

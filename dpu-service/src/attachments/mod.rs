@@ -83,7 +83,7 @@ pub use mend::Depth;
 pub use networks::Networks;
 pub use operators::Operators;
 pub use pooled::{HostPool, PooledVf};
-pub use promises::PromisedVf;
+pub use promises::{OpenPool, PromisedVf};
 pub use settings::{Configuration, Settings};
 pub use subnets::SubnetChange;
 pub use views::{

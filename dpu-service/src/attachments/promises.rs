@@ -4,12 +4,13 @@
 //! A promise holds for one session. It begins in the hold of the registry that finds the session to be the one in force;
 //! a hello opens its own session first, and ends all promises then, before it hears what the host has.
 
-use vf_alloc::VfPromise;
+use vf_alloc::{PfId, Policy, VfPromise};
 
 use super::hosts::Hosts;
 use crate::{host::SessionId, model::HostName};
 
-/// As many VFs of each pool that nobody else hands out are promised: more than attaches of a host are under way while it is told of further ones.
+/// As many VFs of each pool that nobody else hands out are promised: more than attaches of a host are under way while it
+/// is told of further ones.
 const PROMISED: usize = 32;
 
 /// A VF that is promised to its host.
@@ -17,8 +18,19 @@ const PROMISED: usize = 32;
 pub struct PromisedVf {
     /// What its host names it by.
     pub promise: VfPromise,
-    /// The pools out of which an attach may get it that does not name it.
-    pub pools: Vec<String>,
+    /// The pools out of which an attach may get it whose VF nobody has chosen.
+    pub pools: Vec<OpenPool>,
+    /// Its PF.
+    pub pf: PfId,
+}
+
+/// A pool whose VFs may be had unchosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenPool {
+    /// Its name.
+    pub name: String,
+    /// Which PF serves next.
+    pub policy: Policy,
 }
 
 impl Hosts<'_> {

@@ -8,8 +8,8 @@ use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 
 use crate::{
     attachments::{
-        Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, Origin, PoolView,
-        PooledVf, PromisedVf, SubnetUsage, VfView,
+        Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, OpenPool, Origin,
+        PoolView, PooledVf, PromisedVf, SubnetUsage, VfView,
     },
     counters::PortTraffic,
     driver::Capability,
@@ -429,9 +429,15 @@ pub(crate) fn promises(promised: &[PromisedVf]) -> v1::Promises {
             device: vf.promise.device.to_string(),
             number: vf.promise.number,
         }),
-        pools: vf.pools.clone(),
+        pools: vf.pools.iter().map(open_pool).collect(),
+        controller: vf.pf.controller,
+        pf: vf.pf.pf.into(),
     };
     v1::Promises { vfs: promised.iter().map(vf).collect() }
+}
+
+fn open_pool(pool: &OpenPool) -> v1::OpenPool {
+    v1::OpenPool { name: pool.name.clone(), packs: pool.policy == Policy::Pack }
 }
 
 pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {

@@ -25,7 +25,7 @@ mod stage;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use vf_alloc::{Allocator, ClearError, FunctionId, Promised, RestoredState, VfPromise};
+use vf_alloc::{Allocator, ClearError, FunctionId, PoolSpec, Promised, RestoredState, VfPromise};
 
 pub(crate) use doubts::Doubts;
 pub(crate) use entries::Entries;
@@ -37,7 +37,7 @@ pub(crate) use networks::{PooledNetwork, PooledNetworks};
 pub(crate) use reserve::tighter;
 
 use super::{
-    promises::PromisedVf,
+    promises::{OpenPool, PromisedVf},
     settings::{Configuration, Settings},
 };
 use crate::{
@@ -211,8 +211,9 @@ impl Registry {
         let untold = self.vfs.promise(number, most).into_iter();
         let told = untold.filter_map(|Promised { vf, number }| {
             let promise = VfPromise { device: self.vfs.facts(vf)?.device.clone(), number };
-            let pools = self.vfs.open_pools_of(vf).map(str::to_owned).collect();
-            Some(PromisedVf { promise, pools })
+            let open = |pool: &PoolSpec| OpenPool { name: pool.name.clone(), policy: pool.policy };
+            let pools = self.vfs.open_pools_of(vf).map(open).collect();
+            Some(PromisedVf { promise, pools, pf: vf.pf })
         });
         told.collect()
     }

@@ -17,10 +17,7 @@ use tonic::{Response, Status, transport::Channel};
 
 use vf_alloc::{Device, VfPromise};
 
-use super::{
-    networks::Networks,
-    promises::{PromisedVf, Promises},
-};
+use super::{networks::Networks, promises::Promises};
 use crate::agent::{defect::locked, vfs::Claimed};
 
 /// What a DPU that does not answer heartbeats is told as.
@@ -63,11 +60,6 @@ impl Established {
         locked(&self.networks).interface_prefix(network).map(str::to_owned)
     }
 
-    /// The pool that a network draws from; the default network if it has no name. `None`: it is not known.
-    pub(in crate::agent) fn pool_of(&self, network: &str) -> Option<String> {
-        locked(&self.networks).pool_of(network).map(str::to_owned)
-    }
-
     /// The DPU has told anew of a network.
     pub(super) fn note_network(&self, changed: &v1::NetworkChanged) {
         locked(&self.networks).note(changed);
@@ -78,18 +70,28 @@ impl Established {
         locked(&self.promises).note(told);
     }
 
-    /// Takes one of the promised VFs: the first that is wanted and that can be claimed.
-    pub(in crate::agent) fn take_promised(
+    /// Takes the VF that somebody has chosen, if it is promised and can be claimed.
+    pub(in crate::agent) fn take_chosen(
         &self,
-        is_wanted: impl Fn(&PromisedVf) -> bool,
+        chosen: &Device,
         claim: impl Fn(&Device) -> Option<Claimed>,
     ) -> Option<(VfPromise, Claimed)> {
-        locked(&self.promises).take(is_wanted, claim)
+        locked(&self.promises).take_chosen(chosen, claim)
     }
 
-    /// Whether there are promised VFs that are wanted and that nobody has taken.
-    pub(in crate::agent) fn has_promised(&self, is_wanted: impl Fn(&PromisedVf) -> bool) -> bool {
-        locked(&self.promises).has(is_wanted)
+    /// Takes one of the promised VFs of a network's pool that can be claimed. `None`, too, where the pool is not known.
+    pub(in crate::agent) fn take_for(
+        &self,
+        network: &str,
+        claim: impl Fn(&Device) -> Option<Claimed>,
+    ) -> Option<(VfPromise, Claimed)> {
+        let pool = locked(&self.networks).pool_of(network).map(str::to_owned)?;
+        locked(&self.promises).take_of_pool(&pool, claim)
+    }
+
+    /// Whether a VF is promised that nobody has taken.
+    pub(in crate::agent) fn is_promised(&self, device: &Device) -> bool {
+        locked(&self.promises).has(device)
     }
 
     /// Nothing that was promised in this session may be taken any more: the next hello tells what is in use.

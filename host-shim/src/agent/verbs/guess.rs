@@ -41,10 +41,8 @@ impl Taken {
         let mut have_all = true;
         for request in requests.iter_mut().filter(has_none) {
             let found = match &request.device {
-                Some(chosen) => session.take_promised(|vf| vf.device() == chosen, claim),
-                None => session
-                    .pool_of(&request.network)
-                    .and_then(|pool| session.take_promised(|vf| vf.pools.contains(&pool), claim)),
+                Some(chosen) => session.take_chosen(chosen, claim),
+                None => session.take_for(&request.network, claim),
             };
             request.promised = found.as_ref().map(|(promise, _)| promise.clone());
             have_all &= found.is_some();
@@ -74,7 +72,7 @@ impl Taken {
 /// Whether the VF that pod or kubelet has chosen is promised by now, and was not when it was asked for.
 pub(super) fn is_promised_now(session: &Established, request: &AddRequest) -> bool {
     let chosen = request.device.as_ref().filter(|_| request.promised.is_none());
-    chosen.is_some_and(|chosen| session.has_promised(|vf| vf.device() == chosen))
+    chosen.is_some_and(|chosen| session.is_promised(chosen))
 }
 
 /// What is moved ahead for these requests to a namespace: where it would not move for nothing.
