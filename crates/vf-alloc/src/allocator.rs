@@ -105,8 +105,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.pools.place(self.vfs.at(number));
     }
 
-    /// Notes that its host does not offer `vf` now. A VF that is held stays held, and one that is promised can be named:
-    /// its host may say this of one that it has just taken for that.
+    /// Notes that its host does not offer `vf` now. A VF that is held stays held.
     pub fn withdraw(&mut self, vf: FunctionId, why: &str) {
         self.change(vf, |slot| slot.withdraw(why));
     }
@@ -178,12 +177,11 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         Promised { vf: slot.vf(), number: self.last_told }
     }
 
-    /// Notes that its host has `vf`, back and clean, which it had taken by the promise of that number: it is offered, and
-    /// the host is to be told again. A promise of another number stays as it is.
+    /// Notes that its host has taken `vf` by the promise of that number, and does not use it: the host is to be told
+    /// again. A promise of another number stays as it is.
     pub fn note_untaken(&mut self, vf: FunctionId, number: u64) {
         if let Some(slot) = self.vfs.get_mut(vf) {
             slot.note_untaken(number);
-            self.pools.settle(slot);
         }
     }
 

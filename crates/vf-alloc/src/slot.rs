@@ -88,10 +88,9 @@ impl<K> Slot<K> {
         self.withdrawn.is_none()
     }
 
-    /// Whether it is given to who names the promise of that number. It need not be offered: its host may have taken it for
-    /// that already.
+    /// Whether it is given to who names the promise of that number.
     pub(crate) fn is_promised_by(&self, number: u64) -> bool {
-        self.is_idle() && self.promise.is_some_and(|promise| promise.number == Some(number))
+        self.can_be_named() && self.promise.is_some_and(|promise| promise.number == Some(number))
     }
 
     pub(crate) const fn is_promised(&self) -> bool {
@@ -169,9 +168,8 @@ impl<K> Slot<K> {
         self.promise = Some(Promise { number: Some(number) });
     }
 
-    /// Its host has it, back and clean, which it had taken by that number.
+    /// Its host, which has taken it by that number, does not use it.
     pub(crate) fn note_untaken(&mut self, number: u64) {
-        self.note_offered();
         if self.promise.is_some_and(|promise| promise.number == Some(number)) {
             self.renew_promise();
         }
@@ -216,9 +214,11 @@ impl<K> Slot<K> {
         }
     }
 
-    /// Its host has it, back and clean, which somebody has had.
+    /// Its host has it, back and clean, which somebody has had. One that no host has told of is still nobody's to give.
     pub(crate) fn note_returned(&mut self) {
-        self.note_offered();
+        if self.facts.is_some() {
+            self.withdrawn = None;
+        }
         self.renew_promise();
     }
 
@@ -226,13 +226,6 @@ impl<K> Slot<K> {
     pub(crate) const fn renew_promise(&mut self) {
         if let Some(promise) = &mut self.promise {
             promise.number = None;
-        }
-    }
-
-    /// One that no host has told of is still nobody's to give.
-    fn note_offered(&mut self) {
-        if self.facts.is_some() {
-            self.withdrawn = None;
         }
     }
 

@@ -375,8 +375,11 @@ fn a_promise_outlasts_what_its_host_says_and_who_holds_the_vf() {
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
     assert!(told(&mut allocator, 2).is_empty(), "it was told");
-    // An inventory may be heard before the attach that the VF was taken for.
-    allocator.withdraw(vf, "the host's agent holds it");
+    allocator.withdraw(vf, "the host uses it itself");
+    let refused = allocator.reserve(&promised(&naming(vf, 1)), 1);
+    assert!(matches!(refused, Err(ReserveError::PinnedNotFree { .. })), "{refused:?}");
+    allocator.offer(vf, facts(vf));
+    assert!(told(&mut allocator, 2).is_empty(), "it can be named again");
     assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
     assert!(allocator.is_promised(vf));
     allocator.attached(&1);
@@ -396,7 +399,6 @@ fn a_vf_that_came_to_nothing_is_told_again_once_its_host_has_it_back() {
     allocator.fail(&1, "its port is gone");
     assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
     allocator.forget(&1);
-    allocator.withdraw(vf, "the host's agent holds it");
     assert!(told(&mut allocator, 2).is_empty(), "it may be on its way yet");
     allocator.note_untaken(vf, 7);
     assert!(told(&mut allocator, 2).is_empty(), "that is another promise");

@@ -10,6 +10,7 @@ mod hello;
 mod networks;
 mod overtaken;
 mod pooled;
+mod promises;
 mod random;
 mod records;
 mod rights;

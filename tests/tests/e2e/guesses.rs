@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, wait_for};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const AGENT: &str = "host-shim-agent";
 const LIMIT: Duration = Duration::from_secs(60);
+/// A lab's.
+const VFS: usize = 4;
 
 fn lab() -> Lab {
     let settings =
@@ -35,6 +37,15 @@ fn vfs_in(pod: &Netns) -> Vec<Value> {
         link["ifalias"].as_str().is_some_and(|alias| alias.starts_with("virtual-nic"))
     };
     links.filter(is_vf).collect()
+}
+
+/// In the session that there is, each VF can be had: none is kept for an ADD that is over.
+fn assert_all_can_be_had(lab: &Lab) {
+    let pods: Vec<_> = (0..VFS).map(|_| Netns::new("pod")).collect();
+    pods.iter().for_each(|pod| drop(lab.add("blue", pod, "eth0").result()));
+    lab.assert_invariants();
+    pods.iter().for_each(|pod| lab.del("blue", pod, "eth0").nothing());
+    lab.assert_clean_slate();
 }
 
 /// Begins an ADD while the DPU answers nothing, and waits until its VF has moved.
@@ -89,6 +100,7 @@ fn a_guess_whose_caller_died_goes_home_whatever_the_dpu_has_made_of_it() {
     lab.proxy().heal();
     wait_for("the VF to leave the pod", LIMIT, || vfs_in(&pod).is_empty().then_some(()));
     lab.assert_clean_slate();
+    assert_all_can_be_had(&lab);
 }
 
 #[test]
@@ -117,6 +129,7 @@ fn a_pod_whose_namespace_ends_while_the_dpu_is_asked_loses_no_vf() {
     let output = plugin.wait_with_output().unwrap();
     assert!(!output.status.success(), "{output:?}");
     lab.assert_clean_slate();
+    assert_all_can_be_had(&lab);
 }
 
 /// A network that refuses is tried again and again by a runtime: no VF travels for that.
@@ -139,6 +152,8 @@ fn no_vf_moves_for_a_network_that_refuses() {
     let _ = lab.add("blue", &other, "eth0").result();
     assert_eq!(guesses(&lab), (1.0, 0.0), "it is guessed for again once it gives");
     lab.assert_invariants();
+    [&pod, &other].iter().for_each(|pod| lab.del("blue", pod, "eth0").nothing());
+    assert_all_can_be_had(&lab);
 }
 
 #[test]
@@ -154,4 +169,71 @@ fn a_name_of_the_vf_that_the_pod_has_already_is_no_hindrance() {
     lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
+}
+
+/// An ADD that is to be refused takes a VF, too, and gives it back: whoever needs that one waits for it.
+#[test]
+fn an_add_gets_the_last_vf_beside_others_that_are_refused() {
+    let lab = lab();
+    let pods: Vec<_> = (1..VFS).map(|_| Netns::new("pod")).collect();
+    let results: Vec<_> = pods.iter().map(|pod| lab.add("blue", pod, "eth0").result()).collect();
+    let mut in_use = lab.configuration("blue");
+    in_use["runtimeConfig"] = json!({ "mac": results[0]["interfaces"][0]["mac"] });
+    let (refused, good) = (Netns::new("refused"), Netns::new("good"));
+    let refused = Call::new("ADD", &in_use).of(refused.name(), Some(&refused.path()), "eth0");
+    for _ in 0..20 {
+        let others = [refused.begin(&lab.card.host), refused.begin(&lab.card.host)];
+        let _ = lab.add("blue", &good, "eth0").result();
+        for other in others {
+            let output = other.wait_with_output().unwrap();
+            assert!(!output.status.success(), "{output:?}");
+        }
+        lab.assert_invariants();
+        lab.del("blue", &good, "eth0").nothing();
+    }
+    pods.iter().for_each(|pod| lab.del("blue", pod, "eth0").nothing());
+    assert_all_can_be_had(&lab);
+}
+
+#[test]
+fn a_vf_that_the_pod_has_chosen_is_moved_before_the_answer_too() {
+    let lab = lab();
+    let chosen = lab.operator().get("vfs")[2]["vf"]["device"].clone();
+    let mut configuration = lab.configuration("blue");
+    configuration["runtimeConfig"] = json!({ "deviceID": chosen });
+    let pod = Netns::new("pod");
+    let add = Call::new("ADD", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
+    let result = lab.execute(&add).result();
+    assert_eq!(result["interfaces"][0]["pciID"], chosen);
+    assert_eq!(guesses(&lab), (1.0, 0.0));
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_all_can_be_had(&lab);
+}
+
+/// It would be in the pod's network while it is the host's.
+#[test]
+fn a_vf_that_the_host_uses_itself_is_not_programmed_whoever_asks_for_it() {
+    let lab = lab();
+    let host = &lab.card.host;
+    host.ip(&["address", "add", "192.0.2.1/24", "dev", "p0v1"]);
+    host.ip(&["link", "set", "p0v1", "up"]);
+    let of_host = || {
+        let vfs = lab.operator().get("vfs");
+        let state = vfs[1]["state"] == "VF_STATE_ABSENT";
+        state.then(|| vfs[1]["vf"]["device"].clone())
+    };
+    let device = wait_for("the DPU to hear of it", LIMIT, of_host);
+    let mut configuration = lab.configuration("blue");
+    configuration["runtimeConfig"] = json!({ "deviceID": device });
+    let pod = Netns::new("pod");
+    let add = Call::new("ADD", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
+    let trace = lab.trace("dpu-service");
+    lab.execute(&add).fails(108, &[]);
+    let passed = std::fs::read_to_string(&trace).unwrap_or_default();
+    assert!(!passed.contains("representor"), "{passed}");
+    host.ip(&["address", "flush", "dev", "p0v1"]);
+    host.ip(&["link", "set", "p0v1", "down"]);
+    let is_free = || (lab.operator().get("vfs")[1]["state"] == "VF_STATE_FREE").then_some(());
+    wait_for("it to be had", LIMIT, is_free);
+    assert_all_can_be_had(&lab);
 }

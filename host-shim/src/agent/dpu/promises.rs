@@ -5,8 +5,6 @@ use std::{cmp::Reverse, collections::HashMap};
 use offload_proto::v1::{self, OpenPool};
 use vf_alloc::{Device, VfPromise};
 
-use crate::agent::vfs::Claimed;
-
 /// Those that no ADD has taken, in the order in which the DPU has told of them.
 #[derive(Debug, Default)]
 pub(super) struct Promises {
@@ -41,22 +39,22 @@ impl Promises {
     }
 
     /// Takes the VF that somebody has chosen, if it is promised and can be claimed.
-    pub(super) fn take_chosen(
+    pub(super) fn take_chosen<C>(
         &mut self,
         chosen: &Device,
-        claim: impl Fn(&Device) -> Option<Claimed>,
-    ) -> Option<(VfPromise, Claimed)> {
+        claim: impl Fn(&Device) -> Option<C>,
+    ) -> Option<(VfPromise, C)> {
         let place = self.vfs.iter().position(|vf| vf.promise.device == *chosen)?;
         let claimed = claim(chosen)?;
         Some((self.vfs.remove(place).promise, claimed))
     }
 
     /// Takes one of a pool: of those that can be claimed the first of the PF that is to serve next.
-    pub(super) fn take_of_pool(
+    pub(super) fn take_of_pool<C>(
         &mut self,
         pool: &str,
-        claim: impl Fn(&Device) -> Option<Claimed>,
-    ) -> Option<(VfPromise, Claimed)> {
+        claim: impl Fn(&Device) -> Option<C>,
+    ) -> Option<(VfPromise, C)> {
         let mut claimed = self.places_in_order(pool).into_iter().filter_map(|place| {
             let device = &self.vfs[place].promise.device;
             Some((place, claim(device)?))
@@ -87,5 +85,71 @@ impl Promises {
     /// Nothing is taken any more.
     pub(super) fn close(&mut self) {
         *self = Self { is_closed: true, ..Self::default() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vf(device: &str, number: u64, pf: u32, packs: bool) -> v1::PromisedVf {
+        v1::PromisedVf {
+            promise: Some(v1::VfPromise { device: device.into(), number }),
+            pools: vec![OpenPool { name: "blue".into(), packs }],
+            controller: 0,
+            pf,
+        }
+    }
+
+    /// Three VFs of PF 0 and two of PF 1.
+    fn promises(packs: bool) -> Promises {
+        let mut promises = Promises::default();
+        let vfs = (1..).zip([("a", 0), ("b", 0), ("c", 0), ("d", 1), ("e", 1)]);
+        let vfs = vfs.map(|(number, (device, pf))| vf(device, number, pf, packs)).collect();
+        promises.note(v1::Promises { vfs });
+        promises
+    }
+
+    /// What is taken of the pool, one after the other, but for what can't be claimed.
+    fn taken(promises: &mut Promises, unclaimable: &str) -> String {
+        let claim = |device: &Device| (device.as_str() != unclaimable).then_some(());
+        std::iter::from_fn(|| promises.take_of_pool("blue", claim))
+            .map(|(promise, ())| promise.device.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn the_pools_policy_says_of_which_pf_one_is_taken() {
+        assert_eq!(taken(&mut promises(false), ""), "abdce");
+        assert_eq!(taken(&mut promises(true), ""), "deabc");
+        assert_eq!(taken(&mut promises(true), "d"), "eabc");
+        assert!(promises(true).take_of_pool("red", |_| Some(())).is_none());
+    }
+
+    #[test]
+    fn a_chosen_vf_is_taken_once() {
+        let (mut promises, chosen) = (promises(false), Device::from("d"));
+        assert!(promises.has(&chosen));
+        assert!(promises.take_chosen(&chosen, |_| None::<()>).is_none());
+        let (promise, ()) = promises.take_chosen(&chosen, |_| Some(())).unwrap();
+        assert_eq!(promise, VfPromise { device: chosen.clone(), number: 4 });
+        assert!(!promises.has(&chosen));
+    }
+
+    #[test]
+    fn what_is_told_again_is_good_by_its_latest_number() {
+        let mut promises = promises(false);
+        promises.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
+        let (promise, ()) = promises.take_chosen(&Device::from("b"), |_| Some(())).unwrap();
+        assert_eq!(promise.number, 6);
+        assert!(!promises.has(&promise.device));
+    }
+
+    #[test]
+    fn nothing_is_taken_of_a_session_that_is_about_to_be_over() {
+        let mut promises = promises(false);
+        promises.close();
+        promises.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
+        assert_eq!(taken(&mut promises, ""), "");
     }
 }

@@ -1,0 +1,133 @@
+//! VFs that are promised to a host, which takes one before it asks for it.
+
+use dpu_service::{attachments::PromisedVf, host::VfCondition, model::AttachSpec};
+use offload_proto::Reason;
+use vf_alloc::{FunctionId, VfPromise};
+
+use crate::world::{World, configuration, detach_of, host, inventory, settings, spec};
+
+/// What the host is told in its session besides what it knows.
+fn told(world: &World) -> Vec<VfPromise> {
+    let promised = world.engine.hosts().promise(&host(), world.session_id());
+    promised.into_iter().map(|PromisedVf { promise, .. }| promise).collect()
+}
+
+fn naming(container: &str, promise: &VfPromise) -> AttachSpec {
+    AttachSpec { promised: Some(promise.clone()), ..spec(container) }
+}
+
+fn untaken(world: &World, promise: &VfPromise) {
+    world.engine.hosts().untaken(&host(), std::slice::from_ref(promise));
+}
+
+#[tokio::test]
+async fn a_promised_vf_is_its_that_names_it() {
+    let world = World::new().await;
+    let promises = told(&world);
+    assert_eq!(promises.len(), 4);
+    assert_eq!(world.refused(spec("other")).await, Reason::VfsPromised);
+    let made_up = VfPromise { number: 99, ..promises[2].clone() };
+    assert_eq!(world.refused(naming("pod", &made_up)).await, Reason::VfNotFree);
+    let view = world.attach(naming("pod", &promises[2])).await.unwrap();
+    assert_eq!(view.record.device, promises[2].device);
+    world.check();
+    assert!(told(&world).is_empty());
+    world.detach("pod").await;
+    let again = told(&world);
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].device, promises[2].device);
+    assert_eq!(world.refused(naming("next", &promises[2])).await, Reason::VfNotFree);
+    world.attach(naming("next", &again[0])).await.unwrap();
+    world.check();
+}
+
+/// The host has lost what it knew of it. Had it moved the VF that it names, it would have two.
+#[tokio::test]
+async fn who_has_another_vf_already_is_refused_until_it_names_none() {
+    let world = World::new().await;
+    let first = world.attach(spec("pod")).await.unwrap();
+    let promises = told(&world);
+    assert_eq!(world.refused(naming("pod", &promises[0])).await, Reason::VfNotFree);
+    assert_eq!(world.attach(spec("pod")).await.unwrap().record.id, first.record.id);
+    untaken(&world, &promises[0]);
+    let again = told(&world);
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].device, promises[0].device);
+    world.check();
+}
+
+#[tokio::test]
+async fn what_an_inventory_says_of_a_vf_that_is_taken_changes_nothing() {
+    let world = World::with(configuration(), settings(), 1).await;
+    let [promise] = &told(&world)[..] else { panic!("one VF") };
+    let mut seen = inventory(&world.kernel, &[]);
+    seen.pfs[0].vfs[0].condition = VfCondition::Taken;
+    world.say_inventory(&seen).await;
+    world.attach(naming("pod", promise)).await.unwrap();
+    world.check();
+}
+
+/// As by the host itself.
+#[tokio::test]
+async fn a_promised_vf_that_is_in_use_is_given_to_nobody_before_it_is_clean() {
+    let world = World::with(configuration(), settings(), 1).await;
+    let [promise] = &told(&world)[..] else { panic!("one VF") };
+    let mut seen = inventory(&world.kernel, &[]);
+    seen.pfs[0].vfs[0].condition = VfCondition::InUse;
+    world.say_inventory(&seen).await;
+    assert_eq!(world.refused(naming("pod", promise)).await, Reason::VfNotFree);
+    assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
+    untaken(&world, promise);
+    assert!(told(&world).is_empty());
+    world.say_inventory(&inventory(&world.kernel, &[])).await;
+    let again = told(&world);
+    assert_eq!(again.len(), 1);
+    world.attach(naming("pod", &again[0])).await.unwrap();
+    world.check();
+}
+
+/// It may be in a pod by then, until the host says that it is not.
+#[tokio::test]
+async fn a_vf_whose_attach_failed_is_told_again_once_its_host_does_not_use_it() {
+    let world = World::with(configuration(), settings(), 1).await;
+    let [promise] = &told(&world)[..] else { panic!("one VF") };
+    world.kernel.refuse("join", 1);
+    assert_eq!(world.refused(naming("pod", promise)).await, Reason::ProgrammingFailed);
+    let mut seen = inventory(&world.kernel, &[]);
+    seen.pfs[0].vfs[0].condition = VfCondition::Taken;
+    world.say_inventory(&seen).await;
+    assert!(told(&world).is_empty());
+    assert_eq!(world.refused(spec("next")).await, Reason::VfsPromised);
+    untaken(&world, promise);
+    let again = told(&world);
+    assert_eq!(again.len(), 1);
+    world.attach(naming("next", &again[0])).await.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn with_the_session_its_promises_end() {
+    let mut world = World::new().await;
+    let (old, promises) = (world.session_id(), told(&world));
+    world.hello(&[]).await;
+    assert!(world.engine.hosts().promise(&host(), old).is_empty());
+    assert_eq!(world.refused(naming("pod", &promises[0])).await, Reason::VfNotFree);
+    world.attach(spec("pod")).await.unwrap();
+    assert_eq!(told(&world).len(), 3);
+    world.check();
+}
+
+/// Another pod would be in the network of the one before.
+#[tokio::test]
+async fn a_vf_that_could_not_be_unprogrammed_is_promised_to_nobody() {
+    let world = World::with(configuration(), settings(), 1).await;
+    let [promise] = &told(&world)[..] else { panic!("one VF") };
+    world.attach(naming("pod", promise)).await.unwrap();
+    world.kernel.refuse("leave", 1);
+    world.engine.detach(detach_of("pod")).await.unwrap();
+    let vf = FunctionId::local(0, 0);
+    let is_idle =
+        world.kernel.ports().iter().all(|port| port.representor.vf != vf || port.is_idle());
+    assert!(!is_idle, "nothing has failed");
+    assert!(told(&world).is_empty());
+}
