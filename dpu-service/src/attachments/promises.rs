@@ -1,8 +1,8 @@
-//! VFs that are promised to a host: they are given to nobody but who names one of them, so that its agent can begin to
-//! move one before it has asked for it.
+//! VFs that are promised to a host: they are given to nobody but who names one by its promise's number, so that the
+//! host's agent can begin to move it before it has asked.
 //!
-//! A promise holds for one session. It begins in the hold of the registry that finds the session to be the one in force;
-//! a hello opens its own session first, and ends all promises then, before it hears what the host has.
+//! A promise holds for one session. It begins in the hold of the registry that finds the session to be the one in
+//! force; a hello opens its own session first, and ends all promises then, before it hears what the host has.
 
 use vf_alloc::{PfId, Policy, VfPromise};
 

@@ -1,5 +1,5 @@
-//! The steps of a move of which nothing is known yet but which VF it is, and into which pod. None is undone: whoever takes
-//! them back moves the VF out, as one that was in its pod.
+//! The steps of a move of which nothing is known yet but which VF it is, and into which pod. None is undone: whoever
+//! takes them back moves the VF out, as one that was in its pod.
 
 use std::sync::Arc;
 

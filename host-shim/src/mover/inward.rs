@@ -107,7 +107,8 @@ pub(super) fn prepare(vf_move: &mut VfMove) -> Result<(), MoveError> {
     Ok(vf_move.host.rtnl.batch(&requests)?)
 }
 
-/// The one move: namespace and name in one request, or the name alone of a VF that was moved ahead. Where it fails, the VF may be on either side.
+/// The one move: namespace and name in one request, or the name alone of a VF that was moved ahead. Where it fails, the
+/// VF may be on either side.
 struct MoveIn;
 
 impl Step<VfMove> for MoveIn {

@@ -16,6 +16,10 @@
 //!   record is kept (`detach_later`), and one with a record is the record's own business.
 //! - *A hello with an ADD.* It lists what is under way before what is recorded, so that an ADD which passes from
 //!   one to the other meanwhile is in one of both lists.
+//! - *A hello with an ADD that takes a promised VF.* The promises of a session are closed before the next hello lists
+//!   what is in use.
+//! - *An inventory with an Attach that names a promised VF.* It may tell of the VF as in use, and be heard first: the
+//!   promise is good until the DPU hears that the VF is clean again.
 //! - *An inventory with a Detach.* It is as of a time before it was listed, and the DPU believes whichever of the
 //!   two is the later ([`clock`](super::clock)).
 

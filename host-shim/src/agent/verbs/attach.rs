@@ -151,8 +151,8 @@ struct Answered {
 /// Asks the DPU for attachments, and moves the VFs meanwhile that were taken for them.
 ///
 /// # Errors
-/// Why there are none, or a VF was not moved. Guesses are there still, and with them all is taken back that the DPU has
-/// made of their keys.
+/// Why there are none, or a VF was not moved. Guesses are there still, and with them all is taken back that the DPU
+/// has made of their keys.
 async fn ask_ahead(
     doors: &Doors,
     requests: &mut [AddRequest],
@@ -290,9 +290,9 @@ fn still_releasing(doors: &Doors, left: &Record) -> Failure {
     Failure::new(Reason::Releasing, message)
 }
 
-/// Asks the DPU for attachments without what was taken before, and again while it gives back what an earlier ADD of a key
-/// has left: of what no answer told there is no record here to wait for, and the DPU holds it until the inventory that
-/// was asked for then says that its VF is at home. Likewise while other ADDs have taken what is left of a pool.
+/// Asks the DPU for attachments without what was taken before, and again while it gives back what an earlier ADD of a
+/// key has left: of what no answer told there is no record here to wait for, and the DPU holds it until the inventory
+/// that was asked for then says that its VF is at home. Likewise while other ADDs have taken what is left of a pool.
 async fn ask_patiently(
     doors: &Doors,
     requests: &mut [AddRequest],

@@ -82,8 +82,9 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     }
 }
 
-/// Tells that an attachment is given back. Of a guess nobody knows what the DPU has made of it, perhaps with another VF:
-/// whatever that is. If it was with the guessed one, that is back; where another is, the inventory tells.
+/// Tells that an attachment is given back. Of a guess nobody knows what the DPU has made, perhaps with another VF: it
+/// is to take back whatever that is. Whether the guessed VF is back is told besides; where another is, the inventory
+/// tells.
 fn giving_back(record: &Record, is_returned: bool) -> DetachRequest {
     if record.is_guess {
         let returned = is_returned.then(|| record.device().to_string());

@@ -1,8 +1,8 @@
 //! The move first: VFs begin to move into their pod before the DPU has said that they are the pod's.
 //!
-//! They are taken of those that the DPU has promised. That is recorded, as everything is that a crash must not lose, as a
-//! guess: a record with an id of its own; the record of the DPU's answer takes its place, or it goes home. Until then the
-//! pod sees a link that is down and has nothing of an attachment.
+//! They are taken of those that the DPU has promised. As everything that a crash must not lose, that is recorded: as a
+//! guess, a record with an id of its own. The record of the DPU's answer takes its place, or the VF goes home. Until
+//! then the pod sees a link that is down and has nothing of an attachment.
 
 use std::{
     sync::{
@@ -49,7 +49,7 @@ pub(in crate::agent) struct MovedAhead {
     pub moving: Duration,
 }
 
-/// Guesses VFs, and moves them.
+/// Moves VFs ahead.
 #[derive(Debug)]
 pub(in crate::agent) struct Ahead {
     host: Arc<Host>,
@@ -93,8 +93,8 @@ impl Ahead {
     /// first one leads. Whoever calls holds the keys' locks. `is_awaited` tells whether anybody waits for that still,
     /// or else why not, and is asked once it is their turn.
     ///
-    /// What is in the way before anything is recorded is nothing to fail for: no VF moves ahead then, and whoever goes on
-    /// meets it, too.
+    /// What is in the way before anything is recorded is nothing to fail for: no VF moves ahead then, and whoever goes
+    /// on meets it, too.
     ///
     /// # Errors
     /// Why a move failed. What was recorded is to be taken back.

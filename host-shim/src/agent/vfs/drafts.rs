@@ -98,9 +98,9 @@ impl Drafts {
         (guess.device() == device).then(|| guess.original.clone())
     }
 
-    /// What is to be recorded of a VF that is moved ahead. `None`: it is not one to guess. Only one that is proven to be
-    /// as it was is, so that nothing has to be restored first; and only where the DPU has its port, which nothing
-    /// passes until that is programmed: what a PF keeps a pod to is set on the VF itself, and before it moves.
+    /// What is to be recorded of a VF that is moved ahead. `None`: it is not to be. It has to be proven to be as it
+    /// was, so that nothing has to be restored first. And the DPU has to have its port, which nothing passes before
+    /// that is programmed: what a PF keeps a pod to is set on the VF itself, and before it moves.
     pub(super) fn draft_guess(
         &self,
         request: &AddRequest,
@@ -221,8 +221,8 @@ fn listed<'a>(
 fn unanswered(request: &AddRequest, vf: &VfIdentity, link: &Link) -> v1::Attachment {
     let PfId { controller, pf } = vf.id.pf;
     v1::Attachment {
-        // Of its own each time: whoever has listed an earlier guess of the VF must not find this one by it. And one that
-        // an attachment could have: an agent of the release before tells it to the DPU, which then knows of none.
+        // Of its own each time: whoever has listed an earlier guess of the VF must not find this one by it. And one
+        // that an attachment could have: an agent of the release before tells it to the DPU, which then knows of none.
         id: Uuid::now_v7().to_string(),
         key: Some(request.key.clone().into()),
         vf: Some(v1::Vf {

@@ -121,7 +121,7 @@ impl Homecoming {
 
     /// Remembers that nothing of an attachment is left here, until the agent ends: its VF is home and as it was, and no
     /// interface has addresses of its leases. Before the DPU is told so, and so before the time of its Detach is taken:
-    /// of a VF that is said to be back, no later inventory says that it is in use; and as long as it is not said, all do.
+    /// of a VF that is said to be back, no later inventory says that it is in use; and until it is said, all do.
     pub(in crate::agent) fn note_returned(&self, record: &Record) {
         let returned = Record { is_returned: true, ..record.clone() };
         self.host.records().keep(&Arc::new(returned));

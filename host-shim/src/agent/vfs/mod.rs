@@ -37,6 +37,10 @@
 //! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |
 //! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
 //!
+//! What is locked for a look into memory is not in the table, as nobody waits for anything with such a lock in hand.
+//! Three are taken one within the other: what the DPU was told last (`Reports`), the session's promises, and the claims,
+//! which look at records, renewals and proofs.
+//!
 //! All are fair but for `pods` between agents, and `moves` between the two ways, up to a bound: who comes later waits
 //! behind who waits already. So nobody may wait for a key with `vfs_stay` in hand: a change of the number of VFs that
 //! waits in between would stop all three.
@@ -56,7 +60,17 @@
 //!   most does, and whoever works at it holds that record's key.
 //! - *An attach with whoever restores or renews free VFs.* `free_vfs`, and a look at the records once it is held:
 //!   the attach keeps it until its record is there.
-//! - *An attach with another one that takes its VF.* The [claims](claims), which are looked at before the records.
+//! - *Two attaches for one VF.* One that was promised is [claimed](claims) by one of them, which keeps it until a record
+//!   holds it, or it is at home again. Of one that the DPU chose the record decides: who finds it held by another
+//!   attachment leaves it alone.
+//! - *An attach that takes a promised VF with the end of the session.* The session's list of promises is locked from the
+//!   look at it until the VF is claimed, and is closed before the next hello lists what is in use. So what was taken is
+//!   listed, and nothing is taken that is not.
+//! - *A claim with a listing.* Claims are listed before records, and end only once there is a record, or the VF is at
+//!   home: a VF that passes from one to the other is in one of both. The session's list loses what an inventory is
+//!   about to tell as not clean, before that is sent; the DPU tells of it again.
+//! - *A VF that is moved ahead with the DPU's answer.* Both are awaited, whatever becomes of either, before its record
+//!   takes the guess's place or it goes home. Its own key is held all the while.
 //! - *An attach with a change of the number of VFs.* `vfs_stay`.
 //! - *Two interfaces of one pod*, of one agent or of two. `pods`: what the one leaves or takes away depends on what
 //!   the other has. It is waited for within bounds, for the other agent may be suspended.

@@ -1,5 +1,5 @@
-//! Turns at moving VFs: those into pods come first, for somebody waits for a pod to begin, and nobody for the rest of one
-//! that has ended. So a rolling update's new pods do not queue behind the departure of the old ones.
+//! Turns at moving VFs: those into pods come first, for somebody waits for a pod to begin, and nobody for the rest of
+//! one that has ended. So a rolling update's new pods do not queue behind the departure of the old ones.
 
 use std::{
     collections::VecDeque,

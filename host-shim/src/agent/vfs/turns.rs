@@ -11,8 +11,8 @@ use crate::agent::defect::defect;
 /// Looks at the kernel at the same time, of which the keeper, who may have many, has one.
 const LOOKS: usize = 2;
 
-/// VFs that were moved ahead and are being configured at the same time: were they to wait for a turn at moving, each pod
-/// would wait for the moves of all that came after it.
+/// VFs that were moved ahead and are being configured at the same time: were they to wait for a turn at moving, each
+/// pod would wait for the moves of all that came after it.
 const FINISHES: usize = 2;
 
 /// Threads for what may block: besides moves, their ends and looks one for restoring VFs, one for making one anew, and
