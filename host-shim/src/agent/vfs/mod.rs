@@ -48,7 +48,8 @@
 //! One who holds a key waits out of that order in one place: an attach, for the key of whoever is giving its
 //! VF back (`settle_earlier_holder`). Such waits form no circle among attaches of one interface each. The one that is
 //! waited for had a record in phase *releasing* when the waiting began; an attach waits for another key only once it
-//! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one. So in a chain of
+//! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one. It may have made
+//! a guess itself, which nobody waits for: one that has to go home is gone before, or the attach fails. So in a chain of
 //! waits each one that is waited for began to wait later than the one that waits for it, and no chain comes back to
 //! where it began. An attach of several interfaces holds some of its keys while it waits for the others; were one of
 //! these attached by itself at that moment, two could wait for each other. So each wait is bounded by the
