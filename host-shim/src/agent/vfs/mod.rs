@@ -68,8 +68,7 @@
 //!   look at it until the VF is claimed, and is closed before the next hello lists what is in use. So what was taken is
 //!   listed, and nothing is taken that is not.
 //! - *A claim with a listing.* Claims are listed before records, and end only once there is a record, or the VF is at
-//!   home: a VF that passes from one to the other is in one of both. The session's list loses what an inventory is
-//!   about to tell as not clean, before that is sent; the DPU tells of it again.
+//!   home: a VF that passes from one to the other is in one of both.
 //! - *A VF that is moved ahead with the DPU's answer.* Both are awaited, whatever becomes of either, before its record
 //!   takes the guess's place or it goes home. Its own key is held all the while.
 //! - *An attach with a change of the number of VFs.* `vfs_stay`.
