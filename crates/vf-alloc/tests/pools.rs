@@ -435,11 +435,13 @@ fn of_what_is_in_other_pools_by_now_the_host_is_told_again() {
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
     allocator.replace_pools(vec![pool("blue", "p0#0")]).unwrap();
-    assert_stale(&mut allocator, &naming(vf, 1));
+    let mut of_blue = |number| {
+        let promise = naming(vf, number);
+        allocator.reserve(&Request { pool: "blue", ..promised(&promise) }, 1)
+    };
+    assert_eq!(of_blue(1), Err(ReserveError::NotPromised { device: device(vf), vf }));
     assert_eq!(told(&mut allocator, 2), [(0, 3), (1, 4)]);
-    let blue = naming(vf, 3);
-    let of_blue = Request { pool: "blue", ..promised(&blue) };
-    assert_eq!(allocator.reserve(&of_blue, 1), Ok(vf));
+    assert_eq!(allocator.reserve(&Request { pool: "blue", ..promised(&naming(vf, 3)) }, 1), Ok(vf));
 }
 
 #[test]
