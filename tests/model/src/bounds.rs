@@ -24,8 +24,8 @@ pub struct Bounds {
     pub each: bool,
     /// What may break.
     pub breakable: Vec<Breakage>,
-    /// Whether agents may guess which VF the DPU will answer.
-    pub guesses: bool,
+    /// Whether the DPU promises VFs, and ADDs begin to move them before it has answered.
+    pub promises: bool,
 }
 
 /// Something that breaks, or that somebody does without asking.
@@ -53,7 +53,7 @@ pub enum Breakage {
     OperatorReleases,
     /// The agent is killed, and its records are lost.
     RecordsAreLost,
-    /// An operator changes the pools: what was guessed can't be had.
+    /// An operator changes the pools: what is named as promised can't be had.
     PoolsChange,
 }
 
@@ -70,7 +70,7 @@ impl Default for Bounds {
             faults: 0,
             each: false,
             breakable,
-            guesses: false,
+            promises: false,
         }
     }
 }

@@ -40,7 +40,7 @@ pub enum Fault {
     CallerDies(Key),
     /// An operator takes an attachment away from its pod.
     OperatorReleases(Key),
-    /// An operator changes the pools: no wish that is under way is granted.
+    /// An operator changes the pools: nobody is given what he names as promised in a call that is under way.
     PoolsChange(HostId),
 }
 
@@ -126,7 +126,7 @@ impl<'a> Faults<'a> {
         if self.can_break(Breakage::PowerFails) && !host.disk.is_empty() {
             add(Fault::PowerFails(number));
         }
-        if self.can_break(Breakage::PoolsChange) && host.wire.has_wishes() {
+        if self.can_break(Breakage::PoolsChange) && host.wire.has_promised() {
             add(Fault::PoolsChange(number));
         }
         for &forgotten in forgotten {

@@ -30,13 +30,14 @@
 //!   keeper does anyway.
 //! - Cool-downs: an address is given out again at once, which is the hardest case.
 //! - Disks that refuse, resets of the card, certificates, several DPUs.
-//! - Several interfaces of one pod, and VFs that a pod or the kubelet has chosen.
+//! - Several interfaces of one pod, VFs that a pod or the kubelet has chosen, and several pools. All free VFs are
+//!   promised.
 //! - Time. A call is given up or a namespace dies as a fault; nothing else runs out. So the service
 //!   remembers overtaken calls for as long as they are under way, where the program does for a minute.
-//!   Whoever asks the DPU patiently asks once more, if that gives up a guess.
+//!   Whoever asks the DPU patiently may lose patience at any time.
 //! - A host that lies: clocks go on within a boot, and an inventory tells what is so.
 //! - More than the bounds of the tests: one or two hosts, containers, calls of ADD and faults.
-//!   `--each` of the program gives each of two hosts its own calls and faults. `--guesses` lets agents guess
+//!   `--each` of the program gives each of two hosts its own calls and faults. `--promises` has the DPU promise
 //!   VFs: in all tests, that would take minutes.
 //!
 //! What hosts share is the pool of addresses and the service's life. Tests with two hosts look at these,

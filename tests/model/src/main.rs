@@ -38,9 +38,9 @@ struct Arguments {
     /// What may break. Everything, unless told.
     #[arg(long, value_delimiter = ',')]
     breakable: Vec<Breakage>,
-    /// Agents may guess which VF the DPU will answer.
+    /// The DPU promises VFs, and ADDs begin to move them before it has answered.
     #[arg(long)]
-    guesses: bool,
+    promises: bool,
     /// What is taken out of the protocol.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Protection>,
@@ -59,7 +59,7 @@ fn main() -> std::io::Result<ExitCode> {
         faults,
         each,
         mut breakable,
-        guesses,
+        promises,
         without,
         limit,
     } = Arguments::parse();
@@ -67,7 +67,7 @@ fn main() -> std::io::Result<ExitCode> {
         breakable = Breakage::value_variants().to_vec();
     }
     let bounds =
-        Bounds { hosts, vfs, containers, addresses, adds, faults, each, breakable, guesses };
+        Bounds { hosts, vfs, containers, addresses, adds, faults, each, breakable, promises };
     let began = Instant::now();
     let protocol = Protocol { bounds, without };
     let mut out = std::io::stdout();
@@ -78,12 +78,12 @@ fn main() -> std::io::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    let promises = INVARIANTS.len() + 3;
+    let kept = INVARIANTS.len() + 3;
     let seconds = began.elapsed().as_secs();
     let end = if states > limit { "gave up at the limit" } else { "all visited" };
     writeln!(
         out,
-        "{}: {states} states, {transitions} transitions, depth {depth}, {end}; {promises} promises \
+        "{}: {states} states, {transitions} transitions, depth {depth}, {end}; {kept} promises \
          hold; {seconds} s",
         protocol.bounds
     )?;

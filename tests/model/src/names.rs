@@ -26,9 +26,14 @@ pub struct Vf {
     pub number: u8,
 }
 
-/// VFs of one host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Vfs(u8);
+/// That a VF is given to nobody but who names it with this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Promise {
+    /// The VF.
+    pub vf: Vf,
+    /// Higher than those of all promises of the VF before. 0 is of none.
+    pub number: u8,
+}
 
 /// A pod's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,30 +110,6 @@ impl AttachmentId {
     #[must_use]
     pub fn is_of_guess(self) -> bool {
         self.number > u8::MAX / 2
-    }
-}
-
-impl Vfs {
-    /// Whether it is one of them.
-    #[must_use]
-    pub fn has(self, vf: Vf) -> bool {
-        self.0 & Self::only(vf).0 != 0
-    }
-
-    /// All but this one.
-    #[must_use]
-    pub fn without(self, vf: Vf) -> Self {
-        Self(self.0 & !Self::only(vf).0)
-    }
-
-    fn only(vf: Vf) -> Self {
-        Self(1u8.checked_shl(vf.number.into()).unwrap_or_default())
-    }
-}
-
-impl FromIterator<Vf> for Vfs {
-    fn from_iter<I: IntoIterator<Item = Vf>>(vfs: I) -> Self {
-        Self(vfs.into_iter().fold(0, |all, vf| all | Self::only(vf).0))
     }
 }
 

@@ -34,6 +34,8 @@ struct Known<'a> {
     entries: Vec<&'a Entry>,
     known: Vec<&'a Vf>,
     offered: Vec<&'a Vf>,
+    promises: Vec<(&'a Vf, &'a Option<u8>)>,
+    last_told: Vec<(&'a Vf, &'a u8)>,
     unaccounted: Vec<&'a Vf>,
     told: Vec<(&'a Vf, &'a (BootId, HostTime))>,
     overtaken: Vec<&'a (Key, BootId, HostTime)>,
@@ -41,7 +43,7 @@ struct Known<'a> {
     newest: Option<&'a SessionId>,
     flows: Vec<&'a Flow>,
     verdicts: Vec<&'a Verdict>,
-    greeting: Vec<(&'a SessionId, &'a Vec<AttachmentId>)>,
+    greeting: Vec<&'a SessionId>,
 }
 
 /// Whether what is a host's own differs.
@@ -88,11 +90,13 @@ impl<'a> Part<'a> {
 impl<'a> Known<'a> {
     fn new(system: &'a System, host: HostId) -> Option<Self> {
         let service = system.dpu.service.as_ref()?;
-        let greeting = own(&service.greeting, |greeting| greeting.host == host);
+        let greeting = own(&service.greeting, |(of, _)| *of == host);
         Some(Self {
             entries: own(&service.entries, |entry| entry.record.key.host == host),
             known: own(&service.known, |vf| vf.host == host),
             offered: own(&service.offered, |vf| vf.host == host),
+            promises: own(&service.promises, |(vf, _)| vf.host == host),
+            last_told: own(&service.last_told, |(vf, _)| vf.host == host),
             unaccounted: own(&service.unaccounted, |vf| vf.host == host),
             told: own(&service.told, |(vf, _)| vf.host == host),
             overtaken: own(&service.overtaken, |(key, ..)| key.host == host),
@@ -100,7 +104,7 @@ impl<'a> Known<'a> {
             newest: service.newest.get(&host),
             flows: own(&service.flows, |flow| flow.key.host == host),
             verdicts: own(&service.verdicts, |verdict| verdict.host == host),
-            greeting: greeting.into_iter().map(|it| (&it.session, &it.unlisted)).collect(),
+            greeting: greeting.into_iter().map(|(_, session)| session).collect(),
         })
     }
 }

@@ -32,8 +32,9 @@ pub const CONFIRMED_STAYS: &str = "what was confirmed to the runtime stays until
 pub const OF_ONE_HOST: &str = "an attachment's VF is its own host's";
 /// Whatever happens at a host, is said by it or done for it: its death, late messages and all.
 pub const OTHERS_UNTOUCHED: &str = "what happens at one host leaves all others as they are";
-/// That its host holds the VF is due to the very guess.
-pub const GUESS_IS_NO_HINDRANCE: &str = "nobody is refused a VF that is held for his own guess";
+/// Unless another has it, or an operator has changed the pools.
+pub const TAKEN_IS_GIVEN: &str =
+    "nobody is refused a VF that he has taken of those that are promised";
 /// A pod that had another's VF would speak for it.
 pub const PORT_SPEAKS_FOR_ITS_POD: &str =
     "a representor is programmed only if its VF is at home, or in the pod of that attachment";
@@ -74,33 +75,29 @@ pub fn broken_by_step(
     }
     let mut refused =
         after.keys().filter(|key| is_refused(after, *key) && !is_refused(before, *key));
-    refused.any(|key| is_hindered_by_guess(before, key)).then_some(GUESS_IS_NO_HINDRANCE)
+    refused.any(|key| is_to_be_given(before, key)).then_some(TAKEN_IS_GIVEN)
 }
 
 fn is_refused(system: &System, key: Key) -> bool {
-    let is_refusal = |(of, answer): &(Key, Answer)| {
-        *of == key && matches!(answer, Answer::Refused | Answer::NotFree)
-    };
-    system.host(key).wire.answers.iter().any(is_refusal)
+    system.host(key).wire.answers.contains(&(key, Answer::NotFree))
 }
 
-/// Whether the DPU might have given a key the VF that was guessed for it: it knows of it, and nobody has anything.
-fn is_hindered_by_guess(system: &System, key: Key) -> bool {
-    let Host { wire, .. } = system.host(key);
-    let Some(vf) = system.host(key).guess(key).map(|guess| guess.attachment.vf) else {
-        return false;
-    };
-    let wishes = |request: &Request| match request.call {
-        Call::Attach { wish, .. } => request.is_awaited && request.key == key && wish == Some(vf),
+/// Whether the DPU is asked for a VF that is promised still, and that nobody has but who has taken it.
+fn is_to_be_given(system: &System, key: Key) -> bool {
+    let Host { wire, agent, .. } = system.host(key);
+    let Some(claim) = agent.as_ref().and_then(|agent| agent.claimed(key)) else { return false };
+    let names_it = |request: &Request| match request.call {
+        Call::Attach { promised, .. } => {
+            request.is_awaited && request.key == key && promised == Some(claim)
+        }
         Call::Detach(_) => false,
     };
-    let is_wished = wire.requests.iter().any(wishes);
     let is_free = |service: &Service| {
-        service.entries.is_empty()
-            && service.known.contains(&vf)
-            && !service.unaccounted.contains(&vf)
+        service.by_key(key).is_none()
+            && service.promises.contains_key(&claim.vf)
+            && service.is_idle(claim.vf)
     };
-    is_wished && system.dpu.service.as_ref().is_some_and(is_free)
+    wire.requests.iter().any(names_it) && system.dpu.service.as_ref().is_some_and(is_free)
 }
 
 /// All attachments that the DPU knows of, on disk and in memory.
@@ -300,6 +297,14 @@ fn is_vf_settled(system: &System, vf: Vf) -> bool {
                 && *system.function(vf) == Function::CLEAN
                 && service.offered.contains(&vf)
                 && !service.unaccounted.contains(&vf)
+                && is_promise_known(system, service, vf)
         }
     }
+}
+
+/// A VF that is promised is one that may be taken.
+fn is_promise_known(system: &System, service: &Service, vf: Vf) -> bool {
+    let agent = system.hosts[usize::from(vf.host)].agent.as_ref();
+    let heard = agent.and_then(|agent| agent.promises.get(&vf)).copied();
+    service.promises.get(&vf).is_none_or(|told| told.is_some() && *told == heard)
 }

@@ -1,8 +1,8 @@
 //! What keeps the promises, one by one.
 //!
-//! `tests/counterexamples.rs` takes them out and shows what breaks then. Four have no such test, for
+//! `tests/counterexamples.rs` takes them out and shows what breaks then. Three have no such test, for
 //! nothing breaks without them within bounds that were tried: `InventoryOfCurrentSession`,
-//! `VerdictOfCurrentSession`, `EarlierHolderSettled` and `GuessInUse`.
+//! `VerdictOfCurrentSession` and `EarlierHolderSettled`.
 
 use clap::ValueEnum;
 
@@ -83,26 +83,24 @@ pub enum Protection {
     OwnVfsOnly,
     /// The record of a guess is written before its VF is moved.
     GuessBeforeMove,
-    /// Inventories say of the VF of a guess that it is in use.
-    GuessInUse,
-    /// A VF that its host holds for a guess can be had for that.
-    GuessWithdrawsNothing,
-    /// A guess is given up where the DPU has an earlier attachment of its key still, perhaps with its VF.
-    GuessGivesWay,
     /// What was guessed for is given back by its key, whatever the DPU has made of that.
     GuessDisownedByKey,
-    /// No two ADDs claim one VF.
-    OneClaimPerVf,
-    /// The DPU gives the VF that was wished for, or none.
-    WishIsExact,
-    /// Who names no VF is given none that others have claimed.
-    OthersAvoided,
-    /// A VF that is claimed while an attach is under way that names none is not moved before the DPU has answered.
-    NoMoveBesideUnnamed,
-    /// Nor is one while the DPU is still to be told of something that is given back.
-    NoMoveWhileUndelivered,
-    /// Nobody claims a VF that the DPU held at its welcome for an attachment that the host's hello did not know.
-    UnclaimedIsNotClaimed,
+    /// A promised VF is given to nobody who does not name it.
+    PromisedToNobodyElse,
+    /// Who names a promised VF is given that, or none.
+    PromisedOrNone,
+    /// A VF is given only to who names its latest promise.
+    PromiseNumbers,
+    /// What was promised in a session ends with it.
+    PromisesEnd,
+    /// Nobody takes what was promised in a session that is over: the next hello tells what is in use.
+    ClosedBeforeHello,
+    /// Inventories say of a VF that an ADD has taken that it is in use.
+    ClaimedInUse,
+    /// The DPU is told of a VF that was taken for nothing, and tells of it again.
+    UntakenIsTold,
+    /// A VF that came back is told of again.
+    ReturnedToldAgain,
     /// The service unprograms what serves nobody before it serves anybody.
     ClearedBeforeServing,
     /// An address is had again only once the disk knows that it was given back.

@@ -61,11 +61,12 @@ impl Action {
 
 impl Protocol {
     fn agents(&self) -> AgentSide<'_> {
-        AgentSide::new(Protections::without(&self.without), self.bounds.guesses)
+        AgentSide::new(Protections::without(&self.without))
     }
 
     fn service(&self) -> ServiceSide<'_> {
-        ServiceSide::new(Protections::without(&self.without), self.bounds.addresses)
+        let Bounds { addresses, promises, .. } = self.bounds;
+        ServiceSide::new(Protections::without(&self.without), addresses, promises)
     }
 
     fn faults(&self) -> Faults<'_> {

@@ -8,6 +8,7 @@ mod actions;
 mod attach;
 mod detach;
 pub mod memory;
+mod promises;
 mod session;
 mod side;
 

@@ -4,9 +4,9 @@
 use crate::{
     agent::memory::Step,
     host::{Host, Life},
-    names::{HostId, HostTime, Key},
+    names::{HostId, HostTime, Key, Promise, Vf},
     system::System,
-    wire::{Call, Detach, HostMessage},
+    wire::{Call, Detach, DpuMessage, HostMessage},
 };
 
 impl System {
@@ -17,6 +17,7 @@ impl System {
             tidy_calls(self, key);
         }
         self.host_ids().for_each(|host| self.tidy_times(host));
+        self.vfs().for_each(|vf| self.tidy_numbers(vf));
     }
 
     fn tidy_times(&mut self, host: HostId) {
@@ -41,7 +42,7 @@ impl System {
         let under_way = messages.filter_map(|message| match message {
             HostMessage::Hello(hello) => Some(hello.inventory.as_of),
             HostMessage::Inventory(inventory) => Some(inventory.as_of),
-            HostMessage::Attached(_) => None,
+            HostMessage::Attached(_) | HostMessage::Untaken(_) => None,
         });
         let oldest = under_way.min().unwrap_or(*clock);
         let Some(service) = &mut self.dpu.service else { return };
@@ -82,13 +83,68 @@ impl System {
         messages.for_each(|message| match message {
             HostMessage::Hello(hello) => visit(&mut hello.inventory.as_of),
             HostMessage::Inventory(inventory) => visit(&mut inventory.as_of),
-            HostMessage::Attached(_) => {}
+            HostMessage::Attached(_) | HostMessage::Untaken(_) => {}
         });
         let Some(service) = &mut self.dpu.service else { return };
         let overtaken = service.overtaken.iter_mut().filter(|(key, ..)| key.host == host);
         overtaken.for_each(|(.., until)| visit(until));
         let told = service.told.iter_mut().filter(|(vf, _)| vf.host == host);
         told.for_each(|(_, (_, at))| visit(at));
+    }
+
+    /// Renumbers the promises of a VF, of which only matters which are the same.
+    fn tidy_numbers(&mut self, vf: Vf) {
+        let mut numbers = vec![0];
+        self.each_number(vf, &mut |number| numbers.push(*number));
+        numbers.sort_unstable();
+        numbers.dedup();
+        let rank = |number: &u8| {
+            let rank = numbers.binary_search(number).unwrap_or_else(|place| place - 1);
+            u8::try_from(rank).unwrap_or(u8::MAX)
+        };
+        self.each_number(vf, &mut |number| *number = rank(number));
+        if let Some(service) = &mut self.dpu.service
+            && let Some(last) = service.last_told.remove(&vf).map(|last| rank(&last))
+            && last > 0
+        {
+            service.last_told.insert(vf, last);
+        }
+    }
+
+    /// All numbers of a VF's promises that somebody may still name.
+    fn each_number(&mut self, vf: Vf, visit: &mut impl FnMut(&mut u8)) {
+        let mut visit_of = |promise: &mut Promise| {
+            if promise.vf == vf {
+                visit(&mut promise.number);
+            }
+        };
+        for host in &mut self.hosts {
+            for request in &mut host.wire.requests {
+                if let Call::Attach { promised: Some(promise), .. } = &mut request.call {
+                    visit_of(promise);
+                }
+            }
+            for stream in &mut host.wire.streams {
+                for message in &mut stream.up {
+                    if let HostMessage::Untaken(promise) = message {
+                        visit_of(promise);
+                    }
+                }
+                for message in &mut stream.down {
+                    if let DpuMessage::Promises(promise) = message {
+                        visit_of(promise);
+                    }
+                }
+            }
+            if let Some(agent) = &mut host.agent {
+                agent.claims.iter_mut().flatten().for_each(&mut visit_of);
+            }
+        }
+        let agents = self.hosts.iter_mut().filter_map(|host| host.agent.as_mut());
+        agents.filter_map(|agent| agent.promises.get_mut(&vf)).for_each(&mut *visit);
+        let service = self.dpu.service.as_mut();
+        let told = service.and_then(|service| service.promises.get_mut(&vf)?.as_mut());
+        told.into_iter().for_each(visit);
     }
 }
 

@@ -5,7 +5,7 @@
 //! ends nothing that its host has asked for since, and so it is served before that Attach here. What it tells
 //! of a VF comes to the same then: if the Attach has got that one, it tells nothing of it.
 
-use crate::names::{AttachmentId, BootId, HostTime, Key, Record, SessionId, Vf, Vfs};
+use crate::names::{AttachmentId, BootId, HostTime, Key, Promise, Record, SessionId, Vf};
 
 /// What is under way between one host and the DPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,10 +42,8 @@ pub enum Call {
         session: SessionId,
         /// `as_of_ns`: when the host asked.
         as_of: HostTime,
-        /// `wished_device`: this VF, or none.
-        wish: Option<Vf>,
-        /// `avoided_devices`: any but these, where none is wished for.
-        avoided: Vfs,
+        /// `promised_device` and `promise_number`: that VF, or none.
+        promised: Option<Promise>,
     },
     /// `DetachRequest`.
     Detach(Detach),
@@ -75,8 +73,10 @@ pub enum Answer {
     Stale,
     /// Refused as `Releasing`: an earlier attachment of the key is being given back.
     Releasing,
-    /// Refused as `VfNotFree` or `VfUnknown`: the VF that was wished for can't be had.
+    /// Refused as `VfNotFree`: the VF that was named as promised can't be had.
     NotFree,
+    /// Refused as `VfsPromised`: all that are free are promised.
+    Promised,
     /// Any other refusal.
     Refused,
     /// `DetachResponse`.
@@ -107,13 +107,17 @@ pub enum HostMessage {
     Attached(AttachmentId),
     /// What the host has now.
     Inventory(Inventory),
+    /// It has taken that VF for nothing, and has it at home.
+    Untaken(Promise),
 }
 
 /// From the DPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DpuMessage {
-    /// The first message. `kept_devices`: the VFs of attachments that the hello did not list as kept.
-    Welcome(Vfs),
+    /// The first message.
+    Welcome,
+    /// One of those in a message of that name.
+    Promises(Promise),
     /// Give it back.
     Release(Key, AttachmentId),
 }
@@ -177,19 +181,19 @@ impl Wire {
         self.requests.sort_unstable();
     }
 
-    /// Whether an Attach is under way that wishes for a VF.
+    /// Whether an Attach is under way that names a promised VF.
     #[must_use]
-    pub fn has_wishes(&self) -> bool {
-        let has_wish =
-            |request: &Request| matches!(request.call, Call::Attach { wish: Some(_), .. });
-        self.requests.iter().any(has_wish)
+    pub fn has_promised(&self) -> bool {
+        let names_one =
+            |request: &Request| matches!(request.call, Call::Attach { promised: Some(_), .. });
+        self.requests.iter().any(names_one)
     }
 
-    /// What is wished for can't be had.
-    pub fn thwart_wishes(&mut self) {
+    /// What is named as promised can't be had.
+    pub fn thwart_promised(&mut self) {
         for request in &mut self.requests {
-            if let Call::Attach { wish: Some(wish), .. } = &mut request.call {
-                *wish = Vf { number: u8::MAX, ..*wish };
+            if let Call::Attach { promised: Some(promise), .. } = &mut request.call {
+                promise.number = 0;
             }
         }
         self.requests.sort_unstable();

@@ -7,8 +7,8 @@ use protocol_model::{
     bounds::{Bounds, Breakage},
     explorer::{SETTLES, explore},
     properties::{
-        AHEAD_IS_RECORDED, CONFIRMED_STAYS, GUESS_IS_NO_HINDRANCE, HELD_ON_BOTH_SIDES, OF_ONE_HOST,
-        ONE_ADDRESS, ONE_VF, OTHERS_UNTOUCHED, PORT_SERVES_ITS_POD, PORT_SPEAKS_FOR_ITS_POD,
+        AHEAD_IS_RECORDED, CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, OF_ONE_HOST, ONE_ADDRESS, ONE_VF,
+        OTHERS_UNTOUCHED, PORT_SERVES_ITS_POD, PORT_SPEAKS_FOR_ITS_POD, TAKEN_IS_GIVEN,
     },
     protection::Protection,
     protocol::Protocol,
@@ -194,80 +194,78 @@ fn a_detach_that_a_later_attach_has_overtaken_would_take_that_back() {
     is_needed(Protection::DetachBeforeLaterAttach, CONFIRMED_STAYS, faults);
 }
 
-/// With guesses, and a call of ADD.
-fn guesses<const N: usize>(breakable: [Breakage; N]) -> Bounds {
-    Bounds { guesses: true, ..bounds(1, breakable) }
+/// With promised VFs, and so many calls of ADD.
+fn promises<const N: usize>(adds: u8, breakable: [Breakage; N]) -> Bounds {
+    Bounds { promises: true, ..bounds(adds, breakable) }
 }
 
-/// With guesses of two containers, which each want so many VFs.
-fn guesses_of_two<const N: usize>(vfs: u8, breakable: [Breakage; N]) -> Bounds {
-    Bounds { vfs, containers: 2, addresses: 2, adds: 2, ..guesses(breakable) }
+/// With promised VFs, and two containers that want one each.
+fn promises_to_two<const N: usize>(breakable: [Breakage; N]) -> Bounds {
+    Bounds { containers: 2, addresses: 2, ..promises(2, breakable) }
 }
 
 #[test]
 fn a_vf_moved_ahead_before_that_is_recorded_would_be_nobodys() {
-    is_needed(Protection::GuessBeforeMove, AHEAD_IS_RECORDED, guesses([]));
-}
-
-/// Found in the design: the inventory that says that a guessed VF is in use made the DPU refuse it.
-#[test]
-fn a_guess_would_take_its_own_vf_from_the_dpu() {
-    is_needed(Protection::GuessWithdrawsNothing, GUESS_IS_NO_HINDRANCE, guesses([]));
-}
-
-/// Found in the design: the DPU waits for an inventory that says that the VF is clean, and none does that
-/// while it is guessed.
-#[test]
-fn a_guess_would_keep_the_vf_that_the_dpu_waits_for() {
-    let bounds = Bounds { adds: 2, ..guesses([Breakage::CallTimesOut]) };
-    is_needed(Protection::GuessGivesWay, SETTLES, bounds);
-}
-
-/// Found in the design, as all that keeps one pod from having another's programmed VF: a guess was a hint.
-#[test]
-fn a_vf_that_two_have_claimed_would_be_programmed_for_the_one_in_the_pod_of_the_other() {
-    is_needed(Protection::OneClaimPerVf, PORT_SPEAKS_FOR_ITS_POD, guesses_of_two(2, []));
-}
-
-#[test]
-fn another_vf_than_the_one_wished_for_would_be_in_the_pod_of_whoever_has_claimed_it() {
-    let bounds = guesses_of_two(2, [Breakage::PoolsChange]);
-    is_needed(Protection::WishIsExact, PORT_SPEAKS_FOR_ITS_POD, bounds);
-}
-
-#[test]
-fn who_names_no_vf_would_be_given_one_that_is_in_another_pod() {
-    is_needed(Protection::OthersAvoided, PORT_SPEAKS_FOR_ITS_POD, guesses_of_two(1, []));
-}
-
-#[test]
-fn a_vf_would_be_moved_that_the_dpu_gives_to_who_names_none() {
-    is_needed(Protection::NoMoveBesideUnnamed, PORT_SPEAKS_FOR_ITS_POD, guesses_of_two(1, []));
-}
-
-/// Neither the Attach nor the Detach that takes it back gets an answer.
-#[test]
-fn a_vf_would_be_moved_that_the_dpu_has_of_a_call_without_an_answer() {
-    let bounds = Bounds { faults: 2, ..guesses_of_two(1, [Breakage::CallTimesOut]) };
-    is_needed(Protection::NoMoveWhileUndelivered, PORT_SPEAKS_FOR_ITS_POD, bounds);
-}
-
-/// Found by this model. An agent that dies, and has its records, comes to that with a third ADD.
-#[test]
-fn a_vf_would_be_moved_that_the_dpu_has_of_an_earlier_agent() {
-    let bounds = guesses_of_two(1, [Breakage::RecordsAreLost]);
-    is_needed(Protection::UnclaimedIsNotClaimed, PORT_SPEAKS_FOR_ITS_POD, bounds);
-}
-
-#[test]
-fn a_vf_would_be_moved_whose_representor_serves_nobody_since_the_service_died() {
-    let bounds = guesses_of_two(1, [Breakage::ServiceDies]);
-    is_needed(Protection::ClearedBeforeServing, PORT_SPEAKS_FOR_ITS_POD, bounds);
+    is_needed(Protection::GuessBeforeMove, AHEAD_IS_RECORDED, promises(1, []));
 }
 
 #[test]
 fn what_was_asked_for_beside_a_guess_would_be_left_over() {
-    is_needed(Protection::GuessDisownedByKey, SETTLES, guesses([Breakage::CallerDies]));
+    let bounds = promises(1, [Breakage::CallerDies]);
+    is_needed(Protection::GuessDisownedByKey, SETTLES, bounds);
+}
+
+#[test]
+fn a_vf_would_be_moved_that_the_dpu_gives_to_another() {
+    is_needed(Protection::PromisedToNobodyElse, PORT_SPEAKS_FOR_ITS_POD, promises_to_two([]));
+}
+
+/// Found in the programs: an Attach that was repeated was answered, whichever VF it named.
+#[test]
+fn a_vf_that_was_moved_ahead_would_stay_beside_the_one_that_was_answered() {
+    let bounds = Bounds { vfs: 2, ..promises(2, [Breakage::RecordsAreLost]) };
+    is_needed(Protection::PromisedOrNone, SETTLES, bounds);
+}
+
+/// A late Attach comes after its VF was told of again.
+#[test]
+fn an_attach_of_a_promise_that_has_passed_would_get_what_another_has_taken() {
+    let bounds = promises(2, [Breakage::RuntimeGivesUp]);
+    is_needed(Protection::PromiseNumbers, TAKEN_IS_GIVEN, bounds);
+}
+
+#[test]
+fn what_was_promised_in_a_session_that_is_over_nobody_would_have() {
+    is_needed(Protection::PromisesEnd, SETTLES, promises(0, [Breakage::ConnectionBreaks]));
+}
+
+#[test]
+fn a_vf_would_be_taken_that_the_next_hello_calls_clean() {
+    let bounds = promises_to_two([Breakage::ConnectionBreaks]);
+    is_needed(Protection::ClosedBeforeHello, TAKEN_IS_GIVEN, bounds);
+}
+
+#[test]
+fn a_hello_would_offer_a_vf_that_an_add_is_about_to_move() {
+    let bounds = promises_to_two([Breakage::ConnectionBreaks]);
+    is_needed(Protection::ClaimedInUse, TAKEN_IS_GIVEN, bounds);
+}
+
+/// Found in the programs: nobody said so of a VF whose Attach had not come to the DPU.
+#[test]
+fn a_vf_that_was_taken_for_nothing_nobody_would_have() {
+    is_needed(Protection::UntakenIsTold, SETTLES, promises(1, [Breakage::CallTimesOut]));
+}
+
+#[test]
+fn a_vf_that_came_back_would_not_be_taken_again() {
+    is_needed(Protection::ReturnedToldAgain, SETTLES, promises(1, []));
+}
+
+#[test]
+fn a_vf_would_be_moved_whose_representor_serves_nobody_since_the_service_died() {
+    let bounds = promises_to_two([Breakage::ServiceDies]);
+    is_needed(Protection::ClearedBeforeServing, PORT_SPEAKS_FOR_ITS_POD, bounds);
 }
 
 /// Two hosts, each of which makes so many calls of ADD, and nothing breaks.

@@ -2,12 +2,13 @@
 //! In the program: host-shim/src/agent.
 
 use super::{
-    ahead::{is_to_be_moved, is_to_be_written, moves_ahead, takes_home},
-    attach::{begins_add, may_write_record},
+    ahead::{is_to_be_moved, is_to_be_written, moves_ahead, takes, takes_home},
+    attach::{asks, begins_add, hears_attached, may_write_record},
     detach::{begins_del, begins_release, begins_release_on_request},
+    giving_up::fails_add,
     memory::{Agent, Standing, Step, Task, Wish},
     recovery::{delivers_detach, reconciles, upkeep},
-    session::notices_end,
+    session::hears,
     side::AgentSide,
 };
 use crate::{
@@ -27,14 +28,16 @@ pub enum AgentAction {
     CallsAttach(Key),
     /// `dpu/calls.rs::attach`: the answer.
     HearsAttached(Key),
-    /// `verbs/attach.rs::ask_ahead`, up to the call, in which this VF is wished for.
-    AsksAhead(Key, Vf),
+    /// `verbs/guess.rs::take`: this VF.
+    Takes(Key, Vf),
     /// `vfs/ahead.rs::begin`, the first half: the record.
     WritesGuess(Key),
     /// `vfs/ahead.rs::begin`, the second half: the move.
     MovesAhead(Key),
     /// `verbs/guess.rs::take_home`.
     TakesHome(Key),
+    /// `verbs/attach.rs::ask_patiently`: for too long.
+    LosesPatience(Key),
     /// `vfs/intake.rs::enter`, up to the record.
     WritesRecord(Key),
     /// `verbs/attach.rs::ask_for`: the caller of an attach has gone.
@@ -78,10 +81,11 @@ impl AgentAction {
         match self {
             Self::Begins(key)
             | Self::CallsAttach(key)
-            | Self::AsksAhead(key, _)
+            | Self::Takes(key, _)
             | Self::WritesGuess(key)
             | Self::MovesAhead(key)
             | Self::TakesHome(key)
+            | Self::LosesPatience(key)
             | Self::HearsAttached(key)
             | Self::WritesRecord(key)
             | Self::NoticesHangup(key, _)
@@ -152,21 +156,25 @@ impl AgentSide<'_> {
             add(AgentAction::MovesAhead(key));
         }
         match task.step {
-            Step::CallAttach(_, asked) => {
+            Step::CallAttach(_, asked) if asked.is_some() => {
                 if agent.session().is_some_and(|session| Some(session) != asked) {
                     add(AgentAction::CallsAttach(key));
-                    let may_claim = self.may_guess && asked.is_none();
-                    if may_claim {
-                        let claimable = self.claimable(system, agent, key).into_iter();
-                        claimable.for_each(|vf| add(AgentAction::AsksAhead(key, vf)));
-                    }
                 }
             }
-            Step::AskAgain(_) if agent.session().is_some() => add(AgentAction::CallsAttach(key)),
+            Step::CallAttach(..) | Step::AskAgain(_) => {
+                if matches!(task.step, Step::AskAgain(_)) {
+                    add(AgentAction::LosesPatience(key));
+                }
+                let claimable = self.claimable(system, agent, key).into_iter();
+                claimable.for_each(|vf| add(AgentAction::Takes(key, vf)));
+                if agent.session().is_some() {
+                    add(AgentAction::CallsAttach(key));
+                }
+            }
             Step::AwaitAttach(..) if is_answered() => add(AgentAction::HearsAttached(key)),
             Step::AwaitDetach(..) if is_answered() => add(AgentAction::HearsDetached(key)),
-            Step::AskAgain(_) | Step::AwaitAttach(..) | Step::AwaitDetach(..) => {}
-            Step::TakeHome(..) => add(AgentAction::TakesHome(key)),
+            Step::AwaitAttach(..) | Step::AwaitDetach(..) => {}
+            Step::TakeHome(_) => add(AgentAction::TakesHome(key)),
             Step::WriteRecord(_, attachment, _) => {
                 if may_write_record(system, key, attachment) {
                     add(AgentAction::WritesRecord(key));
@@ -207,7 +215,7 @@ impl AgentSide<'_> {
                     add(AgentAction::NoticesEnd(host));
                 }
                 let is_up = agent.session().is_some();
-                if is_up && agent.sent_inventory.as_ref() != Some(&self.conditions(system, host)) {
+                if is_up && self.has_inventory(system, host, agent) {
                     add(AgentAction::SendsInventory(host));
                 }
             }
@@ -233,12 +241,13 @@ impl AgentSide<'_> {
     pub fn does(&self, system: &mut System, action: AgentAction) {
         match action {
             AgentAction::Begins(key) => begins(system, key),
-            AgentAction::CallsAttach(key) => self.asks(system, key),
-            AgentAction::AsksAhead(key, vf) => self.asks_ahead(system, key, vf),
+            AgentAction::CallsAttach(key) => asks(system, key),
+            AgentAction::Takes(key, vf) => takes(system, key, vf),
             AgentAction::WritesGuess(key) => self.writes_guess(system, key),
             AgentAction::MovesAhead(key) => moves_ahead(system, key),
             AgentAction::TakesHome(key) => takes_home(system, key),
-            AgentAction::HearsAttached(key) => self.hears_attached(system, key),
+            AgentAction::LosesPatience(key) => fails_add(system, key),
+            AgentAction::HearsAttached(key) => hears_attached(system, key),
             AgentAction::NoticesHangup(key, in_flight) => {
                 system.abandon(key, in_flight);
                 self.disowns(system, key);
@@ -260,8 +269,8 @@ impl AgentSide<'_> {
             AgentAction::SendsInventory(host) => self.sends_inventory(system, host),
             AgentAction::Connects(host) => self.connects(system, host),
             AgentAction::SaysHello(host) => self.says_hello(system, host),
-            AgentAction::Hears(host) => self.hears(system, host),
-            AgentAction::NoticesEnd(host) => notices_end(system, host),
+            AgentAction::Hears(host) => hears(system, host),
+            AgentAction::NoticesEnd(host) => self.notices_end(system, host),
         }
     }
 }

@@ -2,15 +2,14 @@
 //! In the program: host-shim/src/agent/{verbs/attach,vfs/intake,dpu/calls}.rs.
 
 use super::{
-    ahead::begins_unnamed,
     giving_up::{fails_add, gives_back_unused},
-    memory::{Kept, Step, Then},
+    memory::{Step, Then},
     side::AgentSide,
     tasks::{ends, is_awaited, move_vf, set, step, then},
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Life, Place},
-    names::{AttachmentId, CallId, Key, Netns, Record, Vfs},
+    names::{AttachmentId, CallId, Key, Netns, Record},
     protection::Protection,
     system::System,
     wire::{Answer, Call, HostMessage},
@@ -75,14 +74,15 @@ impl AgentSide<'_> {
         if self.has(Protection::RecordBeforeMove) {
             let host = system.host_mut(key);
             // In the same transaction.
-            host.forget(AttachmentId::of_guess(key));
+            if guess.is_some_and(|guess| guess.attachment.vf == attachment.vf) {
+                host.forget(AttachmentId::of_guess(key));
+            }
             host.put(recorded(attachment, netns, known));
         } else {
             move_vf(system, attachment, netns);
         }
         if let Some(agent) = system.agent_mut(key) {
-            agent.keep(key, Kept::Nothing);
-            agent.unclaimed = agent.unclaimed.without(attachment.vf);
+            agent.claim(key, None);
         }
         set(system, key, Step::MoveIn(netns, attachment), Then::AnswerAdd);
     }
@@ -147,72 +147,30 @@ fn recorded(attachment: Record, netns: Netns, known: Option<AgentPhase>) -> Agen
     AgentRecord { phase, ..AgentRecord::attaching(attachment, netns) }
 }
 
-impl AgentSide<'_> {
-    /// The call, in which the VF is named that the key has already, or has claimed; or else those of others.
-    pub(super) fn asks(&self, system: &mut System, key: Key) {
-        let Some(Step::CallAttach(netns, _) | Step::AskAgain(netns)) = step(system, key) else {
-            return;
-        };
-        let kept = system.host(key).agent.as_ref().map_or(Kept::Nothing, |agent| agent.kept(key));
-        let recorded = system.host(key).by_key(key).filter(|record| !record.is_guess());
-        let recorded = recorded.map(|record| record.attachment.vf);
-        if kept == Kept::Nothing && recorded.is_none() && self.may_guess {
-            begins_unnamed(system, key);
-        }
-        let host = system.host_mut(key);
-        let Some(agent) = &host.agent else { return };
-        let Some(session) = agent.session() else { return };
-        let (wish, avoided) = match agent.kept(key) {
-            Kept::Nothing => (recorded, Vfs::default()),
-            Kept::Claim { vf, .. } => (Some(vf), Vfs::default()),
-            Kept::Unnamed(avoided) => (None, avoided),
-        };
-        let as_of = host.tick();
-        host.wire.ask(session, Call::Attach { key, session, as_of, wish, avoided });
-        set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
-    }
-
-    pub(super) fn hears_attached(&self, system: &mut System, key: Key) {
-        let Some(Step::AwaitAttach(netns, session)) = step(system, key) else { return };
-        let next = match system.host_mut(key).wire.take_answer(key) {
-            Some(Answer::Attached(attachment)) => answered(system, key, netns, attachment),
-            Some(Answer::Stale) => Step::CallAttach(netns, Some(session)),
-            Some(Answer::Releasing | Answer::NotFree) if names_vf(system, key) => {
-                self.asks_again(netns)
-            }
-            _ => return fails_add(system, key),
-        };
-        set(system, key, next, Then::AnswerAdd);
-    }
-
-    /// `verbs/attach.rs::ask_patiently`: without a guess, whose VF the DPU may wait for. Otherwise patience
-    /// is over at once.
-    fn asks_again(&self, netns: Netns) -> Step {
-        match self.has(Protection::GuessGivesWay) {
-            true => Step::TakeHome(netns, None),
-            false => Step::AskAgain(netns),
-        }
-    }
+/// The call, in which the VF is named that was taken.
+pub(super) fn asks(system: &mut System, key: Key) {
+    let Some(Step::CallAttach(netns, _) | Step::AskAgain(netns)) = step(system, key) else {
+        return;
+    };
+    let host = system.host_mut(key);
+    let Some(agent) = &host.agent else { return };
+    let Some(session) = agent.session() else { return };
+    let promised = agent.claimed(key);
+    let as_of = host.tick();
+    host.wire.ask(session, Call::Attach { key, session, as_of, promised });
+    set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
 }
 
-/// `verbs/take_in.rs::take_wrong_guesses_home`: the DPU may have another VF for the key since an earlier ADD.
-fn answered(system: &System, key: Key, netns: Netns, attachment: Record) -> Step {
-    match system.host(key).guess(key) {
-        Some(guess) if guess.attachment.vf != attachment.vf => {
-            Step::TakeHome(netns, Some(attachment))
-        }
-        _ => Step::WriteRecord(netns, attachment, false),
-    }
-}
-
-/// Whether the call has named a VF.
-fn names_vf(system: &System, key: Key) -> bool {
-    let host = system.host(key);
-    host.agent.as_ref().is_some_and(|agent| match agent.kept(key) {
-        Kept::Nothing => host.by_key(key).is_some(),
-        Kept::Claim { .. } => true,
-        Kept::Unnamed(_) => false,
-    })
+/// Where it is about the VF (`verbs/attach.rs::is_about_the_vf`), another may be had, or one later.
+pub(super) fn hears_attached(system: &mut System, key: Key) {
+    let Some(Step::AwaitAttach(netns, session)) = step(system, key) else { return };
+    let next = match system.host_mut(key).wire.take_answer(key) {
+        Some(Answer::Attached(attachment)) => Step::WriteRecord(netns, attachment, false),
+        Some(Answer::Stale) => Step::CallAttach(netns, Some(session)),
+        Some(Answer::Releasing | Answer::NotFree | Answer::Promised) => Step::TakeHome(netns),
+        _ => return fails_add(system, key),
+    };
+    set(system, key, next, Then::AnswerAdd);
 }
 
 /// Whether whoever gives the VF back may be asked to finish that: who holds the lock of the holder's key is

@@ -6,7 +6,7 @@ use super::{
     memory::{Agent, Giving, Step, Then},
     recovery::is_within_reach,
     side::AgentSide,
-    tasks::{ends, set, step, then},
+    tasks::{ends, lets_go, set, step, then},
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Life, Place},
@@ -71,6 +71,7 @@ impl AgentSide<'_> {
             }
             Giving::Disowned => agent.note(detach),
         }
+        lets_go(system, key);
         release_ends(system, key);
     }
 

@@ -1,7 +1,9 @@
 //! What the agent has in memory.
 
+use std::collections::BTreeMap;
+
 use crate::{
-    names::{AttachmentId, CallId, Key, Netns, Record, SessionId, Vf, Vfs},
+    names::{AttachmentId, CallId, Key, Netns, Promise, Record, SessionId, Vf},
     wire::{Detach, VfCondition},
 };
 
@@ -14,11 +16,10 @@ pub struct Agent {
     pub tasks: Vec<Option<Task>>,
     /// The call of ADD that each key's task is of.
     pub calls: Vec<CallId>,
-    /// What each key's ADD keeps to itself, until its VF is recorded or all is taken back.
-    pub kept: Vec<Kept>,
-    /// The VFs that the DPU held at its welcome for attachments that the hello did not list as kept, but for those
-    /// that the agent has recorded since.
-    pub unclaimed: Vfs,
+    /// The VFs that the DPU has promised in the session and that no ADD has taken, with the numbers of that.
+    pub promises: BTreeMap<Vf, u8>,
+    /// What each key's ADD has taken of them, until its VF is recorded or all is taken back.
+    pub claims: Vec<Option<Promise>>,
     /// Who waits for the lock.
     pub waiting: Vec<Vec<Wish>>,
     /// What calls whose answers never came may have left on the DPU.
@@ -40,23 +41,6 @@ pub enum Standing {
     Opening(SessionId),
     /// The DPU has welcomed the host.
     Up(SessionId),
-}
-
-/// What an ADD keeps to itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kept {
-    /// Nothing.
-    #[default]
-    Nothing,
-    /// The VF that it has claimed.
-    Claim {
-        /// The VF.
-        vf: Vf,
-        /// `verbs/guess.rs::can_move`: the DPU can have given it to nobody else, so that it is moved before the answer.
-        may_move: bool,
-    },
-    /// Any VF but these, which are others': what is claimed while it is under way is not moved before the answer.
-    Unnamed(Vfs),
 }
 
 /// What somebody wants of an attachment.
@@ -84,12 +68,12 @@ pub struct Task {
 pub enum Step {
     /// Ask the DPU, on another session than the one that was asked before.
     CallAttach(Netns, Option<SessionId>),
-    /// Ask the DPU again, which gives an earlier attachment of the key back, and without a guess.
+    /// Ask the DPU again, which could not give what was asked for.
     AskAgain(Netns),
     /// It was asked.
     AwaitAttach(Netns, SessionId),
-    /// Take the VF of a guess home: the DPU has answered another, or none yet.
-    TakeHome(Netns, Option<Record>),
+    /// Take the VF of a guess home, which the DPU does not give.
+    TakeHome(Netns),
     /// Write the record. An earlier holder of the VF was asked to finish.
     WriteRecord(Netns, Record, bool),
     /// Move the VF into the pod.
@@ -146,8 +130,8 @@ impl Agent {
             standing: Standing::Down,
             tasks: vec![None; containers],
             calls: vec![0; containers],
-            kept: vec![Kept::Nothing; containers],
-            unclaimed: Vfs::default(),
+            promises: BTreeMap::new(),
+            claims: vec![None; containers],
             waiting: vec![Vec::new(); containers],
             undelivered: Vec::new(),
             untold: Vec::new(),
@@ -168,17 +152,21 @@ impl Agent {
     pub(super) fn end(&mut self, key: Key) {
         self.tasks[usize::from(key.container)] = None;
         self.calls[usize::from(key.container)] = 0;
-        self.keep(key, Kept::Nothing);
     }
 
-    /// What a key's ADD keeps to itself.
+    /// What a key's ADD has taken.
     #[must_use]
-    pub fn kept(&self, key: Key) -> Kept {
-        self.kept[usize::from(key.container)]
+    pub fn claimed(&self, key: Key) -> Option<Promise> {
+        self.claims[usize::from(key.container)]
     }
 
-    pub(super) fn keep(&mut self, key: Key, kept: Kept) {
-        self.kept[usize::from(key.container)] = kept;
+    pub(super) fn claim(&mut self, key: Key, promise: Option<Promise>) {
+        self.claims[usize::from(key.container)] = promise;
+    }
+
+    /// Whether an ADD has taken a VF.
+    pub(super) fn has_claim(&self, vf: Vf) -> bool {
+        self.claims.iter().flatten().any(|claim| claim.vf == vf)
     }
 
     /// `vfs/keys.rs::is_add_waiting`: whether an ADD waits for a key's lock.
@@ -211,16 +199,6 @@ impl Agent {
     }
 }
 
-impl Kept {
-    /// The VF that is claimed.
-    pub(super) fn claim(self) -> Option<Vf> {
-        match self {
-            Self::Claim { vf, .. } => Some(vf),
-            Self::Nothing | Self::Unnamed(_) => None,
-        }
-    }
-}
-
 impl Step {
     /// Whether the record of a guess and its move go on beside it: until the call is over.
     pub(super) fn is_beside_guess(&self) -> bool {
@@ -236,13 +214,13 @@ impl Step {
 
 impl Task {
     /// Whether an attach is under way that nobody was answered, as `dpu/reports.rs::enter_pending` says.
-    pub(super) fn is_pending(&self) -> bool {
+    pub(super) fn is_pending(&self, is_claiming: bool) -> bool {
         match self.step {
             // Before it was asked for, a hello must not make the DPU wait for it.
-            Step::CallAttach(_, asked) => asked.is_some(),
+            Step::CallAttach(_, asked) => asked.is_some() || is_claiming,
             Step::AskAgain(_)
             | Step::AwaitAttach(..)
-            | Step::TakeHome(..)
+            | Step::TakeHome(_)
             | Step::WriteRecord(..)
             | Step::Keep(..)
             | Step::Answer(..) => true,

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     host::{AgentPhase, AgentRecord, Function, Host, Place},
-    names::{AttachmentId, HostId, Key, Vf},
+    names::{AttachmentId, HostId, Key, Promise, Vf},
     protection::Protection,
     system::System,
     wire::{DpuMessage, Hello, HostMessage, Inventory, Stream, VfCondition},
@@ -29,45 +29,70 @@ impl AgentSide<'_> {
 /// The keys of attaches under way.
 pub(super) fn pending(host: HostId, agent: &Agent) -> Vec<Key> {
     let tasks = (0..).zip(&agent.tasks);
-    let pending = tasks.filter(|(_, task)| task.is_some_and(|task| task.is_pending()));
+    let pending = tasks.filter(|(container, task)| {
+        let is_claiming = agent.claims[usize::from(*container)].is_some();
+        task.is_some_and(|task| task.is_pending(is_claiming))
+    });
     pending.map(|(container, _)| Key { host, container }).collect()
 }
 
 impl AgentSide<'_> {
     /// How the host's VFs are: `dpu/inventory.rs::physical_functions`.
-    pub(super) fn conditions(&self, system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
+    fn conditions(&self, system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
         let of_host = &system.hosts[usize::from(host)];
-        let is_told = |record: &&AgentRecord| {
-            !record.is_returned && (!record.is_guess() || self.has(Protection::GuessInUse))
+        let is_claimed = |vf| {
+            let is_claimed = of_host.agent.as_ref().is_some_and(|agent| agent.has_claim(vf));
+            is_claimed && self.has(Protection::ClaimedInUse)
         };
-        let own = system.vfs_of(host);
-        own.map(|vf| match *system.function(vf) {
-            _ if of_host.by_vf(vf).filter(is_told).is_some() => (vf, VfCondition::InUse),
-            Function::CLEAN => (vf, VfCondition::Clean),
-            _ => (vf, VfCondition::Missing),
-        })
-        .collect()
+        let condition = |vf| match (of_host.by_vf(vf), *system.function(vf)) {
+            (Some(record), _) if !record.is_returned => VfCondition::InUse,
+            (None, _) if is_claimed(vf) => VfCondition::InUse,
+            (_, Function::CLEAN) => VfCondition::Clean,
+            _ => VfCondition::Missing,
+        };
+        system.vfs_of(host).map(|vf| (vf, condition(vf))).collect()
     }
 
-    pub(super) fn inventory(&self, system: &System, host: HostId) -> Inventory {
-        let as_of = system.hosts[usize::from(host)].clock;
-        Inventory { as_of, conditions: self.conditions(system, host) }
+    /// `dpu/inventory.rs::in_session`: that a VF is taken of those that are promised in the session makes no difference,
+    /// and is not told here.
+    fn news(&self, system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
+        let of_host = &system.hosts[usize::from(host)];
+        let is_taken = |vf: Vf| {
+            let is_over = of_host.by_vf(vf).is_some_and(|record| record.is_returned);
+            let agent = of_host.agent.as_ref().filter(|_| !is_over);
+            let mut claims = agent.into_iter().flat_map(|agent| agent.claims.iter().flatten());
+            claims.any(|claim| claim.vf == vf && claim.number > 0)
+        };
+        self.conditions(system, host).into_iter().filter(|(vf, _)| !is_taken(*vf)).collect()
+    }
+
+    /// Whether the DPU was told otherwise last, or is to be told once more.
+    pub(super) fn has_inventory(&self, system: &System, host: HostId, agent: &Agent) -> bool {
+        let is_told = |sent: &Vec<_>| self.news(system, host).iter().all(|it| sent.contains(it));
+        !agent.sent_inventory.as_ref().is_some_and(is_told)
     }
 
     pub(super) fn sends_inventory(&self, system: &mut System, host: HostId) {
-        let inventory = self.inventory(system, host);
+        let as_of = system.hosts[usize::from(host)].clock;
+        let conditions = self.news(system, host);
         let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else {
             return;
         };
-        agent.sent_inventory = Some(inventory.conditions.clone());
+        let mut sent = agent.sent_inventory.take().unwrap_or_default();
+        sent.retain(|(vf, _)| conditions.iter().all(|(told, _)| told != vf));
+        sent.extend(&conditions);
+        sent.sort_unstable();
+        agent.sent_inventory = Some(sent);
         let stream = agent.session().and_then(|session| wire.stream_mut(session));
         if let Some(stream) = stream.filter(|stream| !stream.is_ended) {
-            stream.up.push(HostMessage::Inventory(inventory));
+            stream.up.push(HostMessage::Inventory(Inventory { as_of, conditions }));
         }
     }
+
     /// `dpu/reports.rs::hello`, as far as it lists what is recorded.
     pub(super) fn says_hello(&self, system: &mut System, host: HostId) {
-        let inventory = self.inventory(system, host);
+        let as_of = system.hosts[usize::from(host)].clock;
+        let inventory = Inventory { as_of, conditions: self.conditions(system, host) };
         let of_host = &system.hosts[usize::from(host)];
         let is_in_pod = |record: &AgentRecord| {
             system.function(record.attachment.vf).place == Place::Pod(record.netns)
@@ -99,40 +124,49 @@ impl AgentSide<'_> {
     }
 }
 
-impl AgentSide<'_> {
-    pub(super) fn hears(&self, system: &mut System, host: HostId) {
-        let Host { agent: Some(agent), wire, disk, .. } = &mut system.hosts[usize::from(host)]
-        else {
-            return;
-        };
-        let (Standing::Opening(session) | Standing::Up(session)) = agent.standing else { return };
-        let Some(stream) = wire.stream_mut(session) else { return };
-        match stream.down.remove(0) {
-            DpuMessage::Welcome(kept) => {
-                agent.standing = Standing::Up(session);
-                if self.may_guess {
-                    agent.unclaimed = kept;
-                }
-                let is_recorded = |id: &AttachmentId| {
-                    disk.iter().any(|record| !record.is_forgotten && record.attachment.id == *id)
-                };
-                let untold = std::mem::take(&mut agent.untold).into_iter().filter(is_recorded);
-                stream.up.extend(untold.map(HostMessage::Attached));
-            }
-            DpuMessage::Release(key, id) => {
-                agent.waiting[usize::from(key.container)].push(Wish::Release(id));
-            }
+pub(super) fn hears(system: &mut System, host: HostId) {
+    let Host { agent: Some(agent), wire, disk, .. } = &mut system.hosts[usize::from(host)] else {
+        return;
+    };
+    let (Standing::Opening(session) | Standing::Up(session)) = agent.standing else { return };
+    let Some(stream) = wire.stream_mut(session) else { return };
+    match stream.down.remove(0) {
+        DpuMessage::Welcome => {
+            agent.standing = Standing::Up(session);
+            agent.promises.clear();
+            let is_recorded = |id: &AttachmentId| {
+                disk.iter().any(|record| !record.is_forgotten && record.attachment.id == *id)
+            };
+            let untold = std::mem::take(&mut agent.untold).into_iter().filter(is_recorded);
+            stream.up.extend(untold.map(HostMessage::Attached));
+        }
+        DpuMessage::Promises(Promise { vf, number }) => {
+            agent.promises.insert(vf, number);
+        }
+        DpuMessage::Release(key, id) => {
+            agent.waiting[usize::from(key.container)].push(Wish::Release(id));
         }
     }
 }
 
-/// Calls on the connection go on: only the stream has ended.
-pub(super) fn notices_end(system: &mut System, host: HostId) {
-    let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else {
-        return;
-    };
-    if let Standing::Opening(session) | Standing::Up(session) = agent.standing {
-        wire.streams.retain(|stream| stream.session != session);
+impl AgentSide<'_> {
+    /// Calls on the connection go on: only the stream has ended.
+    pub(super) fn notices_end(&self, system: &mut System, host: HostId) {
+        let Host { agent: Some(agent), wire, .. } = &mut system.hosts[usize::from(host)] else {
+            return;
+        };
+        if let Standing::Opening(session) | Standing::Up(session) = agent.standing {
+            wire.streams.retain(|stream| stream.session != session);
+            self.goes_down(agent);
+        }
+    }
+
+    /// The session is over, and with it what was promised: `dpu/established.rs::close_promises`.
+    pub fn goes_down(&self, agent: &mut Agent) {
         agent.standing = Standing::Down;
+        if self.has(Protection::ClosedBeforeHello) {
+            agent.promises.clear();
+        }
+        agent.claims.iter_mut().flatten().for_each(|promise| promise.number = 0);
     }
 }

@@ -6,14 +6,13 @@ use crate::protection::{Protection, Protections};
 #[derive(Clone, Copy, Debug)]
 pub struct AgentSide<'a> {
     protections: Protections<'a>,
-    pub(super) may_guess: bool,
 }
 
 impl<'a> AgentSide<'a> {
-    /// That of agents with these protections, that may guess VFs or not.
+    /// That of agents with these protections.
     #[must_use]
-    pub fn new(protections: Protections<'a>, may_guess: bool) -> Self {
-        Self { protections, may_guess }
+    pub fn new(protections: Protections<'a>) -> Self {
+        Self { protections }
     }
 
     pub(super) fn has(&self, protection: Protection) -> bool {

@@ -5,6 +5,7 @@ use crate::{
     host::{Function, Place},
     names::{CallId, Key, Netns, Record},
     system::System,
+    wire::HostMessage,
 };
 
 pub(super) fn step(system: &System, key: Key) -> Option<Step> {
@@ -22,8 +23,26 @@ pub(super) fn set(system: &mut System, key: Key, step: Step, then: Then) {
 }
 
 pub(super) fn ends(system: &mut System, key: Key) {
+    lets_go(system, key);
     if let Some(agent) = system.agent_mut(key) {
         agent.end(key);
+    }
+}
+
+/// `verbs/guess.rs::tell`, or `verbs/guess.rs::forget` where a guess is recorded: that what an ADD has taken for nothing
+/// is at home. Of what was taken in a session that is over nobody is told.
+pub(super) fn lets_go(system: &mut System, key: Key) {
+    let host = system.host_mut(key);
+    if host.guess(key).is_some() {
+        return;
+    }
+    let Some(agent) = &mut host.agent else { return };
+    let Some(promise) = agent.claimed(key) else { return };
+    agent.claim(key, None);
+    let session = agent.session().filter(|_| promise.number > 0);
+    let stream = session.and_then(|session| host.wire.stream_mut(session));
+    if let Some(stream) = stream.filter(|stream| !stream.is_ended) {
+        stream.up.push(HostMessage::Untaken(promise));
     }
 }
 

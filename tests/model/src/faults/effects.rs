@@ -2,10 +2,7 @@
 
 use super::{Fault, Faults, Forgotten};
 use crate::{
-    agent::{
-        gives_back_unused,
-        memory::{Standing, Step},
-    },
+    agent::{gives_back_unused, memory::Step},
     host::{Function, Life, Place},
     names::{HostId, HostTime, Key},
     system::System,
@@ -33,7 +30,7 @@ impl Faults<'_> {
             Fault::NetnsDies(key) => system.netns_dies(key),
             Fault::RuntimeGivesUp(key) => system.gives_up(key),
             Fault::CallerDies(key) => system.caller_dies(key),
-            Fault::PoolsChange(host) => system.hosts[usize::from(host)].wire.thwart_wishes(),
+            Fault::PoolsChange(host) => system.hosts[usize::from(host)].wire.thwart_promised(),
             Fault::OperatorReleases(key) => self.operator_releases(system, key),
         }
     }
@@ -62,7 +59,7 @@ impl Faults<'_> {
         let host = &mut system.hosts[usize::from(host)];
         host.wire.hang_up(in_flight);
         if let Some(agent) = &mut host.agent {
-            agent.standing = Standing::Down;
+            self.agents.goes_down(agent);
         }
     }
 

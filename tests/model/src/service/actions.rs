@@ -3,7 +3,7 @@
 
 use super::{
     attach::Asked,
-    memory::{Entry, Flow, Greeting, Service, Verdict, Work},
+    memory::{Entry, Flow, Service, Verdict, Work},
     session::{notices_end, welcomes},
     side::ServiceSide,
 };
@@ -36,6 +36,8 @@ pub enum ServiceAction {
     CarriesOut(HostId, AttachmentId),
     /// `api/session.rs::hold`: all that the hello's words settle is settled.
     Welcomes(HostId, SessionId),
+    /// `api/session.rs::tell_promises`.
+    Promises(HostId, SessionId),
     /// `attachments/hosts.rs::goodbye`.
     NoticesEnd(HostId, SessionId),
     /// `attachments/mend.rs::mend`.
@@ -60,6 +62,7 @@ impl ServiceAction {
             Self::Reads(host, _)
             | Self::CarriesOut(host, _)
             | Self::Welcomes(host, _)
+            | Self::Promises(host, _)
             | Self::NoticesEnd(host, _) => host,
             Self::Mends(vf) | Self::ClearsUnused(vf) => vf.host,
         }
@@ -73,6 +76,9 @@ impl ServiceSide<'_> {
         for (host, of_host) in (0..).zip(&system.hosts) {
             self.calls(service, &of_host.wire, add);
             messages(service, host, &of_host.wire, add);
+            if let Some(session) = self.has_promises(system, host) {
+                add(ServiceAction::Promises(host, session));
+            }
         }
         service.flows.iter().for_each(|flow| steps(*flow, add));
         verdicts(service, add);
@@ -100,6 +106,7 @@ impl ServiceSide<'_> {
             ServiceAction::Reads(host, session) => self.reads(system, host, session),
             ServiceAction::CarriesOut(host, id) => self.carries_out(system, host, id),
             ServiceAction::Welcomes(host, session) => welcomes(system, host, session),
+            ServiceAction::Promises(host, session) => self.promises(system, host, session),
             ServiceAction::NoticesEnd(host, session) => notices_end(system, host, session),
             ServiceAction::Mends(vf) => {
                 let Dpu { ports, service, .. } = &mut system.dpu;
@@ -133,8 +140,8 @@ impl ServiceSide<'_> {
         let Some(place) = requests.iter().position(|other| *other == request) else { return };
         requests.remove(place);
         match call {
-            Call::Attach { session, as_of, wish, avoided, .. } => {
-                self.admits(system, key, Asked { session, as_of, wish, avoided }, is_awaited);
+            Call::Attach { session, as_of, promised, .. } => {
+                self.admits(system, key, Asked { session, as_of, promised }, is_awaited);
             }
             Call::Detach(detach) => self.detaches(system, detach, connection, is_awaited),
         }
@@ -176,7 +183,7 @@ fn verdicts(service: &Service, add: &mut impl FnMut(ServiceAction)) {
             add(ServiceAction::CarriesOut(verdict.host, verdict.id));
         }
     }
-    for &Greeting { host, session, .. } in &service.greeting {
+    for &(host, session) in &service.greeting {
         let is_of_it = |flow: &Flow| flow.key.host == host && flow.follows == Some(session);
         let waits = |verdict: &Verdict| (verdict.host, verdict.session) == (host, session);
         if !service.flows.iter().any(is_of_it) && !service.verdicts.iter().any(waits) {

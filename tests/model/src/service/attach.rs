@@ -6,7 +6,7 @@ use super::{
     side::ServiceSide,
 };
 use crate::{
-    names::{Address, AttachmentId, HostId, HostTime, Key, Phase, Record, SessionId, Vf, Vfs},
+    names::{Address, AttachmentId, HostId, HostTime, Key, Phase, Promise, Record, SessionId, Vf},
     protection::Protection,
     system::{Port, System, put},
     wire::Answer,
@@ -17,14 +17,13 @@ use crate::{
 pub(super) struct Asked {
     pub(super) session: SessionId,
     pub(super) as_of: HostTime,
-    pub(super) wish: Option<Vf>,
-    pub(super) avoided: Vfs,
+    pub(super) promised: Option<Promise>,
 }
 
 impl ServiceSide<'_> {
     /// `attachments/attach.rs::admit`.
     pub(super) fn admits(&self, system: &mut System, key: Key, asked: Asked, is_awaited: bool) {
-        let Asked { session, as_of, wish, avoided } = asked;
+        let Asked { session, as_of, promised } = asked;
         let answer = |system: &mut System, answer| {
             if is_awaited {
                 system.host_mut(key).wire.answer(key, answer);
@@ -44,6 +43,10 @@ impl ServiceSide<'_> {
             if !entry.is_held() {
                 return answer(system, Answer::Releasing);
             }
+            let is_another = promised.is_some_and(|promise| promise.vf != entry.record.vf);
+            if is_another && self.has(Protection::PromisedOrNone) {
+                return answer(system, Answer::NotFree);
+            }
             let is_programmed = system.dpu.programmed(entry.record.vf) == Some(entry.record.id);
             let Some(service) = system.service_mut() else { return };
             if let Some(entry) = service.get_mut(entry.record.id) {
@@ -54,17 +57,16 @@ impl ServiceSide<'_> {
             }
             return service.begin(attach_flow(entry.record, true, is_awaited));
         }
-        let vf = match wish {
-            Some(wish) => match self.wished_vf(service, key.host, wish) {
-                None if self.has(Protection::WishIsExact) => {
-                    return answer(system, Answer::NotFree);
-                }
-                given => given.or_else(|| self.free_vf(service, key.host, avoided)),
-            },
-            None => self.free_vf(service, key.host, avoided),
+        let named = promised.and_then(|promise| self.promised_vf(service, key.host, promise));
+        if named.is_none() && promised.is_some() && self.has(Protection::PromisedOrNone) {
+            return answer(system, Answer::NotFree);
+        }
+        let Some(vf) = named.or_else(|| self.free_vf(service, key.host)) else {
+            let is_any_promised = service.promised_and_free(key.host).next().is_some();
+            let refusal = if is_any_promised { Answer::Promised } else { Answer::Refused };
+            return answer(system, refusal);
         };
-        let address = self.free_address(service);
-        let (Some(vf), Some(address)) = (vf, address) else {
+        let Some(address) = self.free_address(service) else {
             return answer(system, Answer::Refused);
         };
         let number = &mut system.host_mut(key).latest_attachment;
@@ -76,23 +78,23 @@ impl ServiceSide<'_> {
         service.begin(attach_flow(record, false, is_awaited));
     }
 
-    /// `vf-alloc/src/allocator.rs::choose_wished`.
-    fn wished_vf(&self, service: &Service, host: HostId, wish: Vf) -> Option<Vf> {
-        let vf = Some(wish).filter(|vf| vf.host == host || !self.has(Protection::OwnVfsOnly))?;
-        // Where its host does not offer it, that is due to this very guess.
-        let is_told = service.known.contains(&vf) && self.has(Protection::GuessWithdrawsNothing);
-        let is_to_be_had = is_told || service.offered.contains(&vf);
-        let is_free = !service.unaccounted.contains(&vf) && service.by_vf(vf).is_none();
-        (is_to_be_had && is_free).then_some(vf)
+    /// `vf-alloc/src/allocator.rs::choose_promised`.
+    fn promised_vf(&self, service: &Service, host: HostId, promise: Promise) -> Option<Vf> {
+        let Promise { vf, number } = promise;
+        let is_own = vf.host == host || !self.has(Protection::OwnVfsOnly);
+        let told = service.promises.get(&vf).copied().flatten();
+        let is_it = told == Some(number) || told.is_some() && !self.has(Protection::PromiseNumbers);
+        (is_own && is_it && service.is_idle(vf)).then_some(vf)
     }
 
-    /// `vf-alloc/src/allocator.rs::choose_other_than`: the first free VF of the host's own.
-    fn free_vf(&self, service: &Service, host: HostId, avoided: Vfs) -> Option<Vf> {
+    /// `vf-alloc/src/allocator.rs::choose`: the first free VF of the host's own.
+    pub(super) fn free_vf(&self, service: &Service, host: HostId) -> Option<Vf> {
         let is_own = |vf: &&Vf| vf.host == host || !self.has(Protection::OwnVfsOnly);
-        let may_be_given = |vf: &&Vf| !avoided.has(**vf) || !self.has(Protection::OthersAvoided);
-        let mut offered = service.offered.iter().filter(is_own).filter(may_be_given);
-        let is_free = |vf: &&Vf| !service.unaccounted.contains(vf) && service.by_vf(**vf).is_none();
-        offered.find(is_free).copied()
+        let is_promised = |vf: &Vf| {
+            service.promises.contains_key(vf) && self.has(Protection::PromisedToNobodyElse)
+        };
+        let mut offered = service.offered.iter().filter(is_own);
+        offered.find(|vf| service.is_idle(**vf) && !is_promised(vf)).copied()
     }
 
     /// `ipam/src/pool.rs::allocate`: the first free address. None rests, which is the hardest case.

@@ -6,7 +6,7 @@ use super::{
     side::ServiceSide,
 };
 use crate::{
-    names::{AttachmentId, BootId, HostId, HostTime, Key, Record, SessionId, Vf},
+    names::{AttachmentId, HostId, Key, Record, SessionId},
     protection::Protection,
     system::{System, put},
     wire::{Answer, Detach, DpuMessage},
@@ -33,9 +33,6 @@ impl ServiceSide<'_> {
         // Under the key's lock from here to its end: an Attach sees either nothing of it or all.
         if let Some((_, boot_id)) = service.sessions.get(&key.host).copied() {
             service.note_overtaken(key, boot_id, as_of);
-            if let Some(vf) = returned_vf {
-                self.notes_returned(service, vf, (boot_id, as_of));
-            }
         }
         let is_meant = |record: &Record| {
             id.is_none_or(|id| id == record.id) || !self.has(Protection::AttachmentIdFence)
@@ -59,16 +56,6 @@ impl ServiceSide<'_> {
         self.gives_back(service, (record.key, record.id), returned, None);
         if let Some(flow) = service.flow_mut(record.key) {
             flow.is_awaited = is_awaited;
-        }
-    }
-
-    /// `attachments/registry/mod.rs::note_returned`: who holds the VF says himself when it is back.
-    fn notes_returned(&self, service: &mut Service, vf: Vf, as_of: (BootId, HostTime)) {
-        if service.known.contains(&vf) && service.by_vf(vf).is_none() {
-            service.told.insert(vf, as_of);
-            if self.has(Protection::ReturnOffers) {
-                service.offered.insert(vf);
-            }
         }
     }
 
@@ -133,6 +120,9 @@ impl ServiceSide<'_> {
             let vf = entry.record.vf;
             if service.known.contains(&vf) && self.has(Protection::ReturnOffers) {
                 service.offered.insert(vf);
+            }
+            if self.has(Protection::ReturnedToldAgain) {
+                service.renew_promise(vf);
             }
             service.entries.retain(|entry| entry.record.id != flow.id);
         }

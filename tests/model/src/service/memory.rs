@@ -13,6 +13,10 @@ pub struct Service {
     pub known: BTreeSet<Vf>,
     /// The VFs that their hosts offer.
     pub offered: BTreeSet<Vf>,
+    /// The VFs that are promised to their hosts, and with which number these were told. `None`: with none yet.
+    pub promises: BTreeMap<Vf, Option<u8>>,
+    /// The number of each VF's latest promise.
+    pub last_told: BTreeMap<Vf, u8>,
     /// VFs in quarantine, because their host holds them for nobody that the journal knows.
     pub unaccounted: BTreeSet<Vf>,
     /// The keys that their hosts gave back, and until when.
@@ -28,7 +32,7 @@ pub struct Service {
     /// What follows from the hosts' words, and waits for the key's lock.
     pub verdicts: Vec<Verdict>,
     /// The sessions whose hello is being evaluated.
-    pub greeting: Vec<Greeting>,
+    pub greeting: Vec<(HostId, SessionId)>,
 }
 
 /// An attachment in memory.
@@ -103,17 +107,6 @@ pub struct Verdict {
     pub tells_host: bool,
 }
 
-/// A session whose hello is being evaluated.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Greeting {
-    /// The host.
-    pub host: HostId,
-    /// The session.
-    pub session: SessionId,
-    /// The attachments that the hello has not listed as kept.
-    pub unlisted: Vec<AttachmentId>,
-}
-
 impl Service {
     /// A process that has just been started, on this journal.
     #[must_use]
@@ -125,7 +118,7 @@ impl Service {
     /// Whether a hello is being evaluated.
     #[must_use]
     pub fn is_greeting(&self, host: HostId, session: SessionId) -> bool {
-        self.greeting.iter().any(|it| (it.host, it.session) == (host, session))
+        self.greeting.contains(&(host, session))
     }
 
     /// The attachment of a key.
@@ -138,6 +131,25 @@ impl Service {
     #[must_use]
     pub fn by_vf(&self, vf: Vf) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.record.vf == vf)
+    }
+
+    /// `vf-alloc/src/slot.rs::is_idle`.
+    #[must_use]
+    pub fn is_idle(&self, vf: Vf) -> bool {
+        self.by_vf(vf).is_none() && !self.unaccounted.contains(&vf)
+    }
+
+    /// The VFs that a host may name as promised.
+    pub(super) fn promised_and_free(&self, host: HostId) -> impl Iterator<Item = Vf> + '_ {
+        let offered = self.offered.iter().copied().filter(move |vf| vf.host == host);
+        offered.filter(|vf| self.is_idle(*vf) && self.promises.contains_key(vf))
+    }
+
+    /// `vf-alloc/src/slot.rs::renew_promise`.
+    pub(super) fn renew_promise(&mut self, vf: Vf) {
+        if let Some(told) = self.promises.get_mut(&vf) {
+            *told = None;
+        }
     }
 
     /// The attachment of an id.

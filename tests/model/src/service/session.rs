@@ -3,11 +3,11 @@
 
 use super::{
     detach::tell_release,
-    memory::{Entry, Greeting, Service, Verdict},
+    memory::{Entry, Service, Verdict},
     side::ServiceSide,
 };
 use crate::{
-    names::{AttachmentId, BootId, HostId, Record, SessionId, Vf, Vfs},
+    names::{AttachmentId, BootId, HostId, Record, SessionId, Vf},
     protection::Protection,
     system::System,
     wire::{DpuMessage, Hello, HostMessage, Inventory, Stream, VfCondition},
@@ -20,6 +20,7 @@ impl ServiceSide<'_> {
             HostMessage::Hello(hello) => self.evaluates(system, host, session, &hello),
             HostMessage::Inventory(inventory) => self.takes_note(system, host, session, &inventory),
             HostMessage::Attached(id) => note_attached(system, host, session, id),
+            HostMessage::Untaken(promise) => self.notes_untaken(system, promise),
         }
     }
 
@@ -39,15 +40,12 @@ impl ServiceSide<'_> {
         *newest = session;
         self.opens(system, host, session, hello.boot_id);
         let Some(service) = system.service_mut() else { return };
+        if self.has(Protection::PromisesEnd) {
+            service.promises.retain(|vf, _| vf.host != host);
+        }
         let conditions = self.take_inventory(service, hello.boot_id, &hello.inventory);
         quarantine_unaccounted(service, hello, &conditions);
-        let is_unlisted = |entry: &&Entry| {
-            let Record { id, key, .. } = entry.record;
-            key.host == host && hello.live.iter().all(|(live, _)| *live != id)
-        };
-        let unlisted = service.entries.iter().filter(is_unlisted);
-        let unlisted = unlisted.map(|entry| entry.record.id).collect();
-        service.greeting.push(Greeting { host, session, unlisted });
+        service.greeting.push((host, session));
         service.greeting.sort_unstable();
         let is_own = |entry: &&Entry| {
             entry.record.key.host == host || !self.has(Protection::HelloJudgesItsOwn)
@@ -230,19 +228,14 @@ pub(super) fn note_attached(
     (entry.unclaimed, entry.attached, entry.was_attached) = (false, true, true);
 }
 
-/// The welcome comes before all else that the host was to be told meanwhile. It tells of the VFs of all
-/// attachments that are there still and that the hello did not list.
+/// The welcome comes before all else that the host was to be told meanwhile.
 pub(super) fn welcomes(system: &mut System, host: HostId, session: SessionId) {
     let Some(service) = system.service_mut() else { return };
-    let is_it = |greeting: &Greeting| (greeting.host, greeting.session) == (host, session);
-    let Some(place) = service.greeting.iter().position(is_it) else { return };
-    let unlisted = service.greeting.remove(place).unlisted;
-    let kept = unlisted.into_iter().filter_map(|id| service.get(id));
-    let kept: Vfs = kept.map(|entry| entry.record.vf).collect();
+    service.greeting.retain(|other| *other != (host, session));
     if let Some(stream) = system.hosts[usize::from(host)].wire.stream_mut(session)
         && stream.agent_listens
     {
-        stream.down.insert(0, DpuMessage::Welcome(kept));
+        stream.down.insert(0, DpuMessage::Welcome);
     }
 }
 

@@ -10,13 +10,18 @@ use crate::{
 pub struct ServiceSide<'a> {
     protections: Protections<'a>,
     addresses: u8,
+    may_promise: bool,
 }
 
 impl<'a> ServiceSide<'a> {
-    /// That of a service with these protections, and so many addresses to give out.
+    /// That of a service with these protections, that has so many addresses to give out and may promise VFs or not.
     #[must_use]
-    pub fn new(protections: Protections<'a>, addresses: u8) -> Self {
-        Self { protections, addresses }
+    pub fn new(protections: Protections<'a>, addresses: u8, may_promise: bool) -> Self {
+        Self { protections, addresses, may_promise }
+    }
+
+    pub(super) fn may_promise(&self) -> bool {
+        self.may_promise
     }
 
     pub(super) fn has(&self, protection: Protection) -> bool {
