@@ -175,12 +175,13 @@ fn is_lost(system: &System, key: Key, vf: Vf) -> bool {
     is_guess_lost(system, key) || attachments(system).any(|record| is_it(&record))
 }
 
-/// One that is being given back may be waited for while a guess takes its VF to another's pod: it is programmed no more.
 fn vfs_are_given_out_clean(system: &System) -> bool {
     attachments(system).all(|record| {
         let holder = system.hosts[usize::from(record.vf.host)].by_vf(record.vf);
-        let is_on_its_way =
-            |holder: &AgentRecord| holder.is_guess() || holder.attachment.id == record.id;
+        let is_on_its_way = |holder: &AgentRecord| {
+            let Record { id, key, .. } = holder.attachment;
+            id == record.id || holder.is_guess() && key == record.key
+        };
         match system.function(record.vf).carries {
             Some(id) => id == record.id,
             None => ahead(system, record.vf).is_none_or(|netns| {

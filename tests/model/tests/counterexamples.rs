@@ -7,8 +7,9 @@ use protocol_model::{
     bounds::{Bounds, Breakage},
     explorer::{SETTLES, explore},
     properties::{
-        AHEAD_IS_RECORDED, CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, OF_ONE_HOST, ONE_ADDRESS, ONE_VF,
-        OTHERS_UNTOUCHED, PORT_SERVES_ITS_POD, PORT_SPEAKS_FOR_ITS_POD, TAKEN_IS_GIVEN,
+        AHEAD_IS_RECORDED, CLEAN_AT_HOME, CONFIRMED_STAYS, HELD_ON_BOTH_SIDES, OF_ONE_HOST,
+        ONE_ADDRESS, ONE_VF, OTHERS_UNTOUCHED, PORT_SERVES_ITS_POD, PORT_SPEAKS_FOR_ITS_POD,
+        TAKEN_IS_GIVEN,
     },
     protection::Protection,
     protocol::Protocol,
@@ -217,7 +218,7 @@ fn what_was_asked_for_beside_a_guess_would_be_left_over() {
 
 #[test]
 fn a_vf_would_be_moved_that_the_dpu_gives_to_another() {
-    is_needed(Protection::PromisedToNobodyElse, PORT_SPEAKS_FOR_ITS_POD, promises_to_two([]));
+    is_needed(Protection::PromisedToNobodyElse, CLEAN_AT_HOME, promises_to_two([]));
 }
 
 /// Found in the programs: an Attach that was repeated was answered, whichever VF it named.

@@ -1,5 +1,5 @@
-//! The move first: an ADD takes a VF that the DPU has promised, names it to the DPU, and meanwhile records it as a guess
-//! and moves it into the pod, where it carries nothing of an attachment yet.
+//! The move first: an ADD takes a VF that the DPU has promised, names it to the DPU, and meanwhile records it as a
+//! guess and moves it into the pod, where it carries nothing of an attachment yet.
 //! In the program: host-shim/src/agent/{verbs/attach,verbs/guess,vfs/ahead,vfs/claims,dpu/promises}.rs.
 
 use super::{
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl AgentSide<'_> {
-    /// `vfs/claims.rs::try_claim`, for a key's ADD: the promised VFs that are clean at home, and that nobody has: one that
-    /// another has taken is no longer among them. Whose turn it is makes no difference.
+    /// `vfs/claims.rs::try_claim`, for a key's ADD: of the promised VFs those that are clean at home, and in no record.
+    /// One that another has taken is no longer among them. Whose turn it is makes no difference.
     pub(super) fn claimable(&self, system: &System, agent: &Agent, key: Key) -> Vec<Vf> {
         let host = system.host(key);
         let is_new = agent.claimed(key).is_none() && host.by_key(key).is_none();

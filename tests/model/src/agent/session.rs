@@ -53,8 +53,8 @@ impl AgentSide<'_> {
         system.vfs_of(host).map(|vf| (vf, condition(vf))).collect()
     }
 
-    /// `dpu/inventory.rs::in_session`: that a VF is taken of those that are promised in the session makes no difference,
-    /// and is not told here.
+    /// `dpu/inventory.rs::in_session`. That a VF is taken of those that are promised in the session makes no
+    /// difference, and is not told here.
     fn news(&self, system: &System, host: HostId) -> Vec<(Vf, VfCondition)> {
         let of_host = &system.hosts[usize::from(host)];
         let is_taken = |vf: Vf| {
