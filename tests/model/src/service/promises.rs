@@ -38,14 +38,13 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `vf-alloc/src/slot.rs::note_untaken`: who took a VF for nothing has it back, and clean. What was told of it
+    /// `vf-alloc/src/slot.rs::note_untaken`: who took a VF for nothing has it at home. What was told of it
     /// since is not meant.
     pub(super) fn notes_untaken(&self, system: &mut System, promise: Promise) {
         let Promise { vf, number } = promise;
         let Some(service) = system.service_mut() else { return };
         let is_meant = service.promises.get(&vf) == Some(&Some(number));
         if is_meant && self.has(Protection::UntakenIsTold) {
-            service.offered.insert(vf);
             service.renew_promise(vf);
         }
     }
