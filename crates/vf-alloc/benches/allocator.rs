@@ -20,7 +20,7 @@ fn pool(name: &str, policy: Policy) -> PoolSpec {
 }
 
 fn allocator(vfs: u16, pools: Vec<PoolSpec>) -> Allocator<u128> {
-    let settings = Settings { quarantine_after: 3 };
+    let settings = Settings { quarantine_after: 3, ..Settings::default() };
     let mut allocator = Allocator::new(pools, settings).unwrap();
     for number in 0..vfs {
         let facts = VfFacts {

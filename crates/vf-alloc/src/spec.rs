@@ -51,11 +51,13 @@ impl PoolSpec {
     }
 }
 
-/// When a VF is no longer given out.
+/// How VFs are given out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// After how many failed attaches in a row a VF is quarantined. 0: never.
     pub quarantine_after: u32,
+    /// The numbers of promises are higher: what hosts were promised by an earlier allocator is good no more.
+    pub promised_before: u64,
 }
 
 /// What is wrong with the pools of a configuration.

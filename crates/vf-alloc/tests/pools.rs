@@ -164,7 +164,7 @@ fn requests_that_are_refused() {
 
 #[test]
 fn failures_in_a_row_lead_to_quarantine() {
-    let mut allocator = allocator(Settings { quarantine_after: 2 });
+    let mut allocator = allocator(Settings { quarantine_after: 2, ..Settings::default() });
     let vf = FunctionId::local(0, 0);
     let device = device(vf);
     let request = request(Some(&device));
@@ -278,7 +278,7 @@ fn reservations_outlive_their_pool() {
 
 #[test]
 fn what_has_no_port_is_not_given_out_even_when_it_is_returned() {
-    let mut allocator = allocator(Settings { quarantine_after: 0 });
+    let mut allocator = allocator(Settings { quarantine_after: 0, ..Settings::default() });
     let ports = |vfs: &[u16]| vfs.iter().map(|vf| FunctionId::local(0, *vf)).collect();
     allocator.set_ports(ports(&[1]));
     assert_eq!(allocator.reserve(&request(None), 1), Ok(FunctionId::local(0, 1)));

@@ -66,7 +66,8 @@ impl Engine {
         let patience = settings.representor_wait;
         let gateways = settings.gateway.clone();
         let gateways = Gateways::new(programmer.clone(), settings.fabric, gateways).into();
-        let mut registry = Registry::restore(records.load()?, configuration, settings)?;
+        let mut registry =
+            Registry::restore(records.load()?, configuration, settings, microseconds())?;
         if programmer.has_representors() {
             // Where the kernel can't be asked yet, the reconciler's first good look tells.
             let survey = programmer.survey().unwrap_or_default();
@@ -221,4 +222,9 @@ impl Engine {
 /// Seconds since 1970, UTC: the clock of all pools, so that rests outlive a restart.
 pub(super) fn now() -> u64 {
     u64::try_from(Timestamp::now().as_second()).unwrap_or_default()
+}
+
+/// Likewise in microseconds.
+fn microseconds() -> u64 {
+    u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default()
 }

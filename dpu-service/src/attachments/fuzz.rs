@@ -26,7 +26,7 @@ fn service_configuration() {
         match config.check() {
             Ok(()) => {
                 let configuration = config.for_engine();
-                Registry::restore(Loaded::default(), configuration, config.engine_settings())
+                Registry::restore(Loaded::default(), configuration, config.engine_settings(), 0)
                     .map(drop)
                     .unwrap();
             }
@@ -42,7 +42,7 @@ fn service_journal() {
     fuzz::target("service_journal", |input| {
         let Some(loaded) = loaded(input) else { return };
         let records = loaded.attachments.clone();
-        match Registry::restore(loaded, EXAMPLE.for_engine(), Settings::default()) {
+        match Registry::restore(loaded, EXAMPLE.for_engine(), Settings::default(), 0) {
             Ok(mut registry) => {
                 assert_eq!(registry.entries().len(), records.len());
                 for (number, record) in records.iter().enumerate() {

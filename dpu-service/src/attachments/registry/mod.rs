@@ -63,15 +63,18 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// What the journal holds, under a configuration that may have changed since.
+    /// What the journal holds, under a configuration that may have changed since. Promises are numbered from
+    /// `promised_before` on: no earlier registry's may have been so high.
     pub(crate) fn restore(
         loaded: Loaded,
         configuration: Configuration,
         settings: Settings,
+        promised_before: u64,
     ) -> Result<Self, OpenError> {
         let Configuration { hosts, rights, vfs: wanted_vfs, pools, networks } = configuration;
         entries::check_unshared(&loaded.attachments)?;
-        let allocation = vf_alloc::Settings { quarantine_after: settings.quarantine_after };
+        let allocation =
+            vf_alloc::Settings { quarantine_after: settings.quarantine_after, promised_before };
         let mut registry = Self {
             entries: Entries::default(),
             vfs: Allocator::new(pools, allocation)
