@@ -26,6 +26,8 @@ pub(crate) struct Entries {
     by_id: HashMap<AttachmentId, Entry>,
     by_key: HashMap<AttachmentKey, AttachmentId>,
     by_mac: HashMap<MacAddress, AttachmentId>,
+    /// By the key of the one that leads them.
+    by_lead: HashMap<AttachmentKey, Vec<AttachmentId>>,
 }
 
 impl Entries {
@@ -51,9 +53,8 @@ impl Entries {
 
     /// The keys of those that the attachment of that key leads, or has led.
     pub(crate) fn led_by(&self, key: &AttachmentKey) -> Vec<AttachmentKey> {
-        let led = self.of_host(&key.host).map(Entry::record);
-        let led = led.filter(|record| record.lead_key().is_some_and(|lead| lead == *key));
-        led.map(|record| record.key.clone()).collect()
+        let led = self.by_lead.get(key).into_iter().flatten().filter_map(|id| self.get(*id));
+        led.map(|entry| entry.record().key.clone()).collect()
     }
 
     /// The records of what is held and in the journal. Whoever compares them with the kernel asks
@@ -120,6 +121,9 @@ impl Entries {
         let record = entry.record();
         self.by_mac.insert(record.mac, record.id);
         self.by_key.insert(record.key.clone(), record.id);
+        if let Some(lead) = record.lead_key() {
+            self.by_lead.entry(lead).or_default().push(record.id);
+        }
         self.by_id.insert(record.id, entry);
     }
 
@@ -127,7 +131,18 @@ impl Entries {
         let entry = self.by_id.remove(&id)?;
         self.by_mac.remove(&entry.record().mac);
         self.by_key.remove(&entry.record().key);
+        self.forget_lead(entry.record());
         Some(entry)
+    }
+
+    fn forget_lead(&mut self, record: &Record) {
+        let Some(lead) = record.lead_key() else { return };
+        if let Some(led) = self.by_lead.get_mut(&lead) {
+            led.retain(|id| *id != record.id);
+            if led.is_empty() {
+                self.by_lead.remove(&lead);
+            }
+        }
     }
 
     /// The MAC address asked for, or a free one of the prefix. Never a gateway's: whoever had it would

@@ -79,7 +79,7 @@ impl Registry {
             entries: Entries::default(),
             vfs: Allocator::new(pools, allocation)
                 .map_err(|error| OpenError::Configuration(error.to_string()))?,
-            networks: PooledNetworks::new(settings.address_cool_down.as_secs(), loaded.cooling),
+            networks: PooledNetworks::new(settings.address_cool_down.as_secs()),
             hosts: ServedHosts::new(hosts, wanted_vfs),
             detaches: Detaches::default(),
             doubts: Doubts::default(),
@@ -87,11 +87,12 @@ impl Registry {
             settings,
         };
         registry.hosts.set_rights(rights);
+        registry.change_networks().restore(networks, loaded.networks)?;
         for record in loaded.attachments {
             registry.check_bridge_of(&record)?;
             registry.restore_attachment(record)?;
         }
-        registry.change_networks().restore(networks, loaded.networks)?;
+        registry.networks.restore_rests(loaded.cooling);
         Ok(registry)
     }
 
@@ -114,7 +115,9 @@ impl Registry {
         self.vfs
             .restore(record.vf, record.id, state)
             .map_err(|error| OpenError::Contradiction(error.to_string()))?;
-        self.entries.insert(Entry::restored(record));
+        let entry = Entry::restored(record);
+        self.networks.restore_leases(&entry);
+        self.entries.insert(entry);
         Ok(())
     }
 

@@ -2,7 +2,11 @@
 
 mod addresses;
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use ipam::{Pool, ResizeError, RestoreError};
 use netlink::MacAddress;
@@ -23,6 +27,10 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct PooledNetworks {
     by_name: BTreeMap<String, PooledNetwork>,
+    /// Their names, by the first address of each subnet.
+    by_subnet: BTreeMap<IpAddr, String>,
+    /// Their names, by the MAC address of the gateway that each has, or would have.
+    by_gateway: HashMap<MacAddress, String>,
     /// Networks of the API that are not in force. The journal keeps them.
     suspended: BTreeMap<String, Suspended>,
     /// Addresses that rest, or have rested, as the journal has them.
@@ -56,8 +64,8 @@ enum Claim<'a> {
 }
 
 impl PooledNetworks {
-    pub(super) fn new(cool_down: u64, rests: Vec<Cooling>) -> Self {
-        Self { cool_down, rests, ..Self::default() }
+    pub(super) fn new(cool_down: u64) -> Self {
+        Self { cool_down, ..Self::default() }
     }
 
     /// The network of that name or, without one, the default network.
@@ -101,7 +109,7 @@ impl PooledNetworks {
 
     /// The network whose gateway has that MAC address, or would have it were this DPU its gateway.
     pub(super) fn with_gateway_mac(&self, mac: MacAddress) -> Option<&str> {
-        self.by_name.keys().map(String::as_str).find(|name| mac_of(name) == mac)
+        self.by_gateway.get(&mac).map(String::as_str)
     }
 
     /// Those of the file, or of the API.
@@ -128,7 +136,27 @@ impl PooledNetworks {
     }
 
     pub(super) fn remove(&mut self, name: &str) {
-        self.by_name.remove(name);
+        self.take(name);
+    }
+
+    fn take(&mut self, name: &str) -> Option<PooledNetwork> {
+        let taken = self.by_name.remove(name)?;
+        // Another one may have taken a subnet over.
+        for address in first_addresses(&taken.network) {
+            if self.by_subnet.get(&address).is_some_and(|owner| owner == name) {
+                self.by_subnet.remove(&address);
+            }
+        }
+        self.by_gateway.remove(&mac_of(name));
+        Some(taken)
+    }
+
+    fn insert(&mut self, entry: PooledNetwork) {
+        let name = &entry.network.name;
+        let subnets = first_addresses(&entry.network);
+        self.by_subnet.extend(subnets.map(|address| (address, name.clone())));
+        self.by_gateway.insert(mac_of(name), name.clone());
+        self.by_name.insert(name.clone(), entry);
     }
 
     /// Networks of the API that are not in force, each with the reason.
@@ -153,11 +181,29 @@ impl PooledNetworks {
         std::mem::take(&mut self.suspended).into_values().map(|suspended| suspended.network)
     }
 
-    /// The pools that `address` lies in, whichever network it was leased for: at most one, as subnets
-    /// are apart.
-    fn pools_with(&mut self, address: IpAddr) -> impl Iterator<Item = &mut Pool<AttachmentId>> {
-        let pools = self.by_name.values_mut().flat_map(|entry| &mut entry.pools);
-        pools.filter(move |pool| pool.spec().cidr.contains(address))
+    /// The pool that `address` lies in, whichever network it was leased for. Subnets are apart, so that it can only be
+    /// the one that begins last before it.
+    fn pool_with(&mut self, address: IpAddr) -> Option<&mut Pool<AttachmentId>> {
+        let (_, name) = self.by_subnet.range(..=address).next_back()?;
+        let pools = &mut self.by_name.get_mut(name)?.pools;
+        pools.iter_mut().find(|pool| pool.spec().cidr.contains(address))
+    }
+
+    /// Lets an attachment hold its addresses, whichever networks they are of now.
+    pub(super) fn restore_leases(&mut self, attachment: &Entry) {
+        leases(attachment).for_each(|lease| self.restore(&lease));
+    }
+
+    /// Lets addresses rest as the journal has it. What is held is restored before.
+    pub(super) fn restore_rests(&mut self, rests: Vec<Cooling>) {
+        rests.iter().for_each(|rest| self.restore(&Claim::Cooling(rest)));
+        self.rests.extend(rests);
+    }
+
+    fn restore(&mut self, claim: &Claim<'_>) {
+        if let Some(pool) = self.pool_with(claim.address()) {
+            claim.restore(pool);
+        }
     }
 
     /// Whether `network` can be put in the place of the one of its name.
@@ -188,17 +234,25 @@ impl PooledNetworks {
         attachments: impl Iterator<Item = &'a Entry>,
     ) -> Result<(), Failure> {
         self.check(&network)?;
-        let mut pools = match self.by_name.remove(&network.name) {
+        let mut pools = match self.take(&network.name) {
             Some(entry) => change_pools(&network, entry.pools, self.cool_down)?,
             None => make_pools(&network, self.cool_down)?,
         };
-        attachments.flat_map(leases).for_each(|lease| restore(&mut pools, &lease));
-        self.rests.iter().for_each(|rest| restore(&mut pools, &Claim::Cooling(rest)));
-        let name = network.name.clone();
-        let entry = PooledNetwork { network: Arc::new(network), origin, pools, closing: false };
-        self.by_name.insert(name, entry);
+        let mut restore = |claim: Claim<'_>| {
+            let address = claim.address();
+            let pool = pools.iter_mut().find(|pool| pool.spec().cidr.contains(address));
+            pool.into_iter().for_each(|pool| claim.restore(pool));
+        };
+        attachments.flat_map(leases).for_each(&mut restore);
+        self.rests.iter().map(Claim::Cooling).for_each(&mut restore);
+        self.insert(PooledNetwork { network: Arc::new(network), origin, pools, closing: false });
         Ok(())
     }
+}
+
+/// Those of its subnets.
+fn first_addresses(network: &Network) -> impl Iterator<Item = IpAddr> {
+    network.subnets.iter().map(|subnet| subnet.cidr.network())
 }
 
 fn leases(entry: &Entry) -> impl Iterator<Item = Claim<'_>> {
@@ -235,23 +289,26 @@ impl PooledNetwork {
     }
 }
 
-/// Puts a lease or a resting address back into the pool that it lies in, if any does.
-fn restore(pools: &mut [Pool<AttachmentId>], claim: &Claim<'_>) {
-    let address = match claim {
-        Claim::Held(_, address) => *address,
-        Claim::Cooling(cooling) => cooling.address,
-    };
-    let Some(pool) = pools.iter_mut().find(|pool| pool.spec().cidr.contains(address)) else {
-        return;
-    };
-    match claim {
-        Claim::Held(id, _) => match pool.restore(*id, address) {
-            Ok(()) => {}
-            // A subnet that was two has two addresses of one attachment, and keeps one for it.
-            Err(RestoreError::KeyHoldsAnother { .. }) => pool.rest(address, u64::MAX),
-            Err(error) => tracing::error!(%error, "a lease has no place in its subnet"),
-        },
-        Claim::Cooling(cooling) => pool.rest(address, cooling.until),
+impl Claim<'_> {
+    const fn address(&self) -> IpAddr {
+        match self {
+            Self::Held(_, address) => *address,
+            Self::Cooling(cooling) => cooling.address,
+        }
+    }
+
+    /// Puts it back into the pool that it lies in.
+    fn restore(&self, pool: &mut Pool<AttachmentId>) {
+        let address = self.address();
+        match self {
+            Self::Held(id, _) => match pool.restore(*id, address) {
+                Ok(()) => {}
+                // A subnet that was two has two addresses of one attachment, and keeps one for it.
+                Err(RestoreError::KeyHoldsAnother { .. }) => pool.rest(address, u64::MAX),
+                Err(error) => tracing::error!(%error, "a lease has no place in its subnet"),
+            },
+            Self::Cooling(cooling) => pool.rest(address, cooling.until),
+        }
     }
 }
 

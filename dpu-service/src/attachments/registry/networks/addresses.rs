@@ -44,8 +44,10 @@ impl PooledNetworks {
     ) -> Result<Vec<Lease>, Failure> {
         let mut leases = Vec::new();
         for &address in asked {
-            if rest_of(&self.rests, address, now).is_some_and(|rest| rest.is_of(spec)) {
-                self.pools_with(address).for_each(|pool| pool.end_rest(address));
+            if rest_of(&self.rests, address, now).is_some_and(|rest| rest.is_of(spec))
+                && let Some(pool) = self.pool_with(address)
+            {
+                pool.end_rest(address);
             }
             leases.push(self.request(network, id, address, now)?);
         }
@@ -133,7 +135,8 @@ impl PooledNetworks {
 
     /// Whichever network they are of now: that of the record may have gone.
     fn give_back(&mut self, record: &Record, give_back: impl Fn(&mut Pool<AttachmentId>)) {
-        addresses(record).for_each(|address| self.pools_with(address).for_each(&give_back));
+        addresses(record)
+            .for_each(|address| self.pool_with(address).into_iter().for_each(&give_back));
     }
 
     /// What rests once `record` is freed.
@@ -151,7 +154,9 @@ impl PooledNetworks {
     /// An address that nobody holds goes on resting.
     fn let_rest_on(&mut self, address: IpAddr, now: u64) {
         let Some(until) = rest_of(&self.rests, address, now).map(|rest| rest.until) else { return };
-        self.pools_with(address).for_each(|pool| pool.rest(address, until));
+        if let Some(pool) = self.pool_with(address) {
+            pool.rest(address, until);
+        }
     }
 
     /// Whether the rest of any address is over.
