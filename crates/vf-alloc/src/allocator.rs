@@ -65,7 +65,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             vfs: Vfs::new(),
             pools: Pools::new(pools)?,
             promised: BTreeSet::new(),
-            last_told: settings.promised_before,
+            last_told: 0,
         })
     }
 
@@ -473,10 +473,10 @@ fn reserve_again<K>(request: &Request<'_>, slot: &Slot<K>) -> Result<FunctionId,
     if facts.host != request.host {
         return Err(ReserveError::OtherHost { held });
     }
-    match request.pinned.or(request.promised.map(|promise| &promise.device)) {
-        Some(device) if *device != facts.device => {
-            Err(ReserveError::KeyHoldsAnother { held, device: device.clone() })
-        }
-        _ => Ok(held),
+    let promised = request.promised.map(|promise| &promise.device);
+    let mut wanted = request.pinned.into_iter().chain(promised);
+    match wanted.find(|device| **device != facts.device) {
+        Some(device) => Err(ReserveError::KeyHoldsAnother { held, device: device.clone() }),
+        None => Ok(held),
     }
 }

@@ -345,7 +345,7 @@ fn a_promised_vf_is_given_to_nobody_but_who_names_it_as_that() {
     assert_eq!(told(&mut allocator, 1), [(0, 1)]);
     assert_eq!(allocator.state(first), Some(VfState::Free), "for its host, it is");
     assert_eq!(allocator.reserve(&request(None), 1), Ok(second));
-    let (good, other_number) = (naming(first, 1), naming(first, 2));
+    let (good, other_number, other) = (naming(first, 1), naming(first, 2), naming(second, 1));
     let named = [device(first), device(second)];
     let mut refused = |request: Request<'_>| allocator.reserve(&request, 2).unwrap_err();
     assert_eq!(
@@ -367,6 +367,9 @@ fn a_promised_vf_is_given_to_nobody_but_who_names_it_as_that() {
     assert!(matches!(refused(abroad), ReserveError::PinnedUnknown { .. }));
     let pinned_too = Request { pinned: Some(&named[0]), ..promised(&good) };
     assert_eq!(allocator.reserve(&pinned_too, 2), Ok(first));
+    let other_pinned = Request { pinned: Some(&named[0]), ..promised(&other) };
+    let error = ReserveError::KeyHoldsAnother { held: first, device: device(second) };
+    assert_eq!(allocator.reserve(&other_pinned, 2), Err(error), "it promises another");
 }
 
 #[test]
