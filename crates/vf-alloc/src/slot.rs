@@ -81,7 +81,7 @@ impl<K> Slot<K> {
     }
 
     pub(crate) const fn is_free(&self) -> bool {
-        self.is_idle() && self.withdrawn.is_none() && self.promise.is_none()
+        self.is_idle() && self.promise.is_none()
     }
 
     pub(crate) const fn is_offered(&self) -> bool {
@@ -99,7 +99,7 @@ impl<K> Slot<K> {
 
     /// Whether nothing is in the way of giving it to who names its promise.
     pub(crate) const fn can_be_named(&self) -> bool {
-        self.is_idle() && self.withdrawn.is_none() && self.promise.is_some()
+        self.is_idle() && self.promise.is_some()
     }
 
     /// Whether its host is to be told that it can be named.
@@ -107,9 +107,11 @@ impl<K> Slot<K> {
         self.can_be_named() && self.promise.is_some_and(|promise| promise.number.is_none())
     }
 
-    /// Whether nothing on the DPU is in the way of giving it out.
+    /// Whether it can be given out, be it promised or not.
     const fn is_idle(&self) -> bool {
-        self.hold.is_none() && self.quarantine.is_none() && self.withheld.is_none() && self.has_port
+        let is_barred =
+            self.withdrawn.is_some() || self.withheld.is_some() || self.quarantine.is_some();
+        self.hold.is_none() && !is_barred && self.has_port
     }
 
     pub(crate) fn is_in(&self, pool: &PoolSpec) -> bool {
