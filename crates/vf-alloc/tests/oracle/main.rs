@@ -1,19 +1,29 @@
-//! Random operations on an allocator, each compared with a plain one.
+//! Random operations on an allocator, each compared with a plain one. After each of them:
+//!
+//! - no two hold one VF, and nobody holds two;
+//! - a VF that is promised is given to nobody but who names the number that its host was told last, while that is in
+//!   force: to one at a time;
+//! - what is newly promised is free and offered, and no number is told twice;
+//! - a promise lasts, whoever holds the VF and whatever its host says of it, until it is ended;
+//! - once its host's promises have ended, a VF is anybody's again;
+//! - no VF is lost: in the end, when all are back, clean and offered, all are to be had: in the sessions by the numbers
+//!   that were told last, and after them by anybody.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 mod operation;
 mod plain;
+mod promises;
 
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use vf_alloc::{
     Allocator, ClearError, Device, FunctionId, HostId, Request, ReserveError, RestoreError,
-    RestoredState, VfFacts, VfState,
+    RestoredState, VfFacts, VfPromise, VfState,
 };
 
-use operation::{Operation, operation};
-use plain::{Oracle, POOLS, SETTINGS, Stage, facts, pools};
+use operation::{KEYS, Operation, operation};
+use plain::{Known, Oracle, POOLS, Promise, SETTINGS, Stage, facts, pools};
 
 struct Both {
     allocator: Allocator<u8>,
@@ -23,7 +33,7 @@ struct Both {
 
 impl Both {
     fn new() -> Self {
-        let allocator = Allocator::new(pools(false), SETTINGS).unwrap();
+        let allocator = Allocator::new(pools(false, false), SETTINGS).unwrap();
         Self { allocator, oracle: Oracle::default(), step: 0 }
     }
 
@@ -33,15 +43,27 @@ impl Both {
             Operation::Offer(vf, moved) => {
                 allocator.offer(vf, facts(vf, moved));
                 let known = oracle.known(vf);
-                if known.facts.replace(facts(vf, moved)) != known.facts {
-                    known.free_since = 0;
-                }
+                known.learn(facts(vf, moved));
                 known.absent = false;
+            }
+            Operation::Learn(vf, moved) => {
+                allocator.learn(vf, facts(vf, moved));
+                oracle.known(vf).learn(facts(vf, moved));
             }
             Operation::Withdraw(vf) => {
                 allocator.withdraw(vf, "gone");
                 oracle.known(vf).absent = true;
             }
+            Operation::Promise(host, most) => self.promise(HostId(host), most),
+            Operation::NoteUntaken(ref place, number) => self.note_untaken(place, number),
+            Operation::EndPromise(vf) => {
+                allocator.end_promise(vf);
+                if let Some(known) = oracle.vfs.get_mut(&vf) {
+                    known.promise = Promise::None;
+                }
+            }
+            Operation::EndPromises(host) => self.end_promises(HostId(host)),
+            Operation::Name(key, pool, ref named) => self.name(key, POOLS[pool], named),
             Operation::Reserve(key, pool, host) => {
                 self.reserve(key, POOLS[pool], HostId(host), None);
             }
@@ -72,6 +94,14 @@ impl Both {
                     let known = oracle.known(vf);
                     known.holder = None;
                     known.absent = known.facts.is_none();
+                    known.renew_promise();
+                }
+            }
+            Operation::Forget(key) => {
+                let vf = oracle.held_by(key);
+                assert_eq!(allocator.forget(&key), vf);
+                if let Some(vf) = vf {
+                    oracle.known(vf).holder = None;
                 }
             }
             Operation::Fail(key) => {
@@ -115,9 +145,10 @@ impl Both {
                 }
             }
             Operation::Restore(vf, key, held) => self.restore(vf, key, held),
-            Operation::Reload(second_set) => {
-                allocator.replace_pools(pools(second_set)).unwrap();
-                oracle.second_set = second_set;
+            Operation::Reload(second_set, handed_out) => {
+                allocator.replace_pools(pools(second_set, handed_out)).unwrap();
+                (oracle.second_set, oracle.handed_out) = (second_set, handed_out);
+                oracle.vfs.values_mut().for_each(Known::renew_promise);
             }
             Operation::Ports(count) => {
                 let of_pf = |pf| (0..count).map(move |vf| FunctionId::local(pf, vf));
@@ -128,12 +159,14 @@ impl Both {
         self.note_free();
     }
 
-    /// Notes which VFs have just become free.
+    /// Notes which VFs have just become free for anybody.
     fn note_free(&mut self) {
         self.step += 1;
         let is_free: BTreeSet<_> = {
             let Self { oracle, .. } = &*self;
-            let free = oracle.vfs.iter().filter(|(vf, known)| oracle.state(**vf, known) == "free");
+            let free = oracle.vfs.iter().filter(|(vf, known)| {
+                oracle.state(**vf, known) == "free" && known.promise == Promise::None
+            });
             free.map(|(vf, _)| *vf).collect()
         };
         for (vf, known) in &mut self.oracle.vfs {
@@ -158,7 +191,8 @@ impl Both {
             (Ok(vf), Some((pinned, device))) => {
                 assert_eq!(vf, pinned);
                 assert!(self.oracle.is_at(vf, host, device), "{vf} is no longer at {device}");
-                assert!(self.oracle.free(pool, host, None).contains(&vf));
+                assert!(self.oracle.free(pool, host).contains(&vf));
+                assert!(self.oracle.vfs[&vf].promise == Promise::None, "{vf} is promised");
             }
             (Err(error), _) => self.check_refusal(&error, pool, host, pin),
         }
@@ -174,15 +208,17 @@ impl Both {
         given: &Result<FunctionId, ReserveError>,
     ) {
         let known = &self.oracle.vfs[&held];
-        let device = || request.pinned.cloned().unwrap_or_default();
+        let promised = request.promised.map(|promise| &promise.device);
+        let mut wanted = request.pinned.into_iter().chain(promised);
         let elsewhere = known.facts.as_ref().is_some_and(|facts| facts.host != request.host);
-        let other = |facts: &VfFacts| request.pinned.is_some_and(|device| *device != facts.device);
+        let other =
+            known.facts.as_ref().and_then(|facts| wanted.find(|device| **device != facts.device));
         let expected = if matches!(known.holder, Some((_, Stage::Releasing))) {
             Err(ReserveError::KeyReleasing { held })
         } else if elsewhere {
             Err(ReserveError::OtherHost { held })
-        } else if known.facts.as_ref().is_some_and(other) {
-            Err(ReserveError::KeyHoldsAnother { held, device: device() })
+        } else if let Some(device) = other {
+            Err(ReserveError::KeyHoldsAnother { held, device: device.clone() })
         } else {
             Ok(held)
         };
@@ -191,10 +227,11 @@ impl Both {
 
     /// The VF is of the PF that the policy prefers, and is the longest rested of it.
     fn check_choice(&self, vf: FunctionId, pool: &str, host: HostId) {
-        let free = |pf| self.oracle.free(pool, host, Some(pf));
-        let here = free(vf.pf.pf);
+        assert!(self.oracle.is_open(pool));
+        let mut free = self.oracle.unpromised(pool, host);
+        let there = free.extract_if(.., |other| other.pf != vf.pf).count();
+        let here = free;
         assert!(here.contains(&vf), "{vf} is not free");
-        let there = free(1 - vf.pf.pf).len();
         if pool == "low" {
             assert!(there == 0 || here.len() <= there);
         } else {
@@ -211,9 +248,22 @@ impl Both {
         host: HostId,
         pin: Option<(FunctionId, &Device)>,
     ) {
-        let free = self.oracle.free(pool, host, None);
+        let free = self.oracle.free(pool, host);
         match error {
-            ReserveError::Exhausted { .. } => assert!(pin.is_none() && free.is_empty()),
+            ReserveError::Exhausted { usage, named_only, .. } => {
+                assert!(pin.is_none() && self.oracle.unpromised(pool, host).is_empty());
+                assert_eq!(usage.free, self.oracle.promised(pool, host).len());
+                assert_eq!(*named_only > 0, self.oracle.has_handed_out(pool, host));
+            }
+            ReserveError::PinnedOnly { .. } => {
+                assert!(pin.is_none() && !self.oracle.is_open(pool));
+            }
+            ReserveError::NotPromised { vf, .. } => {
+                let (pinned, device) = pin.unwrap();
+                assert_eq!(*vf, pinned);
+                assert!(self.oracle.is_at(*vf, host, device), "{vf} is no longer at {device}");
+                assert!(free.contains(vf) && self.oracle.vfs[vf].promise != Promise::None);
+            }
             ReserveError::PinnedUnknown { .. } => {
                 let (vf, device) = pin.unwrap();
                 assert!(!self.oracle.is_at(vf, host, device));
@@ -266,22 +316,87 @@ impl Both {
             assert_eq!(state, oracle.state(vf, known), "{vf}");
             let holder = known.holder.map(|(key, _)| key);
             assert_eq!(allocator.holder(vf).copied(), holder);
+            assert_eq!(allocator.is_offered(vf), !known.absent, "{vf}");
+            assert_eq!(allocator.is_promised(vf), known.promise != Promise::None, "{vf}");
+            if let Some(VfFacts { host, device, .. }) = &known.facts {
+                assert_eq!(allocator.at_device(*host, device), Some(vf));
+            }
             let pools: Vec<&str> = allocator.pools_of(vf).collect();
             let expected: Vec<&str> =
                 POOLS.into_iter().filter(|pool| oracle.is_in(pool, vf)).collect();
             assert_eq!(pools, expected);
+            let open = allocator.open_pools_of(vf).map(|pool| &pool.name);
+            let is_open = !oracle.is_handed_out(vf);
+            assert!(open.eq(expected.iter().filter(|_| is_open)), "{vf}");
         }
         for view in allocator.vfs() {
             let known = &oracle.vfs[&view.vf];
             assert_eq!((view.facts, view.failures), (known.facts.as_ref(), known.failures));
             assert_eq!(view.quarantine.is_some(), known.quarantined);
         }
-        for key in 0..12 {
+        for key in 0..KEYS {
             assert_eq!(allocator.vf_of(&key), oracle.held_by(key));
         }
         for pool in POOLS {
             assert_eq!(allocator.usage(pool), Some(oracle.usage(pool)), "{pool}");
         }
+    }
+
+    /// All VFs come back, clean.
+    fn give_all_back(&mut self) {
+        let vfs: Vec<_> = self.oracle.vfs.keys().copied().collect();
+        let keys = (0..KEYS).map(Operation::Release);
+        let amends = vfs.into_iter().flat_map(|vf| {
+            [Operation::Clear(vf), Operation::StopWithholding(vf), Operation::Offer(vf, false)]
+        });
+        // Not but for a reason: it makes all promises anew.
+        let reload =
+            self.oracle.second_set.then_some(Operation::Reload(false, self.oracle.handed_out));
+        for operation in keys.chain(amends).chain(reload).chain([Operation::Ports(8)]) {
+            self.apply(&operation);
+            self.check();
+        }
+    }
+
+    fn check_none_is_lost(mut self) {
+        self.give_all_back();
+        self.check_all_can_be_named();
+        let sessions = [0, 1].map(Operation::EndPromises);
+        sessions
+            .into_iter()
+            .chain([Operation::Reload(false, false)])
+            .for_each(|it| self.apply(&it));
+        self.check();
+        self.check_anybody_gets_all();
+    }
+
+    /// Each VF that there is goes to its host, which names the number that it was told last.
+    fn check_all_can_be_named(&mut self) {
+        for host in [0, 1] {
+            self.promise(HostId(host), usize::MAX);
+        }
+        for (vf, known) in &self.oracle.vfs {
+            let VfFacts { host, device, .. } = facts(*vf, false);
+            let promise = VfPromise { device, number: known.last_number };
+            let (pinned, promised) = (Some(&promise.device), Some(&promise));
+            let request = Request { host, pool: "all", pinned, promised };
+            assert_eq!(self.allocator.reserve(&request, KEYS), Ok(*vf));
+            self.allocator.release(&KEYS);
+        }
+    }
+
+    /// Each VF that there is goes to somebody who asks for any.
+    fn check_anybody_gets_all(mut self) {
+        let mut key = KEYS;
+        let mut given = BTreeSet::new();
+        for host in [0, 1] {
+            let request = Request { host: HostId(host), pool: "all", pinned: None, promised: None };
+            while let Ok(vf) = self.allocator.reserve(&request, key) {
+                assert!(given.insert(vf), "{vf} is given twice");
+                key += 1;
+            }
+        }
+        assert!(given.iter().eq(self.oracle.vfs.keys()));
     }
 }
 
@@ -297,5 +412,6 @@ proptest! {
             both.apply(operation);
             both.check();
         }
+        both.check_none_is_lost();
     }
 }

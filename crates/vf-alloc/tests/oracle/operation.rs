@@ -1,50 +1,129 @@
 //! What is done to both, at random.
 
-use proptest::prelude::*;
+use proptest::{prelude::*, sample::Index};
 use vf_alloc::FunctionId;
 
 use crate::plain::POOLS;
 
+/// So many keys there are.
+pub(crate) const KEYS: u8 = 12;
+
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     Offer(FunctionId, bool),
+    Learn(FunctionId, bool),
     Withdraw(FunctionId),
     Reserve(u8, usize, u32),
     Pin(u8, usize, u32, FunctionId, bool),
+    Name(u8, usize, Named),
     Attached(u8),
     Releasing(u8),
     Release(u8),
     Fail(u8),
+    Forget(u8),
+    Promise(u32, usize),
+    /// Which of the VFs that were ever told, and the number.
+    NoteUntaken(Index, Number),
+    EndPromise(FunctionId),
+    EndPromises(u32),
     Quarantine(FunctionId),
     Clear(FunctionId),
     Withhold(FunctionId),
     StopWithholding(FunctionId),
     Restore(FunctionId, u8, bool),
-    Reload(bool),
+    /// The second set of pools, and whether cards are handed out by somebody else.
+    Reload(bool, bool),
     Ports(u16),
 }
 
+/// A promise, as a request names it.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    /// The VF: which of those that were ever told.
+    pub(crate) place: Index,
+    /// By another device.
+    pub(crate) moved: bool,
+    /// By another host than the VF's.
+    pub(crate) abroad: bool,
+    pub(crate) number: Number,
+    pub(crate) pins: Pins,
+}
+
+/// What it pins, too.
+#[derive(Clone, Debug)]
+pub(crate) enum Pins {
+    Nothing,
+    TheSame,
+    Another(FunctionId),
+}
+
+/// Which number it names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Number {
+    /// The one that the VF was told with last, be it in force or not.
+    Last,
+    /// The one that any VF was told with last.
+    LastOfAll,
+    /// One before that.
+    Before,
+    /// One that nobody was told.
+    Next,
+}
+
+fn number() -> impl Strategy<Value = Number> {
+    prop_oneof![
+        12 => Just(Number::Last),
+        1 => Just(Number::LastOfAll),
+        1 => Just(Number::Before),
+        1 => Just(Number::Next),
+    ]
+}
+
+fn named() -> impl Strategy<Value = Named> {
+    let pins = prop_oneof![
+        4 => Just(Pins::Nothing),
+        2 => Just(Pins::TheSame),
+        1 => vf().prop_map(Pins::Another),
+    ];
+    let rarely = || prop::bool::weighted(0.1);
+    (any::<Index>(), rarely(), rarely(), number(), pins).prop_map(
+        |(place, moved, abroad, number, pins)| Named { place, moved, abroad, number, pins },
+    )
+}
+
+fn vf() -> impl Strategy<Value = FunctionId> {
+    (0..2_u16, 0..8_u16).prop_map(|(pf, vf)| FunctionId::local(pf, vf))
+}
+
 pub(crate) fn operation() -> impl Strategy<Value = Operation> {
-    let vf = || (0..2_u16, 0..8_u16).prop_map(|(pf, vf)| FunctionId::local(pf, vf));
-    let key = || 0..12_u8;
+    let key = || 0..KEYS;
     let (pool, host) = (|| 0..POOLS.len(), || 0..2_u32);
     prop_oneof![
         8 => (vf(), prop::bool::weighted(0.1)).prop_map(|(vf, moved)| Operation::Offer(vf, moved)),
+        1 => (vf(), prop::bool::weighted(0.1)).prop_map(|(vf, moved)| Operation::Learn(vf, moved)),
         2 => vf().prop_map(Operation::Withdraw),
         8 => (key(), pool(), host()).prop_map(|(key, pool, host)| Operation::Reserve(key, pool, host)),
         3 => (key(), pool(), host(), vf(), prop::bool::weighted(0.3)).prop_map(
             |(key, pool, host, vf, moved)| Operation::Pin(key, pool, host, vf, moved)
         ),
+        6 => (key(), pool(), named()).prop_map(|(key, pool, named)| Operation::Name(key, pool, named)),
+        4 => (host(), 0..5_usize).prop_map(|(host, most)| Operation::Promise(host, most)),
+        2 => (any::<Index>(), number()).prop_map(|(place, number)| Operation::NoteUntaken(place, number)),
+        1 => vf().prop_map(Operation::EndPromise),
+        1 => host().prop_map(Operation::EndPromises),
         2 => key().prop_map(Operation::Attached),
         2 => key().prop_map(Operation::Releasing),
         5 => key().prop_map(Operation::Release),
         3 => key().prop_map(Operation::Fail),
+        2 => key().prop_map(Operation::Forget),
         1 => vf().prop_map(Operation::Quarantine),
         1 => vf().prop_map(Operation::Clear),
         1 => vf().prop_map(Operation::Withhold),
         1 => vf().prop_map(Operation::StopWithholding),
         1 => (vf(), key(), any::<bool>()).prop_map(|(vf, key, held)| Operation::Restore(vf, key, held)),
-        1 => any::<bool>().prop_map(Operation::Reload),
+        1 => any::<(bool, bool)>().prop_map(|(second_set, handed_out)| {
+            Operation::Reload(second_set, handed_out)
+        }),
         1 => (0..9_u16).prop_map(Operation::Ports),
     ]
 }

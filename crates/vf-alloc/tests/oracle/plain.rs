@@ -1,12 +1,12 @@
 //! A plain allocator, and the pools and VFs that both have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vf_alloc::{
     Device, FunctionId, HostId, PfId, Policy, PoolSpec, Settings, Usage, VfFacts, parse_selectors,
 };
 
-pub(crate) const SETTINGS: Settings = Settings { quarantine_after: 2, promised_before: 0 };
+pub(crate) const SETTINGS: Settings = Settings { quarantine_after: 2 };
 pub(crate) const POOLS: [&str; 4] = ["low", "all", "cards", "none"];
 
 /// What is known of a VF.
@@ -18,8 +18,39 @@ pub(crate) struct Known {
     pub(crate) quarantined: bool,
     pub(crate) withheld: bool,
     pub(crate) failures: u32,
-    /// When it became free.
+    pub(crate) promise: Promise,
+    /// The number that its host was told last.
+    pub(crate) last_number: u64,
+    /// When it became free for anybody.
     pub(crate) free_since: u64,
+}
+
+/// Whether a VF is kept for who names it.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(crate) enum Promise {
+    #[default]
+    None,
+    /// It is, and its host does not know by which number.
+    Untold,
+    Told(u64),
+}
+
+impl Known {
+    /// What was promised of other facts is promised no more.
+    pub(crate) fn learn(&mut self, facts: VfFacts) {
+        if self.facts.as_ref() != Some(&facts) {
+            self.facts = Some(facts);
+            self.free_since = 0;
+            self.promise = Promise::None;
+        }
+    }
+
+    /// What its host was told is good no more.
+    pub(crate) fn renew_promise(&mut self) {
+        if self.promise != Promise::None {
+            self.promise = Promise::Untold;
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -33,6 +64,10 @@ pub(crate) enum Stage {
 pub(crate) struct Oracle {
     pub(crate) vfs: BTreeMap<FunctionId, Known>,
     pub(crate) second_set: bool,
+    /// Cards are only given to requests that pin one.
+    pub(crate) handed_out: bool,
+    /// The number that was told last.
+    pub(crate) last_number: u64,
     /// VFs of higher numbers have no ports.
     pub(crate) ports: Option<u16>,
 }
@@ -42,8 +77,12 @@ impl Oracle {
         self.vfs.entry(vf).or_insert_with(|| Known { absent: true, ..Known::default() })
     }
 
+    pub(crate) fn has_port(&self, vf: FunctionId) -> bool {
+        self.ports.is_none_or(|ports| vf.vf < ports)
+    }
+
     pub(crate) fn state(&self, vf: FunctionId, known: &Known) -> &'static str {
-        let has_port = self.ports.is_none_or(|ports| vf.vf < ports);
+        let has_port = self.has_port(vf);
         match known.holder {
             Some((_, Stage::Reserved)) => "reserved",
             Some((_, Stage::Attached)) => "attached",
@@ -69,19 +108,80 @@ impl Oracle {
         self.vfs.iter().find(|(_, known)| holds(known)).map(|(&vf, _)| vf)
     }
 
+    /// The VFs that were ever told as promised.
+    pub(crate) fn told(&self) -> impl Iterator<Item = FunctionId> {
+        self.vfs.iter().filter(|(_, known)| known.last_number > 0).map(|(&vf, _)| vf)
+    }
+
     pub(crate) fn is_at(&self, vf: FunctionId, host: HostId, device: &Device) -> bool {
         let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
         facts.is_some_and(|facts| facts.host == host && facts.device == *device)
     }
 
-    pub(crate) fn free(&self, pool: &str, host: HostId, pf: Option<u16>) -> Vec<FunctionId> {
+    pub(crate) fn is_handed_out(&self, vf: FunctionId) -> bool {
+        self.handed_out && self.is_in("cards", vf)
+    }
+
+    pub(crate) fn is_open(&self, pool: &str) -> bool {
+        !(self.handed_out && pool == "cards")
+    }
+
+    /// Whether the pool is one that the VF is to be had out of: if somebody else hands it out, of no open one.
+    fn is_had_at(&self, pool: &str, vf: FunctionId) -> bool {
+        self.is_in(pool, vf) && self.is_open(pool) != self.is_handed_out(vf)
+    }
+
+    fn is_of(&self, vf: FunctionId, host: HostId) -> bool {
+        let facts = self.vfs.get(&vf).and_then(|known| known.facts.as_ref());
+        facts.is_some_and(|facts| facts.host == host)
+    }
+
+    /// The host's VFs of the pool that are free, be they promised or handed out or not.
+    pub(crate) fn free(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
         let free = |(vf, known): &(&FunctionId, &Known)| {
-            self.state(**vf, known) == "free"
-                && self.is_in(pool, **vf)
-                && known.facts.as_ref().is_some_and(|facts| facts.host == host)
-                && pf.is_none_or(|pf| vf.pf.pf == pf)
+            self.state(**vf, known) == "free" && self.is_in(pool, **vf) && self.is_of(**vf, host)
         };
         self.vfs.iter().filter(free).map(|(&vf, _)| vf).collect()
+    }
+
+    /// Those of them that are to be had out of it, and are promised.
+    pub(crate) fn promised(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
+        self.had_at(pool, host, |promise| promise != Promise::None)
+    }
+
+    /// Those of them that are to be had out of it, and are not promised.
+    pub(crate) fn unpromised(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
+        self.had_at(pool, host, |promise| promise == Promise::None)
+    }
+
+    fn had_at(&self, pool: &str, host: HostId, is_meant: fn(Promise) -> bool) -> Vec<FunctionId> {
+        let mut free = self.free(pool, host);
+        free.retain(|vf| self.is_had_at(pool, *vf) && is_meant(self.vfs[vf].promise));
+        free
+    }
+
+    /// Whether the host has VFs of the pool that are only given to requests that pin one.
+    pub(crate) fn has_handed_out(&self, pool: &str, host: HostId) -> bool {
+        let is_such = |vf: &FunctionId| {
+            self.is_in(pool, *vf) && self.is_of(*vf, host) && self.is_handed_out(*vf)
+        };
+        self.vfs.keys().any(is_such)
+    }
+
+    /// The host's VFs that it is to be told of as promised.
+    pub(crate) fn untold(&self, host: HostId) -> BTreeSet<FunctionId> {
+        let is_untold = |(vf, known): &(&FunctionId, &Known)| {
+            known.promise == Promise::Untold
+                && self.state(**vf, known) == "free"
+                && self.is_of(**vf, host)
+        };
+        self.vfs.iter().filter(is_untold).map(|(&vf, _)| vf).collect()
+    }
+
+    /// Whether the VF is given to who names the promise of that number.
+    pub(crate) fn is_promised_by(&self, vf: FunctionId, number: u64) -> bool {
+        let known = &self.vfs[&vf];
+        self.state(vf, known) == "free" && known.promise == Promise::Told(number)
     }
 
     pub(crate) fn usage(&self, pool: &str) -> Usage {
@@ -108,7 +208,7 @@ impl Oracle {
     }
 }
 
-pub(crate) fn pools(second_set: bool) -> Vec<PoolSpec> {
+pub(crate) fn pools(second_set: bool, handed_out: bool) -> Vec<PoolSpec> {
     let pool = |name: &str, select: &[&str], policy| PoolSpec {
         name: name.into(),
         select: select.iter().flat_map(|text| parse_selectors(text).unwrap()).collect(),
@@ -123,7 +223,7 @@ pub(crate) fn pools(second_set: bool) -> Vec<PoolSpec> {
     vec![
         pool("low", low, Policy::Pack),
         pool("all", all, Policy::Spread),
-        pool("cards", &["15b3:0001"], Policy::Spread),
+        PoolSpec { pinned_only: handed_out, ..pool("cards", &["15b3:0001"], Policy::Spread) },
         pool("none", &["p9"], Policy::Pack),
     ]
 }
