@@ -7,6 +7,9 @@ use prost::Message;
 const FILES: [&str; 3] =
     ["offload/v1/types.proto", "offload/v1/workload_network.proto", "offload/v1/operator.proto"];
 
+/// What the generated code has messages encoded by.
+const CODEC: &str = "crate::codec::LeanCodec";
+
 /// What has maps, which are written in order.
 const MAPS: &str = ".offload.v1.Sysctls";
 
@@ -20,7 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let encoded = descriptors.encode_to_vec();
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("offload.v1.descriptors"), &encoded)?;
-    tonic_prost_build::configure().btree_map(MAPS).compile_fds(descriptors)?;
+    let generator = tonic_prost_build::configure().codec_path(CODEC).btree_map(MAPS);
+    generator.compile_fds(descriptors)?;
     foreign()?;
     serialisation(&encoded)
 }

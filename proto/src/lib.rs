@@ -6,6 +6,7 @@
 #![deny(missing_docs)]
 
 pub mod capability;
+mod codec;
 pub mod failure;
 pub mod finding;
 pub mod form;

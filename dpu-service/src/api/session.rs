@@ -29,7 +29,8 @@ const MISSED_HEARTBEATS: u32 = 3;
 /// it: the kubelet counts by what it hears a second later.
 const POOLS_PERIOD: Duration = Duration::from_secs(1);
 
-type Outgoing = mpsc::Sender<Result<v1::DpuMessage, Status>>;
+/// A channel has room for dozens of whatever it carries as soon as it is made.
+type Outgoing = mpsc::Sender<Box<Result<v1::DpuMessage, Status>>>;
 
 /// Opens a session for the host at `peer`. It lives in a task of its own until the stream that is returned, or
 /// the one that came in, ends.
@@ -45,10 +46,10 @@ pub(crate) fn open(
         if let Err(status) = run(&shared, &peer, &host, incoming, &outgoing).await {
             tracing::info!(%host, reason = status.message(), "the session ended");
             // A host that has gone needs no reason.
-            let _ = outgoing.try_send(Err(status));
+            let _ = outgoing.try_send(Box::new(Err(status)));
         }
     });
-    ReceiverStream::new(messages).boxed()
+    ReceiverStream::new(messages).map(|message| *message).boxed()
 }
 
 async fn run(
@@ -233,7 +234,7 @@ impl Conversation<'_> {
     /// A host that takes no messages for as long as it may be silent has lost its session too.
     async fn send(&self, message: dpu_message::Message) -> Result<(), Status> {
         let message = v1::DpuMessage { message: Some(message) };
-        let sent = timeout(self.patience(), self.outgoing.send(Ok(message))).await;
+        let sent = timeout(self.patience(), self.outgoing.send(Box::new(Ok(message)))).await;
         sent.map_err(|_| self.silence())?.map_err(|_| Status::cancelled("the host hung up"))
     }
 
