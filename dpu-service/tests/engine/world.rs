@@ -1,9 +1,13 @@
 //! An engine with a journal and a card in memory, and one host that speaks.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use dpu_service::{
-    attachments::{AttachmentFilter, Configuration, Detach, Engine, Settings},
+    attachments::{AttachmentFilter, Configuration, Depth, Detach, Engine, Settings},
     host::{
         Asked, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId,
         VfCondition, VirtualFunction,
@@ -145,10 +149,29 @@ impl World {
         self.start();
     }
 
+    /// What it takes from the start until kernel and journal were compared.
+    pub(crate) async fn time_of_restart(&mut self) -> Duration {
+        self.stop().await;
+        let begun = Instant::now();
+        self.start();
+        self.engine.reconcile(Depth::Thorough).await;
+        begun.elapsed()
+    }
+
     /// Likewise, of a power cut: `fate` says what became of what was not synced.
     pub(crate) async fn restart_after_power_cut(&mut self, fate: impl FnMut() -> Fate) {
         self.stop().await;
         self.disk.as_ref().unwrap().power_on(fate);
+        self.start();
+    }
+
+    /// The service starts with a journal that has these records, too.
+    pub(crate) async fn restart_with(&mut self, records: &[Record]) {
+        self.stop().await;
+        let journal = open_records(&self.directory, &self.disk);
+        let changes = records.iter().fold(Changes::default(), Changes::put_attachment);
+        journal.commit(changes).await.unwrap();
+        drop(journal);
         self.start();
     }
 

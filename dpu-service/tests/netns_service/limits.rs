@@ -12,6 +12,7 @@ use tokio::{
 use tonic::Code;
 
 use crate::{
+    idle::{SESSIONS, growth_by_sessions},
     service_support::{ADDRESS, NETWORKS, Setup, eventually, reason},
     session::Session,
 };
@@ -40,6 +41,13 @@ fn ten_thousand_silent_connections_keep_nobody_out() {
         assert!(taken < Duration::from_secs(5), "a good call took {taken:?}");
         drop(crowd);
     });
+}
+
+/// 32 KiB of each are buffers of TLS and HTTP/2 (docs/BENCHMARKS.md).
+#[test]
+fn a_thousand_idle_sessions_take_50_mib_at_most() {
+    let growth = growth_by_sessions();
+    assert!(growth <= 50.0, "{SESSIONS} sessions took {growth:.1} MiB");
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod support;
 mod access;
 mod configuration;
 mod examinations;
+mod idle;
 mod limits;
 mod session;
 mod sessions;

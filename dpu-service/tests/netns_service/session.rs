@@ -2,11 +2,11 @@
 
 use offload_proto::{
     Finding,
-    v1::{self, dpu_message, host_message},
+    v1::{self, dpu_message, host_message, workload_network_client::WorkloadNetworkClient},
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::{Status, Streaming, transport::Channel};
 
 use crate::service_support::Setup;
 
@@ -18,8 +18,12 @@ pub(crate) struct Session {
 
 impl Session {
     pub(crate) async fn open(setup: &Setup) -> Self {
+        Self::by(setup.host()).await
+    }
+
+    pub(crate) async fn by(mut host: WorkloadNetworkClient<Channel>) -> Self {
         let (out, messages) = mpsc::channel(8);
-        let opened = setup.host().session(ReceiverStream::new(messages)).await;
+        let opened = host.session(ReceiverStream::new(messages)).await;
         Self { out, from_dpu: opened.unwrap().into_inner() }
     }
 

@@ -172,6 +172,14 @@ impl Service<'_> {
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }
 
+    /// How much memory it has, in MiB.
+    pub fn memory(&self) -> f64 {
+        let status = read(Path::new(&format!("/proc/{}/status", self.process.id())));
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let kib: f64 = resident.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+        kib / 1024.0
+    }
+
     /// Waits for its end. Tells whether it was a good one.
     pub fn end(&mut self) -> bool {
         let mut ended = None;

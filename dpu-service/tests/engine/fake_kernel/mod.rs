@@ -291,7 +291,8 @@ impl FakeKernel {
             state.vanishing = None;
             state.ports.remove(&port.vf);
         }
-        let found = state.ports.values_mut().find(|found| found.representor.index == port.index);
+        let found = state.ports.get_mut(&port.vf);
+        let found = found.filter(|found| found.representor.index == port.index);
         let is_clearing = method.starts_with("clear") || method == "leave";
         match found {
             Some(found) => change(found),
@@ -312,7 +313,8 @@ impl FakeKernel {
 
     fn find<T>(&self, port: &Representor, find: impl Fn(&Port) -> T) -> Result<T, Refused> {
         let state = self.lock();
-        let found = state.ports.values().find(|found| found.representor.index == port.index);
+        let found = state.ports.get(&port.vf);
+        let found = found.filter(|found| found.representor.index == port.index);
         found.map(find).ok_or_else(|| Refused::because(format!("{} is gone", port.name)))
     }
 }
