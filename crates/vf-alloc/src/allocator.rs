@@ -65,7 +65,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
             vfs: Vfs::new(),
             pools: Pools::new(pools)?,
             promised: BTreeSet::new(),
-            last_told: 0,
+            last_told: settings.promised_before,
         })
     }
 
