@@ -34,7 +34,8 @@ struct Both {
 impl Both {
     fn new() -> Self {
         let allocator = Allocator::new(pools(false, false), SETTINGS).unwrap();
-        Self { allocator, oracle: Oracle::default(), step: 0 }
+        let oracle = Oracle { last_number: SETTINGS.promised_before, ..Oracle::default() };
+        Self { allocator, oracle, step: 0 }
     }
 
     fn apply(&mut self, operation: &Operation) {
