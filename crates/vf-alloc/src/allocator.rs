@@ -69,8 +69,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         })
     }
 
-    /// Puts `pools` in the place of the pools so far. Whoever holds a VF keeps it; of promised ones their hosts are to be
-    /// told again, for they are in other pools.
+    /// Puts `pools` in the place of the pools so far. Whoever holds a VF keeps it; of promised ones their hosts are to
+    /// be told again, for they are in other pools.
     ///
     /// # Errors
     /// A pool is not well-formed, or two have one name. Nothing has changed.
@@ -131,10 +131,10 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         }
     }
 
-    /// Promises `host` free VFs, until it has `most` of each pool that can be had, and all of one that somebody else hands
-    /// out: they are given to nobody but who names them as [promised](Request::promised). A promise lasts until the
-    /// host's promises [end](Self::end_promises), whoever holds the VF meanwhile. Returns what the host is to be told
-    /// besides what it was told before: which VFs are new, and which it has had, and are to be had again.
+    /// Promises `host` free VFs, until it has `most` of each pool that can be had, and all of one that somebody else
+    /// hands out: they are given to nobody but who names them as [promised](Request::promised). A promise lasts until
+    /// the host's promises [end](Self::end_promises), whoever holds the VF meanwhile. Returns what the host is to be
+    /// told besides what it was told before: which VFs are new, and which it has had, and are to be had again.
     pub fn promise(&mut self, host: HostId, most: usize) -> Vec<Promised> {
         let is_untold = |slot: &&SlotNumber| {
             let slot = self.vfs.at(**slot);
@@ -158,8 +158,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         let spec = &self.pools.at(pool).spec;
         let most = if spec.pinned_only { usize::MAX } else { most };
         let is_counted = |slot: &&Slot<K>| {
-            let is_had_there = spec.pinned_only == self.pools.is_handed_out(slot);
-            slot.can_be_named() && slot.is_of(host) && slot.is_in(spec) && is_had_there
+            let is_in_pool = slot.is_of(host) && slot.can_be_named() && slot.is_in(spec);
+            is_in_pool && spec.pinned_only == self.pools.is_handed_out(slot)
         };
         let promised = self.promised.iter().map(|slot| self.vfs.at(*slot)).filter(is_counted);
         for _ in promised.count()..most {
@@ -252,8 +252,8 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         self.take_back(key, |slot| slot.note_failure(reason, limit))
     }
 
-    /// Takes back `key`'s VF, which nobody has used. One that was withdrawn meanwhile is given out again only once it is
-    /// offered. `None`: the key held none.
+    /// Takes back `key`'s VF, which nobody has used. One that was withdrawn meanwhile is given out again only once it
+    /// is offered. `None`: the key held none.
     pub fn forget(&mut self, key: &K) -> Option<FunctionId> {
         self.take_back(key, |_| {})
     }
@@ -314,12 +314,6 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     #[must_use]
     pub fn is_promised(&self, vf: FunctionId) -> bool {
         self.vfs.get(vf).is_some_and(Slot::is_promised)
-    }
-
-    /// Whether its host offers `vf`, or says that it is away or in use.
-    #[must_use]
-    pub fn is_offered(&self, vf: FunctionId) -> bool {
-        self.vfs.get(vf).is_some_and(Slot::is_offered)
     }
 
     /// What its host said of `vf`. `None` until the host has told of it.

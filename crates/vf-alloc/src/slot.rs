@@ -84,10 +84,6 @@ impl<K> Slot<K> {
         self.is_idle() && self.promise.is_none()
     }
 
-    pub(crate) const fn is_offered(&self) -> bool {
-        self.withdrawn.is_none()
-    }
-
     /// Whether it is given to who names the promise of that number.
     pub(crate) fn is_promised_by(&self, number: u64) -> bool {
         self.can_be_named() && self.promise.is_some_and(|promise| promise.number == Some(number))
@@ -216,7 +212,8 @@ impl<K> Slot<K> {
         }
     }
 
-    /// Its host has it, back and clean, which somebody has had. One that no host has told of is still nobody's to give.
+    /// Its host has it, back and clean, from whoever has had it. One that no host has told of is still nobody's to
+    /// give.
     pub(crate) fn note_returned(&mut self) {
         if self.facts.is_some() {
             self.withdrawn = None;

@@ -88,7 +88,7 @@ fn beside_lists<T>(world: &World, work: impl FnOnce() -> T) -> T {
         scope.spawn(|| {
             while !over.is_cancelled() {
                 list(world);
-                thread::sleep(LISTED_EVERY);
+                thread::park_timeout(LISTED_EVERY);
             }
         });
         let _over = over.clone().drop_guard();

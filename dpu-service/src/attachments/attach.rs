@@ -337,8 +337,8 @@ async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], fail
     // Marked first: a record that can't be deleted must not be programmed again.
     for record in records {
         let mut registry = engine.registry();
-        // One that its host has begun to move is still to come home.
-        let is_at_home = registry.vfs().is_offered(record.vf);
+        // One that was promised its host may have begun to move.
+        let is_at_home = !registry.vfs().is_promised(record.vf);
         registry.release(record.id, is_at_home);
     }
     let changes = Changes::default();

@@ -9,8 +9,8 @@ use vf_alloc::{PfId, Policy, VfPromise};
 use super::hosts::Hosts;
 use crate::{host::SessionId, model::HostName};
 
-/// As many VFs of each pool that nobody else hands out are promised: more than attaches of a host are under way while it
-/// is told of further ones.
+/// As many VFs of each pool that nobody else hands out are promised: more than attaches of a host are under way while
+/// it is told of further ones.
 const PROMISED: usize = 32;
 
 /// A VF that is promised to its host.

@@ -85,7 +85,8 @@ fn add_vfs(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     let states = [VfCondition::Clean, VfCondition::InUse, VfCondition::Missing];
     let mut numbers = BTreeMap::from(states.map(|state| (state as i32, 0)));
     for vf in dpu.reports().told_pfs().iter().flat_map(|pf| &pf.vfs) {
-        let is_held = vfs.records().by_device(&vf.device.as_str().into()).is_some();
+        let is_held = vf.condition() == VfCondition::Taken
+            || vfs.records().by_device(&vf.device.as_str().into()).is_some();
         let state = if is_held { VfCondition::InUse as i32 } else { vf.condition };
         *numbers.entry(state).or_default() += 1;
     }

@@ -317,7 +317,6 @@ impl Both {
             assert_eq!(state, oracle.state(vf, known), "{vf}");
             let holder = known.holder.map(|(key, _)| key);
             assert_eq!(allocator.holder(vf).copied(), holder);
-            assert_eq!(allocator.is_offered(vf), !known.absent, "{vf}");
             assert_eq!(allocator.is_promised(vf), known.promise != Promise::None, "{vf}");
             if let Some(VfFacts { host, device, .. }) = &known.facts {
                 assert_eq!(allocator.at_device(*host, device), Some(vf));

@@ -251,8 +251,6 @@ fn pod(pod: v1::Pod) -> Result<v1::Pod, Failure> {
     })
 }
 
-/// `domain:bus:device.function` in hexadecimal, given back in lower case. Domains of more than four
-/// digits exist.
 /// What a host names promised VFs by.
 pub(crate) fn promises(promises: Vec<v1::VfPromise>) -> Result<Vec<VfPromise>, Failure> {
     promises.into_iter().map(promise).collect()
@@ -262,6 +260,8 @@ fn promise(v1::VfPromise { device: text, number }: v1::VfPromise) -> Result<VfPr
     Ok(VfPromise { device: device(&text)?, number })
 }
 
+/// `domain:bus:device.function` in hexadecimal, given back in lower case. Domains of more than four
+/// digits exist.
 fn device(text: &str) -> Result<Device, Failure> {
     let refuse = || {
         invalid(format!(

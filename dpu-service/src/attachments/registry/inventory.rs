@@ -60,7 +60,7 @@ impl Registry {
                 return self.doubts.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
             }
             // It is given to who names it, whatever else the host does with it.
-            VfCondition::Taken if self.vfs.is_promised(vf) => {}
+            VfCondition::Taken if self.vfs.is_promised(vf) => self.vfs.learn(vf, facts),
             VfCondition::InUse | VfCondition::Taken => {
                 // Its end may be told by a Detach alone: then it is to be had without a word more.
                 self.vfs.learn(vf, facts);

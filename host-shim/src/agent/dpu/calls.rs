@@ -397,7 +397,7 @@ mod tests {
         let key = record("a", "c").key();
         dpu.calls().disown(&key).await;
         assert!(!dpu.calls().undelivered.get(&key).unwrap().vf_returned);
-        assert!(dpu.reports().is_wanted_again(), "the inventory is told again");
+        assert!(dpu.reports().is_inventory_wanted(), "the inventory is told again");
     }
 
     #[tokio::test]

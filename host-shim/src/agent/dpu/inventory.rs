@@ -36,8 +36,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// For an inventory in a session. Whatever was claimed before, and is so no more, has a record by then if anybody has
-    /// it.
+    /// For an inventory in a session. Whatever was claimed before, and is so no more, has a record by then if anybody
+    /// has it.
     pub(super) fn in_session(vfs: &Vfs) -> Self {
         let claimed = vfs.claims().devices();
         Self { claimed, records: vfs.records().all(), taken: VfCondition::Taken }

@@ -1,6 +1,9 @@
 //! The VFs that the DPU has promised in a session: it gives them to nobody but who names one of them.
 
-use std::{cmp::Reverse, collections::HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+};
 
 use offload_proto::v1::{self, OpenPool};
 use vf_alloc::{Device, VfPromise};
@@ -23,19 +26,25 @@ struct PromisedVf {
     pools: Vec<OpenPool>,
 }
 
+impl From<v1::PromisedVf> for PromisedVf {
+    fn from(told: v1::PromisedVf) -> Self {
+        let v1::PromisedVf { promise, pools, controller, pf } = told;
+        let v1::VfPromise { device, number } = promise.unwrap_or_default();
+        Self { promise: VfPromise { device: device.into(), number }, pf: (controller, pf), pools }
+    }
+}
+
 impl Promises {
     /// The DPU has promised these, besides those of before.
     pub(super) fn note(&mut self, told: v1::Promises) {
         if self.is_closed {
             return;
         }
-        for v1::PromisedVf { promise, pools, controller, pf } in told.vfs {
-            let v1::VfPromise { device, number } = promise.unwrap_or_default();
-            let promise = VfPromise { device: device.into(), number };
-            // What was told of it before is good no more.
-            self.vfs.retain(|vf| vf.promise.device != promise.device);
-            self.vfs.push(PromisedVf { promise, pf: (controller, pf), pools });
-        }
+        let told: Vec<_> = told.vfs.into_iter().map(PromisedVf::from).collect();
+        // What was told of them before is good no more.
+        let devices: HashSet<_> = told.iter().map(|vf| &vf.promise.device).collect();
+        self.vfs.retain(|vf| !devices.contains(&vf.promise.device));
+        self.vfs.extend(told);
     }
 
     /// Takes the VF that somebody has chosen, if it is promised and can be claimed.
@@ -64,9 +73,10 @@ impl Promises {
     }
 
     fn places_in_order(&self, pool: &str) -> Vec<usize> {
-        let open = |vf: &PromisedVf| vf.pools.iter().find(|open| open.name == pool).cloned();
+        let packs =
+            |vf: &PromisedVf| vf.pools.iter().find(|open| open.name == pool).map(|open| open.packs);
         let vfs = self.vfs.iter().enumerate();
-        let in_pool = vfs.filter_map(|(place, vf)| Some((place, vf.pf, open(vf)?.packs)));
+        let in_pool = vfs.filter_map(|(place, vf)| Some((place, vf.pf, packs(vf)?)));
         let mut in_pool: Vec<_> = in_pool.collect();
         let mut left = HashMap::<_, usize>::new();
         in_pool.iter().for_each(|(_, pf, _)| *left.entry(*pf).or_default() += 1);

@@ -110,6 +110,11 @@ impl Reports {
         self.vfs.signals().inventory_changed();
     }
 
+    /// Whether the DPU is still to be told what the host has: it may take a VF for one in use that is at home.
+    pub(in crate::agent) fn is_inventory_wanted(&self) -> bool {
+        locked(&self.sent).is_wanted_again
+    }
+
     /// Tells the DPU that the pod has its VF.
     pub(in crate::agent) fn tell_attached(&self, record: &Record) {
         let attached = v1::Attached { attachment_id: record.id().to_owned() };
@@ -118,12 +123,14 @@ impl Reports {
         }
     }
 
-    /// Tells the DPU that promised VFs were taken and are not used. Where nobody hears it, the session is over, and with it
-    /// all that was promised.
+    /// Tells the DPU that promised VFs were taken and are not used. Where nobody hears it, the session is over, and with
+    /// it all that was promised. The hello of a session that began meanwhile has listed them as in use: of these the
+    /// inventory tells.
     pub(in crate::agent) fn tell_untaken(&self, promises: &[VfPromise]) {
         if !promises.is_empty() {
             let promises = promises.iter().map(told).collect();
             self.session.send(host_message::Message::Untaken(v1::Untaken { promises }));
+            self.inventory_wanted();
         }
     }
 
@@ -261,11 +268,6 @@ mod tests {
         pub(in crate::agent) fn know(&self, pfs: Vec<PhysicalFunction>) {
             locked(&self.sent).pfs = pfs;
         }
-
-        /// Whether the inventory is to be told even as it was.
-        pub(in crate::agent) fn is_wanted_again(&self) -> bool {
-            locked(&self.sent).is_wanted_again
-        }
     }
 
     #[tokio::test]
@@ -303,6 +305,6 @@ mod tests {
         let (dpu, _folder) = dpu();
         dpu.reports().inventory_wanted();
         dpu.reports().send_inventory().await.unwrap();
-        assert!(dpu.reports().is_wanted_again(), "there is no session yet");
+        assert!(dpu.reports().is_inventory_wanted(), "there is no session yet");
     }
 }

@@ -166,6 +166,7 @@ async fn ask_ahead(
         move || caller.is_waiting()
     };
     let names = requests.iter().map(|request| request.key.interface_name.clone()).collect();
+    let is_untold = doors.dpu.reports().is_inventory_wanted();
     let moved = doors.vfs.ahead().begin(
         guesses(doors, requests, netns.id),
         names,
@@ -180,14 +181,17 @@ async fn ask_ahead(
     // Both: nothing is taken back while it is on its way.
     let ((asked, call), moved) = tokio::join!(asked, moved);
     let (asked, moved) = match asked {
-        Err(failure) if is_about_the_vf(&failure) => {
+        Err(failure) if is_about_vfs(&failure, is_untold) => {
             take_all_home(doors, requests).await?;
             let asked = ask_patiently(doors, requests, session, caller, taken).await;
             (asked, Ok(MovedAhead::default()))
         }
         asked => (asked, moved),
     };
-    doors.refusing.note(requests, asked.is_ok());
+    // Where the kubelet has chosen a VF, the DPU is asked again, with that.
+    if !asked.as_ref().is_err_and(|failure| failure.reason == Reason::PoolPinnedOnly) {
+        doors.refusing.note(requests, asked.is_ok());
+    }
     if asked.is_ok() && moved.is_ok() {
         count_right(doors, requests);
     }
@@ -200,11 +204,14 @@ async fn ask_ahead(
     Ok(Answered { attachments: asked?, call, ahead: moved? })
 }
 
-/// Whether another VF may be had, or one later: the DPU can't give the promised one, or waits for an earlier attachment's
-/// VF, or all that are left of a pool are promised, and perhaps taken by other ADDs, of which one may fail.
-const fn is_about_the_vf(failure: &Failure) -> bool {
-    use Reason::{Releasing, VfNotFree, VfUnknown, VfsPromised};
-    matches!(failure.reason, Releasing | VfNotFree | VfUnknown | VfsPromised)
+/// Whether another VF may be had, or one later: the DPU can't give the promised one, or waits for the VF of an earlier
+/// attachment, or all that are left of a pool are promised, and perhaps taken by other ADDs, of which one may fail.
+const fn is_about_vfs(failure: &Failure, is_untold: bool) -> bool {
+    match failure.reason {
+        Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown | Reason::VfsPromised => true,
+        Reason::VfsExhausted => is_untold,
+        _ => false,
+    }
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.
@@ -290,9 +297,7 @@ fn still_releasing(doors: &Doors, left: &Record) -> Failure {
     Failure::new(Reason::Releasing, message)
 }
 
-/// Asks the DPU for attachments without what was taken before, and again while it gives back what an earlier ADD of a
-/// key has left: of what no answer told there is no record here to wait for, and the DPU holds it until the inventory
-/// that was asked for then says that its VF is at home. Likewise while other ADDs have taken what is left of a pool.
+/// Asks the DPU for attachments without what was taken before, and again while it may answer something else soon.
 async fn ask_patiently(
     doors: &Doors,
     requests: &mut [AddRequest],
@@ -302,10 +307,11 @@ async fn ask_patiently(
 ) -> Result<Vec<v1::Attachment>, Failure> {
     let patience = Instant::now() + doors.timeouts.vf_return();
     taken.give_up(doors, requests);
+    let mut is_untold = true;
     loop {
         let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;
         let failure = match asked {
-            Err(failure) if may_pass(&session, requests, &failure) => failure,
+            Err(failure) if may_pass(&session, requests, &failure, is_untold) => failure,
             answer => return answer,
         };
         if Instant::now() >= patience {
@@ -313,7 +319,8 @@ async fn ask_patiently(
         }
         taken.give_up(doors, requests);
         session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
-        if failure.reason == Reason::Releasing || !taken.take(doors, &session, requests) {
+        is_untold = doors.dpu.reports().is_inventory_wanted();
+        if failure.reason != Reason::VfsPromised || !taken.take(doors, &session, requests) {
             sleep(AGAIN).await;
             caller.is_waiting()?;
             taken.take(doors, &session, requests);
@@ -321,11 +328,22 @@ async fn ask_patiently(
     }
 }
 
-/// Whether the DPU may answer something else soon.
-fn may_pass(session: &Established, requests: &[AddRequest], failure: &Failure) -> bool {
+/// Whether the DPU may answer something else soon. `is_untold`: when it was asked it was still to be told of VFs that are
+/// at home.
+fn may_pass(
+    session: &Established,
+    requests: &[AddRequest],
+    failure: &Failure,
+    is_untold: bool,
+) -> bool {
     let was_promised = |request: &AddRequest| request.promised.is_some();
     match failure.reason {
-        Reason::Releasing | Reason::VfsPromised => true,
+        // It gives back what an earlier ADD of a key has left. Of what no answer told there is no record here to wait
+        // for, and the DPU holds it until the inventory says that its VF is at home.
+        Reason::Releasing => true,
+        // Other ADDs have taken what is left of a pool, and one of them may fail.
+        Reason::VfsPromised => true,
+        Reason::VfsExhausted => is_untold,
         // What was promised is over, or came while it was asked.
         Reason::VfNotFree => requests
             .iter()

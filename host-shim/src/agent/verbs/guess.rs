@@ -10,7 +10,7 @@ use netlink::NetnsId;
 use offload_proto::{Failure, Reason};
 use vf_alloc::{Device, VfPromise};
 
-use super::doors::Doors;
+use super::{doors::Doors, release::forget};
 use crate::{
     agent::{
         defect::locked,
@@ -26,8 +26,8 @@ pub(super) struct Taken(Vec<(VfPromise, Claimed)>);
 
 impl Taken {
     /// Takes a promised VF for each request that is new and has none: the one that pod or kubelet has chosen, if it is
-    /// promised, or one of the network's pool. The others ask for whichever the DPU gives them. Returns whether there are
-    /// none.
+    /// promised, or one of the network's pool. The others ask for whichever the DPU gives them. Returns whether there
+    /// are no others.
     pub(super) fn take(
         &mut self,
         doors: &Doors,
@@ -123,12 +123,6 @@ async fn take_home(doors: &Doors, guess: Arc<Record>) -> Result<(), Failure> {
     Err(Failure::new(Reason::Releasing, message))
 }
 
-/// Forgets a record of which nothing is left. Of a guess the DPU is told, too: its VF may be taken again.
-pub(super) fn forget(doors: &Doors, record: &Record) {
-    doors.vfs.homecoming().forget(record);
-    doors.dpu.reports().tell_untaken(record.promise.as_slice());
-}
-
 /// The networks that refused to be attached to last. Who is refused tries again and again.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct Refusing(Mutex<HashSet<String>>);
@@ -147,7 +141,7 @@ impl Refusing {
         let mut refusing = locked(&self.0);
         let networks = requests.iter().map(|request| &request.network);
         if are_granted {
-            return networks.for_each(|network| drop(refusing.take(network)));
+            return networks.for_each(|network| _ = refusing.remove(network));
         }
         if refusing.len() >= Self::MOST {
             refusing.clear();

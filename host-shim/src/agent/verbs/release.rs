@@ -12,7 +12,6 @@ use offload_proto::v1::{DetachRequest, Release};
 use super::{
     delegated,
     doors::Doors,
-    guess::forget,
     led::{self, LockedKeys},
     phases::{HOME, RPC, TOTAL},
 };
@@ -80,6 +79,12 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
             tracing::info!(attachment = record.id(), "the DPU is told later: {failure}");
         }
     }
+}
+
+/// Forgets a record of which nothing is left. Of a guess the DPU is told, too: its VF may be taken again.
+pub(super) fn forget(doors: &Doors, record: &Record) {
+    doors.vfs.homecoming().forget(record);
+    doors.dpu.reports().tell_untaken(record.promise.as_slice());
 }
 
 /// Tells that an attachment is given back. Of a guess nobody knows what the DPU has made, perhaps with another VF: it

@@ -1,7 +1,7 @@
 //! Which VFs are kept for ADDs that are under way.
 //!
 //! An ADD claims the VFs that it takes of those that the DPU has promised, from before it asks for them until they are
-//! recorded or at home again. Until then they are in use to whoever lists them, and no other ADD gets them.
+//! recorded or given up. Until then they are taken to whoever lists them, and no other ADD gets them.
 
 use std::{
     collections::HashSet,
@@ -49,13 +49,14 @@ impl Claims {
         }
     }
 
-    /// That VF, if nobody has it, and it was clean when it was looked at last.
+    /// That VF, if nobody has it and it is not known to differ from what it was. One that a program is to drive itself
+    /// has no link to be looked at.
     pub(in crate::agent) fn try_claim(&self, device: &Device) -> Option<Claimed> {
         let mut devices = locked(&self.devices);
         let is_to_be_had = !devices.contains(device)
             && self.host.records().by_device(device).is_none()
             && !self.renewer.is_under_way(device)
-            && self.cleanliness.proofs().was_proven(device);
+            && self.cleanliness.proofs().differences(device).is_empty();
         is_to_be_had.then(|| {
             devices.insert(device.clone());
             Claimed { device: device.clone(), devices: Arc::clone(&self.devices) }
@@ -85,11 +86,13 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn a_vf_is_claimed_by_one_at_a_time_while_it_is_clean_and_nobody_has_it() {
+    async fn a_vf_is_claimed_by_one_at_a_time_while_nobody_has_it_or_has_changed_it() {
         let (vfs, _folder) = vfs();
         let device = Device::from("pci-c");
         let claim = || vfs.claims().try_claim(&device);
-        assert!(claim().is_none(), "it was not looked at");
+        assert!(claim().is_some(), "not all can be looked at");
+        vfs.cleanliness().proofs().suspect(&device);
+        assert!(claim().is_none());
         let vf = VfIdentity { id: FunctionId::local(0, 1), device: device.clone() };
         let seen = Seen::new(vf, 7, Instant::now(), Vec::new()).made_just_now();
         assert!(vfs.cleanliness().proofs().conclude(seen, &Arc::default()).is_empty());

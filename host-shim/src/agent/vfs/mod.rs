@@ -38,8 +38,8 @@
 //! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
 //!
 //! What is locked for a look into memory is not in the table, as nobody waits for anything with such a lock in hand.
-//! Three are taken one within the other: what the DPU was told last (`Reports`), the session's promises, and the claims,
-//! which look at records, renewals and proofs.
+//! Some are taken one within the other: the session's promises, within them the claims, and within these what claims
+//! look at, which is records, renewals and proofs.
 //!
 //! All are fair but for `pods` between agents, and `moves` between the two ways, up to a bound: who comes later waits
 //! behind who waits already. So nobody may wait for a key with `vfs_stay` in hand: a change of the number of VFs that

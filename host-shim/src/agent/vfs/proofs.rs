@@ -88,13 +88,6 @@ impl Proofs {
         self.of(vf, link).is_some_and(|differences| differences.is_empty())
     }
 
-    /// Likewise, whatever link it has by now.
-    pub(super) fn was_proven(&self, device: &Device) -> bool {
-        let known = locked(&self.0);
-        let finding = known.proofs.get(device).and_then(|proof| proof.finding.as_ref());
-        finding.is_some_and(|finding| finding.differences.is_empty())
-    }
-
     /// Remembers what was found of a VF that was seen, and what is `stacked`, and tells what is not as
     /// before.
     pub(super) fn conclude(&self, seen: Seen, stacked: &Stacked) -> Vec<String> {

@@ -243,8 +243,7 @@ impl Index {
     }
 }
 
-/// A key may have a guess that is still to be taken back, and what was answered instead: the one that goes leaves the
-/// other to be found.
+/// Whatever is found by it since stays.
 fn remove_one<K: Eq + Hash>(found_by: &mut HashMap<K, Arc<Record>>, key: &K, id: &str) {
     if found_by.get(key).is_some_and(|record| record.id() == id) {
         found_by.remove(key);
