@@ -18,10 +18,10 @@
 //!   one to the other meanwhile is in one of both lists.
 //! - *A hello with an ADD that takes a promised VF.* The promises of a session are closed before the next hello lists
 //!   what is in use.
-//! - *An inventory with an Attach that names a promised VF.* It may be heard first, and lists the VF as taken, which the
-//!   promise outlasts.
-//! - *An `Untaken` with such an Attach.* The VF is told again with another number, so that an Attach which comes late is
-//!   refused. One that came first has given the VF already, and what it has made of the key is given back.
+//! - *An inventory with an Attach that names a promised VF.* It may be heard first, and lists the VF as taken, which
+//!   the promise outlasts.
+//! - *An `Untaken` with such an Attach.* The VF is told again with another number, so that an Attach which comes late
+//!   is refused. One that came first has given the VF already, and what it has made of the key is given back.
 //! - *An inventory with a Detach.* It is as of a time before it was listed, and the DPU believes whichever of the
 //!   two is the later ([`clock`](super::clock)).
 

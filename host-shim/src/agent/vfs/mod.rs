@@ -49,8 +49,8 @@
 //! VF back (`settle_earlier_holder`). Such waits form no circle among attaches of one interface each. The one that is
 //! waited for had a record in phase *releasing* when the waiting began; an attach waits for another key only once it
 //! has seen that its own key has none (`make_way`), and while it holds its key nobody else makes one. It may have made
-//! a guess itself, which nobody waits for: one that has to go home is gone before, or the attach fails. So in a chain of
-//! waits each one that is waited for began to wait later than the one that waits for it, and no chain comes back to
+//! a guess itself, which nobody waits for: one that has to go home is gone before, or the attach fails. So in a chain
+//! of waits each one that is waited for began to wait later than the one that waits for it, and no chain comes back to
 //! where it began. An attach of several interfaces holds some of its keys while it waits for the others; were one of
 //! these attached by itself at that moment, two could wait for each other. So each wait is bounded by the
 //! time that a VF may take to come home, after which the attach is refused.
@@ -61,12 +61,12 @@
 //!   most does, and whoever works at it holds that record's key.
 //! - *An attach with whoever restores or renews free VFs.* `free_vfs`, and a look at the records once it is held:
 //!   the attach keeps it until its record is there.
-//! - *Two attaches for one VF.* One that was promised is [claimed](claims) by one of them, which keeps it until a record
-//!   holds it, or it is at home again. Of one that the DPU chose the record decides: who finds it held by another
+//! - *Two attaches for one VF.* One that was promised is [claimed](claims) by one of them, which keeps it until a
+//!   record holds it, or it is given up. Of one that the DPU chose the record decides: who finds it held by another
 //!   attachment leaves it alone.
-//! - *An attach that takes a promised VF with the end of the session.* The session's list of promises is locked from the
-//!   look at it until the VF is claimed, and is closed before the next hello lists what is in use. So what was taken is
-//!   listed, and nothing is taken that is not.
+//! - *An attach that takes a promised VF with the end of the session.* The session's list of promises is locked from
+//!   the look at it until the VF is claimed, and is closed before the next hello lists what is in use. So what was
+//!   taken is listed, and nothing is taken that is not.
 //! - *A claim with a listing.* Claims are listed before records, and end only once there is a record, or the VF is at
 //!   home: a VF that passes from one to the other is in one of both.
 //! - *A VF that is moved ahead with the DPU's answer.* Both are awaited, whatever becomes of either, before its record
