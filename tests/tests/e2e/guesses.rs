@@ -50,7 +50,11 @@ fn assert_all_can_be_had(lab: &Lab) {
 
 /// Begins an ADD while the DPU answers nothing, and waits until its VF has moved.
 fn add_unanswered(lab: &Lab, pod: &Netns) -> std::process::Child {
-    lab.proxy().strike(Fault::HoldDown);
+    add_during(lab, pod, Fault::HoldDown)
+}
+
+fn add_during(lab: &Lab, pod: &Netns, fault: Fault) -> std::process::Child {
+    lab.proxy().strike(fault);
     let plugin = add(lab, pod).begin(&lab.card.host);
     wait_for("the VF in the pod", LIMIT, || (!vfs_in(pod).is_empty()).then_some(()));
     plugin
@@ -117,6 +121,27 @@ fn a_guess_of_an_agent_that_died_while_the_dpu_was_asked_goes_home() {
     lab.wait_until_good();
     lab.assert_clean_slate();
     assert!(vfs_in(&pod).is_empty());
+}
+
+/// The new session's hello lists the VF as in use, and what was promised for it is over.
+#[test]
+fn an_add_during_a_restart_of_the_service_gets_the_last_vf() {
+    let mut lab = Lab::start(&Settings {
+        has_metrics: true,
+        cool_down: 0,
+        proxied: true,
+        ..Settings::with_vfs(1)
+    });
+    let pod = Netns::new("pod");
+    let plugin = add_during(&lab, &pod, Fault::HoldUp);
+    lab.service.crash();
+    lab.proxy().heal();
+    lab.start_service();
+    let output = plugin.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
 }
 
 #[test]
