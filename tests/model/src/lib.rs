@@ -52,7 +52,7 @@
 //!   clock, have `tidy.rs` visit it. What no later step looks at is to be cleared: each value that stays
 //!   makes more states.
 //! - *A step*: a variant of [`agent::AgentAction`] or [`service::ServiceAction`], when it can happen
-//!   ([`agent::actions`], [`service::ServiceSide::actions`]), and what it does. One step is what nothing can
+//!   ([`agent::AgentSide::actions`], [`service::ServiceSide::actions`]), and what it does. One step is what nothing can
 //!   come in between of: at most one durable write, one change in the kernel, one message.
 //! - *A fault*: a variant of [`bounds::Breakage`], which is allowed, and one of [`faults::Fault`], which
 //!   happens.

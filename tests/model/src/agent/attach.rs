@@ -161,7 +161,7 @@ pub(super) fn asks(system: &mut System, key: Key) {
     set(system, key, Step::AwaitAttach(netns, session), Then::AnswerAdd);
 }
 
-/// Where it is about the VF (`verbs/attach.rs::is_about_the_vf`), another may be had, or one later.
+/// Where it is about the VF (`verbs/attach.rs::is_about_vfs`), another may be had, or one later.
 pub(super) fn hears_attached(system: &mut System, key: Key) {
     let Some(Step::AwaitAttach(netns, session)) = step(system, key) else { return };
     let next = match system.host_mut(key).wire.take_answer(key) {

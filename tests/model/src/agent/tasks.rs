@@ -29,7 +29,7 @@ pub(super) fn ends(system: &mut System, key: Key) {
     }
 }
 
-/// `verbs/guess.rs::tell`, or `verbs/guess.rs::forget` where a guess is recorded: that what an ADD has taken for
+/// `verbs/guess.rs::tell`, or `verbs/release.rs::forget` where a guess is recorded: that what an ADD has taken for
 /// nothing is at home. Of what was taken in a session that is over nobody is told.
 pub(super) fn lets_go(system: &mut System, key: Key) {
     let host = system.host_mut(key);
