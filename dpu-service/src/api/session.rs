@@ -29,7 +29,7 @@ const MISSED_HEARTBEATS: u32 = 3;
 /// it: the kubelet counts by what it hears a second later.
 const POOLS_PERIOD: Duration = Duration::from_secs(1);
 
-/// A channel has room for dozens of whatever it carries as soon as it is made.
+/// Boxed, for a channel makes room for dozens of messages as soon as it is made, and idle sessions are many.
 type Outgoing = mpsc::Sender<Box<Result<v1::DpuMessage, Status>>>;
 
 /// Opens a session for the host at `peer`. It lives in a task of its own until the stream that is returned, or
@@ -138,6 +138,7 @@ impl Conversation<'_> {
                     let command = command.ok_or_else(|| self.superseded())?;
                     self.send(show::command(command)).await?;
                 }
+                // Also of what nobody notes for promises, such as a VF that is mended or cleared.
                 _ = pools_due.tick() => {
                     if wants_pools {
                         self.tell_pools().await?;

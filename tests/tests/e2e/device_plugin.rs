@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Answer, Call, Lab, Netns, Settings, Timeouts, wait_for};
+use e2e::{Answer, Call, Lab, Netns, Settings, Timeouts, openmetrics, wait_for};
 use offload_proto::kubelet::{
     deviceplugin::{
         Empty, RegisterRequest,
@@ -222,6 +222,26 @@ fn a_pod_gets_the_vf_that_the_kubelet_chose_and_one_without_gets_none() {
     lab.assert_invariants();
     lab.del("blue", &cart, "eth0").nothing();
     lab.assert_clean_slate();
+}
+
+/// Each is asked for twice, first without the VF, which the DPU refuses.
+#[test]
+fn the_kubelets_vfs_are_moved_before_the_dpu_has_answered() {
+    let kubelet = Kubelet::start();
+    let lab = kubelet.lab_with(Settings { has_metrics: true, ..Settings::default() }, "");
+    let registered = kubelet.registered();
+    let devices = kubelet.all_devices(&registered);
+    let pods = [("cart-0", Netns::new("cart")), ("till-0", Netns::new("till"))];
+    for ((name, netns), (device, _)) in pods.iter().zip(&devices) {
+        kubelet.waits_for(&registered, device, "Healthy");
+        kubelet.gives(name, device);
+        let _ = add(&lab, name, netns).result();
+    }
+    let page = openmetrics::scrape(&lab.card.host).unwrap();
+    let labels = [("outcome", "right")];
+    let right = openmetrics::value(&page, "dpu_offload_agent_guesses", "_total", &labels);
+    assert_eq!(right, Some(2.0));
+    lab.assert_invariants();
 }
 
 #[test]

@@ -153,11 +153,28 @@ impl Refusing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{agent::vfs::record, protocol::Key};
+    use crate::{
+        agent::{verbs::tests::doors, vfs::record},
+        protocol::Key,
+    };
 
     fn to(network: &str) -> AddRequest {
         let key: Key = record("a", "c").key();
         AddRequest::plain(key, "/run/netns/a".into(), network.into())
+    }
+
+    /// The hello of a session that began meanwhile has listed it as in use, and no link tells that it is not.
+    #[tokio::test]
+    async fn the_dpu_is_told_of_what_was_taken_and_is_given_up() {
+        let (doors, _folder) = doors();
+        let device = Device::from("pci-c");
+        let claimed = doors.vfs.claims().try_claim(&device).unwrap();
+        let promise = VfPromise { device: device.clone(), number: 1 };
+        let mut requests = [AddRequest { promised: Some(promise.clone()), ..to("blue") }];
+        assert!(!doors.dpu.reports().is_inventory_wanted());
+        Taken(vec![(promise, claimed)]).give_up(&doors, &mut requests);
+        assert!(doors.dpu.reports().is_inventory_wanted());
+        assert!(requests[0].promised.is_none() && doors.vfs.claims().try_claim(&device).is_some());
     }
 
     #[test]
