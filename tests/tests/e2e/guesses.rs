@@ -262,3 +262,30 @@ fn a_vf_that_the_host_uses_itself_is_not_programmed_whoever_asks_for_it() {
     wait_for("it to be had", LIMIT, is_free);
     assert_all_can_be_had(&lab);
 }
+
+/// The DPU hears that VF and address are back behind a DEL's answer. The pool's only VF, chosen or not, and an address
+/// that is asked for can be had at once all the same.
+#[test]
+fn what_a_del_gives_back_can_be_had_by_the_add_that_follows_its_answer() {
+    let lab = Lab::start(&Settings { vfs: 1, pool: 1, cool_down: 0, ..Settings::default() });
+    let pods = [Netns::new("a"), Netns::new("b")];
+    let first = lab.add("blue", &pods[0], "eth0").result();
+    let (device, address) = (&first["interfaces"][0]["pciID"], &first["ips"][0]["address"]);
+    let wishes = [json!({}), json!({ "deviceID": device }), json!({ "ips": [address] })];
+    for (turn, wish) in wishes.iter().cycle().take(30).enumerate() {
+        let (old, new) = (&pods[turn % 2], &pods[(turn + 1) % 2]);
+        let mut configuration = lab.configuration("blue");
+        configuration["runtimeConfig"] = wish.clone();
+        lab.del("blue", old, "eth0").nothing();
+        assert!(vfs_in(old).is_empty(), "the pod has it no more once the DEL is answered");
+        let add = Call::new("ADD", &configuration).of(new.name(), Some(&new.path()), "eth0");
+        let again = lab.execute(&add).result();
+        assert_eq!(again["interfaces"][0]["pciID"], *device, "{wish}");
+        if wish["ips"].is_array() {
+            assert_eq!(again["ips"][0]["address"], *address);
+        }
+    }
+    lab.assert_invariants();
+    pods.iter().for_each(|pod| lab.del("blue", pod, "eth0").nothing());
+    lab.assert_clean_slate();
+}

@@ -58,21 +58,32 @@ impl Homecoming {
         }
     }
 
-    /// Records that an attachment is being given back, and gets its VF into the host's namespace, as it was before as
-    /// far as it can be restored. Waits up to `patience` for a VF whose pod's namespace has ended. The caller holds
-    /// the key's lock.
-    ///
-    /// That it is being given back is on the disk before this returns, and so before the DPU or the runtime is told.
-    /// The VF does not wait for the disk: should the agent die in between, the VF is put back into its pod, and
-    /// whoever wanted it back asks again.
+    /// Records that an attachment is being given back, gets its VF into the host's namespace, as it was before as far as
+    /// it can be restored, and looks at it as a whole. The caller holds the key's lock.
     pub(in crate::agent) async fn bring(
         self: &Arc<Self>,
         record: Arc<Record>,
         patience: Duration,
     ) -> (Arc<Record>, Result<Condition, Failure>) {
+        let (record, out) = self.bring_out(record, patience).await;
+        let home = self.look_at(&record, out).await;
+        (record, home)
+    }
+
+    /// The first half of [`bring`](Self::bring): the pod has the VF no more. Waits up to `patience` for a VF whose pod's
+    /// namespace has ended.
+    ///
+    /// That it is being given back is on the disk before this returns, and so before the runtime is told. The VF does
+    /// not wait for the disk: should the agent die in between, the VF is put back into its pod, and whoever wanted it
+    /// back asks again.
+    pub(in crate::agent) async fn bring_out(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        patience: Duration,
+    ) -> (Arc<Record>, Result<(), Failure>) {
         let (record, written) = self.begin(record);
         Milestone::ReleaseBegun.pass();
-        let home = self.bring_patiently(&record, patience).await;
+        let out = self.bring_out_patiently(&record, patience).await;
         Milestone::ReleaseMoved.pass();
         if let Some(written) = written
             && let Err(failure) = written.done().await
@@ -81,8 +92,21 @@ impl Homecoming {
             tracing::error!(attachment = record.id(), "{failure}");
         }
         Milestone::ReleaseRecorded.pass();
-        self.note(&record, &home);
-        (record, home)
+        (record, out)
+    }
+
+    /// The second half: whether a VF that is `out` of its pod is as it was.
+    pub(in crate::agent) async fn look_at(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        out: Result<(), Failure>,
+    ) -> Result<Condition, Failure> {
+        let home = match out {
+            Ok(()) => self.condition(record, false).await,
+            Err(failure) => Err(failure),
+        };
+        self.note(record, &home);
+        home
     }
 
     /// Remembers how the way home ended.
@@ -142,19 +166,19 @@ impl Homecoming {
     }
 
     /// Gets the VF into the host's namespace.
-    async fn bring_patiently(
+    async fn bring_out_patiently(
         self: &Arc<Self>,
         record: &Arc<Record>,
         patience: Duration,
-    ) -> Result<Condition, Failure> {
+    ) -> Result<(), Failure> {
         device_info::remove(record);
         let deadline = Instant::now() + patience;
         // Subscribed before the first look: a VF that comes between the two is not missed.
         let mut arrivals = self.signals.vf_events();
         let mut retried = false;
         loop {
-            match self.try_bring_home(record, false).await {
-                Ok(home) => return Ok(home),
+            match self.try_bring_out(record).await {
+                Ok(()) => return Ok(()),
                 Err(failure) if failure.reason == Reason::VfMissing => {
                     // It comes back when the kernel has cleaned the pod's namespace up.
                     if timeout_at(deadline, arrivals.changed()).await.is_err() {
@@ -170,22 +194,29 @@ impl Homecoming {
         }
     }
 
-    /// Likewise, once. What a VF is like that `is_new` is learned, if that was not known.
-    async fn try_bring_home(
+    /// Likewise, once.
+    async fn try_bring_out(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
+        let (this, moved) = (Arc::clone(self), Arc::clone(record));
+        let pod = self.host.lock_pod(&record.netns, &[&record.attachment]).await?;
+        let work = move || {
+            let brought = this.bring_home_now(&moved);
+            drop(pod);
+            brought
+        };
+        // For a guess that was wrong somebody waits, as for a move into a pod.
+        let way = if record.is_guess { Way::In } else { Way::Home };
+        self.host.move_vf(way, work).await?
+    }
+
+    /// Looks at a VF that is home, as a whole. What one is like that `is_new` is learned, if that was not known.
+    async fn condition(
         self: &Arc<Self>,
         record: &Arc<Record>,
         is_new: bool,
     ) -> Result<Condition, Failure> {
-        let (this, moved) = (Arc::clone(self), Arc::clone(record));
-        let pod = self.host.lock_pod(&record.netns, &[&record.attachment]).await?;
-        let work = move || {
-            this.bring_home_now(&moved)?;
-            drop(pod);
-            this.see_at_home(&moved, is_new).map_err(|error| failed(&error))
-        };
-        // For a guess that was wrong somebody waits, as for a move into a pod.
-        let way = if record.is_guess { Way::In } else { Way::Home };
-        let Some(seen) = self.host.move_vf(way, work).await?? else { return Ok(Condition::Clean) };
+        let (this, looked_at) = (Arc::clone(self), Arc::clone(record));
+        let look = move || this.see_at_home(&looked_at, is_new).map_err(|error| failed(&error));
+        let Some(seen) = self.host.look(look).await?? else { return Ok(Condition::Clean) };
         let mut found = self.cleanliness.prove(vec![seen]).await?;
         let differences = found.remove(record.device()).unwrap_or_default();
         Ok(match differences.is_empty() {
@@ -248,7 +279,7 @@ impl Homecoming {
             self.renewer.try_again_after_pause(&vf);
             return Ok(Condition::Different(format!("{what}; it can't be made anew: {why}")));
         }
-        let home = self.try_bring_home(record, true).await;
+        let home = self.bring_anew(record).await;
         Milestone::RenewalProven.pass();
         let is_clean = matches!(home, Ok(Condition::Clean));
         self.renewer.note_renewed(&vf, is_clean, what);
@@ -256,6 +287,12 @@ impl Homecoming {
             self.pauses.succeeded(record.id());
         }
         home
+    }
+
+    /// Restores a VF that was made anew, wherever its new link is, and looks at it.
+    async fn bring_anew(self: &Arc<Self>, record: &Arc<Record>) -> Result<Condition, Failure> {
+        self.try_bring_out(record).await?;
+        self.condition(record, true).await
     }
 }
 
