@@ -25,6 +25,8 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long a program may take to die of a fault that has struck, and a card to be plugged in again.
 const LIMIT: Duration = Duration::from_secs(30);
+/// VFs of each host that the pool lacks every other time.
+const LEFT_OUT: u32 = 1;
 
 /// How often what went wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,6 +121,7 @@ impl Chaos<'_> {
             Trouble::RebootDpu => self.reboot_dpu(armed),
             Trouble::Suspend(victim) => self.suspend(victim, lasting),
             Trouble::Reload => self.machines.reload(),
+            Trouble::ChangePool => self.change_pool(lasting),
         }
     }
 
@@ -154,6 +157,22 @@ impl Chaos<'_> {
         self.toll.delays += 1;
         thread::park_timeout(lasting);
         proxy.heal();
+    }
+
+    /// The hosts go on by what they were promised before.
+    fn change_pool(&mut self, lasting: Duration) {
+        let strike = |proxy: &network::Proxy| proxy.strike(network::Fault::HoldDown);
+        self.proxies().for_each(strike);
+        self.machines.configure_service(|settings| {
+            let is_whole = settings.pool == settings.vfs;
+            settings.pool = settings.vfs - if is_whole { LEFT_OUT } else { 0 };
+        });
+        thread::park_timeout(lasting);
+        self.proxies().for_each(network::Proxy::heal);
+    }
+
+    fn proxies(&self) -> impl Iterator<Item = &network::Proxy> {
+        self.machines.hosts.iter().map(|host| host.proxy.expect("a proxied lab"))
     }
 
     fn suspend(&mut self, victim: Victim, lasting: Duration) {

@@ -1,15 +1,18 @@
 //! Many pods at once.
 
-use std::{thread, time::Duration};
+use std::{process::Child, sync::Mutex, thread, time::Duration};
 
 use e2e::{
-    CardSettings, Lab, Netns, Settings, Timeouts,
+    Call, CardSettings, Lab, Netns, Settings, Timeouts,
     scenarios::load::{as_many_pods_as_vfs_come_and_go, the_same_pod_is_attached_at_most_once},
     wait_for,
 };
+use nix::sys::signal::Signal;
 
 /// More pods than the agent moves at a time.
 const PODS: u32 = 6;
+/// Pods of a rolling update that leave.
+const LEAVING: usize = 16;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -47,6 +50,58 @@ fn no_pod_waits_for_the_carrier_of_another() {
     // Each is told just after its answer.
     let all_told = || lab.agent.log().matches("\"carrier\":true").count() == pods.len();
     wait_for("each with a carrier", LIMIT, || all_told().then_some(()));
+}
+
+/// All of them lie in the agent's socket before it serves the first, in this order. In the order of their coming the
+/// ADD's move would be the last; but of the others only two are under way when it asks for its turn, and two at a time
+/// while it goes on.
+#[test]
+fn an_add_overtakes_the_dels_that_wait() {
+    let lab = Lab::start(&Settings::with_vfs(1 + u32::try_from(LEAVING).unwrap()));
+    let call = |verb, pod: &Netns| {
+        Call::new(verb, &lab.configuration("blue")).of(pod.name(), Some(&pod.path()), "eth0")
+    };
+    let leaving: Vec<_> = (0..LEAVING).map(|_| Netns::new("leaving")).collect();
+    leaving.iter().for_each(|pod| drop(lab.add("blue", pod, "eth0").result()));
+    let coming = Netns::new("coming");
+    lab.agent.signal(Signal::SIGSTOP);
+    let dels = leaving.iter().map(|pod| ("DEL", pod));
+    let calls: Vec<_> = dels
+        .chain([("ADD", &coming)])
+        .enumerate()
+        .map(|(before, (verb, pod))| (verb, lie_in_socket(&lab, &call(verb, pod), before)))
+        .collect();
+    lab.agent.signal(Signal::SIGCONT);
+    let ended = in_order_of_their_ends(calls);
+    let overtaken = ended.iter().rev().take_while(|verb| **verb == "DEL").count();
+    assert!(overtaken > LEAVING / 2, "{ended:?}");
+    lab.assert_invariants();
+    lab.del("blue", &coming, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// Begins a call of an agent that is suspended, behind so many others.
+fn lie_in_socket(lab: &Lab, call: &Call, before: usize) -> Child {
+    let begun = call.begin(&lab.card.host);
+    let lies_there = || (lab.agent.unaccepted(&lab.socket()) > before).then_some(());
+    wait_for("the call to lie in the socket", LIMIT, lies_there);
+    begun
+}
+
+/// Waits for the ends of calls, which succeed.
+fn in_order_of_their_ends(calls: Vec<(&str, Child)>) -> Vec<&str> {
+    let ended = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for (verb, call) in calls {
+            let ended = &ended;
+            scope.spawn(move || {
+                let output = call.wait_with_output().unwrap();
+                ended.lock().unwrap().push(verb);
+                assert!(output.status.success(), "{output:?}");
+            });
+        }
+    });
+    ended.into_inner().unwrap()
 }
 
 fn has_interface(pod: &Netns) -> bool {
