@@ -60,6 +60,15 @@ impl Machines<'_> {
         card.reset(host.path());
     }
 
+    /// Has all agents write down the points that they pass, and returns where.
+    pub(crate) fn trace_agents(&self) -> Vec<PathBuf> {
+        let hosts = self.hosts.iter().enumerate();
+        let trace = |(number, one): (usize, &HostMachines<'_>)| {
+            faults::trace(one.host.path(), Victim::Agent(number).program())
+        };
+        hosts.map(trace).collect()
+    }
+
     pub(crate) fn arm(&self, victim: Victim, how: &str, step: &str) -> PathBuf {
         let folder = match victim {
             Victim::Agent(host) => self.hosts[host].host.path(),

@@ -1,6 +1,7 @@
 //! What goes wrong while callers call.
 
 use std::{
+    fs,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -14,6 +15,7 @@ use super::{
     plan::{Fault, Trouble},
 };
 use crate::{
+    eventually,
     halves::Machines,
     process::{kill_points, steps},
     proxy as network,
@@ -25,6 +27,10 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long a program may take to die of a fault that has struck, and a card to be plugged in again.
 const LIMIT: Duration = Duration::from_secs(30);
+/// How long a service that is up takes to read its configuration again, mostly.
+const RELOAD: Duration = Duration::from_millis(50);
+/// The point that an agent passes when it has moved a VF ahead.
+const AHEAD: &str = "attach-ahead";
 /// VFs of each host that the pool lacks every other time.
 const LEFT_OUT: u32 = 1;
 
@@ -159,15 +165,20 @@ impl Chaos<'_> {
         proxy.heal();
     }
 
-    /// The hosts go on by what they were promised before.
-    fn change_pool(&mut self, lasting: Duration) {
+    /// The hosts go on by what they were promised before, until a VF has moved by that.
+    fn change_pool(&mut self, at_most: Duration) {
         let strike = |proxy: &network::Proxy| proxy.strike(network::Fault::HoldDown);
         self.proxies().for_each(strike);
         self.machines.configure_service(|settings| {
             let is_whole = settings.pool == settings.vfs;
             settings.pool = settings.vfs - if is_whole { LEFT_OUT } else { 0 };
         });
-        thread::park_timeout(lasting);
+        // What moves before the service has read it may move rightly.
+        thread::park_timeout(RELOAD);
+        let traces = self.machines.trace_agents();
+        let has_moved = |trace: &PathBuf| fs::read_to_string(trace).unwrap().contains(AHEAD);
+        eventually(at_most, || traces.iter().any(has_moved).then_some(()));
+        traces.iter().for_each(|trace| fs::remove_file(trace).unwrap());
         self.proxies().for_each(network::Proxy::heal);
     }
 
@@ -219,7 +230,7 @@ impl Chaos<'_> {
     }
 
     fn disarm(&mut self, armed: Vec<Armed>) {
-        let took_away = |fault: &Armed| std::fs::remove_file(&fault.file).is_ok();
+        let took_away = |fault: &Armed| fs::remove_file(&fault.file).is_ok();
         let struck: Vec<_> = armed.into_iter().filter(|fault| !took_away(fault)).collect();
         self.note_struck(&struck);
     }

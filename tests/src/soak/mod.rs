@@ -141,7 +141,7 @@ impl Soak {
         format!(
             "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, \
              {} card resets, {} hostile pods with {} tricks, {} dead callers, {} suspensions, \
-             {} wrong guesses ({:.0} %), {} pings; {per_second:.0} operations a second",
+             {} of {} guesses wrong, {} pings; {per_second:.0} operations a second",
             self.schedule.planned(),
             self.schedule.rounds(),
             toll.kills,
@@ -154,7 +154,7 @@ impl Soak {
             counts.dead,
             counts.suspensions,
             counts.guesses.wrong,
-            counts.guesses.percent_wrong(),
+            counts.guesses.all(),
             counts.pings
         )
     }

@@ -80,12 +80,13 @@ impl fmt::Display for Outcome {
         write!(
             out,
             "{} operations, {} kills, {} cuts, {hostile} hostile pods, {dead} dead callers, \
-             {suspensions} suspensions, {} wrong guesses, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
+             {suspensions} suspensions, {} of {} guesses wrong, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
              {} without network",
             self.operations,
             self.toll.kills,
             self.toll.cuts,
             guesses.wrong,
+            guesses.all(),
             count(Harm::Lost),
             count(Harm::Leaked),
             count(Harm::Doubled),

@@ -14,7 +14,7 @@ pub(crate) const INTERFACES: [&str; 2] = ["eth0", "net1"];
 /// Operations until all is looked at.
 const OPERATIONS_OF_A_ROUND: usize = 50;
 /// How often the pool is changed meanwhile: so often that about one guess of ten is wrong.
-const CHANGES_OF_A_ROUND: usize = 1;
+const CHANGES_OF_A_ROUND: usize = 2;
 
 /// What a pod is attached to.
 #[derive(Clone, Copy, Debug)]
@@ -174,13 +174,11 @@ impl Round {
         }
         let faults = dice.weighted(&[(3, 0), (4, 1), (3, 2), (2, 3)]);
         let (reboots, host) = (dice.happens(3), dice.index(hosts));
-        let mut faults: Vec<_> = (0..faults).map(|_| fault(dice, hosts, hazards)).collect();
-        for _ in 0..CHANGES_OF_A_ROUND {
-            let (change, place) = (change_of_pool(dice), dice.index(faults.len() + 1));
-            if hazards.contains(&Hazard::Guesses) {
-                faults.insert(place, change);
-            }
-        }
+        let mut changes: Vec<_> = (0..CHANGES_OF_A_ROUND).map(|_| change_of_pool(dice)).collect();
+        changes.retain(|_| hazards.contains(&Hazard::Guesses));
+        let faults = (0..faults).map(|_| fault(dice, hosts, hazards));
+        // First, for a round may be over before its last fault.
+        let faults = changes.into_iter().chain(faults).collect();
         Self { reboots: reboots.then_some(host), operations, faults }
     }
 
@@ -337,9 +335,9 @@ fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
     }
 }
 
-/// For as long as a few ADDs take.
+/// For as long as it takes until one of the callers has an ADD.
 fn change_of_pool(dice: &mut Dice) -> Fault {
-    let [after, lasting] = [dice.below(600), 100 + dice.below(200)].map(Duration::from_millis);
+    let [after, lasting] = [dice.below(300), 400].map(Duration::from_millis);
     Fault { trouble: Trouble::ChangePool, after, lasting }
 }
 

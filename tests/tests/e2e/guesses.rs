@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, wait_for};
+use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, scenarios::several, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -243,6 +243,23 @@ fn an_add_gets_the_last_vf_beside_others_that_are_refused() {
     }
     pods.iter().for_each(|pod| lab.del("blue", pod, "eth0").nothing());
     assert_all_can_be_had(&lab);
+}
+
+/// It takes what there is again and again, in vain.
+#[test]
+fn an_add_gets_the_last_vf_beside_one_that_needs_two() {
+    let lab = Lab::start(&Settings { cool_down: 0, ..Settings::with_vfs(1) });
+    for _ in 0..8 {
+        let (greedy, good) = (Netns::new("greedy"), Netns::new("good"));
+        let greedy = several::call(&lab, "ADD", &greedy, "green").begin(&lab.card.host);
+        let answer = add(&lab, &good).execute(&lab.card.host);
+        let refused = greedy.wait_with_output().unwrap();
+        let refused: Value = serde_json::from_slice(&refused.stdout).unwrap();
+        assert_eq!(refused["code"], 102, "{refused}");
+        let _ = answer.result();
+        lab.del("blue", &good, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
 }
 
 #[test]

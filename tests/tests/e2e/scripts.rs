@@ -13,7 +13,7 @@ use serde_json::json;
 
 /// How a soak ends that found nothing wrong.
 const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, \
-                    1 wrong guesses, 4 pings: 0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
+                    1 of 8 guesses wrong, 4 pings: 0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
 
 fn path(script: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack").join(script)
