@@ -28,9 +28,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// How long a program may take to die of a fault that has struck, and a card to be plugged in again.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long a service that is up takes to read its configuration again, mostly.
-const RELOAD: Duration = Duration::from_millis(50);
-/// The point that an agent passes when it has moved a VF ahead.
-const AHEAD: &str = "attach-ahead";
+const RELOAD: Duration = Duration::from_millis(100);
+/// The point that an agent passes between asking the DPU and moving a VF ahead.
+const GUESSED: &str = "attach-guessed";
 /// VFs of each host that the pool lacks every other time.
 const LEFT_OUT: u32 = 1;
 
@@ -165,7 +165,7 @@ impl Chaos<'_> {
         proxy.heal();
     }
 
-    /// The hosts go on by what they were promised before, until a VF has moved by that.
+    /// The hosts go on by what they were promised before, until one has guessed by that.
     fn change_pool(&mut self, at_most: Duration) {
         let strike = |proxy: &network::Proxy| proxy.strike(network::Fault::HoldDown);
         self.proxies().for_each(strike);
@@ -173,11 +173,11 @@ impl Chaos<'_> {
             let is_whole = settings.pool == settings.vfs;
             settings.pool = settings.vfs - if is_whole { LEFT_OUT } else { 0 };
         });
-        // What moves before the service has read it may move rightly.
+        // What is guessed before the service has read it may be right.
         thread::park_timeout(RELOAD);
         let traces = self.machines.trace_agents();
-        let has_moved = |trace: &PathBuf| fs::read_to_string(trace).unwrap().contains(AHEAD);
-        eventually(at_most, || traces.iter().any(has_moved).then_some(()));
+        let has_guessed = |trace: &PathBuf| fs::read_to_string(trace).unwrap().contains(GUESSED);
+        eventually(at_most, || traces.iter().any(has_guessed).then_some(()));
         traces.iter().for_each(|trace| fs::remove_file(trace).unwrap());
         self.proxies().for_each(network::Proxy::heal);
     }

@@ -337,7 +337,7 @@ fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
 
 /// For as long as it takes until one of the callers has an ADD.
 fn change_of_pool(dice: &mut Dice) -> Fault {
-    let [after, lasting] = [dice.below(300), 400].map(Duration::from_millis);
+    let [after, lasting] = [dice.below(300), 800].map(Duration::from_millis);
     Fault { trouble: Trouble::ChangePool, after, lasting }
 }
 

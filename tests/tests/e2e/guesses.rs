@@ -245,7 +245,6 @@ fn an_add_gets_the_last_vf_beside_others_that_are_refused() {
     assert_all_can_be_had(&lab);
 }
 
-/// It takes what there is again and again, in vain.
 #[test]
 fn an_add_gets_the_last_vf_beside_one_that_needs_two() {
     let lab = Lab::start(&Settings { cool_down: 0, ..Settings::with_vfs(1) });

@@ -1,6 +1,6 @@
 //! Many pods at once.
 
-use std::{process::Child, sync::Mutex, thread, time::Duration};
+use std::{fs, process::Child, sync::Mutex, thread, time::Duration};
 
 use e2e::{
     Call, CardSettings, Lab, Netns, Settings, Timeouts,
@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 /// More pods than the agent moves at a time.
 const PODS: u32 = 6;
 /// Pods of a rolling update that leave.
-const LEAVING: usize = 16;
+const LEAVING: usize = 32;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -52,40 +52,45 @@ fn no_pod_waits_for_the_carrier_of_another() {
     wait_for("each with a carrier", LIMIT, || all_told().then_some(()));
 }
 
-/// All of them lie in the agent's socket before it serves the first, in this order. In the order of their coming the
-/// ADD's move would be the last; but of the others only two are under way when it asks for its turn, and two at a time
-/// while it goes on.
+/// In the order of their coming the ADD's move would be the last. But of those that wait only two begin while it goes on
+/// into the third turn, and two at a time until it is answered.
 #[test]
 fn an_add_overtakes_the_dels_that_wait() {
     let lab = Lab::start(&Settings::with_vfs(1 + u32::try_from(LEAVING).unwrap()));
+    let (waiting, overtaken) =
+        wait_for("most DELs to wait", LIMIT, || overtaken_by_an_add(&lab, &Netns::new("coming")));
+    assert!(overtaken > waiting / 2, "{overtaken} of {waiting}");
+    lab.assert_clean_slate();
+}
+
+/// How many DELs wait for their turn when an ADD comes, and how many of all end after it. `None`: too many were too
+/// quick to wait.
+fn overtaken_by_an_add(lab: &Lab, coming: &Netns) -> Option<(usize, usize)> {
     let call = |verb, pod: &Netns| {
         Call::new(verb, &lab.configuration("blue")).of(pod.name(), Some(&pod.path()), "eth0")
     };
     let leaving: Vec<_> = (0..LEAVING).map(|_| Netns::new("leaving")).collect();
     leaving.iter().for_each(|pod| drop(lab.add("blue", pod, "eth0").result()));
-    let coming = Netns::new("coming");
+    let trace = lab.trace("host-shim-agent");
+    let passed = |point| fs::read_to_string(&trace).unwrap().matches(point).count();
+    let lie_in_socket = |number| (lab.agent.unaccepted(&lab.socket()) == number).then_some(());
     lab.agent.signal(Signal::SIGSTOP);
-    let dels = leaving.iter().map(|pod| ("DEL", pod));
-    let calls: Vec<_> = dels
-        .chain([("ADD", &coming)])
-        .enumerate()
-        .map(|(before, (verb, pod))| (verb, lie_in_socket(&lab, &call(verb, pod), before)))
-        .collect();
+    let begin = |verb, pod| (verb, call(verb, pod).begin(&lab.card.host));
+    let mut calls: Vec<_> = leaving.iter().map(|pod| begin("DEL", pod)).collect();
+    wait_for("the DELs to lie in the socket", LIMIT, || lie_in_socket(LEAVING));
+    lab.agent.signal(Signal::SIGCONT);
+    let all_begun = || (passed("release-begun") == LEAVING).then_some(());
+    wait_for("the DELs to begin", LIMIT, all_begun);
+    lab.agent.signal(Signal::SIGSTOP);
+    let waiting = LEAVING - passed("move-out");
+    calls.push(begin("ADD", coming));
+    wait_for("the ADD to lie in the socket", LIMIT, || lie_in_socket(1));
     lab.agent.signal(Signal::SIGCONT);
     let ended = in_order_of_their_ends(calls);
-    let overtaken = ended.iter().rev().take_while(|verb| **verb == "DEL").count();
-    assert!(overtaken > LEAVING / 2, "{ended:?}");
     lab.assert_invariants();
-    lab.del("blue", &coming, "eth0").nothing();
-    lab.assert_clean_slate();
-}
-
-/// Begins a call of an agent that is suspended, behind so many others.
-fn lie_in_socket(lab: &Lab, call: &Call, before: usize) -> Child {
-    let begun = call.begin(&lab.card.host);
-    let lies_there = || (lab.agent.unaccepted(&lab.socket()) > before).then_some(());
-    wait_for("the call to lie in the socket", LIMIT, lies_there);
-    begun
+    lab.del("blue", coming, "eth0").nothing();
+    let overtaken = ended.iter().rev().take_while(|verb| **verb == "DEL").count();
+    (waiting > LEAVING / 2).then_some((waiting, overtaken))
 }
 
 /// Waits for the ends of calls, which succeed.
