@@ -52,8 +52,8 @@ fn no_pod_waits_for_the_carrier_of_another() {
     wait_for("each with a carrier", LIMIT, || all_told().then_some(()));
 }
 
-/// In the order of their coming the ADD's move would be the last. But of those that wait only two begin while it goes on
-/// into the third turn, and two at a time until it is answered.
+/// In the order of their coming the ADD's move would be the last. As it is, it begins beside the two DELs that are under
+/// way, and two at a time go on beside it.
 #[test]
 fn an_add_overtakes_the_dels_that_wait() {
     let lab = Lab::start(&Settings::with_vfs(1 + u32::try_from(LEAVING).unwrap()));
