@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, wait_for};
+use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, scenarios::several, wait_for};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const AGENT: &str = "host-shim-agent";
@@ -10,10 +11,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A lab's.
 const VFS: usize = 4;
 
+fn settings() -> Settings {
+    Settings { has_metrics: true, cool_down: 0, proxied: true, ..Settings::default() }
+}
+
 fn lab() -> Lab {
-    let settings =
-        Settings { has_metrics: true, cool_down: 0, proxied: true, ..Settings::default() };
-    Lab::start(&settings)
+    Lab::start(&settings())
 }
 
 fn add(lab: &Lab, pod: &Netns) -> Call {
@@ -71,6 +74,28 @@ fn a_pod_gets_the_vf_that_was_guessed_and_no_other_is_moved() {
     }
     lab.assert_clean_slate();
     assert_eq!(guesses(&lab), (8.0, 0.0));
+}
+
+/// The DPU has changed its pool, and what it promises: the agent hears of it too late.
+#[test]
+fn a_vf_whose_promise_is_over_goes_home_and_the_pod_gets_another() {
+    let lab = lab();
+    let pool_is_smaller = || (lab.operator().get("pools")[0]["free"] == "3").then_some(());
+    let pod = Netns::new("pod");
+    lab.proxy().strike(Fault::HoldDown);
+    lab.configure_service(&Settings { pool: 3, ..settings() });
+    lab.service.signal(Signal::SIGHUP);
+    wait_for("the DPU to have a smaller pool", LIMIT, pool_is_smaller);
+    let plugin = add(&lab, &pod).begin(&lab.card.host);
+    wait_for("the VF in the pod", LIMIT, || (!vfs_in(&pod).is_empty()).then_some(()));
+    lab.proxy().heal();
+    let output = plugin.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(vfs_in(&pod).len(), 1);
+    lab.assert_invariants();
+    assert_eq!(guesses(&lab), (0.0, 1.0));
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
 }
 
 #[test]
@@ -218,6 +243,22 @@ fn an_add_gets_the_last_vf_beside_others_that_are_refused() {
     }
     pods.iter().for_each(|pod| lab.del("blue", pod, "eth0").nothing());
     assert_all_can_be_had(&lab);
+}
+
+#[test]
+fn an_add_gets_the_last_vf_beside_one_that_needs_two() {
+    let lab = Lab::start(&Settings { cool_down: 0, ..Settings::with_vfs(1) });
+    for _ in 0..8 {
+        let (greedy, good) = (Netns::new("greedy"), Netns::new("good"));
+        let greedy = several::call(&lab, "ADD", &greedy, "green").begin(&lab.card.host);
+        let answer = add(&lab, &good).execute(&lab.card.host);
+        let refused = greedy.wait_with_output().unwrap();
+        let refused: Value = serde_json::from_slice(&refused.stdout).unwrap();
+        assert_eq!(refused["code"], 102, "{refused}");
+        let _ = answer.result();
+        lab.del("blue", &good, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
 }
 
 #[test]

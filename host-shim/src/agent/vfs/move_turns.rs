@@ -179,19 +179,22 @@ mod tests {
         let turns = turns();
         let _held = [take(&turns, Way::In), take(&turns, Way::In)];
         let mut under_way = take(&turns, Way::In);
-        let mut home = wait(&turns, Way::Home);
         let mut overtaken_by = 0;
-        while overtaken_by < 2 * LONGEST_ROW {
-            let mut inward = wait(&turns, Way::In);
-            drop(under_way);
-            match (&mut inward).now_or_never() {
-                Some(turn) => under_way = turn,
-                None => break,
-            }
-            overtaken_by += 1;
+        for home in &mut [wait(&turns, Way::Home), wait(&turns, Way::Home)] {
+            let inward = loop {
+                let mut inward = wait(&turns, Way::In);
+                drop(under_way);
+                let Some(turn) = (&mut inward).now_or_never() else { break inward };
+                under_way = turn;
+                overtaken_by += 1;
+                assert!(overtaken_by <= LONGEST_ROW);
+            };
+            assert_eq!(overtaken_by, LONGEST_ROW);
+            drop(home.now_or_never().expect("it has waited long enough"));
+            // It is the first to overtake the next one.
+            under_way = inward.now_or_never().expect("there is a turn");
+            overtaken_by = 1;
         }
-        assert!((&mut home).now_or_never().is_some());
-        assert_eq!(overtaken_by, LONGEST_ROW);
     }
 
     #[test]
