@@ -55,7 +55,8 @@ pub(crate) fn draw(folder: &Path, rows: &[Value]) {
     let ratios: Vec<_> = peers.iter().filter_map(|(families, row)| ratio(families, row)).collect();
     let title = "One caller's ADD and DEL as multiples of the floor, median (logarithmic)";
     draw_bars(&folder.join("ratios.svg"), title, &ratios);
-    let phases: Vec<_> = of(PHASES).into_iter().filter_map(phase).collect();
+    let mut phases: Vec<_> = of(PHASES).into_iter().filter_map(phase).collect();
+    phases.sort_by(|one, other| one.from.total_cmp(&other.from));
     let title = "What an ADD does when, one caller: median in ms after the plugin's call";
     draw_bars(&folder.join("add.svg"), title, &phases);
     draw_lines(&folder.join("leases.svg"), &curves(&of(LEASES)));
