@@ -38,10 +38,20 @@ const WIDTH: u32 = 900;
 const LINE: i32 = 24;
 const MARGIN: i32 = 12;
 /// Of what a bar is of.
-const LABELS: i32 = 400;
+const LABELS: i32 = 490;
 /// Right of bars and lines, where their values stand.
 const VALUES: i32 = 210;
 const TEXT: i32 = 14;
+
+/// Of lines, dark enough for their text.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(110, 110, 110),
+    RGBColor(0, 70, 200),
+    RGBColor(190, 60, 0),
+    RGBColor(0, 0, 0),
+    RGBColor(0, 130, 110),
+    RGBColor(140, 20, 140),
+];
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
@@ -155,10 +165,12 @@ fn draw_lines(path: &Path, curves: &[Curve]) {
         let style = ("sans-serif", TEXT);
         let mut mesh = chart.configure_mesh();
         mesh.label_style(style).axis_desc_style(style).disable_x_mesh();
+        mesh.x_label_formatter(&|held| format!("{held:.0}"));
+        mesh.y_label_formatter(&|ms| format!("{ms:.0}"));
         mesh.x_desc(HELD).y_desc("ms (logarithmic)").light_line_style(WHITE).draw()?;
         let mut ends = Vec::new();
         for (number, curve) in curves.iter().enumerate() {
-            let colour = Palette99::pick(number).to_rgba();
+            let colour = COLOURS[number % COLOURS.len()];
             let points = || curve.points.iter().copied();
             chart.draw_series(LineSeries::new(points(), colour.stroke_width(2)))?;
             chart.draw_series(points().map(|point| Circle::new(point, 3, colour.filled())))?;
