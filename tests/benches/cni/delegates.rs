@@ -9,12 +9,13 @@ use e2e::{Lab, Netns, Settings};
 use serde_json::{Value, json};
 
 use crate::{
-    peers::folder_of,
+    peers::{NOT_INSTALLED, folder_of},
     phases::{logged, microseconds},
     pods::{Pods, run},
     sample::Sample,
     table::{Cell, Report, Row, Table},
     timing::Pauses,
+    turns::Network,
 };
 
 /// Pods with such a network, without, and of the plugin alone.
@@ -28,7 +29,7 @@ pub(crate) fn print(report: &mut Report) {
         "A further network by `{PLUGIN}` with host-local, one caller, N={PODS} each, in turn"
     );
     let Some(plugins) = folder_of(PLUGIN) else {
-        println!("\n### {title}\n\nNot installed here (containernetworking-plugins).");
+        println!("\n### {title}\n\n{NOT_INSTALLED}");
         return;
     };
     let folder = tempfile::tempdir().unwrap();

@@ -7,6 +7,7 @@ use crate::{
     sample::Sample,
     table::{Report, Row},
     timing::Pauses,
+    turns::Network,
 };
 
 /// Pods of each door.

@@ -12,6 +12,8 @@ use netlink::{
     Bridge, BridgePort, IpNetwork, LinkChange, MacAddress, Netns, Request, Route, Rtnl, VethEnd,
 };
 
+use crate::turns::Network;
+
 /// Index of every moved netdev in its pod, so that the batch needs no look-up.
 const INDEX: u32 = 1000;
 
@@ -29,8 +31,16 @@ const SETTLED: BridgePort = BridgePort {
     hairpin: None,
 };
 
+/// What addresses pods get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Families {
+    V4,
+    Both,
+}
+
 /// Veth ends in a namespace of their own, and pods for them.
 pub(crate) struct Floor {
+    families: Families,
     host: e2e::Netns,
     dpu: e2e::Netns,
     bridge: u32,
@@ -47,7 +57,9 @@ struct Pair {
 }
 
 impl Floor {
-    pub(crate) fn new(count: usize) -> Self {
+    pub(crate) const NAME: &str = "floor: bare netlink";
+
+    pub(crate) fn new(count: usize, families: Families) -> Self {
         let (host, dpu) = (e2e::Netns::new("floor-host"), e2e::Netns::new("floor-dpu"));
         let (here, there) = (open(&host), open(&dpu));
         let mut rtnl = Rtnl::open_in(&here).unwrap();
@@ -65,7 +77,7 @@ impl Floor {
         });
         let pairs = pairs.collect();
         let pods = (0..count).map(|_| e2e::Netns::new("floor-pod")).collect();
-        Self { host, dpu, bridge, pods, pairs }
+        Self { families, host, dpu, bridge, pods, pairs }
     }
 
     /// Attaches a pod. Returns how long the move took.
@@ -86,7 +98,7 @@ impl Floor {
         host.change_link(link, &change).unwrap();
         let moving = begun.elapsed();
         let mut inside = Rtnl::open_in(&pod).unwrap();
-        inside.batch(&configuration(number)).unwrap();
+        inside.batch(&configuration(number, self.families)).unwrap();
         moving
     }
 
@@ -106,25 +118,38 @@ impl Floor {
     }
 }
 
+impl Network for Floor {
+    fn add(&self, pod: usize) {
+        self.attach(pod);
+    }
+
+    fn del(&self, pod: usize) {
+        self.detach(pod);
+    }
+}
+
 fn open(netns: &e2e::Netns) -> Netns {
     Netns::open(&netns.path()).unwrap()
 }
 
 /// Both links up, one address of each family, one default route of each.
-fn configuration(number: usize) -> Vec<Request<'static>> {
+fn configuration(number: usize, families: Families) -> Vec<Request<'static>> {
     let host = number + 2;
-    let v4: IpNetwork = format!("10.9.{}.{}/16", host / 250, host % 250).parse().unwrap();
-    let v6: IpNetwork = format!("fd00:9::{host:x}/64").parse().unwrap();
-    let route = |destination: &str, gateway: &str| {
-        let gateway: IpAddr = gateway.parse().unwrap();
-        Request::add_route(&Route::new(destination.parse().unwrap(), INDEX).via(gateway).on_link())
-    };
-    vec![
+    let mut requests = vec![
         Request::change_link(LOOPBACK, &LinkChange::new().up()),
         Request::change_link(INDEX, &LinkChange::new().up()),
-        Request::add_address(INDEX, v4),
-        Request::add_address(INDEX, v6),
-        route("0.0.0.0/0", "10.9.255.254"),
-        route("::/0", "fd00:9::1"),
-    ]
+    ];
+    let v4 = format!("10.9.{}.{}/16", host / 250, host % 250);
+    requests.extend(address_and_route(&v4, "0.0.0.0/0", "10.9.255.254"));
+    if families == Families::Both {
+        requests.extend(address_and_route(&format!("fd00:9::{host:x}/64"), "::/0", "fd00:9::1"));
+    }
+    requests
+}
+
+fn address_and_route(address: &str, destination: &str, gateway: &str) -> [Request<'static>; 2] {
+    let (address, gateway): (IpNetwork, IpAddr) =
+        (address.parse().unwrap(), gateway.parse().unwrap());
+    let route = Route::new(destination.parse().unwrap(), INDEX).via(gateway).on_link();
+    [Request::add_address(INDEX, address), Request::add_route(&route)]
 }

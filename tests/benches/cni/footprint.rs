@@ -10,6 +10,7 @@ use crate::{
     pods::Pods,
     table::{Report, Row},
     timing::{Pauses, Timing},
+    turns::Network,
 };
 
 const CALLS: usize = 50;
@@ -74,7 +75,7 @@ fn peak_until_exit(child: &mut Child) -> f64 {
     peak
 }
 
-fn resident_mib(program: &Program) -> f64 {
+pub(crate) fn resident_mib(program: &Program) -> f64 {
     status_mib(program.id(), "VmRSS").unwrap()
 }
 

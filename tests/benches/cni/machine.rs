@@ -5,7 +5,7 @@ use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command, time::I
 use e2e::{Lab, program};
 
 use crate::{
-    floor::Floor,
+    floor::{Families, Floor},
     pods::Pods,
     sample::Sample,
     table::{Cell, Report, Row},
@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 pub(crate) fn print(report: &mut Report, lab: &Lab) {
     let mut requests = Vec::new();
     let mut after_a_move = |work: &dyn Fn()| {
-        let (floor, mut sample) = (Floor::new(COUNT), Sample::default());
+        let (floor, mut sample) = (Floor::new(COUNT, Families::Both), Sample::default());
         for number in 0..COUNT {
             let begun = Instant::now();
             let moving = floor.attach(number);

@@ -10,21 +10,25 @@
 )]
 
 mod callers;
+mod churn;
 mod contest;
 mod delegates;
 mod doors;
 mod dpu_like;
 mod floor;
 mod footprint;
+mod leases;
 mod machine;
 mod peers;
 mod phases;
+mod pictures;
 mod pods;
 mod sample;
 mod sandboxes;
 mod several;
 mod table;
 mod timing;
+mod turns;
 
 use std::path::PathBuf;
 
@@ -34,24 +38,27 @@ use crate::{dpu_like::DpuLike, table::Report};
 
 const VFS: u32 = 200;
 
-/// The part that needs `hack/runtimes`, and is there by its name only.
-const SANDBOXES: &str = "sandboxes";
-
 /// Makes a part's figures.
 type Part = fn(&mut Report);
 
+/// Parts that are there by their names only: one needs `hack/runtimes`, and one takes long.
+const BY_NAME: [(&str, Part); 2] = [("sandboxes", sandboxes::print), ("churn", churn::print)];
+
 /// The other parts, by the names that arguments choose them with; all where none is named.
-const PARTS: [(&str, Part); 6] = [
+const PARTS: [(&str, Part); 7] = [
     ("attach", attach),
     ("several", several::print),
     ("delegates", delegates::print),
     ("doors", doors::print),
     ("peers", peers::print),
+    ("leases", leases::print),
     ("large", footprint::print_large_service),
 ];
 
 /// Before the file to which each row is appended as a line of JSON.
 const JSON: &str = "--json";
+/// Before the folder into which pictures of the tables are drawn.
+const PICTURES: &str = "--pictures";
 
 fn main() {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -59,24 +66,25 @@ fn main() {
     if !arguments.iter().any(|argument| argument == "--bench") {
         return;
     }
-    let rows = take_file(&mut arguments);
+    let [rows, folder] = [JSON, PICTURES].map(|option| take_path(&mut arguments, option));
     arguments.retain(|argument| argument != "--bench");
     let mut report = Report::to(rows.as_deref());
     println!("Machine: {}", sample::machine());
-    if arguments.iter().any(|argument| argument == SANDBOXES) {
-        return sandboxes::print(&mut report);
-    }
-    let is_chosen = |name: &str| arguments.is_empty() || arguments.iter().any(|a| a == name);
-    for (_, print) in PARTS.iter().filter(|(name, _)| is_chosen(name)) {
+    let is_named = |name: &str| arguments.iter().any(|argument| argument == name);
+    let parts = PARTS.iter().filter(|(name, _)| arguments.is_empty() || is_named(name));
+    for (_, print) in parts.chain(BY_NAME.iter().filter(|(name, _)| is_named(name))) {
         print(&mut report);
+    }
+    if let Some(folder) = folder {
+        pictures::draw(&folder, report.rows());
     }
 }
 
-fn take_file(arguments: &mut Vec<String>) -> Option<PathBuf> {
-    let option = arguments.iter().position(|argument| argument == JSON)?;
-    arguments.remove(option);
-    assert!(option < arguments.len(), "{JSON} needs a file");
-    Some(arguments.remove(option).into())
+fn take_path(arguments: &mut Vec<String>, option: &str) -> Option<PathBuf> {
+    let place = arguments.iter().position(|argument| argument == option)?;
+    arguments.remove(place);
+    assert!(place < arguments.len(), "{option} needs a path");
+    Some(arguments.remove(place).into())
 }
 
 fn attach(report: &mut Report) {

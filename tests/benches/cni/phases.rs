@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use crate::{
     contest::Logged,
+    pictures::{BEGIN, OURS, P50, PHASE, PHASES as PICTURED},
     sample::Sample,
-    table::{Report, Row},
+    table::{Cell, Report, Row},
 };
 
 /// The phases that the agent logs, in microseconds, and what they are.
@@ -45,7 +46,7 @@ const BESIDES: [&str; 8] = [
 const UNIT: &str = "_us";
 
 /// What each system's ADDs are spent on, of one caller, and besides the move, of as many as there were.
-pub(crate) fn print(report: &mut Report, logged: &[Logged]) {
+pub(crate) fn print(report: &mut Report, logged: &[Logged<'_>]) {
     for logged in logged {
         if let Some(adds) = &logged.adds {
             print_all(report, logged, adds);
@@ -92,23 +93,43 @@ fn in_no_phase(fields: &Value) -> Duration {
 }
 
 /// Of ADDs whose durations from exec to exit are known.
-fn print_all(report: &mut Report, Logged { of, lines, .. }: &Logged, adds: &Sample) {
+fn print_all(report: &mut Report, Logged { of, lines, .. }: &Logged<'_>, adds: &Sample) {
     assert_eq!(lines.len(), adds.durations().len(), "ADDs and lines of the agent's log");
     let without = |part: fn(&Value) -> Duration| {
         let pairs = adds.durations().iter().zip(lines);
         Sample::of(pairs.map(|(whole, fields)| whole.saturating_sub(part(fields))))
     };
     let agents = |fields: &Value| microseconds(fields, TOTAL);
-    let title = format!("Where an ADD's time goes, one caller, {of}");
-    let mut table = report.table(&title, &["phase", "p50 ms", "p99 ms"]);
-    table.row(Row::of("the plugin: exec, socket, answer, exit").and_all(without(agents).cells()));
+    let title = format!("{}{of}", PICTURED.strip_suffix(OURS).unwrap());
+    let mut table = report.table(&title, &[PHASE, BEGIN, P50, "p99 ms"]);
+    let begin = |key| Sample::of(lines.iter().filter_map(|fields| begin(fields, key))).median();
+    // Its second half stands for all of it.
+    let plugin = Row::of("the plugin: exec, socket, answer, exit").and_some(begin(TOTAL));
+    table.row(plugin.and_all(without(agents).cells()));
     for (key, what) in PHASES.into_iter().chain(further(lines)) {
         let phase = Sample::of(lines.iter().filter_map(|fields| duration(fields, key)));
         if !phase.durations().is_empty() {
-            table.row(Row::of(what).and_all(phase.cells()));
+            table.row(Row::of(what).and_some(begin(key)).and_all(phase.cells()));
         }
     }
-    table.row(Row::of("all but the move").and_all(without(the_move).cells()));
+    let rest = Row::of("all but the move").and(Cell::Nothing);
+    table.row(rest.and_all(without(the_move).cells()));
+}
+
+/// How long after the plugin's call a phase begins, or the answer comes.
+fn begin(fields: &Value, key: &str) -> Option<Duration> {
+    let of = |key| microseconds(fields, key);
+    let ahead = of(BEFORE_AHEAD) + of(AHEAD);
+    let behind = [RECORD, MOVE, CONFIGURE, CARRIER];
+    match key {
+        BEFORE_AHEAD | CALL => Some(Duration::ZERO),
+        AHEAD => Some(of(BEFORE_AHEAD)),
+        TOTAL => Some(of(TOTAL)),
+        _ => {
+            let before = behind.iter().position(|it| *it == key)?;
+            Some(ahead.max(of(CALL)) + behind[..before].iter().map(|key| of(key)).sum::<Duration>())
+        }
+    }
 }
 
 /// Durations that the agent logs besides, by their own names.

@@ -8,6 +8,8 @@ use std::{
 use e2e::{Lab, Netns, program};
 use serde_json::json;
 
+use crate::turns::Network;
+
 /// Pods that are attached to the network `blue` and detached.
 pub(crate) struct Pods<'a> {
     lab: &'a Lab,
@@ -36,14 +38,6 @@ impl<'a> Pods<'a> {
     /// Pods that ask for further networks.
     pub(crate) fn on_networks(lab: &'a Lab, count: usize, networks: Vec<String>) -> Self {
         Self { networks, ..Self::new(lab, count) }
-    }
-
-    pub(crate) fn add(&self, number: usize) {
-        self.call("ADD", number);
-    }
-
-    pub(crate) fn del(&self, number: usize) {
-        self.call("DEL", number);
     }
 
     /// STATUS, which is about no pod.
@@ -78,6 +72,16 @@ impl<'a> Pods<'a> {
     fn call(&self, verb: &str, number: usize) {
         let (command, configuration) = self.command(verb, number);
         run(command, &configuration);
+    }
+}
+
+impl Network for Pods<'_> {
+    fn add(&self, pod: usize) {
+        self.call("ADD", pod);
+    }
+
+    fn del(&self, pod: usize) {
+        self.call("DEL", pod);
     }
 }
 

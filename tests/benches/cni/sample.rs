@@ -50,6 +50,11 @@ impl Sample {
         self.percentile(50)
     }
 
+    /// Likewise, if there is any.
+    pub(crate) fn median(&self) -> Option<f64> {
+        (!self.durations.is_empty()).then(|| self.p50())
+    }
+
     pub(crate) fn p99(&self) -> f64 {
         self.percentile(99)
     }

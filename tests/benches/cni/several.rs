@@ -5,12 +5,13 @@ use std::fmt::Write;
 use e2e::{Lab, Settings};
 
 use crate::{
-    floor::Floor,
+    floor::{Families, Floor},
     phases::{logged, microseconds},
     pods::Pods,
     sample::Sample,
     table::{Cell, Report, Row, Table},
     timing::Pauses,
+    turns::Network,
 };
 
 /// Pods of each number of networks.
@@ -60,7 +61,7 @@ fn name(number: usize) -> String {
 
 fn print_row(table: &mut Table<'_>, lab: &Lab, count: usize) {
     let pods = Pods::on_networks(lab, PODS, (1..count).map(name).collect());
-    let floor = Floor::new(PODS * count);
+    let floor = Floor::new(PODS * count, Families::Both);
     let moves = |pod: usize| pod * count..(pod + 1) * count;
     let (mut added, mut deleted) = (Sample::default(), Sample::default());
     let (mut floor_added, mut floor_deleted) = (Sample::default(), Sample::default());

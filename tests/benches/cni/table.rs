@@ -7,13 +7,19 @@ use serde_json::{Map, Value, json};
 /// All tables of a run.
 pub(crate) struct Report {
     /// Where each row goes besides, after those of the runs before.
-    rows: Option<File>,
+    file: Option<File>,
+    rows: Vec<Value>,
 }
 
 impl Report {
-    pub(crate) fn to(rows: Option<&Path>) -> Self {
+    pub(crate) fn to(file: Option<&Path>) -> Self {
         let open = |path| File::options().create(true).append(true).open(path).unwrap();
-        Self { rows: rows.map(open) }
+        Self { file: file.map(open), rows: Vec::new() }
+    }
+
+    /// Those of all tables so far, each with its table's title and columns for keys.
+    pub(crate) fn rows(&self) -> &[Value] {
+        &self.rows
     }
 
     /// Prints the heading and the header of a table, whose rows are to follow.
@@ -36,11 +42,14 @@ impl Table<'_> {
         assert_eq!(row.0.len(), self.columns.len(), "cells of {:?}", self.title);
         let printed: Vec<_> = row.0.iter().map(Cell::printed).collect();
         println!("| {} |", printed.join(" | "));
-        let Some(file) = &mut self.report.rows else { return };
         let cells = self.columns.iter().cloned().zip(row.0.into_iter().map(Cell::into_json));
         let mut object = Map::from_iter([("table".to_owned(), json!(self.title))]);
         object.extend(cells);
-        writeln!(file, "{}", Value::Object(object)).unwrap();
+        let object = Value::Object(object);
+        if let Some(file) = &mut self.report.file {
+            writeln!(file, "{object}").unwrap();
+        }
+        self.report.rows.push(object);
     }
 }
 
@@ -55,6 +64,10 @@ impl Row {
 
     pub(crate) fn and(self, cell: impl Into<Cell>) -> Self {
         self.and_all([cell.into()])
+    }
+
+    pub(crate) fn and_some(self, cell: Option<impl Into<Cell>>) -> Self {
+        self.and(cell.map_or(Cell::Nothing, Into::into))
     }
 
     pub(crate) fn and_all(mut self, cells: impl IntoIterator<Item = Cell>) -> Self {
