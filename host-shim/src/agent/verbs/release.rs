@@ -11,6 +11,7 @@ use offload_proto::{
     Failure,
     v1::{DetachRequest, Release},
 };
+use tokio::sync::Notify;
 
 use super::{
     delegated,
@@ -45,7 +46,7 @@ pub(in crate::agent) async fn release(
     patience: Duration,
     renewal: Renewal,
 ) {
-    let left = leave(doors, record, patience).await;
+    let left = leave(doors, record, patience, &Arc::default()).await;
     settle(doors, left, renewal).await;
 }
 
@@ -59,23 +60,36 @@ pub(super) struct Left {
     _returning: Entered,
 }
 
-/// Gets the VF of an attachment that is given back out of its pod.
-async fn leave(doors: &Doors, record: Arc<Record>, patience: Duration) -> Left {
+/// Gets the VF of an attachment that is given back out of its pod. `moving` is notified when it is its turn.
+async fn leave(
+    doors: &Doors,
+    record: Arc<Record>,
+    patience: Duration,
+    moving: &Arc<Notify>,
+) -> Left {
     let deadline = Instant::now() + patience;
     let returning = doors.dpu.reports().enter_returning(&record.key());
     // They may be stacked on it.
     delegated::release_led_by(doors, &record.key(), patience).await;
     let patience = deadline.saturating_duration_since(Instant::now());
-    let moving = doors.vfs.homecoming().bring_out(record, patience);
-    let (record, out) = doors.phases.detach.time(HOME, moving).await;
+    let leaving = doors.vfs.homecoming().bring_out(record, patience, moving);
+    let (record, out) = doors.phases.detach.time(HOME, leaving).await;
+    // It may have had no turn.
+    moving.notify_one();
     Left { record, out, _returning: returning }
 }
 
 /// Likewise for somebody who waits: meanwhile the DPU unprograms it. Then the pod has the VF no more, and nothing passes
-/// any more.
+/// any more. The DPU is told when it is the VF's turn to be moved: an ADD that overtakes the moves that wait would find
+/// it at work for all of them otherwise.
 pub(super) async fn leave_at_once(doors: &Doors, record: Arc<Record>, patience: Duration) -> Left {
-    let leaving = leave(doors, Arc::clone(&record), patience);
-    let both = async { tokio::join!(leaving, tell_leaving(doors, &record)).0 };
+    let moving = Arc::new(Notify::new());
+    let leaving = leave(doors, Arc::clone(&record), patience, &moving);
+    let telling = async {
+        moving.notified().await;
+        tell_leaving(doors, &record).await;
+    };
+    let both = async { tokio::join!(leaving, telling).0 };
     doors.phases.detach.time(TOTAL, both).await
 }
 

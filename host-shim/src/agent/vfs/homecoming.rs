@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use offload_proto::{Failure, Reason};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     cleanliness::Cleanliness,
@@ -65,13 +68,13 @@ impl Homecoming {
         record: Arc<Record>,
         patience: Duration,
     ) -> (Arc<Record>, Result<Condition, Failure>) {
-        let (record, out) = self.bring_out(record, patience).await;
+        let (record, out) = self.bring_out(record, patience, &Arc::default()).await;
         let home = self.look_at(&record, out).await;
         (record, home)
     }
 
     /// The first half of [`bring`](Self::bring): the pod has the VF no more. Waits up to `patience` for a VF whose pod's
-    /// namespace has ended.
+    /// namespace has ended. `moving` is notified when it is the VF's turn to be moved.
     ///
     /// That it is being given back is on the disk before this returns, and so before the runtime is told. The VF does
     /// not wait for the disk: should the agent die in between, the VF is put back into its pod, and whoever wanted it
@@ -80,10 +83,11 @@ impl Homecoming {
         self: &Arc<Self>,
         record: Arc<Record>,
         patience: Duration,
+        moving: &Arc<Notify>,
     ) -> (Arc<Record>, Result<(), Failure>) {
         let (record, written) = self.begin(record);
         Milestone::ReleaseBegun.pass();
-        let out = self.bring_out_patiently(&record, patience).await;
+        let out = self.bring_out_patiently(&record, patience, moving).await;
         Milestone::ReleaseMoved.pass();
         if let Some(written) = written
             && let Err(failure) = written.done().await
@@ -170,6 +174,7 @@ impl Homecoming {
         self: &Arc<Self>,
         record: &Arc<Record>,
         patience: Duration,
+        moving: &Arc<Notify>,
     ) -> Result<(), Failure> {
         device_info::remove(record);
         let deadline = Instant::now() + patience;
@@ -177,7 +182,7 @@ impl Homecoming {
         let mut arrivals = self.signals.vf_events();
         let mut retried = false;
         loop {
-            match self.try_bring_out(record).await {
+            match self.try_bring_out(record, moving).await {
                 Ok(()) => return Ok(()),
                 Err(failure) if failure.reason == Reason::VfMissing => {
                     // It comes back when the kernel has cleaned the pod's namespace up.
@@ -195,10 +200,15 @@ impl Homecoming {
     }
 
     /// Likewise, once.
-    async fn try_bring_out(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
-        let (this, moved) = (Arc::clone(self), Arc::clone(record));
+    async fn try_bring_out(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        moving: &Arc<Notify>,
+    ) -> Result<(), Failure> {
+        let (this, moved, moving) = (Arc::clone(self), Arc::clone(record), Arc::clone(moving));
         let pod = self.host.lock_pod(&record.netns, &[&record.attachment]).await?;
         let work = move || {
+            moving.notify_one();
             let brought = this.bring_home_now(&moved);
             drop(pod);
             brought
@@ -291,7 +301,7 @@ impl Homecoming {
 
     /// Restores a VF that was made anew, wherever its new link is, and looks at it.
     async fn bring_anew(self: &Arc<Self>, record: &Arc<Record>) -> Result<Condition, Failure> {
-        self.try_bring_out(record).await?;
+        self.try_bring_out(record, &Arc::default()).await?;
         self.condition(record, true).await
     }
 }
