@@ -56,7 +56,7 @@ use crate::{
     protocol::{AddRequest, Key},
 };
 
-/// How often the DPU is asked again that gives an earlier attachment of the key back.
+/// How often the DPU is asked again that may answer something else soon.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// Serves an ADD, and answers it. Repeating it gives the same attachment. To the host's own
@@ -321,8 +321,11 @@ async fn ask_patiently(
         taken.give_up(doors, requests);
         session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
         untold.look_again(doors);
-        if failure.reason != Reason::VfsPromised || !taken.take(doors, &session, requests) {
-            sleep(AGAIN).await;
+        // One that needs several VFs, of which not all are there, has the others of a pool each time that it asks. So it
+        // asks more seldom, and whoever needs one comes in between.
+        let may_hurry = failure.reason == Reason::VfsPromised && requests.len() == 1;
+        if !(may_hurry && taken.take(doors, &session, requests)) {
+            sleep(AGAIN.saturating_mul(requests.len().try_into().unwrap_or(u32::MAX))).await;
             caller.is_waiting()?;
             taken.take(doors, &session, requests);
         }

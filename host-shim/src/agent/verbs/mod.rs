@@ -3,8 +3,7 @@
 //!
 //! A verb holds the locks of its attachments' keys from beginning to end, a DEL also while it is settled behind the
 //! answer, so that two verbs of one key follow each other, and the keeper and the DPU's own wishes come before or
-//! after them. The order of all locks is on
-//! the page of [`vfs`](super::vfs).
+//! after them. The order of all locks is on the page of [`vfs`](super::vfs).
 //!
 //! Nothing in memory has to outlive a verb: what is to be finished or taken back is in the record before it is
 //! begun, so that whoever finds the record later can do it.

@@ -24,7 +24,7 @@ use crate::{
         dpu::{detach_request, disowning},
         milestones::Milestone,
         pending::Entered,
-        vfs::{Condition, Phase, Record},
+        vfs::{Condition, Out, Phase, Record},
     },
     protocol::Key,
 };
@@ -55,7 +55,7 @@ pub(in crate::agent) async fn release(
 pub(super) struct Left {
     record: Arc<Record>,
     /// Whether its VF is out of the pod.
-    out: Result<(), Failure>,
+    out: Result<Out, Failure>,
     /// Until it is settled, ADDs know that the DPU holds more for this host than it needs.
     _returning: Entered,
 }
@@ -74,7 +74,7 @@ async fn leave(
     let patience = deadline.saturating_duration_since(Instant::now());
     let leaving = doors.vfs.homecoming().bring_out(record, patience, moving);
     let (record, out) = doors.phases.detach.time(HOME, leaving).await;
-    // It may have had no turn.
+    // It may have had no turn, and whoever waits for that would wait for ever.
     moving.notify_one();
     Left { record, out, _returning: returning }
 }
@@ -93,10 +93,9 @@ pub(super) async fn leave_at_once(doors: &Doors, record: Arc<Record>, patience: 
     doors.phases.detach.time(TOTAL, both).await
 }
 
-/// Has the DPU unprogram an attachment. A release that was begun earlier has told so, and of a guess nobody knows what
-/// there is to unprogram.
+/// Has the DPU unprogram an attachment. Of a guess nobody knows what there is to unprogram.
 async fn tell_leaving(doors: &Doors, record: &Record) {
-    if record.phase == Phase::Releasing || record.is_guess {
+    if record.is_guess {
         return;
     }
     let leaving = detach_request(record.attachment.key.clone(), record.id().to_owned(), false);

@@ -1,6 +1,6 @@
 //! The way home: a VF is taken out of its pod, restored, and looked at as a whole.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use offload_proto::{Failure, Reason};
 use tokio::{
@@ -18,6 +18,7 @@ use super::{
     proofs::Seen,
     records::{Phase, Record, Written},
     renewal::{Renewer, UnderWay},
+    stacked::Stacked,
 };
 use crate::{
     agent::{milestones::Milestone, signals::Signals},
@@ -33,6 +34,11 @@ pub(in crate::agent) enum Condition {
     /// What is not.
     Different(String),
 }
+
+/// A VF that is out of its pod, with what links of the pod are stacked on.
+#[derive(Debug)]
+#[must_use = "nobody has looked at it yet"]
+pub(in crate::agent) struct Out(Stacked);
 
 /// Takes VFs out of pods, and forgets their records.
 #[derive(Debug)]
@@ -77,14 +83,14 @@ impl Homecoming {
     /// namespace has ended. `moving` is notified when it is the VF's turn to be moved.
     ///
     /// That it is being given back is on the disk before this returns, and so before the runtime is told. The VF does
-    /// not wait for the disk: should the agent die in between, the VF is put back into its pod, and whoever wanted it
-    /// back asks again.
+    /// not wait for the disk, nor does the word to the DPU: should the agent die in between, the VF is put back into its
+    /// pod, perhaps without a network, until the DPU asks for it or whoever wanted it back asks again.
     pub(in crate::agent) async fn bring_out(
         self: &Arc<Self>,
         record: Arc<Record>,
         patience: Duration,
         moving: &Arc<Notify>,
-    ) -> (Arc<Record>, Result<(), Failure>) {
+    ) -> (Arc<Record>, Result<Out, Failure>) {
         let (record, written) = self.begin(record);
         Milestone::ReleaseBegun.pass();
         let out = self.bring_out_patiently(&record, patience, moving).await;
@@ -99,14 +105,20 @@ impl Homecoming {
         (record, out)
     }
 
-    /// The second half: whether a VF that is `out` of its pod is as it was.
+    /// The second half: whether a VF that is `out` of its pod is as it was. What fails once is tried again.
     pub(in crate::agent) async fn look_at(
         self: &Arc<Self>,
         record: &Arc<Record>,
-        out: Result<(), Failure>,
+        out: Result<Out, Failure>,
     ) -> Result<Condition, Failure> {
         let home = match out {
-            Ok(()) => self.condition(record, false).await,
+            Ok(Out(stacked)) => match self.condition(record, stacked.clone(), false).await {
+                Err(failure) => {
+                    tracing::debug!(attachment = record.id(), "looking again: {failure}");
+                    self.condition(record, stacked, false).await
+                }
+                condition => condition,
+            },
             Err(failure) => Err(failure),
         };
         self.note(record, &home);
@@ -175,7 +187,7 @@ impl Homecoming {
         record: &Arc<Record>,
         patience: Duration,
         moving: &Arc<Notify>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Out, Failure> {
         device_info::remove(record);
         let deadline = Instant::now() + patience;
         // Subscribed before the first look: a VF that comes between the two is not missed.
@@ -183,7 +195,7 @@ impl Homecoming {
         let mut retried = false;
         loop {
             match self.try_bring_out(record, moving).await {
-                Ok(()) => return Ok(()),
+                Ok(out) => return Ok(out),
                 Err(failure) if failure.reason == Reason::VfMissing => {
                     // It comes back when the kernel has cleaned the pod's namespace up.
                     if timeout_at(deadline, arrivals.changed()).await.is_err() {
@@ -204,7 +216,7 @@ impl Homecoming {
         self: &Arc<Self>,
         record: &Arc<Record>,
         moving: &Arc<Notify>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Out, Failure> {
         let (this, moved, moving) = (Arc::clone(self), Arc::clone(record), Arc::clone(moving));
         let pod = self.host.lock_pod(&record.netns, &[&record.attachment]).await?;
         let work = move || {
@@ -222,11 +234,13 @@ impl Homecoming {
     async fn condition(
         self: &Arc<Self>,
         record: &Arc<Record>,
+        stacked_in_pod: Stacked,
         is_new: bool,
     ) -> Result<Condition, Failure> {
         let (this, looked_at) = (Arc::clone(self), Arc::clone(record));
         let look = move || this.see_at_home(&looked_at, is_new).map_err(|error| failed(&error));
         let Some(seen) = self.host.look(look).await?? else { return Ok(Condition::Clean) };
+        let seen = seen.with_stacked_in_pod(stacked_in_pod);
         let mut found = self.cleanliness.prove(vec![seen]).await?;
         let differences = found.remove(record.device()).unwrap_or_default();
         Ok(match differences.is_empty() {
@@ -235,12 +249,17 @@ impl Homecoming {
         })
     }
 
-    fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {
-        let pod = record.netns.living().map(Arc::new);
+    /// The pod's namespace is looked into at once: whoever hears that its VF is out of it may end it, or what leads to
+    /// it.
+    fn bring_home_now(&self, record: &Record) -> Result<Out, Failure> {
+        let (host, pod) = (self.host.netns(), record.netns.living().map(Arc::new));
         let namespaces =
-            Namespaces::open(self.host.netns(), pod).map_err(|error| failed(&error.into()))?;
+            Namespaces::open(host, pod.clone()).map_err(|error| failed(&error.into()))?;
         let vf_move = VfMove::new(self.host.move_of(record)?, namespaces);
-        vf_move.move_out().map_err(|failure| failure_of_move(record, &failure))
+        vf_move.move_out().map_err(|failure| failure_of_move(record, &failure))?;
+        let pod = pod.filter(|pod| pod.id() != host.id());
+        let stacked = pod.map(|pod| Stacked::in_pod(&pod, Path::new(&record.netns.path), host));
+        Ok(Out(stacked.unwrap_or_default()))
     }
 
     /// Looks at a VF that is home. `None`: it has no link to look at.
@@ -301,8 +320,8 @@ impl Homecoming {
 
     /// Restores a VF that was made anew, wherever its new link is, and looks at it.
     async fn bring_anew(self: &Arc<Self>, record: &Arc<Record>) -> Result<Condition, Failure> {
-        self.try_bring_out(record, &Arc::default()).await?;
-        self.condition(record, true).await
+        let Out(stacked) = self.try_bring_out(record, &Arc::default()).await?;
+        self.condition(record, stacked, true).await
     }
 }
 

@@ -44,7 +44,8 @@ impl AgentSide<'_> {
         match giving {
             Giving::Leaving(id) => {
                 let Some(then) = then(system, key) else { return };
-                return set(system, key, Step::RecordRelease(id), then);
+                records_as_releasing(system, key, id);
+                return set(system, key, Step::BringHome(id), then);
             }
             Giving::Recorded(id, is_home) => {
                 let is_over = is_home && (is_told || !self.has(Protection::ReleasingUntilTold));
@@ -127,13 +128,13 @@ pub(super) fn begins_release_on_request(system: &mut System, key: Key, id: Attac
     set(system, key, step, Then::Nothing);
 }
 
-/// `verbs/release.rs::leave`; for a DEL `verbs/release.rs::leave_at_once`: the DPU is told at once, unless it was told
-/// before, or the record is a guess's.
+/// `verbs/release.rs::leave`; for a DEL `verbs/release.rs::leave_at_once`: the DPU is told at once, unless the record is a
+/// guess's.
 pub(super) fn begins_release(system: &mut System, key: Key) {
     let Some(Step::BeginRelease(id)) = step(system, key) else { return };
     let Some(then) = then(system, key) else { return };
-    let is_new = |record: &AgentRecord| record.phase != AgentPhase::Releasing && !record.is_guess();
-    let is_told = then == Then::AnswerDel && system.host(key).by_id(id).is_some_and(is_new);
+    let is_made = |record: &AgentRecord| !record.is_guess();
+    let is_told = then == Then::AnswerDel && system.host(key).by_id(id).is_some_and(is_made);
     let step = match is_told {
         true => {
             let leaving = detach_request(system, key, Some(id), false);
@@ -144,18 +145,22 @@ pub(super) fn begins_release(system: &mut System, key: Key) {
     set(system, key, step, then);
 }
 
-/// `vfs/homecoming.rs::begin`. The program does this while the DPU is told: one of both is known first, and here the
-/// other one is without a session alone.
+/// `vfs/homecoming.rs::begin`. Of a DEL the program writes this while the DPU is told. Here the record comes after the
+/// answer; that it is there before the DPU knows is seen where there is no session, and of the other ways to release.
 pub(super) fn records_release(system: &mut System, key: Key) {
     let Some(Step::RecordRelease(id)) = step(system, key) else { return };
     let Some(then) = then(system, key) else { return };
+    records_as_releasing(system, key, id);
+    set(system, key, Step::BringHome(id), then);
+}
+
+fn records_as_releasing(system: &mut System, key: Key, id: AttachmentId) {
     let host = system.host_mut(key);
     if let Some(record) = host.by_id(id).copied()
         && record.phase != AgentPhase::Releasing
     {
         host.put(AgentRecord { phase: AgentPhase::Releasing, ..record });
     }
-    set(system, key, Step::BringHome(id), then);
 }
 
 impl AgentSide<'_> {
