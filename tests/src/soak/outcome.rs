@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use super::{caller::Tally, chaos::Toll, guesses::Guesses};
+use super::{caller::Tally, chaos::Toll};
 use crate::breach::{Breach, Harm};
 
 /// What came of a soak. Its text is the last line that `hack/soak` prints.
@@ -16,8 +16,6 @@ pub struct Outcome {
     pub(super) toll: Toll,
     pub(super) counts: Counts,
     pub(super) breaches: Vec<Breach>,
-    /// What should have happened, and never did.
-    missed: Option<&'static str>,
 }
 
 /// What its pods and callers have done besides.
@@ -26,7 +24,6 @@ pub(super) struct Counts {
     pub(super) hostile: u64,
     pub(super) dead: u64,
     pub(super) suspensions: u64,
-    pub(super) guesses: Guesses,
     pub(super) pings: u64,
     /// What they have tried on their interfaces, and whether the kernel let it pass.
     pub(super) tricks: BTreeMap<&'static str, bool>,
@@ -34,13 +31,12 @@ pub(super) struct Counts {
 
 impl Counts {
     /// What callers have done so far, and what they suffered besides.
-    pub(super) fn of(tally: &Tally, toll: &Toll, guesses: Guesses) -> Self {
+    pub(super) fn of(tally: &Tally, toll: &Toll) -> Self {
         let number = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Self {
             hostile: number(&tally.hostile),
             dead: number(&tally.dead),
             suspensions: number(&tally.suspensions) + toll.suspensions,
-            guesses,
             pings: number(&tally.pings),
             tricks: tally.tricks.lock().expect("callers that go on").clone(),
         }
@@ -48,15 +44,10 @@ impl Counts {
 }
 
 impl Outcome {
-    /// Whether nothing is broken, and all has happened that should.
+    /// Whether nothing is broken.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        self.breaches.is_empty() && self.missed.is_none()
-    }
-
-    /// There were to be wrong guesses.
-    pub(super) fn miss_wrong_guesses(&mut self) {
-        self.missed = (self.counts.guesses.wrong == 0.0).then_some("no guess was wrong");
+        self.breaches.is_empty()
     }
 
     /// What pods have tried on their interfaces in vain.
@@ -68,25 +59,22 @@ impl Outcome {
     /// What is broken, a line each.
     #[must_use]
     pub fn breaches(&self) -> String {
-        let breaches = self.breaches.iter().map(Breach::to_string);
-        breaches.chain(self.missed.map(str::to_owned)).map(|line| line + "\n").collect()
+        self.breaches.iter().map(|breach| format!("{breach}\n")).collect()
     }
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |harm| self.breaches.iter().filter(|breach| breach.harm == harm).count();
-        let Counts { hostile, dead, suspensions, guesses, pings, .. } = &self.counts;
+        let Counts { hostile, dead, suspensions, pings, .. } = &self.counts;
         write!(
             out,
             "{} operations, {} kills, {} cuts, {hostile} hostile pods, {dead} dead callers, \
-             {suspensions} suspensions, {} of {} guesses wrong, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
+             {suspensions} suspensions, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
              {} without network",
             self.operations,
             self.toll.kills,
             self.toll.cuts,
-            guesses.wrong,
-            guesses.all(),
             count(Harm::Lost),
             count(Harm::Leaked),
             count(Harm::Doubled),
