@@ -72,8 +72,8 @@ fn compare(table: &mut Table<'_>, held: usize) {
     turns::rows(held, 1, &systems, &figures).for_each(|(row, _)| table.row(row));
 }
 
-/// Has the service hold leases of attachments like that of a pod, which another host has not said to be gone: such
-/// ports there is nothing to do about.
+/// Has the service hold leases of attachments like that of a pod, which are being given back, and whose VFs another host
+/// has not said to be home: of these it has no ports to program or to mend.
 fn hold(lab: &mut Lab, held: usize) {
     let record = record_of_a_pod(lab);
     lab.service.stop();
