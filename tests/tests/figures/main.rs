@@ -84,7 +84,8 @@ fn texts(picture: &Path) -> Vec<String> {
     let script = "import json, sys, xml.etree.ElementTree as tree\n\
         texts = tree.parse(sys.argv[1]).iter('{http://www.w3.org/2000/svg}text')\n\
         print(json.dumps([text.text.strip() for text in texts]))";
-    let output = Command::new("python3").args(["-c", script]).arg(picture).output().unwrap();
+    let output =
+        Command::new("/usr/bin/python3").args(["-c", script]).arg(picture).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
