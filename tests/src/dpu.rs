@@ -13,6 +13,8 @@ use crate::{
 
 /// The service's program.
 const SERVICE: &str = "dpu-service";
+/// Its configuration file.
+const CONFIGURATION: &str = "dpu-service.toml";
 
 /// A DPU with its service.
 #[derive(Debug)]
@@ -22,15 +24,35 @@ pub struct Dpu {
     /// Its namespace.
     pub netns: Arc<Netns>,
     folder: PathBuf,
+    settings: Settings,
+    seats: Vec<Seat>,
+    pki: Arc<Pki>,
     /// Its Open vSwitch. Ends after the service.
     pub(crate) vswitch: Option<OpenVswitch>,
 }
 
 impl Dpu {
-    /// Starts the service that [`prepare`] has prepared in a folder.
-    pub(crate) fn start_in(folder: PathBuf, netns: Arc<Netns>, settings: &Settings) -> Self {
-        let vswitch = start_vswitch(&netns, settings, &folder);
-        Self { service: start_service(&netns, &folder), netns, folder, vswitch }
+    /// [Prepares](prepare) the service of a DPU with these cards in a folder, and starts it.
+    pub(crate) fn start_in(
+        folder: PathBuf,
+        netns: Arc<Netns>,
+        settings: Settings,
+        seats: Vec<Seat>,
+        pki: Arc<Pki>,
+    ) -> Self {
+        prepare(&folder, &settings, &seats, &pki);
+        let vswitch = start_vswitch(&netns, &settings, &folder);
+        let service = start_service(&netns, &folder);
+        Self { service, netns, folder, settings, seats, pki, vswitch }
+    }
+
+    /// Rewrites the service's configuration file, at once as a whole.
+    pub(crate) fn configure(&mut self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.settings);
+        let text = self.settings.service_file_of(&self.seats, &self.folder, &self.pki);
+        let (file, new) = (self.folder.join(CONFIGURATION), self.folder.join("new"));
+        fs::write(&new, text).unwrap();
+        fs::rename(new, file).unwrap();
     }
 
     /// Starts its service again after it ended.
@@ -49,8 +71,7 @@ pub(crate) fn prepare(folder: &Path, settings: &Settings, seats: &[Seat], pki: &
     for seat in seats {
         pki.issue_once("dpu", seat.dpu);
     }
-    fs::write(folder.join("dpu-service.toml"), settings.service_file_of(seats, folder, pki))
-        .unwrap();
+    fs::write(folder.join(CONFIGURATION), settings.service_file_of(seats, folder, pki)).unwrap();
     faults::prepare(folder, SERVICE);
 }
 
@@ -71,7 +92,7 @@ pub(crate) fn start_vswitch(
 
 /// Starts the service that was prepared in a folder.
 pub(crate) fn start_service(netns: &Netns, folder: &Path) -> Program {
-    let configuration = folder.join("dpu-service.toml");
+    let configuration = folder.join(CONFIGURATION);
     let arguments = ["--config".as_ref(), configuration.as_os_str()];
     let faults = faults::folder(folder, SERVICE);
     Program::start(SERVICE, netns, folder, arguments, &[("OFFLOAD_FAULTS", &faults)])

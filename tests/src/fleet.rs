@@ -5,6 +5,7 @@ use std::{
     ops::Deref,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -12,7 +13,6 @@ use tempfile::TempDir;
 use crate::{
     Card, Dpu, Host, Netns, Operator, Pki, Program, Proxy, Settings,
     card::{Plan, root},
-    dpu,
     halves::{HostMachines, Machines},
     invariants::Scene,
     settings::Seat,
@@ -100,8 +100,8 @@ impl Fleet {
         let plug = |seat: &Seat| self.plug(&plan.settings, *seat, Arc::clone(&netns));
         let cards: Vec<_> = seats.iter().map(plug).collect();
         let folder = self.new_folder(plan.name);
-        dpu::prepare(&folder, &plan.settings, &seats, &self.pki);
-        self.dpus.push(Dpu::start_in(folder, netns, &plan.settings));
+        let pki = Arc::clone(&self.pki);
+        self.dpus.push(Dpu::start_in(folder, netns, plan.settings.clone(), seats.clone(), pki));
         for (seat, card) in seats.into_iter().zip(cards) {
             let agent = self.start_agent(&plan.settings, seat, card);
             self.agents.push(agent);
@@ -161,6 +161,11 @@ impl Fleet {
     /// The host of each agent.
     pub(crate) fn hosts(&self) -> Vec<&Host> {
         self.agents.iter().map(|agent| &agent.host).collect()
+    }
+
+    /// Has each record between proxied hosts and their DPUs take so long on its way, in either direction.
+    pub(crate) fn delay(&self, latency: Duration) {
+        self.agents.iter().filter_map(|agent| agent.proxy.as_ref()).for_each(|p| p.delay(latency));
     }
 
     /// Cuts the wire between a DPU and the switch.

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
 
-use crate::{Card, Dpu, Host, Program, Proxy, eventually, faults, victim::Victim};
+use crate::{Card, Dpu, Host, Program, Proxy, Settings, eventually, faults, victim::Victim};
 
 /// How long a program may take to be up.
 const START: Duration = Duration::from_secs(3);
@@ -44,20 +44,29 @@ impl Machines<'_> {
         }
     }
 
-    /// As service managers do: not before a program is up.
     pub(crate) fn reload(&self) {
         let agents = self.hosts.iter().map(|host| &*host.agent);
-        for program in agents.chain([&self.dpu.service]) {
-            let is_up = || program.catches(Signal::SIGHUP).then_some(());
-            if eventually(START, is_up).is_some() {
-                program.signal(Signal::SIGHUP);
-            }
-        }
+        agents.chain([&self.dpu.service]).for_each(reload);
+    }
+
+    /// Has the service read a configuration that is changed like this.
+    pub(crate) fn configure_service(&mut self, change: impl FnOnce(&mut Settings)) {
+        self.dpu.configure(change);
+        reload(&self.dpu.service);
     }
 
     pub(crate) fn reset_card(&mut self, host: usize) {
         let HostMachines { host, card, .. } = &mut self.hosts[host];
         card.reset(host.path());
+    }
+
+    /// Has all agents write down the points that they pass, and returns where.
+    pub(crate) fn trace_agents(&self) -> Vec<PathBuf> {
+        let hosts = self.hosts.iter().enumerate();
+        let trace = |(number, one): (usize, &HostMachines<'_>)| {
+            faults::trace(one.host.path(), Victim::Agent(number).program())
+        };
+        hosts.map(trace).collect()
     }
 
     pub(crate) fn arm(&self, victim: Victim, how: &str, step: &str) -> PathBuf {
@@ -66,5 +75,13 @@ impl Machines<'_> {
             Victim::Service => self.dpu.path(),
         };
         faults::arm(folder, victim.program(), how, step)
+    }
+}
+
+/// As service managers do: not before a program is up.
+fn reload(program: &Program) {
+    let is_up = || program.catches(Signal::SIGHUP).then_some(());
+    if eventually(START, is_up).is_some() {
+        program.signal(Signal::SIGHUP);
     }
 }

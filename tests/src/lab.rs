@@ -187,6 +187,16 @@ impl Lab {
         self.scene().assert_clean_slate();
     }
 
+    /// Waits until the DPU has back what it held for attachments that were given back: it hears of that behind a DEL's
+    /// answer.
+    ///
+    /// # Panics
+    /// When it has not in time.
+    pub fn await_settled(&self) {
+        let is_settled = || (self.attachments_in("RELEASING") == 0).then_some(());
+        wait_for("the end of all releases", LIMIT, is_settled);
+    }
+
     /// Attachments of that state, such as `ATTACHED`.
     #[must_use]
     pub fn attachments_in(&self, state: &str) -> usize {

@@ -182,11 +182,23 @@ impl Program {
     /// When the kernel does not tell.
     #[must_use]
     pub fn connections(&self, path: &Path) -> usize {
-        const CONNECTED: &str = "03";
+        self.sockets(path, "03")
+    }
+
+    /// The connections on its socket at `path` that it has not accepted yet.
+    ///
+    /// # Panics
+    /// When the kernel does not tell.
+    #[must_use]
+    pub fn unaccepted(&self, path: &Path) -> usize {
+        self.sockets(path, "02")
+    }
+
+    fn sockets(&self, path: &Path, state: &str) -> usize {
         let sockets = fs::read_to_string(format!("/proc/{}/net/unix", self.id())).unwrap();
         let is_one = |line: &&str| {
             let fields: Vec<_> = line.split_whitespace().collect();
-            fields.get(5) == Some(&CONNECTED) && fields.last() == path.to_str().as_ref()
+            fields.get(5) == Some(&state) && fields.last() == path.to_str().as_ref()
         };
         sockets.lines().filter(is_one).count()
     }

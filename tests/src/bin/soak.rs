@@ -1,4 +1,4 @@
-//! `soak HOSTS OPERATIONS SEED [WITHOUT...]`, which `hack/soak` starts in private namespaces.
+//! `soak HOSTS OPERATIONS SEED [LATENCY_MS] [WITHOUT...]`, which `hack/soak` starts in private namespaces.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
@@ -9,6 +9,7 @@ use std::{
     env,
     panic::{AssertUnwindSafe, catch_unwind},
     process::ExitCode,
+    time::Duration,
 };
 
 use e2e::soak::{Hazard, Outcome, Soak};
@@ -17,15 +18,19 @@ use e2e::soak::{Hazard, Outcome, Soak};
 const PROGRESS: usize = 500;
 
 fn main() -> ExitCode {
-    let mut arguments = env::args().skip(1);
+    let mut arguments = env::args().skip(1).peekable();
     let mut number = |what| arguments.next().expect(what).parse::<u64>().expect("a number");
     let size = |number: u64| usize::try_from(number).expect("that fits");
     let (hosts, operations) = (size(number("how many hosts")), size(number("how many operations")));
     let seed = number("a seed");
+    let latency = arguments.next_if(|argument| argument.starts_with(char::is_numeric));
+    let latency = latency.map_or(0, |latency| latency.parse().expect("milliseconds"));
     let without: Vec<Hazard> = arguments.map(|name| name.parse().expect("a hazard")).collect();
     let hazards: Vec<_> = Hazard::ALL.into_iter().filter(|one| !without.contains(one)).collect();
-    println!("{operations} operations of seed {seed} on {hosts} hosts{}", left_out(&without));
+    let how = with_latency(latency) + &left_out(&without);
+    println!("{operations} operations of seed {seed} on {hosts} hosts{how}");
     let mut soak = Soak::start(hosts, operations, seed, &hazards);
+    soak.delay(Duration::from_millis(latency));
     let folder = soak.folder();
     let advanced = catch_unwind(AssertUnwindSafe(|| advance(&mut soak)));
     let place = format!("seed {seed}, round {}; logs in {}", soak.rounds(), folder.display());
@@ -37,6 +42,10 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn with_latency(latency: u64) -> String {
+    if latency == 0 { String::new() } else { format!(" with {latency} ms each way") }
 }
 
 fn left_out(without: &[Hazard]) -> String {

@@ -233,6 +233,8 @@ fn collect(lab: &Lab) {
 pub fn a_vf_is_made_anew_although_the_agent_is_killed(settings: &Settings) {
     let mut street = Street::open(settings);
     for point in ["renewal-begun", "renewal-made", "renewal-proven", "release-told"] {
+        // No release of before may come to that point.
+        street.lab.await_settled();
         let armed = street.lab.arm("host-shim-agent", "kill", point);
         let pod = Netns::new("pod");
         let _ = street.lab.add("blue", &pod, "eth0").result();

@@ -223,6 +223,7 @@ pub fn what_plugins_make_has_addresses_of_the_dpu(settings: &Settings) {
     several::add(&lab, &b, asked).fails(104, &["10.2.0.77"]);
     lab.del("blue", &a, "eth0").nothing();
     assert_eq!(links(&a), own);
+    lab.await_settled();
     assert_eq!(held(&lab, "green"), 0);
 
     let refused = |ipam: Value, code: u64, told: &[&str]| {

@@ -1,6 +1,7 @@
 //! What goes wrong while callers call.
 
 use std::{
+    fs,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -14,6 +15,7 @@ use super::{
     plan::{Fault, Trouble},
 };
 use crate::{
+    eventually,
     halves::Machines,
     process::{kill_points, steps},
     proxy as network,
@@ -25,6 +27,12 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(5);
 /// How long a program may take to die of a fault that has struck, and a card to be plugged in again.
 const LIMIT: Duration = Duration::from_secs(30);
+/// How long a service that is up takes to read its configuration again, mostly.
+const RELOAD: Duration = Duration::from_millis(100);
+/// The point that an agent passes between asking the DPU and moving a VF ahead.
+const GUESSED: &str = "attach-guessed";
+/// VFs of each host that the pool lacks every other time.
+const LEFT_OUT: u32 = 1;
 
 /// How often what went wrong.
 #[derive(Clone, Copy, Debug, Default)]
@@ -119,6 +127,7 @@ impl Chaos<'_> {
             Trouble::RebootDpu => self.reboot_dpu(armed),
             Trouble::Suspend(victim) => self.suspend(victim, lasting),
             Trouble::Reload => self.machines.reload(),
+            Trouble::ChangePool => self.change_pool(lasting),
         }
     }
 
@@ -154,6 +163,27 @@ impl Chaos<'_> {
         self.toll.delays += 1;
         thread::park_timeout(lasting);
         proxy.heal();
+    }
+
+    /// The hosts go on by what they were promised before, until one has guessed by that.
+    fn change_pool(&mut self, at_most: Duration) {
+        let strike = |proxy: &network::Proxy| proxy.strike(network::Fault::HoldDown);
+        self.proxies().for_each(strike);
+        self.machines.configure_service(|settings| {
+            let is_whole = settings.pool == settings.vfs;
+            settings.pool = settings.vfs - if is_whole { LEFT_OUT } else { 0 };
+        });
+        // What is guessed before the service has read it may be right.
+        thread::park_timeout(RELOAD);
+        let traces = self.machines.trace_agents();
+        let has_guessed = |trace: &PathBuf| fs::read_to_string(trace).unwrap().contains(GUESSED);
+        eventually(at_most, || traces.iter().any(has_guessed).then_some(()));
+        traces.iter().for_each(|trace| fs::remove_file(trace).unwrap());
+        self.proxies().for_each(network::Proxy::heal);
+    }
+
+    fn proxies(&self) -> impl Iterator<Item = &network::Proxy> {
+        self.machines.hosts.iter().map(|host| host.proxy.expect("a proxied lab"))
     }
 
     fn suspend(&mut self, victim: Victim, lasting: Duration) {
@@ -200,7 +230,7 @@ impl Chaos<'_> {
     }
 
     fn disarm(&mut self, armed: Vec<Armed>) {
-        let took_away = |fault: &Armed| std::fs::remove_file(&fault.file).is_ok();
+        let took_away = |fault: &Armed| fs::remove_file(&fault.file).is_ok();
         let struck: Vec<_> = armed.into_iter().filter(|fault| !took_away(fault)).collect();
         self.note_struck(&struck);
     }

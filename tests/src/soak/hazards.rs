@@ -13,11 +13,15 @@ pub enum Hazard {
     Suspended,
     /// Each pod's network is proven by traffic, after its attach and at each rest.
     Traffic,
+    /// The DPU changes its pool, and what it promises, and its hosts hear of it late: VFs move ahead
+    /// that the DPU does not give.
+    Guesses,
 }
 
 impl Hazard {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Hostile, Self::Dying, Self::Suspended, Self::Traffic];
+    pub const ALL: [Self; 5] =
+        [Self::Hostile, Self::Dying, Self::Suspended, Self::Traffic, Self::Guesses];
 
     fn name(self) -> &'static str {
         match self {
@@ -25,6 +29,7 @@ impl Hazard {
             Self::Dying => "dying",
             Self::Suspended => "suspended",
             Self::Traffic => "traffic",
+            Self::Guesses => "guesses",
         }
     }
 }

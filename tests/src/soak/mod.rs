@@ -12,6 +12,7 @@ mod callers;
 mod chaos;
 mod cleanliness;
 mod dice;
+mod guesses;
 mod hazards;
 mod ledger;
 mod others;
@@ -22,12 +23,16 @@ mod tricks;
 #[path = "../../../crates/netlink/tests/support/xdp.rs"]
 mod xdp;
 
-use std::{path::PathBuf, time::Instant};
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use self::{
     audit::Originals,
     callers::Callers,
     chaos::{Chaos, Points},
+    guesses::GuessesByAgent,
     outcome::Counts,
     plan::{Round, Schedule},
     proof::Ports,
@@ -50,6 +55,7 @@ pub struct Soak {
     schedule: Schedule,
     points: Points,
     originals: Originals,
+    guesses: GuessesByAgent,
     started: Instant,
     outcome: Outcome,
 }
@@ -70,6 +76,7 @@ impl Soak {
             schedule: Schedule::new(operations, seed, hazards),
             points: Points::ask(),
             originals: Originals::of(&fleet),
+            guesses: GuessesByAgent::default(),
             started: Instant::now(),
             outcome: Outcome::default(),
             fleet,
@@ -77,6 +84,11 @@ impl Soak {
         };
         soak.callers.attach_references(&soak.fleet.hosts());
         soak
+    }
+
+    /// Has each record between hosts and DPU take so long on its way from now on, in either direction.
+    pub fn delay(&self, latency: Duration) {
+        self.fleet.delay(latency);
     }
 
     /// Where configuration, logs and state are. They stay there if the soak ends badly.
@@ -114,6 +126,9 @@ impl Soak {
             self.callers.each(&self.fleet.hosts(), |mut caller| caller.leave());
             self.look();
         }
+        if self.schedule.has(Hazard::Guesses) {
+            self.outcome.miss_wrong_guesses();
+        }
         self.fleet.keep_folder(!self.outcome.is_good());
         self.outcome
     }
@@ -125,8 +140,8 @@ impl Soak {
         let per_second = *operations as f64 / self.started.elapsed().as_secs_f64();
         format!(
             "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, \
-             {} card resets, {} hostile pods with {} tricks, {} dead callers, {} suspensions, {} pings; \
-             {per_second:.0} operations a second",
+             {} card resets, {} hostile pods with {} tricks, {} dead callers, {} suspensions, \
+             {} of {} guesses wrong, {} pings; {per_second:.0} operations a second",
             self.schedule.planned(),
             self.schedule.rounds(),
             toll.kills,
@@ -138,6 +153,8 @@ impl Soak {
             counts.tricks.values().filter(|passed| **passed).count(),
             counts.dead,
             counts.suspensions,
+            counts.guesses.wrong,
+            counts.guesses.all(),
             counts.pings
         )
     }
@@ -176,7 +193,8 @@ impl Soak {
         }
         let common = self.callers.common();
         self.outcome.breaches.extend(common.take_breaches());
-        self.outcome.counts = Counts::of(&common.tally, &self.outcome.toll);
+        let guesses = self.guesses.ask(&self.fleet);
+        self.outcome.counts = Counts::of(&common.tally, &self.outcome.toll, guesses);
     }
 
     /// Each pod has its network, whatever has been repaired, and no other VF gets what is its own.
@@ -203,8 +221,13 @@ impl Soak {
 /// A DPU with these hosts, which share its VFs.
 fn fleet_of(hosts: &[&'static str], others: &Others) -> Fleet {
     let vfs = VFS / u32::try_from(hosts.len()).expect("few");
-    let settings =
-        Settings { cool_down: 1, quarantine_after: 100, proxied: true, ..Settings::with_vfs(vfs) };
+    let settings = Settings {
+        cool_down: 1,
+        quarantine_after: 100,
+        proxied: true,
+        has_metrics: true,
+        ..Settings::with_vfs(vfs)
+    };
     let mut settings = others.in_lab(&settings);
     settings.networks.push_str(&others::leased_network());
     Fleet::start(&[DpuPlan { name: "dpu-1", hosts: hosts.to_vec(), settings }])

@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use super::{caller::Tally, chaos::Toll};
+use super::{caller::Tally, chaos::Toll, guesses::Guesses};
 use crate::breach::{Breach, Harm};
 
 /// What came of a soak. Its text is the last line that `hack/soak` prints.
@@ -16,6 +16,8 @@ pub struct Outcome {
     pub(super) toll: Toll,
     pub(super) counts: Counts,
     pub(super) breaches: Vec<Breach>,
+    /// What should have happened, and never did.
+    missed: Option<&'static str>,
 }
 
 /// What its pods and callers have done besides.
@@ -24,6 +26,7 @@ pub(super) struct Counts {
     pub(super) hostile: u64,
     pub(super) dead: u64,
     pub(super) suspensions: u64,
+    pub(super) guesses: Guesses,
     pub(super) pings: u64,
     /// What they have tried on their interfaces, and whether the kernel let it pass.
     pub(super) tricks: BTreeMap<&'static str, bool>,
@@ -31,12 +34,13 @@ pub(super) struct Counts {
 
 impl Counts {
     /// What callers have done so far, and what they suffered besides.
-    pub(super) fn of(tally: &Tally, toll: &Toll) -> Self {
+    pub(super) fn of(tally: &Tally, toll: &Toll, guesses: Guesses) -> Self {
         let number = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Self {
             hostile: number(&tally.hostile),
             dead: number(&tally.dead),
             suspensions: number(&tally.suspensions) + toll.suspensions,
+            guesses,
             pings: number(&tally.pings),
             tricks: tally.tricks.lock().expect("callers that go on").clone(),
         }
@@ -44,10 +48,15 @@ impl Counts {
 }
 
 impl Outcome {
-    /// Whether nothing is broken.
+    /// Whether nothing is broken, and all has happened that should.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        self.breaches.is_empty()
+        self.breaches.is_empty() && self.missed.is_none()
+    }
+
+    /// There were to be wrong guesses.
+    pub(super) fn miss_wrong_guesses(&mut self) {
+        self.missed = (self.counts.guesses.wrong == 0.0).then_some("no guess was wrong");
     }
 
     /// What pods have tried on their interfaces in vain.
@@ -59,22 +68,25 @@ impl Outcome {
     /// What is broken, a line each.
     #[must_use]
     pub fn breaches(&self) -> String {
-        self.breaches.iter().map(|breach| format!("{breach}\n")).collect()
+        let breaches = self.breaches.iter().map(Breach::to_string);
+        breaches.chain(self.missed.map(str::to_owned)).map(|line| line + "\n").collect()
     }
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |harm| self.breaches.iter().filter(|breach| breach.harm == harm).count();
-        let Counts { hostile, dead, suspensions, pings, .. } = &self.counts;
+        let Counts { hostile, dead, suspensions, guesses, pings, .. } = &self.counts;
         write!(
             out,
             "{} operations, {} kills, {} cuts, {hostile} hostile pods, {dead} dead callers, \
-             {suspensions} suspensions, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
+             {suspensions} suspensions, {} of {} guesses wrong, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
              {} without network",
             self.operations,
             self.toll.kills,
             self.toll.cuts,
+            guesses.wrong,
+            guesses.all(),
             count(Harm::Lost),
             count(Harm::Leaked),
             count(Harm::Doubled),

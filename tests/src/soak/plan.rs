@@ -13,6 +13,8 @@ pub(crate) const PODS: [Kind; 3] = [Kind::OneByOne, Kind::OneByOne, Kind::AtOnce
 pub(crate) const INTERFACES: [&str; 2] = ["eth0", "net1"];
 /// Operations until all is looked at.
 const OPERATIONS_OF_A_ROUND: usize = 50;
+/// How often the pool is changed meanwhile: so often that about one guess of ten is wrong.
+const CHANGES_OF_A_ROUND: usize = 2;
 
 /// What a pod is attached to.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +140,9 @@ pub(crate) enum Trouble {
     Suspend(Victim),
     /// All programs read their configuration again, which harms nobody.
     Reload,
+    /// The service's pool is changed, and what it promises; no host hears of it at first, which makes an ADD
+    /// longer, and harms nobody.
+    ChangePool,
 }
 
 /// A trouble, when it begins, counted from the one before, and how long it lasts.
@@ -169,11 +174,12 @@ impl Round {
         }
         let faults = dice.weighted(&[(3, 0), (4, 1), (3, 2), (2, 3)]);
         let (reboots, host) = (dice.happens(3), dice.index(hosts));
-        Self {
-            reboots: reboots.then_some(host),
-            operations,
-            faults: (0..faults).map(|_| fault(dice, hosts, hazards)).collect(),
-        }
+        let mut changes: Vec<_> = (0..CHANGES_OF_A_ROUND).map(|_| change_of_pool(dice)).collect();
+        changes.retain(|_| hazards.contains(&Hazard::Guesses));
+        let faults = (0..faults).map(|_| fault(dice, hosts, hazards));
+        // First, for a round may be over before its last fault.
+        let faults = changes.into_iter().chain(faults).collect();
+        Self { reboots: reboots.then_some(host), operations, faults }
     }
 
     /// How many operations it has.
@@ -183,7 +189,8 @@ impl Round {
 
     /// Whether nothing goes wrong, so that every call has to succeed.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.faults.iter().all(|fault| matches!(fault.trouble, Trouble::Reload))
+        let is_harmless = |trouble| matches!(trouble, Trouble::Reload | Trouble::ChangePool);
+        self.faults.iter().all(|fault| is_harmless(fault.trouble))
     }
 }
 
@@ -207,6 +214,11 @@ impl Schedule {
         let left = self.planned - done;
         self.rounds += usize::from(left > 0);
         (left > 0).then(|| Round::draw(&mut self.dice, left, hosts, &self.hazards))
+    }
+
+    /// Whether it has that hazard.
+    pub(crate) fn has(&self, hazard: Hazard) -> bool {
+        self.hazards.contains(&hazard)
     }
 
     /// How many operations it has.
@@ -321,6 +333,12 @@ fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
         Trouble::Suspend(_) => Fault { trouble: Trouble::Reload, after, lasting: Duration::ZERO },
         _ => Fault { trouble, after, lasting: Duration::from_millis(brief) },
     }
+}
+
+/// For as long as it takes until one of the callers has an ADD.
+fn change_of_pool(dice: &mut Dice) -> Fault {
+    let [after, lasting] = [dice.below(300), 800].map(Duration::from_millis);
+    Fault { trouble: Trouble::ChangePool, after, lasting }
 }
 
 #[cfg(test)]

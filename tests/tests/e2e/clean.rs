@@ -1,6 +1,6 @@
 //! What a pod does to its interface is the pod's own affair.
 
-use std::time::Duration;
+use std::{fs::File, time::Duration};
 
 use e2e::{Card, Lab, Netns, Settings, scenarios::clean, wait_for};
 
@@ -88,5 +88,23 @@ fn what_the_host_has_just_changed_of_a_free_vf_is_not_taken_for_its_own() {
     lab.del("blue", &pod, "eth0").nothing();
     let is_back = || (&Card::ends_in(host) == lab.card.clean()).then_some(());
     wait_for("the VF as it was", LIMIT, is_back);
+    lab.assert_clean_slate();
+}
+
+/// A pod may keep its namespace alive in a descriptor, to which no path leads once the runtime has removed its own.
+#[test]
+fn what_a_pod_stacked_is_found_though_its_namespace_is_out_of_reach_after_the_del() {
+    let lab = Lab::start(&Settings { vfs: 1, pool: 1, ..Settings::default() });
+    let told = || lab.agent.log().matches("the macvlan stacked is stacked on it").count();
+    for _ in 0..5 {
+        let (pod, before) = (Netns::new("pod"), told());
+        let _kept_alive = File::open(pod.path()).unwrap();
+        let _ = lab.add("blue", &pod, "eth0").result();
+        pod.ip(&["link", "add", "stacked", "link", "eth0", "type", "macvlan"]);
+        lab.del("blue", &pod, "eth0").nothing();
+        drop(pod);
+        lab.await_settled();
+        assert!(told() > before, "it was not found");
+    }
     lab.assert_clean_slate();
 }

@@ -84,12 +84,13 @@ fn a_management_link_that_is_down_fails_adds_fast_and_delivers_dels_once_it_is_u
 #[test]
 fn a_vf_can_be_had_at_once_after_a_del_whose_answer_was_late() {
     const LIMIT: Duration = Duration::from_secs(30);
-    // Neither session nor Detach are to be given up meanwhile.
+    // The session is not to be given up meanwhile. The first Detach is: behind the DEL's answer comes a second one, which
+    // frees the VF.
     let lab = Lab::start(&Settings {
         proxied: true,
         pool: 1,
         service: "[limits]\nheartbeat_ms = 60000".into(),
-        timeouts: "detach_s = 15".into(),
+        timeouts: "detach_s = 5".into(),
         ..Settings::with_vfs(2)
     });
     // Of addresses the agent hears nothing, but of links that come up and go down.

@@ -274,6 +274,7 @@ fn networks_that_come_change_and_go_take_their_gateway_with_them_and_leave_nothi
     let _ = apply(&lab, &red("gateway_mode: dpu\n"));
     assert_reaches(&pod, &["10.8.0.1"]);
     lab.del("red", &pod, "eth0").nothing();
+    lab.await_settled();
     let _ = lab.operator().says(&["delete", "network", "red"]);
     assert_eq!((gateway_links(&lab), tables(dpu)), (Vec::new(), Vec::new()));
     lab.assert_clean_slate();

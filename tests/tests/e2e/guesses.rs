@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, wait_for};
+use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, scenarios::several, wait_for};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const AGENT: &str = "host-shim-agent";
@@ -10,10 +11,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// A lab's.
 const VFS: usize = 4;
 
+fn settings() -> Settings {
+    Settings { has_metrics: true, cool_down: 0, proxied: true, ..Settings::default() }
+}
+
 fn lab() -> Lab {
-    let settings =
-        Settings { has_metrics: true, cool_down: 0, proxied: true, ..Settings::default() };
-    Lab::start(&settings)
+    Lab::start(&settings())
 }
 
 fn add(lab: &Lab, pod: &Netns) -> Call {
@@ -71,6 +74,28 @@ fn a_pod_gets_the_vf_that_was_guessed_and_no_other_is_moved() {
     }
     lab.assert_clean_slate();
     assert_eq!(guesses(&lab), (8.0, 0.0));
+}
+
+/// The DPU has changed its pool, and what it promises: the agent hears of it too late.
+#[test]
+fn a_vf_whose_promise_is_over_goes_home_and_the_pod_gets_another() {
+    let lab = lab();
+    let pool_is_smaller = || (lab.operator().get("pools")[0]["free"] == "3").then_some(());
+    let pod = Netns::new("pod");
+    lab.proxy().strike(Fault::HoldDown);
+    lab.configure_service(&Settings { pool: 3, ..settings() });
+    lab.service.signal(Signal::SIGHUP);
+    wait_for("the DPU to have a smaller pool", LIMIT, pool_is_smaller);
+    let plugin = add(&lab, &pod).begin(&lab.card.host);
+    wait_for("the VF in the pod", LIMIT, || (!vfs_in(&pod).is_empty()).then_some(()));
+    lab.proxy().heal();
+    let output = plugin.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(vfs_in(&pod).len(), 1);
+    lab.assert_invariants();
+    assert_eq!(guesses(&lab), (0.0, 1.0));
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
 }
 
 #[test]
@@ -221,6 +246,22 @@ fn an_add_gets_the_last_vf_beside_others_that_are_refused() {
 }
 
 #[test]
+fn an_add_gets_the_last_vf_beside_one_that_needs_two() {
+    let lab = Lab::start(&Settings { cool_down: 0, ..Settings::with_vfs(1) });
+    for _ in 0..8 {
+        let (greedy, good) = (Netns::new("greedy"), Netns::new("good"));
+        let greedy = several::call(&lab, "ADD", &greedy, "green").begin(&lab.card.host);
+        let answer = add(&lab, &good).execute(&lab.card.host);
+        let refused = greedy.wait_with_output().unwrap();
+        let refused: Value = serde_json::from_slice(&refused.stdout).unwrap();
+        assert_eq!(refused["code"], 102, "{refused}");
+        let _ = answer.result();
+        lab.del("blue", &good, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
+}
+
+#[test]
 fn a_vf_that_the_pod_has_chosen_is_moved_before_the_answer_too() {
     let lab = lab();
     let chosen = lab.operator().get("vfs")[2]["vf"]["device"].clone();
@@ -261,4 +302,31 @@ fn a_vf_that_the_host_uses_itself_is_not_programmed_whoever_asks_for_it() {
     let is_free = || (lab.operator().get("vfs")[1]["state"] == "VF_STATE_FREE").then_some(());
     wait_for("it to be had", LIMIT, is_free);
     assert_all_can_be_had(&lab);
+}
+
+/// The DPU hears that VF and address are back behind a DEL's answer. The pool's only VF, chosen or not, and an address
+/// that is asked for can be had at once all the same.
+#[test]
+fn what_a_del_gives_back_can_be_had_by_the_add_that_follows_its_answer() {
+    let lab = Lab::start(&Settings { vfs: 1, pool: 1, cool_down: 0, ..Settings::default() });
+    let pods = [Netns::new("a"), Netns::new("b")];
+    let first = lab.add("blue", &pods[0], "eth0").result();
+    let (device, address) = (&first["interfaces"][0]["pciID"], &first["ips"][0]["address"]);
+    let wishes = [json!({}), json!({ "deviceID": device }), json!({ "ips": [address] })];
+    for (turn, wish) in wishes.iter().cycle().take(30).enumerate() {
+        let (old, new) = (&pods[turn % 2], &pods[(turn + 1) % 2]);
+        let mut configuration = lab.configuration("blue");
+        configuration["runtimeConfig"] = wish.clone();
+        lab.del("blue", old, "eth0").nothing();
+        assert!(vfs_in(old).is_empty(), "the pod has it no more once the DEL is answered");
+        let add = Call::new("ADD", &configuration).of(new.name(), Some(&new.path()), "eth0");
+        let again = lab.execute(&add).result();
+        assert_eq!(again["interfaces"][0]["pciID"], *device, "{wish}");
+        if wish["ips"].is_array() {
+            assert_eq!(again["ips"][0]["address"], *address);
+        }
+    }
+    lab.assert_invariants();
+    pods.iter().for_each(|pod| lab.del("blue", pod, "eth0").nothing());
+    lab.assert_clean_slate();
 }

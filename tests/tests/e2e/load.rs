@@ -1,15 +1,18 @@
 //! Many pods at once.
 
-use std::{thread, time::Duration};
+use std::{fs, process::Child, sync::Mutex, thread, time::Duration};
 
 use e2e::{
-    CardSettings, Lab, Netns, Settings, Timeouts,
+    Call, CardSettings, Lab, Netns, Settings, Timeouts,
     scenarios::load::{as_many_pods_as_vfs_come_and_go, the_same_pod_is_attached_at_most_once},
     wait_for,
 };
+use nix::sys::signal::Signal;
 
 /// More pods than the agent moves at a time.
 const PODS: u32 = 6;
+/// Pods of a rolling update that leave.
+const LEAVING: usize = 32;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -47,6 +50,63 @@ fn no_pod_waits_for_the_carrier_of_another() {
     // Each is told just after its answer.
     let all_told = || lab.agent.log().matches("\"carrier\":true").count() == pods.len();
     wait_for("each with a carrier", LIMIT, || all_told().then_some(()));
+}
+
+/// In the order of their coming the ADD's move would be the last. As it is, it begins beside the two DELs that are under
+/// way, and two at a time go on beside it.
+#[test]
+fn an_add_overtakes_the_dels_that_wait() {
+    let lab = Lab::start(&Settings::with_vfs(1 + u32::try_from(LEAVING).unwrap()));
+    let (waiting, overtaken) =
+        wait_for("most DELs to wait", LIMIT, || overtaken_by_an_add(&lab, &Netns::new("coming")));
+    assert!(overtaken > waiting / 2, "{overtaken} of {waiting}");
+    lab.assert_clean_slate();
+}
+
+/// How many DELs wait for their turn when an ADD comes, and how many of all end after it. `None`: too many were too
+/// quick to wait.
+fn overtaken_by_an_add(lab: &Lab, coming: &Netns) -> Option<(usize, usize)> {
+    let call = |verb, pod: &Netns| {
+        Call::new(verb, &lab.configuration("blue")).of(pod.name(), Some(&pod.path()), "eth0")
+    };
+    let leaving: Vec<_> = (0..LEAVING).map(|_| Netns::new("leaving")).collect();
+    leaving.iter().for_each(|pod| drop(lab.add("blue", pod, "eth0").result()));
+    let trace = lab.trace("host-shim-agent");
+    let passed = |point| fs::read_to_string(&trace).unwrap().matches(point).count();
+    let lie_in_socket = |number| (lab.agent.unaccepted(&lab.socket()) == number).then_some(());
+    lab.agent.signal(Signal::SIGSTOP);
+    let begin = |verb, pod| (verb, call(verb, pod).begin(&lab.card.host));
+    let mut calls: Vec<_> = leaving.iter().map(|pod| begin("DEL", pod)).collect();
+    wait_for("the DELs to lie in the socket", LIMIT, || lie_in_socket(LEAVING));
+    lab.agent.signal(Signal::SIGCONT);
+    let all_begun = || (passed("release-begun") == LEAVING).then_some(());
+    wait_for("the DELs to begin", LIMIT, all_begun);
+    lab.agent.signal(Signal::SIGSTOP);
+    let waiting = LEAVING - passed("move-out");
+    calls.push(begin("ADD", coming));
+    wait_for("the ADD to lie in the socket", LIMIT, || lie_in_socket(1));
+    lab.agent.signal(Signal::SIGCONT);
+    let ended = in_order_of_their_ends(calls);
+    lab.assert_invariants();
+    lab.del("blue", coming, "eth0").nothing();
+    let overtaken = ended.iter().rev().take_while(|verb| **verb == "DEL").count();
+    (waiting > LEAVING / 2).then_some((waiting, overtaken))
+}
+
+/// Waits for the ends of calls, which succeed.
+fn in_order_of_their_ends(calls: Vec<(&str, Child)>) -> Vec<&str> {
+    let ended = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for (verb, call) in calls {
+            let ended = &ended;
+            scope.spawn(move || {
+                let output = call.wait_with_output().unwrap();
+                ended.lock().unwrap().push(verb);
+                assert!(output.status.success(), "{output:?}");
+            });
+        }
+    });
+    ended.into_inner().unwrap()
 }
 
 fn has_interface(pod: &Netns) -> bool {

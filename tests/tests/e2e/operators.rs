@@ -38,6 +38,7 @@ fn a_network_is_applied_used_changed_and_deleted() {
     lab.wait_until_good();
     assert!(lab.operator().get("networks").iter().any(|n| n["network"]["name"] == "red"));
     lab.del("red", &pod, "eth0").nothing();
+    lab.await_settled();
     let _ = lab.operator().says(&["delete", "network", "red"]);
     lab.add("red", &pod, "eth0").fails(101, &["red"]);
     lab.assert_clean_slate();
@@ -81,6 +82,7 @@ fn subnets_come_and_go_under_running_pods() {
     }
     lab.assert_invariants();
     lab.del("red", &b, "eth0").nothing();
+    lab.await_settled();
     for told in ["network/red changed", "network/red unchanged"] {
         let said = lab.operator().says(&["delete", "subnet", "red", "fd00:8::/64"]);
         assert!(said.contains(told), "{said}");

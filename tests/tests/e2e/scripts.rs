@@ -12,8 +12,8 @@ use e2e::{Call, Netns, program, run, scenarios::pods::addresses};
 use serde_json::json;
 
 /// How a soak ends that found nothing wrong.
-const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, 4 pings: \
-                    0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
+const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, \
+                    1 of 8 guesses wrong, 4 pings: 0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
 
 fn path(script: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack").join(script)
@@ -133,6 +133,7 @@ fn numbers_that_are_none_are_refused_in_one_line_and_nothing_is_done() {
         "soak --ops -1",
         "soak --ops",
         "soak --seed 5x",
+        "soak --latency 1ms",
         "fuzz --seconds abc",
         "fuzz --seconds 0",
         "fuzz --executions 1.5",

@@ -143,6 +143,7 @@ fn status_is_good_as_long_as_the_network_has_a_subnet() {
     let refused = operator.is_refused(&delete);
     assert!(refused.contains(&format!("address {} is held by attachment", told[0])), "{refused}");
     caller.detach(pod.name(), None).unwrap();
+    lab.await_settled();
     let _ = operator.says(&delete);
     is_refused(caller.status(), Code::Unavailable, &bare);
     lab.assert_clean_slate();

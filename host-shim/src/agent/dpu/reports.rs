@@ -44,6 +44,8 @@ pub(in crate::agent) struct Reports {
     session: Arc<Session>,
     /// The keys of attaches that the DPU was asked for and nobody was answered.
     pending: Pending,
+    /// The keys of attachments that are given back, and still to be settled.
+    returning: Pending,
     /// The attachments that came into their pods while nobody could be told, by id.
     untold: Mutex<HashSet<String>>,
     sent: Mutex<SentInventory>,
@@ -83,6 +85,7 @@ impl Reports {
             boot_id,
             session,
             pending: Pending::default(),
+            returning: Pending::default(),
             untold: Mutex::default(),
             sent: Mutex::default(),
         }
@@ -97,6 +100,17 @@ impl Reports {
     /// The keys of attaches that the DPU was asked for and nobody was answered.
     pub(in crate::agent) fn pending_keys(&self) -> Vec<Key> {
         self.pending.keys()
+    }
+
+    /// Says that an attachment is being given back, until the answer is dropped: the DPU still holds for it what others
+    /// may want.
+    pub(in crate::agent) fn enter_returning(&self, key: &Key) -> Entered {
+        self.returning.enter(key)
+    }
+
+    /// The keys of attachments that are being given back.
+    pub(in crate::agent) fn returning_keys(&self) -> Vec<Key> {
+        self.returning.keys()
     }
 
     /// What the DPU was told last that the host has.

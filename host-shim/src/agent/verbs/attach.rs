@@ -42,6 +42,7 @@ use super::{
     phases::AttachTimes,
     release::{Renewal, release, take_back_all},
     take_in::take_in_all,
+    untold::Untold,
 };
 use crate::{
     agent::{
@@ -55,7 +56,7 @@ use crate::{
     protocol::{AddRequest, Key},
 };
 
-/// How often the DPU is asked again that gives an earlier attachment of the key back.
+/// How often the DPU is asked again that may answer something else soon.
 const AGAIN: Duration = Duration::from_millis(50);
 
 /// Serves an ADD, and answers it. Repeating it gives the same attachment. To the host's own
@@ -166,7 +167,7 @@ async fn ask_ahead(
         move || caller.is_waiting()
     };
     let names = requests.iter().map(|request| request.key.interface_name.clone()).collect();
-    let is_untold = doors.dpu.reports().is_inventory_wanted();
+    let untold = Untold::now(doors);
     let moved = doors.vfs.ahead().begin(
         guesses(doors, requests, netns.id),
         names,
@@ -181,9 +182,9 @@ async fn ask_ahead(
     // Both: nothing is taken back while it is on its way.
     let ((asked, call), moved) = tokio::join!(asked, moved);
     let (asked, moved) = match asked {
-        Err(failure) if is_about_vfs(&failure, is_untold) => {
+        Err(failure) if is_about_vfs(&failure) || untold.may_free(failure.reason) => {
             take_all_home(doors, requests).await?;
-            let asked = ask_patiently(doors, requests, session, caller, taken).await;
+            let asked = ask_patiently(doors, requests, session, caller, taken, untold).await;
             (asked, Ok(MovedAhead::default()))
         }
         asked => (asked, moved),
@@ -206,12 +207,11 @@ async fn ask_ahead(
 
 /// Whether another VF may be had, or one later: the DPU can't give the promised one, or waits for the VF of an earlier
 /// attachment, or all that are left of a pool are promised, and perhaps taken by other ADDs, of which one may fail.
-const fn is_about_vfs(failure: &Failure, is_untold: bool) -> bool {
-    match failure.reason {
-        Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown | Reason::VfsPromised => true,
-        Reason::VfsExhausted => is_untold,
-        _ => false,
-    }
+const fn is_about_vfs(failure: &Failure) -> bool {
+    matches!(
+        failure.reason,
+        Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown | Reason::VfsPromised
+    )
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.
@@ -304,14 +304,15 @@ async fn ask_patiently(
     mut session: Arc<Established>,
     caller: &Caller,
     taken: &mut Taken,
+    mut untold: Untold,
 ) -> Result<Vec<v1::Attachment>, Failure> {
     let patience = Instant::now() + doors.timeouts.vf_return();
     taken.give_up(doors, requests);
-    let mut is_untold = true;
+    untold.note_given_up();
     loop {
         let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;
         let failure = match asked {
-            Err(failure) if may_pass(&session, requests, &failure, is_untold) => failure,
+            Err(failure) if may_pass(&session, requests, &failure, &untold) => failure,
             answer => return answer,
         };
         if Instant::now() >= patience {
@@ -319,22 +320,24 @@ async fn ask_patiently(
         }
         taken.give_up(doors, requests);
         session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
-        is_untold = doors.dpu.reports().is_inventory_wanted();
-        if failure.reason != Reason::VfsPromised || !taken.take(doors, &session, requests) {
-            sleep(AGAIN).await;
+        untold.look_again(doors);
+        // One that needs several VFs, of which not all are there, has the others of a pool each time that it asks. So it
+        // asks more seldom, and whoever needs one comes in between.
+        let may_hurry = failure.reason == Reason::VfsPromised && requests.len() == 1;
+        if !(may_hurry && taken.take(doors, &session, requests)) {
+            sleep(AGAIN.saturating_mul(requests.len().try_into().unwrap_or(u32::MAX))).await;
             caller.is_waiting()?;
             taken.take(doors, &session, requests);
         }
     }
 }
 
-/// Whether the DPU may answer something else soon. `is_untold`: when it was asked it was still to be told of VFs that are
-/// at home.
+/// Whether the DPU may answer something else soon. `untold`: of what it was still to be told when it was asked.
 fn may_pass(
     session: &Established,
     requests: &[AddRequest],
     failure: &Failure,
-    is_untold: bool,
+    untold: &Untold,
 ) -> bool {
     let was_promised = |request: &AddRequest| request.promised.is_some();
     match failure.reason {
@@ -343,7 +346,7 @@ fn may_pass(
         Reason::Releasing => true,
         // Other ADDs have taken what is left of a pool, and one of them may fail.
         Reason::VfsPromised => true,
-        Reason::VfsExhausted => is_untold,
+        reason if untold.may_free(reason) => true,
         // What was promised is over, or came while it was asked.
         Reason::VfNotFree => requests
             .iter()

@@ -7,8 +7,8 @@ use futures::future::join_all;
 use super::{
     delegated,
     doors::Doors,
-    led,
-    release::{Renewal, release},
+    led::{self, LockedKeys},
+    release::{Left, Renewal, leave_at_once, settle},
 };
 use crate::{
     agent::{dpu::detach_request, milestones::Milestone},
@@ -17,8 +17,11 @@ use crate::{
 
 /// Serves a DEL, of an attachment and of those that it leads. What can't be finished now is recorded, and finished
 /// later without the runtime; so there is nothing that a retry could help with.
+///
+/// Once this returns, the pod has none of the VFs, and nothing of them is programmed. That they are as they were, and
+/// may be given to others, turns out behind the answer, with the keys in hand.
 pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
-    let _keys = led::lock(doors, &request.key).await;
+    let keys = led::lock(doors, &request.key).await;
     let deadline = Instant::now() + doors.timeouts.vf_return();
     let patience = || deadline.saturating_duration_since(Instant::now());
     if doors.delegates.by_key(&request.key).is_some() {
@@ -28,16 +31,25 @@ pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
     delegated::release_led_by(doors, &request.key, patience()).await;
     let patience = patience();
     let led = doors.vfs.records().led_by(&request.key);
-    let led = led.into_iter().map(|record| release(doors, record, patience, Renewal::Later));
+    let led = led.into_iter().map(|record| leave_at_once(doors, record, patience));
     let (led, lead) = (join_all(led), doors.vfs.records().by_key(&request.key));
-    match lead {
+    let left = match lead {
         Some(lead) => {
-            tokio::join!(release(doors, lead, patience, Renewal::Later), led);
+            let (lead, mut left) = tokio::join!(leave_at_once(doors, lead, patience), led);
+            left.push(lead);
+            left
         }
-        None => {
-            tokio::join!(detach_unrecorded(doors, &request), led);
-        }
-    }
+        None => tokio::join!(detach_unrecorded(doors, &request), led).1,
+    };
+    settle_behind_the_answer(doors, left, keys);
+}
+
+fn settle_behind_the_answer(doors: &Doors, left: Vec<Left>, keys: LockedKeys) {
+    let doors = doors.clone();
+    doors.tasks.clone().spawn(async move {
+        join_all(left.into_iter().map(|one| settle(&doors, one, Renewal::Later))).await;
+        drop(keys);
+    });
 }
 
 /// There is no record of what to give back: perhaps records were lost, and the pod has its VF

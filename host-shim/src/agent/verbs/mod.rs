@@ -1,9 +1,9 @@
 //! What the plugin asks for: the verbs of CNI, a file each, as functions over three [doors](Doors): the host's
 //! VFs, the DPU, and what other plugins make.
 //!
-//! A verb holds the locks of its attachments' keys from beginning to end, so that two verbs of one key follow
-//! each other, and the keeper and the DPU's own wishes come before or after them. The order of all locks is on
-//! the page of [`vfs`](super::vfs).
+//! A verb holds the locks of its attachments' keys from beginning to end, a DEL also while it is settled behind the
+//! answer, so that two verbs of one key follow each other, and the keeper and the DPU's own wishes come before or
+//! after them. The order of all locks is on the page of [`vfs`](super::vfs).
 //!
 //! Nothing in memory has to outlive a verb: what is to be finished or taken back is in the record before it is
 //! begun, so that whoever finds the record later can do it.
@@ -24,6 +24,7 @@ mod phases;
 mod release;
 mod status;
 mod take_in;
+mod untold;
 
 pub(super) use attach::attach;
 pub(super) use check::check;

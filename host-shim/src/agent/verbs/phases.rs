@@ -18,18 +18,21 @@ pub(in crate::agent) struct VerbPhases {
 impl Default for VerbPhases {
     fn default() -> Self {
         let attach = AttachTimes::default().phases().map(|(phase, _)| phase);
-        Self { attach: Phases::new(attach), detach: Phases::new([HOME, RPC, TOTAL]) }
+        Self { attach: Phases::new(attach), detach: Phases::new([HOME, RPC, TOTAL, SETTLE]) }
     }
 }
 
-/// Until the VF was home, looked at and recorded.
+/// Until the VF was home, and that recorded.
 pub(super) const HOME: &str = "home";
 
 /// Until the DPU had answered.
 pub(super) const RPC: &str = "rpc";
 
-/// From the turn of the attachment on.
+/// From the turn of the attachment on, until somebody could be answered.
 pub(super) const TOTAL: &str = "total";
+
+/// After that: the VF was looked at, and the DPU told that it is back.
+pub(super) const SETTLE: &str = "settle";
 
 /// How long an attachment took.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,19 +7,24 @@ use std::{
 };
 
 use futures::future::join_all;
-use offload_proto::v1::{DetachRequest, Release};
+use offload_proto::{
+    Failure,
+    v1::{DetachRequest, Release},
+};
+use tokio::sync::Notify;
 
 use super::{
     delegated,
     doors::Doors,
     led::{self, LockedKeys},
-    phases::{HOME, RPC, TOTAL},
+    phases::{HOME, RPC, SETTLE, TOTAL},
 };
 use crate::{
     agent::{
         dpu::{detach_request, disowning},
         milestones::Milestone,
-        vfs::{Condition, Phase, Record},
+        pending::Entered,
+        vfs::{Condition, Out, Phase, Record},
     },
     protocol::Key,
 };
@@ -41,16 +46,75 @@ pub(in crate::agent) async fn release(
     patience: Duration,
     renewal: Renewal,
 ) {
-    let begun = Instant::now();
-    let deadline = begun + patience;
+    let left = leave(doors, record, patience, &Arc::default()).await;
+    settle(doors, left, renewal).await;
+}
+
+/// An attachment that has left its pod, as far as it could, and is still to be settled.
+#[must_use = "the DPU holds it until it is settled"]
+pub(super) struct Left {
+    record: Arc<Record>,
+    /// Whether its VF is out of the pod.
+    out: Result<Out, Failure>,
+    /// Until it is settled, ADDs know that the DPU holds more for this host than it needs.
+    _returning: Entered,
+}
+
+/// Gets the VF of an attachment that is given back out of its pod. `moving` is notified when it is its turn.
+async fn leave(
+    doors: &Doors,
+    record: Arc<Record>,
+    patience: Duration,
+    moving: &Arc<Notify>,
+) -> Left {
+    let deadline = Instant::now() + patience;
+    let returning = doors.dpu.reports().enter_returning(&record.key());
     // They may be stacked on it.
     delegated::release_led_by(doors, &record.key(), patience).await;
     let patience = deadline.saturating_duration_since(Instant::now());
-    let phases = &doors.phases.detach;
-    let (record, home) = phases.time(HOME, doors.vfs.homecoming().bring(record, patience)).await;
-    tell_released(doors, &record, matches!(home, Ok(Condition::Clean))).await;
-    phases.note(TOTAL, begun.elapsed());
-    if let Ok(Condition::Different(what)) = home {
+    let leaving = doors.vfs.homecoming().bring_out(record, patience, moving);
+    let (record, out) = doors.phases.detach.time(HOME, leaving).await;
+    // It may have had no turn, and whoever waits for that would wait for ever.
+    moving.notify_one();
+    Left { record, out, _returning: returning }
+}
+
+/// Likewise for somebody who waits: meanwhile the DPU unprograms it. Then the pod has the VF no more, and nothing passes
+/// any more. The DPU is told when it is the VF's turn to be moved: an ADD that overtakes the moves that wait would find
+/// it at work for all of them otherwise.
+pub(super) async fn leave_at_once(doors: &Doors, record: Arc<Record>, patience: Duration) -> Left {
+    let moving = Arc::new(Notify::new());
+    let leaving = leave(doors, Arc::clone(&record), patience, &moving);
+    let telling = async {
+        moving.notified().await;
+        tell_leaving(doors, &record).await;
+    };
+    let both = async { tokio::join!(leaving, telling).0 };
+    doors.phases.detach.time(TOTAL, both).await
+}
+
+/// Has the DPU unprogram an attachment. Of a guess nobody knows what there is to unprogram.
+async fn tell_leaving(doors: &Doors, record: &Record) {
+    if record.is_guess {
+        return;
+    }
+    let leaving = detach_request(record.attachment.key.clone(), record.id().to_owned(), false);
+    let telling = doors.dpu.calls().detach(leaving);
+    if let Err(failure) = doors.phases.detach.time(RPC, telling).await {
+        tracing::debug!(attachment = record.id(), "unprogrammed later: {failure}");
+    }
+}
+
+/// The other half: the VF is looked at, and the DPU gets back what it holds for it. Behind a DEL's answer, for the pod is
+/// gone, and it takes a look into all network namespaces.
+pub(super) async fn settle(doors: &Doors, left: Left, renewal: Renewal) {
+    let Left { record, out, _returning } = left;
+    let settling = async {
+        let home = doors.vfs.homecoming().look_at(&record, out).await;
+        tell_released(doors, &record, matches!(home, Ok(Condition::Clean))).await;
+        home
+    };
+    if let Ok(Condition::Different(what)) = doors.phases.detach.time(SETTLE, settling).await {
         renew(doors, record, &what, renewal).await;
     }
 }
@@ -62,8 +126,7 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     if is_returned {
         doors.vfs.homecoming().note_returned(record);
     }
-    let telling = doors.dpu.calls().detach(giving_back(record, is_returned));
-    let told = doors.phases.detach.time(RPC, telling).await;
+    let told = doors.dpu.calls().detach(giving_back(record, is_returned)).await;
     if record.is_guess && told.is_ok() {
         // The DPU may have given another VF, which was never touched: of that only the inventory tells.
         doors.dpu.reports().inventory_wanted();

@@ -1,9 +1,12 @@
 //! The way home: a VF is taken out of its pod, restored, and looked at as a whole.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use offload_proto::{Failure, Reason};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use super::{
     cleanliness::Cleanliness,
@@ -15,6 +18,7 @@ use super::{
     proofs::Seen,
     records::{Phase, Record, Written},
     renewal::{Renewer, UnderWay},
+    stacked::Stacked,
 };
 use crate::{
     agent::{milestones::Milestone, signals::Signals},
@@ -30,6 +34,11 @@ pub(in crate::agent) enum Condition {
     /// What is not.
     Different(String),
 }
+
+/// A VF that is out of its pod, with what links of the pod are stacked on.
+#[derive(Debug)]
+#[must_use = "nobody has looked at it yet"]
+pub(in crate::agent) struct Out(Stacked);
 
 /// Takes VFs out of pods, and forgets their records.
 #[derive(Debug)]
@@ -58,21 +67,33 @@ impl Homecoming {
         }
     }
 
-    /// Records that an attachment is being given back, and gets its VF into the host's namespace, as it was before as
-    /// far as it can be restored. Waits up to `patience` for a VF whose pod's namespace has ended. The caller holds
-    /// the key's lock.
-    ///
-    /// That it is being given back is on the disk before this returns, and so before the DPU or the runtime is told.
-    /// The VF does not wait for the disk: should the agent die in between, the VF is put back into its pod, and
-    /// whoever wanted it back asks again.
+    /// Records that an attachment is being given back, gets its VF into the host's namespace, as it was before as far as
+    /// it can be restored, and looks at it as a whole. The caller holds the key's lock.
     pub(in crate::agent) async fn bring(
         self: &Arc<Self>,
         record: Arc<Record>,
         patience: Duration,
     ) -> (Arc<Record>, Result<Condition, Failure>) {
+        let (record, out) = self.bring_out(record, patience, &Arc::default()).await;
+        let home = self.look_at(&record, out).await;
+        (record, home)
+    }
+
+    /// The first half of [`bring`](Self::bring): the pod has the VF no more. Waits up to `patience` for a VF whose pod's
+    /// namespace has ended. `moving` is notified when it is the VF's turn to be moved.
+    ///
+    /// That it is being given back is on the disk before this returns, and so before the runtime is told. The VF does
+    /// not wait for the disk, nor does the word to the DPU: should the agent die in between, the VF is put back into its
+    /// pod, perhaps without a network, until the DPU asks for it or whoever wanted it back asks again.
+    pub(in crate::agent) async fn bring_out(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        patience: Duration,
+        moving: &Arc<Notify>,
+    ) -> (Arc<Record>, Result<Out, Failure>) {
         let (record, written) = self.begin(record);
         Milestone::ReleaseBegun.pass();
-        let home = self.bring_patiently(&record, patience).await;
+        let out = self.bring_out_patiently(&record, patience, moving).await;
         Milestone::ReleaseMoved.pass();
         if let Some(written) = written
             && let Err(failure) = written.done().await
@@ -81,8 +102,27 @@ impl Homecoming {
             tracing::error!(attachment = record.id(), "{failure}");
         }
         Milestone::ReleaseRecorded.pass();
-        self.note(&record, &home);
-        (record, home)
+        (record, out)
+    }
+
+    /// The second half: whether a VF that is `out` of its pod is as it was. What fails once is tried again.
+    pub(in crate::agent) async fn look_at(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        out: Result<Out, Failure>,
+    ) -> Result<Condition, Failure> {
+        let home = match out {
+            Ok(Out(stacked)) => match self.condition(record, stacked.clone(), false).await {
+                Err(failure) => {
+                    tracing::debug!(attachment = record.id(), "looking again: {failure}");
+                    self.condition(record, stacked, false).await
+                }
+                condition => condition,
+            },
+            Err(failure) => Err(failure),
+        };
+        self.note(record, &home);
+        home
     }
 
     /// Remembers how the way home ended.
@@ -142,19 +182,20 @@ impl Homecoming {
     }
 
     /// Gets the VF into the host's namespace.
-    async fn bring_patiently(
+    async fn bring_out_patiently(
         self: &Arc<Self>,
         record: &Arc<Record>,
         patience: Duration,
-    ) -> Result<Condition, Failure> {
+        moving: &Arc<Notify>,
+    ) -> Result<Out, Failure> {
         device_info::remove(record);
         let deadline = Instant::now() + patience;
         // Subscribed before the first look: a VF that comes between the two is not missed.
         let mut arrivals = self.signals.vf_events();
         let mut retried = false;
         loop {
-            match self.try_bring_home(record, false).await {
-                Ok(home) => return Ok(home),
+            match self.try_bring_out(record, moving).await {
+                Ok(out) => return Ok(out),
                 Err(failure) if failure.reason == Reason::VfMissing => {
                     // It comes back when the kernel has cleaned the pod's namespace up.
                     if timeout_at(deadline, arrivals.changed()).await.is_err() {
@@ -170,22 +211,36 @@ impl Homecoming {
         }
     }
 
-    /// Likewise, once. What a VF is like that `is_new` is learned, if that was not known.
-    async fn try_bring_home(
+    /// Likewise, once.
+    async fn try_bring_out(
         self: &Arc<Self>,
         record: &Arc<Record>,
-        is_new: bool,
-    ) -> Result<Condition, Failure> {
-        let (this, moved) = (Arc::clone(self), Arc::clone(record));
+        moving: &Arc<Notify>,
+    ) -> Result<Out, Failure> {
+        let (this, moved, moving) = (Arc::clone(self), Arc::clone(record), Arc::clone(moving));
         let pod = self.host.lock_pod(&record.netns, &[&record.attachment]).await?;
         let work = move || {
-            this.bring_home_now(&moved)?;
+            moving.notify_one();
+            let brought = this.bring_home_now(&moved);
             drop(pod);
-            this.see_at_home(&moved, is_new).map_err(|error| failed(&error))
+            brought
         };
         // For a guess that was wrong somebody waits, as for a move into a pod.
         let way = if record.is_guess { Way::In } else { Way::Home };
-        let Some(seen) = self.host.move_vf(way, work).await?? else { return Ok(Condition::Clean) };
+        self.host.move_vf(way, work).await?
+    }
+
+    /// Looks at a VF that is home, as a whole. What one is like that `is_new` is learned, if that was not known.
+    async fn condition(
+        self: &Arc<Self>,
+        record: &Arc<Record>,
+        stacked_in_pod: Stacked,
+        is_new: bool,
+    ) -> Result<Condition, Failure> {
+        let (this, looked_at) = (Arc::clone(self), Arc::clone(record));
+        let look = move || this.see_at_home(&looked_at, is_new).map_err(|error| failed(&error));
+        let Some(seen) = self.host.look(look).await?? else { return Ok(Condition::Clean) };
+        let seen = seen.with_stacked_in_pod(stacked_in_pod);
         let mut found = self.cleanliness.prove(vec![seen]).await?;
         let differences = found.remove(record.device()).unwrap_or_default();
         Ok(match differences.is_empty() {
@@ -194,12 +249,17 @@ impl Homecoming {
         })
     }
 
-    fn bring_home_now(&self, record: &Record) -> Result<(), Failure> {
-        let pod = record.netns.living().map(Arc::new);
+    /// The pod's namespace is looked into at once: whoever hears that its VF is out of it may end it, or what leads to
+    /// it.
+    fn bring_home_now(&self, record: &Record) -> Result<Out, Failure> {
+        let (host, pod) = (self.host.netns(), record.netns.living().map(Arc::new));
         let namespaces =
-            Namespaces::open(self.host.netns(), pod).map_err(|error| failed(&error.into()))?;
+            Namespaces::open(host, pod.clone()).map_err(|error| failed(&error.into()))?;
         let vf_move = VfMove::new(self.host.move_of(record)?, namespaces);
-        vf_move.move_out().map_err(|failure| failure_of_move(record, &failure))
+        vf_move.move_out().map_err(|failure| failure_of_move(record, &failure))?;
+        let pod = pod.filter(|pod| pod.id() != host.id());
+        let stacked = pod.map(|pod| Stacked::in_pod(&pod, Path::new(&record.netns.path), host));
+        Ok(Out(stacked.unwrap_or_default()))
     }
 
     /// Looks at a VF that is home. `None`: it has no link to look at.
@@ -248,7 +308,7 @@ impl Homecoming {
             self.renewer.try_again_after_pause(&vf);
             return Ok(Condition::Different(format!("{what}; it can't be made anew: {why}")));
         }
-        let home = self.try_bring_home(record, true).await;
+        let home = self.bring_anew(record).await;
         Milestone::RenewalProven.pass();
         let is_clean = matches!(home, Ok(Condition::Clean));
         self.renewer.note_renewed(&vf, is_clean, what);
@@ -256,6 +316,12 @@ impl Homecoming {
             self.pauses.succeeded(record.id());
         }
         home
+    }
+
+    /// Restores a VF that was made anew, wherever its new link is, and looks at it.
+    async fn bring_anew(self: &Arc<Self>, record: &Arc<Record>) -> Result<Condition, Failure> {
+        let Out(stacked) = self.try_bring_out(record, &Arc::default()).await?;
+        self.condition(record, stacked, true).await
     }
 }
 

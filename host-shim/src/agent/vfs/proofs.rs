@@ -61,6 +61,8 @@ pub(in crate::agent) struct Seen {
     is_new: bool,
     at: Instant,
     differences: Vec<String>,
+    /// What the pod that it came from has stacked on its links.
+    in_pod: Stacked,
 }
 
 impl Proofs {
@@ -91,15 +93,18 @@ impl Proofs {
     /// Remembers what was found of a VF that was seen, and what is `stacked`, and tells what is not as
     /// before.
     pub(super) fn conclude(&self, seen: Seen, stacked: &Stacked) -> Vec<String> {
-        let Seen { vf, index, is_new, at, mut differences } = seen;
+        let Seen { vf, index, is_new, at, mut differences, in_pod } = seen;
         let mut known = locked(&self.0);
         if !is_new {
-            differences.extend_from_slice(stacked.on(index));
+            // What is found in the pod's namespace again, by another path perhaps, is told once.
+            let found = [stacked.on(index), in_pod.on(index)].into_iter().find(|on| !on.is_empty());
+            differences.extend_from_slice(found.unwrap_or_default());
+            differences.extend_from_slice(in_pod.unseen());
             if known.bare.get(&vf.device) != Some(&index) {
                 differences.extend_from_slice(stacked.unseen());
             }
         }
-        let is_bare = is_new || (stacked.on(index).is_empty() && stacked.unseen().is_empty());
+        let is_bare = is_new || [&in_pod, stacked].iter().all(|stacked| stacked.is_bare(index));
         let finding = Finding { index: Some(index), differences: differences.clone() };
         if known.note(&vf.device, at, Some(finding)) && is_bare {
             known.bare.insert(vf.device, index);
@@ -164,7 +169,12 @@ impl Known {
 impl Seen {
     /// What the portrait told that was taken just after `at`.
     pub(super) fn new(vf: VfIdentity, index: u32, at: Instant, differences: Vec<String>) -> Self {
-        Self { vf, index, is_new: false, at, differences }
+        Self { vf, index, is_new: false, at, differences, in_pod: Stacked::default() }
+    }
+
+    /// What was found in the namespace of the pod that it came from.
+    pub(super) fn with_stacked_in_pod(self, in_pod: Stacked) -> Self {
+        Self { in_pod, ..self }
     }
 
     /// The device of the VF that was seen.
@@ -200,7 +210,7 @@ mod tests {
     }
 
     fn seen(index: u32, at: Instant) -> Seen {
-        Seen { vf: vf(), index, is_new: false, at, differences: Vec::new() }
+        Seen::new(vf(), index, at, Vec::new())
     }
 
     #[test]
@@ -238,6 +248,20 @@ mod tests {
         proofs.suspect(&device);
         proofs.forget_link(&device, 8);
         assert!(proofs.is_refuted(&vf(), &link(9)), "nobody has looked at it yet");
+    }
+
+    #[test]
+    fn what_the_pod_has_stacked_counts_though_no_walk_finds_it_later() {
+        let (proofs, nothing) = (Proofs::default(), Stacked::default());
+        let seen = |stacked| seen(7, Instant::now()).with_stacked_in_pod(stacked);
+        let stacked = || Stacked::found_on(7, "the macvlan");
+        assert_eq!(proofs.conclude(seen(stacked()), &nothing), ["the macvlan"]);
+        assert_eq!(proofs.conclude(seen(stacked()), &stacked()), ["the macvlan"]);
+        assert!(proofs.conclude(seen(Stacked::found_on(8, "of another")), &nothing).is_empty());
+        assert_eq!(
+            proofs.conclude(seen(Stacked::unknown("nobody knows")), &nothing),
+            ["nobody knows"]
+        );
     }
 
     #[test]

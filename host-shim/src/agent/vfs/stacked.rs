@@ -22,7 +22,7 @@ use crate::{agent::defect::defect, vf_source::lower_of};
 const ATTEMPTS: usize = 3;
 
 /// What is stacked on links of the host's namespace.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stacked {
     /// By their index: one sentence each.
     on: HashMap<u32, Vec<String>>,
@@ -36,9 +36,32 @@ impl Stacked {
         self.on.get(&index).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether nothing is stacked on a link for sure.
+    pub(super) fn is_bare(&self, index: u32) -> bool {
+        self.on(index).is_empty() && self.unseen.is_empty()
+    }
+
     /// Why more may be stacked on any link.
     pub(super) fn unseen(&self) -> &[String] {
         &self.unseen
+    }
+
+    /// What is stacked in a pod's namespace. No walk may find that later: a namespace can go on living without a path
+    /// that leads to it, in sockets and descriptors.
+    pub(super) fn in_pod(pod: &Netns, path: &Path, host: &Netns) -> Self {
+        let mut found = Self::default();
+        let inside = Rtnl::open_in(pod);
+        match told(inside.and_then(|mut inside| stacked_on_those_of(&mut inside, host))) {
+            Ok(links) => found.note(&links, path),
+            Err(why) => found.unseen.push(not_looked_into(path, &why)),
+        }
+        found
+    }
+
+    /// One thing.
+    #[cfg(test)]
+    pub(super) fn found_on(index: u32, what: &str) -> Self {
+        Self { on: HashMap::from([(index, vec![what.to_owned()])]), ..Self::default() }
     }
 
     /// A walk that found nothing, and could not look into something.
@@ -222,7 +245,7 @@ mod tests {
     use crate::agent::vfs::{records::tests::record, room::tests::vfs};
 
     fn found(what: &str) -> Stacked {
-        Stacked { on: HashMap::from([(7, vec![what.to_owned()])]), ..Stacked::default() }
+        Stacked::found_on(7, what)
     }
 
     /// Who comes while one walks can't rely on it, and shares the next with all who came meanwhile.

@@ -4,7 +4,7 @@
 use super::{
     ahead::{is_to_be_moved, is_to_be_written, moves_ahead, takes, takes_home},
     attach::{asks, begins_add, hears_attached, may_write_record},
-    detach::{begins_del, begins_release, begins_release_on_request},
+    detach::{begins_del, begins_release, begins_release_on_request, records_release},
     giving_up::fails_add,
     memory::{Agent, Standing, Step, Task, Wish},
     recovery::{delivers_detach, reconciles, upkeep},
@@ -48,9 +48,11 @@ pub enum AgentAction {
     Keeps(Key),
     /// `verbs/attach.rs::confirm`, the second half: the answer.
     Answers(Key),
-    /// `vfs/homecoming.rs::begin`.
+    /// `verbs/release.rs::release`.
     BeginsRelease(Key),
-    /// `vfs/homecoming.rs::bring`.
+    /// `vfs/homecoming.rs::begin`: the record, on the disk.
+    RecordsRelease(Key),
+    /// `vfs/homecoming.rs::bring_out`.
     BringsHome(Key),
     /// `dpu/calls.rs::detach`.
     CallsDetach(Key),
@@ -93,6 +95,7 @@ impl AgentAction {
             | Self::Keeps(key)
             | Self::Answers(key)
             | Self::BeginsRelease(key)
+            | Self::RecordsRelease(key)
             | Self::BringsHome(key)
             | Self::CallsDetach(key)
             | Self::HearsDetached(key)
@@ -184,6 +187,7 @@ impl AgentSide<'_> {
             Step::Keep(..) => add(AgentAction::Keeps(key)),
             Step::Answer(..) => add(AgentAction::Answers(key)),
             Step::BeginRelease(_) => add(AgentAction::BeginsRelease(key)),
+            Step::RecordRelease(_) => add(AgentAction::RecordsRelease(key)),
             Step::BringHome(_) => add(AgentAction::BringsHome(key)),
             // Where a session is about to begin, it is waited for.
             Step::CallDetach(..) => {
@@ -257,6 +261,7 @@ impl AgentSide<'_> {
             AgentAction::WritesRecord(key) => self.writes_record(system, key),
             AgentAction::MovesIn(key) => self.moves_in(system, key),
             AgentAction::BeginsRelease(key) => begins_release(system, key),
+            AgentAction::RecordsRelease(key) => records_release(system, key),
             AgentAction::BringsHome(key) => self.brings_home(system, key),
             AgentAction::CallsDetach(key) => self.calls_detach(system, key),
             AgentAction::HearsDetached(key) => {

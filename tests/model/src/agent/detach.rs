@@ -42,6 +42,11 @@ impl AgentSide<'_> {
         let host = system.host_mut(key);
         let Some(agent) = &mut host.agent else { return };
         match giving {
+            Giving::Leaving(id) => {
+                let Some(then) = then(system, key) else { return };
+                records_as_releasing(system, key, id);
+                return set(system, key, Step::BringHome(id), then);
+            }
             Giving::Recorded(id, is_home) => {
                 let is_over = is_home && (is_told || !self.has(Protection::ReleasingUntilTold));
                 if is_over {
@@ -123,21 +128,43 @@ pub(super) fn begins_release_on_request(system: &mut System, key: Key, id: Attac
     set(system, key, step, Then::Nothing);
 }
 
-/// `vfs/homecoming.rs::begin`.
+/// `verbs/release.rs::leave`; for a DEL `verbs/release.rs::leave_at_once`: the DPU is told at once, unless the record is a
+/// guess's.
 pub(super) fn begins_release(system: &mut System, key: Key) {
     let Some(Step::BeginRelease(id)) = step(system, key) else { return };
     let Some(then) = then(system, key) else { return };
+    let is_made = |record: &AgentRecord| !record.is_guess();
+    let is_told = then == Then::AnswerDel && system.host(key).by_id(id).is_some_and(is_made);
+    let step = match is_told {
+        true => {
+            let leaving = detach_request(system, key, Some(id), false);
+            Step::CallDetach(Giving::Leaving(id), leaving)
+        }
+        false => Step::RecordRelease(id),
+    };
+    set(system, key, step, then);
+}
+
+/// `vfs/homecoming.rs::begin`. Of a DEL the program writes this while the DPU is told. Here the record comes after the
+/// answer; that it is there before the DPU knows is seen where there is no session, and of the other ways to release.
+pub(super) fn records_release(system: &mut System, key: Key) {
+    let Some(Step::RecordRelease(id)) = step(system, key) else { return };
+    let Some(then) = then(system, key) else { return };
+    records_as_releasing(system, key, id);
+    set(system, key, Step::BringHome(id), then);
+}
+
+fn records_as_releasing(system: &mut System, key: Key, id: AttachmentId) {
     let host = system.host_mut(key);
     if let Some(record) = host.by_id(id).copied()
         && record.phase != AgentPhase::Releasing
     {
         host.put(AgentRecord { phase: AgentPhase::Releasing, ..record });
     }
-    set(system, key, Step::BringHome(id), then);
 }
 
 impl AgentSide<'_> {
-    /// `vfs/homecoming.rs::bring`, and `verbs/release.rs::tell_released` up to the call.
+    /// `vfs/homecoming.rs::bring_out`. Then a DEL is answered; what is left is `verbs/release.rs::settle` up to the call.
     pub(super) fn brings_home(&self, system: &mut System, key: Key) {
         let Some(Step::BringHome(id)) = step(system, key) else { return };
         let Some(then) = then(system, key) else { return };
@@ -145,6 +172,15 @@ impl AgentSide<'_> {
         let is_home = is_within_reach(system, &record);
         if is_home {
             *system.function_mut(record.attachment.vf) = Function::CLEAN;
+        }
+        let then = match then {
+            Then::AnswerDel => {
+                answer_del(system, key);
+                Then::Nothing
+            }
+            then => then,
+        };
+        if is_home {
             system.host_mut(key).note_returned(id);
         }
         let detach = self.giving_back(system, &record, is_home);

@@ -82,8 +82,10 @@ pub enum Step {
     Keep(Netns, Record),
     /// Answer the ADD. It was answered before, or not.
     Answer(Netns, Record, bool),
-    /// Record that it is being given back.
+    /// Begin to give it back.
     BeginRelease(AttachmentId),
+    /// Record that it is being given back, of which the DPU was told.
+    RecordRelease(AttachmentId),
     /// Get the VF home.
     BringHome(AttachmentId),
     /// Tell the DPU.
@@ -95,6 +97,8 @@ pub enum Step {
 /// What a Detach is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Giving {
+    /// A record's attachment, whose VF is leaving its pod.
+    Leaving(AttachmentId),
     /// A record's attachment, whose VF is home or not.
     Recorded(AttachmentId, bool),
     /// A DEL without a record.

@@ -1,0 +1,60 @@
+//! How often the DPU gave the VF that had moved ahead.
+
+use std::{collections::BTreeMap, iter::Sum, ops::Add};
+
+use crate::{
+    Agent, Fleet,
+    openmetrics::{self, Exposition},
+};
+
+/// Guesses that agents have counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Guesses {
+    pub(super) right: f64,
+    pub(super) wrong: f64,
+}
+
+impl Guesses {
+    fn of(agent: &Agent) -> Self {
+        let page = openmetrics::scrape(&agent.card.host).expect("an agent that tells its metrics");
+        Self { right: counted(&page, "right"), wrong: counted(&page, "wrong") }
+    }
+
+    pub(super) fn all(self) -> f64 {
+        self.right + self.wrong
+    }
+}
+
+fn counted(page: &Exposition, outcome: &str) -> f64 {
+    let counted =
+        openmetrics::value(page, "dpu_offload_agent_guesses", "_total", &[("outcome", outcome)]);
+    counted.expect("a count of guesses")
+}
+
+impl Add for Guesses {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { right: self.right + other.right, wrong: self.wrong + other.wrong }
+    }
+}
+
+impl Sum for Guesses {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Add::add)
+    }
+}
+
+/// What each agent had counted when it was asked last, by process: one that was killed since takes its latest
+/// counts with it.
+#[derive(Debug, Default)]
+pub(super) struct GuessesByAgent(BTreeMap<u32, Guesses>);
+
+impl GuessesByAgent {
+    /// Asks all agents, which run, and returns what is known of all that ever ran.
+    pub(super) fn ask(&mut self, fleet: &Fleet) -> Guesses {
+        let agents = fleet.agents.iter();
+        self.0.extend(agents.map(|agent| (agent.program.id(), Guesses::of(agent))));
+        self.0.values().copied().sum()
+    }
+}
