@@ -108,3 +108,18 @@ fn what_a_pod_stacked_is_found_though_its_namespace_is_out_of_reach_after_the_de
     }
     lab.assert_clean_slate();
 }
+
+/// The VF was announced to be made anew, which waits for the key that the ADD holds; the ADD makes it anew itself.
+#[test]
+fn a_pod_that_comes_again_at_once_gets_the_only_vf_that_it_has_changed() {
+    let lab = Lab::start(&Settings { vfs: 1, pool: 1, ..Settings::default() });
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    for _ in 0..5 {
+        pod.ip(&["link", "set", "eth0", "gso_max_size", "2000"]);
+        lab.del("blue", &pod, "eth0").nothing();
+        let _ = lab.add("blue", &pod, "eth0").result();
+    }
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}

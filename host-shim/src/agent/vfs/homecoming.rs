@@ -292,7 +292,8 @@ impl Homecoming {
     }
 
     /// Makes the VF of a record anew, which is at home, and brings it into order. The caller holds the
-    /// key's lock.
+    /// key's lock. With this a renewal is done that was announced before, and waits for that lock: the caller may
+    /// be an ADD that wants a VF, perhaps this one.
     ///
     /// # Errors
     /// When the new one can't be brought into order.
@@ -302,7 +303,7 @@ impl Homecoming {
         what: &str,
     ) -> Result<Condition, Failure> {
         let vf = record.vf()?;
-        let _under_way = self.renewer.begin(&vf.device);
+        let _under_way = self.renewer.take_over(&vf.device);
         let turn = self.renewer.turn().await;
         if let Err(why) = self.renewer.make_anew(&vf, what, turn).await {
             self.renewer.try_again_after_pause(&vf);

@@ -1,7 +1,7 @@
 //! Making VFs anew that are not as they were, which ends all that a pod has set or stacked on one.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -41,24 +41,29 @@ const OPERATORS_PATIENCE: Duration = Duration::from_secs(20);
 /// them.
 #[derive(Debug, Default)]
 struct Renewals {
-    /// By device.
-    under_way: watch::Sender<HashSet<Device>>,
+    under_way: watch::Sender<Announced>,
     /// Why free VFs could not be made anew last.
     obstacles: Mutex<Obstacles>,
 }
 
-/// A VF is under way for as long as this is kept.
+/// By device, with the mark of who has said so last.
+type Announced = HashMap<Device, Arc<()>>;
+
+/// A VF is under way for as long as this is kept, unless somebody else takes that over.
 #[derive(Debug)]
 #[must_use = "the VF is under way only as long as this is kept"]
 pub(in crate::agent) struct UnderWay {
     device: Device,
-    under_way: watch::Sender<HashSet<Device>>,
+    mark: Arc<()>,
+    under_way: watch::Sender<Announced>,
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.under_way.send_modify(|under_way| {
-            under_way.remove(&self.device);
+        self.under_way.send_if_modified(|under_way| {
+            let is_ours =
+                under_way.get(&self.device).is_some_and(|mark| Arc::ptr_eq(mark, &self.mark));
+            is_ours && under_way.remove(&self.device).is_some()
         });
     }
 }
@@ -66,22 +71,40 @@ impl Drop for UnderWay {
 impl Renewals {
     /// Says that a VF is about to be made anew. `None`: somebody has said so.
     fn begin(&self, device: &Device) -> Option<UnderWay> {
-        let note = |under_way: &mut HashSet<Device>| under_way.insert(device.clone());
-        self.under_way
-            .send_if_modified(note)
-            .then(|| UnderWay { device: device.clone(), under_way: self.under_way.clone() })
+        let mark = Arc::default();
+        let is_first = self.under_way.send_if_modified(|under_way| {
+            let is_first = !under_way.contains_key(device);
+            if is_first {
+                under_way.insert(device.clone(), Arc::clone(&mark));
+            }
+            is_first
+        });
+        is_first.then(|| self.marked(device, mark))
+    }
+
+    /// Likewise, whoever has said so before: it is under way until this one is done.
+    fn take_over(&self, device: &Device) -> UnderWay {
+        let mark = Arc::default();
+        self.under_way.send_modify(|under_way| {
+            under_way.insert(device.clone(), Arc::clone(&mark));
+        });
+        self.marked(device, mark)
+    }
+
+    fn marked(&self, device: &Device, mark: Arc<()>) -> UnderWay {
+        UnderWay { device: device.clone(), mark, under_way: self.under_way.clone() }
     }
 
     fn is_under_way(&self, device: &Device) -> bool {
-        self.under_way.borrow().contains(device)
+        self.under_way.borrow().contains_key(device)
     }
 
     /// Waits until a VF is being made anew.
     async fn begun(&self, device: &Device) {
-        self.until(|under_way| under_way.contains(device)).await;
+        self.until(|under_way| under_way.contains_key(device)).await;
     }
 
-    async fn until(&self, is_so: impl FnMut(&HashSet<Device>) -> bool) {
+    async fn until(&self, is_so: impl FnMut(&Announced) -> bool) {
         // There is a sender for as long as there is this.
         let _ = self.under_way.subscribe().wait_for(is_so).await;
     }
@@ -135,6 +158,11 @@ impl Renewer {
         self.renewals.begin(device)
     }
 
+    /// Likewise, whoever has said so before, who need not be waited for: he may wait for the caller, as for a key.
+    pub(super) fn take_over(&self, device: &Device) -> UnderWay {
+        self.renewals.take_over(device)
+    }
+
     /// Whether a VF is being made anew, or is about to be.
     pub(super) fn is_under_way(&self, device: &Device) -> bool {
         self.renewals.is_under_way(device)
@@ -158,7 +186,7 @@ impl Renewer {
     /// Waits for the VFs that are being made anew, but not for ever, and tells which free ones could
     /// not be, and why.
     pub(in crate::agent) async fn await_all(&self) -> Obstacles {
-        let _ = timeout(OPERATORS_PATIENCE, self.renewals.until(HashSet::is_empty)).await;
+        let _ = timeout(OPERATORS_PATIENCE, self.renewals.until(HashMap::is_empty)).await;
         locked(&self.renewals.obstacles).clone()
     }
 
@@ -406,6 +434,17 @@ pub(in crate::agent) mod tests {
         assert!(renewals.is_under_way(&vf) && renewals.begin(&vf).is_none());
         drop(under_way);
         assert!(!renewals.is_under_way(&vf) && renewals.begin(&vf).is_some());
+    }
+
+    #[test]
+    fn whoever_takes_a_vf_over_ends_what_was_announced_before() {
+        let (renewals, vf) = (Renewals::default(), Device::from("0000:03:00.2"));
+        let announced = renewals.begin(&vf).unwrap();
+        drop(renewals.take_over(&vf));
+        assert!(!renewals.is_under_way(&vf));
+        let _later = renewals.begin(&vf).unwrap();
+        drop(announced);
+        assert!(renewals.is_under_way(&vf), "it was said again since");
     }
 
     #[tokio::test]
