@@ -1,10 +1,18 @@
 //! Detach, and what else ends attachments.
 
-use dpu_service::{attachments::Detach, model::AttachmentState};
+use std::time::Duration;
+
+use dpu_service::{
+    attachments::{Configuration, Detach},
+    model::{AttachSpec, AttachmentState},
+};
+use netlink::MacAddress;
 use offload_proto::Reason;
 use vf_alloc::FunctionId;
 
-use crate::world::{World, configuration, detach_of, host, inventory, key, live, settings, spec};
+use crate::world::{
+    World, configuration, detach_of, host, inventory, key, live, network, red, settings, spec,
+};
 
 #[tokio::test]
 async fn a_late_detach_leaves_a_newer_attachment_alone() {
@@ -26,7 +34,7 @@ async fn a_vf_that_is_not_back_is_held() {
     world.check();
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
     assert_eq!(world.refused(spec("pod")).await, Reason::Releasing);
-    assert_eq!(world.refused(spec("other")).await, Reason::VfsExhausted);
+    assert_eq!(world.refused(spec("other")).await, Reason::Releasing);
     // Still in the pod, then back.
     let tell = async |in_use: &[FunctionId]| {
         world.say_inventory(&inventory(&world.kernel, in_use)).await;
@@ -36,6 +44,45 @@ async fn a_vf_that_is_not_back_is_held() {
     tell(&[]).await;
     assert_eq!(world.state("pod"), None);
     world.attached("other").await;
+    world.check();
+}
+
+/// Whoever comes next may ask before the host has told that all is back.
+#[tokio::test]
+async fn what_is_just_being_given_back_may_be_asked_for_again() {
+    let tiny = network("name = 'tiny'\nsubnets = [{ cidr = '10.7.0.0/30', gateway = '10.7.0.1' }]");
+    let configuration = Configuration { networks: vec![red(), tiny], ..configuration() };
+    let world = World::with(configuration, settings(), 2).await;
+    let tiny = || AttachSpec { network: Some("tiny".into()), ..spec("other") };
+    let mac = Some(MacAddress([2, 0, 0, 0, 0, 7]));
+    let pod = world.attach(AttachSpec { mac, key: key("pod"), ..tiny() }).await.unwrap();
+    world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
+    let addresses = vec!["10.7.0.2".parse().unwrap()];
+    let wants = [
+        (AttachSpec { mac, ..spec("other") }, Reason::MacInUse),
+        (AttachSpec { addresses, ..tiny() }, Reason::AddressInUse),
+        (tiny(), Reason::AddressesExhausted),
+        (
+            AttachSpec { device: Some(pod.record.device.clone()), ..spec("other") },
+            Reason::VfNotFree,
+        ),
+    ];
+    for (wanted, _) in &wants {
+        assert_eq!(world.refused(wanted.clone()).await, Reason::Releasing, "{wanted:?}");
+    }
+    world.attached("last").await;
+    assert_eq!(world.refused(spec("other")).await, Reason::Releasing);
+    // Nobody knows when its host has its VF.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(10)).await;
+    tokio::time::resume();
+    assert_eq!(world.refused(spec("other")).await, Reason::VfsExhausted);
+    world.detach("last").await;
+    for (wanted, refusal) in wants {
+        assert_eq!(world.refused(wanted).await, refusal);
+    }
+    world.detach("pod").await;
+    world.attach(AttachSpec { mac, ..tiny() }).await.unwrap();
     world.check();
 }
 

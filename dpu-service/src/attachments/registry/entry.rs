@@ -18,6 +18,8 @@ pub(crate) struct Entry {
     /// When its host has last asked for it, by the host's clock in the record's boot. 0: not told, or
     /// before the service started.
     asked: HostTime,
+    /// Since when it is being given back. `None`: it is not, or was so before the service started.
+    leaving_since: Option<Instant>,
     representor: Sightings,
 }
 
@@ -41,14 +43,15 @@ impl Entry {
     /// What was just reserved, as asked for. The journal has it not.
     pub(super) fn reserved(record: Arc<Record>, asked: Asked) -> Self {
         let stage = Stage::reserved(asked.session);
-        Self { record, stage, asked: asked.as_of, representor: Sightings::default() }
+        let representor = Sightings::default();
+        Self { record, stage, asked: asked.as_of, leaving_since: None, representor }
     }
 
     /// What the journal has.
     pub(super) fn restored(record: Record) -> Self {
         let stage = Stage::restored(record.phase);
         let (asked, representor) = (HostTime::default(), Sightings::default());
-        Self { record: Arc::new(record), stage, asked, representor }
+        Self { record: Arc::new(record), stage, asked, leaving_since: None, representor }
     }
 
     pub(crate) const fn record(&self) -> &Arc<Record> {
@@ -77,6 +80,11 @@ impl Entry {
     /// Whether it is being given back, and all that is missing is the journal.
     pub(crate) const fn is_returned(&self) -> bool {
         self.stage.is_returned()
+    }
+
+    /// Whether it has been begun to be given back, and less than that ago.
+    pub(crate) fn is_leaving_for_less_than(&self, time: Duration) -> bool {
+        self.leaving_since.is_some_and(|since| since.elapsed() < time)
     }
 
     /// Whether the host may still be about to move the VF into the pod, in an Attach of this very
@@ -166,6 +174,7 @@ impl Entry {
     pub(super) fn release(&mut self, back: bool) {
         self.stage.release(back);
         if self.record.phase == Phase::Held {
+            self.leaving_since = Some(Instant::now());
             self.record = Arc::new(Record { phase: Phase::Releasing, ..(*self.record).clone() });
         }
     }

@@ -18,6 +18,7 @@ mod entries;
 mod entry;
 mod hosts;
 mod inventory;
+mod leaving;
 mod mapped_ports;
 mod networks;
 mod reserve;

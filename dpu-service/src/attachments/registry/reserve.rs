@@ -22,6 +22,17 @@ impl Registry {
         boot_id: String,
         now: u64,
     ) -> Result<Arc<Record>, Failure> {
+        let reserved = self.reserve_all_of(spec, asked, boot_id, now);
+        reserved.map_err(|refusal| self.or_leaving(refusal, spec))
+    }
+
+    fn reserve_all_of(
+        &mut self,
+        spec: &AttachSpec,
+        asked: Asked,
+        boot_id: String,
+        now: u64,
+    ) -> Result<Arc<Record>, Failure> {
         check_room(self.entries.len(), self.settings.attachments)?;
         let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
         let (networks, prefix) = (&self.networks, &self.settings.mac_prefix);

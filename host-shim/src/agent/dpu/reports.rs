@@ -44,8 +44,6 @@ pub(in crate::agent) struct Reports {
     session: Arc<Session>,
     /// The keys of attaches that the DPU was asked for and nobody was answered.
     pending: Pending,
-    /// The keys of attachments that are given back, and still to be settled.
-    returning: Pending,
     /// The attachments that came into their pods while nobody could be told, by id.
     untold: Mutex<HashSet<String>>,
     sent: Mutex<SentInventory>,
@@ -57,12 +55,15 @@ struct SentInventory {
     pfs: Vec<PhysicalFunction>,
     /// It is to be told once more, even if nothing changed.
     is_wanted_again: bool,
+    /// It was, and is being listed.
+    is_on_its_way: bool,
 }
 
 impl SentInventory {
     /// Whether it is wanted again. Whoever wants it from here on wants one that is listed later.
     fn begin(&mut self) -> bool {
-        mem::take(&mut self.is_wanted_again)
+        self.is_on_its_way = mem::take(&mut self.is_wanted_again);
+        self.is_on_its_way
     }
 
     /// Whether VFs are missing by now that were not.
@@ -85,7 +86,6 @@ impl Reports {
             boot_id,
             session,
             pending: Pending::default(),
-            returning: Pending::default(),
             untold: Mutex::default(),
             sent: Mutex::default(),
         }
@@ -102,17 +102,6 @@ impl Reports {
         self.pending.keys()
     }
 
-    /// Says that an attachment is being given back, until the answer is dropped: the DPU still holds for it what others
-    /// may want.
-    pub(in crate::agent) fn enter_returning(&self, key: &Key) -> Entered {
-        self.returning.enter(key)
-    }
-
-    /// The keys of attachments that are being given back.
-    pub(in crate::agent) fn returning_keys(&self) -> Vec<Key> {
-        self.returning.keys()
-    }
-
     /// What the DPU was told last that the host has.
     pub(in crate::agent) fn told_pfs(&self) -> Vec<PhysicalFunction> {
         locked(&self.sent).pfs.clone()
@@ -126,7 +115,8 @@ impl Reports {
 
     /// Whether the DPU is still to be told what the host has: it may take a VF for one in use that is at home.
     pub(in crate::agent) fn is_inventory_wanted(&self) -> bool {
-        locked(&self.sent).is_wanted_again
+        let sent = locked(&self.sent);
+        sent.is_wanted_again || sent.is_on_its_way
     }
 
     /// Tells the DPU that the pod has its VF.
@@ -204,7 +194,9 @@ impl Reports {
         // Taken before the listing and put back if nothing was sent: who wants it meanwhile wants a later one.
         let is_wanted_again = locked(&self.sent).begin();
         let has_it = self.tell_inventory(is_wanted_again).await;
-        locked(&self.sent).is_wanted_again |= is_wanted_again && !matches!(has_it, Ok(true));
+        let mut sent = locked(&self.sent);
+        sent.is_wanted_again |= is_wanted_again && !matches!(has_it, Ok(true));
+        sent.is_on_its_way = false;
         has_it.map(drop)
     }
 

@@ -42,7 +42,6 @@ use super::{
     phases::AttachTimes,
     release::{Renewal, release, take_back_all},
     take_in::take_in_all,
-    untold::Untold,
 };
 use crate::{
     agent::{
@@ -58,6 +57,9 @@ use crate::{
 
 /// How often the DPU is asked again that may answer something else soon.
 const AGAIN: Duration = Duration::from_millis(50);
+/// An inventory that is wanted is told within a second, and more where the machine is busy. To wait for as long as one is
+/// wanted would be for ever: each ADD that is refused wants one, this one too.
+const INVENTORY_WITHIN: Duration = Duration::from_secs(3);
 
 /// Serves an ADD, and answers it. Repeating it gives the same attachment. To the host's own
 /// namespace it goes whatever namespace the request names.
@@ -167,7 +169,7 @@ async fn ask_ahead(
         move || caller.is_waiting()
     };
     let names = requests.iter().map(|request| request.key.interface_name.clone()).collect();
-    let untold = Untold::now(doors);
+    let is_untold = doors.dpu.reports().is_inventory_wanted();
     let moved = doors.vfs.ahead().begin(
         guesses(doors, requests, netns.id),
         names,
@@ -182,9 +184,9 @@ async fn ask_ahead(
     // Both: nothing is taken back while it is on its way.
     let ((asked, call), moved) = tokio::join!(asked, moved);
     let (asked, moved) = match asked {
-        Err(failure) if is_about_vfs(&failure) || untold.may_free(failure.reason) => {
+        Err(failure) if is_about_vfs(&failure, is_untold) => {
             take_all_home(doors, requests).await?;
-            let asked = ask_patiently(doors, requests, session, caller, taken, untold).await;
+            let asked = ask_patiently(doors, requests, session, caller, taken).await;
             (asked, Ok(MovedAhead::default()))
         }
         asked => (asked, moved),
@@ -205,13 +207,15 @@ async fn ask_ahead(
     Ok(Answered { attachments: asked?, call, ahead: moved? })
 }
 
-/// Whether another VF may be had, or one later: the DPU can't give the promised one, or waits for the VF of an earlier
-/// attachment, or all that are left of a pool are promised, and perhaps taken by other ADDs, of which one may fail.
-const fn is_about_vfs(failure: &Failure) -> bool {
-    matches!(
-        failure.reason,
-        Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown | Reason::VfsPromised
-    )
+/// Whether another VF may be had, or one later: the DPU can't give the promised one, or what is asked for is being given
+/// back, or all that are left of a pool are promised, and perhaps taken by other ADDs, of which one may fail, or the DPU
+/// was still to be told of VFs that are at home.
+const fn is_about_vfs(failure: &Failure, is_untold: bool) -> bool {
+    match failure.reason {
+        Reason::Releasing | Reason::VfNotFree | Reason::VfUnknown | Reason::VfsPromised => true,
+        Reason::VfsExhausted => is_untold,
+        _ => false,
+    }
 }
 
 /// That no other plugin has taken our interfaces from the pod, or changed them.
@@ -304,15 +308,15 @@ async fn ask_patiently(
     mut session: Arc<Established>,
     caller: &Caller,
     taken: &mut Taken,
-    mut untold: Untold,
 ) -> Result<Vec<v1::Attachment>, Failure> {
     let patience = Instant::now() + doors.timeouts.vf_return();
+    let told_by = Instant::now() + INVENTORY_WITHIN;
     taken.give_up(doors, requests);
-    untold.note_given_up();
+    let mut is_untold = true;
     loop {
         let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;
         let failure = match asked {
-            Err(failure) if may_pass(&session, requests, &failure, &untold) => failure,
+            Err(failure) if may_pass(&session, requests, &failure, is_untold) => failure,
             answer => return answer,
         };
         if Instant::now() >= patience {
@@ -320,7 +324,7 @@ async fn ask_patiently(
         }
         taken.give_up(doors, requests);
         session = doors.dpu.session().current(doors.timeouts.reconnect()).await?;
-        untold.look_again(doors);
+        is_untold = doors.dpu.reports().is_inventory_wanted() && Instant::now() < told_by;
         // One that needs several VFs, of which not all are there, has the others of a pool each time that it asks. So it
         // asks more seldom, and whoever needs one comes in between.
         let may_hurry = failure.reason == Reason::VfsPromised && requests.len() == 1;
@@ -332,21 +336,23 @@ async fn ask_patiently(
     }
 }
 
-/// Whether the DPU may answer something else soon. `untold`: of what it was still to be told when it was asked.
+/// Whether the DPU may answer something else soon. `is_untold`: when it was asked it was still to be told of VFs that are
+/// at home.
 fn may_pass(
     session: &Established,
     requests: &[AddRequest],
     failure: &Failure,
-    untold: &Untold,
+    is_untold: bool,
 ) -> bool {
     let was_promised = |request: &AddRequest| request.promised.is_some();
     match failure.reason {
-        // It gives back what an earlier ADD of a key has left. Of what no answer told there is no record here to wait
-        // for, and the DPU holds it until the inventory says that its VF is at home.
+        // It is about to get back what an attachment has, perhaps one that an earlier ADD of a key has left. Of what no
+        // answer told there is no record here to wait for, and the DPU holds it until the inventory says that its VF is
+        // at home.
         Reason::Releasing => true,
         // Other ADDs have taken what is left of a pool, and one of them may fail.
         Reason::VfsPromised => true,
-        reason if untold.may_free(reason) => true,
+        Reason::VfsExhausted => is_untold,
         // What was promised is over, or came while it was asked.
         Reason::VfNotFree => requests
             .iter()

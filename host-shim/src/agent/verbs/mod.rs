@@ -24,7 +24,6 @@ mod phases;
 mod release;
 mod status;
 mod take_in;
-mod untold;
 
 pub(super) use attach::attach;
 pub(super) use check::check;

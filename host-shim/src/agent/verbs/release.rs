@@ -23,7 +23,6 @@ use crate::{
     agent::{
         dpu::{detach_request, disowning},
         milestones::Milestone,
-        pending::Entered,
         vfs::{Condition, Out, Phase, Record},
     },
     protocol::Key,
@@ -56,8 +55,6 @@ pub(super) struct Left {
     record: Arc<Record>,
     /// Whether its VF is out of the pod.
     out: Result<Out, Failure>,
-    /// Until it is settled, ADDs know that the DPU holds more for this host than it needs.
-    _returning: Entered,
 }
 
 /// Gets the VF of an attachment that is given back out of its pod. `moving` is notified when it is its turn.
@@ -68,7 +65,6 @@ async fn leave(
     moving: &Arc<Notify>,
 ) -> Left {
     let deadline = Instant::now() + patience;
-    let returning = doors.dpu.reports().enter_returning(&record.key());
     // They may be stacked on it.
     delegated::release_led_by(doors, &record.key(), patience).await;
     let patience = deadline.saturating_duration_since(Instant::now());
@@ -76,7 +72,7 @@ async fn leave(
     let (record, out) = doors.phases.detach.time(HOME, leaving).await;
     // It may have had no turn, and whoever waits for that would wait for ever.
     moving.notify_one();
-    Left { record, out, _returning: returning }
+    Left { record, out }
 }
 
 /// Likewise for somebody who waits: meanwhile the DPU unprograms it. Then the pod has the VF no more, and nothing passes
@@ -108,7 +104,7 @@ async fn tell_leaving(doors: &Doors, record: &Record) {
 /// The other half: the VF is looked at, and the DPU gets back what it holds for it. Behind a DEL's answer, for the pod is
 /// gone, and it takes a look into all network namespaces.
 pub(super) async fn settle(doors: &Doors, left: Left, renewal: Renewal) {
-    let Left { record, out, _returning } = left;
+    let Left { record, out } = left;
     let settling = async {
         let home = doors.vfs.homecoming().look_at(&record, out).await;
         tell_released(doors, &record, matches!(home, Ok(Condition::Clean))).await;

@@ -1,0 +1,63 @@
+//! Refusals that will soon be none: what is asked for is just being given back.
+//!
+//! A DEL is answered before the DPU has got all back, so whoever comes next may ask too early, on whatever host he is.
+
+use std::{sync::Arc, time::Duration};
+
+use offload_proto::{Failure, Reason};
+
+use super::{Entry, Registry};
+use crate::model::{AttachSpec, Record, WantedAddress};
+
+/// As a rule an attachment is given back within a second. What takes longer waits for its host, and nobody knows for how
+/// long.
+const SOON: Duration = Duration::from_secs(10);
+
+impl Registry {
+    /// The refusal or, if an attachment that leaves has what was asked for, that it is worth while to ask again.
+    pub(super) fn or_leaving(&self, refusal: Failure, spec: &AttachSpec) -> Failure {
+        let leaving = self.entries.iter().filter(|entry| entry.is_leaving_for_less_than(SOON));
+        let mut leaving = leaving.map(Entry::record).map(Arc::as_ref);
+        match leaving.find(|record| self.is_in_the_way(record, refusal.reason, spec)) {
+            None => refusal,
+            Some(Record { id, key, .. }) => Failure::new(
+                Reason::Releasing,
+                format!("{}: attachment {id} ({key}) is just being given back", refusal.message),
+            ),
+        }
+    }
+
+    fn is_in_the_way(&self, record: &Record, refusal: Reason, spec: &AttachSpec) -> bool {
+        let is_of_host = record.key.host == spec.key.host;
+        match refusal {
+            Reason::VfsExhausted => is_of_host && self.is_of_pool_for(record, spec),
+            Reason::VfNotFree => is_of_host && spec.device.as_ref() == Some(&record.device),
+            Reason::AddressesExhausted => {
+                record.networks().any(|one| self.asks_for(spec, &one.name))
+            }
+            Reason::AddressInUse => {
+                let mut held = record.held().map(|(_, lease)| lease.address.ip());
+                held.any(|address| wanted_addresses(spec).any(|wanted| wanted.ip == address))
+            }
+            Reason::MacInUse => spec.mac == Some(record.mac),
+            _ => false,
+        }
+    }
+
+    /// Whether a record's VF is of the pool that an attach draws from.
+    fn is_of_pool_for(&self, record: &Record, spec: &AttachSpec) -> bool {
+        let network = self.networks.find(spec.network.as_deref());
+        let mut pools = self.vfs.open_pools_of(record.vf);
+        network.is_ok_and(|network| pools.any(|pool| pool.name == network.network().pool))
+    }
+
+    fn asks_for(&self, spec: &AttachSpec, network: &str) -> bool {
+        let own = self.networks.find(spec.network.as_deref());
+        own.is_ok_and(|own| own.network().name == network)
+            || spec.further_leases.iter().any(|lease| lease.network == network)
+    }
+}
+
+fn wanted_addresses(spec: &AttachSpec) -> impl Iterator<Item = &WantedAddress> {
+    spec.addresses.iter().chain(spec.further_leases.iter().flat_map(|lease| &lease.addresses))
+}
