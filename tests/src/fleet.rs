@@ -260,6 +260,15 @@ impl Agent {
         (host, HostMachines { host, agent, card, proxy: proxy.as_ref() })
     }
 
+    /// The network between this host and its DPU, of a fleet that is `proxied`.
+    ///
+    /// # Panics
+    /// When it is not.
+    #[must_use]
+    pub fn proxy(&self) -> &Proxy {
+        self.proxy.as_ref().expect("a proxied fleet")
+    }
+
     /// Starts it again after it ended.
     pub fn start(&mut self) {
         self.program = self.host.start_agent(None);

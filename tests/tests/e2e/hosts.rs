@@ -160,13 +160,14 @@ fn a_host_is_given_its_own_vfs_only_although_another_has_free_ones() {
 /// Its DEL is answered before the DPU has got back what the pod had on the first host.
 #[test]
 fn a_pod_that_moves_between_hosts_takes_its_addresses_along_at_once() {
-    let fleet = two_hosts();
-    let mut configuration = fleet.agents[0].configuration("blue");
-    configuration["runtimeConfig"] =
-        json!({ "ips": ["10.1.200.7/16"], "mac": "02:50:a4:00:00:07" });
+    let fleet = two_hosts_with(Settings { proxied: true, ..Settings::default() });
+    fleet.agents[0].proxy().delay(Duration::from_millis(50));
     let pod = Netns::new("pod");
-    let call = |verb| Call::new(verb, &configuration).of(pod.name(), Some(&pod.path()), "eth0");
     for agent in fleet.agents.iter().cycle().take(6) {
+        let mut configuration = agent.configuration("blue");
+        configuration["runtimeConfig"] =
+            json!({ "ips": ["10.1.200.7/16"], "mac": "02:50:a4:00:00:07" });
+        let call = |verb| Call::new(verb, &configuration).of(pod.name(), Some(&pod.path()), "eth0");
         let added = agent.execute(&call("ADD")).result();
         assert_eq!(addresses(&added)[0], "10.1.200.7");
         assert_eq!(pod.json("ip", &["link", "show", "eth0"])[0]["address"], "02:50:a4:00:00:07");
