@@ -44,7 +44,8 @@ pub(crate) enum Meaning<'a> {
 /// The description of an object, in the words of its family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object<'a> {
-    kind: u16,
+    /// The kind of message that it came in.
+    pub(crate) kind: u16,
     /// What follows the message's header.
     pub(crate) payload: &'a [u8],
 }
@@ -132,6 +133,38 @@ impl<'a> Message<'a> {
 /// The attributes in a message. What can't be one ends them.
 pub(crate) fn attributes_in(bytes: &[u8]) -> impl Iterator<Item = NlaBuffer<&[u8]>> {
     NlasIterator::new(bytes).map_while(Result::ok)
+}
+
+/// Kinds of attributes, which are looked up for each attribute of hundreds of links.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kinds(u128);
+
+impl Kinds {
+    /// Those of all these lists, which are below 128.
+    pub(crate) const fn of(lists: &[&[u16]]) -> Self {
+        let (mut kinds, mut list) = (0, 0);
+        while list < lists.len() {
+            let mut place = 0;
+            while place < lists[list].len() {
+                kinds |= 1 << lists[list][place];
+                place += 1;
+            }
+            list += 1;
+        }
+        Self(kinds)
+    }
+
+    /// Whether a kind is among them.
+    pub(crate) const fn contains(self, kind: u16) -> bool {
+        kind < 128 && self.0 & (1 << kind) != 0
+    }
+}
+
+/// Puts an attribute behind others, as it came.
+pub(crate) fn append(attributes: &mut Vec<u8>, attribute: &NlaBuffer<&[u8]>) {
+    let whole = attribute.into_inner();
+    attributes.extend_from_slice(&whole[..usize::from(attribute.length())]);
+    attributes.resize(aligned(attributes.len()), 0);
 }
 
 fn aligned(length: usize) -> usize {

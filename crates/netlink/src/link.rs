@@ -10,10 +10,16 @@ use netlink_packet_route::{
 
 use crate::{
     Bridge, BridgePort, MacAddress, XdpMode,
-    datagram::{Object, of_routing},
-    told::Told,
+    datagram::{Kinds, Object, append, attributes_in, of_routing},
+    told::{HEADER_LEN, Told},
     xdp,
 };
+
+/// The attributes that [`Link`] has by name, by number: address, broadcast address, name, MTU, what it is stacked on,
+/// kind of queue, master, queue length, kind of link and settings of that, alias, group, where it is stacked, port's name,
+/// XDP programs, alternative names, permanent address, device and its bus.
+const NAMED: Kinds =
+    Kinds::of(&[&[1, 2, 3, 4, 5, 6, 10, 13, 18, 20, 27, 37, 38, 43, 52, 54, 56, 57]]);
 
 /// A link as the kernel describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,7 +111,8 @@ impl From<LinkMessage> for Link {
 impl Link {
     /// The link that a message describes. `None`: the message is about something else.
     pub(crate) fn described_by(object: Object<'_>) -> Result<Option<Self>, String> {
-        Ok(match of_routing(object)? {
+        let named = only_named(object.payload);
+        Ok(match of_routing(Object { payload: &named, ..object })? {
             RouteNetlinkMessage::NewLink(message) => {
                 Some(Self { told: Told::of(object.payload), ..Self::from(message) })
             }
@@ -160,6 +167,17 @@ impl Link {
     }
 }
 
+/// A message with those attributes alone that [`Link`] has by name. To read the others, such as the settings of IPv4 and
+/// IPv6, would take several times as long, and hosts have hundreds of links.
+fn only_named(message: &[u8]) -> Vec<u8> {
+    let (header, attributes) = message.split_at_checked(HEADER_LEN).unwrap_or((message, &[]));
+    let mut named = header.to_vec();
+    for attribute in attributes_in(attributes).filter(|one| NAMED.contains(one.kind())) {
+        append(&mut named, &attribute);
+    }
+    named
+}
+
 fn mac(bytes: &[u8]) -> Option<MacAddress> {
     bytes.try_into().ok().map(MacAddress)
 }
@@ -175,5 +193,51 @@ fn kind_name(kind: InfoKind) -> String {
     match kind {
         InfoKind::Other(name) => name,
         kind => kind.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_core::Emitable;
+    use netlink_packet_route::link::{LinkXdp, State};
+
+    use super::*;
+
+    const RTM_NEWLINK: u16 = 16;
+
+    #[test]
+    fn all_is_read_that_a_link_has_by_name() {
+        let mut message = LinkMessage::default();
+        message.header.index = 7;
+        message.attributes = vec![
+            LinkAttribute::IfName("eth0".into()),
+            LinkAttribute::Address(vec![2; 6]),
+            LinkAttribute::OperState(State::Up),
+            LinkAttribute::Broadcast(vec![3; 6]),
+            LinkAttribute::PermAddress(vec![4; 6]),
+            LinkAttribute::Mtu(1400),
+            LinkAttribute::IfAlias("alias".into()),
+            LinkAttribute::Controller(8),
+            LinkAttribute::Link(9),
+            LinkAttribute::LinkNetNsId(10),
+            LinkAttribute::ParentDevBusName("pci".into()),
+            LinkAttribute::ParentDevName("0000:03:00.2".into()),
+            LinkAttribute::PhysPortName("pf0vf0".into()),
+            LinkAttribute::Qdisc("noqueue".into()),
+            LinkAttribute::TxQueueLen(1000),
+            LinkAttribute::Group(11),
+            LinkAttribute::Xdp(vec![LinkXdp::SkbProgId(5)]),
+            LinkAttribute::PropList(vec![Prop::AltIfName("other".into())]),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Veth)]),
+        ];
+        let mut payload = vec![0; message.buffer_len()];
+        message.emit(&mut payload);
+        let object = Object { kind: RTM_NEWLINK, payload: &payload };
+        let link = Link::described_by(object).unwrap().unwrap();
+        let all = Link { told: Told::of(&payload), ..Link::from(message) };
+        assert_eq!(link, all);
+        let Link { xdp, alternative_names, kind, master, peer, peer_netns, group, .. } = all;
+        assert_eq!((xdp.len(), alternative_names.len(), kind), (1, 1, Some("veth".into())));
+        assert_eq!((master, peer, peer_netns, group), (Some(8), Some(9), Some(10), 11));
     }
 }

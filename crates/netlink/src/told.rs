@@ -4,14 +4,14 @@ use std::fmt;
 
 use netlink_packet_core::NlaBuffer;
 
-use crate::datagram::attributes_in;
+use crate::datagram::{Kinds, append, attributes_in};
 
 /// The length of the header before the attributes, and where in it the flags are.
-const HEADER_LEN: usize = 16;
+pub(crate) const HEADER_LEN: usize = 16;
 const FLAGS: std::ops::Range<usize> = 8..12;
 
 /// Attributes that are no aspects of their own here, by number.
-const LEFT_OUT: &[&[u16]] = &[
+const LEFT_OUT: Kinds = Kinds::of(&[
     // What `Link` has by name, or its changes: address, broadcast address, name, MTU, master, queue
     // length, alias, group, XDP programs, alternative names.
     &[1, 2, 3, 4, 10, 13, 20, 27, 43, 52, 53],
@@ -35,7 +35,7 @@ const LEFT_OUT: &[&[u16]] = &[
     &[68, 69],
     // Padding.
     &[42],
-];
+]);
 
 /// What of the flags is an aspect that `Link` does not have: all that a program can set.
 const OTHER_FLAGS: u32 = IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA;
@@ -64,10 +64,8 @@ impl Told {
         let flags = message.get(FLAGS).and_then(|bytes| bytes.try_into().ok());
         let mut kept = Vec::new();
         for attribute in attributes_in(message.get(HEADER_LEN..).unwrap_or_default()) {
-            if !LEFT_OUT.iter().any(|left_out| left_out.contains(&attribute.kind())) {
-                let whole = attribute.into_inner();
-                kept.extend_from_slice(&whole[..usize::from(attribute.length())]);
-                kept.resize(kept.len().next_multiple_of(4), 0);
+            if !LEFT_OUT.contains(attribute.kind()) {
+                append(&mut kept, &attribute);
             }
         }
         Self {

@@ -148,6 +148,7 @@ pub(super) struct Store {
 impl Store {
     /// Reads what is in a folder, which need not be there. What is damaged stays where it is, and is told.
     pub(super) fn open(folder: PathBuf) -> io::Result<Self> {
+        sweep(&folder)?;
         let mut kept = BTreeMap::new();
         for path in paths(&folder)? {
             match read(&path) {
@@ -241,6 +242,26 @@ impl Store {
     }
 }
 
+/// Removes what an agent has left that died while it wrote of an interface, or forgot it. No program is at work on what
+/// is not kept: it is kept before the first one is called, until the last one has ended.
+fn sweep(folder: &Path) -> io::Result<()> {
+    for pod in entries(folder)? {
+        for path in entries(&pod)?.into_iter().filter(|path| is_left(path)) {
+            fs::remove_file(path)?;
+        }
+        // Unless something is kept of it.
+        let _ = fs::remove_dir(pod);
+    }
+    Ok(())
+}
+
+fn is_left(path: &Path) -> bool {
+    match path.extension() {
+        Some(ending) if ending == "call" => !path.with_extension("json").exists(),
+        ending => ending == whole_file::unfinished(path).extension(),
+    }
+}
+
 /// The files of all interfaces.
 fn paths(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
@@ -324,6 +345,27 @@ pub(super) mod tests {
         for one in again.all() {
             again.remove(&one.key);
         }
+        assert!(entries(&path).unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_an_agent_that_was_killed_has_left_is_swept_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("delegates");
+        let store = Store::open(path.clone()).unwrap();
+        let kept = delegated("net1");
+        drop(store.lock_calls(&kept.key, Instant::now()).await.unwrap());
+        store.write(kept.clone()).unwrap();
+        fs::write(path.join("c/net1.new"), "{").unwrap();
+        let begun = Key { container_id: "begun".into(), ..kept.key.clone() };
+        drop(store.lock_calls(&begun, Instant::now()).await.unwrap());
+        fs::create_dir(path.join("forgotten")).unwrap();
+        let again = Store::open(path.clone()).unwrap();
+        assert_eq!(entries(&path).unwrap(), [path.join("c")]);
+        let mut left = entries(&path.join("c")).unwrap();
+        left.sort();
+        assert_eq!(left, ["call", "json"].map(|ending| path.join("c/net1").with_extension(ending)));
+        again.remove(&kept.key);
         assert!(entries(&path).unwrap().is_empty());
     }
 
