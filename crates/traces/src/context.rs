@@ -3,7 +3,7 @@
 use tokio::task_local;
 use tracing::{Instrument, Span};
 
-use crate::TraceParent;
+use crate::{TraceParent, spans};
 
 task_local! {
     /// What came with the task's work, for where no span goes on with it.
@@ -16,6 +16,14 @@ pub async fn follow<W: Future>(span: Span, parent: Option<TraceParent>, work: W)
         adopt(&span, parent);
     }
     CAME.scope(parent, work.instrument(span)).await
+}
+
+/// Work that goes on behind the answer to whoever has asked for what the current span is: a part of the trace, and not
+/// of the time that he waits.
+pub fn afterwards<W: Future>(work: W) -> impl Future<Output = W::Output> {
+    let span = spans::afterwards();
+    let parent = current();
+    follow(span, parent, work)
 }
 
 /// What to pass on to a program that is called: the current span, or else what came itself. `None`: there is no trace.
@@ -76,5 +84,13 @@ mod tests {
         assert_eq!(follow(entry("ADD"), Some(parent), async { current() }).await, Some(parent));
         assert_eq!(follow(entry("ADD"), None, async { current() }).await, None);
         assert_eq!(current(), None);
+    }
+
+    #[tokio::test]
+    async fn what_is_done_behind_an_answer_passes_on_what_came_too() {
+        let parent = TraceParent { trace_id: 1, span_id: 2, is_sampled: true };
+        let answer = async { afterwards(async { current() }) };
+        let behind = follow(entry("DEL"), Some(parent), answer).await;
+        assert_eq!(behind.await, Some(parent));
     }
 }

@@ -41,6 +41,12 @@ pub fn call(name: &str) -> Span {
     info_span!(target: TARGET, "call", otel.name = name, otel.kind = "client")
 }
 
+/// A span of what goes on behind the answer of the current one, which does not wait for it: a child would have its
+/// parent last as long.
+pub(crate) fn afterwards() -> Span {
+    info_span!(target: TARGET, parent: None, "afterwards")
+}
+
 /// What the current [`entry`] is about has failed.
 pub fn fail(why: &dyn Display) {
     let span = Span::current();

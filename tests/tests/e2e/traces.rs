@@ -140,12 +140,17 @@ impl Collector {
 
     /// The one span of that name, waited for.
     fn expect(&self, program: &str, name: &str) -> Told {
+        self.expect_all(program, name, 1).remove(0)
+    }
+
+    /// Likewise so many.
+    fn expect_all(&self, program: &str, name: &str, count: usize) -> Vec<Told> {
         let found = || {
             let told = self.told().into_iter();
             let found: Vec<_> =
                 told.filter(|told| told.program == program && told.span.name == name).collect();
-            assert!(found.len() < 2, "{found:?}");
-            found.into_iter().next()
+            assert!(found.len() <= count, "{found:?}");
+            (found.len() == count).then_some(found)
         };
         wait_for(&format!("{name} of {program}"), LIMIT, found)
     }
@@ -167,30 +172,30 @@ impl Collector {
     }
 }
 
-/// That the agent's span goes on with the caller's, the service's with the agent's, and neither knows another trace.
-/// Returns what is below each.
+/// That the agent's span goes on with the caller's, the service's with the agent's of so many calls, and neither knows
+/// another trace. Returns the agent's, and what is below those of the service.
 fn assert_one_trace(
     collector: &Collector,
     verb: &str,
     call: &str,
-) -> (BTreeSet<String>, BTreeSet<String>) {
-    let served = collector.expect("dpu-service", &format!("WorkloadNetwork/{call}"));
-    let asked = collector.expect("host-shim", call);
+    calls: usize,
+) -> (Told, BTreeSet<String>) {
+    let served = collector.expect_all("dpu-service", &format!("WorkloadNetwork/{call}"), calls);
+    let asked = collector.expect_all("host-shim", call, calls);
     let entry = collector.expect("host-shim", verb);
     assert_eq!((entry.parent().as_str(), entry.span.kind()), (CALLER, SpanKind::Server));
-    assert_eq!(asked.span.kind(), SpanKind::Client);
-    assert_eq!((served.parent(), served.span.kind()), (asked.id(), SpanKind::Server));
-    let lasts = |told: &Told| told.span.start_time_unix_nano..=told.span.end_time_unix_nano;
-    assert!(lasts(&entry).contains(&asked.span.start_time_unix_nano));
+    assert!(asked.iter().all(|told| told.span.kind() == SpanKind::Client), "{asked:?}");
+    assert!(served.iter().all(|told| told.span.kind() == SpanKind::Server), "{served:?}");
+    let parents: BTreeSet<_> = served.iter().map(Told::parent).collect();
+    assert_eq!(parents, asked.iter().map(Told::id).collect());
     let told = collector.told();
     let ids: BTreeSet<_> = told.iter().map(Told::id).collect();
     for one in &told {
         assert_eq!(one.trace(), TRACE, "{one:?}");
         assert!(one.parent() == CALLER || ids.contains(&one.parent()), "{one:?}");
     }
-    let below = collector.names_below(&entry);
-    assert!(below.contains(call), "{below:?}");
-    (below, collector.names_below(&served))
+    let below = served.iter().flat_map(|told| collector.names_below(told)).collect();
+    (entry, below)
 }
 
 #[track_caller]
@@ -206,19 +211,22 @@ fn an_attachments_way_is_one_trace_from_the_runtimes_span_to_the_kernels_message
     {
         let collector = Collector::listen(&lab);
         drop(call(&lab, "ADD", &pod, &traceparent("01")).result());
-        let (of_agent, of_service) = assert_one_trace(&collector, "ADD", "Attach");
+        let (entry, of_service) = assert_one_trace(&collector, "ADD", "Attach", 1);
         let of_agents = ["ahead", "guess", "record", "configure", "carrier", "confirm", "netlink"];
-        assert_names(&of_agent, &of_agents);
+        assert_names(&collector.names_below(&entry), &of_agents);
         let of_services = ["locks", "reserve", "journal", "program", "representor-up", "netlink"];
         assert_names(&of_service, &of_services);
-        let entry = collector.expect("host-shim", "ADD");
         assert_eq!(entry.attribute("attachment").unwrap(), format!("{}/eth0", pod.name()));
     }
     lab.assert_invariants();
     let collector = Collector::listen(&lab);
     call(&lab, "DEL", &pod, &traceparent("01")).nothing();
-    let (of_agent, of_service) = assert_one_trace(&collector, "DEL", "Detach");
-    assert_names(&of_agent, &["home", "rpc", "netlink"]);
+    let behind = collector.expect("host-shim", "afterwards");
+    let (entry, of_service) = assert_one_trace(&collector, "DEL", "Detach", 2);
+    assert_names(&collector.names_below(&entry), &["home", "rpc", "Detach", "netlink"]);
+    assert_eq!(behind.parent(), entry.id());
+    assert!(entry.span.end_time_unix_nano < behind.span.end_time_unix_nano, "who asks waits");
+    assert_names(&collector.names_below(&behind), &["settle", "Detach"]);
     assert_names(&of_service, &["locks", "journal", "unprogram", "representor-up", "netlink"]);
     lab.assert_clean_slate();
 }
@@ -253,8 +261,7 @@ fn a_trace_that_the_runtime_does_not_record_is_not_recorded_here() {
     let (quiet, loud) = (Netns::new("pod"), Netns::new("pod"));
     drop(call(&lab, "ADD", &quiet, &traceparent("00")).result());
     drop(call(&lab, "ADD", &loud, &traceparent("01")).result());
-    assert_one_trace(&collector, "ADD", "Attach");
-    let entry = collector.expect("host-shim", "ADD");
+    let (entry, _) = assert_one_trace(&collector, "ADD", "Attach", 1);
     assert_eq!(entry.attribute("attachment").unwrap(), format!("{}/eth0", loud.name()));
 }
 
