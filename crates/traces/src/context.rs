@@ -89,8 +89,9 @@ mod tests {
     #[tokio::test]
     async fn what_is_done_behind_an_answer_passes_on_what_came_too() {
         let parent = TraceParent { trace_id: 1, span_id: 2, is_sampled: true };
-        let answer = async { afterwards(async { current() }) };
-        let behind = follow(entry("DEL"), Some(parent), answer).await;
-        assert_eq!(behind.await, Some(parent));
+        let mut behind = None;
+        let answer = async { behind = Some(afterwards(async { current() })) };
+        follow(entry("DEL"), Some(parent), answer).await;
+        assert_eq!(behind.unwrap().await, Some(parent));
     }
 }
