@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# What the programs of packages have that others do not need.
+FEATURES=host-shim/otlp,dpu-service/otlp
 PROGRAMS=(virtual-nic dpu-service host-shim host-shim-agent dpuctl)
 
 say() { printf '%s\n' "$*"; }
@@ -62,7 +64,7 @@ build_programs() {
     command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs"
     need cc=build-essential || exit 1
     for program in "${PROGRAMS[@]}"; do packages+=(--bin "$program"); done
-    (cd "$ROOT" && cargo build --profile "$1" --locked "${packages[@]}") || die "the build failed"
+    (cd "$ROOT" && cargo build --profile "$1" --locked --features "$FEATURES" "${packages[@]}") || die "the build failed"
     [[ $1 != release ]] || add_static_plugin "$(bin_dir release)"
 }
 

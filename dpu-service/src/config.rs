@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use bootstrap::{LogSettings, socket_address};
+use bootstrap::{LogSettings, TracingSettings, socket_address};
 use mtls::{ExpiryWarning, TlsSettings};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
@@ -72,6 +72,9 @@ pub struct Config {
     /// Logs.
     #[serde(default)]
     pub log: LogSettings,
+    /// Where traces go to.
+    #[serde(default)]
+    pub tracing: TracingSettings,
     /// Metrics.
     #[serde(default)]
     pub metrics: Metrics,
@@ -267,8 +270,17 @@ mod tests {
     }
 
     fn every_key() -> BTreeSet<String> {
-        let sections =
-            ["tls", "log", "metrics", "eswitch", "fabric", "gateway", "allocation", "limits"];
+        let sections = [
+            "tls",
+            "log",
+            "tracing",
+            "metrics",
+            "eswitch",
+            "fabric",
+            "gateway",
+            "allocation",
+            "limits",
+        ];
         let mut all: BTreeSet<_> = keys("").into_iter().collect();
         for section in sections {
             assert!(all.remove(section), "{section}");
@@ -291,6 +303,8 @@ mod tests {
             ("state_dir = '/s'", "state_dir"),
             ("certificate_warning_days = 1", "certificate_warning_days"),
             ("log.format = 'json'", "log.format"),
+            ("tracing.otlp_endpoint = 'http://c:4317'", "tracing.otlp_endpoint"),
+            ("tracing.sampling_ratio = 0.5", "tracing.sampling_ratio"),
             ("metrics.listen = '0.0.0.0:2'", "metrics.listen"),
             ("metrics.attachments = true", "metrics.attachments"),
             ("eswitch.driver = 'devlink'", "eswitch.driver"),
@@ -360,6 +374,7 @@ mod tests {
         assert_eq!(config.certificate_warning, defaults.certificate_warning);
         assert_eq!(config.tls, defaults.tls);
         assert_eq!(config.log, defaults.log);
+        assert_eq!(config.tracing, defaults.tracing);
         assert_eq!(config.metrics, defaults.metrics);
         assert_eq!(config.eswitch, defaults.eswitch);
         assert_eq!(config.fabric, defaults.fabric);

@@ -67,16 +67,13 @@ fn lines(names: impl IntoIterator<Item = impl Display>) -> String {
 }
 
 fn start(config: Config, path: &Path) -> anyhow::Result<()> {
+    let logging = init_logs(&config.log, &config.tracing, NAME);
+    let (log, _exporting) = logging.context("can't start logging")?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .build()
         .context("can't start")?
-        .block_on(run(config, path))
-}
-
-async fn run(config: Config, path: &Path) -> anyhow::Result<()> {
-    let log = init_logs(&config.log, "dpu-service").context("can't start logging")?;
-    service::run(config, path, log).await?;
+        .block_on(service::run(config, path, log))?;
     Ok(())
 }

@@ -23,7 +23,7 @@ bill() { say "$OUT/$1_${VERSION}_$2.cdx.json"; }
 metadata() {
     local processor=x86_64
     [[ $1 == amd64 ]] || processor=aarch64
-    cargo metadata --manifest-path "$ROOT/Cargo.toml" --format-version 1 --locked \
+    cargo metadata --manifest-path "$ROOT/Cargo.toml" --format-version 1 --locked --features "$FEATURES" \
         --filter-platform "$processor-unknown-linux-musl" || die "cargo does not tell what the programs are built of"
 }
 

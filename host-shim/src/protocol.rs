@@ -16,6 +16,7 @@ use serde::{
     de::{self, DeserializeOwned},
 };
 use serde_json::{Map, Value};
+use traces::TraceParent;
 use vf_alloc::{Device, VfPromise};
 
 pub use calling::{COMEBACK, Silent, call};
@@ -43,6 +44,13 @@ pub struct Call<R = Request> {
     /// that is suspended until long after. Plugins of before do not tell it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gives_up_at_ns: Option<u64>,
+    /// The span that it is part of. Agents of before pass it over.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "traces::lenient"
+    )]
+    pub traceparent: Option<TraceParent>,
     /// What is asked for.
     #[serde(flatten)]
     pub request: R,
@@ -394,8 +402,15 @@ impl Call {
         Self {
             deadline_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
             gives_up_at_ns: Some(nanoseconds.try_into().unwrap_or(u64::MAX)),
+            traceparent: None,
             request,
         }
+    }
+
+    /// The same, as part of that span.
+    #[must_use]
+    pub fn within(self, traceparent: Option<TraceParent>) -> Self {
+        Self { traceparent, ..self }
     }
 }
 
@@ -467,6 +482,7 @@ mod tests {
         Call {
             deadline_ms,
             gives_up_at_ns: None,
+            traceparent: None,
             request: Request::Status(StatusRequest::default()),
         }
     }
@@ -524,6 +540,27 @@ mod tests {
         assert_eq!(cni.configuration["name"], "blue");
         let plain = asked(r#"{"deadline_ms": 1, "verb": "status"}"#);
         assert!(matches!(plain, Asked::Plain(Request::Status(_))));
+    }
+
+    #[test]
+    fn a_call_is_part_of_a_trace_or_of_none_but_no_malformed_one() {
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        for verb in
+            [r#""verb": "status""#, r#""verb": "cni", "command": "STATUS", "configuration": {}"#]
+        {
+            let read = |told: &str| {
+                let text = format!(r#"{{"deadline_ms": 1, {verb}{told}}}"#);
+                decode::<Call<Asked>>(text.as_bytes()).unwrap().traceparent
+            };
+            assert_eq!(read(&format!(r#", "traceparent": "{good}""#)), TraceParent::parse(good));
+            assert_eq!(read(""), None);
+            assert_eq!(read(r#", "traceparent": "00-0af7""#), None);
+            assert_eq!(read(r#", "traceparent": {"version": 0}"#), None);
+        }
+        let written = |call: Call| serde_json::to_value(call).unwrap();
+        assert_eq!(written(within(1)).get("traceparent"), None, "as agents of before have it");
+        let traced = within(1).within(TraceParent::parse(good));
+        assert_eq!(written(traced)["traceparent"], good);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What every program does before its work: configuration, logs, limits, signals, and word to
+//! What every program does before its work: configuration, logs, traces, limits, signals, and word to
 //! systemd and to whoever started it.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -8,12 +8,15 @@ mod chain;
 mod config;
 mod cut;
 mod diagnosis;
+#[cfg_attr(not(feature = "otlp"), path = "no_export.rs")]
+mod export;
 mod limits;
 mod logs;
 mod outcome;
 mod regular_file;
 mod service_manager;
 mod signals;
+mod tracing_settings;
 mod watch;
 
 pub use address::{socket_address, socket_address_like};
@@ -21,10 +24,12 @@ pub use chain::Chain;
 pub use config::{CONFIG_LIMIT, ConfigError, load_config, parse_config};
 pub use cut::cut;
 pub use diagnosis::{nearest, unknown_key};
+pub use export::Exporting;
 pub use limits::raise_file_limit;
 pub use logs::{LOG_VARIABLE, LogControl, LogError, LogFormat, LogSettings, init_logs};
 pub use outcome::{complain, good_configuration, misconfigured, print};
 pub use regular_file::open_regular_file;
 pub use service_manager::{feed_watchdog, notify_ready, notify_reloading, notify_stopping};
 pub use signals::{reload_signals, shutdown_signal};
+pub use tracing_settings::TracingSettings;
 pub use watch::{FileWatch, watch_file};

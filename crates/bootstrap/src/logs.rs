@@ -9,8 +9,14 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::{
-    Layer, Registry, filter::Targets, layer::SubscriberExt, reload, util::SubscriberInitExt,
+    Layer, Registry,
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt,
+    reload,
+    util::SubscriberInitExt,
 };
+
+use crate::{Exporting, TracingSettings, export::export};
 
 /// The environment variable that overrides [`LogSettings::level`].
 pub const LOG_VARIABLE: &str = "DPU_OFFLOAD_LOG";
@@ -63,24 +69,35 @@ pub enum LogError {
     /// The journal was asked for and can't be reached.
     #[error("cannot reach systemd's journal")]
     Journal(#[source] io::Error),
+    /// The export of spans could not be started.
+    #[error("cannot export traces")]
+    Export(#[source] io::Error),
     /// Logging was started before.
     #[error("logging was started twice")]
     Twice(#[source] tracing_subscriber::util::TryInitError),
 }
 
-/// Starts logging for the process. `program` is its name in the journal.
+/// A place where what the program tells goes to.
+pub(crate) type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Starts logging for the process, and the export of its spans. `program` is its name in the journal, and among
+/// traces.
 ///
 /// # Errors
 /// [`LogError`], if the level can't be understood, the journal was asked for by name and can't be
-/// reached, or logging was started before.
-pub fn init_logs(settings: &LogSettings, program: &str) -> Result<LogControl, LogError> {
+/// reached, logging was started before, or nothing could be exported.
+pub fn init_logs(
+    settings: &LogSettings,
+    tracing: &TracingSettings,
+    program: &'static str,
+) -> Result<(LogControl, Option<Exporting>), LogError> {
     let (filter, control) = reload::Layer::new(filter(settings)?);
-    let layer = layer(settings.format, program)?;
-    tracing_subscriber::registry()
-        .with(layer.with_filter(filter))
-        .try_init()
-        .map_err(LogError::Twice)?;
-    Ok(LogControl(control))
+    let log: LogLayer = Box::new(layer(settings.format, program)?.with_filter(filter));
+    let exported = export(tracing, program).map_err(LogError::Export)?;
+    let (spans, exporting) = exported.unzip();
+    let layers: Vec<_> = [log].into_iter().chain(spans).collect();
+    tracing_subscriber::registry().with(layers).try_init().map_err(LogError::Twice)?;
+    Ok((LogControl(control), exporting))
 }
 
 /// Changes the level of logs while the program runs.
@@ -116,7 +133,9 @@ fn filter(settings: &LogSettings) -> Result<Targets, LogError> {
         Ok(level) if !level.is_empty() => (LOG_VARIABLE, level),
         _ => ("`log.level`", settings.level.clone()),
     };
-    parse_level(&level).ok_or(LogError::Level { origin, level })
+    let levels = parse_level(&level).ok_or(LogError::Level { origin, level })?;
+    // Spans are for traces alone: a log that had them would make all of them.
+    Ok(levels.with_target(traces::TARGET, LevelFilter::OFF))
 }
 
 /// `None`: it is no level. [`Targets`] alone would take an empty part for `error`, and a text that can't be
@@ -128,10 +147,7 @@ fn parse_level(level: &str) -> Option<Targets> {
     is_good.then(|| parts.join(",").parse().ok()).flatten()
 }
 
-fn layer(
-    format: LogFormat,
-    program: &str,
-) -> Result<Box<dyn Layer<Registry> + Send + Sync>, LogError> {
+fn layer(format: LogFormat, program: &str) -> Result<LogLayer, LogError> {
     match format {
         LogFormat::Auto => automatic_layer(program),
         LogFormat::Text => Ok(text_layer()),
@@ -140,23 +156,23 @@ fn layer(
     }
 }
 
-fn automatic_layer(program: &str) -> Result<Box<dyn Layer<Registry> + Send + Sync>, LogError> {
+fn automatic_layer(program: &str) -> Result<LogLayer, LogError> {
     if stderr_is_journal() {
         return Ok(journal_layer(program).unwrap_or_else(|_| text_layer()));
     }
     Ok(if stderr().is_terminal() { text_layer() } else { json_layer() })
 }
 
-fn text_layer() -> Box<dyn Layer<Registry> + Send + Sync> {
+fn text_layer() -> LogLayer {
     let colours = stderr().is_terminal() && env::var_os("NO_COLOR").is_none();
     Box::new(tracing_subscriber::fmt::layer().with_writer(stderr).with_ansi(colours))
 }
 
-fn json_layer() -> Box<dyn Layer<Registry> + Send + Sync> {
+fn json_layer() -> LogLayer {
     Box::new(tracing_subscriber::fmt::layer().with_writer(stderr).json().flatten_event(true))
 }
 
-fn journal_layer(program: &str) -> io::Result<Box<dyn Layer<Registry> + Send + Sync>> {
+fn journal_layer(program: &str) -> io::Result<LogLayer> {
     Ok(Box::new(tracing_journald::layer()?.with_syslog_identifier(program.into())))
 }
 
@@ -193,6 +209,15 @@ mod tests {
         assert!(filter.would_enable("mtls::server", &tracing::Level::DEBUG));
         assert!(filter.would_enable("host_shim", &tracing::Level::INFO));
         assert!(!filter.would_enable("host_shim", &tracing::Level::DEBUG));
+    }
+
+    #[test]
+    fn whatever_the_level_no_log_has_spans() {
+        for level in ["trace", "trace,offload=trace"] {
+            let settings = LogSettings { level: level.into(), ..LogSettings::default() };
+            let filter = filter(&settings).unwrap();
+            assert!(!filter.would_enable(traces::TARGET, &tracing::Level::INFO), "{level}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use prometheus_client::{
     encoding::{EncodeMetric, MetricEncoder},
     metrics::{MetricType, TypedMetric, histogram::Histogram},
 };
+use traces::Instrument;
 
 /// Bounds of the buckets for durations, in seconds: what the kernel does takes some tenths of a millisecond, and what
 /// waits for hardware some seconds.
@@ -36,10 +37,11 @@ impl Phases {
         }
     }
 
-    /// Does some work, and notes how long it took. Work that is not finished is not noted.
+    /// Does some work, as a step of the trace that it is part of, and notes how long it took. Work that is not finished
+    /// is not noted.
     pub async fn time<W: Future>(&self, phase: &str, work: W) -> W::Output {
         let begun = Instant::now();
-        let done = work.await;
+        let done = work.instrument(traces::step(phase)).await;
         self.note(phase, begun.elapsed());
         done
     }

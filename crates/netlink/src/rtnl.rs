@@ -77,7 +77,8 @@ impl Rtnl {
     /// # Errors
     /// The first refusal. The requests after it are carried out all the same, where they can be.
     pub fn batch(&mut self, requests: &[Request<'_>]) -> Result<(), Error> {
-        let refusal = match self.socket.carry_out(requests) {
+        let span = traces::step("netlink");
+        let refusal = match span.in_scope(|| self.socket.carry_out(requests)) {
             Ok(()) => return Ok(()),
             Err(refusal) => refusal,
         };

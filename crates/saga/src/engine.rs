@@ -130,7 +130,7 @@ pub fn undo<C, E: Error + Send + Sync + 'static>(
     context: &mut C,
 ) -> Vec<Left<E>> {
     let undo_one = |step: &&'static dyn Step<C, Error = E>| {
-        let undone = step.undo(context);
+        let undone = traces::undo(step.name()).in_scope(|| step.undo(context));
         points::pass_step(Way::Undo, step.name());
         undone.err().map(|source| Left { step: step.name(), context: 0, source })
     };
@@ -143,7 +143,7 @@ fn attempt<C, E: Error + Send + Sync + 'static>(
     way: Way,
     context: &mut C,
 ) -> Result<(), Option<E>> {
-    step.run(context).map_err(Some)?;
+    traces::step(step.name()).in_scope(|| step.run(context)).map_err(Some)?;
     points::strike_step(way, step.name()).map_err(|points::Struck| None)
 }
 

@@ -5,7 +5,8 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::Context;
 use bootstrap::{
-    LogSettings, init_logs, notify_ready, notify_stopping, reload_signals, shutdown_signal,
+    LogSettings, TracingSettings, init_logs, notify_ready, notify_stopping, reload_signals,
+    shutdown_signal,
 };
 use clap::Parser;
 use netlink::Netns;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    init_logs(&LogSettings::default(), "virtual-nic")?;
+    let _ = init_logs(&LogSettings::default(), &TracingSettings::default(), "virtual-nic")?;
     match arguments.command {
         Command::Plug(arguments) => be_card(arguments).await,
         Command::Unplug(places) => {

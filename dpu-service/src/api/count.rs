@@ -1,4 +1,4 @@
-//! Counts calls by their outcomes, those that are refused included.
+//! Counts calls by their outcomes, those that are refused included, and goes on with their traces.
 
 use std::{
     sync::Arc,
@@ -7,11 +7,13 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use metrics::{Calls, OK};
 use offload_proto::Failure;
 use tonic::{Code, Status};
 use tower::{Layer, Service};
+use traces::TraceParent;
+use tracing::Span;
 
 use super::calls::{name_of, names};
 
@@ -55,14 +57,26 @@ where
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let begun = Instant::now();
         let uri = request.uri().clone();
+        let parent = parent_of(request.headers());
+        // What no host has begun a trace for, as what its agent does unasked, is none.
+        let span = parent.map_or_else(Span::none, |_| traces::entry(name_of(uri.path())));
         let calls = Arc::clone(&self.calls);
         let answer = self.inner.call(request);
-        Box::pin(async move {
+        let work = async move {
             let answer = answer.await?;
-            calls.note(name_of(uri.path()), outcome(&answer), begun.elapsed());
+            let outcome = outcome(&answer);
+            calls.note(name_of(uri.path()), outcome, begun.elapsed());
+            if outcome != OK {
+                traces::fail(&outcome);
+            }
             Ok(answer)
-        })
+        };
+        Box::pin(traces::follow(span, parent, work))
     }
+}
+
+fn parent_of(headers: &HeaderMap) -> Option<TraceParent> {
+    TraceParent::parse(headers.get(traces::HEADER)?.to_str().ok()?)
 }
 
 /// Our stable code where it has one, else gRPC's. An answer that is good, or a stream that has begun,

@@ -10,6 +10,7 @@ use keyed_locks::KeyedLocks;
 use offload_proto::{Failure, Reason};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
+use traces::Instrument;
 use vf_alloc::FunctionId;
 
 use super::{
@@ -161,7 +162,7 @@ impl Engine {
         T: Send + 'static,
         F: Future<Output = Result<T, Failure>> + Send + 'static,
     {
-        let flow = self.flows.spawn(run(Arc::clone(self)));
+        let flow = self.flows.spawn(run(Arc::clone(self)).in_current_span());
         flow.await.unwrap_or_else(|error| {
             Err(Failure::new(Reason::Internal, format!("the call broke off: {error}")))
         })

@@ -168,7 +168,7 @@ impl Ports {
         work: impl FnOnce(&Programmer) -> T + Send + 'static,
     ) -> T {
         let programmer = self.programmer.clone();
-        match spawn_blocking(move || work(&programmer)).await {
+        match spawn_blocking(traces::in_span(move || work(&programmer))).await {
             Ok(result) => result,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }

@@ -31,6 +31,7 @@ impl Config {
         let mut problems = self.check_paths();
         problems.extend(self.check_addresses());
         problems.extend(self.log.check().err().map(|error| error.to_string()));
+        problems.extend(self.tracing.problems());
         problems.extend(self.limits.check("limits"));
         problems.extend(self.allocation.check("allocation"));
         problems.extend(drivers::check(&self.eswitch, &self.fabric));

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use bootstrap::{LogSettings, load_config};
+use bootstrap::{LogSettings, TracingSettings, load_config};
 use metrics::MetricsSettings;
 use mtls::{Connector, ExpiryWarning, TlsSettings};
 use serde::Deserialize;
@@ -69,6 +69,9 @@ pub struct Config {
     /// The log.
     #[serde(default)]
     pub log: LogSettings,
+    /// Where traces go to.
+    #[serde(default)]
+    pub tracing: TracingSettings,
     /// Metrics.
     #[serde(default)]
     pub metrics: MetricsSettings,
@@ -284,6 +287,7 @@ impl Config {
             dpu,
             tls,
             log: LogSettings::default(),
+            tracing: TracingSettings::default(),
             metrics: MetricsSettings::default(),
             vf_source: VfSourceSettings::default(),
             timeouts: Timeouts::default(),
@@ -334,6 +338,7 @@ impl Config {
         let mut problems = self.check_numbers();
         problems.extend(self.check_paths());
         problems.extend(self.log.check().err().map(|error| error.to_string()));
+        problems.extend(self.tracing.problems());
         problems.extend(self.check_dpu());
         problems.extend(self.vf_source.check());
         problems.extend(host_port::problems(&self.host_port));

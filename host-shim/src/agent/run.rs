@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     if arguments.check_config {
         return check_certificates(&config, path);
     }
-    init_logs(&config.log, "host-shim")?;
+    let (_log, _exporting) = init_logs(&config.log, &config.tracing, "host-shim")?;
     runtime()?.block_on(keep(config, path, arguments.standby))
 }
 

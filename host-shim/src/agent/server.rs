@@ -20,6 +20,7 @@ use tokio::{
     sync::Semaphore,
     time::{sleep, timeout},
 };
+use tracing::{Span, field::display};
 
 use super::{
     caller::{Answer, Caller, Form},
@@ -31,7 +32,7 @@ use super::{
     workloads::Connections,
 };
 use crate::{
-    cni::error::code,
+    cni::{environment::Verb, error::code},
     protocol::{
         AddRequest, Asked, Call, CheckRequest, CniReply, DOCUMENT_LIMIT, DelRequest, END_OF_ANSWER,
         Request, decode,
@@ -108,18 +109,43 @@ async fn converse(
         Err(error) => return tell_undecodable(&mut stream, &document, error).await,
     };
     let deadline = Instant::now() + call.time_left().saturating_sub(MARGIN);
+    let parent = call.traceparent;
     let (request, form) = match Form::of(call.request) {
         Ok(asked) => asked,
         Err(reply) => return tell(&mut stream, &reply).await,
     };
     let caller = Arc::new(Caller::plugin(stream, form, deadline)?);
     let (desk, verb, asker) = (server.desk.clone(), scrape::verb(&request), Arc::clone(&caller));
+    let span = entry(verb, &request, parent.is_some());
     let work = async move {
         let _permit = permit;
-        answer(&server, request, &asker).await
+        answer(&server, request, &asker).await.inspect(note_failure)
     };
-    desk.attend(verb, &caller, work).await;
+    desk.attend(verb, &caller, traces::follow(span, parent, work)).await;
     Ok(())
+}
+
+/// The span of a call. STATUS, which runtimes ask for every few seconds, begins no trace.
+fn entry(verb: Verb, request: &Request, is_traced: bool) -> Span {
+    let key = match request {
+        Request::Add(add) => Some(&add.key),
+        Request::Del(DelRequest { key, .. }) | Request::Check(CheckRequest { key, .. }) => {
+            Some(key)
+        }
+        Request::Status(_) if !is_traced => return Span::none(),
+        Request::Gc(_) | Request::Status(_) => None,
+    };
+    let span = traces::entry(verb.as_str());
+    if let Some(key) = key {
+        span.record("attachment", display(key));
+    }
+    span
+}
+
+fn note_failure(answer: &Answer) {
+    if let Answer::Refused { failure, .. } = answer {
+        traces::fail(failure);
+    }
 }
 
 /// The first byte of what a caller says, which stays to be read. `None`: it says nothing.

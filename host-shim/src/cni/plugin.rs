@@ -11,6 +11,7 @@ use std::{
 
 use offload_proto::{Failure, Reason, v1::Attachment};
 use serde_json::Value;
+use traces::TraceParent;
 
 use super::{
     config::read_limited,
@@ -118,7 +119,7 @@ fn answer_prepared(
 ) -> Result<Option<Value>, CniError> {
     let Prepared { socket, patience, comeback, request, base } = prepared;
     let wanted = Wanted::of(&request);
-    let call = Call::new(patience, request);
+    let call = Call::new(patience, request).within(TraceParent::of_process());
     let tell = |error: &io::Error| tell_waiting(&socket, error);
     let reply = match protocol::call(&socket, call, comeback.unwrap_or(COMEBACK), tell) {
         Ok(reply) => reply,

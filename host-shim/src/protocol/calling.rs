@@ -172,6 +172,7 @@ mod tests {
         Call {
             deadline_ms,
             gives_up_at_ns: None,
+            traceparent: None,
             request: Request::Status(StatusRequest::default()),
         }
     }

@@ -59,6 +59,7 @@ mod secrets;
 mod several;
 mod soak;
 mod spoofing;
+mod traces;
 mod traffic;
 mod two_dpus;
 mod upgrade;

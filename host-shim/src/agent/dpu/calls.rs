@@ -13,6 +13,7 @@ use offload_proto::{
     },
 };
 use tonic::{Request, Status};
+use traces::Instrument;
 use vf_alloc::VfPromise;
 
 use super::{
@@ -66,7 +67,8 @@ impl Calls {
         let deadline = deadline.min(Instant::now() + self.timeouts.attach());
         let patience = self.timeouts.reconnect();
         loop {
-            let status = match session.attach(requests, deadline).await {
+            let asked = session.attach(requests, deadline).instrument(traces::call("Attach"));
+            let status = match asked.await {
                 Ok(attachments) => return self.honoured(requests, attachments).await,
                 Err(status) => status,
             };
@@ -124,7 +126,8 @@ impl Calls {
     async fn detach_within(&self, limit: Duration, request: DetachRequest) -> Result<(), Failure> {
         let session = self.session.current(self.timeouts.reconnect()).await?;
         let deadline = Instant::now() + limit;
-        match session.detach(request, deadline).await {
+        let told = session.detach(request, deadline).instrument(traces::call("Detach"));
+        match told.await {
             Ok(()) => Ok(()),
             Err(status) => match failure_of(&status) {
                 failure if failure.reason == Reason::AttachmentUnknown => Ok(()),
@@ -141,8 +144,11 @@ impl Calls {
         let session = self.session.current(self.timeouts.reconnect()).await?;
         let deadline = Instant::now() + self.timeouts.detach();
         let request = CheckRequest { key: Some(key.clone().into()), attachment_id: id.to_owned() };
-        let checked =
-            session.bounded(deadline, session.client().check(timed(request, deadline))).await;
+        let asked = async {
+            let request = timed(request, deadline);
+            session.bounded(deadline, session.client().check(request)).await
+        };
+        let checked = asked.instrument(traces::call("Check")).await;
         checked.map(drop).map_err(|status| failure_of(&status))
     }
 
@@ -285,10 +291,14 @@ impl Established {
     }
 }
 
-/// A call that tells the DPU when it will be given up.
+/// A call that tells the DPU when it will be given up, and which span it is part of.
 pub(super) fn timed<M>(message: M, deadline: Instant) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(deadline.saturating_duration_since(Instant::now()));
+    let parent = traces::current().and_then(|parent| parent.to_string().parse().ok());
+    if let Some(parent) = parent {
+        request.metadata_mut().insert(traces::HEADER, parent);
+    }
     request
 }
 
@@ -385,6 +395,9 @@ fn check_complete(attachment: &Attachment) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use traces::TraceParent;
+    use tracing::Span;
+
     use super::*;
     use crate::agent::{
         dpu::tests::dpu,
@@ -429,5 +442,14 @@ mod tests {
         let request = timed((), Instant::now() + Duration::from_secs(30));
         let told = request.metadata().get("grpc-timeout").unwrap().to_str().unwrap();
         assert!(told.starts_with("29") || told.starts_with("30"), "{told}");
+    }
+
+    #[tokio::test]
+    async fn the_dpu_is_told_the_trace_that_the_plugin_has_told() {
+        let told = || timed((), Instant::now()).into_parts().0.into_headers().remove("traceparent");
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let traced = traces::follow(Span::none(), TraceParent::parse(parent), async { told() });
+        assert_eq!(traced.await.unwrap(), parent);
+        assert_eq!(told(), None);
     }
 }

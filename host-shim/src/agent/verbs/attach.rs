@@ -30,6 +30,7 @@ use std::{
 use netlink::NetnsId;
 use offload_proto::{Failure, Reason, v1};
 use tokio::time::sleep;
+use traces::Instrument;
 
 use super::{
     asked::{Named, check_form, name_and_lock},
@@ -133,7 +134,8 @@ async fn attach_alone(
     }
     Milestone::AttachDone.pass();
     let records = taken_in.iter().map(|one| Arc::clone(&one.record)).collect();
-    confirm(doors, records, made, &order, caller).await?;
+    let confirmed = confirm(doors, records, made, &order, caller);
+    confirmed.instrument(traces::step("confirm")).await?;
     drop(pending);
     for TakenIn { record, recording, durations } in taken_in {
         let total = started.elapsed();
@@ -176,6 +178,7 @@ async fn ask_ahead(
         netns.clone(),
         is_awaited,
     );
+    let moved = moved.instrument(traces::step("ahead"));
     let began = Instant::now();
     let asked = async {
         let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;

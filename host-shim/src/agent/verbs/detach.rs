@@ -46,10 +46,11 @@ pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
 
 fn settle_behind_the_answer(doors: &Doors, left: Vec<Left>, keys: LockedKeys) {
     let doors = doors.clone();
-    doors.tasks.clone().spawn(async move {
+    let tasks = doors.tasks.clone();
+    tasks.spawn(traces::afterwards(async move {
         join_all(left.into_iter().map(|one| settle(&doors, one, Renewal::Later))).await;
         drop(keys);
-    });
+    }));
 }
 
 /// There is no record of what to give back: perhaps records were lost, and the pod has its VF

@@ -115,7 +115,8 @@ impl Ahead {
         let _not_renewed = self.host.lock_free_vfs(&devices).await;
         let this = Arc::clone(self);
         let work = move || {
-            let recorded = is_awaited().and_then(|()| this.record(&guesses, &names, &netns));
+            let record = || this.record(&guesses, &names, &netns);
+            let recorded = is_awaited().and_then(|()| traces::step("guess").in_scope(record));
             match recorded {
                 Ok((records, moves)) => move_now(&records, moves, &names, began),
                 Err(failure) => {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use offload_proto::{Failure, Reason, v1};
+use traces::Instrument;
 use vf_alloc::Device;
 
 use super::{
@@ -145,7 +146,7 @@ impl Intake {
         port: impl Future<Output = ()>,
     ) -> Result<TakenIn, Failure> {
         let Arrived { record, recording, arrival } = arrived;
-        match arrival.settle(port).await {
+        match arrival.settle(port).instrument(traces::step("carrier")).await {
             Ok(durations) => Ok(TakenIn { record, recording, durations }),
             Err(failed) => Err(failure_of_move(&record, &failed)),
         }
@@ -160,7 +161,8 @@ impl Intake {
         pod: Result<Option<PodLock>, Failure>,
     ) -> Result<Vec<Arrived>, IntakeFailure> {
         let began = Instant::now();
-        let recorded = pod.and_then(|pod| Ok((pod, self.record(wanted.to_vec(), netns)?)));
+        let record = || traces::step("record").in_scope(|| self.record(wanted.to_vec(), netns));
+        let recorded = pod.and_then(|pod| Ok((pod, record()?)));
         let (_pod, (records, moves)) = recorded.map_err(|failure| {
             let found = self.drafts.at_home(wanted);
             IntakeFailure::Unrecorded { failure, found }

@@ -45,7 +45,7 @@ impl Turns {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let _turn = self.looks.acquire().await.map_err(|error| defect(&error))?;
-        spawn_blocking(work).await.map_err(|error| defect(&error))
+        spawn_blocking(traces::in_span(work)).await.map_err(|error| defect(&error))
     }
 
     /// Moves a VF on a thread of its own, when it is its turn.
@@ -55,7 +55,7 @@ impl Turns {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let _turn = self.moves.turn(way).await?;
-        spawn_blocking(work).await.map_err(|error| defect(&error))
+        spawn_blocking(traces::in_span(work)).await.map_err(|error| defect(&error))
     }
 
     /// Likewise configures a VF that was moved ahead.
@@ -64,6 +64,6 @@ impl Turns {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
         let _turn = self.finishes.acquire().await.map_err(|error| defect(&error))?;
-        spawn_blocking(work).await.map_err(|error| defect(&error))
+        spawn_blocking(traces::in_span(work)).await.map_err(|error| defect(&error))
     }
 }

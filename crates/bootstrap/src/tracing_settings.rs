@@ -1,0 +1,115 @@
+//! The `[tracing]` table: where spans go to.
+
+use serde::{Deserialize, Serialize};
+
+/// The `[tracing]` table of either program's configuration.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TracingSettings {
+    /// The collector that spans are exported to, by OTLP over gRPC. `None`: to nobody.
+    pub otlp_endpoint: Option<String>,
+    /// How many of the traces that begin here are recorded, from 0 to 1. Of those that come with a call their beginner
+    /// has decided.
+    pub sampling_ratio: f64,
+}
+
+impl Default for TracingSettings {
+    fn default() -> Self {
+        Self { otlp_endpoint: None, sampling_ratio: 1.0 }
+    }
+}
+
+impl TracingSettings {
+    /// What makes no sense: one sentence each, without a final stop.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let ratio = self.sampling_ratio;
+        let wrong_ratio = (!(0.0..=1.0).contains(&ratio))
+            .then(|| format!("`tracing.sampling_ratio` is {ratio}, but must be 0.0 to 1.0"));
+        let wrong_endpoint = self.otlp_endpoint.as_deref().and_then(refuse_endpoint);
+        wrong_endpoint.into_iter().chain(wrong_ratio).collect()
+    }
+}
+
+/// Why spans can't be exported to there.
+#[cfg(feature = "otlp")]
+fn refuse_endpoint(endpoint: &str) -> Option<String> {
+    use tonic::transport::Uri;
+
+    let is_good = |uri: &Uri| {
+        uri.scheme_str() == Some("http")
+            && uri.host().is_some_and(|host| !host.is_empty())
+            && matches!(uri.path(), "" | "/")
+    };
+    if endpoint.parse().is_ok_and(|uri| is_good(&uri)) {
+        return None;
+    }
+    Some(format!(
+        "`tracing.otlp_endpoint` is {endpoint:?}: write where a collector takes OTLP over gRPC, without TLS, such as \
+         \"http://127.0.0.1:4317\""
+    ))
+}
+
+#[cfg(not(feature = "otlp"))]
+fn refuse_endpoint(endpoint: &str) -> Option<String> {
+    Some(format!(
+        "`tracing.otlp_endpoint` is {endpoint:?}: this program was built without the feature `otlp`, and exports no \
+         traces: leave the key out, or take the program of a package"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> Vec<String> {
+        toml::from_str::<TracingSettings>(text).unwrap().problems()
+    }
+
+    #[test]
+    fn without_an_endpoint_all_traces_would_be_recorded_and_none_is() {
+        let settings: TracingSettings = toml::from_str("").unwrap();
+        assert_eq!(settings, TracingSettings::default());
+        assert_eq!((settings.otlp_endpoint, settings.sampling_ratio), (None, 1.0));
+        assert_eq!(problems(""), [""; 0]);
+    }
+
+    #[test]
+    fn a_ratio_is_from_0_to_1() {
+        for ratio in ["0.0", "0.25", "1.0"] {
+            assert_eq!(problems(&format!("sampling_ratio = {ratio}")), [""; 0]);
+        }
+        for ratio in ["-0.1", "1.1", "nan", "inf"] {
+            let told = problems(&format!("sampling_ratio = {ratio}"));
+            assert!(told.len() == 1 && told[0].ends_with("but must be 0.0 to 1.0"), "{told:?}");
+        }
+    }
+
+    #[cfg(feature = "otlp")]
+    #[test]
+    fn an_endpoint_is_a_url_of_http_without_a_path() {
+        for good in ["http://127.0.0.1:4317", "http://[::1]:4317/", "http://collector.example"] {
+            assert_eq!(problems(&format!("otlp_endpoint = {good:?}")), [""; 0], "{good}");
+        }
+        for wrong in [
+            "",
+            "127.0.0.1:4317",
+            "https://a:4317",
+            "http://",
+            "http://:4317",
+            "http://a/v1/traces",
+            "http://a:b",
+            "grpc://a:4317",
+        ] {
+            let told = problems(&format!("otlp_endpoint = {wrong:?}"));
+            assert!(told.len() == 1 && told[0].ends_with("\"http://127.0.0.1:4317\""), "{told:?}");
+        }
+    }
+
+    #[cfg(not(feature = "otlp"))]
+    #[test]
+    fn a_program_that_exports_nothing_says_so() {
+        let told = problems("otlp_endpoint = 'http://127.0.0.1:4317'");
+        assert!(told[0].contains("this program was built without the feature `otlp`"), "{told:?}");
+    }
+}

@@ -1,0 +1,161 @@
+//! The header `traceparent` of W3C's Trace Context.
+
+use std::{env, fmt};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::IgnoredAny};
+
+/// Its name in HTTP, and so in gRPC's metadata.
+pub const HEADER: &str = "traceparent";
+/// Its name among environment variables.
+pub const VARIABLE: &str = "TRACEPARENT";
+
+/// The version that is understood whole, and written.
+const VERSION: &str = "00";
+/// What no version is.
+const NO_VERSION: &str = "ff";
+/// Length of version 00, whose parts later ones begin with.
+const LENGTH: usize = 55;
+/// The one flag that is known: whoever made the trace records it.
+const SAMPLED: u8 = 1;
+
+/// A span that work is part of, which may be another program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceParent {
+    /// The trace.
+    pub trace_id: u128,
+    /// The span within it.
+    pub span_id: u64,
+    /// Whether the trace is recorded.
+    pub is_sampled: bool,
+}
+
+impl TraceParent {
+    /// Reads the header, of any version. `None`: it is malformed, and to be ignored.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (known, rest) = text.split_at_checked(LENGTH)?;
+        let mut parts = known.split('-');
+        let mut part = |length| parts.next().filter(|part| is_hex(part, length));
+        let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+        let is_whole = match version {
+            VERSION => rest.is_empty(),
+            NO_VERSION => false,
+            _ => rest.is_empty() || rest.starts_with('-'),
+        };
+        let trace_id = u128::from_str_radix(trace, 16).ok().filter(|id| *id != 0)?;
+        let span_id = u64::from_str_radix(span, 16).ok().filter(|id| *id != 0)?;
+        let is_sampled = u8::from_str_radix(flags, 16).ok()? & SAMPLED != 0;
+        is_whole.then_some(Self { trace_id, span_id, is_sampled })
+    }
+
+    /// That of the process's environment, if whoever started it has set one.
+    #[must_use]
+    pub fn of_process() -> Option<Self> {
+        Self::parse(&env::var(VARIABLE).ok()?)
+    }
+}
+
+/// Capitals are malformed, too.
+fn is_hex(part: &str, length: usize) -> bool {
+    part.len() == length && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+impl fmt::Display for TraceParent {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { trace_id, span_id, is_sampled } = self;
+        write!(out, "{VERSION}-{trace_id:032x}-{span_id:016x}-{:02x}", u8::from(*is_sampled))
+    }
+}
+
+impl Serialize for TraceParent {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Reads one for serde's `deserialize_with`. What is malformed is none: nobody's call fails for that.
+///
+/// # Errors
+/// Those of the document itself.
+pub fn lenient<'de, D: Deserializer<'de>>(input: D) -> Result<Option<TraceParent>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Told {
+        Text(String),
+        Other(IgnoredAny),
+    }
+    Ok(match Told::deserialize(input)? {
+        Told::Text(text) => TraceParent::parse(&text),
+        Told::Other(_) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    #[test]
+    fn what_is_read_is_written_alike() {
+        let parent = TraceParent::parse(GOOD).unwrap();
+        assert_eq!(parent.trace_id, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c);
+        assert_eq!((parent.span_id, parent.is_sampled), (0xb7ad_6b71_6920_3331, true));
+        assert_eq!(parent.to_string(), GOOD);
+        let unsampled = GOOD.replace("-01", "-00");
+        assert_eq!(TraceParent::parse(&unsampled).unwrap().to_string(), unsampled);
+    }
+
+    #[test]
+    fn of_the_flags_only_the_known_one_is_passed_on() {
+        for (flags, written) in [("03", "01"), ("ff", "01"), ("02", "00"), ("fe", "00")] {
+            let parent = TraceParent::parse(&GOOD.replace("-01", &format!("-{flags}")));
+            assert_eq!(parent.unwrap().to_string(), GOOD.replace("-01", &format!("-{written}")));
+        }
+    }
+
+    #[test]
+    fn of_a_later_version_is_read_what_is_known() {
+        let later = GOOD.replacen("00", "cc", 1);
+        for text in [later.clone(), format!("{later}-"), format!("{later}-what-will-be-like.1")] {
+            assert_eq!(TraceParent::parse(&text), TraceParent::parse(GOOD), "{text}");
+        }
+        assert_eq!(TraceParent::parse(&format!("{later}.x")), None);
+    }
+
+    #[test]
+    fn what_is_malformed_is_none() {
+        let (no_trace, no_span) = ("0".repeat(32), "0".repeat(16));
+        for text in [
+            "",
+            "00",
+            &GOOD[..54],
+            &format!("{GOOD}-"),
+            &format!("{GOOD}-00"),
+            &format!(" {GOOD}"),
+            &GOOD.replacen("00", "ff", 1),
+            &GOOD.replacen("00", "0g", 1),
+            &GOOD.to_uppercase(),
+            &GOOD.replace('-', "_"),
+            &GOOD.replace("0af7", "0ä7"),
+            &GOOD.replace("0af7651916cd43dd8448eb211c80319c", &no_trace),
+            &GOOD.replace("b7ad6b7169203331", &no_span),
+            &GOOD.replace("-01", "-0x"),
+            &GOOD.replace("-01", "-+1"),
+            &"é".repeat(40),
+        ] {
+            assert_eq!(TraceParent::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_document_with_a_malformed_one_is_read_without() {
+        let good = lenient(json!(GOOD)).unwrap().unwrap();
+        assert_eq!(serde_json::to_value(good).unwrap(), GOOD);
+        for told in [json!("x"), json!(null), json!(7), json!({ "a": [] })] {
+            assert_eq!(lenient(&told).unwrap(), None, "{told}");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Traces: what a collector is told of a pod's way, from the runtime's own span to what either program does.
+
+use std::{
+    collections::BTreeSet,
+    net::TcpListener,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use e2e::{Answer, Call, Lab, Netns, Settings, wait_for};
+use opentelemetry_proto::tonic::{
+    collector::trace::v1::{
+        ExportTraceServiceRequest, ExportTraceServiceResponse,
+        trace_service_server::{TraceService, TraceServiceServer},
+    },
+    common::v1::{KeyValue, any_value::Value},
+    trace::v1::{Span, span::SpanKind, status::StatusCode},
+};
+use tokio::runtime::{Builder, Runtime};
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::{Request, Response, Status, transport::Server};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// Where either program looks for the collector, in its own namespace.
+const ADDRESS: &str = "127.0.0.1:4317";
+const SECTION: &str = "[tracing]\notlp_endpoint = \"http://127.0.0.1:4317\"\n";
+/// What nobody can export says, once.
+const AWAY: &str = "spans can't be exported";
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const CALLER: &str = "b7ad6b7169203331";
+
+fn traceparent(flags: &str) -> String {
+    format!("00-{TRACE}-{CALLER}-{flags}")
+}
+
+fn settings(service: &str, agent: &str) -> Settings {
+    Settings { service: service.into(), agent: agent.into(), ..Settings::default() }
+}
+
+fn call(lab: &Lab, verb: &str, pod: &Netns, traceparent: &str) -> Answer {
+    call_for(lab, verb, "blue", pod, traceparent)
+}
+
+fn call_for(lab: &Lab, verb: &str, network: &str, pod: &Netns, traceparent: &str) -> Answer {
+    let call = Call::new(verb, &lab.configuration(network));
+    let call = call.of(pod.name(), Some(&pod.path()), "eth0");
+    lab.execute(&call.with("TRACEPARENT", traceparent))
+}
+
+/// A span, and which program has made it.
+#[derive(Clone, Debug)]
+struct Told {
+    program: String,
+    span: Span,
+}
+
+impl Told {
+    fn trace(&self) -> String {
+        hex(&self.span.trace_id)
+    }
+
+    fn id(&self) -> String {
+        hex(&self.span.span_id)
+    }
+
+    fn parent(&self) -> String {
+        hex(&self.span.parent_span_id)
+    }
+
+    fn attribute(&self, key: &str) -> Option<String> {
+        text_of(&self.span.attributes, key)
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn text_of(attributes: &[KeyValue], key: &str) -> Option<String> {
+    let found = attributes.iter().find(|attribute| attribute.key == key)?;
+    match found.value.clone()?.value? {
+        Value::StringValue(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// A collector in the namespaces of both programs, until it is dropped.
+struct Collector {
+    told: Arc<Mutex<Vec<Told>>>,
+    _runtime: Runtime,
+}
+
+#[derive(Clone)]
+struct Door(Arc<Mutex<Vec<Told>>>);
+
+#[tonic::async_trait]
+impl TraceService for Door {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        for resource_spans in request.into_inner().resource_spans {
+            let resource = resource_spans.resource.unwrap_or_default();
+            let program = text_of(&resource.attributes, "service.name").unwrap();
+            let spans = resource_spans.scope_spans.into_iter().flat_map(|scope| scope.spans);
+            let told = spans.map(|span| Told { program: program.clone(), span });
+            self.0.lock().unwrap().extend(told);
+        }
+        Ok(Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+/// Listens where the programs in that namespace look for a collector.
+fn listener(netns: &Netns) -> TcpListener {
+    let inside = netlink::Netns::open(&netns.path()).unwrap();
+    inside.run(|| TcpListener::bind(ADDRESS).unwrap()).unwrap()
+}
+
+impl Collector {
+    fn listen(lab: &Lab) -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let told = Arc::<Mutex<Vec<_>>>::default();
+        for netns in [&lab.card.host, &lab.card.dpu] {
+            let listener = listener(netns);
+            listener.set_nonblocking(true).unwrap();
+            let door = TraceServiceServer::new(Door(Arc::clone(&told)));
+            runtime.spawn(async move {
+                let connections = tokio::net::TcpListener::from_std(listener).unwrap();
+                let connections = TcpListenerStream::new(connections);
+                Server::builder().add_service(door).serve_with_incoming(connections).await
+            });
+        }
+        Self { told, _runtime: runtime }
+    }
+
+    fn told(&self) -> Vec<Told> {
+        self.told.lock().unwrap().clone()
+    }
+
+    /// The one span of that name, waited for.
+    fn expect(&self, program: &str, name: &str) -> Told {
+        self.expect_all(program, name, 1).remove(0)
+    }
+
+    /// Likewise so many.
+    fn expect_all(&self, program: &str, name: &str, count: usize) -> Vec<Told> {
+        let found = || {
+            let told = self.told().into_iter();
+            let found: Vec<_> =
+                told.filter(|told| told.program == program && told.span.name == name).collect();
+            assert!(found.len() <= count, "{found:?}");
+            (found.len() == count).then_some(found)
+        };
+        wait_for(&format!("{name} of {program}"), LIMIT, found)
+    }
+
+    /// The spans below that one, of either program. Their own end tells that all of these are told, too.
+    fn names_below(&self, top: &Told) -> BTreeSet<String> {
+        let told = self.told();
+        let (mut within, mut names) = (BTreeSet::from([top.id()]), BTreeSet::new());
+        loop {
+            let is_new =
+                |told: &&Told| within.contains(&told.parent()) && !within.contains(&told.id());
+            let new: Vec<_> = told.iter().filter(is_new).collect();
+            if new.is_empty() {
+                return names;
+            }
+            names.extend(new.iter().map(|told| told.span.name.clone()));
+            within.extend(new.into_iter().map(Told::id));
+        }
+    }
+}
+
+/// That the agent's span goes on with the caller's, the service's with the agent's of so many calls, and neither knows
+/// another trace. Returns the agent's, and what is below those of the service.
+fn assert_one_trace(
+    collector: &Collector,
+    verb: &str,
+    call: &str,
+    calls: usize,
+) -> (Told, BTreeSet<String>) {
+    let served = collector.expect_all("dpu-service", &format!("WorkloadNetwork/{call}"), calls);
+    let asked = collector.expect_all("host-shim", call, calls);
+    let entry = collector.expect("host-shim", verb);
+    assert_eq!((entry.parent().as_str(), entry.span.kind()), (CALLER, SpanKind::Server));
+    assert!(asked.iter().all(|told| told.span.kind() == SpanKind::Client), "{asked:?}");
+    assert!(served.iter().all(|told| told.span.kind() == SpanKind::Server), "{served:?}");
+    let parents: BTreeSet<_> = served.iter().map(Told::parent).collect();
+    assert_eq!(parents, asked.iter().map(Told::id).collect());
+    let told = collector.told();
+    let ids: BTreeSet<_> = told.iter().map(Told::id).collect();
+    for one in &told {
+        assert_eq!(one.trace(), TRACE, "{one:?}");
+        assert!(one.parent() == CALLER || ids.contains(&one.parent()), "{one:?}");
+    }
+    let below = served.iter().flat_map(|told| collector.names_below(told)).collect();
+    (entry, below)
+}
+
+#[track_caller]
+fn assert_names(found: &BTreeSet<String>, wanted: &[&str]) {
+    let missing: Vec<_> = wanted.iter().filter(|name| !found.contains(**name)).collect();
+    assert!(missing.is_empty(), "{missing:?} are not among {found:?}");
+}
+
+#[test]
+fn an_attachments_way_is_one_trace_from_the_runtimes_span_to_the_kernels_messages() {
+    let lab = Lab::start(&settings(SECTION, SECTION));
+    let pod = Netns::new("pod");
+    {
+        let collector = Collector::listen(&lab);
+        drop(call(&lab, "ADD", &pod, &traceparent("01")).result());
+        let (entry, of_service) = assert_one_trace(&collector, "ADD", "Attach", 1);
+        let of_agents = ["ahead", "guess", "record", "configure", "carrier", "confirm", "netlink"];
+        assert_names(&collector.names_below(&entry), &of_agents);
+        let of_services = ["locks", "reserve", "journal", "program", "representor-up", "netlink"];
+        assert_names(&of_service, &of_services);
+        assert_eq!(entry.attribute("attachment").unwrap(), format!("{}/eth0", pod.name()));
+    }
+    lab.assert_invariants();
+    let collector = Collector::listen(&lab);
+    call(&lab, "DEL", &pod, &traceparent("01")).nothing();
+    let behind = collector.expect("host-shim", "afterwards");
+    let (entry, of_service) = assert_one_trace(&collector, "DEL", "Detach", 2);
+    assert_names(&collector.names_below(&entry), &["home", "rpc", "Detach", "netlink"]);
+    assert_eq!(behind.parent(), entry.id());
+    assert!(entry.span.end_time_unix_nano < behind.span.end_time_unix_nano, "who asks waits");
+    assert_names(&collector.names_below(&behind), &["settle", "Detach"]);
+    assert_names(&of_service, &["locks", "journal", "unprogram", "representor-up", "netlink"]);
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn the_agent_begins_a_trace_where_the_runtime_has_none_and_a_failed_call_is_told_as_such() {
+    let lab = Lab::start(&settings(SECTION, SECTION));
+    let collector = Collector::listen(&lab);
+    let pod = Netns::new("pod");
+    lab.status().nothing();
+    // Which is none: the version is missing.
+    let answer = call_for(&lab, "ADD", "nowhere", &pod, &format!("{TRACE}-{CALLER}-01"));
+    answer.fails(101, &["nowhere", "NETWORK_UNKNOWN"]);
+    let served = collector.expect("dpu-service", "WorkloadNetwork/Attach");
+    let entry = collector.expect("host-shim", "ADD");
+    assert_eq!(entry.parent(), "");
+    assert_ne!(entry.trace(), TRACE);
+    assert_eq!(served.trace(), entry.trace());
+    for one in [&entry, &served] {
+        let status = one.span.status.clone().unwrap();
+        assert_eq!(status.code(), StatusCode::Error, "{one:?}");
+        assert!(!status.message.is_empty());
+    }
+    let traces: BTreeSet<_> = collector.told().iter().map(Told::trace).collect();
+    assert_eq!(traces.len(), 1, "what nobody has attached is in no trace");
+}
+
+#[test]
+fn a_trace_that_the_runtime_does_not_record_is_not_recorded_here() {
+    let lab = Lab::start(&settings(SECTION, SECTION));
+    let collector = Collector::listen(&lab);
+    let (quiet, loud) = (Netns::new("pod"), Netns::new("pod"));
+    drop(call(&lab, "ADD", &quiet, &traceparent("00")).result());
+    drop(call(&lab, "ADD", &loud, &traceparent("01")).result());
+    let (entry, _) = assert_one_trace(&collector, "ADD", "Attach", 1);
+    assert_eq!(entry.attribute("attachment").unwrap(), format!("{}/eth0", loud.name()));
+}
+
+#[test]
+fn an_agent_that_exports_nothing_passes_the_runtimes_trace_on() {
+    let lab = Lab::start(&settings(SECTION, ""));
+    let collector = Collector::listen(&lab);
+    let pod = Netns::new("pod");
+    drop(call(&lab, "ADD", &pod, &traceparent("01")).result());
+    let served = collector.expect("dpu-service", "WorkloadNetwork/Attach");
+    assert_eq!((served.trace().as_str(), served.parent().as_str()), (TRACE, CALLER));
+    assert!(collector.told().iter().all(|told| told.program == "dpu-service"));
+}
+
+#[test]
+fn a_collector_that_is_away_or_silent_costs_no_add_and_one_line_in_the_log() {
+    let mut lab = Lab::start(&settings(SECTION, SECTION));
+    let pod = Netns::new("pod");
+    let told = |lab: &Lab, words| {
+        [lab.agent.log(), lab.service.log()].map(|log| log.matches(words).count())
+    };
+    let attach_and_detach = |lab: &Lab| {
+        drop(call(lab, "ADD", &pod, &traceparent("01")).result());
+        call(lab, "DEL", &pod, &traceparent("01")).nothing();
+    };
+    attach_and_detach(&lab);
+    wait_for("word of it", LIMIT, || (told(&lab, AWAY) == [1, 1]).then_some(()));
+    let collector = Collector::listen(&lab);
+    let is_back = || {
+        attach_and_detach(&lab);
+        (told(&lab, "spans are exported again") == [1, 1]).then_some(())
+    };
+    wait_for("the collector", LIMIT, is_back);
+    assert_eq!(told(&lab, AWAY), [1, 1], "once is enough");
+    assert!(!collector.told().is_empty());
+    drop(collector);
+    // One that is connected to and takes nothing.
+    let _silent = [&lab.card.host, &lab.card.dpu].map(|netns| listener(netns));
+    attach_and_detach(&lab);
+    let began = Instant::now();
+    assert!(lab.agent.stop().success() && lab.service.stop().success());
+    assert!(began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
+}
