@@ -146,6 +146,7 @@ fn table() -> Vec<Row> {
             LOOK,
         ),
         ("offload.v1.Operator/ListTraffic", |_| encoded(&v1::ListTrafficRequest::default()), LOOK),
+        ("offload.v1.Operator/ListPhases", |_| encoded(&v1::ListPhasesRequest {}), LOOK),
         ("offload.v1.Operator/ListNetworks", |_| encoded(&v1::ListNetworksRequest {}), LOOK),
         ("offload.v1.Operator/ListPools", |_| encoded(&v1::ListPoolsRequest {}), LOOK),
         ("offload.v1.Operator/Watch", |_| encoded(&v1::WatchRequest {}), LOOK),

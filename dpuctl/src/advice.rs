@@ -19,7 +19,7 @@ impl CallError {
         match self {
             Self::Refused(failure) => Some(failure.reason),
             Self::Unknown { kind, .. } => kind.reason(),
-            Self::PassedOver { .. } => Some(Reason::Unsupported),
+            Self::PassedOver { .. } | Self::NoSuchCall => Some(Reason::Unsupported),
             Self::Credentials(_) => Some(Reason::CertificateRefused),
             Self::Connect(error) if error.is_certificate() => Some(Reason::CertificateRefused),
             Self::Connect(_) | Self::StreamEnded(_) => Some(Reason::DpuUnreachable),
@@ -39,6 +39,7 @@ impl CallError {
             }
             Self::Unknown { kind: Kind::Host, .. } => Some("list the hosts with `dpuctl status`"),
             Self::PassedOver { .. } => Some("upgrade the service, then apply the network again"),
+            Self::NoSuchCall => Some("upgrade the service"),
             Self::Credentials(error) => Some(for_credentials(error)),
             Self::File { source, .. } => Some(for_file(source)),
             Self::Connect(ConnectError::ServerRefused { .. }) => {

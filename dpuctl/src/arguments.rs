@@ -94,7 +94,7 @@ pub enum Verb {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
-    /// What attachments send and receive in a second, the busiest first, until interrupted
+    /// What attachments send and receive in a second, or where the time of attaching goes, until interrupted
     Top(Top),
     /// Create or change networks
     Apply {
@@ -153,6 +153,9 @@ pub enum Verb {
 /// Of what `top` tells, and how often.
 #[derive(Debug, Args)]
 pub struct Top {
+    /// Where the time of attaching and of giving back goes on the DPU, in place of what attachments send and receive
+    #[arg(long, conflicts_with_all = ["lines", "network", "host"])]
+    pub phases: bool,
     /// Print one table, and end
     #[arg(long)]
     pub once: bool,
@@ -448,6 +451,7 @@ mod tests {
             "dpuctl watch -o json",
             "dpuctl top",
             "dpuctl top --once --interval 5 --lines 3 --network blue --host node-1 -o wide",
+            "dpuctl top --phases --once --interval 5 -o wide",
             "dpuctl apply -f - --dry-run",
             "dpuctl add subnet blue 10.9.0.0/16 --gateway 10.9.0.1 --exclude 10.9.1.0/24",
             "dpuctl delete network blue --force",
@@ -479,6 +483,9 @@ mod tests {
             ("dpuctl pki init --days 1y", "a whole number of days from 1 to 36500, such as 30"),
             ("dpuctl top --lines x", "a whole number of lines from 1 to 1000000, such as 30"),
             ("dpuctl top --interval 0", "a whole number of seconds from 1 to 3600, such as 30"),
+            ("dpuctl top --phases --lines 3", "'--phases' cannot be used with '--lines <NUMBER>'"),
+            ("dpuctl top --host a --phases", "'--host <HOST>' cannot be used with '--phases'"),
+            ("dpuctl top phases", "unexpected argument 'phases' found"),
             ("dpuctl add subnet blue", "<CIDR>"),
             ("dpuctl add subnet blue 10.9.0.0", "write its prefix length, too"),
             ("dpuctl add subnet blue 10.9.0.0/16 --gateway x", "invalid IP address syntax"),

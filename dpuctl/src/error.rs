@@ -45,6 +45,9 @@ pub enum CallError {
     /// The DPU did not answer.
     #[error("the DPU did not answer within {0:?}")]
     TooSlow(Duration),
+    /// The service has no such call.
+    #[error("the DPU's service is of a release that can't do that")]
+    NoSuchCall,
     /// The call failed in a way that the DPU does not explain.
     #[error("the call failed: {} ({:?})", .0.message(), .0.code())]
     Status(Box<Status>),
@@ -151,6 +154,7 @@ impl CallError {
         }
         match status.code() {
             Code::DeadlineExceeded => Self::TooSlow(timeout),
+            Code::Unimplemented => Self::NoSuchCall,
             _ => Self::Status(Box::new(status)),
         }
     }
@@ -160,7 +164,8 @@ impl CallError {
             Self::Refused(_) | Self::Unknown { .. } | Self::Declined | Self::Differences(_) => {
                 FAILED
             }
-            Self::PassedOver { .. } | Self::Encode(_) | Self::Output(_) => FAILED,
+            Self::PassedOver { .. } | Self::NoSuchCall => FAILED,
+            Self::Encode(_) | Self::Output(_) => FAILED,
             Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,
             Self::File { .. }
             | Self::Document { .. }

@@ -110,19 +110,28 @@ pub(crate) fn rate(bits: u64) -> String {
 
 /// So many bytes, to three digits, such as `1.25 MB`.
 pub(crate) fn bytes(number: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    three_digits(number, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
+}
+
+/// So many nanoseconds, to three digits, such as `1.25 ms`.
+pub(crate) fn duration(nanoseconds: u64) -> String {
+    three_digits(nanoseconds, &["ns", "us", "ms", "s"])
+}
+
+/// In the largest of the units that it reaches. Each is a thousand of the one before.
+fn three_digits(number: u64, units: &[&str]) -> String {
     let mut unit = 0;
     let mut divisor = 1;
-    while number / divisor >= 1000 {
+    while number / divisor >= 1000 && unit + 1 < units.len() {
         divisor *= 1000;
         unit += 1;
     }
     let (whole, rest) = (number / divisor, number % divisor);
     match whole {
-        _ if unit == 0 => format!("{whole} B"),
-        0..10 => format!("{whole}.{:02} {}", rest / (divisor / 100), UNITS[unit]),
-        10..100 => format!("{whole}.{} {}", rest / (divisor / 10), UNITS[unit]),
-        _ => format!("{whole} {}", UNITS[unit]),
+        _ if unit == 0 => format!("{whole} {}", units[unit]),
+        0..10 => format!("{whole}.{:02} {}", rest / (divisor / 100), units[unit]),
+        10..100 => format!("{whole}.{} {}", rest / (divisor / 10), units[unit]),
+        _ => format!("{whole} {}", units[unit]),
     }
 }
 
@@ -180,6 +189,12 @@ mod tests {
     fn numbers_of_bytes_have_three_digits() {
         let told = [0, 999, 1000, 1_259_999, 12_999_999, 999_999_999, u64::MAX].map(bytes);
         assert_eq!(told, ["0 B", "999 B", "1.00 kB", "1.25 MB", "12.9 MB", "999 MB", "18.4 EB"]);
+    }
+
+    #[test]
+    fn durations_have_three_digits_and_no_unit_beyond_seconds() {
+        let told = [0, 999, 1_000, 12_599_999, 2_500_000_000, 7_200_000_000_000].map(duration);
+        assert_eq!(told, ["0 ns", "999 ns", "1.00 us", "12.5 ms", "2.50 s", "7200 s"]);
     }
 
     #[test]

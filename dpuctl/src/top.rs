@@ -1,9 +1,11 @@
-//! `dpuctl top`: what attachments send and receive, the busiest first.
+//! `dpuctl top`: what happens from one look at the DPU to the next.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+mod phases;
+mod traffic;
 
 use jiff::Timestamp;
-use offload_proto::v1::{AttachmentTraffic, ListTrafficRequest, ListTrafficResponse, PortCounters};
+use offload_proto::v1::{ListPhasesResponse, ListTrafficResponse};
+use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::{
@@ -12,16 +14,32 @@ use crate::{
     console::Console,
     error::CallError,
     format::{json_line, yaml},
-    rows::{in_hardware, short_length, whom},
-    table::narrow_or_wide,
-    text::{bytes, printable, vf_name},
 };
 
-/// How many attachments a screen shows, unless it is told how many.
+/// How many rows a screen shows of those that may be many, unless it is told how many.
 const SCREENFUL: usize = 20;
 
 /// What is printed next takes the place of what is on the screen.
 const CLEAR_SCREEN: &str = "\u{1b}[H\u{1b}[J";
+
+/// Counters, as they were at a time.
+trait Look: Serialize + Sized {
+    /// Asks the DPU.
+    async fn take(client: &mut Client, what: &Top) -> Result<Self, CallError>;
+
+    /// What has happened since the look `before`, in as many `lines` at most if there may be many.
+    fn table(&self, before: &Self, lines: usize, wide: bool) -> String;
+
+    /// What is said in place of a table without rows. `None`: it has some.
+    fn nothing(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// What is said beside the table.
+    fn warning(&self) -> Option<String> {
+        None
+    }
+}
 
 /// Only an interrupt ends it well, unless one table is wanted.
 pub(crate) async fn top(
@@ -29,39 +47,51 @@ pub(crate) async fn top(
     what: &Top,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
+    if what.phases {
+        show::<ListPhasesResponse>(client, what, console).await
+    } else {
+        show::<ListTrafficResponse>(client, what, console).await
+    }
+}
+
+async fn show<L: Look>(
+    client: &mut Client,
+    what: &Top,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
     match what.output {
-        Format::Table => rates(client, what, false, console).await,
-        Format::Wide => rates(client, what, true, console).await,
-        Format::Json => counters(client, what, json_line, console).await,
+        Format::Table => changes::<L>(client, what, false, console).await,
+        Format::Wide => changes::<L>(client, what, true, console).await,
+        Format::Json => counters::<L>(client, what, json_line, console).await,
         Format::Yaml => {
             let document = |look: &_| Ok(format!("---\n{}", yaml(look)?.trim_end()));
-            counters(client, what, document, console).await
+            counters::<L>(client, what, document, console).await
         }
     }
 }
 
-/// For people: rates, from one look to the next.
-async fn rates(
+/// For people: what happens from one look to the next.
+async fn changes<L: Look>(
     client: &mut Client,
     what: &Top,
     wide: bool,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let mut before = look(client, what).await?;
+    let mut before = L::take(client, what).await?;
     loop {
         sleep(what.interval()).await;
-        let now = look(client, what).await?;
+        let now = L::take(client, what).await?;
         let most = if console.is_screen { SCREENFUL } else { usize::MAX };
         let lines = what.lines.map_or(most, |lines| lines.try_into().unwrap_or(usize::MAX));
-        let table = rate_table(&before, &now, lines, wide);
-        match (console.is_screen && !what.once, now.attachments.is_empty()) {
+        let table = now.table(&before, lines, wide);
+        match (console.is_screen && !what.once, now.nothing()) {
             (true, _) => {
-                let unknown = unknown(&now).map(|line| line + "\n").unwrap_or_default();
-                console.print(&format!("{CLEAR_SCREEN}{unknown}{table}"))?;
+                let warning = now.warning().map(|line| line + "\n").unwrap_or_default();
+                console.print(&format!("{CLEAR_SCREEN}{warning}{table}"))?;
             }
-            (false, true) => console.note("No attachments.")?,
-            (false, false) => {
-                unknown(&now).map_or(Ok(()), |line| console.note(&line))?;
+            (false, Some(nothing)) => console.note(nothing)?,
+            (false, None) => {
+                now.warning().map_or(Ok(()), |line| console.note(&line))?;
                 console.print(&table)?;
             }
         }
@@ -73,14 +103,14 @@ async fn rates(
 }
 
 /// For programs: the counters of each look.
-async fn counters(
+async fn counters<L: Look>(
     client: &mut Client,
     what: &Top,
-    encoded: impl Fn(&ListTrafficResponse) -> Result<String, CallError>,
+    encoded: impl Fn(&L) -> Result<String, CallError>,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     loop {
-        console.line(&encoded(&look(client, what).await?)?)?;
+        console.line(&encoded(&L::take(client, what).await?)?)?;
         if what.once {
             return Ok(());
         }
@@ -88,203 +118,8 @@ async fn counters(
     }
 }
 
-async fn look(client: &mut Client, what: &Top) -> Result<ListTrafficResponse, CallError> {
-    let question = ListTrafficRequest {
-        network: what.network.clone().unwrap_or_default(),
-        host: what.host.clone().unwrap_or_default(),
-    };
-    client.call(async |operator, request| operator.list_traffic(request).await, question).await
-}
-
-/// Why there are no numbers.
-fn unknown(look: &ListTrafficResponse) -> Option<String> {
-    let why = &look.unknown;
-    (!why.is_empty()).then(|| printable(&format!("warning: what is sent is not known: {why}")))
-}
-
-/// What went by in a second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rates {
-    sent_bytes: u64,
-    sent_packets: u64,
-    received_bytes: u64,
-    received_packets: u64,
-}
-
-impl Rates {
-    /// A port that was made anew meanwhile counts from nothing, and shows nothing until the next look.
-    fn between(before: &PortCounters, now: &PortCounters, seconds: f64) -> Self {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "for people, and no number is negative"
-        )]
-        let in_a_second =
-            |before: u64, now: u64| (now.saturating_sub(before) as f64 / seconds).round() as u64;
-        Self {
-            sent_bytes: in_a_second(before.sent_bytes, now.sent_bytes),
-            sent_packets: in_a_second(before.sent_packets, now.sent_packets),
-            received_bytes: in_a_second(before.received_bytes, now.received_bytes),
-            received_packets: in_a_second(before.received_packets, now.received_packets),
-        }
-    }
-
-    fn bytes(self) -> u64 {
-        self.sent_bytes.saturating_add(self.received_bytes)
-    }
-}
-
 /// How long it was from one look to the other, as the DPU says. `None`: its clock was set meanwhile.
 fn seconds_between(before: &str, now: &str) -> Option<f64> {
     let (before, now) = (before.parse::<Timestamp>().ok()?, now.parse::<Timestamp>().ok()?);
     Some(now.duration_since(before).as_secs_f64()).filter(|seconds| *seconds > 0.0)
-}
-
-/// The rates of the attachments that both looks found. Others begin with the next look.
-fn rates_by_id<'a>(
-    before: &'a ListTrafficResponse,
-    now: &'a ListTrafficResponse,
-) -> BTreeMap<&'a str, Rates> {
-    let Some(seconds) = seconds_between(&before.time, &now.time) else { return BTreeMap::new() };
-    let counters = |it: &'a AttachmentTraffic| Some((&*it.attachment_id, it.counters.as_ref()?));
-    let earlier: BTreeMap<_, _> = before.attachments.iter().filter_map(counters).collect();
-    let rates = |(id, counters): (&'a str, &PortCounters)| {
-        Some((id, Rates::between(earlier.get(id)?, counters, seconds)))
-    };
-    now.attachments.iter().filter_map(counters).filter_map(rates).collect()
-}
-
-/// As many `lines` at most, the busiest first.
-fn rate_table(
-    before: &ListTrafficResponse,
-    now: &ListTrafficResponse,
-    lines: usize,
-    wide: bool,
-) -> String {
-    let headings = [
-        "ATTACHMENT",
-        "POD",
-        "NETWORK",
-        "VF",
-        "SENT/S",
-        "RECEIVED/S",
-        "GUARD DROPS",
-        "ALLOW DROPS",
-        "LIMIT DROPS",
-        "HARDWARE",
-        "HOST",
-        "PACKETS SENT/S",
-        "PACKETS RECEIVED/S",
-    ];
-    let rates = rates_by_id(before, now);
-    let rates = |it: &AttachmentTraffic| rates.get(&*it.attachment_id).copied();
-    let mut attachments: Vec<_> = now.attachments.iter().collect();
-    // The order of those that are as busy stays: the oldest first.
-    attachments.sort_by_key(|it| Reverse(rates(it).map(Rates::bytes)));
-    let length = short_length(now.attachments.iter().map(|it| &*it.attachment_id));
-    let row = |it: &AttachmentTraffic| {
-        let rate = |of: fn(Rates) -> u64, told: fn(u64) -> String| {
-            rates(it).map_or_else(|| "-".into(), |rates| told(of(rates)))
-        };
-        let counter = |told: fn(&PortCounters) -> String| {
-            it.counters.as_ref().map_or_else(|| "-".into(), told)
-        };
-        vec![
-            it.attachment_id.get(..length).unwrap_or(&it.attachment_id).into(),
-            whom(it.key.as_ref(), it.pod.as_ref()),
-            it.network.clone(),
-            vf_name(it.vf.as_ref()),
-            rate(|rates| rates.sent_bytes, bytes),
-            rate(|rates| rates.received_bytes, bytes),
-            counter(|counters| counters.guard_drops.to_string()),
-            counter(|counters| counters.allow_drops.to_string()),
-            counter(|counters| {
-                (counters.ingress_limit_drops + counters.egress_limit_drops).to_string()
-            }),
-            counter(in_hardware),
-            it.host.clone(),
-            rate(|rates| rates.sent_packets, |number| number.to_string()),
-            rate(|rates| rates.received_packets, |number| number.to_string()),
-        ]
-    };
-    narrow_or_wide(&headings, 10, wide, attachments.into_iter().take(lines).map(row))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn traffic(id: &str, counters: Option<PortCounters>) -> AttachmentTraffic {
-        AttachmentTraffic { attachment_id: id.into(), counters, ..AttachmentTraffic::default() }
-    }
-
-    fn look(time: &str, sent: &[(&str, u64)]) -> ListTrafficResponse {
-        let attachments = sent.iter().map(|(id, sent_bytes)| {
-            let counters = PortCounters { sent_bytes: *sent_bytes, ..PortCounters::default() };
-            traffic(id, Some(counters))
-        });
-        ListTrafficResponse {
-            time: time.into(),
-            attachments: attachments.collect(),
-            ..ListTrafficResponse::default()
-        }
-    }
-
-    /// The ids of the rows, with what is sent in a second.
-    fn rows(before: &ListTrafficResponse, now: &ListTrafficResponse) -> Vec<(String, String)> {
-        let table = rate_table(before, now, usize::MAX, false);
-        let row = |line: &str| {
-            let mut columns = line.split("   ").map(str::trim).filter(|column| !column.is_empty());
-            (columns.next().unwrap().to_owned(), columns.nth(2).unwrap().to_owned())
-        };
-        table.lines().skip(1).map(row).collect()
-    }
-
-    fn expected(rows: &[(&str, &str)]) -> Vec<(String, String)> {
-        rows.iter().map(|(id, sent)| ((*id).to_owned(), (*sent).to_owned())).collect()
-    }
-
-    #[test]
-    fn the_busiest_come_first_and_who_was_not_there_before_last() {
-        let before = look("2026-03-01T12:00:00Z", &[("a", 1000), ("b", 1000), ("anew", 9000)]);
-        let now = look(
-            "2026-03-01T12:00:02.5Z",
-            &[("a", 1000), ("anew", 10), ("b", 3_501_000), ("new", 7000)],
-        );
-        let rows = rows(&before, &now);
-        let all = [("b", "1.40 MB"), ("a", "0 B"), ("anew", "0 B"), ("new", "-")];
-        assert_eq!(rows, expected(&all));
-        assert_eq!(rate_table(&before, &now, 1, false).lines().count(), 2);
-    }
-
-    #[test]
-    fn a_clock_that_was_set_makes_no_rates() {
-        let (before, now) = (look("2026-03-01T12:00:00Z", &[("a", 1)]), look("", &[("a", 2)]));
-        assert_eq!(rows(&before, &now), expected(&[("a", "-")]));
-        let earlier = look("2026-03-01T11:59:59Z", &[("a", 2)]);
-        assert_eq!(rows(&before, &earlier), expected(&[("a", "-")]));
-        assert_eq!(rows(&before, &before.clone()), expected(&[("a", "-")]));
-    }
-
-    #[test]
-    fn why_nothing_is_known_is_told() {
-        let look = |unknown: &str| ListTrafficResponse { unknown: unknown.into(), ..look("", &[]) };
-        assert_eq!(unknown(&look("")), None);
-        let told = "warning: what is sent is not known: can't ask\u{fffd}";
-        assert_eq!(unknown(&look("can't ask\u{1b}")).as_deref(), Some(told));
-    }
-
-    #[test]
-    fn an_attachment_without_a_port_is_told_without_numbers() {
-        let now = ListTrafficResponse {
-            time: "2026-03-01T12:00:00Z".into(),
-            attachments: vec![traffic("a", None)],
-            ..ListTrafficResponse::default()
-        };
-        let table = rate_table(&now, &now, 9, true);
-        let row: Vec<_> = table.lines().nth(1).unwrap().split_whitespace().collect();
-        assert_eq!(row[0], "a");
-        assert!(row.len() == 11 && row[1..].iter().all(|told| *told == "-"), "{row:?}");
-    }
 }

@@ -17,5 +17,5 @@ mod settings;
 pub use calls::{Calls, OK};
 pub use endpoint::Endpoint;
 pub use page::{Label, Page, label};
-pub use phases::Phases;
+pub use phases::{PhaseDurations, Phases};
 pub use settings::{MetricsSettings, listen_address};

@@ -1,31 +1,45 @@
 use std::{
     fmt,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use prometheus_client::{
-    encoding::{EncodeMetric, MetricEncoder},
-    metrics::{MetricType, TypedMetric, histogram::Histogram},
+    encoding::{EncodeMetric, MetricEncoder, NoLabelSet},
+    metrics::MetricType,
 };
 use traces::Instrument;
 
-/// Bounds of the buckets for durations, in seconds: what the kernel does takes some tenths of a millisecond, and what
-/// waits for hardware some seconds.
-const BOUNDS: [f64; 16] = [
-    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
-    5.0, 10.0,
+/// Upper bounds of the buckets for durations: what the kernel does takes some tenths of a millisecond, and what waits
+/// for hardware some seconds.
+const BOUNDS: [Duration; 16] = [
+    Duration::from_micros(100),
+    Duration::from_micros(250),
+    Duration::from_micros(500),
+    Duration::from_millis(1),
+    Duration::from_micros(2500),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2500),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
 ];
 
 /// How long the phases of something took that a program does again and again. They are known beforehand. Clones are the
 /// same phases.
 #[derive(Clone, Debug)]
-pub struct Phases(Arc<[(&'static str, Histogram)]>);
+pub struct Phases(Arc<[(&'static str, Mutex<PhaseDurations>)]>);
 
 impl Phases {
     /// Phases of these names.
     pub fn new(names: impl IntoIterator<Item = &'static str>) -> Self {
-        Self(names.into_iter().map(|name| (name, Histogram::new(BOUNDS))).collect())
+        Self(names.into_iter().map(|name| (name, Mutex::default())).collect())
     }
 
     /// A phase has taken that long. One that is not known is passed over.
@@ -33,7 +47,7 @@ impl Phases {
         let known = self.0.iter().find(|(name, _)| *name == phase);
         debug_assert!(known.is_some(), "{phase} is not known beforehand");
         if let Some((_, durations)) = known {
-            durations.observe(duration.as_secs_f64());
+            durations.lock().unwrap_or_else(PoisonError::into_inner).note(duration);
         }
     }
 
@@ -45,17 +59,89 @@ impl Phases {
         self.note(phase, begun.elapsed());
         done
     }
+
+    /// What was noted so far, by the names of the phases.
+    pub fn noted(&self) -> impl Iterator<Item = (&'static str, PhaseDurations)> {
+        let read = |durations: &Mutex<PhaseDurations>| {
+            durations.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        self.0.iter().map(move |(name, durations)| (*name, read(durations)))
+    }
 }
 
 impl EncodeMetric for Phases {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        for (name, durations) in &*self.0 {
-            durations.encode(encoder.encode_family(&[("phase", *name)])?)?;
+        for (name, durations) in self.noted() {
+            durations.encode(encoder.encode_family(&[("phase", name)])?)?;
         }
         Ok(())
     }
 
     fn metric_type(&self) -> MetricType {
-        Histogram::TYPE
+        MetricType::Histogram
+    }
+}
+
+/// How long a phase took, each time.
+#[derive(Clone, Debug, Default)]
+pub struct PhaseDurations {
+    sum: Duration,
+    /// By bucket; the last are longer than any bound.
+    counts: [u64; BOUNDS.len() + 1],
+}
+
+impl PhaseDurations {
+    fn note(&mut self, duration: Duration) {
+        let bucket = BOUNDS.partition_point(|bound| *bound < duration);
+        self.counts[bucket] += 1;
+        self.sum += duration;
+    }
+
+    /// How often it was noted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// All of them together.
+    #[must_use]
+    pub const fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// Bounds from short to long, and how many took as long at most.
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let up_to = self.counts.into_iter().scan(0, |sum, count| {
+            *sum += count;
+            Some(*sum)
+        });
+        BOUNDS.into_iter().zip(up_to)
+    }
+
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let bounds = BOUNDS.iter().map(Duration::as_secs_f64).chain([f64::INFINITY]);
+        let buckets: Vec<_> = bounds.zip(self.counts).collect();
+        encoder.encode_histogram::<NoLabelSet>(self.sum.as_secs_f64(), self.count(), &buckets, None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_in_the_buckets_whose_bounds_it_does_not_exceed() {
+        let phases = Phases::new(["wait", "work"]);
+        for nanoseconds in [0, 100_000, 100_001, 10_000_000_000, 10_000_000_001] {
+            phases.note("work", Duration::from_nanos(nanoseconds));
+        }
+        let noted: Vec<_> = phases.noted().collect();
+        let [("wait", idle), ("work", work)] = &noted[..] else { panic!("{noted:?}") };
+        assert_eq!((idle.count(), idle.sum()), (0, Duration::ZERO));
+        assert_eq!((work.count(), work.sum()), (5, Duration::from_nanos(20_000_200_002)));
+        let buckets: Vec<_> = work.buckets().collect();
+        assert_eq!(buckets[0], (Duration::from_micros(100), 2));
+        assert!(buckets[1..15].iter().all(|(_, count)| *count == 3), "{buckets:?}");
+        assert_eq!(buckets[15], (Duration::from_secs(10), 4));
     }
 }

@@ -13,7 +13,11 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::{Shared, convert::read, convert::show, doctor};
-use crate::{attachments::AttachmentFilter, events::Event, sessions::HostView};
+use crate::{
+    attachments::{AttachmentFilter, EnginePhases},
+    events::Event,
+    sessions::HostView,
+};
 
 /// The service `offload.v1.Operator`.
 #[derive(Clone, Debug)]
@@ -78,6 +82,15 @@ impl v1::operator_server::Operator for OperatorApi {
         let attachments = traffic.attachments.iter().map(show::attachment_traffic).collect();
         let unknown = traffic.unknown.unwrap_or_default();
         Ok(Response::new(v1::ListTrafficResponse { time, attachments, unknown }))
+    }
+
+    async fn list_phases(
+        &self,
+        _request: Request<v1::ListPhasesRequest>,
+    ) -> Result<Response<v1::ListPhasesResponse>, Status> {
+        let EnginePhases { attach, detach } = self.0.engine.phases();
+        let phases = show::phases("attach", attach).chain(show::phases("detach", detach)).collect();
+        Ok(Response::new(v1::ListPhasesResponse { time: Timestamp::now().to_string(), phases }))
     }
 
     async fn list_networks(

@@ -82,6 +82,7 @@ pub use hosts::Hosts;
 pub use mend::Depth;
 pub use networks::Networks;
 pub use operators::Operators;
+pub(crate) use phases::EnginePhases;
 pub use pooled::{HostPool, PooledVf};
 pub use promises::{OpenPool, PromisedVf};
 pub use settings::{Configuration, Settings};

@@ -165,6 +165,42 @@ async fn programs_get_the_counters_of_each_look_until_they_have_enough() {
 }
 
 #[tokio::test]
+async fn phases_are_told_with_their_share_of_the_whole() {
+    let dut = Dut::start().await;
+    assert_eq!(
+        output_of(&dut, "top --phases --once --interval 1").await,
+        "\
+OPERATION   PHASE     RATE     P50       P99       SHARE
+attach      journal   4.00/s   3.00 ms   3.98 ms   75%
+attach      total     4.00/s   3.00 ms   3.98 ms   100%
+"
+    );
+    assert_eq!(dut.asked(), ["alice ListPhasesRequest"; 2]);
+    let wide = output_of(&dut, "top --phases --once --interval 1 -o wide").await;
+    assert!(wide.lines().nth(1).unwrap().ends_with("   2       3.00 ms"), "{wide}");
+    let json = output_of(&dut, "top --phases --once -o json").await;
+    let look: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let expected = serde_json::json!({
+        "operation": "attach", "phase": "journal", "count": "8", "sumNs": "24000000",
+        "buckets": [{ "upperBoundNs": "2000000", "count": "0" }, { "upperBoundNs": "4000000", "count": "8" }],
+    });
+    assert_eq!(look["phases"][0], expected);
+    let yaml = output_of(&dut, "top --phases --once -o yaml").await;
+    assert!(yaml.starts_with("---\ntime: 2026-03-01T12:00:02.5Z\nphases:\n"), "{yaml}");
+    let outcome = dut.dpuctl("top --phases --network blue").await;
+    assert_eq!((outcome.code, &*outcome.output), (2, ""));
+}
+
+#[tokio::test]
+async fn what_an_older_service_can_not_do_is_told_so() {
+    let outcome = Dut::start().await.dpuctl("add subnet ancient 10.9.0.0/16").await;
+    assert_eq!((outcome.code, &*outcome.output), (1, ""));
+    let told = "error: the DPU's service is of a release that can't do that\n\
+                code: UNSUPPORTED\nadvice: upgrade the service\n";
+    assert_eq!(outcome.notes, told);
+}
+
+#[tokio::test]
 async fn empty_lists_say_so_beside_the_output() {
     let dut = Dut::start().await;
     let outcome = dut.dpuctl("get attachments --network empty").await;

@@ -23,10 +23,11 @@ use offload_proto::{
         AttachmentState, AttachmentTraffic, ChangeSubnetsRequest, ChangeSubnetsResponse,
         ClearQuarantineRequest, ClearQuarantineResponse, DeleteNetworkRequest,
         DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState,
-        Dpu, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest, GetDpuRequest,
-        ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse,
-        ListPoolsRequest, ListPoolsResponse, ListTrafficRequest, ListTrafficResponse,
-        ListVfsRequest, ListVfsResponse, MendRequest, NetworkStatus, Pod, PoolStatus, PortCounters,
+        Dpu, DurationBucket, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest,
+        GetDpuRequest, ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest,
+        ListNetworksResponse, ListPhasesRequest, ListPhasesResponse, ListPoolsRequest,
+        ListPoolsResponse, ListTrafficRequest, ListTrafficResponse, ListVfsRequest,
+        ListVfsResponse, MendRequest, NetworkStatus, PhaseDurations, Pod, PoolStatus, PortCounters,
         ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace, VfState, VfStatus,
         WatchRequest,
         operator_server::{Operator, OperatorServer},
@@ -179,6 +180,12 @@ impl Canned {
         let line = format!("{} {:?}", peer.name(), request.get_ref());
         self.asked.lock().unwrap().push(line);
     }
+
+    /// The number of a look, and when it was: half a second after the one before.
+    fn look(&self) -> (u64, String) {
+        let look = self.looks.fetch_add(1, Ordering::Relaxed);
+        (look, format!("2026-03-01T12:00:{:02}.{}Z", look / 2, 5 * (look % 2)))
+    }
 }
 
 fn vf() -> Vf {
@@ -328,19 +335,37 @@ impl Operator for Canned {
         Ok(Response::new(AttachmentDetail { attachment, ..AttachmentDetail::default() }))
     }
 
-    /// Half a second is between two looks.
     async fn list_traffic(
         &self,
         request: Request<ListTrafficRequest>,
     ) -> Result<Response<ListTrafficResponse>, Status> {
         self.note(&request);
-        let look = self.looks.fetch_add(1, Ordering::Relaxed);
-        let time = format!("2026-03-01T12:00:{:02}.{}Z", look / 2, 5 * (look % 2));
+        let (look, time) = self.look();
         let attachments = match request.get_ref().network.as_str() {
             "empty" => Vec::new(),
             _ => vec![idle(), busy(look)],
         };
         Ok(Response::new(ListTrafficResponse { time, attachments, ..Default::default() }))
+    }
+
+    /// From look to look, two more are attached.
+    async fn list_phases(
+        &self,
+        request: Request<ListPhasesRequest>,
+    ) -> Result<Response<ListPhasesResponse>, Status> {
+        self.note(&request);
+        let (look, time) = self.look();
+        let count = 2 * look;
+        let bucket = |upper_bound_ns, count| DurationBucket { upper_bound_ns, count };
+        let phase = |phase: &str, each: u64| PhaseDurations {
+            operation: "attach".into(),
+            phase: phase.into(),
+            count,
+            sum_ns: count * each,
+            buckets: vec![bucket(2_000_000, 0), bucket(4_000_000, count)],
+        };
+        let phases = vec![phase("journal", 3_000_000), phase("total", 4_000_000)];
+        Ok(Response::new(ListPhasesResponse { time, phases }))
     }
 
     async fn list_networks(
@@ -386,6 +411,7 @@ impl Operator for Canned {
     ) -> Result<Response<ChangeSubnetsResponse>, Status> {
         self.note(&request);
         let outcome = match request.into_inner().network.as_str() {
+            "ancient" => return Err(Status::unimplemented("there is no such call")),
             "settled" => "unchanged".into(),
             _ => "changed".into(),
         };

@@ -1,14 +1,14 @@
 //! What operators do with `dpuctl`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{BufRead, BufReader},
     process::Stdio,
     time::Duration,
 };
 
-use e2e::{FabricKind, Lab, Netns, Settings, scenarios::pods::addresses, wait_for};
+use e2e::{FabricKind, Lab, Netns, Settings, openmetrics, scenarios::pods::addresses, wait_for};
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -184,6 +184,102 @@ fn tables_name_what_is_there() {
         assert!(described.contains(word), "{word:?} is not in:\n{described}");
     }
     assert!(operator.says(&["get", "vfs", "-o", "yaml"]).contains("device:"));
+}
+
+/// Phases of the service in the order in which they are told.
+const PHASES: [(&str, &str); 9] = [
+    ("attach", "locks"),
+    ("attach", "reserve"),
+    ("attach", "journal"),
+    ("attach", "program"),
+    ("attach", "total"),
+    ("detach", "locks"),
+    ("detach", "journal"),
+    ("detach", "unprogram"),
+    ("detach", "total"),
+];
+
+/// By operation, phase and what it is: the count, the sum in nanoseconds, and by the bounds of buckets in nanoseconds
+/// how many took as long at most.
+type Phases = BTreeMap<[String; 3], u64>;
+
+fn phases_told_by_top(lab: &Lab) -> Phases {
+    let look = lab.operator().says(&["top", "--phases", "--once", "-o", "json"]);
+    let look: Value = serde_json::from_str(&look).unwrap();
+    let text = |of: &Value, name: &str| of[name].as_str().unwrap().to_owned();
+    let number = |of: &Value, name: &str| text(of, name).parse::<u64>().unwrap();
+    let told = |of: &Value| {
+        let buckets = of["buckets"].as_array().unwrap().iter();
+        let buckets = buckets.map(|it| (text(it, "upperBoundNs"), number(it, "count")));
+        let ends = [("count", number(of, "count")), ("sum", number(of, "sumNs"))];
+        let all = ends.map(|(what, value)| (what.to_owned(), value)).into_iter().chain(buckets);
+        let (operation, phase) = (text(of, "operation"), text(of, "phase"));
+        let keyed = |(what, value)| ([operation.clone(), phase.clone(), what], value);
+        all.map(keyed).collect::<Vec<_>>()
+    };
+    look["phases"].as_array().unwrap().iter().flat_map(told).collect()
+}
+
+fn phases_told_by_metrics(lab: &Lab) -> Option<Phases> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "whole numbers")]
+    let whole = |value: f64| value.round() as u64;
+    let nanoseconds = |seconds: f64| whole(seconds * 1e9);
+    let page = openmetrics::scrape(&lab.card.dpu)?;
+    let mut phases = Phases::new();
+    for operation in ["attach", "detach"] {
+        let family = format!("dpu_offload_service_{operation}_phase_duration_seconds");
+        for (sample, value) in &page[&family].samples {
+            let (what, value) = match sample.labels.get("le").map(String::as_str) {
+                Some("+Inf") => continue,
+                Some(bound) => (nanoseconds(bound.parse().unwrap()).to_string(), whole(*value)),
+                None if sample.name.ends_with("_sum") => ("sum".into(), nanoseconds(*value)),
+                None => ("count".into(), whole(*value)),
+            };
+            phases.insert([operation.into(), sample.labels["phase"].clone(), what], value);
+        }
+    }
+    Some(phases)
+}
+
+#[test]
+fn top_tells_where_the_time_of_attaching_goes_as_the_metrics_do() {
+    let lab = Lab::start(&Settings { has_metrics: true, ..Settings::default() });
+    let pod = Netns::new("pod");
+    let comes_and_goes = || {
+        let _ = lab.add("blue", &pod, "eth0").result();
+        lab.del("blue", &pod, "eth0").nothing();
+        lab.await_settled();
+    };
+    comes_and_goes();
+    let phases = wait_for("both to tell the same", LIMIT, || {
+        let told = phases_told_by_top(&lab);
+        (phases_told_by_metrics(&lab)? == told).then_some(told)
+    });
+    for (operation, phase) in PHASES {
+        let end = |what: &str| phases[&[operation, phase, what].map(String::from)];
+        assert!(end("count") > 0 && end("sum") > 0, "{operation} {phase}: {phases:?}");
+    }
+
+    wait_for("a table of what happens meanwhile", LIMIT, || {
+        let table = std::thread::scope(|scope| {
+            let operator = lab.operator();
+            let table = scope
+                .spawn(move || operator.says(&["top", "--phases", "--once", "--interval", "1"]));
+            while !table.is_finished() {
+                comes_and_goes();
+            }
+            table.join().unwrap()
+        });
+        let rows: Vec<Vec<_>> =
+            table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows.iter().map(|row| (row[0], row[1])).eq(PHASES), "{table}");
+        let is_quick = |row: &Vec<&str>| row[3].parse().is_ok_and(|p50: f64| p50 > 0.0);
+        let is_whole = |row: &Vec<&str>| row[1] != "total" || row.last() == Some(&"100%");
+        rows.iter().all(|row| is_quick(row) && is_whole(row)).then_some(())
+    });
+    let complaint = lab.operator().is_refused(&["top", "--phases", "--network", "blue"]);
+    assert!(complaint.contains("cannot be used with '--network <NETWORK>'"), "{complaint}");
+    lab.assert_clean_slate();
 }
 
 /// What the journal and the card know is shown, and a VF that is given back meanwhile is free once it could be.

@@ -1,8 +1,9 @@
 //! To the protocol.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
+use metrics::Phases;
 use offload_proto::v1;
 use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 
@@ -207,6 +208,28 @@ pub(crate) fn attachment_traffic(of: &AttachmentTraffic) -> v1::AttachmentTraffi
         vf: Some(vf(record.vf, &record.device)),
         counters: of.traffic.as_ref().map(counters),
     }
+}
+
+pub(crate) fn phases(
+    operation: &'static str,
+    phases: &Phases,
+) -> impl Iterator<Item = v1::PhaseDurations> {
+    phases.noted().map(move |(phase, durations)| v1::PhaseDurations {
+        operation: operation.into(),
+        phase: phase.into(),
+        count: durations.count(),
+        sum_ns: nanoseconds(durations.sum()),
+        buckets: durations.buckets().map(bucket).collect(),
+    })
+}
+
+fn bucket((upper_bound, count): (Duration, u64)) -> v1::DurationBucket {
+    v1::DurationBucket { upper_bound_ns: nanoseconds(upper_bound), count }
+}
+
+/// Saturates after some centuries.
+fn nanoseconds(duration: Duration) -> u64 {
+    duration.as_nanos().try_into().unwrap_or(u64::MAX)
 }
 
 fn step(step: &StepStatus) -> v1::StepStatus {
