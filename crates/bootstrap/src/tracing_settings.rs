@@ -1,6 +1,8 @@
 //! The `[tracing]` table: where spans go to.
 
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "otlp")]
+use tonic::{codegen::http::uri::Authority, transport::Uri};
 
 /// The `[tracing]` table of either program's configuration.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
@@ -34,11 +36,9 @@ impl TracingSettings {
 /// Why spans can't be exported to there.
 #[cfg(feature = "otlp")]
 fn refuse_endpoint(endpoint: &str) -> Option<String> {
-    use tonic::transport::Uri;
-
     let is_good = |uri: &Uri| {
         uri.scheme_str() == Some("http")
-            && uri.host().is_some_and(|host| !host.is_empty())
+            && uri.authority().is_some_and(is_host_with_port)
             && matches!(uri.path(), "" | "/")
     };
     if endpoint.parse().is_ok_and(|uri| is_good(&uri)) {
@@ -48,6 +48,14 @@ fn refuse_endpoint(endpoint: &str) -> Option<String> {
         "`tracing.otlp_endpoint` is {endpoint:?}: write where a collector takes OTLP over gRPC, without TLS, such as \
          \"http://127.0.0.1:4317\""
     ))
+}
+
+/// Whether it is a host, and a port perhaps. What is read as an authority may have anything for a port.
+#[cfg(feature = "otlp")]
+fn is_host_with_port(authority: &Authority) -> bool {
+    let (host, written) = (authority.host(), authority.as_str());
+    let has_port = |port: u16| written.strip_prefix(host) == Some(&format!(":{port}"));
+    !host.is_empty() && (written == host || authority.port_u16().is_some_and(has_port))
 }
 
 #[cfg(not(feature = "otlp"))]
