@@ -69,8 +69,10 @@ pub(crate) fn export(
         BatchConfigBuilder::default().with_max_queue_size(WAITING).with_scheduled_delay(DELAY);
     let batches = BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
     let ratio = Sampler::TraceIdRatioBased(settings.sampling_ratio);
+    // A caller that has all of its calls recorded is held to it, too.
+    let sampler = Sampler::parent_based(ratio.clone()).with_remote_parent_sampled(ratio);
     let provider = SdkTracerProvider::builder()
-        .with_sampler(Sampler::ParentBased(Box::new(ratio)))
+        .with_sampler(sampler)
         .with_resource(resource(program))
         .with_span_processor(batches)
         .build();

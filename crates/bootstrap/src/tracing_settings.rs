@@ -10,8 +10,8 @@ use tonic::{codegen::http::uri::Authority, transport::Uri};
 pub struct TracingSettings {
     /// The collector that spans are exported to, by OTLP over gRPC. `None`: to nobody.
     pub otlp_endpoint: Option<String>,
-    /// How many of the traces that begin here are recorded, from 0 to 1. Of those that come with a call their beginner
-    /// has decided.
+    /// How many traces are recorded, from 0 to 1: of those that begin here, and of those that come with a call and that
+    /// its caller has recorded.
     pub sampling_ratio: f64,
 }
 
@@ -40,6 +40,7 @@ fn refuse_endpoint(endpoint: &str) -> Option<String> {
         uri.scheme_str() == Some("http")
             && uri.authority().is_some_and(is_host_with_port)
             && matches!(uri.path(), "" | "/")
+            && uri.query().is_none()
     };
     if endpoint.parse().is_ok_and(|uri| is_good(&uri)) {
         return None;
@@ -107,6 +108,8 @@ mod tests {
             "http://:4317",
             "http://a/v1/traces",
             "http://a:b",
+            "http://user:secret@a:4317",
+            "http://a:4317/?token=secret",
             "grpc://a:4317",
         ] {
             let told = problems(&format!("otlp_endpoint = {wrong:?}"));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dpu_service::{
-    attachments::{Configuration, Detach},
+    attachments::{Configuration, Detach, Settings},
     model::{AttachSpec, AttachmentState},
 };
 use netlink::MacAddress;
@@ -83,6 +83,24 @@ async fn what_is_just_being_given_back_may_be_asked_for_again() {
     }
     world.detach("pod").await;
     world.attach(AttachSpec { mac, ..tiny() }).await.unwrap();
+    world.check();
+}
+
+#[tokio::test]
+async fn an_address_that_will_rest_is_worth_while_for_its_former_owner_alone() {
+    let settings = Settings { address_cool_down: Duration::from_secs(60), ..settings() };
+    let world = World::with(configuration(), settings, 4).await;
+    let addresses = vec!["10.1.0.77".parse().unwrap()];
+    let asking = |container: &str| AttachSpec { addresses: addresses.clone(), ..spec(container) };
+    let mac = world.attach(asking("pod")).await.unwrap().record.mac;
+    world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
+    assert_eq!(world.refused(asking("other")).await, Reason::AddressInUse);
+    // Its MAC address is held, too.
+    let former = AttachSpec { mac: Some(mac), ..asking("other") };
+    assert_eq!(world.refused(former.clone()).await, Reason::Releasing);
+    world.detach("pod").await;
+    assert_eq!(world.refused(asking("other")).await, Reason::AddressInUse);
+    world.attach(former).await.unwrap();
     world.check();
 }
 

@@ -26,6 +26,8 @@ async fn a_promised_vf_is_its_that_names_it() {
     let promises = told(&world);
     assert_eq!(promises.len(), 4);
     assert_eq!(world.refused(spec("other")).await, Reason::VfsPromised);
+    let chosen = AttachSpec { device: Some(promises[0].device.clone()), ..spec("other") };
+    assert_eq!(world.refused(chosen).await, Reason::VfsPromised);
     let made_up = VfPromise { number: 99, ..promises[2].clone() };
     assert_eq!(world.refused(naming("pod", &made_up)).await, Reason::VfNotFree);
     let view = world.attach(naming("pod", &promises[2])).await.unwrap();

@@ -144,7 +144,7 @@ fn entry(verb: Verb, request: &Request, is_traced: bool) -> Span {
 
 fn note_failure(answer: &Answer) {
     if let Answer::Refused { failure, .. } = answer {
-        traces::fail(failure);
+        traces::fail(&format_args!("{}: {failure}", failure.reason));
     }
 }
 

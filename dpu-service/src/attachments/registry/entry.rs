@@ -18,8 +18,6 @@ pub(crate) struct Entry {
     /// When its host has last asked for it, by the host's clock in the record's boot. 0: not told, or
     /// before the service started.
     asked: HostTime,
-    /// Since when it is being given back. `None`: it is not, or was so before the service started.
-    leaving_since: Option<Instant>,
     representor: Sightings,
 }
 
@@ -43,15 +41,14 @@ impl Entry {
     /// What was just reserved, as asked for. The journal has it not.
     pub(super) fn reserved(record: Arc<Record>, asked: Asked) -> Self {
         let stage = Stage::reserved(asked.session);
-        let representor = Sightings::default();
-        Self { record, stage, asked: asked.as_of, leaving_since: None, representor }
+        Self { record, stage, asked: asked.as_of, representor: Sightings::default() }
     }
 
     /// What the journal has.
     pub(super) fn restored(record: Record) -> Self {
         let stage = Stage::restored(record.phase);
         let (asked, representor) = (HostTime::default(), Sightings::default());
-        Self { record: Arc::new(record), stage, asked, leaving_since: None, representor }
+        Self { record: Arc::new(record), stage, asked, representor }
     }
 
     pub(crate) const fn record(&self) -> &Arc<Record> {
@@ -84,7 +81,7 @@ impl Entry {
 
     /// Whether it has been begun to be given back, and less than that ago.
     pub(crate) fn is_leaving_for_less_than(&self, time: Duration) -> bool {
-        self.leaving_since.is_some_and(|since| since.elapsed() < time)
+        self.stage.leaving_since().is_some_and(|since| since.elapsed() < time)
     }
 
     /// Whether the host may still be about to move the VF into the pod, in an Attach of this very
@@ -174,7 +171,6 @@ impl Entry {
     pub(super) fn release(&mut self, back: bool) {
         self.stage.release(back);
         if self.record.phase == Phase::Held {
-            self.leaving_since = Some(Instant::now());
             self.record = Arc::new(Record { phase: Phase::Releasing, ..(*self.record).clone() });
         }
     }

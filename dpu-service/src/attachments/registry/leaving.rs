@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use offload_proto::{Failure, Reason};
 
 use super::{Entry, Registry};
-use crate::model::{AttachSpec, Record, WantedAddress};
+use crate::model::{AttachSpec, FormerOwner, Record, WantedAddress};
 
 /// As a rule an attachment is given back within a second. What takes longer waits for its host, and nobody knows for how
 /// long.
@@ -20,9 +20,9 @@ impl Registry {
         let mut leaving = leaving.map(Entry::record).map(Arc::as_ref);
         match leaving.find(|record| self.is_in_the_way(record, refusal.reason, spec)) {
             None => refusal,
-            Some(Record { id, key, .. }) => Failure::new(
+            Some(Record { id, .. }) => Failure::new(
                 Reason::Releasing,
-                format!("{}: attachment {id} ({key}) is just being given back", refusal.message),
+                format!("{}: attachment {id} is just being given back", refusal.message),
             ),
         }
     }
@@ -33,11 +33,13 @@ impl Registry {
             Reason::VfsExhausted => is_of_host && self.is_of_pool_for(record, spec),
             Reason::VfNotFree => is_of_host && spec.device.as_ref() == Some(&record.device),
             Reason::AddressesExhausted => {
-                record.networks().any(|one| self.asks_for(spec, &one.name))
+                self.frees_addresses_for(record, spec)
+                    && record.networks().any(|one| self.asks_for(spec, &one.name))
             }
             Reason::AddressInUse => {
                 let mut held = record.held().map(|(_, lease)| lease.address.ip());
-                held.any(|address| wanted_addresses(spec).any(|wanted| wanted.ip == address))
+                self.frees_addresses_for(record, spec)
+                    && held.any(|address| wanted_addresses(spec).any(|wanted| wanted.ip == address))
             }
             Reason::MacInUse => spec.mac == Some(record.mac),
             _ => false,
@@ -49,6 +51,11 @@ impl Registry {
         let network = self.networks.find(spec.network.as_deref());
         let mut pools = self.vfs.open_pools_of(record.vf);
         network.is_ok_and(|network| pools.any(|pool| pool.name == network.network().pool))
+    }
+
+    /// Whether who asks may have a record's addresses once they are given back: they rest then for everybody else.
+    fn frees_addresses_for(&self, record: &Record, spec: &AttachSpec) -> bool {
+        !self.networks.lets_addresses_rest() || FormerOwner::of(record).asks(spec)
     }
 
     fn asks_for(&self, spec: &AttachSpec, network: &str) -> bool {

@@ -68,6 +68,11 @@ impl PooledNetworks {
         Self { cool_down, ..Self::default() }
     }
 
+    /// Whether an address that is given back rests before it goes to another owner.
+    pub(super) fn lets_addresses_rest(&self) -> bool {
+        self.cool_down > 0
+    }
+
     /// The network of that name or, without one, the default network.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<&PooledNetwork, Failure> {
         let found = match name {

@@ -138,7 +138,8 @@ impl Registry {
         let pinned = spec.device.as_ref();
         let promised = spec.promised.as_ref();
         let request = Request { host, pool: &network.pool, pinned, promised };
-        let vf = self.vfs.reserve(&request, id).map_err(|error| vf_failure(&error))?;
+        let vf = self.vfs.reserve(&request, id);
+        let vf = vf.map_err(|error| vf_failure(&error, promised.is_some()))?;
         Ok((vf, self.vfs.facts(vf).cloned()))
     }
 }
@@ -181,11 +182,13 @@ fn tighter_rate(network: (u64, u64), asked: (u64, u64)) -> (u64, u64) {
     }
 }
 
-fn vf_failure(error: &ReserveError) -> Failure {
+/// `is_named`: the host has taken the VF, of those that it was promised.
+fn vf_failure(error: &ReserveError, is_named: bool) -> Failure {
     let reason = match error {
         ReserveError::PoolUnknown { .. } => Reason::InvalidRequest,
         // Those that are free are promised to its host, which may not have heard of it yet.
         ReserveError::Exhausted { usage, .. } if usage.free > 0 => Reason::VfsPromised,
+        ReserveError::NotPromised { .. } if !is_named => Reason::VfsPromised,
         ReserveError::Exhausted { .. } => Reason::VfsExhausted,
         ReserveError::PinnedOnly { .. } => Reason::PoolPinnedOnly,
         ReserveError::PinnedUnknown { .. } => Reason::VfUnknown,

@@ -5,6 +5,8 @@
 //! late, as when an attachment was released while its representor was being programmed, changes
 //! nothing.
 
+use tokio::time::Instant;
+
 use crate::{
     host::SessionId,
     model::{AttachmentState, Phase},
@@ -29,6 +31,8 @@ pub(super) enum Stage {
         returned: bool,
         /// As in [`PodState::Awaited`].
         session: Option<SessionId>,
+        /// When that began. `None`: before the service started.
+        since: Option<Instant>,
     },
 }
 
@@ -60,7 +64,7 @@ impl Stage {
     pub(super) const fn restored(phase: Phase) -> Self {
         match phase {
             Phase::Held => Self::Recorded { programmed: None, host: HostWord::awaited(None) },
-            Phase::Releasing => Self::Releasing { returned: false, session: None },
+            Phase::Releasing => Self::Releasing { returned: false, session: None, since: None },
         }
     }
 
@@ -92,6 +96,14 @@ impl Stage {
 
     pub(super) const fn is_returned(self) -> bool {
         matches!(self, Self::Releasing { returned: true, .. })
+    }
+
+    /// When it began to be given back. `None`: it did not, or before the service started.
+    pub(super) const fn leaving_since(self) -> Option<Instant> {
+        match self {
+            Self::Releasing { since, .. } => since,
+            Self::Reserved(_) | Self::Recorded { .. } => None,
+        }
     }
 
     pub(super) const fn programmed(self) -> Option<u32> {
@@ -163,7 +175,11 @@ impl Stage {
     /// It is given back; with `back`, its VF is known to be back and clean.
     pub(super) fn release(&mut self, back: bool) {
         let returned = back || self.is_returned();
-        *self = Self::Releasing { returned, session: self.awaited_in() };
+        let since = match self {
+            Self::Releasing { since, .. } => *since,
+            Self::Reserved(_) | Self::Recorded { .. } => Some(Instant::now()),
+        };
+        *self = Self::Releasing { returned, session: self.awaited_in(), since };
     }
 
     fn awaited_in(self) -> Option<SessionId> {

@@ -148,8 +148,8 @@ pub(super) struct Store {
 impl Store {
     /// Reads what is in a folder, which need not be there. What is damaged stays where it is, and is told.
     pub(super) fn open(folder: PathBuf) -> io::Result<Self> {
-        sweep(&folder)?;
         let mut kept = BTreeMap::new();
+        sweep(&folder)?;
         for path in paths(&folder)? {
             match read(&path) {
                 Ok(delegated) => {
@@ -247,7 +247,12 @@ impl Store {
 fn sweep(folder: &Path) -> io::Result<()> {
     for pod in entries(folder)? {
         for path in entries(&pod)?.into_iter().filter(|path| is_left(path)) {
-            fs::remove_file(path)?;
+            if let Err(error) = fs::remove_file(&path) {
+                tracing::warn!(
+                    "{}, which an earlier agent has left, stays: {error}",
+                    path.display()
+                );
+            }
         }
         // Unless something is kept of it.
         let _ = fs::remove_dir(pod);

@@ -89,11 +89,6 @@ impl Established {
         locked(&self.promises).take_of_pool(&pool, claim)
     }
 
-    /// Whether a VF is promised that nobody has taken.
-    pub(in crate::agent) fn is_promised(&self, device: &Device) -> bool {
-        locked(&self.promises).has(device)
-    }
-
     /// Nothing that was promised in this session may be taken any more: the next hello tells what is in use.
     pub(super) fn close_promises(&self) {
         locked(&self.promises).close();

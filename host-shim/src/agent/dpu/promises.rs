@@ -88,10 +88,6 @@ impl Promises {
         in_pool.into_iter().map(|(place, ..)| place).collect()
     }
 
-    pub(super) fn has(&self, device: &Device) -> bool {
-        self.vfs.iter().any(|vf| vf.promise.device == *device)
-    }
-
     /// Nothing is taken any more.
     pub(super) fn close(&mut self) {
         *self = Self { is_closed: true, ..Self::default() };
@@ -101,6 +97,12 @@ impl Promises {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Promises {
+        fn has(&self, device: &Device) -> bool {
+            self.vfs.iter().any(|vf| vf.promise.device == *device)
+        }
+    }
 
     fn vf(device: &str, number: u64, pf: u32, packs: bool) -> v1::PromisedVf {
         v1::PromisedVf {

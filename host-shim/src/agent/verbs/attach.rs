@@ -39,7 +39,7 @@ use super::{
     delegated,
     destination::Destination,
     doors::Doors,
-    guess::{Taken, count_right, guesses, is_promised_now, take_all_home},
+    guess::{Taken, count_right, guesses, take_all_home},
     phases::AttachTimes,
     release::{Renewal, release, take_back_all},
     take_in::take_in_all,
@@ -319,7 +319,7 @@ async fn ask_patiently(
     loop {
         let asked = ask_for(doors, requests, Arc::clone(&session), caller).await;
         let failure = match asked {
-            Err(failure) if may_pass(&session, requests, &failure, is_untold) => failure,
+            Err(failure) if may_pass(requests, &failure, is_untold) => failure,
             answer => return answer,
         };
         if Instant::now() >= patience {
@@ -341,25 +341,18 @@ async fn ask_patiently(
 
 /// Whether the DPU may answer something else soon. `is_untold`: when it was asked it was still to be told of VFs that are
 /// at home.
-fn may_pass(
-    session: &Established,
-    requests: &[AddRequest],
-    failure: &Failure,
-    is_untold: bool,
-) -> bool {
-    let was_promised = |request: &AddRequest| request.promised.is_some();
+fn may_pass(requests: &[AddRequest], failure: &Failure, is_untold: bool) -> bool {
     match failure.reason {
         // It is about to get back what an attachment has, perhaps one that an earlier ADD of a key has left. Of what no
         // answer told there is no record here to wait for, and the DPU holds it until the inventory says that its VF is
         // at home.
         Reason::Releasing => true,
-        // Other ADDs have taken what is left of a pool, and one of them may fail.
+        // Other ADDs have taken what is left of a pool, or the VF that was chosen, and one of them may fail. Or the word of
+        // the promise is on its way.
         Reason::VfsPromised => true,
         Reason::VfsExhausted => is_untold,
-        // What was promised is over, or came while it was asked.
-        Reason::VfNotFree => requests
-            .iter()
-            .any(|request| was_promised(request) || is_promised_now(session, request)),
+        // What was promised is over.
+        Reason::VfNotFree => requests.iter().any(|request| request.promised.is_some()),
         _ => false,
     }
 }

@@ -18,8 +18,8 @@ use crate::{
 /// Serves a DEL, of an attachment and of those that it leads. What can't be finished now is recorded, and finished
 /// later without the runtime; so there is nothing that a retry could help with.
 ///
-/// Once this returns, the pod has none of the VFs, and nothing of them is programmed. That they are as they were, and
-/// may be given to others, turns out behind the answer, with the keys in hand.
+/// Once this returns, the pod has none of the VFs that could be had, and the DPU, if it could be told, has unprogrammed
+/// them. That they are as they were, and may be given to others, turns out behind the answer, with the keys in hand.
 pub(in crate::agent) async fn detach(doors: &Doors, request: DelRequest) {
     let keys = led::lock(doors, &request.key).await;
     let deadline = Instant::now() + doors.timeouts.vf_return();

@@ -69,12 +69,6 @@ impl Taken {
     }
 }
 
-/// Whether the VF that pod or kubelet has chosen is promised by now, and was not when it was asked for.
-pub(super) fn is_promised_now(session: &Established, request: &AddRequest) -> bool {
-    let chosen = request.device.as_ref().filter(|_| request.promised.is_none());
-    chosen.is_some_and(|chosen| session.is_promised(chosen))
-}
-
 /// What is moved ahead for these requests to a namespace: where it would not move for nothing.
 pub(super) fn guesses(doors: &Doors, requests: &[AddRequest], netns: NetnsId) -> Vec<Guess> {
     if doors.vfs.host().is_own_netns(netns) {

@@ -23,7 +23,7 @@ use crate::{
     agent::{
         dpu::{detach_request, disowning},
         milestones::Milestone,
-        vfs::{Condition, Out, Phase, Record},
+        vfs::{Condition, Phase, Record},
     },
     protocol::Key,
 };
@@ -54,7 +54,7 @@ pub(in crate::agent) async fn release(
 pub(super) struct Left {
     record: Arc<Record>,
     /// Whether its VF is out of the pod.
-    out: Result<Out, Failure>,
+    out: Result<(), Failure>,
 }
 
 /// Gets the VF of an attachment that is given back out of its pod. `moving` is notified when it is its turn.
@@ -167,7 +167,7 @@ async fn renew(doors: &Doors, record: Arc<Record>, what: &str, renewal: Renewal)
     match renewal {
         Renewal::Later => renew_later(doors, &record),
         Renewal::Now => {
-            let home = doors.vfs.homecoming().renew(&record, what).await;
+            let (record, home) = doors.vfs.homecoming().renew(record, what).await;
             if matches!(home, Ok(Condition::Clean)) {
                 tell_released(doors, &record, true).await;
             }

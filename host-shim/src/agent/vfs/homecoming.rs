@@ -2,6 +2,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use netlink::{Link, Netns, Rtnl};
 use offload_proto::{Failure, Reason};
 use tokio::{
     sync::Notify,
@@ -34,11 +35,6 @@ pub(in crate::agent) enum Condition {
     /// What is not.
     Different(String),
 }
-
-/// A VF that is out of its pod, with what links of the pod are stacked on.
-#[derive(Debug)]
-#[must_use = "nobody has looked at it yet"]
-pub(in crate::agent) struct Out(Stacked);
 
 /// Takes VFs out of pods, and forgets their records.
 #[derive(Debug)]
@@ -90,32 +86,42 @@ impl Homecoming {
         record: Arc<Record>,
         patience: Duration,
         moving: &Arc<Notify>,
-    ) -> (Arc<Record>, Result<Out, Failure>) {
+    ) -> (Arc<Record>, Result<(), Failure>) {
         let (record, written) = self.begin(record);
         Milestone::ReleaseBegun.pass();
         let out = self.bring_out_patiently(&record, patience, moving).await;
         Milestone::ReleaseMoved.pass();
-        if let Some(written) = written
-            && let Err(failure) = written.done().await
-        {
-            // A full disk must not keep a VF.
-            tracing::error!(attachment = record.id(), "{failure}");
+        if let Some(written) = written {
+            end_of_writing(&record, written).await;
         }
+        let (record, out) = match out {
+            Ok(stacked) if stacked.is_empty() => (record, Ok(())),
+            Ok(stacked) => (self.note_stacked(&record, stacked).await, Ok(())),
+            Err(failure) => (record, Err(failure)),
+        };
         Milestone::ReleaseRecorded.pass();
         (record, out)
+    }
+
+    /// Remembers what is stacked on a VF until that is made anew, also after a crash: no later look may find it.
+    async fn note_stacked(&self, record: &Record, stacked: Vec<String>) -> Arc<Record> {
+        let noted = Arc::new(Record { stacked, ..record.clone() });
+        self.host.records().keep(&noted);
+        end_of_writing(&noted, self.host.records().write(&noted)).await;
+        noted
     }
 
     /// The second half: whether a VF that is `out` of its pod is as it was. What fails once is tried again.
     pub(in crate::agent) async fn look_at(
         self: &Arc<Self>,
         record: &Arc<Record>,
-        out: Result<Out, Failure>,
+        out: Result<(), Failure>,
     ) -> Result<Condition, Failure> {
         let home = match out {
-            Ok(Out(stacked)) => match self.condition(record, stacked.clone(), false).await {
+            Ok(()) => match self.condition(record, false).await {
                 Err(failure) => {
                     tracing::debug!(attachment = record.id(), "looking again: {failure}");
-                    self.condition(record, stacked, false).await
+                    self.condition(record, false).await
                 }
                 condition => condition,
             },
@@ -181,13 +187,13 @@ impl Homecoming {
         );
     }
 
-    /// Gets the VF into the host's namespace.
+    /// Gets the VF into the host's namespace, and tells what its pod has stacked on it.
     async fn bring_out_patiently(
         self: &Arc<Self>,
         record: &Arc<Record>,
         patience: Duration,
         moving: &Arc<Notify>,
-    ) -> Result<Out, Failure> {
+    ) -> Result<Vec<String>, Failure> {
         device_info::remove(record);
         let deadline = Instant::now() + patience;
         // Subscribed before the first look: a VF that comes between the two is not missed.
@@ -195,7 +201,7 @@ impl Homecoming {
         let mut retried = false;
         loop {
             match self.try_bring_out(record, moving).await {
-                Ok(out) => return Ok(out),
+                Ok(stacked) => return Ok(stacked),
                 Err(failure) if failure.reason == Reason::VfMissing => {
                     // It comes back when the kernel has cleaned the pod's namespace up.
                     if timeout_at(deadline, arrivals.changed()).await.is_err() {
@@ -216,7 +222,7 @@ impl Homecoming {
         self: &Arc<Self>,
         record: &Arc<Record>,
         moving: &Arc<Notify>,
-    ) -> Result<Out, Failure> {
+    ) -> Result<Vec<String>, Failure> {
         let (this, moved, moving) = (Arc::clone(self), Arc::clone(record), Arc::clone(moving));
         let pod = self.host.lock_pod(&record.netns, &[&record.attachment]).await?;
         let work = move || {
@@ -227,20 +233,34 @@ impl Homecoming {
         };
         // For a guess that was wrong somebody waits, as for a move into a pod.
         let way = if record.is_guess { Way::In } else { Way::Home };
-        self.host.move_vf(way, work).await?
+        let Some(pod) = self.host.move_vf(way, work).await?? else { return Ok(Vec::new()) };
+        let (this, record) = (Arc::clone(self), Arc::clone(record));
+        let look = move || this.stacked_in(&pod, &record).map_err(|error| failed(&error));
+        self.host.look(look).await?
+    }
+
+    /// What is stacked on a VF that is home, in the namespace of the pod that it came from. That is looked into at once:
+    /// whoever hears that its VF is out of it may end it, or what leads to it.
+    fn stacked_in(&self, pod: &Netns, record: &Record) -> Result<Vec<String>, MoveError> {
+        let path = Path::new(&record.netns.path);
+        let stacked = Stacked::in_pod(pod, path, self.host.netns());
+        if stacked.is_nothing() {
+            return Ok(Vec::new());
+        }
+        let link = self.link_at_home(record, &mut self.host.rtnl()?)?;
+        Ok(link.map(|link| stacked.told_of(link.index)).unwrap_or_default())
     }
 
     /// Looks at a VF that is home, as a whole. What one is like that `is_new` is learned, if that was not known.
     async fn condition(
         self: &Arc<Self>,
         record: &Arc<Record>,
-        stacked_in_pod: Stacked,
         is_new: bool,
     ) -> Result<Condition, Failure> {
         let (this, looked_at) = (Arc::clone(self), Arc::clone(record));
         let look = move || this.see_at_home(&looked_at, is_new).map_err(|error| failed(&error));
         let Some(seen) = self.host.look(look).await?? else { return Ok(Condition::Clean) };
-        let seen = seen.with_stacked_in_pod(stacked_in_pod);
+        let seen = seen.with_stacked_in_pod(record.stacked.clone());
         let mut found = self.cleanliness.prove(vec![seen]).await?;
         let differences = found.remove(record.device()).unwrap_or_default();
         Ok(match differences.is_empty() {
@@ -249,17 +269,14 @@ impl Homecoming {
         })
     }
 
-    /// The pod's namespace is looked into at once: whoever hears that its VF is out of it may end it, or what leads to
-    /// it.
-    fn bring_home_now(&self, record: &Record) -> Result<Out, Failure> {
+    /// Returns the pod's namespace, if it is there and not the host's own.
+    fn bring_home_now(&self, record: &Record) -> Result<Option<Arc<Netns>>, Failure> {
         let (host, pod) = (self.host.netns(), record.netns.living().map(Arc::new));
         let namespaces =
             Namespaces::open(host, pod.clone()).map_err(|error| failed(&error.into()))?;
         let vf_move = VfMove::new(self.host.move_of(record)?, namespaces);
         vf_move.move_out().map_err(|failure| failure_of_move(record, &failure))?;
-        let pod = pod.filter(|pod| pod.id() != host.id());
-        let stacked = pod.map(|pod| Stacked::in_pod(&pod, Path::new(&record.netns.path), host));
-        Ok(Out(stacked.unwrap_or_default()))
+        Ok(pod.filter(|pod| pod.id() != host.id()))
     }
 
     /// Looks at a VF that is home. `None`: it has no link to look at.
@@ -269,15 +286,17 @@ impl Homecoming {
         }
         let missing = || MoveError::Missing(record.device().clone());
         let vf = record.vf().map_err(|_| missing())?;
-        let mut host = self.host.rtnl()?;
-        let name = Some(record.original.name.as_str());
-        let link = vf_source::find(self.host.source(), &mut host, &vf.device, name)?;
-        let link = link.ok_or_else(missing)?;
+        let link = self.link_at_home(record, &mut self.host.rtnl()?)?.ok_or_else(missing)?;
         if is_new {
             self.cleanliness.learn_of_new(&vf, &link)?;
         }
         let seen = self.cleanliness.see(&[(vf.clone(), link.index)])?.pop().ok_or_else(missing)?;
         Ok(Some(if is_new { seen.made_just_now() } else { seen }))
+    }
+
+    fn link_at_home(&self, record: &Record, host: &mut Rtnl) -> Result<Option<Link>, MoveError> {
+        let name = Some(record.original.name.as_str());
+        Ok(vf_source::find(self.host.source(), host, record.device(), name)?)
     }
 
     /// Whether the pause after the last attempt to make the VF of a record anew is over.
@@ -298,6 +317,19 @@ impl Homecoming {
     /// # Errors
     /// When the new one can't be brought into order.
     pub(in crate::agent) async fn renew(
+        self: &Arc<Self>,
+        record: Arc<Record>,
+        what: &str,
+    ) -> (Arc<Record>, Result<Condition, Failure>) {
+        match self.try_renew(&record, what).await {
+            Ok(Condition::Clean) if !record.stacked.is_empty() => {
+                (self.note_stacked(&record, Vec::new()).await, Ok(Condition::Clean))
+            }
+            home => (record, home),
+        }
+    }
+
+    async fn try_renew(
         self: &Arc<Self>,
         record: &Arc<Record>,
         what: &str,
@@ -321,8 +353,15 @@ impl Homecoming {
 
     /// Restores a VF that was made anew, wherever its new link is, and looks at it.
     async fn bring_anew(self: &Arc<Self>, record: &Arc<Record>) -> Result<Condition, Failure> {
-        let Out(stacked) = self.try_bring_out(record, &Arc::default()).await?;
-        self.condition(record, stacked, true).await
+        let _made_anew = self.try_bring_out(record, &Arc::default()).await?;
+        self.condition(record, true).await
+    }
+}
+
+/// A full disk must not keep a VF.
+async fn end_of_writing(record: &Record, written: Written) {
+    if let Err(failure) = written.done().await {
+        tracing::error!(attachment = record.id(), "{failure}");
     }
 }
 

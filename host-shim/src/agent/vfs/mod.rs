@@ -53,9 +53,9 @@
 //! of waits each one that is waited for began to wait later than the one that waits for it, and no chain comes back to
 //! where it began. An attach of several interfaces holds some of its keys while it waits for the others; were one of
 //! these attached by itself at that moment, two could wait for each other. So each wait is bounded by the
-//! time that a VF may take to come home, after which the attach is refused. An attach that the DPU refuses also asks
-//! again until keys of others are settled that were being given back (`verbs/untold.rs`): it waits for no lock, and
-//! no longer than that.
+//! time that a VF may take to come home, after which the attach is refused. An attach also asks
+//! again while the DPU answers that it is about to get back what is asked for (`verbs/attach.rs`): it waits for no
+//! lock, and no longer than that.
 //!
 //! # Who races
 //!
@@ -116,7 +116,7 @@ pub(super) use abroad::VfAbroad;
 pub(super) use ahead::{Guess, MovedAhead};
 pub(super) use cards::Cards;
 pub(super) use claims::Claimed;
-pub(super) use homecoming::{Condition, Out};
+pub(super) use homecoming::Condition;
 pub(super) use host::{Host, HostLinks};
 pub(super) use intake::{TakenIn, Wanted};
 pub(super) use intake_failure::IntakeFailure;

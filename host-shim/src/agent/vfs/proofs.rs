@@ -61,8 +61,8 @@ pub(in crate::agent) struct Seen {
     is_new: bool,
     at: Instant,
     differences: Vec<String>,
-    /// What the pod that it came from has stacked on its links.
-    in_pod: Stacked,
+    /// What the pod that it came from has stacked on it, or may have.
+    in_pod: Vec<String>,
 }
 
 impl Proofs {
@@ -97,14 +97,13 @@ impl Proofs {
         let mut known = locked(&self.0);
         if !is_new {
             // What is found in the pod's namespace again, by another path perhaps, is told once.
-            let found = [stacked.on(index), in_pod.on(index)].into_iter().find(|on| !on.is_empty());
+            let found = [stacked.on(index), &in_pod].into_iter().find(|on| !on.is_empty());
             differences.extend_from_slice(found.unwrap_or_default());
-            differences.extend_from_slice(in_pod.unseen());
             if known.bare.get(&vf.device) != Some(&index) {
                 differences.extend_from_slice(stacked.unseen());
             }
         }
-        let is_bare = is_new || [&in_pod, stacked].iter().all(|stacked| stacked.is_bare(index));
+        let is_bare = is_new || in_pod.is_empty() && stacked.is_bare(index);
         let finding = Finding { index: Some(index), differences: differences.clone() };
         if known.note(&vf.device, at, Some(finding)) && is_bare {
             known.bare.insert(vf.device, index);
@@ -169,11 +168,11 @@ impl Known {
 impl Seen {
     /// What the portrait told that was taken just after `at`.
     pub(super) fn new(vf: VfIdentity, index: u32, at: Instant, differences: Vec<String>) -> Self {
-        Self { vf, index, is_new: false, at, differences, in_pod: Stacked::default() }
+        Self { vf, index, is_new: false, at, differences, in_pod: Vec::new() }
     }
 
     /// What was found in the namespace of the pod that it came from.
-    pub(super) fn with_stacked_in_pod(self, in_pod: Stacked) -> Self {
+    pub(super) fn with_stacked_in_pod(self, in_pod: Vec<String>) -> Self {
         Self { in_pod, ..self }
     }
 
@@ -253,15 +252,10 @@ mod tests {
     #[test]
     fn what_the_pod_has_stacked_counts_though_no_walk_finds_it_later() {
         let (proofs, nothing) = (Proofs::default(), Stacked::default());
-        let seen = |stacked| seen(7, Instant::now()).with_stacked_in_pod(stacked);
-        let stacked = || Stacked::found_on(7, "the macvlan");
-        assert_eq!(proofs.conclude(seen(stacked()), &nothing), ["the macvlan"]);
-        assert_eq!(proofs.conclude(seen(stacked()), &stacked()), ["the macvlan"]);
-        assert!(proofs.conclude(seen(Stacked::found_on(8, "of another")), &nothing).is_empty());
-        assert_eq!(
-            proofs.conclude(seen(Stacked::unknown("nobody knows")), &nothing),
-            ["nobody knows"]
-        );
+        let seen = || seen(7, Instant::now()).with_stacked_in_pod(vec!["the macvlan".to_owned()]);
+        assert_eq!(proofs.conclude(seen(), &nothing), ["the macvlan"]);
+        assert_eq!(proofs.conclude(seen(), &Stacked::found_on(7, "the macvlan")), ["the macvlan"]);
+        assert!(proofs.conclude(seen().made_just_now(), &nothing).is_empty());
     }
 
     #[test]

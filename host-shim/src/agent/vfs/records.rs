@@ -98,6 +98,10 @@ pub(in crate::agent) struct Record {
     /// and an id of the host's own.
     #[serde(default)]
     pub is_guess: bool,
+    /// What its pod has stacked on the VF as it left it, or may have: one sentence each. Nobody else gets it before it is
+    /// made anew.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stacked: Vec<String>,
     /// What the VF of a guess was promised by, in a session that may be over.
     #[serde(skip)]
     pub promise: Option<VfPromise>,
@@ -446,6 +450,7 @@ pub(crate) mod tests {
             phase: Phase::Live,
             device_info_file: None,
             is_guess: false,
+            stacked: Vec::new(),
             promise: None,
             is_returned: false,
             device: OnceLock::new(),

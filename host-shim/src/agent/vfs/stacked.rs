@@ -46,6 +46,16 @@ impl Stacked {
         &self.unseen
     }
 
+    /// What is stacked on a link, or may be.
+    pub(super) fn told_of(&self, index: u32) -> Vec<String> {
+        self.on(index).iter().chain(&self.unseen).cloned().collect()
+    }
+
+    /// Whether nothing is stacked on any link for sure.
+    pub(super) fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// What is stacked in a pod's namespace. No walk may find that later: a namespace can go on living without a path
     /// that leads to it, in sockets and descriptors.
     pub(super) fn in_pod(pod: &Netns, path: &Path, host: &Netns) -> Self {

@@ -84,7 +84,7 @@ pub enum Step {
     Answer(Netns, Record, bool),
     /// Begin to give it back.
     BeginRelease(AttachmentId),
-    /// Record that it is being given back, of which the DPU was told.
+    /// Record that it is being given back, of which the DPU could not be told.
     RecordRelease(AttachmentId),
     /// Get the VF home.
     BringHome(AttachmentId),
