@@ -7,6 +7,8 @@ use std::{
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     panic::catch_unwind,
     path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
 };
 
 use redb::{Builder, DatabaseError, ReadableDatabase, StorageBackend, backends::InMemoryBackend};
@@ -135,15 +137,34 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// One for each call: two of one process must not write into each other's.
 fn draft_of(path: &Path) -> PathBuf {
+    static DRAFTS: AtomicU32 = AtomicU32::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
     let mut draft = OsString::from(path);
-    draft.push(format!(".{}.new", std::process::id()));
+    draft.push(format!(".{}-{number}.new", process::id()));
     draft.into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_of_one_process_that_make_a_journal_at_once_make_a_good_one() {
+        let schema = Schema { name: "test", version: 1, tables: &["rows"], migrations: &[] };
+        for _ in 0..20 {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("journal");
+            let make = || create_if_missing(&path, &schema).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(make);
+                make();
+            });
+            check(&path, &schema).unwrap();
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        }
+    }
 
     #[test]
     fn a_faster_process_keeps_its_file() {
