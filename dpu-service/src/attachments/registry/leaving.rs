@@ -27,6 +27,7 @@ impl Registry {
         }
     }
 
+    /// Whether a refusal for that reason is for something that the record has.
     fn is_in_the_way(&self, record: &Record, refusal: Reason, spec: &AttachSpec) -> bool {
         let is_of_host = record.key.host == spec.key.host;
         match refusal {
@@ -58,6 +59,7 @@ impl Registry {
         !self.networks.lets_addresses_rest() || FormerOwner::of(record).asks(spec)
     }
 
+    /// Whether an attach wants an address of a network.
     fn asks_for(&self, spec: &AttachSpec, network: &str) -> bool {
         let own = self.networks.find(spec.network.as_deref());
         own.is_ok_and(|own| own.network().name == network)

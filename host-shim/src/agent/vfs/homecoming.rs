@@ -353,7 +353,8 @@ impl Homecoming {
 
     /// Restores a VF that was made anew, wherever its new link is, and looks at it.
     async fn bring_anew(self: &Arc<Self>, record: &Arc<Record>) -> Result<Condition, Failure> {
-        let _made_anew = self.try_bring_out(record, &Arc::default()).await?;
+        // What was stacked on the link before has ended with that.
+        let _stacked = self.try_bring_out(record, &Arc::default()).await?;
         self.condition(record, true).await
     }
 }
