@@ -11,7 +11,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    Card, Dpu, Host, Netns, Operator, Pki, Program, Proxy, Settings,
+    Card, Crowd, CrowdSize, Dpu, Host, Netns, Operator, Pki, Program, Proxy, Settings,
     card::{Plan, root},
     halves::{HostMachines, Machines},
     invariants::Scene,
@@ -145,6 +145,11 @@ impl Fleet {
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Plays a crowd of hosts of the first DPU, whose configuration has its [sections](CrowdSize::sections).
+    pub(crate) fn play_crowd(&self, size: CrowdSize, seed: u64) -> Crowd {
+        Crowd::join(&self.dpus[0].netns, &self.pki, self.path(), size, seed)
     }
 
     /// Leaves that folder behind when all is over, or does not.

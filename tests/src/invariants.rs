@@ -226,9 +226,9 @@ impl Scene<'_> {
     fn keeps(&self, picture: &Picture, pci: &str, attachment: &Value) -> Option<String> {
         match &self.keeper {
             Keeper::Representors(_) => {
-                let name = picture.representor_of(pci);
-                let is_kept = picture.programmed.contains(&name);
-                (!is_kept).then(|| format!("representor {name} of {pci} is not programmed"))
+                let name = || picture.representor_of(pci);
+                let told = || format!("representor {} of {pci} is not programmed", name());
+                (!picture.is_programmed(pci)).then(told)
             }
             Keeper::Pfs { .. } => {
                 let port = &picture.ports[pci];
@@ -247,9 +247,8 @@ impl Scene<'_> {
         match &self.keeper {
             Keeper::Representors(_) => {
                 let vf = picture.vf(pci)?;
-                let is_idle = picture.idle.contains(&picture.representor_of(pci));
                 let told = || format!("VF {pci} is free but its representor is programmed: {vf}");
-                (!is_idle).then(told)
+                (!picture.is_idle(pci)).then(told)
             }
             Keeper::Pfs { clean, .. } => {
                 let port = &picture.ports[pci];
@@ -282,6 +281,16 @@ impl Picture {
     /// The attachments of the host itself.
     fn host_ports(&self) -> impl Iterator<Item = &Value> {
         self.attachments.iter().filter(|a| a["key"]["containerId"] == HOST_PORT)
+    }
+
+    /// Whether the representor of a VF is up and in the bridge.
+    pub(crate) fn is_programmed(&self, pci: &str) -> bool {
+        self.programmed.contains(&self.representor_of(pci))
+    }
+
+    /// Whether it is neither, with an MTU of its own and no rate limit.
+    pub(crate) fn is_idle(&self, pci: &str) -> bool {
+        self.idle.contains(&self.representor_of(pci))
     }
 
     fn note_stacked(&mut self, netns: &str, links: &[Value]) {

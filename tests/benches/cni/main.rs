@@ -17,6 +17,7 @@ mod doors;
 mod dpu_like;
 mod floor;
 mod footprint;
+mod hosts;
 mod leases;
 mod machine;
 mod peers;
@@ -45,13 +46,14 @@ type Part = fn(&mut Report);
 const BY_NAME: [(&str, Part); 2] = [("sandboxes", sandboxes::print), ("churn", churn::print)];
 
 /// The other parts, by the names that arguments choose them with; all where none is named.
-const PARTS: [(&str, Part); 7] = [
+const PARTS: [(&str, Part); 8] = [
     ("attach", attach),
     ("several", several::print),
     ("delegates", delegates::print),
     ("doors", doors::print),
     ("peers", peers::print),
     ("leases", leases::print),
+    ("hosts", hosts::print),
     ("large", footprint::print_large_service),
 ];
 

@@ -13,8 +13,9 @@ use super::{
     others,
 };
 use crate::{
-    Fleet,
+    Crowd, Fleet,
     breach::Breach,
+    crowd::is_of_crowd,
     eventually,
     invariants::{Picture, addresses_of, twice},
 };
@@ -38,16 +39,26 @@ fn readings(fleet: &Fleet) -> BTreeMap<String, Reading> {
 }
 
 /// What is still broken when the background has had its time, seen by foreign tools.
-pub(crate) fn breaches(fleet: &Fleet, ledgers: &[Ledger], originals: &Originals) -> Vec<Breach> {
+pub(crate) fn breaches(
+    fleet: &Fleet,
+    ledgers: &[Ledger],
+    crowd: Option<&Crowd>,
+    originals: &Originals,
+) -> Vec<Breach> {
     let mut breaches = Vec::new();
     eventually(SETTLE, || {
-        breaches = look(fleet, ledgers, originals);
+        breaches = look(fleet, ledgers, crowd, originals);
         breaches.is_empty().then_some(())
     });
     breaches
 }
 
-fn look(fleet: &Fleet, ledgers: &[Ledger], originals: &Originals) -> Vec<Breach> {
+fn look(
+    fleet: &Fleet,
+    ledgers: &[Ledger],
+    crowd: Option<&Crowd>,
+    originals: &Originals,
+) -> Vec<Breach> {
     let scenes = fleet.agents.iter().map(|agent| fleet.scene(agent));
     let seen: Vec<_> = scenes.map(|scene| (scene.picture(), scene)).collect();
     let mut breaches: Vec<_> =
@@ -55,6 +66,7 @@ fn look(fleet: &Fleet, ledgers: &[Ledger], originals: &Originals) -> Vec<Breach>
     // But for the hosts' own namespaces, each shows all.
     let (picture, _) = &seen[0];
     breaches.extend(broken_promises(fleet, picture, ledgers, originals));
+    breaches.extend(crowd.into_iter().flat_map(|crowd| crowd.breaches(picture)));
     breaches
 }
 
@@ -147,7 +159,8 @@ fn nobodys(picture: &Picture, ledgers: &[Ledger]) -> Vec<String> {
             (key(attachment, "containerId"), key(attachment, "interfaceName"));
         wanted.contains(&(container.as_str(), interface.as_str()))
     };
-    let strange = picture.attachments.iter().filter(|attachment| !is_wanted(attachment));
+    let theirs = picture.attachments.iter().filter(|attachment| !is_of_crowd(attachment));
+    let strange = theirs.filter(|attachment| !is_wanted(attachment));
     strange.map(|attachment| format!("nobody has {attachment}")).collect()
 }
 
@@ -212,7 +225,7 @@ mod tests {
     }
 
     fn seen(lab: &Fleet, ledgers: &[Ledger], originals: &Originals) -> Vec<Harm> {
-        look(lab, ledgers, originals).iter().map(|breach| breach.harm).collect()
+        look(lab, ledgers, None, originals).iter().map(|breach| breach.harm).collect()
     }
 
     #[test]

@@ -16,12 +16,15 @@ pub enum Hazard {
     /// The DPU changes its pool, and what it promises, and its hosts hear of it late: VFs move ahead
     /// that the DPU does not give.
     Guesses,
+    /// Further hosts of the DPU, which are played: their pods come and go meanwhile, amid faults of
+    /// their own.
+    Crowd,
 }
 
 impl Hazard {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Hostile, Self::Dying, Self::Suspended, Self::Traffic, Self::Guesses];
+    pub const ALL: [Self; 6] =
+        [Self::Hostile, Self::Dying, Self::Suspended, Self::Traffic, Self::Guesses, Self::Crowd];
 
     fn name(self) -> &'static str {
         match self {
@@ -30,6 +33,7 @@ impl Hazard {
             Self::Suspended => "suspended",
             Self::Traffic => "traffic",
             Self::Guesses => "guesses",
+            Self::Crowd => "crowd",
         }
     }
 }

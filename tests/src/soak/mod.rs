@@ -11,7 +11,6 @@ mod caller;
 mod callers;
 mod chaos;
 mod cleanliness;
-mod dice;
 mod guesses;
 mod hazards;
 mod ledger;
@@ -25,6 +24,8 @@ mod xdp;
 
 use std::{
     path::PathBuf,
+    sync::atomic::Ordering,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -38,18 +39,24 @@ use self::{
     proof::Ports,
 };
 pub use self::{hazards::Hazard, outcome::Outcome};
-use crate::{DpuPlan, Fleet, Settings, scenarios::delegates::Others};
+use crate::{Crowd, CrowdSize, DpuPlan, Fleet, Manners, Settings, scenarios::delegates::Others};
 
 /// VFs of all hosts: fewer than interfaces, so that they run out at times.
 const VFS: u32 = 20;
 /// What the hosts are called. There are no more.
 const HOSTS: [&str; 3] = ["node-1", "node-2", "node-3"];
 
+/// Hosts that are played, beside those.
+const CROWD: CrowdSize = CrowdSize { hosts: 8, pods: 4 };
+/// So that they load the service, and leave the machine to those.
+const CROWDS_MANNERS: Manners = Manners { pause: Duration::from_millis(400), faults: true };
+
 /// A soak that goes on.
 #[derive(Debug)]
 pub struct Soak {
     /// The network of another plugin.
     _others: Others,
+    crowd: Option<Crowd>,
     fleet: Fleet,
     callers: Callers,
     schedule: Schedule,
@@ -71,7 +78,9 @@ impl Soak {
         let others = Others::with_links(others::NETWORK, others::LEASED);
         let mut fleet = fleet_of(&HOSTS[..hosts], &others);
         fleet.keep_folder(true);
+        let has_crowd = hazards.contains(&Hazard::Crowd);
         let mut soak = Self {
+            crowd: has_crowd.then(|| fleet.play_crowd(CROWD, seed)),
             callers: Callers::new(hosts, hazards.contains(&Hazard::Traffic)),
             schedule: Schedule::new(operations, seed, hazards),
             points: Points::ask(),
@@ -124,6 +133,7 @@ impl Soak {
     pub fn end(mut self) -> Outcome {
         if self.outcome.is_good() {
             self.callers.each(&self.fleet.hosts(), |mut caller| caller.leave());
+            self.crowd.iter_mut().for_each(Crowd::leave);
             self.look();
         }
         if self.schedule.has(Hazard::Guesses) {
@@ -141,7 +151,7 @@ impl Soak {
         format!(
             "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, \
              {} card resets, {} hostile pods with {} tricks, {} dead callers, {} suspensions, \
-             {} of {} guesses wrong, {} pings; {per_second:.0} operations a second",
+             {} of {} guesses wrong, {} calls of a crowd, {} pings; {per_second:.0} operations a second",
             self.schedule.planned(),
             self.schedule.rounds(),
             toll.kills,
@@ -155,6 +165,7 @@ impl Soak {
             counts.suspensions,
             counts.guesses.wrong,
             counts.guesses.all(),
+            counts.calls_of_crowd,
             counts.pings
         )
     }
@@ -172,11 +183,16 @@ impl Soak {
     }
 
     fn run(&mut self, round: &Round) {
-        let Self { fleet, callers, points, outcome, .. } = self;
+        let Self { crowd, fleet, callers, points, outcome, .. } = self;
         let (hosts, machines) = fleet.split();
         let toll = &mut outcome.toll;
         callers.perform(&hosts, round, |common, done| {
-            Chaos { machines, points, toll, common }.wreak(&round.faults, done);
+            let over = || done.load(Ordering::Acquire);
+            thread::scope(|scope| {
+                let play = |crowd: &mut Crowd| crowd.play(CROWDS_MANNERS, over);
+                scope.spawn(move || crowd.iter_mut().for_each(play));
+                Chaos { machines, points, toll, common }.wreak(&round.faults, done);
+            });
         });
     }
 
@@ -184,7 +200,9 @@ impl Soak {
     fn look(&mut self) {
         self.fleet.wait_until_good();
         self.callers.each(&self.fleet.hosts(), |mut caller| caller.settle());
-        let breaches = audit::breaches(&self.fleet, self.callers.ledgers(), &self.originals);
+        self.crowd.iter_mut().for_each(Crowd::settle);
+        let Self { fleet, callers, crowd, originals, .. } = self;
+        let breaches = audit::breaches(fleet, callers.ledgers(), crowd.as_ref(), originals);
         let is_at_rest = breaches.is_empty();
         self.outcome.breaches.extend(breaches);
         if is_at_rest {
@@ -194,7 +212,9 @@ impl Soak {
         let common = self.callers.common();
         self.outcome.breaches.extend(common.take_breaches());
         let guesses = self.guesses.ask(&self.fleet);
-        self.outcome.counts = Counts::of(&common.tally, &self.outcome.toll, guesses);
+        let calls = self.crowd.iter_mut().map(|crowd| crowd.take_tally().calls()).sum::<usize>();
+        let calls = self.outcome.counts.calls_of_crowd + calls;
+        self.outcome.counts = Counts::of(&common.tally, &self.outcome.toll, guesses, calls);
     }
 
     /// Each pod has its network, whatever has been repaired, and no other VF gets what is its own.
@@ -226,6 +246,7 @@ fn fleet_of(hosts: &[&'static str], others: &Others) -> Fleet {
         quarantine_after: 100,
         proxied: true,
         has_metrics: true,
+        service: CROWD.sections(),
         ..Settings::with_vfs(vfs)
     };
     let mut settings = others.in_lab(&settings);

@@ -27,6 +27,8 @@ pub(super) struct Counts {
     pub(super) dead: u64,
     pub(super) suspensions: u64,
     pub(super) guesses: Guesses,
+    /// What the hosts that are played have asked for, whatever came of it.
+    pub(super) calls_of_crowd: usize,
     pub(super) pings: u64,
     /// What they have tried on their interfaces, and whether the kernel let it pass.
     pub(super) tricks: BTreeMap<&'static str, bool>,
@@ -34,13 +36,14 @@ pub(super) struct Counts {
 
 impl Counts {
     /// What callers have done so far, and what they suffered besides.
-    pub(super) fn of(tally: &Tally, toll: &Toll, guesses: Guesses) -> Self {
+    pub(super) fn of(tally: &Tally, toll: &Toll, guesses: Guesses, calls_of_crowd: usize) -> Self {
         let number = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Self {
             hostile: number(&tally.hostile),
             dead: number(&tally.dead),
             suspensions: number(&tally.suspensions) + toll.suspensions,
             guesses,
+            calls_of_crowd,
             pings: number(&tally.pings),
             tricks: tally.tricks.lock().expect("callers that go on").clone(),
         }
@@ -76,11 +79,13 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |harm| self.breaches.iter().filter(|breach| breach.harm == harm).count();
-        let Counts { hostile, dead, suspensions, guesses, pings, .. } = &self.counts;
+        let Counts { hostile, dead, suspensions, guesses, calls_of_crowd, pings, .. } =
+            &self.counts;
         write!(
             out,
             "{} operations, {} kills, {} cuts, {hostile} hostile pods, {dead} dead callers, \
-             {suspensions} suspensions, {} of {} guesses wrong, {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
+             {suspensions} suspensions, {} of {} guesses wrong, {calls_of_crowd} calls of a crowd, \
+             {pings} pings: {} lost, {} leaked, {} doubled, {} unclean, \
              {} without network",
             self.operations,
             self.toll.kills,

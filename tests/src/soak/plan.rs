@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{dice::Dice, hazards::Hazard, ledger::Kind, tricks::Tricks};
-use crate::victim::Victim;
+use super::{hazards::Hazard, ledger::Kind, tricks::Tricks};
+use crate::{dice::Dice, victim::Victim};
 
 /// Runtimes that call at the same time, each with its own pods.
 pub(crate) const CALLERS: usize = 6;

@@ -14,6 +14,7 @@ mod callers;
 mod clean;
 mod configuration;
 mod contract;
+mod crowd;
 mod cuts;
 mod delegates;
 mod device_plugin;

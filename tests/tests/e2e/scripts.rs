@@ -13,7 +13,7 @@ use serde_json::json;
 
 /// How a soak ends that found nothing wrong.
 const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, \
-                    1 of 8 guesses wrong, 4 pings: 0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
+                    1 of 8 guesses wrong, 7 calls of a crowd, 4 pings: 0 lost, 0 leaked, 0 doubled, 0 unclean, 0 without network";
 
 fn path(script: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack").join(script)
@@ -176,7 +176,8 @@ fn a_soak_that_came_to_no_end_is_told_and_its_seed_is_not_another_ones() {
     let second = format!("commit aaaaaaaaaa\n9 operations of seed 2\n{GOOD}\n");
     let cut_off = "9 operations of seed 3\n";
     fs::write(folder.path().join("soaks.log"), format!("{stopped}{second}{cut_off}")).unwrap();
-    let later = format!("commit bbbbbbbbbb\n9 operations of seed 4 on 2 hosts\n{GOOD}\n");
+    const SLOW: &str = "4 on 2 hosts with 1 ms each way";
+    let later = format!("commit bbbbbbbbbb\n9 operations of seed {SLOW}\n{GOOD}\n");
     fs::write(folder.path().join("later.log"), later).unwrap();
     let mut command = hack("reliability");
     let output = run(command.args(["--logs", "soaks.log", "later.log"]).current_dir(&folder));
@@ -186,7 +187,7 @@ fn a_soak_that_came_to_no_end_is_told_and_its_seed_is_not_another_ones() {
     let ended = |seed, commit| format!("| {seed} | {commit} | {GOOD} |");
     let not_ended = |seed| format!("| {seed} | unknown | came to no end |");
     let expected =
-        [not_ended(1), ended("2", "aaaaaaaaaa"), not_ended(3), ended("4 on 2 hosts", "bbbbbbbbbb")];
+        [not_ended(1), ended("2", "aaaaaaaaaa"), not_ended(3), ended(SLOW, "bbbbbbbbbb")];
     assert_eq!(rows, expected, "{said}");
 }
 

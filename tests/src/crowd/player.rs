@@ -1,0 +1,421 @@
+//! One host, and what it knows.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    time::{Duration, Instant},
+};
+
+use mtls::{Connector, Role};
+use nix::time::ClockId;
+use offload_proto::v1::{
+    self, AttachmentKey, host_message::Message as FromHost,
+    workload_network_client::WorkloadNetworkClient,
+};
+use tokio::time::{sleep, timeout};
+use tonic::{Status, transport::Channel};
+
+use super::{LIMIT, NETWORK, name_of, place_of, session::Session};
+use crate::{Pki, breach::Breach, dice::Dice, settings::Seat};
+
+/// How the hosts of a crowd behave.
+#[derive(Clone, Copy, Debug)]
+pub struct Manners {
+    /// The longest pause between two calls of a host; each is another.
+    pub pause: Duration,
+    /// Whether they cause and suffer faults.
+    pub faults: bool,
+}
+
+/// What a crowd has done.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// How long attaches took that were granted.
+    pub attaches: Vec<Duration>,
+    /// How long detaches took that were granted.
+    pub detaches: Vec<Duration>,
+    /// Calls that were refused, or that nobody waited for until their end.
+    pub failed: usize,
+    /// Why, by text.
+    pub refusals: BTreeMap<String, usize>,
+}
+
+impl Tally {
+    /// How many calls it has made.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        self.attaches.len() + self.detaches.len() + self.failed
+    }
+
+    pub(super) fn append(&mut self, mut other: Self) {
+        self.attaches.append(&mut other.attaches);
+        self.detaches.append(&mut other.detaches);
+        self.failed += other.failed;
+        for (text, count) in other.refusals {
+            *self.refusals.entry(text).or_default() += count;
+        }
+    }
+}
+
+/// A host.
+#[derive(Debug)]
+pub(super) struct Player {
+    /// All of its VFs.
+    functions: v1::PhysicalFunction,
+    client: WorkloadNetworkClient<Channel>,
+    session: Option<Session>,
+    /// How often it has booted.
+    boots: u32,
+    pods: Vec<Pod>,
+    dice: Dice,
+    tally: Tally,
+    complaints: Vec<String>,
+}
+
+/// One of its pods, and its interface.
+#[derive(Debug)]
+struct Pod {
+    key: AttachmentKey,
+    state: State,
+    /// That of the VF that it has, or may have.
+    device: Option<String>,
+    /// The attachment before the present one, of which late calls speak.
+    former: Option<String>,
+}
+
+#[derive(Debug)]
+enum State {
+    Absent,
+    Attached(Box<v1::Attachment>),
+    /// A call failed, or nobody heard its answer: it may be attached, with the VF that was taken for it.
+    Unknown(Option<Taken>),
+}
+
+/// A VF that was taken of those that the DPU has promised.
+#[derive(Clone, Debug)]
+struct Taken {
+    promise: v1::VfPromise,
+    /// The session that it is good for.
+    session_id: String,
+}
+
+impl Pod {
+    fn attachment(&self) -> Option<&v1::Attachment> {
+        match &self.state {
+            State::Attached(attachment) => Some(attachment),
+            _ => None,
+        }
+    }
+}
+
+impl Player {
+    pub(super) fn new(
+        pki: &Pki,
+        number: usize,
+        functions: v1::PhysicalFunction,
+        dice: Dice,
+    ) -> Self {
+        let name = name_of(number);
+        pki.issue_once("host", &name);
+        let credentials = pki.credentials(Role::Host, &name);
+        let (controller, _) = place_of(number);
+        let seat = Seat { controller, ..Seat::ONLY };
+        let connector = Connector::new(credentials, &seat.endpoint(), seat.dpu, LIMIT).unwrap();
+        let pod = |pod| Pod {
+            key: AttachmentKey {
+                container_id: format!("{name}-pod-{pod}"),
+                interface_name: "eth0".into(),
+            },
+            state: State::Absent,
+            device: None,
+            former: None,
+        };
+        Self {
+            client: WorkloadNetworkClient::new(connector.channel()),
+            session: None,
+            boots: 1,
+            pods: (0..functions.vfs.len()).map(pod).collect(),
+            functions,
+            dice,
+            tally: Tally::default(),
+            complaints: Vec::new(),
+        }
+    }
+
+    /// What it was granted, as far as is known.
+    pub(super) fn granted(&self) -> impl Iterator<Item = &v1::Attachment> {
+        self.pods.iter().filter_map(Pod::attachment)
+    }
+
+    /// The devices of its VFs.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
+        self.functions.vfs.iter().map(|vf| &*vf.device)
+    }
+
+    pub(super) fn complaints(&self) -> impl Iterator<Item = Breach> {
+        self.complaints.iter().cloned().map(Breach::lost)
+    }
+
+    pub(super) fn take_tally(&mut self) -> Tally {
+        mem::take(&mut self.tally)
+    }
+
+    /// Has its pods come and go until it is over.
+    pub(super) async fn play(&mut self, manners: Manners, over: impl Fn() -> bool) {
+        while !over() {
+            if manners.faults {
+                self.suffer();
+            }
+            let patience = if manners.faults { self.patience() } else { LIMIT };
+            let pod = self.dice.index(self.pods.len());
+            if self.is_in_session().await {
+                self.change(pod, patience).await;
+            }
+            sleep(manners.pause * self.percent() / 100).await;
+        }
+    }
+
+    fn percent(&mut self) -> u32 {
+        u32::try_from(self.dice.below(100)).expect("less than 100")
+    }
+
+    /// Few calls are not waited for until their end.
+    fn patience(&mut self) -> Duration {
+        let brief = Duration::from_micros(self.dice.below(20_000));
+        if self.dice.happens(10) { brief } else { LIMIT }
+    }
+
+    /// Its session is torn, or it boots.
+    fn suffer(&mut self) {
+        if self.dice.happens(3) {
+            self.session = None;
+        }
+        if self.dice.happens(1) {
+            self.session = None;
+            self.boots += 1;
+            // Its VFs are as new, whatever its pods had.
+            for pod in &mut self.pods {
+                (pod.state, pod.device) = (State::Absent, None);
+            }
+        }
+    }
+
+    async fn change(&mut self, pod: usize, patience: Duration) {
+        let is_late = self.dice.happens(10);
+        match &self.pods[pod].state {
+            State::Absent => self.attach(pod, patience).await,
+            State::Attached(_) if is_late => self.detach_late(pod).await,
+            State::Attached(_) => self.detach(pod, patience).await,
+            State::Unknown(_) if self.dice.happens(50) => self.attach(pod, patience).await,
+            State::Unknown(_) => self.detach(pod, patience).await,
+        }
+    }
+
+    /// Until it is known of each pod whether it is attached, and the DPU knows that.
+    pub(super) async fn settle(&mut self) {
+        self.until(|pod| matches!(pod.state, State::Unknown(_))).await;
+    }
+
+    /// Until no pod is attached.
+    pub(super) async fn leave(&mut self) {
+        self.until(|pod| !matches!(pod.state, State::Absent)).await;
+    }
+
+    /// Detaches these pods, and waits until the DPU has heard all.
+    async fn until(&mut self, is_to_leave: impl Fn(&Pod) -> bool) {
+        let end = Instant::now() + LIMIT;
+        while !self.try_to_detach(&is_to_leave).await {
+            let Self { pods, tally, .. } = self;
+            assert!(Instant::now() < end, "no rest: {pods:?} {:?}", tally.refusals);
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn try_to_detach(&mut self, is_to_leave: impl Fn(&Pod) -> bool) -> bool {
+        if !self.is_in_session().await {
+            return false;
+        }
+        for pod in 0..self.pods.len() {
+            if is_to_leave(&self.pods[pod]) {
+                self.detach(pod, LIMIT).await;
+            }
+        }
+        let Some(session) = &mut self.session else { return false };
+        !self.pods.iter().any(is_to_leave) && session.is_heard().await
+    }
+
+    /// Whether there is a session, which is opened if need be.
+    async fn is_in_session(&mut self) -> bool {
+        if self.session.as_ref().is_none_or(Session::is_over) {
+            // The one before has to have ended first.
+            self.session = None;
+            let hello = self.hello();
+            let opened = Session::open(&mut self.client, hello).await;
+            self.session = self.note(Some(opened));
+        }
+        while let Some(release) = self.session.as_mut().and_then(Session::take_released) {
+            self.give_back(release).await;
+        }
+        self.session.is_some()
+    }
+
+    /// Of a host that has booted, or that nobody has answered, the DPU has attachments that it knows nothing of.
+    async fn give_back(&mut self, v1::Release { attachment_id, key, reason }: v1::Release) {
+        if self.granted().any(|attachment| attachment.id == attachment_id) {
+            let what =
+                format!("the DPU has a host of the crowd give {attachment_id} back: {reason}");
+            return self.complaints.push(what);
+        }
+        if let Some(pod) = self.pods.iter().position(|pod| Some(&pod.key) == key.as_ref()) {
+            let request = self.detach_request(pod, attachment_id);
+            let answer = timeout(LIMIT, self.client.detach(request)).await.ok();
+            self.note(answer);
+        }
+    }
+
+    fn hello(&self) -> v1::Hello {
+        let live = |pod: &Pod| {
+            let attachment_id = pod.attachment()?.id.clone();
+            Some(v1::LiveAttachment { attachment_id, key: Some(pod.key.clone()), in_pod: true })
+        };
+        let is_pending = |pod: &&Pod| matches!(pod.state, State::Unknown(_));
+        v1::Hello {
+            boot_id: format!("boot-{}", self.boots),
+            inventory: Some(self.inventory()),
+            live: self.pods.iter().filter_map(live).collect(),
+            pending: self.pods.iter().filter(is_pending).map(|pod| pod.key.clone()).collect(),
+            ..v1::Hello::default()
+        }
+    }
+
+    fn inventory(&self) -> v1::Inventory {
+        let as_of_ns = now();
+        let mut pf = self.functions.clone();
+        for vf in &mut pf.vfs {
+            if self.pods.iter().any(|pod| pod.device.as_ref() == Some(&vf.device)) {
+                vf.condition = v1::VfCondition::InUse.into();
+            }
+        }
+        v1::Inventory { pfs: vec![pf], as_of_ns }
+    }
+
+    async fn say(&self, message: FromHost) {
+        if let Some(session) = &self.session {
+            session.say(message).await;
+        }
+    }
+
+    async fn attach(&mut self, pod: usize, patience: Duration) {
+        let Some(session) = &mut self.session else { return };
+        let session_id = session.id.clone();
+        let is_good = |taken: &Taken| taken.session_id == session_id;
+        let taken = match &self.pods[pod].state {
+            State::Unknown(taken) => taken.clone().filter(is_good),
+            _ => None,
+        };
+        let take = |promise| Taken { promise, session_id: session_id.clone() };
+        let taken = match taken {
+            None => session.take_promise().await.map(take),
+            taken => taken,
+        };
+        let request = v1::AttachRequest {
+            session_id,
+            key: Some(self.pods[pod].key.clone()),
+            network: NETWORK.into(),
+            promised: taken.as_ref().map(|taken| taken.promise.clone()),
+            as_of_ns: now(),
+            ..v1::AttachRequest::default()
+        };
+        if let Some(taken) = &taken {
+            self.pods[pod].device = Some(taken.promise.device.clone());
+        }
+        self.pods[pod].state = State::Unknown(taken.clone());
+        let begun = Instant::now();
+        let answer = timeout(patience, self.client.attach(request)).await.ok();
+        let Some(response) = self.note(answer) else { return };
+        self.tally.attaches.push(begun.elapsed());
+        let attachment = response.into_inner().attachment.expect("what was granted");
+        let attached = v1::Attached { attachment_id: attachment.id.clone() };
+        let Pod { state, device, .. } = &mut self.pods[pod];
+        *device = attachment.vf.as_ref().map(|vf| vf.device.clone());
+        let is_another = |it: &Taken| device.as_ref() != Some(&it.promise.device);
+        let taken = taken.filter(is_another);
+        *state = State::Attached(Box::new(attachment));
+        self.give_up(taken).await;
+        self.say(FromHost::Attached(attached)).await;
+        self.tell_inventory().await;
+    }
+
+    async fn detach(&mut self, pod: usize, patience: Duration) {
+        let id = self.pods[pod].attachment().map(|attachment| attachment.id.clone());
+        let request = self.detach_request(pod, id.clone().unwrap_or_default());
+        let taken = match &mut self.pods[pod].state {
+            State::Unknown(taken) => taken.take(),
+            _ => None,
+        };
+        self.pods[pod].state = State::Unknown(taken.clone());
+        let begun = Instant::now();
+        let answer = timeout(patience, self.client.detach(request)).await.ok();
+        if self.note(answer).is_none() {
+            return;
+        }
+        self.tally.detaches.push(begun.elapsed());
+        let Pod { state, device, former, .. } = &mut self.pods[pod];
+        (*state, *device, *former) = (State::Absent, None, id.or(former.take()));
+        self.give_up(taken).await;
+        self.tell_inventory().await;
+    }
+
+    /// Tells that a VF was taken for nothing.
+    async fn give_up(&self, taken: Option<Taken>) {
+        if let Some(Taken { promise, session_id }) = taken
+            && self.session.as_ref().is_some_and(|session| session.id == session_id)
+        {
+            self.say(FromHost::Untaken(v1::Untaken { promises: vec![promise] })).await;
+        }
+    }
+
+    async fn tell_inventory(&self) {
+        self.say(FromHost::Inventory(self.inventory())).await;
+    }
+
+    /// Says once more that the attachment before is to be given back, which harms the present one in nothing.
+    async fn detach_late(&mut self, pod: usize) {
+        let Some(former) = self.pods[pod].former.clone() else { return };
+        let request = self.detach_request(pod, former);
+        let answer = timeout(LIMIT, self.client.detach(request)).await.ok();
+        self.note(answer);
+    }
+
+    fn detach_request(&self, pod: usize, attachment_id: String) -> v1::DetachRequest {
+        v1::DetachRequest {
+            key: Some(self.pods[pod].key.clone()),
+            attachment_id,
+            vf_returned: true,
+            as_of_ns: now(),
+            session_id: self.session.as_ref().map(|session| session.id.clone()).unwrap_or_default(),
+            ..v1::DetachRequest::default()
+        }
+    }
+
+    /// What was answered, if it was granted.
+    fn note<T>(&mut self, answer: Option<Result<T, Status>>) -> Option<T> {
+        let refused = match answer {
+            Some(Ok(granted)) => return Some(granted),
+            Some(Err(status)) => status.message().to_owned(),
+            None => "nobody waited for the answer".to_owned(),
+        };
+        self.tally.failed += 1;
+        *self.tally.refusals.entry(refused).or_default() += 1;
+        None
+    }
+}
+
+/// How long after a try that failed the next one is made.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// The clock that calls and messages are ordered by.
+fn now() -> u64 {
+    let now = ClockId::CLOCK_BOOTTIME.now().expect("a clock");
+    Duration::from(now).as_nanos().try_into().expect("less than 500 years")
+}

@@ -1,0 +1,172 @@
+//! A host's session with the DPU.
+
+use std::time::Duration;
+
+use offload_proto::{
+    PROTOCOL_HIGHEST, PROTOCOL_LOWEST, capability,
+    v1::{
+        self, dpu_message::Message as FromDpu, host_message::Message as FromHost,
+        workload_network_client::WorkloadNetworkClient,
+    },
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::{Interval, interval, timeout},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming, transport::Channel};
+
+/// How long the DPU's welcome is waited for.
+const WELCOME: Duration = Duration::from_secs(5);
+/// How long a promise is waited for, where each pod has a VF that can be promised.
+const PROMISE: Duration = Duration::from_secs(2);
+/// Messages that may wait to be sent.
+const WAITING: usize = 64;
+/// The number of the first heartbeat whose answer is waited for; those that tell that the host lives are below.
+const FIRST_ASKED: u64 = 1 << 32;
+
+/// A session, until it is dropped or the DPU ends it.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: String,
+    out: mpsc::Sender<v1::HostMessage>,
+    /// VFs that the DPU has promised, and nobody has taken.
+    promises: mpsc::UnboundedReceiver<v1::VfPromise>,
+    /// Attachments that are to be given back.
+    released: mpsc::UnboundedReceiver<v1::Release>,
+    /// The last heartbeat that was answered, of those whose answer is waited for.
+    echoed: watch::Receiver<u64>,
+    listener: JoinHandle<()>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+impl Session {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// The DPU is not to be had, or refuses.
+    pub(super) async fn open(
+        client: &mut WorkloadNetworkClient<Channel>,
+        hello: v1::Hello,
+    ) -> Result<Self, Status> {
+        let slow = |_| Status::deadline_exceeded("no welcome");
+        timeout(WELCOME, Self::greet(client, hello)).await.map_err(slow)?
+    }
+
+    async fn greet(
+        client: &mut WorkloadNetworkClient<Channel>,
+        hello: v1::Hello,
+    ) -> Result<Self, Status> {
+        let (out, messages) = mpsc::channel(WAITING);
+        let greeting = v1::HostMessage { message: Some(FromHost::Hello(said(hello))) };
+        out.try_send(greeting).expect("a channel with room");
+        let mut from_dpu = client.session(ReceiverStream::new(messages)).await?.into_inner();
+        let Some(FromDpu::Welcome(welcome)) = next(&mut from_dpu).await? else {
+            return Err(Status::unavailable("the session ended"));
+        };
+        let (echoes, echoed) = watch::channel(0);
+        let (promised, promises) = mpsc::unbounded_channel();
+        let (releases, released) = mpsc::unbounded_channel();
+        let beats = interval(Duration::from_millis(welcome.heartbeat_interval_ms.into()));
+        let ear = Ear { out: out.clone(), promised, releases, echoes };
+        let listener = tokio::spawn(ear.listen(from_dpu, beats));
+        Ok(Self { id: welcome.session_id, out, promises, released, echoed, listener })
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.listener.is_finished()
+    }
+
+    /// Says something, unless the session is over.
+    pub(super) async fn say(&self, message: FromHost) {
+        let _ = self.out.send(v1::HostMessage { message: Some(message) }).await;
+    }
+
+    /// Waits until the DPU has heard what was said. `false`: the session is over.
+    pub(super) async fn is_heard(&mut self) -> bool {
+        let sequence = FIRST_ASKED.max(*self.echoed.borrow() + 1);
+        self.say(FromHost::Heartbeat(v1::Heartbeat { sequence })).await;
+        self.echoed.wait_for(|echoed| *echoed == sequence).await.is_ok()
+    }
+
+    /// A VF that the DPU has promised, or promises shortly.
+    pub(super) async fn take_promise(&mut self) -> Option<v1::VfPromise> {
+        timeout(PROMISE, self.promises.recv()).await.ok()?
+    }
+
+    /// An attachment that is to be given back.
+    pub(super) fn take_released(&mut self) -> Option<v1::Release> {
+        self.released.try_recv().ok()
+    }
+}
+
+fn said(hello: v1::Hello) -> v1::Hello {
+    v1::Hello {
+        protocol: Some(v1::ProtocolVersions { lowest: PROTOCOL_LOWEST, highest: PROTOCOL_HIGHEST }),
+        agent_version: "played".into(),
+        capabilities: vec![capability::PROMISES.into()],
+        ..hello
+    }
+}
+
+async fn next(from_dpu: &mut Streaming<v1::DpuMessage>) -> Result<Option<FromDpu>, Status> {
+    Ok(from_dpu.message().await?.and_then(|message| message.message))
+}
+
+/// Hears what the DPU says.
+struct Ear {
+    out: mpsc::Sender<v1::HostMessage>,
+    promised: mpsc::UnboundedSender<v1::VfPromise>,
+    releases: mpsc::UnboundedSender<v1::Release>,
+    echoes: watch::Sender<u64>,
+}
+
+impl Ear {
+    /// Until the session is over.
+    async fn listen(self, mut from_dpu: Streaming<v1::DpuMessage>, mut beats: Interval) {
+        let mut sequence = 0;
+        loop {
+            let answer = tokio::select! {
+                message = next(&mut from_dpu) => match message {
+                    Ok(Some(message)) => self.hear(message),
+                    Ok(None) | Err(_) => return,
+                },
+                _ = beats.tick() => {
+                    sequence += 1;
+                    Some(FromHost::Heartbeat(v1::Heartbeat { sequence }))
+                }
+            };
+            let Some(message) = answer else { continue };
+            if self.out.send(v1::HostMessage { message: Some(message) }).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Returns what there is to be answered. Nobody listens to what a session has said that is dropped meanwhile.
+    fn hear(&self, message: FromDpu) -> Option<FromHost> {
+        match message {
+            FromDpu::Promises(v1::Promises { vfs }) => {
+                let promises = vfs.into_iter().filter_map(|vf| vf.promise);
+                promises.for_each(|promise| _ = self.promised.send(promise));
+            }
+            FromDpu::Release(release) => _ = self.releases.send(release),
+            FromDpu::Heartbeat(v1::Heartbeat { sequence }) if sequence >= FIRST_ASKED => {
+                self.echoes.send_replace(sequence);
+            }
+            // Its VF is where it always was.
+            FromDpu::Reattach(v1::Reattach { attachment }) => {
+                let attachment_id = attachment?.id;
+                return Some(FromHost::Attached(v1::Attached { attachment_id }));
+            }
+            _ => {}
+        }
+        None
+    }
+}

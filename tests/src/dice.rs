@@ -1,0 +1,73 @@
+//! Chance that can be had again: the same seed throws the same numbers, on every machine and for ever.
+
+/// The generator `SplitMix64`.
+#[derive(Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Others, which throw as these would have it.
+    pub(crate) fn fork(&mut self) -> Self {
+        Self::new(self.throw())
+    }
+
+    fn throw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number from 0 up to, but without, `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.throw() % end
+    }
+
+    /// A place in a list of that length.
+    pub(crate) fn index(&mut self, length: usize) -> usize {
+        usize::try_from(self.below(length as u64)).expect("less than a length")
+    }
+
+    /// Whether something happens that does so in `percent` of all cases.
+    pub(crate) fn happens(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of these, as often as its weight says.
+    pub(crate) fn weighted<T: Copy>(&mut self, choices: &[(u64, T)]) -> T {
+        let total = choices.iter().map(|(weight, _)| weight).sum();
+        let mut left = self.below(total);
+        for (weight, choice) in choices {
+            if left < *weight {
+                return *choice;
+            }
+            left -= weight;
+        }
+        unreachable!("the throw is below the sum of the weights")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_throws_the_same_numbers() {
+        let throws = |seed| {
+            let mut dice = Dice::new(seed);
+            std::iter::repeat_with(move || dice.below(1000)).take(20).collect::<Vec<_>>()
+        };
+        assert_eq!(throws(7), throws(7));
+        assert_ne!(throws(7), throws(8));
+    }
+
+    #[test]
+    fn weights_are_kept() {
+        let mut dice = Dice::new(1);
+        let often = (0..1000).filter(|_| dice.weighted(&[(9, true), (1, false)])).count();
+        assert!((850..950).contains(&often), "{often}");
+    }
+}
