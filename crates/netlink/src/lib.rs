@@ -68,7 +68,7 @@ pub use ipnetwork::IpNetwork;
 pub use link::Link;
 pub use link_change::LinkChange;
 pub use mac::{MacAddress, ParseMacError};
-pub use monitor::{LinkEvent, LinkMonitor};
+pub use monitor::{LinkChanges, LinkEvent, LinkMonitor};
 pub use netns::{Netns, NetnsId};
 pub use portrait::{NetSysfs, Painter, Portrait};
 pub use probe::{Probe, who_else_has};

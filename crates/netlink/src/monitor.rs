@@ -8,7 +8,8 @@ use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use crate::{
     Error, Link, Netns,
     datagram::{Meaning, Object, messages, of_routing},
-    watch::{Event, Events, subscribe},
+    socket::receive,
+    watch::{Event, Events, drain, is_overrun, subscribe},
 };
 
 /// `RTNLGRP_LINK`
@@ -78,6 +79,53 @@ impl LinkMonitor {
     /// When the socket fails for good.
     pub async fn next(&mut self) -> Result<LinkEvent, Error> {
         self.0.next().await
+    }
+}
+
+/// Likewise for who asks from time to time what has happened, and waits for nothing. The kernel tells of a change before
+/// it lets anybody see it, so that who knows all links and what is told since knows what a listing would show.
+#[derive(Debug)]
+pub struct LinkChanges {
+    socket: Socket,
+    buffer: Vec<u8>,
+}
+
+impl LinkChanges {
+    /// Starts to watch. Nothing that happens from now on is lost, so list the links after this.
+    ///
+    /// # Errors
+    /// When the process may have no more open files, or may not enter the namespace.
+    pub fn open(netns: &Netns) -> Result<Self, Error> {
+        let open = || {
+            let socket = open_socket()?;
+            socket.set_non_blocking(true)?;
+            Ok(socket)
+        };
+        let socket = netns.run(open)?.map_err(|error| Error::io(LinkEvent::WATCHING, &error))?;
+        Ok(Self { socket, buffer: Vec::new() })
+    }
+
+    /// What has happened since it was asked last, in its order.
+    ///
+    /// # Errors
+    /// When the socket fails for good.
+    pub fn take(&mut self) -> Result<Vec<LinkEvent>, Error> {
+        self.receive_all().map_err(|error| Error::io(LinkEvent::WATCHING, &error))
+    }
+
+    fn receive_all(&mut self) -> io::Result<Vec<LinkEvent>> {
+        let mut events = Vec::new();
+        loop {
+            match receive(&self.socket, &mut self.buffer) {
+                Ok(()) => events.extend(LinkEvent::all_in(&self.buffer)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(events),
+                Err(error) if is_overrun(&error) => {
+                    drain(&self.socket, &mut self.buffer)?;
+                    return Ok(vec![LinkEvent::Missed]);
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 }
 

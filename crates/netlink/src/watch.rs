@@ -103,13 +103,13 @@ fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     Ok(registered?)
 }
 
-fn is_overrun(error: &io::Error) -> bool {
+pub(crate) fn is_overrun(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENOBUFS as i32)
 }
 
 /// Receives all that waits and throws it away. After an overrun the kernel goes on dropping events, and
 /// does not say so again, until all that waited before has been received.
-fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+pub(crate) fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     loop {
         match receive(socket, buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),

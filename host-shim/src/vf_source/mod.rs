@@ -279,10 +279,15 @@ pub(crate) fn lower_of(link: &Link) -> Option<u32> {
     link.peer.filter(|lower| *lower != 0 && !PAIRS.contains(&kind))
 }
 
+/// Whether a link of the host's namespace is stacked on another there.
+pub(crate) fn is_stacked_by_host(link: &Link) -> bool {
+    link.peer_netns.is_none() && lower_of(link).is_some()
+}
+
 /// The name of what the host itself has stacked on a link, of all links of the link's namespace.
 fn stacked_by_host<'a>(link: &Link, links: &'a [Link]) -> Option<&'a str> {
     let is_on_link =
-        |other: &&Link| other.peer_netns.is_none() && lower_of(other) == Some(link.index);
+        |other: &&Link| is_stacked_by_host(other) && lower_of(other) == Some(link.index);
     links.iter().find(is_on_link).map(|other| other.name.as_str())
 }
 

@@ -304,6 +304,33 @@ fn a_vf_that_the_host_uses_itself_is_not_programmed_whoever_asks_for_it() {
     assert_all_can_be_had(&lab);
 }
 
+/// Whether the agent has just begun to, or has stacked something there for long: what it does is seen at once.
+#[test]
+fn a_vf_on_which_the_host_stacks_something_moves_to_no_pod_until_that_is_gone() {
+    let lab = lab();
+    let host = &lab.card.host;
+    let (device, _) = lab.card.clean().iter().find(|(_, end)| end.name == "p0v1").unwrap();
+    let mut configuration = lab.configuration("blue");
+    configuration["runtimeConfig"] = json!({ "deviceID": device });
+    let pod = Netns::new("pod");
+    let call = |verb| Call::new(verb, &configuration).of(pod.name(), Some(&pod.path()), "eth0");
+    let trace = lab.trace(AGENT);
+    let moves = || std::fs::read_to_string(&trace).unwrap().matches("move-ahead").count();
+    let is_free = || (lab.operator().get("vfs")[1]["state"] == "VF_STATE_FREE").then_some(());
+    for round in 0..3 {
+        host.ip(&["link", "add", "link", "p0v1", "name", "mine", "type", "macvlan"]);
+        lab.execute(&call("ADD")).fails(108, &[]);
+        assert!(moves() <= round, "it moved though it is the host's");
+        host.ip(&["link", "delete", "mine"]);
+        let added = || lab.execute(&call("ADD")).status.success().then_some(());
+        wait_for("the VF to be had again", LIMIT, added);
+        lab.execute(&call("DEL")).nothing();
+        // Or else what is stacked next is taken for the pod's, and the VF is made anew.
+        wait_for("the VF to be looked at", LIMIT, is_free);
+    }
+    lab.assert_clean_slate();
+}
+
 /// The DPU hears that VF and address are back behind a DEL's answer. The pool's only VF, chosen or not, and an address
 /// that is asked for can be had at once all the same.
 #[test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use netlink::{CarrierWatch, LinkChange, LinkEvent, LinkMonitor, Request, VethEnd};
+use netlink::{CarrierWatch, LinkChange, LinkChanges, LinkEvent, LinkMonitor, Request, VethEnd};
 
 use crate::support::TestNetns;
 
@@ -107,6 +107,46 @@ async fn an_overrun_is_told_as_missed() {
     first(&mut monitor, |event| (event == LinkEvent::Missed).then_some(())).await;
     host.run("ip link set dev vf name after");
     first(&mut monitor, changed("after")).await;
+}
+
+/// Nothing is waited for: it is there once the change can be seen.
+#[test]
+fn who_asks_for_changes_is_told_all_since_he_asked_last() {
+    let host = TestNetns::new();
+    let mut changes = LinkChanges::open(&host.netns).unwrap();
+    assert_eq!(changes.take().unwrap(), []);
+    host.run("ip link add name vf index 50 type veth peer name rep");
+    host.run("ip link add link vf name upper type macvlan");
+    let told = changes.take().unwrap();
+    assert!(told.iter().any(|event| matches!(event, LinkEvent::Changed(link) if link.index == 50)));
+    assert!(told.iter().any(
+        |event| matches!(event, LinkEvent::Changed(link) if (link.name.as_str(), link.peer) == ("upper", Some(50)))
+    ));
+    assert_eq!(changes.take().unwrap(), []);
+    host.run("ip link del upper");
+    let told = changes.take().unwrap();
+    assert!(
+        told.iter().any(|event| matches!(event, LinkEvent::Gone { name, .. } if name == "upper"))
+    );
+}
+
+#[test]
+fn who_does_not_ask_for_long_is_told_that_changes_were_missed() {
+    let host = TestNetns::new();
+    let mut changes = LinkChanges::open(&host.netns).unwrap();
+    host.run("ip link add name vf index 50 type veth peer name rep");
+    let mut rtnl = host.rtnl();
+    let flip: Vec<_> =
+        (0..64).map(|turn| Request::change_link(50, &LinkChange::new().mtu(1400 + turn))).collect();
+    for _ in 0..300 {
+        rtnl.batch(&flip).unwrap();
+    }
+    assert_eq!(changes.take().unwrap(), [LinkEvent::Missed]);
+    host.run("ip link set dev vf name after");
+    let told = changes.take().unwrap();
+    assert!(
+        told.iter().any(|event| matches!(event, LinkEvent::Changed(link) if link.name == "after"))
+    );
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use vf_alloc::VfPromise;
 use super::{
     cleanliness::Cleanliness,
     drafts::Drafts,
-    host::{Host, HostLinks},
+    host::Host,
     intake::open_pod,
     intake_failure::not_moved,
     move_failure::failure_among,
@@ -155,7 +155,7 @@ impl Ahead {
         Ok((records, moves))
     }
 
-    /// What is to be recorded of those VFs that are fit.
+    /// What is to be recorded of those VFs that are fit. One that does not have its own name is not.
     fn draft(
         &self,
         guesses: &[Guess],
@@ -163,8 +163,11 @@ impl Ahead {
         netns: &PodNetns,
         pod: &mut Namespace,
     ) -> Result<Vec<Arc<Record>>, Failure> {
-        let present =
-            HostLinks::of(&mut self.host.rtnl().map_err(not_moved)?).map_err(not_moved)?;
+        let devices = guesses.iter().map(|guess| &guess.promise.device);
+        let originals: Vec<_> =
+            devices.filter_map(|device| self.cleanliness.originals().get(device)).collect();
+        let own_names = originals.iter().map(|original| original.name.as_str());
+        let present = self.host.links_called(own_names).map_err(not_moved)?;
         let in_pod = pod.names().map_err(not_moved)?;
         let draft = |guess: &Guess| {
             let Guess { request, promise } = guess;

@@ -12,6 +12,7 @@ use super::{
     move_turns::Way,
     pod_locks::{PodLock, PodLocks},
     records::{Phase, PodNetns, Record, Records},
+    stacked_by_host::StackedByHost,
     turns::Turns,
 };
 use crate::{
@@ -25,6 +26,7 @@ pub(in crate::agent) struct Host {
     source: Arc<dyn VfSource>,
     /// The host's own namespace.
     netns: Arc<Netns>,
+    stacked: StackedByHost,
     records: Records,
     pods: PodLocks,
     announcer: Announcer,
@@ -47,6 +49,7 @@ impl Host {
         Self {
             source,
             netns: Arc::new(netns),
+            stacked: StackedByHost::default(),
             records,
             pods,
             announcer,
@@ -95,6 +98,23 @@ impl Host {
     /// The links of the host's namespace. Records are to be listed after them: a VF that leaves has one.
     pub(in crate::agent) fn links(&self) -> Result<HostLinks, Error> {
         HostLinks::of(&mut self.rtnl()?)
+    }
+
+    /// The links of these names, and what tells whether the host uses them. The other links are left out, but for those
+    /// that are stacked on some: to list all would take the longer the more VFs there are.
+    pub(super) fn links_called<'a>(
+        &self,
+        names: impl Iterator<Item = &'a str>,
+    ) -> Result<HostLinks, Error> {
+        let mut host = self.rtnl()?;
+        let mut found = HostLinks { links: self.stacked.now(&self.netns)?, addresses: Vec::new() };
+        for name in names {
+            let Some(link) = host.link_by_name(name)? else { continue };
+            let addresses = host.addresses(link.index)?;
+            found.addresses.extend(addresses.into_iter().map(|address| (link.index, address)));
+            found.links.push(link);
+        }
+        Ok(found)
     }
 
     /// Whether nobody has a VF that is in the host's namespace.

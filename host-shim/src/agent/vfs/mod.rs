@@ -3,7 +3,7 @@
 //!
 //! | part | does |
 //! | --- | --- |
-//! | [`Host`](host) | knows the host's namespace, its cards and the records; gives turns at the kernel, and other rooms a look at its [`cards`] |
+//! | [`Host`](host) | knows the host's namespace, what the host itself has [stacked](stacked_by_host) there, its cards and the records; gives turns at the kernel, and other rooms a look at its [`cards`] |
 //! | [`Keys`](keys) | has one lock for each attachment |
 //! | [`Cleanliness`](cleanliness) | knows what VFs were like ([`originals`]), what they are like ([`proofs`]), and what is stacked on them ([`stacked`]) |
 //! | [`Renewer`](renewal) | makes VFs anew that are not as they were |
@@ -36,6 +36,7 @@
 //! | `finishes` | [`Turns`](turns) | a turn at configuring a VF that was moved ahead | who takes it in |
 //! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |
 //! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
+//! | `followed` | [`StackedByHost`](stacked_by_host) | what the kernel tells of the host's links is read, or they are listed | who moves a VF ahead, with its turn |
 //!
 //! What is locked for a look into memory is not in the table, as nobody waits for anything with such a lock in hand.
 //! Some are taken one within the other: the session's promises, within them the claims, and within these what claims
@@ -107,6 +108,7 @@ mod records;
 mod renewal;
 mod room;
 mod stacked;
+mod stacked_by_host;
 mod turns;
 
 pub use originals::OriginalsError;
