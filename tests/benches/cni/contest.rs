@@ -38,15 +38,25 @@ pub(crate) struct Logged<'a> {
 }
 
 /// Prints the floor, ours, and ours with a DPU that is slow where real ones are, where that can be had.
-pub(crate) fn print(report: &mut Report, lab: &Lab, slow: Option<&DpuLike>) {
+pub(crate) fn print(
+    report: &mut Report,
+    lab: &Lab,
+    slow: Option<&DpuLike>,
+    apart: Option<&DpuLike>,
+) {
     let load = Load::new(COUNT, ROUNDS);
     let (floor, pods) = (Floor::new(load.pods(), Families::Both), Pods::new(lab, load.pods()));
     let slow_pods = slow.map(|slow| Pods::new(slow.lab(), load.pods()));
+    let apart_pods = apart.map(|slow| Pods::new(slow.lab(), load.pods()));
     let mut systems =
         vec![System { name: Floor::NAME, network: &floor }, System { name: OURS, network: &pods }];
     let mut logs = vec![Log::of(lab)];
     if let (Some(slow), Some(network)) = (slow, &slow_pods) {
         systems.push(System { name: "ours, DPU-like", network });
+        logs.push(Log::of(slow.lab()));
+    }
+    if let (Some(slow), Some(network)) = (apart, &apart_pods) {
+        systems.push(System { name: "ours, DPU-like, ports in another kernel", network });
         logs.push(Log::of(slow.lab()));
     }
 

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Lab, Settings, program};
+use e2e::{CardSettings, Lab, Settings, program};
 
 use crate::table::{Report, Row};
 
@@ -27,6 +27,9 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 /// Names the service's control group, which whoever sets it removes, should this process be killed.
 const NAME: &str = "OFFLOAD_BENCH_CGROUP";
 
+/// Ends the name of that of a DPU whose ports are in another kernel.
+const APART: &str = "-apart";
+
 /// Such a lab.
 pub(crate) struct DpuLike {
     lab: Lab,
@@ -37,8 +40,12 @@ pub(crate) struct DpuLike {
 impl DpuLike {
     /// Brings it up, or says why it can't be had.
     pub(crate) fn start(settings: &Settings) -> Result<Self, String> {
+        Self::start_in(settings, "")
+    }
+
+    fn start_in(settings: &Settings, group: &str) -> Result<Self, String> {
         probe_tracer()?;
-        let share = Share::make().map_err(|error| {
+        let share = Share::make(group).map_err(|error| {
             format!(
                 "the service can't be confined to a share of a core by a control group ({error})"
             )
@@ -50,6 +57,20 @@ impl DpuLike {
         assert!(is_traced(service), "the service's syncs are not held up");
         assert!(share.has(service), "the service is not in its control group");
         Ok(Self { lab, share })
+    }
+
+    /// Likewise, of a DPU whose ports are in another kernel: here all are set up before, and the service programs none.
+    pub(crate) fn start_apart(settings: &Settings) -> Result<Self, String> {
+        let card = CardSettings { has_eswitch: false, ..settings.card };
+        // There is no PF that could keep a pod to anything either.
+        let free = "[[network]]\nanti_spoofing = \"off\"";
+        let networks = settings.networks.replace("[[network]]", free);
+        let this = Self::start_in(&Settings { card, networks, ..settings.clone() }, APART)?;
+        let card = &this.lab.card;
+        for representor in card.representors() {
+            card.dpu.ip(&["link", "set", representor["ifname"].as_str().unwrap(), "up"]);
+        }
+        Ok(this)
     }
 
     pub(crate) fn lab(&self) -> &Lab {
@@ -121,9 +142,11 @@ struct Share {
 }
 
 impl Share {
-    fn make() -> io::Result<Self> {
+    /// The name is followed by that of what it is for.
+    fn make(of: &str) -> io::Result<Self> {
         let name =
             env::var(NAME).unwrap_or_else(|_| format!("offload-bench-{}", rand::random::<u32>()));
+        let name = name + of;
         let root = Path::new(CONTROL_GROUPS);
         let (quota, period) = (QUOTA.as_micros(), PERIOD.as_micros());
         let (parent, limits) = if root.join("cgroup.controllers").exists() {

@@ -97,7 +97,8 @@ fn attach(report: &mut Report) {
         println!("\n**NO FIGURES OF A DPU-LIKE SET-UP: {reason}**");
         eprintln!("NO FIGURES OF A DPU-LIKE SET-UP: {reason}");
     }
-    contest::print(report, &lab, slow.as_ref().ok());
+    let apart = DpuLike::start_apart(&settings);
+    contest::print(report, &lab, slow.as_ref().ok(), apart.as_ref().ok());
     if let Ok(slow) = slow {
         slow.print(report);
     }
