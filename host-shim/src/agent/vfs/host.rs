@@ -107,14 +107,16 @@ impl Host {
         names: impl Iterator<Item = &'a str>,
     ) -> Result<HostLinks, Error> {
         let mut host = self.rtnl()?;
-        let mut found = HostLinks { links: self.stacked.now(&self.netns)?, addresses: Vec::new() };
+        let (mut links, mut addresses) = (Vec::new(), Vec::new());
         for name in names {
             let Some(link) = host.link_by_name(name)? else { continue };
-            let addresses = host.addresses(link.index)?;
-            found.addresses.extend(addresses.into_iter().map(|address| (link.index, address)));
-            found.links.push(link);
+            let own = host.addresses(link.index)?.into_iter();
+            addresses.extend(own.map(|address| (link.index, address)));
+            links.push(link);
         }
-        Ok(found)
+        // Behind the look at the links, which waits for whoever is just stacking something; this does not.
+        links.extend(self.stacked.now(&self.netns)?);
+        Ok(HostLinks { links, addresses })
     }
 
     /// Whether nobody has a VF that is in the host's namespace.

@@ -15,7 +15,9 @@ pub(super) struct StackedByHost {
     followed: Mutex<Option<Followed>>,
 }
 
-/// Those that there were when it was looked last, and what has been told since.
+/// Those that there were when they were listed last, and what has been told since. The kernel does not tell that what
+/// one is stacked on has moved to another namespace or has another index: a VF that was away is looked at as a whole once
+/// it is back, and what is stacked on it then is known by its [proof](super::proofs).
 #[derive(Debug)]
 struct Followed {
     changes: LinkChanges,
