@@ -89,17 +89,22 @@ fn take_path(arguments: &mut Vec<String>, option: &str) -> Option<PathBuf> {
     Some(arguments.remove(place).into())
 }
 
+/// Says why there is no such set-up.
+fn told(slow: Result<DpuLike, String>) -> Option<DpuLike> {
+    let tell = |reason: &String| {
+        println!("\n**NO FIGURES OF A DPU-LIKE SET-UP: {reason}**");
+        eprintln!("NO FIGURES OF A DPU-LIKE SET-UP: {reason}");
+    };
+    slow.inspect_err(tell).ok()
+}
+
 fn attach(report: &mut Report) {
     let settings = Settings::with_vfs(VFS);
     let lab = Lab::start(&settings);
-    let slow = DpuLike::start(&settings);
-    if let Err(reason) = &slow {
-        println!("\n**NO FIGURES OF A DPU-LIKE SET-UP: {reason}**");
-        eprintln!("NO FIGURES OF A DPU-LIKE SET-UP: {reason}");
-    }
-    let apart = DpuLike::start_apart(&settings);
-    contest::print(report, &lab, slow.as_ref().ok(), apart.as_ref().ok());
-    if let Ok(slow) = slow {
+    let slow = told(DpuLike::start(&settings));
+    let apart = told(DpuLike::start_apart(&settings));
+    contest::print(report, &lab, slow.as_ref(), apart.as_ref());
+    if let Some(slow) = slow {
         slow.print(report);
     }
     machine::print(report, &lab);

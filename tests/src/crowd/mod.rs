@@ -4,8 +4,10 @@
 //! pods and moves. So a machine that runs few agents plays many hosts. Each says and does what an agent does: it has a
 //! session, takes the VFs that it is promised, tells what it has, and repeats or takes back what it was not answered.
 //! Beside others' load it may suffer and cause faults of its own: calls that nobody waits for any more, sessions that
-//! are torn, late calls, reboots. What each was granted it keeps a ledger of, which is compared with what `dpuctl` and
-//! `ip` show.
+//! are torn, late calls, reboots. What each was granted it keeps a ledger of, which at rest is compared with what `dpuctl`
+//! and `ip` show. What was lost and has been given back before that is not seen: to give back what is gone succeeds.
+//!
+//! While nobody plays, the hosts are silent, and the DPU ends sessions that are so for long.
 
 mod player;
 mod session;

@@ -34,17 +34,17 @@ pub struct Tally {
     pub attaches: Vec<Duration>,
     /// How long detaches took that were granted.
     pub detaches: Vec<Duration>,
-    /// Calls that were refused, or that nobody waited for until their end.
+    /// Attaches and detaches that were refused, or that nobody waited for until their end.
     pub failed: usize,
     /// Why, by text.
     pub refusals: BTreeMap<String, usize>,
 }
 
 impl Tally {
-    /// How many calls it has made.
+    /// How many calls were granted.
     #[must_use]
-    pub fn calls(&self) -> usize {
-        self.attaches.len() + self.detaches.len() + self.failed
+    pub fn granted(&self) -> usize {
+        self.attaches.len() + self.detaches.len()
     }
 
     pub(super) fn append(&mut self, mut other: Self) {
@@ -224,7 +224,7 @@ impl Player {
     /// Detaches these pods, and waits until the DPU has heard all.
     async fn until(&mut self, is_to_leave: impl Fn(&Pod) -> bool) {
         let end = Instant::now() + LIMIT;
-        while !self.try_to_detach(&is_to_leave).await {
+        while timeout(LIMIT, self.try_to_detach(&is_to_leave)).await != Ok(true) {
             let Self { pods, tally, .. } = self;
             assert!(Instant::now() < end, "no rest: {pods:?} {:?}", tally.refusals);
             sleep(RETRY).await;
@@ -241,7 +241,12 @@ impl Player {
             }
         }
         let Some(session) = &mut self.session else { return false };
-        !self.pods.iter().any(is_to_leave) && session.is_heard().await
+        let is_heard = session.is_heard().await;
+        let Some(release) = session.take_released() else {
+            return is_heard && !self.pods.iter().any(is_to_leave);
+        };
+        self.give_back(release).await;
+        false
     }
 
     /// Whether there is a session, which is opened if need be.
@@ -251,7 +256,7 @@ impl Player {
             self.session = None;
             let hello = self.hello();
             let opened = Session::open(&mut self.client, hello).await;
-            self.session = self.note(Some(opened));
+            self.session = opened.map_err(|refused| self.note_refusal(refused.message())).ok();
         }
         while let Some(release) = self.session.as_mut().and_then(Session::take_released) {
             self.give_back(release).await;
@@ -400,14 +405,17 @@ impl Player {
 
     /// What was answered, if it was granted.
     fn note<T>(&mut self, answer: Option<Result<T, Status>>) -> Option<T> {
-        let refused = match answer {
+        match answer {
             Some(Ok(granted)) => return Some(granted),
-            Some(Err(status)) => status.message().to_owned(),
-            None => "nobody waited for the answer".to_owned(),
-        };
+            Some(Err(status)) => self.note_refusal(status.message()),
+            None => self.note_refusal("nobody waited for the answer"),
+        }
         self.tally.failed += 1;
-        *self.tally.refusals.entry(refused).or_default() += 1;
         None
+    }
+
+    fn note_refusal(&mut self, why: &str) {
+        *self.tally.refusals.entry(why.to_owned()).or_default() += 1;
     }
 }
 

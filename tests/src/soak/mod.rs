@@ -139,6 +139,9 @@ impl Soak {
         if self.schedule.has(Hazard::Guesses) {
             self.outcome.miss_wrong_guesses();
         }
+        if self.crowd.is_some() {
+            self.outcome.miss_idle_crowd();
+        }
         self.fleet.keep_folder(!self.outcome.is_good());
         self.outcome
     }
@@ -212,7 +215,7 @@ impl Soak {
         let common = self.callers.common();
         self.outcome.breaches.extend(common.take_breaches());
         let guesses = self.guesses.ask(&self.fleet);
-        let calls = self.crowd.iter_mut().map(|crowd| crowd.take_tally().calls()).sum::<usize>();
+        let calls = self.crowd.iter_mut().map(|crowd| crowd.take_tally().granted()).sum::<usize>();
         let calls = self.outcome.counts.calls_of_crowd + calls;
         self.outcome.counts = Counts::of(&common.tally, &self.outcome.toll, guesses, calls);
     }

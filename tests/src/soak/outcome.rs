@@ -27,7 +27,7 @@ pub(super) struct Counts {
     pub(super) dead: u64,
     pub(super) suspensions: u64,
     pub(super) guesses: Guesses,
-    /// What the hosts that are played have asked for, whatever came of it.
+    /// What the hosts that are played were granted.
     pub(super) calls_of_crowd: usize,
     pub(super) pings: u64,
     /// What they have tried on their interfaces, and whether the kernel let it pass.
@@ -57,9 +57,16 @@ impl Outcome {
         self.breaches.is_empty() && self.missed.is_none()
     }
 
+    /// The hosts that are played were to be granted something.
+    pub(super) fn miss_idle_crowd(&mut self) {
+        let missed = (self.counts.calls_of_crowd == 0).then_some("a crowd was granted nothing");
+        self.missed = self.missed.or(missed);
+    }
+
     /// There were to be wrong guesses.
     pub(super) fn miss_wrong_guesses(&mut self) {
-        self.missed = (self.counts.guesses.wrong == 0.0).then_some("no guess was wrong");
+        let missed = (self.counts.guesses.wrong == 0.0).then_some("no guess was wrong");
+        self.missed = self.missed.or(missed);
     }
 
     /// What pods have tried on their interfaces in vain.

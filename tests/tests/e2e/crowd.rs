@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{Crowd, CrowdSize, Lab, Manners, Settings, scenarios::figure};
+use e2e::{Crowd, CrowdSize, Lab, Manners, Settings};
 
 const SIZE: CrowdSize = CrowdSize { hosts: 24, pods: 3 };
 /// How long they play at a time.
@@ -41,7 +41,6 @@ fn many_hosts_are_granted_all_that_they_ask_for() {
     let tally = crowd.take_tally();
     assert_eq!(tally.failed, 0, "{:?}", tally.refusals);
     assert!(tally.attaches.len() > SIZE.hosts && crowd.attached() > 0);
-    figure(tally.calls(), "calls of many hosts, all granted");
     assert_nothing_left(&lab, &mut crowd);
 }
 
