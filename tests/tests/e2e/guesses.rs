@@ -1,6 +1,6 @@
 //! The VF that an ADD begins to move before the DPU has said which one is the pod's.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, scenarios::several, wait_for};
 use nix::sys::signal::Signal;
@@ -10,6 +10,8 @@ const AGENT: &str = "host-shim-agent";
 const LIMIT: Duration = Duration::from_secs(60);
 /// A lab's.
 const VFS: usize = 4;
+/// Of a busy runtime, each with a pod of its own.
+const CALLERS: u32 = 16;
 
 fn settings() -> Settings {
     Settings { has_metrics: true, cool_down: 0, proxied: true, ..Settings::default() }
@@ -74,6 +76,27 @@ fn a_pod_gets_the_vf_that_was_guessed_and_no_other_is_moved() {
     }
     lab.assert_clean_slate();
     assert_eq!(guesses(&lab), (8.0, 0.0));
+}
+
+/// What one has taken is no other's guess: none of the VFs travels in vain.
+#[test]
+fn sixteen_callers_at_once_guess_right() {
+    let lab = Lab::start(&Settings { vfs: CALLERS, pool: CALLERS, ..settings() });
+    let pods: Vec<_> = (0..CALLERS).map(|_| Netns::new("pod")).collect();
+    for _ in 0..4 {
+        let at_once = |work: &(dyn Fn(&Netns) + Sync)| {
+            thread::scope(|scope| pods.iter().for_each(|pod| drop(scope.spawn(move || work(pod)))));
+        };
+        at_once(&|pod| drop(lab.add("blue", pod, "eth0").result()));
+        lab.assert_invariants();
+        at_once(&|pod| lab.del("blue", pod, "eth0").nothing());
+    }
+    lab.assert_clean_slate();
+    let (right, wrong) = guesses(&lab);
+    assert!(
+        right > f64::from(2 * CALLERS) && wrong <= right / 100.0,
+        "{right} right, {wrong} wrong"
+    );
 }
 
 /// The DPU has changed its pool, and what it promises: the agent hears of it too late.
