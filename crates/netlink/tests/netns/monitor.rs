@@ -93,10 +93,8 @@ async fn neighbours_are_watched_too() {
     assert_eq!(first(&mut monitor, changed("net1")).await.alias.as_deref(), Some("who"));
 }
 
-#[tokio::test]
-async fn an_overrun_is_told_as_missed() {
-    let host = TestNetns::new();
-    let mut monitor = LinkMonitor::open(&host.netns).unwrap();
+/// Makes a link `vf`, of which more changes than the kernel queues for anybody.
+fn change_more_than_is_queued(host: &TestNetns) {
     host.run("ip link add name vf index 50 type veth peer name rep");
     let mut rtnl = host.rtnl();
     let flip: Vec<_> =
@@ -104,6 +102,13 @@ async fn an_overrun_is_told_as_missed() {
     for _ in 0..300 {
         rtnl.batch(&flip).unwrap();
     }
+}
+
+#[tokio::test]
+async fn an_overrun_is_told_as_missed() {
+    let host = TestNetns::new();
+    let mut monitor = LinkMonitor::open(&host.netns).unwrap();
+    change_more_than_is_queued(&host);
     first(&mut monitor, |event| (event == LinkEvent::Missed).then_some(())).await;
     host.run("ip link set dev vf name after");
     first(&mut monitor, changed("after")).await;
@@ -134,13 +139,7 @@ fn who_asks_for_changes_is_told_all_since_he_asked_last() {
 fn who_does_not_ask_for_long_is_told_that_changes_were_missed() {
     let host = TestNetns::new();
     let mut changes = LinkChanges::open(&host.netns).unwrap();
-    host.run("ip link add name vf index 50 type veth peer name rep");
-    let mut rtnl = host.rtnl();
-    let flip: Vec<_> =
-        (0..64).map(|turn| Request::change_link(50, &LinkChange::new().mtu(1400 + turn))).collect();
-    for _ in 0..300 {
-        rtnl.batch(&flip).unwrap();
-    }
+    change_more_than_is_queued(&host);
     assert_eq!(changes.take().unwrap(), [LinkEvent::Missed]);
     host.run("ip link set dev vf name after");
     let told = changes.take().unwrap();
