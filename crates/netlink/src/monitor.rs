@@ -8,8 +8,7 @@ use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use crate::{
     Error, Link, Netns,
     datagram::{Meaning, Object, messages, of_routing},
-    socket::receive,
-    watch::{Event, Events, drain, is_overrun, subscribe},
+    watch::{Event, Events, receive_next, subscribe},
 };
 
 /// `RTNLGRP_LINK`
@@ -116,13 +115,10 @@ impl LinkChanges {
     fn receive_all(&mut self) -> io::Result<Vec<LinkEvent>> {
         let mut events = Vec::new();
         loop {
-            match receive(&self.socket, &mut self.buffer) {
-                Ok(()) => events.extend(LinkEvent::all_in(&self.buffer)),
+            match receive_next(&self.socket, &mut self.buffer) {
+                Ok(true) => events.extend(LinkEvent::all_in(&self.buffer)),
+                Ok(false) => return Ok(vec![LinkEvent::MISSED]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(events),
-                Err(error) if is_overrun(&error) => {
-                    drain(&self.socket, &mut self.buffer)?;
-                    return Ok(vec![LinkEvent::Missed]);
-                }
                 Err(error) => return Err(error),
             }
         }

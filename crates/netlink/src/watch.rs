@@ -81,12 +81,9 @@ impl Watch {
         loop {
             let mut ready = self.socket.readable().await?;
             let buffer = &mut self.buffer;
-            match ready.try_io(|socket| receive(socket.get_ref(), buffer)) {
-                Ok(Ok(())) => return Ok(Some(&self.buffer)),
-                Ok(Err(error)) if is_overrun(&error) => {
-                    drain(self.socket.get_ref(), &mut self.buffer)?;
-                    return Ok(None);
-                }
+            match ready.try_io(|socket| receive_next(socket.get_ref(), buffer)) {
+                Ok(Ok(true)) => return Ok(Some(&self.buffer)),
+                Ok(Ok(false)) => return Ok(None),
                 Ok(Err(error)) => return Err(error),
                 Err(_would_block) => {}
             }
@@ -103,13 +100,22 @@ fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     Ok(registered?)
 }
 
-pub(crate) fn is_overrun(error: &io::Error) -> bool {
+/// Receives a datagram into the buffer. `false`: more were sent than the kernel could queue, and what waited is thrown
+/// away.
+pub(crate) fn receive_next(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    match receive(socket, buffer) {
+        Err(error) if is_overrun(&error) => drain(socket, buffer).map(|()| false),
+        received => received.map(|()| true),
+    }
+}
+
+fn is_overrun(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENOBUFS as i32)
 }
 
 /// Receives all that waits and throws it away. After an overrun the kernel goes on dropping events, and
 /// does not say so again, until all that waited before has been received.
-pub(crate) fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
+fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     loop {
         match receive(socket, buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
