@@ -1,5 +1,7 @@
 //! Ours beside the floor, and beside ours with a DPU that is slow where real ones are.
 
+use std::iter;
+
 use e2e::Lab;
 use serde_json::Value;
 
@@ -37,28 +39,15 @@ pub(crate) struct Logged<'a> {
     pub(crate) adds: Option<Sample>,
 }
 
-/// Prints the floor, ours, and ours with a DPU that is slow where real ones are, where that can be had.
-pub(crate) fn print(
-    report: &mut Report,
-    lab: &Lab,
-    slow: Option<&DpuLike>,
-    apart: Option<&DpuLike>,
-) {
+/// Prints the floor, ours, and ours with DPUs that are slow where real ones are, as many as can be had.
+pub(crate) fn print(report: &mut Report, lab: &Lab, slow: &[(&str, &DpuLike)]) {
     let load = Load::new(COUNT, ROUNDS);
-    let (floor, pods) = (Floor::new(load.pods(), Families::Both), Pods::new(lab, load.pods()));
-    let slow_pods = slow.map(|slow| Pods::new(slow.lab(), load.pods()));
-    let apart_pods = apart.map(|slow| Pods::new(slow.lab(), load.pods()));
-    let mut systems =
-        vec![System { name: Floor::NAME, network: &floor }, System { name: OURS, network: &pods }];
-    let mut logs = vec![Log::of(lab)];
-    if let (Some(slow), Some(network)) = (slow, &slow_pods) {
-        systems.push(System { name: "ours, DPU-like", network });
-        logs.push(Log::of(slow.lab()));
-    }
-    if let (Some(slow), Some(network)) = (apart, &apart_pods) {
-        systems.push(System { name: "ours, DPU-like, ports in another kernel", network });
-        logs.push(Log::of(slow.lab()));
-    }
+    let floor = Floor::new(load.pods(), Families::Both);
+    let labs = iter::once((OURS, lab)).chain(slow.iter().map(|(name, slow)| (*name, slow.lab())));
+    let (mut logs, ours): (Vec<_>, Vec<_>) =
+        labs.map(|(name, lab)| (Log::of(lab), (name, Pods::new(lab, load.pods())))).unzip();
+    let mut systems = vec![System { name: Floor::NAME, network: &floor }];
+    systems.extend(ours.iter().map(|(name, network)| System { name, network }));
 
     let columns = [&[pictures::CALLERS], &turns::COLUMNS[..], &LOCKED].concat();
     let mut table = report.table("ADD and DEL, at random phases and locked", &columns);
