@@ -76,9 +76,9 @@ impl Soak {
     #[must_use]
     pub fn start(hosts: usize, operations: usize, seed: u64, hazards: &[Hazard]) -> Self {
         let others = Others::with_links(others::NETWORK, others::LEASED);
-        let mut fleet = fleet_of(&HOSTS[..hosts], &others);
-        fleet.keep_folder(true);
         let has_crowd = hazards.contains(&Hazard::Crowd);
+        let mut fleet = fleet_of(&HOSTS[..hosts], has_crowd, &others);
+        fleet.keep_folder(true);
         let mut soak = Self {
             crowd: has_crowd.then(|| fleet.play_crowd(CROWD, seed)),
             callers: Callers::new(hosts, hazards.contains(&Hazard::Traffic)),
@@ -241,15 +241,15 @@ impl Soak {
     }
 }
 
-/// A DPU with these hosts, which share its VFs.
-fn fleet_of(hosts: &[&'static str], others: &Others) -> Fleet {
+/// A DPU with these hosts, which share its VFs, and perhaps a crowd, which has its own.
+fn fleet_of(hosts: &[&'static str], has_crowd: bool, others: &Others) -> Fleet {
     let vfs = VFS / u32::try_from(hosts.len()).expect("few");
     let settings = Settings {
         cool_down: 1,
         quarantine_after: 100,
         proxied: true,
         has_metrics: true,
-        service: CROWD.sections(),
+        service: if has_crowd { CROWD.sections() } else { String::new() },
         ..Settings::with_vfs(vfs)
     };
     let mut settings = others.in_lab(&settings);

@@ -5,8 +5,7 @@ use std::{
     process::Command,
 };
 
-use crate::command::run;
-use crate::dice::Dice;
+use crate::{command::run, dice::Dice};
 
 /// Shell commands, with the interface as `$link`, another namespace as `$elsewhere` and an object file
 /// with an XDP program as `$xdp`. What changes the link's name or ends it comes last. The alias is what a
