@@ -310,21 +310,20 @@ impl Player {
         }
     }
 
-    async fn attach(&mut self, pod: usize, patience: Duration) {
-        let Some(session) = &mut self.session else { return };
+    /// The VF that was taken for a pod before in this session, or one that is promised.
+    async fn take_vf(&mut self, pod: usize) -> Option<Taken> {
+        let session = self.session.as_mut()?;
         let session_id = session.id.clone();
-        let is_good = |taken: &Taken| taken.session_id == session_id;
-        let taken = match &self.pods[pod].state {
-            State::Unknown(taken) => taken.clone().filter(is_good),
-            _ => None,
-        };
-        let take = |promise| Taken { promise, session_id: session_id.clone() };
-        let taken = match taken {
-            None => session.take_promise().await.map(take),
-            taken => taken,
-        };
+        match &self.pods[pod].state {
+            State::Unknown(Some(taken)) if taken.session_id == session_id => Some(taken.clone()),
+            _ => session.take_promise().await.map(|promise| Taken { promise, session_id }),
+        }
+    }
+
+    async fn attach(&mut self, pod: usize, patience: Duration) {
+        let taken = self.take_vf(pod).await;
         let request = v1::AttachRequest {
-            session_id,
+            session_id: self.session_id(),
             key: Some(self.pods[pod].key.clone()),
             network: NETWORK.into(),
             promised: taken.as_ref().map(|taken| taken.promise.clone()),
@@ -340,6 +339,16 @@ impl Player {
         let Some(response) = self.note(answer) else { return };
         self.tally.attaches.push(begun.elapsed());
         let attachment = response.into_inner().attachment.expect("what was granted");
+        self.note_attached(pod, taken, attachment).await;
+    }
+
+    /// A pod has an attachment, perhaps with another VF than was taken for it.
+    async fn note_attached(
+        &mut self,
+        pod: usize,
+        taken: Option<Taken>,
+        attachment: v1::Attachment,
+    ) {
         let attached = v1::Attached { attachment_id: attachment.id.clone() };
         let Pod { state, device, .. } = &mut self.pods[pod];
         *device = attachment.vf.as_ref().map(|vf| vf.device.clone());
@@ -392,13 +401,17 @@ impl Player {
         self.note(answer);
     }
 
+    fn session_id(&self) -> String {
+        self.session.as_ref().map(|session| session.id.clone()).unwrap_or_default()
+    }
+
     fn detach_request(&self, pod: usize, attachment_id: String) -> v1::DetachRequest {
         v1::DetachRequest {
             key: Some(self.pods[pod].key.clone()),
             attachment_id,
             vf_returned: true,
             as_of_ns: now(),
-            session_id: self.session.as_ref().map(|session| session.id.clone()).unwrap_or_default(),
+            session_id: self.session_id(),
             ..v1::DetachRequest::default()
         }
     }

@@ -1,15 +1,17 @@
 //! Many hosts at one DPU, which are played.
 
 use std::{
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
     time::{Duration, Instant},
 };
 
-use e2e::{Crowd, CrowdSize, Lab, Manners, Settings};
+use e2e::{Crowd, CrowdSize, Lab, Manners, Settings, scenarios::End, wait_for};
 
 const SIZE: CrowdSize = CrowdSize { hosts: 24, pods: 3 };
 /// How long they play at a time.
 const TIME: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(60);
 const QUICK: Manners = Manners { pause: Duration::from_millis(20), faults: false };
 
 /// A lab of a DPU with a crowd, and the crowd.
@@ -18,11 +20,6 @@ fn crowded() -> (Lab, Crowd) {
         Lab::start(&Settings { service: SIZE.sections(), cool_down: 1, ..Settings::default() });
     let crowd = Crowd::of_lab(&lab, SIZE, 7);
     (lab, crowd)
-}
-
-fn play(crowd: &mut Crowd, manners: Manners) {
-    let end = Instant::now() + TIME;
-    crowd.play(manners, || Instant::now() > end);
 }
 
 fn assert_nothing_left(lab: &Lab, crowd: &mut Crowd) {
@@ -35,7 +32,8 @@ fn assert_nothing_left(lab: &Lab, crowd: &mut Crowd) {
 #[test]
 fn many_hosts_are_granted_all_that_they_ask_for() {
     let (lab, mut crowd) = crowded();
-    play(&mut crowd, QUICK);
+    let end = Instant::now() + TIME;
+    crowd.play(QUICK, || Instant::now() > end);
     crowd.settle();
     crowd.assert_kept(&lab);
     let tally = crowd.take_tally();
@@ -44,14 +42,37 @@ fn many_hosts_are_granted_all_that_they_ask_for() {
     assert_nothing_left(&lab, &mut crowd);
 }
 
+/// How many more pods are looked at until the next thing happens.
+const LOOKS: usize = 300;
+
+/// Has the service die while the crowd plays, and lets that go on for a while.
+fn play_while_the_service_dies(lab: &mut Lab, crowd: &mut Crowd) {
+    let (looks, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let over = || {
+        looks.fetch_add(1, Ordering::Relaxed);
+        is_over.load(Ordering::Relaxed)
+    };
+    thread::scope(|scope| {
+        let end = End(&is_over);
+        scope.spawn(|| crowd.play(Manners { faults: true, ..QUICK }, over));
+        let await_looks = |number| {
+            let reached = || (looks.load(Ordering::Relaxed) > number).then_some(());
+            wait_for("the crowd to play", LIMIT, reached);
+        };
+        await_looks(LOOKS);
+        lab.service.crash();
+        lab.start_service();
+        await_looks(looks.load(Ordering::Relaxed) + LOOKS);
+        drop(end);
+    });
+}
+
 /// And the service dies amid their calls.
 #[test]
 fn many_hosts_that_break_off_and_boot_keep_what_they_were_granted_and_leave_nothing() {
     let (mut lab, mut crowd) = crowded();
     for _ in 0..3 {
-        play(&mut crowd, Manners { faults: true, ..QUICK });
-        lab.service.crash();
-        lab.start_service();
+        play_while_the_service_dies(&mut lab, &mut crowd);
         crowd.settle();
         crowd.assert_kept(&lab);
     }

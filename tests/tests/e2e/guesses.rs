@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, scenarios::several, wait_for};
+use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, run, scenarios::several, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -327,7 +327,16 @@ fn a_vf_that_the_host_uses_itself_is_not_programmed_whoever_asks_for_it() {
     assert_all_can_be_had(&lab);
 }
 
-/// Whether the agent has just begun to, or has stacked something there for long: what it does is seen at once.
+/// Changes so much that the kernel can't queue what it tells of that: of what comes next it tells nothing, either.
+fn flood(host: &Netns) {
+    let script = "ip link add flood type veth peer name other && \
+                  for mtu in $(seq 1000 2999); do echo link set flood mtu $mtu; done | ip -batch - && \
+                  ip link delete flood";
+    let flooded = run(host.command("sh").args(["-c", script]));
+    assert!(flooded.status.success(), "{flooded:?}");
+}
+
+/// However much the kernel has had to tell meanwhile: what the host does is seen at once.
 #[test]
 fn a_vf_on_which_the_host_stacks_something_moves_to_no_pod_until_that_is_gone() {
     let lab = lab();
@@ -340,7 +349,10 @@ fn a_vf_on_which_the_host_stacks_something_moves_to_no_pod_until_that_is_gone() 
     let trace = lab.trace(AGENT);
     let moves = || std::fs::read_to_string(&trace).unwrap().matches("move-ahead").count();
     let is_free = || (lab.operator().get("vfs")[1]["state"] == "VF_STATE_FREE").then_some(());
-    for _ in 0..3 {
+    for floods in [false, true, false] {
+        if floods {
+            flood(host);
+        }
         host.ip(&["link", "add", "link", "p0v1", "name", "mine", "type", "macvlan"]);
         let before = moves();
         lab.execute(&call("ADD")).fails(108, &[]);
