@@ -11,6 +11,8 @@ saga::milestones! {
         AttachRecorded = "attach-recorded",
         /// Record and programming are in place; the host has no answer yet.
         AttachProgrammed = "attach-programmed",
+        /// A host waits for the port of an attachment whose VF is up; it has no answer yet.
+        AttachAwaited = "attach-awaited",
         /// An attachment is marked in memory as being given back.
         ReleaseBegun = "release-begun",
         /// Its representor is unprogrammed; the journal may still have it.

@@ -4,10 +4,13 @@
 use std::time::Duration;
 
 use offload_proto::Failure;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{engine::Engine, registry::Entry, unknown};
-use crate::model::{AttachmentId, HostName};
+use crate::{
+    milestones::Milestone,
+    model::{AttachmentId, HostName},
+};
 
 /// Nobody is kept waiting for longer.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -39,14 +42,16 @@ impl Engine {
         }
         // From before the first look, so that no report falls in between.
         let mut reports = self.ports.reports();
-        let forwards = async {
-            while !self.forwards(id).await {
-                if reports.changed().await.is_err() {
-                    return false;
-                }
+        let mut forwards = self.forwards(id).await;
+        // The limit is for a port that does not forward, not for a kernel that is slow to tell.
+        let until = Instant::now() + limit.min(LONGEST);
+        while !forwards {
+            match timeout_at(until, reports.changed()).await {
+                Ok(Ok(())) => forwards = self.forwards(id).await,
+                Ok(Err(_)) | Err(_) => break,
             }
-            true
-        };
-        Ok(timeout(limit.min(LONGEST), forwards).await.unwrap_or(false))
+        }
+        Milestone::AttachAwaited.pass();
+        Ok(forwards)
     }
 }

@@ -137,7 +137,7 @@ impl Step<VfMove> for MoveIn {
         if vf_move.was_in_pod()? {
             return Ok(());
         }
-        outward::take_down(vf_move)?;
+        outward::loosen(vf_move)?;
         outward::move_out(vf_move)
     }
 }

@@ -7,27 +7,28 @@ use super::{MoveError, Original, VfMove, configure, port, port::ResetPort};
 use crate::vf_source::{OwnState, PfPort};
 
 /// Takes a VF out of its pod and restores it.
-pub const STEPS: &Steps<VfMove, MoveError> = &[&TakeDown, &MoveOut, &Restore];
+pub const STEPS: &Steps<VfMove, MoveError> = &[&Loosen, &MoveOut, &Restore];
 
 /// Takes a VF back that has no link to move.
 pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&ResetPort];
 
-/// Switches the VF off and takes off it what would be in the move's way.
-struct TakeDown;
+/// Takes off the VF what would be in the move's way, and from its pod what was for the VF alone.
+struct Loosen;
 
-impl Step<VfMove> for TakeDown {
+impl Step<VfMove> for Loosen {
     type Error = MoveError;
 
     fn name(&self) -> &'static str {
-        "take-down"
+        "loosen"
     }
 
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
-        take_down(vf_move)
+        loosen(vf_move)
     }
 }
 
-/// The one move back: namespace and name in one request, so that no name of the pod's is in its way.
+/// The one move back: off, namespace and name in one request, so that no name of the pod's is in its way, and the kernel's
+/// lock of links is waited for once.
 struct MoveOut;
 
 impl Step<VfMove> for MoveOut {
@@ -57,19 +58,16 @@ impl Step<VfMove> for Restore {
     }
 }
 
-pub(super) fn take_down(vf_move: &mut VfMove) -> Result<(), MoveError> {
+pub(super) fn loosen(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
     if vf_move.is_within_host() {
         configure::strip(&mut vf_move.host.rtnl, &link)?;
     }
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
-    let mut requests = Vec::new();
-    if link.is_up {
-        requests.push(Request::change_link(link.index, &LinkChange::new().down()));
-    }
     let names = link.alternative_names.iter();
-    requests.extend(names.map(|name| Request::delete_alternative_name(link.index, name)));
-    pod.rtnl.batch(&requests)?;
+    let names: Vec<_> =
+        names.map(|name| Request::delete_alternative_name(link.index, name)).collect();
+    pod.rtnl.batch(&names)?;
     Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan.routing, link.index)?)
 }
 
@@ -83,7 +81,7 @@ pub(super) fn move_out(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
     let name = homecoming_name(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
-    let home = LinkChange::new().netns(&vf_move.host.netns).name(name);
+    let home = LinkChange::new().down().netns(&vf_move.host.netns).name(name);
     Ok(pod.rtnl.change_link(link.index, &home)?)
 }
 

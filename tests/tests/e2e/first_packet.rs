@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{Answer, Lab, Netns, Settings};
+use e2e::{Answer, Lab, Netns, Settings, TIME_LIMIT, Timeouts, wait_for};
 
 /// Of the packets of each family: a socket of IPv6 takes both.
 const PORTS: [u16; 2] = [7004, 7006];
@@ -108,5 +108,33 @@ fn no_first_packet_is_lost_either_way_in_either_family() {
         println!("{attaches} attaches; the last packet was sent {latest:?} after the answer");
         assert!(lost.is_empty(), "first packets of {} pods were lost: {lost:?}", lost.len());
     });
+    lab.assert_invariants();
+}
+
+/// The DPU's service, which the host asks whether the pod's port forwards, dies of that. The next one is asked.
+#[test]
+fn no_first_packet_is_lost_though_the_service_ends_meanwhile() {
+    let timeouts = Timeouts::from("reconnect_ms = 3000");
+    let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
+    let [peer, pod] = ["peer", "pod"].map(Netns::new);
+    let peers = addresses(&lab.add("blue", &peer, "eth0"));
+    let [peer_sockets, sockets] = [&peer, &pod].map(Sockets::of);
+    lab.arm("dpu-service", "kill", "attach-awaited");
+    let (next, added) = thread::scope(|scope| {
+        let adding = scope.spawn(|| lab.add("blue", &pod, "eth0"));
+        wait_for("the service to die", TIME_LIMIT, || lab.service.is_over().then_some(()));
+        assert!(!adding.is_finished(), "nobody knows yet whether its port forwards");
+        let trace = lab.trace("dpu-service");
+        let next = lab.another_service();
+        let added = adding.join().unwrap();
+        let passed = std::fs::read_to_string(trace).unwrap();
+        assert!(passed.lines().any(|point| point == "attach-awaited"), "{passed}");
+        (next, added)
+    });
+    let pods = addresses(&added);
+    sockets.send(&peers, 0);
+    peer_sockets.send(&pods, 0);
+    assert_eq!([peer_sockets.lost(0), sockets.lost(0)], [0, 0]);
+    lab.service = next;
     lab.assert_invariants();
 }

@@ -18,7 +18,7 @@ use vf_alloc::VfPromise;
 
 use super::{
     established::Established,
-    failure::{failure_of, is_answer},
+    failure::{failure_of, is_final},
     reports::Reports,
     session::Session,
     undelivered::Undelivered,
@@ -28,9 +28,6 @@ use crate::{
     protocol::{AddRequest, GcRequest, Key, lets_send_for},
     vf_source::identity_of,
 };
-
-/// How long the DPU's answer may be on its way besides.
-const ON_ITS_WAY: Duration = Duration::from_millis(100);
 
 /// Calls to the DPU, and what is to be given back of those whose answers never came.
 #[derive(Debug)]
@@ -73,7 +70,7 @@ impl Calls {
                 Err(status) => status,
             };
             let failure = failure_of(&status);
-            if is_answer(&status) && failure.reason != Reason::StaleSession {
+            if is_final(&status) {
                 return Err(failure);
             }
             // Whether the DPU has made the attachments is not known, unless a later session tells.
@@ -189,16 +186,15 @@ impl Calls {
 }
 
 impl Calls {
-    /// Waits for the port of an attachment whose VF is up, and no longer than for a carrier: before it
-    /// forwards, the pod's first frames would be lost. Where the DPU has said that the port does not
-    /// follow the VF, there is nothing to wait for. A port that does not forward is the fabric's matter,
-    /// like a carrier that does not come.
+    /// Waits for the port of an attachment whose VF is up, and, once the DPU has looked, no longer than for a
+    /// carrier: before it forwards, the pod's first frames would be lost. Where the DPU has said that the port
+    /// does not follow the VF, there is nothing to wait for. A port that does not forward is the fabric's
+    /// matter, like a carrier that does not come.
     pub(in crate::agent) async fn await_port(&self, attachment: &Attachment) {
         if !attachment.port_follows_vf {
             return;
         }
-        let limit = self.timeouts.carrier();
-        match self.ask_for_port(&attachment.id, limit).await {
+        match self.ask_for_port(&attachment.id).await {
             Ok(true) => {}
             Ok(false) => {
                 tracing::warn!(attachment = attachment.id, "its port does not forward yet");
@@ -210,14 +206,36 @@ impl Calls {
         }
     }
 
-    async fn ask_for_port(&self, id: &str, limit: Duration) -> Result<bool, Failure> {
-        let session = self.session.current(Duration::ZERO).await?;
-        let deadline = Instant::now() + limit + ON_ITS_WAY;
-        let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+    /// Asks on another session when the one breaks on which it has asked: the DPU's service may have ended
+    /// since it made the attachment.
+    async fn ask_for_port(&self, id: &str) -> Result<bool, Failure> {
+        let patience = self.timeouts.reconnect();
+        let deadline = Instant::now() + self.timeouts.carrier() + patience;
+        let mut session = self.session.current(patience).await?;
+        loop {
+            let status = match self.ask_for_port_on(&session, id, deadline).await {
+                Ok(forwards) => return Ok(forwards),
+                Err(status) => status,
+            };
+            let failure = failure_of(&status);
+            if is_final(&status) || Instant::now() >= deadline {
+                return Err(failure);
+            }
+            session = self.session.other_than(&session.id, patience).await.map_err(|_| failure)?;
+        }
+    }
+
+    async fn ask_for_port_on(
+        &self,
+        session: &Established,
+        id: &str,
+        deadline: Instant,
+    ) -> Result<bool, Status> {
+        let limit_ms = u32::try_from(self.timeouts.carrier().as_millis()).unwrap_or(u32::MAX);
         let request = AwaitPortRequest { attachment_id: id.to_owned(), limit_ms };
         let mut client = session.client();
         let answer = session.bounded(deadline, client.await_port(timed(request, deadline))).await;
-        answer.map(|answer| answer.forwards).map_err(|status| failure_of(&status))
+        answer.map(|answer| answer.forwards)
     }
 }
 

@@ -44,8 +44,10 @@ pub(super) fn failure_of(status: &Status) -> Failure {
     }
 }
 
-/// Whether the DPU itself refused, so that nothing is left undecided.
-pub(super) fn is_answer(status: &Status) -> bool {
-    let is_final = |failure: Failure| failure.reason != Reason::DeadlineExceeded;
-    status.code() == Code::Unimplemented || Failure::from_status(status).is_some_and(is_final)
+/// Whether the DPU itself refused, and would on another session, so that nothing is left undecided.
+pub(super) fn is_final(status: &Status) -> bool {
+    let decides = |failure: Failure| {
+        !matches!(failure.reason, Reason::DeadlineExceeded | Reason::StaleSession)
+    };
+    status.code() == Code::Unimplemented || Failure::from_status(status).is_some_and(decides)
 }

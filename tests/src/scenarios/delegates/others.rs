@@ -5,12 +5,14 @@ use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{Settings, process::program};
+use crate::{CardKind, Settings, process::program};
 
 /// Where Debian's package containernetworking-plugins has them.
 const PLUGINS: &str = "/usr/lib/cni";
-/// How long a plugin may take in these labs, in seconds.
+/// How long a plugin may take in these labs, in seconds,
 const CALL_S: u32 = 3;
+/// and where processors are emulated, on which those of Debian may take seconds.
+const CALL_S_EMULATED: u32 = 30;
 
 /// Networks of other plugins, those plugins that are scripts, and what they leave to look at.
 #[derive(Debug)]
@@ -51,9 +53,13 @@ impl Others {
     #[must_use]
     pub fn in_lab(&self, settings: &Settings) -> Settings {
         let [networks, plugins] = ["networks", "plugins"].map(|name| self.path(name));
+        let call_s = match settings.card.kind {
+            CardKind::Veth => CALL_S,
+            CardKind::Netdevsim => CALL_S_EMULATED,
+        };
         let agent = format!(
             "[delegates]\nnetworks = {networks:?}\nplugins = [{plugins:?}, {PLUGINS:?}]\n\
-             call_s = {CALL_S}\n"
+             call_s = {call_s}\n"
         );
         Settings { agent, ..settings.clone() }
     }
