@@ -45,7 +45,7 @@ pub(crate) fn print(report: &mut Report, lab: &Lab, slow: &[(&str, &DpuLike)]) {
     let floor = Floor::new(load.pods(), Families::Both);
     let labs = iter::once((OURS, lab)).chain(slow.iter().map(|(name, slow)| (*name, slow.lab())));
     let (mut logs, ours): (Vec<_>, Vec<_>) =
-        labs.map(|(name, lab)| (Log::of(lab), (name, Pods::new(lab, load.pods())))).unzip();
+        labs.map(|(name, lab)| (Log::of(&lab.agent), (name, Pods::new(lab, load.pods())))).unzip();
     let mut systems = vec![System { name: Floor::NAME, network: &floor }];
     systems.extend(ours.iter().map(|(name, network)| System { name, network }));
 

@@ -83,7 +83,7 @@ struct Besides {
 impl Besides {
     /// The ADDs were made in the order in which the agent logs what it made.
     fn of(lab: &Lab, adds: &Sample, plain: &Sample) -> Self {
-        let made = logged(lab, "made by other plugins");
+        let made = logged(&lab.agent, "made by other plugins");
         assert_eq!(made.len(), adds.durations().len(), "ADDs and lines of the agent's log");
         let in_plugin = || made.iter().map(|fields| microseconds(fields, "plugins_us"));
         let without_plugin = adds.durations().iter().zip(in_plugin()).map(|(all, it)| *all - it);

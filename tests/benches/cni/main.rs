@@ -9,6 +9,7 @@
     reason = "a benchmark: a failure is a panic at its place, and its product is what it prints"
 )]
 
+mod arm;
 mod callers;
 mod churn;
 mod contest;
@@ -42,8 +43,9 @@ const VFS: u32 = 200;
 /// Makes a part's figures.
 type Part = fn(&mut Report);
 
-/// Parts that are there by their names only: one needs `hack/runtimes`, and one takes long.
-const BY_NAME: [(&str, Part); 2] = [("sandboxes", sandboxes::print), ("churn", churn::print)];
+/// Parts that are there by their names only: two need `hack/runtimes` or `hack/arm-dpu`, and one takes long.
+const BY_NAME: [(&str, Part); 3] =
+    [("sandboxes", sandboxes::print), ("arm", arm::print), ("churn", churn::print)];
 
 /// The other parts, by the names that arguments choose them with; all where none is named.
 const PARTS: [(&str, Part); 8] = [

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use e2e::Lab;
+use e2e::Program;
 use serde_json::Value;
 
 use crate::{
@@ -143,13 +143,13 @@ fn further(lines: &[Value]) -> impl Iterator<Item = (&str, &str)> {
 
 /// The lines by which an agent says that it has attached, as they come.
 pub(crate) struct Log<'a> {
-    lab: &'a Lab,
+    agent: &'a Program,
     seen: usize,
 }
 
 impl<'a> Log<'a> {
-    pub(crate) fn of(lab: &'a Lab) -> Self {
-        Self { lab, seen: logged(lab, "attached").len() }
+    pub(crate) fn of(agent: &'a Program) -> Self {
+        Self { agent, seen: logged(agent, "attached").len() }
     }
 
     /// Passes over the lines since it was last asked.
@@ -159,15 +159,15 @@ impl<'a> Log<'a> {
 
     /// The lines since it was last asked.
     pub(crate) fn fresh(&mut self) -> Vec<Value> {
-        let lines = logged(self.lab, "attached").split_off(self.seen);
+        let lines = logged(self.agent, "attached").split_off(self.seen);
         self.seen += lines.len();
         lines
     }
 }
 
 /// The fields of each line of the agent's log that says that.
-pub(crate) fn logged(lab: &Lab, message: &str) -> Vec<Value> {
-    let log = lab.agent.log();
+pub(crate) fn logged(agent: &Program, message: &str) -> Vec<Value> {
+    let log = agent.log();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter(|line| line["message"] == message).collect()
 }

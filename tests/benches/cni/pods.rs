@@ -5,14 +5,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-use e2e::{Lab, Netns, program};
+use e2e::{Host, Netns, program};
 use serde_json::json;
 
 use crate::turns::Network;
 
 /// Pods that are attached to the network `blue` and detached.
 pub(crate) struct Pods<'a> {
-    lab: &'a Lab,
+    host: &'a Host,
     pods: Vec<Netns>,
     /// The addresses that each asks for.
     addresses: fn(usize) -> Vec<String>,
@@ -21,23 +21,23 @@ pub(crate) struct Pods<'a> {
 }
 
 impl<'a> Pods<'a> {
-    pub(crate) fn new(lab: &'a Lab, count: usize) -> Self {
-        Self::asking_for(lab, count, |_| Vec::new())
+    pub(crate) fn new(host: &'a Host, count: usize) -> Self {
+        Self::asking_for(host, count, |_| Vec::new())
     }
 
     /// Pods that ask for addresses.
     pub(crate) fn asking_for(
-        lab: &'a Lab,
+        host: &'a Host,
         count: usize,
         addresses: fn(usize) -> Vec<String>,
     ) -> Self {
         let pods = (0..count).map(|_| Netns::new("pod")).collect();
-        Self { lab, pods, addresses, networks: Vec::new() }
+        Self { host, pods, addresses, networks: Vec::new() }
     }
 
     /// Pods that ask for further networks.
-    pub(crate) fn on_networks(lab: &'a Lab, count: usize, networks: Vec<String>) -> Self {
-        Self { networks, ..Self::new(lab, count) }
+    pub(crate) fn on_networks(host: &'a Host, count: usize, networks: Vec<String>) -> Self {
+        Self { networks, ..Self::new(host, count) }
     }
 
     /// STATUS, which is about no pod.
@@ -58,7 +58,7 @@ impl<'a> Pods<'a> {
             .env("CNI_PATH", "/opt/cni/bin")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut configuration = self.lab.configuration("blue");
+        let mut configuration = self.host.configuration("blue");
         let addresses = (self.addresses)(number);
         if !addresses.is_empty() {
             configuration["runtimeConfig"] = json!({ "ips": addresses });

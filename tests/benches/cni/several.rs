@@ -83,7 +83,7 @@ fn print_row(table: &mut Table<'_>, lab: &Lab, count: usize) {
 
 /// What a phase of the last pods' ADDs took, which is of all their interfaces together.
 fn phase_of_pods(lab: &Lab, count: usize, phase: &str) -> Sample {
-    let logged = logged(lab, "attached");
+    let logged = logged(&lab.agent, "attached");
     let of_these = &logged[logged.len() - PODS * count..];
     Sample::of(of_these.chunks(count).map(|pod| microseconds(&pod[0], phase)))
 }
