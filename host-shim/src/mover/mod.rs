@@ -3,8 +3,8 @@
 //! The kernel's move is the one expensive part: some 16 ms, one at a time for the whole machine. So there is exactly
 //! one in either direction, and all the rest happens before and after it, in few requests. It needs to know nothing but
 //! which VF it is, and may begin before the rest is known. Nothing of a pod's namespace is kept open afterwards, but
-//! for the moment that announcing its addresses takes: an open socket would keep the namespace alive, and with it the
-//! VF away from the host.
+//! until carrier and port are there and its addresses announced: an open socket would keep the namespace alive, and with
+//! it the VF away from the host.
 
 mod ahead;
 mod announcer;

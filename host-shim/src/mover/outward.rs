@@ -27,8 +27,7 @@ impl Step<VfMove> for Loosen {
     }
 }
 
-/// The one move back: off, namespace and name in one request, so that no name of the pod's is in its way, and the kernel's
-/// lock of links is waited for once.
+/// The one move back.
 struct MoveOut;
 
 impl Step<VfMove> for MoveOut {
@@ -64,10 +63,7 @@ pub(super) fn loosen(vf_move: &mut VfMove) -> Result<(), MoveError> {
         configure::strip(&mut vf_move.host.rtnl, &link)?;
     }
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
-    let names = link.alternative_names.iter();
-    let names: Vec<_> =
-        names.map(|name| Request::delete_alternative_name(link.index, name)).collect();
-    pod.rtnl.batch(&names)?;
+    pod.rtnl.batch(&bare_of_names(&link))?;
     Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan.routing, link.index)?)
 }
 
@@ -81,8 +77,19 @@ pub(super) fn move_out(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
     let name = homecoming_name(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
-    let home = LinkChange::new().down().netns(&vf_move.host.netns).name(name);
-    Ok(pod.rtnl.change_link(link.index, &home)?)
+    Ok(pod.rtnl.change(going_home(&link, &vf_move.host.netns, name))?)
+}
+
+/// No alternative name of the VF's is in the move's way.
+fn bare_of_names(link: &Link) -> Vec<Request<'_>> {
+    let names = link.alternative_names.iter();
+    names.map(|name| Request::delete_alternative_name(link.index, name)).collect()
+}
+
+/// Off, namespace and name in one request, so that no name of the pod's is in its way, and the kernel's lock of links is
+/// waited for once.
+fn going_home<'a>(link: &Link, host: &'a Netns, name: String) -> Request<'a> {
+    Request::change_link(link.index, &LinkChange::new().down().netns(host).name(name))
 }
 
 /// Makes the VF in the host's namespace what it was, from whatever it is now.
@@ -108,12 +115,8 @@ pub fn take_out(
 ) -> Result<(), netlink::Error> {
     let (netns, host) = host;
     let name = homecoming_name(host, link, own_name)?;
-    let names = link.alternative_names.iter();
-    let mut requests: Vec<_> =
-        names.map(|name| Request::delete_alternative_name(link.index, name)).collect();
-    requests.push(Request::change_link(link.index, &LinkChange::new().down()));
-    let home = LinkChange::new().netns(netns).name(&name);
-    requests.push(Request::change_link(link.index, &home));
+    let mut requests = bare_of_names(link);
+    requests.push(going_home(link, netns, name));
     pod.batch(&requests)
 }
 

@@ -151,7 +151,7 @@ impl BareNode {
         list
     }
 
-    /// What went wrong with pods whose names begin so.
+    /// What went wrong with pods whose names begin so, besides their volumes.
     fn warnings(&self, beginning: &str) -> Vec<Value> {
         let events = self.cluster.kubectl(&[
             "get",
@@ -162,8 +162,10 @@ impl BareNode {
             "type=Warning",
         ]);
         let events: Value = serde_json::from_str(&events).unwrap();
+        // A kubelet that is slow to hear of a pod's Secret says so, and mounts it at its next try.
         let is_theirs = |event: &&Value| {
             event["involvedObject"]["name"].as_str().unwrap().starts_with(beginning)
+                && event["reason"] != "FailedMount"
         };
         events["items"].as_array().unwrap().iter().filter(is_theirs).cloned().collect()
     }

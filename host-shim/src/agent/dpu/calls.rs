@@ -218,10 +218,12 @@ impl Calls {
                 Err(status) => status,
             };
             let failure = failure_of(&status);
-            if is_final(&status) || Instant::now() >= deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if is_final(&status) || left.is_zero() {
                 return Err(failure);
             }
-            session = self.session.other_than(&session.id, patience).await.map_err(|_| failure)?;
+            let next = self.session.other_than(&session.id, patience.min(left)).await;
+            session = next.map_err(|_| failure)?;
         }
     }
 

@@ -230,8 +230,8 @@ async fn check_untouched(doors: &Doors, lead: &Key, taken_in: &[TakenIn]) -> Res
     Ok(())
 }
 
-/// The namespace at a path. It is open only while VFs are moved, not for as long as the DPU takes: that would keep it
-/// alive, and with it the pod's other VFs away from the host.
+/// The namespace at a path. It is open only while VFs are moved and settle, not for as long as the DPU takes to answer:
+/// that would keep it alive, and with it the pod's other VFs away from the host.
 fn pod_netns(doors: &Doors, path: &str) -> Result<PodNetns, Failure> {
     let id = open_netns(path)?.id();
     if doors.vfs.host().is_own_netns(id) {

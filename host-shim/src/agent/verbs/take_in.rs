@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
 use offload_proto::Failure;
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 
 use super::{
     doors::Doors,
@@ -46,10 +46,19 @@ pub(super) async fn take_in_all(
         }
     };
     let settle = |(wanted, one): (Wanted, _)| async move {
-        let port = doors.dpu.calls().await_port(&wanted.attachment);
+        let port = await_port(doors, &wanted, caller);
         doors.vfs.intake().settle(one, port).await
     };
     join_all(wanted.into_iter().zip(arrived).map(settle)).await.into_iter().collect()
+}
+
+/// Waits for the port, and for nobody who has gone: the pod's namespace is open meanwhile.
+async fn await_port(doors: &Doors, wanted: &Wanted, caller: &Caller) {
+    tokio::select! {
+        () = doors.dpu.calls().await_port(&wanted.attachment) => {}
+        _ = caller.hangup() => {}
+        () = sleep_until(caller.deadline().into()) => {}
+    }
 }
 
 /// Finishes a record of the VF that is being given back, and of which only the DPU's last word is

@@ -63,6 +63,8 @@ impl Drafts {
                 if meets_others(&same.attachment) {
                     attachment.routes.clone_from(&same.attachment.routes);
                 }
+                // The DPU tells whether the port is still to be waited for: of one that forwards, not.
+                attachment.port_follows_vf |= same.attachment.port_follows_vf;
                 (same.phase, same.original.clone())
             }
             None => {

@@ -240,6 +240,10 @@ impl Index {
         remove_one(&mut self.by_device, record.device(), id);
     }
 
+    fn has_key_or_vf_of(&self, record: &Record) -> bool {
+        self.by_key.contains_key(&record.key()) || self.by_device.contains_key(record.device())
+    }
+
     /// The guess that a record takes the place of.
     fn guess_before(&self, record: &Record) -> Option<&Arc<Record>> {
         let same_vf = self.by_device.get(record.device());
@@ -279,12 +283,20 @@ impl Records {
     fn read(path: &Path) -> Result<Self, RecordsError> {
         let journal = Journal::open(path, SCHEMA, Outlives::Process)?;
         let rows = journal.read_all(TABLE)?.into_iter();
-        let mut records: Vec<_> =
-            rows.map(|(id, row)| read(&id, &row)).collect::<Result<_, _>>()?;
-        // What the DPU has answered counts more than a guess of the same key.
-        records.sort_by_key(|record| !record.is_guess);
+        let records = rows.map(|(id, row)| read(&id, &row)).collect::<Result<Vec<_>, _>>()?;
+        let (guesses, answered): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|record| record.is_guess);
         let mut index = Index::default();
-        records.iter().for_each(|record| index.insert(record));
+        answered.iter().for_each(|record| index.insert(record));
+        // A guess is forgotten before anything else is recorded of its key or its VF. One that is there beside that is
+        // a deletion that the disk did not take, and to give it back would be to give back what was answered.
+        let (outlived, guesses): (Vec<_>, Vec<_>) =
+            guesses.into_iter().partition(|guess| index.has_key_or_vf_of(guess));
+        guesses.iter().for_each(|record| index.insert(record));
+        if !outlived.is_empty() {
+            let deletions = outlived.iter().map(|guess| Change::delete(TABLE, guess.id()));
+            journal.commit_lazily(deletions.collect());
+        }
         Ok(Self { journal, index: Mutex::new(index), broken: Mutex::default() })
     }
 
@@ -314,7 +326,7 @@ impl Records {
     }
 
     /// Forgets a record. Nobody waits for the disk: should the record come up again after a crash,
-    /// giving it back once more does no harm.
+    /// giving it back once more does no harm, unless it is a guess and outlived, which [`Self::open`] forgets.
     pub(super) fn remove(&self, id: &str) {
         self.journal.commit_lazily(vec![Change::delete(TABLE, id)]);
         self.lock().remove(id);
@@ -464,6 +476,36 @@ pub(crate) mod tests {
 
     fn open(folder: &TempDir) -> Result<Records, RecordsError> {
         Records::open(folder.path(), "this boot")
+    }
+
+    /// Such as after a full disk.
+    #[tokio::test]
+    async fn a_guess_whose_deletion_was_not_written_is_forgotten_at_the_next_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let guess = |id, container_id| Record {
+            is_guess: true,
+            phase: Phase::Releasing,
+            ..record(id, container_id)
+        };
+        let of_vf = |answered: Record, other: &str| {
+            let vf = Some(v1::Vf { device: format!("pci-{other}"), ..Default::default() });
+            Record { attachment: v1::Attachment { vf, ..answered.attachment }, ..answered }
+        };
+        {
+            let records = open(&folder).unwrap();
+            let (same_key, same_vf) = (record("b", "c1"), of_vf(record("d", "c4"), "c"));
+            for one in [guess("a", "c1"), same_key, guess("c", "c3"), same_vf, guess("e", "c5")] {
+                records.write(&one).done().await.unwrap();
+            }
+        }
+        for _ in 0..2 {
+            let records = open(&folder).unwrap();
+            let mut left: Vec<_> =
+                records.all().iter().map(|record| record.id().to_owned()).collect();
+            left.sort();
+            assert_eq!(left, ["b", "d", "e"]);
+            assert_eq!(records.by_key(&record("b", "c1").key()).unwrap().id(), "b");
+        }
     }
 
     #[tokio::test]

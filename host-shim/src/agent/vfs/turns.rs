@@ -15,9 +15,10 @@ const LOOKS: usize = 2;
 /// pod would wait for the moves of all that came after it.
 const FINISHES: usize = 2;
 
-/// Threads for what may block: besides moves, their ends and looks one for restoring VFs, one for making one anew, and
-/// one for a walk through all namespaces.
-pub(in crate::agent) const BLOCKING_THREADS: usize = MOVES + FINISHES + LOOKS + 3;
+/// Threads for what may block: besides moves, their ends and looks one for restoring VFs, one for making one anew, one for
+/// a walk through all namespaces, and some for what is short and has no turn: whether neighbours are heard, and the
+/// files and interfaces of other plugins.
+pub(in crate::agent) const BLOCKING_THREADS: usize = MOVES + FINISHES + LOOKS + 3 + 4;
 
 /// The turns that are left.
 #[derive(Debug)]
