@@ -40,6 +40,7 @@ impl Engine {
         if !is_hosts {
             return Err(unknown(&id));
         }
+        Milestone::AttachAwaited.pass();
         // From before the first look, so that no report falls in between.
         let mut reports = self.ports.reports();
         let mut forwards = self.forwards(id).await;
@@ -51,7 +52,6 @@ impl Engine {
                 Ok(Err(_)) | Err(_) => break,
             }
         }
-        Milestone::AttachAwaited.pass();
         Ok(forwards)
     }
 }

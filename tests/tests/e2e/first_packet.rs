@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{Answer, Lab, Netns, Settings, TIME_LIMIT, Timeouts, wait_for};
+use e2e::{Answer, Lab, Netns, Settings, TIME_LIMIT, Timeouts, eventually, wait_for};
 
 /// Of the packets of each family: a socket of IPv6 takes both.
 const PORTS: [u16; 2] = [7004, 7006];
@@ -123,7 +123,8 @@ fn no_first_packet_is_lost_though_the_service_ends_meanwhile() {
     let (next, added) = thread::scope(|scope| {
         let adding = scope.spawn(|| lab.add("blue", &pod, "eth0"));
         wait_for("the service to die", TIME_LIMIT, || lab.service.is_over().then_some(()));
-        assert!(!adding.is_finished(), "nobody knows yet whether its port forwards");
+        let ended = eventually(PATIENCE, || adding.is_finished().then_some(()));
+        assert!(ended.is_none(), "nobody knows yet whether its port forwards");
         let trace = lab.trace("dpu-service");
         let next = lab.another_service();
         let added = adding.join().unwrap();
