@@ -21,6 +21,9 @@ use crate::protocol::{
 };
 use offload_proto::{Reason, v1::Attachment};
 
+/// How long a DEL of a namespace that has ended looks for an agent.
+const MOMENT: Duration = Duration::from_secs(1);
+
 /// A call that was found to be in order.
 #[derive(Debug)]
 pub struct Prepared {
@@ -117,7 +120,7 @@ pub fn prepare(
     check_verb_allowed(verb, document.version)?;
     let Document { configuration, keeps_results, .. } = document;
     let socket = PathBuf::from(configuration.agent_socket.as_deref().unwrap_or(DEFAULT_SOCKET));
-    let comeback = configuration.agent_return_seconds.map(Duration::from_secs);
+    let comeback = comeback(verb, environment, &configuration);
     let mut base = ResultBase::default();
     let request = match verb {
         Verb::Add => {
@@ -139,6 +142,22 @@ pub fn prepare(
         }
     };
     Ok(Prepared { socket, patience: patience(verb), comeback, request, base })
+}
+
+/// For how long an agent that is away is looked for, if the configuration says so. A DEL of a namespace that has ended
+/// waits for a moment only: the agent takes care of what was there by itself, and whoever removes what is left of many
+/// pods calls again. The kubelet does that one after the other, the agent's own pod among them, which has to go before
+/// the next agent's pod comes.
+fn comeback(
+    verb: Verb,
+    environment: &Environment,
+    configuration: &Configuration,
+) -> Option<Duration> {
+    let configured = configuration.agent_return_seconds.map(Duration::from_secs);
+    match verb {
+        Verb::Del if environment.netns.is_empty() => configured.map(|it| it.min(MOMENT)),
+        _ => configured,
+    }
 }
 
 /// How long the agent may take: less than the shortest limit of a runtime that is known.

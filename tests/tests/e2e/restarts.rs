@@ -185,6 +185,11 @@ fn calls_wait_for_an_agent_that_is_away_as_long_as_the_configuration_says() {
     // Which takes as long as a call waits that is told nothing.
     lab.status().fails(50, &["AGENT_UNREACHABLE"]);
     assert!(add.try_wait().unwrap().is_none(), "it waits longer");
+    // Of its namespace that has ended the agent takes care by itself, and a kubelet may have many to ask for.
+    let (ended, begun) =
+        (Call::new("DEL", &configuration).of("ended", None, "eth0"), Instant::now());
+    lab.execute(&ended).fails(11, &["AGENT_UNREACHABLE"]);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     lab.execute(&Call::new("STATUS", &configuration)).nothing();
     lab.start_agent();
     let output = add.wait_with_output().unwrap();
