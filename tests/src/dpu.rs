@@ -73,6 +73,9 @@ pub(crate) fn prepare(folder: &Path, settings: &Settings, seats: &[Seat], pki: &
     }
     fs::write(folder.join(CONFIGURATION), settings.service_file_of(seats, folder, pki)).unwrap();
     faults::prepare(folder, SERVICE);
+    if let Some(slow) = &settings.slow {
+        slow.install(folder);
+    }
 }
 
 /// Starts Open vSwitch, if that is the fabric, where the service of that folder looks for it.

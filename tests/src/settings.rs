@@ -1,8 +1,11 @@
 //! What a lab is set up with, and the configuration files made of it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use crate::{OpenVswitch, Pki, outside};
+use crate::{OpenVswitch, Pki, SlowService, outside};
 
 /// Networks of most tests: blue, green, wire and tiny.
 const NETWORKS: &str = include_str!("../fixtures/networks.toml");
@@ -180,6 +183,8 @@ pub struct Settings {
     pub has_attachment_metrics: bool,
     /// Whether the agent reaches the DPU through a [`crate::Proxy`].
     pub proxied: bool,
+    /// What makes the service as slow as on a real DPU.
+    pub slow: Option<Arc<SlowService>>,
 }
 
 impl Default for Settings {
@@ -199,6 +204,7 @@ impl Default for Settings {
             has_metrics: false,
             has_attachment_metrics: false,
             proxied: false,
+            slow: None,
         }
     }
 }

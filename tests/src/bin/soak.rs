@@ -1,4 +1,4 @@
-//! `soak HOSTS OPERATIONS SEED [LATENCY_MS] [WITHOUT...]`, which `hack/soak` starts in private namespaces.
+//! `soak HOSTS OPERATIONS SEED [LATENCY_MS] [slow] [WITHOUT...]`, which `hack/soak` starts in private namespaces.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
@@ -12,8 +12,13 @@ use std::{
     time::Duration,
 };
 
-use e2e::soak::{Hazard, Outcome, Soak};
+use e2e::{
+    SlowService,
+    soak::{Hazard, Outcome, Soak},
+};
 
+/// Asks for a service that is slow.
+const SLOW: &str = "slow";
 /// Operations between two lines that tell how far it is.
 const PROGRESS: usize = 500;
 
@@ -25,11 +30,20 @@ fn main() -> ExitCode {
     let seed = number("a seed");
     let latency = arguments.next_if(|argument| argument.starts_with(char::is_numeric));
     let latency = latency.map_or(0, |latency| latency.parse().expect("milliseconds"));
+    let is_slow = arguments.next_if(|argument| argument == SLOW).is_some();
     let without: Vec<Hazard> = arguments.map(|name| name.parse().expect("a hazard")).collect();
     let hazards: Vec<_> = Hazard::ALL.into_iter().filter(|one| !without.contains(one)).collect();
-    let how = with_latency(latency) + &left_out(&without);
+    let slowly = if is_slow { " with a slow service" } else { "" };
+    let how = with_latency(latency) + slowly + &left_out(&without);
     println!("{operations} operations of seed {seed} on {hosts} hosts{how}");
-    let mut soak = Soak::start(hosts, operations, seed, &hazards);
+    let slow = match is_slow.then(|| SlowService::make("")).transpose() {
+        Ok(slow) => slow,
+        Err(reason) => {
+            println!("{reason}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut soak = Soak::start(hosts, operations, seed, &hazards, slow.as_ref());
     soak.delay(Duration::from_millis(latency));
     let folder = soak.folder();
     let advanced = catch_unwind(AssertUnwindSafe(|| advance(&mut soak)));

@@ -24,7 +24,7 @@ mod xdp;
 
 use std::{
     path::PathBuf,
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -39,7 +39,9 @@ use self::{
     proof::Ports,
 };
 pub use self::{hazards::Hazard, outcome::Outcome};
-use crate::{Crowd, CrowdSize, DpuPlan, Fleet, Manners, Settings, scenarios::delegates::Others};
+use crate::{
+    Crowd, CrowdSize, DpuPlan, Fleet, Manners, Settings, SlowService, scenarios::delegates::Others,
+};
 
 /// VFs of all hosts: fewer than interfaces, so that they run out at times.
 const VFS: u32 = 20;
@@ -69,15 +71,24 @@ pub struct Soak {
 
 impl Soak {
     /// Brings a DPU and so many hosts up, 1 to 3, on which `operations` are going to be done, with these
-    /// hazards.
+    /// hazards, and perhaps a service that is slow.
     ///
     /// # Panics
     /// When they do not come up.
     #[must_use]
-    pub fn start(hosts: usize, operations: usize, seed: u64, hazards: &[Hazard]) -> Self {
+    pub fn start(
+        hosts: usize,
+        operations: usize,
+        seed: u64,
+        hazards: &[Hazard],
+        slow: Option<&Arc<SlowService>>,
+    ) -> Self {
         let others = Others::with_links(others::NETWORK, others::LEASED);
         let has_crowd = hazards.contains(&Hazard::Crowd);
-        let mut fleet = fleet_of(&HOSTS[..hosts], has_crowd, &others);
+        let mut fleet = fleet_of(&HOSTS[..hosts], has_crowd, slow.cloned(), &others);
+        if let Some(slow) = slow {
+            slow.assert_slows(&fleet.dpus[0].service);
+        }
         fleet.keep_folder(true);
         let mut soak = Self {
             crowd: has_crowd.then(|| fleet.play_crowd(CROWD, seed)),
@@ -242,7 +253,12 @@ impl Soak {
 }
 
 /// A DPU with these hosts, which share its VFs, and perhaps a crowd, which has its own.
-fn fleet_of(hosts: &[&'static str], has_crowd: bool, others: &Others) -> Fleet {
+fn fleet_of(
+    hosts: &[&'static str],
+    has_crowd: bool,
+    slow: Option<Arc<SlowService>>,
+    others: &Others,
+) -> Fleet {
     let vfs = VFS / u32::try_from(hosts.len()).expect("few");
     let settings = Settings {
         cool_down: 1,
@@ -250,6 +266,7 @@ fn fleet_of(hosts: &[&'static str], has_crowd: bool, others: &Others) -> Fleet {
         proxied: true,
         has_metrics: true,
         service: if has_crowd { CROWD.sections() } else { String::new() },
+        slow,
         ..Settings::with_vfs(vfs)
     };
     let mut settings = others.in_lab(&settings);

@@ -18,7 +18,7 @@ fn soak(hosts: usize, seed: u64) {
     );
     // In so few operations it may be that no guess is wrong, and a soak that asks for that is no good then.
     let hazards: Vec<_> = Hazard::ALL.into_iter().filter(|one| *one != Hazard::Guesses).collect();
-    let mut soak = Soak::start(hosts, OPERATIONS, seed, &hazards);
+    let mut soak = Soak::start(hosts, OPERATIONS, seed, &hazards, None);
     let folder = soak.folder();
     while soak.advance() {}
     let progress = soak.progress();
