@@ -240,6 +240,20 @@ impl Index {
         remove_one(&mut self.by_device, record.device(), id);
     }
 
+    /// That of these records, and the guesses that are outlived. A guess is forgotten before anything else is recorded
+    /// of its key or its VF. One that is there beside that is a deletion that the disk did not take, and to give it back
+    /// would be to give back what was answered.
+    fn of(records: Vec<Arc<Record>>) -> (Self, Vec<Arc<Record>>) {
+        let (guesses, answered): (Vec<_>, Vec<_>) =
+            records.into_iter().partition(|record| record.is_guess);
+        let mut index = Self::default();
+        answered.iter().for_each(|record| index.insert(record));
+        let (outlived, guesses): (Vec<_>, Vec<_>) =
+            guesses.into_iter().partition(|guess| index.has_key_or_vf_of(guess));
+        guesses.iter().for_each(|record| index.insert(record));
+        (index, outlived)
+    }
+
     fn has_key_or_vf_of(&self, record: &Record) -> bool {
         self.by_key.contains_key(&record.key()) || self.by_device.contains_key(record.device())
     }
@@ -284,15 +298,7 @@ impl Records {
         let journal = Journal::open(path, SCHEMA, Outlives::Process)?;
         let rows = journal.read_all(TABLE)?.into_iter();
         let records = rows.map(|(id, row)| read(&id, &row)).collect::<Result<Vec<_>, _>>()?;
-        let (guesses, answered): (Vec<_>, Vec<_>) =
-            records.into_iter().partition(|record| record.is_guess);
-        let mut index = Index::default();
-        answered.iter().for_each(|record| index.insert(record));
-        // A guess is forgotten before anything else is recorded of its key or its VF. One that is there beside that is
-        // a deletion that the disk did not take, and to give it back would be to give back what was answered.
-        let (outlived, guesses): (Vec<_>, Vec<_>) =
-            guesses.into_iter().partition(|guess| index.has_key_or_vf_of(guess));
-        guesses.iter().for_each(|record| index.insert(record));
+        let (index, outlived) = Index::of(records);
         if !outlived.is_empty() {
             let deletions = outlived.iter().map(|guess| Change::delete(TABLE, guess.id()));
             journal.commit_lazily(deletions.collect());
