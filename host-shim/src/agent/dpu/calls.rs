@@ -242,11 +242,10 @@ impl Calls {
 }
 
 impl Calls {
-    /// Makes a call later that has failed now, unless the DPU can't even make sense of it: of such an
-    /// attachment it has nothing.
+    /// Makes a call later that has failed now, unless it is of nothing.
     pub(in crate::agent) fn detach_later(&self, request: DetachRequest, failure: &Failure) {
         let key: Key = request.key.clone().unwrap_or_default().into();
-        if failure.reason == Reason::InvalidRequest {
+        if is_of_nothing(failure) {
             return tracing::warn!(%key, "nothing to give back: {failure}");
         }
         tracing::info!(%key, "not given back yet: {failure}");
@@ -261,11 +260,15 @@ impl Calls {
             let Some(request) = self.undelivered.get(&key) else { continue };
             // The same attach was tried again, and has a record now.
             if self.vfs.records().by_key(&key).is_none() {
-                if let Err(failure) = self.detach(request).await {
-                    tracing::info!(%key, "still not given back: {failure}");
-                    return;
+                match self.detach(request).await {
+                    Ok(()) => self.reports.inventory_wanted(),
+                    Err(failure) if is_of_nothing(&failure) => {
+                        tracing::warn!(%key, "nothing to give back: {failure}");
+                    }
+                    Err(failure) => {
+                        return tracing::info!(%key, "still not given back: {failure}");
+                    }
                 }
-                self.reports.inventory_wanted();
             }
             self.undelivered.forget(&key);
         }
@@ -337,6 +340,11 @@ pub(in crate::agent) fn detach_request(
 /// Takes back whatever there is of a key, and of those that it leads. Where its VF is is not known.
 pub(in crate::agent) fn disowning(key: &Key) -> DetachRequest {
     detach_request(Some(key.clone().into()), String::new(), false)
+}
+
+/// Whether the DPU can't even make sense of a Detach: of such an attachment it has nothing.
+fn is_of_nothing(failure: &Failure) -> bool {
+    failure.reason == Reason::InvalidRequest
 }
 
 /// What the DPU is told of a promised VF.
