@@ -147,7 +147,7 @@ async fn attach_alone(
 /// What the DPU has answered.
 struct Answered {
     attachments: Vec<v1::Attachment>,
-    /// How long the call took.
+    /// How long that took.
     call: Duration,
     /// How long the moves took meanwhile.
     ahead: MovedAhead,
@@ -186,18 +186,16 @@ async fn ask_ahead(
     };
     // Both: nothing is taken back while it is on its way.
     let ((asked, call), moved) = tokio::join!(asked, moved);
-    let (asked, moved) = match asked {
+    let (asked, call, moved) = match asked {
         Err(failure) if is_about_vfs(&failure, is_untold) => {
             take_all_home(doors, requests).await?;
             let asked = ask_patiently(doors, requests, session, caller, taken).await;
-            (asked, Ok(MovedAhead::default()))
+            // All of it is the time until the DPU has given one.
+            (asked, began.elapsed(), Ok(moved.unwrap_or_default()))
         }
-        asked => (asked, moved),
+        asked => (asked, call, moved),
     };
-    // Where the kubelet has chosen a VF, the DPU is asked again, with that.
-    if !asked.as_ref().is_err_and(|failure| failure.reason == Reason::PoolPinnedOnly) {
-        doors.refusing.note(requests, asked.is_ok());
-    }
+    doors.refusing.note(requests, asked.as_ref().err());
     if asked.is_ok() && moved.is_ok() {
         count_right(doors, requests);
     }
@@ -434,7 +432,8 @@ fn in_order(mut attachments: Vec<v1::Attachment>, order: &[String]) -> Vec<v1::A
 }
 
 fn note(doors: &Doors, record: &Record, times: &AttachTimes) {
-    for (phase, duration) in times.phases() {
+    // A VF that was not moved ahead has no time for that, which is another thing than none.
+    for (phase, duration) in times.phases().into_iter().filter(|(_, it)| !it.is_zero()) {
         doors.phases.attach.note(phase, duration);
     }
     let AttachTimes { call, ahead, recording, durations, total } = *times;

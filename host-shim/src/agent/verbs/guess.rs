@@ -117,7 +117,22 @@ async fn take_home(doors: &Doors, guess: Arc<Record>) -> Result<(), Failure> {
     Err(Failure::new(Reason::Releasing, message))
 }
 
-/// The networks that refused to be attached to last. Who is refused tries again and again.
+/// Whether all who ask for the network are refused likewise: what one pod has asked for besides, or may not, is nothing
+/// to the others, nor that a caller or a session has ended.
+const fn is_of_network(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::AddressesExhausted
+            | Reason::FabricFull
+            | Reason::JournalUnavailable
+            | Reason::NetworkUnknown
+            | Reason::PortsUnreadable
+            | Reason::ProgrammingFailed
+            | Reason::VfsExhausted
+    )
+}
+
+/// The networks of the attaches that the DPU has refused last. Who is refused tries again and again.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct Refusing(Mutex<HashSet<String>>);
 
@@ -130,17 +145,20 @@ impl Refusing {
         locked(&self.0).contains(network)
     }
 
-    /// The DPU has granted these requests, or not.
-    pub(super) fn note(&self, requests: &[AddRequest], are_granted: bool) {
+    /// The DPU has granted these requests, or has not.
+    pub(super) fn note(&self, requests: &[AddRequest], failure: Option<&Failure>) {
         let mut refusing = locked(&self.0);
-        let networks = requests.iter().map(|request| &request.network);
-        if are_granted {
-            return networks.for_each(|network| _ = refusing.remove(network));
+        match (failure, requests) {
+            (None, _) => requests.iter().for_each(|request| _ = refusing.remove(&request.network)),
+            (Some(failure), [request]) if is_of_network(failure.reason) => {
+                if refusing.len() >= Self::MOST {
+                    refusing.clear();
+                }
+                refusing.insert(request.network.clone());
+            }
+            // Of several networks it is not known which one refuses.
+            (Some(_), _) => {}
         }
-        if refusing.len() >= Self::MOST {
-            refusing.clear();
-        }
-        refusing.extend(networks.cloned());
     }
 }
 
@@ -155,6 +173,10 @@ mod tests {
     fn to(network: &str) -> AddRequest {
         let key: Key = record("a", "c").key();
         AddRequest::plain(key, "/run/netns/a".into(), network.into())
+    }
+
+    fn failed(reason: Reason) -> Failure {
+        Failure::new(reason, "no")
     }
 
     /// The hello of a session that began meanwhile has listed it as in use, and no link tells that it is not.
@@ -174,17 +196,36 @@ mod tests {
     #[test]
     fn a_network_refuses_until_it_grants() {
         let refusing = Refusing::default();
-        refusing.note(&[to("blue"), to("red")], false);
+        for network in ["blue", "red"] {
+            refusing.note(&[to(network)], Some(&failed(Reason::ProgrammingFailed)));
+        }
         assert!(refusing.is_refusing("blue") && refusing.is_refusing("red"));
-        refusing.note(&[to("blue")], true);
+        refusing.note(&[to("blue")], None);
         assert!(!refusing.is_refusing("blue") && refusing.is_refusing("red"));
+    }
+
+    #[test]
+    fn what_one_pod_meets_is_no_networks_refusal() {
+        let refusing = Refusing::default();
+        for reason in [
+            Reason::DeadlineExceeded,
+            Reason::DpuUnreachable,
+            Reason::AddressNotAllowed,
+            Reason::NetworkNotAllowed,
+            Reason::PoolPinnedOnly,
+        ] {
+            refusing.note(&[to("blue")], Some(&failed(reason)));
+        }
+        let of_either = failed(Reason::NetworkUnknown);
+        refusing.note(&[to("blue"), to("red")], Some(&of_either));
+        assert!(!refusing.is_refusing("blue") && !refusing.is_refusing("red"));
     }
 
     #[test]
     fn however_many_networks_refuse_only_so_many_are_remembered() {
         let refusing = Refusing::default();
         for number in 0..=Refusing::MOST {
-            refusing.note(&[to(&number.to_string())], false);
+            refusing.note(&[to(&number.to_string())], Some(&failed(Reason::NetworkUnknown)));
         }
         assert!(refusing.is_refusing(&Refusing::MOST.to_string()) && !refusing.is_refusing("0"));
     }

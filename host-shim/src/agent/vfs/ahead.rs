@@ -194,13 +194,14 @@ fn move_now(
     names: &[String],
     began: Instant,
 ) -> Result<MovedAhead, Failure> {
+    if records.is_empty() {
+        return Ok(MovedAhead::default());
+    }
     let before = began.elapsed();
     let all: Vec<_> = records.iter().map(|record| &**record).collect();
     let moved = VfMove::move_ahead_together(moves, names);
     moved.map_err(|failed| failure_among(&all, &failed))?;
-    if !records.is_empty() {
-        Milestone::AttachAhead.pass();
-    }
+    Milestone::AttachAhead.pass();
     Ok(MovedAhead { before, moving: began.elapsed().saturating_sub(before) })
 }
 
