@@ -75,7 +75,7 @@ reasons! {
     /// The requested MAC address is held by another attachment.
     MacInUse = "MAC_IN_USE", AlreadyExists, 106, "ask for another MAC address or stop its holder";
     /// The host offers no VF of that PCI address.
-    VfUnknown = "VF_UNKNOWN", NotFound, 107, "ask for one of those that `dpuctl get vfs` lists";
+    VfUnknown = "VF_UNKNOWN", NotFound, 107, "ask for one of those that `dpuctl get vfs -o wide` lists";
     /// The requested VF is not free.
     VfNotFree = "VF_NOT_FREE", FailedPrecondition, 108, "see `dpuctl get vfs` for who holds it";
     /// A port of the DPU that was asked for is taken.

@@ -1,7 +1,12 @@
 //! A runtime's call, from environment and standard input to what the agent is asked.
 
 use std::{
-    collections::BTreeSet, fs, io::Read, os::unix::fs::MetadataExt, path::PathBuf, time::Duration,
+    collections::BTreeSet,
+    fs,
+    io::Read,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -21,7 +26,7 @@ use crate::protocol::{
 };
 use offload_proto::{Reason, v1::Attachment};
 
-/// How long a DEL of a namespace that has ended looks for an agent.
+/// How long a DEL of a namespace that has ended looks for an agent, where the configuration has others look longer.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// A call that was found to be in order.
@@ -155,9 +160,14 @@ fn comeback(
 ) -> Option<Duration> {
     let configured = configuration.agent_return_seconds.map(Duration::from_secs);
     match verb {
-        Verb::Del if environment.netns.is_empty() => configured.map(|it| it.min(MOMENT)),
+        Verb::Del if has_ended(&environment.netns) => configured.map(|it| it.min(MOMENT)),
         _ => configured,
     }
+}
+
+/// Whether a pod's namespace is there no more: runtimes then leave its path out, or say where it was.
+fn has_ended(netns: &str) -> bool {
+    netns.is_empty() || matches!(Path::new(netns).try_exists(), Ok(false))
 }
 
 /// How long the agent may take: less than the shortest limit of a runtime that is known.

@@ -31,10 +31,10 @@
 //! | `vfs_stay` | [`Numbers`](numbers) | how many VFs there are | for reading, an attach that makes a VF its own; for writing, who changes the number, without a key |
 //! | `free_vfs` | [`Host`](host) | a VF that nobody has | an attach that makes it its own; who restores it or makes it anew |
 //! | `pods` | [`PodLocks`](pod_locks) | the rules of a pod, and what its routes cost; for all agents of the host | a move of a VF that brings rules or routes with a priority, in or out; who sets such beside an interface of other plugins, or takes them off |
-//! | `moves` | [`MoveTurns`](move_turns) | a turn at moving a VF, those into pods first | each move |
+//! | `moves` | [`MoveTurns`](move_turns) | a turn at moving a VF, those into pods first | who takes a VF in or gives it back |
 //! | `keeping` | [`upkeep`](super::upkeep) | the keeper's turn at looking | the keeper |
-//! | `finishes` | [`Turns`](turns) | a turn at configuring a VF that was moved ahead | who takes it in |
-//! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look |
+//! | `finishes` | [`Turns`](turns) | a turn at configuring a VF that was moved ahead | who takes it in, and home again if that fails |
+//! | `looks` | [`Turns`](turns) | a turn at looking at the kernel | each look, and who fetches VFs home that no record names |
 //! | `last` | [`Walks`](stacked) | all namespaces are walked through | who proves VFs |
 //! | `followed` | [`StackedByHost`](stacked_by_host) | what the kernel tells of the host's links is read, or they are listed | who moves a VF ahead, with its turn |
 //!
