@@ -7,7 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{Answer, Lab, Netns, Settings, TIME_LIMIT, Timeouts, eventually, wait_for};
+use e2e::{Answer, Call, Lab, Netns, Settings, TIME_LIMIT, Timeouts, eventually, wait_for};
+use serde_json::Value;
 
 /// Of the packets of each family: a socket of IPv6 takes both.
 const PORTS: [u16; 2] = [7004, 7006];
@@ -56,11 +57,15 @@ impl Sockets {
 /// An address of each family.
 fn addresses(answer: &Answer) -> [String; 2] {
     let result = answer.result();
-    let address = |ip: &serde_json::Value| {
-        ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
-    };
+    let address =
+        |ip: &Value| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned();
     let both: Vec<_> = result["ips"].as_array().unwrap().iter().map(address).collect();
     both.try_into().unwrap()
+}
+
+fn links(pod: &Netns) -> Vec<String> {
+    let name = |link: &Value| link["ifname"].as_str().unwrap().to_owned();
+    pod.json("ip", &["link", "show"]).iter().map(name).collect()
 }
 
 /// Runs `work` beside three busy loops.
@@ -109,6 +114,34 @@ fn no_first_packet_is_lost_either_way_in_either_family() {
         assert!(lost.is_empty(), "first packets of {} pods were lost: {lost:?}", lost.len());
     });
     lab.assert_invariants();
+}
+
+/// Nobody waits any more for a port whose pod's caller has died: all is taken back, though no DPU answers yet.
+#[test]
+fn a_port_that_is_awaited_for_nobody_is_awaited_no_more() {
+    let timeouts = Timeouts::from("reconnect_ms = 3000");
+    let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
+    wait_for("a VF to leave while another DPU would still be awaited", TIME_LIMIT, || {
+        let stayed = stays_after_its_caller(&mut lab, &Netns::new("pod"));
+        (stayed < Duration::from_secs(2)).then_some(())
+    });
+}
+
+/// How long a VF stays in a pod whose caller dies, and before it the service that was asked for the pod's port.
+fn stays_after_its_caller(lab: &mut Lab, pod: &Netns) -> Duration {
+    lab.arm("dpu-service", "kill", "attach-awaited");
+    let call = Call::new("ADD", &lab.configuration("blue"));
+    let mut plugin = call.of(pod.name(), Some(&pod.path()), "eth0").begin(&lab.card.host);
+    wait_for("the service to die", TIME_LIMIT, || lab.service.is_over().then_some(()));
+    let died = Instant::now();
+    plugin.kill().unwrap();
+    plugin.wait().unwrap();
+    wait_for("the VF to leave the pod", TIME_LIMIT, || (links(pod) == ["lo"]).then_some(()));
+    let stayed = died.elapsed();
+    lab.start_service();
+    lab.wait_until_good();
+    lab.assert_clean_slate();
+    stayed
 }
 
 /// The DPU's service, which the host asks whether the pod's port forwards, dies of that. The next one is asked.

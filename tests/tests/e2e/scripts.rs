@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Command, Output},
     thread,
@@ -58,6 +59,61 @@ fn a_clone_without_the_release_before_is_told_in_one_line() {
     let said = text(&output);
     assert!(!output.status.success() && said.lines().count() == 1, "{said}");
     assert!(said.contains("tests/release-before") && said.contains("--unshallow"), "{said}");
+}
+
+/// Cargo, as far as `hack/test` can tell: all builds, and one of three tests fails.
+const CARGO: &str = r#"#!/usr/bin/env bash
+[[ $* == *"nextest run"*"--profile unit" ]] || exit 0
+mkdir -p target/nextest/unit
+cat >target/nextest/unit/junit.xml <<'REPORT'
+<?xml version="1.0" encoding="UTF-8"?>
+<testsuites name="nextest-run" tests="3" failures="1" errors="0" uuid="00000000-0000-0000-0000-000000000000" time="0.1">
+    <testsuite name="ipam" tests="3" disabled="0" errors="0" failures="1">
+        <testcase name="pool::gives_each_once" classname="ipam" time="0.1">
+            <failure message="thread &apos;pool::gives_each_once&apos; panicked at pool.rs:7:5" type="test failure with exit code 101">thread &apos;pool::gives_each_once&apos; panicked at pool.rs:7:5:
+assertion failed: first &lt; second
+stack backtrace:
+   0: nobody wants to read this</failure>
+        </testcase>
+        <testcase name="pool::takes_back" classname="ipam" time="0.1"/>
+        <testcase name="pool::is_full" classname="ipam" time="0.1"/>
+    </testsuite>
+</testsuites>
+REPORT
+exit 100
+"#;
+
+#[test]
+fn what_a_failed_test_broke_off_with_is_told_before_the_count() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["hack/test", "hack/lib.sh"] {
+        let copy = folder.path().join(file);
+        fs::create_dir_all(copy.parent().unwrap()).unwrap();
+        fs::copy(path("..").join(file), copy).unwrap();
+    }
+    // Without systemd-analyze units are not checked, which needs more of the repository.
+    let tools = folder.path().join("tools");
+    fs::create_dir(&tools).unwrap();
+    for (tool, text) in
+        [("cargo", CARGO), ("cargo-nextest", CARGO), ("systemd-analyze", "#!/bin/sh\n")]
+    {
+        fs::write(tools.join(tool), text).unwrap();
+        fs::set_permissions(tools.join(tool), Permissions::from_mode(0o755)).unwrap();
+    }
+    let tools = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let mut script = Command::new(folder.path().join("hack/test"));
+    let output = run(script.arg("unit").env("PATH", tools).env_remove("CARGO_TARGET_DIR"));
+    assert!(!output.status.success());
+    let said = text(&output);
+    let (_, end) = said.split_once("== what failed tests broke off with").expect(&said);
+    let expected = "
+pool::gives_each_once: thread 'pool::gives_each_once' panicked at pool.rs:7:5:
+assertion failed: first < second
+";
+    let (reasons, counts) = end.split_at(expected.len());
+    assert_eq!(reasons, expected, "{said}");
+    // Beside the three tests: formatting, clippy, documentation, the build, the list of tests, and that each has a tier.
+    assert_eq!(counts.lines().next(), Some("8 passed, 1 failed, 0 skipped"), "{said}");
 }
 
 #[test]
