@@ -29,6 +29,7 @@ pub(crate) fn print(report: &mut Report) {
     let load = Load::new(COUNT, ROUNDS);
     let vfs = u32::try_from(load.pods()).unwrap();
     let patience = format!("[limits]\nheartbeat_ms = {}\n", HEARTBEAT.as_millis());
+    // Without a grace a good STATUS says that the agent has its session.
     let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
     let settings = Settings { service: patience, timeouts, ..Settings::with_vfs(vfs) };
     let lab = ArmLab::start(&settings);

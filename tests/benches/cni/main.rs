@@ -10,6 +10,7 @@
 )]
 
 mod arm;
+mod behind;
 mod callers;
 mod churn;
 mod contest;
@@ -31,6 +32,7 @@ mod several;
 mod table;
 mod timing;
 mod turns;
+mod wrong;
 
 use std::path::PathBuf;
 
@@ -48,8 +50,10 @@ const BY_NAME: [(&str, Part); 3] =
     [("sandboxes", sandboxes::print), ("arm", arm::print), ("churn", churn::print)];
 
 /// The other parts, by the names that arguments choose them with; all where none is named.
-const PARTS: [(&str, Part); 8] = [
+const PARTS: [(&str, Part); 10] = [
     ("attach", attach),
+    ("behind", behind::print),
+    ("wrong", wrong::print),
     ("several", several::print),
     ("delegates", delegates::print),
     ("doors", doors::print),

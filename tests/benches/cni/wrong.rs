@@ -1,0 +1,66 @@
+//! What an ADD takes whose VF moves in vain, as the DPU does not give it, beside one whose VF is the right one.
+
+use e2e::{Call, Fault, Lab, Netns, Settings, TIME_LIMIT, wait_for};
+use netlink::Rtnl;
+use nix::sys::signal::Signal;
+
+use crate::{
+    sample::Sample,
+    table::{Report, Row},
+};
+
+/// ADDs of each kind, in turn.
+const ROUNDS: usize = 24;
+const VFS: u32 = 4;
+
+/// Prints both. The DPU's answer is there once the VF has moved, as it is beside a DPU-like DPU.
+pub(crate) fn print(report: &mut Report) {
+    let lab = Lab::start(&settings(VFS));
+    let (mut right, mut wrong) = (Sample::default(), Sample::default());
+    for _ in 0..ROUNDS {
+        add(&lab, &mut right, || ());
+        // What is promised to the host changes with the pool, and the host does not hear of it.
+        add(&lab, &mut wrong, || have_pool(&lab, VFS - 1));
+        have_pool(&lab, VFS);
+        lab.assert_clean_slate();
+    }
+    let title = format!("An ADD whose VF moves in vain, N={ROUNDS} each, in turn");
+    let columns = ["what", "p50 ms", "p99 ms", "per s", "ms more, p50"];
+    let mut table = report.table(&title, &columns);
+    for (what, sample) in [("the right VF", &right), ("a wrong one first", &wrong)] {
+        let more = sample.p50() - right.p50();
+        table.row(Row::of(what).and_all(sample.row()).and(more));
+    }
+}
+
+fn settings(pool: u32) -> Settings {
+    Settings { vfs: VFS, pool, proxied: true, cool_down: 0, ..Settings::default() }
+}
+
+/// Adds a pod, which is deleted again, while the DPU says nothing until the pod's VF has moved.
+fn add(lab: &Lab, sample: &mut Sample, meanwhile: impl FnOnce()) {
+    let pod = Netns::new("pod");
+    let mut links = Rtnl::open_in(&netlink::Netns::open(&pod.path()).unwrap()).unwrap();
+    lab.proxy().strike(Fault::HoldDown);
+    meanwhile();
+    let call = Call::new("ADD", &lab.configuration("blue"));
+    let call = call.of(pod.name(), Some(&pod.path()), "eth0");
+    let added = sample.time(|| {
+        let plugin = call.begin(&lab.card.host);
+        while links.links().unwrap().len() < 2 {
+            std::thread::yield_now();
+        }
+        lab.proxy().heal();
+        plugin.wait_with_output().unwrap()
+    });
+    assert!(added.status.success(), "{added:?}");
+    lab.del("blue", &pod, "eth0").nothing();
+}
+
+/// Has the DPU's pool have so many VFs.
+fn have_pool(lab: &Lab, size: u32) {
+    lab.configure_service(&settings(size));
+    lab.service.signal(Signal::SIGHUP);
+    let has_it = || (lab.operator().get("pools")[0]["free"] == size.to_string()).then_some(());
+    wait_for("the DPU to have that pool", TIME_LIMIT, has_it);
+}
