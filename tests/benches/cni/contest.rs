@@ -1,15 +1,12 @@
 //! Ours beside the floor, and beside ours with a DPU that is slow where real ones are.
 
-use std::iter;
-
 use e2e::Lab;
 use serde_json::Value;
 
 use crate::{
-    dpu_like::DpuLike,
     floor::{Families, Floor},
     phases::{self, Log},
-    pictures::{self, OURS},
+    pictures,
     pods::Pods,
     sample::Sample,
     table::{Report, Table},
@@ -39,13 +36,13 @@ pub(crate) struct Logged<'a> {
     pub(crate) adds: Option<Sample>,
 }
 
-/// Prints the floor, ours, and ours with DPUs that are slow where real ones are, as many as can be had.
-pub(crate) fn print(report: &mut Report, lab: &Lab, slow: &[(&str, &DpuLike)]) {
+/// Prints the floor, and ours of each of these labs.
+pub(crate) fn print(report: &mut Report, labs: &[(&str, &Lab)]) {
     let load = Load::new(COUNT, ROUNDS);
     let floor = Floor::new(load.pods(), Families::Both);
-    let labs = iter::once((OURS, lab)).chain(slow.iter().map(|(name, slow)| (*name, slow.lab())));
-    let (mut logs, ours): (Vec<_>, Vec<_>) =
-        labs.map(|(name, lab)| (Log::of(&lab.agent), (name, Pods::new(lab, load.pods())))).unzip();
+    let ours = labs.iter().map(|(name, lab)| (*name, Pods::new(lab, load.pods())));
+    let ours: Vec<_> = ours.collect();
+    let mut logs: Vec<_> = labs.iter().map(|(_, lab)| Log::of(&lab.agent)).collect();
     let mut systems = vec![System { name: Floor::NAME, network: &floor }];
     systems.extend(ours.iter().map(|(name, network)| System { name, network }));
 

@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use e2e::{CardSettings, Lab, Settings, SlowService};
 
-use crate::table::{Report, Row};
+use crate::{
+    pictures::OURS,
+    table::{Report, Row},
+};
 
 /// What the link takes each way, which are 1 ms for a round trip.
 const ONE_WAY: Duration = Duration::from_micros(500);
@@ -12,7 +15,49 @@ const ONE_WAY: Duration = Duration::from_micros(500);
 /// Ends the name of the control group of a DPU whose ports are in another kernel.
 const APART: &str = "-apart";
 
-/// Such a lab.
+/// A lab, and beside it those with DPUs that are slow where real ones are, as many as can be had.
+pub(crate) struct Labs {
+    ours: Lab,
+    slow: Option<DpuLike>,
+    apart: Option<DpuLike>,
+}
+
+impl Labs {
+    pub(crate) fn start(settings: &Settings) -> Self {
+        let ours = Lab::start(settings);
+        let slow = told(DpuLike::start(settings));
+        Self { ours, slow, apart: told(DpuLike::start_apart(settings)) }
+    }
+
+    pub(crate) const fn ours(&self) -> &Lab {
+        &self.ours
+    }
+
+    pub(crate) const fn slow(&self) -> Option<&DpuLike> {
+        self.slow.as_ref()
+    }
+
+    /// Each by its name.
+    pub(crate) fn named(&self) -> Vec<(&'static str, &Lab)> {
+        let named = [
+            (OURS, Some(&self.ours)),
+            ("ours, DPU-like", self.slow.as_ref().map(|slow| &slow.lab)),
+            ("ours, DPU-like, ports in another kernel", self.apart.as_ref().map(|slow| &slow.lab)),
+        ];
+        named.into_iter().filter_map(|(name, lab)| Some((name, lab?))).collect()
+    }
+}
+
+/// Says why there is no such set-up.
+fn told(slow: Result<DpuLike, String>) -> Option<DpuLike> {
+    let tell = |reason: &String| {
+        println!("\n**NO FIGURES OF A DPU-LIKE SET-UP: {reason}**");
+        eprintln!("NO FIGURES OF A DPU-LIKE SET-UP: {reason}");
+    };
+    slow.inspect_err(tell).ok()
+}
+
+/// A lab whose DPU is slow.
 pub(crate) struct DpuLike {
     lab: Lab,
     /// Ends after the service.
@@ -46,10 +91,6 @@ impl DpuLike {
             card.dpu.ip(&["link", "set", representor["ifname"].as_str().unwrap(), "up"]);
         }
         Ok(this)
-    }
-
-    pub(crate) fn lab(&self) -> &Lab {
-        &self.lab
     }
 
     /// Prints what it was made of, and how often the service met the end of its share.

@@ -36,9 +36,9 @@ mod wrong;
 
 use std::path::PathBuf;
 
-use e2e::{Lab, Settings};
+use e2e::Settings;
 
-use crate::{dpu_like::DpuLike, table::Report};
+use crate::{dpu_like::Labs, table::Report};
 
 const VFS: u32 = 200;
 
@@ -95,26 +95,12 @@ fn take_path(arguments: &mut Vec<String>, option: &str) -> Option<PathBuf> {
     Some(arguments.remove(place).into())
 }
 
-/// Says why there is no such set-up.
-fn told(slow: Result<DpuLike, String>) -> Option<DpuLike> {
-    let tell = |reason: &String| {
-        println!("\n**NO FIGURES OF A DPU-LIKE SET-UP: {reason}**");
-        eprintln!("NO FIGURES OF A DPU-LIKE SET-UP: {reason}");
-    };
-    slow.inspect_err(tell).ok()
-}
-
 fn attach(report: &mut Report) {
-    let settings = Settings::with_vfs(VFS);
-    let lab = Lab::start(&settings);
-    let slow = told(DpuLike::start(&settings));
-    let apart = told(DpuLike::start_apart(&settings));
-    let named = [("ours, DPU-like", &slow), ("ours, DPU-like, ports in another kernel", &apart)];
-    let slow_ones = named.map(|(name, slow)| slow.as_ref().map(|slow| (name, slow)));
-    contest::print(report, &lab, &slow_ones.into_iter().flatten().collect::<Vec<_>>());
-    if let Some(slow) = slow {
+    let labs = Labs::start(&Settings::with_vfs(VFS));
+    contest::print(report, &labs.named());
+    if let Some(slow) = labs.slow() {
         slow.print(report);
     }
-    machine::print(report, &lab);
-    footprint::print(report, &lab);
+    machine::print(report, labs.ours());
+    footprint::print(report, labs.ours());
 }
