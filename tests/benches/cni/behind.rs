@@ -32,7 +32,6 @@ pub(crate) fn print(report: &mut Report) {
             let more = sample.p50() - alone.p50();
             table.row(Row::of(name).and(what).and_all(sample.row()).and(more));
         }
-        lab.assert_clean_slate();
     }
 }
 
