@@ -47,9 +47,8 @@ fn add(lab: &Lab, sample: &mut Sample, meanwhile: impl FnOnce()) {
     let call = call.of(pod.name(), Some(&pod.path()), "eth0");
     let added = sample.time(|| {
         let plugin = call.begin(&lab.card.host);
-        while links.links().unwrap().len() < 2 {
-            std::thread::yield_now();
-        }
+        let has_vf = || (links.links().unwrap().len() > 1).then_some(());
+        wait_for("the VF in the pod", TIME_LIMIT, has_vf);
         lab.proxy().heal();
         plugin.wait_with_output().unwrap()
     });
