@@ -4,7 +4,7 @@
 # shellcheck shell=bash
 
 # What is built changes with the version of the source and with this number, not with the text of scripts: it takes minutes.
-KUBERNETES_RECIPE=1
+KUBERNETES_RECIPE=2
 KUBERNETES_PROGRAMS=(kubelet kube-apiserver kube-controller-manager kube-scheduler kube-proxy)
 
 # The sources of the packages that own_apt knows.
@@ -46,6 +46,9 @@ build_kubernetes() (
     version=${1##*/kubernetes-}
     GOROOT=$(echo "$2"/go/usr/lib/go-*)
     export GOROOT GOPATH=$2/gopath GOCACHE=$2/gocache GO111MODULE=off GOPROXY=off GOFLAGS='' CGO_ENABLED=0
+    # The compiler is the work here, not what it makes: it inlines nothing, tells debuggers nothing, and frees memory
+    # seldom, for a quarter less of processor time.
+    export GOGC=400
     PATH=$GOROOT/bin:$PATH
     mkdir -p "$GOPATH/src/k8s.io"
     ln -s "$1" "$GOPATH/src/k8s.io/kubernetes"
@@ -55,7 +58,7 @@ build_kubernetes() (
     IFS=. read -r major minor _ <<<"$version"
     flags="-s -w -X $package.gitVersion=v$version -X $package.gitMajor=$major -X $package.gitMinor=$minor"
     for program in "${KUBERNETES_PROGRAMS[@]}"; do
-        nice go build -ldflags "$flags" -o "$2/programs/$program" "k8s.io/kubernetes/cmd/$program"
+        nice go build -gcflags "all=-l -dwarf=false" -ldflags "$flags" -o "$2/programs/$program" "k8s.io/kubernetes/cmd/$program"
     done
 )
 
