@@ -90,34 +90,51 @@ const OF_THE_MOMENT: [&str; 10] = [
 /// What a link's flags are that a program sets.
 const FLAGS_OF_THE_MOMENT: [&str; 4] = ["LOWER_UP", "NO-CARRIER", "M-DOWN", "UP"];
 
-/// The most VFs of which `ethtool` and sysfs are read: a process for each question takes its time.
+/// The most VFs of which `ethtool` and sysfs are read: the many files of their queues take their time.
 const MOST_READ: usize = 24;
 
-/// Shows what `ethtool` and sysfs have of each link that is named, each line after the link's name. The
-/// room of queues is found out by the kernel itself.
+/// Shows what `ethtool` has of all links, and what sysfs has of those that are named: a process for each question, not
+/// for each link too, because tests look often. The room of queues is found out by the kernel itself.
 const SETTINGS: &str = r#"
 mount -t sysfs sysfs /mnt && cd /mnt/class/net || exit 1
-for name; do
-    {
-        ethtool -k "$name"
-        for question in -g -l -c -a --show-priv-flags; do ethtool $question "$name"; done
-        grep -H . "$name/gro_flush_timeout" "$name/napi_defer_hard_irqs" "$name/threaded"
-        grep -rH . "$name/queues" | grep -v -e tx_timeout -e byte_queue_limits/
-    } 2>/dev/null | sort | sed "s/^/$name /"
-done
+{
+    for question in -k -g -l -c -a --show-priv-flags; do ethtool $question '*'; done
+    for name; do
+        set -- "$@" "$name/gro_flush_timeout" "$name/napi_defer_hard_irqs" "$name/threaded" "$name/queues"
+        shift
+    done
+    grep -rH . "$@" | grep -v -e tx_timeout -e byte_queue_limits/
+} 2>/dev/null
+exit 0
 "#;
 
 /// What `ethtool` and sysfs show of links, by name.
 fn settings_in(netns: &Netns, names: &[&str]) -> BTreeMap<String, Vec<String>> {
+    let mut settings: BTreeMap<_, _> =
+        names.iter().map(|&name| (name.to_owned(), Vec::new())).collect();
+    if names.is_empty() {
+        return settings;
+    }
     let mut command = netns.command("unshare");
     let output = run(command.args(["--mount", "sh", "-c", SETTINGS, "sh"]).args(names));
-    let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut settings: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (name, line) in text.lines().filter_map(|line| line.split_once(' ')) {
-        settings.entry(name.to_owned()).or_default().push(line.to_owned());
+    let mut told_of = "";
+    for line in String::from_utf8_lossy(&output.stdout).lines().filter(|line| !line.is_empty()) {
+        if let Some((name, file)) = line.split_once('/').filter(|(name, _)| names.contains(name)) {
+            settings.entry(name.to_owned()).or_default().push(file.to_owned());
+        } else if let Some(name) = heading(line) {
+            told_of = names.iter().find(|known| **known == name).copied().unwrap_or_default();
+        } else if let Some(of_link) = settings.get_mut(told_of) {
+            of_link.push(line.to_owned());
+        }
     }
+    settings.values_mut().for_each(|of_link| of_link.sort());
     settings
+}
+
+/// Whom the lines below are about, if this is such a line of `ethtool`'s: `Features for eth0:`.
+fn heading(line: &str) -> Option<&str> {
+    line.strip_suffix(':')?.split_once(" for ").map(|(_, name)| name)
 }
 
 /// A card that is killed would leave its device to the whole machine.

@@ -178,8 +178,11 @@ pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) -> 
     assert!(changed >= 9, "only {changed} changes could be made");
     let mut are_written = false;
     let _pod = street.pod_that(|pod| {
+        let told = settings_of(pod);
+        assert!(told.iter().any(|line| line.starts_with("tcp-segmentation-offload: ")), "{told:?}");
         let written = run(pod.command("unshare").args(["--mount", "sh", "-c", FILES]));
         are_written = written.status.success();
+        assert!(!are_written || settings_of(pod) != told, "what was written is not seen: {told:?}");
     });
     street.assert_next_pod_has_a_network("files");
     assert_becomes(&street, &before, "files");
@@ -187,6 +190,11 @@ pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) -> 
     figure(changed, "changes that pods made of their interfaces");
     street.close();
     are_written
+}
+
+/// What these tests see of the settings of a pod's interfaces.
+fn settings_of(pod: &Netns) -> Vec<String> {
+    Card::ends_in(pod).into_values().flat_map(|end| end.settings).collect()
 }
 
 fn assert_becomes(street: &Street, before: &BTreeMap<String, HostEnd>, after: &str) {
