@@ -93,37 +93,43 @@ const FLAGS_OF_THE_MOMENT: [&str; 4] = ["LOWER_UP", "NO-CARRIER", "M-DOWN", "UP"
 /// The most VFs of which `ethtool` and sysfs are read: the many files of their queues take their time.
 const MOST_READ: usize = 24;
 
-/// Shows what `ethtool` has of all links, and what sysfs has of those that are named: a process for each question, not
-/// for each link too, because tests look often. The room of queues is found out by the kernel itself.
+/// Shows what `ethtool` has of all links, and what the files and folders of sysfs hold that are named: a process for
+/// each question, not for each link too, because tests look often. A link may lack some, or go meanwhile. The room of
+/// queues is found out by the kernel itself.
 const SETTINGS: &str = r#"
 mount -t sysfs sysfs /mnt && cd /mnt/class/net || exit 1
 {
     for question in -k -g -l -c -a --show-priv-flags; do ethtool $question '*'; done
-    for name; do
-        set -- "$@" "$name/gro_flush_timeout" "$name/napi_defer_hard_irqs" "$name/threaded" "$name/queues"
-        shift
-    done
     grep -rH . "$@" | grep -v -e tx_timeout -e byte_queue_limits/
 } 2>/dev/null
 exit 0
 "#;
 
+/// What is read of a link in sysfs.
+const FILES: [&str; 4] = ["gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "queues"];
+
 /// What `ethtool` and sysfs show of links, by name.
 fn settings_in(netns: &Netns, names: &[&str]) -> BTreeMap<String, Vec<String>> {
+    if names.is_empty() {
+        return BTreeMap::new();
+    }
+    let files = names.iter().flat_map(|name| FILES.map(|file| format!("{name}/{file}")));
+    let mut command = netns.command("unshare");
+    let output = run(command.args(["--mount", "sh", "-c", SETTINGS, "sh"]).args(files));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    by_link(&String::from_utf8_lossy(&output.stdout), names)
+}
+
+/// Each link's lines of what `SETTINGS` shows, in an order that does not change.
+fn by_link(shown: &str, names: &[&str]) -> BTreeMap<String, Vec<String>> {
     let mut settings: BTreeMap<_, _> =
         names.iter().map(|&name| (name.to_owned(), Vec::new())).collect();
-    if names.is_empty() {
-        return settings;
-    }
-    let mut command = netns.command("unshare");
-    let output = run(command.args(["--mount", "sh", "-c", SETTINGS, "sh"]).args(names));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let mut told_of = "";
-    for line in String::from_utf8_lossy(&output.stdout).lines().filter(|line| !line.is_empty()) {
+    for line in shown.lines().filter(|line| !line.is_empty()) {
         if let Some((name, file)) = line.split_once('/').filter(|(name, _)| names.contains(name)) {
             settings.entry(name.to_owned()).or_default().push(file.to_owned());
         } else if let Some(name) = heading(line) {
-            told_of = names.iter().find(|known| **known == name).copied().unwrap_or_default();
+            told_of = name;
         } else if let Some(of_link) = settings.get_mut(told_of) {
             of_link.push(line.to_owned());
         }
