@@ -182,14 +182,19 @@ fn a_daemon_that_stands_still_is_told_and_no_ports_fault() {
     let guarded = dpu.representor(&pods[0]);
     assert!(dpu.fabric.guard(&guarded, &pods[0].settings).is_err());
 
-    // Whoever comes next does not wait as long as the first.
+    // Whoever comes next does not wait as long as the first, which would be eight seconds each time.
     let begun = Instant::now();
     for _ in 0..10 {
         assert!(dpu.fabric.guard(&guarded, &pods[0].settings).is_err());
         assert!(dpu.fabric.leave(&port).is_err());
     }
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     dpu.vswitch().signal_daemon("CONT");
+    // Until it has caught up, it is still not waited for as long as a slow machine takes.
+    eventually("the daemon does again what it is told", || {
+        dpu.fabric.join(&port, &pod.settings).is_ok()
+            && dpu.fabric.guard(&guarded, &pods[0].settings).is_ok()
+    });
     dpu.program(&pod);
     pod.reaches("10.9.0.1");
     assert!(is_member(&dpu, &pods[0]));
