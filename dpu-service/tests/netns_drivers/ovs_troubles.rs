@@ -237,6 +237,10 @@ fn a_database_on_a_full_disk_refuses_joins_and_harms_nothing() {
         assert!(refused.contains("ovs-vswitchd does not do what"), "{refused}");
     });
     dpu.vswitch().empty_disk();
+    // What is asked before the daemon has told is refused at once.
+    eventually("the daemon tells what it has done", || {
+        dpu.fabric.join(&port, &pods[2].settings).is_ok()
+    });
     pods.iter().for_each(|pod| dpu.program(pod));
     pods[2].reaches("10.9.0.1");
     dpu.fabric.leave(&dpu.representor(&pods[0])).unwrap();
