@@ -190,7 +190,7 @@ fn a_daemon_that_stands_still_is_told_and_no_ports_fault() {
     }
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     dpu.vswitch().signal_daemon("CONT");
-    // Until it has caught up, it is still not waited for as long as a slow machine takes.
+    // Until it has caught up, each call waits for it for 50 ms only, which a slow machine exceeds.
     eventually("the daemon does again what it is told", || {
         dpu.fabric.join(&port, &pod.settings).is_ok()
             && dpu.fabric.guard(&guarded, &pods[0].settings).is_ok()

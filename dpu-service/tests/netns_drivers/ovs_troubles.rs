@@ -237,7 +237,7 @@ fn a_database_on_a_full_disk_refuses_joins_and_harms_nothing() {
         assert!(refused.contains("ovs-vswitchd does not do what"), "{refused}");
     });
     dpu.vswitch().empty_disk();
-    // What is asked before the daemon has told is refused at once.
+    // Until the daemon has told, each call waits for it for 50 ms only.
     eventually("the daemon tells what it has done", || {
         dpu.fabric.join(&port, &pods[2].settings).is_ok()
     });
