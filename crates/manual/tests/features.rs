@@ -1,12 +1,22 @@
-//! docs/FEATURES.md names for each row the test that shows it, or says why there is none. That each test that is there
-//! is run by some tier is seen to by `hack/test`.
-#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+//! docs/FEATURES.md names for each row the test that shows it, or says why there is none; each test that it names is in
+//! a profile that a tier of `hack/test` runs.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+#[path = "support/tiers.rs"]
+mod tiers;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
 };
+
+use tiers::{Profile, manifest, members, repository};
 
 /// How many rows are about features, and how many about what has gone wrong elsewhere, whose ids begin with a T.
 const ROWS: (usize, usize) = (91, 44);
@@ -36,7 +46,7 @@ fn tests_named_in(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// What is wrong with a page where these tests are there.
-fn mistakes(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
+fn mistakes(page: &str, tests: &BTreeMap<String, Place>) -> Vec<String> {
     let rows = rows(page);
     let mut ids = BTreeSet::new();
     let twice =
@@ -48,37 +58,33 @@ fn mistakes(page: &str, tests: &BTreeSet<String>) -> Vec<String> {
     let unshown =
         rows.iter().filter(|row| !is_shown(row)).map(|row| format!("{}: nothing", row.id));
     let unknown = rows.iter().flat_map(|row| {
-        let unknown = tests_named_in(row.text).filter(|name| !tests.contains(*name));
+        let unknown = tests_named_in(row.text).filter(|name| !tests.contains_key(*name));
         unknown.map(|name| format!("{}: no test {name}", row.id))
     });
     twice.chain(unshown).chain(unknown).collect()
 }
 
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+/// The id of a test's binary, as nextest has it, and the test's path in it.
+type Place = (String, String);
+
+/// All tests of the workspace by their names on the page.
+fn all_tests() -> BTreeMap<String, Place> {
+    members().iter().flat_map(|member| tests_of(&repository().join(member))).collect()
 }
 
-fn manifest(folder: &Path) -> toml::Table {
-    fs::read_to_string(folder.join("Cargo.toml")).unwrap().parse().unwrap()
-}
-
-/// The names of all tests of the workspace, as the page has them.
-fn all_tests() -> BTreeSet<String> {
-    let workspace = manifest(&repository());
-    let members = workspace["workspace"]["members"].as_array().unwrap().iter();
-    let folders = members.map(|member| repository().join(member.as_str().unwrap()));
-    folders.flat_map(|folder| tests_of(&folder)).collect()
-}
-
-/// Unit tests begin with their package's name, and others with their binary's.
-fn tests_of(folder: &Path) -> Vec<String> {
+/// On the page, unit tests begin with their package's name, and others with their binary's.
+fn tests_of(folder: &Path) -> Vec<(String, Place)> {
     let package = manifest(folder)["package"]["name"].as_str().unwrap().to_owned();
     let (sources, binaries) = (folder.join("src"), folder.join("tests"));
-    let mut tests = tests_below(&sources, &[package]);
-    if binaries.exists() {
-        tests.extend(tests_below(&binaries, &[]));
-    }
-    tests
+    let of_binary = |name: String| {
+        let (binary, path) = name.split_once("::").expect("a binary and a path");
+        let place = (format!("{package}::{binary}"), path.to_owned());
+        (name, place)
+    };
+    let unit_tests = tests_below(&sources, &[]).into_iter();
+    let unit_tests = unit_tests.map(|path| (format!("{package}::{path}"), (package.clone(), path)));
+    let others = binaries.exists().then(|| tests_below(&binaries, &[])).into_iter().flatten();
+    unit_tests.chain(others.map(of_binary)).collect()
 }
 
 fn tests_below(folder: &Path, modules: &[String]) -> Vec<String> {
@@ -93,7 +99,7 @@ fn tests_below(folder: &Path, modules: &[String]) -> Vec<String> {
         } else if path.extension().is_some_and(|kind| kind == "rs") {
             let source = fs::read_to_string(&path).unwrap();
             let found = written_in(&source).into_iter().chain(made_by_macros_in(&source));
-            tests.extend(found.map(|test| format!("{}::{test}", inner.join("::"))));
+            tests.extend(found.map(|test| [&inner[..], &[test]].concat().join("::")));
         }
     }
     tests
@@ -169,4 +175,25 @@ fn a_row_that_names_no_test_or_one_that_is_not_there_is_found_out() {
         "A4: no test runtime::on_podman::no_such",
     ];
     assert_eq!(mistakes(page, &all_tests()), expected);
+}
+
+/// The tests named on a page that none of these profiles runs.
+fn never_run<'a>(page: &'a str, profiles: &[Profile]) -> Vec<&'a str> {
+    let tests = all_tests();
+    let is_run = |name: &str| {
+        tests
+            .get(name)
+            .is_none_or(|(binary, path)| profiles.iter().any(|it| it.selects(binary, path)))
+    };
+    tests_named_in(page).filter(|name| !is_run(name)).collect()
+}
+
+#[test]
+fn each_named_test_is_run_by_some_tier() {
+    let page = fs::read_to_string(repository().join("docs/FEATURES.md")).unwrap();
+    let mut profiles = tiers::profiles_of_tiers();
+    assert_eq!(never_run(&page, &profiles), [""; 0]);
+    profiles.retain(|profile| profile.name != "long");
+    let without_long = never_run(&page, &profiles);
+    assert!(without_long.iter().any(|name| name.starts_with("e2e::kills::")), "{without_long:?}");
 }

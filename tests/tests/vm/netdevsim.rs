@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use e2e::{
     Card, Lab, Netns, Settings,
-    scenarios::{clean, delegates, faults, labels, load, outages, pods, pods::addresses, several},
+    scenarios::{delegates, labels, load, pods, pods::addresses},
     wait_for,
 };
 
@@ -58,29 +58,8 @@ fn rules_that_go_by_a_group_see_the_pods_of_its_network_alone() {
 }
 
 #[test]
-fn a_label_that_somebody_changes_is_put_back() {
-    labels::a_group_that_somebody_changes_is_put_back(&settings());
-}
-
-#[test]
 fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
     pods::two_pods_ping_each_other_in_both_families_and_give_everything_back(&settings());
-}
-
-#[test]
-fn a_pod_has_several_interfaces_of_several_networks() {
-    pods::a_pod_has_several_interfaces_of_several_networks(&settings());
-}
-
-#[test]
-fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del() {
-    several::a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(&settings());
-}
-
-/// Which the kernel of the machine has modules for.
-#[test]
-fn plugins_for_stacked_links_and_rates_make_further_interfaces() {
-    delegates::plugins_for_stacked_links_and_rates_make_further_interfaces(&settings());
 }
 
 #[test]
@@ -89,42 +68,10 @@ fn sixteen_pods_come_and_go_at_once() {
     load::as_many_pods_as_vfs_come_and_go(&settings);
 }
 
+/// Which the kernel of the machine has modules for.
 #[test]
-fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later() {
-    outages::while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(&settings());
-}
-
-#[test]
-fn a_service_killed_and_started_again_keeps_attachments_and_running_pods() {
-    outages::a_service_killed_and_started_again_keeps_attachments_and_running_pods(&settings());
-}
-
-#[test]
-fn an_agent_killed_and_started_again_keeps_attachments() {
-    outages::an_agent_killed_and_started_again_keeps_attachments(&settings());
-}
-
-#[test]
-fn a_pod_whose_netns_died_before_del_gives_everything_back() {
-    outages::a_pod_whose_netns_died_before_del_gives_everything_back(&settings());
-}
-
-#[test]
-fn every_step_of_the_service_fails_in_turn_and_leaves_a_clean_slate() {
-    faults::every_step_fails_in_turn(&settings(), "dpu-service");
-}
-
-#[test]
-fn what_is_stacked_on_an_interface_reaches_no_later_pod() {
-    assert_eq!(
-        clean::what_is_stacked_on_an_interface_reaches_no_later_pod(&settings()),
-        clean::STACKED.len()
-    );
-}
-
-#[test]
-fn what_is_set_of_an_interface_reaches_no_later_pod() {
-    assert!(clean::what_is_set_of_an_interface_reaches_no_later_pod(&settings()));
+fn plugins_for_stacked_links_and_rates_make_further_interfaces() {
+    delegates::plugins_for_stacked_links_and_rates_make_further_interfaces(&settings());
 }
 
 #[test]

@@ -1,0 +1,91 @@
+//! The tables of `hack/test.d`, read as `hack/test` reads them.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use regex::Regex;
+
+/// The tests that `hack/test` runs together: those of its lines with `+`, less those of its lines with `-`.
+pub(crate) struct Profile {
+    pub(crate) name: String,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    is_added: bool,
+    binaries: Regex,
+    paths: Regex,
+}
+
+impl Profile {
+    pub(crate) fn selects(&self, binary: &str, path: &str) -> bool {
+        let mut fits =
+            self.lines.iter().filter(|it| it.binaries.is_match(binary) && it.paths.is_match(path));
+        let is_added = fits.clone().any(|line| line.is_added);
+        is_added && fits.all(|line| line.is_added)
+    }
+}
+
+/// All profiles of `hack/test.d/selection`.
+pub(crate) fn profiles() -> Vec<Profile> {
+    let mut profiles: Vec<Profile> = Vec::new();
+    for fields in table("selection") {
+        let [name, sign, binaries, paths] = &fields[..] else { panic!("{fields:?}") };
+        assert!(["+", "-"].contains(&&**sign), "{fields:?}");
+        let line = Line {
+            is_added: sign == "+",
+            binaries: Regex::new(binaries).unwrap(),
+            paths: Regex::new(paths).unwrap(),
+        };
+        match profiles.iter_mut().find(|profile| profile.name == *name) {
+            Some(profile) => profile.lines.push(line),
+            None => profiles.push(Profile { name: name.clone(), lines: vec![line] }),
+        }
+    }
+    profiles
+}
+
+/// The profiles whose tests a tier of `hack/test all` runs, by their names in `hack/test.d/tiers.sh`.
+pub(crate) fn profiles_of_tiers() -> Vec<Profile> {
+    let script = fs::read_to_string(repository().join("hack/test.d/tiers.sh")).unwrap();
+    let words: Vec<_> =
+        script.split(|c: char| c.is_whitespace() || "()\";{}".contains(c)).collect();
+    let is_run = |name: &str| {
+        !name.ends_with("-short")
+            && (words.contains(&name) || words.contains(&&*format!("{name}-1")))
+    };
+    profiles().into_iter().filter(|profile| is_run(&profile.name)).collect()
+}
+
+/// The names of all tiers.
+pub(crate) fn tiers() -> Vec<String> {
+    let text = fs::read_to_string(repository().join("hack/test.d/tiers")).unwrap();
+    let rows = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    rows.map(|row| row.split('|').next().unwrap().trim().to_owned()).collect()
+}
+
+/// The lines of a table of `hack/test.d`, as fields between blanks.
+pub(crate) fn table(name: &str) -> Vec<Vec<String>> {
+    let text = fs::read_to_string(repository().join("hack/test.d").join(name)).unwrap();
+    let rows = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    rows.map(|row| row.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+/// The folders of the workspace's members.
+pub(crate) fn members() -> Vec<String> {
+    let workspace = manifest(&repository());
+    let members = workspace["workspace"]["members"].as_array().unwrap().iter();
+    members.map(|member| member.as_str().unwrap().to_owned()).collect()
+}
+
+pub(crate) fn manifest(folder: &Path) -> toml::Table {
+    fs::read_to_string(folder.join("Cargo.toml")).unwrap().parse().unwrap()
+}
+
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}

@@ -1,0 +1,332 @@
+# The tiers: what each needs, and which profiles of hack/test.d/selection it runs. Sourced by hack/test, never run. A
+# function tier_NAME gets `short` as its argument for the tier NAME-short.
+# shellcheck shell=bash
+
+# The longest that tests may take in one virtual machine.
+VM_SECONDS=1500
+
+tier_check() {
+    check "formatting" cargo fmt --all --check
+    units_are_checked
+    build_once || return 0
+    ! uses_nextest || check "every test is in a profile" tests_are_in_profiles
+}
+
+tier_unit() {
+    build_once || return 0
+    run_tests unit "tests without privileges"
+    [[ $NAME ]] || { title "doc tests" && doc_tests; }
+}
+
+tier_model() { build_once && run_tests model "large state spaces of the protocol's model" || return 0; }
+
+tier_netns() {
+    namespaces_are_there || { cannot_run netns && return; }
+    build_once || return 0
+    has_open_vswitch || OMITTED=needs-ovs
+    in_namespaces netns "tests in private network namespaces"
+    OMITTED=
+}
+
+tier_long() {
+    namespaces_are_there && tools_of_long_are_there || { cannot_run long && return; }
+    build_once || return 0
+    check "the example of the Go package" silent hack/go-cni example
+    check "Prometheus is there" silent hack/prometheus
+    in_namespaces long "kills, cuts, renewals, soak, packages, scripts"
+}
+
+tier_ovs() {
+    namespaces_are_there || { cannot_run ovs && return; }
+    has_open_vswitch || { ovs_is_missing && return; }
+    build_once || return 0
+    OFFLOAD_TEST_FABRIC=ovs in_namespaces ovs "tests on Open vSwitch"
+    [[ $NAME ]] || check "the demo on Open vSwitch" hack/demo --fabric ovs
+}
+
+tier_ovs-long() {
+    namespaces_are_there && has_open_vswitch || { cannot_run ovs-long && return; }
+    build_once || return 0
+    OFFLOAD_TEST_FABRIC=ovs in_namespaces ovs-long "more tests on Open vSwitch"
+}
+
+tier_demo() {
+    namespaces_are_there || { cannot_run demo && return; }
+    build_once || return 0
+    title "the demo"
+    check "the demo as this user" hack/demo
+    ((EUID == 0)) || return 0
+    check "the demo as an ordinary user" demo_as_nobody
+    check "the lab on the machine itself" lab_comes_and_goes
+}
+
+tier_docs() {
+    title "documentation of the code"
+    RUSTDOCFLAGS="-D warnings" check "documentation" cargo doc "${WHOLE[@]}" --profile "$PROFILE" --no-deps --lib --quiet
+}
+
+tier_dependencies() {
+    title "dependencies' licences, sources and advisories"
+    command -v cargo-deny >/dev/null || CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug cargo-deny ||
+        { warn "cargo-deny is missing and can't be installed" && cannot_run dependencies && return; }
+    check "licences, bans and sources" cargo deny --all-features check licenses bans sources
+    # Advisories need their database from the network; everything else must pass wherever this runs.
+    if cargo deny --all-features fetch db; then
+        check "advisories" cargo deny --all-features check --disable-fetch advisories
+    else
+        warn "ADVISORIES NOT CHECKED: the advisory database can't be reached from here"
+    fi
+}
+
+tier_kubernetes() {
+    namespaces_are_there && is_root "a cluster" || { cannot_run kubernetes && return; }
+    build_once || return 0
+    title "making the cluster ready"
+    hack/cluster prepare || { cannot_run kubernetes && return; }
+    title "tests of $(hack/cluster versions | paste -sd,)"
+    at_once in_cluster kubernetes
+}
+
+# in_cluster PROFILE: in the place of this process, the tests in a cluster, of which there is one.
+in_cluster() { NEXTEST_TEST_THREADS=1 exec hack/cluster run "${RUNNER[@]}"; }
+
+# tier_runtime [short]
+tier_runtime() {
+    local profiles=(runtime-own runtime-next)
+    [[ ${1:-} != short ]] || profiles=(runtime-next)
+    namespaces_are_there && is_root runtimes || { cannot_run runtime && return; }
+    build_once || return 0
+    title "making the runtimes ready"
+    [[ ${1:-} == short ]] || hack/runtimes prepare || { cannot_run runtime && return; }
+    hack/runtimes --next versions | paste -sd, || { cannot_run runtime && return; }
+    title "tests of container runtimes"
+    at_once with_runtimes "${profiles[@]}"
+}
+
+# with_runtimes PROFILE: in the place of this process, the tests on the runtimes of that Debian. They keep their namespaces
+# in one folder, so that one test runs at a time.
+with_runtimes() {
+    local next=()
+    export NEXTEST_TEST_THREADS=1
+    [[ $1 != runtime-next ]] || next=(--next)
+    exec hack/runtimes "${next[@]}" run "${RUNNER[@]}"
+}
+
+# tier_vm [short]
+tier_vm() {
+    build_once && machine_is_ready || return 0
+    title "tests in two virtual machines"
+    if [[ ${1:-} == short ]]; then at_once half_in_vm vm-short-1 vm-short-2; else at_once half_in_vm vm-1 vm-2; fi
+}
+
+# tier_vm-ovs [short]
+tier_vm-ovs() {
+    build_once && machine_is_ready || return 0
+    title "tests on Open vSwitch with the kernel's datapath, in two virtual machines"
+    export OFFLOAD_TEST_FABRIC=ovs
+    if [[ ${1:-} == short ]]; then at_once half_in_vm vm-ovs-short-1 vm-ovs-short-2; else at_once half_in_vm vm-ovs-1 vm-ovs-2; fi
+    unset OFFLOAD_TEST_FABRIC
+}
+
+# half_in_vm PROFILE: in the place of this process, every second test, in a machine of its own. It runs one test at a time
+# and keeps one processor busy.
+half_in_vm() {
+    export OFFLOAD_TEST_DATAPATH=system NEXTEST_TEST_THREADS=1
+    exec hack/vm run --timeout "$VM_SECONDS" --again --share "target/nextest/$1" -- "${RUNNER[@]}"
+}
+
+machine_is_ready() {
+    [[ ! ${MACHINE_IS_READY:-} ]] || return 0
+    title "making the virtual machine ready"
+    hack/vm prepare || { cannot_run "vm, of netdevsim and igb," && return 1; }
+    MACHINE_IS_READY=1
+    [[ $NAME ]] || try_vm
+}
+
+try_vm() {
+    check "the virtual machine passes on output and exit code" vm_passes_on
+    [[ ${OFFLOAD_TEST_WHOLE:-} ]] || return 0
+    check "the virtual machine's time limit ends it" vm_is_limited
+    check "the virtual machine that ends boots again" vm_boots_again 'echo b >/proc/sysrq-trigger'
+    check "the virtual machine that stands still boots again" vm_boots_again 'kill -STOP -1' --silence 60
+}
+
+# tier_arm [short]
+tier_arm() {
+    namespaces_are_there || { cannot_run arm && return; }
+    build_once || return 0
+    title "making the Arm machine ready"
+    hack/arm-dpu fetch || { cannot_run arm && return; }
+    OFFLOAD_ARM_BIN_DIR=${OFFLOAD_ARM_BIN_DIR:-$(hack/arm-dpu programs)} || { cannot_run arm && return; }
+    export OFFLOAD_ARM_BIN_DIR
+    NEXTEST_TEST_THREADS=1 run_tests "arm${1:+-$1}" "tests beside an Arm machine" in_private_namespaces
+}
+
+# tier_mutants [short]
+tier_mutants() {
+    local sample=(--minutes 6)
+    [[ ${1:-} != short ]] || sample=(--minutes 2)
+    title "changes that a test must notice"
+    check "no change goes unnoticed" hack/mutants "${sample[@]}"
+}
+
+# in_namespaces PROFILE WHAT: most tests mostly wait, so that two for each processor run at once.
+in_namespaces() {
+    OFFLOAD_USERNS=1 NEXTEST_TEST_THREADS=$((2 * $(nproc))) run_tests "$1" "$2" in_private_namespaces
+}
+
+cannot_run() {
+    warn "TIER $1 CAN'T RUN HERE: see the line above"
+    FAILED=$((FAILED + 1))
+}
+
+# ovs_is_missing: a run that asked for no tier goes on without.
+ovs_is_missing() {
+    if [[ ${BY_DEFAULT:-} ]]; then
+        LEFT_OUT+=("tests on Open vSwitch: install the package openvswitch-switch")
+    else
+        warn "missing: ovs-vswitchd; install the package openvswitch-switch"
+        cannot_run ovs
+    fi
+}
+
+has_open_vswitch() { command -v ovs-vswitchd >/dev/null || install_packages openvswitch-switch; }
+
+namespaces_are_there() {
+    need ip=iproute2 bridge=iproute2 tc=iproute2 ethtool=ethtool ping=iputils-ping nft=nftables jq=jq unshare=util-linux \
+        setpriv=util-linux openssl=openssl && need_plugins && probe_private_namespaces
+}
+
+# need_plugins: CNI plugins that make some networks of pods. They are no commands in the PATH.
+need_plugins() { PATH=$PATH:/usr/lib/cni need macvlan=containernetworking-plugins host-local=containernetworking-plugins; }
+
+tools_of_long_are_there() {
+    need dpkg-shlibdeps=dpkg-dev strip=binutils lintian=lintian protoc=protobuf-compiler \
+        ovs-vswitchd=openvswitch-switch curl=curl && need_grpcio
+}
+
+# need_grpcio: for the Python of the system, whose client calls the agent in a test.
+need_grpcio() {
+    local there=(/usr/bin/python3 -c 'import grpc, google.protobuf')
+    "${there[@]}" 2>/dev/null && return
+    install_packages python3-grpcio python3-protobuf && "${there[@]}" && return
+    warn "missing: gRPC for /usr/bin/python3; install the packages python3-grpcio python3-protobuf"
+    return 1
+}
+
+# is_root WHAT: which needs it.
+is_root() { ((EUID == 0)) || { warn "$1 needs root: this is $(id -un)" && return 1; }; }
+
+silent() { "$@" >/dev/null; }
+
+# tests_are_in_profiles: each test that there is runs with one of them.
+tests_are_in_profiles() {
+    local left list=(cargo-nextest nextest list --workspace-remap "$ROOT" --cargo-metadata "$TESTS/cargo.json"
+        --binaries-metadata "$TESTS/binaries.json" --message-format oneline)
+    left=$("${list[@]}" -E "all() - ($(awk '!/^#/ && NF {print $1}' hack/test.d/selection | sort -u |
+        while read -r profile; do say "($(filterset "$profile" ""))"; done | paste -sd'+'))") || return
+    [[ ! $left ]] || { warn "in no profile of hack/test.d/selection: $left" && return 1; }
+}
+
+vm_passes_on() {
+    local output status=0
+    output=$(hack/vm run -- bash -c 'echo out; echo error >&2; exit 42' 2>&1) || status=$?
+    [[ $status == 42 && $output == *out* && $output == *error* ]] ||
+        { warn "exit code $status, output: $output" && return 1; }
+}
+
+vm_is_limited() {
+    local output status=0
+    output=$(hack/vm run --timeout 5 -- sleep infinity 2>&1) || status=$?
+    [[ $status == 124 && $output == *"time limit"* ]] || { warn "exit code $status, output: $output" && return 1; }
+}
+
+# vm_boots_again BREAK [OPTION...]: after its command has broken it in that way, which QEMU may do itself.
+vm_boots_again() {
+    local share status=0 command
+    share=$(mktemp -d)
+    command="[[ ! -e \$OFFLOAD_VM_SHARE/broken ]] || exit 42; : >\$OFFLOAD_VM_SHARE/broken; $1; sleep infinity"
+    hack/vm run --again "${@:2}" --share "$share" -- bash -c "$command" 2>/dev/null || status=$?
+    rm -r "$share"
+    [[ $status == 42 ]] || { warn "exit code $status" && return 1; }
+}
+
+# systemd's own opinion of the units, from 0.0 (safe) to 10.0: they may get no worse.
+units_are_checked() {
+    systemd-analyze --help 2>/dev/null | grep -q -e --offline ||
+        { warn "UNITS NOT CHECKED: there is no systemd-analyze of systemd 250 or newer" && return; }
+    check "the service's unit" unit_is_good configs/systemd/dpu-offload-service.service 28
+    check "the agent's unit" unit_is_good configs/systemd/dpu-offload-agent.service 49
+    check "the agent's socket" socket_is_good configs/systemd/dpu-offload-agent.socket
+    check "the unit of one of several agents" unit_is_good configs/systemd/dpu-offload-agent@.service 49
+    check "the socket of one of several agents" socket_is_good configs/systemd/dpu-offload-agent@.socket
+}
+
+# is_understood UNIT: by systemd, beside our other units, for which their programs need not be installed.
+is_understood() {
+    local unit complaints
+    for unit in configs/systemd/*; do
+        sed 's|^ExecStart=[^ ]*|ExecStart=/bin/true|' "$unit" >"${1%/*}/${unit##*/}"
+    done
+    complaints=$(systemd-analyze verify "$1" 2>&1 | grep "${1##*/}" || true)
+    [[ -z $complaints ]] || { warn "$complaints" && return 1; }
+}
+
+socket_is_good() (
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    is_understood "$folder/${1##*/}"
+)
+
+# unit_is_good FILE TENTHS: its exposure is no more than that. The programs need not be installed.
+unit_is_good() (
+    set -e
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    unit=$folder/${1##*/}
+    is_understood "$unit" || exit 1
+    verdict=$(systemd-analyze security --offline=true --no-pager --threshold="$2" "$unit") ||
+        { warn "${verdict##*$'\n'}" && exit 1; }
+    say "${verdict##*→ }"
+)
+
+# A folder that nobody can read holds the programs and scripts: the clone may lie in root's home.
+demo_as_nobody() (
+    set -e
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    mkdir "$folder/hack" "$folder/bin"
+    cp hack/demo hack/lib.sh "$folder/hack/"
+    cp --parents tests/fixtures/networks.toml "$folder/"
+    for program in "${PROGRAMS[@]}"; do cp "$OFFLOAD_BIN_DIR/$program" "$folder/bin/"; done
+    chmod -R a+rX "$folder"
+    OFFLOAD_BIN_DIR=$folder/bin setpriv --reuid=65534 --regid=65534 --clear-groups "$folder/hack/demo"
+)
+
+# In the machine's own namespaces, as a person would: nothing of it may be left.
+lab_comes_and_goes() (
+    set -e
+    export OFFLOAD_LAB=labtest
+    trap 'hack/lab down >/dev/null' EXIT
+    before=$(machine)
+    hack/lab up --vfs 4
+    hack/lab env
+    follow docs/CONNECTIVITY.md "## In the lab"
+    hack/lab restart service
+    hack/lab restart agent
+    hack/lab down
+    [[ $(machine) == "$before" ]] || { warn "the lab left something behind" && exit 1; }
+)
+
+# follow PAGE HEADING: does what the first commands below a heading of a page say.
+follow() {
+    local commands
+    commands=$(HEADING=$2 awk '$0 == ENVIRON["HEADING"] { below = 1 }
+        inside && /^```$/ { exit }
+        inside
+        below && /^```sh$/ { inside = 1 }' "$1")
+    [[ $commands ]] || { warn "$1 has no commands below $2" && exit 1; }
+    bash -euo pipefail -c "$commands"
+}
+
+machine() { ip netns list | sort && ip -o link show | wc -l && ls -I netns /run; }
