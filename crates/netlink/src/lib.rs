@@ -14,8 +14,8 @@
 //! about themselves ([`Devlink`]), and to the packet filter ([`nftables`]).
 //!
 //! A socket stays in the network namespace in which it was opened, so a program works in several
-//! namespaces without ever entering one, with one exception: [`Netns::run`], which enters it for as
-//! long as the work takes.
+//! namespaces without ever entering one, with two exceptions: [`Netns::run`], which enters it for as
+//! long as the work takes, and [`Netns::command`], whose child process enters it.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 

@@ -1,14 +1,19 @@
 //! Network namespaces, and the only place where one is entered.
 
 use std::{
+    ffi::{CString, OsStr},
     fmt, fs,
     io::{self, Write},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::{FileTypeExt, MetadataExt},
+        unix::{
+            ffi::OsStrExt,
+            fs::{FileTypeExt, MetadataExt},
+            process::CommandExt,
+        },
     },
     path::Path,
-    process,
+    process::{self, Command},
 };
 
 use nix::{
@@ -120,6 +125,29 @@ impl Netns {
         enter(&self.fd).map_err(failed)?;
         let _way_back = WayBack(own);
         Ok(work())
+    }
+
+    /// A command whose process runs in the namespace that is mounted at `path` when the command is spawned.
+    ///
+    /// The child enters the namespace between fork and exec, so that the calling thread never leaves its own and
+    /// the command keeps no namespace alive. As with `nsenter --net`, `/sys` still shows the links of the namespace
+    /// in which it was mounted. If the child cannot enter, [`Command::spawn`] fails with the error.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] if `path` contains a zero byte.
+    #[expect(unsafe_code, reason = "`pre_exec` is the only place between fork and exec")]
+    pub fn command(path: &Path, program: impl AsRef<OsStr>) -> io::Result<Command> {
+        // Made here, because the child of a process with threads must not allocate.
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let enter_namespace = move || {
+            let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
+            let netns = open(path.as_c_str(), flags, Mode::empty())?;
+            enter(&netns).map_err(io::Error::from)
+        };
+        let mut command = Command::new(program);
+        // SAFETY: the closure makes three system calls (openat, setns, close). It neither allocates nor locks.
+        unsafe { command.pre_exec(enter_namespace) };
+        Ok(command)
     }
 }
 

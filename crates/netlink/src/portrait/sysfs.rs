@@ -49,10 +49,15 @@ impl NetSysfs {
         Ok(Self { mount })
     }
 
+    /// The folder with a folder of files for each link. This process alone can read it, as long as `self` lives.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/class/net", self.mount.as_raw_fd()))
+    }
+
     /// What the files of a link tell. `None`: it was renamed or went meanwhile.
     pub(super) fn aspects(&self, link: &Link) -> Option<Aspects> {
-        let root = PathBuf::from(format!("/proc/self/fd/{}/class/net", self.mount.as_raw_fd()));
-        let folder = root.join(&link.name);
+        let folder = self.folder().join(&link.name);
         let mut aspects = Aspects::new();
         read_files(&folder, "", &mut aspects);
         for queue in names_in(&folder.join("queues")) {

@@ -2,13 +2,14 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     os::unix::fs::symlink,
     panic::{self, AssertUnwindSafe},
     path::Path,
 };
 
 use netlink::{Family, Netns, NetnsError, set_sysctl};
-use nix::{sys::stat::Mode, unistd::mkfifo};
+use nix::{errno::Errno, sys::stat::Mode, unistd::mkfifo};
 
 use crate::support::TestNetns;
 
@@ -81,6 +82,41 @@ fn a_panic_of_the_work_is_passed_on_outside() {
     let panicking = || netns.netns.run(|| panic!("on purpose"));
     assert!(panic::catch_unwind(AssertUnwindSafe(panicking)).is_err());
     assert_eq!(Netns::current().unwrap().id(), outside);
+}
+
+#[test]
+fn a_command_runs_inside_and_its_caller_stays_outside() {
+    let netns = TestNetns::new();
+    netns.run("ip link add name inside type veth peer name peer");
+    let outside = Netns::current().unwrap().id();
+    let show = || Netns::command(&netns.path(), "ip").unwrap();
+    let output = show().args(["-o", "link", "show", "inside"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(Netns::current().unwrap().id(), outside);
+    // The thread that spawns may be another one, and the command may be spawned again.
+    let mut command = show();
+    command.args(["-o", "link", "show", "inside"]);
+    let statuses = std::thread::scope(|scope| {
+        scope.spawn(|| [(); 2].map(|()| command.output().unwrap().status)).join().unwrap()
+    });
+    assert!(statuses.iter().all(std::process::ExitStatus::success), "{statuses:?}");
+}
+
+#[test]
+fn a_command_in_no_namespace_is_not_spawned() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    for (path, wanted) in [
+        (folder.path().join("missing"), Errno::ENOENT),
+        (file, Errno::EINVAL),
+        ("/proc/self/ns/mnt".into(), Errno::EINVAL),
+    ] {
+        let error = Netns::command(&path, "true").unwrap().spawn().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(wanted as i32), "{}: {error}", path.display());
+    }
+    let with_zero = Path::new("a\0b");
+    assert_eq!(Netns::command(with_zero, "true").unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 #[test]
