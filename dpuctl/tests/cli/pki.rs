@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use mtls::{Credentials, Role, TlsSettings};
 
-use crate::service::run;
+use crate::service::{Dut, run};
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
@@ -31,6 +31,35 @@ async fn every_role_gets_a_certificate_that_loads() {
         assert_eq!(mode(&settings.key), 0o600);
     }
     assert_eq!(mode(&folder.path().join("pki/ca.key")), 0o600);
+}
+
+#[tokio::test]
+async fn service_and_operator_connect_with_its_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    for line in [
+        "pki init --dir . --trust-domain test.local",
+        "pki issue dpu dpu-1 --dir .",
+        "pki issue operator alice --dir .",
+        "pki init --dir other --trust-domain test.local",
+        "pki issue operator eve --dir other --out .",
+    ] {
+        assert_eq!(run(line, folder.path(), "").await.code, 0, "{line}");
+    }
+    let file = |name: &str| folder.path().join(name);
+    let settings = TlsSettings {
+        ca: file("ca.crt"),
+        certificate: file("dpu-dpu-1.crt"),
+        key: file("dpu-dpu-1.key"),
+        trust_domain: "test.local".into(),
+    };
+    let dut = Dut::serve(settings, folder).await;
+    dut.configure("operator-alice");
+    let answered = dut.dpuctl("get pools").await;
+    assert_eq!(answered.code, 0, "{answered:?}");
+    assert_eq!(dut.asked().len(), 1);
+    dut.configure("operator-eve");
+    assert_ne!(dut.dpuctl("get pools").await.code, 0, "its CA is another");
+    assert!(dut.asked().is_empty());
 }
 
 const ADVICE: &str = "advice: take another folder, or replace it with --force\n";

@@ -64,7 +64,14 @@ impl Dut {
         };
         settings(Role::Operator, "alice");
         settings(Role::Host, "node-1");
-        let credentials = LiveCredentials::load(&settings(Role::Dpu, "dpu-1"), &[Role::Dpu]);
+        let dut = Self::serve(settings(Role::Dpu, "dpu-1"), folder).await;
+        dut.configure("operator");
+        dut
+    }
+
+    /// Starts a service with these credentials, which has the certificates of its operators in `folder`.
+    pub(crate) async fn serve(settings: TlsSettings, folder: TempDir) -> Self {
+        let credentials = LiveCredentials::load(&settings, &[Role::Dpu]);
         let server = Server::new(credentials.unwrap(), HOUR);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -80,12 +87,10 @@ impl Dut {
         let incoming = incoming(listener, server, limits);
         let router = tonic::transport::Server::builder().add_service(service);
         tokio::spawn(router.serve_with_incoming(incoming));
-        let dut = Self { folder, address, asked };
-        dut.configure("operator");
-        dut
+        Self { folder, address, asked }
     }
 
-    /// Writes the configuration with the certificate of that role.
+    /// Writes the configuration of an operator whose certificate is `<role>.crt`.
     pub(crate) fn configure(&self, role: &str) {
         let config = format!(
             "endpoint = '{}'\ndpu = 'dpu-1'\n[tls]\nca = 'ca.crt'\ncertificate = '{role}.crt'\n\
