@@ -2,11 +2,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     path::Path,
     sync::Arc,
     time::Duration,
 };
 
+use netlink::{LinkChange, NetSysfs, Request, Rtnl};
 use serde_json::Value;
 
 use crate::{
@@ -90,57 +92,74 @@ const OF_THE_MOMENT: [&str; 10] = [
 /// What a link's flags are that a program sets.
 const FLAGS_OF_THE_MOMENT: [&str; 4] = ["LOWER_UP", "NO-CARRIER", "M-DOWN", "UP"];
 
+/// What a card says once its links are there: `plugged 4 VFs`.
+const PLUGGED: &str = "plugged ";
+/// How long that may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
 /// The most VFs of which `ethtool` and sysfs are read: the many files of their queues take their time.
 const MOST_READ: usize = 24;
 
-/// Shows what `ethtool` has of all links, and what the files and folders of sysfs hold that are named: a process for
-/// each question, not for each link too, because tests look often. A link may lack some, or go meanwhile. The room of
-/// queues is found out by the kernel itself.
-const SETTINGS: &str = r#"
-mount -t sysfs sysfs /mnt && cd /mnt/class/net || exit 1
-{
-    for question in -k -g -l -c -a --show-priv-flags; do ethtool $question '*'; done
-    grep -rH . "$@" | grep -v -e tx_timeout -e byte_queue_limits/
-} 2>/dev/null
-exit 0
-"#;
+/// What `ethtool` is asked of all links at once, since a process for each link takes too long: tests look often.
+pub(crate) const QUESTIONS: [&str; 6] = ["-k", "-l", "-g", "-c", "-a", "--show-priv-flags"];
+/// How many of them, from the first on, the kernel answers about veth. `scenarios::clean` checks it.
+pub(crate) const OF_VETH: usize = 2;
 
-/// What is read of a link in sysfs.
+/// What is read of a link in sysfs. The kernel itself finds out the room of queues.
 const FILES: [&str; 4] = ["gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "queues"];
+const NO_SETTINGS: [&str; 2] = ["tx_timeout", "byte_queue_limits"];
 
-/// What `ethtool` and sysfs show of links, by name.
-fn settings_in(netns: &Netns, names: &[&str]) -> BTreeMap<String, Vec<String>> {
-    if names.is_empty() {
-        return BTreeMap::new();
+/// What `ethtool` and sysfs show of links, by name. A link may lack some, or go meanwhile.
+fn settings_in(netns: &Netns, links: &[&Value]) -> BTreeMap<String, Vec<String>> {
+    let names = links.iter().filter_map(|link| link["ifname"].as_str());
+    let mut settings: BTreeMap<_, _> = names.map(|name| (name.to_owned(), Vec::new())).collect();
+    if links.is_empty() {
+        return settings;
     }
-    let files = names.iter().flat_map(|name| FILES.map(|file| format!("{name}/{file}")));
-    let mut command = netns.command("unshare");
-    let output = run(command.args(["--mount", "sh", "-c", SETTINGS, "sh"]).args(files));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    by_link(&String::from_utf8_lossy(&output.stdout), names)
+    let are_veth = links.iter().all(|link| link["linkinfo"]["info_kind"] == "veth");
+    let questions = if are_veth { &QUESTIONS[..OF_VETH] } else { &QUESTIONS };
+    for question in questions {
+        let shown = run(netns.command("ethtool").args([question, "*"]));
+        note_by_link(&String::from_utf8_lossy(&shown.stdout), &mut settings);
+    }
+    let opened = netlink::Netns::open(&netns.path()).expect("open the namespace");
+    let sysfs = NetSysfs::mount(&opened).expect("mount sysfs");
+    for (name, of_link) in &mut settings {
+        FILES.iter().for_each(|file| read(&sysfs.folder().join(name), file, of_link));
+        of_link.sort();
+    }
+    settings
 }
 
-/// Each link's lines of what `SETTINGS` shows, in an order that does not change.
-fn by_link(shown: &str, names: &[&str]) -> BTreeMap<String, Vec<String>> {
-    let mut settings: BTreeMap<_, _> =
-        names.iter().map(|&name| (name.to_owned(), Vec::new())).collect();
+/// Notes each link's lines of what `ethtool` shows.
+fn note_by_link(shown: &str, settings: &mut BTreeMap<String, Vec<String>>) {
     let mut told_of = "";
     for line in shown.lines().filter(|line| !line.is_empty()) {
-        if let Some((name, file)) = line.split_once('/').filter(|(name, _)| names.contains(name)) {
-            settings.entry(name.to_owned()).or_default().push(file.to_owned());
-        } else if let Some(name) = heading(line) {
+        if let Some(name) = heading(line) {
             told_of = name;
         } else if let Some(of_link) = settings.get_mut(told_of) {
             of_link.push(line.to_owned());
         }
     }
-    settings.values_mut().for_each(|of_link| of_link.sort());
-    settings
 }
 
 /// Whom the lines below are about, if this is such a line of `ethtool`'s: `Features for eth0:`.
 fn heading(line: &str) -> Option<&str> {
     line.strip_suffix(':')?.split_once(" for ").map(|(_, name)| name)
+}
+
+/// Reads a file, or all files of a folder and those below, line by line with their path: `queues/rx-0/rps_cpus:0`.
+fn read(folder: &Path, file: &str, lines: &mut Vec<String>) {
+    let path = folder.join(file);
+    if let Ok(entries) = fs::read_dir(&path) {
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        for name in names.filter(|name| !NO_SETTINGS.contains(&name.as_str())) {
+            read(folder, &format!("{file}/{name}"), lines);
+        }
+    } else if let Ok(text) = fs::read_to_string(&path) {
+        let filled = text.lines().filter(|line| !line.is_empty());
+        lines.extend(filled.map(|line| format!("{file}:{line}")));
+    }
 }
 
 /// A card that is killed would leave its device to the whole machine.
@@ -187,26 +206,34 @@ impl Card {
     /// The VFs' netdevs that are in `netns` now, by PCI address.
     #[must_use]
     pub fn ends_in(netns: &Netns) -> BTreeMap<String, HostEnd> {
-        let links = netns.json("ip", &["-d", "link", "show"]);
-        let mut ends: BTreeMap<_, _> = links.iter().filter_map(host_end).collect();
-        let names: Vec<_> = ends.values().map(|end| end.name.as_str()).collect();
-        let mut settings = match names.len() {
-            0..=MOST_READ => settings_in(netns, &names),
-            _ => BTreeMap::new(),
-        };
-        for end in ends.values_mut() {
-            end.settings = settings.remove(&end.name).unwrap_or_default();
+        Self::ends_among(netns, &netns.json("ip", &["-d", "link", "show"]))
+    }
+
+    /// Those among the links of `netns`, as `ip -d -j link` has shown them.
+    pub(crate) fn ends_among(netns: &Netns, links: &[Value]) -> BTreeMap<String, HostEnd> {
+        let (mut ends, mut shown) = (BTreeMap::new(), Vec::new());
+        for (link, (pci, end)) in links.iter().filter_map(|link| Some((link, host_end(link)?))) {
+            ends.insert(pci, end);
+            shown.push(link);
+        }
+        if ends.len() <= MOST_READ {
+            let mut settings = settings_in(netns, &shown);
+            for end in ends.values_mut() {
+                end.settings = settings.remove(&end.name).unwrap_or_default();
+            }
         }
         ends
     }
 
+    /// How its VFs look once it is plugged in.
     fn wait_for_ends(&self) -> BTreeMap<String, HostEnd> {
         let count = (self.plan.pfs * self.plan.vfs) as usize;
         let address = dpu_address(self.plan.controller);
-        wait_for("the card's VFs and management link", Duration::from_secs(120), || {
-            let ends = self.own_ends();
-            (ends.len() == count && self.host.pings(&address)).then_some(ends)
-        })
+        wait_for("the card's VFs", LIMIT, || self.program.log().contains(PLUGGED).then_some(()));
+        wait_for("the card's management link", LIMIT, || self.host.pings(&address).then_some(()));
+        let ends = self.own_ends();
+        assert_eq!(ends.len(), count, "{ends:#?}");
+        ends
     }
 
     /// Its VFs' netdevs that are in the host's namespace now, by PCI address.
@@ -235,7 +262,9 @@ impl Card {
 /// A new namespace for the programs of a host or a DPU.
 pub(crate) fn root(label: &str) -> Arc<Netns> {
     let netns = Netns::new(label);
-    netns.ip(&["link", "set", "lo", "up"]);
+    let opened = netlink::Netns::open(&netns.path()).expect("open the namespace");
+    let lo_up = Request::change_link_named("lo", &LinkChange::new().up());
+    Rtnl::open_in(&opened).and_then(|mut rtnl| rtnl.change(lo_up)).expect("lo to be up");
     Arc::new(netns)
 }
 

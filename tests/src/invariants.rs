@@ -10,6 +10,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     process::Command,
     time::Duration,
 };
@@ -18,7 +19,7 @@ use serde_json::Value;
 
 use crate::{
     Card, Host, HostEnd, Netns, OpenVswitch, Operator, breach::Breach, eventually, fabric::BRIDGE,
-    run,
+    netns::NAMES, run,
 };
 
 /// How long what goes on in the background may take to settle.
@@ -135,10 +136,11 @@ impl Scene<'_> {
 
     pub(crate) fn picture(&self) -> Picture {
         let (attachments, vfs) = (self.operator.get("attachments"), self.operator.get("vfs"));
+        let links = self.host.json("ip", &["-d", "link", "show"]);
         let mut picture = Picture {
             attachments,
             vfs,
-            host: Card::ends_in(self.host),
+            host: Card::ends_among(self.host, &links),
             pods: Vec::new(),
             addresses: BTreeMap::new(),
             programmed: BTreeSet::new(),
@@ -146,7 +148,7 @@ impl Scene<'_> {
             ports: BTreeMap::new(),
             stacked: Vec::new(),
         };
-        picture.note_stacked(self.host.name(), &ip(self.host.name(), &["-d", "link", "show"]));
+        picture.note_stacked(self.host.name(), &links);
         for (netns, pod) in self.pods() {
             self.look_into(&netns, &pod, &mut picture);
         }
@@ -166,13 +168,12 @@ impl Scene<'_> {
             return pods();
         }
         let own = format!("-{}-", std::process::id());
-        let output = run(Command::new("ip").args(["netns", "list"]));
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        let names = text.lines().filter_map(|line| line.split(' ').next());
-        let is_pod = |name: &&str| {
-            name.contains(&own) && self.not_pods.iter().all(|netns| netns.name() != *name)
+        let entries = fs::read_dir(NAMES).into_iter().flatten().filter_map(Result::ok);
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let is_pod = |name: &String| {
+            name.contains(&own) && self.not_pods.iter().all(|netns| netns.name() != name)
         };
-        names.filter(is_pod).map(|name| (name.to_owned(), name.to_owned())).collect()
+        names.filter(is_pod).map(|name| (name.clone(), name)).collect()
     }
 
     fn look_into(&self, netns: &str, pod: &str, picture: &mut Picture) {

@@ -2,11 +2,13 @@
 
 use std::{
     ffi::OsStr,
-    path::PathBuf,
+    fs,
+    path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use nix::mount::{MntFlags, umount2};
 use serde_json::Value;
 
 use crate::command::run;
@@ -62,7 +64,7 @@ impl Netns {
     /// The path that a runtime passes in `CNI_NETNS`.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        PathBuf::from("/run/netns").join(&self.name)
+        path_of(&self.name)
     }
 
     /// A command that runs inside.
@@ -72,9 +74,7 @@ impl Netns {
 
     /// A command that runs inside the namespace of that name.
     pub(crate) fn command_in(name: &str, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/run/netns/{name}")).arg(program);
-        command
+        netlink::Netns::command(&path_of(name), program).expect("a name")
     }
 
     /// What a tool of iproute2 prints as JSON: `netns.json("ip", &["link"])`.
@@ -113,10 +113,20 @@ impl Netns {
     }
 }
 
+/// As `ip netns delete` does.
 impl Drop for Netns {
     fn drop(&mut self) {
         if self.is_ours {
-            let _ = run(Command::new("ip").args(["netns", "delete", &self.name]));
+            // A test may have deleted it already.
+            let _ = umount2(&self.path(), MntFlags::MNT_DETACH);
+            let _ = fs::remove_file(self.path());
         }
     }
+}
+
+/// Where namespaces have names.
+pub(crate) const NAMES: &str = "/run/netns";
+
+fn path_of(name: &str) -> PathBuf {
+    Path::new(NAMES).join(name)
 }

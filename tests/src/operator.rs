@@ -1,12 +1,21 @@
-//! `dpuctl`, run as an operator does.
+//! `dpuctl`, run as an operator does, and its library in the test's own process.
+//!
+//! A test asks for lists and states again and again, and a process for each of these questions takes longer than the
+//! answer. [`Operator::json`] and what uses it call the library, each time with a connection and credentials of its
+//! own, as `dpuctl` does. What a test says about `dpuctl` itself, it says of the program.
 
 use std::{
+    io,
     path::PathBuf,
     process::{Command, Output},
+    thread,
     time::Duration,
 };
 
+use clap::Parser as _;
+use dpuctl::{Arguments, CallError, Console};
 use serde_json::Value;
+use tokio::runtime;
 
 use crate::{Netns, program, run, wait_for};
 
@@ -59,7 +68,8 @@ impl<'a> Operator<'a> {
     /// When it does not tell.
     #[must_use]
     pub fn dpu_can(&self, capability: &str) -> bool {
-        let described = self.says(&["describe", "dpu"]);
+        let (described, outcome) = self.ask(&["describe", "dpu"]);
+        assert!(outcome.is_ok(), "{outcome:?}");
         let mut rows = described.lines().map(|line| line.split_whitespace().skip(1));
         let row =
             rows.find_map(|mut row| row.next().filter(|name| *name == capability).and(Some(row)));
@@ -84,9 +94,31 @@ impl<'a> Operator<'a> {
     /// When it fails or prints something else.
     #[must_use]
     pub fn get(&self, kind: &str) -> Vec<Value> {
-        let text = self.says(&["get", kind, "-o", "json"]);
-        let list: Value = serde_json::from_str(&text).expect("JSON");
-        list[kind].as_array().unwrap_or_else(|| panic!("no list: {text}")).clone()
+        let list = self.json(&["get", kind]);
+        list[kind].as_array().unwrap_or_else(|| panic!("no list: {list}")).clone()
+    }
+
+    /// What `dpuctl` prints for these arguments and `-o json`, asked from this process.
+    ///
+    /// # Panics
+    /// When it fails or prints no JSON.
+    #[must_use]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let (printed, outcome) = self.ask(&[arguments, &["-o", "json"]].concat());
+        assert!(outcome.is_ok(), "dpuctl {arguments:?}: {outcome:?}");
+        serde_json::from_str(&printed).expect("JSON")
+    }
+
+    /// Does what `dpuctl` does with these arguments, and returns what it prints. On a thread of its own: the caller's
+    /// may have an executor already.
+    fn ask(&self, arguments: &[&str]) -> (String, Result<(), CallError>) {
+        let configuration = self.configuration.to_str().expect("UTF-8");
+        let all =
+            ["dpuctl", "--config", configuration].into_iter().chain(arguments.iter().copied());
+        let arguments = Arguments::try_parse_from(all).expect("arguments");
+        let netns = netlink::Netns::open(&self.netns.path()).expect("open the namespace");
+        let work = || netns.run(|| do_here(arguments)).expect("enter the namespace");
+        thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
     }
 
     /// Waits until a host answers the DPU. That both know of their session then neither the DPU's
@@ -96,8 +128,9 @@ impl<'a> Operator<'a> {
     /// When it does not.
     pub fn wait_for_host(&self, name: &str, limit: Duration) {
         wait_for(&format!("an answer of {name}"), limit, || {
-            let output = self.dpuctl(&["doctor", "-o", "json"]);
-            let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            // It fails if there are differences, and prints them all the same.
+            let (printed, _) = self.ask(&["doctor", "-o", "json"]);
+            let found: Value = serde_json::from_str(&printed).unwrap_or_default();
             let host = found["hosts"].as_array()?.iter().find(|host| host["name"] == name)?;
             (host["connected"] == true && host["problem"] == "").then_some(())
         });
@@ -110,4 +143,19 @@ impl<'a> Operator<'a> {
         command.env("DPUCTL_CONFIG", &self.configuration);
         command
     }
+}
+
+/// Does it in the namespace of the calling thread, to which the sockets belong.
+fn do_here(arguments: Arguments) -> (String, Result<(), CallError>) {
+    let (mut output, mut notes, mut input) = (Vec::new(), Vec::new(), io::empty());
+    let mut console = Console {
+        output: &mut output,
+        notes: &mut notes,
+        input: &mut input,
+        interactive: false,
+        is_screen: false,
+    };
+    let executor = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let outcome = executor.block_on(dpuctl::run(arguments, &mut console));
+    (String::from_utf8(output).expect("UTF-8"), outcome)
 }

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use crate::{Lab, Netns, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -67,8 +65,7 @@ pub fn outside_of(lab: &Lab) -> Netns {
         outside.ip(&["route", "add", subnet, "via", by]);
     }
     wait_for("gateways without problems", LIMIT, || {
-        let said = lab.operator().says(&["status", "-o", "json"]);
-        let status: Value = serde_json::from_str(&said).unwrap();
+        let status = lab.operator().json(&["status"]);
         status["problems"].as_array().unwrap().is_empty().then_some(())
     });
     for netns in [&*lab.card.dpu, &outside] {

@@ -1,8 +1,7 @@
-//! Certificates: good ones by `dpuctl pki`, bad ones made here.
+//! Certificates, made by the library that `dpuctl pki` uses: a test of `dpuctl` shows that its own serve as well.
 
 use std::{
-    path::{Path, PathBuf},
-    process::Command,
+    path::PathBuf,
     time::{Duration, SystemTime},
 };
 
@@ -11,10 +10,16 @@ use mtls::{
     authority::{Authority, Validity},
 };
 
-use crate::{program, run};
-
 /// The trust domain of all certificates.
 pub(crate) const TRUST_DOMAIN: &str = "dpu-offload.local";
+
+/// How long certificates are valid: as long as those of `dpuctl pki`.
+const LIFE: Duration = days(90);
+const LIFE_OF_CA: Duration = days(3650);
+
+const fn days(count: u64) -> Duration {
+    Duration::from_secs(count * 24 * 60 * 60)
+}
 
 /// A CA and what it issued, in a folder.
 #[derive(Debug)]
@@ -27,11 +32,12 @@ impl Pki {
     /// guest.
     ///
     /// # Panics
-    /// When `dpuctl pki` fails.
+    /// When they can't be written.
     #[must_use]
     pub fn make(folder: PathBuf) -> Self {
         let pki = Self { folder };
-        pki.dpuctl(&["pki", "init", "--trust-domain", TRUST_DOMAIN]);
+        let authority = Authority::create(TRUST_DOMAIN, Validity::from_now(LIFE_OF_CA)).unwrap();
+        authority.save(&pki.folder).unwrap();
         for (role, name) in
             [("host", "node-1"), ("dpu", "dpu-1"), ("operator", "admin"), ("viewer", "guest")]
         {
@@ -50,9 +56,9 @@ impl Pki {
     /// Issues one more certificate: `<role>-<name>`.
     ///
     /// # Panics
-    /// When `dpuctl pki` fails.
+    /// When there is no such role, or the CA can't be read.
     pub fn issue(&self, role: &str, name: &str) {
-        self.dpuctl(&["pki", "issue", role, name, "--force"]);
+        self.issue_for(LIFE, role.parse().unwrap(), name);
     }
 
     /// Puts a certificate that ended an hour ago in the place of `<role>-<name>`.
@@ -133,11 +139,5 @@ impl Pki {
             self.certificate(role, name),
             self.key(role, name)
         )
-    }
-
-    fn dpuctl(&self, arguments: &[&str]) {
-        let folder: &Path = &self.folder;
-        let output = run(Command::new(program("dpuctl")).args(arguments).arg("--dir").arg(folder));
-        assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
 }

@@ -132,7 +132,7 @@ impl Program {
             .stdout(out.try_clone().expect("share the log"))
             .stderr(out)
             .spawn()
-            .expect("start nsenter");
+            .unwrap_or_else(|error| panic!("start {name}: {error}"));
         Self { name, child, log }
     }
 

@@ -5,7 +5,11 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use serde_json::{Value, json};
 
 use super::{figure, pods::addresses};
-use crate::{Call, Card, HostEnd, Lab, Netns, Settings, eventually, run, wait_for};
+use crate::{
+    Call, Card, HostEnd, Lab, Netns, Settings,
+    card::{OF_VETH, QUESTIONS},
+    eventually, run, wait_for,
+};
 
 /// How long a VF may take to be made anew.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -161,6 +165,7 @@ pub fn what_is_stacked_on_an_interface_reaches_no_later_pod(settings: &Settings)
 /// When it is not, or a later pod has no network.
 #[must_use]
 pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) -> bool {
+    assert_all_answers_are_asked_for();
     let street = Street::open(settings);
     let before = street.free_vf();
     let mut changed = 0;
@@ -195,6 +200,18 @@ pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) -> 
 /// What these tests see of the settings of a pod's interfaces.
 fn settings_of(pod: &Netns) -> Vec<String> {
     Card::ends_in(pod).into_values().flat_map(|end| end.settings).collect()
+}
+
+/// Tests ask `ethtool` about veth only what the kernel answers. A kernel that answers more needs more questions.
+fn assert_all_answers_are_asked_for() {
+    let netns = Netns::new("veth");
+    netns.ip(&["link", "add", "veth0", "type", "veth", "peer", "name", "veth1"]);
+    let is_answered = |question: &&str| {
+        let shown = run(netns.command("ethtool").args([question, "*"]));
+        String::from_utf8_lossy(&shown.stdout).contains(" for veth0:")
+    };
+    let answered: Vec<_> = QUESTIONS.into_iter().filter(is_answered).collect();
+    assert_eq!(answered, QUESTIONS[..OF_VETH]);
 }
 
 fn assert_becomes(street: &Street, before: &BTreeMap<String, HostEnd>, after: &str) {

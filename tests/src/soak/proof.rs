@@ -1,6 +1,11 @@
 //! That pods have their network: `ping`, both ways, and nobody else hears it.
 
-use std::{collections::BTreeMap, fmt, process::Command, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use serde_json::Value;
 
@@ -78,13 +83,16 @@ impl Station {
     fn ping(&self, address: &str, other: &Self) -> Result<(), String> {
         let mut ping = Netns::command_in(&self.netns, "ping");
         ping.args(["-n", "-q", "-c", "1", "-s", &PAYLOAD.to_string(), "-W", FIRST_ANSWER]);
-        let output = run(ping.args(["-I", &self.interface, address]));
-        let told = || {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        ping.args(["-I", &self.interface, address]).stdin(Stdio::null());
+        // Its namespace may be gone.
+        let answered = ping.output().map_err(|error| error.to_string()).and_then(|output| {
+            let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            output.status.success().then_some(()).ok_or_else(said)
+        });
+        answered.map_err(|said| {
             let (from, to) = (self.situation(), other.situation());
             format!("{self} does not reach {address} of {other}: {said}\n{from}\n{to}")
-        };
-        output.status.success().then_some(()).ok_or_else(told)
+        })
     }
 
     /// What `ip` tells of the namespace, for whoever looks for the cause.
