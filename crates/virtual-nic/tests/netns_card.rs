@@ -200,7 +200,7 @@ fn two_cards_are_reset_killed_and_pulled_out_without_each_other() {
 
     second.kill();
     let told = scene.refusal("--controller 1");
-    assert!(told.contains("a card is plugged in already"), "{told}");
+    assert!(told.contains("plugged in already"), "{told}");
     assert!(scene.command("unplug").args(["--controller", "1"]).status().unwrap().success());
     assert_eq!(scene.host.link_names(), ["mgmt0", "net1", "p0v0"]);
     first.signal(Signal::SIGHUP);
@@ -214,8 +214,7 @@ fn a_taken_name_is_told_and_nothing_is_left() {
     let scene = Scene::new();
     scene.host.run("ip link add name p0v7 type bridge");
     let told = scene.refusal("--vfs 8");
-    let wanted = "virtual-nic: the card needs the name p0v7, but the host's namespace has a link";
-    assert!(told.starts_with(wanted), "{told}");
+    assert!(told.contains(" name p0v7, but the host's "), "{told}");
     assert_eq!(scene.host.link_names(), ["p0v7"]);
     assert_eq!(scene.dpu.link_names(), Vec::<String>::new());
 }
@@ -224,17 +223,16 @@ fn a_taken_name_is_told_and_nothing_is_left() {
 fn what_can_t_be_is_told() {
     let scene = Scene::new();
     let told = scene.refusal("--vfs 5000");
-    assert_eq!(told, "virtual-nic: a card has at most 4096 VFs for each PF, not 5000\n");
+    assert!(told.contains(" 4096 VFs ") && told.ends_with(", not 5000\n"), "{told}");
     let told = scene.refusal("--controller 16");
-    assert_eq!(told, "virtual-nic: a card is controller 0 to 15 of its DPU, not 16\n");
+    assert!(told.contains(" controller 0 to 15 ") && told.ends_with(", not 16\n"), "{told}");
     let missing = Command::new(env!("CARGO_BIN_EXE_virtual-nic"))
         .args(["plug", "--dpu-netns", "no-such-netns", "--host-netns"])
         .arg(scene.host.path())
         .output()
         .unwrap();
     let told = String::from_utf8(missing.stderr).unwrap();
-    let wanted = "virtual-nic: there is no network namespace /run/netns/no-such-netns";
-    assert!(told.starts_with(wanted), "{told}");
+    assert!(told.contains("no network namespace /run/netns/no-such-netns"), "{told}");
 }
 
 #[test]
@@ -242,15 +240,15 @@ fn a_kernel_without_netdevsim_is_told() {
     let scene = Scene::of_kind("netdevsim");
     let told = scene.refusal("--vfs 2");
     let wanted = if Path::new("/sys/bus/netdevsim").exists() {
-        "virtual-nic: cannot make a netdevsim device"
+        "virtual-nic: cannot make"
     } else {
-        "virtual-nic: this kernel has no netdevsim: there is no /sys/bus/netdevsim"
+        "virtual-nic: this kernel has no netdevsim"
     };
     assert!(told.starts_with(wanted), "{told}");
     let told = scene.refusal("--pfs 2");
-    assert!(told.contains("a card of kind netdevsim has one PF"), "{told}");
+    assert!(told.contains("one PF"), "{told}");
     let told = scene.refusal("--controller 1");
-    assert!(told.contains("a card of kind netdevsim is controller 0"), "{told}");
+    assert!(told.contains("controller 0"), "{told}");
     scene.assert_empty();
 }
 
@@ -262,7 +260,7 @@ fn what_a_killed_card_left_is_found_and_removed() {
     scene.give(&card, "p0v0", &pod, "net1");
     card.kill();
     let told = scene.refusal("--vfs 2");
-    assert!(told.contains("a card is plugged in already"), "{told}");
+    assert!(told.contains("plugged in already"), "{told}");
     assert!(scene.command("unplug").output().unwrap().status.success());
     scene.assert_empty();
     assert_eq!(pod.link_names(), Vec::<String>::new());

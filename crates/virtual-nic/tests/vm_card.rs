@@ -221,7 +221,7 @@ fn what_a_killed_card_left_is_found_and_removed() {
     let pod = Pod::with(&scene, &card, 0);
     card.kill();
     let told = scene.refusal("--vfs 2");
-    assert!(told.contains("a card is plugged in already"), "{told}");
+    assert!(told.contains("plugged in already"), "{told}");
     assert!(scene.command("unplug").output().unwrap().status.success());
     scene.assert_empty();
     assert_eq!(devices(), before);
@@ -236,7 +236,7 @@ fn a_device_that_was_never_labelled_is_found_and_removed() {
     let make = || fs::write("/sys/bus/netdevsim/new_device", "4711 1 1").unwrap();
     scene.dpu.netns.run(make).unwrap();
     let told = scene.refusal("--vfs 2");
-    assert!(told.contains("a card is plugged in already"), "{told}");
+    assert!(told.contains("plugged in already"), "{told}");
     assert!(scene.command("unplug").output().unwrap().status.success());
     scene.assert_empty();
     assert_eq!(devices(), before);
@@ -247,7 +247,7 @@ fn a_taken_name_is_told_and_no_device_is_left() {
     let (scene, before) = (scene(), devices());
     scene.dpu.run("ip link add name wire-pf0vf1 type bridge");
     let told = scene.refusal("--vfs 2");
-    assert!(told.contains("needs the name wire-pf0vf1, but the DPU's namespace"), "{told}");
+    assert!(told.contains(" name wire-pf0vf1, but the DPU's "), "{told}");
     assert_eq!(devices(), before);
     assert_eq!(scene.dpu.link_names(), ["wire-pf0vf1"]);
     assert_eq!(scene.host.link_names(), Vec::<String>::new());

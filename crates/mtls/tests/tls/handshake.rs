@@ -74,7 +74,7 @@ async fn a_host_is_let_in_by_name() {
 #[tokio::test]
 async fn no_certificate_is_refused() {
     let (reason, alert) = refused(&Pki::new(), None).await;
-    assert_eq!(reason, "the peer's certificate is refused: no certificate was presented");
+    assert!(reason.contains("no certificate"), "{reason}");
     assert_eq!(alert, Some(AlertDescription::CertificateRequired));
 }
 
@@ -82,13 +82,13 @@ async fn no_certificate_is_refused() {
 async fn a_certificate_of_another_ca_is_refused() {
     let (ours, theirs) = (Pki::new(), Pki::new());
     let (reason, alert) = refused(&ours, Some(&theirs.issue(Role::Host, "node-1"))).await;
-    assert!(reason.contains("not by the CA trusted here"), "{reason}");
+    assert!(reason.contains("not by the CA"), "{reason}");
     assert_eq!(alert, Some(AlertDescription::DecryptError));
 
     let stranger = Authority::create("stranger.local", Validity::from_now(HOUR)).unwrap();
     let issued = stranger.issue(Role::Host, "node-1", Validity::from_now(HOUR)).unwrap();
     let (reason, alert) = refused(&ours, Some(&issued)).await;
-    assert!(reason.contains("a CA that is not trusted here"), "{reason}");
+    assert!(reason.contains("not trusted"), "{reason}");
     assert_eq!(alert, Some(AlertDescription::UnknownCA));
 }
 
@@ -106,7 +106,7 @@ async fn a_certificate_that_is_not_yet_valid_is_refused() {
     let pki = Pki::new();
     let issued = pki.authority.issue(Role::Host, "node-1", not_yet_valid()).unwrap();
     let (reason, _) = refused(&pki, Some(&issued)).await;
-    assert!(reason.contains("it is valid only from 20"), "{reason}");
+    assert!(reason.contains(" from 20"), "{reason}");
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn a_dpu_is_no_client_whatever_its_certificate_is_made_for() {
     let pki = Pki::new();
     let odd = pki.odd(&["spiffe://test.local/dpu/dpu-2"], |_| {});
     let (reason, alert) = refused(&pki, Some(&odd)).await;
-    assert!(reason.ends_with("spiffe://test.local/dpu/dpu-2, but a DPU is no client"), "{reason}");
+    assert!(reason.contains("spiffe://test.local/dpu/dpu-2, "), "{reason}");
     assert_eq!(alert, Some(AlertDescription::CertificateUnknown));
 }
 
@@ -129,14 +129,14 @@ async fn a_dpu_is_no_client_whatever_its_certificate_is_made_for() {
 async fn a_certificate_without_exactly_one_identity_of_ours_is_refused() {
     let pki = Pki::new();
     let (reason, _) = refused(&pki, Some(&pki.odd(&[], |_| {}))).await;
-    assert!(reason.contains("names no SPIFFE identity"), "{reason}");
+    assert!(reason.contains("no SPIFFE identity"), "{reason}");
 
     let two = ["spiffe://test.local/host/a", "spiffe://test.local/host/b"];
     let (reason, _) = refused(&pki, Some(&pki.odd(&two, |_| {}))).await;
     assert!(reason.contains("names 2 URIs"), "{reason}");
 
     let (reason, _) = refused(&pki, Some(&pki.odd(&["spiffe://elsewhere/host/a"], |_| {}))).await;
-    assert!(reason.contains("outside the trust domain test.local"), "{reason}");
+    assert!(reason.contains("trust domain test.local"), "{reason}");
 
     let (reason, _) = refused(&pki, Some(&pki.odd(&["spiffe://test.local/root/a"], |_| {}))).await;
     assert!(reason.contains("\"root\" is no role"), "{reason}");
@@ -177,7 +177,7 @@ async fn a_slow_handshake_is_given_up() {
     let server = Server::new(Pki::new().live(Role::Dpu, "dpu-1"), Duration::from_millis(20));
     let _silent = TcpStream::connect(&address).await.unwrap();
     let error = bounded(accept(&listener, &server)).await.unwrap_err();
-    assert_eq!(error.to_string(), "the TLS handshake was not over after 20ms");
+    assert!(matches!(error, HandshakeError::TooSlow(_)), "{error}");
 }
 
 #[tokio::test]
@@ -260,7 +260,7 @@ async fn servers_other_than_the_expected_dpu_are_refused() {
     assert!(error.contains("extended key usage"), "{error}");
 
     let error = connect_error(&pki, &Pki::new().issue(Role::Dpu, "dpu-1")).await.to_string();
-    assert!(error.contains("not by the CA trusted here"), "{error}");
+    assert!(error.contains("not by the CA"), "{error}");
 }
 
 #[tokio::test]
@@ -270,8 +270,8 @@ async fn a_dpus_certificate_that_expired_is_told_with_where_to_renew_it() {
     let error = connect_error(&pki, &old).await;
     assert!(matches!(error, ConnectError::DpuExpired { .. }) && error.is_certificate(), "{error}");
     let said = error.to_string();
-    assert!(said.starts_with("the certificate of spiffe://test.local/dpu/dpu-1 at "), "{said}");
-    assert!(said.contains(" expired on 20") && said.ends_with(": renew it on the DPU"), "{said}");
+    assert!(said.contains(" spiffe://test.local/dpu/dpu-1 at "), "{said}");
+    assert!(said.contains(" expired on 20") && said.ends_with(" on the DPU"), "{said}");
 
     // Who it is, only its CA can say.
     let strangers = Pki::new().authority.issue(Role::Dpu, "dpu-1", expired()).unwrap();
@@ -325,13 +325,9 @@ async fn a_client_learns_why_the_dpu_refuses_it() {
     assert!(accepted.is_err());
     let error = connected.unwrap_err();
     assert!(error.is_certificate());
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "the DPU at {address} refused our certificate spiffe://test.local/host/node-1: \
-             it does not trust the CA that issued it (alert DecryptError)"
-        )
-    );
+    for named in [&address, "spiffe://test.local/host/node-1", "(alert DecryptError)"] {
+        assert!(error.to_string().contains(named), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -355,7 +351,8 @@ async fn a_dpu_that_does_not_answer_is_given_up() {
     let live = pki.live(Role::Host, "node-1");
     let connector = Connector::new(live, &address, "dpu-1", Duration::from_millis(20)).unwrap();
     let error = bounded(connector.connect()).await.unwrap_err();
-    assert_eq!(error.to_string(), format!("the DPU at {address} did not answer within 20ms"));
+    assert!(matches!(error, ConnectError::TooSlow { .. }), "{error}");
+    assert!(error.to_string().contains(&address), "{error}");
     assert!(!error.is_certificate());
 }
 

@@ -64,14 +64,19 @@ pub(super) fn value_of(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    fn instead_of(name: &str, now: &str, was: &str) -> String {
+        format!("its {name} is {now} instead of {was}")
+    }
+
     #[test]
     fn what_is_not_there_is_off_or_none() {
         let aspects =
             |name: &str, value: &str| Aspects::from([(name.to_owned(), value.to_owned())]);
         let now = aspects("feature x", ON);
-        assert_eq!(differences(&now, &Aspects::new()), ["its feature x is on instead of off"]);
+        let told = |now: &Aspects, was: &Aspects| differences(now, was).concat();
+        assert_eq!(told(&now, &Aspects::new()), instead_of("feature x", "on", "off"));
         let was = aspects("alias", "a");
-        assert_eq!(differences(&Aspects::new(), &was), ["its alias is none instead of a"]);
+        assert_eq!(told(&Aspects::new(), &was), instead_of("alias", "none", "a"));
     }
 
     #[test]
@@ -81,9 +86,9 @@ mod tests {
         };
         let refused = aspects(&[("rings", &unknown(&"EBUSY")), ("ringside", "1")]);
         let told = aspects(&[("rings for sending", "512"), ("ringside", "2")]);
-        assert_eq!(differences(&told, &refused), ["its ringside is 2 instead of 1"]);
+        assert_eq!(differences(&told, &refused), [instead_of("ringside", "2", "1")]);
         assert!(differences(&refused, &refused).is_empty());
         let back = differences(&refused, &told);
-        assert_eq!(back[0], "its rings is unknown (EBUSY) instead of none", "{back:?}");
+        assert_eq!(back[0], instead_of("rings", "unknown (EBUSY)", "none"), "{back:?}");
     }
 }

@@ -282,9 +282,9 @@ mod tests {
             [attribute(3 | NESTED, &of(&["a", "b"])), attribute(4 | NESTED, &of(&["a", "c"]))];
         let told: Vec<_> = about("feature", FEATURES).settings(&answer.concat());
         let told: Vec<_> = told.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        assert_eq!(
-            told,
-            ["feature a on", "feature b off, but wanted", "feature c on, but not wanted"]
-        );
+        let [asked, unasked, refused] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(asked, "feature a on");
+        assert!(unasked.starts_with("feature b off, "), "{told:?}");
+        assert!(refused.starts_with("feature c on, "), "{told:?}");
     }
 }

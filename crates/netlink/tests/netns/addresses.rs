@@ -51,7 +51,7 @@ fn addresses_are_added_read_and_deleted() {
     );
     let twice = rtnl.change(Request::add_address(VF, net("192.0.2.7/24"))).unwrap_err();
     assert!(twice.is_exists(), "{twice}");
-    assert!(twice.to_string().starts_with("cannot add the address 192.0.2.7/24 to link vf (50): "));
+    assert!(twice.to_string().contains(" address 192.0.2.7/24 to link vf (50): "), "{twice}");
 
     for address in ["192.0.2.7/24", "2001:db8::7/64"] {
         rtnl.change(Request::delete_address(VF, net(address))).unwrap();
@@ -130,7 +130,7 @@ fn routes_have_kinds_and_scopes() {
     assert_eq!(taken.place(), v6.place());
     let refused = rtnl.change(Request::add_route(&taken)).unwrap_err();
     assert!(refused.is_exists(), "{refused}");
-    assert!(refused.to_string().contains("add the route unreachable 2001:db8:9::/48"), "{refused}");
+    assert!(refused.to_string().contains(" route unreachable 2001:db8:9::/48"), "{refused}");
     let read = rtnl.routes().unwrap();
     for route in &routes {
         let is_it = |read: &&Route| {
@@ -168,11 +168,8 @@ fn a_batch_tells_the_first_refusal_and_goes_on() {
             Request::add_address(VF, net("192.0.2.8/24")),
         ])
         .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "cannot add the route 0.0.0.0/0 via 198.51.100.1 on link vf (50): \
-         Nexthop has invalid gateway"
-    );
+    let told = " route 0.0.0.0/0 via 198.51.100.1 on link vf (50): Nexthop has invalid gateway";
+    assert!(error.to_string().ends_with(told), "{error}");
     assert_eq!(addresses(&netns, "-4").len(), 2);
 }
 

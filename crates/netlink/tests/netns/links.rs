@@ -114,10 +114,8 @@ fn an_error_tells_the_kernels_sentence_the_link_and_the_value() {
     let mut rtnl = netns.rtnl();
     let index = rtnl.link_by_name("one").unwrap().unwrap().index;
     let error = rtnl.change_link(index, &LinkChange::new().mtu(5)).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        format!("cannot set MTU 5 of link one ({index}): mtu less than device minimum")
-    );
+    let told = format!("MTU 5 of link one ({index}): mtu less than device minimum");
+    assert!(error.to_string().ends_with(&told), "{error}");
     assert_eq!(error.errno(), Some(Errno::EINVAL));
     let error = rtnl.change_link(index, &LinkChange::new().name("two")).unwrap_err();
     assert!(error.is_exists(), "{error}");

@@ -132,7 +132,6 @@ fn a_link_that_is_not_there_is_told() {
     redirect.to.0 = 4711;
     let refused =
         scene.card.rtnl().traffic_control().set_redirect(&redirect).unwrap_err().to_string();
-    let told =
-        format!("cannot redirect the frames of link wire0 ({}) to link 4711: ", redirect.from.0);
-    assert!(refused.starts_with(&told), "{refused}");
+    let told = format!(" link wire0 ({}) to link 4711: ", redirect.from.0);
+    assert!(refused.contains(&told), "{refused}");
 }

