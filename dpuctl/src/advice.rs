@@ -124,11 +124,9 @@ mod tests {
         let closed = CredentialsError::Read { item: mtls::Item::Key, path: key.into(), source };
         let another =
             CredentialsError::KeyMismatch { key: key.into(), certificate: certificate.into() };
-        for (error, expected) in [
-            (open, "close the key's file"),
-            (closed, "run dpuctl as the file's owner"),
-            (another, "name a certificate and"),
-        ] {
+        for (error, expected) in
+            [(open, "close the key"), (closed, "run dpuctl as"), (another, "name a certificate")]
+        {
             let advice = CallError::from(error).advice().unwrap();
             assert!(advice.starts_with(expected), "{advice}");
         }
@@ -138,8 +136,8 @@ mod tests {
     fn a_file_that_can_not_be_read_gets_advice() {
         for (kind, expected) in [
             (NotFound, "correct the path"),
-            (PermissionDenied, "let this user read it"),
-            (io::ErrorKind::InvalidData, "name a text file"),
+            (PermissionDenied, "let this user"),
+            (io::ErrorKind::InvalidData, "name a text"),
         ] {
             let error = CallError::File { path: "blue.yaml".into(), source: kind.into() };
             assert!(error.advice().unwrap().starts_with(expected), "{kind:?}");

@@ -177,12 +177,12 @@ mod tests {
             subject: "pf0vf1".into(),
             message: "it is away".into(),
             state: DifferenceState::Unmended.into(),
-            why: "a pod may run on it".into(),
+            why: "in use".into(),
             advice: "stop it".into(),
             host: "node-1".into(),
         };
-        let expected = "VF_ELSEWHERE  not mended: node-1: pf0vf1: it is away\n    why: a pod may \
-                        run on it\n    do: stop it\n";
+        let told = "VF_ELSEWHERE  not mended: node-1: pf0vf1: it is away";
+        let expected = format!("{told}\n    why: in use\n    do: stop it\n");
         assert_eq!(difference(&found), expected);
         let mended =
             Difference { state: DifferenceState::Mended.into(), why: String::new(), ..found };
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_is_about_a_host_names_it_once() {
-        let message = "what the host has is not known: it is not connected";
+        let message = "not connected";
         let found = Finding::HostNotConnected.of("node-1", message);
         let found = Difference { host: "node-1".into(), advice: String::new(), ..found };
         assert_eq!(difference(&found), format!("HOST_NOT_CONNECTED  node-1: {message}\n"));
@@ -202,7 +202,7 @@ mod tests {
         let differences = vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")];
         let diagnosis = Diagnosis { differences, differences_left_out: 7, ..Diagnosis::default() };
         let lines = difference_lines(&diagnosis);
-        assert!(lines.ends_with("\nand 7 more, too many to be told\n"), "{lines}");
+        assert!(lines.contains("\nand 7 more"), "{lines}");
         assert_eq!(count_left(&diagnosis), 8);
         let host = DiagnosedHost { vfs_left_out: 9, ..DiagnosedHost::default() };
         assert!(host_table(&[host]).contains("9 of its VFs"));

@@ -99,7 +99,7 @@ mod tests {
                 Capability { name: "egress-rate".into(), available: true, ..Capability::default() },
                 Capability {
                     name: "vlan-filtering".into(),
-                    detail: "the kernel has none".into(),
+                    detail: "no kernel support".into(),
                     ..Capability::default()
                 },
             ],
@@ -146,7 +146,7 @@ DEVICE             NAME             DONE          DETAIL
 pci/0000:03:00.0   filters          in hardware   -
 pci/0000:03:00.0   ingress-rate     in software   by the queue
 pci/0000:03:00.0   egress-rate      no            -
--                  vlan-filtering   no            the kernel has none
+-                  vlan-filtering   no            no kernel support
 "
         );
         let virtual_card = Dpu { cards: Vec::new(), ..dpu };
@@ -181,6 +181,6 @@ MACs:          with the DPU's prefix
         let free = host_text(&HostStatus { networks: Vec::new(), own_macs_only: false, ..host });
         assert!(free.ends_with("Networks:      all\nMACs:          any\n"), "{free}");
         let unknown = host_named(Vec::new(), "node-9").unwrap_err();
-        assert_eq!(unknown.to_string(), "there is no host \"node-9\"");
+        assert!(unknown.to_string().contains("host \"node-9\""), "{unknown}");
     }
 }

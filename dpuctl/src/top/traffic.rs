@@ -201,8 +201,8 @@ mod tests {
     fn why_nothing_is_known_is_told() {
         let look = |unknown: &str| ListTrafficResponse { unknown: unknown.into(), ..look("", &[]) };
         assert_eq!(look("").warning(), None);
-        let told = "warning: what is sent is not known: can't ask\u{fffd}";
-        assert_eq!(look("can't ask\u{1b}").warning().as_deref(), Some(told));
+        let told = look("can't ask\u{1b}").warning().unwrap();
+        assert!(told.starts_with("warning: ") && told.ends_with(": can't ask\u{fffd}"), "{told}");
     }
 
     #[test]

@@ -62,8 +62,6 @@ async fn service_and_operator_connect_with_its_certificates() {
     assert!(dut.asked().is_empty());
 }
 
-const ADVICE: &str = "advice: take another folder, or replace it with --force\n";
-
 #[tokio::test]
 async fn a_ca_is_overwritten_only_by_force() {
     let folder = tempfile::tempdir().unwrap();
@@ -72,8 +70,8 @@ async fn a_ca_is_overwritten_only_by_force() {
     let before = key();
     let again = run("pki init --dir a", folder.path(), "").await;
     assert_eq!(again.code, 2);
-    let told = format!("error: a/ca.key exists already and is not overwritten\n{ADVICE}");
-    assert_eq!(again.notes, told);
+    assert!(again.notes.starts_with("error: a/ca.key exists already "), "{again:?}");
+    assert!(again.notes.ends_with(" --force\n"), "{again:?}");
     assert_eq!(key(), before);
     assert_eq!(run("pki init --dir a --force", folder.path(), "").await.code, 0);
     assert_ne!(key(), before);
@@ -92,8 +90,8 @@ async fn certificates_go_where_they_are_wanted_and_are_renewed_only_by_force() {
     let again = run(issue, folder.path(), "").await;
     assert_eq!(again.code, 2);
     let path = "new/out/host-node-1.crt";
-    let told = format!("error: {path} exists already and is not overwritten\n{ADVICE}");
-    assert_eq!(again.notes, told);
+    assert!(again.notes.starts_with(&format!("error: {path} exists already ")), "{again:?}");
+    assert!(again.notes.ends_with(" --force\n"), "{again:?}");
     assert_eq!(certificate(), first);
     let renewed = run(&format!("{issue} --force"), folder.path(), "").await;
     assert_eq!((renewed.code, renewed.output.as_str()), (0, files));
@@ -107,7 +105,7 @@ async fn a_ca_of_which_only_the_key_was_replaced_issues_nothing() {
     run("pki init --dir b", folder.path(), "").await;
     fs::copy(folder.path().join("b/ca.key"), folder.path().join("a/ca.key")).unwrap();
     let refused = run("pki issue host node-1 --dir a", folder.path(), "").await;
-    let told = "error: a/ca.key and a/ca.crt are not of one CA, ";
+    let told = "error: a/ca.key and a/ca.crt ";
     assert!(refused.code == 2 && refused.notes.starts_with(told), "{refused:?}");
     assert!(refused.notes.contains("`dpuctl pki init --force --dir a`"), "{refused:?}");
     assert!(!folder.path().join("a/host-node-1.key").exists());
@@ -118,8 +116,6 @@ async fn without_a_ca_the_way_to_one_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let outcome = run("pki issue host node-1", folder.path(), "").await;
     assert_eq!(outcome.code, 2);
-    assert_eq!(
-        outcome.notes,
-        "error: there is no CA in pki: make one with `dpuctl pki init --dir pki`\n"
-    );
+    assert!(outcome.notes.contains("no CA in pki: "), "{outcome:?}");
+    assert!(outcome.notes.ends_with(" `dpuctl pki init --dir pki`\n"), "{outcome:?}");
 }
