@@ -349,17 +349,6 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_session_wins_and_ends_the_older() {
-        let sessions = Sessions::default();
-        let mut older = open(&sessions);
-        let newer = open(&sessions);
-        assert!(matches!(older.commands.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
-        assert!(!sessions.is_current(&host(), older.id));
-        assert!(!sessions.close(&host(), older.id, None));
-        assert!(sessions.is_current(&host(), newer.id));
-    }
-
-    #[test]
     fn a_session_goes_on_only_with_the_one_in_force() {
         let sessions = Sessions::default();
         let renew = |renewed| sessions.open(&host(), &Hello { renewed, ..hello("boot", 0) });
@@ -394,25 +383,5 @@ mod tests {
         }
         assert!(!sessions.is_current(&host(), session.id));
         assert!(!sessions.view(&host()).connected);
-    }
-
-    #[test]
-    fn only_of_a_host_that_is_away_it_is_known_why() {
-        let sessions = Sessions::default();
-        let absence = || sessions.view(&host()).absence;
-        assert_eq!(absence(), None);
-        assert!(sessions.refused(&host(), "expired", "refused today".into()));
-        assert_eq!(absence().as_deref(), Some("refused today"));
-
-        let session = sessions.open(&host(), &hello("boot", 0)).unwrap();
-        assert_eq!(absence(), None);
-        assert!(!sessions.refused(&host(), "expired", "somebody else was".into()));
-        assert_eq!(absence(), None);
-
-        assert!(sessions.close(&host(), session.id, Some("its certificate ended".into())));
-        assert_eq!(absence().as_deref(), Some("its certificate ended"));
-        let session = sessions.open(&host(), &hello("boot", 0)).unwrap();
-        assert!(sessions.close(&host(), session.id, None));
-        assert_eq!(absence(), None);
     }
 }

@@ -85,57 +85,6 @@ mod tests {
         assert!(names().eq(methods), "not as the descriptors have them");
     }
 
-    fn may(role: Role, path: &str) -> bool {
-        roles(path).is_some_and(|roles| roles.contains(&role))
-    }
-
-    #[test]
-    fn the_matrix() {
-        const WORKLOAD: &[&str] =
-            &["Attach", "AttachAll", "Detach", "Check", "Collect", "Status", "Session"];
-        const READS: &[&str] = &[
-            "GetDpu",
-            "ListVfs",
-            "ListAttachments",
-            "GetAttachment",
-            "ListNetworks",
-            "ListPhases",
-            "ListPools",
-            "ListTraffic",
-            "Examine",
-            "Watch",
-        ];
-        const WRITES: &[&str] = &[
-            "ApplyNetwork",
-            "ChangeSubnets",
-            "DeleteNetwork",
-            "ReleaseAttachment",
-            "ClearQuarantine",
-            "Mend",
-        ];
-        // Role, then whether it may: work, look, change, ask for health.
-        let matrix = [
-            (Role::Host, [true, false, false, true]),
-            (Role::Dpu, [false, false, false, true]),
-            (Role::Operator, [false, true, true, true]),
-            (Role::Viewer, [false, true, false, true]),
-        ];
-        for (role, expected) in matrix {
-            let calls: [(&str, &[&str]); 4] = [
-                ("offload.v1.WorkloadNetwork", WORKLOAD),
-                ("offload.v1.Operator", READS),
-                ("offload.v1.Operator", WRITES),
-                ("grpc.health.v1.Health", &["Check", "Watch"]),
-            ];
-            for ((service, methods), expected) in calls.into_iter().zip(expected) {
-                for method in methods {
-                    let path = format!("/{service}/{method}");
-                    assert_eq!(may(role, &path), expected, "{role} {path}");
-                }
-            }
-        }
-    }
-
     #[test]
     fn nobody_may_call_what_is_not_there() {
         for path in [

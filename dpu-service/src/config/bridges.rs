@@ -38,24 +38,6 @@ mod tests {
     use crate::config::networks::tests::{assert_problem, network};
 
     #[test]
-    fn a_bridge_is_one_of_the_fabrics() {
-        let known = ["br-offload", "br-storage"].map(String::from);
-        let told = |bridge: &str, known: &[String]| {
-            check_bridge(&network(&format!("name = \"a\"\nbridge = {bridge:?}")), known)
-        };
-        assert_eq!(check_bridge(&network("name = \"a\""), &[]), None);
-        assert_eq!(told("br-offload", &known), None);
-        assert_eq!(told("br-storage", &known), None);
-        let near = told("br-storag", &known).unwrap();
-        assert_eq!(
-            near,
-            "network \"a\": the fabric has no bridge \"br-storag\": did you mean \"br-storage\"?"
-        );
-        assert!(told("lan", &known).unwrap().contains("add it to fabric.bridges"));
-        assert!(told("lan", &[]).unwrap().contains("leave it out"));
-    }
-
-    #[test]
     fn tags_that_no_fabric_sets_are_refused_by_name() {
         assert_problem("name = \"a\"\nouter_vlan = 100", "outer_vlan = 100 can't be done");
         assert_problem("name = \"a\"\nvlan_priority = 5", "vlan_priority = 5 can't be done");

@@ -267,9 +267,9 @@ mod tests {
 
     #[test]
     fn cards_are_named_for_the_driver_that_knows_them() {
-        assert_problem("[eswitch]\ndevices = [\"pci/1\"]", "are for eswitch.driver = \"devlink\"");
+        assert_problem("[eswitch]\ndevices = [\"pci/1\"]", "eswitch.driver = \"devlink\"");
         let devlink = |rest| format!("[eswitch]\ndriver = \"devlink\"\n{rest}");
-        assert_problem(&devlink("mode = \"switchdev\""), "name the cards");
+        assert_problem(&devlink("mode = \"switchdev\""), "eswitch.mode = \"switchdev\"");
         assert_problem(&devlink("devices = [\"pci/1\", \"pci/1\"]"), "holds \"pci/1\" twice");
         assert_eq!(problems_of(&devlink("")), [""; 0]);
     }
@@ -279,11 +279,12 @@ mod tests {
         let (eswitch, fabric) = ("[eswitch]\ndriver = \"none\"", "[fabric]\ndriver = \"none\"");
         assert_eq!(problems_of(&format!("{eswitch}\n{fabric}")), [""; 0]);
         for alone in [eswitch, fabric] {
-            assert_problem(alone, "go together: set both or neither");
+            assert_problem(alone, "go together");
         }
         for links in ["uplinks = [\"p0\"]", "keep = [\"pf0hpf\"]"] {
-            let told = "fabric.uplinks and fabric.keep are for fabric.driver = \"bridge\"";
-            assert_problem(&format!("{eswitch}\n{fabric}\n{links}"), told);
+            let text = format!("{eswitch}\n{fabric}\n{links}");
+            assert_problem(&text, "fabric.uplinks and fabric.keep");
+            assert_problem(&text, "fabric.driver = \"bridge\"");
         }
     }
 
@@ -296,11 +297,14 @@ mod tests {
         assert_eq!(problems_of(&blue("br-offload")), [""; 0]);
         let told = "no bridge \"br-storag\": did you mean \"br-storage\"?";
         assert_problem(&blue("br-storag"), told);
+        assert_problem(&blue("br-storag"), "network \"blue\": ");
+        assert_problem(&blue("lan"), "fabric.bridges");
+        assert_problem(&format!("{GOOD}\nbridge = \"lan\""), "leave it out");
         for (tables, told) in [
-            ("{ name = 'br-offload' }", "two bridges of the fabric are named \"br-offload\""),
-            ("{ name = 'a/b' }", "fabric.bridges.name = \"a/b\" can't name an interface"),
-            ("{ name = 'b', uplinks = ['p0'] }", "link \"p0\" is named for two bridges"),
-            ("{ name = 'b', keep = ['br-offload'] }", "\"br-offload\" is a bridge of the fabric"),
+            ("{ name = 'br-offload' }", "named \"br-offload\""),
+            ("{ name = 'a/b' }", "fabric.bridges.name = \"a/b\""),
+            ("{ name = 'b', uplinks = ['p0'] }", "link \"p0\""),
+            ("{ name = 'b', keep = ['br-offload'] }", "\"br-offload\" is a bridge"),
             ("{ name = 'b', uplinks = ['x', 'x'] }", "fabric.bridges.uplinks holds \"x\" twice"),
         ] {
             assert_problem(&more(tables), told);
@@ -312,7 +316,7 @@ mod tests {
         assert_eq!(problems_of(&so_many(16)), [""; 0]);
         assert_problem(&so_many(17), "fabric.bridges holds 17 bridges, and 16 are the most");
         let uplink = format!("{}\n[gateway]\nuplinks = ['p1']", more(storage));
-        assert_problem(&uplink, "gateway.uplinks holds \"p1\", which is one of");
+        assert_problem(&uplink, "gateway.uplinks holds \"p1\"");
         let none =
             "[eswitch]\ndriver = 'none'\n[fabric]\ndriver = 'none'\nbridges = [{ name = 'b' }]";
         assert_problem(none, "fabric.bridges is for fabric.driver = \"bridge\" or \"ovs\"");
@@ -353,7 +357,7 @@ mod tests {
 
     #[test]
     fn paths_are_absolute() {
-        assert_problem("state_dir = \"state\"", "state_dir = \"state\" must be an absolute path");
+        assert_problem("state_dir = \"state\"", "state_dir = \"state\" ");
     }
 
     #[test]
@@ -367,8 +371,7 @@ mod tests {
             ("[::1]:7443", "[::]:7443"),
             ("[::]:7443", "127.0.0.1:7443"),
         ] {
-            let expected =
-                format!("listen = \"{api}\" and metrics.listen = \"{metrics}\" are one address");
+            let expected = format!("listen = \"{api}\" and metrics.listen = \"{metrics}\"");
             assert_problem(&with(api, metrics), &expected);
         }
         for (api, metrics) in [
@@ -389,10 +392,10 @@ mod tests {
     #[test]
     fn the_fabric_is_made_of_interfaces() {
         assert_problem("[fabric]\nbridge = \"br/0\"", "fabric.bridge = \"br/0\" can't name");
-        assert_problem("[fabric]\nuplinks = [\"\"]", "fabric.uplinks holds \"\", which can't name");
+        assert_problem("[fabric]\nuplinks = [\"\"]", "fabric.uplinks holds \"\"");
         assert_problem("[fabric]\nuplinks = [\"p0\", \"p0\"]", "fabric.uplinks holds \"p0\" twice");
-        assert_problem("[fabric]\nuplinks = [\"br-offload\"]", "the bridge itself");
-        assert_problem("[fabric]\nkeep = [\"a/b\"]", "fabric.keep holds \"a/b\", which can't name");
+        assert_problem("[fabric]\nuplinks = [\"br-offload\"]", "fabric.uplinks holds");
+        assert_problem("[fabric]\nkeep = [\"a/b\"]", "fabric.keep holds \"a/b\"");
         let both = "[fabric]\nuplinks = [\"p0\"]\nkeep = [\"p0\"]";
         assert_problem(both, "fabric.keep and fabric.uplinks hold \"p0\"");
     }
@@ -447,24 +450,27 @@ mod tests {
     #[test]
     fn networks_name_pools_that_there_are() {
         let text = format!("{GOOD}\npool = \"defualt\"");
-        assert_problem(
-            &text,
-            "network \"blue\": there is no pool \"defualt\": did you mean \"default\"?",
-        );
+        assert_problem(&text, "network \"blue\": ");
+        assert_problem(&text, "pool \"defualt\": did you mean \"default\"?");
         let text = format!("{GOOD}\npool = \"gold\"");
-        assert_problem(&text, "there is no pool \"gold\": add a [[pool]] with name = \"gold\"");
+        assert_problem(&text, "pool \"gold\": add a [[pool]]");
     }
 
     #[test]
     fn gateways_lead_where_there_is_something() {
         let subnet = "subnets = [{ cidr = \"10.1.0.0/16\", gateway = \"10.1.0.1\" }]";
         let dpu = |rest: &str| format!("{GOOD}\ngateway_mode = \"dpu\"\n{rest}\n{subnet}");
-        assert_problem(&dpu("nat = true"), "network \"blue\": nat = true needs an uplink");
-        assert_problem(&dpu("reaches = [\"red\"]"), "reaches holds \"red\", which there is not");
+        assert_problem(&dpu("nat = true"), "network \"blue\": nat = true");
+        assert_problem(&dpu("reaches = [\"red\"]"), "reaches holds \"red\"");
         let uplinks = "[gateway]\nuplinks = [\"p1\"]";
         assert_eq!(problems_of(&format!("{uplinks}\n{}", dpu("nat = true"))), [""; 0]);
         let both = "[fabric]\nuplinks = [\"p0\"]\n[gateway]\nuplinks = [\"p0\"]";
-        assert_problem(both, "\"p0\", which is one of fabric.uplinks or fabric.keep");
+        assert_problem(both, "gateway.uplinks holds \"p0\"");
+        assert_problem("[gateway]\nuplinks = [\"a/b\"]", "gateway.uplinks holds \"a/b\"");
+        let twice = "[gateway]\nuplinks = [\"p1\", \"p1\"]";
+        assert_problem(twice, "gateway.uplinks holds \"p1\" twice");
+        let on_ovs = format!("[fabric]\ndriver = \"ovs\"\n{}", dpu(""));
+        assert_problem(&on_ovs, "fabric.driver = \"bridge\"");
         let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
         let mac = dpu("anti_spoofing = \"mac\"");
         assert_problem(&format!("{without}\n{mac}"), "gateway_mode = \"dpu\" needs fabric.driver");
@@ -483,7 +489,7 @@ mod tests {
     fn networks_are_checked() {
         assert_problem(&format!("{GOOD}\nvlan = 0"), "network \"blue\": vlan 0");
         let twice = format!("{GOOD}\n[[network]]\nname = \"blue\"");
-        assert_problem(&twice, "two networks are named \"blue\"");
+        assert_problem(&twice, "named \"blue\"");
     }
 
     #[test]

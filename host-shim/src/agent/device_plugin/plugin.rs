@@ -148,13 +148,3 @@ impl device_plugin_server::DevicePlugin for Plugin {
         Err(Status::unimplemented("nothing is to be done before a container starts"))
     }
 }
-
-#[cfg(test)]
-mod unit_tests {
-    use super::*;
-
-    #[test]
-    fn a_container_is_told_its_devices_by_the_resources_name() {
-        assert_eq!(variable("dpu-offload.io/gold-1"), "PCIDEVICE_DPU_OFFLOAD_IO_GOLD_1");
-    }
-}

@@ -362,13 +362,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_without_anything_is_in_order() {
-        let (examiner, _folder) = examiner();
-        let found = examiner.examine(examine(false)).await;
-        assert_eq!(found, Examination { request_id: 7, ..Examination::default() });
-    }
-
-    #[tokio::test]
     async fn only_one_examination_waits_for_the_one_that_is_made() {
         let (examiner, _folder) = examiner();
         let turn = examiner.examining.lock().await;
@@ -398,17 +391,6 @@ mod tests {
             (found.differences[0].code.as_str(), found.differences.len()),
             ("POD_VF_MISSING", 1)
         );
-    }
-
-    #[tokio::test]
-    async fn a_release_whose_vf_is_away_waits_for_the_vf_and_not_for_the_dpu() {
-        let (examiner, _folder) = examiner();
-        let releasing = Record { phase: Phase::Releasing, ..record("a", "c") };
-        keep(examiner.vfs().records(), releasing);
-        let found = examiner.examine(examine(false)).await;
-        let told = &found.differences[0];
-        assert_eq!(told.code, "RELEASE_PENDING");
-        assert!(told.message.contains("VF pci-a is not back yet"), "{told:?}");
     }
 
     #[test]

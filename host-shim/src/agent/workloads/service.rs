@@ -80,22 +80,3 @@ fn in_words(failure: Failure) -> Failure {
     let CniError { message, details, .. } = failure.into();
     Failure::new(reason, format!("{message}: {details}"))
 }
-
-#[cfg(test)]
-mod tests {
-    use offload_proto::Reason;
-
-    use super::*;
-
-    #[test]
-    fn a_client_is_told_the_reason_and_the_way_out() {
-        let failure = Failure::new(Reason::WorkloadAttached, "workload a is attached already");
-        let status = Status::from(in_words(failure));
-        assert_eq!(status.code(), Code::AlreadyExists);
-        assert_eq!(
-            status.message(),
-            "workload a is attached already: WORKLOAD_ATTACHED: detach it first"
-        );
-        assert_eq!(Failure::from_status(&status).unwrap().reason, Reason::WorkloadAttached);
-    }
-}
