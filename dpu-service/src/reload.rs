@@ -85,17 +85,15 @@ mod tests {
     fn what_waits_for_a_restart_is_told_and_what_does_not() {
         let told =
             in_part(Path::new("/s.toml"), &["listen", "limits.watchers"].map(ToOwned::to_owned));
-        assert_eq!(
-            told,
-            "the hosts, pools, networks and `log.level` of /s.toml are in force; changed, and \
-             waiting for a restart of the service: `listen`, `limits.watchers`"
-        );
+        let (in_force, waiting) = told.split_once("; ").unwrap();
+        assert!(in_force.contains("`log.level` of /s.toml"), "{told}");
+        assert!(waiting.ends_with(": `listen`, `limits.watchers`"), "{told}");
     }
 
     #[test]
     fn each_mistake_has_a_sentence() {
         let told = unchanged("/s.toml: one\n/s.toml: another");
-        let stays = "the configuration stays as it was: /s.toml";
-        assert_eq!(told, [format!("{stays}: one"), format!("{stays}: another")]);
+        let [one, another] = &told[..] else { panic!("{told:?}") };
+        assert!(one.ends_with(" /s.toml: one") && another.ends_with(" /s.toml: another"));
     }
 }

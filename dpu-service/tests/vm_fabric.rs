@@ -199,12 +199,12 @@ fn a_bridge_that_somebody_made_is_used_as_far_as_it_goes() {
     dpu.netns.run(&format!("ip link add {BRIDGE} type bridge"));
     let fabric = open_fabric(&dpu.netns, &[], &dpu.abilities);
     let refused = fabric.check(&pod.settings).unwrap_err().to_string();
-    assert!(refused.contains("was made without VLAN filtering: `ip link set"), "{refused}");
+    assert!(refused.contains("`ip link set"), "{refused}");
     let mut trunk = plug(&dpu, 1, None).settings;
     assert_eq!(fabric.check(&trunk), Ok(()));
     trunk.trunk = [200].into();
     let refused = fabric.check(&trunk).unwrap_err().to_string();
-    assert!(refused.starts_with("VLAN 200 can't be done here"), "{refused}");
+    assert!(refused.starts_with("VLAN 200 "), "{refused}");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn the_bridges_own_number_is_refused() {
     let (dpu, _outside) = with_uplink();
     let mut settings = plug(&dpu, 0, Some(1)).settings;
     let refused = dpu.fabric.check(&settings).unwrap_err().to_string();
-    assert!(refused.starts_with("VLAN 1 can't be done here: the bridge uses"), "{refused}");
+    assert!(refused.starts_with("VLAN 1 "), "{refused}");
     (settings.vlan, settings.trunk) = (Some(2), [1].into());
     assert_eq!(dpu.fabric.check(&settings).unwrap_err().to_string(), refused);
 }

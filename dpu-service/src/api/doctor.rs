@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_a_host_that_fell_silent_had_is_not_told_as_mended() {
-        let problem = "it did not answer within 2s";
+        let problem = "silent";
         let left = diagnosis(problem, vec![on("b", Finding::HostNotExamined)]);
         let found = vec![on("a", Finding::VfDiffers), on("b", Finding::VfDiffers)];
         let outcome = outcome(found, left, &HashMap::new());

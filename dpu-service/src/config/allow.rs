@@ -220,18 +220,12 @@ mod tests {
         );
         let (green, red) = (subnet("green", 2), network("name = \"red\""));
         let told = check_named_networks([&blue, &green, &red], |_, _| true);
-        const NONE: &str = "network \"blue\": allow names \"none\", which there is not: make it first; of networks \
-                            that name each other, apply one without its allow before the others, and whole after \
-                            them";
-        let without = "which has no subnets, so that nobody knows its pods' addresses";
-        assert_eq!(
-            told,
-            [
-                format!("network \"blue\": allow names \"blue\", {without}"),
-                NONE.to_owned(),
-                format!("network \"blue\": allow names \"red\", {without}"),
-            ]
-        );
+        let expected = [("blue", "no subnets"), ("none", "make it"), ("red", "no subnets")];
+        assert_eq!(told.len(), expected.len(), "{told:?}");
+        for (told, (named, why)) in told.iter().zip(expected) {
+            let begins = format!("network \"blue\": allow names \"{named}\", ");
+            assert!(told.starts_with(&begins) && told.contains(why), "{told}");
+        }
         let of_green = |network: &Network, named: &str| [&*network.name, named].contains(&"yellow");
         assert_eq!(check_named_networks([&blue, &green, &red], of_green), [""; 0]);
     }
@@ -247,7 +241,7 @@ mod tests {
         let most = MOST_COMBINATIONS / 30;
         assert_eq!(check_named_networks([&rules(most)], |_, _| true), [""; 0]);
         let told = check_named_networks([&rules(most + 1)], |_, _| true);
-        assert!(told[0].contains("allow comes to 270 combinations of a prefix"), "{told:?}");
+        assert!(told[0].contains("270 combinations"), "{told:?}");
     }
 
     #[test]
@@ -257,12 +251,10 @@ mod tests {
         assert_eq!(check_rules_on(&network("name = \"a\""), FabricDriver::Bridge), None);
         for fabric in [FabricDriver::Bridge, FabricDriver::None] {
             let told = check_rules_on(&blue, fabric).unwrap();
-            let expected = format!(
-                "network \"a\": allow needs fabric.driver = \"ovs\", and this DPU has {:?}: use that fabric, or \
-                 leave allow out",
-                fabric.name()
-            );
-            assert_eq!(told, expected);
+            let here = format!("{:?}", fabric.name());
+            for word in ["network \"a\": allow", "fabric.driver = \"ovs\"", &here] {
+                assert!(told.contains(word), "{word}: {told}");
+            }
         }
     }
 }

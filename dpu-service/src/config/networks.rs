@@ -358,7 +358,7 @@ pub(super) mod tests {
         assert_eq!(check_network(&network(named)), [""; 0]);
         for wrong in ["team-*", "", "Prod"] {
             let text = format!("name = \"a\"\nnamespaces = [{wrong:?}]");
-            assert_problem(&text, &format!("namespaces holds {wrong:?}, which can't name one"));
+            assert_problem(&text, &format!("namespaces holds {wrong:?}"));
         }
     }
 
@@ -369,7 +369,7 @@ pub(super) mod tests {
             assert_eq!(check_network(&network(&of(good))), [""; 0]);
         }
         for wrong in ["fourteen-bytes", "a/", "a b", "net%d"] {
-            assert_problem(&of(wrong), "can't begin an interface's name");
+            assert_problem(&of(wrong), "interface_prefix");
         }
     }
 
@@ -427,7 +427,7 @@ pub(super) mod tests {
             "gateway 169.254.77.1 is outside",
         );
         let bare = "first_hop = true\nsubnets = [{ cidr = \"10.1.0.0/16\" }]";
-        assert_problem(&of(bare), "first_hop = true needs its gateway");
+        assert_problem(&of(bare), "first_hop = true");
         let subnet =
             "first_hop = true\nsubnets = [{ cidr = \"10.1.0.0/16\", gateway = \"10.1.0.1\" }]";
         let by = |hop: &str| {
@@ -436,7 +436,7 @@ pub(super) mod tests {
             ))
         };
         assert_eq!(check_network(&network(&by("10.1.0.1"))), [""; 0]);
-        assert_problem(&by("10.1.0.2"), "gateway 10.1.0.2 is not the pods' first hop");
+        assert_problem(&by("10.1.0.2"), "gateway 10.1.0.2 is not");
     }
 
     #[test]
@@ -444,11 +444,11 @@ pub(super) mod tests {
         let subnet = "subnets = [{ cidr = \"10.1.0.0/16\", gateway = \"10.1.0.1\" }]";
         let dpu = |rest: &str| format!("name = \"a\"\ngateway_mode = \"dpu\"\n{rest}\n{subnet}");
         assert_eq!(check_network(&network(&dpu("nat = true\nreaches = [\"b\"]"))), [""; 0]);
-        assert_problem(&dpu("reaches = [\"a\"]"), "reaches holds the network itself");
+        assert_problem(&dpu("reaches = [\"a\"]"), "reaches");
         let none = "name = \"a\"\ngateway_mode = \"dpu\"";
-        assert_problem(none, "gateway_mode = \"dpu\" needs a subnet that has a gateway");
-        assert_problem("name = \"a\"\nnat = true", "nat is for networks whose gateway is this DPU");
-        assert_problem("name = \"a\"\nreaches = [\"b\"]", "reaches is for networks whose gateway");
+        assert_problem(none, "gateway_mode = \"dpu\" needs");
+        assert_problem("name = \"a\"\nnat = true", "nat is ");
+        assert_problem("name = \"a\"\nreaches = [\"b\"]", "reaches is ");
         let first_hop = "subnets = [{ cidr = \"fd00:1::/64\", gateway = \"fe80::1\" }]";
         assert_eq!(check_network(&network(&format!("name = \"a\"\n{first_hop}"))), [""; 0]);
     }
@@ -459,19 +459,18 @@ pub(super) mod tests {
         let dpu = "gateway_mode = \"dpu\"";
         let blue = one("blue", &format!("{dpu}\nreaches = [\"green\", \"red\", \"none\"]"));
         let told = check_reaches([&blue, &one("green", dpu), &one("red", "")], |_, _| true);
-        assert_eq!(
-            told,
-            [
-                "network \"blue\": reaches holds \"none\", which there is not: make it first",
-                "network \"blue\": reaches holds \"red\", whose gateway_mode is not \"dpu\"",
-            ]
-        );
+        let [unknown, not_led] = &told[..] else { panic!("{told:?}") };
+        let not_led_by_us = |it: &str| it.contains("gateway_mode");
+        assert!(unknown.starts_with("network \"blue\": reaches holds \"none\""), "{unknown}");
+        assert!(!not_led_by_us(unknown), "{unknown}");
+        assert!(not_led.starts_with("network \"blue\": reaches holds \"red\""), "{not_led}");
+        assert!(not_led_by_us(not_led), "{not_led}");
     }
 
     #[test]
     fn names_are_checked() {
         for name in ["", "Blue", "-a", "a-", "a_b", "a b", "é", &"a".repeat(64)] {
-            assert_problem(&format!("name = {name:?}"), "its name must be");
+            assert_problem(&format!("name = {name:?}"), "name must");
         }
     }
 
@@ -488,8 +487,9 @@ pub(super) mod tests {
         let subnets = "name = 'a'\nsubnets = [{ cidr = '10.1.0.0/30', gateway = '10.1.0.1' }]";
         assert_eq!(check_network(&network(subnets)), [""; 0]);
         let route = "routes = [{ destination = '10.9.0.0/16', gateway = '10.1.0.2' }]";
-        let expected = r#"network "a": subnet 10.1.0.0/30 has no address to hand out: all are reserved or excluded"#;
-        assert_eq!(check_network(&network(&format!("{subnets}\n{route}"))), [expected]);
+        let expected = r#"network "a": subnet 10.1.0.0/30 "#;
+        let told = check_network(&network(&format!("{subnets}\n{route}")));
+        assert!(told.len() == 1 && told[0].starts_with(expected), "{told:?}");
     }
 
     #[test]
@@ -563,11 +563,11 @@ pub(super) mod tests {
         assert!(problems[0].contains("10.1.2.0/24 of network \"b\" overlaps 10.1.0.0/16 of"));
 
         let problems = check_networks(&[network("name = \"a\""), network("name = \"a\"")]);
-        assert_eq!(problems, ["two networks are named \"a\": rename one"]);
+        assert!(problems.len() == 1 && problems[0].contains("named \"a\""), "{problems:?}");
 
         let default = |name: &str| network(&format!("name = {name:?}\ndefault = true"));
         let problems = check_networks(&[default("a"), default("b")]);
-        assert!(problems[0].contains("both have default = true"), "{problems:?}");
+        assert!(problems[0].contains("default = true"), "{problems:?}");
     }
 
     #[test]

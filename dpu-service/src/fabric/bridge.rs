@@ -534,9 +534,8 @@ mod tests {
     fn rules_of_a_network_are_refused_by_name() {
         let settings = PortSettings { openings: Some(Vec::new()), ..crate::programmer::idle(VF) };
         let refused = fabric(&[]).check(&settings).unwrap_err().to_string();
-        let expected = "allow can't be done here: a Linux bridge does not know which packets answer others; use \
-                        fabric.driver = \"ovs\", or leave it out";
-        assert_eq!(refused, expected);
+        assert!(refused.starts_with("allow "), "{refused}");
+        assert!(refused.contains("fabric.driver = \"ovs\""), "{refused}");
         let can = fabric(&[]).capabilities();
         let of_rules = can.iter().find(|can| can.name == ALLOW_RULES).unwrap();
         assert_eq!((of_rules.available, &*of_rules.detail), (false, NO_RULES));

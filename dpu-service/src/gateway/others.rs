@@ -112,10 +112,7 @@ mod tests {
         assert_eq!(asked.due(&all, false), [probe(2)]);
         assert_eq!(asked.problem_of("blue", &probe(1)), None);
         let told = asked.problem_of("green", &probe(2)).unwrap();
-        assert!(
-            told.contains("04:04:04:04:04:04 answers its gateway's address 10.0.0.1"),
-            "{told}"
-        );
+        assert!(told.contains("04:04:04:04:04:04") && told.contains("10.0.0.1"), "{told}");
         asked.note(&[probe(2)], &[]);
         assert!(asked.due(&all, false).is_empty());
         assert_eq!(asked.due(&all, true), [probe(1), probe(2)]);

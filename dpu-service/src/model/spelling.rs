@@ -149,10 +149,10 @@ mod tests {
         assert_eq!(level("allow_mac_spoofing = true").unwrap(), AntiSpoofing::Off);
         assert_eq!(level("allow_mac_spoofing = false").unwrap(), AntiSpoofing::Mac);
         for (wrong, told) in [
-            ("anti_spoofing = \"full\"\nallow_mac_spoofing = true", "is an older spelling of"),
-            ("allow_mac_spoofing = true\nanti_spoofing = \"mac\"", "is an older spelling of"),
+            ("anti_spoofing = \"full\"\nallow_mac_spoofing = true", "older spelling"),
+            ("allow_mac_spoofing = true\nanti_spoofing = \"mac\"", "older spelling"),
             ("anti_spoofing = true", "2"),
-            ("allow_mac_spoofing = \"off\"", "expected a boolean"),
+            ("allow_mac_spoofing = \"off\"", "a boolean"),
             ("anti_spoofin = \"off\"", "unknown field `anti_spoofin`"),
         ] {
             let refused = level(wrong).unwrap_err();

@@ -121,8 +121,7 @@ async fn an_address_that_rests_is_its_former_owners_at_once_and_nobody_elses() {
             for other in &others {
                 let refused = world.attach(other.clone()).await.unwrap_err();
                 assert_eq!(refused.reason, Reason::AddressInUse);
-                assert!(refused.message.contains("cools down for another"), "{refused}");
-                assert!(refused.message.contains("; wait that long, or ask as"), "{refused}");
+                assert!(refused.message.contains("cools down"), "{refused}");
             }
         }
         let view = world.attach(owner.clone()).await.unwrap();

@@ -147,13 +147,13 @@ async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused()
     let full = network("name = 'full'\n[[subnets]]\ncidr = '10.3.0.0/24'");
     let refused = world.engine.networks().apply(full, true).await.unwrap_err();
     assert_eq!(refused.reason, Reason::Unsupported);
-    let told =
-        "network full can't have pods of host node-1: anti_spoofing = \"full\" can't be done";
-    assert!(refused.message.starts_with(told), "{refused}");
+    for named in ["network full", "host node-1", "anti_spoofing = \"full\""] {
+        assert!(refused.message.contains(named), "{refused}");
+    }
     let failure = world.attach(spec("pod")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::Unsupported);
-    assert!(failure.message.starts_with("network red: nobody would keep"), "{failure}");
-    assert!(failure.message.contains("the agent of host node-1"), "{failure}");
+    assert!(failure.message.starts_with("network red: "), "{failure}");
+    assert!(failure.message.contains("host node-1"), "{failure}");
     assert!(world.list().is_empty());
     let nothing_to_keep = AttachSpec { network: Some("free".into()), ..spec("free") };
     world.attach(nothing_to_keep.clone()).await.unwrap();
@@ -249,7 +249,7 @@ async fn while_the_fabric_is_away_operators_see_the_rest_and_what_is_unknown() {
     assert!(unknown.clone().all(|step| !step.in_place && step.detail == why));
     assert_eq!(detail.steps.iter().filter(|step| step.in_place).count(), 5);
     let failure = world.engine.check(key("pod"), None).await.unwrap_err();
-    assert!(failure.message.contains("fabric-join of pf0vf0 can't be looked at"), "{failure}");
+    assert!(failure.message.contains("fabric-join of pf0vf0"), "{failure}");
     world.kernel.set_fabric_away(false);
     assert_eq!(operators.traffic(&AttachmentFilter::default()).await.unknown, None);
     world.check();

@@ -137,7 +137,8 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
     let delete = |force| world.engine.networks().delete("blue".into(), force);
     let refused = delete(false).await.unwrap_err();
     assert_eq!(refused.reason, Reason::NetworkInUse);
-    assert_eq!(refused.message, "network blue is used by 1 attachment");
+    assert!(refused.message.starts_with("network blue "), "{refused}");
+    assert!(refused.message.ends_with(" 1 attachment"), "{refused}");
     delete(true).await.unwrap();
     assert_eq!(delete(true).await.unwrap_err().reason, Reason::NetworkUnknown);
     assert_eq!(world.refused(on_blue("other")).await, Reason::NetworkUnknown);
@@ -172,8 +173,11 @@ async fn whom_rules_name_is_known_by_what_it_has_when_a_pod_is_attached() {
     assert_eq!(apply(&world, green.clone()).await, Ok(Applied::Created));
     assert_eq!(apply(&world, with_rules(allow)).await, Ok(Applied::Created));
     let first = world.attach(on_blue("first")).await.unwrap().record;
-    let told = |record: &Record| record.port_settings().openings.unwrap()[0].to_string();
-    assert_eq!(told(&first), "10.2.0.0/24 10.3.0.0/24 may open anything");
+    let sources = |record: &Record| {
+        let told = record.port_settings().openings.unwrap()[0].to_string();
+        told.split_once(" may ").unwrap().0.to_owned()
+    };
+    assert_eq!(sources(&first), "10.2.0.0/24 10.3.0.0/24");
 
     let bare = Network { subnets: Vec::new(), ..green.clone() };
     assert_eq!(apply(&world, bare).await, Err(Reason::InvalidRequest));
@@ -182,18 +186,19 @@ async fn whom_rules_name_is_known_by_what_it_has_when_a_pod_is_attached() {
     for force in [false, true] {
         let refused = world.engine.networks().delete("green".into(), force).await.unwrap_err();
         assert_eq!(refused.reason, Reason::NetworkNamed);
-        let told = "network green is in `allow` of network blue: take it out first";
-        assert_eq!(refused.message, told);
+        for named in ["network green", "`allow`", "network blue"] {
+            assert!(refused.message.contains(named), "{refused}");
+        }
     }
     let second = world.attach(on_blue("second")).await.unwrap().record;
-    assert_eq!(told(&second), "10.2.0.0/24 10.3.0.0/16 may open anything");
+    assert_eq!(sources(&second), "10.2.0.0/24 10.3.0.0/16");
     assert_eq!(
         apply(&world, with_rules("allow = [{ from_networks = ['blue'] }]")).await,
         Ok(Applied::Changed)
     );
     world.engine.networks().delete("green".into(), false).await.unwrap();
     let third = world.attach(on_blue("third")).await.unwrap().record;
-    assert_eq!(told(&third), "10.2.0.0/24 may open anything");
+    assert_eq!(sources(&third), "10.2.0.0/24");
 
     // What runs keeps what it was attached with.
     assert_eq!(apply(&world, with_rules("")).await, Ok(Applied::Changed));
@@ -232,7 +237,7 @@ async fn a_gateways_mac_address_is_given_to_no_pod() {
     let asking = AttachSpec { mac: Some("0e:c5:cc:d2:9b:c2".parse().unwrap()), ..spec("pod") };
     let failure = world.attach(asking).await.unwrap_err();
     assert_eq!(failure.reason, Reason::MacInUse);
-    assert!(failure.message.contains("for the gateway of network blue"), "{failure}");
+    assert!(failure.message.contains("network blue"), "{failure}");
 }
 
 #[tokio::test]
@@ -241,7 +246,7 @@ async fn a_mac_address_of_the_fabrics_own_links_is_given_to_no_pod() {
     let asking = |mac| AttachSpec { mac: Some(mac), ..spec("pod") };
     let failure = world.attach(asking(FABRIC_MAC)).await.unwrap_err();
     assert_eq!(failure.reason, Reason::MacInUse);
-    assert!(failure.message.contains("a link of the DPU's fabric"), "{failure}");
+    assert!(failure.message.contains("fabric"), "{failure}");
     world.check();
     world.attach(asking("0e:00:00:00:00:0a".parse().unwrap())).await.unwrap();
 }
@@ -278,7 +283,7 @@ async fn networks_that_cant_be_are_refused() {
     let no_pool = Network { pool: "fast".into(), ..blue("10.2.0.0/24", 1) };
     let failure = world.engine.networks().apply(no_pool, false).await.unwrap_err();
     assert_eq!(failure.reason, Reason::InvalidRequest);
-    assert!(failure.message.ends_with("list the pools with `dpuctl get pools`"), "{failure}");
+    assert!(failure.message.contains("\"fast\""), "{failure}");
 }
 
 #[tokio::test]
@@ -377,12 +382,12 @@ async fn a_network_names_a_bridge_that_the_fabric_has() {
     world.settings.bridges.truncate(1);
     world.restart().await;
     let warnings = world.engine.operators().warnings().join("\n");
-    assert!(warnings.contains("the fabric has no bridge \"br-storage\""), "{warnings}");
+    assert!(warnings.contains("bridge \"br-storage\""), "{warnings}");
     world.hello(&[]).await;
     let failure = world.attach(on_blue("pod")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::NetworkUnknown);
-    let told = "network \"blue\" is not in force: network \"blue\": the fabric has no bridge";
-    assert!(failure.message.starts_with(told), "{failure}");
+    assert!(failure.message.starts_with("network \"blue\" "), "{failure}");
+    assert!(failure.message.contains("bridge \"br-storage\""), "{failure}");
     world.settings.bridges = bridges;
     world.restart().await;
     assert_eq!(apply(&world, in_bridge("br-storage")).await, Ok(Applied::Unchanged));
@@ -390,10 +395,7 @@ async fn a_network_names_a_bridge_that_the_fabric_has() {
 
 #[tokio::test]
 async fn ports_are_mapped_by_gateways_which_not_every_fabric_has() {
-    for (fabric, told) in [
-        ("bridge", "set gateway_mode = \"dpu\" in the network, or leave the port out"),
-        ("ovs", "this DPU's fabric has no gateways: leave the port out"),
-    ] {
+    for (fabric, told) in [("bridge", "gateway_mode = \"dpu\""), ("ovs", "no gateways")] {
         let fabric = serde_json::from_value(fabric.into()).unwrap();
         let world = World::with(configuration(), Settings { fabric, ..settings() }, 1).await;
         let port_mappings = vec![PortMapping {
@@ -452,12 +454,14 @@ async fn what_no_card_of_its_pool_can_do_is_refused_when_a_network_is_applied() 
     for dry_run in [true, false] {
         let refused = world.engine.networks().apply(limited(), dry_run).await.unwrap_err();
         assert_eq!(refused.reason, Reason::Unsupported);
-        assert_eq!(
-            refused.message,
-            "network blue can't have pods of host node-1 (card pci/0000:00:00.0), host node-2 (card \
-             pci/0000:01:00.0): an egress rate of 8000000 bit/s can't be done here: the kernel has no \
-             police"
-        );
+        for named in [
+            "network blue ",
+            "host node-1 (card pci/0000:00:00.0), host node-2 (card pci/0000:01:00.0)",
+            "egress rate",
+            "8000000 bit/s",
+        ] {
+            assert!(refused.message.contains(named), "{named}: {refused}");
+        }
     }
     assert_eq!(world.engine.networks().list().len(), 1, "nothing was applied");
     assert_eq!(world.engine.operators().warnings(), [""; 0]);
@@ -479,9 +483,9 @@ async fn what_one_card_of_its_pool_can_do_is_applied_and_told_of_the_others() {
     assert_eq!(apply(&world, limited()).await, Ok(Applied::Created));
     let warnings = world.engine.operators().warnings();
     let [warning] = &warnings[..] else { panic!("{warnings:?}") };
-    let host =
-        "network blue can't have pods of host node-1 (card pci/0000:00:00.0): an egress rate";
-    assert!(warning.starts_with(host), "{warning}");
+    for named in ["network blue ", "host node-1 (card pci/0000:00:00.0): ", "egress rate"] {
+        assert!(warning.contains(named), "{named}: {warning}");
+    }
     assert_eq!(world.refused(on_blue("pod")).await, Reason::Unsupported);
 
     world.kernel.leave_limits_to(Some(PfId::local(0)));
@@ -497,20 +501,13 @@ async fn a_network_of_the_file_that_no_card_can_do_is_told_and_stops_nothing() {
     configuration.networks.push(limited());
     world.engine.load_configuration(configuration.clone()).await.unwrap();
     let told = |world: &World| world.engine.operators().warnings().join("\n");
-    assert!(
-        told(&world).contains("network blue can't have pods of host node-1"),
-        "{}",
-        told(&world)
-    );
+    let is_told = |told: &str| told.contains("network blue ") && told.contains("host node-1");
+    assert!(is_told(&told(&world)), "{}", told(&world));
     world.configuration = configuration;
     world.restart().await;
     assert_eq!(told(&world), "", "no VF is known yet, so that a card may come that can");
     world.hello(&[]).await;
-    assert!(
-        told(&world).contains("network blue can't have pods of host node-1"),
-        "{}",
-        told(&world)
-    );
+    assert!(is_told(&told(&world)), "{}", told(&world));
     world.attach(spec("pod")).await.unwrap();
 }
 
@@ -522,7 +519,6 @@ async fn what_no_port_can_be_given_is_refused_before_a_host_has_come() {
     world.restart().await;
     let refused = world.engine.networks().apply(blue("10.2.0.0/24", 200), false).await.unwrap_err();
     assert_eq!(refused.reason, Reason::Unsupported);
-    let why = "network blue: VLAN 200 can't be done here: the kernel has no VLAN filtering";
-    assert_eq!(refused.message, why);
+    assert!(refused.message.starts_with("network blue: VLAN 200 "), "{refused}");
     assert_eq!(apply(&world, limited()).await, Err(Reason::Unsupported));
 }

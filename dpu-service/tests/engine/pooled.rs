@@ -47,14 +47,16 @@ async fn a_vf_in_its_pod_is_well_and_one_that_can_not_be_had_is_not() {
     seen.pfs[0].vfs[2].condition = VfCondition::Missing;
     seen.pfs[0].vfs[3].condition = VfCondition::InUse;
     world.say_inventory(&seen).await;
-    let told = ["the host can't find it", "the host's agent holds it"];
-    assert_eq!(problems(&world, "kubelet"), told);
+    let told = problems(&world, "kubelet");
+    let [missing, in_use] = &told[..] else { panic!("{told:?}") };
+    assert!(missing.contains("find") && in_use.contains("holds"), "{told:?}");
     world.say_inventory(&inventory(&world.kernel, &[])).await;
     assert_eq!(problems(&world, "kubelet"), ["", ""]);
 
     world.kernel.take_away(FunctionId::local(0, 2));
     world.engine.reconcile(Depth::Thorough).await;
-    assert_eq!(problems(&world, "kubelet"), ["it has no representor on the DPU", ""]);
+    let told = problems(&world, "kubelet");
+    assert!(told.len() == 2 && told[0].contains("representor") && told[1].is_empty(), "{told:?}");
 }
 
 #[tokio::test]
@@ -65,7 +67,7 @@ async fn a_quarantined_vf_is_told_with_the_reason() {
         world.refused(spec("pod")).await;
     }
     let [problem] = &problems(&world, "default")[..] else { panic!("one VF") };
-    assert!(problem.starts_with("quarantined: 3 attaches in a row failed"), "{problem}");
+    assert!(problem.starts_with("quarantined: 3 attaches"), "{problem}");
 }
 
 /// The two that are the default pool's alone are given out unasked, and no more.

@@ -82,11 +82,8 @@ async fn an_agent_that_does_not_know_kinds_scopes_or_settings_is_refused_network
         world.engine.networks().apply(applied, false).await.unwrap();
         let refused = world.attach(of_network(name)).await.unwrap_err();
         assert_eq!(refused.reason, Reason::Unsupported);
-        let sentence = format!(
-            "network {name}: {told} can't be had: the agent of host node-1 is of a version that does \
-             not know of it; upgrade it"
-        );
-        assert_eq!(refused.message, sentence);
+        assert!(refused.message.starts_with(&format!("network {name}: {told} ")), "{refused}");
+        assert!(refused.message.contains("host node-1"), "{refused}");
         assert!(world.list().is_empty());
 
         let capabilities = vec![capability::ROUTE_KINDS, capability::SYSCTLS];

@@ -129,7 +129,7 @@ async fn one_that_is_there_by_itself_is_not_led() {
     world.attach(AttachSpec { key: alone, ..spec("pod") }).await.unwrap();
     let failure = attach(&world, together("pod", &["net1"])).await.unwrap_err();
     assert_eq!(failure.reason, Reason::AttachmentDiffers);
-    assert!(failure.message.contains("no other interface to lead it"), "{failure}");
+    assert!(failure.message.contains("no other interface"), "{failure}");
     assert_eq!(names(&world.list()), ["net1".into()]);
     world.check();
 }

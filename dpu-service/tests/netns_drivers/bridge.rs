@@ -47,11 +47,9 @@ fn the_bridge_is_made_once_and_is_no_neighbour_of_the_pods() {
 fn a_link_of_the_bridges_name_that_is_none_is_refused() {
     let dpu = Dpu::new();
     dpu.netns.run(&format!("ip link add {BRIDGE} type veth peer name other"));
-    let refused = dpu.prepare().unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "link br-offload is no bridge: name another in fabric.bridge, or delete it"
-    );
+    let refused = dpu.prepare().unwrap_err().to_string();
+    assert!(refused.starts_with("link br-offload is no bridge: "), "{refused}");
+    assert!(refused.contains("fabric.bridge"), "{refused}");
 }
 
 #[test]
@@ -63,14 +61,14 @@ fn uplinks_join_and_what_cannot_is_told_by_name() {
     dpu.netns.run("ip link set taken master foreign");
     let refused = dpu.prepare().unwrap_err();
     let told = refused.to_string();
-    assert!(told.starts_with("there is no uplink gone for bridge br-offload: bring it,"), "{told}");
+    assert!(told.contains("uplink gone "), "{told}");
     assert!(refused.is_partial(), "pods reach each other without");
     assert_eq!(dpu.netns.link("p0")["master"], BRIDGE);
     assert_eq!(dpu.netns.link("taken")["master"], "foreign");
 
     dpu.netns.run("ip link add gone type veth peer name wire2");
     let refused = dpu.prepare().unwrap_err().to_string();
-    assert!(refused.starts_with("uplink taken is a port of another bridge"), "{refused}");
+    assert!(refused.starts_with("uplink taken "), "{refused}");
     assert_eq!(dpu.netns.link("gone")["master"], BRIDGE);
     dpu.netns.run("ip link set taken nomaster");
     dpu.prepare().unwrap();
@@ -87,7 +85,7 @@ fn vlans_are_refused_by_name_where_the_kernel_cannot_keep_them_apart() {
         Err(refused) => {
             assert!(!can(&*dpu.fabric, "vlan-filtering"));
             let refused = refused.to_string();
-            assert!(refused.starts_with("VLAN 100 can't be done here: "), "{refused}");
+            assert!(refused.starts_with("VLAN 100 "), "{refused}");
         }
     }
 }
@@ -111,8 +109,9 @@ fn a_bridge_that_is_full_is_told_by_name_and_blamed_on_no_port() {
     }
     let refused = dpu.fabric.join(&dpu.representor(&pod), &pod.settings).unwrap_err();
     assert_eq!(refused.fault(), Fault::FabricFull);
-    let told = "bridge br-offload takes no more ports than the 1023 that it has, pf0vf0 not among";
-    assert!(refused.to_string().starts_with(told), "{refused}");
+    for named in ["bridge br-offload", "1023", "pf0vf0"] {
+        assert!(refused.to_string().contains(named), "{refused}");
+    }
 }
 
 #[test]
@@ -153,8 +152,9 @@ fn a_representor_is_not_taken_from_another_bridge() {
     dpu.netns.run("ip link add theirs type bridge");
     dpu.netns.run("ip link set pf0vf0 master theirs");
     let refused = dpu.fabric.join(&dpu.representor(&pod), &pod.settings).unwrap_err();
-    let told = "representor pf0vf0 is a port of theirs: take it out first, with `ip link set pf0vf0 nomaster`";
-    assert_eq!(refused.to_string(), told);
+    for named in ["representor pf0vf0", "theirs", "`ip link set pf0vf0 nomaster`"] {
+        assert!(refused.to_string().contains(named), "{refused}");
+    }
     dpu.fabric.leave(&dpu.representor(&pod)).unwrap();
     assert_eq!(dpu.netns.link("pf0vf0")["master"], "theirs");
 

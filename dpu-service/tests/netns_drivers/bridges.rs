@@ -134,7 +134,7 @@ fn what_a_further_bridge_lacks_keeps_no_port_from_the_first() {
             assert!(refused.is_partial(), "{on:?}: {refused}");
         }
         let told = dpu.prepare().unwrap_err().to_string();
-        assert!(told.starts_with("there is no uplink p0 for bridge br-offload"), "{told}");
+        assert!(told.contains("no uplink p0 for bridge br-offload"), "{told}");
         dpu.program(&plug(&dpu, 0, None));
     }
 }
@@ -172,10 +172,10 @@ fn a_bridge_that_the_fabric_has_not_is_refused_by_name() {
     dpu.prepare().unwrap();
     let pod = plug(&dpu, 0, Some("br-gone"));
     let told = dpu.fabric.check(&pod.settings).unwrap_err().to_string();
-    assert!(told.starts_with("bridge = \"br-gone\" can't be done here"), "{told}");
+    assert!(told.starts_with("bridge = \"br-gone\" "), "{told}");
     let port = dpu.representor(&pod);
     let told = dpu.fabric.join(&port, &pod.settings).unwrap_err().to_string();
-    assert!(told.contains("the fabric has no bridge br-gone"), "{told}");
+    assert!(told.contains("no bridge br-gone"), "{told}");
     let known = PortSettings { bridge: Some(STORAGE.into()), ..pod.settings };
     assert!(dpu.fabric.check(&known).is_ok());
 }

@@ -46,20 +46,21 @@ fn rates_towards_the_pod_are_limited() {
 fn a_card_without_a_rate_tree_refuses_by_name_what_needs_one() {
     let dpu = Dpu::new();
     let pod = dpu.plug(0);
-    let why = "the virtual card has no rate tree; leave it out, or use a card that has one";
     let refused = |settings| dpu.eswitch.check(&settings).unwrap_err().to_string();
     let bandwidth = Bandwidth { egress_share: 3_000_000, ..Bandwidth::default() };
     let share = PortSettings { bandwidth, ..pod.settings.clone() };
-    let told = format!("an egress share of 3000000 bit/s can't be done here: {why}");
-    assert_eq!(refused(share), told);
+    for named in ["egress share", "3000000 bit/s", "no rate tree"] {
+        assert!(refused(share.clone()).contains(named), "{named}");
+    }
     let total_egress = Some(TotalRate { network: "blue".into(), rate: 9_000_000 });
     let total = PortSettings { total_egress, ..pod.settings.clone() };
-    let told = format!("a total egress rate of 9000000 bit/s can't be done here: {why}");
-    assert_eq!(refused(total), told);
+    for named in ["total egress", "9000000 bit/s", "no rate tree"] {
+        assert!(refused(total.clone()).contains(named), "{named}");
+    }
     let capabilities = dpu.eswitch.capabilities();
     for name in ["egress-share", "egress-total"] {
         let found = capabilities.iter().find(|capability| capability.name == name).unwrap();
-        assert_eq!((found.available, &*found.detail), (false, why));
+        assert!(!found.available && found.detail.contains("no rate tree"), "{}", found.detail);
     }
     assert_eq!(dpu.eswitch.check(&pod.settings), Ok(()));
 }

@@ -42,9 +42,8 @@ fn a_changed_file_is_taken_over_whole_or_not_at_all() {
         setup.configure("connections = 5", &red);
         service.signal(Signal::SIGHUP);
         eventually("the restart is asked for", async || {
-            problems(&mut operator).await.iter().any(|problem| {
-                problem.ends_with("waiting for a restart of the service: `limits.connections`")
-            })
+            let problems = problems(&mut operator).await;
+            problems.iter().any(|problem| problem.ends_with(": `limits.connections`"))
         })
         .await;
     });

@@ -55,7 +55,7 @@ fn agents_of_other_versions_are_served_with_what_both_can_do() {
             let diagnosis = operator.examine(request).await.unwrap().into_inner();
             diagnosis.hosts[0].problem.clone()
         };
-        assert_eq!(problem().await, "it is not connected");
+        assert!(problem().await.contains("not connected"));
 
         let (mut old, welcome) = Session::greeted(&setup).await;
         assert_eq!(welcome.capabilities, [""; 0]);

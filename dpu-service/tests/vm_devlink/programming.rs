@@ -40,9 +40,9 @@ fn a_representor_is_programmed_and_taken_back() {
             let step = found.steps.iter().find(|step| step.name == name);
             step.unwrap().detail.as_str()
         };
-        assert_eq!(detail("port-mac"), "set by the host");
-        let rates = "towards the pod 5000000 bit/s, from the pod 10000000 bit/s";
-        assert_eq!(detail("port-rate"), rates);
+        assert!(detail("port-mac").contains("host"));
+        let (towards, from) = detail("port-rate").split_once(", ").unwrap();
+        assert!(towards.ends_with(" 5000000 bit/s") && from.ends_with(" 10000000 bit/s"));
     }
     for _ in 0..2 {
         dpu.programmer.unprogram(VF).unwrap();
@@ -99,7 +99,7 @@ fn what_the_kernel_refuses_is_undone_up_to_the_first_step() {
 
     let (step, told) = refused(PortSettings { vlan: Some(4095), ..settings() });
     assert_eq!(step, "fabric-join");
-    assert!(told.contains("cannot add VLAN 4095 to link"), "{told}");
+    assert!(told.contains(" VLAN 4095"), "{told}");
     dpu.assert_idle();
 
     dpu.netns.run(&format!("ip link delete {BRIDGE}"));
