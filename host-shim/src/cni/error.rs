@@ -102,11 +102,11 @@ mod tests {
 
     #[test]
     fn a_failure_keeps_its_reason() {
-        let failure = Failure::new(Reason::VfsExhausted, "pool default has no free VF");
+        let failure = Failure::new(Reason::VfsExhausted, "pool default");
         let object = CniError::from(failure).to_json(Version::V1_0_0);
         assert_eq!(object["cniVersion"], "1.0.0");
         assert_eq!(object["code"], 102);
-        assert_eq!(object["msg"], "pool default has no free VF");
+        assert_eq!(object["msg"], "pool default");
         assert!(object["details"].as_str().unwrap().starts_with("VFS_EXHAUSTED: "));
     }
 

@@ -236,19 +236,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("agent.sock");
         let missing = told_of(&socket);
-        assert!(missing.message.ends_with("is not running: there is no such socket"));
+        assert!(missing.message.ends_with("no such socket"), "{missing:?}");
         drop(UnixListener::bind(&socket).unwrap());
         let deserted = told_of(&socket);
-        assert!(deserted.message.ends_with("is not running: nobody listens"), "{deserted:?}");
+        assert!(deserted.message.ends_with("nobody listens"), "{deserted:?}");
         for error in [missing, deserted] {
-            let advice =
-                "AGENT_UNREACHABLE: start the agent whose configuration names this `socket`";
-            assert!(error.details.starts_with(advice), "{error:?}");
+            assert!(error.details.starts_with("AGENT_UNREACHABLE: "), "{error:?}");
+            assert!(error.details.contains("`socket`"), "{error:?}");
         }
         let missing = io::ErrorKind::NotFound.into();
         let installed = unreachable_agent(Verb::Add, Path::new(protocol::DEFAULT_SOCKET), &missing);
-        let advice = "AGENT_UNREACHABLE: start the agent with `systemctl start ";
-        assert!(installed.details.starts_with(advice), "{installed:?}");
+        assert!(installed.details.starts_with("AGENT_UNREACHABLE: "), "{installed:?}");
+        assert!(installed.details.contains("`systemctl start "), "{installed:?}");
     }
 
     #[test]
@@ -271,7 +270,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         for (path, found) in [(folder.path(), "a folder"), (&file, "a file")] {
             let error = told_of(path);
-            let ending = format!("can't be reached: that is {found}, no socket");
+            let ending = format!(" {found}, no socket");
             assert!(error.message.ends_with(&ending), "{error:?}");
             assert!(error.details.contains("`agentSocket`"), "{error:?}");
         }

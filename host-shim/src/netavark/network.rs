@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn an_option_that_nobody_knows_is_refused_by_name_and_value() {
-        for (key, advice) in [("mtu", "set its mtu there"), ("vlan", "known are network and")] {
+        for (key, advice) in [("mtu", "its mtu"), ("vlan", "network and")] {
             let mut network = network();
             network["options"][key] = "9000".into();
             let refusal = create(network).unwrap_err().0;

@@ -351,14 +351,14 @@ mod tests {
         let addresses = [of(6, "10.0.0.1/24"), of(7, "fe80::1/64")];
         assert_eq!(use_by_host(&link, &[], &addresses), None);
         let used = use_by_host(&link, &[], &[of(7, "fe80::1/64"), of(7, "10.0.0.2/24")]);
-        assert_eq!(used.unwrap(), "it has the address 10.0.0.2/24");
+        assert!(used.unwrap().ends_with(" 10.0.0.2/24"));
         let mut other = Link::default();
         (other.name, other.peer, other.kind) = ("v7".into(), Some(7), Some("veth".into()));
         assert_eq!(use_by_host(&link, std::slice::from_ref(&other), &[]), None, "its other end");
         other.kind = Some("vlan".into());
         let used = use_by_host(&link, &[other], &[]).unwrap();
-        assert_eq!(used, "link v7 is stacked on it");
+        assert!(used.starts_with("link v7 is stacked"), "{used}");
         link.master = Some(3);
-        assert_eq!(use_by_host(&link, &[], &[]).unwrap(), "it is a port of link 3");
+        assert!(use_by_host(&link, &[], &[]).unwrap().ends_with("port of link 3"));
     }
 }

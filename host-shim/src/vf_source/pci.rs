@@ -431,11 +431,9 @@ mod tests {
     fn pfs_that_would_be_mistaken_for_one_another_are_told() {
         let root = machine();
         let error = cards(root.path(), &[]).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            "PFs 0000:03:00.0 and 0000:04:00.0 would both be PF 0 of the DPU: name those that \
-             belong to it in vf_source.pfs"
-        );
+        for named in ["PFs 0000:03:00.0 and 0000:04:00.0", "PF 0 of the DPU", "vf_source.pfs"] {
+            assert!(error.contains(named), "{named}: {error}");
+        }
     }
 
     #[test]

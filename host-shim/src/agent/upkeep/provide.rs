@@ -111,7 +111,7 @@ mod tests {
         let _attach_under_way = vfs.numbers().vfs_stay().await;
         provider.provide().await;
         let told = locked(&provider.wanted).0[&PfId::local(1)].obstacle.clone();
-        assert_eq!(told.as_deref(), Some("this card's number of VFs can't be changed"));
+        assert!(told.is_some_and(|told| told.contains("number of VFs")));
         assert!(provider.is_any_in_the_way());
     }
 

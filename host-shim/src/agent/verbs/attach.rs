@@ -464,9 +464,6 @@ mod tests {
         let (doors, _folder) = doors();
         let told = still_releasing(&doors, &record("a", "c"));
         assert_eq!(told.reason, Reason::Releasing);
-        assert!(told.message.ends_with(
-            "is still being given back: the DPU has not been told yet, since there is no session: \
-             the agent has only just started"
-        ));
+        assert!(told.message.contains("no session"), "{told}");
     }
 }

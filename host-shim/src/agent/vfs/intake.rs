@@ -362,17 +362,19 @@ pub(in crate::agent) mod tests {
     #[tokio::test]
     async fn a_name_that_another_attachment_has_in_the_pod_is_told_with_that() {
         let (vfs, _folder) = vfs();
-        let taken = || Failure::new(Reason::InterfaceExists, "there is an interface eth0");
+        let taken = || Failure::new(Reason::InterfaceExists, "taken: eth0");
         let newcomer = record("new", "newcomer");
         let told = |failure: Failure| vfs.intake().with_owner(failure, &newcomer).message;
-        assert_eq!(told(taken()), "there is an interface eth0");
+        assert_eq!(told(taken()), "taken: eth0");
         let elsewhere =
             PodNetns { id: netlink::NetnsId { dev: 4, inode: 8 }, ..newcomer.netns.clone() };
         vfs.records().keep(&Arc::new(Record { netns: elsewhere, ..record("far", "elsewhere") }));
         vfs.records().keep(&Arc::new(newcomer.clone()));
-        assert_eq!(told(taken()), "there is an interface eth0");
+        assert_eq!(told(taken()), "taken: eth0");
         vfs.records().keep(&Arc::new(record("old", "owner")));
-        assert_eq!(told(taken()), "there is an interface eth0, of attachment old of owner/eth0");
+        let told_of_owner = told(taken());
+        assert!(told_of_owner.starts_with("taken: eth0, "), "{told_of_owner}");
+        assert!(told_of_owner.ends_with(" old of owner/eth0"), "{told_of_owner}");
         assert_eq!(told(Failure::new(Reason::MoveFailed, "no room")), "no room");
     }
 

@@ -174,6 +174,6 @@ mod tests {
         theirs.patience = Duration::ZERO;
         let _held = ours.lock(POD).await.unwrap();
         let failure = theirs.lock(POD).await.unwrap_err();
-        assert!(failure.message.ends_with("has been at work on it for too long"), "{failure}");
+        assert!(failure.message.contains("too long"), "{failure}");
     }
 }

@@ -561,7 +561,7 @@ pub(crate) mod tests {
             journal.commit(vec![Change::put(TABLE, "x", "{")]).await.unwrap();
         }
         let error = open(&folder).unwrap_err();
-        assert_eq!(error.to_string(), "record x of the agent is damaged");
+        assert!(error.to_string().starts_with("record x "), "{error}");
     }
 
     /// Records with one entry, written in that boot, of which half a disk's page is left.

@@ -311,9 +311,6 @@ mod tests {
         let another = NetnsId { inode: own.inode + 1, ..own };
         let why = walks.stacked_in(another, Path::new("/proc/self/ns/net")).unwrap_err();
         let told = not_looked_into(Path::new("/x"), &why);
-        assert_eq!(
-            told,
-            "what is stacked on it in the network namespace /x is not known: another one is there by now"
-        );
+        assert!(told.contains("network namespace /x ") && told.contains("another one"), "{told}");
     }
 }

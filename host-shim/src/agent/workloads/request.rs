@@ -137,7 +137,7 @@ mod tests {
             assert!(failure.message.contains(word), "{failure}");
         }
         let bare = AttachRequest { workload_id: "a".into(), netns: None };
-        assert!(add(bare, "").unwrap_err().message.starts_with("netns is missing"));
+        assert!(add(bare, "").unwrap_err().message.starts_with("netns "));
     }
 
     #[test]
