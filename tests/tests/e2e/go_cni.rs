@@ -165,7 +165,7 @@ fn several_networks_are_had_at_once_or_in_turn_or_none_is() {
         assert_eq!(answer(&lab, "remove", &pod, &wishes), Value::Null);
         lab.assert_clean_slate();
         let failed = complaint(&lab, verb, &pod, &of(&["blue", "nowhere"]));
-        assert!(failed.contains("there is no network \"nowhere\""), "{failed}");
+        assert!(failed.contains("network \"nowhere\""), "{failed}");
         lab.assert_clean_slate();
     }
     let config = answer(&lab, "config", &pod, &wishes);
@@ -184,10 +184,7 @@ fn what_cant_be_honoured_is_refused_by_name() {
             "UNSUPPORTED",
         ),
         (json!({"Labels": {"MAC": "no"}}), "CNI_ARGS MAC"),
-        (
-            json!({"Networks": [{"name": "n", "type": "bridge"}]}),
-            "there is no host-shim among them",
-        ),
+        (json!({"Networks": [{"name": "n", "type": "bridge"}]}), "no host-shim"),
     ] {
         let told = complaint(&lab, "setup", &pod, &wishes);
         assert!(told.contains(why), "{told}");

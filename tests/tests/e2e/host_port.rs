@@ -225,7 +225,7 @@ fn a_host_port_follows_the_agents_file_by_reload_and_by_restart() {
     wait_for_same(&lab, &port);
 
     reload(&lab, "[[host_port]]\nnetwork = \"blue\"\nnmae = \"x\"\n");
-    wait_for("a refusal", LIMIT, || lab.agent.log().contains("nothing is reloaded").then_some(()));
+    wait_for("a refusal", LIMIT, || lab.agent.log().contains("nmae").then_some(()));
     wait_for_same(&lab, &port);
 
     reload(&lab, "[[host_port]]\nnetwork = \"green\"\nname = \"pods0\"\n");

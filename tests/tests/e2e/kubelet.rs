@@ -124,7 +124,7 @@ fn an_add_into_a_new_namespace_of_the_same_container_works_once_the_old_one_has_
     let container = new.name();
     let _ = lab.execute(&of_cart(&lab, "ADD", container, Some(&old.path()))).result();
     let again = of_cart(&lab, "ADD", container, Some(&new.path()));
-    lab.execute(&again).fails(110, &["another network namespace"]);
+    lab.execute(&again).fails(110, &["network namespace"]);
     drop(old);
     let added = wait_for("the old namespace's VF to come home", LIMIT, || {
         Some(lab.execute(&again)).filter(|answer| answer.status.success())
@@ -142,7 +142,7 @@ fn an_eth0_without_an_address_is_refused_to_a_pod_and_another_interface_is_not()
     let pod = Netns::new("pod");
     let on_wire = lab.configuration("wire").to_string();
     let add = of_cart(&lab, "ADD", pod.name(), Some(&pod.path())).stdin(on_wire);
-    lab.execute(&add).fails(109, &["eth0 of a pod of Kubernetes has to have an address"]);
+    lab.execute(&add).fails(109, &["eth0 of a pod", "an address"]);
     lab.assert_clean_slate();
     let _ = lab.execute(&add.with("CNI_IFNAME", "net1")).result();
     lab.assert_invariants();

@@ -371,9 +371,9 @@ fn an_address_that_is_taken_is_told_with_a_way_out_and_served_once_it_is_free() 
     lab.wait_until_good();
     assert!(others_are_served(&lab) > 0);
     for log in [lab.service.log(), lab.agent.log()] {
-        let sentence = "can't serve metrics on 127.0.0.1:9464, which is tried again every 2 s: \
-                        free it, set `metrics.listen` to";
-        assert!(log.contains(sentence), "{log}");
+        for named in ["metrics on 127.0.0.1:9464", "every 2 s", "`metrics.listen`"] {
+            assert!(log.contains(named), "{named}: {log}");
+        }
     }
     drop(taken);
     for netns in [&lab.card.dpu, &lab.card.host] {

@@ -69,12 +69,12 @@ fn subnets_come_and_go_under_running_pods() {
         assert!(cidr.starts_with("10.") || holder["key"]["containerId"] == pod.name());
     }
     for (line, code, told) in [
-        ("add subnet green 10.77.0.0/24", "NETWORK_FIXED", "green comes from the configuration"),
-        ("delete subnet green 10.2.0.0/24", "NETWORK_FIXED", "green comes from the configuration"),
+        ("add subnet green 10.77.0.0/24", "NETWORK_FIXED", "green comes"),
+        ("delete subnet green 10.2.0.0/24", "NETWORK_FIXED", "green comes"),
         ("add subnet none 10.77.0.0/24", "NETWORK_UNKNOWN", "no network \"none\""),
         ("add subnet red 10.1.7.0/24", "INVALID_REQUEST", "overlaps 10.1.0.0/16"),
-        ("add subnet red 10.8.0.0/24", "INVALID_REQUEST", "already, with other settings"),
-        ("add subnet red 10.7.0.1/24", "INVALID_REQUEST", "10.7.0.1/24 has host bits set"),
+        ("add subnet red 10.8.0.0/24", "INVALID_REQUEST", "subnet 10.8.0.0/24"),
+        ("add subnet red 10.7.0.1/24", "INVALID_REQUEST", "10.7.0.1/24 has host bits"),
     ] {
         let words: Vec<_> = line.split(' ').collect();
         let complaint = lab.operator().is_refused(&words);
@@ -278,7 +278,7 @@ fn top_tells_where_the_time_of_attaching_goes_as_the_metrics_do() {
         rows.iter().all(|row| is_quick(row) && is_whole(row)).then_some(())
     });
     let complaint = lab.operator().is_refused(&["top", "--phases", "--network", "blue"]);
-    assert!(complaint.contains("cannot be used with '--network <NETWORK>'"), "{complaint}");
+    assert!(complaint.contains("'--network <NETWORK>'"), "{complaint}");
     lab.assert_clean_slate();
 }
 
@@ -298,7 +298,7 @@ fn while_open_vswitch_is_away_operators_see_the_rest_and_no_vf_is_lost() {
     let [shown, warned] =
         [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     assert!(output.status.success() && shown.contains("pf0vf0"), "{shown}");
-    assert!(warned.starts_with("warning: what is sent is not known: "), "{warned}");
+    assert!(warned.starts_with("warning: ") && warned.contains("not known: "), "{warned}");
     let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
     let described = lab.operator().says(&["describe", "attachment", &id]);
     let is_told =

@@ -61,7 +61,7 @@ fn replace_in_all_ways(lab: &Lab) {
         HOLDERS.iter().for_each(|holder| issue(lab, *holder, folder));
     });
     for rubbish in ["rubbish", ""] {
-        both_say(lab, "are refused; the earlier ones stay", || {
+        both_say(lab, "are refused; ", || {
             HOLDERS.iter().for_each(|holder| fs::write(file(*holder, "crt"), rubbish).unwrap());
         });
     }
@@ -120,7 +120,7 @@ fn an_agent_refuses_another_hosts_certificate_and_tells_of_it() {
     mistake_for_another(&lab);
     wait_for("a doctor who tells of it", LIMIT, || {
         let text = doctor();
-        let told = ["spiffe://dpu-offload.local/host/node-2", "restart it to change who it is"];
+        let told = ["spiffe://dpu-offload.local/host/node-2", "restart it"];
         told.iter().all(|words| text.contains(words)).then_some(())
     });
     let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
@@ -190,25 +190,22 @@ fn a_session_ends_with_the_certificate(role: Role, name: &str) {
 /// Whose certificate has ended, and where to renew it.
 fn the_end_is_told_everywhere(lab: &Lab, role: Role) {
     if role == Role::Dpu {
-        let words =
-            ["spiffe://dpu-offload.local/dpu/dpu-1", "expired on 20", "renew it on the DPU"];
+        let words = ["spiffe://dpu-offload.local/dpu/dpu-1", "expired on 20", "on the DPU"];
         lab.add("blue", &Netns::new("pod"), "eth0").fails(126, &words);
         wait_for("a STATUS that tells it", LIMIT, || {
             (!lab.status().status.success()).then_some(())
         });
         return lab.status().fails(50, &words);
     }
-    let words = "its session ended with its certificate, which expired on 20";
     let away = "node-1 is not connected: ";
+    let told_of_end = |line: &str| line.contains("session ended") && line.contains("expired on 20");
     let status = lab.operator().says(&["status"]);
-    assert!(status.contains(&format!("{away}{words}")), "{status}");
+    assert!(status.lines().any(|it| it.contains(away) && told_of_end(it)), "{status}");
     let doctor = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
-    let line = format!(
-        "HOST_NOT_CONNECTED  node-1: what the host has is not known: it is not connected: {words}"
-    );
-    assert!(doctor.contains(&line) && doctor.contains(": renew it on the host"), "{doctor}");
+    let is_it = |line: &str| line.starts_with("HOST_NOT_CONNECTED  node-1: ") && told_of_end(line);
+    assert!(doctor.lines().any(is_it) && doctor.contains(" on the host"), "{doctor}");
     let log = lab.service.log();
-    let told = log.lines().any(|it| it.contains("HostDisconnected") && it.contains(words));
+    let told = log.lines().any(|it| it.contains("HostDisconnected") && told_of_end(it));
     assert!(told, "{log}");
 }
 
@@ -222,7 +219,7 @@ fn a_host_that_is_refused_for_its_certificate_is_told_so() {
     openssl.args(["s_client", "-connect", "192.168.100.2:7443", "-alpn", "h2", "-ign_eof"]);
     openssl.arg("-cert").arg(lab.pki.certificate("host", "node-1"));
     let _ = run(openssl.arg("-key").arg(lab.pki.key("host", "node-1")));
-    let told = "with its certificate was refused: it expired on 20";
+    let told = "was refused: it expired on 20";
     wait_for("a doctor who tells of it", LIMIT, || {
         let doctor = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
         (doctor.contains("HOST_NOT_CONNECTED") && doctor.contains(told)).then_some(())

@@ -50,7 +50,7 @@ fn a_host_gets_the_networks_of_its_section_and_what_runs_goes_on() {
     let (running, other) = (Netns::new("running"), Netns::new("other"));
     let had = lab.add("green", &running, "eth0").result();
     reload_host(&lab, "networks = [\"blue\", \"later\"]\n");
-    let words = ["host node-1 may not use network green", "NETWORK_NOT_ALLOWED"];
+    let words = ["host node-1 ", "network green", "NETWORK_NOT_ALLOWED"];
     lab.add("green", &other, "eth0").fails(NETWORK_NOT_ALLOWED, &words);
     let _ = lab.add("blue", &other, "eth0").result();
     // A runtime may repeat an ADD whose answer it has lost.
@@ -70,15 +70,16 @@ fn a_host_that_may_not_choose_keeps_to_the_prefix_and_nobody_gets_anothers_mac_a
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     let bridge = lab.card.dpu.json("ip", &["link", "show", "type", "bridge"]);
     let of_bridge = bridge[0]["address"].as_str().unwrap();
-    add_with_mac(&lab, &pod, of_bridge).fails(106, &["a link of the DPU's fabric"]);
+    add_with_mac(&lab, &pod, of_bridge).fails(106, &["fabric"]);
     reload_host(&lab, "any_mac = false\n");
     let words = ["06:11:22:33:44:55", "begin with 02", "MAC_NOT_ALLOWED"];
     add_with_mac(&lab, &pod, "06:11:22:33:44:55").fails(MAC_NOT_ALLOWED, &words);
     let _ = add_with_mac(&lab, &pod, "02:11:22:33:44:55").result();
     reload_host(&lab, "any_mac = true\n");
-    add_with_mac(&lab, &other, "02:11:22:33:44:55").fails(106, &["is held by attachment"]);
+    add_with_mac(&lab, &other, "02:11:22:33:44:55")
+        .fails(106, &["02:11:22:33:44:55", "attachment"]);
     // That of blue's gateway, were this DPU it.
-    add_with_mac(&lab, &other, "0e:c5:cc:d2:9b:c2").fails(106, &["gateway of network blue"]);
+    add_with_mac(&lab, &other, "0e:c5:cc:d2:9b:c2").fails(106, &["network blue"]);
     let _ = add_with_mac(&lab, &other, "06:11:22:33:44:55").result();
     lab.assert_invariants();
 }
@@ -103,10 +104,10 @@ fn a_network_serves_the_namespaces_that_it_names_by_file_and_by_api() {
     let (running, other) = (Netns::new("running"), Netns::new("other"));
     let _ = add_of(&lab, "shop", &running, "prod").result();
     let dev = add_of(&lab, "shop", &other, "dev");
-    dev.fails(NETWORK_NOT_ALLOWED, &["namespace \"dev\" may not use network shop"]);
+    dev.fails(NETWORK_NOT_ALLOWED, &["namespace \"dev\"", "network shop"]);
     let nobodys = add_of(&lab, "shop", &other, "");
-    nobodys.fails(NETWORK_NOT_ALLOWED, &["network shop", "names no namespace"]);
-    lab.add("shop", &other, "eth0").fails(NETWORK_NOT_ALLOWED, &["names no namespace"]);
+    nobodys.fails(NETWORK_NOT_ALLOWED, &["network shop", "no namespace"]);
+    lab.add("shop", &other, "eth0").fails(NETWORK_NOT_ALLOWED, &["no namespace"]);
 
     settings.networks = settings.networks.replace("\"prod\", \"stage\"", "\"dev\"");
     lab.configure_service(&settings);

@@ -68,15 +68,11 @@ fn what_a_pod_may_not_ask_for_is_refused_by_name() {
     let lab = lab();
     let pod = Netns::new("pod");
     for (sources, code, words) in [
-        (
-            "10.1.0.1",
-            SOURCE_NOT_ALLOWED,
-            ["network blue may not send from 10.1.0.1/32", "optional"],
-        ),
-        ("10.1.0.0/24", SOURCE_NOT_ALLOWED, ["may not send from 10.1.0.0/24", "optional"]),
+        ("10.1.0.1", SOURCE_NOT_ALLOWED, ["network blue", "optional"]),
+        ("10.1.0.0/24", SOURCE_NOT_ALLOWED, ["from 10.1.0.0/24", "optional"]),
         ("00:00:5e:00:01:08", SOURCE_NOT_ALLOWED, ["from 00:00:5e:00:01:08", "optional"]),
         ("10.1.0.300", 7, ["annotation dpu-offload.io/allowed-sources", "10.1.0.300"]),
-        ("10.1.0.240/8", 100, ["has host bits set", "10.0.0.0/8"]),
+        ("10.1.0.240/8", 100, ["host bits", "10.0.0.0/8"]),
     ] {
         add_asking(&lab, &pod, sources).fails(code, &words);
     }

@@ -51,7 +51,7 @@ fn what_a_pod_does_to_a_vf_reaches_no_later_pod() {
         lab.call("DEL", "blue", &next).nothing();
         wait_for("a free VF", LIMIT, || (lab.free() == 1).then_some(()));
     }
-    let anew = lab.agent.log().matches("to be made anew").count();
+    let anew = lab.agent.log().matches("made anew").count();
     assert!(anew >= DONE_TO_A_VF.len(), "{anew}");
     lab.call("DEL", "blue", &resident).nothing();
     lab.assert_invariants(&clean);
@@ -107,7 +107,7 @@ fn what_the_network_allows_the_pf_allows() {
     lab.assert_becomes(&before);
 
     let (_, refused) = lab.call("ADD", "trunked", &pod).error();
-    assert!(refused.contains("a trunk of VLANs 300, 301 can't be done here"), "{refused}");
+    assert!(refused.contains("trunk of VLANs 300, 301 "), "{refused}");
     lab.assert_becomes(&before);
     lab.wait_for_free(1);
 }

@@ -223,7 +223,7 @@ fn an_installation_that_fails_half_way_says_what_to_do_and_goes_on_from_there() 
     let output = tree.dpkg(&["--install", deb.to_str().unwrap()]);
     let said = text(&output);
     assert!(!output.status.success(), "{said}");
-    assert!(said.contains("can't be made a link to /usr/lib/cni/host-shim"), "{said}");
+    assert!(said.contains("a link to /usr/lib/cni/host-shim"), "{said}");
     assert!(said.contains("go on with: dpkg --configure dpu-offload-host"), "{said}");
     fs::remove_file(tree.path("opt/cni")).unwrap();
     tree.dpkg_does(&["--configure", "dpu-offload-host"]);
@@ -257,7 +257,7 @@ fn an_agent_whose_successor_refuses_the_configuration_goes_on_and_the_upgrade_sa
     let output = tree.dpkg(&["--install", deb.to_str().unwrap()]);
     let said = text(&output);
     // There are no certificates.
-    assert!(!output.status.success() && said.contains("goes on as before the upgrade"), "{said}");
+    assert!(!output.status.success() && said.contains("as before"), "{said}");
     assert!(said.contains("/etc/dpu-offload/tls/") && said.contains("dpkg --configure"), "{said}");
     assert_eq!(tree.calls(), ["systemctl daemon-reload"]);
     set_agent(&tree, "exit 0");
@@ -346,7 +346,7 @@ fn the_workflow_for_other_peoples_ci_has_pods_on_a_dpu() {
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
     let said = text(&output);
     assert!(output.status.success(), "{said}");
-    for expected in ["3 received", "Attached", "the lab is down"] {
+    for expected in ["3 received", "Attached", "lab is down"] {
         assert!(said.contains(expected), "{expected:?} is not in:\n{said}");
     }
 }
