@@ -30,10 +30,7 @@ pub fn two_pods_outlive_restarts_and_a_reset_and_leave_nothing(settings: &Settin
 }
 
 /// Both pods are in order whichever program is killed and started again.
-///
-/// # Panics
-/// When they are not.
-pub fn outlive_restarts(lab: &mut Lab, pair: &Pair) {
+fn outlive_restarts(lab: &mut Lab, pair: &Pair) {
     assert_in_order(lab, pair);
     lab.agent.crash();
     lab.start_agent();
@@ -47,10 +44,7 @@ pub fn outlive_restarts(lab: &mut Lab, pair: &Pair) {
 
 /// Both pods reach each other, their runtimes' CHECKs pass and repeated ADDs are answered, and nobody
 /// finds a difference.
-///
-/// # Panics
-/// When it is not so.
-pub fn assert_in_order(lab: &Lab, pair: &Pair) {
+fn assert_in_order(lab: &Lab, pair: &Pair) {
     pair.assert_reach();
     lab.assert_invariants();
     for pod in [&pair.a, &pair.b] {
@@ -72,10 +66,7 @@ pub fn check(lab: &Lab, network: &str, pod: &Netns, result: &Value) -> Answer {
 }
 
 /// GC that knows of one pod takes the other, and DEL takes that one.
-///
-/// # Panics
-/// When something else is left.
-pub fn collect_and_detach(lab: &Lab, pair: &Pair) {
+fn collect_and_detach(lab: &Lab, pair: &Pair) {
     let mut configuration = lab.configuration("blue");
     configuration["cni.dev/valid-attachments"] =
         json!([{ "containerID": pair.b.name(), "ifname": "eth0" }]);

@@ -46,21 +46,6 @@ fn the_demo_tells_the_main_job_in_few_lines() {
     assert!(said.lines().count() <= 16, "{said}");
 }
 
-#[test]
-fn a_clone_without_the_release_before_is_told_in_one_line() {
-    let folder = tempfile::tempdir().unwrap();
-    for file in ["hack/release-before", "hack/lib.sh", "tests/release-before"] {
-        let copy = folder.path().join(file);
-        fs::create_dir_all(copy.parent().unwrap()).unwrap();
-        fs::copy(path("..").join(file), copy).unwrap();
-    }
-    let mut script = Command::new(folder.path().join("hack/release-before"));
-    let output = run(script.env_remove("CARGO_TARGET_DIR"));
-    let said = text(&output);
-    assert!(!output.status.success() && said.lines().count() == 1, "{said}");
-    assert!(said.contains("tests/release-before") && said.contains("--unshallow"), "{said}");
-}
-
 /// Cargo, as far as `hack/test` can tell: all builds, and one of three tests fails.
 const CARGO: &str = r#"#!/usr/bin/env bash
 [[ $* == *"nextest run"*"--profile unit" ]] || exit 0
@@ -130,7 +115,6 @@ fn every_script_explains_itself() {
         "soak",
         "reliability",
         "fuzz",
-        "release-before",
         "package",
         "runtimes",
         "go-cni",

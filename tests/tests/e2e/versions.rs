@@ -1,0 +1,88 @@
+//! Agent and service beside a peer of the next version of the session protocol, which is played by a relay between them.
+
+mod relay;
+
+use std::{fs, time::Duration};
+
+use e2e::{
+    Lab, Netns, Program, Settings, Timeouts,
+    scenarios::{life::check, several},
+    wait_for,
+};
+use offload_proto::{PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason};
+
+use relay::{DPU, NEXT, Peer, RELAY, Relay};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A lab whose agent reaches its service by a relay that makes a later `peer` of each for the other.
+fn lab_beside(peer: Peer) -> (Lab, Relay) {
+    let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
+    let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
+    lab.agent.stop();
+    let file = lab.path().join("host-shim.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(DPU), "{text}");
+    fs::write(&file, text.replace(DPU, RELAY)).unwrap();
+    let relay = Relay::start(&lab, peer);
+    lab.start_agent();
+    (lab, relay)
+}
+
+#[test]
+fn later_peers_speak_the_highest_common_version() {
+    let (lab, relay) = lab_beside(Peer::OfBothVersions);
+    let pod = Netns::new("pod");
+    lab.wait_until_good();
+    let result = lab.add("blue", &pod, "eth0").result();
+    check(&lab, "blue", &pod, &result).nothing();
+    lab.assert_invariants();
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+
+    let seen = relay.seen();
+    assert_eq!(seen.from_agent, Some((PROTOCOL_LOWEST, PROTOCOL_HIGHEST)));
+    assert_eq!(seen.from_service, Some(PROTOCOL_HIGHEST));
+    assert_eq!(seen.sessions, 1, "a session ended over what a later peer adds");
+    for call in ["Session", "Attach", "Check", "Detach"] {
+        assert!(seen.calls.contains(call), "no {call} in {:?}", seen.calls);
+    }
+}
+
+/// Waits until the log of a program has a line with all of these words.
+fn wait_for_line(program: &Program, words: &[&str]) {
+    wait_for(&format!("a line of {words:?}"), LIMIT, || {
+        let log = program.log();
+        log.lines().any(|line| words.iter().all(|word| line.contains(word))).then_some(())
+    });
+}
+
+#[test]
+fn peers_of_later_versions_alone_are_refused() {
+    let (refusal, next) = (Reason::Unsupported.as_str(), NEXT.to_string());
+    let upgrade = "upgrade the older of the two";
+    for peer in [Peer::LaterAgent, Peer::LaterService] {
+        let (lab, relay) = lab_beside(peer);
+        wait_for_line(&lab.agent, &[refusal, &next, upgrade]);
+        let answer = lab.add("blue", &Netns::new("pod"), "eth0");
+        answer.fails(109, &[refusal, &next, upgrade]);
+        lab.status().fails(50, &[refusal, &next, upgrade]);
+        if peer == Peer::LaterAgent {
+            wait_for_line(&lab.service, &["node-1", &next, upgrade]);
+        }
+        assert!(!relay.seen().calls.contains("Attach"), "{peer:?}");
+        lab.assert_clean_slate();
+    }
+}
+
+/// Left out in silence, the pod would run without its second network.
+#[test]
+fn a_call_that_the_service_lacks_is_refused_by_name() {
+    let (lab, _relay) = lab_beside(Peer::ServiceWithoutAttachAll);
+    lab.wait_until_good();
+    let pod = Netns::new("pod");
+    several::add(&lab, &pod, "green").fails(109, &[Reason::Unsupported.as_str(), "upgrade it"]);
+    lab.assert_clean_slate();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    lab.assert_invariants();
+}
