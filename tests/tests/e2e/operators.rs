@@ -4,7 +4,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     io::{BufRead, BufReader},
-    process::Stdio,
+    process::{Child, Stdio},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
@@ -102,7 +104,7 @@ fn subnets_that_many_operators_add_at_once_are_all_there() {
     let _ = apply(&lab, "red.json", RED);
     let cidrs: Vec<_> = (0..8).map(|number| format!("10.8{number}.0.0/16")).collect();
     let change = |verb: &str, cidrs: &[String]| {
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             for cidr in cidrs {
                 let operator = lab.operator();
                 scope.spawn(move || drop(operator.says(&[verb, "subnet", "red", cidr])));
@@ -261,7 +263,7 @@ fn top_tells_where_the_time_of_attaching_goes_as_the_metrics_do() {
     }
 
     wait_for("a table of what happens meanwhile", LIMIT, || {
-        let table = std::thread::scope(|scope| {
+        let table = thread::scope(|scope| {
             let operator = lab.operator();
             let table = scope
                 .spawn(move || operator.says(&["top", "--phases", "--once", "--interval", "1"]));
@@ -332,33 +334,73 @@ fn while_open_vswitch_is_away_operators_see_the_rest_and_no_vf_is_lost() {
     lab.assert_clean_slate();
 }
 
-#[test]
-fn watching_shows_an_attachment_come_and_go() {
-    let lab = Lab::start(&Settings::default());
-    let pod = Netns::new("pod");
-    let mut watch = lab
-        .operator()
-        .command()
-        .args(["watch", "-o", "json"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (sender, events) = std::sync::mpsc::channel();
-    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
-    std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
-    let mut seen = String::new();
-    wait_for("events of an attachment", LIMIT, || {
-        let _ = lab.add("blue", &pod, "eth0").result();
-        lab.del("blue", &pod, "eth0").nothing();
-        seen.extend(events.try_iter());
-        (seen.contains("AttachmentReserved") && seen.contains(pod.name())).then_some(())
-    });
-    watch.kill().unwrap();
-    watch.wait().unwrap();
+/// The lines of `dpuctl watch -o json`, until it is dropped.
+struct Watch {
+    process: Child,
+    events: mpsc::Receiver<Value>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Watch {
+    /// Starts one and waits until the service reports events to it, for which `make_event` makes one each time.
+    fn start(lab: &Lab, make_event: impl Fn()) -> Self {
+        let mut command = lab.operator().command();
+        let command = command.args(["watch", "-o", "json"]).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let (sender, events) = mpsc::channel();
+        thread::spawn(move || {
+            let mut events = lines.map_while(Result::ok);
+            events.try_for_each(|line| sender.send(serde_json::from_str(&line).unwrap()))
+        });
+        let watch = Self { process, events };
+        wait_for("a first event", LIMIT, || {
+            make_event();
+            watch.events.try_recv().ok()
+        });
+        watch
+    }
+
+    /// The kinds of events of a subject up to the first of kind `last`.
+    fn kinds_until(&self, last: &str, subject: &str) -> Vec<String> {
+        let mut kinds = Vec::new();
+        while kinds.last().is_none_or(|kind| kind != last) {
+            let event = self.events.recv_timeout(LIMIT);
+            let event = event.unwrap_or_else(|error| panic!("{error}: {kinds:?}"));
+            if event["subject"] == subject {
+                kinds.push(event["kind"].as_str().unwrap().to_owned());
+            }
+        }
+        kinds
+    }
 }
 
 #[test]
-fn the_health_service_and_reflection_answer_by_name() {
+fn watching_shows_an_attachments_whole_life_in_order() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let watch = Watch::start(&lab, || {
+        let _ = lab.add("blue", &pod, "eth0").result();
+        lab.del("blue", &pod, "eth0").nothing();
+    });
+    lab.await_settled();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
+    let comes = ["AttachmentReserved", "AttachmentProgrammed", "AttachmentAttached"];
+    assert_eq!(watch.kinds_until(comes[2], &id), comes);
+    lab.del("blue", &pod, "eth0").nothing();
+    let goes = ["AttachmentReleasing", "AttachmentReleased"];
+    assert_eq!(watch.kinds_until(goes[1], &id), goes);
+}
+
+#[test]
+fn status_shows_a_connected_host_and_no_problems() {
     let lab = Lab::start(&Settings::default());
     let status: Value =
         serde_json::from_str(&lab.operator().says(&["status", "-o", "json"])).unwrap();

@@ -1,7 +1,7 @@
 //! Traces: what a collector is told of a pod's way, from the runtime's own span to what either program does.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::TcpListener,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -26,6 +26,9 @@ const ADDRESS: &str = "127.0.0.1:4317";
 const SECTION: &str = "[tracing]\notlp_endpoint = \"http://127.0.0.1:4317\"\n";
 /// What nobody can export says, once.
 const AWAY: &str = "spans can't be exported";
+
+/// How long the programs wait for a collector's answer.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
@@ -117,20 +120,52 @@ fn listener(netns: &Netns) -> TcpListener {
     inside.run(|| TcpListener::bind(ADDRESS).unwrap()).unwrap()
 }
 
+/// Serves in the namespaces of both programs, until the runtime is dropped.
+fn serve(lab: &Lab, service: &(impl TraceService + Clone)) -> Runtime {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    for netns in [&lab.card.host, &lab.card.dpu] {
+        let listener = listener(netns);
+        listener.set_nonblocking(true).unwrap();
+        let service = TraceServiceServer::new(service.clone());
+        runtime.spawn(async move {
+            let connections = tokio::net::TcpListener::from_std(listener).unwrap();
+            let connections = TcpListenerStream::new(connections);
+            Server::builder().add_service(service).serve_with_incoming(connections).await
+        });
+    }
+    runtime
+}
+
+/// A collector that refuses all spans, and counts how often each program has exported some.
+#[derive(Clone, Default)]
+struct RefusingCollector(Arc<Mutex<BTreeMap<String, usize>>>);
+
+impl RefusingCollector {
+    /// How many exports of the program that exported least were refused.
+    fn refused(&self) -> usize {
+        let refused = self.0.lock().unwrap();
+        let of = |program| refused.get(program).copied().unwrap_or_default();
+        of("host-shim").min(of("dpu-service"))
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for RefusingCollector {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        let resource = request.into_inner().resource_spans[0].resource.clone().unwrap();
+        let program = text_of(&resource.attributes, "service.name").unwrap();
+        *self.0.lock().unwrap().entry(program).or_default() += 1;
+        Err(Status::internal("no room"))
+    }
+}
+
 impl Collector {
     fn listen(lab: &Lab) -> Self {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let told = Arc::<Mutex<Vec<_>>>::default();
-        for netns in [&lab.card.host, &lab.card.dpu] {
-            let listener = listener(netns);
-            listener.set_nonblocking(true).unwrap();
-            let door = TraceServiceServer::new(Door(Arc::clone(&told)));
-            runtime.spawn(async move {
-                let connections = tokio::net::TcpListener::from_std(listener).unwrap();
-                let connections = TcpListenerStream::new(connections);
-                Server::builder().add_service(door).serve_with_incoming(connections).await
-            });
-        }
+        let runtime = serve(lab, &Door(Arc::clone(&told)));
         Self { told, _runtime: runtime }
     }
 
@@ -289,6 +324,14 @@ fn a_collector_that_is_away_or_silent_costs_no_add_and_one_line_in_the_log() {
     };
     attach_and_detach(&lab);
     wait_for("word of it", LIMIT, || (told(&lab, AWAY) == [1, 1]).then_some(()));
+    let refusing = RefusingCollector::default();
+    let serving = serve(&lab, &refusing);
+    wait_for("three more failed exports of each program", LIMIT, || {
+        attach_and_detach(&lab);
+        (refusing.refused() > 3).then_some(())
+    });
+    drop(serving);
+    assert_eq!(told(&lab, AWAY), [1, 1], "one line for all failures");
     let collector = Collector::listen(&lab);
     let is_back = || {
         attach_and_detach(&lab);
@@ -299,9 +342,14 @@ fn a_collector_that_is_away_or_silent_costs_no_add_and_one_line_in_the_log() {
     assert!(!collector.told().is_empty());
     drop(collector);
     // One that is connected to and takes nothing.
-    let _silent = [&lab.card.host, &lab.card.dpu].map(|netns| listener(netns));
+    let silent = [&lab.card.host, &lab.card.dpu].map(|netns| listener(netns));
     attach_and_detach(&lab);
+    let connections = silent.map(|listener| listener.accept().unwrap());
+    let began = Instant::now();
+    attach_and_detach(&lab);
+    assert!(began.elapsed() < EXPORT_TIMEOUT, "an ADD or DEL waited for the collector");
     let began = Instant::now();
     assert!(lab.agent.stop().success() && lab.service.stop().success());
     assert!(began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
+    drop(connections);
 }
