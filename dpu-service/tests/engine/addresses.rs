@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dpu_service::model::AttachSpec;
 use offload_proto::{Reason, v1::Pod};
+use tokio::time::timeout;
 
 use crate::world::{World, configuration, live, network, settings, spec};
 
@@ -94,6 +95,23 @@ async fn resting() -> World {
     let address_cool_down = Duration::from_secs(600);
     let resting = dpu_service::attachments::Settings { address_cool_down, ..settings() };
     World::with(configuration(), resting, 4).await
+}
+
+#[tokio::test]
+async fn a_cooling_address_is_free_for_others_afterwards() {
+    let address_cool_down = Duration::from_millis(200);
+    let settings = dpu_service::attachments::Settings { address_cool_down, ..settings() };
+    let world = World::with(configuration(), settings, 4).await;
+    world.attach(asking_for("first", &["10.1.0.77"])).await.unwrap();
+    world.detach("first").await;
+    let attached = async {
+        while let Err(refused) = world.attach(asking_for("other", &["10.1.0.77"])).await {
+            assert_eq!(refused.reason, Reason::AddressInUse);
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(20), attached).await.expect("the cool-down does not end");
+    world.check();
 }
 
 #[tokio::test]

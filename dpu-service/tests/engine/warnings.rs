@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use dpu_service::attachments::{Depth, Settings};
+use dpu_service::{
+    attachments::{Depth, Settings},
+    model::AttachSpec,
+};
 use offload_proto::Reason;
 use vf_alloc::FunctionId;
 
-use crate::world::{VFS, World, configuration, pool, settings, spec};
+use crate::world::{VFS, World, configuration, network, pool, settings, spec};
 
 /// One that tells at once of representors that are missing.
 async fn impatient() -> World {
@@ -119,13 +122,19 @@ async fn a_pool_that_is_only_used_up_is_not_told() {
 
 #[tokio::test]
 async fn each_pool_that_is_empty_for_quarantine_is_told_by_its_name() {
-    let world = strict(3).await;
+    let world = strict(2).await;
     let mut configuration = configuration();
-    configuration.pools = vec![pool("default", "p0#0"), pool("rest", "p0#1-2")];
+    configuration.pools = vec![pool("default", "p0#0"), pool("rest", "p0#1")];
+    configuration.networks.push(network("name = 'green'\npool = 'rest'"));
     world.engine.load_configuration(configuration).await.unwrap();
     fails(&world, "a").await;
     let warnings = world.engine.operators().vf_warnings();
     assert!(matches!(&warnings[..], [one] if one.contains("pool default")), "{warnings:?}");
+    world.kernel.refuse("join", 1);
+    let on_green = AttachSpec { network: Some("green".into()), ..spec("b") };
+    assert_eq!(world.refused(on_green).await, Reason::ProgrammingFailed);
+    let warnings = world.engine.operators().vf_warnings().concat();
+    assert!(["pool default", "pool rest"].iter().all(|name| warnings.contains(name)), "{warnings}");
 }
 
 #[tokio::test]

@@ -43,6 +43,8 @@ pub fn as_many_pods_as_vfs_come_and_go(settings: &Settings) {
 pub fn the_same_pod_is_attached_at_most_once(settings: &Settings) {
     let lab = Lab::start(settings);
     let pod = Netns::new("pod");
+    let links = || pod.json("ip", &["link", "show"]).len();
+    let own = links();
     thread::scope(|scope| {
         for caller in 0..CALLERS {
             let (lab, pod) = (&lab, &pod);
@@ -53,6 +55,12 @@ pub fn the_same_pod_is_attached_at_most_once(settings: &Settings) {
         }
     });
     lab.assert_invariants();
+    lab.await_settled();
+    let attached = lab.operator().get("attachments");
+    assert!(attached.len() <= 1, "{attached:?}");
+    assert_eq!(links(), own + attached.len());
+    let _ = lab.add("blue", &pod, "eth0").result();
+    assert_eq!((lab.operator().get("attachments").len(), links()), (1, own + 1));
     lab.del("blue", &pod, "eth0").nothing();
     lab.assert_clean_slate();
 }

@@ -49,6 +49,8 @@ fn every_version_of_the_specification_is_answered_in_its_own_form() {
     let lab = Lab::start(&Settings::default());
     let versions = Call::new("VERSION", &json!({ "cniVersion": "1.1.0" }));
     let supported = lab.execute(&versions).result()["supportedVersions"].clone();
+    let is_known = |version: &Value| VERSIONS.iter().any(|known| version == known);
+    assert!(supported.as_array().unwrap().iter().all(is_known), "{supported}");
     for version in VERSIONS {
         if !supported.as_array().unwrap().contains(&json!(version)) {
             assert_eq!(version, "0.3.0", "{supported}");
@@ -265,22 +267,23 @@ fn what_can_not_be_honoured_is_refused_by_name() {
 }
 
 #[test]
-fn a_mac_address_an_address_and_a_vf_in_use_are_refused_by_holder() {
+fn a_mac_address_an_address_and_a_vf_in_use_are_refused_by_name() {
     let lab = Lab::start(&Settings::default());
     let (holder, other) = (Netns::new("holder"), Netns::new("other"));
     let result = lab.add("blue", &holder, "eth0").result();
+    let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
     let held = &result["interfaces"][0];
     let address = &result["ips"][0]["address"];
     let asked = [
-        ("mac", held["mac"].clone(), 106),
-        ("ips", json!([address]), 104),
-        ("deviceID", held["pciID"].clone(), 108),
+        ("mac", held["mac"].clone(), 106, &*id),
+        ("ips", json!([address]), 104, &*id),
+        ("deviceID", held["pciID"].clone(), 108, held["pciID"].as_str().unwrap()),
     ];
-    for (key, value, code) in asked {
+    for (key, value, code, named) in asked {
         let mut configuration = lab.configuration("blue");
         configuration["runtimeConfig"] = json!({ key: value });
         let add = Call::new("ADD", &configuration).of(other.name(), Some(&other.path()), "eth0");
-        lab.execute(&add).fails(code, &[]);
+        lab.execute(&add).fails(code, &[named]);
         lab.assert_invariants();
     }
     let _ = lab.add("blue", &other, "eth0").result();
@@ -290,7 +293,7 @@ fn a_mac_address_an_address_and_a_vf_in_use_are_refused_by_holder() {
 /// `podman network reload` and `podman start`: DEL, then ADD with the address and MAC that the container
 /// had.
 #[test]
-fn a_container_has_its_resting_address_again_at_once_and_others_only_later() {
+fn a_cooling_address_is_for_its_last_container_alone() {
     let lab = Lab::start(&Settings::default());
     let (container, other) = (Netns::new("container"), Netns::new("other"));
     let before = lab.add("blue", &container, "eth0").result();

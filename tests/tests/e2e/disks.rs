@@ -82,17 +82,21 @@ fn a_full_disk_of_the_service_refuses_attaches_and_harms_nothing() {
 #[test]
 fn a_full_disk_of_the_agent_refuses_attaches_and_harms_nothing() {
     let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
-    let pod = Netns::new("pod");
+    let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     lab.agent.stop();
     let disk = SmallDisk::under(lab.path().join("agent"));
     lab.start_agent();
     lab.wait_until_good();
     let _ = lab.add("blue", &pod, "eth0").result();
+    let of_other = addresses(&lab.add("blue", &other, "eth0").result());
     disk.fill();
     attach_until_refused(&lab, 131);
+    assert!(of_other.iter().all(|address| pod.pings(address)));
     disk.empty();
     lab.assert_invariants();
-    lab.del("blue", &pod, "eth0").nothing();
+    for pod in [&pod, &other] {
+        lab.del("blue", pod, "eth0").nothing();
+    }
     lab.assert_clean_slate();
     lab.agent.stop();
 }

@@ -99,6 +99,7 @@ fn its_death_costs_its_workloads_nothing_and_it_knows_them_again() {
     let (web, db) = (Netns::new("web"), Netns::new("db"));
     let mut init = InitSystem::start(&lab, &[&web, &db]);
     let told = init.says_of(2);
+    assert_eq!(told, [lines_of(&web), lines_of(&db)].concat());
     // The DPU is told behind the answer, and hears nothing of an agent that is dead.
     lab.assert_invariants();
     init.crash();

@@ -17,6 +17,7 @@ use e2e::{
     },
     wait_for,
 };
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::configuration::bridge_filters_vlans;
@@ -356,14 +357,17 @@ fn assert_programs_out_of_reach(pod: &Netns, gateway: &str) {
 fn a_gateway_that_is_not_as_it_should_be_is_no_way_into_the_dpu() {
     let (lab, _outside) = lab();
     let (nated, _) = pod(&lab, "nated");
-    assert_programs_out_of_reach(&nated, "10.3.0.1");
     let dpu = &lab.card.dpu;
     let alias_of = |link: &str| {
         let shown = dpu.json("ip", &["link", "show", link]).remove(0);
         shown["ifalias"].as_str().unwrap_or_default().to_owned()
     };
     let ours = alias_of("gw-nated");
+    // The kernel accepts connections for a stopped service, which repairs nothing.
+    lab.service.signal(Signal::SIGSTOP);
     dpu.ip(&["link", "set", "gw-nated", "alias", "mine"]);
+    assert_programs_out_of_reach(&nated, "10.3.0.1");
+    lab.service.signal(Signal::SIGCONT);
     wait_for("the alias", LIMIT, || (alias_of("gw-nated") == ours).then_some(()));
 }
 

@@ -1,7 +1,7 @@
 //! The scripts of hack/, run as a person runs them. Within private namespaces "the machine" is ours.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use e2e::{Call, Netns, program, run, scenarios::pods::addresses};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// How a soak ends that found nothing wrong.
 const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, \
@@ -133,6 +133,7 @@ fn every_script_explains_itself() {
 
 #[test]
 fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
+    let folder = tempfile::tempdir().unwrap();
     for line in [
         "demo x",
         "bench --write x",
@@ -144,7 +145,7 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "cluster up x",
         "cluster env x",
         "cluster down x",
-        "certs /tmp/a b",
+        "certs made b",
         "lab down x",
         "lab restart agent x",
         "lab env x",
@@ -159,10 +160,16 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "arm-dpu down /tmp x",
     ] {
         let words: Vec<_> = line.split(' ').collect();
-        let output = run(hack(words[0]).args(&words[1..]));
+        let output = run(hack(words[0]).args(&words[1..]).current_dir(&folder));
         let said = text(&output);
         let last = words[words.len() - 1];
         assert!(!output.status.success() && said.contains(&format!("argument {last};")), "{said}");
+        assert_eq!(
+            said.lines().count(),
+            1,
+            "{line}: a script that does something says more: {said}"
+        );
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "{line}");
     }
 }
 
@@ -445,6 +452,19 @@ fn labs_that_come_up_at_once_do_not_meet() {
             up.join().unwrap();
         }
     });
+    let environments = labs.each_ref().map(HackLab::environment);
+    for name in environments[0].keys().filter(|name| *name != "CNI_PATH") {
+        let own: BTreeSet<_> = environments.iter().map(|environment| &environment[name]).collect();
+        assert_eq!(own.len(), labs.len(), "{name}: {own:?}");
+    }
+    labs[0].succeeds(&["down"]);
+    for environment in &environments[1..] {
+        let mut dpuctl = Command::new(program("dpuctl"));
+        dpuctl.args(["get", "vfs", "-o", "json"]);
+        let vfs = run(dpuctl.env("DPUCTL_CONFIG", &environment["DPUCTL_CONFIG"]));
+        let vfs: Value = serde_json::from_slice(&vfs.stdout).unwrap();
+        assert_eq!(vfs["vfs"].as_array().map(Vec::len), Some(2), "{vfs}");
+    }
 }
 
 /// A network of large packets, half of which is the other DPU's.

@@ -259,10 +259,13 @@ fn a_transaction_that_is_refused_changes_nothing_and_says_why() {
 async fn each_transaction_is_told_of() {
     let netns = TestNetns::new();
     let mut monitor = NftablesMonitor::open(&netns.netns).unwrap();
-    netns.run("nft flush ruleset");
-    netns.run("nft add table inet other");
-    let told = tokio::time::timeout(Duration::from_secs(20), monitor.next());
-    assert_eq!(told.await.unwrap().unwrap(), NftablesEvent::Changed);
+    for transaction in
+        ["add table inet other", "add set inet other a { type ifname; }", "flush ruleset"]
+    {
+        netns.run(&format!("nft {transaction}"));
+        let told = tokio::time::timeout(Duration::from_secs(20), monitor.next());
+        assert_eq!(told.await.expect(transaction).unwrap(), NftablesEvent::Changed);
+    }
 }
 
 fn least_time(nftables: &mut Nftables, table: &Table) -> Duration {
