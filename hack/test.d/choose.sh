@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 
 # What CI has for them, beside the tiers that always run: minutes on two quiet cores.
-MINUTES_FOR_CHANGES=21
+MINUTES_FOR_CHANGES=22
 
 # choose_tiers: prints what was chosen and why, and leaves the tiers in CHOSEN_TIERS.
 choose_tiers() {
@@ -59,14 +59,19 @@ tiers_of_path() {
 take_wanted() {
     local tier minutes=0 whole=()
     for tier in "${TIERS[@]}"; do
-        [[ $tier != *-short && " ${NEWCOMERS[*]} " != *" $tier "* ]] || continue
-        [[ " $* " == *" $tier "* || " $* " == *" every "* ]] || continue
+        may_be_chosen "$tier" || continue
+        [[ " $* " == *" $tier "* || " $* " == *" every "* && $tier != dependencies ]] || continue
         whole+=("$tier") minutes=$((minutes + $(field "$tier" minutes)))
     done
     for tier in "${whole[@]}"; do
         if ((minutes > MINUTES_FOR_CHANGES)); then tier=$(short_form "$tier"); fi
         CHOSEN_TIERS+=("$tier")
     done
+}
+
+# may_be_chosen TIER: not the tiers that run in any case, short forms, and what this user cannot run.
+may_be_chosen() {
+    [[ $1 != *-short && " ${NEWCOMERS[*]} " != *" $1 "* ]] && { ((EUID == 0)) || [[ $(field "$1" needs) != root ]]; }
 }
 
 # short_form TIER
@@ -80,7 +85,7 @@ rotate_in_others() {
     say "   seed of this tree, which draws others while there is time: $seed"
     for tier in "${CHOSEN_TIERS[@]}"; do left=$((left - $(field "$tier" minutes))); done
     for tier in "${TIERS[@]}"; do
-        [[ $tier != *-short && " ${NEWCOMERS[*]} " != *" $tier "* ]] || continue
+        may_be_chosen "$tier" || continue
         [[ " ${CHOSEN_TIERS[*]} " == *" $tier "* || " ${CHOSEN_TIERS[*]} " == *" $tier-short "* ]] ||
             others+=("$(short_form "$tier")")
     done

@@ -28,9 +28,12 @@ tier_netns() {
     OMITTED=
 }
 
+# tier_long [short]
 tier_long() {
-    namespaces_are_there && tools_of_long_are_there || { cannot_run long && return; }
+    namespaces_are_there || { cannot_run long && return; }
     build_once || return 0
+    [[ ! ${1:-} ]] || { in_namespaces long-short "kills, cuts, renewals, soak" && return; }
+    tools_of_long_are_there || { cannot_run long && return; }
     check "the example of the Go package" silent hack/go-cni example
     check "Prometheus is there" silent hack/prometheus
     in_namespaces long "kills, cuts, renewals, soak, packages, scripts"
@@ -44,10 +47,11 @@ tier_ovs() {
     [[ $NAME ]] || check "the demo on Open vSwitch" hack/demo --fabric ovs
 }
 
+# tier_ovs-long [short]
 tier_ovs-long() {
     namespaces_are_there && has_open_vswitch || { cannot_run ovs-long && return; }
     build_once || return 0
-    OFFLOAD_TEST_FABRIC=ovs in_namespaces ovs-long "more tests on Open vSwitch"
+    OFFLOAD_TEST_FABRIC=ovs in_namespaces "ovs-long${1:+-$1}" "more tests on Open vSwitch"
 }
 
 tier_demo() {
@@ -78,13 +82,14 @@ tier_dependencies() {
     fi
 }
 
+# tier_kubernetes [short]
 tier_kubernetes() {
     namespaces_are_there && is_root "a cluster" || { cannot_run kubernetes && return; }
     build_once || return 0
     title "making the cluster ready"
     hack/cluster prepare || { cannot_run kubernetes && return; }
     title "tests of $(hack/cluster versions | paste -sd,)"
-    at_once in_cluster kubernetes
+    at_once in_cluster "kubernetes${1:+-$1}"
 }
 
 # in_cluster PROFILE: in the place of this process, the tests in a cluster, of which there is one.

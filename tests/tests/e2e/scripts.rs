@@ -48,7 +48,7 @@ fn the_demo_tells_the_main_job_in_few_lines() {
 
 /// Cargo, as far as `hack/test` can tell: all builds, and one of three tests fails.
 const CARGO: &str = r#"#!/usr/bin/env bash
-[[ $* == *"nextest run"*"--profile unit" ]] || exit 0
+[[ $* == *"nextest run"*"--profile unit"* ]] || exit 0
 mkdir -p target/nextest/unit
 cat >target/nextest/unit/junit.xml <<'REPORT'
 <?xml version="1.0" encoding="UTF-8"?>
@@ -68,37 +68,111 @@ REPORT
 exit 100
 "#;
 
-#[test]
-fn what_a_failed_test_broke_off_with_is_told_before_the_count() {
+/// A folder with all scripts in it.
+fn copy_of_scripts() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    for file in ["hack/test", "hack/lib.sh"] {
-        let copy = folder.path().join(file);
-        fs::create_dir_all(copy.parent().unwrap()).unwrap();
-        fs::copy(path("..").join(file), copy).unwrap();
-    }
-    // Without systemd-analyze units are not checked, which needs more of the repository.
+    let copied = run(Command::new("cp").arg("-r").arg(path("")).arg(folder.path().join("hack")));
+    assert!(copied.status.success(), "{copied:?}");
+    folder
+}
+
+fn write_program(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn failures_are_repeated_before_the_count() {
+    let folder = copy_of_scripts();
     let tools = folder.path().join("tools");
     fs::create_dir(&tools).unwrap();
-    for (tool, text) in
-        [("cargo", CARGO), ("cargo-nextest", CARGO), ("systemd-analyze", "#!/bin/sh\n")]
-    {
-        fs::write(tools.join(tool), text).unwrap();
-        fs::set_permissions(tools.join(tool), Permissions::from_mode(0o755)).unwrap();
+    for tool in ["cargo", "cargo-nextest"] {
+        write_program(&tools.join(tool), CARGO);
     }
     let tools = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let mut script = Command::new(folder.path().join("hack/test"));
     let output = run(script.arg("unit").env("PATH", tools).env_remove("CARGO_TARGET_DIR"));
     assert!(!output.status.success());
     let said = text(&output);
-    let (_, end) = said.split_once("== what failed tests broke off with").expect(&said);
+    let (_, end) = said.split_once("== what failed tests reported").expect(&said);
     let expected = "
 pool::gives_each_once: thread 'pool::gives_each_once' panicked at pool.rs:7:5:
 assertion failed: first < second
 ";
     let (reasons, counts) = end.split_at(expected.len());
     assert_eq!(reasons, expected, "{said}");
-    // Beside the three tests: formatting, clippy, documentation, the build, the list of tests, and that each has a tier.
-    assert_eq!(counts.lines().next(), Some("8 passed, 1 failed, 0 skipped"), "{said}");
+    // Beside the three tests: the build.
+    assert_eq!(counts.lines().next(), Some("3 passed, 1 failed, 0 skipped"), "{said}");
+}
+
+/// A test binary with four tests, of which one fails.
+const TEST_BINARY: &str = r#"#!/usr/bin/env bash
+case $* in
+    "--list --format terse") printf '%s: test\n' pool::is_full pool::is_broken pool::is_left_out lease::ends ;;
+    "--exact pool::is_broken --nocapture") echo "thread panicked at pool.rs:7:5: 1 < 2 & 3"; exit 101 ;;
+    "--exact "*) : ;;
+    *) exit 2 ;;
+esac
+"#;
+
+#[test]
+fn tests_run_without_nextest_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    write_program(&file("binary"), TEST_BINARY);
+    let line = format!("ipam::pools {} {}\n", file("binary").display(), folder.path().display());
+    fs::write(file("executables"), line).unwrap();
+    fs::write(file("selection"), "+ ^ipam:: ^pool::\n- . left_out\n").unwrap();
+    let run_by_name = |name: &str| {
+        let files = [file("executables"), file("selection"), file("results")];
+        let output = run(Command::new(path("test.d/without-nextest")).args(files).arg(name));
+        (output.status.success(), fs::read_to_string(file("results/junit.xml")).unwrap())
+    };
+    let (is_good, report) = run_by_name("");
+    assert!(!is_good && report.contains(r#"tests="2" failures="1" errors="0""#), "{report}");
+    assert!(report.contains("panicked at pool.rs:7:5: 1 &lt; 2 &amp; 3"), "{report}");
+    assert!(report.contains("pool::is_broken") && !report.contains("is_full"), "{report}");
+    let (is_good, report) = run_by_name("ipam::pools::pool::is_full");
+    assert!(is_good && report.contains(r#"tests="1" failures="0""#), "{report}");
+}
+
+/// The tiers that `hack/test changed` chooses once these files have been written.
+fn chosen_for(files: &[&str]) -> Vec<String> {
+    let folder = copy_of_scripts();
+    let git = |arguments: &[&str]| {
+        let identity = ["-c", "user.name=a", "-c", "user.email=a@example.com"];
+        let output = run(Command::new("git").current_dir(&folder).args(identity).args(arguments));
+        assert!(output.status.success(), "{output:?}");
+    };
+    git(&["init", "--quiet"]);
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "--message", "scripts"]);
+    for file in files {
+        let file = folder.path().join(file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, "changed").unwrap();
+    }
+    let mut script = Command::new(folder.path().join("hack/test"));
+    let base = if files.is_empty() { "0000000" } else { "HEAD" };
+    let said = text(&run(script.args(["changed", "--list"]).env("CI_BASE", base)));
+    let chosen = said.lines().filter_map(|line| line.trim().strip_prefix("chosen: "));
+    chosen.map(|line| line.split(',').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn expensive_tiers_are_chosen_by_what_changed() {
+    let of_allocator = chosen_for(&["crates/ipam/src/pool.rs"]);
+    assert_eq!(of_allocator[..2], ["docs", "mutants"], "{of_allocator:?}");
+    let of_card = chosen_for(&["crates/sriov/src/lib.rs"]);
+    assert_eq!(of_card[..2], ["docs", "vm"], "{of_card:?}");
+    for of_all in [chosen_for(&["a/file/without/a/line"]), chosen_for(&[])] {
+        for tier in ["kubernetes-short", "vm-short", "arm-short", "model"] {
+            assert!(of_all.iter().any(|it| it == tier), "{tier} is not in {of_all:?}");
+        }
+        assert!(!of_all.iter().any(|it| it == "vm"), "{of_all:?}");
+    }
+    let of_words = chosen_for(&["docs/CONCEPTS.md"]);
+    assert!(!of_words.is_empty(), "the time that is left is used");
 }
 
 #[test]
