@@ -12,7 +12,8 @@ use dpu_service::{
 };
 use netlink::{LinkChange, Request, VethEnd};
 use serde_json::{Value, json};
-use support::{TestNetns, eventually};
+use support::TestNetns;
+use test_clock::wait_until;
 use veth_dpu::{BRIDGE, Dpu, On, Pod, at_once, can, open_fabric};
 
 /// A DPU whose uplink `p0` leads to the link `wire` of another namespace.
@@ -281,10 +282,10 @@ fn leads_outside_by_a_bond(on: On, mode: &str) {
     assert_eq!(dpu.fabric.uplink_mtu(None), Some(1500));
     for (member, wire) in MEMBERS {
         outside.run(&format!("ip link set {wire} down"));
-        eventually("the bond does without", || !has_carrier(&dpu.netns, member));
+        wait_until("the bond does without", || !has_carrier(&dpu.netns, member));
         are_outside();
         outside.run(&format!("ip link set {wire} up"));
-        eventually("the bond has it again", || has_carrier(&dpu.netns, member));
+        wait_until("the bond has it again", || has_carrier(&dpu.netns, member));
         are_outside();
     }
 }

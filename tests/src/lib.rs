@@ -42,10 +42,10 @@ mod proxy;
 pub mod runtime;
 pub mod scenarios;
 mod settings;
+mod share;
 mod slow;
 pub mod soak;
 mod victim;
-mod wait;
 mod workloads;
 
 pub use arm::{ArmDpu, ArmLab};
@@ -67,5 +67,5 @@ pub use process::{Program, program};
 pub use proxy::{Fault, Proxy};
 pub use settings::{CardKind, CardSettings, FabricKind, METRICS, Settings, Timeouts};
 pub use slow::SlowService;
-pub use wait::{eventually, wait_for};
+pub use test_clock::{Stopwatch, eventually, wait_for};
 pub use workloads::{Attaching, Workloads, netns_of};

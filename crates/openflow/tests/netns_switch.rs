@@ -10,7 +10,7 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixListener,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use netlink::MacAddress;
@@ -18,6 +18,7 @@ use open_vswitch::OpenVswitch;
 use openflow::{
     Action, Change, Connection, Cookies, Error, Flow, LOCAL, Match, Meter, Ports, Switch, VlanMatch,
 };
+use test_clock::wait_until;
 
 const DEADLINE: Duration = Duration::from_secs(2);
 const COOKIE: u64 = 0x0ff1_0ad0_0000_03e8;
@@ -32,14 +33,6 @@ fn start() -> OpenVswitch {
 
 fn connect(vswitch: &OpenVswitch) -> Switch {
     Switch::connect(&vswitch.management("br0"), DEADLINE).unwrap()
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}: still not after 10 s");
-        thread::park_timeout(Duration::from_millis(2));
-    }
 }
 
 fn flow(priority: u16, matches: impl IntoIterator<Item = Match>, action: Action) -> Flow {
@@ -280,7 +273,7 @@ fn connections_are_remembered_by_zone_until_they_are_forgotten() {
     let frame = format!("0200000001080200000001070800{ip}0007000900080000{}", "00".repeat(18));
     vswitch.appctl(&["netdev-dummy/receive", "p1", &frame]);
     let known = || vswitch.appctl(&["dpctl/dump-conntrack", "dummy@ovs-dummy"]);
-    eventually("it is remembered", || known().contains("src=10.0.0.1,dst=10.0.0.2"));
+    wait_until("it is remembered", || known().contains("src=10.0.0.1,dst=10.0.0.2"));
     switch.forget_connections(1001).unwrap();
     assert!(known().contains("zone=1000"), "that was of another zone");
     switch.forget_connections(1000).unwrap();
@@ -294,7 +287,7 @@ fn frames_are_counted() {
     switch.change(&[Change::Add(flow(7, [Match::InPort(1)], Action::Drop))]).unwrap();
     let frame = format!("ffffffffffff02000000010788b5{}", "00".repeat(46));
     vswitch.appctl(&["netdev-dummy/receive", "p1", &frame]);
-    eventually("the frame is counted", || {
+    wait_until("the frame is counted", || {
         let flows = switch.flows(Cookies::exactly(COOKIE)).unwrap();
         (flows[0].packets, flows[0].bytes) == (1, 60)
     });

@@ -8,14 +8,12 @@
 
 mod scene;
 
-use std::{path::Path, process::Command, time::Instant};
+use std::{path::Path, process::Command};
 
 use nix::sys::signal::Signal;
-use scene::{
-    Scene, flags,
-    support::{TestNetns, eventually},
-};
+use scene::{Scene, flags, support::TestNetns};
 use serde_json::json;
+use test_clock::{Stopwatch, wait_until};
 
 #[test]
 fn a_card_is_plugged_in_and_leaves_nothing() {
@@ -138,7 +136,7 @@ fn many_pods_end_at_once() {
     }
     assert_eq!(scene.host.link_names(), ["mgmt0"]);
     drop(pods);
-    eventually("all VFs are back", || scene.host.link_names().len() == 25);
+    wait_until("all VFs are back", || scene.host.link_names().len() == 25);
     let names = scene.host.link_names();
     assert!((0..24).all(|number| names.contains(&format!("net{number}"))), "{names:?}");
     card.pull();
@@ -153,15 +151,15 @@ fn a_reset_makes_all_links_anew_wherever_they_were() {
     let before = scene.dpu.link("pf0vf0")["ifindex"].clone();
     scene.give(&card, "p0v1", &pod, "net1");
     card.signal(Signal::SIGHUP);
-    eventually("the VF is back", || scene.host.link_names() == ["mgmt0", "p0v0", "p0v1"]);
+    wait_until("the VF is back", || scene.host.link_names() == ["mgmt0", "p0v0", "p0v1"]);
     let address = || scene.dpu.run("ip addr show").contains("192.168.100.2/30");
-    eventually("the management link, the last that is made, has its addresses", address);
+    wait_until("the management link, the last that is made, has its addresses", address);
     assert_eq!(pod.link_names(), Vec::<String>::new());
     assert_ne!(scene.dpu.link("pf0vf0")["ifindex"], before);
     scene.host.run("ping -c 1 -W 5 192.168.100.2");
     // It is watched again: even a representor that somebody deletes is put back.
     scene.dpu.run("ip link del dev pf0vf0");
-    eventually("the deleted pair is back", || scene.host.link_names().contains(&"p0v0".to_owned()));
+    wait_until("the deleted pair is back", || scene.host.link_names().contains(&"p0v0".to_owned()));
     let another = TestNetns::new();
     scene.give(&card, "p0v1", &another, "net1");
     drop(another);
@@ -190,7 +188,7 @@ fn two_cards_are_reset_killed_and_pulled_out_without_each_other() {
     scene.give(&second, "c1p1v0", &other, "net1");
     let in_pod = pod.link("net1")["ifindex"].clone();
     second.signal(Signal::SIGHUP);
-    eventually("the second card's VFs are back", || {
+    wait_until("the second card's VFs are back", || {
         scene.host.link_names() == ["c1p0v0", "c1p1v0", "mgmt0", "mgmt1", "p0v0"]
     });
     assert_eq!(other.link_names(), Vec::<String>::new());
@@ -204,7 +202,7 @@ fn two_cards_are_reset_killed_and_pulled_out_without_each_other() {
     assert!(scene.command("unplug").args(["--controller", "1"]).status().unwrap().success());
     assert_eq!(scene.host.link_names(), ["mgmt0", "net1", "p0v0"]);
     first.signal(Signal::SIGHUP);
-    eventually("the first card's VFs are back", || scene.host.link_names() == of_first);
+    wait_until("the first card's VFs are back", || scene.host.link_names() == of_first);
     first.pull();
     scene.assert_empty();
 }
@@ -270,12 +268,12 @@ fn what_a_killed_card_left_is_found_and_removed() {
 #[test]
 fn a_large_card_is_plugged_in_at_once() {
     let scene = Scene::new();
-    let start = Instant::now();
+    let start = Stopwatch::start();
     let card = scene.plug("--vfs 256");
-    let plugged = start.elapsed();
-    let start = Instant::now();
+    let plugged = start.wall();
+    let start = Stopwatch::start();
     card.pull();
-    println!("256 VFs: plugged in {plugged:?}, pulled out in {:?}", start.elapsed());
+    println!("256 VFs: plugged in {plugged:?}, pulled out in {:?}", start.wall());
     assert!(plugged.as_secs() < 30);
     scene.assert_empty();
 }

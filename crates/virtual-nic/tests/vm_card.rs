@@ -11,11 +11,9 @@ mod scene;
 use std::{collections::BTreeMap, fs};
 
 use nix::sys::signal::Signal;
-use scene::{
-    Card, Scene,
-    support::{TestNetns, eventually},
-};
+use scene::{Card, Scene, support::TestNetns};
 use serde_json::{Value, json};
+use test_clock::wait_until;
 
 /// The devices that there are on this machine.
 fn devices() -> Vec<String> {
@@ -109,7 +107,7 @@ fn frames_pass_through_the_representors_and_vlans_are_kept_apart() {
     let card = scene.plug("--vfs 3");
     switch(&scene, &[("pf0vf0", 100), ("pf0vf1", 100), ("pf0vf2", 200)]);
     let pods: Vec<_> = (0..3).map(|number| Pod::with(&scene, &card, number)).collect();
-    eventually("pods of one VLAN reach each other", || pods[0].reaches(&pods[1]));
+    wait_until("pods of one VLAN reach each other", || pods[0].reaches(&pods[1]));
     assert!(pods[1].reaches(&pods[0]));
     assert!(!pods[0].reaches(&pods[2]), "VLANs 100 and 200 are apart");
     let learned = scene.dpu.run("bridge fdb show br br");
@@ -128,7 +126,7 @@ fn a_vf_comes_back_as_the_pod_left_it_and_its_representor_stays() {
     switch(&scene, &[("pf0vf0", 100), ("pf0vf1", 100)]);
     let before = representors(&scene)["pf0vf1"].clone();
     let (a, b) = (Pod::with(&scene, &card, 0), Pod::with(&scene, &card, 1));
-    eventually("the pods reach each other", || a.reaches(&b));
+    wait_until("the pods reach each other", || a.reaches(&b));
     b.netns.run("ip link set dev eth0 mtu 1400 address 02:00:00:00:00:07");
     b.netns.run("ip link property add dev eth0 altname other");
     b.netns.run("ip link set dev eth0 txqueuelen 900");
@@ -143,7 +141,7 @@ fn a_vf_comes_back_as_the_pod_left_it_and_its_representor_stays() {
     scene.host.run("ip link set dev eth0 name p0v1");
     let again = Pod::with(&scene, &card, 1);
     a.netns.run("ip neigh flush dev eth0");
-    eventually("the next pod is reached", || a.reaches(&again));
+    wait_until("the next pod is reached", || a.reaches(&again));
     card.pull();
     assert_eq!(scene.dpu.link_names(), ["br"]);
     assert_eq!(scene.host.link_names(), Vec::<String>::new());
@@ -157,9 +155,9 @@ fn a_reset_makes_the_device_anew() {
     let old = representors(&scene);
     let pod = Pod::with(&scene, &card, 1);
     card.signal(Signal::SIGHUP);
-    eventually("the VF is back", || scene.host.link_names() == ["mgmt0", "p0v0", "p0v1"]);
+    wait_until("the VF is back", || scene.host.link_names() == ["mgmt0", "p0v0", "p0v1"]);
     let address = || scene.dpu.run("ip addr show").contains("192.168.100.2/30");
-    eventually("the management link has its addresses", address);
+    wait_until("the management link has its addresses", address);
     assert_eq!(pod.netns.link_names(), Vec::<String>::new());
     let new = representors(&scene);
     assert_eq!(new.len(), 2);
@@ -179,7 +177,7 @@ fn representors_that_return_are_joined_again() {
     assert_eq!(representors(&scene).len(), 0);
     scene.dpu.run(&format!("devlink dev eswitch set netdevsim/{device} mode switchdev"));
     switch(&scene, &[("pf0vf0", 7), ("pf0vf1", 7)]);
-    eventually("the pods, which kept their VFs, reach each other", || a.reaches(&b));
+    wait_until("the pods, which kept their VFs, reach each other", || a.reaches(&b));
     card.pull();
 }
 
@@ -195,7 +193,7 @@ fn the_uplink_is_the_devices_port_and_its_wire_leads_out() {
     outside.run("ip addr add 192.0.2.9/24 dev wire0");
     let pod = Pod::with(&scene, &card, 0);
     let outside = Pod { netns: outside, address: "192.0.2.9".to_owned() };
-    eventually("the pod reaches the outside", || pod.reaches(&outside));
+    wait_until("the pod reaches the outside", || pod.reaches(&outside));
     card.pull();
     assert_eq!(outside.netns.link_names(), Vec::<String>::new());
 }
@@ -206,9 +204,9 @@ fn a_driver_that_starts_anew_leaves_the_card_what_it_was() {
     let card = scene.plug("--vfs 2");
     let device = devices().into_iter().find(|device| !before.contains(device)).unwrap();
     scene.dpu.run(&format!("devlink dev reload netdevsim/{device}"));
-    eventually("the uplink is called p0", || scene.dpu.link_names().contains(&"p0".to_owned()));
+    wait_until("the uplink is called p0", || scene.dpu.link_names().contains(&"p0".to_owned()));
     let labelled = || scene.dpu.link("p0")["ifalias"] == "virtual-nic uplink p0";
-    eventually("the uplink is known", labelled);
+    wait_until("the uplink is known", labelled);
     card.pull();
     scene.assert_empty();
     assert_eq!(devices(), before);

@@ -1,6 +1,6 @@
 //! DPUs of any size: VFs and networks, many attachments, and a journal that holds more of them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dpu_service::{
     attachments::{Configuration, Depth, Settings},
@@ -9,6 +9,7 @@ use dpu_service::{
 use futures::{StreamExt as _, stream};
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
+use test_clock::Stopwatch;
 use vf_alloc::FunctionId;
 
 use crate::world::{World, configuration, detach_of, network, settings, spec};
@@ -42,11 +43,11 @@ pub(crate) async fn filled(size: Size) -> World {
 pub(crate) async fn attach_and_detach(world: &World, size: Size) -> [Duration; 2] {
     let last = on_network(size, 0);
     let container = last.key.container_id.clone();
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     world.attach(last).await.unwrap();
-    let attached = begun.elapsed();
+    let attached = begun.wall();
     world.engine.detach(detach_of(&container)).await.unwrap();
-    [attached, begun.elapsed() - attached]
+    [attached, begun.wall() - attached]
 }
 
 /// How long the service takes from its start until it has compared kernel and journal, with so many attachments in a

@@ -1,10 +1,6 @@
 //! An engine with a journal and a card in memory, and one host that speaks.
 
-use std::{
-    collections::HashSet,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use dpu_service::{
     attachments::{AttachmentFilter, Configuration, Depth, Detach, Engine, Settings},
@@ -23,6 +19,7 @@ use journal::faulty_disk::{FULL, Fate, FaultyDisk};
 use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason, v1::Pod};
 use tempfile::TempDir;
+use test_clock::Stopwatch;
 use vf_alloc::{FunctionId, PfId, PoolSpec};
 
 use crate::fake_kernel::FakeKernel;
@@ -152,10 +149,10 @@ impl World {
     /// What it takes from the start until kernel and journal were compared.
     pub(crate) async fn time_of_restart(&mut self) -> Duration {
         self.stop().await;
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         self.start();
         self.engine.reconcile(Depth::Thorough).await;
-        begun.elapsed()
+        begun.wall()
     }
 
     /// Likewise, of a power cut: `fate` says what became of what was not synced.

@@ -19,13 +19,14 @@ use offload_proto::v1::{
     self, dpu_message, host_message, operator_client::OperatorClient,
     workload_network_client::WorkloadNetworkClient,
 };
+use test_clock::wait_until_async;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Streaming, transport::Channel};
 use vf_alloc::FunctionId;
 use virtual_nic::RepresentorAlias;
 
-use crate::service_support::{ADDRESS, NETWORKS, Setup, eventually};
+use crate::service_support::{ADDRESS, NETWORKS, Setup};
 
 /// Besides node-1, which the set-up has.
 const NODE_2: &str = "[[host]]\nname = \"node-2\"\npfs = [\"p1\"]\n";
@@ -111,7 +112,7 @@ impl<'a> World<'a> {
 
     /// Sees to it that node-1 has its attachment.
     pub(crate) async fn attach(&self) {
-        eventually("node-1 has its attachment", async || self.try_to_attach().await).await;
+        wait_until_async("node-1 has its attachment", async || self.try_to_attach().await).await;
     }
 
     async fn try_to_attach(&self) -> bool {

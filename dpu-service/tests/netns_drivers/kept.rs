@@ -2,9 +2,10 @@
 
 use dpu_service::model::PortSettings;
 use netlink::{Request, VethEnd};
+use test_clock::wait_until;
 
 use crate::{
-    support::{TestNetns, eventually},
+    support::TestNetns,
     veth_dpu::{Capture, Dpu, On, Pod, can, mark, pings},
 };
 
@@ -42,7 +43,7 @@ fn keeps_the_hosts_network(on: On) {
         wire(&dpu, "pf0hpf", &host, HOST);
         dpu.netns.run("ip link set pf0hpf mtu 1400");
         dpu.prepare().unwrap();
-        eventually("the host is outside", || pings(&host, OUTSIDE));
+        wait_until("the host is outside", || pings(&host, OUTSIDE));
         pod.reaches(HOST);
         assert_eq!(dpu.fabric.uplink_mtu(None), Some(1500), "of the uplink");
         let pf: netlink::MacAddress =
@@ -109,5 +110,5 @@ fn leaves_ports_of_others(on: On) {
         dpu.netns.run(&format!("ip link set {link} nomaster"));
     }
     dpu.prepare().unwrap();
-    eventually("the host is outside", || pings(&host, OUTSIDE));
+    wait_until("the host is outside", || pings(&host, OUTSIDE));
 }

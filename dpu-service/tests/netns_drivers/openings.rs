@@ -8,11 +8,12 @@ use std::{
 
 use dpu_service::model::{AllowedProtocol, Opening, PortSettings};
 use netlink::{Request, VethEnd};
+use test_clock::wait_until;
 
 use crate::{
     frames::Frame,
     ovs::{is_guarded, own_flows, with_pods},
-    support::{TestNetns, eventually},
+    support::TestNetns,
     veth_dpu::{Capture, Dpu, On, OpenVswitch, Pod, addresses_of, mark},
 };
 
@@ -219,7 +220,7 @@ fn rules_come_back_with_the_daemon_are_mended_and_go_with_the_port() {
     let flows = own_flows(&mut dpu);
     dpu.vswitch().kill_daemon();
     dpu.vswitch().start_daemon();
-    eventually("the daemon is back", || dpu.prepare().is_ok());
+    wait_until("the daemon is back", || dpu.prepare().is_ok());
     assert!(!is_guarded(&dpu, server));
     pods.iter().for_each(|pod| dpu.program(pod));
     assert!(own_flows(&mut dpu) == flows);

@@ -1,9 +1,6 @@
 //! A bridge of Open vSwitch, its uplinks and who is in it, looked at with `ovs-vsctl` and `ovs-ofctl`.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use bootstrap::Chain;
 use dpu_service::{
@@ -12,9 +9,10 @@ use dpu_service::{
     model::{Bandwidth, PortSettings},
 };
 use netlink::{Request, VethEnd};
+use test_clock::{Stopwatch, wait_until};
 
 use crate::{
-    support::{TestNetns, eventually},
+    support::TestNetns,
     veth_dpu::{BRIDGE, Capture, Dpu, On, OpenVswitch, Pod, at_once, mark},
 };
 
@@ -59,9 +57,9 @@ fn pods_reach_each_other_in_both_families_once_they_are_guarded() {
     assert!(datapaths.starts_with(&format!("{}@", OpenVswitch::datapath())), "{datapaths}");
 
     let forwards = |dpu: &Dpu, pod: &Pod| dpu.fabric.forwards(dpu.representor(pod).index).unwrap();
-    eventually("the port forwards", || forwards(&dpu, &pods[0]));
+    wait_until("the port forwards", || forwards(&dpu, &pods[0]));
     pods[1].netns.run("ip link set eth0 down");
-    eventually("nothing passes without a carrier", || !forwards(&dpu, &pods[1]));
+    wait_until("nothing passes without a carrier", || !forwards(&dpu, &pods[1]));
     pods[1].netns.run("ip link set eth0 up");
 
     // A port that has joined and is not guarded yet sends nothing.
@@ -124,7 +122,7 @@ fn an_uplink_joins_carries_all_vlans_and_may_be_made_anew() {
         assert_eq!(capture.marks_until(mark(0)), [mark(0)]);
         drop(pod);
         dpu.netns.run("ip link delete p0");
-        eventually("the pod's link is gone", || !dpu.netns.link_names().contains(&"pf0vf0".into()));
+        wait_until("the pod's link is gone", || !dpu.netns.link_names().contains(&"pf0vf0".into()));
     }
     let ports = dpu.vswitch().vsctl(&format!("list-ports {BRIDGE}"));
     assert_eq!(ports.lines().collect::<Vec<_>>(), ["p0", "pf0vf0"]);
@@ -134,7 +132,7 @@ fn an_uplink_joins_carries_all_vlans_and_may_be_made_anew() {
 fn a_daemon_that_comes_back_gets_its_flows_again() {
     let (mut dpu, pods) = with_pods(2);
     let mut changes = dpu.fabric.changes().pop().unwrap();
-    eventually("both connections are watched", || *changes.borrow() >= 2);
+    wait_until("both connections are watched", || *changes.borrow() >= 2);
     let flows = own_flows(&mut dpu);
     dpu.vswitch().kill_daemon();
     let port = dpu.representor(&pods[0]);
@@ -142,7 +140,7 @@ fn a_daemon_that_comes_back_gets_its_flows_again() {
     assert!(Chain(&refused).to_string().contains("no switch"), "{refused}");
     changes.mark_unchanged();
     dpu.vswitch().start_daemon();
-    eventually("its return is told", || changes.has_changed().unwrap());
+    wait_until("its return is told", || changes.has_changed().unwrap());
     dpu.prepare().unwrap();
     assert!(pods.iter().all(|pod| is_member(&dpu, pod) && !is_guarded(&dpu, pod)));
     assert!(!pods[0].pings("10.9.0.2"), "what is not guarded sends nothing");
@@ -182,7 +180,7 @@ fn a_daemon_that_stands_still_is_told_and_no_ports_fault() {
     assert!(dpu.fabric.guard(&guarded, &pods[0].settings).is_err());
 
     // Whoever comes next does not wait as long as the first, which would be eight seconds each time.
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     for _ in 0..10 {
         assert!(dpu.fabric.guard(&guarded, &pods[0].settings).is_err());
         assert!(dpu.fabric.leave(&port).is_err());
@@ -190,7 +188,7 @@ fn a_daemon_that_stands_still_is_told_and_no_ports_fault() {
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
     dpu.vswitch().signal_daemon("CONT");
     // Until it has caught up, each call waits for it for 50 ms only, which a slow machine exceeds.
-    eventually("the daemon does again what it is told", || {
+    wait_until("the daemon does again what it is told", || {
         dpu.fabric.join(&port, &pod.settings).is_ok()
             && dpu.fabric.guard(&guarded, &pods[0].settings).is_ok()
     });
@@ -216,11 +214,11 @@ fn a_representor_that_was_made_anew_joins_anew() {
 fn what_others_change_is_found_told_and_put_back() {
     let (mut dpu, pods) = with_pods(2);
     let mut changes = dpu.fabric.changes().pop().unwrap();
-    eventually("both connections are watched", || *changes.borrow() >= 2);
+    wait_until("both connections are watched", || *changes.borrow() >= 2);
     for damage in ["del-port pf0vf0", "set port pf0vf0 tag=7", "set port pf0vf0 vlan_mode=trunk"] {
         changes.mark_unchanged();
         dpu.vswitch().vsctl(damage);
-        eventually(damage, || changes.has_changed().unwrap());
+        wait_until(damage, || changes.has_changed().unwrap());
         assert!(!is_member(&dpu, &pods[0]), "{damage}");
         dpu.program(&pods[0]);
         assert!(is_member(&dpu, &pods[0]) && is_guarded(&dpu, &pods[0]), "{damage}");
@@ -247,14 +245,14 @@ fn a_daemon_that_looks_behind_tags_is_told_and_no_guard_set() {
     for limit in ["0", "2"] {
         dpu.vswitch().vsctl(&format!("set Open_vSwitch . other_config:vlan-limit={limit}"));
         let expected = format!("flows of pf0vf0: Open vSwitch's vlan-limit is {limit}, ");
-        eventually("it is missed", || {
+        wait_until("it is missed", || {
             let refused = dpu.fabric.set_guard(&dpu.representor(&pods[0]), &pods[0].settings);
             refused.is_err_and(|refused| Chain(&refused).to_string().contains(&expected))
         });
         assert!(!is_guarded(&dpu, &pods[0]));
     }
     dpu.vswitch().vsctl("remove Open_vSwitch . other_config vlan-limit");
-    eventually("it is noticed", || is_guarded(&dpu, &pods[0]));
+    wait_until("it is noticed", || is_guarded(&dpu, &pods[0]));
 }
 
 #[test]
@@ -343,10 +341,10 @@ fn a_bridge_of_ours_goes_on_forwarding_nothing_by_itself() {
 fn a_port_that_has_left_is_down_and_another_number_is_noticed() {
     let (mut dpu, pods) = with_pods(1);
     let mut changes = dpu.fabric.changes().pop().unwrap();
-    eventually("both connections are watched", || *changes.borrow() >= 2);
+    wait_until("both connections are watched", || *changes.borrow() >= 2);
     changes.mark_unchanged();
     dpu.vswitch().vsctl("set interface pf0vf0 ofport_request=77");
-    eventually("it is noticed", || changes.has_changed().unwrap());
+    wait_until("it is noticed", || changes.has_changed().unwrap());
     dpu.program(&pods[0]);
     assert!(is_guarded(&dpu, &pods[0]));
     let port = dpu.representor(&pods[0]);
@@ -454,7 +452,7 @@ fn a_limit_is_a_meter_that_goes_with_its_port_and_comes_back_with_the_daemon() {
 
     dpu.vswitch().kill_daemon();
     dpu.vswitch().start_daemon();
-    eventually("the daemon is back", || dpu.prepare().is_ok());
+    wait_until("the daemon is back", || dpu.prepare().is_ok());
     assert_eq!(meters(&mut dpu), (String::new(), 0));
     assert!(!is_in_place(&dpu));
     pods.iter().for_each(|pod| dpu.program(pod));

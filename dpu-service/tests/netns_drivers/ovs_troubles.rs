@@ -4,7 +4,7 @@
 use std::{
     fs,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bootstrap::Chain;
@@ -17,10 +17,10 @@ use dpu_service::{
 };
 use ovsdb::{Database, Datum, Operation};
 use tempfile::TempDir;
+use test_clock::{Stopwatch, wait_until};
 
 use crate::{
     relay::{Answers, Relay},
-    support::eventually,
     veth_dpu::{BRIDGE, Dpu, On, OpenVswitch, Pod, at_once},
 };
 
@@ -101,7 +101,7 @@ fn a_database_that_does_not_answer_holds_up_nobody_for_long() {
     let others = pods.split_off(2);
     pods.iter().for_each(|pod| at.dpu.program(pod));
     at.database.set(Answers::HeldBack);
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let refusals = at.refusals(&others);
     assert!(begun.elapsed() < ANSWER * 2, "{:?}", begun.elapsed());
     assert_eq!(refusals.len(), others.len());
@@ -111,7 +111,7 @@ fn a_database_that_does_not_answer_holds_up_nobody_for_long() {
     assert!(refusals.iter().all(|it| it.contains("3000 ms")), "{refusals:?}");
 
     // Whoever comes next does not wait as long as the first.
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     for pod in &others {
         assert!(at.dpu.fabric.join(&at.dpu.representor(pod), &pod.settings).is_err());
     }
@@ -120,9 +120,9 @@ fn a_database_that_does_not_answer_holds_up_nobody_for_long() {
 
     // A connection that is to be made is waited for by all together.
     at.database.set(Answers::Halved);
-    eventually("the connection ends", || at.dpu.fabric.members().is_err());
+    wait_until("the connection ends", || at.dpu.fabric.members().is_err());
     at.database.set(Answers::HeldBack);
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let refusals = at.refusals(&others);
     assert!(begun.elapsed() < ANSWER * 2, "{:?}", begun.elapsed());
     assert_eq!(refusals.len(), others.len());
@@ -153,7 +153,7 @@ fn a_database_that_speaks_nonsense_is_told_and_spoken_to_anew() {
         (Answers::Endless(b"[\"", b'x'), ""),
     ]) {
         at.database.set(answers.clone());
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let joined = at.dpu.fabric.join(&at.dpu.representor(pod), &pod.settings);
         let refused = told(&joined.unwrap_err());
         assert!(refused.contains(expected), "{answers:?}: {refused}");
@@ -161,7 +161,7 @@ fn a_database_that_speaks_nonsense_is_told_and_spoken_to_anew() {
         pods[0].reaches("10.9.0.2");
 
         at.database.set(Answers::Whole);
-        eventually("it is spoken to anew", || {
+        wait_until("it is spoken to anew", || {
             at.dpu.fabric.join(&at.dpu.representor(pod), &pod.settings).is_ok()
         });
         at.dpu.program(pod);
@@ -187,7 +187,7 @@ fn a_switch_that_is_slow_or_speaks_nonsense_is_told_and_spoken_to_anew() {
         (Answers::Replaced(&[1, 0, 0, 8, 0, 0, 0, 1]), "`protocols`"),
     ] {
         at.bridge.set(answers.clone());
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let refused = told(&looks(&at).unwrap_err());
         assert!(refused.contains(expected), "{answers:?}: {refused}");
         let port = at.dpu.representor(&pods[1]);
@@ -196,7 +196,7 @@ fn a_switch_that_is_slow_or_speaks_nonsense_is_told_and_spoken_to_anew() {
         pods[0].reaches("10.9.0.2");
 
         at.bridge.set(Answers::Whole);
-        eventually("it is spoken to anew", || looks(&at).is_ok_and(|found| found.in_place));
+        wait_until("it is spoken to anew", || looks(&at).is_ok_and(|found| found.in_place));
     }
     assert_ports(&mut at.dpu, &pods);
 }
@@ -209,7 +209,7 @@ fn a_database_on_a_full_disk_refuses_joins_and_harms_nothing() {
     pods.iter().take(2).for_each(|pod| dpu.program(pod));
     dpu.vswitch().fill_disk();
     let representor = |number: usize| dpu.representor(&pods[number]);
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let joined = dpu.fabric.join(&representor(2), &pods[2].settings);
     let left = dpu.fabric.leave(&representor(0));
     for refused in [joined.unwrap_err(), left.unwrap_err()] {
@@ -230,7 +230,7 @@ fn a_database_on_a_full_disk_refuses_joins_and_harms_nothing() {
         let joining = scope.spawn(|| dpu.fabric.join(&port, &pods[2].settings));
         let vswitch = dpu.vswitch.as_ref().unwrap();
         let is_written = || vswitch.vsctl(&format!("list-ports {BRIDGE}")).contains("pf0vf2");
-        eventually("the port is written", is_written);
+        wait_until("the port is written", is_written);
         vswitch.fill_disk();
         vswitch.signal_daemon("CONT");
         let refused = told(&joining.join().unwrap().unwrap_err());
@@ -238,7 +238,7 @@ fn a_database_on_a_full_disk_refuses_joins_and_harms_nothing() {
     });
     dpu.vswitch().empty_disk();
     // Until the daemon has told, each call waits for it for 50 ms only.
-    eventually("the daemon tells what it has done", || {
+    wait_until("the daemon tells what it has done", || {
         dpu.fabric.join(&port, &pods[2].settings).is_ok()
     });
     pods.iter().for_each(|pod| dpu.program(pod));
@@ -255,10 +255,10 @@ fn a_bridge_of_ours_that_is_taken_away_is_made_anew() {
     let pods = [dpu.plug(0), dpu.plug(1)];
     pods.iter().for_each(|pod| dpu.program(pod));
     let mut changes = dpu.fabric.changes().pop().unwrap();
-    eventually("both connections are watched", || *changes.borrow() >= 2);
+    wait_until("both connections are watched", || *changes.borrow() >= 2);
     changes.mark_unchanged();
     dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
-    eventually("it is noticed", || changes.has_changed().unwrap());
+    wait_until("it is noticed", || changes.has_changed().unwrap());
     assert_eq!(dpu.fabric.members().unwrap().len(), 0);
     dpu.prepare().unwrap();
     pods.iter().for_each(|pod| dpu.program(pod));
@@ -276,10 +276,10 @@ fn a_bridge_of_somebody_elses_that_is_taken_away_is_his_to_make_again() {
     let pods = [dpu.plug(0), dpu.plug(1)];
     pods.iter().for_each(|pod| dpu.program(pod));
     let mut changes = dpu.fabric.changes().pop().unwrap();
-    eventually("both connections are watched", || *changes.borrow() >= 2);
+    wait_until("both connections are watched", || *changes.borrow() >= 2);
     changes.mark_unchanged();
     dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
-    eventually("it is noticed", || changes.has_changed().unwrap());
+    wait_until("it is noticed", || changes.has_changed().unwrap());
 
     let refused = told(&dpu.prepare().unwrap_err());
     let expected = format!("no bridge {BRIDGE} any more");
@@ -292,7 +292,7 @@ fn a_bridge_of_somebody_elses_that_is_taken_away_is_his_to_make_again() {
 
     changes.mark_unchanged();
     dpu.vswitch().vsctl(&make);
-    eventually("its return is noticed", || changes.has_changed().unwrap());
+    wait_until("its return is noticed", || changes.has_changed().unwrap());
     let bridge = dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode external_ids"));
     dpu.prepare().unwrap();
     pods.iter().for_each(|pod| dpu.program(pod));
@@ -314,7 +314,7 @@ fn ten_thousand_rows_of_others_cost_little() {
     let pods = [dpu.plug(0), dpu.plug(1)];
     insert_rows(dpu.vswitch(), OTHERS);
     let before = memory();
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     dpu.prepare().unwrap();
     pods.iter().for_each(|pod| dpu.program(pod));
     assert!(begun.elapsed() < ANSWER, "{:?}", begun.elapsed());

@@ -5,7 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
     process::Command,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use dpu_service::{
@@ -13,6 +13,7 @@ use dpu_service::{
     model::{Bandwidth, PortSettings, TotalRate},
 };
 use serde_json::Value;
+use test_clock::Stopwatch;
 
 use crate::veth_dpu::{Dpu, On, Pod};
 
@@ -143,14 +144,14 @@ fn a_limited_pod_answers_under_a_flood() {
     let listener = two.netns.netns.run(|| TcpListener::bind("10.9.0.2:5001").unwrap()).unwrap();
     let mut sender = one.netns.netns.run(|| TcpStream::connect("10.9.0.2:5001").unwrap()).unwrap();
     let (mut receiver, _) = listener.accept().unwrap();
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let flood = thread::spawn(move || while sender.write_all(&[0; 65536]).is_ok() {});
     let drain = thread::spawn(move || {
         let (mut buffer, mut received) = (vec![0; 65536], 0);
-        while begun.elapsed() < Duration::from_secs(3) {
+        while begun.wall() < Duration::from_secs(3) {
             received += receiver.read(&mut buffer).unwrap();
         }
-        (received, begun.elapsed())
+        (received, begun.wall())
     });
     let (answers, slowest) = ping_times(&one, "10.9.0.2");
     let (received, elapsed) = drain.join().unwrap();

@@ -9,9 +9,10 @@ use dpu_service::{
 };
 use netlink::Traffic;
 use serde_json::Value;
+use test_clock::wait_until;
 
 use crate::{
-    support::{TestNetns, eventually},
+    support::TestNetns,
     veth_dpu::{BRIDGE, Dpu, On, Pod, mark},
 };
 
@@ -75,7 +76,7 @@ fn counts_from_the_pods_side(on: On) {
     }
     for pod in [&one, &two] {
         let representor = dpu.representor(pod).name;
-        eventually("representor and pod count the same", || {
+        wait_until("representor and pod count the same", || {
             let Carried { sent, received, .. } = carried(&dpu, pod);
             sent == told_by_ip(&pod.netns, "eth0", "tx")
                 && sent == told_by_ip(&dpu.netns, &representor, "rx")
@@ -100,9 +101,9 @@ fn counts_what_the_guard_drops(on: On) {
     one.settings.mac = "02:00:00:00:01:99".parse().unwrap();
     (0..SPOOFED).for_each(|_| one.sends([0xff; 6], &[], mark(0)));
     one.settings.mac = own;
-    eventually("they are counted", || guard_drops(&dpu, &one) >= before[0] + SPOOFED);
+    wait_until("they are counted", || guard_drops(&dpu, &one) >= before[0] + SPOOFED);
     assert!(guard_drops(&dpu, &two) < before[1] + SPOOFED);
-    eventually("others count the same", || {
+    wait_until("others count the same", || {
         let told = match on {
             On::Bridge => dropped_by_queue(&dpu, "pf0vf0", "clsact"),
             On::OpenVswitch => dropped_by_flow(&mut dpu, "pf0vf0"),
@@ -130,7 +131,7 @@ fn counts_what_a_limit_drops(on: On) {
     let _ = one.netns.netns.run(|| flood.output().unwrap()).unwrap();
     let drops = carried(&dpu, &two).ingress_limit_drops;
     assert!(drops > 0);
-    eventually("tc counts the same", || {
+    wait_until("tc counts the same", || {
         carried(&dpu, &two).ingress_limit_drops == dropped_by_queue(&dpu, "pf0vf1", "tbf")
     });
     assert_eq!(carried(&dpu, &one).ingress_limit_drops, 0);
@@ -147,12 +148,12 @@ fn what_a_meter_drops_and_what_rules_let_nobody_open_is_counted_apart() {
     let (before, of_two) = (drops(&dpu, &one), drops(&dpu, &two));
     assert_eq!((before.egress_limit, before.allow), (0, 0));
     assert!(!two.pings("10.9.0.1"));
-    eventually("what nobody may open is counted", || drops(&dpu, &one).allow > 0);
+    wait_until("what nobody may open is counted", || drops(&dpu, &one).allow > 0);
     let mut flood = Command::new("ping");
     flood.args(["-q", "-f", "-c", "200", "-s", "1400", "-W", "1", "10.9.0.2"]);
     let _ = one.netns.netns.run(|| flood.output().unwrap()).unwrap();
     let meters = |dpu: &mut Dpu| dpu.vswitch().ofctl(&["meter-stats"], BRIDGE, &[]);
-    eventually("ovs-ofctl counts the same", || {
+    wait_until("ovs-ofctl counts the same", || {
         let drops = drops(&dpu, &one).egress_limit;
         let band = format!("0: packet_count:{drops} ");
         drops > 0 && meters(&mut dpu).contains(&band)
@@ -179,7 +180,7 @@ fn a_port_that_is_gone_is_not_counted_and_in_nobodys_way() {
         let (dpu, [one, two]) = with_two_pods(on);
         let [gone, there] = [&one, &two].map(|pod| dpu.representor(pod).index);
         dpu.netns.run("ip link delete pf0vf0");
-        eventually("its counters are gone", || {
+        wait_until("its counters are gone", || {
             let (carried, drops) = (dpu.eswitch.carried().unwrap(), dpu.fabric.drops().unwrap());
             assert!(carried.contains_key(&there) && drops.contains_key(&there));
             !carried.contains_key(&gone) && !drops.contains_key(&gone)

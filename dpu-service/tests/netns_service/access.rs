@@ -5,12 +5,13 @@ use offload_proto::{
     MESSAGE_LIMIT, Reason,
     v1::{self, operator_client::OperatorClient, workload_network_client::WorkloadNetworkClient},
 };
+use test_clock::wait_until_async;
 use tonic::{Code, Status, transport::Channel};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::service_support::{Setup, eventually, reason};
+use crate::service_support::{Setup, reason};
 
 /// What each of four calls gave: work, look, change, health.
 async fn try_all(channel: Channel) -> [Result<(), Status>; 4] {
@@ -78,7 +79,7 @@ fn services_are_listed_and_their_health_told() {
         let mut health = HealthClient::new(channel);
         for service in ["offload.v1.WorkloadNetwork", "offload.v1.Operator"] {
             assert!(listed.service.iter().any(|known| known.name == service), "{listed:?}");
-            eventually("it serves", async || {
+            wait_until_async("it serves", async || {
                 let request = HealthCheckRequest { service: service.into() };
                 let answer = health.check(request).await;
                 answer.is_ok_and(|it| it.into_inner().status() == ServingStatus::Serving)

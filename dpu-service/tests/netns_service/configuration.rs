@@ -2,9 +2,10 @@
 
 use nix::sys::signal::Signal;
 use offload_proto::v1::{self, operator_client::OperatorClient};
+use test_clock::wait_until_async;
 use tonic::transport::Channel;
 
-use crate::service_support::{NETWORKS, Setup, eventually};
+use crate::service_support::{NETWORKS, Setup};
 
 async fn networks(operator: &mut OperatorClient<Channel>) -> Vec<String> {
     let listed = operator.list_networks(v1::ListNetworksRequest {}).await.unwrap().into_inner();
@@ -24,7 +25,7 @@ fn a_changed_file_is_taken_over_whole_or_not_at_all() {
         let mut operator = setup.operator();
         setup.configure("", &(red.clone() + "\nvlan = 5000"));
         service.signal(Signal::SIGHUP);
-        eventually("the mistake is told", async || {
+        wait_until_async("the mistake is told", async || {
             problems(&mut operator).await.iter().any(|problem| problem.contains("vlan 5000"))
         })
         .await;
@@ -36,12 +37,13 @@ fn a_changed_file_is_taken_over_whole_or_not_at_all() {
 
         // Without a signal: the file is watched.
         setup.configure("", &red);
-        eventually("the network is there", async || networks(&mut operator).await == ["red"]).await;
-        eventually("all is well", async || problems(&mut operator).await.is_empty()).await;
+        wait_until_async("the network is there", async || networks(&mut operator).await == ["red"])
+            .await;
+        wait_until_async("all is well", async || problems(&mut operator).await.is_empty()).await;
 
         setup.configure("connections = 5", &red);
         service.signal(Signal::SIGHUP);
-        eventually("the restart is asked for", async || {
+        wait_until_async("the restart is asked for", async || {
             let problems = problems(&mut operator).await;
             problems.iter().any(|problem| problem.ends_with(": `limits.connections`"))
         })

@@ -1,9 +1,10 @@
 //! What crowds get, and callers who do not wait.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use offload_proto::{Reason, v1};
+use test_clock::{Stopwatch, wait_until_async};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -13,7 +14,7 @@ use tonic::Code;
 
 use crate::{
     idle::{SESSIONS, growth_by_sessions},
-    service_support::{ADDRESS, NETWORKS, Setup, eventually, reason},
+    service_support::{ADDRESS, NETWORKS, Setup, reason},
     session::Session,
 };
 
@@ -35,7 +36,7 @@ fn ten_thousand_silent_connections_keep_nobody_out() {
         while crowd.len() < CROWD {
             crowd.push(TcpStream::connect(ADDRESS).await.unwrap());
         }
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         setup.host().status(v1::StatusRequest::default()).await.unwrap();
         let taken = begun.elapsed();
         assert!(taken < Duration::from_secs(5), "a good call took {taken:?}");
@@ -57,10 +58,10 @@ fn a_handshake_that_does_not_end_is_given_up() {
     let _service = setup.start();
     setup.client(async || {
         let mut silent = TcpStream::connect(ADDRESS).await.unwrap();
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let answer = silent.read(&mut [0; 1]).await;
         assert!(matches!(answer, Ok(0) | Err(_)), "{answer:?}");
-        assert!(begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
+        assert!(begun.wall() > Duration::from_millis(900), "{:?}", begun.wall());
     });
 }
 
@@ -83,7 +84,7 @@ fn operators_see_events_and_watchers_are_bounded() {
         assert_eq!((event.kind.as_str(), event.subject.as_str()), ("NetworkApplied", "green"));
 
         drop(events);
-        eventually("the place is free again", async || {
+        wait_until_async("the place is free again", async || {
             operator.watch(v1::WatchRequest {}).await.is_ok()
         })
         .await;
@@ -150,7 +151,7 @@ fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
             let refused = operator.list_pools(v1::ListPoolsRequest {}).await;
             assert_eq!(reason(refused), Reason::Overloaded, "deadline: {has_deadline}");
             host.answer(asked, &[]).await;
-            eventually("the place is free again", async || {
+            wait_until_async("the place is free again", async || {
                 operator.list_pools(v1::ListPoolsRequest {}).await.is_ok()
             })
             .await;
@@ -159,7 +160,7 @@ fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
             format!("call_duration_seconds_{number}method=\"Operator/Examine\"}} {rest}\n")
         };
         let counted = of_examine("count{", 2);
-        eventually("both are counted", async || scrape().await.contains(&counted)).await;
+        wait_until_async("both are counted", async || scrape().await.contains(&counted)).await;
         let page = scrape().await;
         assert!(page.contains(&of_examine("bucket{le=\"0.1\",", 0)), "{page}");
     });

@@ -21,7 +21,8 @@ use offload_proto::{
     v1::{operator_client::OperatorClient, workload_network_client::WorkloadNetworkClient},
 };
 use tempfile::TempDir;
-use tokio::time::{sleep, timeout};
+use test_clock::within;
+use tokio::time::sleep;
 use tonic::{Status, transport::Channel};
 
 use crate::support::TestNetns;
@@ -136,7 +137,7 @@ impl Setup {
     pub fn client<T: Send>(&self, work: impl AsyncFnOnce() -> T + Send) -> T {
         let run = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let work = async { timeout(BOUND, work()).await.expect("it takes too long") };
+            let work = async { within(BOUND, work()).await.expect("it takes too long") };
             runtime.unwrap().block_on(work)
         };
         self.netns.netns.run(run).unwrap()
@@ -183,7 +184,7 @@ impl Service<'_> {
     /// Waits for its end. Tells whether it was a good one.
     pub fn end(&mut self) -> bool {
         let mut ended = None;
-        crate::support::eventually("the service ends", || {
+        test_clock::wait_until("the service ends", || {
             ended = self.process.try_wait().unwrap();
             ended.is_some()
         });
@@ -211,14 +212,4 @@ fn read(path: &Path) -> String {
 pub fn reason<T: std::fmt::Debug>(result: Result<T, Status>) -> Reason {
     let status = result.unwrap_err();
     Failure::from_status(&status).unwrap_or_else(|| panic!("no reason in {status:?}")).reason
-}
-
-/// Waits until the condition holds, within [`BOUND`].
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !holds().await {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(BOUND, waiting).await.unwrap_or_else(|_| panic!("never came true: {what}"));
 }

@@ -41,7 +41,7 @@ use vf_alloc::FunctionId;
 
 pub(crate) use open_vswitch::OpenVswitch;
 
-use crate::support::{self, TestNetns};
+use crate::support::TestNetns;
 
 pub(crate) const BRIDGE: &str = "br-offload";
 
@@ -205,7 +205,7 @@ impl Dpu {
 impl Pod {
     /// Waits until the address answers: a port forwards as soon as the kernel has noticed its carrier.
     pub(crate) fn reaches(&self, address: &str) {
-        support::eventually(&format!("ping {address}"), || self.pings(address));
+        test_clock::wait_until(&format!("ping {address}"), || self.pings(address));
     }
 
     /// Sends a frame to a group, behind these tags, whose contents begin with the mark.

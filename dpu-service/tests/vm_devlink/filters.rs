@@ -4,11 +4,11 @@ use std::process::Command;
 
 use dpu_service::model::{AntiSpoofing, PortSettings};
 use serde_json::{Value, json};
+use test_clock::wait_until;
 
 use crate::{
     dpu::{Dpu, NO_FILTERS, VF, of_pod, send, settings},
     netdevsim::WithoutTrap,
-    support::eventually,
 };
 
 /// What mlx5 answers for the ports of a BlueField: see hack/vm.d/switchdevsim.
@@ -61,7 +61,7 @@ fn a_card_forwards_by_itself_only_what_is_honest_for_sure() {
     let is_forwarded = |to: &str| {
         let (passed, trapped) = dpu.decided(&port.name);
         send(&pod, to);
-        eventually("the card decides", || dpu.decided(&port.name) > (passed, trapped));
+        wait_until("the card decides", || dpu.decided(&port.name) > (passed, trapped));
         dpu.decided(&port.name).0 > passed
     };
     assert!(is_forwarded("10.9.0.2:80") && is_forwarded("[fd09::2]:80"));

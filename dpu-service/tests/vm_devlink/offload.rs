@@ -14,12 +14,12 @@ use dpu_service::{
 };
 use netlink::MacAddress;
 use serde_json::Value;
+use test_clock::wait_until;
 use vf_alloc::FunctionId;
 
 use crate::{
     dpu::{Dpu, of_pod, send, settings},
     open_vswitch::OpenVswitch,
-    support::eventually,
 };
 
 /// With `hw-offload` the daemon makes a filter of each decision, guard and way in one: as `tc` shows, the card takes
@@ -39,7 +39,7 @@ fn on_open_vswitch_a_card_takes_over_what_was_decided_of_a_pods_frames() {
     let programmer = Programmer::new(Arc::clone(&dpu.eswitch), Arc::new(fabric));
     // A daemon in an emulated machine may take longer for its first bridge than is waited for.
     let is_prepared = || dpu.netns.netns.run(|| programmer.prepare()).unwrap().is_ok();
-    eventually("the bridge is there", is_prepared);
+    wait_until("the bridge is there", is_prepared);
 
     let one =
         PortSettings { vlan: None, trunk: [].into(), bandwidth: Bandwidth::default(), ..of_pod() };
@@ -71,7 +71,7 @@ fn on_open_vswitch_a_card_takes_over_what_was_decided_of_a_pods_frames() {
             .filter(|flower| flower["in_hw"] == true && leads_to_other(flower))
             .collect::<Vec<_>>()
     };
-    eventually("the card forwards to the other", || !by_card().is_empty());
+    wait_until("the card forwards to the other", || !by_card().is_empty());
     let flowers = by_card();
     let mac = one.mac.to_string();
     assert!(flowers.iter().all(|flower| flower["keys"]["src_mac"] == mac), "{flowers:?}");
@@ -100,7 +100,7 @@ fn what_the_card_has_taken_over_is_told() {
     dpu.programmer.program(&settings()).unwrap();
     let Representor { name, index, .. } = dpu.representor();
     let offloaded = || dpu.fabric.offloaded(&[index].into()).unwrap()[&index];
-    eventually("the pod's station is told to be the card's", || {
+    wait_until("the pod's station is told to be the card's", || {
         let told = offloaded();
         // What DHCP's clients get, of both versions, and all that does not pass for sure is the kernel's.
         told == offloaded_by_tools(&dpu, &name)

@@ -48,7 +48,7 @@ pub fn call(
     let (mut away_since, mut tell_waiting) = (None, Some(tell_waiting));
     loop {
         let asked = Instant::now();
-        let error = match ask(socket, &call, deadline) {
+        let error = match ask(socket, &call, deadline, SILENCE) {
             Ok(reply) => return Ok(reply),
             Err(error) => error,
         };
@@ -83,9 +83,9 @@ fn is_of_a_restart(error: &io::Error) -> bool {
     )
 }
 
-fn ask(socket: &Path, call: &Call, deadline: Instant) -> io::Result<Reply> {
+fn ask(socket: &Path, call: &Call, deadline: Instant, silence: Duration) -> io::Result<Reply> {
     let stream = connect(socket, deadline)?;
-    let mut line = Line { stream, deadline, heard: Instant::now() };
+    let mut line = Line { stream, deadline, silence, heard: Instant::now() };
     line.write_all(&serde_json::to_vec(call)?)?;
     line.stream.shutdown(Shutdown::Write)?;
     let mut answer = Vec::new();
@@ -109,12 +109,14 @@ fn connect(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
 struct Line {
     stream: UnixStream,
     deadline: Instant,
+    /// How long it may say nothing.
+    silence: Duration,
     heard: Instant,
 }
 
 impl Read for Line {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let silent_at = self.heard + SILENCE;
+        let silent_at = self.heard + self.silence;
         let end = self.deadline.min(silent_at);
         // What came while this process itself was suspended is heard, however late that is.
         let left = remaining(end).unwrap_or(SHORTEST_LOOK);
@@ -156,6 +158,7 @@ mod tests {
     use std::{fs, os::unix::net::UnixListener, sync::mpsc};
 
     use nix::sys::socket::Backlog;
+    use test_clock::Stopwatch;
 
     use super::*;
     use crate::protocol::{Request, StatusRequest};
@@ -202,7 +205,7 @@ mod tests {
     fn an_answer_that_came_while_the_caller_was_suspended_is_heard() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let long_ago = Instant::now().checked_sub(SILENCE * 2).unwrap();
-        let mut line = Line { stream: ours, deadline: long_ago, heard: long_ago };
+        let mut line = Line { stream: ours, deadline: long_ago, silence: SILENCE, heard: long_ago };
         theirs.write_all(b"x").unwrap();
         assert_eq!(line.read(&mut [0; 8]).unwrap(), 1);
         assert!(is_timeout(&line.read(&mut [0; 8]).unwrap_err()));
@@ -257,9 +260,9 @@ mod tests {
     fn whoever_waits_long_for_an_agent_says_so_once() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
-        let (began, mut told) = (Instant::now(), None);
-        let tell = |error: &io::Error| told = Some((error.kind(), began.elapsed()));
-        assert!(call(&socket, status(), COMEBACK, tell).is_err());
+        let (began, mut told) = (Stopwatch::start(), None);
+        let tell = |error: &io::Error| told = Some((error.kind(), began.wall()));
+        assert!(call(&socket, status(), 2 * QUIET, tell).is_err());
         let (kind, after) = told.expect("nobody is told");
         assert_eq!(kind, io::ErrorKind::NotFound);
         assert!(after >= QUIET && after < COMEBACK, "{after:?}");
@@ -292,10 +295,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
-        let begun = Instant::now();
-        let error = call_quietly(&socket, within(600_000)).unwrap_err();
+        let begun = Stopwatch::start();
+        let (silence, deadline) =
+            (Duration::from_millis(200), Instant::now() + Duration::from_secs(600));
+        let error = ask(&socket, &within(600_000), deadline, silence).unwrap_err();
         assert_eq!(error.to_string(), Silent.to_string());
-        assert!(begun.elapsed() < 2 * SILENCE, "{:?}", begun.elapsed());
+        assert!(begun.wall() >= silence);
+        assert!(begun.elapsed() < 10 * silence, "{:?}", begun.elapsed());
     }
 
     /// How long an agent that drips would take to say what it says.
@@ -318,7 +324,7 @@ mod tests {
                 let _ = hung_up.recv_timeout(DRIP);
             }
         });
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let error = call_quietly(&socket, within(200)).unwrap_err();
         assert!(matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut));
         assert!(begun.elapsed() < DRIPS * DRIP, "{:?}", begun.elapsed());
@@ -341,14 +347,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("none");
         let waits = |patience_ms, comeback_ms| {
-            let begun = Instant::now();
+            let begun = Stopwatch::start();
             let comeback = Duration::from_millis(comeback_ms);
             call(&socket, within(patience_ms), comeback, |_| ()).unwrap_err();
-            begun.elapsed()
+            begun
         };
-        assert!(waits(60_000, 0) < COMEBACK);
-        assert!(waits(60_000, 200) >= Duration::from_millis(200) - LOOK);
-        assert!(waits(200, 3_600_000) < COMEBACK, "but never beyond the deadline");
+        assert!(waits(60_000, 0).elapsed() < COMEBACK);
+        assert!(waits(60_000, 200).wall() >= Duration::from_millis(200) - LOOK);
+        assert!(waits(200, 3_600_000).elapsed() < COMEBACK, "but never beyond the deadline");
     }
 
     #[test]
@@ -362,10 +368,10 @@ mod tests {
     fn an_agent_that_does_not_come_back_is_told_as_what_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("none");
-        let begun = Instant::now();
-        let error = call_quietly(&socket, within(60_000)).unwrap_err();
+        let begun = Stopwatch::start();
+        let error = call(&socket, within(60_000), Duration::from_millis(300), |_| ()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < COMEBACK, "{:?}", begun.elapsed());
         drop(UnixListener::bind(&socket).unwrap());
         let deserted = call_quietly(&socket, within(200)).unwrap_err();
         assert_eq!(deserted.kind(), io::ErrorKind::ConnectionRefused, "not the deadline");

@@ -1,6 +1,6 @@
 //! A VF that moves in and out, at once, again, and after what broke it off.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use host_shim::mover::{INWARD_STEPS, MoveError, OUTWARD_STEPS, inspect};
 use netlink::LinkChange;
@@ -112,11 +112,7 @@ fn nothing_of_a_pods_namespace_stays_open() {
     assert!(!stage.dpu.links().is_empty());
     stage.pod = Space::new();
     // The first pod's namespace ends with its last reference, and the veth pair with it.
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !stage.dpu.links().is_empty() {
-        assert!(Instant::now() < deadline, "something keeps the pod's namespace alive");
-        std::thread::yield_now();
-    }
+    test_clock::wait_until("the pod's namespace to end", || stage.dpu.links().is_empty());
     let failed = stage.vf_move(&spec).move_out().unwrap_err();
     assert!(matches!(failed.source, Some(MoveError::Missing(_))), "{failed}");
     stage.plug();

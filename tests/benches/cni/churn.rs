@@ -8,10 +8,10 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use e2e::{Lab, Program};
+use e2e::{Lab, Program, Stopwatch};
 
 use crate::{
     footprint::resident_mib,
@@ -57,7 +57,7 @@ pub(crate) fn print(report: &mut Report) {
     // There are two at least.
     let minute = MINUTE.min(long / 2);
     let mut table = report.table(&format!("Churn by {CALLERS} callers"), &COLUMNS);
-    let (begun, is_over) = (Instant::now(), AtomicBool::new(false));
+    let (begun, is_over) = (Stopwatch::start(), AtomicBool::new(false));
     let (sender, receiver) = channel();
     let mut minutes = Vec::new();
     thread::scope(|scope| {
@@ -65,9 +65,9 @@ pub(crate) fn print(report: &mut Report) {
             let (sender, pods, is_over) = (sender.clone(), &pods, &is_over);
             scope.spawn(move || come_and_go(pods, caller, is_over, &sender));
         }
-        while begun.elapsed() + minute / 2 < long {
+        while begun.wall() + minute / 2 < long {
             let minute = Minute::of(&receiver, minute, &lab);
-            table.row(minute.row(begun.elapsed()));
+            table.row(minute.row(begun.wall()));
             minutes.push(minute);
         }
         is_over.store(true, Ordering::Relaxed);
@@ -83,9 +83,9 @@ fn come_and_go(pods: &Pods<'_>, caller: usize, is_over: &AtomicBool, done: &Send
     while !is_over.load(Ordering::Relaxed) {
         for (kind, work) in works.iter().enumerate() {
             for pod in caller * PODS..(caller + 1) * PODS {
-                let begun = Instant::now();
+                let begun = Stopwatch::start();
                 work(pod);
-                done.send((kind, begun.elapsed())).unwrap();
+                done.send((kind, begun.wall())).unwrap();
             }
         }
     }
@@ -101,11 +101,11 @@ struct Minute {
 
 impl Minute {
     fn of(done: &Receiver<Done>, long: Duration, lab: &Lab) -> Self {
-        let (begun, mut times) = (Instant::now(), [Vec::new(), Vec::new()]);
-        while let Ok((kind, took)) = done.recv_timeout(long.saturating_sub(begun.elapsed())) {
+        let (begun, mut times) = (Stopwatch::start(), [Vec::new(), Vec::new()]);
+        while let Ok((kind, took)) = done.recv_timeout(long.saturating_sub(begun.wall())) {
             times[kind].push(took);
         }
-        let rate = times.iter().map(Vec::len).sum::<usize>() as f64 / begun.elapsed().as_secs_f64();
+        let rate = times.iter().map(Vec::len).sum::<usize>() as f64 / begun.wall().as_secs_f64();
         let [added, deleted] = times.map(|times| Sample::of(times.into_iter()));
         let service = figures(&lab.service, lab.path().join("service/journal.redb"));
         let agent = figures(&lab.agent, lab.path().join("agent/records.redb"));

@@ -3,11 +3,9 @@
 //! and puts the netdev's MAC address behind it; on the host's side one request moves and renames the
 //! netdev, and one batch configures it.
 
-use std::{
-    net::IpAddr,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, time::Duration};
 
+use e2e::Stopwatch;
 use netlink::{
     Bridge, BridgePort, IpNetwork, LinkChange, MacAddress, Netns, Request, Route, Rtnl, VethEnd,
 };
@@ -94,9 +92,9 @@ impl Floor {
         let mut host = Rtnl::open_in(&open(&self.host)).unwrap();
         let pod = open(&self.pods[number]);
         let change = LinkChange::new().netns(&pod).name("eth0").new_index(INDEX);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         host.change_link(link, &change).unwrap();
-        let moving = begun.elapsed();
+        let moving = begun.wall();
         let mut inside = Rtnl::open_in(&pod).unwrap();
         inside.batch(&configuration(number, self.families)).unwrap();
         moving

@@ -1,8 +1,8 @@
 //! What an ADD can't do without, each measured by itself: what of its time is the machine's.
 
-use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command, time::Instant};
+use std::{fs::File, os::unix::fs::FileExt, path::Path, process::Command};
 
-use e2e::{Lab, program};
+use e2e::{Lab, Stopwatch, program};
 
 use crate::{
     floor::{Families, Floor},
@@ -24,9 +24,9 @@ pub(crate) fn print(report: &mut Report, lab: &Lab) {
     let mut after_a_move = |work: &dyn Fn()| {
         let (floor, mut sample) = (Floor::new(COUNT, Families::Both), Sample::default());
         for number in 0..COUNT {
-            let begun = Instant::now();
+            let begun = Stopwatch::start();
             let moving = floor.attach(number);
-            requests.push(begun.elapsed() - moving);
+            requests.push(begun.wall() - moving);
             sample.time(work);
         }
         sample

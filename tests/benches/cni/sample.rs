@@ -1,9 +1,8 @@
 //! Durations and what to say about them.
 
-use std::{
-    fs, thread,
-    time::{Duration, Instant},
-};
+use std::{fs, thread, time::Duration};
+
+use e2e::Stopwatch;
 
 use crate::table::Cell;
 
@@ -18,9 +17,9 @@ pub(crate) struct Sample {
 impl Sample {
     /// Does the work and adds how long it took.
     pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let start = Instant::now();
+        let start = Stopwatch::start();
         let value = work();
-        self.durations.push(start.elapsed());
+        self.durations.push(start.wall());
         value
     }
 

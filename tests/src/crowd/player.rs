@@ -1,10 +1,6 @@
 //! One host, and what it knows.
 
-use std::{
-    collections::BTreeMap,
-    mem,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, mem, time::Duration};
 
 use mtls::{Connector, Role};
 use nix::time::ClockId;
@@ -16,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tonic::{Status, transport::Channel};
 
 use super::{LIMIT, NETWORK, name_of, place_of, session::Session};
-use crate::{Pki, breach::Breach, dice::Dice, settings::Seat};
+use crate::{Pki, Stopwatch, breach::Breach, dice::Dice, settings::Seat};
 
 /// How the hosts of a crowd behave.
 #[derive(Clone, Copy, Debug)]
@@ -223,10 +219,10 @@ impl Player {
 
     /// Detaches these pods, and waits until the DPU has heard all.
     async fn until(&mut self, is_to_leave: impl Fn(&Pod) -> bool) {
-        let end = Instant::now() + LIMIT;
+        let begun = Stopwatch::start();
         while timeout(LIMIT, self.try_to_detach(&is_to_leave)).await != Ok(true) {
             let Self { pods, tally, .. } = self;
-            assert!(Instant::now() < end, "no rest: {pods:?} {:?}", tally.refusals);
+            assert!(begun.elapsed() < LIMIT, "no rest: {pods:?} {:?}", tally.refusals);
             sleep(RETRY).await;
         }
     }
@@ -334,10 +330,10 @@ impl Player {
             self.pods[pod].device = Some(taken.promise.device.clone());
         }
         self.pods[pod].state = State::Unknown(taken.clone());
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let answer = timeout(patience, self.client.attach(request)).await.ok();
         let Some(response) = self.note(answer) else { return };
-        self.tally.attaches.push(begun.elapsed());
+        self.tally.attaches.push(begun.wall());
         let attachment = response.into_inner().attachment.expect("what was granted");
         self.note_attached(pod, taken, attachment).await;
     }
@@ -368,12 +364,12 @@ impl Player {
             _ => None,
         };
         self.pods[pod].state = State::Unknown(taken.clone());
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let answer = timeout(patience, self.client.detach(request)).await.ok();
         if self.note(answer).is_none() {
             return;
         }
-        self.tally.detaches.push(begun.elapsed());
+        self.tally.detaches.push(begun.wall());
         let Pod { state, device, former, .. } = &mut self.pods[pod];
         (*state, *device, *former) = (State::Absent, None, id.or(former.take()));
         self.give_up(taken).await;

@@ -6,11 +6,11 @@ use std::{
     process::{Child, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{End, figure};
-use crate::{Lab, Netns, wait_for};
+use crate::{Lab, Netns, Stopwatch, wait_for};
 
 /// The frames of HTTP/2 that are sent here (RFC 9113).
 mod frame {
@@ -193,9 +193,9 @@ fn say_all(to: &mut impl Write, malice: Malice) {
 /// # Panics
 /// When one is not served in time.
 pub fn others_are_served(lab: &Lab) -> usize {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let mut served = 0;
-    while begun.elapsed() < WATCHED {
+    while begun.wall() < WATCHED {
         let pod = Netns::new("pod");
         for verb in ["ADD", "DEL"] {
             // The peers take the machine's processors, too: a runtime may have to ask again.

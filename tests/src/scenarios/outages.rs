@@ -1,11 +1,11 @@
 //! Programs that are down, killed and started again, and a card that is reset.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::pods::addresses;
-use crate::{Call, Lab, Netns, Settings, Timeouts, eventually, wait_for};
+use crate::{Call, Lab, Netns, Settings, Stopwatch, Timeouts, eventually, wait_for};
 
 /// How long what goes on by itself may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -83,7 +83,7 @@ pub fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(settings:
     let pair = Pair::attach(&lab);
     lab.service.crash();
 
-    let start = Instant::now();
+    let start = Stopwatch::start();
     lab.add("blue", &Netns::new("other"), "eth0").fails(11, &[]);
     assert!(start.elapsed() < FAST, "{:?}", start.elapsed());
     pair.assert_reach();

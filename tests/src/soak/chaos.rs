@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::sys::signal::Signal;
@@ -15,7 +15,7 @@ use super::{
     plan::{Fault, Trouble},
 };
 use crate::{
-    eventually,
+    Stopwatch, eventually,
     halves::Machines,
     process::{kill_points, steps},
     proxy as network,
@@ -38,6 +38,10 @@ const LEFT_OUT: u32 = 1;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Toll {
     pub(crate) kills: u64,
+    /// Kills at points and failures of steps that waited for their place.
+    pub(crate) armed: u64,
+    /// Those of them that came to their place.
+    pub(crate) struck: u64,
     pub(crate) cuts: u64,
     pub(crate) delays: u64,
     pub(crate) failed_steps: u64,
@@ -199,16 +203,17 @@ impl Chaos<'_> {
         self.toll.resets += 1;
     }
 
-    fn arm(&self, victim: Victim, kills: bool, number: usize) -> Armed {
+    fn arm(&mut self, victim: Victim, kills: bool, number: usize) -> Armed {
         let how = if kills { "kill" } else { "fail" };
         let file = self.machines.arm(victim, how, self.points.name(victim, kills, number));
+        self.toll.armed += 1;
         Armed { victim, kills, file }
     }
 
     /// Starts programs again that armed faults have killed, for some time or until it is over.
     fn watch(&mut self, armed: &mut Vec<Armed>, time: Duration, is_over: impl Fn() -> bool) {
-        let start = Instant::now();
-        while start.elapsed() < time && !is_over() {
+        let start = Stopwatch::start();
+        while start.wall() < time && !is_over() {
             let (struck, waiting): (Vec<_>, _) = armed.drain(..).partition(Armed::has_struck);
             *armed = waiting;
             self.note_struck(&struck);
@@ -217,6 +222,7 @@ impl Chaos<'_> {
     }
 
     fn note_struck(&mut self, struck: &[Armed]) {
+        self.toll.struck += struck.len() as u64;
         self.toll.failed_steps += struck.iter().filter(|fault| !fault.kills).count() as u64;
         let agents = (0..self.machines.hosts.len()).map(Victim::Agent);
         for victim in agents.chain([Victim::Service]) {

@@ -26,7 +26,7 @@ use std::{
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use self::{
@@ -40,7 +40,8 @@ use self::{
 };
 pub use self::{hazards::Hazard, outcome::Outcome};
 use crate::{
-    Crowd, CrowdSize, DpuPlan, Fleet, Manners, Settings, SlowService, scenarios::delegates::Others,
+    Crowd, CrowdSize, DpuPlan, Fleet, Manners, Settings, SlowService, Stopwatch,
+    scenarios::delegates::Others,
 };
 
 /// VFs of all hosts: fewer than interfaces, so that they run out at times.
@@ -65,7 +66,7 @@ pub struct Soak {
     points: Points,
     originals: Originals,
     guesses: GuessesByAgent,
-    started: Instant,
+    started: Stopwatch,
     outcome: Outcome,
 }
 
@@ -97,7 +98,7 @@ impl Soak {
             points: Points::ask(),
             originals: Originals::of(&fleet),
             guesses: GuessesByAgent::default(),
-            started: Instant::now(),
+            started: Stopwatch::start(),
             outcome: Outcome::default(),
             fleet,
             _others: others,
@@ -147,6 +148,7 @@ impl Soak {
             self.crowd.iter_mut().for_each(Crowd::leave);
             self.look();
         }
+        self.outcome.miss_faults();
         if self.schedule.has(Hazard::Guesses) {
             self.outcome.miss_wrong_guesses();
         }
@@ -161,9 +163,9 @@ impl Soak {
     #[must_use]
     pub fn progress(&self) -> String {
         let Outcome { operations, toll, counts, .. } = &self.outcome;
-        let per_second = *operations as f64 / self.started.elapsed().as_secs_f64();
+        let per_second = *operations as f64 / self.started.wall().as_secs_f64();
         format!(
-            "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, \
+            "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, {} of {} armed faults, \
              {} card resets, {} hostile pods with {} tricks, {} dead callers, {} suspensions, \
              {} of {} guesses wrong, {} calls of a crowd, {} pings; {per_second:.0} operations a second",
             self.schedule.planned(),
@@ -172,6 +174,8 @@ impl Soak {
             toll.cuts,
             toll.delays,
             toll.failed_steps,
+            toll.struck,
+            toll.armed,
             toll.resets,
             counts.hostile,
             counts.tricks.values().filter(|passed| **passed).count(),

@@ -63,6 +63,21 @@ impl Outcome {
         self.missed = self.missed.or(missed);
     }
 
+    /// Of this many faults that wait for a point or a step some come to their place.
+    const FAULTS: u64 = 20;
+
+    /// Programs without fault injection pass all points and steps unharmed.
+    pub(super) fn miss_faults(&mut self) {
+        let missed = self.toll.armed >= Self::FAULTS && self.toll.struck == 0;
+        self.missed = self.missed.or(missed.then_some("no point killed, and no step failed"));
+    }
+
+    /// How many programs died at a point, or failed at a step.
+    #[must_use]
+    pub fn faults(&self) -> u64 {
+        self.toll.struck
+    }
+
     /// There were to be wrong guesses.
     pub(super) fn miss_wrong_guesses(&mut self) {
         let missed = (self.counts.guesses.wrong == 0.0).then_some("no guess was wrong");

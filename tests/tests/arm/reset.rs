@@ -1,11 +1,8 @@
 //! The Arm machine is reset while pods run: its kernel forgets everything, its disk does not.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
-use e2e::{ArmLab, Netns, wait_for};
+use e2e::{ArmLab, Netns, Stopwatch, wait_for};
 
 use crate::{
     LIMIT,
@@ -14,9 +11,9 @@ use crate::{
 };
 
 /// Resets the machine and waits until it has forgotten its bridge.
-fn reset(lab: &ArmLab, pair: &Pair) -> Instant {
+fn reset(lab: &ArmLab, pair: &Pair) -> Stopwatch {
     lab.dpu.reset();
-    let start = Instant::now();
+    let start = Stopwatch::start();
     wait_for("silence", LIMIT, || (!pair.reach()).then_some(()));
     start
 }
@@ -30,9 +27,9 @@ fn after_a_reset_the_pods_ping_again_by_themselves() {
 
     let start = reset(&lab, &pair);
     pair.assert_reach();
-    println!("after a reset, pods ping again in {:.1} s", start.elapsed().as_secs_f64());
+    println!("after a reset, pods ping again in {:.1} s", start.wall().as_secs_f64());
     wait_for("another session", LIMIT, || lab.session().filter(|other| *other != session));
-    println!("after a reset, the agent is connected in {:.1} s", start.elapsed().as_secs_f64());
+    println!("after a reset, the agent is connected in {:.1} s", start.wall().as_secs_f64());
 
     assert_ne!(lab.dpu.boot_id(), boot);
     lab.wait_until_good();
@@ -115,7 +112,7 @@ fn an_attach_while_the_machine_boots_fails_fast_and_works_afterwards() {
     let pair = Pair::attach(&lab);
     reset(&lab, &pair);
     let pod = Netns::new("pod");
-    let start = Instant::now();
+    let start = Stopwatch::start();
     let answer = lab.add("blue", &pod, "eth0");
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
     if !answer.status.success() {

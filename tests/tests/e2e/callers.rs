@@ -5,11 +5,11 @@ use std::{
     fs,
     process::{Child, Output},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use e2e::{
-    Call, Lab, Netns, Settings,
+    Call, Lab, Netns, Settings, Stopwatch,
     scenarios::{figure, outages::ids, several},
     wait_for,
 };
@@ -119,9 +119,9 @@ fn a_caller_killed_at_any_moment_of_an_add_leaves_nothing() {
 
 fn length_of_an_add(lab: &Lab) -> Duration {
     let pod = Netns::new("pod");
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let _ = lab.add("blue", &pod, "eth0").result();
-    let length = begun.elapsed();
+    let length = begun.wall();
     lab.del("blue", &pod, "eth0").nothing();
     length
 }
@@ -147,7 +147,7 @@ fn an_add_that_lay_in_a_suspended_agents_socket_fails_in_seconds_and_leaves_noth
     let lab = lab();
     let pod = Netns::new("pod");
     lab.agent.signal(Signal::SIGSTOP);
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     lab.add("blue", &pod, "eth0").fails(11, &["AGENT_UNREACHABLE", "says nothing"]);
     assert!(begun.elapsed() < SILENCE, "{:?}", begun.elapsed());
     lab.agent.signal(Signal::SIGCONT);
@@ -165,7 +165,7 @@ fn an_agent_suspended_amid_an_add_fails_it_in_seconds_and_leaves_nothing() {
     let plugin = begin(&lab, &add(&lab, &pod));
     lab.agent.signal(Signal::SIGSTOP);
     lab.service.signal(Signal::SIGCONT);
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let output = plugin.wait_with_output().unwrap();
     assert!(begun.elapsed() < SILENCE, "{:?}", begun.elapsed());
     let error: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -234,7 +234,7 @@ fn an_add_whose_caller_died_while_the_dpu_was_asked_leaves_nothing() {
     let pod = Netns::new("pod");
     lab.service.signal(Signal::SIGSTOP);
     kill(begin(&lab, &add(&lab, &pod)));
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     wait_until_idle(&lab);
     // The DPU's answer is not waited for.
     assert!(begun.elapsed() < SILENCE, "{:?}", begun.elapsed());

@@ -1,13 +1,10 @@
 //! The network between host and DPU is cut, or holds up what is on its way, after each single record
 //! of each call.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 use e2e::{
-    Call, Fault, Lab, Netns, Settings, Timeouts,
+    Call, Fault, Lab, Netns, Settings, Stopwatch, Timeouts,
     scenarios::{
         cuts::{Wish, the_network_fails_after_each_record},
         outages::{Pair, ids},
@@ -66,7 +63,7 @@ fn a_management_link_that_is_down_fails_adds_fast_and_delivers_dels_once_it_is_u
     let pair = Pair::attach(&lab);
     let management = |how: &str| lab.card.dpu.ip(&["link", "set", "mgmt0", how]);
     management("down");
-    let down = Instant::now();
+    let down = Stopwatch::start();
     lab.add("blue", &Netns::new("other"), "eth0").fails(11, &["DPU_UNREACHABLE"]);
     assert!(down.elapsed() < FAST, "{:?}", down.elapsed());
     wait_for("a STATUS of 50", LIMIT, || (!lab.status().status.success()).then_some(()));

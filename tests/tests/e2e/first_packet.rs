@@ -4,10 +4,12 @@ use std::{
     net::UdpSocket,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use e2e::{Answer, Call, Lab, Netns, Settings, TIME_LIMIT, Timeouts, eventually, wait_for};
+use e2e::{
+    Answer, Call, Lab, Netns, Settings, Stopwatch, TIME_LIMIT, Timeouts, eventually, wait_for,
+};
 use serde_json::Value;
 
 /// Of the packets of each family: a socket of IPv6 takes both.
@@ -99,11 +101,11 @@ fn no_first_packet_is_lost_either_way_in_either_family() {
             let pod = Netns::new("pod");
             let sockets = Sockets::of(&pod);
             let added = lab.add("blue", &pod, "eth0");
-            let answered = Instant::now();
+            let answered = Stopwatch::start();
             let pods = addresses(&added);
             sockets.send(&peers, number);
             peer_sockets.send(&pods, number);
-            latest = latest.max(answered.elapsed());
+            latest = latest.max(answered.wall());
             let missing = [peer_sockets.lost(number), sockets.lost(number)];
             if missing != [0, 0] {
                 lost.push((number, missing));
@@ -133,7 +135,7 @@ fn stays_after_its_caller(lab: &mut Lab, pod: &Netns) -> Duration {
     let call = Call::new("ADD", &lab.configuration("blue"));
     let mut plugin = call.of(pod.name(), Some(&pod.path()), "eth0").begin(&lab.card.host);
     wait_for("the service to die", TIME_LIMIT, || lab.service.is_over().then_some(()));
-    let died = Instant::now();
+    let died = Stopwatch::start();
     plugin.kill().unwrap();
     plugin.wait().unwrap();
     wait_for("the VF to leave the pod", TIME_LIMIT, || (links(pod) == ["lo"]).then_some(()));

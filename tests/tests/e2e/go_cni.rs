@@ -4,10 +4,10 @@
 use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use e2e::{Lab, Netns, Settings, Timeouts, run, run_with, wait_for};
+use e2e::{Lab, Netns, Settings, Stopwatch, Timeouts, run, run_with, wait_for};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -220,7 +220,7 @@ fn status_tells_why_no_pod_can_have_a_network_and_waits_for_nobody_long() {
         (!output.status.success() && told.contains("DPU_UNREACHABLE")).then_some(())
     });
     lab.agent.signal(Signal::SIGSTOP);
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let told = complaint(&lab, "status", &nobody, &json!({}));
     assert!(told.contains(lab.socket().to_str().unwrap()), "{told}");
     assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());

@@ -3,11 +3,11 @@
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use e2e::{
-    CardSettings, Lab, Netns, Settings, Timeouts,
+    CardSettings, Lab, Netns, Settings, Stopwatch, Timeouts,
     scenarios::{End, figure},
     wait_for,
 };
@@ -95,7 +95,7 @@ impl<'a> Greedy<'a> {
 fn serve_others(lab: &Lab) -> Duration {
     let pod = Netns::new("pod");
     let served = |verb| {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let answer = lab.call(verb, "blue", &pod, "eth0");
         assert!(answer.status.success(), "{answer:?}");
         begun.elapsed()

@@ -7,10 +7,10 @@ use std::{
     process::Command,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use e2e::{Lab, Netns, Settings, program, run, wait_for};
+use e2e::{Lab, Netns, Settings, Stopwatch, program, run, wait_for};
 use nix::sys::signal::Signal;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -134,8 +134,8 @@ fn who_is_killed_at_any_moment_leaves_whole_files() {
         let half = || folder.path().join("bin/host-shim.new").exists();
         // Either it is amid the plugin, or it is over before anybody could see that: a copy takes no longer than a
         // pause between two looks.
-        let end = Instant::now() + LIMIT;
-        while !half() && installer.try_wait().unwrap().is_none() && Instant::now() < end {}
+        let begun = Stopwatch::start();
+        while !half() && installer.try_wait().unwrap().is_none() && begun.wall() < LIMIT {}
         thread::park_timeout(Duration::from_micros(100 * round as u64));
         installer.kill().unwrap();
         installer.wait().unwrap();

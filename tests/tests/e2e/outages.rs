@@ -3,11 +3,11 @@
 use std::{
     collections::BTreeMap,
     fs::{self, OpenOptions},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use e2e::{
-    Call, Card, HostEnd, Lab, Netns, Program, Settings, Timeouts,
+    Call, Card, HostEnd, Lab, Netns, Program, Settings, Stopwatch, Timeouts,
     scenarios::outages::{self, Pair, ids},
     wait_for,
 };
@@ -173,10 +173,10 @@ fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
     let lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let pair = Pair::attach(&lab);
     lab.service.signal(Signal::SIGSTOP);
-    let silent = Instant::now();
+    let silent = Stopwatch::start();
     lab.add("blue", &Netns::new("other"), "eth0").fails(11, &["DPU_UNREACHABLE"]);
     assert!(silent.elapsed() < FAST, "{:?}", silent.elapsed());
-    let start = Instant::now();
+    let start = Stopwatch::start();
     lab.add("blue", &Netns::new("another"), "eth0").fails(11, &["DPU_UNREACHABLE"]);
     assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
     pair.assert_reach();

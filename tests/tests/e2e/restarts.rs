@@ -6,10 +6,10 @@ use std::{
     path::Path,
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use e2e::{Call, Lab, Netns, Program, Settings, Timeouts, scenarios::figure, wait_for};
+use e2e::{Call, Lab, Netns, Program, Settings, Stopwatch, Timeouts, scenarios::figure, wait_for};
 use nix::sys::signal::Signal;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -189,7 +189,7 @@ fn calls_wait_for_an_agent_that_is_away_as_long_as_the_configuration_says() {
     // Of its namespace that has ended the agent takes care by itself, and a kubelet may have many to ask for.
     for netns in [None, Some(Path::new("/run/netns/ended"))] {
         let (ended, begun) =
-            (Call::new("DEL", &configuration).of("ended", netns, "eth0"), Instant::now());
+            (Call::new("DEL", &configuration).of("ended", netns, "eth0"), Stopwatch::start());
         lab.execute(&ended).fails(11, &["AGENT_UNREACHABLE"]);
         assert!(begun.elapsed() < Duration::from_secs(4), "{netns:?}: {:?}", begun.elapsed());
     }
@@ -206,11 +206,11 @@ fn calls_wait_for_an_agent_that_is_away_as_long_as_the_configuration_says() {
 fn status_says_soon_that_an_agent_is_gone() {
     let mut lab = lab();
     lab.agent.stop();
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     lab.status().fails(50, &["AGENT_UNREACHABLE"]);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     let _held = UnixListener::bind(lab.socket()).unwrap();
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     lab.status().fails(50, &["AGENT_UNREACHABLE", "in time"]);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }

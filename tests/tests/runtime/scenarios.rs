@@ -1,14 +1,9 @@
 //! What holds on every runtime: each function is a test, given the runtime.
 
-use std::{
-    collections::BTreeSet,
-    net::SocketAddr,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, net::SocketAddr, thread, time::Duration};
 
 use e2e::{
-    DPU_OUTSIDE, Lab, Settings, outside_of,
+    DPU_OUTSIDE, Lab, Settings, Stopwatch, outside_of,
     runtime::{Conversation, Kind, Node, write_conflist},
     wait_for,
 };
@@ -103,19 +98,22 @@ pub(crate) fn a_runtime_killed_at_any_moment_of_a_start_leaves_nothing_once_the_
     kind: Kind,
 ) {
     let node = Node::start(kind, &Settings::default());
-    let began = Instant::now();
+    let began = Stopwatch::start();
     node.remove(&node.run("first"));
-    let length = began.elapsed();
+    let length = began.wall();
+    let mut cut_short = 0;
     for moment in 0..KILLS {
         thread::scope(|scope| {
-            scope.spawn(|| node.runtime.run(&format!("victim-{moment}")));
+            let run = scope.spawn(|| node.runtime.run(&format!("victim-{moment}")));
             thread::park_timeout(length * moment / KILLS);
             node.runtime.crash();
+            cut_short += u32::from(run.join().unwrap().is_err());
         });
         node.runtime.recover();
         node.remove_all();
         node.assert_clean_slate();
     }
+    assert!(cut_short > 0, "each start was over before its runtime was killed");
 }
 
 pub(crate) fn pods_outlive_agent_service_and_runtime(kind: Kind) {

@@ -1,9 +1,9 @@
 //! The card is reset: its representors vanish and return, and pods go on with what they had.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use e2e::{
-    Lab, Netns,
+    Lab, Netns, Stopwatch,
     scenarios::{
         outages::{self, Pair, ids},
         pods::addresses,
@@ -32,11 +32,11 @@ fn after_a_reset_pods_have_their_vlans_rates_and_processes() {
     let before = ids(&lab);
     let mut process = a.command("sleep").arg("infinity").spawn().unwrap();
 
-    let start = Instant::now();
+    let start = Stopwatch::start();
     lab.reset_card();
     let reached = || of_b.iter().all(|address| a.pings(address)).then_some(());
     wait_for("the pods to reach each other again", LIMIT, reached);
-    println!("reached again {:.1} s after the card was pulled", start.elapsed().as_secs_f32());
+    println!("reached again {:.1} s after the card was pulled", start.wall().as_secs_f32());
     lab.wait_until_good();
     lab.assert_invariants();
     assert_eq!(ids(&lab), before);

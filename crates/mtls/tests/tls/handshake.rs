@@ -10,13 +10,14 @@ use std::{
 };
 
 use crate::support::{
-    BOUND, HOUR, Pki, bounded, chain, eventually, expired, host, listen, not_yet_valid, raw_client,
+    BOUND, HOUR, Pki, bounded, chain, expired, host, listen, not_yet_valid, raw_client,
 };
 use mtls::{
     ConnectError, Connector, HandshakeError, Role, Server, ServerStream,
     authority::{Authority, Issued, Validity},
 };
 use rustls::{AlertDescription, ServerConfig, crypto::ring, version::TLS13};
+use test_clock::wait_until_async;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, split},
     net::{TcpListener, TcpStream},
@@ -338,7 +339,7 @@ async fn a_certificate_that_expired_meanwhile_is_not_even_tried() {
     let settings = pki.save(&issued, "short");
     let live = mtls::LiveCredentials::load(&settings, &[Role::Host]).unwrap();
     let connector = Connector::new(live.clone(), "127.0.0.1:1", "dpu-1", BOUND).unwrap();
-    eventually("the certificate expires", || live.problem().is_some()).await;
+    wait_until_async("the certificate expires", async || live.problem().is_some()).await;
     let error = bounded(connector.connect()).await.unwrap_err();
     assert!(matches!(error, ConnectError::OwnExpired { .. }), "{error}");
     assert!(live.problem().unwrap().ends_with("renew it"));

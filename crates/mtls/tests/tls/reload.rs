@@ -7,13 +7,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::support::{
-    BOUND, HOUR, Pki, TRUST_DOMAIN, bounded, eventually, host, listen, raw_client,
-};
+use crate::support::{BOUND, HOUR, Pki, TRUST_DOMAIN, bounded, host, listen, raw_client};
 use mtls::{
     LiveCredentials, Role, Server, TlsSettings,
     authority::{Issued, Validity},
 };
+use test_clock::wait_until_async;
 
 const PERIOD: Duration = Duration::from_millis(5);
 
@@ -31,8 +30,10 @@ fn renewed(pki: &Pki, role: Role, name: &str) -> Issued {
 
 async fn until_replaced(live: &LiveCredentials, before: &LiveCredentials) {
     let old = before.current().validity().not_after;
-    eventually("the new certificate is in force", || live.current().validity().not_after > old)
-        .await;
+    wait_until_async("the new certificate is in force", async || {
+        live.current().validity().not_after > old
+    })
+    .await;
 }
 
 fn snapshot(settings: &TlsSettings, role: Role) -> LiveCredentials {
@@ -46,7 +47,7 @@ async fn files_renamed_into_place_are_followed() {
     let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
     renewed(&pki, Role::Host, "a").save(pki.path(), "host-a").unwrap();
     until_replaced(&live, &before).await;
-    eventually("nothing is wrong", || live.problem().is_none()).await;
+    wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
 }
 
 #[tokio::test]
@@ -82,7 +83,7 @@ async fn a_torn_replacement_waits_for_its_other_half() {
     let next = renewed(&pki, Role::Host, "a");
 
     fs::write(&settings.certificate, &next.certificate).unwrap();
-    eventually("the mismatch is told", || {
+    wait_until_async("the mismatch is told", async || {
         live.problem().is_some_and(|problem| problem.contains("belong to certificate"))
     })
     .await;
@@ -90,7 +91,7 @@ async fn a_torn_replacement_waits_for_its_other_half() {
 
     fs::write(&settings.key, &next.key).unwrap();
     until_replaced(&live, &before).await;
-    eventually("nothing is wrong", || live.problem().is_none()).await;
+    wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
 }
 
 #[tokio::test]
@@ -104,7 +105,7 @@ async fn a_replaced_key_that_others_can_read_is_refused_until_it_is_closed() {
     fs::set_permissions(&open, Permissions::from_mode(0o644)).unwrap();
     fs::rename(&open, &settings.key).unwrap();
     fs::write(&settings.certificate, &next.certificate).unwrap();
-    eventually("the mode is told", || {
+    wait_until_async("the mode is told", async || {
         live.problem().is_some_and(|problem| problem.contains("has mode 0644"))
     })
     .await;
@@ -112,7 +113,7 @@ async fn a_replaced_key_that_others_can_read_is_refused_until_it_is_closed() {
 
     fs::set_permissions(&settings.key, Permissions::from_mode(0o600)).unwrap();
     until_replaced(&live, &before).await;
-    eventually("nothing is wrong", || live.problem().is_none()).await;
+    wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
 }
 
 /// What replaces a good certificate, the problem it makes, and that the good one stays.
@@ -121,7 +122,8 @@ async fn refused(replacement: impl FnOnce(&Pki, &Path), problem: &str) {
     let settings = pki.settings(Role::Host, "a");
     let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
     replacement(&pki, &settings.certificate);
-    eventually(problem, || live.problem().is_some_and(|found| found.contains(problem))).await;
+    wait_until_async(problem, async || live.problem().is_some_and(|found| found.contains(problem)))
+        .await;
     assert_eq!(live.current().identity(), &host("a"));
     assert_eq!(live.current().validity().not_after, before.current().validity().not_after);
 }
@@ -147,8 +149,9 @@ async fn a_replacement_that_is_not_valid_yet_is_taken_once_it_is() {
     let validity = Validity { not_before: begins, not_after: begins + 2 * HOUR };
     let issued = pki.authority.issue(Role::Host, "a", validity).unwrap();
     issued.save(pki.path(), "host-a").unwrap();
-    let is_refused = || live.problem().is_some_and(|problem| problem.contains("valid only"));
-    eventually("it is refused", is_refused).await;
+    let is_refused =
+        async || live.problem().is_some_and(|problem| problem.contains("valid only"));
+    wait_until_async("it is refused", is_refused).await;
     until_replaced(&live, &before).await;
     assert_eq!(live.problem(), None);
 }

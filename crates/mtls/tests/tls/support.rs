@@ -15,10 +15,8 @@ use rcgen::{CertificateParams, KeyPair, SanType};
 use rustls::{ClientConfig, crypto::ring, version::TLS13};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use tempfile::TempDir;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    time::{sleep, timeout},
-};
+use test_clock::within;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 
 pub(crate) const TRUST_DOMAIN: &str = "test.local";
@@ -114,16 +112,7 @@ pub(crate) async fn listen() -> (TcpListener, String) {
 }
 
 pub(crate) async fn bounded<T>(work: impl Future<Output = T>) -> T {
-    timeout(BOUND, work).await.expect("it takes too long")
-}
-
-pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let waiting = async {
-        while !condition() {
-            sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(BOUND, waiting).await.unwrap_or_else(|_| panic!("never came true: {what}"));
+    within(BOUND, work).await.expect("it takes too long")
 }
 
 pub(crate) fn chain(issued: &Issued) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {

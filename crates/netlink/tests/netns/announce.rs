@@ -47,7 +47,7 @@ fn neighbours_learn_the_new_mac() {
     pod.rtnl().change_link(wire, &away).unwrap();
     pod.run("ip link set dev net1 up");
     neighbour.run("ip addr add 192.0.2.1/24 dev wire");
-    crate::support::eventually("there is a carrier", || {
+    test_clock::wait_until("there is a carrier", || {
         neighbour.rtnl().link_by_name("wire").unwrap().unwrap().is_running
     });
     for address in ["192.0.2.7", "2001:db8::7"] {
@@ -74,7 +74,7 @@ fn neighbours_learn_the_new_mac() {
 
     // The kernel checks the checksum, and believes.
     let known = || neighbour.run("ip neigh show dev wire");
-    crate::support::eventually("the neighbour knows the new MAC address", || {
+    test_clock::wait_until("the neighbour knows the new MAC address", || {
         known().matches("02:00:00:00:00:07").count() == 2
     });
 }

@@ -132,6 +132,6 @@ fn the_peer_is_seen_across_namespaces_until_they_end() {
     assert_eq!((peer.name.as_str(), peer.index), ("net1", 50));
 
     drop(scene.pod);
-    crate::support::eventually("the pair dies", || representor(&mut scene.rtnl).is_none());
+    test_clock::wait_until("the pair dies", || representor(&mut scene.rtnl).is_none());
     assert_eq!(scene.rtnl.peer_of(&seen).unwrap(), None);
 }

@@ -2,8 +2,9 @@
 
 use netlink::{Hook, Redirect, Request, VethEnd};
 use serde_json::Value;
+use test_clock::wait_until;
 
-use crate::support::{TestNetns, eventually};
+use crate::support::TestNetns;
 
 /// Of the two pods.
 const ADDRESSES: [&str; 2] = ["192.0.2.1/24", "192.0.2.2/24"];
@@ -96,7 +97,7 @@ fn a_redirection_is_set_anew_when_what_it_led_to_is_gone() {
     for (from, to) in [("wire0", "wire1"), ("wire1", "wire0")] {
         rtnl.traffic_control().set_redirect(&scene.across(from, to)).unwrap();
     }
-    eventually("the new wire is up", || scene.card.link("wire1")["operstate"] == "UP");
+    wait_until("the new wire is up", || scene.card.link("wire1")["operstate"] == "UP");
     scene.ping();
 }
 

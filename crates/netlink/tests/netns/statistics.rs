@@ -1,8 +1,9 @@
 //! What links count, as `ip` and `tc` tell it.
 
 use netlink::{Drops, Guard, Limit, LinkStatistics, Offload, Request, Traffic, VethEnd};
+use test_clock::wait_until;
 
-use crate::support::{TestNetns, eventually};
+use crate::support::TestNetns;
 
 #[test]
 fn what_links_carry_and_drop_is_told_of_all_at_once() {
@@ -17,7 +18,7 @@ fn what_links_carry_and_drop_is_told_of_all_at_once() {
     }
     let index = rtnl.link_by_name("near").unwrap().unwrap().index;
     assert_eq!(rtnl.traffic_control().drops().unwrap().get(&index), None);
-    eventually("the link carries", || rtnl.link_by_name("near").unwrap().unwrap().is_running);
+    wait_until("the link carries", || rtnl.link_by_name("near").unwrap().unwrap().is_running);
     here.run("ping -q -c 3 -i 0.01 -s 1000 192.0.2.2");
     let told = |link: &str| {
         let told = here.json(&format!("ip -s -j link show dev {link}"))[0]["stats64"].clone();
@@ -27,7 +28,7 @@ fn what_links_carry_and_drop_is_told_of_all_at_once() {
         };
         LinkStatistics { received: traffic("rx"), sent: traffic("tx") }
     };
-    eventually("ip tells the same", || rtnl.link_statistics().unwrap()[&index] == told("near"));
+    wait_until("ip tells the same", || rtnl.link_statistics().unwrap()[&index] == told("near"));
     let lo = rtnl.link_by_name("lo").unwrap().unwrap().index;
     assert_eq!(rtnl.link_statistics().unwrap()[&lo], LinkStatistics::default());
 
@@ -40,7 +41,7 @@ fn what_links_carry_and_drop_is_told_of_all_at_once() {
     traffic_control.set_queue_limit(index, Some(limit)).unwrap();
     there.netns.run(|| flood("192.0.2.1")).unwrap();
     here.netns.run(|| flood("192.0.2.2")).unwrap();
-    eventually("both have dropped, and tc tells the same", || {
+    wait_until("both have dropped, and tc tells the same", || {
         let queues = here.json("tc -s -j qdisc show dev near");
         let dropped = |kind: &str| {
             let queue = queues.as_array().unwrap().iter().find(|queue| queue["kind"] == kind);

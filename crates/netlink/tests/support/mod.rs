@@ -9,7 +9,6 @@ use std::{
     process::Command,
     sync::mpsc::{Sender, channel},
     thread::JoinHandle,
-    time::{Duration, Instant},
 };
 
 use netlink::{Netns, Rtnl};
@@ -85,14 +84,5 @@ impl Drop for TestNetns {
             drop(stop);
             keeper.join().unwrap();
         }
-    }
-}
-
-/// Waits until a condition holds. Panics after ten seconds.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !holds() {
-        assert!(Instant::now() < deadline, "{what}: still not after 10 s");
-        std::thread::park_timeout(Duration::from_millis(2));
     }
 }

@@ -7,8 +7,6 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -97,11 +95,9 @@ impl OpenVswitch {
     pub fn start_database(&mut self) {
         let remote = format!("--remote=punix:{}", self.path("db.sock"));
         self.database = Some(self.spawn("ovsdb-server", &[&remote, &self.path("conf.db")]));
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while std::os::unix::net::UnixStream::connect(self.socket()).is_err() {
-            assert!(Instant::now() < deadline, "the database does not answer");
-            thread::park_timeout(Duration::from_millis(2));
-        }
+        test_clock::wait_until("the database to answer", || {
+            std::os::unix::net::UnixStream::connect(self.socket()).is_ok()
+        });
     }
 
     /// Starts the daemon again.

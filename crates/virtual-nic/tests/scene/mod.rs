@@ -17,7 +17,8 @@ use nix::{
     unistd::Pid,
 };
 use serde_json::Value;
-use support::{TestNetns, eventually};
+use support::TestNetns;
+use test_clock::wait_until;
 
 /// A host and a DPU, for a card to be plugged between.
 pub(crate) struct Scene {
@@ -92,14 +93,14 @@ impl Scene {
         let index = host.link_by_name(vf).unwrap().unwrap().index;
         host.change_link(index, &LinkChange::new().netns(&pod.netns).name(name)).unwrap();
         let seen = format!("\"name\":\"{name}\"");
-        eventually("the card sees the VF in the pod", || card.log.lock().unwrap().contains(&seen));
+        wait_until("the card sees the VF in the pod", || card.log.lock().unwrap().contains(&seen));
     }
 
     /// The VF of this PCI address on the host, once it is there.
     pub(crate) fn vf(&self, pci: &str) -> Value {
         let mut found = Value::Null;
         let alias = format!("virtual-nic {pci} ");
-        eventually("the VF is back", || {
+        wait_until("the VF is back", || {
             let links = self.host.json("ip -j -d addr show");
             let is_it = |link: &&Value| {
                 link["ifalias"].as_str().is_some_and(|shown| shown.starts_with(&alias))

@@ -1,0 +1,122 @@
+//! How long something has taken.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+/// Where the kernel counts the time for which some task waited for a processor.
+const PRESSURE: &str = "/proc/pressure/cpu";
+/// Of this much wall time at least one part elapses.
+const MOST: u32 = 4;
+/// Of this much wall time one part elapses where the kernel does not count.
+const WITHOUT_PRESSURE: u32 = 3;
+
+/// One look at the machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) at: Instant,
+    /// Since the machine's start. `None`: the kernel does not count.
+    pub(crate) stalled: Option<Duration>,
+}
+
+impl Reading {
+    pub(crate) fn take() -> Self {
+        let text = fs::read_to_string(PRESSURE).ok();
+        Self { at: Instant::now(), stalled: text.as_deref().and_then(stalled_in) }
+    }
+
+    /// The time from `begun` on for which the machine had a processor for the test.
+    pub(crate) fn elapsed_since(&self, begun: &Self) -> Duration {
+        let wall = self.at.saturating_duration_since(begun.at);
+        match (begun.stalled, self.stalled) {
+            (Some(before), Some(now)) => {
+                wall.saturating_sub(now.saturating_sub(before)).max(wall / MOST)
+            }
+            _ => wall / WITHOUT_PRESSURE,
+        }
+    }
+}
+
+/// The total of the line `some avg10=0.00 avg60=0.00 avg300=0.00 total=1234`, which is in microseconds.
+fn stalled_in(pressure: &str) -> Option<Duration> {
+    let some = pressure.lines().find(|line| line.starts_with("some "))?;
+    let total = some.split_whitespace().find_map(|field| field.strip_prefix("total="))?;
+    total.parse().ok().map(Duration::from_micros)
+}
+
+/// Measures time from its start on.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    begun: Reading,
+}
+
+impl Stopwatch {
+    /// Starts now.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { begun: Reading::take() }
+    }
+
+    /// The time for which the machine had a processor for the test, for upper bounds: at least a quarter of the wall
+    /// time, and a third of it where the kernel does not count.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        Reading::take().elapsed_since(&self.begun)
+    }
+
+    /// The wall time, for lower bounds and measurements.
+    #[must_use]
+    pub fn wall(&self) -> Duration {
+        self.begun.at.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The time of ten seconds of wall time that elapses when the kernel counts these totals.
+    fn elapsed(before: Option<u32>, after: Option<u32>) -> Duration {
+        let at = Instant::now();
+        let begun = Reading { at, stalled: before.map(|seconds| SECOND * seconds) };
+        let now = Reading { at: at + 10 * SECOND, stalled: after.map(|seconds| SECOND * seconds) };
+        now.elapsed_since(&begun)
+    }
+
+    #[test]
+    fn stalled_time_does_not_elapse() {
+        assert_eq!(elapsed(Some(100), Some(100)), 10 * SECOND);
+        assert_eq!(elapsed(Some(100), Some(103)), 7 * SECOND);
+    }
+
+    #[test]
+    fn a_quarter_of_the_wall_time_elapses_at_least() {
+        assert_eq!(elapsed(Some(100), Some(108)), 10 * SECOND / 4);
+        assert_eq!(elapsed(Some(100), Some(150)), 10 * SECOND / 4);
+    }
+
+    #[test]
+    fn a_third_elapses_without_pressure() {
+        assert_eq!(elapsed(None, None), 10 * SECOND / 3);
+        assert_eq!(elapsed(Some(1), None), 10 * SECOND / 3);
+        assert_eq!(elapsed(None, Some(1)), 10 * SECOND / 3);
+    }
+
+    #[test]
+    fn a_total_that_falls_counts_as_none() {
+        assert_eq!(elapsed(Some(100), Some(90)), 10 * SECOND);
+    }
+
+    #[test]
+    fn pressure_is_read_in_microseconds() {
+        let text = "some avg10=3.16 avg60=1.26 avg300=1.52 total=56805451\n\
+                    full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
+        assert_eq!(stalled_in(text), Some(Duration::from_micros(56_805_451)));
+        assert_eq!(stalled_in("full avg10=0.00 total=7\n"), None);
+        assert_eq!(stalled_in("some avg10=0.00\n"), None);
+        assert_eq!(stalled_in("some total=much\n"), None);
+    }
+}
