@@ -1,5 +1,7 @@
 //! A program is killed at every point of each of its flows, amid many calls. Started again, it
 //! completes or releases what was under way, and keeps what was confirmed.
+//!
+//! A run tries a third of the points of each flow, and all with `OFFLOAD_TEST_WHOLE=1`.
 
 mod flows;
 mod residents;
@@ -22,7 +24,7 @@ use super::{
     delegates::Others,
     figure,
 };
-use crate::{Lab, Program, Settings, TIME_LIMIT, process::kill_points, wait_for};
+use crate::{Lab, Program, Settings, TIME_LIMIT, process::kill_points, share::Share, wait_for};
 
 /// The points of a program that none of these flows passes.
 ///
@@ -41,13 +43,14 @@ pub fn points_of_no_flow(flows: &[Flow]) -> BTreeSet<String> {
     points
 }
 
-/// Kills the program at each point of the flow, amid many calls.
+/// Kills the program at each of the flow's points that this run tries, amid many calls.
 ///
 /// # Panics
 /// When something confirmed is lost, or anything is left.
 pub fn every_point_of_the_flow_kills(flow: Flow) {
     let (mut lab, residents) = begin();
     let points = rehearse(&mut lab, &residents, flow);
+    let points = Share::of_this_run().of(&points);
     for point in &points {
         kill_at(&mut lab, &residents, flow, point);
     }
@@ -55,7 +58,7 @@ pub fn every_point_of_the_flow_kills(flow: Flow) {
     figure(points.len(), "kill points tried under load");
 }
 
-/// Kills the program at each point of those beginnings that a card reset has it pass.
+/// Kills the program at each point of those beginnings that a card reset has it pass and that this run tries.
 ///
 /// # Panics
 /// When a pod does not get its VF back, or no point that is passed begins like that.
@@ -71,6 +74,7 @@ pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
     }
     let is_own = |point: &&str| own.iter().any(|own| point.starts_with(own));
     let points: BTreeSet<_> = passed.lines().filter(is_own).collect();
+    let points = Share::of_this_run().of(points);
     for point in &points {
         let armed = lab.arm(program, "kill", point);
         lab.reset_card();
@@ -112,7 +116,14 @@ fn rehearse(lab: &mut Lab, residents: &Residents, flow: Flow) -> BTreeSet<String
     let passed = fs::read_to_string(&trace).unwrap();
     fs::remove_file(&trace).unwrap();
     let is_own = |point: &&str| flow.own.iter().any(|own| point.starts_with(own));
-    passed.lines().filter(is_own).map(str::to_owned).collect()
+    let points: BTreeSet<_> = passed.lines().filter(is_own).map(str::to_owned).collect();
+    assert!(
+        !points.is_empty(),
+        "{} wrote down no point of {}; is it built with the feature fault-injection? {passed}",
+        flow.program,
+        flow.name
+    );
+    points
 }
 
 fn replace(lab: &mut Lab, name: &str, started: Option<Program>) {
