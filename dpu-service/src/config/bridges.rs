@@ -34,8 +34,7 @@ pub(super) fn check_tags(network: &Network) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::config::networks::tests::{assert_problem, network};
+    use crate::config::networks::tests::assert_problem;
 
     #[test]
     fn tags_that_no_fabric_sets_are_refused_by_name() {
