@@ -57,4 +57,12 @@ mod tests {
         assert_eq!(stored, "\"0000:03:00.2\"");
         assert_eq!(serde_json::from_str::<Device>(&stored).unwrap(), device);
     }
+
+    #[test]
+    fn device_is_shown_as_its_text() {
+        let device = Device::from("0000:03:00.2");
+        assert_eq!(device.as_str(), "0000:03:00.2");
+        assert_eq!(format!("{device:<14}|"), "0000:03:00.2  |");
+        assert!(!device.is_empty() && Device::default().is_empty());
+    }
 }

@@ -70,3 +70,30 @@ impl Pool {
         lane.queue.front().map(|&(slot, _)| slot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// VFs that are taken by way of another pool leave their places behind a front that stays.
+    #[test]
+    fn stale_places_are_swept() {
+        let spec = PoolSpec {
+            name: "default".into(),
+            select: Vec::new(),
+            policy: Policy::Spread,
+            pinned_only: false,
+        };
+        let mut pool = Pool::new(spec);
+        let lane = pool.lane(HostId(1), PfId::local(0));
+        for number in 0..31 {
+            pool.list(lane, SlotNumber(number), 0);
+        }
+        for taken in 1..31 {
+            pool.unlist(lane, |slot, _| slot.0 == 0 || slot.0 > taken);
+            let lane = &pool.lanes[lane];
+            assert!(lane.queue.len() <= 2 * lane.free + 16, "{lane:?}");
+        }
+        assert_eq!(pool.choose(HostId(1)), Some(SlotNumber(0)));
+    }
+}

@@ -88,6 +88,10 @@ fn pools_read_from_configuration() {
     let json = serde_json::to_string(&listed).unwrap();
     assert_eq!(serde_json::from_str::<PoolSpec>(&json).unwrap(), listed);
 
+    let one = |text: &str| serde_json::from_str::<Selector>(text);
+    assert_eq!(one("\"p0#0-3\"").unwrap(), functions(0, 0, 3));
+    assert!(one("\"p0#0-3,8\"").is_err(), "two ranges");
+
     let refused = [
         ("name = 'a'\nselect = ['p0']\nsize = 3", "unknown field `size`"),
         ("name = 'a'\nselect = ['p0#9-3']", "write 3-9"),
@@ -261,6 +265,20 @@ fn vfs_take_turns() {
         assert_eq!(allocator.release(&key), Some(vf));
         assert_eq!(allocator.state(vf), Some(VfState::Free));
     }
+}
+
+#[test]
+fn packing_goes_on_at_the_next_pf() {
+    let select = vec![functions(0, 0, 0), functions(1, 0, 0)];
+    let pool = PoolSpec { select, policy: Policy::Pack, ..pool("default", "p0") };
+    let mut allocator = Allocator::<u32>::new(vec![pool], Settings::default()).unwrap();
+    let vfs = [0, 1].map(|pf| FunctionId::local(pf, 0));
+    for vf in vfs {
+        allocator.offer(vf, facts(vf));
+    }
+    let mut reserved = [1, 2].map(|key| allocator.reserve(&request(None), key).unwrap());
+    reserved.sort_unstable();
+    assert_eq!(reserved, vfs);
 }
 
 #[test]
