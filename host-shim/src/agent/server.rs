@@ -262,7 +262,7 @@ mod tests {
         (Server { doors, device_plugin, desk, workloads }, folder)
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_turn_hears_that_the_agent_lives() {
         let (server, _folder) = server(&scrape::calls());
         let (end, work) = oneshot::channel();

@@ -204,7 +204,7 @@ async fn a_container_is_told_its_vf_and_one_that_is_none_is_refused() {
     assert_eq!(refused.message(), "dpu-offload.io/gold has no device d000:00:00.3");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_kubelet_that_begins_anew_is_told_anew() {
     let stage = Stage::new().with_folder();
     let mut first = kubelet(&stage.plugins(), "v1beta1");
@@ -221,7 +221,7 @@ async fn a_kubelet_that_begins_anew_is_told_anew() {
     stage.dial(&registered).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_kubelet_that_does_not_follow_up_what_it_registered_is_told_again() {
     let stage = Stage::new().with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
@@ -229,7 +229,7 @@ async fn a_kubelet_that_does_not_follow_up_what_it_registered_is_told_again() {
     assert_eq!(kubelet.registered().await, first);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_kubelet_that_listens_no_more_is_told_again() {
     let stage = Stage::new().with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
@@ -265,7 +265,7 @@ async fn the_socket_of_an_offer_goes_with_it_but_not_another_agents() {
     assert!(path.exists());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_kubelet_that_comes_late_or_speaks_another_version_is_waited_for() {
     let stage = Stage::new();
     for _ in 0..10 {
@@ -278,7 +278,7 @@ async fn a_kubelet_that_comes_late_or_speaks_another_version_is_waited_for() {
     kubelet(&stage.plugins(), "v1beta1").registered().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_hinders_an_offer_is_said_in_a_sentence() {
     let stage = Stage::new();
     let offer =

@@ -88,7 +88,7 @@ async fn a_pod_without_our_resource_gets_no_vf_named() {
     assert_eq!(stage.chosen().await, Ok(None));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_kubelet_that_hangs_lies_or_is_away_is_told_by_its_socket_in_time() {
     let stage = Stage::new();
     let failure = stage.chosen().await.unwrap_err();
