@@ -9,6 +9,9 @@ use crate::{
     together,
 };
 
+/// The file that a process with faults makes.
+const BEGUN: &str = "begun";
+
 fn with_fault(step: &str, act: impl FnOnce()) {
     let folder = PathBuf::from(std::env::var_os("OFFLOAD_FAULTS").expect("set by the test"));
     std::fs::write(folder.join(format!("fail-{step}")), "").unwrap();
@@ -18,7 +21,8 @@ fn with_fault(step: &str, act: impl FnOnce()) {
 
 /// Faults are read from the environment, which a test can only set for a process of its own.
 fn in_process_with_faults(test: &str) -> bool {
-    if std::env::var_os("OFFLOAD_FAULTS").is_some() {
+    if let Some(folder) = std::env::var_os("OFFLOAD_FAULTS") {
+        std::fs::write(PathBuf::from(folder).join(BEGUN), "").unwrap();
         return true;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -28,6 +32,7 @@ fn in_process_with_faults(test: &str) -> bool {
         .status()
         .unwrap();
     assert!(status.success());
+    assert!(folder.path().join(BEGUN).exists(), "{test} is no test");
     false
 }
 
