@@ -1,9 +1,6 @@
 //! A gateway's addresses and settings on the link that the fabric gave it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::{collections::BTreeMap, net::IpAddr};
 
 use bootstrap::Chain;
 use ipnetwork::IpNetwork;
@@ -36,8 +33,17 @@ const FORCE_FORWARDING: &str = "force_forwarding";
 #[derive(Debug, Default)]
 pub(super) struct Links {
     socket: Option<Rtnl>,
-    /// Those that have their settings, by index: of one that was made anew it is another.
-    set_up: BTreeSet<u32>,
+    /// Those that have their settings, by network.
+    set_up: BTreeMap<String, SetUp>,
+}
+
+/// A link that has its settings.
+#[derive(Debug, PartialEq, Eq)]
+struct SetUp {
+    /// A link that was made again has another index.
+    index: u32,
+    /// The bridge of its network. In another bridge the network has another link.
+    bridge: Option<String>,
 }
 
 /// How a pass over the links went.
@@ -80,7 +86,8 @@ impl Links {
         let is_gateways = |index: &u32| links.iter().any(|link| link.index == *index);
         let others = has.iter().filter(|(index, _)| !is_gateways(index)).flat_map(|(_, held)| held);
         let others: Vec<_> = others.copied().collect();
-        self.set_up.retain(|index| links.iter().any(|link| link.index == *index));
+        // A link that is missing was deleted by another program, unless its network is gone, too.
+        self.set_up.retain(|name, _| plan.networks().any(|network| network.name == *name));
         let mut settled = Settled::default();
         for network in plan.networks() {
             let Some(link) = links.iter().find(|link| link.network == network.name) else {
@@ -107,7 +114,10 @@ impl Links {
         is_thorough: bool,
         settled: &mut Settled,
     ) -> Result<(), Refused> {
-        let is_new = !self.set_up.contains(&link.index);
+        let now = SetUp { index: link.index, bridge: network.bridge.clone() };
+        let before = self.set_up.get(&network.name);
+        let is_new = before != Some(&now);
+        let is_made_again = is_new && before.is_some_and(|before| before.bridge == now.bridge);
         if is_new || is_thorough {
             let refused = |error| Refused::new(format!("set up {}", link.name), error);
             set_all(&link.name).map_err(refused)?;
@@ -115,13 +125,16 @@ impl Links {
         // Not before that: a link with the kernel's own settings answers for all addresses of the DPU.
         check_others(network, held.others)?;
         let rtnl = open(&mut self.socket)?;
-        let has_changed = settle_addresses(rtnl, network, link, held)?;
-        routes::settle_routes(rtnl, network, link, held.routes)?;
-        self.set_up.insert(link.index);
-        if has_changed && !is_new {
-            let told = format!("network {}: its gateway's addresses were put back", network.name);
-            settled.mended.push(told);
-        }
+        let lacked_address = settle_addresses(rtnl, network, link, held)?;
+        let lacked_route = routes::settle_routes(rtnl, network, link, held.routes)?;
+        self.set_up.insert(network.name.clone(), now);
+        let repairs = [
+            (is_made_again, "link was made again"),
+            (lacked_address && !is_new, "addresses were put back"),
+            (lacked_route && !is_new, "routes were put back"),
+        ];
+        let report = |(_, what)| format!("network {}: its gateway's {what}", network.name);
+        settled.mended.extend(repairs.into_iter().filter(|(is_done, _)| *is_done).map(report));
         Ok(())
     }
 

@@ -40,13 +40,13 @@ pub(super) fn leads_to_neighbours(
     is_alone || connected.iter().any(leads)
 }
 
-/// Gives a gateway's link its routes, and takes away those that it had before.
+/// Gives a gateway's link its routes, and takes away those that it had before. Returns whether one was missing.
 pub(super) fn settle_routes(
     rtnl: &mut Rtnl,
     network: &Network,
     link: &GatewayLink,
     ours: &[Route],
-) -> Result<(), Refused> {
+) -> Result<bool, Refused> {
     let wanted: Vec<_> =
         plan::routes(network).map(|destination| route(destination, link)).collect();
     let has: Vec<_> = ours.iter().filter(|route| route.output == link.index).collect();
@@ -56,12 +56,12 @@ pub(super) fn settle_routes(
         let deleted = gone_is_done(rtnl.change(Request::delete_route(route)));
         deleted.map_err(|error| Refused::new(format!("take a route from {}", link.name), error))?;
     }
-    let missing =
-        wanted.iter().filter(|wanted| !has.iter().any(|route| leads_alike(wanted, route)));
-    for route in missing {
+    let is_missing = |wanted: &&Route| !has.iter().any(|route| leads_alike(wanted, route));
+    let missing: Vec<_> = wanted.iter().filter(is_missing).collect();
+    for route in &missing {
         add(rtnl, route, link)?;
     }
-    Ok(())
+    Ok(!missing.is_empty())
 }
 
 fn route(destination: IpNetwork, link: &GatewayLink) -> Route {
