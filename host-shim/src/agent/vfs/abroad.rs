@@ -12,6 +12,7 @@ use vf_alloc::Device;
 
 use super::{
     cleanliness::Cleanliness, host::Host, move_turns::Way, namespaces::namespaces, proofs::Seen,
+    records::Phase,
 };
 use crate::{
     agent::{
@@ -168,9 +169,12 @@ impl Abroad {
         Ok(found.map(|link| (inside, link)))
     }
 
+    /// Whether a record has the VF in that namespace. A process may keep the namespace of an attachment that is given
+    /// back, without the path by which the record knows it: the way home by the record ends there.
     fn is_recorded_in(&self, vf: &VfIdentity, netns: NetnsId) -> bool {
-        let record = self.host.records().by_device(&vf.device);
-        record.is_some_and(|record| record.netns.id == netns)
+        let Some(record) = self.host.records().by_device(&vf.device) else { return false };
+        let is_lost = record.phase == Phase::Releasing && record.netns.living().is_none();
+        record.netns.id == netns && !is_lost
     }
 
     /// The VFs in namespaces other than the host's and those of records, `at_home` being the links of
