@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     fs,
-    os::unix::fs::symlink,
+    os::unix::fs::{MetadataExt, symlink},
     process::Output,
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -11,7 +11,7 @@ use std::{
 };
 
 use e2e::{
-    CardSettings, Lab, Netns, Settings,
+    Call, Card, CardSettings, FabricKind, Lab, Netns, Program, Settings,
     scenarios::{figure, pods::addresses},
     wait_for,
 };
@@ -308,6 +308,122 @@ fn a_representor_out_of_the_bridge_or_down_is_programmed_again() {
         let change = ["link", "set", &representor, breakage];
         assert_mends_itself(&lab, "programmed again", || drop(lab.card.dpu.ip(&change)));
     }
+}
+
+/// Ports of Open vSwitch are watched; flows are looked at when a host comes, and each minute.
+#[test]
+fn wiped_ports_and_flows_of_ovs_are_repaired() {
+    let settings = Settings { kind_of_fabric: FabricKind::OpenVswitch, ..Settings::with_vfs(2) };
+    let mut lab = Lab::start(&settings);
+    let (pod, other) = (Netns::new("pod"), Netns::new("other"));
+    let held = addresses(&lab.add("blue", &pod, "eth0").result());
+    let _ = lab.add("blue", &other, "eth0").result();
+    let assert_reach = || {
+        let reaches = || held.iter().all(|address| other.pings(address)).then_some(());
+        wait_for("the pods' traffic", LIMIT, reaches);
+    };
+    assert_reach();
+    let repaired = |lab: &Lab| doctor(lab, &[]).0["repairs"].as_array().unwrap().len();
+    let before = repaired(&lab);
+    let vswitch = lab.vswitch.as_ref().unwrap();
+    for port in ["pf0vf0", "pf0vf1"] {
+        assert_mends_itself(&lab, "programmed again", || {
+            let _ = vswitch.vsctl(&format!("del-port br-offload {port}"));
+        });
+    }
+    assert_reach();
+    let with_ports = repaired(&lab);
+    assert!(with_ports >= before + 2, "{with_ports} repairs");
+    let _ = vswitch.ofctl(&["del-flows"], "br-offload", &[]);
+    lab.agent.stop();
+    lab.start_agent();
+    lab.wait_until_good();
+    wait_for("two repairs", LIMIT, || (repaired(&lab) >= with_ports + 2).then_some(()));
+    assert_reach();
+    lab.assert_invariants();
+}
+
+/// The names of the VFs' links in a namespace.
+fn names(netns: &Netns) -> Vec<String> {
+    Card::ends_in(netns).into_values().map(|end| end.name).collect()
+}
+
+/// The kernel calls a VF whose names are taken by its index as it falls back to the host.
+#[test]
+fn vf_whose_name_was_taken_comes_home_later() {
+    let timeouts = "reconcile_s = 1".into();
+    let lab = Lab::start(&Settings { timeouts, ..Settings::with_vfs(1) });
+    let host = &lab.card.host;
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    for name in ["p0v0", "eth0"] {
+        host.ip(&["link", "add", "name", name, "type", "bridge"]);
+    }
+    let del = Call::new("DEL", &lab.configuration("blue")).of(pod.name(), None, "eth0");
+    drop(pod);
+    wait_for("the VF", LIMIT, || {
+        names(host).iter().any(|name| name.starts_with("dev")).then_some(())
+    });
+    lab.execute(&del).nothing();
+    let (found, exit) = doctor(&lab, &[]);
+    let told = found["differences"].to_string();
+    let words = ["d000:00:00.1", "in the host's network namespace as dev", "is not ready yet"];
+    assert!(exit == Some(1) && words.iter().all(|word| told.contains(word)), "{found:#}");
+    let refused = lab.add("blue", &Netns::new("early"), "eth0");
+    assert!(!refused.status.success(), "it was given to another pod: {refused:?}");
+
+    host.ip(&["link", "delete", "p0v0"]);
+    // Pauses between failed attempts double.
+    wait_for("its own name", 3 * LIMIT, || (names(host) == ["p0v0"]).then_some(()));
+    lab.assert_clean_slate();
+    let next = Netns::new("next");
+    let _ = lab.add("blue", &next, "eth0").result();
+    lab.assert_invariants();
+}
+
+/// Whether a program, one of its threads or its open files is in the network namespace of that inode.
+fn is_held_by(program: &Program, inode: u64) -> bool {
+    let (process, netns) = (format!("/proc/{}", program.id()), format!("net:[{inode}]"));
+    let links = |pattern: &str| fs::read_dir(format!("{process}/{pattern}")).into_iter().flatten();
+    let files = links("fd").map(|entry| entry.unwrap().path());
+    let threads = links("task").map(|entry| entry.unwrap().path().join("ns/net"));
+    let mut all = files.chain(threads).filter_map(|path| fs::read_link(path).ok());
+    all.any(|target| target.to_str() == Some(&netns))
+}
+
+#[test]
+fn vf_in_unnamed_namespace_of_a_process_comes_home() {
+    let timeouts = "vf_return_s = 1\nreconcile_s = 3600".into();
+    let lab = Lab::start(&Settings { timeouts, ..Settings::with_vfs(1) });
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let del = Call::new("DEL", &lab.configuration("blue")).of(pod.name(), None, "eth0");
+    let inode = fs::metadata(pod.path()).unwrap().ino();
+    for program in [&lab.agent, &lab.service, &lab.card.program] {
+        wait_for("its release", LIMIT, || (!is_held_by(program, inode)).then_some(()));
+    }
+    let mut holder = pod.command("sleep").arg("1000").spawn().unwrap();
+    let process = format!("/proc/{}", holder.id());
+    let is_inside = || {
+        let netns = fs::metadata(format!("{process}/ns/net")).ok()?;
+        (netns.ino() == inode).then_some(())
+    };
+    wait_for("the process", LIMIT, is_inside);
+    let folder = lab.path().join("netns");
+    fs::create_dir_all(&folder).unwrap();
+    symlink(&process, folder.join("process")).unwrap();
+    drop(pod);
+    lab.execute(&del).nothing();
+    let (found, exit) = doctor(&lab, &[]);
+    let told = found["differences"].to_string();
+    let is_found = told.contains("d000:00:00.1") && told.contains("process/ns/net as eth0");
+    assert!(exit == Some(1) && is_found, "{found:#}");
+    let _ = doctor(&lab, &["--fix"]);
+    wait_for("its VF", LIMIT, || (names(&lab.card.host) == ["p0v0"]).then_some(()));
+    assert!(holder.try_wait().unwrap().is_none(), "the process goes on");
+    lab.assert_clean_slate();
+    holder.kill().unwrap();
+    holder.wait().unwrap();
 }
 
 #[test]

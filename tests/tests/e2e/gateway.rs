@@ -5,6 +5,7 @@ use std::{
     io::Write,
     net::{IpAddr, TcpListener, TcpStream},
     process::{Child, Stdio},
+    sync::Arc,
     time::Duration,
 };
 
@@ -72,6 +73,24 @@ fn gateway_links(lab: &Lab) -> Vec<String> {
     let links = lab.card.dpu.json("ip", &["link", "show"]);
     let names = links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned());
     names.filter(|name| name.starts_with("gw-") || name.starts_with("gp-")).collect()
+}
+
+/// The repairs of gateways that `dpuctl doctor` reports: the latest 100 at most.
+fn repairs(lab: &Lab) -> Vec<String> {
+    let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let all = found["repairs"].as_array().unwrap().iter();
+    let of_gateways = all.filter(|repair| repair["subject"] == "gateways");
+    of_gateways.map(|repair| repair["message"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Does the damage, and waits until the service reports that it has repaired it.
+#[track_caller]
+fn assert_repaired(lab: &mut Lab, report: &str, damage: impl FnOnce(&mut Lab)) {
+    let count = |lab: &Lab| repairs(lab).iter().filter(|told| *told == report).count();
+    let before = count(lab);
+    damage(lab);
+    wait_for(report, LIMIT, || (count(lab) > before).then_some(()));
 }
 
 /// As soon as the addresses of new links are no longer tentative.
@@ -202,6 +221,42 @@ fn a_route_to_pods_that_a_stranger_deletes_is_put_back() {
     lab.start_agent();
     assert_reaches(&blue, &OUTSIDE);
     assert_reaches(&nated, &OUTSIDE);
+    lab.assert_invariants();
+}
+
+#[test]
+fn service_reports_what_it_repairs_of_gateways() {
+    let (mut lab, _outside) = lab();
+    let (pod, _) = pod(&lab, "nated");
+    assert_reaches(&pod, &OUTSIDE);
+    assert_eq!(repairs(&lab), [""; 0]);
+    let dpu = Arc::clone(&lab.card.dpu);
+    assert_repaired(&mut lab, "the table of nftables was put back", |_lab| {
+        let _ = nft(&dpu, &["flush", "ruleset"]);
+    });
+    assert_repaired(&mut lab, "network nated: its gateway's link was made again", |_lab| {
+        dpu.ip(&["link", "delete", "gw-nated"]);
+    });
+    assert_reaches(&pod, &OUTSIDE);
+    // The kernel reports links alone: the DPU looks at the rest when a host comes, as it does each minute.
+    let ours = ["-6", "route", "show", "dev", "gw-nated", "proto", "213"];
+    let has = dpu.ip(&ours);
+    assert!(!has.is_empty(), "the gateway of nated is link-local");
+    for (what, damage) in [
+        ("addresses", "-4 addr flush dev gw-nated"),
+        ("addresses", "route delete 10.3.0.0/24 dev gw-nated"),
+        ("routes", "-6 route flush dev gw-nated proto 213"),
+    ] {
+        let report = format!("network nated: its gateway's {what} were put back");
+        assert_repaired(&mut lab, &report, |lab| {
+            dpu.ip(&damage.split(' ').collect::<Vec<_>>());
+            lab.agent.stop();
+            lab.start_agent();
+        });
+    }
+    assert_eq!(dpu.ip(&ours), has);
+    assert_reaches(&pod, &OUTSIDE);
+    lab.wait_until_good();
     lab.assert_invariants();
 }
 

@@ -37,6 +37,7 @@ mod ipv6_only;
 mod kills;
 mod kubelet;
 mod labels;
+mod limits;
 mod load;
 mod manifests;
 mod metrics;

@@ -12,6 +12,7 @@ use e2e::{
     wait_for,
 };
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// "Fails fast", in this crate's bounds: far below a runtime's own time limits.
@@ -241,10 +242,75 @@ fn pods_outlive_the_agents_records_and_a_del_brings_their_vf_home() {
         lab.del("blue", pod, "eth0").nothing();
     }
     wait_for("nothing attached", LIMIT, || ids(&lab).is_empty().then_some(()));
-    // What their MAC addresses were nobody knows any more: these cards have no permanent ones.
+    assert_homes(&lab);
+    let _ = Pair::attach(&lab);
+}
+
+/// All VFs are back on the host. What their MAC addresses were is lost with the records: these cards have no permanent
+/// ones.
+fn assert_homes(lab: &Lab) {
     let ends = |ends: &BTreeMap<String, HostEnd>| -> Vec<_> {
         ends.values().map(|end| (end.name.clone(), end.mtu, end.up)).collect()
     };
     assert_eq!(ends(&Card::ends_in(&lab.card.host)), ends(lab.card.clean()));
+}
+
+/// One pod ends while no agent runs, the other one after the next agent has come up.
+#[test]
+fn del_needs_neither_records_nor_namespace() {
+    let mut lab = Lab::start(&Settings::with_vfs(2));
+    let Pair { a, b, .. } = Pair::attach(&lab);
+    lab.agent.crash();
+    fs::rename(lab.path().join("agent"), lab.path().join("moved-away")).unwrap();
+    let configuration = lab.configuration("blue");
+    let del = |pod: Netns| Call::new("DEL", &configuration).of(pod.name(), None, "eth0");
+    let first = del(a);
+    lab.start_agent();
+    lab.wait_until_good();
+    let second = del(b);
+    for del in [first, second] {
+        lab.execute(&del).nothing();
+    }
+    wait_for("nothing attached", LIMIT, || ids(&lab).is_empty().then_some(()));
+    assert_homes(&lab);
     let _ = Pair::attach(&lab);
+}
+
+/// Both programs may have lost what the other one knows: see also the test above.
+#[test]
+fn del_of_what_the_dpu_lost_succeeds() {
+    let mut lab = Lab::start(&Settings::with_vfs(2));
+    let pair = Pair::attach(&lab);
+    lab.service.crash();
+    fs::rename(lab.path().join("service"), lab.path().join("moved-away")).unwrap();
+    lab.start_service();
+    lab.wait_until_good();
+    assert_eq!(ids(&lab), [Value::Null; 0]);
+    pair.detach(&lab);
+    let pair = Pair::attach(&lab);
+    pair.detach(&lab);
+}
+
+#[test]
+fn programs_start_in_either_order() {
+    let mut lab = Lab::start(&Settings::with_vfs(2));
+    lab.agent.stop();
+    lab.service.stop();
+    lab.new_boot_id(NEXT_BOOT);
+    lab.start_agent();
+    lab.status().fails(50, &["DPU_UNREACHABLE"]);
+    lab.add("blue", &Netns::new("early"), "eth0").fails(11, &["DPU_UNREACHABLE"]);
+    lab.start_service();
+    lab.wait_until_good();
+    Pair::attach(&lab).detach(&lab);
+
+    lab.agent.stop();
+    lab.service.stop();
+    lab.start_service();
+    let is_up = || lab.operator().dpuctl(&["status"]).status.success().then_some(());
+    wait_for("a service without a host", LIMIT, is_up);
+    lab.status().fails(50, &["AGENT_UNREACHABLE"]);
+    lab.start_agent();
+    lab.wait_until_good();
+    Pair::attach(&lab).detach(&lab);
 }

@@ -3,6 +3,7 @@
 mod images;
 mod installed;
 mod making;
+mod roots;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

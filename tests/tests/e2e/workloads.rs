@@ -151,6 +151,53 @@ fn status_is_good_as_long_as_the_network_has_a_subnet() {
     lab.assert_clean_slate();
 }
 
+/// The first network comes after its agent, its first subnet after the network, and more room under a running pod.
+#[test]
+fn late_prefixes_serve_next_pods_beside_running_ones() {
+    let mut lab = lab_with("later", Settings { networks: String::new(), ..Settings::default() });
+    let [first, second, third] = ["first", "second", "third"].map(Netns::new);
+    let of_subnet = |cidr: &str| format!(r#", "subnets": [{{"cidr": "{cidr}"}}]"#);
+    let file = lab.path().join("network.json");
+    let apply_refused = |lab: &Lab, cidr: &str| {
+        fs::write(&file, format!(r#"{{"name": "later"{}}}"#, of_subnet(cidr))).unwrap();
+        lab.operator().is_refused(&["apply", "-f", file.to_str().unwrap()])
+    };
+    let attach = |lab: &Lab, pod: &Netns| lab.workloads().attach(pod, "eth0").unwrap().remove(0);
+    let status = |lab: &Lab| lab.workloads().status();
+    is_refused(status(&lab), Code::Unavailable, &["NETWORK_UNKNOWN"]);
+    apply(&lab, "later", "");
+    is_refused(status(&lab), Code::Unavailable, &["network \"later\" has no subnet"]);
+    apply(&lab, "later", &of_subnet("10.9.0.0/30"));
+    status(&lab).unwrap();
+    let of_first = attach(&lab, &first);
+    let of_second = attach(&lab, &second);
+    let full = lab.workloads().attach(&third, "eth0");
+    is_refused(full, Code::ResourceExhausted, &["ADDRESSES_EXHAUSTED"]);
+
+    apply(&lab, "later", &of_subnet("10.9.0.0/24"));
+    let of_third = attach(&lab, &third);
+    assert!(third.pings(&of_third.to_string()), "its own address");
+    let shown = [&first, &second, &third].map(|pod| addresses_of(pod, "eth0"));
+    assert_eq!(shown, [of_first, of_second, of_third].map(|of| vec![of]));
+    assert!(first.pings(&of_second.to_string()), "pods that ran go on");
+
+    let refused = apply_refused(&lab, "10.9.0.0/30");
+    let is_named = refused.contains("LEASE_IN_THE_WAY") && refused.contains(&of_third.to_string());
+    assert!(is_named, "{refused}");
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    status(&lab).unwrap();
+    lab.assert_invariants();
+    lab.workloads().detach(third.name(), None).unwrap();
+    lab.await_settled();
+    apply(&lab, "later", &of_subnet("10.9.0.0/30"));
+    for pod in [&first, &second] {
+        lab.workloads().detach(pod.name(), None).unwrap();
+    }
+    lab.assert_clean_slate();
+}
+
 fn apply(lab: &Lab, name: &str, more: &str) {
     let file = lab.path().join("network.json");
     fs::write(&file, format!(r#"{{"name": {name:?}{more}}}"#)).unwrap();
