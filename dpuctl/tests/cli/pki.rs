@@ -54,11 +54,11 @@ async fn service_and_operator_connect_with_its_certificates() {
     };
     let dut = Dut::serve(settings, folder).await;
     dut.configure("operator-alice");
-    let answered = dut.dpuctl("get pools").await;
+    let answered = dut.dpuctl("get attachments").await;
     assert_eq!(answered.code, 0, "{answered:?}");
     assert_eq!(dut.asked().len(), 1);
     dut.configure("operator-eve");
-    assert_ne!(dut.dpuctl("get pools").await.code, 0, "its CA is another");
+    assert_ne!(dut.dpuctl("get attachments").await.code, 0, "its CA is another");
     assert!(dut.asked().is_empty());
 }
 

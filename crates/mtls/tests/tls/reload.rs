@@ -149,8 +149,7 @@ async fn a_replacement_that_is_not_valid_yet_is_taken_once_it_is() {
     let validity = Validity { not_before: begins, not_after: begins + 2 * HOUR };
     let issued = pki.authority.issue(Role::Host, "a", validity).unwrap();
     issued.save(pki.path(), "host-a").unwrap();
-    let is_refused =
-        async || live.problem().is_some_and(|problem| problem.contains("valid only"));
+    let is_refused = async || live.problem().is_some_and(|problem| problem.contains("valid only"));
     wait_until_async("it is refused", is_refused).await;
     until_replaced(&live, &before).await;
     assert_eq!(live.problem(), None);
