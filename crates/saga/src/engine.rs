@@ -205,7 +205,7 @@ mod tests {
         let failed = run(STEPS, &mut log).unwrap_err();
         assert_eq!(log.lines, ["+a", "+b", "-b", "-a"]);
         assert_eq!(failed.to_string(), "step b failed");
-        assert!(failed.source().is_some_and(|source| source.is::<Refused>()));
+        assert!(failed.source().is_some_and(|source| source.downcast_ref::<Refused>().is_some()));
     }
 
     #[test]

@@ -72,12 +72,6 @@ impl Outcome {
         self.missed = self.missed.or(missed.then_some("no point killed, and no step failed"));
     }
 
-    /// How many programs died at a point, or failed at a step.
-    #[must_use]
-    pub fn faults(&self) -> u64 {
-        self.toll.struck
-    }
-
     /// There were to be wrong guesses.
     pub(super) fn miss_wrong_guesses(&mut self) {
         let missed = (self.counts.guesses.wrong == 0.0).then_some("no guess was wrong");

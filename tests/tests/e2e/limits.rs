@@ -4,10 +4,10 @@ use std::{
     net::{SocketAddr, UdpSocket},
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use e2e::{FabricKind, Lab, Netns, Settings, scenarios::pods::addresses, wait_for};
+use e2e::{FabricKind, Lab, Netns, Settings, Stopwatch, scenarios::pods::addresses, wait_for};
 
 /// For a machine on which the senders hardly get a processor.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -59,13 +59,13 @@ impl Way<'_> {
     /// Whether more than 60 % of the rate has come through in a second and more. Never is it more than the rate and
     /// a burst.
     fn keeps_its_rate(&self) -> Option<()> {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let (sent, received) = (bits(self.from, "tx"), bits(self.to, "rx"));
-        let begun_at_most = Instant::now();
+        let begun_at_most = Stopwatch::start();
         thread::park_timeout(Duration::from_secs(1));
-        let lasted_at_least = begun_at_most.elapsed();
+        let lasted_at_least = begun_at_most.wall();
         let received = bits(self.to, "rx") - received;
-        let lasted_at_most = begun.elapsed();
+        let lasted_at_most = begun.wall();
         let sent = bits(self.from, "tx") - sent;
         let given = |time: Duration| self.rate as f64 * time.as_secs_f64();
         let allowed = given(lasted_at_most) * 1.05 + burst(self.rate) as f64;

@@ -11,6 +11,7 @@ use std::{
 
 use e2e::{Call, Netns, program, run, scenarios::pods::addresses};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 /// How a soak ends that found nothing wrong.
 const GOOD: &str = "9 operations, 3 kills, 2 cuts, 2 hostile pods, 1 dead callers, 1 suspensions, \
