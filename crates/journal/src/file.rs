@@ -176,4 +176,11 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
         assert!(!draft.exists());
     }
+    #[test]
+    fn failed_link_is_reported() {
+        let folder = tempfile::tempdir().unwrap();
+        let (draft, path) = (folder.path().join("draft"), folder.path().join("gone/journal"));
+        fs::write(&draft, "ours").unwrap();
+        assert_eq!(publish(&draft, &path).unwrap_err().kind(), ErrorKind::NotFound);
+    }
 }

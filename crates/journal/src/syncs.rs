@@ -107,3 +107,17 @@ impl<B: StorageBackend> StorageBackend for Switched<B> {
         self.backend.query_lock_range(start, end)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use redb::backends::InMemoryBackend;
+
+    use super::*;
+
+    #[test]
+    fn length_is_passed_on() {
+        let backend = Switched { backend: InMemoryBackend::new(), syncs: Syncs::default() };
+        backend.set_len(8192).unwrap();
+        assert_eq!(backend.backend.len().unwrap(), 8192);
+    }
+}

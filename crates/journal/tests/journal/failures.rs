@@ -70,6 +70,18 @@ async fn all_members_of_a_failed_transaction_are_told() {
     }
 }
 
+#[test]
+fn blocking_caller_gets_the_result() {
+    let place = place();
+    let (journal, disk) = faulty(&place);
+    journal.commit(vec![put("a", "1")]).wait().unwrap();
+    disk.fail_writes(Some(FULL));
+    let refused = journal.commit(vec![put("a", "2")]).wait();
+    assert!(matches!(refused, Err(WriteError::Failed(_))), "{refused:?}");
+    let foreign = journal.commit(vec![Change::put("foreign", "a", "1")]).wait();
+    assert!(matches!(foreign, Err(WriteError::NoTable("foreign"))), "{foreign:?}");
+}
+
 /// An error with its causes: a transaction that comes after a failed one tells of opening the file
 /// again.
 fn chain(error: &dyn Error) -> String {
