@@ -213,11 +213,13 @@ mod tests {
         let mut logs = [(); 3].map(|()| Log::default());
         logs[1].fail = "b";
         logs[0].fail_undo = "a";
+        logs[1].fail_undo = "a";
         let each = [STEPS, STEPS, &STEPS[..1]];
         let mut sagas: Vec<_> = each.into_iter().zip(&mut logs).collect();
         let failed = run_together(&mut sagas).unwrap_err();
         assert_eq!((failed.step, failed.context), ("b", 1));
-        assert_eq!((failed.left.len(), failed.left[0].context), (1, 0));
+        let left: Vec<_> = failed.left.iter().map(|left| (left.step, left.context)).collect();
+        assert_eq!(left, [("a", 1), ("a", 0)]);
         let lines = logs.map(|log| log.lines.join(""));
         assert_eq!(lines, ["+a+b-b-a", "+a+b-b-a", "+a-a"]);
     }
