@@ -172,7 +172,7 @@ tier_mutants() {
     local sample=60
     [[ ${1:-} != short ]] || sample=20
     title "faults that a test must find"
-    check "no mutant survives" hack/mutants --sample $sample --seed $((OFFLOAD_TEST_SEED + 1))
+    check "no mutant survives" hack/mutants --sample $sample --seed $((OFFLOAD_TEST_SEED + 1)) crates
 }
 
 # in_namespaces PROFILE WHAT: most tests mostly wait, so that two for each processor run at once.

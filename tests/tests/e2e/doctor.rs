@@ -367,7 +367,7 @@ fn vf_whose_name_was_taken_comes_home_later() {
     lab.execute(&del).nothing();
     let (found, exit) = doctor(&lab, &[]);
     let told = found["differences"].to_string();
-    let words = ["d000:00:00.1", "in the host's network namespace as dev", "is not ready yet"];
+    let words = ["d000:00:00.1", "RELEASE_PENDING", " dev"];
     assert!(exit == Some(1) && words.iter().all(|word| told.contains(word)), "{found:#}");
     let refused = lab.add("blue", &Netns::new("early"), "eth0");
     assert!(!refused.status.success(), "it was given to another pod: {refused:?}");
