@@ -92,7 +92,7 @@ impl Call {
     /// Executes it likewise, and kills it after that time unless it has ended.
     pub(crate) fn execute_and_kill(&self, netns: &Netns, after: Duration) -> Answer {
         let child = self.begin(netns);
-        thread::park_timeout(after);
+        crate::pause(after);
         // It is not reaped yet, so this can't be another's.
         let _ = kill(id_of(&child), Signal::SIGKILL);
         self.finish(child)
@@ -107,9 +107,9 @@ impl Call {
     ) -> Answer {
         let child = self.begin(netns);
         let id = id_of(&child);
-        thread::park_timeout(after);
+        crate::pause(after);
         let _ = kill(id, Signal::SIGSTOP);
-        thread::park_timeout(lasting);
+        crate::pause(lasting);
         let _ = kill(id, Signal::SIGCONT);
         self.finish(child)
     }

@@ -17,4 +17,4 @@ mod wait;
 
 pub use asynchronous::{wait_until_async, within};
 pub use stopwatch::Stopwatch;
-pub use wait::{LIMIT, eventually, wait_for, wait_until};
+pub use wait::{LIMIT, eventually, pause, wait_for, wait_until};

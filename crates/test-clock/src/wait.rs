@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use crate::stopwatch::Reading;
+use crate::stopwatch::{Reading, Stopwatch};
 
 /// The limit of [`wait_until`] and [`wait_until_async`](crate::wait_until_async).
 pub const LIMIT: Duration = Duration::from_secs(20);
@@ -71,6 +71,16 @@ pub(crate) fn gave_up(what: &str, limit: Duration) -> ! {
     panic!(
         "gave up waiting for {what} after {limit:?}, without the time in which there was no processor"
     )
+}
+
+/// Blocks this thread for `time`, to do something at a moment of what another thread or program does meanwhile.
+///
+/// [`thread::park_timeout`] alone returns at once if a scoped thread that ended before has unparked this one.
+pub fn pause(time: Duration) {
+    let begun = Stopwatch::start();
+    while let Some(left) = time.checked_sub(begun.wall()).filter(|left| !left.is_zero()) {
+        thread::park_timeout(left);
+    }
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ fn a_caller_killed_at_any_moment_of_an_add_leaves_nothing() {
         let pod = Netns::new("pod");
         let mut plugin = add(&lab, &pod).begin(&lab.card.host);
         // Not a wait: the moments are spread over the whole call.
-        thread::park_timeout(length * moment / KILLS);
+        e2e::pause(length * moment / KILLS);
         plugin.kill().unwrap();
         let status = plugin.wait().unwrap();
         // The agent's answer may have been on its way.

@@ -136,7 +136,7 @@ fn who_is_killed_at_any_moment_leaves_whole_files() {
         // pause between two looks.
         let begun = Stopwatch::start();
         while !half() && installer.try_wait().unwrap().is_none() && begun.wall() < LIMIT {}
-        thread::park_timeout(Duration::from_micros(100 * round as u64));
+        e2e::pause(Duration::from_micros(100 * round as u64));
         installer.kill().unwrap();
         installer.wait().unwrap();
         unfinished += u32::from(half());

@@ -62,7 +62,7 @@ impl Way<'_> {
         let begun = Stopwatch::start();
         let (sent, received) = (bits(self.from, "tx"), bits(self.to, "rx"));
         let begun_at_most = Stopwatch::start();
-        thread::park_timeout(Duration::from_secs(1));
+        e2e::pause(Duration::from_secs(1));
         let lasted_at_least = begun_at_most.wall();
         let received = bits(self.to, "rx") - received;
         let lasted_at_most = begun.wall();
