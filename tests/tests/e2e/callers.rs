@@ -4,7 +4,6 @@ use std::{
     collections::BTreeSet,
     fs,
     process::{Child, Output},
-    thread,
     time::Duration,
 };
 
