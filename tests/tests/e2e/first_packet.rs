@@ -149,7 +149,7 @@ fn stays_after_its_caller(lab: &mut Lab, pod: &Netns) -> Duration {
 /// The DPU's service, which the host asks whether the pod's port forwards, dies of that. The next one is asked.
 #[test]
 fn no_first_packet_is_lost_though_the_service_ends_meanwhile() {
-    let timeouts = Timeouts::from("reconnect_ms = 30000");
+    let timeouts = Timeouts::from("reconnect_ms = 3000");
     let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
     let [peer, pod] = ["peer", "pod"].map(Netns::new);
     let peers = addresses(&lab.add("blue", &peer, "eth0"));
