@@ -69,8 +69,10 @@ take_wanted() {
     done
 }
 
-# may_be_chosen TIER: not the tiers that run in any case, short forms, and what this user cannot run.
+# may_be_chosen TIER: not the tiers that run in any case, short forms, and what this user cannot run. Mutants say what
+# tests lack, whatever the change, and are for hack/test all.
 may_be_chosen() {
+    [[ $1 != mutants ]] || return 1
     [[ $1 != *-short && " ${NEWCOMERS[*]} " != *" $1 "* ]] && { ((EUID == 0)) || [[ $(field "$1" needs) != root ]]; }
 }
 

@@ -167,12 +167,9 @@ tier_arm() {
     NEXTEST_TEST_THREADS=1 run_tests "arm${1:+-$1}" "tests beside an Arm machine" in_private_namespaces
 }
 
-# tier_mutants [short]
 tier_mutants() {
-    local sample=60
-    [[ ${1:-} != short ]] || sample=20
     title "faults that a test must find"
-    check "no mutant survives" hack/mutants --sample $sample --seed $((OFFLOAD_TEST_SEED + 1)) crates
+    check "no mutant survives" hack/mutants --sample 60 --seed $((OFFLOAD_TEST_SEED + 1)) crates
 }
 
 # in_namespaces PROFILE WHAT: most tests mostly wait, so that two for each processor run at once.
