@@ -17,7 +17,7 @@ linted() {
 
 # build_once: builds all that is tested, or with a NAME what its tests need, unless that is done.
 build_once() {
-    local targets=()
+    local targets=() before=$FAILED
     [[ -z ${BUILT:-} ]] || return "$BUILT"
     BUILT=1
     # shellcheck disable=SC2207 # words of cargo's command line
@@ -25,12 +25,12 @@ build_once() {
     title "building programs and tests, with clippy; minutes the first time"
     mkdir -p "$TESTS"
     check "programs and tests build, and clippy has nothing to say" build_tests "${targets[@]}"
-    ((FAILED == 0)) || return 1
+    ((FAILED == before)) || return 1
     export OFFLOAD_BIN_DIR=${OFFLOAD_BIN_DIR:-$TARGET/$PROFILE} OFFLOAD_ROOT=$ROOT
     BUILT=0
 }
 
-# build_tests TARGET...: and describes them to whoever runs them where nothing can be built.
+# build_tests TARGET...: also writes down where the tests are, for runs where nothing can be built.
 build_tests() {
     local what=("${WHOLE[@]}" "$@")
     if uses_nextest; then

@@ -296,7 +296,7 @@ unit_is_good() (
     say "${verdict##*→ }"
 )
 
-# A folder that nobody can read holds the programs and scripts: the clone may lie in root's home.
+# The programs and scripts are copied to a folder that the user nobody can read: the clone may be in root's home.
 demo_as_nobody() (
     set -e
     folder=$(mktemp -d)
