@@ -143,6 +143,19 @@ pub struct Subnet {
     pub exclude: Vec<IpNetwork>,
 }
 
+impl Subnet {
+    /// Its gateway and, in an IPv4 subnet that has them, the network and broadcast addresses.
+    fn used_addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let IpNetwork::V4(cidr) = self.cidr else {
+            return [self.gateway, None, None].into_iter().flatten();
+        };
+        let roomy = cidr.prefix() < 31;
+        let [network, broadcast] =
+            [cidr.network(), cidr.broadcast()].map(|ip| roomy.then_some(ip.into()));
+        [self.gateway, network, broadcast].into_iter().flatten()
+    }
+}
+
 /// What a pod is attached to. The form in which configuration files give it. The journal keeps it with
 /// each attachment, its lists under the names that they had in its first version: so services of either
 /// version can open it. It is read and written by way of [`spelling`].
@@ -529,6 +542,15 @@ impl Record {
         let own = self.leases.iter().map(|lease| (&self.network, lease));
         let further = self.further_leases.iter();
         own.chain(further.flat_map(|its| its.leases.iter().map(|lease| (&its.network, lease))))
+    }
+
+    /// Addresses that the pod uses without holding them, by the networks as they were at the attach: in their subnets
+    /// gateways, next hops and, of IPv4, network and broadcast addresses.
+    pub(crate) fn used_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let subnets = self.networks().flat_map(|network| {
+            network.subnets.iter().map(move |subnet| (network.next_hops(subnet), subnet))
+        });
+        subnets.flat_map(|(hops, subnet)| hops.map(|hop| hop.ip()).chain(subnet.used_addresses()))
     }
 
     /// The networks that it has something of, its own first. No two are the same.

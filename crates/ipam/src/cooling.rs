@@ -38,6 +38,18 @@ impl Cooling {
         iter::from_fn(next_due).flat_map(|batch| batch.numbers)
     }
 
+    /// Takes out the suitable address whose rest ends first, if it ends before that time.
+    pub(crate) fn take_earliest(
+        &mut self,
+        ends_before: u64,
+        is_suitable: impl Fn(u128) -> bool,
+    ) -> Option<u128> {
+        let batches = self.0.iter().take_while(|batch| batch.until < ends_before);
+        let number = batches.flat_map(|batch| &batch.numbers).copied().find(|&n| is_suitable(n))?;
+        self.remove(number);
+        Some(number)
+    }
+
     /// When the rest of an address ends. Looks at every address at rest.
     pub(crate) fn until(&self, number: u128) -> Option<u64> {
         let with_it = self.0.iter().find(|batch| batch.numbers.contains(&number));

@@ -9,7 +9,7 @@ use crate::{Reservation, SpecError, Usage};
 /// Why no address was handed out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
-    /// All are held or cooling down.
+    /// All are held, or went into cool-down in the last [`SHORTEST_COOL_DOWN`](crate::SHORTEST_COOL_DOWN) seconds.
     #[error("{subnet} has no free address ({usage})")]
     Exhausted {
         /// The subnet.

@@ -2,8 +2,8 @@
 //!
 //! A [`Pool`] hands out the addresses of one subnet of either family, to keys of the caller's choice.
 //! It goes round: the next address is the first free one after the last, so that an address given
-//! back rests as long as can be, and for its cool-down at least. Times are seconds of whatever clock
-//! the caller uses, as long as it is always the same one.
+//! back is unused for as long as possible. Its cool-down ends early only when no other address is
+//! free. Times are seconds of one clock of the caller's choice.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -17,6 +17,6 @@ mod subnet;
 mod usage;
 
 pub use error::{AllocateError, RequestError, ResizeError, RestoreError};
-pub use pool::Pool;
+pub use pool::{Pool, SHORTEST_COOL_DOWN};
 pub use spec::{Reservation, SpecError, SubnetSpec};
 pub use usage::Usage;

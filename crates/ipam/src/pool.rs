@@ -13,6 +13,9 @@ use crate::{
     subnet::{Standing, Subnet},
 };
 
+/// The shortest cool-down of an address, in seconds, when nothing else is free.
+pub const SHORTEST_COOL_DOWN: u64 = 5;
+
 /// The addresses of one subnet, and who holds them. `K` names a holder: an attachment.
 ///
 /// An address is *taken* while it is held and while it rests; the leases say by whom it is held.
@@ -36,21 +39,30 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         Ok(Self { cool_down, leases: HashMap::default(), cooling: Cooling::default(), addresses })
     }
 
-    /// Gives `key` the next free address, or the one that it holds already.
+    /// Gives `key` the next free address, or the one that it holds already. When none is free, gives the address
+    /// that has been in cool-down longest, if that is for more than [`SHORTEST_COOL_DOWN`].
     ///
     /// # Errors
-    /// None is free.
+    /// No address is free, and none has been in cool-down for long enough.
     pub fn allocate(&mut self, key: K, now: u64) -> Result<IpAddr, AllocateError> {
         let gap = match self.leases.entry(key) {
             Entry::Occupied(lease) => return Ok(self.addresses.subnet().address(*lease.get())),
             Entry::Vacant(gap) => gap,
         };
         self.cooling.take_due(now).for_each(|number| self.addresses.free(number));
-        let Some(number) = self.addresses.take_next() else {
-            let subnet = self.spec().cidr;
-            return Err(AllocateError::Exhausted { subnet, usage: self.usage(now) });
-        };
-        Ok(self.addresses.subnet().address(*gap.insert(number)))
+        let number = self.addresses.take_next().or_else(|| {
+            // The fraction of a second in which an address was given back is unknown, hence "more than".
+            let ends_before = now.saturating_add(self.cool_down).saturating_sub(SHORTEST_COOL_DOWN);
+            let subnet = self.addresses.subnet();
+            self.cooling.take_earliest(ends_before, |number| subnet.rank(number).is_ok())
+        });
+        match number {
+            Some(number) => Ok(self.addresses.subnet().address(*gap.insert(number))),
+            None => {
+                let subnet = self.spec().cidr;
+                Err(AllocateError::Exhausted { subnet, usage: self.usage(now) })
+            }
+        }
     }
 
     /// Gives `key` this very `address`, which may lie outside the ranges.

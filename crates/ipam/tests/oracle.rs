@@ -6,7 +6,10 @@ use std::{
     net::IpAddr,
 };
 
-use ipam::{AllocateError, Pool, RequestError, Reservation, ResizeError, RestoreError, SubnetSpec};
+use ipam::{
+    AllocateError, Pool, RequestError, Reservation, ResizeError, RestoreError, SHORTEST_COOL_DOWN,
+    SubnetSpec,
+};
 use ipnetwork::IpNetwork;
 use proptest::prelude::*;
 
@@ -66,6 +69,21 @@ impl Oracle {
     fn free(&self, now: u64) -> BTreeSet<IpAddr> {
         let free = |address: &IpAddr| self.holder(*address).is_none() && !self.rests(*address, now);
         self.open().into_iter().filter(free).collect()
+    }
+
+    /// What may be given out: what is free or, if nothing is, what has been in cool-down longest.
+    fn candidates(&self, now: u64) -> BTreeSet<IpAddr> {
+        let free = self.free(now);
+        if !free.is_empty() {
+            return free;
+        }
+        let early = |until: u64| until < now + COOL_DOWN - SHORTEST_COOL_DOWN;
+        let open = self.open();
+        let cooling = self.cooling.iter().filter(|(address, _)| open.contains(*address));
+        let cooling: Vec<_> = cooling.filter(|&(_, &until)| early(until)).collect();
+        let first = cooling.iter().map(|&(_, until)| *until).min();
+        let earliest = cooling.into_iter().filter(|&(_, until)| Some(*until) == first);
+        earliest.map(|(address, _)| *address).collect()
     }
 
     fn hold(&mut self, key: u16, address: IpAddr) {
@@ -166,15 +184,15 @@ impl Both {
     }
 
     fn allocate(&mut self, key: u16) {
-        let free = self.oracle.free(self.now);
+        let candidates = self.oracle.candidates(self.now);
         match (self.pool.allocate(key, self.now), self.oracle.held.get(&key)) {
             (given, Some(&held)) => assert_eq!(given, Ok(held)),
             (Ok(address), None) => {
-                assert!(free.contains(&address), "{address} is not free");
+                assert!(candidates.contains(&address), "{address} is not one of {candidates:?}");
                 self.oracle.hold(key, address);
             }
             (Err(AllocateError::Exhausted { usage, .. }), None) => {
-                assert!(free.is_empty(), "{free:?} are free");
+                assert!(candidates.is_empty(), "{candidates:?} can be given out");
                 assert_eq!(usage, self.pool.usage(self.now));
             }
         }

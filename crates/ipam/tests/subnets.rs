@@ -206,16 +206,47 @@ fn the_next_address_follows_the_last_and_a_key_keeps_its_own() {
 }
 
 #[test]
-fn an_address_rests_even_when_the_others_run_out() {
+fn used_up_subnet_gives_the_longest_cooled_address() {
+    let mut pool = pool(spec("10.0.0.0/29"));
+    for key in 1..=6 {
+        pool.allocate(key, 0).unwrap();
+    }
+    for (key, now) in [(4, 10), (2, 11), (1, 11)] {
+        pool.release(&key, now).unwrap();
+    }
+    let subnet = "10.0.0.0/29".parse().unwrap();
+    let usage = Usage { capacity: 6, held: 3, cooling: 3 };
+    assert_eq!(pool.allocate(7, 15), Err(AllocateError::Exhausted { subnet, usage }));
+    assert_eq!(pool.allocate(7, 16), Ok(ip("10.0.0.4")));
+    assert!(pool.allocate(8, 16).is_err());
+    assert_eq!(pool.allocate(8, 17), Ok(ip("10.0.0.2")));
+    assert_eq!(pool.usage(17), Usage { held: 5, cooling: 1, ..usage });
+}
+
+#[test]
+fn cool_down_is_kept_while_others_are_free() {
     let mut pool = pool(spec("10.0.0.0/30"));
     pool.allocate(1, 0).unwrap();
+    pool.release(&1, 0).unwrap();
+    assert_eq!(pool.allocate(2, 59), Ok(ip("10.0.0.2")));
+}
+
+#[test]
+fn cooling_address_outside_the_ranges_stays_in_cool_down() {
+    let mut pool = pool(with_ranges("10.0.0.0/29", &[("10.0.0.1", "10.0.0.1")]));
+    pool.request(1, ip("10.0.0.5"), 0).unwrap();
     pool.allocate(2, 0).unwrap();
-    assert_eq!(pool.release(&1, 10), Some(ip("10.0.0.1")));
-    assert_eq!(pool.release(&1, 10), None);
-    let subnet = "10.0.0.0/30".parse().unwrap();
-    let usage = Usage { capacity: 2, held: 1, cooling: 1 };
-    assert_eq!(pool.allocate(3, 69), Err(AllocateError::Exhausted { subnet, usage }));
-    assert_eq!(pool.allocate(3, 70), Ok(ip("10.0.0.1")));
+    pool.release(&1, 0).unwrap();
+    pool.release(&2, 1).unwrap();
+    assert_eq!(pool.allocate(3, 7), Ok(ip("10.0.0.1")));
+    assert!(pool.allocate(4, 59).is_err());
+}
+
+#[test]
+fn endless_cool_down_does_not_end_early() {
+    let mut pool = pool(spec("10.0.0.0/32"));
+    pool.rest(ip("10.0.0.0"), u64::MAX);
+    assert!(pool.allocate(1, u64::MAX - 60).is_err());
 }
 
 #[test]

@@ -71,23 +71,35 @@ async fn an_address_that_is_asked_for_twice_counts_once() {
 }
 
 #[tokio::test]
-async fn addresses_rest_before_they_are_given_again() {
+async fn cooling_address_is_given_to_others_last() {
     let mut configuration = configuration();
     configuration.networks =
-        vec![network("name = 'tiny'\ndefault = true\n[[subnets]]\ncidr = '10.9.0.0/31'\n")];
+        vec![network("name = 'tiny'\ndefault = true\n[[subnets]]\ncidr = '10.9.0.0/29'\n")];
     let resting = dpu_service::attachments::Settings {
         address_cool_down: Duration::from_secs(600),
         ..settings()
     };
-    let mut world = World::with(configuration, resting, 4).await;
-    world.attached("a").await;
-    world.attached("b").await;
+    let mut world = World::with(configuration, resting, 8).await;
+    let first = world.attached("a").await.record.leases.clone();
     world.detach("a").await;
-    assert_eq!(world.refused(spec("c")).await, Reason::AddressesExhausted);
     world.restart().await;
     world.hello(&[]).await;
-    assert_eq!(world.refused(spec("c")).await, Reason::AddressesExhausted);
-    assert_eq!(world.engine.networks().list()[0].subnets[0].cooling, 2);
+    assert_eq!(world.engine.networks().list()[0].subnets[0].cooling, 1);
+    for container in ["b", "c", "d", "e", "f"] {
+        assert_ne!(world.attached(container).await.record.leases, first);
+    }
+    let attached = async {
+        loop {
+            match world.attach(spec("g")).await {
+                Ok(view) => return view,
+                Err(refused) => assert_eq!(refused.reason, Reason::AddressesExhausted),
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let view = timeout(Duration::from_secs(60), attached).await.expect("the subnet stays used up");
+    assert_eq!(view.record.leases, first);
+    world.check();
 }
 
 /// A world whose addresses rest.

@@ -130,6 +130,21 @@ async fn shrinking_over_a_lease_is_refused_by_its_address() {
 }
 
 #[tokio::test]
+async fn subnet_is_resized_at_either_end_under_a_lease() {
+    let world = World::new().await;
+    apply(&world, blue("10.2.2.0/23", 200)).await.unwrap();
+    let asking = AttachSpec { addresses: vec!["10.2.3.200".parse().unwrap()], ..on_blue("pod") };
+    world.attach(asking).await.unwrap();
+    for cidr in ["10.2.3.0/24", "10.2.3.128/25", "10.2.0.0/22"] {
+        assert_eq!(apply(&world, blue(cidr, 200)).await, Ok(Applied::Changed), "{cidr}");
+        let views = world.engine.networks().list();
+        let changed = views.iter().find(|view| view.network.name == "blue").unwrap();
+        assert_eq!(changed.subnets[0].held, 1, "{cidr}");
+    }
+    world.check();
+}
+
+#[tokio::test]
 async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_their_snapshot() {
     let mut world = World::new().await;
     apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();

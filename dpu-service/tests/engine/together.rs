@@ -122,7 +122,9 @@ async fn addresses_of_a_deleted_network_rest_under_another_name() {
     world.engine.networks().delete("blue".into(), true).await.unwrap();
     apply(&world, named("green", "10.2.0.0/30")).await.unwrap();
     world.detach("b").await;
-    assert_eq!(world.refused(on("green", "c")).await, Reason::AddressesExhausted);
+    let views = world.engine.networks().list();
+    let green = views.iter().find(|view| view.network.name == "green").unwrap();
+    assert_eq!(green.subnets[0].cooling, 2);
 }
 
 #[tokio::test]
@@ -202,4 +204,75 @@ async fn start_refuses_what_reading_again_refuses() {
     world.restart().await;
     assert_eq!(world.engine.operators().warnings(), [""; 0]);
     assert_eq!(world.engine.networks().list().len(), 3);
+}
+
+/// What pods use as gateway, next hop or broadcast address, by their network as it was.
+fn old_form() -> Network {
+    network(
+        "name = 'blue'\nroutes = [{ destination = '10.9.0.0/16', gateway = '10.2.0.2' }]\n\
+         [[subnets]]\ncidr = '10.2.0.0/29'\ngateway = '10.2.0.1'\n",
+    )
+}
+
+/// The last numbers of the addresses of as many pods as can be attached, in order.
+async fn attach_all(world: &World, network: &str) -> Vec<u8> {
+    let mut given = Vec::new();
+    for number in 0.. {
+        match world.attach(on(network, &format!("pod-{number}"))).await {
+            Ok(view) => {
+                let address = view.record.leases[0].address.ip().to_string();
+                given.push(address.rsplit('.').next().unwrap().parse().unwrap());
+            }
+            Err(refused) => {
+                assert_eq!(refused.reason, Reason::AddressesExhausted, "{refused}");
+                break;
+            }
+        }
+    }
+    given.sort_unstable();
+    given
+}
+
+/// The old form's gateway 10.2.0.1, next hop 10.2.0.2 and broadcast address 10.2.0.7 are taken until its pod ends.
+async fn assert_used_addresses_are_taken(mut world: World, network: &str) {
+    for address in ["10.2.0.1", "10.2.0.2", "10.2.0.7"] {
+        let addresses = vec![address.parse().unwrap()];
+        let asking = AttachSpec { addresses, ..on(network, "asking") };
+        assert_eq!(world.refused(asking).await, Reason::AddressNotAllowed, "{address}");
+    }
+    world.restart().await;
+    world.say(pending("old", &world)).await;
+    assert_eq!(attach_all(&world, network).await, [4, 5, 6, 8, 9, 10, 11, 12, 13]);
+    world.check();
+    world.detach("old").await;
+    assert_eq!(attach_all(&world, network).await, Vec::from_iter(1..=13));
+    world.check();
+}
+
+/// A world whose pod `old` has 10.2.0.3 in the old form of a network.
+async fn with_old_pod() -> World {
+    let world = World::with(configuration(), settings(), 32).await;
+    apply(&world, old_form()).await.unwrap();
+    let view = world.attach(on("blue", "old")).await.unwrap();
+    assert_eq!(addresses(&view.record), ["10.2.0.3/29".parse::<IpNetwork>().unwrap()]);
+    world
+}
+
+fn new_form(name: &str) -> Network {
+    network(&format!("name = '{name}'\n[[subnets]]\ncidr = '10.2.0.0/28'\ngateway = '10.2.0.14'\n"))
+}
+
+#[tokio::test]
+async fn changed_network_withholds_what_pods_use() {
+    let world = with_old_pod().await;
+    apply(&world, new_form("blue")).await.unwrap();
+    assert_used_addresses_are_taken(world, "blue").await;
+}
+
+#[tokio::test]
+async fn renamed_network_withholds_what_pods_use() {
+    let world = with_old_pod().await;
+    world.engine.networks().delete("blue".into(), true).await.unwrap();
+    apply(&world, new_form("green")).await.unwrap();
+    assert_used_addresses_are_taken(world, "green").await;
 }

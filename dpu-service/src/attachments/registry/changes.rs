@@ -90,7 +90,7 @@ impl NetworkChanges<'_> {
                 format!("this DPU has {limit} networks already, which is its limit"),
             ));
         }
-        networks.check(network)?;
+        networks.check(network, &self.0.entries)?;
         Ok(outcome)
     }
 
@@ -208,7 +208,7 @@ impl NetworkChanges<'_> {
             check_pool_of(network, pool_names())?;
             self.check_bridge(network)?;
             self.check_not_made(network)?;
-            self.0.networks.check(network)?;
+            self.0.networks.check(network, &self.0.entries)?;
         }
         let made: Vec<_> = self.0.networks.of_origin(Origin::Api).map(|made| &**made).collect();
         for network in &made {
@@ -328,7 +328,7 @@ impl NetworkChanges<'_> {
     }
 
     fn put(&mut self, network: Network, origin: Origin) -> Result<(), Failure> {
-        self.0.networks.put(network, origin, self.0.entries.iter())
+        self.0.networks.put(network, origin, &self.0.entries)
     }
 }
 

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::{Failure, Reason};
 
@@ -28,6 +29,8 @@ pub(crate) struct Entries {
     by_mac: HashMap<MacAddress, AttachmentId>,
     /// By the key of the one that leads them.
     by_lead: HashMap<AttachmentKey, Vec<AttachmentId>>,
+    /// How many attachments use an address without holding it: see [`Record::used_addresses`].
+    users_of_address: HashMap<IpAddr, usize>,
 }
 
 impl Entries {
@@ -107,6 +110,25 @@ impl Entries {
         }
     }
 
+    /// Whether an attachment uses the address as a gateway, next hop or broadcast address.
+    pub(super) fn is_used(&self, address: IpAddr) -> bool {
+        self.users_of_address.contains_key(&address)
+    }
+
+    /// The addresses of a subnet that attachments use and none holds, in order.
+    pub(super) fn used_in(&self, cidr: IpNetwork) -> Vec<IpAddr> {
+        let used = self.users_of_address.keys().filter(|address| cidr.contains(**address));
+        let mut used: Vec<_> = used.copied().filter(|address| !self.is_held(*address)).collect();
+        used.sort_unstable();
+        used
+    }
+
+    /// Looks at every attachment.
+    fn is_held(&self, address: IpAddr) -> bool {
+        let mut held = self.iter().flat_map(|entry| entry.record().held());
+        held.any(|(_, lease)| lease.address.ip() == address)
+    }
+
     /// All addresses that attachments hold, each with its network's name.
     pub(super) fn held_addresses(&self) -> HashSet<(String, IpAddr)> {
         let held = self.iter().flat_map(|entry| entry.record().held());
@@ -124,6 +146,9 @@ impl Entries {
         if let Some(lead) = record.lead_key() {
             self.by_lead.entry(lead).or_default().push(record.id);
         }
+        for address in record.used_addresses() {
+            *self.users_of_address.entry(address).or_default() += 1;
+        }
         self.by_id.insert(record.id, entry);
     }
 
@@ -132,7 +157,16 @@ impl Entries {
         self.by_mac.remove(&entry.record().mac);
         self.by_key.remove(&entry.record().key);
         self.forget_lead(entry.record());
+        entry.record().used_addresses().for_each(|address| self.forget_use(address));
         Some(entry)
+    }
+
+    fn forget_use(&mut self, address: IpAddr) {
+        let Some(users) = self.users_of_address.get_mut(&address) else { return };
+        *users -= 1;
+        if *users == 0 {
+            self.users_of_address.remove(&address);
+        }
     }
 
     fn forget_lead(&mut self, record: &Record) {

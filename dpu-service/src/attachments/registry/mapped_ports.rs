@@ -151,3 +151,33 @@ pub(crate) fn redirections_of(record: &Record) -> Vec<Redirection> {
     };
     record.port_mappings.iter().flat_map(of_mapping).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_ports_are_taken_on_their_addresses() {
+        let own = ["192.0.2.1:7443", "[::]:7444", "127.0.0.1:9090", "0.0.0.0:7445"];
+        let own = own.map(|address| address.parse().unwrap());
+        let is_taken = |host_ip: &str, host_port, protocol| {
+            let host_ip = host_ip.parse().ok();
+            let mapping = PortMapping { host_port, protocol, host_ip, container_port: 80 };
+            check_own(&mapping, &own).is_err_and(|refused| refused.reason == Reason::PortInUse)
+        };
+        for (host_ip, host_port, taken) in [
+            ("", 7443, true),
+            ("192.0.2.1", 7443, true),
+            ("0.0.0.0", 7443, true),
+            ("192.0.2.2", 7443, false),
+            ("192.0.2.2", 7444, true),
+            ("2001:db8::1", 7444, true),
+            ("2001:db8::1", 7445, false),
+            ("", 9090, false),
+            ("", 80, false),
+        ] {
+            assert_eq!(is_taken(host_ip, host_port, Protocol::Tcp), taken, "{host_ip} {host_port}");
+            assert!(!is_taken(host_ip, host_port, Protocol::Udp), "{host_ip} {host_port}");
+        }
+    }
+}

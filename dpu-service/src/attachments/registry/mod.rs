@@ -93,6 +93,7 @@ impl Registry {
             registry.check_bridge_of(&record)?;
             registry.restore_attachment(record)?;
         }
+        registry.networks.withhold_used(&registry.entries);
         registry.networks.restore_rests(loaded.cooling);
         Ok(registry)
     }
@@ -188,6 +189,7 @@ impl Registry {
         self.vfs.release(&id);
         if let Some(entry) = self.entries.remove(id) {
             self.networks.release(entry.record(), resting, now);
+            self.networks.hand_out_unused(entry.record(), &self.entries);
         }
     }
 
@@ -200,6 +202,7 @@ impl Registry {
         };
         if let Some(entry) = self.entries.remove(id) {
             self.networks.forget(entry.record(), now);
+            self.networks.hand_out_unused(entry.record(), &self.entries);
         }
     }
 

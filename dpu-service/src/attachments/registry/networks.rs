@@ -8,18 +8,19 @@ use std::{
     sync::Arc,
 };
 
-use ipam::{Pool, ResizeError, RestoreError};
+use ipam::{Pool, ResizeError, RestoreError, SubnetSpec};
+use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::{Failure, Reason};
 
 pub(super) use addresses::distinct_addresses;
 
-use super::Entry;
+use super::{Entries, Entry};
 use crate::{
     attachments::views::{NetworkView, Origin, SubnetUsage},
     config::prefixes_of,
     fabric::mac_of,
-    model::{AttachmentId, Network, Prefixes, Subnet, allow::named_networks},
+    model::{AttachmentId, Network, Prefixes, Record, Subnet, allow::named_networks},
     records::Cooling,
 };
 
@@ -189,9 +190,14 @@ impl PooledNetworks {
     /// The pool that `address` lies in, whichever network it was leased for. Subnets are apart, so that it can only be
     /// the one that begins last before it.
     fn pool_with(&mut self, address: IpAddr) -> Option<&mut Pool<AttachmentId>> {
+        self.network_with(address).map(|(_, pool)| pool)
+    }
+
+    fn network_with(&mut self, address: IpAddr) -> Option<(&Network, &mut Pool<AttachmentId>)> {
         let (_, name) = self.by_subnet.range(..=address).next_back()?;
-        let pools = &mut self.by_name.get_mut(name)?.pools;
-        pools.iter_mut().find(|pool| pool.spec().cidr.contains(address))
+        let PooledNetwork { network, pools, .. } = self.by_name.get_mut(name)?;
+        let pool = pools.iter_mut().find(|pool| pool.spec().cidr.contains(address))?;
+        Some((network, pool))
     }
 
     /// Lets an attachment hold its addresses, whichever networks they are of now.
@@ -212,15 +218,16 @@ impl PooledNetworks {
     }
 
     /// Whether `network` can be put in the place of the one of its name.
-    pub(super) fn check(&self, network: &Network) -> Result<(), Failure> {
+    pub(super) fn check(&self, network: &Network, attachments: &Entries) -> Result<(), Failure> {
+        let shape = Shape { network, attachments };
         let Some(entry) = self.by_name.get(&network.name) else {
-            return make_pools(network, self.cool_down).map(drop);
+            return shape.make_pools(self.cool_down).map(drop);
         };
         let (resized, removed) = pair(network, &entry.pools);
         for (subnet, old) in resized {
             match old {
-                Some(old) => check_resize(network, &entry.pools[old], subnet, self.cool_down)?,
-                None => drop(make_pool(network, subnet, self.cool_down)?),
+                Some(old) => shape.check_resize(&entry.pools[old], subnet, self.cool_down)?,
+                None => drop(shape.make_pool(subnet, self.cool_down)?),
             }
         }
         let removed = removed.into_iter().map(|old| &entry.pools[old]);
@@ -232,26 +239,45 @@ impl PooledNetworks {
 
     /// Puts `network` in the place of the one of its name. It takes over all leases of `attachments`
     /// and all rests that lie in its subnets, also those of networks that have gone or were renamed.
-    pub(super) fn put<'a>(
+    pub(super) fn put(
         &mut self,
         network: Network,
         origin: Origin,
-        attachments: impl Iterator<Item = &'a Entry>,
+        attachments: &Entries,
     ) -> Result<(), Failure> {
-        self.check(&network)?;
+        self.check(&network, attachments)?;
+        let shape = Shape { network: &network, attachments };
         let mut pools = match self.take(&network.name) {
-            Some(entry) => change_pools(&network, entry.pools, self.cool_down)?,
-            None => make_pools(&network, self.cool_down)?,
+            Some(entry) => shape.change_pools(entry.pools, self.cool_down)?,
+            None => shape.make_pools(self.cool_down)?,
         };
         let mut restore = |claim: Claim<'_>| {
             let address = claim.address();
             let pool = pools.iter_mut().find(|pool| pool.spec().cidr.contains(address));
             pool.into_iter().for_each(|pool| claim.restore(pool));
         };
-        attachments.flat_map(leases).for_each(&mut restore);
+        attachments.iter().flat_map(leases).for_each(&mut restore);
         self.rests.iter().map(Claim::Cooling).for_each(&mut restore);
         self.insert(PooledNetwork { network: Arc::new(network), origin, pools, closing: false });
         Ok(())
+    }
+
+    /// Withholds the addresses that attachments of a journal use.
+    pub(super) fn withhold_used(&mut self, attachments: &Entries) {
+        for PooledNetwork { network, pools, .. } in self.by_name.values_mut() {
+            pools.iter_mut().for_each(|pool| reshape(network, pool, attachments));
+        }
+    }
+
+    /// Hands out again what only an attachment used that has ended.
+    pub(super) fn hand_out_unused(&mut self, ended: &Record, attachments: &Entries) {
+        for address in ended.used_addresses().filter(|address| !attachments.is_used(*address)) {
+            if let Some((network, pool)) = self.network_with(address)
+                && pool.spec().exclude.contains(&address.into())
+            {
+                reshape(network, pool, attachments);
+            }
+        }
     }
 }
 
@@ -336,53 +362,81 @@ fn pair<'a>(
     (paired, left)
 }
 
-fn change_pools(
-    network: &Network,
-    old: Vec<Pool<AttachmentId>>,
-    cool_down: u64,
-) -> Result<Vec<Pool<AttachmentId>>, Failure> {
-    let (paired, _) = pair(network, &old);
-    let mut old: Vec<_> = old.into_iter().map(Some).collect();
-    let mut change = |(subnet, position): (&Subnet, Option<usize>)| match position
-        .and_then(|position| old[position].take())
-    {
-        Some(mut pool) => {
-            pool.resize(network.pool_of(subnet))
-                .map_err(|error| resize_failure(network, &error))?;
-            Ok(pool)
-        }
-        None => make_pool(network, subnet, cool_down),
-    };
-    paired.into_iter().map(&mut change).collect()
+/// What the pools of a network are to be.
+#[derive(Clone, Copy)]
+struct Shape<'a> {
+    network: &'a Network,
+    attachments: &'a Entries,
 }
 
-/// Tries a change on a copy of the pool.
-fn check_resize(
-    network: &Network,
-    pool: &Pool<AttachmentId>,
-    subnet: &Subnet,
-    cool_down: u64,
-) -> Result<(), Failure> {
-    let defect = |error: &dyn std::error::Error| Failure::new(Reason::Internal, error.to_string());
-    let mut copy = Pool::new(pool.spec().clone(), cool_down).map_err(|error| defect(&error))?;
-    for (key, address) in pool.leases() {
-        copy.restore(*key, address).map_err(|error| defect(&error))?;
+impl Shape<'_> {
+    /// What may be leased of a subnet: all that the network has, but what running attachments use of an earlier form of
+    /// it, or of another network that had the subnet. A pod with such an address would receive their packets.
+    fn spec_of(self, subnet: &Subnet) -> SubnetSpec {
+        let mut spec = self.network.pool_of(subnet);
+        spec.exclude.extend(self.attachments.used_in(subnet.cidr).into_iter().map(IpNetwork::from));
+        spec
     }
-    copy.resize(network.pool_of(subnet)).map_err(|error| resize_failure(network, &error))
+
+    fn change_pools(
+        self,
+        old: Vec<Pool<AttachmentId>>,
+        cool_down: u64,
+    ) -> Result<Vec<Pool<AttachmentId>>, Failure> {
+        let (paired, _) = pair(self.network, &old);
+        let mut old: Vec<_> = old.into_iter().map(Some).collect();
+        let mut change = |(subnet, position): (&Subnet, Option<usize>)| match position
+            .and_then(|position| old[position].take())
+        {
+            Some(mut pool) => {
+                self.resize(&mut pool, subnet)?;
+                Ok(pool)
+            }
+            None => self.make_pool(subnet, cool_down),
+        };
+        paired.into_iter().map(&mut change).collect()
+    }
+
+    /// Tries a change on a copy of the pool.
+    fn check_resize(
+        self,
+        pool: &Pool<AttachmentId>,
+        subnet: &Subnet,
+        cool_down: u64,
+    ) -> Result<(), Failure> {
+        let defect =
+            |error: &dyn std::error::Error| Failure::new(Reason::Internal, error.to_string());
+        let mut copy = Pool::new(pool.spec().clone(), cool_down).map_err(|error| defect(&error))?;
+        for (key, address) in pool.leases() {
+            copy.restore(*key, address).map_err(|error| defect(&error))?;
+        }
+        self.resize(&mut copy, subnet)
+    }
+
+    fn resize(self, pool: &mut Pool<AttachmentId>, subnet: &Subnet) -> Result<(), Failure> {
+        let resized = pool.resize(self.spec_of(subnet));
+        resized.map_err(|error| resize_failure(self.network, &error))
+    }
+
+    fn make_pools(self, cool_down: u64) -> Result<Vec<Pool<AttachmentId>>, Failure> {
+        self.network.subnets.iter().map(|subnet| self.make_pool(subnet, cool_down)).collect()
+    }
+
+    fn make_pool(self, subnet: &Subnet, cool_down: u64) -> Result<Pool<AttachmentId>, Failure> {
+        Pool::new(self.spec_of(subnet), cool_down).map_err(|error| {
+            let network = &self.network.name;
+            Failure::new(Reason::InvalidRequest, format!("network {network:?}: {error}"))
+        })
+    }
 }
 
-fn make_pools(network: &Network, cool_down: u64) -> Result<Vec<Pool<AttachmentId>>, Failure> {
-    network.subnets.iter().map(|subnet| make_pool(network, subnet, cool_down)).collect()
-}
-
-fn make_pool(
-    network: &Network,
-    subnet: &Subnet,
-    cool_down: u64,
-) -> Result<Pool<AttachmentId>, Failure> {
-    Pool::new(network.pool_of(subnet), cool_down).map_err(|error| {
-        Failure::new(Reason::InvalidRequest, format!("network {:?}: {error}", network.name))
-    })
+/// Withholds from a pool what attachments use now, and nothing else.
+fn reshape(network: &Network, pool: &mut Pool<AttachmentId>, attachments: &Entries) {
+    let cidr = pool.spec().cidr;
+    let Some(subnet) = network.subnets.iter().find(|subnet| subnet.cidr == cidr) else { return };
+    if let Err(error) = (Shape { network, attachments }).resize(pool, subnet) {
+        tracing::error!(network = network.name, %cidr, %error, "cannot withhold the addresses that attachments use");
+    }
 }
 
 fn resize_failure(network: &Network, error: &ResizeError<AttachmentId>) -> Failure {

@@ -208,3 +208,22 @@ fn vf_failure(error: &ReserveError, is_named: bool) -> Failure {
     };
     Failure::new(reason, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::tighter_rate;
+
+    #[test]
+    fn smaller_rate_counts_and_zero_is_no_limit() {
+        for (network, asked, tighter) in [
+            ((0, 0), (0, 0), (0, 0)),
+            ((0, 0), (5, 1), (5, 1)),
+            ((5, 1), (0, 0), (5, 1)),
+            ((5, 1), (4, 2), (4, 2)),
+            ((5, 1), (5, 2), (5, 1)),
+            ((5, 1), (6, 2), (5, 1)),
+        ] {
+            assert_eq!(tighter_rate(network, asked), tighter, "{network:?} and {asked:?}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
-use ipam::{AllocateError, Pool, RequestError};
+use ipam::{AllocateError, Pool, RequestError, Reservation};
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
 
@@ -260,11 +260,58 @@ fn address_failure(network: &Network, error: &RequestError<AttachmentId>) -> Fai
             "; wait that long, or ask as the container, as the pod (namespace and name) or with the MAC \
              address that had it last"
         }
+        RequestError::Reserved { address, why: Reservation::Excluded }
+            if !excludes(network, *address) =>
+        {
+            ": running attachments use it as their gateway, next hop or broadcast address; ask for another, or \
+             detach them first"
+        }
         _ => "",
     };
     Failure::new(reason, format!("network {}: {error}{way_out}", network.name))
 }
 
+/// Whether the network itself has the address excluded.
+fn excludes(network: &Network, address: IpAddr) -> bool {
+    let mut subnets = network.subnets.iter();
+    let subnet = subnets.find(|subnet| subnet.cidr.contains(address));
+    let excluded = subnet.map(|subnet| network.pool_of(subnet).exclude);
+    excluded.into_iter().flatten().any(|excluded| excluded.contains(address))
+}
+
 fn gone(network: &Network) -> Failure {
     Failure::new(Reason::NetworkUnknown, format!("network {} was just deleted", network.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rest(address: &str, until: u64) -> Cooling {
+        Cooling { network: "red".into(), address: address.parse().unwrap(), until, owner: None }
+    }
+
+    #[test]
+    fn rows_of_ended_rests_may_go() {
+        let rests =
+            [rest("10.1.0.1", 10), rest("10.1.0.2", 11), rest("10.1.0.3", 12), rest("10.1.0.2", 9)];
+        let mut networks = PooledNetworks::new(60);
+        networks.rests = rests.to_vec();
+        assert!(!networks.has_rested(8) && networks.has_rested(9));
+        assert_eq!(
+            networks.forget_rested(&HashSet::new(), 9),
+            [],
+            "another rest of 10.1.0.2 has the same row"
+        );
+        let held = HashSet::from([("red".into(), "10.1.0.1".parse().unwrap())]);
+        assert_eq!(networks.forget_rested(&held, 11), [rest("10.1.0.2", 11)]);
+        assert_eq!(networks.rests, [rest("10.1.0.1", 10), rest("10.1.0.3", 12)]);
+    }
+
+    #[test]
+    fn rest_lasts_until_its_last_second() {
+        let rests = [rest("10.1.0.1", 10), rest("10.1.0.1", 12), rest("10.1.0.2", 20)];
+        let until = |now| rest_of(&rests, "10.1.0.1".parse().unwrap(), now).map(|rest| rest.until);
+        assert_eq!([until(9), until(11), until(12)], [Some(12), Some(12), None]);
+    }
 }
