@@ -2,26 +2,37 @@
 # shellcheck shell=bash
 
 # What CI has for them, beside the tiers that always run: minutes on two quiet cores.
-MINUTES_FOR_CHANGES=22
+MINUTES_FOR_CHANGES=23
 
 # choose_tiers: prints what was chosen and why, and leaves the tiers in CHOSEN_TIERS.
 choose_tiers() {
-    local base paths path wanted=() tier
-    CHOSEN_TIERS=()
+    local wanted=() called=() others=() tier
+    CHOSEN_TIERS=() LEFT=$MINUTES_FOR_CHANGES SEED=$(tree_seed)
+    read_wanted
+    sort_tiers
+    # As a whole if there is time for all of them, else each one's short form.
+    ((LEFT >= $(minutes_of "${called[@]}"))) || mapfile -t called < <(short_forms "${called[@]}")
+    say "   seed of this tree, which draws others while there is time: $SEED"
+    take_what_fits "${called[@]}"
+    LEFT_OUT+=("${UNFIT[@]/%/: there is no time for it}")
+    take_what_fits "${others[@]}"
+    for tier in "${CHOSEN_TIERS[@]}"; do say "   chosen: $tier, $(field "$tier" minutes) min"; done
+}
+
+# read_wanted: leaves in the caller's `wanted` what the change calls for.
+read_wanted() {
+    local base paths path
     base=$(base_of_change) && mapfile -t paths < <(changed_paths "$base")
     if [[ ! $base ]]; then
         say "   no base to compare with: every tier's short form"
         wanted=(every)
-    else
-        say "   ${#paths[@]} files changed since ${base:0:10}"
-        for path in "${paths[@]}"; do
-            # shellcheck disable=SC2207 # names of tiers
-            wanted+=($(tiers_of_path "$path"))
-        done
+        return
     fi
-    take_wanted "${wanted[@]}"
-    rotate_in_others
-    for tier in "${CHOSEN_TIERS[@]}"; do say "   chosen: $tier, $(field "$tier" minutes) min"; done
+    say "   ${#paths[@]} files changed since ${base:0:10}"
+    for path in "${paths[@]}"; do
+        # shellcheck disable=SC2207 # names of tiers
+        wanted+=($(tiers_of_path "$path"))
+    done
 }
 
 # base_of_change: prints the commit, or nothing.
@@ -42,7 +53,7 @@ changed_paths() {
     { git diff --name-only "$1" -- && git ls-files --others --exclude-standard; } | sort -u
 }
 
-# tiers_of_path PATH: by the longest line of hack/test.d/changes that fits. Paths without a line mean every tier.
+# tiers_of_path PATH: by the longest line of hack/test.d/tiers-by-path that fits. Paths without a line mean every tier.
 tiers_of_path() {
     awk -v path="$1" '
         /^#/ || !NF { next }
@@ -52,50 +63,54 @@ tiers_of_path() {
             tiers = $0
         }
         END { gsub(/(^| )-( |$)/, " ", tiers); print longest ? tiers : "every" }
-    ' "$ROOT/hack/test.d/changes"
+    ' "$ROOT/hack/test.d/tiers-by-path"
 }
 
-# take_wanted TIER...: as a whole if there is time for all of them, else each one's short form.
-take_wanted() {
-    local tier minutes=0 whole=()
+# sort_tiers: of the tiers that do not run in any case, those that are wanted go to the caller's `called`, and the short
+# forms of those that may run besides to its `others`. Mutants show what tests lack, whatever the change: they are for
+# hack/test all. Dependencies are the same until Cargo.lock or deny.toml changes.
+sort_tiers() {
+    local tier
     for tier in "${TIERS[@]}"; do
-        may_be_chosen "$tier" || continue
-        [[ " $* " == *" $tier "* || " $* " == *" every "* && $tier != dependencies ]] || continue
-        whole+=("$tier") minutes=$((minutes + $(field "$tier" minutes)))
-    done
-    for tier in "${whole[@]}"; do
-        if ((minutes > MINUTES_FOR_CHANGES)); then tier=$(short_form "$tier"); fi
-        CHOSEN_TIERS+=("$tier")
+        [[ $tier != *-short && $tier != mutants && " ${DEFAULT_TIERS[*]} " != *" $tier "* ]] || continue
+        if [[ " ${wanted[*]} " != *" $tier "* && ( $tier == dependencies || " ${wanted[*]} " != *" every "* ) ]]; then
+            [[ $tier == dependencies ]] || ! may_run "$tier" || others+=("$(short_forms "$tier")")
+        elif may_run "$tier"; then
+            called+=("$tier")
+        else
+            LEFT_OUT+=("$tier: it needs root")
+        fi
     done
 }
 
-# may_be_chosen TIER: not the tiers that run in any case, short forms, and what this user cannot run. Mutants say what
-# tests lack, whatever the change, and are for hack/test all.
-may_be_chosen() {
-    [[ $1 != mutants ]] || return 1
-    [[ $1 != *-short && " ${NEWCOMERS[*]} " != *" $1 "* ]] && { ((EUID == 0)) || [[ $(field "$1" needs) != root ]]; }
+may_run() { ((EUID == 0)) || [[ $(field "$1" needs) != root ]]; }
+
+# minutes_of TIER...
+minutes_of() {
+    local tier minutes=0
+    for tier in "$@"; do minutes=$((minutes + $(field "$tier" minutes))); done
+    say "$minutes"
 }
 
-# short_form TIER
-short_form() { if is_tier "$1-short"; then say "$1-short"; else say "$1"; fi; }
+# short_forms TIER...: a line for each.
+short_forms() {
+    local tier
+    for tier in "$@"; do if is_tier "$tier-short"; then say "$tier-short"; else say "$tier"; fi; done
+}
 
-# rotate_in_others: with the time that is left, short forms of tiers that the change does not call for. Which ones is
-# drawn by the hash of the tree, so that each has its turn, and the same tree has the same ones again.
-rotate_in_others() {
-    local seed tier left=$MINUTES_FOR_CHANGES others=() place
-    seed=$(tree_seed)
-    say "   seed of this tree, which draws others while there is time: $seed"
-    for tier in "${CHOSEN_TIERS[@]}"; do left=$((left - $(field "$tier" minutes))); done
-    for tier in "${TIERS[@]}"; do
-        may_be_chosen "$tier" || continue
-        [[ " ${CHOSEN_TIERS[*]} " == *" $tier "* || " ${CHOSEN_TIERS[*]} " == *" $tier-short "* ]] ||
-            others+=("$(short_form "$tier")")
-    done
-    for ((place = 0; place < ${#others[@]}; place++)); do
-        tier=${others[(place + seed) % ${#others[@]}]}
-        ((left >= $(field "$tier" minutes))) || continue
-        left=$((left - $(field "$tier" minutes)))
-        CHOSEN_TIERS+=("$tier")
+# take_what_fits TIER...: into the time that is left. It begins with the tier that SEED draws, so that each has its turn,
+# and the same tree has the same ones again. The others are left in UNFIT.
+take_what_fits() {
+    local place tier
+    UNFIT=()
+    for ((place = 0; place < $#; place++)); do
+        tier=${@:(place + SEED) % $# + 1:1}
+        if ((LEFT >= $(field "$tier" minutes))); then
+            LEFT=$((LEFT - $(field "$tier" minutes)))
+            CHOSEN_TIERS+=("$tier")
+        else
+            UNFIT+=("$tier")
+        fi
     done
 }
 

@@ -3,7 +3,7 @@
 
 # Groups of processes that run tests, by profile.
 declare -A JOBS=()
-# A profile whose tests are left out of those that run_tests runs, or nothing.
+# A profile whose tests are left out of those that run_tests runs, or nothing. Callers set it for one call.
 OMITTED=
 
 # uses_nextest: nextest refuses expressions about binaries that were not built, as with a NAME.
@@ -18,8 +18,8 @@ linted() {
 # build_once: builds all that is tested, or with a NAME what its tests need, unless that is done.
 build_once() {
     local targets=() before=$FAILED
-    [[ -z ${BUILT:-} ]] || return "$BUILT"
-    BUILT=1
+    [[ -z ${BUILD_STATUS:-} ]] || return "$BUILD_STATUS"
+    BUILD_STATUS=1
     # shellcheck disable=SC2207 # words of cargo's command line
     [[ ! $NAME ]] || targets=($(targets_with "$NAME"))
     title "building programs and tests, with clippy; minutes the first time"
@@ -27,12 +27,12 @@ build_once() {
     check "programs and tests build, and clippy has nothing to say" build_tests "${targets[@]}"
     ((FAILED == before)) || return 1
     export OFFLOAD_BIN_DIR=${OFFLOAD_BIN_DIR:-$TARGET/$PROFILE} OFFLOAD_ROOT=$ROOT
-    BUILT=0
+    BUILD_STATUS=0
 }
 
 # build_tests TARGET...: also writes down where the tests are, for runs where nothing can be built.
 build_tests() {
-    local what=("${WHOLE[@]}" "$@")
+    local what=("${WORKSPACE[@]}" "$@")
     if uses_nextest; then
         linted cargo nextest run "${what[@]}" --cargo-profile "$PROFILE" --no-run --cargo-quiet &&
             cargo metadata --format-version 1 --all-features --locked --filter-platform "$(host)" >"$TESTS/cargo.json" &&
@@ -60,7 +60,7 @@ executables() {
 # so all targets, where that is not clear. Dependencies have the features of the whole workspace in any case.
 targets_with() {
     local files file folder target words=--bins last=${1%::}
-    mapfile -t files < <(git grep -lE "(fn|mod) [a-z0-9_]*${last##*::}" -- '*.rs' 2>/dev/null)
+    mapfile -t files < <(git grep --untracked -lE "(fn|mod) [a-z0-9_]*${last##*::}" -- '*.rs' 2>/dev/null)
     ((${#files[@]})) || return 0
     for file in "${files[@]}"; do
         case $file in
@@ -80,7 +80,7 @@ targets_with() {
 # doc_tests: which cargo runs itself.
 doc_tests() {
     local output status=0 passed failed ignored
-    output=$(linted cargo test "${WHOLE[@]}" --profile "$PROFILE" --doc --quiet 2>&1) || status=$?
+    output=$(linted cargo test "${WORKSPACE[@]}" --profile "$PROFILE" --doc --quiet 2>&1) || status=$?
     while read -r passed failed ignored; do
         PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed)) SKIPPED=$((SKIPPED + ignored))
     done < <(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed; \([0-9]*\) ignored.*/\1 \2 \3/p' <<<"$output")
@@ -88,10 +88,9 @@ doc_tests() {
 }
 
 # selected PROFILE SIGN: pairs of regular expressions, of binaries' ids and of tests' paths, with a blank between them.
+# A profile NAME-1 or NAME-2 is the first or second half of NAME's tests.
 selected() { awk -v profile="${1%-[12]}" -v sign="$2" '$1 == profile && $2 == sign {print $3, $4}' "$ROOT/hack/test.d/selection"; }
 
-# A profile NAME-1 or NAME-2 is the first or second half of NAME's tests.
-#
 # runner PROFILE [OMITTED_PROFILE]: leaves in RUNNER the command that runs a profile's tests, or those of NAME, also where
 # nothing can be built. It writes their results to target/nextest/PROFILE/junit.xml.
 runner() {

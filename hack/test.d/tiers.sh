@@ -1,5 +1,5 @@
 # The tiers: what each needs, and which profiles of hack/test.d/selection it runs. Sourced by hack/test, never run. A
-# function tier_NAME gets `short` as its argument for the tier NAME-short.
+# function tier_NAME runs the tier that its argument names: NAME or NAME-short.
 # shellcheck shell=bash
 
 # The longest that tests may take in one virtual machine.
@@ -23,17 +23,16 @@ tier_model() { build_once && run_tests model "large state spaces of the protocol
 tier_netns() {
     namespaces_are_there || { cannot_run netns && return; }
     build_once || return 0
-    has_open_vswitch || OMITTED=needs-ovs
-    in_namespaces netns "tests in private network namespaces"
-    OMITTED=
+    local omitted=
+    has_open_vswitch || { ovs_is_missing netns && omitted=needs-ovs; }
+    OMITTED=$omitted in_namespaces netns "tests in private network namespaces"
 }
 
-# tier_long [short]
 tier_long() {
-    namespaces_are_there || { cannot_run long && return; }
+    namespaces_are_there || { cannot_run "$1" && return; }
     build_once || return 0
-    [[ ! ${1:-} ]] || { in_namespaces long-short "kills, cuts, renewals, soak" && return; }
-    tools_of_long_are_there || { cannot_run long && return; }
+    [[ $1 != *-short ]] || { in_namespaces "$1" "kills, cuts, renewals, soak" && return; }
+    tools_of_long_are_there || { cannot_run "$1" && return; }
     check "the example of the Go package" silent hack/go-cni example
     check "Prometheus is there" silent hack/prometheus
     in_namespaces long "kills, cuts, renewals, soak, packages, scripts"
@@ -41,17 +40,16 @@ tier_long() {
 
 tier_ovs() {
     namespaces_are_there || { cannot_run ovs && return; }
-    has_open_vswitch || { ovs_is_missing && return; }
+    has_open_vswitch || { ovs_is_missing ovs && return; }
     build_once || return 0
     OFFLOAD_TEST_FABRIC=ovs in_namespaces ovs "tests on Open vSwitch"
     [[ $NAME ]] || check "the demo on Open vSwitch" hack/demo --fabric ovs
 }
 
-# tier_ovs-long [short]
 tier_ovs-long() {
-    namespaces_are_there && has_open_vswitch || { cannot_run ovs-long && return; }
+    namespaces_are_there && need_fabric ovs || { cannot_run "$1" && return; }
     build_once || return 0
-    OFFLOAD_TEST_FABRIC=ovs in_namespaces "ovs-long${1:+-$1}" "more tests on Open vSwitch"
+    OFFLOAD_TEST_FABRIC=ovs in_namespaces "$1" "more tests on Open vSwitch"
 }
 
 tier_demo() {
@@ -64,9 +62,9 @@ tier_demo() {
     check "the lab on the machine itself" lab_comes_and_goes
 }
 
-tier_docs() {
+tier_rustdoc() {
     title "documentation of the code"
-    RUSTDOCFLAGS="-D warnings" check "documentation" cargo doc "${WHOLE[@]}" --profile "$PROFILE" --no-deps --lib --quiet
+    RUSTDOCFLAGS="-D warnings" check "documentation" cargo doc "${WORKSPACE[@]}" --profile "$PROFILE" --no-deps --lib --quiet
 }
 
 tier_dependencies() {
@@ -78,32 +76,26 @@ tier_dependencies() {
     if cargo deny --all-features fetch db; then
         check "advisories" cargo deny --all-features check --disable-fetch advisories
     else
-        warn "ADVISORIES NOT CHECKED: the advisory database can't be reached from here"
+        LEFT_OUT+=("advisories: their database can't be reached from here")
     fi
 }
 
-# tier_kubernetes [short]
 tier_kubernetes() {
-    namespaces_are_there && is_root "a cluster" || { cannot_run kubernetes && return; }
+    namespaces_are_there && is_root "a cluster" || { cannot_run "$1" && return; }
     build_once || return 0
     title "making the cluster ready"
-    hack/cluster prepare || { cannot_run kubernetes && return; }
-    title "tests of $(hack/cluster versions | paste -sd,)"
-    at_once in_cluster "kubernetes${1:+-$1}"
+    hack/cluster prepare || { cannot_run "$1" && return; }
+    NEXTEST_TEST_THREADS=1 run_tests "$1" "tests of $(hack/cluster versions | paste -sd,)" hack/cluster run
 }
 
-# in_cluster PROFILE: in the place of this process, the tests in a cluster, of which there is one.
-in_cluster() { NEXTEST_TEST_THREADS=1 exec hack/cluster run "${RUNNER[@]}"; }
-
-# tier_runtime [short]
 tier_runtime() {
     local profiles=(runtime-own runtime-next)
-    [[ ${1:-} != short ]] || profiles=(runtime-next)
-    namespaces_are_there && is_root runtimes || { cannot_run runtime && return; }
+    [[ $1 != *-short ]] || profiles=(runtime-next)
+    namespaces_are_there && is_root runtimes || { cannot_run "$1" && return; }
     build_once || return 0
     title "making the runtimes ready"
-    [[ ${1:-} == short ]] || hack/runtimes prepare || { cannot_run runtime && return; }
-    hack/runtimes --next versions | paste -sd, || { cannot_run runtime && return; }
+    [[ $1 == *-short ]] || hack/runtimes prepare || { cannot_run "$1" && return; }
+    hack/runtimes --next versions | paste -sd, || { cannot_run "$1" && return; }
     title "tests of container runtimes"
     at_once with_runtimes "${profiles[@]}"
 }
@@ -117,20 +109,16 @@ with_runtimes() {
     exec hack/runtimes "${next[@]}" run "${RUNNER[@]}"
 }
 
-# tier_vm [short]
 tier_vm() {
-    build_once && machine_is_ready || return 0
+    build_once && machine_is_ready "$1" || return 0
     title "tests in two virtual machines"
-    if [[ ${1:-} == short ]]; then at_once half_in_vm vm-short-1 vm-short-2; else at_once half_in_vm vm-1 vm-2; fi
+    at_once half_in_vm "$1-1" "$1-2"
 }
 
-# tier_vm-ovs [short]
 tier_vm-ovs() {
-    build_once && machine_is_ready || return 0
+    build_once && machine_is_ready "$1" || return 0
     title "tests on Open vSwitch with the kernel's datapath, in two virtual machines"
-    export OFFLOAD_TEST_FABRIC=ovs
-    if [[ ${1:-} == short ]]; then at_once half_in_vm vm-ovs-short-1 vm-ovs-short-2; else at_once half_in_vm vm-ovs-1 vm-ovs-2; fi
-    unset OFFLOAD_TEST_FABRIC
+    OFFLOAD_TEST_FABRIC=ovs at_once half_in_vm "$1-1" "$1-2"
 }
 
 # half_in_vm PROFILE: in the place of this process, every second test, in a machine of its own. It runs one test at a time
@@ -140,10 +128,11 @@ half_in_vm() {
     exec hack/vm run --timeout "$VM_SECONDS" --again --share "target/nextest/$1" -- "${RUNNER[@]}"
 }
 
+# machine_is_ready TIER
 machine_is_ready() {
     [[ ! ${MACHINE_IS_READY:-} ]] || return 0
     title "making the virtual machine ready"
-    hack/vm prepare || { cannot_run "vm, of netdevsim and igb," && return 1; }
+    hack/vm prepare || { cannot_run "$1" && return 1; }
     MACHINE_IS_READY=1
     [[ $NAME ]] || try_vm
 }
@@ -156,20 +145,22 @@ try_vm() {
     check "the virtual machine that stands still boots again" vm_boots_again 'kill -STOP -1' --silence 60
 }
 
-# tier_arm [short]
 tier_arm() {
-    namespaces_are_there || { cannot_run arm && return; }
+    namespaces_are_there || { cannot_run "$1" && return; }
     build_once || return 0
     title "making the Arm machine ready"
-    hack/arm-dpu fetch || { cannot_run arm && return; }
-    OFFLOAD_ARM_BIN_DIR=${OFFLOAD_ARM_BIN_DIR:-$(hack/arm-dpu programs)} || { cannot_run arm && return; }
+    hack/arm-dpu fetch || { cannot_run "$1" && return; }
+    OFFLOAD_ARM_BIN_DIR=${OFFLOAD_ARM_BIN_DIR:-$(hack/arm-dpu programs)} || { cannot_run "$1" && return; }
     export OFFLOAD_ARM_BIN_DIR
-    NEXTEST_TEST_THREADS=1 run_tests "arm${1:+-$1}" "tests beside an Arm machine" in_private_namespaces
+    NEXTEST_TEST_THREADS=1 run_tests "$1" "tests beside an Arm machine" in_private_namespaces
 }
 
 tier_mutants() {
     title "faults that a test must find"
-    check "no mutant survives" hack/mutants --sample 60 --seed $((OFFLOAD_TEST_SEED + 1)) crates
+    # hack/mutants takes seeds from 1 on.
+    local seed=$((OFFLOAD_TEST_SEED + 1))
+    check "no mutant of the crates survives" hack/mutants --sample 60 --seed "$seed" crates
+    check "no mutant of the registry survives" hack/mutants --sample 8 --seed "$seed" registry
 }
 
 # in_namespaces PROFILE WHAT: most tests mostly wait, so that two for each processor run at once.
@@ -182,13 +173,13 @@ cannot_run() {
     FAILED=$((FAILED + 1))
 }
 
-# ovs_is_missing: a run that asked for no tier goes on without.
+# ovs_is_missing TIER: without Open vSwitch a run without arguments goes on; one that asked for the tier fails.
 ovs_is_missing() {
     local why="install the package openvswitch-switch, and see that /dev/net/tun is open to $(id -un)"
     if [[ ${BY_DEFAULT:-} ]]; then
-        LEFT_OUT+=("tests on Open vSwitch; $why")
+        LEFT_OUT+=("tests of the tier $1 that need Open vSwitch; $why")
     else
-        warn "Open vSwitch can't run: $why" && cannot_run ovs
+        warn "Open vSwitch can't run: $why" && cannot_run "$1"
     fi
 }
 
@@ -260,7 +251,7 @@ vm_boots_again() {
 # systemd's own opinion of the units, from 0.0 (safe) to 10.0: they may get no worse.
 units_are_checked() {
     systemd-analyze --help 2>/dev/null | grep -q -e --offline ||
-        { warn "UNITS NOT CHECKED: there is no systemd-analyze of systemd 250 or newer" && return; }
+        { LEFT_OUT+=("checks of the systemd units; install systemd 250 or newer") && return; }
     check "the service's unit" unit_is_good configs/systemd/dpu-offload-service.service 28
     check "the agent's unit" unit_is_good configs/systemd/dpu-offload-agent.service 49
     check "the agent's socket" socket_is_good configs/systemd/dpu-offload-agent.socket

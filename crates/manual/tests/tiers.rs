@@ -10,16 +10,16 @@ use tables::{members, profiles, profiles_of_tiers, repository, table, tiers};
 
 #[test]
 fn each_member_has_a_line_of_tiers() {
-    let changes = table("changes");
-    let has_line = |member: &String| changes.iter().any(|line| line[0] == *member);
+    let lines = table("tiers-by-path");
+    let has_line = |member: &String| lines.iter().any(|line| line[0] == *member);
     let without: Vec<_> = members().into_iter().filter(|member| !has_line(member)).collect();
-    assert_eq!(without, [""; 0], "add them to hack/test.d/changes");
+    assert_eq!(without, [""; 0], "add them to hack/test.d/tiers-by-path");
 }
 
 #[test]
-fn lines_of_changes_name_paths_and_tiers() {
+fn lines_name_paths_and_tiers() {
     let tiers = tiers();
-    for line in table("changes") {
+    for line in table("tiers-by-path") {
         assert!(repository().join(&line[0]).exists(), "{line:?}: there is no such path");
         assert!(line.len() > 1, "{line:?}: no tier");
         for tier in &line[1..] {

@@ -49,16 +49,27 @@ pub(crate) fn profiles() -> Vec<Profile> {
     profiles
 }
 
-/// The profiles whose tests a tier of `hack/test all` runs, by their names in `hack/test.d/tiers.sh`.
+/// The profiles whose tests a tier of `hack/test all` runs: those that the functions of `hack/test.d/tiers.sh` pass on to
+/// what runs tests. A tier's own name is their argument.
 pub(crate) fn profiles_of_tiers() -> Vec<Profile> {
     let script = fs::read_to_string(repository().join("hack/test.d/tiers.sh")).unwrap();
-    let words: Vec<_> =
-        script.split(|c: char| c.is_whitespace() || "()\";{}".contains(c)).collect();
-    let is_run = |name: &str| {
-        !name.ends_with("-short")
-            && (words.contains(&name) || words.contains(&&*format!("{name}-1")))
+    let run: Vec<_> = tiers().into_iter().flat_map(|tier| profiles_in(&script, &tier)).collect();
+    profiles().into_iter().filter(|profile| run.contains(&profile.name)).collect()
+}
+
+fn profiles_in(script: &str, tier: &str) -> Vec<String> {
+    let function = script.split_once(&format!("\ntier_{tier}() {{")).map(|(_, after)| after);
+    let body = function.and_then(|after| after.split_once("}\n")).map_or("", |(body, _)| body);
+    let passes_on = |line: &&str| {
+        ["run_tests ", "in_namespaces ", "at_once ", "profiles=("]
+            .iter()
+            .any(|word| line.contains(word))
     };
-    profiles().into_iter().filter(|profile| is_run(&profile.name)).collect()
+    let words = body
+        .lines()
+        .filter(passes_on)
+        .flat_map(|line| line.split(|c: char| c.is_whitespace() || "();\"".contains(c)));
+    words.map(|word| word.replace("$1-1", tier).replace("$1", tier)).collect()
 }
 
 /// The names of all tiers.
