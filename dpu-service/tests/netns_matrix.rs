@@ -175,7 +175,11 @@ fn table() -> Vec<Row> {
         (
             "offload.v1.Operator/ReleaseAttachment",
             |world| {
-                encoded(&v1::ReleaseAttachmentRequest { id: world.id(), reason: "tried".into() })
+                encoded(&v1::ReleaseAttachmentRequest {
+                    id: world.id(),
+                    reason: "tried".into(),
+                    forget: false,
+                })
             },
             of_operators(Ends),
         ),

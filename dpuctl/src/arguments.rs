@@ -127,6 +127,9 @@ pub enum Verb {
         /// Why, for the log
         #[arg(long, value_parser = reason)]
         reason: String,
+        /// Don't wait for the VF, which no longer exists
+        #[arg(long)]
+        forget: bool,
         /// Don't ask
         #[arg(short, long)]
         yes: bool,

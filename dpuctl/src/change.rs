@@ -62,20 +62,20 @@ async fn change_subnets(
 /// Asks first, unless `yes`: the pod loses its network at once.
 pub(crate) async fn release(
     client: &mut Client,
-    id: &str,
-    reason: String,
+    mut question: ReleaseAttachmentRequest,
     yes: bool,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let attachment = attachment(client, id).await?.attachment.unwrap_or_default();
+    let attachment = attachment(client, &question.id).await?.attachment.unwrap_or_default();
     if !yes {
         confirm(&attachment, console)?;
     }
-    let question = ReleaseAttachmentRequest { id: attachment.id.clone(), reason };
+    question.id.clone_from(&attachment.id);
+    let state = if question.forget { "released" } else { "releasing" };
     client
         .call(async |operator, request| operator.release_attachment(request).await, question)
         .await?;
-    console.line(&format!("attachment/{} releasing", attachment.id))
+    console.line(&format!("attachment/{} {state}", attachment.id))
 }
 
 fn confirm(attachment: &Attachment, console: &mut Console<'_>) -> Result<(), CallError> {

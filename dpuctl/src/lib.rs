@@ -32,6 +32,7 @@ pub use error::{CallError, Kind};
 pub use mistake::Mistake;
 
 use client::Client;
+use offload_proto::v1::ReleaseAttachmentRequest;
 
 /// Does what the arguments say.
 ///
@@ -62,8 +63,9 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
         }
         Verb::Add { what } => change::add(&mut connect().await?, what, console).await,
         Verb::Delete { what } => change::delete(&mut connect().await?, what, console).await,
-        Verb::Release { id, reason, yes } => {
-            change::release(&mut connect().await?, &id, reason, yes, console).await
+        Verb::Release { id, reason, forget, yes } => {
+            let release = ReleaseAttachmentRequest { id, reason, forget };
+            change::release(&mut connect().await?, release, yes, console).await
         }
         Verb::ClearQuarantine { vf } => {
             change::clear_quarantine(&mut connect().await?, vf, console).await

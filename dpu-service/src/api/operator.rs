@@ -149,10 +149,10 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ReleaseAttachmentRequest>,
     ) -> Result<Response<v1::ReleaseAttachmentResponse>, Status> {
-        let v1::ReleaseAttachmentRequest { id, reason } = request.into_inner();
+        let v1::ReleaseAttachmentRequest { id, reason, forget } = request.into_inner();
         let id = read::attachment_id(&id)?;
         let reason = read::reason(reason)?;
-        let view = self.0.engine.operators().release(id, reason).await?;
+        let view = self.0.engine.operators().release(id, forget, reason).await?;
         let attachment = Some(show::attachment(&view));
         Ok(Response::new(v1::ReleaseAttachmentResponse { attachment }))
     }

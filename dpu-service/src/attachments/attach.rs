@@ -16,7 +16,7 @@ use super::{
     engine::{Engine, now},
     gateways::{map, unmap},
     phases::{JOURNAL, LOCKS, PROGRAM, RESERVE, TOTAL},
-    registry::{Entry, Registry, tighter},
+    registry::{Entry, Registry, VfReturn, tighter},
     releasing, stale,
 };
 use crate::{
@@ -339,7 +339,8 @@ async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], fail
         let mut registry = engine.registry();
         // One that was promised its host may have begun to move.
         let is_at_home = !registry.vfs().is_promised(record.vf);
-        registry.release(record.id, is_at_home);
+        let vf = if is_at_home { VfReturn::Clean } else { VfReturn::Awaited };
+        registry.release(record.id, vf);
     }
     let changes = Changes::default();
     let changes =

@@ -5,7 +5,11 @@ use std::{collections::HashSet, sync::Arc};
 use futures::future::join_all;
 use offload_proto::Failure;
 
-use super::{detach::give_back, engine::Engine, registry::Entry};
+use super::{
+    detach::give_back,
+    engine::Engine,
+    registry::{Entry, VfReturn},
+};
 use crate::{
     milestones::Milestone,
     model::{AttachmentKey, AttachmentView, HostName, Record},
@@ -79,7 +83,7 @@ async fn collect_one(
     if engine.registry().entries().get(record.id).is_none() {
         return Ok(None);
     }
-    give_back(engine, record, false, "the runtime's garbage collection").await?;
+    give_back(engine, record, VfReturn::Awaited, "the runtime's garbage collection").await?;
     // Whose VF was back already is free now.
     Ok(engine.view(record).ok())
 }

@@ -14,7 +14,7 @@ use super::{
     engine::{Engine, now},
     gateways::unmap,
     phases::{JOURNAL, LOCKS, TOTAL, UNPROGRAM},
-    registry::Entry,
+    registry::{Entry, VfReturn},
     stale, unknown,
 };
 use crate::{
@@ -95,7 +95,8 @@ async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Fa
     // Before it is given back: an inventory from before may free nothing of it meanwhile.
     engine.registry().note_detach(&record, detach.as_of, latest);
     let returned = detach.returned || detach.returned_device.as_ref() == Some(&record.device);
-    give_back(engine, &record, returned, "the host detaches it").await.map(drop)
+    let vf = if returned { VfReturn::Clean } else { VfReturn::Awaited };
+    give_back(engine, &record, vf, "the host detaches it").await.map(drop)
 }
 
 /// Whether a late Detach means an earlier attachment of its key. One without an id does if the host has
@@ -124,10 +125,11 @@ fn note_overtaken(engine: &Engine, key: &AttachmentKey, as_of: HostTime) {
     }
 }
 
-/// Takes an attachment away from its pod, for an operator.
+/// Takes an attachment away from its pod, for an operator. With [`VfReturn::Gone`] it does not wait for the VF.
 pub(super) async fn release(
     engine: &Engine,
     id: AttachmentId,
+    vf: VfReturn,
     reason: String,
 ) -> Result<AttachmentView, Failure> {
     let key = engine.registry().entries().get(id).map(|entry| entry.record().key.clone());
@@ -136,13 +138,13 @@ pub(super) async fn release(
     // Whoever had the key may have ended it, and begun another one.
     let record = engine.record_of(&key).filter(|record| record.id == id);
     let record = record.ok_or_else(|| unknown(&id))?;
-    let view = give_back(engine, &record, false, &reason).await?;
+    let view = give_back(engine, &record, vf, &reason).await?;
     // Told once it is recorded: a host that hears of it detaches at once.
     tell_release(engine, &record, reason);
     Ok(view)
 }
 
-/// Unprograms an attachment and, once its VF is back and clean, frees all that it holds. Returns
+/// Unprograms an attachment and, once its VF is back and clean or gone, frees all that it holds. Returns
 /// the attachment as it was while it was given back. The caller holds the lock of its key.
 ///
 /// Disk and kernel do not wait for each other. Should the journal fail, all that the kernel can give
@@ -152,13 +154,13 @@ pub(super) async fn release(
 pub(super) async fn give_back(
     engine: &Engine,
     record: &Arc<Record>,
-    vf_returned: bool,
+    vf: VfReturn,
     reason: &str,
 ) -> Result<AttachmentView, Failure> {
     if engine.registry().entries().get(record.id).is_some_and(Entry::is_held) {
         engine.events.record(EventKind::AttachmentReleasing, record.id, reason);
     }
-    let (view, returned) = mark_releasing(engine, record.id, vf_returned)?;
+    let (view, returned) = mark_releasing(engine, record.id, vf)?;
     Milestone::ReleaseBegun.pass();
     let release = async {
         if returned {
@@ -172,14 +174,14 @@ pub(super) async fn give_back(
     released.map(|()| view)
 }
 
-/// The attachment as it is then, and whether its VF is back and clean.
+/// The attachment as it is then, and whether its VF need not be waited for.
 fn mark_releasing(
     engine: &Engine,
     id: AttachmentId,
-    vf_returned: bool,
+    vf: VfReturn,
 ) -> Result<(AttachmentView, bool), Failure> {
     let mut registry = engine.registry();
-    registry.release(id, vf_returned);
+    registry.release(id, vf);
     let entry = registry.entries().get(id).ok_or_else(|| unknown(&id))?;
     // An earlier call may have known already that the VF is back.
     Ok((entry.view(), entry.is_returned()))

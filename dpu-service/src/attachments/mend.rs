@@ -223,15 +223,17 @@ async fn finish_returned(engine: &Engine) {
     let returned: Vec<_> = {
         let registry = engine.registry();
         let returned = registry.entries().iter().filter(|entry| entry.is_returned());
-        returned.map(|entry| Arc::clone(entry.record())).collect()
+        returned.map(|entry| (Arc::clone(entry.record()), entry.vf_return())).collect()
     };
-    for record in returned {
+    for (record, vf) in returned {
         let _key = engine.keys.lock(&record.key).await;
         // Whoever had the key may have freed it.
         if engine.registry().entries().get(record.id).is_none() {
             continue;
         }
-        if let Err(failure) = give_back(engine, &record, true, "its VF is back").await {
+        if let Err(failure) =
+            give_back(engine, &record, vf, "the journal can be written again").await
+        {
             return tracing::error!(%failure, "attachments can't be released yet");
         }
     }

@@ -10,7 +10,7 @@ use super::{
     detach::release,
     engine::Engine,
     listing::vf_views,
-    registry::Entry,
+    registry::{Entry, VfReturn},
     unknown,
     views::{AttachmentDetail, AttachmentFilter, AttachmentTraffic, PoolView, Traffic, VfView},
 };
@@ -131,16 +131,19 @@ impl Operators<'_> {
         Ok(views.into_iter().filter_map(counted).collect())
     }
 
-    /// Takes an attachment away from its pod.
+    /// Takes an attachment away from its pod. With `forget` all that it holds is free at once, without waiting for
+    /// its VF, which no longer exists. One that exists all the same is given out only once its host has offered it.
     ///
     /// # Errors
     /// [`Reason::AttachmentUnknown`] or [`Reason::JournalUnavailable`].
     pub async fn release(
         self,
         id: AttachmentId,
+        forget: bool,
         reason: String,
     ) -> Result<AttachmentView, Failure> {
-        let release = async move |engine: Arc<Engine>| release(&engine, id, reason).await;
+        let vf = if forget { VfReturn::Gone } else { VfReturn::Awaited };
+        let release = async move |engine: Arc<Engine>| release(&engine, id, vf, reason).await;
         self.0.to_the_end(release).await
     }
 

@@ -18,12 +18,12 @@ use super::{
     detach::{give_back, tell_release},
     engine::Engine,
     hosts::Hosts,
-    registry::{Conditions, Entry, Heard},
+    registry::{Conditions, Entry, Heard, VfReturn},
     stale,
 };
 use crate::{
     events::EventKind,
-    host::{Hello, Inventory, LiveAttachment, SessionId, VfCondition},
+    host::{Hello, Inventory, LiveAttachment, SessionId},
     milestones::Milestone,
     model::{AttachmentId, HostName, Record},
     sessions::{HostCommand, Session},
@@ -41,7 +41,7 @@ enum Verdict {
     /// agent that has lost its records. It goes on until the VF is back.
     Keep,
     /// It is over.
-    Release { returned: bool, reason: &'static str },
+    Release { vf: VfReturn, reason: &'static str },
     /// The host will say more.
     Wait,
 }
@@ -142,27 +142,36 @@ fn note_inventory(
     host: &HostName,
     session: SessionId,
     inventory: &Inventory,
-) -> Result<Vec<Arc<Record>>, Failure> {
+) -> Result<Vec<(Arc<Record>, VfReturn)>, Failure> {
     check_owner(engine, host, inventory)?;
     let conditions = take_inventory(engine, host, session, inventory)?;
+    let boot_id = engine.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
     let mut registry = engine.registry();
     // One that is returned already has a flow, or waits for the journal and the reconciler.
-    let is_back = |entry: &&Entry| {
+    let may_return = |entry: &&Entry| {
         (!entry.is_held() || entry.is_unclaimed())
             && !entry.is_returned()
             && !entry.is_under_way(Some(session))
-            && is_clean(entry, &conditions)
     };
-    let back = registry.entries().of_host(host).filter(is_back);
-    let back: Vec<_> = back.map(|entry| Arc::clone(entry.record())).collect();
-    back.iter().for_each(|record| registry.release(record.id, true));
+    let back = registry.entries().of_host(host).filter(may_return).filter_map(|entry| {
+        let vf = vf_return(entry.record(), &boot_id, &conditions);
+        (vf != VfReturn::Awaited).then(|| (Arc::clone(entry.record()), vf))
+    });
+    let back: Vec<_> = back.collect();
+    back.iter().for_each(|(record, vf)| registry.release(record.id, *vf));
     Ok(back)
 }
 
 /// Frees attachments whose VFs are back. What the journal refuses, the reconciler tries again.
-async fn free_returned(engine: &Engine, session: SessionId, returned: Vec<Arc<Record>>) {
-    let freed = returned.into_iter().map(|record| {
-        let verdict = Verdict::Release { returned: true, reason: "its VF is back" };
+async fn free_returned(
+    engine: &Engine,
+    session: SessionId,
+    returned: Vec<(Arc<Record>, VfReturn)>,
+) {
+    let freed = returned.into_iter().map(|(record, vf)| {
+        let reason =
+            if vf == VfReturn::Gone { "its VF no longer exists" } else { "its VF is back" };
+        let verdict = Verdict::Release { vf, reason };
         carry_out(engine, session, record, verdict, &[])
     });
     join_all(freed).await;
@@ -245,7 +254,7 @@ fn judge(
             is_of_earlier_boot: record.boot_id != hello.boot_id,
             in_pod: live.get(&record.id).copied(),
             is_pending: pending.contains(&record.key),
-            is_back: is_clean(entry, conditions),
+            vf: vf_return(record, &hello.boot_id, conditions),
         };
         let verdict = if entry.is_held() { told.of_held() } else { told.of_releasing() };
         (Arc::clone(record), verdict)
@@ -260,8 +269,8 @@ struct Told {
     in_pod: Option<bool>,
     /// The host has a call of its key under way.
     is_pending: bool,
-    /// Its VF is clean at home.
-    is_back: bool,
+    /// Where its VF is.
+    vf: VfReturn,
 }
 
 impl Told {
@@ -271,7 +280,7 @@ impl Told {
             Some(true) => Verdict::Attached,
             Some(false) => Verdict::Reattach,
             None if self.is_pending => Verdict::Wait,
-            None if !self.is_back => Verdict::Keep,
+            None if self.vf == VfReturn::Awaited => Verdict::Keep,
             None => self.release("its host does not know it"),
         }
     }
@@ -283,13 +292,13 @@ impl Told {
         // Whoever is about to move the VF is to be told, too.
         match self.in_pod.is_some() || self.is_pending {
             true => Verdict::TellRelease,
-            false if self.is_back => self.release("its VF is back"),
-            false => Verdict::Wait,
+            false if self.vf == VfReturn::Awaited => Verdict::Wait,
+            false => self.release("its VF is back"),
         }
     }
 
     const fn release(&self, reason: &'static str) -> Verdict {
-        Verdict::Release { returned: self.is_back, reason }
+        Verdict::Release { vf: self.vf, reason }
     }
 }
 
@@ -328,9 +337,9 @@ async fn carry_out(
         Verdict::TellRelease => {
             tell_release(engine, &record, "it was released while the host was away".into());
         }
-        Verdict::Release { returned, reason } => {
+        Verdict::Release { vf, reason } => {
             let is_live = live.iter().any(|live| live.id == record.id);
-            end(engine, session, &record, returned, reason, is_live).await;
+            end(engine, session, &record, vf, reason, is_live).await;
         }
     }
 }
@@ -341,7 +350,7 @@ async fn end(
     engine: &Engine,
     session: SessionId,
     record: &Arc<Record>,
-    returned: bool,
+    vf: VfReturn,
     reason: &str,
     is_live: bool,
 ) {
@@ -352,7 +361,7 @@ async fn end(
     {
         return;
     }
-    if let Err(failure) = give_back(engine, record, returned, reason).await {
+    if let Err(failure) = give_back(engine, record, vf, reason).await {
         tracing::error!(id = %record.id, %failure, "an attachment can't be released yet");
     }
     if is_live {
@@ -360,6 +369,14 @@ async fn end(
     }
 }
 
-fn is_clean(entry: &Entry, conditions: &Conditions) -> bool {
-    conditions.get(&entry.record().vf) == Some(&VfCondition::Clean)
+/// Where an attachment's VF is, by its host's inventory in the boot of that id. A VF that is not listed is gone for good
+/// if the host has rebooted since the attach: no pod can have it. In the same boot a pod may.
+fn vf_return(record: &Record, boot_id: &str, conditions: &Conditions) -> VfReturn {
+    if conditions.is_clean(record.vf) {
+        VfReturn::Clean
+    } else if record.boot_id != boot_id && conditions.is_gone(record.vf) {
+        VfReturn::Gone
+    } else {
+        VfReturn::Awaited
+    }
 }

@@ -11,7 +11,8 @@ use offload_proto::Reason;
 use vf_alloc::FunctionId;
 
 use crate::world::{
-    World, configuration, detach_of, host, inventory, key, live, network, red, settings, spec,
+    VFS, World, configuration, detach_of, free_vfs, host, inventory, key, live, network, red,
+    settings, spec, without,
 };
 
 #[tokio::test]
@@ -137,7 +138,7 @@ async fn an_operator_takes_an_attachment_away() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
     let released =
-        world.engine.operators().release(view.record.id, "it floods".into()).await.unwrap();
+        world.engine.operators().release(view.record.id, false, "it floods".into()).await.unwrap();
     assert_eq!(released.state, AttachmentState::Releasing);
     world.check();
     let command = world.command();
@@ -148,6 +149,36 @@ async fn an_operator_takes_an_attachment_away() {
     ));
     world.detach("pod").await;
     world.check();
-    let gone = world.engine.operators().release(view.record.id, String::new()).await.unwrap_err();
-    assert_eq!(gone.reason, Reason::AttachmentUnknown);
+    let release = world.engine.operators().release(view.record.id, false, String::new());
+    assert_eq!(release.await.unwrap_err().reason, Reason::AttachmentUnknown);
+}
+
+#[tokio::test]
+async fn forgotten_attachment_does_not_wait_for_its_vf() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
+    let without_vf = without(&world, view.record.vf);
+    world.say_inventory(&without_vf).await;
+    assert_eq!(world.state("pod"), Some(AttachmentState::Releasing), "a pod may have the VF");
+    world.engine.operators().release(view.record.id, true, "gone".into()).await.unwrap();
+    assert_eq!(world.state("pod"), None);
+    assert_eq!(free_vfs(&world).await, usize::from(VFS) - 1, "its host has not offered the VF");
+    world.say_inventory(&inventory(&world.kernel, &[])).await;
+    assert_eq!(free_vfs(&world).await, usize::from(VFS));
+    world.check();
+}
+
+#[tokio::test]
+async fn forgotten_attachment_of_an_absent_host_frees_its_address() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.engine.operators().release(view.record.id, true, "gone".into()).await.unwrap();
+    let free = free_vfs(&world).await;
+    assert_eq!(free, usize::from(VFS) - 1, "its host has not reported the VF clean");
+    let addresses =
+        view.record.leases.iter().map(|lease| lease.address.to_string().parse().unwrap());
+    let asking = AttachSpec { addresses: addresses.collect(), ..spec("other") };
+    assert_eq!(world.attach(asking).await.unwrap().record.leases, view.record.leases);
+    world.check();
 }

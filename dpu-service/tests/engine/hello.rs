@@ -11,7 +11,8 @@ use offload_proto::Reason;
 use vf_alloc::{FunctionId, PfId, VfState};
 
 use crate::world::{
-    VFS, World, configuration, detach_of, hello, host, inventory, key, live, settings, spec,
+    VFS, World, configuration, detach_of, free_vfs, hello, host, inventory, key, live, settings,
+    spec, without,
 };
 
 #[tokio::test]
@@ -25,6 +26,29 @@ async fn attachments_of_an_earlier_boot_are_released() {
     world.check();
     world.attached("a").await;
     world.check();
+}
+
+#[tokio::test]
+async fn rebooted_host_without_the_vf_ends_its_attachment() {
+    for is_listed_at_first in [false, true] {
+        let mut world = World::new().await;
+        let view = world.attached("a").await;
+        world.boot_id = "boot-2".into();
+        let without_vf = without(&world, view.record.vf);
+        let mut hello = hello(&world.kernel, "boot-2", &[view.record.vf]);
+        if !is_listed_at_first {
+            hello.inventory = without_vf.clone();
+        }
+        world.say(hello).await;
+        let state = is_listed_at_first.then_some(AttachmentState::Releasing);
+        assert_eq!(world.state("a"), state);
+        world.say_inventory(&without_vf).await;
+        assert_eq!(world.state("a"), None);
+        assert_eq!(free_vfs(&world).await, usize::from(VFS) - 1, "its host has not offered the VF");
+        world.say_inventory(&inventory(&world.kernel, &[])).await;
+        assert_eq!(free_vfs(&world).await, usize::from(VFS));
+        world.check();
+    }
 }
 
 #[tokio::test]
@@ -82,7 +106,7 @@ async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
             0 => world.detach("lost").await,
             1 => {
                 let operators = world.engine.operators();
-                operators.release(lost.record.id, "lost".into()).await.unwrap();
+                operators.release(lost.record.id, false, "lost".into()).await.unwrap();
             }
             2 => {
                 let boot_id = "boot-2".into();
@@ -170,7 +194,7 @@ async fn what_was_released_meanwhile_is_told() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
     world.engine.hosts().goodbye(&host(), world.session_id(), None);
-    world.engine.operators().release(view.record.id, "it floods".into()).await.unwrap();
+    world.engine.operators().release(view.record.id, false, "it floods".into()).await.unwrap();
     world.hello(&[live(&view, true)]).await;
     let command = world.command();
     assert!(
@@ -344,9 +368,4 @@ async fn the_clock_of_an_earlier_boot_outdates_nothing() {
     seen.as_of = HostTime(10);
     world.say_inventory(&seen).await;
     assert_eq!(free_vfs(&world).await, usize::from(VFS) - 1);
-}
-
-async fn free_vfs(world: &World) -> usize {
-    let vfs = world.engine.operators().vfs().await.unwrap();
-    vfs.iter().filter(|view| view.state == VfState::Free).count()
 }

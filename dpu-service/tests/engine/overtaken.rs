@@ -117,7 +117,7 @@ async fn a_detach_that_a_later_attach_has_overtaken_ends_nothing() {
 async fn an_attach_under_way_that_was_released_keeps_its_vf_until_the_host_has_answered() {
     let mut world = World::new().await;
     let view = world.attach(spec("a")).await.unwrap();
-    world.engine.operators().release(view.record.id, "operator".into()).await.unwrap();
+    world.engine.operators().release(view.record.id, false, "operator".into()).await.unwrap();
     let mut hello = hello(&world.kernel, &world.boot_id, &[]);
     hello.pending = vec![key("a")];
     world.say(hello).await;

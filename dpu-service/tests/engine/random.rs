@@ -121,7 +121,12 @@ async fn act(world: &mut World, action: Action) {
             let views = world.list();
             let view = views.iter().find(|view| view.record.key == key(&name(container)));
             if let Some(view) = view {
-                world.engine.operators().release(view.record.id, "random".into()).await.unwrap();
+                world
+                    .engine
+                    .operators()
+                    .release(view.record.id, false, "random".into())
+                    .await
+                    .unwrap();
             }
         }
         Action::Collect { valid } => {

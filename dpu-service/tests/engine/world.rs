@@ -20,7 +20,7 @@ use mtls::ConnectionNumber;
 use offload_proto::{Failure, Reason, v1::Pod};
 use tempfile::TempDir;
 use test_clock::Stopwatch;
-use vf_alloc::{FunctionId, PfId, PoolSpec};
+use vf_alloc::{FunctionId, PfId, PoolSpec, VfState};
 
 use crate::fake_kernel::FakeKernel;
 
@@ -342,6 +342,18 @@ pub(crate) fn inventory(kernel: &FakeKernel, in_use: &[FunctionId]) -> Inventory
     let vfs = kernel.ports().into_iter().map(|port| function(port.representor.vf)).collect();
     let pf = PhysicalFunction { id: PfId::local(0), vendor_id: 0x1d0f, device_id: 1, vfs };
     Inventory { as_of: HostTime::default(), pfs: vec![pf] }
+}
+
+/// The same without one VF.
+pub(crate) fn without(world: &World, vf: FunctionId) -> Inventory {
+    let mut inventory = inventory(&world.kernel, &[]);
+    inventory.pfs[0].vfs.retain(|function| function.number != vf.vf);
+    inventory
+}
+
+pub(crate) async fn free_vfs(world: &World) -> usize {
+    let vfs = world.engine.operators().vfs().await.unwrap();
+    vfs.iter().filter(|view| view.state == VfState::Free).count()
 }
 
 pub(crate) fn live(view: &AttachmentView, in_pod: bool) -> LiveAttachment {

@@ -58,15 +58,15 @@ pub(crate) fn profiles_of_tiers() -> Vec<Profile> {
 }
 
 fn profiles_in(script: &str, tier: &str) -> Vec<String> {
-    let function = script.split_once(&format!("\ntier_{tier}() {{")).map(|(_, after)| after);
-    let body = function.and_then(|after| after.split_once("}\n")).map_or("", |(body, _)| body);
+    let begins = format!("tier_{tier}() {{");
+    let function = script.lines().skip_while(|line| !line.starts_with(&begins));
+    let body = function.take_while(|line| *line != "}" && !line.is_empty());
     let passes_on = |line: &&str| {
         ["run_tests ", "in_namespaces ", "at_once ", "profiles=("]
             .iter()
             .any(|word| line.contains(word))
     };
     let words = body
-        .lines()
         .filter(passes_on)
         .flat_map(|line| line.split(|c: char| c.is_whitespace() || "();\"".contains(c)));
     words.map(|word| word.replace("$1-1", tier).replace("$1", tier)).collect()

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::stage::Stage;
+use super::stage::{Stage, VfReturn};
 use crate::{
     host::{Asked, HostTime, SessionId},
     model::{AttachmentState, AttachmentView, Phase, Record},
@@ -75,8 +75,13 @@ impl Entry {
     }
 
     /// Whether it is being given back, and all that is missing is the journal.
-    pub(crate) const fn is_returned(&self) -> bool {
-        self.stage.is_returned()
+    pub(crate) fn is_returned(&self) -> bool {
+        self.vf_return() != VfReturn::Awaited
+    }
+
+    /// Where its VF is, while it is being given back.
+    pub(crate) const fn vf_return(&self) -> VfReturn {
+        self.stage.vf_return()
     }
 
     /// Whether it has been begun to be given back, and less than that ago.
@@ -167,9 +172,9 @@ impl Entry {
         self.stage.give_up();
     }
 
-    /// It is given back; with `back`, its VF is known to be back and clean. The pools are to know it.
-    pub(super) fn release(&mut self, back: bool) {
-        self.stage.release(back);
+    /// It is given back, and its VF is there. The pools are to know it.
+    pub(super) fn release(&mut self, vf: VfReturn) {
+        self.stage.release(vf);
         if self.record.phase == Phase::Held {
             self.record = Arc::new(Record { phase: Phase::Releasing, ..(*self.record).clone() });
         }

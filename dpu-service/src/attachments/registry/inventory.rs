@@ -1,6 +1,6 @@
 //! What the pools make of an inventory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use offload_proto::Failure;
 use vf_alloc::{FunctionId, HostId, VfFacts};
@@ -11,8 +11,25 @@ use crate::{
     model::HostName,
 };
 
-/// How the VFs of an inventory are, but for those of which it is outdated.
-pub(crate) type Conditions = HashMap<FunctionId, VfCondition>;
+/// How a host's VFs are by an inventory, but for those of which it is outdated.
+#[derive(Debug, Default)]
+pub(crate) struct Conditions {
+    listed: HashMap<FunctionId, VfCondition>,
+    /// VFs of the host's PFs that were there before.
+    unlisted: HashSet<FunctionId>,
+}
+
+impl Conditions {
+    /// The VF is at home, and as it was before any pod had it.
+    pub(crate) fn is_clean(&self, vf: FunctionId) -> bool {
+        self.listed.get(&vf) == Some(&VfCondition::Clean)
+    }
+
+    /// The host no longer has such a VF.
+    pub(crate) fn is_gone(&self, vf: FunctionId) -> bool {
+        self.unlisted.contains(&vf)
+    }
+}
 
 /// What an inventory told.
 #[derive(Debug, Default)]
@@ -41,14 +58,14 @@ impl Registry {
             if outdated.contains(&vf) {
                 continue;
             }
-            heard.conditions.insert(vf, condition);
+            heard.conditions.listed.insert(vf, condition);
             if self.note_condition(vf, facts, condition) {
                 heard.cleared.push(vf);
             }
         }
-        let is_listed =
-            |vf: &FunctionId| heard.conditions.contains_key(vf) || outdated.contains(vf);
-        self.withdraw_unlisted(host, is_listed);
+        let Conditions { listed, unlisted } = &mut heard.conditions;
+        let is_listed = |vf: &FunctionId| listed.contains_key(vf) || outdated.contains(vf);
+        *unlisted = self.withdraw_unlisted(host, is_listed);
         Ok(heard)
     }
 
@@ -71,14 +88,19 @@ impl Registry {
         false
     }
 
-    /// VFs that the host no longer lists are no longer to be had.
-    fn withdraw_unlisted(&mut self, host: &HostName, is_listed: impl Fn(&FunctionId) -> bool) {
+    /// Withdraws VFs that the host no longer lists, and returns them.
+    fn withdraw_unlisted(
+        &mut self,
+        host: &HostName,
+        is_listed: impl Fn(&FunctionId) -> bool,
+    ) -> HashSet<FunctionId> {
         let known = self.vfs.vfs().map(|view| view.vf);
         let of_host = known.filter(|vf| self.hosts.has(host, vf.pf));
-        let unlisted: Vec<_> = of_host.filter(|vf| !is_listed(vf)).collect();
-        for vf in unlisted {
-            self.vfs.withdraw(vf, "the host has no such VF");
+        let unlisted: HashSet<_> = of_host.filter(|vf| !is_listed(vf)).collect();
+        for vf in &unlisted {
+            self.vfs.withdraw(*vf, "the host has no such VF");
         }
+        unlisted
     }
 
     /// Puts the VFs into quarantine that the host holds for nobody here, while it has attachments that
@@ -95,7 +117,7 @@ impl Registry {
             return (Vec::new(), String::new());
         }
         let is_in_use = |how| matches!(how, VfCondition::InUse | VfCondition::Taken);
-        let in_use = conditions.iter().filter(|(_, how)| is_in_use(**how));
+        let in_use = conditions.listed.iter().filter(|(_, how)| is_in_use(**how));
         let held_for_nobody = in_use.filter(|(vf, _)| self.vfs.holder(**vf).is_none());
         let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
         self.doubts.note_unaccounted(&unaccounted);

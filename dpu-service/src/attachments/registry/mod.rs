@@ -36,6 +36,7 @@ pub(crate) use inventory::{Conditions, Heard};
 pub(crate) use mapped_ports::{redirections, redirections_beside, redirections_of};
 pub(crate) use networks::{PooledNetwork, PooledNetworks};
 pub(crate) use reserve::tighter;
+pub(crate) use stage::VfReturn;
 
 use super::{
     promises::{OpenPool, PromisedVf},
@@ -176,18 +177,24 @@ impl Registry {
         is_news
     }
 
-    /// Marks an attachment as being given back; with `back`, its VF is known to be back and clean.
-    pub(crate) fn release(&mut self, id: AttachmentId, back: bool) {
+    /// Marks an attachment as being given back, with what is known of its VF.
+    pub(crate) fn release(&mut self, id: AttachmentId, vf: VfReturn) {
         self.vfs.releasing(&id);
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.release(back);
+            entry.release(vf);
         }
     }
 
     /// Frees all that an attachment holds. Of its addresses, `resting` rest first.
     pub(crate) fn free(&mut self, id: AttachmentId, resting: Vec<Cooling>, now: u64) {
-        self.vfs.release(&id);
         if let Some(entry) = self.entries.remove(id) {
+            match entry.vf_return() {
+                VfReturn::Gone => {
+                    self.vfs.withdraw(entry.record().vf, "it no longer exists");
+                    self.vfs.forget(&id);
+                }
+                VfReturn::Clean | VfReturn::Awaited => drop(self.vfs.release(&id)),
+            }
             self.networks.release(entry.record(), resting, now);
             self.networks.hand_out_unused(entry.record(), &self.entries);
         }

@@ -27,13 +27,24 @@ pub(super) enum Stage {
     },
     /// Being given back.
     Releasing {
-        /// The VF is known to be back and clean: all that is missing is the journal.
-        returned: bool,
+        /// Where the VF is. Unless it is awaited, all that is missing is the journal.
+        vf: VfReturn,
         /// As in [`PodState::Awaited`].
         session: Option<SessionId>,
         /// When that began. `None`: before the service started.
         since: Option<Instant>,
     },
+}
+
+/// Where the VF of an attachment is that is being given back. Of two reports the greater one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum VfReturn {
+    /// Its host has not reported it back.
+    Awaited,
+    /// It no longer exists. Its host offers it again should it ever be there.
+    Gone,
+    /// Its host has it back, clean.
+    Clean,
 }
 
 /// What a host has said of an attachment that it is to have.
@@ -64,7 +75,9 @@ impl Stage {
     pub(super) const fn restored(phase: Phase) -> Self {
         match phase {
             Phase::Held => Self::Recorded { programmed: None, host: HostWord::awaited(None) },
-            Phase::Releasing => Self::Releasing { returned: false, session: None, since: None },
+            Phase::Releasing => {
+                Self::Releasing { vf: VfReturn::Awaited, session: None, since: None }
+            }
         }
     }
 
@@ -94,8 +107,12 @@ impl Stage {
         self.host().is_some_and(|host| host.unclaimed)
     }
 
-    pub(super) const fn is_returned(self) -> bool {
-        matches!(self, Self::Releasing { returned: true, .. })
+    /// Where the VF is of one that is being given back.
+    pub(super) const fn vf_return(self) -> VfReturn {
+        match self {
+            Self::Releasing { vf, .. } => vf,
+            Self::Reserved(_) | Self::Recorded { .. } => VfReturn::Awaited,
+        }
     }
 
     /// When it began to be given back. `None`: it did not, or before the service started.
@@ -172,14 +189,14 @@ impl Stage {
         *awaited = None;
     }
 
-    /// It is given back; with `back`, its VF is known to be back and clean.
-    pub(super) fn release(&mut self, back: bool) {
-        let returned = back || self.is_returned();
+    /// It is given back, and its VF is there.
+    pub(super) fn release(&mut self, vf: VfReturn) {
+        let vf = vf.max(self.vf_return());
         let since = match self {
             Self::Releasing { since, .. } => *since,
             Self::Reserved(_) | Self::Recorded { .. } => Some(Instant::now()),
         };
-        *self = Self::Releasing { returned, session: self.awaited_in(), since };
+        *self = Self::Releasing { vf, session: self.awaited_in(), since };
     }
 
     fn awaited_in(self) -> Option<SessionId> {
@@ -238,7 +255,7 @@ mod tests {
         assert!(stage.is_under_way(Some(session)) && stage.attach() && !stage.attach());
         assert!(!stage.is_under_way(Some(session)));
         shown.push(stage.state());
-        stage.release(false);
+        stage.release(VfReturn::Awaited);
         shown.push(stage.state());
         assert_eq!(shown, AttachmentState::ALL);
     }
@@ -247,16 +264,18 @@ mod tests {
     fn what_comes_after_a_release_changes_nothing_but_that_the_vf_is_back() {
         let session = SessionId::new();
         let mut stage = attached(session);
-        stage.release(false);
+        stage.release(VfReturn::Awaited);
         let releasing = stage;
         stage.record();
         stage.program(8);
         stage.ask(session);
         assert!(!stage.attach() && !stage.set_unclaimed(true));
         assert_eq!(stage, releasing);
-        stage.release(true);
-        stage.release(false);
-        assert!(stage.is_returned());
+        for vf in [VfReturn::Gone, VfReturn::Clean] {
+            stage.release(vf);
+            stage.release(VfReturn::Awaited);
+            assert_eq!(stage.vf_return(), vf);
+        }
     }
 
     #[test]
@@ -264,7 +283,7 @@ mod tests {
         let session = SessionId::new();
         let mut stage = Stage::reserved(session);
         stage.record();
-        stage.release(false);
+        stage.release(VfReturn::Awaited);
         assert!(stage.is_under_way(Some(session)) && !stage.is_under_way(None));
         stage.give_up();
         assert!(!stage.is_under_way(Some(session)));
