@@ -1,5 +1,7 @@
 //! What operators should know of though Attach can be served.
 
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
 use vf_alloc::{FunctionId, PoolSpec, VfState};
 
 use super::{
@@ -8,7 +10,7 @@ use super::{
     registry::{Entry, Registry},
     requirements::unmet,
 };
-use crate::model::HostName;
+use crate::model::{HostName, Network};
 
 /// How many of the attachments that a host has lost track of are named in a warning.
 const UNCLAIMED_SHOWN: usize = 3;
@@ -32,7 +34,8 @@ impl Operators<'_> {
         let gateways = self.0.gateways().problems();
         let of_networks = suspended.chain(too_large).chain(unmet(self.0, &registry));
         let of_kernel = fabric.into_iter().chain(unserved).chain(gateways);
-        of_networks.chain(unclaimed(&registry)).chain(of_kernel).collect()
+        let of_attachments = former_gateways(&registry).into_iter().chain(unclaimed(&registry));
+        of_networks.chain(of_attachments).chain(of_kernel).collect()
     }
 
     /// Likewise, of VFs: what [`Self::examine_dpu`] finds one by one.
@@ -43,6 +46,34 @@ impl Operators<'_> {
         let of_ports = [without_representors(&registry), beyond_repair(&registry)];
         of_ports.into_iter().flatten().chain(pools).collect()
     }
+}
+
+/// One sentence for each network whose gateway has changed under its attachments.
+fn former_gateways(registry: &Registry) -> Vec<String> {
+    let mut users = BTreeMap::<&str, Vec<&Entry>>::new();
+    for entry in registry.entries().iter().filter(|entry| entry.is_held()) {
+        let then = &entry.record().network;
+        let Some(now) = registry.networks().get(&then.name) else { continue };
+        if !Arc::ptr_eq(then, now.network()) && has_former_gateway(then, now.network()) {
+            users.entry(&then.name).or_default().push(entry);
+        }
+    }
+    let tell = |(network, users): (&str, Vec<&Entry>)| {
+        let (number, shown) = told(users.into_iter())?;
+        Some(format!(
+            "network {network}: {number} of its attachments use a gateway that the network has no more, among them {shown}: \
+             recreate their pods, which then use the new one"
+        ))
+    };
+    users.into_iter().filter_map(tell).collect()
+}
+
+fn has_former_gateway(then: &Network, now: &Network) -> bool {
+    gateways(then).any(|gateway| gateways(now).all(|current| current != gateway))
+}
+
+fn gateways(network: &Network) -> impl Iterator<Item = IpAddr> {
+    network.subnets.iter().filter_map(|subnet| subnet.gateway)
 }
 
 /// One sentence for each host that has lost track of attachments.

@@ -9,7 +9,7 @@ use dpu_service::{
 use offload_proto::Reason;
 use vf_alloc::FunctionId;
 
-use crate::world::{VFS, World, configuration, network, pool, settings, spec};
+use crate::world::{VFS, World, configuration, live, network, pool, settings, spec};
 
 /// One that tells at once of representors that are missing.
 async fn impatient() -> World {
@@ -144,4 +144,31 @@ async fn quarantine_is_not_blamed_for_a_card_that_is_gone() {
     world.kernel.take_away(FunctionId::local(0, 0));
     world.engine.reconcile(Depth::Quick).await;
     assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+}
+
+#[tokio::test]
+async fn former_gateway_is_reported_while_pods_use_it() {
+    let mut world = World::new().await;
+    let with_gateway = |gateway: &str| {
+        let subnet = format!("cidr = '10.2.0.0/24', gateway = '{gateway}'");
+        network(&format!("name = 'blue'\nsubnets = [{{ {subnet} }}]"))
+    };
+    let apply = async |world: &World, gateway| {
+        world.engine.networks().apply(with_gateway(gateway), false).await.unwrap();
+    };
+    let on_blue = |container| AttachSpec { network: Some("blue".into()), ..spec(container) };
+    apply(&world, "10.2.0.1").await;
+    let old = world.attach(on_blue("old")).await.unwrap();
+    world.restart().await;
+    world.hello(&[live(&old, true)]).await;
+    assert!(world.engine.operators().warnings().is_empty());
+    apply(&world, "10.2.0.254").await;
+    world.attach(on_blue("new")).await.unwrap();
+    let warnings = world.engine.operators().warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    for value in ["network blue", " 1 of its attachments", &old.record.id.to_string()] {
+        assert!(warnings[0].contains(value), "{warnings:?}");
+    }
+    world.detach("old").await;
+    assert!(world.engine.operators().warnings().is_empty());
 }
