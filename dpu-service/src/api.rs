@@ -1,5 +1,6 @@
 //! The gRPC API: what each service's calls do, and who may make them.
 
+mod answer;
 mod authorise;
 mod calls;
 mod convert;

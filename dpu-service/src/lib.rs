@@ -27,5 +27,6 @@ mod scrape;
 mod server;
 pub mod service;
 pub mod sessions;
+mod transport;
 mod twice;
 mod without_journal;

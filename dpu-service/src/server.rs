@@ -17,14 +17,16 @@ use tokio::{
     time::interval,
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{service::Routes, transport};
+use tonic::service::Routes;
 use tonic_health::{ServingStatus, server::HealthReporter};
+use tower::Layer;
 
 use crate::{
     api::{Authorise, Count, Finish, OperatorApi, Shared, WorkloadApi},
     attachments::Engine,
     config::{Config, Limits},
     model::HostName,
+    transport,
 };
 
 /// How often the health service learns whether Attach can be served.
@@ -50,9 +52,6 @@ pub enum ServeError {
     /// The API's descriptors can't be offered by reflection.
     #[error("the API's descriptors can't be read")]
     Descriptors(#[from] tonic_reflection::server::Error),
-    /// The transport failed.
-    #[error("serving failed")]
-    Transport(#[from] transport::Error),
 }
 
 /// How long connections get to end by themselves when all calls have.
@@ -81,12 +80,9 @@ pub(crate) async fn serve(
         .add_service(health)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    transport(&limits)
-        .layer(Finish)
-        .layer(Count(calls))
-        .layer(Authorise::new(shared, limits.in_flight))
-        .serve_with_incoming_shutdown(routes.prepare(), connections, stop.cancelled_owned())
-        .await?;
+    let authorised = Authorise::new(shared, &limits).layer(routes.prepare());
+    let service = Finish.layer(Count(calls).layer(authorised));
+    transport::serve(connections, service, &limits, stop).await;
     Ok(())
 }
 
@@ -150,15 +146,6 @@ pub(crate) fn door(limits: &Limits) -> mtls::Limits {
         handshakes: limits.handshakes,
         connections: limits.connections,
         connections_per_identity: limits.connections_per_identity,
-        unread: 2 * Duration::from_secs(limits.keepalive_s),
+        unread: limits.unread(),
     }
-}
-
-pub(crate) fn transport(limits: &Limits) -> transport::Server {
-    let keepalive = Duration::from_secs(limits.keepalive_s);
-    transport::Server::builder()
-        .max_concurrent_streams(limits.streams_per_connection)
-        .http2_max_header_list_size(limits.header_bytes)
-        .http2_keepalive_interval(Some(keepalive))
-        .http2_keepalive_timeout(Some(keepalive))
 }

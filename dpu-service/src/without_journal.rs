@@ -14,7 +14,11 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, service::InterceptorLayer};
+use tonic::{
+    Request,
+    service::{InterceptorLayer, Routes},
+};
+use tower::Layer;
 
 use crate::{
     api::Count,
@@ -22,7 +26,8 @@ use crate::{
     config::Config,
     error::ServiceError,
     records::OpenError,
-    server::{LAST_ANSWERS, ServeError, door, listen, transport},
+    server::{LAST_ANSWERS, ServeError, door, listen},
+    transport,
 };
 
 /// How often the journal is tried.
@@ -63,7 +68,7 @@ pub(crate) async fn open_when_readable(
     let mut refusing = pin!(refusing);
     let engine = tokio::select! {
         signal = shutdown_signal() => return signal.map(|()| None).map_err(ServiceError::Signals),
-        refused = &mut refusing => return refused.map(|()| None),
+        () = &mut refusing => return Ok(None),
         never = feed_watchdog(|| true) => match never {},
         opened = try_again(open) => opened?,
     };
@@ -98,17 +103,12 @@ async fn refuse_all(
     calls: &Arc<Calls>,
     failure: Failure,
     stop: CancellationToken,
-) -> Result<(), ServiceError> {
+) {
     let limits = &config.limits;
     let server = Server::new(credentials.clone(), Duration::from_secs(limits.handshake_timeout_s));
     let connections = incoming(listener, server, door(limits));
     let (_, health) = tonic_health::server::health_reporter();
-    transport(limits)
-        .layer(Count(Arc::clone(calls)))
-        .layer(InterceptorLayer::new(move |_: Request<()>| Err(failure.clone().into())))
-        .add_service(health)
-        .serve_with_incoming_shutdown(connections, stop.cancelled_owned())
-        .await
-        .map_err(ServeError::from)?;
-    Ok(())
+    let refuse = InterceptorLayer::new(move |_: Request<()>| Err(failure.clone().into()));
+    let service = Count(Arc::clone(calls)).layer(refuse.layer(Routes::new(health).prepare()));
+    transport::serve(connections, service, limits, stop).await;
 }

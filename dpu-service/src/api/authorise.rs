@@ -15,10 +15,11 @@ use tower::{Layer, Service};
 
 use super::{
     Shared,
-    calls::{HOSTS, roles},
+    answer::Answer,
+    calls::{HOSTS, Kind, rules},
     room::{CallPermit, Room},
 };
-use crate::model::HostName;
+use crate::{config::Limits, model::HostName};
 
 /// Lets a call pass if its peer's role may make it, and if there is room for it.
 #[derive(Clone, Debug)]
@@ -28,19 +29,19 @@ pub(crate) struct Authorise {
 }
 
 impl Authorise {
-    /// For all connections together: at most `in_flight` calls at a time.
-    pub(crate) fn new(shared: Arc<Shared>, in_flight: usize) -> Self {
-        Self { shared, room: Arc::new(Room::new(in_flight)) }
+    /// For all connections together.
+    pub(crate) fn new(shared: Arc<Shared>, limits: &Limits) -> Self {
+        Self { shared, room: Arc::new(Room::new(limits)) }
     }
 
-    fn admit<B>(&self, request: &Request<B>) -> Result<CallPermit, Status> {
+    fn admit<B>(&self, request: &Request<B>) -> Result<(CallPermit, Kind), Status> {
         let peer = peer(request.extensions())?;
         let path = request.uri().path();
-        let Some(roles) = roles(path) else {
+        let Some((kind, roles)) = rules(path) else {
             return Err(Status::unimplemented(format!("there is no call {path}")));
         };
         self.check(&peer.identity, path, roles)?;
-        Ok(self.room.enter(&peer.identity)?)
+        Ok((self.room.enter(&peer.identity, kind)?, kind))
     }
 
     fn check(&self, identity: &Identity, path: &str, roles: &[Role]) -> Result<(), Failure> {
@@ -120,12 +121,16 @@ where
                 let refusal = status.into_http();
                 Box::pin(async move { Ok(refusal) })
             }
-            Ok(permit) => {
+            Ok((permit, kind)) => {
                 let answer = self.inner.call(request);
-                // A stream takes it until its call has begun to answer.
                 Box::pin(async move {
-                    let _permit = permit;
-                    answer.await
+                    let turn = match kind {
+                        Kind::List => Some(permit.turn().await),
+                        Kind::Call | Kind::Stream => None,
+                    };
+                    let answer = Answer::hold(answer.await?, permit);
+                    drop(turn);
+                    Ok(answer.unwrap_or_else(|failure| Status::from(failure).into_http()))
                 })
             }
         }

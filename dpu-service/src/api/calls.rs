@@ -9,44 +9,58 @@ const OPERATORS_AND_VIEWERS: &[Role] = &[Role::Operator, Role::Viewer];
 /// What the paths of all calls of ours begin with.
 const PACKAGE: &str = "/offload.v1.";
 
+/// How a call takes room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It ends with its answer.
+    Call,
+    /// A call whose answer may be large, and takes the processor for a while.
+    List,
+    /// It may stay open for long.
+    Stream,
+}
+
+use Kind::{Call, List, Stream};
+
 /// All calls of ours, and the roles that may make them.
-const CALLS: &[(&str, &[Role])] = &[
-    ("Operator/ApplyNetwork", OPERATORS),
-    ("Operator/ChangeSubnets", OPERATORS),
-    ("Operator/ClearQuarantine", OPERATORS),
-    ("Operator/DeleteNetwork", OPERATORS),
-    ("Operator/Examine", OPERATORS_AND_VIEWERS),
-    ("Operator/GetAttachment", OPERATORS_AND_VIEWERS),
-    ("Operator/GetDpu", OPERATORS_AND_VIEWERS),
-    ("Operator/ListAttachments", OPERATORS_AND_VIEWERS),
-    ("Operator/ListNetworks", OPERATORS_AND_VIEWERS),
-    ("Operator/ListPhases", OPERATORS_AND_VIEWERS),
-    ("Operator/ListPools", OPERATORS_AND_VIEWERS),
-    ("Operator/ListTraffic", OPERATORS_AND_VIEWERS),
-    ("Operator/ListVfs", OPERATORS_AND_VIEWERS),
-    ("Operator/Mend", OPERATORS),
-    ("Operator/ReleaseAttachment", OPERATORS),
-    ("Operator/Watch", OPERATORS_AND_VIEWERS),
-    ("WorkloadNetwork/Attach", HOSTS),
-    ("WorkloadNetwork/AttachAll", HOSTS),
-    ("WorkloadNetwork/AwaitPort", HOSTS),
-    ("WorkloadNetwork/Check", HOSTS),
-    ("WorkloadNetwork/Collect", HOSTS),
-    ("WorkloadNetwork/Detach", HOSTS),
-    ("WorkloadNetwork/Session", HOSTS),
-    ("WorkloadNetwork/Status", HOSTS),
+const CALLS: &[(&str, Kind, &[Role])] = &[
+    ("Operator/ApplyNetwork", Call, OPERATORS),
+    ("Operator/ChangeSubnets", Call, OPERATORS),
+    ("Operator/ClearQuarantine", Call, OPERATORS),
+    ("Operator/DeleteNetwork", Call, OPERATORS),
+    ("Operator/Examine", Call, OPERATORS_AND_VIEWERS),
+    ("Operator/GetAttachment", Call, OPERATORS_AND_VIEWERS),
+    ("Operator/GetDpu", Call, OPERATORS_AND_VIEWERS),
+    ("Operator/ListAttachments", List, OPERATORS_AND_VIEWERS),
+    ("Operator/ListNetworks", List, OPERATORS_AND_VIEWERS),
+    ("Operator/ListPhases", List, OPERATORS_AND_VIEWERS),
+    ("Operator/ListPools", List, OPERATORS_AND_VIEWERS),
+    ("Operator/ListTraffic", List, OPERATORS_AND_VIEWERS),
+    ("Operator/ListVfs", List, OPERATORS_AND_VIEWERS),
+    ("Operator/Mend", Call, OPERATORS),
+    ("Operator/ReleaseAttachment", Call, OPERATORS),
+    ("Operator/Watch", Stream, OPERATORS_AND_VIEWERS),
+    ("WorkloadNetwork/Attach", Call, HOSTS),
+    ("WorkloadNetwork/AttachAll", Call, HOSTS),
+    ("WorkloadNetwork/AwaitPort", Call, HOSTS),
+    ("WorkloadNetwork/Check", Call, HOSTS),
+    ("WorkloadNetwork/Collect", Call, HOSTS),
+    ("WorkloadNetwork/Detach", Call, HOSTS),
+    ("WorkloadNetwork/Session", Stream, HOSTS),
+    ("WorkloadNetwork/Status", Call, HOSTS),
 ];
 
 /// Services that the API has from gRPC, whose calls all may make.
-const COMMON: [&str; 3] = [
-    "/grpc.health.v1.Health/",
-    "/grpc.reflection.v1.ServerReflection/",
-    "/grpc.reflection.v1alpha.ServerReflection/",
+const COMMON: [(&str, Kind); 4] = [
+    ("/grpc.health.v1.Health/Watch", Stream),
+    ("/grpc.health.v1.Health/", Call),
+    ("/grpc.reflection.v1.ServerReflection/", Stream),
+    ("/grpc.reflection.v1alpha.ServerReflection/", Stream),
 ];
 
 /// The names of all calls of ours, such as `WorkloadNetwork/Attach`.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    CALLS.iter().map(|(name, _)| *name)
+    CALLS.iter().map(|(name, ..)| *name)
 }
 
 /// The name of the call of that gRPC path. Empty: it is none of ours.
@@ -54,13 +68,13 @@ pub(super) fn name_of(path: &str) -> &str {
     path.strip_prefix(PACKAGE).unwrap_or_default()
 }
 
-/// The roles that may make the call of that gRPC path. `None`: there is no such call, and nobody may.
-pub(super) fn roles(path: &str) -> Option<&'static [Role]> {
-    if COMMON.iter().any(|service| path.starts_with(service)) {
-        return Some(&Role::ALL);
+/// The kind of the call of that gRPC path, and the roles that may make it. `None`: there is no such call.
+pub(super) fn rules(path: &str) -> Option<(Kind, &'static [Role])> {
+    if let Some((_, kind)) = COMMON.iter().find(|(prefix, _)| path.starts_with(prefix)) {
+        return Some((*kind, &Role::ALL));
     }
     let name = name_of(path);
-    CALLS.iter().find(|(known, _)| *known == name).map(|(_, roles)| *roles)
+    CALLS.iter().find(|(known, ..)| *known == name).map(|(_, kind, roles)| (*kind, *roles))
 }
 
 #[cfg(test)]
@@ -75,14 +89,24 @@ mod tests {
         let files = prost_types::FileDescriptorSet::decode(DESCRIPTORS).unwrap().file;
         let services = files.iter().flat_map(|file| &file.service);
         let methods = services.flat_map(|service| {
-            let name = |method: &prost_types::MethodDescriptorProto| {
-                format!("{}/{}", service.name(), method.name())
+            let call = |method: &prost_types::MethodDescriptorProto| {
+                let name = format!("{}/{}", service.name(), method.name());
+                (name, method.server_streaming())
             };
-            service.method.iter().map(name)
+            service.method.iter().map(call)
         });
         let mut methods: Vec<_> = methods.collect();
         methods.sort();
-        assert!(names().eq(methods), "not as the descriptors have them");
+        let known = CALLS.iter().map(|(name, kind, _)| ((*name).to_owned(), *kind == Stream));
+        assert!(known.eq(methods), "not as the descriptors have them");
+    }
+
+    #[test]
+    fn streams_of_common_services_are_known() {
+        let kind = |path| rules(path).map(|(kind, _)| kind);
+        assert_eq!(kind("/grpc.health.v1.Health/Watch"), Some(Stream));
+        assert_eq!(kind("/grpc.health.v1.Health/Check"), Some(Call));
+        assert_eq!(kind("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"), Some(Stream));
     }
 
     #[test]
@@ -97,7 +121,7 @@ mod tests {
             "offload.v1.Operator/GetDpu",
             "//offload.v1.Operator/GetDpu",
         ] {
-            assert_eq!(roles(path), None, "{path}");
+            assert_eq!(rules(path), None, "{path}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How many calls may be under way.
+//! How many calls may be under way, how many streams open, and how much of answers not taken.
 
 use std::{
     collections::HashMap,
@@ -9,53 +9,145 @@ use mtls::Identity;
 use offload_proto::{Failure, Reason};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Room for calls. One peer can take half of it, so that it keeps nobody else out.
+use super::calls::Kind;
+use crate::config::Limits;
+
+/// How much of large answers may wait to be taken: 32 MiB, half of it of one peer.
+const ANSWERS_KIB: usize = 32 * 1024;
+
+/// Answers up to this size are bounded by their number alone.
+const SMALL_KIB: usize = 16;
+
+/// How many lists are made at a time: each takes some 10 MiB before it is encoded.
+const LISTS: usize = 2;
+
+/// Room for calls. One peer can take half of it, so that it does not keep others out.
 #[derive(Debug)]
 pub(super) struct Room {
-    all: Arc<Semaphore>,
-    share: usize,
-    /// As many as the CA has given certificates to.
-    shares: Mutex<HashMap<Identity, Arc<Semaphore>>>,
+    all: Arc<Bounds>,
+    share: Most,
+    /// As many as the CA has issued certificates to.
+    shares: Mutex<HashMap<Identity, Arc<Bounds>>>,
+}
+
+/// How much there may be at a time.
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    calls: usize,
+    streams: usize,
+    answers_kib: usize,
+    lists: usize,
+}
+
+#[derive(Debug)]
+struct Bounds {
+    calls: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+    answers_kib: Arc<Semaphore>,
+    lists: Arc<Semaphore>,
+}
+
+impl Bounds {
+    fn new(most: Most) -> Arc<Self> {
+        let bound = |number| Arc::new(Semaphore::new(number));
+        Arc::new(Self {
+            calls: bound(most.calls),
+            streams: bound(most.streams),
+            answers_kib: bound(most.answers_kib),
+            lists: bound(most.lists),
+        })
+    }
+
+    fn of(&self, kind: Kind) -> &Arc<Semaphore> {
+        match kind {
+            Kind::Call | Kind::List => &self.calls,
+            Kind::Stream => &self.streams,
+        }
+    }
 }
 
 /// Lets a call be under way until it is dropped.
 #[derive(Debug)]
 pub(super) struct CallPermit {
-    _of_all: OwnedSemaphorePermit,
-    _of_share: OwnedSemaphorePermit,
+    all: Arc<Bounds>,
+    share: Arc<Bounds>,
+    most_kib: usize,
+    held: Vec<OwnedSemaphorePermit>,
 }
 
 impl Room {
-    pub(super) fn new(in_flight: usize) -> Self {
-        Self {
-            all: Arc::new(Semaphore::new(in_flight)),
-            share: in_flight.div_ceil(2),
-            shares: Mutex::default(),
-        }
+    pub(super) fn new(limits: &Limits) -> Self {
+        let all = Most {
+            calls: limits.in_flight,
+            streams: limits.connections,
+            answers_kib: ANSWERS_KIB,
+            lists: LISTS,
+        };
+        let share = Most {
+            calls: all.calls.div_ceil(2),
+            streams: limits.connections_per_identity,
+            answers_kib: ANSWERS_KIB / 2,
+            lists: 1,
+        };
+        Self { all: Bounds::new(all), share, shares: Mutex::default() }
     }
 
     /// A permit for a call of `identity`.
     ///
     /// # Errors
     /// [`Reason::Overloaded`]: there is none.
-    pub(super) fn enter(&self, identity: &Identity) -> Result<CallPermit, Failure> {
-        let of_share = self.share_of(identity).try_acquire_owned().map_err(|_| {
-            full(format!("{identity} has half as many calls under way as limits.in_flight allows"))
+    pub(super) fn enter(&self, identity: &Identity, kind: Kind) -> Result<CallPermit, Failure> {
+        let (what, of_one, of_all) = match kind {
+            Kind::Call | Kind::List => ("calls", "half of limits.in_flight", "limits.in_flight"),
+            Kind::Stream => ("streams", "limits.connections_per_identity", "limits.connections"),
+        };
+        let (share, all) = (self.share_of(identity), Arc::clone(&self.all));
+        let of_share = Arc::clone(share.of(kind)).try_acquire_owned().map_err(|_| {
+            full(format!("{identity} has as many {what} open as {of_one} allows: end some"))
         })?;
-        let of_all = Arc::clone(&self.all).try_acquire_owned().map_err(|_| {
-            full("as many calls are under way as limits.in_flight allows".to_owned())
-        })?;
-        Ok(CallPermit { _of_all: of_all, _of_share: of_share })
+        let of_all = Arc::clone(all.of(kind))
+            .try_acquire_owned()
+            .map_err(|_| full(format!("as many {what} are open as {of_all} allows: try again")))?;
+        let most_kib = self.share.answers_kib;
+        Ok(CallPermit { all, share, most_kib, held: vec![of_share, of_all] })
     }
 
-    fn share_of(&self, identity: &Identity) -> Arc<Semaphore> {
+    fn share_of(&self, identity: &Identity) -> Arc<Bounds> {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = shares.get(identity) {
             return Arc::clone(share);
         }
-        let share = Arc::new(Semaphore::new(self.share));
+        let share = Bounds::new(self.share);
         shares.insert(identity.clone(), Arc::clone(&share));
         share
+    }
+}
+
+impl CallPermit {
+    /// Waits for this peer's turn to have a list made.
+    pub(super) async fn turn(&self) -> [Option<OwnedSemaphorePermit>; 2] {
+        // The semaphores are never closed.
+        let of_share = Arc::clone(&self.share.lists).acquire_owned().await.ok();
+        let of_all = Arc::clone(&self.all.lists).acquire_owned().await.ok();
+        [of_share, of_all]
+    }
+
+    /// Takes room for an answer of so many bytes. One that is larger than a peer's share fits when it is the only one.
+    ///
+    /// # Errors
+    /// [`Reason::Overloaded`]: there is no room.
+    pub(super) fn hold(&mut self, bytes: usize) -> Result<(), Failure> {
+        let kib = bytes.div_ceil(1024).min(self.most_kib);
+        if kib <= SMALL_KIB {
+            return Ok(());
+        }
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        for bounds in [&self.share, &self.all] {
+            let taken = Arc::clone(&bounds.answers_kib).try_acquire_many_owned(kib);
+            let why = "the answers to earlier calls are not taken: read them, or end the calls";
+            self.held.push(taken.map_err(|_| full(why.to_owned()))?);
+        }
+        Ok(())
     }
 }
 
@@ -67,20 +159,58 @@ fn full(sentence: String) -> Failure {
 mod tests {
     use super::*;
 
+    fn identity(uri: &str) -> Identity {
+        format!("spiffe://dpu-offload.local/{uri}").parse().unwrap()
+    }
+
+    fn room(in_flight: usize) -> Room {
+        let (connections, connections_per_identity) = (3, 2);
+        Room::new(&Limits { in_flight, connections, connections_per_identity, ..Limits::default() })
+    }
+
     #[test]
-    fn one_peer_keeps_nobody_else_out() {
-        let identity = |uri: &str| uri.parse::<Identity>().unwrap();
-        let greedy = identity("spiffe://dpu-offload.local/host/node-1");
-        let other = identity("spiffe://dpu-offload.local/host/node-2");
-        let room = Room::new(4);
-        let mut permits: Vec<_> = std::iter::from_fn(|| room.enter(&greedy).ok()).collect();
+    fn one_peer_leaves_half_to_others() {
+        let [greedy, other, third] = ["host/node-1", "host/node-2", "operator/admin"].map(identity);
+        let room = room(4);
+        let enter = |who| room.enter(who, Kind::Call);
+        let mut permits: Vec<_> = std::iter::from_fn(|| enter(&greedy).ok()).collect();
         assert_eq!(permits.len(), 2);
-        permits.push(room.enter(&other).unwrap());
-        permits.push(room.enter(&other).unwrap());
-        let third = identity("spiffe://dpu-offload.local/operator/admin");
-        assert!(room.enter(&third).is_err());
+        permits.push(enter(&other).unwrap());
+        permits.push(enter(&other).unwrap());
+        assert_eq!(enter(&third).unwrap_err().reason, Reason::Overloaded);
         permits.clear();
-        assert!(room.enter(&third).is_ok());
-        assert!(Room::new(1).enter(&third).is_ok());
+        assert!(enter(&third).is_ok());
+    }
+
+    #[test]
+    fn one_call_fits_into_the_smallest_room() {
+        assert!(room(1).enter(&identity("operator/admin"), Kind::List).is_ok());
+    }
+
+    #[test]
+    fn streams_leave_calls_their_room() {
+        let [greedy, other] = ["viewer/a", "viewer/b"].map(identity);
+        let room = room(1);
+        let open = |who| room.enter(who, Kind::Stream);
+        let _permits = [open(&greedy).unwrap(), open(&greedy).unwrap(), open(&other).unwrap()];
+        assert_eq!(open(&greedy).unwrap_err().reason, Reason::Overloaded);
+        assert_eq!(open(&other).unwrap_err().reason, Reason::Overloaded);
+        assert!(room.enter(&greedy, Kind::Call).is_ok());
+    }
+
+    #[test]
+    fn large_answers_are_bounded_until_taken() {
+        const MIB: usize = 1024 * 1024;
+        let (room, viewer) = (room(64), identity("viewer/a"));
+        let answer = |bytes| {
+            let mut permit = room.enter(&viewer, Kind::List).unwrap();
+            permit.hold(bytes).map(|()| permit)
+        };
+        let all = answer(1024 * MIB).unwrap();
+        assert_eq!(answer(MIB).unwrap_err().reason, Reason::Overloaded);
+        assert!(answer(SMALL_KIB * 1024).is_ok());
+        drop(all);
+        let held: Vec<_> = std::iter::from_fn(|| answer(MIB).ok()).collect();
+        assert_eq!(held.len(), ANSWERS_KIB / 2048);
     }
 }

@@ -1,5 +1,7 @@
 //! `[limits]`
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use super::section::{out_of_range, section};
@@ -18,7 +20,8 @@ section! {
         pub handshake_timeout_s: u64 = 5, 1..=60;
         /// Calls under way on one connection.
         pub streams_per_connection: u32 = 256, 1..=65536;
-        /// Calls under way on all connections. Open `Session` and `Watch` streams don't count.
+        /// Calls under way on all connections, each until its answer was taken. Streams that stay open do not
+        /// count: there may be as many of them as connections.
         pub in_flight: usize = 512, 1..=65536;
         /// Request headers of one call, in bytes.
         pub header_bytes: u32 = 16 * 1024, 1024..=1_048_576;
@@ -30,9 +33,17 @@ section! {
         pub networks: usize = 1024, 1..=4096;
         /// How often an agent sends its heartbeat, in milliseconds. Three missed ones end its session.
         pub heartbeat_ms: u32 = 2000, 100..=60_000;
-        /// How often an idle connection is checked, in seconds.
+        /// How often an idle connection is checked, in seconds. A stream whose peer takes nothing for twice as long is
+        /// reset.
         pub keepalive_s: u64 = 20, 1..=3600;
         /// How long calls under way may take to finish when the service stops, in seconds.
         pub shutdown_s: u64 = 10, 0..=300;
+    }
+}
+
+impl Limits {
+    /// How long a peer may take nothing of what it is sent.
+    pub(crate) const fn unread(&self) -> Duration {
+        Duration::from_secs(2 * self.keepalive_s)
     }
 }

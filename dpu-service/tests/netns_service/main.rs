@@ -20,3 +20,4 @@ mod idle;
 mod limits;
 mod session;
 mod sessions;
+mod windows;

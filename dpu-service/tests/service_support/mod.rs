@@ -175,8 +175,17 @@ impl Service<'_> {
 
     /// How much memory it has, in MiB.
     pub fn memory(&self) -> f64 {
+        self.memory_of("VmRSS:")
+    }
+
+    /// The most memory that it has had, in MiB.
+    pub fn peak_memory(&self) -> f64 {
+        self.memory_of("VmHWM:")
+    }
+
+    fn memory_of(&self, kind: &str) -> f64 {
         let status = read(Path::new(&format!("/proc/{}/status", self.process.id())));
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix(kind)).unwrap();
         let kib: f64 = resident.trim().strip_suffix(" kB").unwrap().parse().unwrap();
         kib / 1024.0
     }

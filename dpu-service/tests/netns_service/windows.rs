@@ -1,0 +1,241 @@
+//! Peers that keep their windows of HTTP/2 closed, and streams that stay open.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use futures::{
+    future::join_all,
+    stream::{self, StreamExt as _},
+};
+use h2::client::{ResponseFuture, SendRequest};
+use http::{Request, Uri};
+use mtls::Role;
+use offload_proto::{
+    Reason,
+    v1::{self, host_message, operator_client::OperatorClient},
+};
+use test_clock::{wait_until_async, within};
+use tokio::task::JoinHandle;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tower::Service as _;
+
+use crate::{
+    service_support::{ADDRESS, BOUND, NETWORKS, Service, Setup, reason},
+    session::{Session, hello},
+};
+
+const ATTACHMENTS: u16 = 4096;
+const NETWORKS_MADE: u16 = 1024;
+/// How many attaches are under way at a time.
+const TOGETHER: usize = 64;
+
+/// As many as one identity may have.
+const CONNECTIONS: usize = 16;
+/// Calls on each.
+const CALLS: usize = 16;
+/// How much more memory the service may take, in MiB.
+const MOST_MORE: f64 = 64.0;
+
+/// A service without an eswitch, so that VFs need not be there.
+fn start<'a>(setup: &'a Setup, limits: &str) -> Service<'a> {
+    let mut text = r#"
+        [log]
+        level = "warn"
+        [eswitch]
+        driver = "none"
+        [fabric]
+        driver = "none"
+        [[pool]]
+        name = "many"
+        select = ["p0"]
+    "#
+    .to_owned();
+    for number in 1..NETWORKS_MADE {
+        let network = format!("name = 'network-{number}'\npool = 'many'\nanti_spoofing = 'off'");
+        writeln!(text, "[[network]]\n{network}").unwrap();
+    }
+    let of_default = "default = true\npool = \"many\"\nanti_spoofing = \"off\"";
+    setup.configure(limits, &format!("{}{text}", NETWORKS.replace("default = true", of_default)));
+    setup.start()
+}
+
+/// A host with as many VFs.
+async fn connected(setup: &Setup) -> (Session, String) {
+    let vf = |vf: u16| v1::VirtualFunction {
+        vf: vf.into(),
+        device: format!("0000:{:02x}:{:02x}.{}", 3 + vf / 256, vf / 8 % 32, vf % 8),
+        condition: v1::VfCondition::Clean.into(),
+        netdev: format!("p0v{vf}"),
+    };
+    let pf = v1::PhysicalFunction {
+        device: "0000:02:00.0".into(),
+        vendor_id: "1af4".into(),
+        device_id: "1000".into(),
+        vfs: (0..ATTACHMENTS).map(vf).collect(),
+        ..v1::PhysicalFunction::default()
+    };
+    let host_message::Message::Hello(hello) = hello() else { unreachable!() };
+    let inventory = Some(v1::Inventory { pfs: vec![pf], as_of_ns: 0 });
+    let mut session = Session::open(setup).await;
+    session.say(host_message::Message::Hello(v1::Hello { inventory, ..hello })).await;
+    let welcome = session.hear().await.unwrap();
+    let Some(v1::dpu_message::Message::Welcome(welcome)) = welcome else { panic!("{welcome:?}") };
+    (session, welcome.session_id)
+}
+
+async fn attach_all(setup: &Setup, session_id: &str) {
+    let host = setup.host();
+    let attach = async |number: u16| {
+        let key = v1::AttachmentKey {
+            container_id: format!("container-{number}"),
+            interface_name: "eth0".into(),
+        };
+        let attach = v1::AttachRequest {
+            session_id: session_id.to_owned(),
+            key: Some(key),
+            ..v1::AttachRequest::default()
+        };
+        host.clone().attach(attach).await.unwrap();
+    };
+    stream::iter((0..ATTACHMENTS).map(attach)).buffer_unordered(TOGETHER).collect::<()>().await;
+}
+
+/// A connection of HTTP/2 as the test wants it.
+struct Connection {
+    requests: SendRequest<Bytes>,
+    driver: JoinHandle<Result<(), h2::Error>>,
+}
+
+impl Connection {
+    /// With windows of so many bytes, which stay as they are.
+    async fn open(setup: &Setup, window: u32) -> Self {
+        let mut connector = setup.connector(Role::Viewer, "guest");
+        let uri = Uri::builder().scheme("https").authority(ADDRESS).path_and_query("/");
+        let stream = connector.call(uri.build().unwrap()).await.unwrap().into_inner();
+        let mut client = h2::client::Builder::new();
+        let (requests, driver) =
+            client.initial_window_size(window).handshake(stream).await.unwrap();
+        Self { requests, driver: tokio::spawn(driver) }
+    }
+
+    /// Makes a call of an empty message.
+    async fn call(&self, method: &str) -> ResponseFuture {
+        let request = Request::post(format!("https://{ADDRESS}/offload.v1.Operator/{method}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        let mut requests = self.requests.clone().ready().await.unwrap();
+        let (answer, mut body) = requests.send_request(request.body(()).unwrap(), false).unwrap();
+        body.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
+        answer
+    }
+}
+
+#[test]
+fn closed_windows_take_64_mib_at_most() {
+    let setup = Setup::new();
+    let service = start(&setup, "keepalive_s = 4");
+    let mut session = None;
+    setup.client(async || {
+        let (open, id) = connected(&setup).await;
+        session = Some(open);
+        attach_all(&setup, &id).await;
+    });
+    let before = service.memory();
+    setup.client(async || {
+        let mut connections = Vec::new();
+        for _ in 0..CONNECTIONS {
+            connections.push(Connection::open(&setup, 0).await);
+        }
+        let calls = connections.iter().map(async |connection| {
+            let call = async |number: usize| {
+                let method = ["ListAttachments", "ListNetworks"][number % 2];
+                connection.call(method).await.await.unwrap().into_body()
+            };
+            join_all((0..CALLS).map(call)).await
+        });
+        let answers: Vec<_> = join_all(calls).await.into_iter().flatten().collect();
+        let growth = service.peak_memory() - before;
+        assert!(growth <= MOST_MORE, "{growth:.1} MiB more");
+
+        // Others are served.
+        setup.operator().list_networks(v1::ListNetworksRequest {}).await.unwrap();
+        setup.host().status(v1::StatusRequest::default()).await.unwrap();
+
+        // What is not refused at once is reset.
+        let ends = answers.into_iter().map(async |mut answer| match answer.data().await {
+            Some(Err(error)) => {
+                assert_eq!(error.reason(), Some(h2::Reason::CANCEL));
+                true
+            }
+            refused => {
+                assert!(refused.is_none(), "{refused:?}");
+                false
+            }
+        });
+        let reset = join_all(ends).await.into_iter().filter(|is_reset| *is_reset).count();
+        assert!(reset > 0);
+        // Their permits are back.
+        let mut guest = OperatorClient::new(setup.channel(Role::Viewer, "guest"));
+        drop(connections);
+        wait_until_async("a list is made again", async || {
+            guest.list_networks(v1::ListNetworksRequest {}).await.is_ok()
+        })
+        .await;
+    });
+    drop(session);
+}
+
+#[test]
+fn answer_stuck_within_http2_ends_connection() {
+    let setup = Setup::new();
+    let _service = start(&setup, "keepalive_s = 1");
+    setup.client(async || {
+        let connection = Connection::open(&setup, 1).await;
+        let mut answer = connection.call("GetDpu").await.await.unwrap().into_body();
+        assert_eq!(answer.data().await.unwrap().unwrap().len(), 1);
+        let ended = within(BOUND, connection.driver).await.expect("the connection stays");
+        drop(ended);
+    });
+}
+
+#[test]
+fn slow_reader_gets_whole_answer() {
+    let setup = Setup::new();
+    let _service = start(&setup, "keepalive_s = 1");
+    setup.client(async || {
+        let connection = Connection::open(&setup, 16 * 1024).await;
+        let mut answer = connection.call("ListNetworks").await.await.unwrap().into_body();
+        let mut length = 0;
+        while let Some(chunk) = answer.data().await {
+            let chunk = chunk.unwrap().len();
+            length += chunk;
+            answer.flow_control().release_capacity(chunk).unwrap();
+        }
+        let trailers = answer.trailers().await.unwrap().unwrap();
+        assert_eq!(trailers["grpc-status"], "0");
+        assert!(length > 32 * 1024, "{length} bytes");
+    });
+}
+
+#[test]
+fn every_open_stream_counts() {
+    let setup = Setup::new();
+    setup.configure("connections_per_identity = 2", NETWORKS);
+    let _service = setup.start();
+    setup.client(async || {
+        let channel = setup.channel(Role::Viewer, "guest");
+        let watch = async || {
+            let watch = HealthCheckRequest { service: String::new() };
+            HealthClient::new(channel.clone()).watch(watch).await.map(tonic::Response::into_inner)
+        };
+        let open = [watch().await.unwrap(), watch().await.unwrap()];
+        assert_eq!(reason(watch().await), Reason::Overloaded);
+        let events = OperatorClient::new(channel.clone()).watch(v1::WatchRequest {}).await;
+        assert_eq!(reason(events), Reason::Overloaded);
+        // Calls have room of their own.
+        let mut guest = OperatorClient::new(channel.clone());
+        guest.list_networks(v1::ListNetworksRequest {}).await.unwrap();
+        drop(open);
+        wait_until_async("a stream is open again", async || watch().await.is_ok()).await;
+    });
+}
