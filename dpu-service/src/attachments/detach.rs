@@ -8,7 +8,7 @@
 use std::{sync::Arc, time::Instant};
 
 use offload_proto::Failure;
-use vf_alloc::{Device, FunctionId};
+use vf_alloc::Device;
 
 use super::{
     engine::{Engine, now},
@@ -167,7 +167,7 @@ pub(super) async fn give_back(
             return free(engine, record).await;
         }
         let changes = Changes::default().put_attachment(&view.record);
-        unprogram_and_write(engine, record.vf, changes, Milestone::ReleaseParked).await
+        unprogram_and_write(engine, record, changes, Milestone::ReleaseParked).await
     };
     // Whoever gets its ports meanwhile puts them into force after this: rules are made of all that is held.
     let ((), released) = tokio::join!(unmap(engine, record), release);
@@ -194,7 +194,7 @@ async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
     let resting = engine.registry().networks().resting(record, now());
     let changes = Changes::default().delete_attachment(record.id);
     let changes = resting.iter().fold(changes, Changes::put_cooling);
-    unprogram_and_write(engine, record.vf, changes, Milestone::ReleaseFreed).await?;
+    unprogram_and_write(engine, record, changes, Milestone::ReleaseFreed).await?;
     engine.registry().free(record.id, resting, now());
     let message = format!("{} and its addresses are given back", record.vf);
     engine.events.record(EventKind::AttachmentReleased, record.id, message);
@@ -203,13 +203,13 @@ async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
 
 async fn unprogram_and_write(
     engine: &Engine,
-    vf: FunctionId,
+    record: &Record,
     changes: Changes,
     milestone: Milestone,
 ) -> Result<(), Failure> {
     let unprogramming = async {
-        let _vf = engine.ports.lock(vf).await;
-        engine.unprogram(vf).await;
+        let _vf = engine.ports.lock(record.vf).await;
+        engine.ports.in_turn(&record.key.host, engine.unprogram(record.vf)).await;
         Milestone::ReleaseUnprogrammed.pass();
     };
     let writing = async {

@@ -4,9 +4,14 @@
 //! the VF, and looks into the registry again once it has it: whoever had it before may have ended the
 //! attachment, or begun another one on the same VF. All work blocks on the kernel, and so is done on
 //! threads of its own.
+//!
+//! The kernel serves all threads in turn, so a host with sixteen attaches would get sixteen times what a host with one
+//! gets. So each host has as many ports programmed at a time as the fabric does best together, and its others wait.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -14,7 +19,7 @@ use bootstrap::Chain;
 use keyed_locks::{Held, KeyedLocks};
 use offload_proto::{Failure, Reason};
 use tokio::{
-    sync::watch,
+    sync::{Semaphore, watch},
     task::spawn_blocking,
     time::{Instant, timeout},
 };
@@ -23,12 +28,15 @@ use vf_alloc::FunctionId;
 use crate::{
     counters::{PortCounters, PortTraffic},
     driver::Refused,
-    model::{PortSettings, Record},
+    model::{HostName, PortSettings, Record},
     programmer::{Inspection, Leftover, ProgramError, Programmer, Repaired, Surveyed},
 };
 
 /// How often a representor that is missing is looked for, should the kernel not tell of it.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// A port that the kernel is slow with keeps the host's others waiting no longer than this.
+const LONGEST_TURN: Duration = Duration::from_millis(100);
 
 /// Representors by VF, as one look at the kernel finds them.
 pub(super) type Survey = BTreeMap<FunctionId, Surveyed>;
@@ -45,12 +53,14 @@ pub(super) struct Ports {
     reports: watch::Sender<u64>,
     /// How long an attach waits for a representor that the card has not made yet.
     patience: Duration,
+    /// A permit for each port of a host that may be programmed at the same time.
+    turns: Mutex<HashMap<HostName, Arc<Semaphore>>>,
 }
 
 impl Ports {
     pub(super) fn new(programmer: Programmer, patience: Duration) -> Self {
         let (locks, reports) = (KeyedLocks::default(), watch::Sender::new(0));
-        Self { programmer, locks, reports, patience }
+        Self { programmer, locks, reports, patience, turns: Mutex::default() }
     }
 
     pub(super) const fn programmer(&self) -> &Programmer {
@@ -97,6 +107,24 @@ impl Ports {
     /// Takes the representor's programming back. The caller holds the VF's lock.
     pub(super) async fn unprogram(&self, vf: FunctionId) -> Result<(), Leftover> {
         self.on_thread(move |programmer| programmer.unprogram(vf)).await
+    }
+
+    /// Does `work` on a port of the host when it is its turn.
+    pub(super) async fn in_turn<T>(&self, host: &HostName, work: impl Future<Output = T>) -> T {
+        let turns = {
+            let mut all = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            let together = || Arc::new(Semaphore::new(self.programmer.together()));
+            Arc::clone(all.entry(host.clone()).or_insert_with(together))
+        };
+        let turn = turns.acquire().await;
+        let mut work = pin!(work);
+        match timeout(LONGEST_TURN, work.as_mut()).await {
+            Ok(done) => done,
+            Err(_) => {
+                drop(turn);
+                work.await
+            }
+        }
     }
 
     /// Each step, and what the kernel has of it, as far as that can be read.
@@ -185,7 +213,8 @@ impl Ports {
         let mut reports = self.reports();
         loop {
             let settings = record.port_settings();
-            match self.on_thread(move |programmer| work(programmer, &settings)).await {
+            let worked = self.on_thread(move |programmer| work(programmer, &settings));
+            match self.in_turn(&record.key.host, worked).await {
                 Err(ProgramError::NoRepresentor(_)) if Instant::now() < until => {
                     // Whether the kernel reported something or time went by: look again.
                     let _ = timeout(LOOK_AGAIN, reports.changed()).await;

@@ -5,6 +5,7 @@ mod addresses;
 mod attach;
 mod detach;
 mod failures;
+mod fairness;
 mod fake_kernel;
 mod fleet;
 mod hello;

@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex, MutexGuard,
         mpsc::{Receiver, Sender},
     },
+    time::Duration,
 };
 
 use dpu_service::{
@@ -19,6 +20,7 @@ use dpu_service::{
     programmer::Programmer,
 };
 use netlink::MacAddress;
+use test_clock::pause;
 use vf_alloc::{FunctionId, PfId};
 
 use drivers::{FakeEswitch, FakeFabric};
@@ -70,6 +72,25 @@ struct State {
     is_fabric_away: bool,
     /// The method whose next call finds the representor gone.
     vanishing: Option<&'static str>,
+    /// What each change takes. `None`: no time.
+    lock: Option<KernelLock>,
+}
+
+/// A lock as the kernel's for links: those that wait get it in their order, and each has it for so long.
+#[derive(Clone, Debug)]
+struct KernelLock {
+    lock: Arc<tokio::sync::Mutex<()>>,
+    held: Duration,
+}
+
+impl KernelLock {
+    /// Has it once. The caller takes half as long again for what needs no lock.
+    fn pass(&self) {
+        let held = self.lock.blocking_lock();
+        pause(self.held);
+        drop(held);
+        pause(self.held / 2);
+    }
 }
 
 /// A representor and what is programmed of it.
@@ -259,6 +280,11 @@ impl FakeKernel {
         meddle(self.lock().ports.get_mut(&vf).unwrap());
     }
 
+    /// From now on each change holds one lock of the kernel for so long.
+    pub(crate) fn slow_down(&self, held: Duration) {
+        self.lock().lock = Some(KernelLock { lock: Arc::default(), held });
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
@@ -273,6 +299,10 @@ impl FakeKernel {
         if let Some((there, go_on)) = held_up {
             there.send(()).unwrap();
             go_on.recv().unwrap();
+        }
+        let lock = self.lock().lock.clone();
+        if let Some(lock) = lock {
+            lock.pass();
         }
         let mut state = self.lock();
         state.calls += 1;
