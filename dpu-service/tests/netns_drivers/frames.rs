@@ -15,13 +15,24 @@ pub(crate) struct Frame {
     from: MacAddress,
     kind: u16,
     payload: Vec<u8>,
+    /// Between length and type, in a frame of 802.2.
+    llc: Option<&'static [u8]>,
     trailer: usize,
 }
+
+/// Headers of 802.2 behind which the type follows: SNAP for Ethernet (RFC 1042), for bridges (IEEE 802.1H), and with
+/// another control field.
+pub(crate) const SNAP: [&[u8]; 3] =
+    [&[0xaa, 0xaa, 3, 0, 0, 0], &[0xaa, 0xaa, 3, 0, 0, 0xf8], &[0xaa, 0xaa, 0x13, 0, 0, 0]];
+
+/// Headers of 802.2 behind which an IP packet follows, and an ARP packet.
+pub(crate) const LLC_IP: &[u8] = &[6, 6, 3];
+pub(crate) const LLC_ARP: &[u8] = &[0x98, 0x98, 3];
 
 impl Frame {
     /// An empty one of that station.
     pub(crate) fn from(station: &str) -> Self {
-        Self { from: station.parse().unwrap(), kind: 0, payload: Vec::new(), trailer: 0 }
+        Self { from: station.parse().unwrap(), kind: 0, payload: Vec::new(), llc: None, trailer: 0 }
     }
 
     /// One of a type that is nobody's.
@@ -118,6 +129,11 @@ impl Frame {
         Self { trailer: 300, ..self.clone() }
     }
 
+    /// Likewise in a frame of 802.2 with that header.
+    pub(crate) fn in_802_2(&self, header: &'static [u8]) -> Self {
+        Self { llc: Some(header), ..self.clone() }
+    }
+
     /// With a mark: at the end of the packet, or in the group that one of IPv6 goes to. br_netfilter looks at
     /// packets: it drops one whose header is not right, and what is behind one.
     pub(crate) fn marked(&self, mark: [u8; 8]) -> Vec<u8> {
@@ -130,11 +146,20 @@ impl Frame {
             IPV6 => payload[32..40].copy_from_slice(&mark),
             _ => payload.extend(mark),
         }
-        let kind = self.kind.to_be_bytes();
-        let parts: [&[u8]; 4] = [&[0xff; 6], &self.from.0, &kind, &payload];
+        let parts: [&[u8]; 4] =
+            [&[0xff; 6], &self.from.0, &self.type_or_length(&payload), &payload];
         let mut frame = parts.concat();
         frame.resize(frame.len().max(60) + self.trailer, 0);
         frame
+    }
+
+    /// What is between the addresses and the payload.
+    fn type_or_length(&self, payload: &[u8]) -> Vec<u8> {
+        let kind = self.kind.to_be_bytes();
+        let Some(llc) = self.llc else { return kind.to_vec() };
+        let header = if llc.len() > 3 { [llc, &kind].concat() } else { llc.to_vec() };
+        let length = u16::try_from(header.len() + payload.len()).unwrap();
+        [&length.to_be_bytes()[..], &header].concat()
     }
 }
 

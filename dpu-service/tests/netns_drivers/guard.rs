@@ -13,7 +13,7 @@ use netlink::{Request, VethEnd};
 use serde_json::Value;
 
 use crate::{
-    frames::Frame,
+    frames::{Frame, LLC_ARP, LLC_IP, SNAP},
     support::TestNetns,
     traffic::with_two_pods,
     veth_dpu::{BRIDGE, Capture, Dpu, On, Pod, addresses_of, mark},
@@ -98,10 +98,10 @@ fn keeps_neighbours_frames_from_thieves(on: On) {
 }
 
 /// A DPU whose uplink leads to `outside`, with two pods that reach each other.
-struct Ports {
-    dpu: Dpu,
-    outside: TestNetns,
-    pods: [Pod; 2],
+pub(crate) struct Ports {
+    pub(crate) dpu: Dpu,
+    pub(crate) outside: TestNetns,
+    pub(crate) pods: [Pod; 2],
 }
 
 impl Ports {
@@ -109,7 +109,7 @@ impl Ports {
         Self::on(On::Bridge)
     }
 
-    fn on(on: On) -> Self {
+    pub(crate) fn on(on: On) -> Self {
         let (dpu, outside) = (Dpu::on(on, &["p0"]), TestNetns::new());
         let wire = VethEnd::new("wire").netns(&outside.netns);
         dpu.netns.rtnl().change(Request::add_veth(&VethEnd::new("p0"), &wire)).unwrap();
@@ -158,7 +158,7 @@ impl Ports {
     }
 }
 
-const BROADCAST: [u8; 6] = [0xff; 6];
+pub(crate) const BROADCAST: [u8; 6] = [0xff; 6];
 
 #[test]
 fn what_a_pod_sends_to_link_local_groups_leaves_no_port() {
@@ -385,7 +385,7 @@ fn question_for_routers() -> Frame {
 }
 
 /// Frames by which a pod says that it is somebody else, or what only others are.
-fn dishonest_frames() -> Vec<Frame> {
+pub(crate) fn dishonest_frames() -> Vec<Frame> {
     let own = Frame::from(OWN);
     vec![
         own.udp("10.9.0.2", (5000, 53)),
@@ -429,6 +429,35 @@ fn dishonest_frames() -> Vec<Frame> {
         own.udp("fd09::1", (547, 546)).behind(44),
         own.udp("fd09::1", (547, 546)).behind(60),
     ]
+}
+
+/// Packets that the pod may not send, in frames of 802.2.
+fn dishonest_802_2_frames() -> Vec<Frame> {
+    let own = Frame::from(OWN);
+    let [ip, arp, router] = [
+        own.udp("10.9.0.2", (5000, 53)),
+        own.arp((OWN, "10.9.0.2"), "10.9.0.1"),
+        own.icmpv6("fe80::1", 134, "::"),
+    ];
+    let by_snap = SNAP
+        .into_iter()
+        .flat_map(|header| [ip.in_802_2(header), arp.in_802_2(header), router.in_802_2(header)]);
+    by_snap.chain([ip.in_802_2(LLC_IP), arp.in_802_2(LLC_ARP)]).collect()
+}
+
+#[test]
+fn packets_of_others_in_802_2_frames_are_dropped() {
+    On::EVERY.into_iter().for_each(drops_802_2_frames);
+}
+
+fn drops_802_2_frames(on: On) {
+    let mut ports = Ports::on(on);
+    let frames = dishonest_802_2_frames();
+    assert_eq!(ports.arriving_frames(&frames), [0; 0], "{on:?}");
+    // Where addresses are not looked at, they pass as all other frames do.
+    ports.pods[0].settings.anti_spoofing = AntiSpoofing::Mac;
+    ports.program();
+    assert_eq!(ports.arriving_frames(&frames).len(), frames.len(), "{on:?}");
 }
 
 /// Frames of another station.

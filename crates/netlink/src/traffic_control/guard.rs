@@ -33,8 +33,8 @@ pub enum Senders {
     /// These stations, with these addresses, and with the link-local ones of IPv6 that follow from the stations'.
     /// That goes for the source of IP, for the sender that ARP and neighbour discovery speak of, and for
     /// what is asked for while nobody has it yet. They are no routers and no servers of DHCP: nothing like
-    /// router advertisements, redirects, or DHCP's answers comes in. In a VLAN of the trunk they have
-    /// whatever addresses they like.
+    /// router advertisements, redirects, or DHCP's answers comes in. Frames of 802.2 do not come in: packets in
+    /// them are not looked at. In a VLAN of the trunk they have whatever addresses they like.
     Hosts {
         /// The stations.
         stations: BTreeSet<MacAddress>,
@@ -79,12 +79,17 @@ pub enum Guarding {
 }
 
 const ETHERNET_TYPE: Field = Field::half(12);
+const FIRST_OF_TYPE: Field = Field::byte(12);
 const TYPE_IPV4: u32 = 0x0800;
 const TYPE_ARP: u32 = 0x0806;
 const TYPE_IPV6: u32 = 0x86dd;
 const TYPE_VLAN: u32 = 0x8100;
 /// The types of tags: 802.1Q, 802.1ad, and what switches had before that.
 const TAG_TYPES: [u32; 5] = [TYPE_VLAN, 0x88a8, 0x9100, 0x9200, 0x9300];
+
+/// The first byte of the type where an 802.3 frame has its length instead. Such a frame holds an 802.2 one, which
+/// may hold a packet of any protocol: by SNAP (RFC 1042), or by the access points of IP and ARP.
+const FIRST_OF_LENGTHS: std::ops::RangeInclusive<u8> = 0..=5;
 
 const ETHERNET_AND_IPV6_LEN: u32 = 54;
 
@@ -247,7 +252,10 @@ impl Hosts<'_> {
             Question::All(vec![is(TYPE_IPV4), self.ipv4()]),
             Question::All(vec![is(TYPE_IPV6), self.ipv6()]),
             Question::All(vec![is(TYPE_ARP), self.arp()]),
-            Question::is_one_of(ETHERNET_TYPE, [TYPE_IPV4, TYPE_IPV6, TYPE_ARP]).not(),
+            Question::All(vec![
+                Question::is_one_of(ETHERNET_TYPE, [TYPE_IPV4, TYPE_IPV6, TYPE_ARP]).not(),
+                Question::is_one_of(FIRST_OF_TYPE, FIRST_OF_LENGTHS).not(),
+            ]),
         ])
     }
 

@@ -50,6 +50,9 @@ const END: Action = Action::Table(SENT);
 pub(super) const TYPE_IPV4: u16 = 0x0800;
 pub(super) const TYPE_ARP: u16 = 0x0806;
 pub(super) const TYPE_IPV6: u16 = 0x86dd;
+/// What Open vSwitch takes for the type of frames of 802.2. Those of SNAP that have the type of an Ethernet frame it
+/// takes for such a frame (ovs-fields(7), `eth_type`).
+const TYPE_802_2: u16 = 0x05ff;
 /// The types of tags behind the one that was looked at, or that is none for Open vSwitch.
 const TAG_TYPES: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
 
@@ -116,6 +119,8 @@ fn common_claims(flows: &mut FlowSet) {
         icmpv4(ICMP_ROUTER_ADVERTISEMENT).to_vec(),
         icmpv6(ROUTER_ADVERTISEMENT).to_vec(),
         icmpv6(REDIRECT).to_vec(),
+        // A packet in one is not looked at.
+        vec![Match::EthernetType(TYPE_802_2)],
         // Open vSwitch makes nothing of options that contradict each other, nor of the target then.
         with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
         with(neighbours(NEIGHBOUR_ADVERTISEMENT), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
