@@ -2,16 +2,21 @@
 
 use std::{io, thread};
 
-use netlink::{Guard, Limit, Link, Police, Request, Rtnl, VethEnd};
+use netlink::{Guard, Limit, Link, Police, Request, Rtnl, VethEnd, nftables::Nftables};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::driver::{Ability, Refused};
+
+/// The name of the link that is tried.
+const PORT: &str = "port";
 
 /// What this kernel can do with any link. What only one driver needs, that driver probes.
 #[derive(Clone, Debug)]
 pub struct KernelAbilities {
     /// Filters of what comes in at a link.
     pub(crate) guard: Ability,
+    /// Rules by which a bridge drops what has not passed them.
+    pub(crate) detours: Ability,
     /// Limits of what a link sends.
     pub(crate) token_bucket: Ability,
     /// Limits of what comes in at a link.
@@ -27,6 +32,7 @@ impl KernelAbilities {
         in_hidden_netns(|rtnl, port| {
             Ok(Self {
                 guard: probe_guard(rtnl, port),
+                detours: probe_detours(),
                 token_bucket: probe_token_bucket(rtnl, port),
                 police: probe_police(rtnl, port),
             })
@@ -58,8 +64,8 @@ fn try_here<T>(
     probe: impl FnOnce(&mut Rtnl, u32) -> Result<T, netlink::Error>,
 ) -> Result<T, netlink::Error> {
     let mut rtnl = Rtnl::open()?;
-    rtnl.change(Request::add_veth(&VethEnd::new("port"), &VethEnd::new("peer")))?;
-    let port = find(&mut rtnl, "port")?;
+    rtnl.change(Request::add_veth(&VethEnd::new(PORT), &VethEnd::new("peer")))?;
+    let port = find(&mut rtnl, PORT)?;
     probe(&mut rtnl, port.index)
 }
 
@@ -73,6 +79,15 @@ fn probe_guard(rtnl: &mut Rtnl, port: u32) -> Ability {
     set.map(drop).map_err(|error| {
         format!(
             "the kernel is built without CONFIG_NET_CLS_BPF or CONFIG_NET_SCH_INGRESS ({error})"
+        )
+    })
+}
+
+fn probe_detours() -> Ability {
+    let required = Nftables::open().and_then(|mut nftables| nftables.require_ingress(PORT));
+    required.map_err(|error| {
+        format!(
+            "the kernel is built without CONFIG_NF_TABLES_NETDEV or CONFIG_NF_TABLES_BRIDGE ({error})"
         )
     })
 }

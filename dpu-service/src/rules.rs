@@ -1,4 +1,4 @@
-//! Watches nftables: whoever flushes it takes the gateways' table with it.
+//! Watches nftables: who flushes it takes the gateways' table and rules of guards with it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -47,6 +47,7 @@ async fn watch(engine: &Arc<Engine>) -> Result<(), Refused> {
         let calm =
             async { while timeout(CALM, monitor.next()).await.is_ok_and(|told| told.is_ok()) {} };
         let _ = timeout(GATHER, calm).await;
+        engine.rules_changed().await;
         // Most changes are this service's own, for pods that come and go.
         if !engine.gateways().has_rules().await {
             engine.networks().look_after_gateways(false).await;

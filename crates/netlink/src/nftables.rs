@@ -9,6 +9,7 @@ mod changes;
 mod connections;
 mod encode;
 mod monitor;
+mod ports;
 mod table;
 
 use std::{
@@ -29,7 +30,7 @@ pub use monitor::{NftablesEvent, NftablesMonitor};
 pub use table::{Chain, Hook, LinkName, ProtocolPort, Rule, Set, Table, Term};
 
 use crate::{
-    Error,
+    Error, Netns,
     datagram::{Object, attributes_in},
     socket::{KernelSocket, RefusalCause},
 };
@@ -63,6 +64,14 @@ impl Nftables {
         let socket = KernelSocket::open(NETLINK_NETFILTER)
             .map_err(|error| Error::io("open a socket to nftables", &error))?;
         Ok(Self { socket })
+    }
+
+    /// Opens the interface to that namespace, which it keeps alive.
+    ///
+    /// # Errors
+    /// Likewise, or when the process may not enter it.
+    pub fn open_in(netns: &Netns) -> Result<Self, Error> {
+        netns.run(Self::open)?
     }
 
     /// Puts `table` in the place of the one of its name, if there is one.

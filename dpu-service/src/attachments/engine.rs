@@ -133,6 +133,13 @@ impl Engine {
         self.reconciler.look_closely();
     }
 
+    /// Somebody has changed nftables: if guards have lost rules there, the reconciler will look at all of it.
+    pub(crate) async fn rules_changed(&self) {
+        if self.ports.lost_rules().await {
+            self.reconciler.look_closely();
+        }
+    }
+
     pub(crate) fn kernel_reports(&self) -> watch::Receiver<u64> {
         self.ports.reports()
     }

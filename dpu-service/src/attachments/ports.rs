@@ -185,6 +185,11 @@ impl Ports {
         self.on_thread(move |programmer| programmer.traffic(&vfs)).await.map_err(unreadable)
     }
 
+    /// Whether guards have lost what they had in nftables.
+    pub(super) async fn lost_rules(&self) -> bool {
+        self.on_thread(Programmer::lost_rules).await
+    }
+
     /// Makes what all ports share.
     pub(super) async fn prepare(&self) -> Result<(), Refused> {
         self.on_thread(Programmer::prepare).await

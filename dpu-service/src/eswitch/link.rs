@@ -198,6 +198,7 @@ impl Representor {
             master: link.master,
             is_limited,
             offloads_filters: false,
+            is_veth: link.kind.as_deref() == Some("veth"),
             name: link.name,
         }
     }

@@ -39,6 +39,8 @@ pub struct Representor {
     pub is_limited: bool,
     /// Whether its card carries out filters of what comes in at it, and so may be told what to forward by itself.
     pub offloads_filters: bool,
+    /// Whether its VF is the other end of a veth pair, from where frames may come past the filters at its ingress.
+    pub is_veth: bool,
 }
 
 /// What a representor's link has carried and dropped since it was made, as the VF behind it sees it.

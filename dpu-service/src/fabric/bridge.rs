@@ -11,6 +11,7 @@
 //! held while the other is taken; nor is anything while what is known of MAC addresses is.
 
 mod abilities;
+mod detours;
 mod gateways;
 mod guard;
 mod kept;
@@ -28,6 +29,7 @@ use std::{
 use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, MacAddress, Rtnl};
 
 pub use abilities::BridgeAbilities;
+use detours::Detours;
 use gateways::GatewayPairs;
 use link::{ALIAS, BridgeLink};
 
@@ -68,6 +70,7 @@ pub struct BridgeFabric {
     guard: Ability,
     police: Ability,
     refusals: guard::Refusals,
+    detours: Detours,
 }
 
 impl BridgeFabric {
@@ -95,6 +98,7 @@ impl BridgeFabric {
             guard: of_kernel.guard.clone(),
             police: of_kernel.police.clone(),
             refusals: guard::Refusals::default(),
+            detours: Detours::open(of_kernel.detours.clone())?,
         })
     }
 
@@ -128,6 +132,11 @@ impl BridgeFabric {
         let mut requests = stations::forget(rtnl, port, &Vec::from_iter(surplus(has, wanted)))?;
         requests.extend(port_changes(port, has, wanted));
         rtnl.batch(&requests)
+    }
+
+    fn guard_limits(&self) -> String {
+        let lack = self.detours.lack().map(|lack| format!("; {lack}")).unwrap_or_default();
+        format!("{}{lack}", guard::WHERE)
     }
 
     fn lock_own_macs(&self) -> MutexGuard<'_, Vec<MacAddress>> {
@@ -247,7 +256,7 @@ impl Fabric for BridgeFabric {
     fn capabilities(&self) -> Vec<Capability> {
         vec![
             capability("vlan-filtering", &self.abilities.vlan_filtering),
-            limited_capability("guard", &self.guard, guard::WHERE),
+            limited_capability("guard", &self.guard, &self.guard_limits()),
             limited_capability("egress-limit", &self.police, limit::WHERE),
             capability(ALLOW_RULES, &Err(NO_RULES.into())),
         ]
@@ -414,7 +423,11 @@ impl Fabric for BridgeFabric {
         self.sockets.with(|rtnl| {
             self.set_stations(rtnl, port, settings)?;
             match &self.guard {
-                Ok(()) => guard::set(rtnl, &self.refusals, port, settings),
+                Ok(()) => {
+                    // Before the bridge asks for the mark of a frame, the port's filters are there to pass.
+                    guard::set(rtnl, &self.refusals, port, settings)?;
+                    self.detours.close(port)
+                }
                 Err(_) if settings.anti_spoofing == AntiSpoofing::Off => Ok(()),
                 // One that was attached while the kernel could do it.
                 Err(why) => {
@@ -434,7 +447,11 @@ impl Fabric for BridgeFabric {
         let found = self.sockets.with(|rtnl| {
             let stations = self.stations(rtnl, port, settings)?;
             match &self.guard {
-                Ok(()) => Ok(stations.and(&guard::find(rtnl, &self.refusals, port, settings)?)),
+                Ok(()) => {
+                    let found = stations.and(&guard::find(rtnl, &self.refusals, port, settings)?);
+                    let detours = self.detours.find(port)?;
+                    Ok(detours.iter().fold(found, |found, detours| found.and(detours)))
+                }
                 Err(why) if settings.anti_spoofing == AntiSpoofing::Off => {
                     Ok(stations.and(&Reading::in_place(why.clone())))
                 }
@@ -445,6 +462,10 @@ impl Fabric for BridgeFabric {
             None => found,
             Some(_) => found.and(&Reading::missing(NO_RULES)),
         })
+    }
+
+    fn lost_rules(&self) -> bool {
+        self.detours.were_lost()
     }
 
     fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
@@ -500,8 +521,12 @@ mod tests {
     fn fabric(uplinks: &[&str]) -> BridgeFabric {
         let unable = || Err("not probed".to_owned());
         let abilities = BridgeAbilities { vlan_filtering: unable() };
-        let of_kernel =
-            KernelAbilities { guard: unable(), token_bucket: unable(), police: unable() };
+        let of_kernel = KernelAbilities {
+            guard: unable(),
+            detours: unable(),
+            token_bucket: unable(),
+            police: unable(),
+        };
         let uplinks = uplinks.iter().map(ToString::to_string).collect();
         let settings = BridgeSettings {
             name: "br-none".into(),

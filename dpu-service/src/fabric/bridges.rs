@@ -232,6 +232,10 @@ impl Fabric for Bridges {
         self.wanted(settings)?.fabric.guard(port, settings)
     }
 
+    fn lost_rules(&self) -> bool {
+        self.all().filter(|bridge| bridge.fabric.lost_rules()).count() > 0
+    }
+
     fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
         let mut all = BTreeMap::new();
         for bridge in self.all() {

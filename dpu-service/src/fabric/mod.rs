@@ -203,6 +203,12 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused>;
 
+    /// Whether what guards have in nftables was lost since they were set, as far as one look shows. Asked whenever
+    /// nftables has changed; of one loss it is said once.
+    fn lost_rules(&self) -> bool {
+        false
+    }
+
     /// How many packets were dropped, by the index of the joined link, in one look at all. Who has dropped none may
     /// be left out.
     ///

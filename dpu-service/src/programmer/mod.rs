@@ -187,6 +187,11 @@ impl Programmer {
         self.drivers.as_ref().map(|drivers| drivers.fabric.changes()).unwrap_or_default()
     }
 
+    /// Whether guards have lost what they had in nftables: see [`Fabric::lost_rules`].
+    pub(crate) fn lost_rules(&self) -> bool {
+        self.drivers.as_ref().is_some_and(|drivers| drivers.fabric.lost_rules())
+    }
+
     /// What kernel and card can do, as probed at start.
     #[must_use]
     pub(crate) fn capabilities(&self) -> Vec<Capability> {

@@ -9,6 +9,7 @@ mod veth_dpu;
 
 mod bridge;
 mod bridges;
+mod detours;
 mod frames;
 mod guard;
 mod kept;

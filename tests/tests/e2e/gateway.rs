@@ -61,11 +61,12 @@ pub(crate) fn nft(netns: &Netns, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The names of the tables of nftables, of whomever.
+/// The names of the tables of the family `inet` of nftables: those of gateways, and others' own.
 fn tables(netns: &Netns) -> Vec<String> {
     let listed: Value = serde_json::from_str(&nft(netns, &["-j", "list", "tables"])).unwrap();
     let all = listed["nftables"].as_array().unwrap().iter();
-    all.filter_map(|object| Some(object["table"]["name"].as_str()?.to_owned())).collect()
+    let of_inet = all.filter(|object| object["table"]["family"] == "inet");
+    of_inet.filter_map(|object| Some(object["table"]["name"].as_str()?.to_owned())).collect()
 }
 
 /// The links that gateways have, or had, on the DPU.

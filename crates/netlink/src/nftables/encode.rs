@@ -20,6 +20,8 @@ use crate::{Family, generic::append_message, socket::Outgoing};
 pub(super) const HEADER_LEN: usize = 4;
 
 const NFPROTO_INET: u8 = 1;
+pub(super) const NFPROTO_NETDEV: u8 = 5;
+pub(super) const NFPROTO_BRIDGE: u8 = 7;
 const SUBSYSTEM: u16 = 10;
 
 // The messages; see enum nfnl_batch_msgs and enum nf_tables_msg_types.
@@ -28,12 +30,13 @@ const BATCH_END: u16 = 17;
 const NEW_TABLE: u16 = SUBSYSTEM << 8;
 pub(super) const GET_TABLE: u16 = NEW_TABLE + 1;
 const DELETE_TABLE: u16 = NEW_TABLE + 2;
-const NEW_CHAIN: u16 = NEW_TABLE + 3;
+pub(super) const NEW_CHAIN: u16 = NEW_TABLE + 3;
 pub(super) const GET_CHAIN: u16 = NEW_TABLE + 4;
-const NEW_RULE: u16 = NEW_TABLE + 6;
+pub(super) const NEW_RULE: u16 = NEW_TABLE + 6;
 pub(super) const GET_RULE: u16 = NEW_TABLE + 7;
-const NEW_SET: u16 = NEW_TABLE + 9;
-const NEW_ELEMENTS: u16 = NEW_TABLE + 12;
+pub(super) const DELETE_RULE: u16 = NEW_TABLE + 8;
+pub(super) const NEW_SET: u16 = NEW_TABLE + 9;
+pub(super) const NEW_ELEMENTS: u16 = NEW_TABLE + 12;
 pub(super) const GET_ELEMENTS: u16 = NEW_TABLE + 13;
 const DELETE_ELEMENTS: u16 = NEW_TABLE + 14;
 pub(super) const NEW_GENERATION: u16 = NEW_TABLE + 15;
@@ -52,7 +55,7 @@ const TYPE_BITS: u32 = 6;
 const IS_MAP: u32 = 8;
 
 /// By which `nft` shows a name as it is, and not from its end: a type, a length, `BYTEORDER_HOST_ENDIAN`.
-const HOST_ENDIAN: [u8; 6] = {
+pub(super) const HOST_ENDIAN: [u8; 6] = {
     let [a, b, c, d] = 1_u32.to_ne_bytes();
     [0, 4, a, b, c, d]
 };
@@ -75,6 +78,7 @@ const FIB_KIND: u32 = 3;
 /// `RTN_LOCAL`
 const OWN_ADDRESS: u32 = 2;
 
+const META_MARK: u32 = 3;
 const META_INCOMING_NAME: u32 = 6;
 const META_OUTGOING_NAME: u32 = 7;
 const META_FAMILY: u32 = 15;
@@ -94,7 +98,7 @@ const EQUAL: u32 = 0;
 const NOT_EQUAL: u32 = 1;
 
 const DROP: u32 = 0;
-const ACCEPT: u32 = 1;
+pub(super) const ACCEPT: u32 = 1;
 
 /// One message to nftables.
 pub(super) struct Message {
@@ -107,6 +111,11 @@ impl Message {
     /// A question.
     pub(super) fn query(kind: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
         Self::new(kind, 0, fill)
+    }
+
+    /// What makes something, unless it is there.
+    pub(super) fn creation(kind: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
+        Self::new(kind, NLM_F_CREATE, fill)
     }
 
     fn new(kind: u16, flags: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
@@ -124,7 +133,12 @@ impl Outgoing for Message {
 
 /// What a message about the family `inet` begins with.
 pub(super) fn header() -> Nfgenmsg {
-    Nfgenmsg { nfgen_family: NFPROTO_INET, ..Nfgenmsg::new() }
+    header_of(NFPROTO_INET)
+}
+
+/// What a message about that family begins with.
+pub(super) fn header_of(family: u8) -> Nfgenmsg {
+    Nfgenmsg { nfgen_family: family, ..Nfgenmsg::new() }
 }
 
 /// What a transaction of nftables begins and ends with.
@@ -179,7 +193,10 @@ fn transaction(table: &CString, messages: Vec<Message>) -> Vec<Message> {
 }
 
 /// One transaction, which the kernel refuses if its generation is not this one.
-fn batch(generation: Option<u32>, messages: impl Iterator<Item = Message>) -> Vec<Message> {
+pub(super) fn batch(
+    generation: Option<u32>,
+    messages: impl Iterator<Item = Message>,
+) -> Vec<Message> {
     let begin = Message::new(BATCH_BEGIN, 0, |payload| {
         let request = OpBatchBeginDo::encode_request(payload, &batch_header());
         if let Some(generation) = generation {
@@ -193,8 +210,12 @@ fn batch(generation: Option<u32>, messages: impl Iterator<Item = Message>) -> Ve
 }
 
 fn new_table(table: &CString) -> Message {
-    Message::new(NEW_TABLE, NLM_F_CREATE, |payload| {
-        drop(OpNewtableDo::encode_request(payload, &header()).push_name(table));
+    new_table_of(NFPROTO_INET, table)
+}
+
+pub(super) fn new_table_of(family: u8, table: &CStr) -> Message {
+    Message::creation(NEW_TABLE, |payload| {
+        drop(OpNewtableDo::encode_request(payload, &header_of(family)).push_name(table));
     })
 }
 
@@ -219,7 +240,7 @@ fn new_set(table: &Table, set: &Set) -> Message {
 }
 
 /// `nft`'s number for what is made of these parts.
-fn number_of(parts: &[Part]) -> u32 {
+pub(super) fn number_of(parts: &[Part]) -> u32 {
     let number = |part: &Part| match part {
         Part::Ipv4 => 7,
         Part::Ipv6 => 8,
@@ -230,7 +251,7 @@ fn number_of(parts: &[Part]) -> u32 {
     parts.iter().fold(0, |before, part| before << TYPE_BITS | number(part))
 }
 
-fn length_of(parts: &[Part]) -> u32 {
+pub(super) fn length_of(parts: &[Part]) -> u32 {
     parts.iter().map(|part| part.length()).sum()
 }
 
@@ -282,10 +303,14 @@ fn new_chain(table: &Table, chain: &Chain) -> Message {
 }
 
 fn new_rule(table: &Table, chain: &Chain, rule: &Rule) -> Message {
+    new_rule_of(NFPROTO_INET, &table.name, chain.name, rule)
+}
+
+pub(super) fn new_rule_of(family: u8, table: &CStr, chain: &CStr, rule: &[Term]) -> Message {
     Message::new(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND, |payload| {
-        let request = OpNewruleDo::encode_request(payload, &header())
-            .push_table(&table.name)
-            .push_chain(chain.name);
+        let request = OpNewruleDo::encode_request(payload, &header_of(family))
+            .push_table(table)
+            .push_chain(chain);
         rule.iter().fold(request.nested_expressions(), push_term);
     })
 }
@@ -320,11 +345,22 @@ fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprList
             redirect(list, family, map)
         }
         Term::RedirectByPortAt(family, map) => redirect(load_port_at(list, family), family, map),
+        Term::NotMarked(mark) => {
+            compare(load_meta(list, META_MARK, FIRST), NOT_EQUAL, &mark.to_ne_bytes())
+        }
+        Term::Mark(mark) => set_mark(list, mark),
         Term::Untracked => finish(list.nested_elem().push_name(c"notrack")),
         Term::Accept => verdict(list, ACCEPT),
         Term::Drop => verdict(list, DROP),
         Term::Masquerade => finish(list.nested_elem().push_name(c"masq")),
     }
+}
+
+fn set_mark<P: Pusher>(list: PushExprListAttrs<P>, mark: u32) -> PushExprListAttrs<P> {
+    let data = list.nested_elem().nested_data_immediate().push_dreg(FIRST).nested_data();
+    let list = data.push_value(&mark.to_ne_bytes()).end_nested().end_nested().end_nested();
+    let data = list.nested_elem().nested_data_meta().push_key(META_MARK).push_sreg(FIRST);
+    data.end_nested().end_nested()
 }
 
 fn finish<P: Pusher>(expression: PushExprAttrs<PushExprListAttrs<P>>) -> PushExprListAttrs<P> {

@@ -24,6 +24,10 @@ impl LinkName {
         room.zip(name.as_bytes()).for_each(|(to, from)| *to = *from);
         Self(bytes)
     }
+
+    pub(super) const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 /// A table of the family `inet`, for both versions of IP.
@@ -281,6 +285,10 @@ pub enum Term {
     ToPort(Family, &'static CStr),
     /// Where its connection goes was translated, by whomever.
     Redirected,
+    /// It does not have that mark.
+    NotMarked(u32),
+    /// It gets that mark.
+    Mark(u32),
     /// It is not looked up to which connection it belongs.
     Untracked,
     /// It is of that family, and goes where that map has it go by its port. One that is not in it goes on.

@@ -141,6 +141,7 @@ impl Port {
             master: None,
             is_limited: false,
             offloads_filters: false,
+            is_veth: false,
         };
         Self {
             representor,

@@ -1,0 +1,122 @@
+//! Frames that a pod sends past the filters at the ingress of its port, by an ifb of its own: on the virtual card the
+//! kernel passes over the filters of the next link (`tc_skip_classify`, drivers/net/ifb.c).
+
+use std::process::Command;
+
+use serde_json::Value;
+use test_clock::wait_until;
+
+use crate::{
+    guard::{BROADCAST, Ports, dishonest_frames},
+    support::TestNetns,
+    veth_dpu::{Capture, Dpu, On, Pod, mark},
+};
+
+/// Has half of what the pod sends, by chance, go by an ifb, and half of that leave without another action: that is what
+/// the kernel passes over no further filter for (tcf_action_exec, net/sched/act_api.c).
+fn detour(pod: &Pod) {
+    const BY_CHANCE: &str = "4,32 0 0 4294963256,69 0 1 1,6 0 0 4294967295,6 0 0 0";
+    pod.netns.run("ip link add detour type ifb");
+    pod.netns.run("ip link set detour up");
+    pod.netns.run("tc qdisc add dev eth0 clsact");
+    let mut tc = Command::new("tc");
+    tc.args("filter add dev eth0 egress protocol all bpf bytecode".split(' ')).arg(BY_CHANCE);
+    tc.args("flowid 1:1 action mirred egress redirect dev detour".split(' '));
+    assert!(pod.netns.netns.run(|| tc.status().unwrap().success()).unwrap());
+}
+
+/// Whether all frames that came to the ifb have left it. Those of its own it drops.
+fn is_drained(netns: &TestNetns) -> bool {
+    let links = netns.json("ip -s -j link show dev detour");
+    let count = |way: &str, what: &str| links[0]["stats64"][way][what].as_u64().unwrap();
+    count("tx", "packets") > 0
+        && count("rx", "packets") == count("tx", "packets") + count("rx", "dropped")
+}
+
+/// How often each dishonest frame is sent, so that some of it goes by the ifb.
+const TIMES: usize = 16;
+
+/// How many of the dishonest frames of the first pod's arrive outside.
+fn arriving_outside(ports: &Ports) -> usize {
+    let [pod, other] = &ports.pods;
+    let capture = Capture::of(&ports.outside);
+    let frames = dishonest_frames();
+    for (number, frame) in frames.iter().enumerate() {
+        (0..TIMES).for_each(|_| pod.sends_frame(&frame.marked(mark(number))));
+    }
+    wait_until("the ifb has sent all", || is_drained(&pod.netns));
+    let last = mark(frames.len());
+    other.sends(BROADCAST, &[], last);
+    let arrived = capture.marks_until(last);
+    assert_eq!(arrived.last(), Some(&last), "nothing arrives at all");
+    arrived.len() - 1
+}
+
+#[test]
+fn frames_by_an_ifb_do_not_pass_the_guard() {
+    On::EVERY.into_iter().for_each(stops_frames_by_an_ifb);
+}
+
+fn stops_frames_by_an_ifb(on: On) {
+    let ports = Ports::on(on);
+    detour(&ports.pods[0]);
+    assert_eq!(arriving_outside(&ports), 0, "{on:?}");
+    ports.pods[0].netns.run("tc qdisc del dev eth0 clsact");
+    ports.pods[0].reaches("10.9.0.2");
+}
+
+/// The families of the tables of nftables.
+fn tables(dpu: &Dpu) -> Vec<String> {
+    let listed = dpu.netns.json("nft -j list tables");
+    let all = listed["nftables"].as_array().unwrap().clone();
+    let family = |object: &Value| Some(object["table"]["family"].as_str()?.to_owned());
+    let mut families: Vec<_> = all.iter().filter_map(family).collect();
+    families.sort();
+    families
+}
+
+#[test]
+fn rules_against_detours_are_missed_and_set_again() {
+    let ports = Ports::on(On::Bridge);
+    let pod = &ports.pods[0];
+    let is_in_place = || {
+        let port = ports.dpu.representor(pod);
+        ports.dpu.fabric.guard(&port, &pod.settings).unwrap().in_place
+    };
+    assert!(is_in_place());
+    assert_eq!(tables(&ports.dpu), ["bridge", "netdev"]);
+    for damage in [
+        "nft flush ruleset",
+        "nft delete table bridge dpu-offload-ports",
+        "nft flush table bridge dpu-offload-ports",
+        "nft flush set bridge dpu-offload-ports ports",
+        "nft delete chain netdev dpu-offload-ports pf0vf0",
+        "nft flush chain netdev dpu-offload-ports pf0vf0",
+    ] {
+        ports.dpu.netns.run(damage);
+        assert!(!is_in_place(), "{damage}");
+        ports.dpu.program(pod);
+        assert!(is_in_place(), "{damage}");
+        pod.reaches("10.9.0.2");
+    }
+    detour(pod);
+    assert_eq!(arriving_outside(&ports), 0);
+}
+
+#[test]
+fn a_port_that_comes_again_has_its_rules() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let (pod, other) = (dpu.plug(0), dpu.plug(1));
+    dpu.program(&pod);
+    dpu.program(&other);
+    pod.reaches("10.9.0.2");
+    dpu.netns.run("ip link del pf0vf0");
+    dpu.plug_into(&pod);
+    dpu.program(&pod);
+    pod.reaches("10.9.0.2");
+    assert!(dpu.fabric.guard(&dpu.representor(&pod), &pod.settings).unwrap().in_place);
+    dpu.fabric.leave(&dpu.representor(&pod)).unwrap();
+    dpu.program(&pod);
+    pod.reaches("10.9.0.2");
+}
