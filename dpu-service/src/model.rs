@@ -145,7 +145,7 @@ pub struct Subnet {
 
 impl Subnet {
     /// Its gateway and, in an IPv4 subnet that has them, the network and broadcast addresses.
-    fn used_addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+    pub(crate) fn used_addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let IpNetwork::V4(cidr) = self.cidr else {
             return [self.gateway, None, None].into_iter().flatten();
         };

@@ -133,7 +133,7 @@ impl Connection {
 #[test]
 fn closed_windows_take_64_mib_at_most() {
     let setup = Setup::new();
-    let service = start(&setup, "keepalive_s = 4");
+    let service = start(&setup, "keepalive_s = 4\nheartbeat_ms = 60_000");
     let mut session = None;
     setup.client(async || {
         let (open, id) = connected(&setup).await;

@@ -1,7 +1,7 @@
 //! The attachments, found by what no two of them share.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     net::IpAddr,
     ptr,
     sync::Arc,
@@ -30,7 +30,7 @@ pub(crate) struct Entries {
     /// By the key of the one that leads them.
     by_lead: HashMap<AttachmentKey, Vec<AttachmentId>>,
     /// How many attachments use an address without holding it: see [`Record::used_addresses`].
-    users_of_address: HashMap<IpAddr, usize>,
+    users_of_address: BTreeMap<IpAddr, usize>,
 }
 
 impl Entries {
@@ -115,16 +115,13 @@ impl Entries {
         self.users_of_address.contains_key(&address)
     }
 
-    /// The addresses of a subnet that attachments use and none holds, in order.
-    pub(super) fn used_in(&self, cidr: IpNetwork) -> Vec<IpAddr> {
-        let used = self.users_of_address.keys().filter(|address| cidr.contains(**address));
-        let mut used: Vec<_> = used.copied().filter(|address| !self.is_held(*address)).collect();
-        used.sort_unstable();
-        used
+    /// The addresses of a subnet that attachments use, in order.
+    pub(super) fn used_in(&self, cidr: IpNetwork) -> impl Iterator<Item = IpAddr> {
+        self.users_of_address.range(cidr.network()..=cidr.broadcast()).map(|(address, _)| *address)
     }
 
-    /// Looks at every attachment.
-    fn is_held(&self, address: IpAddr) -> bool {
+    /// Whether an attachment holds the address. Looks at every attachment.
+    pub(super) fn is_held(&self, address: IpAddr) -> bool {
         let mut held = self.iter().flat_map(|entry| entry.record().held());
         held.any(|(_, lease)| lease.address.ip() == address)
     }

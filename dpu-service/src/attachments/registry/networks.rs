@@ -374,7 +374,14 @@ impl Shape<'_> {
     /// it, or of another network that had the subnet. A pod with such an address would receive their packets.
     fn spec_of(self, subnet: &Subnet) -> SubnetSpec {
         let mut spec = self.network.pool_of(subnet);
-        spec.exclude.extend(self.attachments.used_in(subnet.cidr).into_iter().map(IpNetwork::from));
+        let is_reserved = |address: &IpAddr| {
+            subnet.used_addresses().any(|used| used == *address)
+                || spec.exclude.iter().any(|excluded| excluded.contains(*address))
+        };
+        // Nearly always the network reserves all of them itself.
+        let used = self.attachments.used_in(subnet.cidr).filter(|address| !is_reserved(address));
+        let unheld: Vec<_> = used.filter(|address| !self.attachments.is_held(*address)).collect();
+        spec.exclude.extend(unheld.into_iter().map(IpNetwork::from));
         spec
     }
 
@@ -434,7 +441,11 @@ impl Shape<'_> {
 fn reshape(network: &Network, pool: &mut Pool<AttachmentId>, attachments: &Entries) {
     let cidr = pool.spec().cidr;
     let Some(subnet) = network.subnets.iter().find(|subnet| subnet.cidr == cidr) else { return };
-    if let Err(error) = (Shape { network, attachments }).resize(pool, subnet) {
+    let spec = Shape { network, attachments }.spec_of(subnet);
+    if *pool.spec() == spec {
+        return;
+    }
+    if let Err(error) = pool.resize(spec) {
         tracing::error!(network = network.name, %cidr, %error, "cannot withhold the addresses that attachments use");
     }
 }
