@@ -47,7 +47,20 @@ impl Space {
     }
 
     pub(crate) fn netns(&self) -> Netns {
-        Netns::open(&PathBuf::from(format!("/proc/{}/ns/net", self.keeper.id()))).unwrap()
+        Netns::open(&self.path()).unwrap()
+    }
+
+    fn path(&self) -> PathBuf {
+        format!("/proc/{}/ns/net", self.keeper.id()).into()
+    }
+
+    /// What a program prints inside.
+    fn output(&self, program: &str, arguments: &[&str]) -> Vec<u8> {
+        let output =
+            Netns::command(&self.path(), program).unwrap().args(arguments).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+        output.stdout
     }
 
     pub(crate) fn rtnl(&self) -> Rtnl {
@@ -55,28 +68,15 @@ impl Space {
     }
 
     pub(crate) fn ip(&self, arguments: &str) -> Value {
-        let target = format!("--net=/proc/{}/ns/net", self.keeper.id());
-        let output = Command::new("nsenter")
-            .arg(target)
-            .args(["ip", "-j", "-d"])
-            .args(arguments.split(' '))
-            .output()
-            .unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "ip {arguments}: {errors}");
-        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+        let arguments: Vec<_> = ["-j", "-d"].into_iter().chain(arguments.split(' ')).collect();
+        serde_json::from_slice(&self.output("ip", &arguments)).unwrap_or(Value::Null)
     }
 
     /// A setting of an interface, such as `ipv4.rp_filter`.
     pub(crate) fn sysctl(&self, interface: &str, setting: &str) -> String {
         let (family, key) = setting.split_once('.').unwrap();
-        let output = Command::new("nsenter")
-            .arg(format!("--net=/proc/{}/ns/net", self.keeper.id()))
-            .args(["sysctl", "-n", &format!("net/{family}/conf/{interface}/{key}")])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        let key = format!("net/{family}/conf/{interface}/{key}");
+        String::from_utf8(self.output("sysctl", &["-n", &key])).unwrap().trim().to_owned()
     }
 
     /// All links but `lo`, without what changes by itself.

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeSet,
     net::{Ipv4Addr, UdpSocket},
     path::Path,
-    process::Command,
     thread,
 };
 
@@ -41,16 +40,13 @@ fn from_pod(cluster: &Cluster, client: &str, address: &str, port: u64) -> String
     answer.lines().last().unwrap_or_default().to_owned()
 }
 
-/// What somebody in a network namespace gets from there.
+/// What a client in a network namespace gets from there.
 fn from_netns(netns: &Path, address: &str, port: u64) -> String {
     let script = format!(
         r"exec 3<>/dev/tcp/{address}/{port}; printf 'GET /index.html HTTP/1.0\r\n\r\n' >&3; cat <&3"
     );
-    let mut command = Command::new("nsenter");
-    command
-        .arg(format!("--net={}", netns.display()))
-        .args(["timeout", "10", "bash", "-c", &script]);
-    let output = run(&mut command);
+    let mut command = netlink::Netns::command(netns, "timeout").unwrap();
+    let output = run(command.args(["10", "bash", "-c", &script]));
     let answer = String::from_utf8(output.stdout).unwrap();
     answer.lines().last().unwrap_or_default().to_owned()
 }

@@ -2,7 +2,6 @@
 // module, or with OFFLOAD_TEST_DATAPATH=system the kernel's, which hack/vm has.
 
 use std::{
-    ffi::OsStr,
     fs::File,
     io::Write,
     path::{Path, PathBuf},
@@ -190,12 +189,7 @@ impl OpenVswitch {
     /// In the namespace, whoever calls.
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = match &self.netns {
-            Some(netns) => {
-                let mut command = Command::new("nsenter");
-                command.arg([OsStr::new("--net="), netns.as_os_str()].join(OsStr::new("")));
-                command.arg(program);
-                command
-            }
+            Some(netns) => netlink::Netns::command(netns, program).expect("a path"),
             None => Command::new(program),
         };
         let folder = self.folder.path();
