@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use clap_complete::Shell;
-use mtls::{IdentityError, Role};
+use mtls::{IdentityError, Role, authority};
 use vf_alloc::FunctionId;
 
 const AFTER_HELP: &str = "\
@@ -340,7 +340,7 @@ pub enum Pki {
         #[arg(long, value_name = "NAME", default_value = "dpu-offload.local")]
         trust_domain: String,
         /// How long it is valid
-        #[arg(long, default_value_t = 3650, value_parser = days())]
+        #[arg(long, default_value_t = authority::CA_DAYS, value_parser = days())]
         days: u64,
         /// Replace an authority that is there, and with it all that it certified
         #[arg(long)]
@@ -361,7 +361,7 @@ pub enum Pki {
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
         /// How long it is valid
-        #[arg(long, default_value_t = 90, value_parser = days())]
+        #[arg(long, default_value_t = authority::CERTIFICATE_DAYS, value_parser = days())]
         days: u64,
         /// Replace earlier ones of the same name, such as to renew them
         #[arg(long)]

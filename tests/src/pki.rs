@@ -7,15 +7,15 @@ use std::{
 
 use mtls::{
     LiveCredentials, Role, TlsSettings,
-    authority::{Authority, Validity},
+    authority::{Authority, CA_DAYS, CERTIFICATE_DAYS, Validity},
 };
 
 /// The trust domain of all certificates.
 pub(crate) const TRUST_DOMAIN: &str = "dpu-offload.local";
 
 /// How long certificates are valid: as long as those of `dpuctl pki`.
-const LIFE: Duration = days(90);
-const LIFE_OF_CA: Duration = days(3650);
+const LIFE: Duration = days(CERTIFICATE_DAYS);
+const LIFE_OF_CA: Duration = days(CA_DAYS);
 
 const fn days(count: u64) -> Duration {
     Duration::from_secs(count * 24 * 60 * 60)

@@ -25,6 +25,10 @@ use crate::{
 pub const CA_CERTIFICATE: &str = "ca.crt";
 /// File name of the CA's private key in its folder.
 pub const CA_KEY: &str = "ca.key";
+/// For how many days `dpuctl pki init` makes a CA valid by default.
+pub const CA_DAYS: u64 = 3650;
+/// For how many days `dpuctl pki issue` makes a certificate valid by default.
+pub const CERTIFICATE_DAYS: u64 = 90;
 
 /// Why a CA could not be made or read, or a certificate not be issued.
 #[derive(Debug, thiserror::Error)]
