@@ -176,6 +176,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
         assert!(!draft.exists());
     }
+
     #[test]
     fn failed_link_is_reported() {
         let folder = tempfile::tempdir().unwrap();
