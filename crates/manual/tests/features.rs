@@ -1,5 +1,5 @@
-//! docs/FEATURES.md names for each row the test that shows it, or says why there is none; each test that it names is in
-//! a profile that a tier of `hack/test` runs.
+//! docs/FEATURES.md names for each row the test that shows it, or says why there is none. That each test is run by a tier
+//! of `hack/test` is shown in `tiers.rs`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -7,19 +7,18 @@
     reason = "tests fail by panicking"
 )]
 
-#[path = "support/tiers.rs"]
-mod tiers;
+#[path = "support/listing.rs"]
+mod listing;
+#[path = "support/tables.rs"]
+mod tables;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
 };
 
-use tiers::{Profile, manifest, members, repository};
-
-/// How many rows are about features, and how many about what has gone wrong elsewhere, whose ids begin with a T.
-const ROWS: (usize, usize) = (91, 44);
+use listing::{Place, all_tests};
+use tables::repository;
 
 /// What a row says that no test shows, or not all of it.
 const REASONS: [&str; 3] = ["planned: ", "no test yet: ", "does not apply: "];
@@ -64,98 +63,10 @@ fn mistakes(page: &str, tests: &BTreeMap<String, Place>) -> Vec<String> {
     twice.chain(unshown).chain(unknown).collect()
 }
 
-/// The id of a test's binary, as nextest has it, and the test's path in it.
-type Place = (String, String);
-
-/// All tests of the workspace by their names on the page.
-fn all_tests() -> BTreeMap<String, Place> {
-    members().iter().flat_map(|member| tests_of(&repository().join(member))).collect()
-}
-
-/// On the page, unit tests begin with their package's name, and others with their binary's.
-fn tests_of(folder: &Path) -> Vec<(String, Place)> {
-    let package = manifest(folder)["package"]["name"].as_str().unwrap().to_owned();
-    let (sources, binaries) = (folder.join("src"), folder.join("tests"));
-    let of_binary = |name: String| {
-        let (binary, path) = name.split_once("::").expect("a binary and a path");
-        let place = (format!("{package}::{binary}"), path.to_owned());
-        (name, place)
-    };
-    let unit_tests = tests_below(&sources, &[]).into_iter();
-    let unit_tests = unit_tests.map(|path| (format!("{package}::{path}"), (package.clone(), path)));
-    let others = binaries.exists().then(|| tests_below(&binaries, &[])).into_iter().flatten();
-    unit_tests.chain(others.map(of_binary)).collect()
-}
-
-fn tests_below(folder: &Path, modules: &[String]) -> Vec<String> {
-    let mut tests = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let is_root = ["lib", "main", "mod"].contains(&name.as_str());
-        let inner = if is_root { modules.to_vec() } else { [modules, &[name]].concat() };
-        if path.is_dir() {
-            tests.extend(tests_below(&path, &inner));
-        } else if path.extension().is_some_and(|kind| kind == "rs") {
-            let source = fs::read_to_string(&path).unwrap();
-            let found = written_in(&source).into_iter().chain(made_by_macros_in(&source));
-            tests.extend(found.map(|test| [&inner[..], &[test]].concat().join("::")));
-        }
-    }
-    tests
-}
-
-/// The tests of a source as rustfmt has it, with the modules in it that they are in.
-fn written_in(source: &str) -> Vec<String> {
-    let (mut modules, mut tests, mut is_test) = (Vec::new(), Vec::new(), false);
-    for line in source.lines() {
-        let code = line.trim_start();
-        let depth = line.len() - code.len();
-        match word_after("mod ", code) {
-            Some(module) if code.ends_with('{') => modules.push((depth, module)),
-            _ if code == "}" => modules.retain(|(begun, _)| *begun < depth),
-            _ => (),
-        }
-        is_test |= code.starts_with("#[test]") || code.starts_with("#[tokio::test");
-        if let Some(function) = word_after("fn ", code).filter(|_| is_test) {
-            let path = modules.iter().map(|(_, module)| *module).chain([function]);
-            tests.push(path.collect::<Vec<_>>().join("::"));
-            is_test = false;
-        }
-    }
-    tests
-}
-
-/// The tests of macros that make one for each line that they are given, in each of their modules, if they have any.
-fn made_by_macros_in(source: &str) -> Vec<String> {
-    let made = source.split("\nmacro_rules! ").skip(1).flat_map(|rest| {
-        let (body, rest) = rest.split_once("\n}\n").unwrap();
-        let name = word_after("", body).unwrap();
-        let given = rest.split_once(&format!("\n{name}!")).filter(|_| body.contains("#[test]"));
-        let given = given.map_or("", |(_, given)| given.split(['}', ']']).next().unwrap());
-        let functions = given.lines().skip(1).filter_map(|line| word_after("", line.trim_start()));
-        let modules: Vec<_> = body.lines().filter_map(|line| word_after("mod ", line)).collect();
-        functions.flat_map(move |function| match &modules[..] {
-            [] => vec![function.to_owned()],
-            modules => modules.iter().map(|module| format!("{module}::{function}")).collect(),
-        })
-    });
-    made.collect()
-}
-
-fn word_after<'a>(keyword: &str, code: &'a str) -> Option<&'a str> {
-    let (_, rest) = code.split_once(keyword)?;
-    let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
-    (end > 0).then_some(&rest[..end])
-}
-
 #[test]
 fn every_row_names_tests_that_there_are_or_a_reason() {
     let page = fs::read_to_string(repository().join("docs/FEATURES.md")).unwrap();
     assert_eq!(mistakes(&page, &all_tests()), [""; 0]);
-    let (troubles, features): (Vec<_>, Vec<_>) =
-        rows(&page).into_iter().partition(|row| row.id.starts_with('T'));
-    assert_eq!((features.len(), troubles.len()), ROWS);
 }
 
 #[test]
@@ -175,25 +86,4 @@ fn a_row_that_names_no_test_or_one_that_is_not_there_is_found_out() {
         "A4: no test runtime::on_podman::no_such",
     ];
     assert_eq!(mistakes(page, &all_tests()), expected);
-}
-
-/// The tests named on a page that none of these profiles runs.
-fn never_run<'a>(page: &'a str, profiles: &[Profile]) -> Vec<&'a str> {
-    let tests = all_tests();
-    let is_run = |name: &str| {
-        tests
-            .get(name)
-            .is_none_or(|(binary, path)| profiles.iter().any(|it| it.selects(binary, path)))
-    };
-    tests_named_in(page).filter(|name| !is_run(name)).collect()
-}
-
-#[test]
-fn each_named_test_is_run_by_some_tier() {
-    let page = fs::read_to_string(repository().join("docs/FEATURES.md")).unwrap();
-    let mut profiles = tiers::profiles_of_tiers();
-    assert_eq!(never_run(&page, &profiles), [""; 0]);
-    profiles.retain(|profile| profile.name != "long");
-    let without_long = never_run(&page, &profiles);
-    assert!(without_long.iter().any(|name| name.starts_with("e2e::kills::")), "{without_long:?}");
 }

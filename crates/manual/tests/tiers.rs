@@ -1,11 +1,15 @@
 //! The tables by which `hack/test` chooses tests and tiers.
-#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
-#[path = "support/tiers.rs"]
+#[path = "support/listing.rs"]
+mod listing;
+#[path = "support/tables.rs"]
 mod tables;
 
 use std::{fs, process::Command};
 
+use listing::all_tests;
+use regex::Regex;
 use tables::{members, profiles, profiles_of_tiers, repository, table, tiers};
 
 #[test]
@@ -38,6 +42,60 @@ fn each_profile_is_run_or_a_part_of_one() {
     let is_part = |name: &&String| !(name.ends_with("-short") || *name == "needs-ovs");
     assert_eq!(others.iter().filter(is_part).collect::<Vec<_>>(), [""; 0]);
     assert!(run.iter().any(|name| name == "vm") && run.iter().any(|name| name == "long"));
+}
+
+/// A test that is in the profile of a short form alone would not be in `hack/test all`.
+#[test]
+fn each_test_is_run_by_some_tier() {
+    let profiles = profiles_of_tiers();
+    let is_run = |binary: &str, path: &str| profiles.iter().any(|it| it.selects(binary, path));
+    let tests = all_tests();
+    let left = tests.iter().filter(|(_, (binary, path))| !is_run(binary, path));
+    let left: Vec<_> = left.map(|(name, _)| name).collect();
+    assert_eq!(left, [""; 0], "add them to hack/test.d/selection");
+}
+
+/// All regular expressions that are left of one when each of its groups is replaced by one of its alternatives.
+fn alternatives(regex: &str) -> Vec<String> {
+    let (before, group, after) = match regex.rsplit_once('(') {
+        None => ("", regex, ""),
+        Some((before, rest)) => {
+            let (group, after) = rest.split_once(')').expect("the group ends");
+            (before, group, after)
+        }
+    };
+    let parts: Vec<_> = group.split('|').map(|part| format!("{before}{part}{after}")).collect();
+    if parts.iter().any(|part| part.contains('(')) {
+        return parts.iter().flat_map(|part| alternatives(part)).collect();
+    }
+    parts
+}
+
+/// Else a test that is renamed or moved drops out of a profile unseen.
+#[test]
+fn each_alternative_of_selection_selects_a_test() {
+    let tests = all_tests();
+    let selects = |binaries: &Regex, paths: &Regex| {
+        tests.values().any(|(binary, path)| binaries.is_match(binary) && paths.is_match(path))
+    };
+    let expanded = |regex: &Regex| -> Vec<_> {
+        alternatives(regex.as_str()).iter().map(|part| Regex::new(part).unwrap()).collect()
+    };
+    let mut idle = Vec::new();
+    for line in profiles().iter().flat_map(|profile| &profile.lines) {
+        let binaries = expanded(&line.binaries);
+        let paths = expanded(&line.paths);
+        idle.extend(binaries.into_iter().filter(|part| !selects(part, &line.paths)));
+        idle.extend(paths.into_iter().filter(|part| !selects(&line.binaries, part)));
+    }
+    let idle: Vec<_> = idle.iter().map(Regex::as_str).collect();
+    assert_eq!(idle, [""; 0], "no test fits these parts of hack/test.d/selection");
+}
+
+#[test]
+fn alternatives_are_found_in_each_group() {
+    assert_eq!(alternatives("::(netns|vm)$"), ["::netns$", "::vm$"]);
+    assert_eq!(alternatives("^(a::(b|c)|d)"), ["^a::b", "^d", "^a::c", "^d"]);
 }
 
 #[test]

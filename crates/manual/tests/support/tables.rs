@@ -12,19 +12,24 @@ use regex::Regex;
 /// The tests that `hack/test` runs together: those of its lines with `+`, less those of its lines with `-`.
 pub(crate) struct Profile {
     pub(crate) name: String,
-    lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
-struct Line {
+pub(crate) struct Line {
     is_added: bool,
-    binaries: Regex,
-    paths: Regex,
+    pub(crate) binaries: Regex,
+    pub(crate) paths: Regex,
+}
+
+impl Line {
+    fn fits(&self, binary: &str, path: &str) -> bool {
+        self.binaries.is_match(binary) && self.paths.is_match(path)
+    }
 }
 
 impl Profile {
     pub(crate) fn selects(&self, binary: &str, path: &str) -> bool {
-        let mut fits =
-            self.lines.iter().filter(|it| it.binaries.is_match(binary) && it.paths.is_match(path));
+        let mut fits = self.lines.iter().filter(|line| line.fits(binary, path));
         let is_added = fits.clone().any(|line| line.is_added);
         is_added && fits.all(|line| line.is_added)
     }
