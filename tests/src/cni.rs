@@ -92,7 +92,7 @@ impl Call {
     /// Executes it likewise, and kills it after that time unless it has ended.
     pub(crate) fn execute_and_kill(&self, netns: &Netns, after: Duration) -> Answer {
         let child = self.begin(netns);
-        crate::pause(after);
+        crate::sleep_until_moment(after);
         // It is not reaped yet, so this can't be another's.
         let _ = kill(id_of(&child), Signal::SIGKILL);
         self.finish(child)
@@ -107,9 +107,9 @@ impl Call {
     ) -> Answer {
         let child = self.begin(netns);
         let id = id_of(&child);
-        crate::pause(after);
+        crate::sleep_until_moment(after);
         let _ = kill(id, Signal::SIGSTOP);
-        crate::pause(lasting);
+        crate::sleep_until_moment(lasting);
         let _ = kill(id, Signal::SIGCONT);
         self.finish(child)
     }

@@ -67,5 +67,5 @@ pub use process::{Program, program};
 pub use proxy::{Fault, Proxy};
 pub use settings::{CardKind, CardSettings, FabricKind, METRICS, Settings, Timeouts};
 pub use slow::SlowService;
-pub use test_clock::{Stopwatch, eventually, pause, wait_for};
+pub use test_clock::{Stopwatch, eventually, sleep_until_moment, wait_for};
 pub use workloads::{Attaching, Workloads, netns_of};

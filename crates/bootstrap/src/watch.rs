@@ -87,6 +87,7 @@ mod tests {
         os::unix::fs::{PermissionsExt, symlink},
     };
 
+    use test_clock::within;
     use tokio::time::timeout;
 
     use super::*;
@@ -95,7 +96,7 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(10);
 
     async fn expect_change(watch: &mut FileWatch) {
-        timeout(BOUND, watch.changed()).await.expect("no change was seen");
+        within(BOUND, watch.changed()).await.expect("no change was seen");
     }
 
     #[tokio::test]

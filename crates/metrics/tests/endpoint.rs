@@ -11,10 +11,11 @@ use std::{
 };
 
 use metrics::{Calls, Endpoint, MetricsSettings, OK, Page, Phases};
+use test_clock::within;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep},
 };
 
 /// More than anything here takes.
@@ -59,7 +60,7 @@ async fn answer(address: SocketAddr, request: &[u8]) -> String {
     // An answer may come, and the connection end, before all is said.
     let _ = stream.write_all(request).await;
     let mut answer = Vec::new();
-    let _ = timeout(BOUND, stream.read_to_end(&mut answer)).await.unwrap();
+    let _ = within(BOUND, stream.read_to_end(&mut answer)).await.unwrap();
     String::from_utf8(answer).unwrap()
 }
 
@@ -206,7 +207,7 @@ async fn a_hundred_are_answered() {
     tokio::spawn(endpoint.serve(async || page()));
     for mut scraper in crowd {
         let mut answer = String::new();
-        timeout(BOUND, scraper.read_to_string(&mut answer)).await.unwrap().unwrap();
+        within(BOUND, scraper.read_to_string(&mut answer)).await.unwrap().unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
 }

@@ -10,10 +10,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use sriov::{Error, Handover, PciAddress, Provisioning, Sysfs, VFIO, VirtualFunction};
+use test_clock::wait_for;
 
 /// The first igb card, without VFs again when it is dropped.
 struct Card {
@@ -47,14 +48,9 @@ impl Card {
 
     /// Waits until the VF has a netdev here.
     fn await_netdev(&self, vf: PciAddress) -> String {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            if let Some(name) = self.sysfs.netdevs(vf).unwrap().into_iter().next() {
-                return name;
-            }
-            assert!(Instant::now() < deadline, "the netdev of {vf} does not come");
-            std::thread::park_timeout(Duration::from_millis(20));
-        }
+        wait_for(&format!("the netdev of {vf}"), Duration::from_secs(30), || {
+            self.sysfs.netdevs(vf).unwrap().into_iter().next()
+        })
     }
 }
 

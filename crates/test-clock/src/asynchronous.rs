@@ -6,7 +6,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     stopwatch::Reading,
-    wait::{LIMIT, gave_up, is_over, pauses},
+    wait::{DEFAULT_TIMEOUT, backoff, gave_up, is_over},
 };
 
 /// How often [`within`] looks at the clock.
@@ -15,17 +15,17 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Calls `holds` until it returns true, as [`wait_until`](crate::wait_until) does.
 ///
 /// # Panics
-/// When [`LIMIT`] is over, with `what` in the message.
+/// When [`DEFAULT_TIMEOUT`] is over, with `what` in the message.
 pub async fn wait_until_async(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let looking = async {
-        for pause in pauses() {
+        for time in backoff() {
             if holds().await {
                 return;
             }
-            sleep(pause).await;
+            sleep(time).await;
         }
     };
-    within(LIMIT, looking).await.unwrap_or_else(|| gave_up(what, LIMIT));
+    within(DEFAULT_TIMEOUT, looking).await.unwrap_or_else(|| gave_up(what, DEFAULT_TIMEOUT));
 }
 
 /// Does the work, as `tokio::time::timeout` does. `None`: `limit` is over.
@@ -58,7 +58,7 @@ mod tests {
             looks == 3
         })
         .await;
-        assert_eq!(within(LIMIT, async { looks }).await, Some(3));
+        assert_eq!(within(DEFAULT_TIMEOUT, async { looks }).await, Some(3));
     }
 
     #[tokio::test]

@@ -7,10 +7,10 @@ use std::{
 
 /// Where the kernel counts the time for which some task waited for a processor.
 const PRESSURE: &str = "/proc/pressure/cpu";
-/// Of this much wall time at least one part elapses.
-const MOST: u32 = 4;
-/// Of this much wall time one part elapses where the kernel does not count.
-const WITHOUT_PRESSURE: u32 = 3;
+/// A bound ends after this many times its length at the latest.
+const MAX_STRETCH: u32 = 4;
+/// A bound ends after this many times its length where the kernel does not count.
+const STRETCH_WITHOUT_PSI: u32 = 3;
 
 /// One look at the machine.
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +26,14 @@ impl Reading {
         Self { at: Instant::now(), stalled: text.as_deref().and_then(stalled_in) }
     }
 
-    /// The time from `begun` on for which the machine had a processor for the test.
-    pub(crate) fn elapsed_since(&self, begun: &Self) -> Duration {
+    /// The time from `begun` on without that in which some task of the machine waited for a processor.
+    pub(crate) fn unstalled_since(&self, begun: &Self) -> Duration {
         let wall = self.at.saturating_duration_since(begun.at);
         match (begun.stalled, self.stalled) {
             (Some(before), Some(now)) => {
-                wall.saturating_sub(now.saturating_sub(before)).max(wall / MOST)
+                wall.saturating_sub(now.saturating_sub(before)).max(wall / MAX_STRETCH)
             }
-            _ => wall / WITHOUT_PRESSURE,
+            _ => wall / STRETCH_WITHOUT_PSI,
         }
     }
 }
@@ -58,16 +58,16 @@ impl Stopwatch {
         Self { begun: Reading::take() }
     }
 
-    /// The time for which the machine had a processor for the test, for upper bounds: at least a quarter of the wall
-    /// time, and a third of it where the kernel does not count.
+    /// The time without that in which some task of the machine waited for a processor, for upper bounds. It is at least
+    /// a quarter of the wall time, and a third of it where the kernel does not count.
     #[must_use]
-    pub fn elapsed(&self) -> Duration {
-        Reading::take().elapsed_since(&self.begun)
+    pub fn unstalled(&self) -> Duration {
+        Reading::take().unstalled_since(&self.begun)
     }
 
     /// The wall time, for lower bounds and measurements.
     #[must_use]
-    pub fn wall(&self) -> Duration {
+    pub fn elapsed(&self) -> Duration {
         self.begun.at.elapsed()
     }
 }
@@ -78,36 +78,36 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// The time of ten seconds of wall time that elapses when the kernel counts these totals.
-    fn elapsed(before: Option<u32>, after: Option<u32>) -> Duration {
+    /// What is left of ten seconds of wall time when the kernel counts these totals.
+    fn unstalled(before: Option<u32>, after: Option<u32>) -> Duration {
         let at = Instant::now();
         let begun = Reading { at, stalled: before.map(|seconds| SECOND * seconds) };
         let now = Reading { at: at + 10 * SECOND, stalled: after.map(|seconds| SECOND * seconds) };
-        now.elapsed_since(&begun)
+        now.unstalled_since(&begun)
     }
 
     #[test]
-    fn stalled_time_does_not_elapse() {
-        assert_eq!(elapsed(Some(100), Some(100)), 10 * SECOND);
-        assert_eq!(elapsed(Some(100), Some(103)), 7 * SECOND);
+    fn stalled_time_does_not_count() {
+        assert_eq!(unstalled(Some(100), Some(100)), 10 * SECOND);
+        assert_eq!(unstalled(Some(100), Some(103)), 7 * SECOND);
     }
 
     #[test]
-    fn a_quarter_of_the_wall_time_elapses_at_least() {
-        assert_eq!(elapsed(Some(100), Some(108)), 10 * SECOND / 4);
-        assert_eq!(elapsed(Some(100), Some(150)), 10 * SECOND / 4);
+    fn a_quarter_of_the_wall_time_counts() {
+        assert_eq!(unstalled(Some(100), Some(108)), 10 * SECOND / 4);
+        assert_eq!(unstalled(Some(100), Some(150)), 10 * SECOND / 4);
     }
 
     #[test]
-    fn a_third_elapses_without_pressure() {
-        assert_eq!(elapsed(None, None), 10 * SECOND / 3);
-        assert_eq!(elapsed(Some(1), None), 10 * SECOND / 3);
-        assert_eq!(elapsed(None, Some(1)), 10 * SECOND / 3);
+    fn a_third_counts_without_pressure() {
+        assert_eq!(unstalled(None, None), 10 * SECOND / 3);
+        assert_eq!(unstalled(Some(1), None), 10 * SECOND / 3);
+        assert_eq!(unstalled(None, Some(1)), 10 * SECOND / 3);
     }
 
     #[test]
     fn a_total_that_falls_counts_as_none() {
-        assert_eq!(elapsed(Some(100), Some(90)), 10 * SECOND);
+        assert_eq!(unstalled(Some(100), Some(90)), 10 * SECOND);
     }
 
     #[test]

@@ -5,22 +5,21 @@ use std::{thread, time::Duration};
 use crate::stopwatch::{Reading, Stopwatch};
 
 /// The limit of [`wait_until`] and [`wait_until_async`](crate::wait_until_async).
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pauses between two looks begin with this one and double.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// No pause is longer, for many a look starts a program.
-const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+/// The backoff between two looks begins with this and doubles, because many looks start a program.
+const MIN_BACKOFF: Duration = Duration::from_millis(1);
+const MAX_BACKOFF: Duration = Duration::from_millis(10);
 
-/// The pauses between looks.
-pub(crate) fn pauses() -> impl Iterator<Item = Duration> {
-    let longer = |pause: &Duration| Some((*pause * 2).min(LONGEST_PAUSE));
-    std::iter::successors(Some(FIRST_PAUSE), longer)
+/// The times between looks.
+pub(crate) fn backoff() -> impl Iterator<Item = Duration> {
+    let longer = |time: &Duration| Some((*time * 2).min(MAX_BACKOFF));
+    std::iter::successors(Some(MIN_BACKOFF), longer)
 }
 
 /// Whether the limit is over. The pressure is read only once the wall time is over.
 pub(crate) fn is_over(begun: &Reading, limit: Duration) -> bool {
-    begun.at.elapsed() >= limit && Reading::take().elapsed_since(begun) >= limit
+    begun.at.elapsed() >= limit && Reading::take().unstalled_since(begun) >= limit
 }
 
 /// Calls `look` until it returns a value, and returns that value.
@@ -35,10 +34,10 @@ pub fn wait_for<T>(what: &str, limit: Duration, look: impl FnMut() -> Option<T>)
 /// Calls `holds` until it returns true.
 ///
 /// # Panics
-/// When [`LIMIT`] is over, with `what` in the message.
+/// When [`DEFAULT_TIMEOUT`] is over, with `what` in the message.
 #[track_caller]
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    wait_for(what, LIMIT, || holds().then_some(()));
+    wait_for(what, DEFAULT_TIMEOUT, || holds().then_some(()));
 }
 
 /// Calls `look` until it returns a value or `limit` is over. The last call is after the end of the limit.
@@ -52,7 +51,7 @@ fn look_until<T>(
     mut pause: impl FnMut(Duration),
     mut look: impl FnMut() -> Option<T>,
 ) -> Option<T> {
-    for next in pauses() {
+    for next in backoff() {
         let was_over = is_over();
         if let Some(value) = look() {
             return Some(value);
@@ -69,16 +68,17 @@ fn look_until<T>(
 #[expect(clippy::panic, reason = "a test fails by panicking")]
 pub(crate) fn gave_up(what: &str, limit: Duration) -> ! {
     panic!(
-        "gave up waiting for {what} after {limit:?}, without the time in which there was no processor"
+        "gave up waiting for {what} after {limit:?}, without the time in which tasks waited for a processor"
     )
 }
 
-/// Blocks this thread for `time`, to do something at a moment of what another thread or program does meanwhile.
+/// Blocks this thread for `time`, for tests that act at a moment of what another thread or program does. A test that
+/// waits for something uses [`wait_for`].
 ///
 /// [`thread::park_timeout`] alone returns at once if a scoped thread that ended before has unparked this one.
-pub fn pause(time: Duration) {
+pub fn sleep_until_moment(time: Duration) {
     let begun = Stopwatch::start();
-    while let Some(left) = time.checked_sub(begun.wall()).filter(|left| !left.is_zero()) {
+    while let Some(left) = time.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
         thread::park_timeout(left);
     }
 }
@@ -99,7 +99,7 @@ mod tests {
             stalled: stalled.map(|share| share / 10 * steps.get()),
         };
         let begun = read();
-        let is_over = || read().elapsed_since(&begun) >= Duration::from_secs(4);
+        let is_over = || read().unstalled_since(&begun) >= Duration::from_secs(4);
         let found = look_until(is_over, |_| steps.set(steps.get() + 1), || None::<()>);
         assert_eq!(found, None);
         read().at - at
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_value_ends_the_wait() {
         let mut looks = 0;
-        let value = wait_for("the third look", LIMIT, || {
+        let value = wait_for("the third look", DEFAULT_TIMEOUT, || {
             looks += 1;
             (looks == 3).then_some(looks)
         });
@@ -136,8 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_ten_milliseconds() {
-        let pauses: Vec<_> = pauses().take(6).map(|pause| pause.as_millis()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+    fn backoff_grows_to_ten_milliseconds() {
+        let times: Vec<_> = backoff().take(6).map(|time| time.as_millis()).collect();
+        assert_eq!(times, [1, 2, 4, 8, 10, 10]);
     }
 }

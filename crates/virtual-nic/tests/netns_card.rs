@@ -270,10 +270,10 @@ fn a_large_card_is_plugged_in_at_once() {
     let scene = Scene::new();
     let start = Stopwatch::start();
     let card = scene.plug("--vfs 256");
-    let plugged = start.wall();
+    let plugged = start.elapsed();
     let start = Stopwatch::start();
     card.pull();
-    println!("256 VFs: plugged in {plugged:?}, pulled out in {:?}", start.wall());
+    println!("256 VFs: plugged in {plugged:?}, pulled out in {:?}", start.elapsed());
     assert!(plugged.as_secs() < 30);
     scene.assert_empty();
 }

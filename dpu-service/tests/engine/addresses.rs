@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dpu_service::model::AttachSpec;
 use offload_proto::{Reason, v1::Pod};
-use tokio::time::timeout;
+use test_clock::within;
 
 use crate::world::{World, configuration, live, network, settings, spec};
 
@@ -97,7 +97,7 @@ async fn cooling_address_is_given_to_others_last() {
             tokio::task::yield_now().await;
         }
     };
-    let view = timeout(Duration::from_secs(60), attached).await.expect("the subnet stays used up");
+    let view = within(Duration::from_secs(60), attached).await.expect("the subnet stays used up");
     assert_eq!(view.record.leases, first);
     world.check();
 }
@@ -122,7 +122,7 @@ async fn a_cooling_address_is_free_for_others_afterwards() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(Duration::from_secs(20), attached).await.expect("the cool-down does not end");
+    within(Duration::from_secs(20), attached).await.expect("the cool-down does not end");
     world.check();
 }
 

@@ -45,9 +45,9 @@ pub(crate) async fn attach_and_detach(world: &World, size: Size) -> [Duration; 2
     let container = last.key.container_id.clone();
     let begun = Stopwatch::start();
     world.attach(last).await.unwrap();
-    let attached = begun.wall();
+    let attached = begun.elapsed();
     world.engine.detach(detach_of(&container)).await.unwrap();
-    [attached, begun.wall() - attached]
+    [attached, begun.elapsed() - attached]
 }
 
 /// How long the service takes from its start until it has compared kernel and journal, with so many attachments in a

@@ -152,7 +152,7 @@ impl World {
         let begun = Stopwatch::start();
         self.start();
         self.engine.reconcile(Depth::Thorough).await;
-        begun.wall()
+        begun.elapsed()
     }
 
     /// Likewise, of a power cut: `fate` says what became of what was not synced.

@@ -148,10 +148,10 @@ fn a_limited_pod_answers_under_a_flood() {
     let flood = thread::spawn(move || while sender.write_all(&[0; 65536]).is_ok() {});
     let drain = thread::spawn(move || {
         let (mut buffer, mut received) = (vec![0; 65536], 0);
-        while begun.wall() < Duration::from_secs(3) {
+        while begun.elapsed() < Duration::from_secs(3) {
             received += receiver.read(&mut buffer).unwrap();
         }
-        (received, begun.wall())
+        (received, begun.elapsed())
     });
     let (answers, slowest) = ping_times(&one, "10.9.0.2");
     let (received, elapsed) = drain.join().unwrap();

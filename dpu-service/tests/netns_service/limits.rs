@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use offload_proto::{Reason, v1};
-use test_clock::{Stopwatch, wait_until_async};
+use test_clock::{Stopwatch, wait_until_async, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::timeout,
 };
 use tonic::Code;
 
@@ -38,7 +37,7 @@ fn ten_thousand_silent_connections_keep_nobody_out() {
         }
         let begun = Stopwatch::start();
         setup.host().status(v1::StatusRequest::default()).await.unwrap();
-        let taken = begun.elapsed();
+        let taken = begun.unstalled();
         assert!(taken < Duration::from_secs(5), "a good call took {taken:?}");
         drop(crowd);
     });
@@ -61,7 +60,7 @@ fn a_handshake_that_does_not_end_is_given_up() {
         let begun = Stopwatch::start();
         let answer = silent.read(&mut [0; 1]).await;
         assert!(matches!(answer, Ok(0) | Err(_)), "{answer:?}");
-        assert!(begun.wall() > Duration::from_millis(900), "{:?}", begun.wall());
+        assert!(begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
     });
 }
 
@@ -145,7 +144,7 @@ fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
                 let is_late = matches!(status.code(), Code::Cancelled | Code::DeadlineExceeded);
                 assert!(is_late, "{status:?}");
             } else {
-                timeout(PATIENCE, &mut call).await.unwrap_err();
+                assert!(within(PATIENCE, &mut call).await.is_none());
                 drop(call);
             }
             let refused = operator.list_pools(v1::ListPoolsRequest {}).await;

@@ -7,7 +7,7 @@ use offload_proto::{
     Reason,
     v1::{self, dpu_message, host_message},
 };
-use tokio::time::timeout;
+use test_clock::within;
 use tonic::Code;
 
 use crate::{
@@ -133,7 +133,7 @@ fn a_stopping_service_tells_its_hosts_and_leaves_the_bridge() {
     setup.client(async || {
         let (mut session, _) = Session::greeted(&setup).await;
         service.signal(Signal::SIGTERM);
-        let last = timeout(Duration::from_secs(5), session.hear()).await.unwrap();
+        let last = within(Duration::from_secs(5), session.hear()).await.unwrap();
         assert!(matches!(last, Ok(Some(dpu_message::Message::Draining(_)))), "{last:?}");
         assert_eq!(reason(session.hear().await), Reason::Draining);
     });

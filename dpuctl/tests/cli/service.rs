@@ -34,6 +34,7 @@ use offload_proto::{
     },
 };
 use tempfile::TempDir;
+use test_clock::within;
 use tokio::net::TcpListener;
 use tokio_stream::Iter;
 use tonic::{Request, Response, Status};
@@ -124,7 +125,7 @@ impl Dut {
         let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = Vec::new();
         while lines.len() < count {
-            let next = tokio::time::timeout(Duration::from_secs(30), output.next_line());
+            let next = within(Duration::from_secs(30), output.next_line());
             lines.push(next.await.expect("dpuctl hangs").unwrap().expect("dpuctl has ended"));
         }
         lines
@@ -164,7 +165,7 @@ pub(crate) async fn run(line: &str, folder: &Path, input: &str) -> Outcome {
     // A program that reads no input may be gone already.
     stdin.write_all(input.as_bytes()).await.ok();
     drop(stdin);
-    let finished = tokio::time::timeout(Duration::from_secs(30), child.wait_with_output());
+    let finished = within(Duration::from_secs(30), child.wait_with_output());
     let Output { status, stdout, stderr } = finished.await.expect("dpuctl hangs").unwrap();
     Outcome {
         code: status.code().unwrap(),

@@ -65,9 +65,9 @@ pub(crate) fn print(report: &mut Report) {
             let (sender, pods, is_over) = (sender.clone(), &pods, &is_over);
             scope.spawn(move || come_and_go(pods, caller, is_over, &sender));
         }
-        while begun.wall() + minute / 2 < long {
+        while begun.elapsed() + minute / 2 < long {
             let minute = Minute::of(&receiver, minute, &lab);
-            table.row(minute.row(begun.wall()));
+            table.row(minute.row(begun.elapsed()));
             minutes.push(minute);
         }
         is_over.store(true, Ordering::Relaxed);
@@ -85,7 +85,7 @@ fn come_and_go(pods: &Pods<'_>, caller: usize, is_over: &AtomicBool, done: &Send
             for pod in caller * PODS..(caller + 1) * PODS {
                 let begun = Stopwatch::start();
                 work(pod);
-                done.send((kind, begun.wall())).unwrap();
+                done.send((kind, begun.elapsed())).unwrap();
             }
         }
     }
@@ -102,10 +102,10 @@ struct Minute {
 impl Minute {
     fn of(done: &Receiver<Done>, long: Duration, lab: &Lab) -> Self {
         let (begun, mut times) = (Stopwatch::start(), [Vec::new(), Vec::new()]);
-        while let Ok((kind, took)) = done.recv_timeout(long.saturating_sub(begun.wall())) {
+        while let Ok((kind, took)) = done.recv_timeout(long.saturating_sub(begun.elapsed())) {
             times[kind].push(took);
         }
-        let rate = times.iter().map(Vec::len).sum::<usize>() as f64 / begun.wall().as_secs_f64();
+        let rate = times.iter().map(Vec::len).sum::<usize>() as f64 / begun.elapsed().as_secs_f64();
         let [added, deleted] = times.map(|times| Sample::of(times.into_iter()));
         let service = figures(&lab.service, lab.path().join("service/journal.redb"));
         let agent = figures(&lab.agent, lab.path().join("agent/records.redb"));

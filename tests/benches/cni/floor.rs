@@ -94,7 +94,7 @@ impl Floor {
         let change = LinkChange::new().netns(&pod).name("eth0").new_index(INDEX);
         let begun = Stopwatch::start();
         host.change_link(link, &change).unwrap();
-        let moving = begun.wall();
+        let moving = begun.elapsed();
         let mut inside = Rtnl::open_in(&pod).unwrap();
         inside.batch(&configuration(number, self.families)).unwrap();
         moving

@@ -19,7 +19,7 @@ impl Sample {
     pub(crate) fn time<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let start = Stopwatch::start();
         let value = work();
-        self.durations.push(start.wall());
+        self.durations.push(start.elapsed());
         value
     }
 

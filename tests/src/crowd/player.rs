@@ -222,7 +222,7 @@ impl Player {
         let begun = Stopwatch::start();
         while timeout(LIMIT, self.try_to_detach(&is_to_leave)).await != Ok(true) {
             let Self { pods, tally, .. } = self;
-            assert!(begun.elapsed() < LIMIT, "no rest: {pods:?} {:?}", tally.refusals);
+            assert!(begun.unstalled() < LIMIT, "no rest: {pods:?} {:?}", tally.refusals);
             sleep(RETRY).await;
         }
     }
@@ -333,7 +333,7 @@ impl Player {
         let begun = Stopwatch::start();
         let answer = timeout(patience, self.client.attach(request)).await.ok();
         let Some(response) = self.note(answer) else { return };
-        self.tally.attaches.push(begun.wall());
+        self.tally.attaches.push(begun.elapsed());
         let attachment = response.into_inner().attachment.expect("what was granted");
         self.note_attached(pod, taken, attachment).await;
     }
@@ -369,7 +369,7 @@ impl Player {
         if self.note(answer).is_none() {
             return;
         }
-        self.tally.detaches.push(begun.wall());
+        self.tally.detaches.push(begun.elapsed());
         let Pod { state, device, former, .. } = &mut self.pods[pod];
         (*state, *device, *former) = (State::Absent, None, id.or(former.take()));
         self.give_up(taken).await;

@@ -165,7 +165,7 @@ impl Case<'_> {
         proxy.plan(records, self.fault);
         let begun = Stopwatch::start();
         let done = work();
-        let taken = begun.elapsed();
+        let taken = begun.unstalled();
         assert!(taken < FAST, "{taken:?} after {records} records and {:?}", self.fault);
         let struck = proxy.has_struck();
         proxy.heal();

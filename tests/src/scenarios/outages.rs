@@ -85,10 +85,10 @@ pub fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(settings:
 
     let start = Stopwatch::start();
     lab.add("blue", &Netns::new("other"), "eth0").fails(11, &[]);
-    assert!(start.elapsed() < FAST, "{:?}", start.elapsed());
+    assert!(start.unstalled() < FAST, "{:?}", start.unstalled());
     pair.assert_reach();
     lab.del("blue", &pair.a, "eth0").nothing();
-    assert!(start.elapsed() < 2 * FAST, "{:?}", start.elapsed());
+    assert!(start.unstalled() < 2 * FAST, "{:?}", start.unstalled());
     wait_for("a STATUS of 50", LIMIT, || (!lab.status().status.success()).then_some(()));
     lab.status().fails(50, &[]);
 

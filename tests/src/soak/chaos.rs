@@ -213,7 +213,7 @@ impl Chaos<'_> {
     /// Starts programs again that armed faults have killed, for some time or until it is over.
     fn watch(&mut self, armed: &mut Vec<Armed>, time: Duration, is_over: impl Fn() -> bool) {
         let start = Stopwatch::start();
-        while start.wall() < time && !is_over() {
+        while start.elapsed() < time && !is_over() {
             let (struck, waiting): (Vec<_>, _) = armed.drain(..).partition(Armed::has_struck);
             *armed = waiting;
             self.note_struck(&struck);

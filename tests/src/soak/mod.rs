@@ -163,7 +163,7 @@ impl Soak {
     #[must_use]
     pub fn progress(&self) -> String {
         let Outcome { operations, toll, counts, .. } = &self.outcome;
-        let per_second = *operations as f64 / self.started.wall().as_secs_f64();
+        let per_second = *operations as f64 / self.started.elapsed().as_secs_f64();
         format!(
             "{operations} of {} operations in {} rounds, {} kills, {} cuts, {} delays, {} failed steps, {} of {} armed faults, \
              {} card resets, {} hostile pods with {} tricks, {} dead callers, {} suspensions, \

@@ -27,9 +27,9 @@ fn after_a_reset_the_pods_ping_again_by_themselves() {
 
     let start = reset(&lab, &pair);
     pair.assert_reach();
-    println!("after a reset, pods ping again in {:.1} s", start.wall().as_secs_f64());
+    println!("after a reset, pods ping again in {:.1} s", start.elapsed().as_secs_f64());
     wait_for("another session", LIMIT, || lab.session().filter(|other| *other != session));
-    println!("after a reset, the agent is connected in {:.1} s", start.wall().as_secs_f64());
+    println!("after a reset, the agent is connected in {:.1} s", start.elapsed().as_secs_f64());
 
     assert_ne!(lab.dpu.boot_id(), boot);
     lab.wait_until_good();
@@ -114,7 +114,7 @@ fn an_attach_while_the_machine_boots_fails_fast_and_works_afterwards() {
     let pod = Netns::new("pod");
     let start = Stopwatch::start();
     let answer = lab.add("blue", &pod, "eth0");
-    assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+    assert!(start.unstalled() < Duration::from_secs(15), "{:?}", start.unstalled());
     if !answer.status.success() {
         let (code, said) = answer.error();
         assert_eq!(code, 11, "{said}");

@@ -103,7 +103,7 @@ fn no_first_packet_is_lost_either_way_in_either_family() {
             let pods = addresses(&added);
             sockets.send(&peers, number);
             peer_sockets.send(&pods, number);
-            latest = latest.max(answered.wall());
+            latest = latest.max(answered.elapsed());
             let missing = [peer_sockets.lost(number), sockets.lost(number)];
             if missing != [0, 0] {
                 lost.push((number, missing));
@@ -137,7 +137,7 @@ fn stays_after_its_caller(lab: &mut Lab, pod: &Netns) -> Duration {
     plugin.kill().unwrap();
     plugin.wait().unwrap();
     wait_for("the VF to leave the pod", TIME_LIMIT, || (links(pod) == ["lo"]).then_some(()));
-    let stayed = died.elapsed();
+    let stayed = died.unstalled();
     lab.start_service();
     lab.wait_until_good();
     lab.assert_clean_slate();

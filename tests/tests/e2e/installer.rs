@@ -135,8 +135,8 @@ fn who_is_killed_at_any_moment_leaves_whole_files() {
         // Either it is amid the plugin, or it is over before anybody could see that: a copy takes no longer than a
         // pause between two looks.
         let begun = Stopwatch::start();
-        while !half() && installer.try_wait().unwrap().is_none() && begun.wall() < LIMIT {}
-        e2e::pause(Duration::from_micros(100 * round as u64));
+        while !half() && installer.try_wait().unwrap().is_none() && begun.elapsed() < LIMIT {}
+        e2e::sleep_until_moment(Duration::from_micros(100 * round as u64));
         installer.kill().unwrap();
         installer.wait().unwrap();
         unfinished += u32::from(half());

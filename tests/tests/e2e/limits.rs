@@ -62,10 +62,10 @@ impl Way<'_> {
         let begun = Stopwatch::start();
         let (sent, received) = (bits(self.from, "tx"), bits(self.to, "rx"));
         let begun_at_most = Stopwatch::start();
-        e2e::pause(Duration::from_secs(1));
-        let lasted_at_least = begun_at_most.wall();
+        e2e::sleep_until_moment(Duration::from_secs(1));
+        let lasted_at_least = begun_at_most.elapsed();
         let received = bits(self.to, "rx") - received;
-        let lasted_at_most = begun.wall();
+        let lasted_at_most = begun.elapsed();
         let sent = bits(self.from, "tx") - sent;
         let given = |time: Duration| self.rate as f64 * time.as_secs_f64();
         let allowed = given(lasted_at_most) * 1.05 + burst(self.rate) as f64;

@@ -176,14 +176,14 @@ fn a_dpu_that_falls_silent_is_told_soon_and_its_calls_are_not_waited_for() {
     lab.service.signal(Signal::SIGSTOP);
     let silent = Stopwatch::start();
     lab.add("blue", &Netns::new("other"), "eth0").fails(11, &["DPU_UNREACHABLE"]);
-    assert!(silent.elapsed() < FAST, "{:?}", silent.elapsed());
+    assert!(silent.unstalled() < FAST, "{:?}", silent.unstalled());
     let start = Stopwatch::start();
     lab.add("blue", &Netns::new("another"), "eth0").fails(11, &["DPU_UNREACHABLE"]);
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    assert!(start.unstalled() < Duration::from_secs(1), "{:?}", start.unstalled());
     pair.assert_reach();
     wait_for("a STATUS of 50", LIMIT, || (!lab.status().status.success()).then_some(()));
     let limit = Duration::from_secs(u64::from(grace)) + FAST;
-    assert!(silent.elapsed() < limit, "{:?}", silent.elapsed());
+    assert!(silent.unstalled() < limit, "{:?}", silent.unstalled());
     lab.status().fails(50, &["DPU_UNREACHABLE"]);
     lab.service.signal(Signal::SIGCONT);
     lab.wait_until_good();

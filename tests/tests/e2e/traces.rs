@@ -347,9 +347,9 @@ fn a_collector_that_is_away_or_silent_costs_no_add_and_one_line_in_the_log() {
     let connections = silent.map(|listener| listener.accept().unwrap());
     let began = Stopwatch::start();
     attach_and_detach(&lab);
-    assert!(began.elapsed() < EXPORT_TIMEOUT, "an ADD or DEL waited for the collector");
+    assert!(began.unstalled() < EXPORT_TIMEOUT, "an ADD or DEL waited for the collector");
     let began = Stopwatch::start();
     assert!(lab.agent.stop().success() && lab.service.stop().success());
-    assert!(began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
+    assert!(began.unstalled() < LIMIT / 2, "{:?}", began.unstalled());
     drop(connections);
 }

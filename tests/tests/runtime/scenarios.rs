@@ -102,13 +102,13 @@ pub(crate) fn a_runtime_killed_at_any_moment_of_a_start_leaves_nothing_once_the_
     node.remove(&node.run("first"));
     let began = Stopwatch::start();
     let second = node.run("second");
-    let length = began.wall();
+    let length = began.elapsed();
     node.remove(&second);
     let mut cut_short = 0;
     for moment in 0..KILLS {
         thread::scope(|scope| {
             let run = scope.spawn(|| node.runtime.run(&format!("victim-{moment}")));
-            e2e::pause(length * moment / KILLS);
+            e2e::sleep_until_moment(length * moment / KILLS);
             node.runtime.crash();
             cut_short += u32::from(run.join().unwrap().is_err());
         });

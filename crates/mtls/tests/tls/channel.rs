@@ -12,11 +12,12 @@ use crate::support::{BOUND, Pki, bounded, expired, host, listen, raw_client};
 use mtls::{
     ConnectError, Connector, Limits, LiveCredentials, Peer, Role, authority::Validity, incoming,
 };
+use test_clock::within;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     sync::{mpsc, oneshot},
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tonic::{
     Request, Status,
@@ -261,7 +262,7 @@ async fn until_refused(channel: &Channel) -> ConnectError {
             }
         }
     };
-    let status = timeout(LIMIT, refusal).await.expect("it takes too long");
+    let status = within(LIMIT, refusal).await.expect("it takes too long");
     ConnectError::find(&status).unwrap().clone()
 }
 
@@ -313,7 +314,7 @@ async fn is_renewed_in_time(pki: &Pki, address: &str, seconds: u64) -> bool {
             _ = waning.renewed() => SystemTime::now() < end,
         }
     };
-    timeout(LIMIT, renewal).await.unwrap_or(false)
+    within(LIMIT, renewal).await.unwrap_or(false)
 }
 
 #[tokio::test]

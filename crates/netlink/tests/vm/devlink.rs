@@ -7,6 +7,7 @@ use netlink::{
     MacAddress, PortState, RateChange, RateSubject,
 };
 use serde_json::{Value, json};
+use test_clock::within;
 
 use crate::netdevsim::Netdevsim;
 use crate::support::TestNetns;
@@ -160,7 +161,7 @@ async fn first<T>(monitor: &mut DevlinkMonitor, wanted: impl Fn(DevlinkEvent) ->
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), search).await.expect("no such event")
+    within(Duration::from_secs(60), search).await.expect("no such event")
 }
 
 #[tokio::test]
