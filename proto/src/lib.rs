@@ -11,6 +11,7 @@ pub mod failure;
 pub mod finding;
 pub mod form;
 pub mod kubelet;
+pub mod log_event;
 mod room;
 pub mod sysctls;
 pub mod workloads;

@@ -18,6 +18,8 @@ use nix::{
     unistd::Pid,
 };
 
+use serde_json::Value;
+
 use crate::{Netns, command::run, wait_for};
 
 /// How long a program may take to end after SIGTERM.
@@ -146,6 +148,16 @@ impl Program {
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// How many lines of its log have this `event`, a name of [`offload_proto::log_event`].
+    #[must_use]
+    pub fn events(&self, event: &str) -> usize {
+        let log = self.log();
+        let is_one = |line: &&str| {
+            serde_json::from_str::<Value>(line).is_ok_and(|line| line["fields"]["event"] == event)
+        };
+        log.lines().filter(is_one).count()
     }
 
     /// Sends a signal.

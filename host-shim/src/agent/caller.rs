@@ -202,6 +202,7 @@ fn too_late() -> Failure {
 pub(super) mod tests {
     use std::pin::pin;
 
+    use test_clock::within;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -218,10 +219,10 @@ pub(super) mod tests {
     async fn a_caller_that_has_asked_is_there_until_it_ends() {
         let (caller, mut plugin) = caller(LIMIT);
         plugin.shutdown().await.unwrap();
-        assert!(timeout(Duration::from_millis(100), caller.hangup()).await.is_err());
+        assert!(within(Duration::from_millis(100), caller.hangup()).await.is_none());
         caller.is_waiting().unwrap();
         drop(plugin);
-        let failure = timeout(LIMIT, caller.hangup()).await.unwrap();
+        let failure = within(LIMIT, caller.hangup()).await.unwrap();
         assert_eq!(failure.reason, Reason::DeadlineExceeded);
         assert_eq!(caller.is_waiting().unwrap_err().message, failure.message);
         assert!(caller.answer(Answer::Done).await.is_err());
@@ -231,19 +232,19 @@ pub(super) mod tests {
     async fn who_ends_without_having_heard_the_signs_of_life_has_ended() {
         let (caller, mut plugin) = caller(LIMIT);
         plugin.shutdown().await.unwrap();
-        assert!(timeout(Duration::from_millis(100), caller.keep_company()).await.is_err());
+        assert!(within(Duration::from_millis(100), caller.keep_company()).await.is_none());
         drop(plugin);
-        timeout(LIMIT, caller.hangup()).await.unwrap();
+        within(LIMIT, caller.hangup()).await.unwrap();
         assert!(caller.is_waiting().is_err());
     }
 
     #[tokio::test]
     async fn a_call_is_answered_once_and_the_first_answer_counts() {
         let (caller, mut plugin) = caller(LIMIT);
-        assert!(timeout(Duration::from_millis(100), caller.keep_company()).await.is_err());
+        assert!(within(Duration::from_millis(100), caller.keep_company()).await.is_none());
         caller.give_up(Answer::Done).await.unwrap();
         assert!(caller.answer(Answer::Done).await.is_err());
-        assert!(timeout(Duration::from_millis(100), caller.keep_company()).await.is_err());
+        assert!(within(Duration::from_millis(100), caller.keep_company()).await.is_none());
         let mut heard = String::new();
         plugin.read_to_string(&mut heard).await.unwrap();
         assert_eq!(heard, " {\"outcome\":\"done\"}\n");
@@ -256,7 +257,7 @@ pub(super) mod tests {
         caller.answer(Answer::Done).await.unwrap();
         plugin.read_exact(&mut vec![0; count]).await.unwrap();
         let mut hearing = pin!(caller.has_heard());
-        assert!(timeout(Duration::from_millis(50), &mut hearing).await.is_err(), "it lives");
+        assert!(within(Duration::from_millis(50), &mut hearing).await.is_none(), "it lives");
         drop(plugin);
         hearing.await
     }
@@ -293,14 +294,14 @@ pub(super) mod tests {
         answered.unwrap();
         caller.has_heard().await.unwrap();
         assert!(matches!(heard, Some(Answer::Done)));
-        assert!(timeout(LIMIT, caller.hangup()).await.is_ok());
+        assert!(within(LIMIT, caller.hangup()).await.is_some());
     }
 
     #[tokio::test]
     async fn a_task_that_ends_with_its_answer_untaken_has_not_heard_it() {
         let (caller, ear) = Caller::task(Instant::now() + LIMIT);
         let mut answering = pin!(caller.answer(Answer::Done));
-        assert!(timeout(Duration::from_millis(50), &mut answering).await.is_err(), "it lives");
+        assert!(within(Duration::from_millis(50), &mut answering).await.is_none(), "it lives");
         drop(ear);
         assert_eq!(answering.await.unwrap_err().reason, Reason::DeadlineExceeded);
         assert!(caller.is_waiting().is_err());

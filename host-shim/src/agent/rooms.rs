@@ -4,6 +4,7 @@ use std::{fs, future::ready, path::Path, sync::Arc, time::Duration};
 
 use metrics::{Calls, Endpoint};
 use netlink::{LinkMonitor, Netns};
+use offload_proto::log_event;
 use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
@@ -141,7 +142,11 @@ impl Agent {
         let tasks = &self.doors.tasks;
         tasks.close();
         if timeout(LAST_WORK, tasks.wait()).await.is_err() {
-            tracing::warn!(tasks = tasks.len(), "stopping with work under way");
+            tracing::warn!(
+                event = log_event::WORK_LEFT,
+                tasks = tasks.len(),
+                "stopping with work under way"
+            );
         }
     }
 }

@@ -72,7 +72,7 @@ mod tests {
         assert_eq!("netdevsim/netdevsim10".parse::<DevlinkDevice>().unwrap().bus, "netdevsim");
         for text in ["", "pci", "pci/", "/x", "pci/0000:03:00.0/1", "p ci/x"] {
             let refused = text.parse::<DevlinkDevice>().unwrap_err().to_string();
-            assert!(refused.contains(text) && refused.ends_with(" pci/0000:03:00.0"), "{refused}");
+            assert!(refused.contains(&format!("{text:?}")), "{refused}");
         }
     }
 }

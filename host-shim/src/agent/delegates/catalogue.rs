@@ -192,8 +192,8 @@ fn plugins(
         let name = program(plugin);
         !name.trim().is_empty() && !name.contains('/') && !name.starts_with('.')
     };
-    if !plugins.iter().all(is_named) {
-        let why = format!("{network} has a plugin whose `type` is not a program's name");
+    if let Some(unnamed) = plugins.iter().find(|plugin| !is_named(plugin)) {
+        let why = format!("`type` {:?} of {network} is not a program's name", program(unnamed));
         return Err(invalid(file, &why));
     }
     check_leases(file, network, &plugins)?;
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(told(&folder, "", "one").unwrap(), "macvlan");
         assert_eq!(told(&folder, "", "both").unwrap(), "bridge, tuning");
         assert_eq!(told(&folder, "", "ours").unwrap(), "the DPU's blue");
-        assert!(told(&folder, "", "evil").unwrap_err().message.contains("program's name"));
+        assert!(told(&folder, "", "evil").unwrap_err().message.contains("\"../evil\""));
         assert!(told(&folder, "", "wrong").unwrap_err().message.contains("nonsense"));
         let plugins = |name| match look_up(folder.path(), "", name).unwrap() {
             Some(Meaning::Plugins(chain)) => chain,
@@ -385,7 +385,7 @@ mod tests {
             ("list", "list.yaml", "no object"),
             ("twice", "b.conf", "a.conf "),
             ("ipam", "ipam.conf", "names no `network`"),
-            ("path", "path.conf", "program's name"),
+            ("path", "path.conf", "\"../evil\""),
             ("none", "none.conflist", "is empty"),
             ("chain", "chain.conflist", "in a chain"),
             ("within", "within.conflist", "belongs beside `plugins`"),

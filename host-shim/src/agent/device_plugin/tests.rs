@@ -19,6 +19,7 @@ use offload_proto::{
     v1::{Pod, PooledVf},
 };
 use tempfile::TempDir;
+use test_clock::within;
 use tokio::{net::UnixListener, sync::mpsc, task::yield_now, time::timeout};
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::task::AbortOnDropHandle;
@@ -76,7 +77,7 @@ fn kubelet(folder: &Path, version: &'static str) -> Kubelet {
 impl Kubelet {
     /// What is asked of it next, be it refused or not.
     async fn registered(&mut self) -> RegisterRequest {
-        timeout(LIMIT, self.heard.recv()).await.expect("nobody registers").unwrap()
+        within(LIMIT, self.heard.recv()).await.expect("nobody registers").unwrap()
     }
 }
 
@@ -160,7 +161,7 @@ fn request() -> AddRequest {
 }
 
 async fn next(lists: &mut Streaming<ListAndWatchResponse>) -> Option<Vec<(String, String)>> {
-    let list = timeout(LIMIT, lists.message()).await.expect("no list").unwrap()?;
+    let list = within(LIMIT, lists.message()).await.expect("no list").unwrap()?;
     Some(list.devices.into_iter().map(|Device { id, health }| (id, health)).collect())
 }
 
@@ -252,7 +253,7 @@ async fn the_socket_of_an_offer_goes_with_it_but_not_another_agents() {
         }
     };
     stage.room.learn(VfPools::default());
-    timeout(LIMIT, gone()).await.expect("the socket stays");
+    within(LIMIT, gone()).await.expect("the socket stays");
     stage.room.learn(VfPools { pools: vec![pool("gold", &[])] });
     kubelet.registered().await;
     std::fs::remove_file(&path).unwrap();

@@ -148,7 +148,7 @@ mod tests {
     use std::time::Duration;
 
     use offload_proto::{Reason, v1::Heartbeat};
-    use tokio::time::timeout;
+    use test_clock::within;
     use tonic::transport::Endpoint;
 
     use super::{super::failure::failure_of, *};
@@ -165,7 +165,7 @@ mod tests {
         let beat = || host_message::Message::Heartbeat(Heartbeat { sequence: 1 });
         assert!(session.send(beat()));
         assert!(!session.send(beat()), "what does not fit is not on its way");
-        timeout(Duration::from_secs(5), session.overflowed()).await.unwrap();
+        within(Duration::from_secs(5), session.overflowed()).await.unwrap();
     }
 
     #[tokio::test]

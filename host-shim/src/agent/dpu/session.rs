@@ -11,7 +11,7 @@ use std::{
 
 use mtls::{Connector, LiveCredentials};
 use offload_proto::{
-    Failure, MESSAGE_LIMIT, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason,
+    Failure, MESSAGE_LIMIT, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason, log_event,
     v1::{
         self, DpuMessage, Hello, HostMessage, Welcome, dpu_message, host_message,
         workload_network_client::WorkloadNetworkClient,
@@ -318,6 +318,7 @@ async fn open(
     let mut inbox = inbox.map_err(|status| failure_of(&status))?.into_inner();
     let welcome = welcome(inbox.message().await.map_err(|status| failure_of(&status))?)?;
     tracing::info!(
+        event = log_event::SESSION_OPENED,
         dpu = welcome.dpu,
         version = welcome.service_version,
         session = welcome.session_id,
@@ -382,13 +383,15 @@ pub(super) fn protocol_versions() -> v1::ProtocolVersions {
 
 #[cfg(test)]
 mod tests {
+    use test_clock::within;
+
     use super::*;
 
     /// Its caller came while no agent was there, or another one.
     #[tokio::test]
     async fn a_call_waits_for_the_first_attempt_of_an_agent_that_has_only_just_started() {
         let sessions = Session::new(true);
-        let at_once = timeout(Duration::from_secs(3), sessions.current(Duration::ZERO)).await;
+        let at_once = within(Duration::from_secs(3), sessions.current(Duration::ZERO)).await;
         assert!(at_once.unwrap().is_err(), "there is no attempt to wait for");
         sessions.begin();
         let ends_it = async { sessions.went_down(lost("refused"), Instant::now()) };

@@ -229,7 +229,8 @@ pub(super) mod tests {
     use netlink::{Link, Netns, NetnsId, Rtnl};
     use offload_proto::v1::WantedVfs;
     use tempfile::TempDir;
-    use tokio::{runtime::Builder, task::yield_now, time::timeout};
+    use test_clock::within;
+    use tokio::{runtime::Builder, task::yield_now};
     use vf_alloc::Device;
 
     use super::*;
@@ -323,11 +324,11 @@ pub(super) mod tests {
                 yield_now().await;
             }
             let limit = Duration::from_secs(20);
-            let moves = (0..MOVES).map(|_| timeout(limit, turn_at_moving(keeper.vfs())));
+            let moves = (0..MOVES).map(|_| within(limit, turn_at_moving(keeper.vfs())));
             for moved in join_all(moves).await {
                 moved.expect("a move waits behind the looks").unwrap();
             }
-            let other_look = timeout(limit, keeper.vfs().host().look(|| ())).await;
+            let other_look = within(limit, keeper.vfs().host().look(|| ())).await;
             other_look.expect("a look waits behind those of the keeper").unwrap();
             card.end();
             all.await.unwrap();
@@ -339,7 +340,7 @@ pub(super) mod tests {
         let (keeper, _folder) = keeper();
         let untold = Record { phase: Phase::Releasing, is_returned: true, ..record("a", "c") };
         keep(keeper.vfs().records(), untold);
-        let pass = timeout(Duration::from_secs(3), keeper.reconcile_all());
+        let pass = within(Duration::from_secs(3), keeper.reconcile_all());
         pass.await.expect("nobody calls the DPU before the first pass is over");
         assert!(keeper.vfs().records().by_id("a").is_some(), "the DPU is told later");
     }
@@ -375,10 +376,10 @@ pub(super) mod tests {
         keep(vfs.records(), record.clone());
         let key = vfs.keys().lock(&record.key()).await;
         let under_way = vfs.renewer().begin(record.device()).unwrap();
-        timeout(Duration::from_secs(20), keeper.pass()).await.expect("the pass waits");
+        within(Duration::from_secs(20), keeper.pass()).await.expect("the pass waits");
         assert!(vfs.renewer().begin(&VF.into()).is_none(), "it is to be finished");
         drop((key, under_way, turn));
-        timeout(Duration::from_secs(20), vfs.renewer().await_all()).await.unwrap();
+        within(Duration::from_secs(20), vfs.renewer().await_all()).await.unwrap();
         assert!(unfinished(vfs).is_empty());
     }
 
@@ -388,11 +389,11 @@ pub(super) mod tests {
         let signals = keeper.vfs().signals();
         signals.vf_became_free();
         let limit = Duration::from_millis(100);
-        assert!(timeout(limit, keeper.pass_wanted()).await.is_err());
+        assert!(within(limit, keeper.pass_wanted()).await.is_none());
         keeper.provider.want(&WantedVfs { controller: 0, pf: 1, count: 16 });
         signals.pass_wanted().await;
         keeper.provider.provide().await;
         signals.vf_became_free();
-        timeout(Duration::from_secs(20), keeper.pass_wanted()).await.expect("nobody tries again");
+        within(Duration::from_secs(20), keeper.pass_wanted()).await.expect("nobody tries again");
     }
 }

@@ -102,6 +102,7 @@ async fn give_back_unused(doors: &Doors, unused: &Wanted, found_vf: bool, caller
 #[cfg(test)]
 mod tests {
     use offload_proto::Reason;
+    use test_clock::within;
     use tokio::{sync::oneshot, task::yield_now};
 
     use super::*;
@@ -144,9 +145,9 @@ mod tests {
         all_wait.send(()).unwrap();
 
         let limit = Duration::from_secs(10);
-        timeout(limit, holder).await.expect("the holder waits for ever").unwrap();
-        timeout(limit, change).await.expect("the change waits for ever").unwrap();
-        let taken = timeout(limit, taking).await.expect("the attach waits for ever").unwrap();
+        within(limit, holder).await.expect("the holder waits for ever").unwrap();
+        within(limit, change).await.expect("the change waits for ever").unwrap();
+        let taken = within(limit, taking).await.expect("the attach waits for ever").unwrap();
         assert_eq!(taken.err().unwrap().reason, Reason::VfNotFree);
         assert_eq!(doors.dpu.calls().undelivered_keys(), [record("new", "waiting").key()]);
     }

@@ -8,6 +8,7 @@ use std::{
 
 use bootstrap::Chain;
 use netlink::{Link, Rtnl};
+use offload_proto::log_event;
 use tokio::{
     sync::{MutexGuard, watch},
     task::spawn_blocking,
@@ -281,7 +282,12 @@ impl Renewer {
         what: &str,
         _turn: MutexGuard<'_, ()>,
     ) -> Result<(), String> {
-        tracing::info!(vf = vf.device.as_str(), "to be made anew, for {what}");
+        tracing::info!(
+            event = log_event::VF_RESET,
+            vf = vf.device.as_str(),
+            differences = what,
+            "resetting a VF that differs from its baseline"
+        );
         // Before it is made anew: its link may be there again before anybody looks.
         let mut arrivals = self.signals.vf_events();
         let made = {
@@ -406,6 +412,8 @@ impl Renewer {
 
 #[cfg(test)]
 pub(in crate::agent) mod tests {
+    use test_clock::within;
+
     use super::*;
     use crate::agent::vfs::{
         records::tests::record,
@@ -454,7 +462,7 @@ pub(in crate::agent) mod tests {
         renewer.note_renewed(&vf, false, "it differs");
         assert!(!renewer.is_due(&vf.device));
         let wanted = vfs.signals().pass_wanted();
-        timeout(Duration::from_secs(20), wanted).await.expect("nobody looks again");
+        within(Duration::from_secs(20), wanted).await.expect("nobody looks again");
         assert!(renewer.is_due(&vf.device));
     }
 }

@@ -245,10 +245,10 @@ fn name_of(path: &Path) -> String {
 mod tests {
     use std::time::Duration;
 
+    use test_clock::within;
     use tokio::{
         sync::oneshot,
         task::{JoinHandle, yield_now},
-        time::timeout,
     };
 
     use super::*;
@@ -283,7 +283,7 @@ mod tests {
         end_first.send(()).unwrap();
         let limit = Duration::from_secs(10);
         let of = async |waiting: JoinHandle<Result<_, _>>| {
-            timeout(limit, waiting).await.unwrap().unwrap().unwrap()
+            within(limit, waiting).await.unwrap().unwrap().unwrap()
         };
         assert_eq!(*of(walking).await, found("first"));
         assert_eq!(*of(one).await, found("second"));

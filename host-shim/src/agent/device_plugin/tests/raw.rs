@@ -65,11 +65,11 @@ async fn a_kubelet_that_calls_our_socket_by_its_path_is_answered() {
         frame(DATA, END_STREAM, 1, &empty),
     ];
     connection.write_all(&begun.concat()).await.unwrap();
-    let answer = timeout(LIMIT, frames_of(1, &mut connection)).await.unwrap();
+    let answer = within(LIMIT, frames_of(1, &mut connection)).await.unwrap();
     assert_eq!(answer, [HEADERS, DATA, HEADERS]);
     let again = b"\x83\x86\xc1\xc0\xbf\xbe";
     let more = [frame(HEADERS, END_HEADERS, 3, again), frame(DATA, END_STREAM, 3, &empty)];
     connection.write_all(&more.concat()).await.unwrap();
-    let answer = timeout(LIMIT, frames_of(3, &mut connection)).await.unwrap();
+    let answer = within(LIMIT, frames_of(3, &mut connection)).await.unwrap();
     assert_eq!(answer, [HEADERS, DATA, HEADERS]);
 }

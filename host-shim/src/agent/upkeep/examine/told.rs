@@ -67,6 +67,8 @@ fn place_of(vf: &ExaminedVf) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::agent::vfs::record;
 
@@ -80,16 +82,24 @@ mod tests {
             netdev: "net1".into(),
             ..ExaminedVf::default()
         };
-        for (record, place, differing, why) in [
-            (&home, VfPlace::Host, "", "the DPU"),
-            (&waiting, VfPlace::Host, "it is up", ": it is up"),
-            (&waiting, VfPlace::Host, "", "network namespace as net1, "),
-            (&waiting, VfPlace::Elsewhere, "", "network namespace /run/netns/foreign as net1"),
-            (&waiting, VfPlace::Pod, "", "in its pod"),
-            (&waiting, VfPlace::Nowhere, "", "nowhere"),
-        ] {
-            let told = release_pending(record, &at(place), differing).message;
-            assert!(told.starts_with("c/eth0 ") && told.contains(why), "{why}: {told}");
-        }
+        let device = waiting.device().to_string();
+        let cases: [(_, _, _, &[&str]); 6] = [
+            (&home, VfPlace::Host, "", &[]),
+            (&waiting, VfPlace::Host, "mtu 9000", &[&device, "mtu 9000"]),
+            (&waiting, VfPlace::Host, "", &[&device, "net1"]),
+            (&waiting, VfPlace::Elsewhere, "", &[&device, "/run/netns/foreign", "net1"]),
+            (&waiting, VfPlace::Pod, "", &[&device]),
+            (&waiting, VfPlace::Nowhere, "", &[&device]),
+        ];
+        let messages: BTreeSet<_> = cases
+            .into_iter()
+            .map(|(record, place, differing, values)| {
+                let told = release_pending(record, &at(place), differing).message;
+                assert!(told.contains("c/eth0"), "{told}");
+                values.iter().for_each(|value| assert!(told.contains(value), "{value}: {told}"));
+                told
+            })
+            .collect();
+        assert_eq!(messages.len(), cases.len(), "each case has a message of its own: {messages:?}");
     }
 }
