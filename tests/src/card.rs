@@ -100,10 +100,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The most VFs of which `ethtool` and sysfs are read: the many files of their queues take their time.
 const MOST_READ: usize = 24;
 
-/// What `ethtool` is asked of all links at once, since a process for each link takes too long: tests look often.
-pub(crate) const QUESTIONS: [&str; 6] = ["-k", "-l", "-g", "-c", "-a", "--show-priv-flags"];
-/// How many of them, from the first on, the kernel answers about veth. `scenarios::clean` checks it.
-pub(crate) const OF_VETH: usize = 2;
+/// What `ethtool` is asked of all links at once, since a process for each link takes too long: tests look often. About
+/// veth the kernel answers these alone, which `scenarios::clean` checks.
+pub(crate) const QUESTIONS_OF_VETH: [&str; 2] = ["-k", "-l"];
+pub(crate) const OTHER_QUESTIONS: [&str; 4] = ["-g", "-c", "-a", "--show-priv-flags"];
 
 /// What is read of a link in sysfs. The kernel itself finds out the room of queues.
 const FILES: [&str; 4] = ["gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "queues"];
@@ -117,13 +117,12 @@ fn settings_in(netns: &Netns, links: &[&Value]) -> BTreeMap<String, Vec<String>>
         return settings;
     }
     let are_veth = links.iter().all(|link| link["linkinfo"]["info_kind"] == "veth");
-    let questions = if are_veth { &QUESTIONS[..OF_VETH] } else { &QUESTIONS };
-    for question in questions {
+    let others = OTHER_QUESTIONS.iter().filter(|_| !are_veth);
+    for question in QUESTIONS_OF_VETH.iter().chain(others) {
         let shown = run(netns.command("ethtool").args([question, "*"]));
         note_by_link(&String::from_utf8_lossy(&shown.stdout), &mut settings);
     }
-    let opened = netlink::Netns::open(&netns.path()).expect("open the namespace");
-    let sysfs = NetSysfs::mount(&opened).expect("mount sysfs");
+    let sysfs = NetSysfs::mount(&netns.open()).expect("mount sysfs");
     for (name, of_link) in &mut settings {
         FILES.iter().for_each(|file| read(&sysfs.folder().join(name), file, of_link));
         of_link.sort();
@@ -262,9 +261,8 @@ impl Card {
 /// A new namespace for the programs of a host or a DPU.
 pub(crate) fn root(label: &str) -> Arc<Netns> {
     let netns = Netns::new(label);
-    let opened = netlink::Netns::open(&netns.path()).expect("open the namespace");
     let lo_up = Request::change_link_named("lo", &LinkChange::new().up());
-    Rtnl::open_in(&opened).and_then(|mut rtnl| rtnl.change(lo_up)).expect("lo to be up");
+    Rtnl::open_in(&netns.open()).and_then(|mut rtnl| rtnl.change(lo_up)).expect("lo to be up");
     Arc::new(netns)
 }
 

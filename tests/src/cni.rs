@@ -17,10 +17,12 @@ use nix::{
 };
 use serde_json::{Value, json};
 
-use crate::{Netns, program};
+use crate::{Netns, eventually, program};
 
 /// How long any call of the plugin may take.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
+/// How long one look waits for a message.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// One call of the plugin.
 #[derive(Clone, Debug)]
@@ -154,7 +156,7 @@ impl Call {
         let id = id_of(&child);
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(child.wait_with_output()));
-        let Ok(output) = receiver.recv_timeout(TIME_LIMIT) else {
+        let Some(output) = eventually(TIME_LIMIT, || receiver.recv_timeout(LOOK).ok()) else {
             let _ = kill(id, Signal::SIGKILL);
             panic!("the plugin did not end within {TIME_LIMIT:?}: {self:?}");
         };

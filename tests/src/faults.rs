@@ -16,9 +16,22 @@ pub(crate) fn prepare(of: &Path, program: &str) {
     fs::create_dir(folder(of, program)).unwrap();
 }
 
-/// Makes the named step of a program fail (`fail`) or kill it (`kill`) once, after its work.
-pub(crate) fn arm(of: &Path, program: &str, how: &str, step: &str) -> PathBuf {
-    let file = folder(of, program).join(format!("{how}-{step}"));
+/// What a fault at a step of a program does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultAction {
+    /// The step fails.
+    Fail,
+    /// The program is killed.
+    Kill,
+}
+
+/// Makes the named step of a program fail, or kill it, once and after its work.
+pub(crate) fn arm(of: &Path, program: &str, action: FaultAction, step: &str) -> PathBuf {
+    let action = match action {
+        FaultAction::Fail => "fail",
+        FaultAction::Kill => "kill",
+    };
+    let file = folder(of, program).join(format!("{action}-{step}"));
     fs::write(&file, "").unwrap();
     file
 }

@@ -4,7 +4,9 @@ use std::{path::PathBuf, time::Duration};
 
 use nix::sys::signal::Signal;
 
-use crate::{Card, Dpu, Host, Program, Proxy, Settings, eventually, faults, victim::Victim};
+use crate::{
+    Card, Dpu, FaultAction, Host, Program, Proxy, Settings, eventually, faults, victim::Victim,
+};
 
 /// How long a program may take to be up.
 const START: Duration = Duration::from_secs(3);
@@ -69,12 +71,12 @@ impl Machines<'_> {
         hosts.map(trace).collect()
     }
 
-    pub(crate) fn arm(&self, victim: Victim, how: &str, step: &str) -> PathBuf {
+    pub(crate) fn arm(&self, victim: Victim, action: FaultAction, step: &str) -> PathBuf {
         let folder = match victim {
             Victim::Agent(host) => self.hosts[host].host.path(),
             Victim::Service => self.dpu.path(),
         };
-        faults::arm(folder, victim.program(), how, step)
+        faults::arm(folder, victim.program(), action, step)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     Card, Host, OpenVswitch, Pki, Program, Proxy, Settings,
     card::{Plan, root},
     dpu::{self, start_service},
-    faults,
+    faults::{self, FaultAction},
     host::LIMIT,
     invariants::Scene,
     wait_for,
@@ -42,7 +42,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Brings all of it up and waits until STATUS is good.
+    /// Brings all of it up and waits until STATUS is good, unless a test relays what agent and service say.
     ///
     /// # Panics
     /// When it does not come up.
@@ -51,7 +51,7 @@ impl Lab {
         Self::start_with(settings, |_folder| ())
     }
 
-    /// Likewise, of what `prepare` has put into its folder.
+    /// Starts a lab whose folder `prepare` has filled.
     ///
     /// # Panics
     /// When it does not come up.
@@ -71,7 +71,9 @@ impl Lab {
         let service = start_service(&card.dpu, path);
         let agent = host.start_agent(None);
         let lab = Self { agent, service, card, pki, vswitch, host, proxy, held: None, folder };
-        lab.wait_until_good();
+        if !settings.relayed {
+            lab.wait_until_good();
+        }
         lab
     }
 
@@ -128,13 +130,12 @@ impl Lab {
         self.card.reset(self.folder.path());
     }
 
-    /// Makes the named step of `dpu-service` or `host-shim-agent` fail (`fail`) or kill its program (`kill`)
-    /// once, after its work.
+    /// Makes the named step of `dpu-service` or `host-shim-agent` fail, or kill its program, once and after its work.
     ///
     /// # Panics
     /// When the file can't be written.
-    pub fn arm(&self, program: &str, how: &str, step: &str) -> PathBuf {
-        faults::arm(self.path(), program, how, step)
+    pub fn arm(&self, program: &str, action: FaultAction, step: &str) -> PathBuf {
+        faults::arm(self.path(), program, action, step)
     }
 
     /// Has `dpu-service` or `host-shim-agent` write down the points of its steps that it passes, and

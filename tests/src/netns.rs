@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::command::run;
 
-/// A network namespace of its own name, deleted when dropped, unless it is somebody else's.
+/// A network namespace of its own name, deleted when dropped, unless another program made it.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -44,7 +44,7 @@ impl Netns {
         netns
     }
 
-    /// One that somebody else made, and deletes.
+    /// One that another program made, and deletes.
     pub(crate) fn existing(name: &str) -> Self {
         Self { name: name.to_owned(), is_ours: false }
     }
@@ -65,6 +65,25 @@ impl Netns {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         path_of(&self.name)
+    }
+
+    /// Its handle for the programs' own netlink library, which does not keep the name.
+    ///
+    /// # Panics
+    /// When there is no such namespace.
+    #[must_use]
+    pub fn open(&self) -> netlink::Netns {
+        let opened = netlink::Netns::open(&self.path());
+        opened.unwrap_or_else(|error| panic!("open {}: {error}", self.name))
+    }
+
+    /// Does `work` inside, on the calling thread. It must start no thread, which would stay inside.
+    ///
+    /// # Panics
+    /// When the thread cannot enter.
+    pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        let done = self.open().run(work);
+        done.unwrap_or_else(|error| panic!("enter {}: {error}", self.name))
     }
 
     /// A command that runs inside.

@@ -70,8 +70,7 @@ pub fn ask(netns: &Netns, request: &str) -> io::Result<String> {
 /// # Panics
 /// When the namespace can't be entered.
 pub fn ask_at(netns: &Netns, address: &str, request: &str) -> io::Result<String> {
-    let inside = netlink::Netns::open(&netns.path()).unwrap();
-    let mut stream = inside.run(|| TcpStream::connect(address)).unwrap()?;
+    let mut stream = netns.run(|| TcpStream::connect(address))?;
     stream.set_read_timeout(Some(LIMIT))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();

@@ -19,7 +19,7 @@ use tokio::runtime;
 
 use crate::{Netns, program, run, wait_for};
 
-/// Somebody with a `dpuctl` configuration.
+/// A user of `dpuctl` with a configuration of its own.
 #[derive(Debug)]
 pub struct Operator<'a> {
     /// Where it runs.
@@ -116,13 +116,12 @@ impl<'a> Operator<'a> {
         let all =
             ["dpuctl", "--config", configuration].into_iter().chain(arguments.iter().copied());
         let arguments = Arguments::try_parse_from(all).expect("arguments");
-        let netns = netlink::Netns::open(&self.netns.path()).expect("open the namespace");
-        let work = || netns.run(|| do_here(arguments)).expect("enter the namespace");
+        let work = || self.netns.run(|| do_here(arguments));
         thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
     }
 
-    /// Waits until a host answers the DPU. That both know of their session then neither the DPU's
-    /// word for it proves, which comes before its welcome, nor the agent's STATUS, which forgives outages.
+    /// Waits until a host answers the DPU, which shows that both know of their session. The DPU reports a host as
+    /// connected before the host has its welcome, and the agent's STATUS is good during short outages.
     ///
     /// # Panics
     /// When it does not.

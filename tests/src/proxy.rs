@@ -91,7 +91,7 @@ impl Proxy {
     #[must_use]
     pub fn start(netns: &Netns, listen: SocketAddr, target: SocketAddr) -> Self {
         let shared = Arc::new(Shared::default());
-        let netns = netlink::Netns::open(&netns.path()).expect("open the namespace");
+        let netns = netns.open();
         let (listening, listens) = mpsc::channel();
         let serving = Arc::clone(&shared);
         thread::spawn(move || {

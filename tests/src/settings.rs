@@ -47,8 +47,8 @@ impl Seat {
     }
 }
 
-/// Where the proxy to it listens, in the host's namespace.
-pub(crate) const PROXY: &str = "127.0.0.1:7444";
+/// Where a proxy to the service listens, in the host's namespace.
+pub const PROXY: &str = "127.0.0.1:7444";
 
 /// Where metrics are read, in the namespace of either program.
 pub const METRICS: &str = "127.0.0.1:9464";
@@ -183,6 +183,9 @@ pub struct Settings {
     pub has_attachment_metrics: bool,
     /// Whether the agent reaches the DPU through a [`crate::Proxy`].
     pub proxied: bool,
+    /// Whether the test itself serves at [`PROXY`] what the agent reaches the DPU through. Then a lab's start does not
+    /// wait until STATUS is good.
+    pub relayed: bool,
     /// What makes the service as slow as on a real DPU.
     pub slow: Option<Arc<SlowService>>,
 }
@@ -204,6 +207,7 @@ impl Default for Settings {
             has_metrics: false,
             has_attachment_metrics: false,
             proxied: false,
+            relayed: false,
             slow: None,
         }
     }
@@ -240,6 +244,12 @@ impl Settings {
 
     fn attachment_metrics(&self) -> &str {
         if self.has_attachment_metrics { "attachments = true" } else { "" }
+    }
+
+    /// The service's address, as a lab's host reaches it.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        self.seat().endpoint()
     }
 
     /// Where a lab's card sits.
@@ -332,7 +342,7 @@ carrier_ms = {carrier_ms}
 {timeouts}
 {agent}
 "#,
-            endpoint = if self.proxied { PROXY.into() } else { seat.endpoint() },
+            endpoint = if self.proxied || self.relayed { PROXY.into() } else { seat.endpoint() },
             dpu = seat.dpu,
             timeouts = self.timeouts.others,
             agent = self.agent,

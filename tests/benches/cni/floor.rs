@@ -7,7 +7,7 @@ use std::{net::IpAddr, time::Duration};
 
 use e2e::Stopwatch;
 use netlink::{
-    Bridge, BridgePort, IpNetwork, LinkChange, MacAddress, Netns, Request, Route, Rtnl, VethEnd,
+    Bridge, BridgePort, IpNetwork, LinkChange, MacAddress, Request, Route, Rtnl, VethEnd,
 };
 
 use crate::turns::Network;
@@ -59,7 +59,7 @@ impl Floor {
 
     pub(crate) fn new(count: usize, families: Families) -> Self {
         let (host, dpu) = (e2e::Netns::new("floor-host"), e2e::Netns::new("floor-dpu"));
-        let (here, there) = (open(&host), open(&dpu));
+        let (here, there) = (host.open(), dpu.open());
         let mut rtnl = Rtnl::open_in(&here).unwrap();
         let mut representors = Rtnl::open_in(&there).unwrap();
         representors.change(Request::add_bridge("bridge", &Bridge::default())).unwrap();
@@ -81,7 +81,7 @@ impl Floor {
     /// Attaches a pod. Returns how long the move took.
     pub(crate) fn attach(&self, number: usize) -> Duration {
         let Pair { link, mac, representor } = self.pairs[number];
-        let mut dpu = Rtnl::open_in(&open(&self.dpu)).unwrap();
+        let mut dpu = Rtnl::open_in(&self.dpu.open()).unwrap();
         dpu.batch(&[
             Request::change_link(representor, &LinkChange::new().master(Some(self.bridge))),
             Request::add_fdb(representor, mac, None),
@@ -89,8 +89,8 @@ impl Floor {
             Request::change_link(representor, &LinkChange::new().up()),
         ])
         .unwrap();
-        let mut host = Rtnl::open_in(&open(&self.host)).unwrap();
-        let pod = open(&self.pods[number]);
+        let mut host = Rtnl::open_in(&self.host.open()).unwrap();
+        let pod = self.pods[number].open();
         let change = LinkChange::new().netns(&pod).name("eth0").new_index(INDEX);
         let begun = Stopwatch::start();
         host.change_link(link, &change).unwrap();
@@ -101,13 +101,13 @@ impl Floor {
     }
 
     pub(crate) fn detach(&self, number: usize) {
-        let host = open(&self.host);
-        let mut inside = Rtnl::open_in(&open(&self.pods[number])).unwrap();
+        let host = self.host.open();
+        let mut inside = Rtnl::open_in(&self.pods[number].open()).unwrap();
         let Pair { link, representor, .. } = self.pairs[number];
         let name = format!("f{number}");
         let change = LinkChange::new().netns(&host).name(name).new_index(link).down();
         inside.change_link(INDEX, &change).unwrap();
-        let mut dpu = Rtnl::open_in(&open(&self.dpu)).unwrap();
+        let mut dpu = Rtnl::open_in(&self.dpu.open()).unwrap();
         dpu.batch(&[
             Request::change_link(representor, &LinkChange::new().down()),
             Request::change_link(representor, &LinkChange::new().master(None)),
@@ -124,10 +124,6 @@ impl Network for Floor {
     fn del(&self, pod: usize) {
         self.detach(pod);
     }
-}
-
-fn open(netns: &e2e::Netns) -> Netns {
-    Netns::open(&netns.path()).unwrap()
 }
 
 /// Both links up, one address of each family, one default route of each.

@@ -40,7 +40,7 @@ fn settings(pool: u32) -> Settings {
 /// Adds a pod, which is deleted again, while the DPU says nothing until the pod's VF has moved.
 fn add(lab: &Lab, sample: &mut Sample, meanwhile: impl FnOnce()) {
     let pod = Netns::new("pod");
-    let mut links = Rtnl::open_in(&netlink::Netns::open(&pod.path()).unwrap()).unwrap();
+    let mut links = Rtnl::open_in(&pod.open()).unwrap();
     lab.proxy().strike(Fault::HoldDown);
     meanwhile();
     let call = Call::new("ADD", &lab.configuration("blue"));

@@ -141,9 +141,8 @@ impl Crowd {
     /// Does work on each host at the same time, in the hosts' namespace.
     fn each(&mut self, work: impl AsyncFn(&mut Player) + Sync) {
         let Self { netns, players, runtime, .. } = self;
-        let netns = netlink::Netns::open(&netns.path()).unwrap();
         let mut all = || runtime.block_on(join_all(players.iter_mut().map(|player| work(player))));
-        netns.run(|| drop(all())).unwrap();
+        netns.run(|| drop(all()));
     }
 
     /// What all have done since they were asked last.

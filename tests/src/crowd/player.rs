@@ -8,7 +8,8 @@ use offload_proto::v1::{
     self, AttachmentKey, host_message::Message as FromHost,
     workload_network_client::WorkloadNetworkClient,
 };
-use tokio::time::{sleep, timeout};
+use test_clock::within;
+use tokio::time::sleep;
 use tonic::{Status, transport::Channel};
 
 use super::{LIMIT, NETWORK, name_of, place_of, session::Session};
@@ -220,7 +221,7 @@ impl Player {
     /// Detaches these pods, and waits until the DPU has heard all.
     async fn until(&mut self, is_to_leave: impl Fn(&Pod) -> bool) {
         let begun = Stopwatch::start();
-        while timeout(LIMIT, self.try_to_detach(&is_to_leave)).await != Ok(true) {
+        while within(LIMIT, self.try_to_detach(&is_to_leave)).await != Some(true) {
             let Self { pods, tally, .. } = self;
             assert!(begun.unstalled() < LIMIT, "no rest: {pods:?} {:?}", tally.refusals);
             sleep(RETRY).await;
@@ -269,7 +270,7 @@ impl Player {
         }
         if let Some(pod) = self.pods.iter().position(|pod| Some(&pod.key) == key.as_ref()) {
             let request = self.detach_request(pod, attachment_id);
-            let answer = timeout(LIMIT, self.client.detach(request)).await.ok();
+            let answer = within(LIMIT, self.client.detach(request)).await;
             self.note(answer);
         }
     }
@@ -331,7 +332,7 @@ impl Player {
         }
         self.pods[pod].state = State::Unknown(taken.clone());
         let begun = Stopwatch::start();
-        let answer = timeout(patience, self.client.attach(request)).await.ok();
+        let answer = within(patience, self.client.attach(request)).await;
         let Some(response) = self.note(answer) else { return };
         self.tally.attaches.push(begun.elapsed());
         let attachment = response.into_inner().attachment.expect("what was granted");
@@ -365,7 +366,7 @@ impl Player {
         };
         self.pods[pod].state = State::Unknown(taken.clone());
         let begun = Stopwatch::start();
-        let answer = timeout(patience, self.client.detach(request)).await.ok();
+        let answer = within(patience, self.client.detach(request)).await;
         if self.note(answer).is_none() {
             return;
         }
@@ -393,7 +394,7 @@ impl Player {
     async fn detach_late(&mut self, pod: usize) {
         let Some(former) = self.pods[pod].former.clone() else { return };
         let request = self.detach_request(pod, former);
-        let answer = timeout(LIMIT, self.client.detach(request)).await.ok();
+        let answer = within(LIMIT, self.client.detach(request)).await;
         self.note(answer);
     }
 

@@ -9,10 +9,11 @@ use offload_proto::{
         workload_network_client::WorkloadNetworkClient,
     },
 };
+use test_clock::within;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
-    time::{Interval, interval, timeout},
+    time::{Interval, interval},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
@@ -55,8 +56,8 @@ impl Session {
         client: &mut WorkloadNetworkClient<Channel>,
         hello: v1::Hello,
     ) -> Result<Self, Status> {
-        let slow = |_| Status::deadline_exceeded("no welcome");
-        timeout(WELCOME, Self::greet(client, hello)).await.map_err(slow)?
+        let greeted = within(WELCOME, Self::greet(client, hello)).await;
+        greeted.unwrap_or_else(|| Err(Status::deadline_exceeded("no welcome")))
     }
 
     async fn greet(
@@ -97,7 +98,7 @@ impl Session {
 
     /// A VF that the DPU has promised, or promises shortly.
     pub(super) async fn take_promise(&mut self) -> Option<v1::VfPromise> {
-        timeout(PROMISE, self.promises.recv()).await.ok()?
+        within(PROMISE, self.promises.recv()).await?
     }
 
     /// An attachment that is to be given back.

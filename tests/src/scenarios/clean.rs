@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::{figure, pods::addresses};
 use crate::{
-    Call, Card, HostEnd, Lab, Netns, Settings,
-    card::{OF_VETH, QUESTIONS},
+    Call, Card, FaultAction, HostEnd, Lab, Netns, Settings,
+    card::{OTHER_QUESTIONS, QUESTIONS_OF_VETH},
     eventually, run, wait_for,
 };
 
@@ -210,8 +210,8 @@ fn assert_all_answers_are_asked_for() {
         let shown = run(netns.command("ethtool").args([question, "*"]));
         String::from_utf8_lossy(&shown.stdout).contains(" for veth0:")
     };
-    let answered: Vec<_> = QUESTIONS.into_iter().filter(is_answered).collect();
-    assert_eq!(answered, QUESTIONS[..OF_VETH]);
+    let all = QUESTIONS_OF_VETH.into_iter().chain(OTHER_QUESTIONS);
+    assert_eq!(all.filter(is_answered).collect::<Vec<_>>(), QUESTIONS_OF_VETH);
 }
 
 fn assert_becomes(street: &Street, before: &BTreeMap<String, HostEnd>, after: &str) {
@@ -260,7 +260,7 @@ pub fn a_vf_is_made_anew_although_the_agent_is_killed(settings: &Settings) {
     for point in ["renewal-begun", "renewal-made", "renewal-proven", "release-told"] {
         // No release of before may come to that point.
         street.lab.await_settled();
-        let armed = street.lab.arm("host-shim-agent", "kill", point);
+        let armed = street.lab.arm("host-shim-agent", FaultAction::Kill, point);
         let pod = Netns::new("pod");
         let _ = street.lab.add("blue", &pod, "eth0").result();
         pod.ip(&["link", "set", "eth0", "arp", "off"]);

@@ -4,11 +4,12 @@
 
 use std::time::Duration;
 
+use offload_proto::log_event;
 use serde_json::{Value, json};
 
 use super::{figure, outages::ids};
 use crate::{
-    Answer, Call, Fault, Lab, Netns, Settings, Stopwatch, eventually, share::Share, wait_for,
+    Answer, Call, Fault, Lab, Netns, Settings, Stopwatch, eventually, sample::Sample, wait_for,
 };
 
 /// How long what goes on by itself may take.
@@ -51,7 +52,7 @@ pub fn the_network_fails_after_each_record(wish: Wish, fault: Fault) {
     let resident = Netns::new("resident");
     let _ = lab.add("wire", &resident, "eth0").result();
     let case = Case { lab: &lab, resident: &resident, fault };
-    let (first, step) = Share::of_this_run().places(MOST_RECORDS);
+    let (first, step) = Sample::of_this_run().stride(MOST_RECORDS);
     let mut failures = 0;
     let ended = (first..MOST_RECORDS).step_by(step).any(|records| {
         let struck = case.try_once(wish, records);
@@ -140,7 +141,7 @@ impl Case<'_> {
     }
 
     fn hello(&self, records: usize) -> bool {
-        let welcomes = || self.lab.agent.log().matches("welcomed this").count();
+        let welcomes = || self.lab.agent.events(log_event::SESSION_OPENED);
         let before = welcomes();
         self.lab.proxy().strike(Fault::Cut);
         let (_, struck) = self.amid_failure(records, || {

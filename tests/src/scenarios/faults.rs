@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::figure;
-use crate::{Lab, Netns, Settings, process::steps};
+use crate::{FaultAction, Lab, Netns, Settings, process::steps};
 
 /// Whether the armed fault struck, which takes its file away.
 fn struck(file: &Path) -> bool {
@@ -20,7 +20,7 @@ pub fn every_step_fails_in_turn(settings: &Settings, name: &str) {
     let steps = steps(name);
     for step in &steps {
         let pod = Netns::new("pod");
-        let armed = lab.arm(name, "fail", step);
+        let armed = lab.arm(name, FaultAction::Fail, step);
         let added = lab.add("blue", &pod, "eth0");
         if !added.status.success() {
             assert!(struck(&armed), "{step}: {added:?}");

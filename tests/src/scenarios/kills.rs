@@ -24,7 +24,9 @@ use super::{
     delegates::Others,
     figure,
 };
-use crate::{Lab, Program, Settings, TIME_LIMIT, process::kill_points, share::Share, wait_for};
+use crate::{
+    FaultAction, Lab, Program, Settings, TIME_LIMIT, process::kill_points, sample::Sample, wait_for,
+};
 
 /// The points of a program that none of these flows passes.
 ///
@@ -50,7 +52,7 @@ pub fn points_of_no_flow(flows: &[Flow]) -> BTreeSet<String> {
 pub fn every_point_of_the_flow_kills(flow: Flow) {
     let (mut lab, residents) = begin();
     let points = rehearse(&mut lab, &residents, flow);
-    let points = Share::of_this_run().of(&points);
+    let points = Sample::of_this_run().of(&points);
     for point in &points {
         kill_at(&mut lab, &residents, flow, point);
     }
@@ -74,9 +76,9 @@ pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
     }
     let is_own = |point: &&str| own.iter().any(|own| point.starts_with(own));
     let points: BTreeSet<_> = passed.lines().filter(is_own).collect();
-    let points = Share::of_this_run().of(points);
+    let points = Sample::of_this_run().of(points);
     for point in &points {
-        let armed = lab.arm(program, "kill", point);
+        let armed = lab.arm(program, FaultAction::Kill, point);
         lab.reset_card();
         wait_for(&format!("{point} to kill {program}"), LIMIT, || (!armed.exists()).then_some(()));
         if program == SERVICE {
@@ -140,7 +142,9 @@ fn kill_at(lab: &mut Lab, residents: &Residents, flow: Flow, point: &str) {
         let armed = OnceLock::new();
         let arm = || {
             let was_over = running.is_over();
-            armed.set((lab.arm(flow.program, "kill", point), was_over)).expect("armed once");
+            armed
+                .set((lab.arm(flow.program, FaultAction::Kill, point), was_over))
+                .expect("armed once");
         };
         let dies_under_it = || {
             let spent = |(file, was_over): &(PathBuf, bool)| !was_over && !file.exists();

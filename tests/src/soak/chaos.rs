@@ -15,7 +15,7 @@ use super::{
     plan::{Fault, Trouble},
 };
 use crate::{
-    Stopwatch, eventually,
+    FaultAction, Stopwatch, eventually,
     halves::Machines,
     process::{kill_points, steps},
     proxy as network,
@@ -72,12 +72,15 @@ impl Points {
         Self { agent: places(Victim::Agent(0)), service: places(Victim::Service) }
     }
 
-    fn name(&self, victim: Victim, kills: bool, number: usize) -> &str {
+    fn name(&self, victim: Victim, action: FaultAction, number: usize) -> &str {
         let places = match victim {
             Victim::Agent(_) => &self.agent,
             Victim::Service => &self.service,
         };
-        let names = if kills { &places.points } else { &places.steps };
+        let names = match action {
+            FaultAction::Kill => &places.points,
+            FaultAction::Fail => &places.steps,
+        };
         &names[number % names.len()]
     }
 }
@@ -85,11 +88,15 @@ impl Points {
 /// A fault that waits for its place.
 struct Armed {
     victim: Victim,
-    kills: bool,
+    action: FaultAction,
     file: PathBuf,
 }
 
 impl Armed {
+    fn kills(&self, victim: Victim) -> bool {
+        self.action == FaultAction::Kill && self.victim == victim
+    }
+
     fn has_struck(&self) -> bool {
         !self.file.exists()
     }
@@ -123,8 +130,12 @@ impl Chaos<'_> {
                 thread::park_timeout(lasting);
                 self.machines.start(victim);
             }
-            Trouble::KillAtPoint(victim, point) => armed.push(self.arm(victim, true, point)),
-            Trouble::FailStep(victim, step) => armed.push(self.arm(victim, false, step)),
+            Trouble::KillAtPoint(victim, point) => {
+                armed.push(self.arm(victim, FaultAction::Kill, point));
+            }
+            Trouble::FailStep(victim, step) => {
+                armed.push(self.arm(victim, FaultAction::Fail, step));
+            }
             Trouble::Cut(host) => self.cut(host, lasting),
             Trouble::Delay(host) => self.delay(host, lasting),
             Trouble::ResetCard(host) => self.reset_card(host),
@@ -145,7 +156,7 @@ impl Chaos<'_> {
     fn kill(&mut self, victim: Victim, armed: &mut Vec<Armed>) {
         self.machines.program(victim).crash();
         self.toll.kills += 1;
-        armed.retain(|fault| !(fault.kills && fault.victim == victim && fault.has_struck()));
+        armed.retain(|fault| !(fault.kills(victim) && fault.has_struck()));
     }
 
     fn cut(&mut self, host: usize, lasting: Duration) {
@@ -203,11 +214,10 @@ impl Chaos<'_> {
         self.toll.resets += 1;
     }
 
-    fn arm(&mut self, victim: Victim, kills: bool, number: usize) -> Armed {
-        let how = if kills { "kill" } else { "fail" };
-        let file = self.machines.arm(victim, how, self.points.name(victim, kills, number));
+    fn arm(&mut self, victim: Victim, action: FaultAction, number: usize) -> Armed {
+        let file = self.machines.arm(victim, action, self.points.name(victim, action, number));
         self.toll.armed += 1;
-        Armed { victim, kills, file }
+        Armed { victim, action, file }
     }
 
     /// Starts programs again that armed faults have killed, for some time or until it is over.
@@ -223,10 +233,11 @@ impl Chaos<'_> {
 
     fn note_struck(&mut self, struck: &[Armed]) {
         self.toll.struck += struck.len() as u64;
-        self.toll.failed_steps += struck.iter().filter(|fault| !fault.kills).count() as u64;
+        self.toll.failed_steps +=
+            struck.iter().filter(|fault| fault.action == FaultAction::Fail).count() as u64;
         let agents = (0..self.machines.hosts.len()).map(Victim::Agent);
         for victim in agents.chain([Victim::Service]) {
-            if struck.iter().any(|fault| fault.kills && fault.victim == victim) {
+            if struck.iter().any(|fault| fault.kills(victim)) {
                 let program = self.machines.program(victim);
                 wait_for("a program to die of its fault", LIMIT, || program.ended());
                 self.toll.kills += 1;

@@ -51,11 +51,10 @@ fn pod(lab: &Lab, network: &str) -> (Netns, String) {
 }
 
 fn connects(from: &Netns, to: &(Netns, String), port: u16) -> bool {
-    let enter = |netns: &Netns| netlink::Netns::open(&netns.path()).unwrap();
     let there = SocketAddr::new(to.1.parse().unwrap(), port);
-    let _listener = enter(&to.0).run(|| TcpListener::bind(there)).unwrap().unwrap();
+    let _listener = to.0.run(|| TcpListener::bind(there)).unwrap();
     let limit = Duration::from_millis(500);
-    enter(from).run(|| TcpStream::connect_timeout(&there, limit)).unwrap().is_ok()
+    from.run(|| TcpStream::connect_timeout(&there, limit)).is_ok()
 }
 
 fn pings(from: &Netns, address: &str) -> bool {

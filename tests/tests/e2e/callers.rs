@@ -8,7 +8,7 @@ use std::{
 };
 
 use e2e::{
-    Call, Lab, Netns, Settings, Stopwatch,
+    Call, FaultAction, Lab, Netns, Settings, Stopwatch,
     scenarios::{figure, outages::ids, several},
     wait_for,
 };
@@ -59,7 +59,7 @@ fn an_agent_killed_amid_an_add_that_nobody_repeats_leaves_nothing() {
     assert!(points.contains("move-in") && points.contains(KEPT[0]), "{points:?}");
     for point in &points {
         let pod = Netns::new("pod");
-        let armed = lab.arm(AGENT, "kill", point);
+        let armed = lab.arm(AGENT, FaultAction::Kill, point);
         let plugin = add(&lab, &pod).begin(&lab.card.host);
         lab.agent_ends();
         kill(plugin);

@@ -33,6 +33,8 @@ use tonic::{
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long one look waits for a message.
+const LOOK: Duration = Duration::from_millis(100);
 /// VFs that are not the kubelet's, and a network on them.
 const OURS: &str = r#"
 [[pool]]
@@ -118,7 +120,7 @@ impl Kubelet {
     }
 
     fn registered(&self) -> RegisterRequest {
-        self.registered.recv_timeout(LIMIT).expect("the agent registers")
+        wait_for("the agent to register", LIMIT, || self.registered.recv_timeout(LOOK).ok())
     }
 
     fn gives(&self, pod: &str, device: &str) {

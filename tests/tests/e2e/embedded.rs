@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Lab, Netns, Settings, program, wait_for};
+use e2e::{FaultAction, Lab, Netns, Settings, program, wait_for};
 use serde_json::Value;
 
 const AGENT: &str = "host-shim-agent";
@@ -124,7 +124,7 @@ fn its_death_costs_its_workloads_nothing_and_it_knows_them_again() {
 fn dies_at(point: &str) {
     let lab = lab_without_agent();
     let web = Netns::new("web");
-    let armed = lab.arm(AGENT, "kill", point);
+    let armed = lab.arm(AGENT, FaultAction::Kill, point);
     let mut init = InitSystem::start(&lab, &[&web]);
     assert!(init.says_of(1).is_empty(), "it was to die at {point}");
     assert!(!armed.exists(), "it did not come to {point}");

@@ -1,6 +1,6 @@
 //! Every step of both sides fails in turn: a clean slate after each.
 
-use e2e::{Lab, Netns, Settings, scenarios::faults::every_step_fails_in_turn};
+use e2e::{FaultAction, Lab, Netns, Settings, scenarios::faults::every_step_fails_in_turn};
 
 #[test]
 fn every_step_of_the_service_fails_in_turn_and_leaves_a_clean_slate() {
@@ -17,7 +17,7 @@ fn a_vf_that_fails_again_and_again_is_set_aside_until_an_operator_clears_it() {
     let lab = Lab::start(&Settings { quarantine_after: 2, ..Settings::with_vfs(1) });
     let pod = Netns::new("pod");
     for _ in 0..2 {
-        lab.arm("dpu-service", "fail", "fabric-join");
+        lab.arm("dpu-service", FaultAction::Fail, "fabric-join");
         lab.add("blue", &pod, "eth0").fails(115, &["fabric-join"]);
     }
     let vf = &lab.operator().get("vfs")[0];

@@ -116,12 +116,9 @@ fn assert_out_of_reach(pod: &Netns, addresses: &[&str]) {
 
 /// From which address a pod connects to the outside, as it is seen there.
 fn seen_outside(outside: &Netns, pod: &Netns, address: &str) -> String {
-    let enter = |netns: &Netns| netlink::Netns::open(&netns.path()).unwrap();
-    let listen = || TcpListener::bind((address, 0)).unwrap();
-    let listener = enter(outside).run(listen).unwrap();
+    let listener = outside.run(|| TcpListener::bind((address, 0)).unwrap());
     let target = listener.local_addr().unwrap();
-    let connect = || TcpStream::connect_timeout(&target, LIMIT).unwrap();
-    let _connection = enter(pod).run(connect).unwrap();
+    let _connection = pod.run(|| TcpStream::connect_timeout(&target, LIMIT).unwrap());
     listener.accept().unwrap().1.ip().to_string()
 }
 
@@ -402,11 +399,10 @@ fn a_gateways_address_that_somebody_else_answers_is_told_by_name() {
 /// That the DPU's programs can't be connected to from a pod, by the address of the gateway or the DPU's others.
 #[track_caller]
 fn assert_programs_out_of_reach(pod: &Netns, gateway: &str) {
-    let inside = netlink::Netns::open(&pod.path()).unwrap();
     for address in [gateway, "192.168.100.2"] {
         let target = (address.parse::<IpAddr>().unwrap(), 7443).into();
         let connect = || TcpStream::connect_timeout(&target, Duration::from_secs(1));
-        assert!(inside.run(connect).unwrap().is_err(), "{} connects to {target}", pod.name());
+        assert!(pod.run(connect).is_err(), "{} connects to {target}", pod.name());
     }
 }
 

@@ -57,9 +57,8 @@ impl<'a> Greedy<'a> {
 
     /// Does its `work` in the host's namespace.
     fn at_work(&self, work: impl AsyncFnOnce() + Send) {
-        let host = netlink::Netns::open(&self.lab.card.host.path()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        host.run(|| runtime.block_on(work())).unwrap();
+        self.lab.card.host.run(|| runtime.block_on(work()));
     }
 
     /// Makes a call again as soon as it is answered, in all its places.

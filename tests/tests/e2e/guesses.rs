@@ -2,7 +2,9 @@
 
 use std::{thread, time::Duration};
 
-use e2e::{Call, Fault, Lab, Netns, Settings, openmetrics, run, scenarios::several, wait_for};
+use e2e::{
+    Call, Fault, FaultAction, Lab, Netns, Settings, openmetrics, run, scenarios::several, wait_for,
+};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -211,7 +213,7 @@ fn no_vf_moves_for_a_network_that_refuses() {
     let lab = lab();
     let pod = Netns::new("pod");
     let refused = |step| {
-        lab.arm("dpu-service", "fail", step);
+        lab.arm("dpu-service", FaultAction::Fail, step);
         lab.add("blue", &pod, "eth0").fails(115, &[step]);
     };
     refused("fabric-join");

@@ -5,7 +5,6 @@ use std::{
     io::Write,
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::fs::symlink,
-    path::Path,
     time::Duration,
 };
 
@@ -99,7 +98,7 @@ impl Pod {
     fn is_reached_from_host(&self, lab: &Lab) {
         for address in &self.addresses {
             assert!(lab.card.host.pings(address), "the host does not reach {address}");
-            assert_connects(&lab.card.host.path(), &self.netns.path(), address);
+            assert_connects(&lab.card.host, &self.netns, address);
         }
     }
 
@@ -109,13 +108,12 @@ impl Pod {
 }
 
 /// As a kubelet's TCP probe.
-fn assert_connects(host: &Path, pod: &Path, address: &str) {
-    let [host, pod] = [host, pod].map(|path| netlink::Netns::open(path).unwrap());
+fn assert_connects(host: &Netns, pod: &Netns, address: &str) {
     let any = SocketAddr::new(address.parse().unwrap(), 0);
-    let listener = pod.run(|| TcpListener::bind(any)).unwrap().unwrap();
+    let listener = pod.run(|| TcpListener::bind(any)).unwrap();
     let to = listener.local_addr().unwrap();
     let connected = host.run(|| TcpStream::connect_timeout(&to, Duration::from_secs(10)));
-    connected.unwrap().unwrap().write_all(b"probe").unwrap();
+    connected.unwrap().write_all(b"probe").unwrap();
 }
 
 #[test]

@@ -28,10 +28,9 @@ fn as_host<T: Send>(
     name: &str,
     calls: impl AsyncFnOnce(WorkloadNetworkClient<Channel>) -> T + Send,
 ) -> T {
-    let host = netlink::Netns::open(&lab.card.host.path()).unwrap();
     let credentials = lab.pki.credentials(Role::Host, name);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    host.run(|| {
+    lab.card.host.run(|| {
         runtime.block_on(async {
             let limit = Duration::from_secs(10);
             let connector = Connector::new(credentials, DPU, "dpu-1", limit).unwrap();
@@ -39,7 +38,6 @@ fn as_host<T: Send>(
             calls(client.max_encoding_message_size(64 * MESSAGE_LIMIT)).await
         })
     })
-    .unwrap()
 }
 
 fn reason(status: &Status) -> Reason {
@@ -262,10 +260,9 @@ fn ten_thousand_idle_connections_keep_nobody_out() {
     let lab = Lab::start(&Settings::default());
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
-    let host = netlink::Netns::open(&lab.card.host.path()).unwrap();
     let address = DPU.parse().unwrap();
     let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(10)).unwrap();
-    let idle: Vec<TcpStream> = host.run(|| (0..CONNECTIONS).map(|_| connect()).collect()).unwrap();
+    let idle: Vec<TcpStream> = lab.card.host.run(|| (0..CONNECTIONS).map(|_| connect()).collect());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
     assert_eq!(lab.operator().get("attachments").len(), 1);

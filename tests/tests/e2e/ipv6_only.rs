@@ -84,8 +84,7 @@ fn a_namespace_in_which_ipv6_is_off_gets_its_address_all_the_same() {
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
     for of in ["all", "default"] {
         let file = format!("/proc/sys/net/ipv6/conf/{of}/disable_ipv6");
-        let netns = netlink::Netns::open(&pod.path()).unwrap();
-        netns.run(|| fs::write(file, "1")).unwrap().unwrap();
+        pod.run(|| fs::write(file, "1")).unwrap();
     }
     let of_pod = addresses(&lab.add("blue", &pod, "eth0").result());
     let _ = lab.add("blue", &other, "eth0").result();

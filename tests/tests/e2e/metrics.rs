@@ -332,14 +332,13 @@ fn every_metric_is_documented_and_moves() {
 fn a_crowd_in_front_of_the_metrics_keeps_nobody_out() {
     let lab = Lab::start(&settings());
     let connect = |netns: &Netns| {
-        let inside = netlink::Netns::open(&netns.path()).unwrap();
         let one = || {
             let mut stream = TcpStream::connect(METRICS).unwrap();
             // Who came first may have been let go.
             let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nX-Slow: ");
             stream
         };
-        inside.run(|| (0..200).map(|_| one()).collect::<Vec<_>>()).unwrap()
+        netns.run(|| (0..200).map(|_| one()).collect::<Vec<_>>())
     };
     let crowds = [connect(&lab.card.host), connect(&lab.card.dpu)];
     assert!(openmetrics::scrape(&lab.card.host).is_some());
@@ -359,10 +358,8 @@ fn an_address_that_is_taken_is_told_with_a_way_out_and_served_once_it_is_free() 
     let mut lab = Lab::start(&Settings::default());
     lab.service.stop();
     lab.agent.stop();
-    let taken = [&lab.card.dpu, &lab.card.host].map(|netns| {
-        let inside = netlink::Netns::open(&netns.path()).unwrap();
-        inside.run(|| TcpListener::bind(METRICS).unwrap()).unwrap()
-    });
+    let taken = [&lab.card.dpu, &lab.card.host]
+        .map(|netns| netns.run(|| TcpListener::bind(METRICS).unwrap()));
     lab.configure_service(&settings());
     let file = lab.path().join("host-shim.toml");
     fs::write(file, settings().agent_file(lab.path(), &lab.pki)).unwrap();

@@ -14,6 +14,8 @@ use e2e::{FabricKind, Lab, Netns, Settings, openmetrics, scenarios::pods::addres
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
+/// How long one look waits for a message.
+const LOOK: Duration = Duration::from_millis(100);
 
 fn apply(lab: &Lab, file: &str, text: &str) -> String {
     let path = lab.path().join(file);
@@ -371,8 +373,9 @@ impl Watch {
     fn kinds_until(&self, last: &str, subject: &str) -> Vec<String> {
         let mut kinds = Vec::new();
         while kinds.last().is_none_or(|kind| kind != last) {
-            let event = self.events.recv_timeout(LIMIT);
-            let event = event.unwrap_or_else(|error| panic!("{error}: {kinds:?}"));
+            let event = wait_for(&format!("{last} after {kinds:?}"), LIMIT, || {
+                self.events.recv_timeout(LOOK).ok()
+            });
             if event["subject"] == subject {
                 kinds.push(event["kind"].as_str().unwrap().to_owned());
             }

@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, OpenOptions},
+    fs::{self, DirEntry, OpenOptions},
+    io,
     time::Duration,
 };
 
@@ -123,7 +124,10 @@ fn after_a_power_cut_that_tore_the_agents_records_the_earlier_boots_attachments_
     lab.new_boot_id(NEXT_BOOT);
     lab.start_agent();
     lab.wait_until_good();
-    assert!(lab.agent.log().contains("went down"), "{}", lab.agent.log());
+    let is_aside = |file: io::Result<DirEntry>| {
+        file.unwrap().file_name().to_str().unwrap().starts_with("records.torn-in-")
+    };
+    assert!(fs::read_dir(lab.path().join("agent")).unwrap().any(is_aside), "{}", lab.agent.log());
     lab.assert_clean_slate();
     let pair = Pair::attach(&lab);
     pair.detach(&lab);

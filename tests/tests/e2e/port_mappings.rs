@@ -34,26 +34,22 @@ fn mapped_pod(lab: &Lab, network: &str, mappings: &Value) -> Netns {
     pod
 }
 
-fn within<T: Send>(netns: &Netns, work: impl FnOnce() -> T + Send) -> T {
-    netlink::Netns::open(&netns.path()).unwrap().run(work).unwrap()
-}
-
 pub(crate) fn at(address: &str, port: u16) -> SocketAddr {
     (address.parse::<IpAddr>().unwrap(), port).into()
 }
 
 /// As whom the server's port 80 sees the client that connects to `target`. `None`: it does not get there.
 pub(crate) fn seen_by_tcp(client: &Netns, server: &Netns, target: SocketAddr) -> Option<IpAddr> {
-    let listener = within(server, || TcpListener::bind("[::]:80").unwrap());
-    let connection = within(client, || TcpStream::connect_timeout(&target, SHORTLY));
+    let listener = server.run(|| TcpListener::bind("[::]:80").unwrap());
+    let connection = client.run(|| TcpStream::connect_timeout(&target, SHORTLY));
     let _connection = connection.ok()?;
     Some(listener.accept().unwrap().1.ip().to_canonical())
 }
 
 /// Likewise, and the client gets an answer.
 fn seen_by_udp(client: &Netns, server: &Netns, target: SocketAddr) -> Option<IpAddr> {
-    let socket = |netns, address: &str| {
-        let socket = within(netns, || UdpSocket::bind(address).unwrap());
+    let socket = |netns: &Netns, address: &str| {
+        let socket = netns.run(|| UdpSocket::bind(address).unwrap());
         socket.set_read_timeout(Some(SHORTLY)).unwrap();
         socket
     };
@@ -256,7 +252,7 @@ fn mapped_ports_that_come_and_go_at_once_lead_where_they_should_while_strangers_
 /// Asks from the same socket until the server is asked.
 #[track_caller]
 fn wait_until_asked(client: &UdpSocket, server: &Netns) {
-    let server = within(server, || UdpSocket::bind("[::]:80").unwrap());
+    let server = server.run(|| UdpSocket::bind("[::]:80").unwrap());
     server.set_nonblocking(true).unwrap();
     wait_for("a packet of a flow that goes on", LIMIT, || {
         // Who asks while nobody has the port is told so, by an error of the next call.
@@ -271,7 +267,7 @@ fn a_flow_that_never_pauses_follows_a_mapped_port_to_its_next_owner() {
     let mapped = json!([mapping(8080, "udp")]);
     let clients = DPU_OUTSIDE.map(|own| {
         let any = if at(own, 1).is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let client = within(&outside, || UdpSocket::bind(any).unwrap());
+        let client = outside.run(|| UdpSocket::bind(any).unwrap());
         client.connect(at(own, 8080)).unwrap();
         client
     });

@@ -116,8 +116,7 @@ impl TraceService for Door {
 
 /// Listens where the programs in that namespace look for a collector.
 fn listener(netns: &Netns) -> TcpListener {
-    let inside = netlink::Netns::open(&netns.path()).unwrap();
-    inside.run(|| TcpListener::bind(ADDRESS).unwrap()).unwrap()
+    netns.run(|| TcpListener::bind(ADDRESS).unwrap())
 }
 
 /// Serves in the namespaces of both programs, until the runtime is dropped.

@@ -2,7 +2,7 @@
 
 mod relay;
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use e2e::{
     Lab, Netns, Program, Settings, Timeouts,
@@ -11,21 +11,16 @@ use e2e::{
 };
 use offload_proto::{PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason};
 
-use relay::{DPU, NEXT, Peer, RELAY, Relay};
+use relay::{NEXT, Peer, Relay};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A lab whose agent reaches its service by a relay that makes a later `peer` of each for the other.
 fn lab_beside(peer: Peer) -> (Lab, Relay) {
     let timeouts = Timeouts { grace: 0, ..Timeouts::default() };
-    let mut lab = Lab::start(&Settings { timeouts, ..Settings::default() });
-    lab.agent.stop();
-    let file = lab.path().join("host-shim.toml");
-    let text = fs::read_to_string(&file).unwrap();
-    assert!(text.contains(DPU), "{text}");
-    fs::write(&file, text.replace(DPU, RELAY)).unwrap();
-    let relay = Relay::start(&lab, peer);
-    lab.start_agent();
+    let settings = Settings { timeouts, relayed: true, ..Settings::default() };
+    let lab = Lab::start(&settings);
+    let relay = Relay::start(&lab, &settings.endpoint(), peer);
     (lab, relay)
 }
 

@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-use e2e::{Call, Lab, Netns, Settings, Timeouts, netns_of, run, wait_for};
+use e2e::{Call, FaultAction, Lab, Netns, Settings, Timeouts, netns_of, run, wait_for};
 use nix::sys::signal::Signal;
 use offload_proto::{
-    Failure, Reason,
+    Failure, Reason, log_event,
     workloads::{AttachRequest, NetNsAttachment},
 };
 use serde_json::{Value, json};
@@ -337,7 +337,7 @@ fn unread(lab: &Lab) -> u64 {
 }
 
 fn wait_until_undone(lab: &Lab) {
-    let is_told = || lab.agent.log().contains("has ended").then_some(());
+    let is_told = || lab.agent.log().contains(Reason::DeadlineExceeded.as_str()).then_some(());
     wait_for("the end of the call", LIMIT, is_told);
 }
 
@@ -424,7 +424,7 @@ fn an_agent_killed_amid_an_attach_leaves_nothing_that_was_not_kept() {
     let caller = lab.workloads();
     for point in ["attach-answered", "attach-recorded", "move-in", "attach-done", "attach-kept"] {
         let pod = Netns::new("pod");
-        let armed = lab.arm(AGENT, "kill", point);
+        let armed = lab.arm(AGENT, FaultAction::Kill, point);
         let unanswered = caller.attach(&pod, "eth0").unwrap_err();
         assert!(!armed.exists(), "{point} was not passed: {unanswered:?}");
         lab.agent_ends();
@@ -453,8 +453,7 @@ fn an_agent_that_is_told_to_stop_answers_what_is_under_way() {
     lab.service.signal(Signal::SIGCONT);
     let told = call.end(&caller).unwrap();
     assert!(lab.agent_ends().success());
-    let log = lab.agent.log();
-    assert!(!log.contains("under way"), "{log}");
+    assert_eq!(lab.agent.events(log_event::WORK_LEFT), 0, "{}", lab.agent.log());
     assert_eq!(addresses_of(&pod, "eth0"), told);
     lab.start_agent();
     lab.wait_until_good();

@@ -8,6 +8,7 @@ mod drivers;
 mod lab;
 
 use e2e::{Netns, eventually, run, wait_for};
+use offload_proto::log_event;
 
 use lab::{Attached, LIMIT, Lab, Vf};
 
@@ -51,7 +52,7 @@ fn what_a_pod_does_to_a_vf_reaches_no_later_pod() {
         lab.call("DEL", "blue", &next).nothing();
         wait_for("a free VF", LIMIT, || (lab.free() == 1).then_some(()));
     }
-    let anew = lab.agent.log().matches("made anew").count();
+    let anew = lab.agent.events(log_event::VF_RESET);
     assert!(anew >= DONE_TO_A_VF.len(), "{anew}");
     lab.call("DEL", "blue", &resident).nothing();
     lab.assert_invariants(&clean);

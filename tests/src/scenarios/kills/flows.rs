@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::residents::{LIMIT, Residents};
 use crate::{
-    Call, Fault, Lab, Netns, Program, fabric, netns_of,
+    Call, Fault, FaultAction, Lab, Netns, Program, fabric, netns_of,
     process::kill_points,
     run,
     scenarios::{
@@ -123,7 +123,7 @@ fn fail_to_attach(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     arm();
     let points = kill_points(AGENT);
     let last = points.iter().filter_map(|point| point.strip_prefix("undo-")).next_back();
-    stage.lab.arm(AGENT, "fail", last.unwrap());
+    stage.lab.arm(AGENT, FaultAction::Fail, last.unwrap());
     let pod = Netns::new("victim");
     let _ = several::add(stage.lab, &pod, NETWORKS);
     None

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use e2e::Lab;
+use e2e::{Lab, PROXY};
 use futures::{
     FutureExt, StreamExt,
     future::{BoxFuture, ready},
@@ -36,9 +36,6 @@ use tonic::{
     transport::{self, Channel},
 };
 
-/// Where the service listens, and where the relay does, in the host's namespace.
-pub(crate) const DPU: &str = "192.168.100.2:7443";
-pub(crate) const RELAY: &str = "127.0.0.1:7444";
 /// The version of the session protocol after the latest that there is.
 pub(crate) const NEXT: u32 = PROTOCOL_HIGHEST + 1;
 
@@ -77,16 +74,17 @@ pub(crate) struct Seen {
 pub(crate) struct Relay(Arc<Mutex<Seen>>);
 
 impl Relay {
-    pub(crate) fn start(lab: &Lab, peer: Peer) -> Self {
+    /// Starts one at [`PROXY`] of the lab's host, in front of the service at `endpoint`.
+    pub(crate) fn start(lab: &Lab, endpoint: &str, peer: Peer) -> Self {
         let seen = Arc::<Mutex<Seen>>::default();
         let server = Server::new(lab.pki.credentials(Role::Dpu, "dpu-1"), LIMIT);
         let host = lab.pki.credentials(Role::Host, "node-1");
-        let connector = Connector::new(host, DPU, "dpu-1", LIMIT).unwrap();
-        let netns = netlink::Netns::open(&lab.card.host.path()).unwrap();
+        let connector = Connector::new(host, endpoint, "dpu-1", LIMIT).unwrap();
+        let netns = lab.card.host.open();
         let (listening, listens) = mpsc::channel();
-        let changing = Changing { peer, seen: Arc::clone(&seen) };
+        let rewriter = Rewriter { peer, seen: Arc::clone(&seen) };
         let serve = async move {
-            let listener = TcpListener::bind(RELAY).await.unwrap();
+            let listener = TcpListener::bind(PROXY).await.unwrap();
             listening.send(()).unwrap();
             let limits = Limits {
                 handshakes: 4,
@@ -94,7 +92,7 @@ impl Relay {
                 connections_per_identity: 16,
                 unread: LIMIT,
             };
-            let calls = Calls { service: connector.channel(), changing };
+            let calls = Calls { service: connector.channel(), rewriter };
             let router = transport::Server::builder().add_service(calls);
             router.serve_with_incoming(incoming(listener, server, limits)).await.unwrap();
         };
@@ -111,16 +109,16 @@ impl Relay {
     }
 }
 
-/// Changes what either says, as the peer's version would have it.
+/// Rewrites what either says, as the peer's version would have it.
 #[derive(Clone)]
-struct Changing {
+struct Rewriter {
     peer: Peer,
     seen: Arc<Mutex<Seen>>,
 }
 
-impl Changing {
+impl Rewriter {
     /// Returns what the service receives for a message of the session from the agent.
-    fn change_to_service(&self, message: &[u8]) -> Vec<Vec<u8>> {
+    fn rewrite_for_service(&self, message: &[u8]) -> Vec<Vec<u8>> {
         let mut message = v1::HostMessage::decode(message).unwrap();
         let Some(host_message::Message::Hello(hello)) = &mut message.message else {
             return vec![with_unknown_field(message.encode_to_vec())];
@@ -140,7 +138,7 @@ impl Changing {
     }
 
     /// Returns what the agent receives for a message of the session from the service.
-    fn change_to_agent(&self, message: &[u8]) -> Vec<Vec<u8>> {
+    fn rewrite_for_agent(&self, message: &[u8]) -> Vec<Vec<u8>> {
         let mut message = v1::DpuMessage::decode(message).unwrap();
         let Some(dpu_message::Message::Welcome(welcome)) = &mut message.message else {
             return vec![with_unknown_field(message.encode_to_vec())];
@@ -167,7 +165,7 @@ fn with_unknown_field(mut message: Vec<u8>) -> Vec<u8> {
 #[derive(Clone)]
 struct Calls {
     service: Channel,
-    changing: Changing,
+    rewriter: Rewriter,
 }
 
 impl server::NamedService for Calls {
@@ -186,7 +184,7 @@ impl Service<http::Request<Body>> for Calls {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let path = request.uri().path().parse().unwrap();
         let call = Call { path, calls: self.clone() };
-        async move { Ok(server::Grpc::new(Bytes).streaming(call, request).await) }.boxed()
+        async move { Ok(server::Grpc::new(RawCodec).streaming(call, request).await) }.boxed()
     }
 }
 
@@ -202,21 +200,21 @@ impl server::StreamingService<Vec<u8>> for Call {
     type Future = BoxFuture<'static, Result<Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: Request<Streaming<Vec<u8>>>) -> Self::Future {
-        let (path, Calls { service, changing }) = (self.path.clone(), self.calls.clone());
+        let (path, Calls { service, rewriter }) = (self.path.clone(), self.calls.clone());
         let name = path.as_str().rsplit('/').next().unwrap().to_owned();
         let is_session = name == "Session";
-        if name == "AttachAll" && changing.peer == Peer::ServiceWithoutAttachAll {
+        if name == "AttachAll" && rewriter.peer == Peer::ServiceWithoutAttachAll {
             return ready(Err(Status::unimplemented("no such call"))).boxed();
         }
-        changing.seen.lock().unwrap().calls.insert(name);
+        rewriter.seen.lock().unwrap().calls.insert(name);
         let (metadata, _, messages) = request.into_parts();
-        let of_agent = changing.clone();
+        let of_agent = rewriter.clone();
         let messages = messages
             .take_while(|message| ready(message.is_ok()))
             .filter_map(|message| ready(message.ok()));
         let messages = messages.flat_map(move |message| {
             stream::iter(match is_session {
-                true => of_agent.change_to_service(&message),
+                true => of_agent.rewrite_for_service(&message),
                 false => vec![with_unknown_field(message)],
             })
         });
@@ -224,12 +222,12 @@ impl server::StreamingService<Vec<u8>> for Call {
         async move {
             let mut service = client::Grpc::new(service);
             service.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
-            let answer = service.streaming(request, path, Bytes).await?;
+            let answer = service.streaming(request, path, RawCodec).await?;
             let changed = move |message| match (message, is_session) {
                 (Err(status), _) => vec![Err(status)],
                 (Ok(message), false) => vec![Ok(with_unknown_field(message))],
                 (Ok(message), true) => {
-                    changing.change_to_agent(&message).into_iter().map(Ok).collect()
+                    rewriter.rewrite_for_agent(&message).into_iter().map(Ok).collect()
                 }
             };
             let messages = |answer: Streaming<Vec<u8>>| {
@@ -243,9 +241,9 @@ impl server::StreamingService<Vec<u8>> for Call {
 
 /// Messages as the bytes that they are on the wire.
 #[derive(Clone, Copy, Debug)]
-struct Bytes;
+struct RawCodec;
 
-impl codec::Codec for Bytes {
+impl codec::Codec for RawCodec {
     type Encode = Vec<u8>;
     type Decode = Vec<u8>;
     type Encoder = Self;
@@ -260,7 +258,7 @@ impl codec::Codec for Bytes {
     }
 }
 
-impl codec::Encoder for Bytes {
+impl codec::Encoder for RawCodec {
     type Item = Vec<u8>;
     type Error = Status;
 
@@ -270,7 +268,7 @@ impl codec::Encoder for Bytes {
     }
 }
 
-impl codec::Decoder for Bytes {
+impl codec::Decoder for RawCodec {
     type Item = Vec<u8>;
     type Error = Status;
 
