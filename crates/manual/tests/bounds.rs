@@ -1,5 +1,6 @@
-//! Tests bound the time by the stopwatch of `test-clock`, which does not count while the machine has no processor for
-//! them. Clippy sees to that in `tests/`; here are the tests of the other crates.
+//! Tests bound the time by the stopwatch and the waits of `test-clock`, which do not count the time in which some task of
+//! the machine waited for a processor. Clippy refuses `Instant::elapsed` in `tests/`; this test looks for upper bounds of
+//! the wall time in all crates.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::{
@@ -8,8 +9,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use regex::Regex;
+
 /// Tests whose clock is virtual are exempt.
-const VIRTUAL: &str = "start_paused = true";
+const VIRTUAL: [&str; 2] = ["start_paused = true", "time::pause()"];
+
+/// An expression whose value is wall time.
+const WALL_TIME: &str =
+    r"(?:[\w.]+\.elapsed\(\)|Instant::now\(\) - [\w.]+|[\w.()]+\.duration_since\([^)]*\))";
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -32,41 +39,48 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What of a source is only compiled for tests.
+/// What of a source is only compiled for tests: of a folder or file of tests all, of others the test modules at the end.
 fn tests_in<'a>(path: &Path, source: &'a str) -> &'a str {
-    if path.components().any(|part| part.as_os_str() == "tests") {
+    if path
+        .components()
+        .any(|part| Path::new(&part).file_stem().is_some_and(|stem| stem == "tests"))
+    {
         return source;
     }
     source.find("#[cfg(test)]").map_or("", |begin| &source[begin..])
 }
 
-/// The lines that ask an `Instant` for what has elapsed.
+/// The lines that bound wall time from above. A loop that does something for a while is no bound.
 fn bare_bounds(tests: &str) -> Vec<&str> {
-    if tests.contains(VIRTUAL) {
-        return Vec::new();
+    let regex = |text: String| Regex::new(&text).unwrap();
+    let function = regex(r"^\s*(?:pub(?:\(\w+\))? )?(?:async )?fn ".into());
+    let bound = regex(format!(
+        r"{WALL_TIME}\)* <|[^-=]>=? {WALL_TIME}|(?:^|[^.\w])(?:time::)?timeout\((?:[^D]|Duration::[^Z])"
+    ));
+    let named = regex(format!(r"let (?:mut )?(\w+) = .*{WALL_TIME}"));
+    let (mut found, mut names, mut is_exempt, mut is_virtual) =
+        (Vec::new(), Vec::<Regex>::new(), false, false);
+    for line in tests.lines() {
+        if function.is_match(line) {
+            names.clear();
+            (is_exempt, is_virtual) = (is_virtual, false);
+        }
+        is_virtual |= line.contains(VIRTUAL[0]);
+        is_exempt |= line.contains(VIRTUAL[1]);
+        let is_bare = bound.is_match(line) || names.iter().any(|name| name.is_match(line));
+        if is_bare && !is_exempt && !line.contains("while ") {
+            found.push(line);
+        }
+        names.extend(named.captures(line).map(|it| regex(format!(r"\b{} <", &it[1]))));
     }
-    let is_instant = |name: &str| {
-        let mut begins = tests.lines().filter(|line| line.contains("Instant::now()"));
-        begins.any(|line| words(line).any(|word| word == name))
-    };
-    let is_bare = |line: &&str| {
-        let mut receivers = line.split(".elapsed()").map(|before| words(before).last());
-        let receivers = receivers.by_ref().take(line.matches(".elapsed()").count()).flatten();
-        receivers.into_iter().any(|name| is_instant(name) || !tests.contains("Stopwatch"))
-    };
-    tests.lines().filter(is_bare).collect()
-}
-
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
-        .filter(|word| !word.is_empty())
+    found
 }
 
 #[test]
 fn tests_bound_time_by_the_stopwatch() {
     let root = repository();
     let mut found = Vec::new();
-    for path in sources(&root) {
+    for path in sources(&root).into_iter().filter(|path| !path.ends_with(file!())) {
         let source = fs::read_to_string(&path).unwrap();
         let name = path.strip_prefix(&root).unwrap().display().to_string();
         let bare = bare_bounds(tests_in(&path, &source));
@@ -74,8 +88,7 @@ fn tests_bound_time_by_the_stopwatch() {
     }
     assert!(
         found.is_empty(),
-        "a busy machine exceeds such bounds; use test_clock::Stopwatch, its elapsed() for upper bounds and its wall() for \
-         anything else:\n{}",
+        "a busy machine exceeds such bounds; use test_clock::within, wait_for, or the unstalled() of a Stopwatch:\n{}",
         found.join("\n")
     );
 }
@@ -84,15 +97,26 @@ fn tests_bound_time_by_the_stopwatch() {
 fn bounds_are_found() {
     for bare in [
         "assert!(begun.elapsed() < LIMIT);",
-        "assert!(age < begun.elapsed());",
-        "let begun = Instant::now();\nlet other = Stopwatch::start();\nlet taken = begun.elapsed();",
-        "let (begun, told) = (Instant::now(), None);\nlet other = Stopwatch::start();\nbegun.elapsed()",
+        "assert!(LIMIT >= self.begun.elapsed());",
+        "assert!(Instant::now() - begun < LIMIT);",
+        "assert!(Instant::now().duration_since(begun) <= LIMIT);",
+        "let taken = begun.elapsed();\nassert!(taken < LIMIT);",
+        "#[tokio::test(start_paused = true)]\nasync fn a() {}\nfn b() {\nassert!(begun.elapsed() < LIMIT);",
+        "timeout(Duration::from_secs(5), work).await.unwrap();",
+        "let done = tokio::time::timeout(LIMIT, work).await;",
     ] {
         assert_eq!(bare_bounds(bare).len(), 1, "{bare}");
     }
     for fine in [
-        "let begun = Stopwatch::start();\nlet now = Instant::now();\nassert!(begun.elapsed() < LIMIT);",
-        "#[tokio::test(start_paused = true)]\nassert!(begun.elapsed() < LIMIT);",
+        "assert!(begun.unstalled() < LIMIT);",
+        "assert!(begun.elapsed() >= LIMIT);",
+        "assert!(age < begun.elapsed());",
+        "let taken = begun.unstalled();\nassert!(taken < LIMIT);",
+        "let taken = begun.elapsed();\n}\nfn other() {\nassert!(taken < LIMIT);",
+        "#[tokio::test(start_paused = true)]\nasync fn a() {\nassert!(begun.elapsed() < LIMIT);",
+        "while begun.elapsed() < LIMIT {",
+        "timeout(Duration::ZERO, work).await;",
+        "endpoint.timeout(LIMIT);",
     ] {
         assert_eq!(bare_bounds(fine), [""; 0], "{fine}");
     }
