@@ -60,6 +60,8 @@ pub enum EventKind {
     HostRenewed,
     /// A host's session ended.
     HostDisconnected,
+    /// A host is no longer in the configuration.
+    HostRemoved,
     /// A connection with a host's certificate was refused.
     HostRefused,
     /// A network was created or changed.
@@ -90,6 +92,7 @@ impl EventKind {
             Self::HostConnected => "HostConnected",
             Self::HostRenewed => "HostRenewed",
             Self::HostDisconnected => "HostDisconnected",
+            Self::HostRemoved => "HostRemoved",
             Self::HostRefused => "HostRefused",
             Self::NetworkApplied => "NetworkApplied",
             Self::NetworkDeleted => "NetworkDeleted",

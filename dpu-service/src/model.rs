@@ -513,6 +513,14 @@ impl PortSettings {
 }
 
 impl Record {
+    /// What a refusal of `host` calls it: a host learns of no other host's attachments.
+    pub(crate) fn named_to(&self, host: &HostName) -> String {
+        match self.key.host == *host {
+            true => format!("attachment {}", self.id),
+            false => "an attachment of another host".to_owned(),
+        }
+    }
+
     /// What it wants of its representor.
     #[must_use]
     pub fn port_settings(&self) -> PortSettings {
@@ -611,12 +619,14 @@ pub enum AttachmentState {
     Attached,
     /// Being given back.
     Releasing,
+    /// It goes on, and its host is no longer in the configuration.
+    HostRemoved,
 }
 
 impl AttachmentState {
     /// All of them, in order.
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Reserved, Self::Programmed, Self::Attached, Self::Releasing];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Reserved, Self::Programmed, Self::Attached, Self::Releasing, Self::HostRemoved];
 
     /// Its name, in lower case.
     #[must_use]
@@ -626,6 +636,7 @@ impl AttachmentState {
             Self::Programmed => "programmed",
             Self::Attached => "attached",
             Self::Releasing => "releasing",
+            Self::HostRemoved => "host_removed",
         }
     }
 }

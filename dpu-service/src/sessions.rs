@@ -192,6 +192,13 @@ impl Sessions {
         true
     }
 
+    /// Ends the session that the host has, if any: it was removed from the configuration.
+    pub(crate) fn end(&self, host: &HostName) {
+        if let Some(id) = self.current(host) {
+            self.close(host, id, None);
+        }
+    }
+
     /// A host that is not connected was refused for `reason`; `why` says so with the time. Tells whether
     /// that is news.
     pub(crate) fn refused(&self, host: &HostName, reason: &str, why: String) -> bool {

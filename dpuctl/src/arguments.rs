@@ -119,11 +119,14 @@ pub enum Verb {
         #[command(subcommand)]
         what: Deleted,
     },
-    /// Take an attachment away from its pod
+    /// Take an attachment away from its pod, or end all attachments of a host that was removed
     Release {
         /// The attachment's id, or a unique beginning of it
-        #[arg(value_parser = name())]
-        id: String,
+        #[arg(value_parser = name(), required_unless_present = "host", conflicts_with = "host")]
+        id: Option<String>,
+        /// All attachments of this host, which is no longer in the service's configuration
+        #[arg(long, value_parser = name())]
+        host: Option<String>,
         /// Why, for the log
         #[arg(long, value_parser = reason)]
         reason: String,

@@ -2,7 +2,7 @@
 
 use offload_proto::v1::{
     Attachment, ChangeSubnetsRequest, ClearQuarantineRequest, DeleteNetworkRequest,
-    ReleaseAttachmentRequest, Subnet,
+    ListAttachmentsRequest, ReleaseAttachmentRequest, Subnet,
 };
 use vf_alloc::FunctionId;
 
@@ -13,6 +13,7 @@ use crate::{
     error::CallError,
     get::attachment,
     rows::pod_name,
+    status::dpu,
     text::{printable, vf_message},
 };
 
@@ -78,14 +79,47 @@ pub(crate) async fn release(
     console.line(&format!("attachment/{} {state}", attachment.id))
 }
 
+/// Ends all attachments of a host that the service does not serve any more. Asks first, unless `yes`.
+pub(crate) async fn release_host(
+    client: &mut Client,
+    host: &str,
+    reason: String,
+    yes: bool,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    if dpu(client).await?.hosts.iter().any(|served| served.name == host) {
+        return Err(CallError::HostServed(host.to_owned()));
+    }
+    let question = ListAttachmentsRequest { host: host.to_owned(), network: String::new() };
+    let listed = client
+        .call(async |operator, request| operator.list_attachments(request).await, question)
+        .await?;
+    if !yes {
+        let number = listed.attachments.len();
+        ask(&format!("Release {number} attachments of host {host}?"), console)?;
+    }
+    for Attachment { id, .. } in listed.attachments {
+        let (id_of, reason) = (id.clone(), reason.clone());
+        let question = ReleaseAttachmentRequest { id: id_of, reason, forget: false };
+        client
+            .call(async |operator, request| operator.release_attachment(request).await, question)
+            .await?;
+        console.line(&format!("attachment/{id} released"))?;
+    }
+    Ok(())
+}
+
 fn confirm(attachment: &Attachment, console: &mut Console<'_>) -> Result<(), CallError> {
+    let Attachment { id, host, .. } = attachment;
+    let pod = pod_name(attachment);
+    ask(&format!("Release attachment {id} of pod {pod} on host {host}?"), console)
+}
+
+fn ask(question: &str, console: &mut Console<'_>) -> Result<(), CallError> {
     if !console.interactive {
         return Err(CallError::Unconfirmed);
     }
-    let Attachment { id, host, .. } = attachment;
-    let pod = pod_name(attachment);
-    let question = format!("Release attachment {id} of pod {pod} on host {host}?");
-    if console.confirm(&printable(&question))? { Ok(()) } else { Err(CallError::Declined) }
+    if console.confirm(&printable(question))? { Ok(()) } else { Err(CallError::Declined) }
 }
 
 pub(crate) async fn clear_quarantine(

@@ -99,6 +99,12 @@ pub enum CallError {
     /// Nobody was there to confirm.
     #[error("standard input is no terminal to ask on: confirm with --yes")]
     Unconfirmed,
+    /// The attachments of a host are to be ended, and the host is in the configuration.
+    #[error(
+        "host {0} is in the service's configuration: remove its [[host]] and reload the service first, or release \
+             attachments one by one"
+    )]
+    HostServed(String),
     /// The operator said no.
     #[error("nothing was changed")]
     Declined,
@@ -170,6 +176,7 @@ impl CallError {
             Self::File { .. }
             | Self::Document { .. }
             | Self::LinesOfCounters
+            | Self::HostServed(_)
             | Self::Unconfirmed => USAGE,
             Self::Authority(_) => USAGE,
             Self::Credentials(_) => CERTIFICATE,

@@ -63,9 +63,16 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
         }
         Verb::Add { what } => change::add(&mut connect().await?, what, console).await,
         Verb::Delete { what } => change::delete(&mut connect().await?, what, console).await,
-        Verb::Release { id, reason, forget, yes } => {
-            let release = ReleaseAttachmentRequest { id, reason, forget };
-            change::release(&mut connect().await?, release, yes, console).await
+        Verb::Release { id, host, reason, forget, yes } => {
+            let client = &mut connect().await?;
+            match host {
+                Some(host) => change::release_host(client, &host, reason, yes, console).await,
+                None => {
+                    let id = id.unwrap_or_default();
+                    let release = ReleaseAttachmentRequest { id, reason, forget };
+                    change::release(client, release, yes, console).await
+                }
+            }
         }
         Verb::ClearQuarantine { vf } => {
             change::clear_quarantine(&mut connect().await?, vf, console).await

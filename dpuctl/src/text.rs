@@ -91,11 +91,13 @@ pub(crate) fn seconds(seconds: u64) -> String {
     }
 }
 
-/// An enum's value as people say it: `ATTACHMENT_STATE_ATTACHED` becomes `Attached`.
+/// An enum's value as people say it: `ATTACHMENT_STATE_HOST_REMOVED` becomes `HostRemoved`.
 pub(crate) fn state(value: &str, prefix: &str) -> String {
-    let word = value.strip_prefix(prefix).unwrap_or(value);
-    let (first, rest) = word.split_at(word.len().min(1));
-    format!("{first}{}", rest.to_ascii_lowercase())
+    let word = |word: &str| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        format!("{first}{}", rest.to_ascii_lowercase())
+    };
+    value.strip_prefix(prefix).unwrap_or(value).split('_').map(word).collect()
 }
 
 /// Bits per second, such as `250M`. 0 is no limit.
@@ -180,6 +182,7 @@ mod tests {
     #[test]
     fn states_and_rates_read_well() {
         assert_eq!(state("ATTACHMENT_STATE_RELEASING", "ATTACHMENT_STATE_"), "Releasing");
+        assert_eq!(state("ATTACHMENT_STATE_HOST_REMOVED", "ATTACHMENT_STATE_"), "HostRemoved");
         assert_eq!(rate(0), "unlimited");
         assert_eq!(rate(250_000_000), "250M");
         assert_eq!(rate(1_500), "1500");

@@ -135,7 +135,7 @@ impl Conversation<'_> {
                     self.hear(received).await?;
                 }
                 command = self.session.commands.recv() => {
-                    let command = command.ok_or_else(|| self.superseded())?;
+                    let command = command.ok_or_else(|| self.ended())?;
                     self.send(show::command(command)).await?;
                 }
                 // Also of what nobody notes for promises, such as a VF that is mended or cleared.
@@ -187,7 +187,7 @@ impl Conversation<'_> {
 
     fn welcome(&self, protocol: u32, capabilities: &[&str]) -> dpu_message::Message {
         let interval = self.shared.heartbeat.as_millis();
-        let (network_pools, default_network) = self.shared.engine.networks().pools();
+        let networks = self.shared.engine.networks().shown_to(self.host);
         dpu_message::Message::Welcome(v1::Welcome {
             protocol,
             service_version: env!("CARGO_PKG_VERSION").into(),
@@ -195,9 +195,9 @@ impl Conversation<'_> {
             capabilities: capabilities.iter().map(ToString::to_string).collect(),
             session_id: self.session.id.to_string(),
             heartbeat_interval_ms: interval.try_into().unwrap_or(u32::MAX),
-            interface_prefixes: self.shared.engine.networks().interface_prefixes(),
-            network_pools,
-            default_network: default_network.unwrap_or_default(),
+            interface_prefixes: networks.interface_prefixes,
+            network_pools: networks.pools,
+            default_network: networks.default.unwrap_or_default(),
         })
     }
 
@@ -252,7 +252,12 @@ impl Conversation<'_> {
         .into()
     }
 
-    fn superseded(&self) -> Status {
-        Status::aborted(format!("host {} has opened a newer session", self.host))
+    /// Why the service has ended the session.
+    fn ended(&self) -> Status {
+        if self.shared.engine.hosts().serves(self.host) {
+            return Status::aborted(format!("host {} has opened a newer session", self.host));
+        }
+        let why = format!("host {} was removed from the DPU's configuration", self.host);
+        Failure::new(Reason::HostUnknown, why).into()
     }
 }

@@ -101,8 +101,9 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         &self,
         request: Request<v1::StatusRequest>,
     ) -> Result<Response<v1::StatusResponse>, Status> {
+        let host = calling_host(&request)?;
         let standing = |network: String| {
-            let prefixes = self.0.engine.networks().prefixes_of(&network)?;
+            let prefixes = self.0.engine.networks().prefixes_of(&host, &network)?;
             let prefixes = prefixes.iter().map(ToString::to_string).collect();
             Ok::<_, Failure>(v1::NetworkStanding { prefixes })
         };

@@ -138,6 +138,9 @@ pub(super) async fn release(
     // Whoever had the key may have ended it, and begun another one.
     let record = engine.record_of(&key).filter(|record| record.id == id);
     let record = record.ok_or_else(|| unknown(&id))?;
+    // A host that was removed reports nothing any more. Its VFs are given out once it is put back and offers them.
+    let is_removed = !engine.registry().hosts().serves(&key.host);
+    let vf = if is_removed { VfReturn::Gone } else { vf };
     let view = give_back(engine, &record, vf, &reason).await?;
     // Told once it is recorded: a host that hears of it detaches at once.
     tell_release(engine, &record, reason);

@@ -80,7 +80,7 @@ pub use engine::Engine;
 pub use examine::{DpuHalf, VfHalf};
 pub use hosts::Hosts;
 pub use mend::Depth;
-pub use networks::Networks;
+pub use networks::{Networks, ShownNetworks};
 pub use operators::Operators;
 pub(crate) use phases::EnginePhases;
 pub use pooled::{HostPool, PooledVf};

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     events::EventKind,
-    model::Network,
+    model::{HostName, HostRights, Network},
     records::Changes,
     sessions::{ChangedNetwork, HostCommand},
 };
@@ -31,6 +31,17 @@ use crate::{
 /// The networks: see [`Engine::networks`].
 #[derive(Clone, Copy, Debug)]
 pub struct Networks<'a>(pub(super) &'a Arc<Engine>);
+
+/// What a host's agent has to know of networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShownNetworks {
+    /// The pool that each draws from.
+    pub pools: HashMap<String, String>,
+    /// How the names of interfaces begin that the pod does not name, of networks that say so.
+    pub interface_prefixes: HashMap<String, String>,
+    /// The network of an attach that names none.
+    pub default: Option<String>,
+}
 
 impl Engine {
     /// The networks.
@@ -63,44 +74,53 @@ impl Networks<'_> {
         views.map(|view| with_gateway(self.0, view)).collect()
     }
 
-    /// What attachments to the network of that name get addresses of. Without a name it is the default one, and where
-    /// none is, all that there are.
+    /// What the host's attachments to the network of that name get addresses of. Without a name it is the default one,
+    /// and where none is, all that the host may use.
     ///
     /// # Errors
-    /// There is no such network, or none at all.
-    pub fn prefixes_of(self, name: &str) -> Result<Vec<IpNetwork>, Failure> {
+    /// There is no such network that the host may use, or none at all.
+    pub fn prefixes_of(self, host: &HostName, name: &str) -> Result<Vec<IpNetwork>, Failure> {
         let registry = self.0.registry();
-        let networks = registry.networks();
+        let (networks, rights) = (registry.networks(), registry.hosts().rights(host));
         let name = (!name.is_empty()).then_some(name);
+        rights.check_name(host, name)?;
         let prefixes = |network: &Network| -> Vec<IpNetwork> {
             network.subnets.iter().map(|subnet| subnet.cidr).collect()
         };
         match networks.find(name) {
-            Ok(found) => Ok(prefixes(found.network())),
+            Ok(found) => {
+                rights.check_found(host, name, found.network())?;
+                Ok(prefixes(found.network()))
+            }
             Err(unknown) if name.is_some() => Err(unknown),
             Err(_) if networks.len() == 0 => {
                 Err(Failure::new(Reason::NetworkUnknown, "the DPU has no network"))
             }
-            Err(_) => Ok(networks.iter().flat_map(|entry| prefixes(entry.network())).collect()),
+            Err(_) => {
+                let all = networks.iter().map(PooledNetwork::network);
+                let allowed = all.filter(|network| rights.allows(&network.name));
+                Ok(allowed.flat_map(|network| prefixes(network)).collect())
+            }
         }
     }
 
-    /// Those that say how the names of their interfaces begin that nobody names, each with that.
+    /// What a host's agent has to know of the networks that the host may use.
     #[must_use]
-    pub fn interface_prefixes(self) -> HashMap<String, String> {
+    pub fn shown_to(self, host: &HostName) -> ShownNetworks {
         let registry = self.0.registry();
-        let networks = registry.networks().iter().map(PooledNetwork::network);
-        let saying = networks.filter(|network| !network.interface_prefix.is_empty());
-        saying.map(|network| (network.name.clone(), network.interface_prefix.clone())).collect()
-    }
-
-    /// The pool that each draws from, and the one of an attach that names none.
-    #[must_use]
-    pub fn pools(self) -> (HashMap<String, String>, Option<String>) {
-        let registry = self.0.registry();
-        let networks = registry.networks().iter().map(PooledNetwork::network);
-        let pools = networks.map(|network| (network.name.clone(), network.pool.clone())).collect();
-        (pools, registry.networks().default_name().map(str::to_owned))
+        let rights = registry.hosts().rights(host);
+        let all = registry.networks().iter().map(PooledNetwork::network);
+        let mut shown = ShownNetworks::default();
+        for network in all.filter(|network| rights.allows(&network.name)) {
+            shown.pools.insert(network.name.clone(), network.pool.clone());
+            if !network.interface_prefix.is_empty() {
+                let prefix = network.interface_prefix.clone();
+                shown.interface_prefixes.insert(network.name.clone(), prefix);
+            }
+        }
+        let default = registry.networks().default_name().filter(|name| rights.allows(name));
+        shown.default = default.map(str::to_owned);
+        shown
     }
 
     /// Makes this DPU the gateway of those networks that want it, and no longer of others.
@@ -259,7 +279,9 @@ async fn delete_suspended(engine: &Engine, name: String) -> Result<(), Failure> 
 
 async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failure> {
     let _changes = engine.network_changes.lock().await;
+    let before = rights_of_all(engine);
     let changed = engine.registry().change_networks().load(configuration)?;
+    end_removed(engine, before.keys());
     tell_all_wanted_vfs(engine);
     for network in changed {
         let (kind, message) = match network.deleted {
@@ -269,9 +291,50 @@ async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failu
         engine.events.record(kind, &network.name, message);
         tell(engine, &network.name, network.deleted);
     }
+    tell_of_rights(engine, &before);
     resume(engine);
     look_after_gateways(engine, false).await;
     Ok(())
+}
+
+fn rights_of_all(engine: &Engine) -> HashMap<HostName, HostRights> {
+    let registry = engine.registry();
+    let hosts = registry.hosts();
+    hosts.names().map(|host| (host.clone(), hosts.rights(host))).collect()
+}
+
+/// Ends the sessions of hosts that are served no more. Their attachments go on.
+fn end_removed<'a>(engine: &Engine, before: impl Iterator<Item = &'a HostName>) {
+    for host in before {
+        let registry = engine.registry();
+        if registry.hosts().serves(host) {
+            continue;
+        }
+        let attachments = registry.entries().of_host(host).count();
+        drop(registry);
+        engine.sessions.end(host);
+        let message =
+            format!("it is no longer in the configuration; {attachments} attachments go on");
+        engine.events.record(EventKind::HostRemoved, host, message);
+    }
+}
+
+/// Tells each host of the networks that it may use from now on, or no longer.
+fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>) {
+    let networks: Vec<_> = {
+        let registry = engine.registry();
+        registry.networks().iter().map(|entry| entry.network().name.clone()).collect()
+    };
+    for (host, rights) in rights_of_all(engine) {
+        let Some(before) = before.get(&host) else { continue };
+        for name in &networks {
+            match (before.allows(name), rights.allows(name)) {
+                (false, true) => tell_host(engine, &host, name, false),
+                (true, false) => tell_host(engine, &host, name, true),
+                _ => {}
+            }
+        }
+    }
 }
 
 /// Puts into force what the journal has already. Should an attachment have got into the way
@@ -295,18 +358,30 @@ fn resume(engine: &Engine) {
     }
 }
 
+/// Tells the hosts that may use the network.
 fn tell(engine: &Engine, network: &str, deleted: bool) {
+    for (host, rights) in rights_of_all(engine) {
+        if rights.allows(network) {
+            tell_host(engine, &host, network, deleted);
+        }
+    }
+}
+
+fn tell_host(engine: &Engine, host: &HostName, network: &str, deleted: bool) {
     let registry = engine.registry();
+    let rights = registry.hosts().rights(host);
     let known = registry.networks().get(network).map(PooledNetwork::network);
+    let known = known.filter(|_| !deleted);
+    let default = registry.networks().default_name().filter(|name| rights.allows(name));
     let changed = ChangedNetwork {
         network: network.to_owned(),
         deleted,
         interface_prefix: known.map(|it| it.interface_prefix.clone()).unwrap_or_default(),
         pool: known.map(|it| it.pool.clone()).unwrap_or_default(),
-        default_network: registry.networks().default_name().unwrap_or_default().to_owned(),
+        default_network: default.unwrap_or_default().to_owned(),
     };
     drop(registry);
-    engine.sessions.broadcast(&HostCommand::NetworkChanged(changed));
+    engine.sessions.send(host, HostCommand::NetworkChanged(changed));
 }
 
 fn view(engine: &Engine, name: &str) -> Result<NetworkView, Failure> {

@@ -46,7 +46,7 @@ impl Operators<'_> {
         };
         let registry = self.0.registry();
         let wanted = registry.entries().iter().filter(is_wanted);
-        let mut views: Vec<_> = wanted.map(Entry::view).collect();
+        let mut views: Vec<_> = wanted.map(|entry| registry.shown(entry)).collect();
         drop(registry);
         // Ids begin with the time of their making.
         views.sort_by_key(|view| view.record.id);
@@ -55,11 +55,11 @@ impl Operators<'_> {
 
     /// How many attachments there are in each state.
     #[must_use]
-    pub fn attachments_by_state(self) -> [(AttachmentState, usize); 4] {
+    pub fn attachments_by_state(self) -> [(AttachmentState, usize); 5] {
         let mut numbers = AttachmentState::ALL.map(|state| (state, 0));
         let registry = self.0.registry();
         for entry in registry.entries().iter().filter(|entry| entry.is_recorded()) {
-            numbers[entry.state() as usize].1 += 1;
+            numbers[registry.shown(entry).state as usize].1 += 1;
         }
         numbers
     }
@@ -78,7 +78,11 @@ impl Operators<'_> {
         let view = {
             let registry = self.0.registry();
             let id = registry.entries().find_id(id)?;
-            registry.entries().get(id).map(Entry::view).ok_or_else(|| unknown(&id))?
+            registry
+                .entries()
+                .get(id)
+                .map(|entry| registry.shown(entry))
+                .ok_or_else(|| unknown(&id))?
         };
         let mut unknown = Vec::new();
         let Inspection { representor, steps } = match self.0.ports.inspect(&view.record).await {
@@ -131,8 +135,8 @@ impl Operators<'_> {
         Ok(views.into_iter().filter_map(counted).collect())
     }
 
-    /// Takes an attachment away from its pod. With `forget` all that it holds is free at once, without waiting for
-    /// its VF, which no longer exists. One that exists all the same is given out only once its host has offered it.
+    /// Takes an attachment away from its pod. With `forget`, and where its host was removed, all that it holds is free at
+    /// once, without waiting for its VF. That is given out only once a host has offered it.
     ///
     /// # Errors
     /// [`Reason::AttachmentUnknown`] or [`Reason::JournalUnavailable`].

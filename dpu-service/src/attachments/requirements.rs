@@ -68,8 +68,9 @@ fn lack(
     let named = registry.networks().named_in(network);
     let settings = |vf| network.port_settings(vf, &named);
     let hosts = registry.hosts();
-    let may_use =
-        |vf: &&FunctionId| hosts.owner(vf.pf).is_none_or(|host| hosts.rights(host).allow(network));
+    let may_use = |vf: &&FunctionId| {
+        hosts.owner(vf.pf).is_none_or(|host| hosts.rights(host).allows(&network.name))
+    };
     if examples.is_empty() {
         // What none can be given is known without one.
         let unsupported = engine.programmer().check(&settings(OF_NO_CARD)).err()?;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use vf_alloc::{FunctionId, PoolSpec, VfState};
+use vf_alloc::{FunctionId, PoolSpec, Selector, VfState};
 
 use super::{
     networks::too_large_for_uplinks,
@@ -34,8 +34,9 @@ impl Operators<'_> {
         let gateways = self.0.gateways().problems();
         let of_networks = suspended.chain(too_large).chain(unmet(self.0, &registry));
         let of_kernel = fabric.into_iter().chain(unserved).chain(gateways);
-        let of_attachments = former_gateways(&registry).into_iter().chain(unclaimed(&registry));
-        of_networks.chain(of_attachments).chain(of_kernel).collect()
+        let of_hosts = unclaimed(&registry).into_iter().chain(of_removed_hosts(&registry));
+        let of_attachments = former_gateways(&registry).into_iter().chain(of_hosts);
+        of_networks.chain(of_attachments).chain(unowned(&registry)).chain(of_kernel).collect()
     }
 
     /// Likewise, of VFs: what [`Self::examine_dpu`] finds one by one.
@@ -91,6 +92,40 @@ fn unclaimed(registry: &Registry) -> Vec<String> {
         })
     };
     registry.hosts().names().filter_map(tell).collect()
+}
+
+/// One sentence for each host that was removed from the configuration and has attachments.
+fn of_removed_hosts(registry: &Registry) -> Vec<String> {
+    let mut removed = BTreeMap::<&HostName, usize>::new();
+    for entry in registry.entries().iter() {
+        let host = &entry.record().key.host;
+        if !registry.hosts().serves(host) {
+            *removed.entry(host).or_default() += 1;
+        }
+    }
+    let tell = |(host, attachments): (&HostName, usize)| {
+        format!(
+            "host {host} is not in the configuration, and {attachments} of its attachments go on: put it back, or end \
+             them by `dpuctl release --host {host} --reason TEXT`"
+        )
+    };
+    removed.into_iter().map(tell).collect()
+}
+
+/// One sentence for each pool that names a PF of no host.
+fn unowned(registry: &Registry) -> Vec<String> {
+    let is_unowned = |selector: &&Selector| match selector {
+        Selector::Functions { pf, .. } => registry.hosts().owner(*pf).is_none(),
+        _ => false,
+    };
+    let tell = |pool: &PoolSpec| {
+        let selector = pool.select.iter().find(is_unowned)?;
+        Some(format!(
+            "pool {} selects {selector}, and no [[host]] has that PF in its pfs: add it to one, or change the pool",
+            pool.name
+        ))
+    };
+    registry.vfs().pools().filter_map(tell).collect()
 }
 
 /// One sentence for all attachments whose representors have been missing for some time: a card

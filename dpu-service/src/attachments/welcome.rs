@@ -91,7 +91,11 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     engine.registry().note_host_clock(host, latest);
 
     Milestone::HelloOpened.pass();
-    let conditions = take_inventory(engine, host, session.id, &hello.inventory)?;
+    let conditions = take_inventory(engine, host, session.id, &hello.inventory);
+    // The host may have been removed since it was looked for.
+    let conditions = conditions.inspect_err(|_| {
+        engine.sessions.close(host, session.id, None);
+    })?;
     Milestone::HelloHeard.pass();
     quarantine_unaccounted(engine, &hello.live, &conditions);
     let verdicts = judge(engine, host, &hello, &conditions);
@@ -202,10 +206,10 @@ fn check_owner(engine: &Engine, host: &HostName, inventory: &Inventory) -> Resul
     for pf in &inventory.pfs {
         match hosts.owner(pf.id) {
             Some(owner) if owner == host => {}
-            Some(owner) => {
+            Some(_) => {
                 return Err(Failure::new(
                     Reason::NotAuthorised,
-                    format!("host {host} claims PF {}, which belongs to host {owner}", pf.id),
+                    format!("host {host} claims PF {}, which belongs to another host", pf.id),
                 ));
             }
             None => tracing::warn!(%host, pf = %pf.id, "the PF belongs to no host: left alone"),

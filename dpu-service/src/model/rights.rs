@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use netlink::MacAddress;
 use offload_proto::{Failure, Reason, form::HOST_PORT_CONTAINER};
 
-use super::{AttachSpec, Network, Source};
+use super::{AttachSpec, HostName, Network, Source};
 
 /// What a host may ask for, as the configuration says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,23 +34,47 @@ impl HostRights {
         network: &Network,
         prefix: &[u8],
     ) -> Result<(), Failure> {
-        self.check_network(spec, network)?;
+        self.check_found(&spec.key.host, spec.network.as_deref(), network)?;
         check_namespace(spec, network)?;
         check_sources(spec, network)?;
         spec.mac.map_or(Ok(()), |mac| self.check_mac(spec, mac, prefix))
     }
 
-    /// Whether the host may use the network.
-    pub(crate) fn allow(&self, network: &Network) -> bool {
-        self.networks.is_empty() || self.networks.contains(&network.name)
+    /// Whether the host may use the network of that name.
+    pub(crate) fn allows(&self, network: &str) -> bool {
+        self.networks.is_empty() || self.networks.contains(network)
     }
 
-    fn check_network(&self, spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
-        if self.allow(network) {
+    /// Refuses a name that the host may not use, whether or not there is such a network.
+    ///
+    /// # Errors
+    /// [`Reason::NetworkNotAllowed`].
+    pub(crate) fn check_name(&self, host: &HostName, name: Option<&str>) -> Result<(), Failure> {
+        match name.filter(|name| !self.allows(name)) {
+            None => Ok(()),
+            Some(name) => {
+                let message = format!("host {host} may not use network {name}");
+                Err(Failure::new(Reason::NetworkNotAllowed, message))
+            }
+        }
+    }
+
+    /// The same of the network that was found, which is the default one if the host named none.
+    ///
+    /// # Errors
+    /// [`Reason::NetworkNotAllowed`].
+    pub(crate) fn check_found(
+        &self,
+        host: &HostName,
+        name: Option<&str>,
+        network: &Network,
+    ) -> Result<(), Failure> {
+        self.check_name(host, name)?;
+        if self.allows(&network.name) {
             return Ok(());
         }
-        let (host, name) = (&spec.key.host, &network.name);
-        let message = format!("host {host} may not use network {name}");
+        let message =
+            format!("the request names no network, and host {host} may not use the default one");
         Err(Failure::new(Reason::NetworkNotAllowed, message))
     }
 

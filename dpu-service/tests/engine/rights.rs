@@ -3,10 +3,14 @@
 use dpu_service::{
     attachments::Configuration,
     model::{AntiSpoofing, AttachSpec, HostRights, Network},
+    sessions::HostCommand,
 };
 use offload_proto::{Reason, form::HOST_PORT_CONTAINER};
 
-use crate::world::{World, configuration, host, network, settings, spec};
+use crate::{
+    other_host::{self, OtherHost, for_both, other},
+    world::{World, configuration, host, network, settings, spec},
+};
 
 /// `green` is for pods of `prod` and of `stage`.
 fn green() -> Network {
@@ -141,7 +145,7 @@ async fn a_host_gets_the_networks_that_it_may_use_and_no_others() {
     load(&world, limited(&["green"], true)).await;
     world.attach(on_green("prod", "prod")).await.unwrap();
     let refused = world.attach(spec("on-default-2")).await.unwrap_err();
-    assert_told(&refused, Reason::NetworkNotAllowed, &["network red"]);
+    assert_told(&refused, Reason::NetworkNotAllowed, &[&*host, "names no network"]);
     world.check();
 }
 
@@ -188,4 +192,80 @@ async fn nobody_gets_the_address_of_a_router() {
         assert_told(&refused, Reason::AddressNotAllowed, &[address]);
     }
     world.check();
+}
+
+#[tokio::test]
+async fn refusals_name_no_other_hosts_attachment() {
+    let world = World::with(for_both(), settings(), 4).await;
+    let neighbour = OtherHost::connect(&world).await;
+    let theirs = neighbour.attach(other_host::on_green("theirs")).await.unwrap().record;
+    let address = theirs.leases[0].address.ip().to_string().parse().unwrap();
+    let spies = [
+        (AttachSpec { mac: Some(theirs.mac), ..spec("spy") }, Reason::MacInUse),
+        (
+            AttachSpec {
+                network: Some("green".into()),
+                addresses: vec![address],
+                ..other_host::on_green("spy")
+            },
+            Reason::AddressInUse,
+        ),
+    ];
+    for (spy, reason) in spies {
+        let own = spy.key.host == other();
+        let refused = match own {
+            true => neighbour.attach(spy).await.unwrap_err(),
+            false => world.attach(spy).await.unwrap_err(),
+        };
+        assert_eq!(refused.reason, reason, "{refused}");
+        assert_eq!(refused.message.contains(&theirs.id.to_string()), own, "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn host_sees_only_networks_it_may_use() {
+    let limits = HostRights { networks: ["green".to_owned()].into(), any_mac: true };
+    let rights = [(host(), limits)].into();
+    let file = Configuration { rights, ..with_green() };
+    let world = World::with(file, settings(), 4).await;
+    let networks = world.engine.networks();
+    let shown = networks.shown_to(&host());
+    assert_eq!(shown.pools.keys().collect::<Vec<_>>(), ["green"]);
+    assert_eq!(shown.default, None);
+    assert_eq!(networks.shown_to(&other()).default.as_deref(), Some("red"));
+    for hidden in ["red", "nowhere"] {
+        let refused = networks.prefixes_of(&host(), hidden).unwrap_err();
+        assert_eq!(refused.reason, Reason::NetworkNotAllowed);
+        let asked = AttachSpec { network: Some(hidden.into()), ..spec("pod") };
+        assert_eq!(world.refused(asked).await, Reason::NetworkNotAllowed);
+    }
+    let refused = world.attach(spec("pod")).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::NetworkNotAllowed);
+    assert!(!refused.message.contains("red"), "{refused}");
+}
+
+/// The names of the networks that the host was told of since.
+fn told_of(world: &mut World) -> Vec<(String, bool)> {
+    let commands = std::iter::from_fn(|| world.command());
+    let told = commands.filter_map(|command| match command {
+        HostCommand::NetworkChanged(changed) => Some((changed.network, changed.deleted)),
+        _ => None,
+    });
+    told.collect()
+}
+
+#[tokio::test]
+async fn host_is_notified_only_of_its_networks() {
+    let mut world = World::with(limited(&["red", "blue"], true), settings(), 4).await;
+    for name in ["blue", "violet"] {
+        let network = network(&format!("name = '{name}'"));
+        world.engine.networks().apply(network, false).await.unwrap();
+    }
+    assert_eq!(told_of(&mut world), [("blue".to_owned(), false)]);
+    // Rights that change are reported, too.
+    world.engine.load_configuration(limited(&["violet"], true)).await.unwrap();
+    let mut told = told_of(&mut world);
+    told.sort();
+    let expected = [("blue", true), ("red", true), ("violet", false)];
+    assert_eq!(told, expected.map(|(name, deleted)| (name.to_owned(), deleted)));
 }

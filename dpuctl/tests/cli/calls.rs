@@ -293,6 +293,28 @@ async fn a_release_is_confirmed() {
 }
 
 #[tokio::test]
+async fn release_of_removed_host_is_confirmed() {
+    let dut = Dut::start().await;
+    let outcome = dut.dpuctl_with_input("release --host node-1 --reason gone", "y\n").await;
+    assert_eq!(outcome.code, 2, "no terminal: {outcome:?}");
+    assert!(!dut.asked().iter().any(|line| line.contains("Release")));
+
+    let output = output_of(&dut, "release --host node-1 --reason gone --yes").await;
+    assert_eq!(output, format!("attachment/{ID} released\n"));
+    let asked = dut.asked().pop().unwrap();
+    assert!(asked.contains(ID) && asked.contains("reason: \"gone\""), "{asked}");
+}
+
+#[tokio::test]
+async fn release_of_served_host_is_refused() {
+    let dut = Dut::start().await;
+    let outcome = dut.dpuctl("release --host served --reason gone --yes").await;
+    assert_eq!(outcome.code, 2, "{outcome:?}");
+    assert!(outcome.notes.contains("remove its [[host]]"), "{outcome:?}");
+    assert!(!dut.asked().iter().any(|line| line.contains("Release")));
+}
+
+#[tokio::test]
 async fn a_vf_is_cleared_by_name() {
     let dut = Dut::start().await;
     assert_eq!(output_of(&dut, "clear-quarantine c1pf0vf3").await, "vf/c1pf0vf3 cleared\n");

@@ -24,12 +24,12 @@ use offload_proto::{
         ClearQuarantineRequest, ClearQuarantineResponse, DeleteNetworkRequest,
         DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState,
         Dpu, DurationBucket, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest,
-        GetDpuRequest, ListAttachmentsRequest, ListAttachmentsResponse, ListNetworksRequest,
-        ListNetworksResponse, ListPhasesRequest, ListPhasesResponse, ListPoolsRequest,
-        ListPoolsResponse, ListTrafficRequest, ListTrafficResponse, ListVfsRequest,
-        ListVfsResponse, MendRequest, NetworkStatus, PhaseDurations, Pod, PoolStatus, PortCounters,
-        ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace, VfState, VfStatus,
-        WatchRequest,
+        GetDpuRequest, HostStatus, ListAttachmentsRequest, ListAttachmentsResponse,
+        ListNetworksRequest, ListNetworksResponse, ListPhasesRequest, ListPhasesResponse,
+        ListPoolsRequest, ListPoolsResponse, ListTrafficRequest, ListTrafficResponse,
+        ListVfsRequest, ListVfsResponse, MendRequest, NetworkStatus, PhaseDurations, Pod,
+        PoolStatus, PortCounters, ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace,
+        VfState, VfStatus, WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -296,7 +296,9 @@ impl Operator for Canned {
 
     async fn get_dpu(&self, request: Request<GetDpuRequest>) -> Result<Response<Dpu>, Status> {
         self.note(&request);
-        Ok(Response::new(Dpu { name: "dpu-1".into(), version: "9.9".into(), ..Dpu::default() }))
+        let served = HostStatus { name: "served".into(), connected: true, ..HostStatus::default() };
+        let (name, version) = ("dpu-1".into(), "9.9".into());
+        Ok(Response::new(Dpu { name, version, hosts: vec![served], ..Dpu::default() }))
     }
 
     async fn list_vfs(

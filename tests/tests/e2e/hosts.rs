@@ -1,8 +1,9 @@
 //! Two hosts on one DPU, each with a certificate, a card and an agent of its own.
 
-use std::{thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use e2e::{Agent, Call, DpuPlan, Fleet, Netns, Settings, scenarios::pods::addresses, wait_for};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -292,5 +293,47 @@ fn a_service_that_is_killed_keeps_what_both_hosts_have() {
     fleet.assert_invariants();
     assert_eq!([ids_of(&fleet, "node-1"), ids_of(&fleet, "node-2")], before);
     pods.assert_reach();
+    pods.detach(&fleet);
+}
+
+/// Writes the service's configuration, in one step, and has the service read it.
+fn reload(fleet: &Fleet, text: &str) {
+    let file = fleet.path().join("dpu-1/dpu-service.toml");
+    let new = file.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(new, file).unwrap();
+    fleet.dpus[0].service.signal(Signal::SIGHUP);
+}
+
+#[test]
+fn removed_host_is_cut_off_and_its_pods_are_not() {
+    let fleet = two_hosts();
+    let pods = Pods::attach(&fleet);
+    let ids = ids_of(&fleet, "node-2");
+    let file = fs::read_to_string(fleet.path().join("dpu-1/dpu-service.toml")).unwrap();
+    let begin = file.find("[[host]]\nname = \"node-2\"").unwrap();
+    let end = begin + 1 + file[begin + 1..].find("[[").unwrap();
+    // A pool still selects its PF.
+    reload(&fleet, &[&file[..begin], &file[end..]].concat());
+    let state = |id: &str| {
+        let all = fleet.operator(0).get("attachments");
+        all.iter().find(|one| one["id"] == *id).map(|one| one["state"].clone())
+    };
+    let removed = json!("ATTACHMENT_STATE_HOST_REMOVED");
+    wait_for("the host's end", LIMIT, || (state(&ids[0]) == Some(removed.clone())).then_some(()));
+    assert!(fleet.operator(0).says(&["get", "attachments"]).contains("HostRemoved"));
+    let another = Netns::new("another");
+    assert!(!fleet.agents[1].call("ADD", "blue", &another, "eth0").status.success());
+    pods.assert_reach();
+
+    fleet.operator(0).says(&["release", "--host", "node-2", "--reason", "gone", "--yes"]);
+    assert_eq!(ids_of(&fleet, "node-2"), Vec::<String>::new());
+    assert!(!pods.reach(), "it is programmed still");
+    assert_eq!(ids_of(&fleet, "node-1").len(), 1);
+
+    reload(&fleet, &file);
+    fleet.wait_until_good();
+    let _ = fleet.agents[1].add("blue", &another, "eth0").result();
+    fleet.agents[1].del("blue", &another, "eth0").nothing();
     pods.detach(&fleet);
 }

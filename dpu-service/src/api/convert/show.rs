@@ -85,6 +85,7 @@ fn state(state: AttachmentState) -> v1::AttachmentState {
         AttachmentState::Programmed => v1::AttachmentState::Programmed,
         AttachmentState::Attached => v1::AttachmentState::Attached,
         AttachmentState::Releasing => v1::AttachmentState::Releasing,
+        AttachmentState::HostRemoved => v1::AttachmentState::HostRemoved,
     }
 }
 

@@ -234,21 +234,25 @@ impl NetworkChanges<'_> {
         ))
     }
 
-    /// A host with attachments stays, and so do its PFs: nobody else could give their VFs back.
+    /// A PF stays with the host whose attachments hold VFs of it: no other host could give them back. A host that is
+    /// removed leaves its attachments behind.
     fn check_hosts(&self, hosts: &[(HostName, Vec<PfId>)]) -> Result<(), Failure> {
+        let is_served = |name: &HostName| hosts.iter().any(|(host, _)| host == name);
         for entry in self.0.entries.iter() {
             let Record { id, key, vf, .. } = &**entry.record();
-            let pfs = hosts.iter().find(|(host, _)| *host == key.host).map(|(_, pfs)| pfs);
-            let problem = match pfs {
-                None => format!("host {} can't be removed", key.host),
-                Some(pfs) if !pfs.contains(&vf.pf) => {
-                    format!("PF {} can't be taken from host {}", vf.pf, key.host)
-                }
-                Some(_) => continue,
+            let owner = hosts.iter().find(|(_, pfs)| pfs.contains(&vf.pf)).map(|(host, _)| host);
+            let problem = match owner {
+                Some(owner) if *owner == key.host => continue,
+                None if !is_served(&key.host) => continue,
+                Some(owner) => format!("PF {} can't be given to host {owner}", vf.pf),
+                None => format!("PF {} can't be taken from host {}", vf.pf, key.host),
             };
             return Err(Failure::new(
                 Reason::InvalidRequest,
-                format!("{problem}: attachment {id} holds {vf}; detach it first"),
+                format!(
+                    "{problem}: attachment {id} of host {} holds {vf}; release it first",
+                    key.host
+                ),
             ));
         }
         Ok(())

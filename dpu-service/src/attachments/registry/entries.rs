@@ -14,7 +14,7 @@ use offload_proto::{Failure, Reason};
 use super::{Entry, networks::PooledNetworks};
 use crate::{
     attachments::unknown,
-    model::{AttachmentId, AttachmentKey, HostName, Record},
+    model::{AttachSpec, AttachmentId, AttachmentKey, HostName, Record},
     records::OpenError,
 };
 
@@ -180,29 +180,30 @@ impl Entries {
     /// get what is meant for the gateway.
     pub(super) fn choose_mac(
         &self,
-        wanted: Option<MacAddress>,
+        spec: &AttachSpec,
         prefix: &[u8],
         networks: &PooledNetworks,
     ) -> Result<MacAddress, Failure> {
-        let Some(mac) = wanted else { return self.new_mac(prefix, networks) };
+        let Some(mac) = spec.mac else { return self.new_mac(prefix, networks) };
         if !mac.is_unicast() {
             return Err(Failure::new(
                 Reason::InvalidRequest,
                 format!("{mac} is not the address of one interface: it is multicast or zero"),
             ));
         }
-        if let Some(network) = networks.with_gateway_mac(mac) {
+        if networks.with_gateway_mac(mac).is_some() {
             return Err(Failure::new(
                 Reason::MacInUse,
-                format!(
-                    "MAC address {mac} is kept for the gateway of network {network}: ask for another"
-                ),
+                format!("MAC address {mac} is kept for a network's gateway: ask for another"),
             ));
         }
         match self.by_mac(mac) {
             Some(holder) => Err(Failure::new(
                 Reason::MacInUse,
-                format!("MAC address {mac} is held by attachment {}", holder.record().id),
+                format!(
+                    "MAC address {mac} is held by {}",
+                    holder.record().named_to(&spec.key.host)
+                ),
             )),
             None => Ok(mac),
         }

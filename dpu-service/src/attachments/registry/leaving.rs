@@ -20,10 +20,26 @@ impl Registry {
         let mut leaving = leaving.map(Entry::record).map(Arc::as_ref);
         match leaving.find(|record| self.is_in_the_way(record, refusal.reason, spec)) {
             None => refusal,
-            Some(Record { id, .. }) => Failure::new(
-                Reason::Releasing,
-                format!("{}: attachment {id} is just being given back", refusal.message),
-            ),
+            Some(record) => {
+                let leaving = record.named_to(&spec.key.host);
+                let why = format!("{}: {leaving} is just being given back", refusal.message);
+                Failure::new(Reason::Releasing, why)
+            }
+        }
+    }
+
+    /// The refusal of an address, with the attachment of the same host that has it.
+    pub(super) fn with_holder(&self, refusal: Failure, spec: &AttachSpec) -> Failure {
+        if refusal.reason != Reason::AddressInUse {
+            return refusal;
+        }
+        let wants = |ip| wanted_addresses(spec).any(|wanted| wanted.ip == ip);
+        let mut own = self.entries.of_host(&spec.key.host).map(|entry| &**entry.record());
+        match own.find(|record| record.held().any(|(_, lease)| wants(lease.address.ip()))) {
+            None => refusal,
+            Some(Record { id, .. }) => {
+                Failure::new(refusal.reason, format!("{}, attachment {id}", refusal.message))
+            }
         }
     }
 

@@ -11,7 +11,9 @@ use super::{Entries, Entry, Registry};
 use crate::{
     drivers::FabricDriver,
     gateway::Redirection,
-    model::{AttachSpec, GatewayMode, Network, PortMapping, Protocol, Record, share_an_address},
+    model::{
+        AttachSpec, GatewayMode, HostName, Network, PortMapping, Protocol, Record, share_an_address,
+    },
 };
 
 /// The most that there may be, of all attachments together.
@@ -34,7 +36,7 @@ pub(super) fn check_mapped_ports(
     for mapping in &spec.port_mappings {
         check_family(mapping, network)?;
         check_own(mapping, own)?;
-        check_free(mapping, registry.entries())?;
+        check_free(mapping, &spec.key.host, registry.entries())?;
     }
     Ok(())
 }
@@ -94,17 +96,15 @@ fn listens_on(address: IpAddr) -> Option<IpAddr> {
     (address != IpAddr::from([0_u16; 8])).then_some(address)
 }
 
-fn check_free(mapping: &PortMapping, entries: &Entries) -> Result<(), Failure> {
-    let holder = held(entries).find_map(|entry| {
-        let mut taken = entry.record().port_mappings.iter();
-        Some((entry, taken.find(|taken| taken.collides_with(mapping))?))
+fn check_free(mapping: &PortMapping, host: &HostName, entries: &Entries) -> Result<(), Failure> {
+    let holder = held(entries).find(|entry| {
+        entry.record().port_mappings.iter().any(|taken| taken.collides_with(mapping))
     });
     match holder {
         None => Ok(()),
-        Some((entry, taken)) => {
-            let Record { id, key, .. } = &**entry.record();
-            let why =
-                format!("mapped port {mapping} is taken: attachment {id} ({key}) has {taken}");
+        Some(holder) => {
+            let holder = holder.record().named_to(host);
+            let why = format!("mapped port {mapping} is taken by {holder}");
             Err(Failure::new(Reason::PortInUse, why))
         }
     }

@@ -45,7 +45,7 @@ use super::{
 use crate::{
     config::check_bridge,
     host::HostTime,
-    model::{AttachmentId, HostName, Phase, Record},
+    model::{AttachmentId, AttachmentState, AttachmentView, HostName, Phase, Record},
     records::{Cooling, Loaded, OpenError},
 };
 use detaches::Detaches;
@@ -149,6 +149,15 @@ impl Registry {
         self.draining.as_deref()
     }
 
+    /// An attachment as operators see it.
+    pub(crate) fn shown(&self, entry: &Entry) -> AttachmentView {
+        let view = entry.view();
+        match entry.is_held() && !self.hosts.serves(&view.record.key.host) {
+            true => AttachmentView { state: AttachmentState::HostRemoved, ..view },
+            false => view,
+        }
+    }
+
     /// Whether an attachment holds the VF and is not being given back.
     pub(crate) fn serves(&self, vf: FunctionId) -> bool {
         self.by_vf(vf).is_some_and(Entry::is_held)
@@ -190,7 +199,7 @@ impl Registry {
         if let Some(entry) = self.entries.remove(id) {
             match entry.vf_return() {
                 VfReturn::Gone => {
-                    self.vfs.withdraw(entry.record().vf, "it no longer exists");
+                    self.vfs.withdraw(entry.record().vf, "its host has not offered it");
                     self.vfs.forget(&id);
                 }
                 VfReturn::Clean | VfReturn::Awaited => drop(self.vfs.release(&id)),

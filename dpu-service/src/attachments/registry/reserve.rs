@@ -23,7 +23,7 @@ impl Registry {
         now: u64,
     ) -> Result<Arc<Record>, Failure> {
         let reserved = self.reserve_all_of(spec, asked, boot_id, now);
-        reserved.map_err(|refusal| self.or_leaving(refusal, spec))
+        reserved.map_err(|refusal| self.or_leaving(self.with_holder(refusal, spec), spec))
     }
 
     fn reserve_all_of(
@@ -34,12 +34,13 @@ impl Registry {
         now: u64,
     ) -> Result<Arc<Record>, Failure> {
         check_room(self.entries.len(), self.settings.attachments)?;
+        self.hosts.rights(&spec.key.host).check_name(&spec.key.host, spec.network.as_deref())?;
         let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
         let (networks, prefix) = (&self.networks, &self.settings.mac_prefix);
         self.hosts.rights(&spec.key.host).check(spec, &network, prefix)?;
         check_mapped_ports(spec, &network, self)?;
         let addresses = distinct_addresses(spec, &network)?;
-        let mac = self.entries.choose_mac(spec.mac, prefix, networks)?;
+        let mac = self.entries.choose_mac(spec, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
         let leases = self.networks.reserve(spec, &addresses, &network, id, now);
@@ -109,6 +110,7 @@ impl Registry {
         now: u64,
     ) -> Result<FurtherLease, Failure> {
         let LeaseSpec { interface_name, network, .. } = wanted;
+        self.hosts.rights(&spec.key.host).check_name(&spec.key.host, Some(network))?;
         let network = Arc::clone(self.networks.find(Some(network))?.network());
         let refused = |why: &str| {
             let message =

@@ -268,7 +268,12 @@ fn address_failure(network: &Network, error: &RequestError<AttachmentId>) -> Fai
         }
         _ => "",
     };
-    Failure::new(reason, format!("network {}: {error}{way_out}", network.name))
+    let what = match error {
+        // Whose it is, other hosts do not learn.
+        RequestError::InUse { address, .. } => format!("{address} is held by another attachment"),
+        _ => format!("{error}{way_out}"),
+    };
+    Failure::new(reason, format!("network {}: {what}", network.name))
 }
 
 /// Whether the network itself has the address excluded.
