@@ -34,6 +34,7 @@ mod link;
 mod link_change;
 mod mac;
 mod monitor;
+mod neighbour;
 mod netns;
 pub mod nftables;
 mod portrait;
@@ -69,6 +70,7 @@ pub use link::Link;
 pub use link_change::LinkChange;
 pub use mac::{MacAddress, ParseMacError};
 pub use monitor::{LinkChanges, LinkEvent, LinkMonitor};
+pub use neighbour::Neighbour;
 pub use netns::{Netns, NetnsId};
 pub use portrait::{NetSysfs, Painter, Portrait};
 pub use probe::{Probe, who_else_has};
@@ -77,7 +79,7 @@ pub use route::{Route, RouteKind, Scope};
 pub use rtnl::Rtnl;
 pub use rule::Rule;
 pub use statistics::{LinkStatistics, Traffic};
-pub use sysctl::{Family, set_sysctl, sysctl};
+pub use sysctl::{Family, raise_neighbour_threshold, set_sysctl, sysctl};
 pub use traffic_control::{
     CardGuarding, Drops, Guard, Guarded, Guarding, Hook, Limit, LimitInForce, Offload, Police,
     PoliceInForce, Redirect, Senders, TrafficControl,

@@ -10,6 +10,7 @@ mod connections;
 mod encode;
 mod monitor;
 mod ports;
+mod raw;
 mod table;
 
 use std::{
@@ -27,7 +28,7 @@ use nix::errno::Errno;
 pub use changes::Changes;
 pub use connections::{Connection, Connections};
 pub use monitor::{NftablesEvent, NftablesMonitor};
-pub use table::{Chain, Hook, LinkName, ProtocolPort, Rule, Set, Table, Term};
+pub use table::{Chain, Hook, LinkName, PacketRate, ProtocolPort, Rule, Set, Table, Term};
 
 use crate::{
     Error, Netns,
@@ -179,7 +180,7 @@ impl Nftables {
             drop(OpGetruleDump::encode_request(payload, &header()).push_table(&table.name));
         });
         objects.extend(self.socket.list(&rules, |object| Ok(Some(attributes_of(&object))))?);
-        for set in &table.sets {
+        for set in table.sets.iter().filter(|set| !set.is_of_packets) {
             objects.extend(self.elements(table, set)?);
         }
         Ok(objects)

@@ -56,6 +56,25 @@ pub fn sysctl(family: Family, interface: &str, key: &str) -> Result<String, Erro
     Ok(text.trim_end().to_owned())
 }
 
+/// Raises `net.<family>.neigh.default.<key>`, which is a number, to `least` where it is lower. All network namespaces
+/// share it; only the first one has it.
+///
+/// # Errors
+/// When there is no such key, or it is lower and can't be written.
+pub fn raise_neighbour_threshold(family: Family, key: &str, least: u32) -> Result<(), Error> {
+    let path = PathBuf::from(format!("/proc/sys/net/{family}/neigh/default/{key}"));
+    raise(&path, least)
+        .map_err(|error| Error::io(format!("raise {} to {least}", path.display()), &error))
+}
+
+fn raise(path: &Path, least: u32) -> io::Result<()> {
+    let text = fs::read_to_string(path)?;
+    match text.trim_end().parse::<u32>() {
+        Ok(number) if number >= least => Ok(()),
+        _ => set(path, &least.to_string()),
+    }
+}
+
 fn set(path: &Path, value: &str) -> io::Result<()> {
     let opened = File::options().read(true).write(true).open(path);
     let (file, refusal) = match opened {
@@ -89,6 +108,19 @@ fn path(family: Family, interface: &str, key: &str) -> Result<PathBuf, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_threshold_is_raised_and_never_lowered() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gc_thresh3");
+        for (before, after) in [("1024\n", "65536"), ("65536\n", "65536\n"), ("99999\n", "99999\n")]
+        {
+            fs::write(&path, before).unwrap();
+            raise(&path, 65_536).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap().trim_end(), after.trim_end());
+        }
+        assert!(raise(&folder.path().join("none"), 1).is_err());
+    }
 
     #[test]
     fn names_cannot_leave_the_folder() {

@@ -12,7 +12,8 @@ use netlink_bindings::{
 
 use super::{
     changes::Changes,
-    table::{Chain, Element, Hook, Part, Rule, Set, Table, Term},
+    raw,
+    table::{AGE, Chain, Element, Hook, MOST_OF_PACKETS, Part, Rule, Set, Table, Term},
 };
 use crate::{Family, generic::append_message, socket::Outgoing};
 
@@ -51,8 +52,10 @@ const ELEMENTS_PER_MESSAGE: usize = 512;
 /// Of `nft`'s numbers of types, by which it shows a set; of several parts, one after the other.
 const TYPE_BITS: u32 = 6;
 
-/// `NFT_SET_MAP`
+// Flags of sets; see enum nft_set_flags.
 const IS_MAP: u32 = 8;
+const HAS_TIMEOUT: u32 = 0x10;
+const IS_OF_PACKETS: u32 = 0x20;
 
 /// By which `nft` shows a name as it is, and not from its end: a type, a length, `BYTEORDER_HOST_ENDIAN`.
 pub(super) const HOST_ENDIAN: [u8; 6] = {
@@ -79,8 +82,10 @@ const FIB_KIND: u32 = 3;
 const OWN_ADDRESS: u32 = 2;
 
 const META_MARK: u32 = 3;
+const META_INCOMING: u32 = 4;
 const META_INCOMING_NAME: u32 = 6;
 const META_OUTGOING_NAME: u32 = 7;
+const META_INCOMING_KIND: u32 = 8;
 const META_FAMILY: u32 = 15;
 const META_PROTOCOL: u32 = 16;
 const CONNECTION_STATE: u32 = 0;
@@ -88,6 +93,10 @@ const ESTABLISHED_OR_RELATED: u32 = 1 << 1 | 1 << 2;
 const CONNECTION_STATUS: u32 = 2;
 const DESTINATION_TRANSLATED: u32 = 1 << 5;
 
+/// `ARPHRD_ETHER`
+const ETHERNET: u16 = 1;
+
+const LINK_HEADER: u32 = 0;
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
 
@@ -235,6 +244,16 @@ fn new_set(table: &Table, set: &Set) -> Message {
                 .push_data_type(number_of(value))
                 .push_data_len(length_of(value)),
         };
+        let request = match set.is_of_packets {
+            false => request,
+            true => request
+                .push_flags(HAS_TIMEOUT | IS_OF_PACKETS)
+                // The codec takes it for a number of the machine's order, and the kernel reads the network's.
+                .push_timeout(u64::try_from(AGE.as_millis()).unwrap_or(u64::MAX).to_be())
+                .nested_desc()
+                .push_size(MOST_OF_PACKETS)
+                .end_nested(),
+        };
         drop(if set.key == [Part::Link] { request.push_userdata(&HOST_ENDIAN) } else { request });
     })
 }
@@ -244,8 +263,10 @@ pub(super) fn number_of(parts: &[Part]) -> u32 {
     let number = |part: &Part| match part {
         Part::Ipv4 => 7,
         Part::Ipv6 => 8,
+        Part::Mac => 9,
         Part::Protocol => 12,
         Part::Port => 13,
+        Part::LinkIndex => 20,
         Part::Link => 41,
     };
     parts.iter().fold(0, |before, part| before << TYPE_BITS | number(part))
@@ -345,6 +366,20 @@ fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprList
             redirect(list, family, map)
         }
         Term::RedirectByPortAt(family, map) => redirect(load_port_at(list, family), family, map),
+        Term::NextHopNotIn(family, set) => {
+            let list = raw::load_next_hop(of_family(list, family), family, FIRST_WORD);
+            raw::look_up_absent(list, set, FIRST_WORD)
+        }
+        Term::ResolutionNotIn(family, set) => {
+            raw::look_up_absent(load_resolution(list, family), set, FIRST_WORD)
+        }
+        Term::NoteResolution(family, set) => {
+            raw::note(load_resolution(list, family), set, FIRST_WORD)
+        }
+        Term::TooManyOfSender(set, rate) => raw::count(load_sender(list), set, FIRST_WORD, rate),
+        Term::TooManyOfEntrance(set, rate) => {
+            raw::count(load_meta(list, META_INCOMING, FIRST_WORD), set, FIRST_WORD, rate)
+        }
         Term::NotMarked(mark) => {
             compare(load_meta(list, META_MARK, FIRST), NOT_EQUAL, &mark.to_ne_bytes())
         }
@@ -459,6 +494,19 @@ fn load_port_at<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushEx
 fn load_port<P: Pusher>(list: PushExprListAttrs<P>, register: u32) -> PushExprListAttrs<P> {
     let list = load_meta(list, META_PROTOCOL, register);
     load_payload(list, TRANSPORT_HEADER, (2, 2), register + 1)
+}
+
+/// The link that a packet came in by, and its sender's Ethernet address. By other links nobody has one.
+fn load_sender<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
+    let list = load_meta(list, META_INCOMING_KIND, FIRST);
+    let list = compare(list, EQUAL, &ETHERNET.to_ne_bytes());
+    let list = load_meta(list, META_INCOMING, FIRST_WORD);
+    load_payload(list, LINK_HEADER, (6, 6), FIRST_WORD + 1)
+}
+
+/// Likewise, and whom it is handed to next.
+fn load_resolution<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
+    raw::load_next_hop(load_sender(list), family, FIRST_WORD + 3)
 }
 
 fn load_payload<P: Pusher>(

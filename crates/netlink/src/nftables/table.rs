@@ -3,6 +3,7 @@
 use std::{
     ffi::{CStr, CString},
     net::{IpAddr, SocketAddr},
+    time::Duration,
 };
 
 use super::name;
@@ -55,6 +56,8 @@ pub struct Set {
     pub(super) value: &'static [Part],
     /// In order, none twice.
     pub(super) elements: Vec<Element>,
+    /// Whether packets add its elements, each for [`AGE`] since the latest of them.
+    pub(super) is_of_packets: bool,
 }
 
 /// A key and, in a map, its value.
@@ -63,6 +66,12 @@ pub(super) struct Element {
     pub(super) key: Bytes,
     pub(super) value: Bytes,
 }
+
+/// How long what packets have added stays in a set.
+pub(super) const AGE: Duration = Duration::from_secs(60);
+
+/// How many elements packets may add to a set.
+pub(super) const MOST_OF_PACKETS: u32 = 65_535;
 
 /// The room for the longest key, which is two names of links.
 const ROOM: usize = 2 * LINK_NAME_LEN;
@@ -95,6 +104,8 @@ pub(super) enum Part {
     Ipv6,
     Protocol,
     Port,
+    LinkIndex,
+    Mac,
 }
 
 impl Part {
@@ -102,7 +113,8 @@ impl Part {
     pub(super) const fn length(self) -> u32 {
         match self {
             Self::Link | Self::Ipv6 => 16,
-            Self::Ipv4 | Self::Protocol | Self::Port => 4,
+            Self::Ipv4 | Self::Protocol | Self::Port | Self::LinkIndex => 4,
+            Self::Mac => 8,
         }
     }
 }
@@ -151,6 +163,40 @@ impl Set {
         Self::of_keys(name, ports_at(family), keys)
     }
 
+    /// A set of addresses, which are all of that family.
+    pub fn of_addresses(
+        name: &'static CStr,
+        family: Family,
+        addresses: impl IntoIterator<Item = IpAddr>,
+    ) -> Self {
+        Self::of_keys(name, address_part(family), addresses.into_iter().map(address_bytes))
+    }
+
+    /// The set of who has asked lately for which next hop of that family, which packets fill: the link that they came
+    /// in by, the Ethernet address of their sender, and the next hop.
+    #[must_use]
+    pub fn of_resolutions(name: &'static CStr, family: Family) -> Self {
+        let key: &[Part] = match family {
+            Family::V4 => &[Part::LinkIndex, Part::Mac, Part::Ipv4],
+            Family::V6 => &[Part::LinkIndex, Part::Mac, Part::Ipv6],
+        };
+        Self { is_of_packets: true, ..Self::of_keys(name, key, std::iter::empty()) }
+    }
+
+    /// The set of what is counted of senders, by link and Ethernet address, which packets fill.
+    #[must_use]
+    pub fn of_senders(name: &'static CStr) -> Self {
+        let key = &[Part::LinkIndex, Part::Mac];
+        Self { is_of_packets: true, ..Self::of_keys(name, key, std::iter::empty()) }
+    }
+
+    /// The set of what is counted of links by which packets come in, which fill it.
+    #[must_use]
+    pub fn of_entrances(name: &'static CStr) -> Self {
+        let key = &[Part::LinkIndex];
+        Self { is_of_packets: true, ..Self::of_keys(name, key, std::iter::empty()) }
+    }
+
     /// A map from ports, whatever the address, to where packets to them shall go. All addresses are of that
     /// family, and no port is there twice.
     pub fn from_ports(
@@ -195,7 +241,14 @@ impl Set {
     ) -> Self {
         elements.sort_unstable();
         elements.dedup();
-        Self { name, key, value, elements }
+        Self { name, key, value, elements, is_of_packets: false }
+    }
+}
+
+const fn address_part(family: Family) -> &'static [Part] {
+    match family {
+        Family::V4 => &[Part::Ipv4],
+        Family::V6 => &[Part::Ipv6],
     }
 }
 
@@ -244,6 +297,15 @@ pub struct Chain {
     pub rules: Vec<Rule>,
 }
 
+/// How many packets may pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketRate {
+    /// In each second.
+    pub per_second: u32,
+    /// At once, before.
+    pub burst: u32,
+}
+
 /// Where the kernel calls a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
@@ -285,6 +347,17 @@ pub enum Term {
     ToPort(Family, &'static CStr),
     /// Where its connection goes was translated, by whomever.
     Redirected,
+    /// It is of that family, and the one whom it is handed to next, the router or the destination itself, is not in
+    /// that set. Only where it is forwarded.
+    NextHopNotIn(Family, &'static CStr),
+    /// Its sender has not [asked](Self::NoteResolution) lately for that one. Likewise, and by Ethernet alone.
+    ResolutionNotIn(Family, &'static CStr),
+    /// Notes in that set that its sender has asked for that one.
+    NoteResolution(Family, &'static CStr),
+    /// Those that came here by its link and from its sender, as that set counts them, are more than that.
+    TooManyOfSender(&'static CStr, PacketRate),
+    /// Those that came here by its link, as that set counts them, are more than that.
+    TooManyOfEntrance(&'static CStr, PacketRate),
     /// It does not have that mark.
     NotMarked(u32),
     /// It gets that mark.

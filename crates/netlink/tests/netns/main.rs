@@ -18,6 +18,7 @@ mod links;
 mod monitor;
 mod moves;
 mod namespaces;
+mod neighbours;
 mod nftables;
 mod portraits;
 mod programs;

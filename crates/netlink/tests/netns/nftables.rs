@@ -9,8 +9,8 @@ use std::{
 use netlink::{
     Family,
     nftables::{
-        Chain, Hook, LinkName, Nftables, NftablesEvent, NftablesMonitor, ProtocolPort, Set, Table,
-        Term,
+        Chain, Hook, LinkName, Nftables, NftablesEvent, NftablesMonitor, PacketRate, ProtocolPort,
+        Set, Table, Term,
     },
 };
 use test_clock::{Stopwatch, within};
@@ -288,4 +288,49 @@ fn a_table_of_a_thousand_links_is_replaced_in_milliseconds() {
     let least = least_time(&mut nftables, &table);
     println!("a table of 1000 links and 1000 pairs is replaced in {least:?}");
     assert!(least < Duration::from_millis(500), "{least:?}");
+}
+
+#[test]
+fn rules_about_next_hops_are_shown_by_nft() {
+    let netns = TestNetns::new();
+    let families = [
+        (Family::V4, c"known-v4", c"asked-v4", "10.1.0.2"),
+        (Family::V6, c"known-v6", c"asked-v6", "fd00::2"),
+    ];
+    let rate = PacketRate { per_second: 16, burst: 64 };
+    let mut sets = vec![Set::of_senders(c"senders"), Set::of_entrances(c"entrances")];
+    let mut rules = Vec::new();
+    for (family, known, asked, address) in families {
+        sets.push(Set::of_addresses(known, family, [address.parse().unwrap()]));
+        sets.push(Set::of_resolutions(asked, family));
+        let is_new =
+            || vec![Term::NextHopNotIn(family, known), Term::ResolutionNotIn(family, asked)];
+        let with = |term| [is_new(), vec![term, Term::Drop]].concat();
+        rules.push(with(Term::TooManyOfSender(c"senders", rate)));
+        rules.push(with(Term::TooManyOfEntrance(c"entrances", rate)));
+        rules.push(vec![Term::NextHopNotIn(family, known), Term::NoteResolution(family, asked)]);
+    }
+    let chains = vec![Chain { name: c"forward", hook: Hook::Forward, rules }];
+    let table = Table::new(TABLE, sets, chains);
+    let mut nftables = nftables(&netns);
+    nftables.replace(&table).unwrap();
+    let shown = netns.run("nft list ruleset");
+    for expected in [
+        "type ipv4_addr\n",
+        "type iface_index . ether_addr . ipv4_addr",
+        "type iface_index . ether_addr . ipv6_addr",
+        "size 65535",
+        "flags dynamic,timeout",
+        "timeout 1m",
+        "rt ip nexthop != @known-v4 iif . ether saddr . rt ip nexthop != @asked-v4",
+        "update @senders { iif . ether saddr limit rate over 16/second burst 64 packets } drop",
+        "update @entrances { iif limit rate over 16/second burst 64 packets } drop",
+        "rt ip6 nexthop != @known-v6 update @asked-v6 { iif . ether saddr . rt ip6 nexthop }",
+    ] {
+        assert!(shown.contains(expected), "{expected} is not in\n{shown}");
+    }
+    // What packets add is nobody's change.
+    let before = nftables.contents(&table).unwrap();
+    netns.run(&format!("nft add element inet {TABLE} senders {{ 1 . 02:00:00:00:00:01 }}"));
+    assert_eq!(nftables.contents(&table).unwrap(), before);
 }

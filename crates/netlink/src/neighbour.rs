@@ -1,0 +1,96 @@
+//! Entries of the kernel's tables of neighbours: which Ethernet address an IP address has on a link.
+
+use std::net::IpAddr;
+
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState},
+    route::RouteProtocol,
+};
+
+use crate::{
+    Error, MacAddress, Request, Rtnl,
+    request::{Existing, LINK},
+};
+
+/// A permanent entry. It never ages, and the kernel does not count it among those that its thresholds limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Neighbour {
+    /// The link's index.
+    pub link: u32,
+    /// The neighbour's address.
+    pub address: IpAddr,
+    /// Its Ethernet address.
+    pub mac: MacAddress,
+}
+
+impl Request<'_> {
+    /// Makes a permanent entry, in place of what is there, marked as of that protocol: the number of the program that
+    /// makes it.
+    #[must_use]
+    pub fn set_neighbour(neighbour: &Neighbour, protocol: u8) -> Self {
+        let Neighbour { link, address, mac } = *neighbour;
+        let mut message = message(link, address);
+        message.header.state = NeighbourState::Permanent;
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
+        message.attributes.push(NeighbourAttribute::Protocol(RouteProtocol::from(protocol)));
+        let message = RouteNetlinkMessage::NewNeighbour(message);
+        let operation = format!("make {address} a permanent neighbour on {LINK}");
+        Self::new(operation, Some(link), message, Existing::Replaced)
+    }
+
+    /// Deletes the entry of an address, whatever it is.
+    #[must_use]
+    pub fn delete_neighbour(link: u32, address: IpAddr) -> Self {
+        let message = RouteNetlinkMessage::DelNeighbour(message(link, address));
+        let operation = format!("delete the neighbour {address} on {LINK}");
+        Self::new(operation, Some(link), message, Existing::Required)
+    }
+}
+
+impl Rtnl {
+    /// The permanent entries of all links that are marked as of that protocol.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn neighbours_of(&mut self, protocol: u8) -> Result<Vec<Neighbour>, Error> {
+        let of_protocol = |object| match object {
+            RouteNetlinkMessage::NewNeighbour(message) => described_by(&message, protocol),
+            _ => None,
+        };
+        let message = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
+        self.list("list the neighbours", &message, of_protocol)
+    }
+}
+
+fn message(link: u32, address: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.family = match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    message.header.ifindex = link;
+    message.attributes.push(NeighbourAttribute::Destination(address.into()));
+    message
+}
+
+fn described_by(message: &NeighbourMessage, protocol: u8) -> Option<Neighbour> {
+    let (mut address, mut mac, mut is_of_protocol) = (None, None, false);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
+                address = Some(IpAddr::from(*v4));
+            }
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
+                address = Some(IpAddr::from(*v6));
+            }
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok(),
+            NeighbourAttribute::Protocol(of) => is_of_protocol = u8::from(*of) == protocol,
+            _ => {}
+        }
+    }
+    let is_ours = is_of_protocol && message.header.state == NeighbourState::Permanent;
+    let neighbour =
+        Neighbour { link: message.header.ifindex, address: address?, mac: MacAddress(mac?) };
+    is_ours.then_some(neighbour)
+}
