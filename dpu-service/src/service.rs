@@ -18,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::{self, Shared},
-    attachments::{Depth, Engine},
+    attachments::{Depth, Engine, keep_pods_known},
     config::{self, Config},
     driver::Capability,
     drivers,
@@ -81,6 +81,7 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     tokio::spawn(links::follow(engine.clone()));
     tokio::spawn(rules::follow(engine.clone()));
     tokio::spawn(gateway::watch_for_others(engine.gateways().clone()));
+    tokio::spawn(keep_pods_known(Arc::clone(&engine)));
     if programmer.has_devlink_cards() {
         tokio::spawn(links::follow_cards(engine.clone()));
     }

@@ -14,7 +14,7 @@ use offload_proto::{Failure, Reason, capability};
 
 use super::{
     engine::{Engine, now},
-    gateways::{map, unmap},
+    gateways::{dismiss, introduce, map, unmap},
     phases::{JOURNAL, LOCKS, PROGRAM, RESERVE, TOTAL},
     registry::{Entry, Registry, VfReturn, tighter},
     releasing, stale,
@@ -284,6 +284,7 @@ async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failu
 }
 
 async fn set_up(engine: &Engine, record: &Arc<Record>) -> SetUp {
+    introduce(engine, record).await;
     let (programmed, mapped) = tokio::join!(engine.ports.program(record), map(engine, record));
     SetUp { programmed, mapped }
 }
@@ -314,7 +315,7 @@ async fn take_back(
     ports: &[SetUp],
     recorded: Option<&Failure>,
 ) {
-    // Unprogrammed first: once they are forgotten, another attach may get the VFs.
+    // Unprogrammed first: once they are forgotten, another attach may get the VFs and the addresses.
     for (record, port) in records.iter().zip(ports) {
         match &port.programmed {
             Ok(_) => engine.unprogram(record.vf).await,
@@ -322,6 +323,7 @@ async fn take_back(
                 .into_iter()
                 .for_each(|leftover| engine.note_leftover(&leftover)),
         }
+        dismiss(engine, record).await;
     }
     match recorded {
         Some(failure) => abandon(engine, records, ports, failure).await,
@@ -368,6 +370,7 @@ async fn bring_up_again(engine: &Engine, records: &[Arc<Record>]) -> Result<(), 
         if engine.registry().entries().get(record.id).is_some_and(is_up) {
             continue;
         }
+        introduce(engine, record).await;
         let repaired = engine.ports.program_rest(record).await;
         note_programmed(engine, record, repaired.map_err(|error| failure_of(&error))?.index);
     }

@@ -7,7 +7,10 @@ use offload_proto::{Failure, Reason};
 
 use super::{
     engine::Engine,
-    registry::{redirections, redirections_beside, redirections_of},
+    registry::{
+        pod_addresses, pod_addresses_among, pod_addresses_of, redirections, redirections_beside,
+        redirections_of,
+    },
 };
 use crate::{
     events::EventKind,
@@ -20,6 +23,26 @@ pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
     let wanted = || wanted_of_gateways(engine, Scope::All);
     for mended in engine.gateways().reconcile(wanted, is_thorough).await {
         engine.events.record(EventKind::Repaired, "gateways", mended);
+    }
+    let pods = || pod_addresses(engine.registry().entries());
+    engine.gateways().settle_neighbours(pods, is_thorough).await;
+}
+
+/// Has the gateway know a pod whose port is about to be programmed.
+pub(super) async fn introduce(engine: &Engine, record: &Record) {
+    engine.gateways().introduce(pod_addresses_of(record)).await;
+}
+
+/// Has the gateway forget a pod whose port was unprogrammed.
+pub(super) async fn dismiss(engine: &Engine, record: &Record) {
+    engine.gateways().dismiss(pod_addresses_of(record)).await;
+}
+
+/// Has the gateways' rules know the pods that there are, as they come and go. Ends never.
+pub(crate) async fn keep_pods_known(engine: Arc<Engine>) {
+    loop {
+        let pods = engine.gateways().pods_due().await;
+        engine.gateways().amend_pods(|scope| wanted_of_gateways(&engine, scope), &pods).await;
     }
 }
 
@@ -57,9 +80,11 @@ async fn map_ports(engine: &Engine, remapping: Remapping) -> Result<(), Failure>
 fn wanted_of_gateways(engine: &Engine, scope: Scope<'_>) -> Wanted {
     let registry = engine.registry();
     let networks = registry.networks().iter().map(|entry| Arc::clone(entry.network())).collect();
-    let redirections = match scope {
-        Scope::All => redirections(registry.entries()),
-        Scope::Beside(these) => redirections_beside(registry.entries(), these),
+    let entries = registry.entries();
+    let (redirections, pods) = match scope {
+        Scope::All => (redirections(entries), pod_addresses(entries)),
+        Scope::Beside(these) => (redirections_beside(entries, these), Vec::new()),
+        Scope::BesidePods(these) => (Vec::new(), pod_addresses_among(entries, these)),
     };
-    Wanted { networks, redirections }
+    Wanted { networks, redirections, pods }
 }

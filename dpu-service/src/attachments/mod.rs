@@ -78,6 +78,7 @@ use offload_proto::{Failure, Reason};
 pub use detach::Detach;
 pub use engine::Engine;
 pub use examine::{DpuHalf, VfHalf};
+pub(crate) use gateways::keep_pods_known;
 pub use hosts::Hosts;
 pub use mend::Depth;
 pub use networks::{Networks, ShownNetworks};

@@ -10,6 +10,8 @@
 //! | `routes` | its routes, known by a protocol number of ours |
 //! | `table` | the one table of nftables that is ours, and whether a stranger has changed it |
 //! | `others` | whether somebody else answers a gateway's address |
+//! | `neighbours` | pods as neighbours of their gateways, and how often unknown ones are asked for |
+//! | `thresholds` | how many neighbours the kernel keeps |
 //! | `redirections` | the maps and rules that have mapped ports lead to pods; pure |
 //! | `connections` | the connections by ports that lead elsewhere now |
 //! | `settings` | the section of the configuration |
@@ -22,13 +24,15 @@
 //! meanwhile; the registry is asked within a pass, and never the other way round. What is shown has a
 //! lock of its own, never held across an await nor while another is taken. Attach and detach take
 //! neither, but those of an attachment with mapped ports: they have the rules put into force under the first,
-//! with a key held, and ask the registry within.
+//! with a key held, and ask the registry within. Permanent neighbours have a lock of their own, which attach, detach and
+//! a comparison of all take after the key: see `neighbours`.
 //!
 //! All of it stays when the service stops: pods go on. Nothing is recorded: what is there is known by
 //! the names and aliases of the links, and by the name of the table.
 
 mod connections;
 mod links;
+mod neighbours;
 mod others;
 mod plan;
 mod redirections;
@@ -36,6 +40,7 @@ mod routes;
 mod settings;
 mod shown;
 mod table;
+mod thresholds;
 mod work;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,11 +49,13 @@ use ipnetwork::IpNetwork;
 use netlink::{LinkEvent, MacAddress, Probe};
 use tokio::{sync::Notify, task::spawn_blocking};
 
+pub(crate) use neighbours::PodAddress;
 pub(crate) use others::watch_for_others;
 pub(crate) use redirections::Redirection;
 pub(crate) use settings::GatewaySettings;
 
 use crate::{driver::Refused, drivers::FabricDriver, model::Network, programmer::Programmer};
+use neighbours::Neighbours;
 use plan::Plan;
 use shown::Shown;
 use work::Work;
@@ -70,6 +77,8 @@ pub(crate) enum Scope<'a> {
     All,
     /// Those, at least, that have a port or a pod's address of one of these.
     Beside(&'a [Redirection]),
+    /// None, but the pods that have an address of one of these.
+    BesidePods(&'a [PodAddress]),
 }
 
 /// What passes have to see to.
@@ -79,6 +88,8 @@ pub(crate) struct Wanted {
     pub(crate) networks: Vec<Arc<Network>>,
     /// Where mapped ports lead.
     pub(crate) redirections: Vec<Redirection>,
+    /// The pods' addresses.
+    pub(crate) pods: Vec<PodAddress>,
 }
 
 /// What becomes of mapped ports as an attachment comes or goes.
@@ -101,6 +112,7 @@ pub(crate) struct Gateways {
     /// Held for a pass.
     work: Arc<tokio::sync::Mutex<Work>>,
     shown: Mutex<Shown>,
+    neighbours: Neighbours,
     /// There are gateways that were not there before.
     news: Notify,
 }
@@ -118,6 +130,7 @@ impl Gateways {
             settings,
             work: Arc::new(work.into()),
             shown: Mutex::default(),
+            neighbours: Neighbours::default(),
             news: Notify::new(),
         }
     }

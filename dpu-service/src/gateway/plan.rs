@@ -14,6 +14,7 @@ use netlink::{
 
 use super::{
     Wanted,
+    neighbours::{self, PodAddress},
     redirections::{self, Redirection},
 };
 use crate::{
@@ -38,21 +39,29 @@ pub(super) struct Plan {
     networks: Vec<Arc<Network>>,
     /// where mapped ports lead: into these networks only.
     redirections: Vec<Redirection>,
+    /// The addresses of the pods in these networks.
+    pods: Vec<PodAddress>,
 }
 
 impl Plan {
     pub(super) fn of(wanted: Wanted) -> Self {
-        let Wanted { mut networks, mut redirections } = wanted;
+        let Wanted { mut networks, mut redirections, mut pods } = wanted;
         networks.retain(|network| network.gateway_mode == GatewayMode::Dpu);
         // An attachment may be of before its network got another gateway.
         let names: BTreeSet<_> = networks.iter().map(|network| network.name.as_str()).collect();
         redirections.retain(|redirection| names.contains(redirection.network.name.as_str()));
-        Self { networks, redirections }
+        pods.retain(|pod| names.contains(pod.network.name.as_str()));
+        Self { networks, redirections, pods }
     }
 
     /// Where mapped ports lead.
     pub(super) fn redirections(&self) -> &[Redirection] {
         &self.redirections
+    }
+
+    /// The addresses of the pods in its networks.
+    pub(super) fn pods(&self) -> &[PodAddress] {
+        &self.pods
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -107,6 +116,7 @@ impl Plan {
             Set::of_pairs(redirections::HAIRPINS, names.values().map(|name| (*name, *name))),
         ];
         sets.extend(redirections::sets(&self.redirections));
+        sets.extend(neighbours::sets(&self.pods));
         Table::new(TABLE, sets, chains(unrouted))
     }
 
@@ -131,6 +141,7 @@ fn chains(unrouted: &[Family]) -> Vec<Chain> {
     // Pods meet their gateway, and nothing else of this DPU.
     let input = vec![known(), own(ICMP), own(ICMPV6), vec![Term::From(c"gateways"), Term::Drop]];
     let mut forward = vec![known()];
+    forward.extend(neighbours::limiting());
     forward.extend(redirections::forwarding());
     forward.extend([
         vec![Term::From(c"gateways"), Term::To(c"uplinks"), Term::Accept],

@@ -1,6 +1,6 @@
 //! Routes to the subnets of gateways. The kernel makes them for the addresses on their links; to those of a gateway
 //! that is link-local no address leads, so that these are ours. They carry a protocol number of ours, by which they
-//! are told from an operator's, which stay.
+//! are told from an operator's, which stay. Permanent neighbours carry it, too.
 
 use ipnetwork::IpNetwork;
 use netlink::{Request, Route, Rtnl};
@@ -9,7 +9,7 @@ use super::plan;
 use crate::{driver::Refused, eswitch::gone_is_done, fabric::GatewayLink, model::Network};
 
 /// Who made them, as `ip route` shows it. The kernel and iproute2 have no name for it.
-const PROTOCOL: u8 = 213;
+pub(super) const PROTOCOL: u8 = 213;
 
 /// `RTPROT_KERNEL`
 const BY_THE_KERNEL: u8 = 2;

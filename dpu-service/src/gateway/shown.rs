@@ -14,6 +14,8 @@ pub(super) struct Shown {
     pub(super) problems: Vec<String>,
     /// The rules could not be set, so that there is no gateway.
     pub(super) is_closed: bool,
+    /// The indices of their links, by network.
+    pub(super) links: BTreeMap<String, u32>,
     /// The addresses that they answer, each with its network.
     pub(super) answered: Vec<(String, Probe)>,
     pub(super) asked: Asked,

@@ -1,7 +1,7 @@
 //! What a pass does, and what attachments with mapped ports do, under the lock of [`Gateways`](super::Gateways).
 
 use bootstrap::Chain;
-use netlink::Probe;
+use netlink::{Probe, nftables::Set};
 
 use super::{
     Mended, Redirection, Remapping, connections,
@@ -11,6 +11,7 @@ use super::{
     settings::GatewaySettings,
     shown::Shown,
     table::OurTable,
+    thresholds,
 };
 use crate::{driver::Refused, drivers::FabricDriver, fabric::GatewayLink, programmer::Programmer};
 
@@ -68,6 +69,7 @@ impl Work {
         }
         let mut shown = Shown::default();
         let mut mended = Mended::new();
+        shown.problems.extend(thresholds::raise());
         self.check(plan, &mut shown);
         // The rules come first: a link that they don't know is open to all.
         match self.put_table(plan) {
@@ -121,8 +123,16 @@ impl Work {
         concerned: &[Redirection],
         wanted: &[Redirection],
     ) -> Result<bool, Refused> {
-        let (concerned, wanted) = (redirections::sets(concerned), redirections::sets(wanted));
-        let is_amended = self.table.amend(&concerned, &wanted)?;
+        self.amend_sets(&redirections::sets(concerned), &redirections::sets(wanted))
+    }
+
+    /// Likewise by sets.
+    pub(super) fn amend_sets(
+        &mut self,
+        concerned: &[Set],
+        wanted: &[Set],
+    ) -> Result<bool, Refused> {
+        let is_amended = self.table.amend(concerned, wanted)?;
         if is_amended {
             self.forget_stale();
         }
@@ -161,6 +171,7 @@ impl Work {
                 Ok(link) => {
                     view.link.clone_from(&link.name);
                     view.addresses = plan::addresses(network);
+                    shown.links.insert(network.name.clone(), link.index);
                     let answered = view.addresses.iter().map(|address| Probe {
                         link: link.index,
                         mac: link.mac,

@@ -42,6 +42,7 @@ mod load;
 mod manifests;
 mod metrics;
 mod monitoring;
+mod neighbours;
 mod netavark;
 mod operators;
 mod outages;

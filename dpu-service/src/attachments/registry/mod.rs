@@ -21,6 +21,7 @@ mod inventory;
 mod leaving;
 mod mapped_ports;
 mod networks;
+mod pod_addresses;
 mod reserve;
 mod stage;
 
@@ -35,6 +36,7 @@ pub(crate) use hosts::ServedHosts;
 pub(crate) use inventory::{Conditions, Heard};
 pub(crate) use mapped_ports::{redirections, redirections_beside, redirections_of};
 pub(crate) use networks::{PooledNetwork, PooledNetworks};
+pub(crate) use pod_addresses::{pod_addresses, pod_addresses_among, pod_addresses_of};
 pub(crate) use reserve::tighter;
 pub(crate) use stage::VfReturn;
 

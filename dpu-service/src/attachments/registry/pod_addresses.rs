@@ -1,0 +1,30 @@
+//! The addresses of pods, as their gateways know them.
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use super::Entries;
+use crate::{gateway::PodAddress, model::Record};
+
+/// Those of all that is held.
+pub(crate) fn pod_addresses(entries: &Entries) -> Vec<PodAddress> {
+    let held = entries.iter().filter(|entry| entry.is_held());
+    held.flat_map(|entry| pod_addresses_of(entry.record())).collect()
+}
+
+/// Of these those that somebody holds.
+pub(crate) fn pod_addresses_among(entries: &Entries, these: &[PodAddress]) -> Vec<PodAddress> {
+    let these: BTreeSet<IpAddr> = these.iter().map(|pod| pod.address).collect();
+    let mut held = pod_addresses(entries);
+    held.retain(|pod| these.contains(&pod.address));
+    held
+}
+
+/// Those of an attachment's own port, with the link-local one that follows from its MAC address: by that a pod asks for
+/// its neighbours.
+pub(crate) fn pod_addresses_of(record: &Record) -> Vec<PodAddress> {
+    let leased = || record.leases.iter().map(|lease| lease.address.ip());
+    let own = leased().any(|address| address.is_ipv6()).then(|| record.mac.link_local().into());
+    let pod =
+        |address| PodAddress { network: Arc::clone(&record.network), address, mac: record.mac };
+    leased().chain(own).map(pod).collect()
+}

@@ -1,0 +1,148 @@
+//! The kernel's table of neighbours, which all networks of a DPU share: pods that fill it, and those that need it.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use e2e::{Lab, Netns, OUTSIDE, wait_for};
+use serde_json::Value;
+
+use crate::gateway::{lab, nft, pod};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// More than the kernel keeps by default (`net.ipv4.neigh.default.gc_thresh3`).
+const UNUSED: u16 = 3000;
+
+/// Has the pod send to unused addresses of its own subnets by its gateway, again and again, while `work` goes on.
+fn while_scanning(pod: &Netns, work: impl FnOnce()) {
+    pod.ip(&["route", "add", "10.1.128.0/17", "via", "10.1.0.1"]);
+    pod.ip(&["route", "add", "fd00:10:1::8000:0/97", "via", "fd00:10:1::1"]);
+    let is_done = AtomicBool::new(false);
+    let scan = || {
+        let unspecified = [IpAddr::from(Ipv4Addr::UNSPECIFIED), Ipv6Addr::UNSPECIFIED.into()];
+        let sockets = unspecified.map(|address| UdpSocket::bind((address, 0)).unwrap());
+        for number in (0..UNUSED).cycle().take_while(|_| !is_done.load(Ordering::Relaxed)) {
+            let [high, low] = number.to_be_bytes();
+            let v4 = Ipv4Addr::new(10, 1, 128 + high, low);
+            let v6 = Ipv6Addr::new(0xfd00, 0x10, 1, 0, 0, 0, 0x8000, number);
+            for (socket, address) in sockets.iter().zip([IpAddr::from(v4), v6.into()]) {
+                // Whatever comes of it: the gateway says that nobody has the address.
+                let _ = socket.send_to(&[0; 8], (address, 9));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| netlink::Netns::open(&pod.path()).unwrap().run(scan).unwrap());
+        let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+        is_done.store(true, Ordering::Relaxed);
+        worked.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+}
+
+/// The entries of a link of the DPU's, of both families.
+fn neighbours(lab: &Lab, link: &str) -> Vec<Value> {
+    let of_family = |family| lab.card.dpu.json("ip", &[family, "neigh", "show", "dev", link]);
+    ["-4", "-6"].into_iter().flat_map(of_family).collect()
+}
+
+fn is_permanent(entry: &Value) -> bool {
+    entry["state"].as_array().is_some_and(|states| states.contains(&"PERMANENT".into()))
+}
+
+/// The addresses with permanent entries.
+fn permanent(lab: &Lab, link: &str) -> Vec<String> {
+    let all = neighbours(lab, link);
+    let known = all.iter().filter(|entry| is_permanent(entry));
+    known.map(|entry| entry["dst"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Has all that the DPU and the pod know of neighbours forgotten, but for what is permanent.
+fn forget_neighbours(lab: &Lab, pod: &Netns) {
+    lab.card.dpu.ip(&["neigh", "flush", "dev", "out"]);
+    lab.card.dpu.ip(&["neigh", "flush", "dev", "gw-nated"]);
+    pod.ip(&["neigh", "flush", "dev", "eth0"]);
+}
+
+#[test]
+fn unused_addresses_take_no_way_from_others() {
+    let (lab, _outside) = lab();
+    let (scanning, _) = pod(&lab, "blue");
+    let (running, _) = pod(&lab, "nated");
+    while_scanning(&scanning, || {
+        let is_busy = || neighbours(&lab, "gw-blue").iter().any(|entry| !is_permanent(entry));
+        wait_for("the gateway asks for unused addresses", LIMIT, || is_busy().then_some(()));
+        for _ in 0..5 {
+            forget_neighbours(&lab, &running);
+            let (new, _) = pod(&lab, "nated");
+            for (pod, address) in [&running, &new].into_iter().zip(OUTSIDE.into_iter().cycle()) {
+                assert!(pod.pings(address), "{} lost the way to {address}", pod.name());
+            }
+            lab.del("nated", &new, "eth0").nothing();
+        }
+    });
+}
+
+#[test]
+fn pods_are_permanent_neighbours_of_their_gateway() {
+    let (mut lab, _outside) = lab();
+    let (one, of_one) = pod(&lab, "blue");
+    let known = permanent(&lab, "gw-blue");
+    assert!(of_one.iter().all(|address| known.contains(address)), "{of_one:?} of {known:?}");
+    let listed = || nft(&lab.card.dpu, &["list", "set", "inet", "dpu-offload", "known-v4"]);
+    wait_for("the pod is known to the rules", LIMIT, || {
+        listed().contains(&of_one[0]).then_some(())
+    });
+
+    // What somebody has deleted is there after the next start, and what others have made stays.
+    lab.card.dpu.ip(&["neigh", "del", &of_one[0], "dev", "gw-blue"]);
+    let others =
+        ["10.1.200.1", "lladdr", "02:00:00:00:02:01", "nud", "permanent", "dev", "gw-blue"];
+    lab.card.dpu.ip(&[&["neigh", "add"][..], &others].concat());
+    lab.service.stop();
+    lab.start_service();
+    lab.wait_until_good();
+    let are_back = || permanent(&lab, "gw-blue").contains(&of_one[0]);
+    wait_for("the entry is there again", LIMIT, || are_back().then_some(()));
+
+    lab.del("blue", &one, "eth0").nothing();
+    assert_eq!(permanent(&lab, "gw-blue"), ["10.1.200.1"]);
+    wait_for("the rules forget the pod", LIMIT, || {
+        let listed = nft(&lab.card.dpu, &["list", "set", "inet", "dpu-offload", "known-v4"]);
+        (!listed.contains(&of_one[0])).then_some(())
+    });
+}
+
+/// A server that the DPU knows nothing of, in the network of `green`.
+fn server(lab: &Lab) -> Netns {
+    let server = Netns::new("server");
+    let peer = ["peer", "name", "eth0", "netns", server.name()];
+    lab.card.dpu.ip(&[&["link", "add", "server", "type", "veth"][..], &peer].concat());
+    lab.card.dpu.ip(&["link", "set", "server", "master", "br-offload", "up"]);
+    server.ip(&["addr", "add", "10.2.0.250/24", "dev", "eth0"]);
+    server.ip(&["addr", "add", "fd00:10:2::250/64", "dev", "eth0", "nodad"]);
+    server.ip(&["link", "set", "eth0", "up"]);
+    server.ip(&["route", "add", "default", "via", "10.2.0.1"]);
+    server.ip(&["-6", "route", "add", "default", "via", "fd00:10:2::1"]);
+    server
+}
+
+#[test]
+fn unknown_servers_are_reached_by_the_gateway() {
+    const SERVER: [&str; 2] = ["10.2.0.250", "fd00:10:2::250"];
+    let (lab, _outside) = lab();
+    let (scanning, _) = pod(&lab, "blue");
+    let (other, _) = pod(&lab, "blue");
+    let _server = server(&lab);
+    let reaches = |pod: &Netns| SERVER.iter().all(|address| pod.pings(address));
+    wait_for("a way to the server", LIMIT, || reaches(&other).then_some(()));
+    while_scanning(&scanning, || {
+        lab.card.dpu.ip(&["neigh", "flush", "dev", "gw-green"]);
+        assert!(reaches(&other), "another pod's limit is its own");
+    });
+    // Of what it may ask for, 6,000 addresses have left nothing.
+    wait_for("a way from the other pod", LIMIT, || reaches(&scanning).then_some(()));
+}
