@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use netlink_packet_core::{
-    Emitable, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkHeader, NetlinkMessage,
+    Emitable, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
@@ -35,6 +35,8 @@ pub(crate) enum Existing {
     Required,
     /// Refused if there.
     Refused,
+    /// Comes after what is there.
+    Kept,
     /// Overwritten if there.
     Replaced,
 }
@@ -69,6 +71,7 @@ impl Existing {
         match self {
             Self::Required => 0,
             Self::Refused => NLM_F_CREATE | NLM_F_EXCL,
+            Self::Kept => NLM_F_CREATE | NLM_F_APPEND,
             Self::Replaced => NLM_F_CREATE | NLM_F_REPLACE,
         }
     }

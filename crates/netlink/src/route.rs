@@ -20,6 +20,10 @@ use crate::{
     request::{Existing, LINK},
 };
 
+/// The protocol of routes that come with addresses: RTPROT_KERNEL.
+const BY_THE_KERNEL: u8 = 2;
+/// What routes to the prefixes of IPv6 addresses cost: IP6_RT_PRIO_ADDRCONF.
+const PREFIX_METRIC: u32 = 256;
 /// The protocol of routes that nothing else is said of.
 const BY_AN_ADMINISTRATOR: u8 = 4;
 
@@ -166,6 +170,26 @@ impl Route {
         Self { on_link: true, ..self }
     }
 
+    /// The route to the prefix of an address on the link `output`, as the kernel adds it with the address. `None`: it
+    /// adds none, since the address has no others beside it.
+    #[must_use]
+    pub fn to_prefix_of(address: IpNetwork, output: u32) -> Option<Self> {
+        let (is_alone, source, priority) = match address {
+            IpNetwork::V4(v4) => (v4.prefix() == 32, Some(address.ip()), None),
+            IpNetwork::V6(v6) => (v6.prefix() == 128, None, Some(PREFIX_METRIC)),
+        };
+        let prefix = IpNetwork::new(address.network(), address.prefix()).ok()?;
+        let protocol = Some(BY_THE_KERNEL);
+        let route = Self { source, priority, protocol, ..Self::new(prefix, output) };
+        (!is_alone).then_some(route)
+    }
+
+    /// Whether the kernel added it with an address.
+    #[must_use]
+    pub fn is_by_the_kernel(&self) -> bool {
+        self.protocol == Some(BY_THE_KERNEL)
+    }
+
     fn message(&self) -> RouteMessage {
         match self.destination {
             IpNetwork::V4(v4) => {
@@ -267,6 +291,15 @@ impl Request<'_> {
         let message = RouteNetlinkMessage::NewRoute(route.message());
         let (subject, link) = route.subject();
         Self::new(format!("add {subject}"), link, message, Existing::Refused)
+    }
+
+    /// Adds a route behind those to the same destination with the same metric, as the kernel itself adds the route to
+    /// an address's prefix.
+    #[must_use]
+    pub fn append_route(route: &Route) -> Self {
+        let message = RouteNetlinkMessage::NewRoute(route.message());
+        let (subject, link) = route.subject();
+        Self::new(format!("append {subject}"), link, message, Existing::Kept)
     }
 
     /// Deletes a route.

@@ -93,8 +93,10 @@ impl Beside {
         routing: &Routing,
         is_there: fn(&[Route], &Route) -> bool,
     ) -> Result<Option<String>, Error> {
-        match missing(&mut self.pod.rtnl, &self.link, routing, is_there)? {
-            None => misset(&self.pod.netns, &self.link, routing),
+        // Addresses come from whoever has made the interface, and with them such routes.
+        let routing = Routing { connected: Vec::new(), ..routing.clone() };
+        match missing(&mut self.pod.rtnl, &self.link, &routing, is_there)? {
+            None => misset(&self.pod.netns, &self.link, &routing),
             lost => Ok(lost),
         }
     }

@@ -31,6 +31,14 @@ struct Present {
     routes: Vec<Route>,
 }
 
+impl Present {
+    /// Whether an address is of the prefix that the route leads to.
+    fn has_address_of(&self, route: &Route) -> bool {
+        let prefix = (route.destination.network(), route.destination.prefix());
+        self.addresses.iter().any(|address| (address.network(), address.prefix()) == prefix)
+    }
+}
+
 /// Configures the VF's `link` in the pod. What is there already is left; a fresh one has nothing.
 pub(super) fn configure(
     rtnl: &mut Rtnl,
@@ -56,6 +64,13 @@ pub(super) fn configure(
     let missing = wanted.filter(|address| !present.addresses.contains(address));
     requests.extend(missing.map(|address| Request::add_address(link.index, *address)));
     requests.push(Request::change_link(link.index, &LinkChange::new().up()));
+    // With an address that is new, or a link that comes up, the kernel adds them itself.
+    if link.is_up && !differs {
+        let is_lost =
+            |route: &Route| present.has_address_of(route) && !has_route(&present.routes, route);
+        let lost = plan.routing.connected_by(link.index).filter(is_lost);
+        requests.extend(lost.map(|route| Request::append_route(&route)));
+    }
     requests.extend(leading_on(rtnl, link, &plan.routing, &present.routes)?);
     rtnl.batch(&requests)
 }

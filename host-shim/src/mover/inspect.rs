@@ -53,9 +53,11 @@ pub fn lost(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
     Ok(misset(pod, link, &spec.plan.routing)?)
 }
 
-/// Whether one of the routes is where the kernel would put the wanted one.
+/// Whether one of the routes is where the kernel would put the wanted one. The routes to a prefix that several
+/// interfaces have addresses of are in one place.
 pub(super) fn has_place_taken(routes: &[Route], wanted: &Route) -> bool {
-    routes.iter().any(|route| route.place() == wanted.place())
+    let is_of_another = |route: &Route| route.is_by_the_kernel() && route.output != wanted.output;
+    routes.iter().any(|route| route.place() == wanted.place() && !is_of_another(route))
 }
 
 fn differs(link: &Link, plan: &Plan) -> Option<String> {
@@ -91,8 +93,11 @@ pub(super) fn missing(
         return Ok(Some(format!("its interface has lost the address {address}")));
     }
     let routes = rtnl.routes()?;
-    let mut wanted = routing.routes_by(link.index).chain(routing.shared.rejecting.iter().cloned());
-    if let Some(route) = wanted.find(|route| !is_there(&routes, route)) {
+    // While its link is down or has a master, the kernel keeps them nowhere, or in the master's table.
+    let has_connected = link.is_up && link.master.is_none();
+    let connected = routing.connected_by(link.index).filter(|_| has_connected);
+    let others = routing.routes_by(link.index).chain(routing.shared.rejecting.iter().cloned());
+    if let Some(route) = connected.chain(others).find(|route| !is_there(&routes, route)) {
         return Ok(Some(format!("the pod has lost the route {route}")));
     }
     if routing.shared.rules.is_empty() {

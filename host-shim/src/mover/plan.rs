@@ -38,6 +38,8 @@ pub struct Routing {
     pub name: String,
     /// Its addresses.
     pub addresses: Vec<IpNetwork>,
+    /// The routes to its addresses' prefixes, without the link. The kernel adds them with the addresses.
+    pub connected: Vec<Route>,
     /// Its routes, without the link.
     pub routes: Vec<Route>,
     /// What it brings to the pod.
@@ -173,12 +175,18 @@ impl Routing {
         routes.retain(|route| route.kind == RouteKind::Unicast);
         Ok(Self {
             name: name.into(),
+            connected: connected(&addresses),
             routes,
             shared: Shared::by(attachment)?,
             shared_by_others: Shared::default(),
             sysctls: sysctls_of(attachment)?,
             addresses,
         })
+    }
+
+    /// The routes to the prefixes of addresses on the link of this index.
+    pub(super) fn connected_by(&self, index: u32) -> impl Iterator<Item = Route> {
+        self.connected.iter().map(move |route| Route { output: index, ..route.clone() })
     }
 
     /// The routes by the link of this index.
@@ -194,6 +202,17 @@ impl Routing {
     fn metric(&self, index: u32) -> Option<u32> {
         (self.name != FIRST_INTERFACE).then(|| LATER_METRIC.saturating_add(index))
     }
+}
+
+/// One for each prefix: of several addresses of a prefix the kernel adds the route with the first.
+fn connected(addresses: &[IpNetwork]) -> Vec<Route> {
+    let mut routes: Vec<Route> = Vec::new();
+    for route in addresses.iter().filter_map(|address| Route::to_prefix_of(*address, 0)) {
+        if !routes.iter().any(|earlier| earlier.place() == route.place()) {
+            routes.push(route);
+        }
+    }
+    routes
 }
 
 fn routes(attachment: &v1::Attachment, addresses: &[IpNetwork]) -> Result<Vec<Route>, PlanError> {
@@ -310,6 +329,16 @@ mod tests {
         assert!(!with_route("10.0.0.1").unwrap().routing.routes[0].on_link);
         assert!(with_route("169.254.1.1").unwrap().routing.routes[0].on_link);
         assert_eq!(with_route("").unwrap().routing.routes[0].gateway, None);
+    }
+
+    #[test]
+    fn each_prefix_has_one_connected_route() {
+        let held = |address: &str| v1::Address { address: address.into(), ..Default::default() };
+        let addresses = ["10.0.0.5/24", "10.0.0.6/24", "10.9.0.1/32", "fd00::5/64", "fd01::1/128"];
+        let plan = with(|it| it.addresses = addresses.map(held).to_vec()).unwrap();
+        let told: Vec<_> =
+            plan.routing.connected_by(7).map(|it| (it.to_string(), it.output)).collect();
+        assert_eq!(told, [("10.0.0.0/24".to_owned(), 7), ("fd00::/64".to_owned(), 7)]);
     }
 
     #[test]

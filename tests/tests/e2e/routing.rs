@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     os::unix::fs::MetadataExt,
     thread,
+    time::Duration,
 };
 
 use e2e::{
@@ -13,12 +14,16 @@ use e2e::{
         pods::addresses,
         routing::{self, assert_routed, settings_with_routes, switch_off_and_on},
     },
+    wait_for,
 };
 use nix::{
     fcntl::{FcntlArg, fcntl},
     libc,
+    sys::signal::Signal,
 };
 use serde_json::{Value, json};
+
+const LIMIT: Duration = Duration::from_secs(20);
 
 #[test]
 fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached() {
@@ -349,5 +354,76 @@ priority = 1000
     assert_eq!(rules_to_table(&pod), 1);
     lab.assert_invariants();
     lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// By which interface the pod reaches a prefix directly.
+fn direct_ways(pod: &Netns, destination: &str) -> Vec<String> {
+    let routes = pod.json("ip", &["-4", "route"]);
+    let routes = routes.into_iter().chain(pod.json("ip", &["-6", "route"]));
+    let direct = routes.filter(|it| it["dst"] == destination && it["gateway"].is_null());
+    direct.map(|it| it["dev"].as_str().unwrap().to_owned()).collect()
+}
+
+const SUBNETS: [(&str, &str); 2] = [("-4", "10.8.0.0/24"), ("-6", "fd00:10:8::/64")];
+
+fn with_subnets() -> String {
+    let subnet = |(_, cidr): (&str, &str)| {
+        let gateway = cidr.replace("0/24", "1").replace("::/64", "::1");
+        format!("[[network.subnets]]\ncidr = \"{cidr}\"\ngateway = \"{gateway}\"\n")
+    };
+    format!("[[network]]\nname = \"blue\"\n{}", SUBNETS.map(subnet).concat())
+}
+
+#[test]
+fn route_to_the_pods_subnet_is_compared_and_restored() {
+    let lab = lab_left_alone(&with_subnets());
+    let pod = Netns::new("pod");
+    let result = lab.add("blue", &pod, "eth0").result();
+    let check = Call::new("CHECK", &with_previous(&lab, &result));
+    let check = check.of(pod.name(), Some(&pod.path()), "eth0");
+    lab.execute(&check).nothing();
+    for (family, subnet) in SUBNETS {
+        pod.ip(&[family, "route", "del", subnet, "dev", "eth0"]);
+        let lost = format!("has lost the route {subnet}");
+        lab.execute(&check).fails(132, &[&lost]);
+        let doctor = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
+        assert!(doctor.contains("POD_DIFFERS") && doctor.contains(&lost), "{doctor}");
+        lab.agent.signal(Signal::SIGHUP);
+        wait_for("a CHECK that passes", LIMIT, || {
+            lab.execute(&check).status.success().then_some(())
+        });
+        assert_eq!(direct_ways(&pod, subnet), ["eth0"]);
+    }
+    lab.del("blue", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// The route by the gateway can't be added before the one that the gateway is reached by.
+#[test]
+fn routes_that_need_the_subnets_route_follow_it() {
+    let lab = lab_left_alone(&with_subnets());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let _ = lab.add("blue", &pod, "net1").result();
+    let has_all = || {
+        SUBNETS.iter().all(|(family, subnet)| {
+            let ways = pod.json("ip", &[family, "route", "show", "default"]);
+            direct_ways(&pod, subnet).len() == 2 && ways.len() == 2
+        })
+    };
+    assert!(has_all(), "both interfaces have both");
+    for interface in ["net1", "eth0"] {
+        for (family, subnet) in SUBNETS {
+            pod.ip(&[family, "route", "del", "default", "dev", interface]);
+            pod.ip(&[family, "route", "del", subnet, "dev", interface]);
+        }
+        lab.agent.signal(Signal::SIGHUP);
+        wait_for("all routes", LIMIT, || has_all().then_some(()));
+    }
+    lab.assert_invariants();
+    for interface in ["net1", "eth0"] {
+        lab.del("blue", &pod, interface).nothing();
+    }
     lab.assert_clean_slate();
 }
