@@ -347,7 +347,7 @@ mod tests {
     fn certificates_are_looked_for_beside_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dpu-service.toml");
-        let tls = "[tls]\nca = \"ca.crt\"\ncertificate = \"pki/dpu.crt\"\nkey = \"/k\"";
+        let tls = "host = [{ name = \"a\", pfs = [\"p0\"] }]\n[tls]\nca = \"ca.crt\"\ncertificate = \"pki/dpu.crt\"\nkey = \"/k\"";
         std::fs::write(&path, tls).unwrap();
         let tls = Config::load(&path).unwrap().tls;
         assert_eq!(tls.ca, folder.path().join("ca.crt"));

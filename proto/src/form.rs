@@ -23,14 +23,20 @@ pub fn is_container_id(text: &str) -> bool {
 
 /// What an interface may be called, as people are told that.
 pub const INTERFACE_NAMES: &str =
-    "1 to 15 visible ASCII characters without / : and %, and neither . nor ..";
+    "1 to 15 visible ASCII characters without / : and %, and not . .. all or default";
+
+/// Names of folders beside the interfaces' own: `all` and `default` are in `/proc/sys/net/ipv4/conf`
+/// (net/ipv4/devinet.c, `sysctl_dev_name_is_allowed`).
+const RESERVED_NAMES: [&str; 4] = [".", "..", "all", "default"];
 
 /// Whether the kernel takes it as an interface's name, and as that name only: `%` makes a pattern. See
 /// [`INTERFACE_NAMES`].
 #[must_use]
 pub fn is_interface_name(text: &str) -> bool {
     let is_allowed = |b: u8| b.is_ascii_graphic() && !matches!(b, b'/' | b':' | b'%');
-    (1..=15).contains(&text.len()) && text.bytes().all(is_allowed) && text != "." && text != ".."
+    (1..=15).contains(&text.len())
+        && text.bytes().all(is_allowed)
+        && !RESERVED_NAMES.contains(&text)
 }
 
 /// Whether interfaces' names may begin so, and a number of two digits follow.
@@ -76,7 +82,9 @@ mod tests {
         for name in ["eth0", "net1.100", "0123456789abcde"] {
             assert!(is_interface_name(name), "{name}");
         }
-        for name in ["", ".", "..", "a/b", "a:b", "a b", "eth%d", "a\u{1}", "\u{e0}"] {
+        for name in
+            ["", ".", "..", "all", "default", "a/b", "a:b", "a b", "eth%d", "a\u{1}", "\u{e0}"]
+        {
             assert!(!is_interface_name(name), "{name:?}");
         }
         assert!(!is_interface_name("0123456789abcdef"));

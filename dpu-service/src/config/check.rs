@@ -69,6 +69,12 @@ impl Config {
 
     fn check_hosts(&self) -> Vec<String> {
         let mut problems = Vec::new();
+        if self.hosts.is_empty() {
+            problems.push(
+                "there is no [[host]]: name each host that the card is plugged into, with its PFs"
+                    .into(),
+            );
+        }
         let names = || self.hosts.iter().map(|host| host.name.as_str());
         problems.extend(names().filter_map(|name| {
             let refused = Identity::new(&self.tls.trust_domain, Role::Host, name).err()?;
@@ -242,8 +248,12 @@ mod tests {
         name = "blue"
     "#;
 
+    /// Those of the file with a host, if it has none.
     fn problems_of(text: &str) -> Vec<String> {
-        let config: Config = toml::from_str(text).unwrap();
+        let mut config: Config = toml::from_str(text).unwrap();
+        if config.hosts.is_empty() {
+            config.hosts = toml::from_str::<Config>(GOOD).unwrap().hosts;
+        }
         config.check().err().map(|problems| problems.0).unwrap_or_default()
     }
 
@@ -260,6 +270,13 @@ mod tests {
     fn a_small_file_is_enough() {
         assert_eq!(problems_of(GOOD), [""; 0]);
         assert_eq!(problems_of(""), [""; 0]);
+    }
+
+    #[test]
+    fn file_without_hosts_is_refused() {
+        let config: Config = toml::from_str("").unwrap();
+        let Err(Problems(problems)) = config.check() else { panic!("it passes") };
+        assert!(problems.len() == 1 && problems[0].contains("no [[host]]"), "{problems:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::RangeInclusive,
 };
 
@@ -133,6 +133,13 @@ fn check_subnet(network: &Network, subnet: &Subnet) -> Vec<String> {
         problems
             .push("pods can't have loopback, multicast, broadcast or unspecified addresses".into());
     }
+    if holds_link_local(subnet.cidr) {
+        problems.push(
+            "fe80::/10 is link-local, and each interface has its own address of it: use another prefix, \
+             such as fd00:1::/64"
+                .into(),
+        );
+    }
     problems.extend(subnet.gateway.and_then(|gateway| check_gateway(network, subnet, gateway)));
     if network.first_hop && subnet.gateway.is_none() {
         problems.push("first_hop = true needs its gateway, by which pods reach all others".into());
@@ -165,6 +172,14 @@ pub(super) fn is_ordinary(prefix: IpNetwork) -> bool {
         && !address.is_unspecified()
         && !is_mapped
         && !is_broadcast
+}
+
+/// Whether some address of the prefix is link-local in IPv6.
+fn holds_link_local(prefix: IpNetwork) -> bool {
+    let first = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
+    let is_within =
+        matches!(prefix.network(), IpAddr::V6(network) if network.is_unicast_link_local());
+    is_within || prefix.contains(first.into())
 }
 
 fn check_gateway(network: &Network, subnet: &Subnet, gateway: IpAddr) -> Option<String> {
@@ -500,6 +515,9 @@ pub(super) mod tests {
             (r#"cidr = "224.1.0.0/16""#, "loopback, multicast, broadcast or unspecified"),
             (r#"cidr = "255.255.255.255/32""#, "loopback, multicast, broadcast or unspecified"),
             (r#"cidr = "255.255.255.254/31""#, "loopback, multicast, broadcast or unspecified"),
+            (r#"cidr = "fe80::/64""#, "fe80::/10 is link-local"),
+            (r#"cidr = "fe80:0:0:7::/64""#, "fe80::/10 is link-local"),
+            (r#"cidr = "fe00::/8""#, "fe80::/10 is link-local"),
             (r#"cidr = "0.0.0.0/0""#, "loopback, multicast, broadcast or unspecified"),
             (r#"cidr = "::ffff:10.1.0.0/112""#, "loopback, multicast, broadcast or unspecified"),
             (r#"cidr = "10.1.0.0/16", gateway = "10.2.0.1""#, "gateway 10.2.0.1 is outside"),

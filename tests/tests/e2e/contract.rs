@@ -130,7 +130,19 @@ fn a_hostile_environment_is_refused() {
     for id in ["../../etc", "a/b", "a b", "-a", ".", "a\u{7}", "ä", &long] {
         refusals.refused(&refusals.add().with("CNI_CONTAINERID", id), 4, &[]);
     }
-    let names = ["sixteen-bytes-xx", ".", "..", "a/b", "a b", "a:b", "a\u{1b}[31m", "a\n", "lo"];
+    let names = [
+        "sixteen-bytes-xx",
+        ".",
+        "..",
+        "a/b",
+        "a b",
+        "a:b",
+        "a\u{1b}[31m",
+        "a\n",
+        "lo",
+        "all",
+        "default",
+    ];
     for name in names {
         let (code, text) = refusals.lab.execute(&refusals.add().with("CNI_IFNAME", name)).error();
         assert!([4, 128].contains(&code), "{name:?}: {text}");
