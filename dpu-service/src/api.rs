@@ -15,7 +15,7 @@ mod session;
 mod workload;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -31,6 +31,19 @@ pub(crate) use operator::OperatorApi;
 pub(crate) use workload::WorkloadApi;
 
 use crate::attachments::Engine;
+
+/// The problem of a DPU without networks.
+const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[network]] to the configuration file, or run \
+                           `dpuctl apply`";
+
+/// The configuration file.
+#[derive(Debug)]
+pub(crate) struct ConfigurationState {
+    /// The SHA-256 of the content in force.
+    pub(crate) digest: String,
+    /// Why the file, as it is now, is not in force: one sentence each.
+    pub(crate) problems: Vec<String>,
+}
 
 /// What the services share.
 #[derive(Debug)]
@@ -49,8 +62,7 @@ pub(crate) struct Shared {
     pub(crate) watchers: Arc<Semaphore>,
     /// Held while hosts, DPU and records are compared for an operator.
     pub(crate) examination: tokio::sync::Mutex<()>,
-    /// Why the configuration file, as it is now, is not in force.
-    pub(crate) configuration_problems: Mutex<Vec<String>>,
+    pub(crate) configuration: Mutex<ConfigurationState>,
     /// The tasks of open sessions.
     pub(crate) sessions: TaskTracker,
     /// The service stops: long streams end.
@@ -65,7 +77,20 @@ impl Shared {
 
     /// Why the configuration file, as it is now, is not in force: one sentence each.
     pub(crate) fn set_configuration_problems(&self, problems: Vec<String>) {
-        *self.configuration_problems.lock().unwrap_or_else(PoisonError::into_inner) = problems;
+        self.configuration().problems = problems;
+    }
+
+    /// The SHA-256 of the configuration file in force.
+    pub(crate) fn configuration_digest(&self) -> String {
+        self.configuration().digest.clone()
+    }
+
+    pub(crate) fn set_configuration_digest(&self, digest: String) {
+        self.configuration().digest = digest;
+    }
+
+    fn configuration(&self) -> MutexGuard<'_, ConfigurationState> {
+        self.configuration.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why Attach can't be served, one sentence each. Open connections survive an expired certificate,
@@ -100,10 +125,10 @@ impl Shared {
     /// What is wrong besides what keeps Attach from being served, one sentence each. The doctor tells
     /// it, too, and of VFs more than these are told here.
     pub(crate) fn other_problems(&self) -> Vec<String> {
-        let configuration = self.configuration_problems.lock();
-        let configuration = configuration.unwrap_or_else(PoisonError::into_inner).clone();
+        let configuration = self.configuration().problems.clone();
         let certificate = self.credentials.problem();
+        let networks = self.engine.networks().list().is_empty().then(|| NO_NETWORKS.to_owned());
         let warnings = self.engine.operators().warnings();
-        configuration.into_iter().chain(certificate).chain(warnings).collect()
+        configuration.into_iter().chain(certificate).chain(networks).chain(warnings).collect()
     }
 }

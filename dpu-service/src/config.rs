@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use bootstrap::{LogSettings, TracingSettings, socket_address};
+use bootstrap::{ConfigFile, LogSettings, TracingSettings, socket_address};
 use mtls::{ExpiryWarning, TlsSettings};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
@@ -158,7 +158,15 @@ impl Config {
     /// # Errors
     /// See [`LoadError`].
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        let mut config: Self = bootstrap::load_config(path)?;
+        Self::of(&ConfigFile::read(path)?, path)
+    }
+
+    /// Reads and checks the content of the file at `path`.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn of(file: &ConfigFile, path: &Path) -> Result<Self, LoadError> {
+        let mut config: Self = file.parse()?;
         config.tls.anchor(path);
         let content = |problems| LoadError::Content { path: path.to_owned(), problems };
         config.check().map_err(content)?;

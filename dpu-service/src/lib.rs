@@ -4,6 +4,7 @@
 mod api;
 pub mod arguments;
 pub mod attachments;
+mod certificates;
 pub mod config;
 pub mod counters;
 pub mod driver;

@@ -7,13 +7,21 @@ use anyhow::Context;
 use bootstrap::{Chain, complain, good_configuration, init_logs, misconfigured, print};
 use clap::Parser;
 use dpu_service::{
-    arguments::Arguments, config::Config, milestones::Milestone, programmer::STEPS, service,
+    arguments::Arguments,
+    config::Config,
+    milestones::Milestone,
+    programmer::STEPS,
+    service::{self, StartFile},
 };
 
 const NAME: &str = "dpu-service";
 
 /// What blocks waits for the kernel's one lock of all links: more threads would only take memory.
 const BLOCKING_THREADS: usize = 8;
+
+/// What `--check-config` adds where the file names no network.
+const NO_NETWORKS: &str =
+    "It has no [[network]]: pods can attach only to networks that `dpuctl apply` creates.\n";
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -23,14 +31,14 @@ fn main() -> ExitCode {
     if arguments.list_kill_points {
         return answer(&lines(Milestone::kill_points()));
     }
-    let config = match Config::load(&arguments.config) {
-        Ok(config) => config,
+    let file = match StartFile::read(&arguments.config) {
+        Ok(file) => file,
         Err(error) => return misconfigured(NAME, &error),
     };
     if arguments.check_config {
-        return check_certificates(&config, &arguments.config);
+        return check_certificates(&file.config, &arguments.config);
     }
-    match start(config, &arguments.config) {
+    match start(file) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -45,7 +53,8 @@ fn check_certificates(config: &Config, path: &Path) -> ExitCode {
     match service::credentials(config) {
         Ok(credentials) => {
             let unseen = "Its card, fabric, journal and addresses to listen on";
-            answer(&good_configuration(path, unseen, &credentials.ends()))
+            let good = good_configuration(path, unseen, &credentials.ends());
+            answer(&(good + if config.networks.is_empty() { NO_NETWORKS } else { "" }))
         }
         Err(error) => misconfigured(NAME, &format_args!("{}: {}", path.display(), Chain(&error))),
     }
@@ -66,14 +75,14 @@ fn lines(names: impl IntoIterator<Item = impl Display>) -> String {
     names.into_iter().map(|name| format!("{name}\n")).collect()
 }
 
-fn start(config: Config, path: &Path) -> anyhow::Result<()> {
-    let logging = init_logs(&config.log, &config.tracing, NAME);
+fn start(file: StartFile) -> anyhow::Result<()> {
+    let logging = init_logs(&file.config.log, &file.config.tracing, NAME);
     let (log, _exporting) = logging.context("can't start logging")?;
     tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
         .build()
         .context("can't start")?
-        .block_on(service::run(config, path, log))?;
+        .block_on(service::run(file, log))?;
     Ok(())
 }

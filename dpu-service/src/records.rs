@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use bootstrap::Chain;
+use bootstrap::{Chain, FolderError};
 use journal::{Cause, Change, Journal, Outlives, Schema, Statistics, Tables, WriteError};
 use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -28,6 +28,9 @@ const SCHEMA: Schema = Schema {
 /// Why the journal can't be used. Its file is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// Its folder can't be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// It can't be opened.
     #[error("can't open the journal")]
     Journal(#[from] journal::OpenError),
@@ -61,6 +64,7 @@ impl OpenError {
     #[must_use]
     pub const fn is_of_the_file(&self) -> bool {
         match self {
+            Self::Folder(error) => matches!(error, FolderError::Io { .. }),
             Self::Journal(error) => !matches!(error, journal::OpenError::InUse { .. }),
             Self::Read { .. } | Self::Damaged { .. } | Self::Contradiction(_) => true,
             Self::Configuration(_) => false,

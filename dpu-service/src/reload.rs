@@ -1,4 +1,4 @@
-//! Takes a changed configuration file over while the service runs: all of it, or nothing.
+//! Loads a changed configuration file while the service runs: all of it, or nothing.
 
 use std::{
     path::{Path, PathBuf},
@@ -6,12 +6,15 @@ use std::{
     time::Duration,
 };
 
-use bootstrap::{Chain, FileWatch, LogControl, notify_ready, notify_reloading, watch_file};
-use tokio::signal::unix::Signal;
+use bootstrap::{Chain, ConfigFile, LogControl, notify_ready, notify_reloading};
+use tokio::{
+    signal::unix::Signal,
+    time::{MissedTickBehavior, interval},
+};
 
 use crate::{api::Shared, config::Config};
 
-/// How often the file is looked at.
+/// How often the file is read.
 const PERIOD: Duration = Duration::from_secs(2);
 
 /// Follows the configuration file.
@@ -25,22 +28,31 @@ pub(crate) struct Reloader {
 }
 
 impl Reloader {
-    /// At each SIGHUP and each change of the file. Ends never.
+    /// Loads the file at each SIGHUP, and whenever its content differs from what was loaded or refused last. Ends never.
+    ///
+    /// Contents are compared, not times or earlier looks: a file that is changed back at once is loaded again.
     pub(crate) async fn run(self, mut hangups: Signal) {
-        let mut watch: FileWatch = watch_file(&self.path, PERIOD);
+        let mut tried = Some(self.shared.configuration_digest());
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
-                _ = hangups.recv() => {}
-                () = watch.changed() => {}
-            }
-            notify_reloading();
-            let problems = match self.reload().await {
-                Ok(()) => {
-                    tracing::info!(path = %self.path.display(), "configuration in force");
-                    Vec::new()
-                }
-                Err(problems) => problems,
+            let is_asked = tokio::select! {
+                _ = hangups.recv() => true,
+                _ = ticks.tick() => false,
             };
+            let file = ConfigFile::read(&self.path);
+            let found = file.as_ref().ok().map(ConfigFile::digest);
+            if !is_asked && found == tried {
+                continue;
+            }
+            tried = found;
+            notify_reloading();
+            let file = file.map_err(|error| unchanged(&Chain(&error).to_string()));
+            let loaded = match file {
+                Ok(file) => self.load(&file).await,
+                Err(problems) => Err(problems),
+            };
+            let problems = loaded.err().unwrap_or_default();
             problems.iter().for_each(|problem| tracing::error!("{problem}"));
             self.shared.set_configuration_problems(problems);
             notify_ready();
@@ -48,15 +60,19 @@ impl Reloader {
     }
 
     /// `Err`: why the file is not in force, or which part of it: one sentence each.
-    async fn reload(&self) -> Result<(), Vec<String>> {
+    async fn load(&self, file: &ConfigFile) -> Result<(), Vec<String>> {
         self.shared.credentials.reload();
-        let next = Config::load(&self.path).map_err(|error| unchanged(&error.to_string()))?;
+        let next = Config::of(file, &self.path).map_err(|error| unchanged(&error.to_string()))?;
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
         loaded.map_err(|failure| unchanged(&failure.message))?;
+        self.shared.set_configuration_digest(file.digest());
         let level = self.log.set_level(&next.log);
         level.map_err(|error| vec![Chain(&error).to_string()])?;
         match self.config.fixed_differences(&next).as_slice() {
-            [] => Ok(()),
+            [] => {
+                tracing::info!(path = %self.path.display(), digest = file.digest(), "configuration in force");
+                Ok(())
+            }
             waiting => Err(vec![in_part(&self.path, waiting)]),
         }
     }

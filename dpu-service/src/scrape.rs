@@ -5,12 +5,10 @@ use std::{
     time::Duration,
 };
 
-use metrics::{Calls, Label, Page, label};
-use mtls::LiveCredentials;
-
 use crate::{
     api::Shared,
     attachments::{Engine, NetworkView, PoolView},
+    certificates::Certificates,
     counters::{Drops, PortCounters},
     driver::Capability,
     eswitch::Card,
@@ -18,17 +16,18 @@ use crate::{
     programmer::Programmer,
     sessions::HostView,
 };
+use metrics::{Calls, Label, Page, label};
 
 /// All that a scrape looks at.
 #[derive(Clone, Debug)]
 pub(crate) struct Scrape {
-    pub(crate) credentials: LiveCredentials,
+    pub(crate) certificates: Arc<Certificates>,
     /// How long before its end it is told that the certificate expires.
     pub(crate) certificate_warning: Duration,
     pub(crate) calls: Arc<Calls>,
     /// Whether it is told of each attachment what it sends and receives.
     pub(crate) of_attachments: bool,
-    /// Empty as long as the journal can't be read.
+    /// Empty as long as the journal can't be read, or the certificates are not valid yet.
     pub(crate) shared: Arc<OnceLock<Arc<Shared>>>,
 }
 
@@ -36,7 +35,9 @@ impl Scrape {
     /// The page of this moment.
     pub(crate) async fn page(self) -> Page {
         let mut page = Page::of("dpu-service", env!("CARGO_PKG_VERSION"));
-        page.certificates(&self.credentials.current(), self.certificate_warning);
+        if let Some(valid) = self.certificates.now() {
+            page.certificates(&valid.current(), self.certificate_warning);
+        }
         let shared = self.shared.get();
         add_readiness(&mut page, shared).await;
         if let Some(shared) = shared {

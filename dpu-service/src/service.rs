@@ -1,14 +1,15 @@
 //! The service's life: start, serve, stop.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
+    pin::pin,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use bootstrap::{
-    LogControl, feed_watchdog, notify_ready, notify_stopping, raise_file_limit, reload_signals,
-    shutdown_signal,
+    ConfigFile, LogControl, feed_watchdog, notify_ready, notify_stopping, private_folder,
+    raise_file_limit, reload_signals, shutdown_signal,
 };
 use jiff::Timestamp;
 use metrics::{Calls, Endpoint};
@@ -17,9 +18,10 @@ use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    api::{self, Shared},
+    api::{self, ConfigurationState, Shared},
     attachments::{Depth, Engine, keep_pods_known},
-    config::{self, Config},
+    certificates::Certificates,
+    config::{self, Config, LoadError},
     driver::Capability,
     drivers,
     error::ServiceError,
@@ -37,65 +39,85 @@ use crate::{
 /// The journal's file in the state folder.
 const JOURNAL: &str = "journal.redb";
 
-/// How often the certificate files are looked at.
-const CERTIFICATES_PERIOD: Duration = Duration::from_secs(5);
-
 /// When the reconciler, which runs every minute and waits for the kernel as long at most, is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 
-/// Runs the service that the file at `path` describes until SIGTERM or SIGINT. What is programmed
+/// The configuration file that the service starts with.
+#[derive(Clone, Debug)]
+pub struct StartFile {
+    path: PathBuf,
+    /// What it says.
+    pub config: Config,
+    /// The SHA-256 of its content.
+    digest: String,
+}
+
+impl StartFile {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn read(path: &Path) -> Result<Self, LoadError> {
+        let file = ConfigFile::read(path)?;
+        let config = Config::of(&file, path)?;
+        Ok(Self { path: path.to_owned(), config, digest: file.digest() })
+    }
+}
+
+/// Runs the service that the file describes until SIGTERM or SIGINT. What is programmed
 /// stays programmed: running pods keep their network.
 ///
 /// # Errors
 /// See [`ServiceError`].
-pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), ServiceError> {
+pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
+    let StartFile { path, config, digest } = file;
     raise_file_limit();
-    warn_of_older_spelling(path);
+    warn_of_older_spelling(&path);
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
-    let credentials = credentials(&config)?;
-    tokio::spawn(credentials.clone().follow(CERTIFICATES_PERIOD));
-    tokio::spawn(credentials.clone().warn_of_expiry(config.certificate_warning.ahead()));
+    let certificates = Arc::new(Certificates::of(&config));
     let programmer = drivers::open(&config.eswitch, &config.fabric)?;
     programmer.capabilities().iter().for_each(log_capability);
     let open = || open_engine(&config, &programmer);
     let calls = api::calls();
-    let shown = serve_metrics(&config, &credentials, &calls);
-    let opened = open_when_readable(&config, &credentials, &calls, open).await?;
+    let shown = serve_metrics(&config, &certificates, &calls);
+    let opened = open_when_readable(&config, &certificates, &calls, open).await?;
     let Some(Opened { engine, listener }) = opened else { return Ok(()) };
     let stop = CancellationToken::new();
+    // Pods run again from here on, whatever the certificates are like.
     engine.reconcile(Depth::Thorough).await;
+    keep_programmed(&engine, &programmer, &stop);
 
+    let mut shutdown = pin!(shutdown_signal());
+    let patience = Duration::from_secs(config.limits.shutdown_s);
+    let credentials = tokio::select! {
+        biased;
+        credentials = certificates.valid() => credentials?,
+        signal = &mut shutdown => {
+            signal.map_err(ServiceError::Signals)?;
+            notify_stopping();
+            stop.cancel();
+            within(patience, engine.close()).await;
+            return Ok(());
+        }
+    };
     let listener = listener.map_or_else(|| listen(&config), Ok)?;
-    let shared = Arc::new(share(&config, engine.clone(), credentials.clone(), &stop));
+    let shared = Arc::new(share(&config, digest, engine.clone(), credentials.clone(), &stop));
     shown.get_or_init(|| shared.clone());
     let serving = serve(
         listener,
-        credentials.clone(),
+        credentials,
         shared.clone(),
         calls,
         config.limits.clone(),
         stop.child_token(),
     );
     let mut serving = tokio::spawn(serving);
-    tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
-    tokio::spawn(links::follow(engine.clone()));
-    tokio::spawn(rules::follow(engine.clone()));
-    tokio::spawn(gateway::watch_for_others(engine.gateways().clone()));
-    tokio::spawn(keep_pods_known(Arc::clone(&engine)));
-    if programmer.has_devlink_cards() {
-        tokio::spawn(links::follow_cards(engine.clone()));
-    }
-    for changes in programmer.fabric_changes() {
-        tokio::spawn(links::follow_fabric(engine.clone(), changes));
-    }
-    tokio::spawn(feed_watchdog(is_well(engine.clone())));
-    let patience = Duration::from_secs(config.limits.shutdown_s);
-    let reloader = Reloader { path: path.to_owned(), config, shared: shared.clone(), log };
+    let reloader = Reloader { path, config, shared: shared.clone(), log };
     tokio::spawn(reloader.run(hangups));
     notify_ready();
 
     tokio::select! {
-        signal = shutdown_signal() => signal.map_err(ServiceError::Signals)?,
+        signal = shutdown => signal.map_err(ServiceError::Signals)?,
         ended = &mut serving => return flatten(ended),
     }
     notify_stopping();
@@ -106,16 +128,32 @@ pub async fn run(config: Config, path: &Path, log: LogControl) -> Result<(), Ser
     Ok(())
 }
 
+/// Starts all that keeps journal and kernel in agreement.
+fn keep_programmed(engine: &Arc<Engine>, programmer: &Programmer, stop: &CancellationToken) {
+    tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
+    tokio::spawn(links::follow(engine.clone()));
+    tokio::spawn(rules::follow(engine.clone()));
+    tokio::spawn(gateway::watch_for_others(engine.gateways().clone()));
+    tokio::spawn(keep_pods_known(Arc::clone(engine)));
+    if programmer.has_devlink_cards() {
+        tokio::spawn(links::follow_cards(engine.clone()));
+    }
+    for changes in programmer.fabric_changes() {
+        tokio::spawn(links::follow_fabric(engine.clone(), changes));
+    }
+    tokio::spawn(feed_watchdog(is_well(engine.clone())));
+}
+
 /// Serves metrics, if that is wanted: until what is returned is set, without those of the engine.
 fn serve_metrics(
     config: &Config,
-    credentials: &LiveCredentials,
+    certificates: &Arc<Certificates>,
     calls: &Arc<Calls>,
 ) -> Arc<OnceLock<Arc<Shared>>> {
     let shared = Arc::<OnceLock<_>>::default();
     if let Some(endpoint) = Endpoint::listen(&config.metrics.endpoint()) {
         let scrape = Scrape {
-            credentials: credentials.clone(),
+            certificates: Arc::clone(certificates),
             certificate_warning: config.certificate_warning.ahead(),
             calls: Arc::clone(calls),
             of_attachments: config.metrics.attachments,
@@ -156,6 +194,7 @@ fn flatten(
 }
 
 fn open_engine(config: &Config, programmer: &Programmer) -> Result<Arc<Engine>, OpenError> {
+    private_folder(&config.state_dir)?;
     let records = Records::open(&config.state_dir.join(JOURNAL))?;
     Engine::open(records, programmer.clone(), config.for_engine(), config.engine_settings())
 }
@@ -180,6 +219,7 @@ fn log_capability(capability: &Capability) {
 
 fn share(
     config: &Config,
+    digest: String,
     engine: Arc<Engine>,
     credentials: LiveCredentials,
     stop: &CancellationToken,
@@ -193,7 +233,7 @@ fn share(
         hello_timeout: Duration::from_secs(config.limits.handshake_timeout_s),
         watchers: Arc::new(Semaphore::new(config.limits.watchers)),
         examination: tokio::sync::Mutex::default(),
-        configuration_problems: Mutex::default(),
+        configuration: Mutex::new(ConfigurationState { digest, problems: Vec::new() }),
         sessions: TaskTracker::new(),
         stopping: stop.child_token(),
     }
@@ -214,6 +254,10 @@ async fn shut_down(
         shared.sessions.wait().await;
         engine.close().await;
     };
+    within(patience, finish).await;
+}
+
+async fn within(patience: Duration, finish: impl Future<Output = ()>) {
     if timeout(patience, finish).await.is_err() {
         tracing::warn!(
             ?patience,

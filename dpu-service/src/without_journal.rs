@@ -2,7 +2,12 @@
 //! switch is touched, so that running pods keep their network, and the file is left as it is. Once it
 //! can be read again, be it mended or put back from a copy, the service begins its work.
 
-use std::{io, os::fd::AsFd, pin::pin, sync::Arc, time::Duration};
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use bootstrap::{Chain, feed_watchdog, notify_ready, shutdown_signal};
 use metrics::Calls;
@@ -23,6 +28,7 @@ use tower::Layer;
 use crate::{
     api::Count,
     attachments::Engine,
+    certificates::Certificates,
     config::Config,
     error::ServiceError,
     records::OpenError,
@@ -36,7 +42,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// A service that has its journal.
 pub(crate) struct Opened {
     pub(crate) engine: Arc<Engine>,
-    /// Where it has listened meanwhile, if it had to wait: who calls as it begins its work waits there.
+    /// Where it listened while it waited for the journal: callers wait there until the service begins its work.
     pub(crate) listener: Option<TcpListener>,
 }
 
@@ -46,7 +52,7 @@ pub(crate) struct Opened {
 /// What waiting does not mend.
 pub(crate) async fn open_when_readable(
     config: &Config,
-    credentials: &LiveCredentials,
+    certificates: &Certificates,
     calls: &Arc<Calls>,
     open: impl Fn() -> Result<Arc<Engine>, OpenError>,
 ) -> Result<Option<Opened>, ServiceError> {
@@ -60,12 +66,17 @@ pub(crate) async fn open_when_readable(
     );
     tracing::error!("{failure}");
     notify_ready();
-    let listener = listen(config)?;
-    let kept = another(&listener)
-        .map_err(|source| ServeError::Listen { address: config.listen, source })?;
-    let stop = CancellationToken::new();
-    let refusing = refuse_all(listener, config, credentials, calls, failure, stop.clone());
-    let mut refusing = pin!(refusing);
+    let (stop, kept) = (CancellationToken::new(), OnceLock::new());
+    let refusing = async {
+        let valid = stop.run_until_cancelled(certificates.valid()).await;
+        let Some(credentials) = valid.transpose()? else { return Ok(()) };
+        let listener = listen(config)?;
+        let another = another(&listener)
+            .map_err(|source| ServeError::Listen { address: config.listen, source })?;
+        let _first = kept.set(another);
+        refuse_all(listener, config, credentials, calls, failure, stop.clone()).await
+    };
+    let mut refusing = Box::pin(refusing);
     let engine = tokio::select! {
         signal = shutdown_signal() => return signal.map(|()| None).map_err(ServiceError::Signals),
         () = &mut refusing => return Ok(None),
@@ -74,8 +85,9 @@ pub(crate) async fn open_when_readable(
     };
     // Connections that were refused all are not kept: their peers connect anew.
     stop.cancel();
-    let _ = timeout(LAST_ANSWERS, refusing).await;
-    Ok(Some(Opened { engine, listener: Some(kept) }))
+    let _ = timeout(LAST_ANSWERS, &mut refusing).await;
+    drop(refusing);
+    Ok(Some(Opened { engine, listener: kept.into_inner() }))
 }
 
 /// The same listener once more. A new one could not be opened before the first is closed, which nobody can wait for.
@@ -99,13 +111,13 @@ async fn try_again(
 async fn refuse_all(
     listener: TcpListener,
     config: &Config,
-    credentials: &LiveCredentials,
+    credentials: LiveCredentials,
     calls: &Arc<Calls>,
     failure: Failure,
     stop: CancellationToken,
 ) {
     let limits = &config.limits;
-    let server = Server::new(credentials.clone(), Duration::from_secs(limits.handshake_timeout_s));
+    let server = Server::new(credentials, Duration::from_secs(limits.handshake_timeout_s));
     let connections = incoming(listener, server, door(limits));
     let (_, health) = tonic_health::server::health_reporter();
     let refuse = InterceptorLayer::new(move |_: Request<()>| Err(failure.clone().into()));

@@ -37,11 +37,20 @@ fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
     text.field("DPU", &dpu.name);
     text.field("Version", &dpu.version);
     text.field("Up for", &age(&dpu.started_at, now));
+    text.field("Configuration", &configuration(dpu));
     text.field("Attachments", &dpu.attachments.to_string());
     text.field("Hosts", &format!("{connected} of {} connected", dpu.hosts.len()));
     text.list("Problems", &problems(dpu));
     text.block("", &host_table(&dpu.hosts, wide, now));
     text.finish()
+}
+
+/// What `sha256sum` prints of the configuration file in force.
+fn configuration(dpu: &Dpu) -> String {
+    match dpu.configuration_digest.as_str() {
+        "" => "unknown: the service is older than this dpuctl".into(),
+        digest => format!("sha256 {digest}"),
+    }
 }
 
 /// Those of the DPU, and that hosts are away.
@@ -104,6 +113,7 @@ mod tests {
             problems: vec!["the journal's disk is full".into()],
             attachments: 3,
             started_at: "2026-03-01T10:58:00Z".into(),
+            configuration_digest: "ba7816bf".into(),
             ..Dpu::default()
         };
         let now = "2026-03-01T12:00:00Z".parse().unwrap();
@@ -113,6 +123,7 @@ mod tests {
 DPU:           dpu-1
 Version:       0.1.0
 Up for:        1h2m
+Configuration: sha256 ba7816bf
 Attachments:   3
 Hosts:         1 of 3 connected
 Problems:

@@ -1,29 +1,39 @@
 //! Files that are replaced at once and whole.
 
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
-/// Puts a file with this content in the place of the one at `path`, if any, and waits for the disk.
-/// Whatever happens meanwhile, the file has either its old content or the new one.
+/// The owner alone may read and write the file.
+const PRIVATE: u32 = 0o600;
+
+/// Replaces or creates the file at `path`, with mode 0600, and waits for the disk. At any moment the file has either
+/// its old content or the new one.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    put(path, content, None)
+    replace_with_mode(path, content, PRIVATE)
 }
 
-/// Does it likewise, with a file of that mode.
-pub(crate) fn replace_with_mode(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
-    put(path, content, Some(mode))
-}
-
-/// Puts one in its place likewise, without waiting for the disk: the new content outlives the program, and perhaps not
-/// the host.
+/// Replaces or creates the file at `path` without waiting for the disk: the new content survives the program, but
+/// possibly not a power cut.
 pub(crate) fn swap(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = unfinished(path);
-    fs::write(&new, content)?;
+    write(&new, content, PRIVATE)?;
     fs::rename(&new, path)
+}
+
+/// Replaces or creates the file at `path` as [`replace`] does, with another mode.
+pub(crate) fn replace_with_mode(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let new = unfinished(path);
+    let file = write(&new, content, mode)?;
+    file.sync_all()?;
+    // A program that is open for writing can't be executed, whatever it is called meanwhile.
+    drop(file);
+    fs::rename(&new, path)?;
+    let folder = path.parent().unwrap_or(path);
+    File::open(folder)?.sync_all()
 }
 
 /// Where the new content is before it takes the file's place. Whoever is killed meanwhile leaves it.
@@ -31,17 +41,11 @@ pub(crate) fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-fn put(path: &Path, content: &[u8], mode: Option<u32>) -> io::Result<()> {
-    let new = unfinished(path);
-    let mut file = File::create(&new)?;
-    if let Some(mode) = mode {
-        file.set_permissions(Permissions::from_mode(mode))?;
-    }
+fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(mode).open(path)?;
+    // The umask may have cleared bits of the mode, and an unfinished file of a dead agent keeps its own.
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content)?;
-    file.sync_all()?;
-    // A program that is open for writing can't be executed, whatever it is called meanwhile.
-    drop(file);
-    fs::rename(&new, path)?;
-    let folder = path.parent().unwrap_or(path);
-    File::open(folder)?.sync_all()
+    Ok(file)
 }

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ring::digest::{SHA256, digest};
 use serde::de::DeserializeOwned;
 
 use crate::{cut, diagnosis::diagnose};
@@ -49,12 +50,44 @@ pub enum ConfigError {
     },
 }
 
+/// The content of a configuration file at the moment when it was read.
+#[derive(Clone, Debug)]
+pub struct ConfigFile {
+    path: PathBuf,
+    text: String,
+}
+
+impl ConfigFile {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// [`ConfigError`], if the file is missing, unreadable or too large.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Ok(Self { path: path.to_owned(), text: read(path)? })
+    }
+
+    /// The SHA-256 of the content in hexadecimal, as `sha256sum` prints it.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let digest = digest(&SHA256, self.text.as_bytes());
+        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// What the content says.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`], if it is not TOML or does not fit `T`.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        parse_config(&self.text, &self.path)
+    }
+}
+
 /// Reads the configuration file at `path`.
 ///
 /// # Errors
 /// [`ConfigError`], if the file is missing, unreadable, too large, not TOML, or does not fit `T`.
 pub fn load_config<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
-    parse_config(&read(path)?, path)
+    ConfigFile::read(path)?.parse()
 }
 
 /// Reads a configuration from `text`; `path` only serves to name it in errors.
@@ -214,6 +247,15 @@ mod tests {
     fn a_missing_file_says_so() {
         let error = load_config::<Sample>(Path::new("/nonexistent/x.toml")).unwrap_err();
         assert!(error.to_string().contains(" /nonexistent/x.toml "), "{error}");
+    }
+
+    /// By the first example of FIPS 180-4.
+    #[test]
+    fn digest_is_that_of_sha256sum() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "abc").unwrap();
+        let digest = ConfigFile::read(file.path()).unwrap().digest();
+        assert_eq!(digest, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Noticing that files changed, by reading them now and then.
+//! Noticing that files changed, by comparing what they hold.
 //!
 //! Polling sees what inotify would need several watches for: a file written in place, one renamed
 //! over it, and a symlinked folder swapped as Kubernetes does.
@@ -9,54 +9,37 @@ use std::{
     io::{self, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::Duration,
 };
-
-use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::open_regular_file;
 
-/// Watches the content of one or several small files, and who may read them.
+/// The content of one or several small files, and who may read them, as it was at the last look.
 #[derive(Debug)]
 pub struct FileWatch {
     paths: Vec<PathBuf>,
-    ticks: Interval,
     seen: Vec<Fingerprint>,
 }
 
 /// A hash of a file's content, owner and mode. `None`: it can't be read.
 type Fingerprint = Option<u64>;
 
-/// Watches the file at `path`, looking every `period`.
-#[must_use]
-pub fn watch_file(path: &Path, period: Duration) -> FileWatch {
-    FileWatch::new([path.to_owned()], period)
-}
-
 impl FileWatch {
-    /// Watches the files at `paths` together, looking every `period` (at least a millisecond).
-    /// Changes are counted from this call on: make it before the files are read for use. Must be
-    /// called within a tokio runtime.
+    /// Looks at the files at `paths`.
     #[must_use]
-    pub fn new(paths: impl IntoIterator<Item = PathBuf>, period: Duration) -> Self {
-        let paths: Vec<_> = paths.into_iter().collect();
-        let seen = paths.iter().map(|path| fingerprint(path)).collect();
-        let mut ticks = interval(period.max(Duration::from_millis(1)));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { paths, ticks, seen }
+    pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        let mut watch = Self { paths: paths.into_iter().collect(), seen: Vec::new() };
+        let _first = watch.look();
+        watch
     }
 
-    /// Waits until the content, owner or mode of a file differs from when it was last looked at, or the file
-    /// appears or vanishes. May be cancelled and called again without missing a change.
-    pub async fn changed(&mut self) {
-        loop {
-            self.ticks.tick().await;
-            let now = self.paths.iter().map(|path| fingerprint(path)).collect();
-            if now != self.seen {
-                self.seen = now;
-                return;
-            }
-        }
+    /// Looks again. Returns whether content, owner or mode of a file differ from the last look, or a file appeared or
+    /// vanished. Look before you read the files for use, for whatever reason: a change in between is seen by the
+    /// next look, and so is a change back.
+    pub fn look(&mut self) -> bool {
+        let now: Vec<_> = self.paths.iter().map(|path| fingerprint(path)).collect();
+        let has_changed = now != self.seen;
+        self.seen = now;
+        has_changed
     }
 }
 
@@ -87,53 +70,43 @@ mod tests {
         os::unix::fs::{PermissionsExt, symlink},
     };
 
-    use test_clock::within;
-    use tokio::time::timeout;
-
     use super::*;
 
-    const PERIOD: Duration = Duration::from_millis(2);
-    const BOUND: Duration = Duration::from_secs(10);
-
-    async fn expect_change(watch: &mut FileWatch) {
-        within(BOUND, watch.changed()).await.expect("no change was seen");
-    }
-
-    #[tokio::test]
-    async fn writes_renames_and_removals_are_seen() {
+    #[test]
+    fn writes_renames_and_removals_are_seen() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "one").unwrap();
-        let mut watch = watch_file(&path, PERIOD);
+        let mut watch = FileWatch::new([path.clone()]);
 
         fs::write(&path, "two").unwrap();
-        expect_change(&mut watch).await;
+        assert!(watch.look());
 
         let next = folder.path().join("next");
         fs::write(&next, "six").unwrap();
         fs::rename(&next, &path).unwrap();
-        expect_change(&mut watch).await;
+        assert!(watch.look());
 
         fs::remove_file(&path).unwrap();
-        expect_change(&mut watch).await;
+        assert!(watch.look());
 
         fs::write(&path, "one").unwrap();
-        expect_change(&mut watch).await;
+        assert!(watch.look());
     }
 
-    #[tokio::test]
-    async fn a_change_of_mode_is_seen() {
+    #[test]
+    fn a_change_of_mode_is_seen() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "one").unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        let mut watch = watch_file(&path, PERIOD);
+        let mut watch = FileWatch::new([path.clone()]);
         fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        expect_change(&mut watch).await;
+        assert!(watch.look());
     }
 
-    #[tokio::test]
-    async fn a_swapped_symlink_is_seen() {
+    #[test]
+    fn a_swapped_symlink_is_seen() {
         let folder = tempfile::tempdir().unwrap();
         for version in ["v1", "v2"] {
             fs::create_dir(folder.path().join(version)).unwrap();
@@ -141,21 +114,21 @@ mod tests {
         }
         let data = folder.path().join("data");
         symlink("v1", &data).unwrap();
-        let mut watch = watch_file(&data.join("file"), PERIOD);
+        let mut watch = FileWatch::new([data.join("file")]);
 
         let next = folder.path().join("next");
         symlink("v2", &next).unwrap();
         fs::rename(&next, &data).unwrap();
-        expect_change(&mut watch).await;
+        assert!(watch.look());
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn untouched_files_do_not_change() {
+    #[test]
+    fn untouched_files_do_not_change() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, "one").unwrap();
-        let mut watch = watch_file(&path, PERIOD);
+        let mut watch = FileWatch::new([path.clone()]);
         fs::write(&path, "one").unwrap();
-        assert!(timeout(Duration::from_secs(1), watch.changed()).await.is_err());
+        assert!(!watch.look());
     }
 }

@@ -2,9 +2,9 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, File, OpenOptions, Permissions},
     io::{self, ErrorKind},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
     panic::catch_unwind,
     path::{Path, PathBuf},
     process,
@@ -27,11 +27,6 @@ pub(crate) fn create_if_missing(path: &Path, schema: &Schema) -> Result<(), Open
     }
     let directory = directory_of(path);
     let refused = |doing| move |source| OpenError::Io { doing, path: path.to_owned(), source };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(directory)
-        .map_err(refused("make the directory of"))?;
     let draft = draft_of(path);
     write_draft(&draft, schema)?;
     publish(&draft, path).map_err(refused("create"))?;
@@ -90,10 +85,14 @@ fn check_database(
     store::check_owner(&transaction, path, schema).map(drop)
 }
 
-/// Opens the file, which must exist.
+/// The journal's owner alone may read and write it.
+const MODE: u32 = 0o600;
+
+/// Opens the file, which must exist, and closes it to other users.
 pub(crate) fn open_backend(path: &Path) -> Result<FileBackend, OpenError> {
     let refused = |source| OpenError::Io { doing: "open", path: path.to_owned(), source };
     let file = OpenOptions::new().read(true).write(true).open(path).map_err(refused)?;
+    file.set_permissions(Permissions::from_mode(MODE)).map_err(refused)?;
     backend(file, path)
 }
 
@@ -109,9 +108,11 @@ fn write_draft(draft: &Path, schema: &Schema) -> Result<(), OpenError> {
         .write(true)
         .create(true)
         .truncate(true)
-        .mode(0o600)
+        .mode(MODE)
         .open(draft)
         .map_err(refused)?;
+    // Whatever the umask is.
+    file.set_permissions(Permissions::from_mode(MODE)).map_err(refused)?;
     let synced = file.try_clone().map_err(refused)?;
     Store::create(backend(file, draft)?, schema).map_err(|error| match error {
         redb::Error::Io(source) => refused(source),

@@ -38,7 +38,7 @@ impl fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Opens the journal in the file `path`, or creates it, with its directory. Its commits outlive
+    /// Opens the journal in the file `path`, or creates it in a directory that exists. Its commits outlive
     /// what `commits` says.
     ///
     /// # Errors

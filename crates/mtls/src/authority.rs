@@ -2,9 +2,9 @@
 //! SPIRE, cert-manager or step-ca.
 
 use std::{
-    fs::{self, DirBuilder, OpenOptions},
+    fs::{self, DirBuilder, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -269,12 +269,13 @@ fn make_folder(folder: &Path) -> Result<(), AuthorityError> {
 }
 
 fn create(path: &Path, content: &str, mode: u32) -> Result<(), AuthorityError> {
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)
-        .and_then(|mut file| file.write_all(content.as_bytes()));
+    let written = OpenOptions::new().write(true).create_new(true).mode(mode).open(path).and_then(
+        |mut file| {
+            // Whatever the umask is.
+            file.set_permissions(Permissions::from_mode(mode))?;
+            file.write_all(content.as_bytes())
+        },
+    );
     written.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => AuthorityError::Exists(path.into()),
         _ => AuthorityError::File { path: path.into(), source },

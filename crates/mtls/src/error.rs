@@ -60,6 +60,19 @@ pub enum CredentialsError {
         /// Its permission bits.
         mode: u32,
     },
+    /// Another user owns the key, and so can replace it.
+    #[error(
+        "private key {} belongs to user {owner}, who can read and replace it: \
+         run `chown {user}` on it", path.display()
+    )]
+    KeyOwner {
+        /// The key's path.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Whom it must belong to, unless it is root's.
+        user: u32,
+    },
     /// The key belongs to another certificate. Happens for a moment while both are replaced.
     #[error(
         "private key {} does not belong to certificate {}: replace both together",
@@ -108,6 +121,8 @@ pub enum CredentialsError {
         ca: PathBuf,
         /// Why not.
         reason: String,
+        /// Whether an intermediate certificate has expired or is not valid yet.
+        is_of_dates: bool,
     },
     /// The certificate belongs to another trust domain than the configuration says.
     #[error(
@@ -142,4 +157,16 @@ pub enum CredentialsError {
         /// Whose the certificate before it is.
         expected: Identity,
     },
+}
+
+impl CredentialsError {
+    /// Whether only the dates of certificates are wrong, or this machine's clock.
+    #[must_use]
+    pub const fn is_of_dates(&self) -> bool {
+        match self {
+            Self::Expired { .. } | Self::NotYetValid { .. } => true,
+            Self::Untrusted { is_of_dates, .. } => *is_of_dates,
+            _ => false,
+        }
+    }
 }

@@ -9,8 +9,10 @@ use std::{
     time::SystemTime,
 };
 
+use nix::unistd::geteuid;
 use rustls::{
-    Error, InconsistentKeys, RootCertStore, server::danger::ClientCertVerifier, sign::CertifiedKey,
+    CertificateError, Error, InconsistentKeys, RootCertStore, server::danger::ClientCertVerifier,
+    sign::CertifiedKey,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject};
 
@@ -104,7 +106,20 @@ pub(crate) fn check_chain(
         subject: own.facts.subject.clone(),
         ca: settings.ca.clone(),
         reason: certificate_reason(&error).unwrap_or_else(|| error.to_string()),
+        is_of_dates: is_of_dates(&error),
     })
+}
+
+const fn is_of_dates(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InvalidCertificate(
+            CertificateError::Expired
+                | CertificateError::ExpiredContext { .. }
+                | CertificateError::NotValidYet
+                | CertificateError::NotValidYetContext { .. }
+        )
+    )
 }
 
 /// The certificates in a PEM file: at least one.
@@ -171,7 +186,7 @@ fn read(item: Item, path: &Path) -> Result<Vec<u8>, CredentialsError> {
     let unreadable = |source| CredentialsError::Read { item, path: path.to_owned(), source };
     let file = bootstrap::open_regular_file(path).map_err(unreadable)?;
     if item == Item::Key {
-        check_mode(&file, path)?;
+        check_access(&file, path)?;
     }
     let mut content = Vec::new();
     file.take(FILE_LIMIT + 1).read_to_end(&mut content).map_err(unreadable)?;
@@ -182,16 +197,20 @@ fn read(item: Item, path: &Path) -> Result<Vec<u8>, CredentialsError> {
 }
 
 /// Asks the open file, not the path, so that it can't be exchanged in between.
-fn check_mode(key: &File, path: &Path) -> Result<(), CredentialsError> {
-    let metadata = key.metadata().map_err(|source| CredentialsError::Read {
-        item: Item::Key,
-        path: path.to_owned(),
-        source,
-    })?;
+fn check_access(key: &File, path: &Path) -> Result<(), CredentialsError> {
+    let path = path.to_owned();
+    let metadata = match key.metadata() {
+        Ok(metadata) => metadata,
+        Err(source) => return Err(CredentialsError::Read { item: Item::Key, path, source }),
+    };
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    if !bootstrap::is_trusted_owner(owner) {
+        let user = geteuid().as_raw();
+        return Err(CredentialsError::KeyOwner { path, owner, user });
+    }
     match is_closed(owner, mode) {
         true => Ok(()),
-        false => Err(CredentialsError::KeyOpen { path: path.to_owned(), mode }),
+        false => Err(CredentialsError::KeyOpen { path, mode }),
     }
 }
 

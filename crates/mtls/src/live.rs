@@ -8,7 +8,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bootstrap::{Chain, FileWatch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     certificate::date, credentials::Credentials, error::CredentialsError, identity::Role,
@@ -31,6 +31,8 @@ pub struct LiveCredentials(Arc<Shared>);
 struct Shared {
     settings: TlsSettings,
     current: ArcSwap<Credentials>,
+    /// The files as they were before they were last read.
+    read: Mutex<FileWatch>,
     refusal: Mutex<Option<String>>,
 }
 
@@ -40,12 +42,42 @@ impl LiveCredentials {
     /// # Errors
     /// [`CredentialsError`]: the first credentials must be good.
     pub fn load(settings: &TlsSettings, roles: &[Role]) -> Result<Self, CredentialsError> {
+        let paths = [&settings.ca, &settings.certificate, &settings.key].map(PathBuf::clone);
+        let read = FileWatch::new(paths);
         let credentials = Credentials::load(settings, roles)?;
         Ok(Self(Arc::new(Shared {
             settings: settings.clone(),
             current: ArcSwap::from_pointee(credentials),
+            read: Mutex::new(read),
             refusal: Mutex::new(None),
         })))
+    }
+
+    /// As [`Self::load`], but waits as long as only the dates of certificates are wrong: they are renewed, or this
+    /// machine's clock is set. Looks every `period`.
+    ///
+    /// # Errors
+    /// [`CredentialsError`], for what time alone does not repair.
+    pub async fn load_when_valid(
+        settings: &TlsSettings,
+        roles: &[Role],
+        period: Duration,
+    ) -> Result<Self, CredentialsError> {
+        let mut reported = None;
+        loop {
+            let problem = match Self::load(settings, roles) {
+                Err(error) if error.is_of_dates() => Chain(&error).to_string(),
+                loaded => return loaded,
+            };
+            if reported.as_ref() != Some(&problem) {
+                tracing::error!(
+                    problem,
+                    "no connection is accepted before the certificates are valid"
+                );
+                reported = Some(problem);
+            }
+            sleep(period).await;
+        }
     }
 
     /// The credentials in force.
@@ -82,20 +114,19 @@ impl LiveCredentials {
 
     /// Follows the files, looking every `period`, until it is dropped.
     pub async fn follow(self, period: Duration) {
-        let settings = &self.0.settings;
-        let paths = [&settings.ca, &settings.certificate, &settings.key].map(PathBuf::clone);
-        let mut watch = FileWatch::new(paths, period);
-        // Whatever changed between the first load and the watch's first look.
-        self.reload();
         loop {
-            let is_refused = self.refusal().is_some();
-            match timeout(period, watch.changed()).await {
-                Ok(()) => self.reload(),
-                // It may be good by now without a change: once its validity has begun.
-                Err(_) if is_refused => self.report(self.replace().err(), false),
-                Err(_) => {}
+            let have_changed = self.have_changed();
+            // What was refused may be valid by now without a change: once its validity has begun.
+            if have_changed || self.refusal().is_some() {
+                self.report(self.replace().err(), have_changed);
             }
+            sleep(period).await;
         }
+    }
+
+    /// Whether the files differ from what was read last. They are to be read now.
+    fn have_changed(&self) -> bool {
+        self.0.read.lock().unwrap_or_else(PoisonError::into_inner).look()
     }
 
     /// Reads the files now. What does not pass is refused, logged, and told by
@@ -104,6 +135,7 @@ impl LiveCredentials {
     /// Certificate and key that do not match are refused too, when one of them was replaced without
     /// the other. The other one's coming is the next change that [`LiveCredentials::follow`] sees.
     pub fn reload(&self) {
+        let _is_reloaded_anyway = self.have_changed();
         self.report(self.replace().err(), true);
     }
 

@@ -42,6 +42,7 @@ impl v1::operator_server::Operator for OperatorApi {
             attachments: show::count(engine.operators().attachment_count()),
             started_at: self.0.started_at.to_string(),
             cards: engine.programmer().cards().iter().map(show::card).collect(),
+            configuration_digest: self.0.configuration_digest(),
         }))
     }
 

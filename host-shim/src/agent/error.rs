@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use bootstrap::{ConfigError, LogError};
+use bootstrap::{ConfigError, FolderError, LogError};
 use netlink::NetnsError;
 use offload_proto::Failure;
 
@@ -33,6 +33,9 @@ pub enum AgentError {
     /// Logging can't be started.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// The state folder can't be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// The socket can't be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),

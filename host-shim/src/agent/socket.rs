@@ -1,15 +1,15 @@
 //! The socket on which the plugin reaches the agent.
 
 use std::{
-    fs::{self, DirBuilder, Permissions},
-    io,
+    fs, io,
     os::unix::{
-        fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
+        fs::FileTypeExt,
         net::{UnixListener as StdListener, UnixStream as StdStream},
     },
     path::{Path, PathBuf},
 };
 
+use bootstrap::{FolderError, private_folder, private_socket};
 use listenfd::ListenFd;
 use tokio::net::{UnixListener, UnixStream};
 
@@ -17,6 +17,9 @@ use tokio::net::{UnixListener, UnixStream};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
+    /// Other users could put their own socket in the place of the agent's.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// Another agent listens there.
     #[error("another agent listens on {}", .0.display())]
     InUse(PathBuf),
@@ -77,6 +80,9 @@ impl Socket {
 /// [`ListenError`].
 pub(super) fn listen(path: &Path) -> Result<Socket, ListenError> {
     let failed = |source| ListenError::Io { path: path.to_owned(), source };
+    if let Some(folder) = path.parent() {
+        private_folder(folder)?;
+    }
     let held = held().map_err(failed)?;
     if held.is_empty() { bind(path) } else { take(held, path) }
 }
@@ -99,17 +105,11 @@ fn take(held: Vec<StdListener>, path: &Path) -> Result<Socket, ListenError> {
     Ok(Socket { listener: UnixListener::from_std(listener).map_err(failed)?, own: None })
 }
 
-/// Listens in a folder that only the agent's user can enter, in place of a socket that nobody listens
-/// on any more.
+/// Listens in place of a socket that no agent listens on any more.
 fn bind(path: &Path) -> Result<Socket, ListenError> {
     let failed = |source| ListenError::Io { path: path.to_owned(), source };
-    if let Some(folder) = path.parent() {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(failed)?;
-    }
     remove_stale(path)?;
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
+    let listener = private_socket(path).and_then(UnixListener::from_std).map_err(failed)?;
     Ok(Socket { listener, own: Some(path.to_owned()) })
 }
 
@@ -129,6 +129,8 @@ fn remove_stale(path: &Path) -> Result<(), ListenError> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
     use super::*;
 
     #[tokio::test]
@@ -139,6 +141,15 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path), 0o600);
         assert_eq!(mode(path.parent().unwrap()), 0o700);
+    }
+
+    #[tokio::test]
+    async fn folder_that_others_may_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        let path = folder.path().join("agent.sock");
+        assert!(matches!(listen(&path), Err(ListenError::Folder(_))));
+        assert!(!path.exists());
     }
 
     #[tokio::test]

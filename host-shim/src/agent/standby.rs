@@ -4,9 +4,9 @@
 //! nobody is without an agent for longer than it takes this one to look around. The two have the socket and the
 //! records in common; whoever stands by has neither.
 
-use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
-use bootstrap::shutdown_signal;
+use bootstrap::{private_folder, shutdown_signal};
 use tokio::time::sleep;
 
 use super::{
@@ -57,8 +57,7 @@ fn free_records(config: &Config, boot_id: &str) -> Result<Option<Records>, Agent
 
 /// The records, of which no other agent has any.
 pub(super) fn open_records(config: &Config, boot_id: &str) -> Result<Records, AgentError> {
-    let folder = DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
-    folder.map_err(cannot(format!("create {}", config.state_dir.display())))?;
+    private_folder(&config.state_dir)?;
     Ok(Records::open(&config.state_dir, boot_id)?)
 }
 

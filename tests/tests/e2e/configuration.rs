@@ -2,12 +2,13 @@
 
 use std::{
     fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
+    time::Duration,
 };
 
-use e2e::{Lab, Netns, Pki, Settings, eventually, program, run};
+use e2e::{Lab, Netns, Pki, Settings, eventually, program, run, wait_for};
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
@@ -49,9 +50,19 @@ impl Files {
 }
 
 fn check_config(name: &str, path: &Path) -> (bool, String) {
-    let mut command = Command::new(program(name));
-    let output = run(command.arg("--config").arg(path).arg("--check-config"));
+    let output = checked(name, path);
     (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// What the program answers about a file that it accepts.
+fn check_config_aloud(name: &str, path: &Path) -> (bool, String) {
+    let output = checked(name, path);
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn checked(name: &str, path: &Path) -> Output {
+    let mut command = Command::new(program(name));
+    run(command.arg("--config").arg(path).arg("--check-config"))
 }
 
 #[test]
@@ -90,6 +101,29 @@ fn certificates_that_are_no_good_are_named() {
     }
 }
 
+/// An ordinary user can't give files away, and has no other user's key to read.
+#[test]
+fn key_of_another_owner_is_refused() {
+    let files = Files::new();
+    for (program, good, (role, name)) in [
+        ("dpu-service", files.service(), ("dpu", "dpu-1")),
+        ("host-shim-agent", files.agent(), ("host", "node-1")),
+    ] {
+        let key = files.pki.key(role, name);
+        if chown(&key, Some(4711), None).is_ok() {
+            files.refused(program, &good, &["belongs to user 4711", "chown "]);
+        } else {
+            assert!(!is_root_of_the_machine(), "root can't give {} away", key.display());
+        }
+    }
+}
+
+/// Whether all user ids of this process are those of the machine.
+fn is_root_of_the_machine() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
 #[test]
 fn an_unknown_key_is_refused_with_line_and_nearest_known_key() {
     let files = Files::new();
@@ -109,6 +143,8 @@ fn what_makes_no_sense_is_refused_by_name() {
         (red("cidr = \"10.1.128.0/17\""), ["red", "10.1.0.0/16"]),
         (red("cidr = \"10.9.0.0/24\"\ngateway = \"10.8.0.1\""), ["red", "10.8.0.1"]),
         (red("cidr = \"10.9.0.1/24\""), ["red", "10.9.0.0/24"]),
+        (red("cidr = \"fe80::/64\""), ["red", "link-local"]),
+        (red("cidr = \"fe80:0:0:7::/64\""), ["red", "link-local"]),
         (with("[[network]]\nname = \"blue\""), ["blue", "rename one"]),
         (with("[[network]]\nname = \"red\"\npool = \"defualt\""), ["red", "defualt"]),
         (with("[[network]]\nname = \"red\"\nvlan = 4095"), ["red", "4095"]),
@@ -117,6 +153,24 @@ fn what_makes_no_sense_is_refused_by_name() {
     for (text, words) in &cases {
         files.refused("dpu-service", text, words);
     }
+}
+
+#[test]
+fn configuration_without_hosts_is_refused() {
+    let files = Files::new();
+    let text = files.service();
+    // Pools and networks follow hosts.
+    let (without, _) = text.split_once("[[host]]").unwrap();
+    files.refused("dpu-service", without, &["no [[host]]"]);
+}
+
+#[test]
+fn configuration_without_networks_is_reported() {
+    let lab = Lab::start(&Settings { networks: String::new(), ..Settings::default() });
+    let status = lab.operator().says(&["status"]);
+    assert!(status.contains("no network"), "{status}");
+    let (content, said) = check_config_aloud("dpu-service", &lab.path().join("dpu-service.toml"));
+    assert!(content && said.contains("no [[network]]"), "{said}");
 }
 
 /// EX_CONFIG of sysexits.h, for which the units' `RestartPreventExitStatus` is.
@@ -238,7 +292,7 @@ fn networks_reload_without_a_restart_and_a_bad_file_changes_nothing() {
         networks.iter().map(|n| n["network"]["name"].as_str().unwrap().to_owned()).collect()
     };
     let has_late = || names().contains(&"late".to_owned()).then_some(());
-    assert!(eventually(std::time::Duration::from_secs(10), has_late).is_some(), "{:?}", names());
+    assert!(eventually(Duration::from_secs(10), has_late).is_some(), "{:?}", names());
     let _ = lab.add("late", &Netns::new("pod"), "eth0").result();
 
     let before = names();
@@ -246,11 +300,64 @@ fn networks_reload_without_a_restart_and_a_bad_file_changes_nothing() {
     fs::write(&path, "nonsense = 1\n").unwrap();
     lab.service.signal(Signal::SIGHUP);
     let told = || lab.service.log().contains("nonsense").then_some(());
-    assert!(
-        eventually(std::time::Duration::from_secs(10), told).is_some(),
-        "{}",
-        lab.service.log()
-    );
+    assert!(eventually(Duration::from_secs(10), told).is_some(), "{}", lab.service.log());
     assert_eq!(names(), before);
     lab.assert_invariants();
+}
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// How often the service has put its file in force.
+fn loads(lab: &Lab) -> usize {
+    lab.service.log().matches("configuration in force").count()
+}
+
+/// Writes the service's file, has it loaded by SIGHUP, and waits for that.
+fn load(lab: &Lab, settings: &Settings) {
+    let before = loads(lab);
+    lab.configure_service(settings);
+    lab.service.signal(Signal::SIGHUP);
+    wait_for("the file to be in force", LIMIT, || (loads(lab) > before).then_some(()));
+}
+
+/// What another program makes of the service's file.
+fn sha256(path: &Path) -> String {
+    let output = run(Command::new("sha256sum").arg(path));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().next().unwrap().to_owned()
+}
+
+#[test]
+fn file_that_is_changed_back_at_once_is_in_force() {
+    let lab = Lab::start(&Settings::default());
+    let mut late = Settings::default();
+    late.networks.push_str("[[network]]\nname = \"late\"\n");
+    let names = || lab.operator().get("networks");
+    let has_late = || names().iter().any(|it| it["network"]["name"] == "late");
+    // Often enough that a look of the service does not come in between each time.
+    for _ in 0..3 {
+        load(&lab, &late);
+        lab.configure_service(&Settings::default());
+        wait_for("the file as it was", LIMIT, || (!has_late()).then_some(()));
+    }
+}
+
+#[test]
+fn status_shows_the_digest_of_the_file_in_force() {
+    let lab = Lab::start(&Settings::default());
+    let path = lab.path().join("dpu-service.toml");
+    let shown = |digest: &str| lab.operator().says(&["status"]).contains(digest);
+    let first = sha256(&path);
+    assert!(shown(&first), "{first} is not in {}", lab.operator().says(&["status"]));
+
+    fs::write(&path, "nonsense = 1\n").unwrap();
+    lab.service.signal(Signal::SIGHUP);
+    wait_for("a status that has the mistake", LIMIT, || shown("nonsense").then_some(()));
+    assert!(shown(&first) && !shown(&sha256(&path)));
+
+    let mut late = Settings::default();
+    late.networks.push_str("[[network]]\nname = \"late\"\n");
+    load(&lab, &late);
+    wait_for("another digest", LIMIT, || shown(&sha256(&path)).then_some(()));
+    assert!(!shown(&first));
 }

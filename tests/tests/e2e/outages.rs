@@ -12,6 +12,7 @@ use e2e::{
     scenarios::outages::{self, Pair, ids},
     wait_for,
 };
+use mtls::Role;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -92,6 +93,41 @@ fn a_service_stopped_ends_well_and_pings_go_on() {
     lab.start_agent();
     lab.wait_until_good();
     lab.assert_invariants();
+    pair.detach(&lab);
+}
+
+/// Leaves the fabric as a DPU has it that has rebooted.
+fn take_ports_out(lab: &Lab) {
+    for link in lab.card.representors() {
+        let name = link["ifname"].as_str().unwrap();
+        let _ = match &lab.vswitch {
+            None => lab.card.dpu.ip(&["link", "set", name, "nomaster", "down"]),
+            Some(vswitch) => vswitch.vsctl(&format!("--if-exists del-port br-offload {name}")),
+        };
+    }
+}
+
+/// The DPU reboots: nothing is programmed, and its certificate or its clock is no good.
+#[test]
+fn pods_are_programmed_before_certificates_are_valid() {
+    let mut lab = Lab::start(&Settings::default());
+    let pair = Pair::attach(&lab);
+    let expire: fn(&Lab) = |lab| lab.pki.expire(Role::Dpu, "dpu-1");
+    let postdate: fn(&Lab) = |lab| lab.pki.postdate(Role::Dpu, "dpu-1");
+    for (what, invalidate) in [("expired on ", expire), ("is valid only from ", postdate)] {
+        lab.service.stop();
+        invalidate(&lab);
+        take_ports_out(&lab);
+        assert!(!pair.reach(), "nothing is programmed");
+        lab.start_service();
+        wait_for("pods that reach each other", LIMIT, || pair.reach().then_some(()));
+        wait_for("the reason in the log", LIMIT, || lab.service.log().contains(what).then_some(()));
+        assert!(lab.service.ended().is_none(), "the API waits");
+        assert!(!lab.operator().dpuctl(&["status"]).status.success(), "{what}");
+        lab.pki.issue("dpu", "dpu-1");
+        lab.wait_until_good();
+        lab.assert_invariants();
+    }
     pair.detach(&lab);
 }
 

@@ -1,14 +1,16 @@
 //! What nobody else is to see: keys, and what runtimes pass for whom it may concern.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::Write,
     os::unix::fs::PermissionsExt,
-    path::Path,
+    path::{Path, PathBuf},
+    process::ExitStatus,
     time::Duration,
 };
 
 use e2e::{Call, Lab, Netns, Settings, scenarios::figure, wait_for};
+use nix::sys::stat::{Mode, umask};
 use serde_json::json;
 
 /// As much as can be logged.
@@ -103,6 +105,84 @@ fn socket_and_state_are_closed_to_others() {
             assert_eq!(mode(&journal), 0o600, "{}", journal.display());
         }
     }
+}
+
+/// The files and folders in a folder, at all depths.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let found = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let deeper = |path: PathBuf| {
+        let more = if path.is_dir() { entries(&path) } else { Vec::new() };
+        more.into_iter().chain([path])
+    };
+    found.flat_map(deeper).collect()
+}
+
+/// Runs `work` with another umask, which programs that it starts have, too.
+fn with_umask(bits: u32, work: impl FnOnce()) {
+    let earlier = umask(Mode::from_bits_truncate(bits));
+    work();
+    umask(earlier);
+}
+
+#[test]
+fn state_is_private_under_any_umask() {
+    let mut lab = Lab::start(&Settings::default());
+    let states = ["service", "agent"].map(|state| lab.path().join(state));
+    for bits in [0, 0o777] {
+        lab.agent.stop();
+        lab.service.stop();
+        states.iter().for_each(|state| fs::remove_dir_all(state).unwrap());
+        with_umask(bits, || {
+            lab.start_service();
+            lab.start_agent();
+        });
+        lab.wait_until_good();
+        let pod = Netns::new("pod");
+        let _ = lab.add("blue", &pod, "eth0").result();
+        assert_eq!(mode(&lab.socket()), 0o600, "umask {bits:o}");
+        let found: Vec<_> = states.iter().flat_map(|state| entries(state)).collect();
+        assert!(found.len() > 4, "{found:?}");
+        for path in found.iter().chain(&states) {
+            let private = if path.is_dir() { 0o700 } else { 0o600 };
+            assert_eq!(mode(path), private, "umask {bits:o}: {}", path.display());
+        }
+        lab.del("blue", &pod, "eth0").nothing();
+    }
+    lab.assert_clean_slate();
+}
+
+/// The program ends, and its log names the folder and what to do.
+fn assert_refused(log: &str, ended: ExitStatus, folder: &Path) {
+    assert!(!ended.success(), "{log}");
+    let told = format!("folder {} has mode 0777", folder.display());
+    assert!(log.contains(&told) && log.contains("chmod go-w"), "{log}");
+}
+
+#[test]
+fn folders_that_others_may_write_are_refused() {
+    let mut lab = Lab::start(&Settings::default());
+    let open = |folder: &Path| fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+    let close = |folder: &Path| fs::set_permissions(folder, Permissions::from_mode(0o700)).unwrap();
+    lab.agent.stop();
+    lab.service.stop();
+    let state = lab.path().join("service");
+    open(&state);
+    lab.start_service();
+    let ended = lab.service_ends();
+    assert_refused(&lab.service.log(), ended, &state);
+    close(&state);
+    lab.start_service();
+    // That of the records, and that of the socket.
+    for folder in [lab.path().join("agent"), lab.path().to_owned()] {
+        open(&folder);
+        lab.start_agent();
+        let ended = lab.agent_ends();
+        assert_refused(&lab.agent.log(), ended, &folder);
+        close(&folder);
+    }
+    lab.start_agent();
+    lab.wait_until_good();
+    lab.assert_clean_slate();
 }
 
 fn mode(path: &Path) -> u32 {

@@ -21,7 +21,7 @@ pub(crate) struct Place {
 
 pub(crate) fn place() -> Place {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("state/journal.redb");
+    let path = directory.path().join("journal.redb");
     Place { _directory: directory, path }
 }
 

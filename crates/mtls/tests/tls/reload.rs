@@ -50,6 +50,53 @@ async fn files_renamed_into_place_are_followed() {
     wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
 }
 
+/// Nobody is told when files that were reloaded by hand are put back.
+#[tokio::test]
+async fn files_put_back_after_a_reload_are_followed() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
+    let earlier = [&settings.certificate, &settings.key].map(|path| fs::read(path).unwrap());
+    // No look in between: nothing else runs before the next await.
+    renewed(&pki, Role::Host, "a").save(pki.path(), "host-a").unwrap();
+    live.reload();
+    let end = |live: &LiveCredentials| live.current().validity().not_after;
+    assert!(end(&live) > end(&before));
+    fs::write(&settings.certificate, &earlier[0]).unwrap();
+    fs::write(&settings.key, &earlier[1]).unwrap();
+    wait_until_async("the earlier ones are in force", async || end(&live) == end(&before)).await;
+}
+
+/// A certificate that begins in a moment, as on a machine whose clock is set meanwhile.
+#[tokio::test]
+async fn certificates_of_later_are_waited_for() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Dpu, "a");
+    let validity = |not_before: SystemTime| Validity { not_before, not_after: not_before + HOUR };
+    let save = |validity: Validity| {
+        let issued = pki.authority.issue(Role::Dpu, "a", validity).unwrap();
+        issued.save(pki.path(), "dpu-a").unwrap();
+    };
+    save(validity(SystemTime::now() - 2 * HOUR));
+    let roles = [Role::Dpu];
+    let loaded = LiveCredentials::load_when_valid(&settings, &roles, PERIOD);
+    let renew = async {
+        tokio::time::sleep(4 * PERIOD).await;
+        save(validity(SystemTime::now() - HOUR / 2));
+    };
+    let (loaded, ()) = bounded(async { tokio::join!(loaded, renew) }).await;
+    assert!(loaded.unwrap().problem().is_none());
+}
+
+#[tokio::test]
+async fn files_that_time_does_not_repair_are_not_waited_for() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Dpu, "a");
+    fs::set_permissions(&settings.key, Permissions::from_mode(0o644)).unwrap();
+    let loaded = LiveCredentials::load_when_valid(&settings, &[Role::Dpu], PERIOD);
+    assert!(bounded(loaded).await.is_err());
+}
+
 #[tokio::test]
 async fn a_swapped_symlink_is_followed() {
     let pki = Pki::new();

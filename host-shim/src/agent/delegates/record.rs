@@ -3,14 +3,14 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, DirBuilder, File},
+    fs::{self, File},
     io,
-    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
+use bootstrap::{private_file, private_folder};
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
@@ -227,10 +227,10 @@ impl Store {
 
     fn open_calls(&self, key: &Key) -> io::Result<File> {
         let folder = self.folder.join(&key.container_id);
-        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        private_folder(&folder).map_err(io::Error::other)?;
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
-        options.open(self.path(key, "call"))
+        private_file(&self.path(key, "call"), &mut options)
     }
 
     fn path(&self, key: &Key, ending: &str) -> PathBuf {

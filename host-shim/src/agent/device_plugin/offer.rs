@@ -2,6 +2,7 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
+use bootstrap::private_socket;
 use offload_proto::{
     kubelet::deviceplugin::{
         DevicePluginOptions, RegisterRequest, device_plugin_server::DevicePluginServer,
@@ -123,7 +124,7 @@ impl Offer {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
             _ => {}
         }
-        UnixListener::bind(&own).map_err(cannot)
+        private_socket(&own).and_then(UnixListener::from_std).map_err(cannot)
     }
 
     /// Offers the resource and serves it until the kubelet begins anew.

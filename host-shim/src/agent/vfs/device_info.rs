@@ -11,6 +11,7 @@ use std::{
     path::Path,
 };
 
+use bootstrap::private_file;
 use nix::{
     fcntl::{AT_FDCWD, AtFlags, OFlag},
     unistd::linkat,
@@ -65,7 +66,8 @@ fn text_for(record: &Record) -> String {
 /// one never replaces what has the name already.
 fn publish(folder: &Path, path: &Path, text: &str) -> io::Result<()> {
     let flags = OFlag::O_TMPFILE.bits();
-    let mut file = OpenOptions::new().write(true).custom_flags(flags).open(folder)?;
+    let mut options = OpenOptions::new();
+    let mut file = private_file(folder, options.write(true).custom_flags(flags))?;
     file.write_all(text.as_bytes())?;
     let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
     let following = AtFlags::AT_SYMLINK_FOLLOW;

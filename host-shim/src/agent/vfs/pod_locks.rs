@@ -3,18 +3,9 @@
 //! A pod's rules, and what its routes cost, are of no single interface. Whoever changes them looks first at what
 //! the pod's other interfaces have, and two that do so at the same moment would not see each other.
 
-use std::{
-    fs::{DirBuilder, File},
-    io,
-    os::{
-        fd::AsFd,
-        unix::fs::{DirBuilderExt, OpenOptionsExt},
-    },
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs::File, io, os::fd::AsFd, path::Path, sync::Arc, time::Duration};
 
+use bootstrap::{private_file, private_folder};
 use keyed_locks::{Held, KeyedLocks};
 use netlink::NetnsId;
 use nix::{
@@ -66,10 +57,10 @@ impl PodLocks {
     /// When it can't be created or opened.
     pub(in crate::agent) fn open(path: &Path) -> io::Result<Self> {
         if let Some(folder) = path.parent() {
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            private_folder(folder).map_err(io::Error::other)?;
         }
         let mut options = File::options();
-        let file = options.write(true).create(true).truncate(false).mode(0o600).open(path)?;
+        let file = private_file(path, options.write(true).create(true).truncate(false))?;
         Ok(Self { file: Arc::new(file), in_agent: KeyedLocks::default(), patience: PATIENCE })
     }
 

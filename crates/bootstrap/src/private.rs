@@ -1,0 +1,259 @@
+//! Files, folders and sockets that no other user may change.
+//!
+//! Modes are set after creation as well: the umask clears bits of the mode that a file is created with.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io,
+    os::{
+        fd::AsRawFd,
+        unix::{
+            fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+            net::UnixListener,
+        },
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    sys::{
+        socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket},
+        stat::{Mode, fchmod},
+    },
+    unistd::geteuid,
+};
+
+/// Read and write for the owner.
+const PRIVATE_FILE: u32 = 0o600;
+/// Read, write and enter for the owner.
+const PRIVATE_FOLDER: u32 = 0o700;
+/// Only the owner of an entry may rename or remove it.
+const STICKY: u32 = 0o1000;
+
+/// Why a folder can't hold state or a socket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FolderError {
+    /// The system refuses to create or inspect it.
+    #[error("cannot use folder {}", path.display())]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Another user owns it.
+    #[error(
+        "folder {} belongs to user {owner}, who can replace files in it: \
+         run `chown {}` on it, or configure another one", path.display(), geteuid()
+    )]
+    Owner {
+        /// The folder, or one that it is in.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
+    /// Other users may write to it.
+    #[error(
+        "folder {} has mode {mode:04o}, which lets other users replace files in it: \
+         run `chmod go-w` on it", path.display()
+    )]
+    Writable {
+        /// The folder, or one that it is in.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+}
+
+/// Creates a folder for state or a socket, with mode 0700, unless it exists. Folders that it is in are created the
+/// same way.
+///
+/// # Errors
+/// [`FolderError`]: a user other than root and the program's own could replace files in the folder, or the folder
+/// itself.
+pub fn private_folder(path: &Path) -> Result<(), FolderError> {
+    let failed = |source| FolderError::Io { path: path.to_owned(), source };
+    create(path).map_err(failed)?;
+    // A link may lead to the folder: who can replace the link replaces the folder.
+    let resolved = path.canonicalize().map_err(failed)?;
+    check(&resolved, is_open)?;
+    let above = path.ancestors().skip(1).chain(resolved.ancestors().skip(1));
+    above
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .try_for_each(|folder| check(folder, is_open_to_all))
+}
+
+/// Opens a file with mode 0600. `options` must ask for writing; they say whether the file is created.
+///
+/// # Errors
+/// When it can't be opened, or belongs to another user.
+pub fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = options.mode(PRIVATE_FILE).open(path)?;
+    file.set_permissions(Permissions::from_mode(PRIVATE_FILE))?;
+    Ok(file)
+}
+
+/// Listens on a new socket with mode 0600. It does not block.
+///
+/// # Errors
+/// When the path exists, or the system refuses.
+pub fn private_socket(path: &Path) -> io::Result<UnixListener> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let bound = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    // The kernel creates the file with the mode of the unbound socket, less the umask: nobody can connect between
+    // `bind` and a later `chmod` (net/unix/af_unix.c, unix_bind_bsd).
+    fchmod(&bound, Mode::from_bits_truncate(PRIVATE_FILE))?;
+    bind(bound.as_raw_fd(), &UnixAddr::new(path)?)?;
+    fs::set_permissions(path, Permissions::from_mode(PRIVATE_FILE))?;
+    listen(&bound, Backlog::MAXALLOWABLE)?;
+    Ok(bound.into())
+}
+
+/// Whether a file's owner can't harm this program: the program's own user, or root.
+///
+/// The owner of `/` counts as root, since root has no number in a user namespace that does not map it.
+#[must_use]
+pub fn is_trusted_owner(owner: u32) -> bool {
+    owner == 0
+        || owner == geteuid().as_raw()
+        || fs::metadata("/").is_ok_and(|root| root.uid() == owner)
+}
+
+fn create(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent()
+        && !parent.as_os_str().is_empty()
+        && !parent.exists()
+    {
+        create(parent)?;
+    }
+    match DirBuilder::new().mode(PRIVATE_FOLDER).create(path) {
+        Ok(()) => fs::set_permissions(path, Permissions::from_mode(PRIVATE_FOLDER)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn check(folder: &Path, is_open: fn(u32) -> bool) -> Result<(), FolderError> {
+    let path = folder.to_owned();
+    let found = match fs::metadata(folder) {
+        Ok(found) if !found.is_dir() => Err(io::ErrorKind::NotADirectory.into()),
+        found => found,
+    };
+    match found {
+        Err(source) => Err(FolderError::Io { path, source }),
+        Ok(found) if !is_trusted_owner(found.uid()) => {
+            Err(FolderError::Owner { path, owner: found.uid() })
+        }
+        Ok(found) if is_open(found.mode()) => {
+            Err(FolderError::Writable { path, mode: found.mode() & 0o7777 })
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Whether other users may write to a folder.
+const fn is_open(mode: u32) -> bool {
+    mode & 0o022 != 0
+}
+
+/// Whether any user may rename what is in a folder. The group of such a folder is its owner's choice.
+const fn is_open_to_all(mode: u32) -> bool {
+    mode & 0o002 != 0 && mode & STICKY == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn new_folders_are_private() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        private_folder(&path).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o700, 0o700));
+        private_folder(&path).unwrap();
+    }
+
+    #[test]
+    fn folder_that_others_may_write_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        for open in [0o777, 0o775, 0o770, 0o1777, 0o702] {
+            set_mode(folder.path(), open);
+            let error = private_folder(folder.path()).unwrap_err();
+            assert!(matches!(error, FolderError::Writable { mode, .. } if mode == open), "{error}");
+        }
+        set_mode(folder.path(), 0o755);
+        private_folder(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn folder_that_others_may_replace_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("open/state"), folder.path().join("link"));
+        private_folder(&path).unwrap();
+        symlink(&path, &link).unwrap();
+        for (above, is_refused) in [(0o777, true), (0o1777, false), (0o775, false)] {
+            set_mode(path.parent().unwrap(), above);
+            for path in [&path, &link] {
+                let refused = private_folder(path);
+                let refused = matches!(refused, Err(FolderError::Writable { .. }));
+                assert_eq!(refused, is_refused, "{above:o} {}", path.display());
+            }
+        }
+    }
+
+    #[test]
+    fn file_in_the_place_of_a_folder_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = private_folder(file.path()).unwrap_err();
+        assert!(matches!(error, FolderError::Io { .. }), "{error}");
+    }
+
+    #[test]
+    fn link_to_nothing_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        symlink("nothing", &link).unwrap();
+        assert!(matches!(private_folder(&link.join("state")), Err(FolderError::Io { .. })));
+    }
+
+    #[test]
+    fn open_file_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "kept").unwrap();
+        set_mode(&path, 0o666);
+        drop(private_file(&path, File::options().append(true)).unwrap());
+        assert_eq!((mode(&path), &*fs::read(&path).unwrap()), (0o600, &b"kept"[..]));
+    }
+
+    #[test]
+    fn socket_is_private_and_does_not_block() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = private_socket(&path).unwrap();
+        assert_eq!(mode(&path) & 0o777, 0o600);
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        std::os::unix::net::UnixStream::connect(&path).unwrap();
+        listener.accept().unwrap();
+        assert_eq!(private_socket(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn only_root_and_oneself_are_trusted() {
+        let others = geteuid().as_raw() + 1;
+        assert!(is_trusted_owner(0) && is_trusted_owner(geteuid().as_raw()));
+        assert!(!is_trusted_owner(others));
+    }
+}
