@@ -169,8 +169,10 @@ fn networks_shown_in_documents_can_be_applied() {
     }
 }
 
+const HOST: &str = "[[host]]\nname = \"node-1\"\npfs = [\"p0\"]\n";
+
 /// An example says in its first line which program's it is: `# dpu-service.toml`. Certificates are
-/// those of the lab.
+/// those of the lab. An example of a few keys is completed by the host that each service's file has.
 fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
     let (name, role, owner) = match text.lines().next().unwrap_or_default() {
         "# dpu-service.toml" => ("dpu-service", "dpu", "dpu-1"),
@@ -180,7 +182,11 @@ fn check_example(lab: &Lab, folder: &Path, text: &str, place: &str) {
     };
     let file = folder.join("example.toml");
     let tls = if text.contains("[tls]") { String::new() } else { lab.pki.section(role, owner) };
-    fs::write(&file, format!("{text}\n{tls}")).unwrap();
+    let host = match name {
+        "dpu-service" if !text.contains("[[host]]") => HOST,
+        _ => "",
+    };
+    fs::write(&file, format!("{text}\n{tls}\n{host}")).unwrap();
     let mut command = Command::new(program(name));
     let output = run(command.arg("--config").arg(&file).arg("--check-config"));
     let said = String::from_utf8_lossy(&output.stderr);
