@@ -381,8 +381,12 @@ pub enum Reply {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         further: Vec<v1::Attachment>,
     },
-    /// Done; there is nothing to tell.
-    Done,
+    /// Done.
+    Done {
+        /// What the caller should know. Older plugins ignore it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        warning: Option<String>,
+    },
     /// Refused or failed.
     Failed {
         /// The CNI error code.

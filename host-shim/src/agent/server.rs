@@ -195,7 +195,10 @@ async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Opti
             verbs::detach(doors, request).await;
             Answer::Done
         }
-        Request::Check(request) => done(verbs::check(doors, request).await),
+        Request::Check(request) => match verbs::check(doors, request).await {
+            Ok(warning) => warning.map_or(Answer::Done, Answer::Warned),
+            Err(failure) => refused(failure),
+        },
         Request::Gc(request) => done(verbs::gc(doors, request).await),
         Request::Status(request) => match verbs::status(doors, &request, caller).await {
             Ok(()) => Answer::Done,

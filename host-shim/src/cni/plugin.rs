@@ -58,6 +58,12 @@ fn tell_waiting(socket: &Path, error: &io::Error) {
     let _ = io::stderr().write_all(told.as_bytes());
 }
 
+/// A warning of the agent's, on standard error, which runtimes write into their log.
+fn warn(warning: &str) {
+    // Nobody is left to be told if standard error is closed.
+    let _ = io::stderr().write_all(format!("host-shim: {warning}\n").as_bytes());
+}
+
 /// What the program is, on standard error: standard output is for results.
 fn tell_about() {
     let about = format!(
@@ -123,11 +129,15 @@ fn answer_prepared(
     let tell = |error: &io::Error| tell_waiting(&socket, error);
     let reply = match protocol::call(&socket, call, comeback.unwrap_or(COMEBACK), tell) {
         Ok(reply) => reply,
-        Err(error) if verb == Verb::Status && comes_back(&socket, &error, comeback) => Reply::Done,
+        Err(error) if verb == Verb::Status && comes_back(&socket, &error, comeback) => {
+            Reply::Done { warning: None }
+        }
         Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
     };
-    if let Reply::Attached { attachment, further } = &reply {
-        wanted.check(attachment, further)?;
+    match &reply {
+        Reply::Attached { attachment, further } => wanted.check(attachment, further)?,
+        Reply::Done { warning: Some(warning) } => warn(warning),
+        Reply::Done { warning: None } | Reply::Failed { .. } => {}
     }
     base.answer(version, reply)
 }

@@ -67,7 +67,7 @@ impl ResultBase {
             Reply::Attached { attachment, further } => {
                 Ok(Some(self.result(&attachment, &further).render(version)))
             }
-            Reply::Done => Ok(None),
+            Reply::Done { .. } => Ok(None),
             Reply::Failed { code, message, details } => Err(CniError { code, message, details }),
         }
     }

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use netlink::{Error, IpNetwork, Link, Netns, Request, Route, RouteKind};
+use netlink::{Error, IpNetwork, Link, Netns, Request, Route, RouteKind, sysctl};
 
 use super::{
     Namespace, Routing,
-    configure::{has_route, leading_on, remove_shared, set_chosen},
-    inspect::{has_place_taken, misset, missing},
+    configure::{Extent, has_route, leading_on, remove_shared, set_chosen},
+    inspect::{has_place_taken, missing},
     plan::MAIN_TABLE,
 };
 
@@ -67,7 +67,8 @@ impl Beside {
         let (netns, link) = (&self.pod.netns, &self.link);
         netns.run(|| set_chosen(link, &routing.sysctls))??;
         let present = self.pod.rtnl.routes()?;
-        let requests = leading_on(&mut self.pod.rtnl, &self.link, routing, &present)?;
+        let requests =
+            leading_on(&mut self.pod.rtnl, &self.link, routing, &present, Extent::Whole)?;
         self.pod.rtnl.batch(&requests)
     }
 
@@ -117,4 +118,23 @@ pub fn take_off(netns: Arc<Netns>, routing: &Routing) -> Result<(), Error> {
     let set = set.iter().filter(|route| index != 0 && has_route(&present, route));
     let requests: Vec<_> = set.map(Request::delete_route).collect();
     pod.rtnl.batch(&requests)
+}
+
+/// A setting of the network's that the pod's interface has otherwise.
+fn misset(pod: &Netns, link: &Link, routing: &Routing) -> Result<Option<String>, Error> {
+    if routing.sysctls.is_empty() {
+        return Ok(None);
+    }
+    pod.run(|| {
+        for wanted in &routing.sysctls {
+            let found = sysctl(wanted.family, &link.name, wanted.key)?;
+            if found != wanted.value {
+                let (family, key, value) = (wanted.family, wanted.key, &wanted.value);
+                return Ok(Some(format!(
+                    "its interface has {family}.{key} {found} instead of {value}"
+                )));
+            }
+        }
+        Ok(None)
+    })?
 }

@@ -24,6 +24,17 @@ const USUAL_SYSCTLS: [(Family, &str, &str); 5] = [
     (Family::V6, "disable_ipv6", "0"),
 ];
 
+/// How much of an interface is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// All: the interface has come to the pod in this move and has nothing.
+    Fresh,
+    /// All, beside what it has: it is down, so that an earlier move may not have finished, or it is a host port.
+    Whole,
+    /// What is gone. What the pod or a chained plugin has changed stays: the MTU, flags, settings, moved routes.
+    Lost,
+}
+
 /// What the VF's link has already.
 #[derive(Default)]
 struct Present {
@@ -39,14 +50,17 @@ impl Present {
     }
 }
 
-/// Configures the VF's `link` in the pod. What is there already is left; a fresh one has nothing.
+/// Configures the VF's `link` in the pod. What is there already is left.
 pub(super) fn configure(
     rtnl: &mut Rtnl,
     link: &Link,
     plan: &Plan,
-    is_fresh: bool,
+    extent: Extent,
 ) -> Result<(), Error> {
-    let differs = link.mac != Some(plan.mac) || link.mtu != plan.mtu;
+    let differs = match extent {
+        Extent::Fresh | Extent::Whole => link.mac != Some(plan.mac) || link.mtu != plan.mtu,
+        Extent::Lost => !plan.admits(link.mac),
+    };
     if differs && link.is_up {
         // Some drivers refuse a MAC address while up. This loses routes, so it comes first.
         rtnl.change_link(link.index, &LinkChange::new().down())?;
@@ -54,10 +68,14 @@ pub(super) fn configure(
     if let Some(needed) = needed(link) {
         rtnl.change_link(link.index, &needed)?;
     }
-    let present = if is_fresh { Present::default() } else { present(rtnl, link)? };
+    let present = match extent {
+        Extent::Fresh => Present::default(),
+        Extent::Whole | Extent::Lost => present(rtnl, link)?,
+    };
     let mut requests = vec![Request::change_link(LOOPBACK, &LinkChange::new().up())];
     if differs {
-        let change = LinkChange::new().mac(plan.mac).mtu(plan.mtu);
+        let mac = LinkChange::new().mac(plan.mac);
+        let change = if extent == Extent::Lost { mac } else { mac.mtu(plan.mtu) };
         requests.push(Request::change_link(link.index, &change));
     }
     let wanted = plan.routing.addresses.iter();
@@ -66,12 +84,16 @@ pub(super) fn configure(
     requests.push(Request::change_link(link.index, &LinkChange::new().up()));
     // With an address that is new, or a link that comes up, the kernel adds them itself.
     if link.is_up && !differs {
-        let is_lost =
-            |route: &Route| present.has_address_of(route) && !has_route(&present.routes, route);
-        let lost = plan.routing.connected_by(link.index).filter(is_lost);
+        let own: Vec<_> = plan.routing.routes_by(link.index).collect();
+        let is_there = |route: &Route| {
+            has_route(&present.routes, route)
+                || (extent == Extent::Lost && is_moved(&present.routes, route, &own))
+        };
+        let connected = plan.routing.connected_by(link.index);
+        let lost = connected.filter(|route| present.has_address_of(route) && !is_there(route));
         requests.extend(lost.map(|route| Request::append_route(&route)));
     }
-    requests.extend(leading_on(rtnl, link, &plan.routing, &present.routes)?);
+    requests.extend(leading_on(rtnl, link, &plan.routing, &present.routes, extent)?);
     rtnl.batch(&requests)
 }
 
@@ -81,9 +103,13 @@ pub(super) fn leading_on(
     link: &Link,
     routing: &Routing,
     present: &[Route],
+    extent: Extent,
 ) -> Result<Vec<Request<'static>>, Error> {
     let routes: Vec<_> = routing.routes_by(link.index).collect();
-    let missing = routes.iter().filter(|route| !has_route(present, route));
+    let is_there = |route: &Route| {
+        has_route(present, route) || (extent == Extent::Lost && is_moved(present, route, &routes))
+    };
+    let missing = routes.iter().filter(|route| !is_there(route));
     let mut requests: Vec<_> = missing.map(Request::add_route).collect();
     requests.extend(sharing(rtnl, routing)?);
     Ok(requests)
@@ -128,15 +154,31 @@ fn present(rtnl: &mut Rtnl, link: &Link) -> Result<Present, Error> {
 /// Whether one of the routes leads as the wanted one does, whatever else the kernel tells of it.
 pub(crate) fn has_route(routes: &[Route], wanted: &Route) -> bool {
     routes.iter().any(|route| {
-        route.destination.network() == wanted.destination.network()
-            && route.destination.prefix() == wanted.destination.prefix()
-            && route.kind == wanted.kind
+        leads_the_same_way(route, wanted)
             && route.scope_in_force() == wanted.scope_in_force()
-            && route.gateway == wanted.gateway
-            && route.output == wanted.output
             && route.table == wanted.table
             && wanted.priority.is_none_or(|priority| route.priority == Some(priority))
     })
+}
+
+/// Whether one of the routes leads as the wanted one does, from another table: a chained plugin such as sbr has moved
+/// it. A route of `all` that are wanted by the link is no moved one: a network may want the same route in two tables.
+pub(super) fn is_moved(routes: &[Route], wanted: &Route, all: &[Route]) -> bool {
+    let is_wanted_there = |route: &Route| all.iter().any(|other| other.place() == route.place());
+    wanted.kind == RouteKind::Unicast
+        && routes.iter().any(|route| {
+            leads_the_same_way(route, wanted)
+                && route.table != wanted.table
+                && !is_wanted_there(route)
+        })
+}
+
+fn leads_the_same_way(route: &Route, wanted: &Route) -> bool {
+    route.destination.network() == wanted.destination.network()
+        && route.destination.prefix() == wanted.destination.prefix()
+        && route.kind == wanted.kind
+        && route.gateway == wanted.gateway
+        && route.output == wanted.output
 }
 
 /// Whether one of the rules is the wanted one.
@@ -165,8 +207,24 @@ fn is_followed_by_others(rule: &Rule, routes: &[Route], index: u32) -> bool {
 }
 
 /// Sets what is usual of the pod's interface, and what its network says.
-pub(super) fn set_sysctls(netns: &Netns, link: &Link, plan: &Plan) -> Result<(), Error> {
-    netns.run(|| set_sysctls_here(link, plan))?
+pub(super) fn set_sysctls(
+    netns: &Netns,
+    link: &Link,
+    plan: &Plan,
+    extent: Extent,
+) -> Result<(), Error> {
+    match extent {
+        Extent::Fresh | Extent::Whole => netns.run(|| set_sysctls_here(link, plan))?,
+        Extent::Lost => netns.run(|| set_needed_by_addresses(link, plan))?,
+    }
+}
+
+/// Without it the kernel refuses the pod's addresses of IPv6.
+fn set_needed_by_addresses(link: &Link, plan: &Plan) -> Result<(), Error> {
+    match plan.routing.addresses.iter().any(IpNetwork::is_ipv6) {
+        true => set_sysctl(Family::V6, &link.name, "disable_ipv6", "0"),
+        false => Ok(()),
+    }
 }
 
 /// What is usual in IPv6 is left out where the pod has no IPv6 addresses, for the kernel may lack IPv6.

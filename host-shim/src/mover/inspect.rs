@@ -1,19 +1,24 @@
 //! Whether a VF is in its pod as it should be.
 
-use netlink::{Link, MacAddress, Netns, Route, Rtnl, sysctl};
+use netlink::{Link, MacAddress, Netns, Route, Rtnl};
 
 use super::{
     MoveError, MoveSpec, Plan, Routing,
-    configure::{has_route, has_rule},
+    configure::{has_route, has_rule, is_moved},
 };
 use crate::vf_source;
 
-/// Compares the pod's interface with the plan. What others added is no difference. `None`: all is
-/// in place.
+/// Compares the pod's interface with the plan, and its MAC address with `mac` where a runtime's previous result names
+/// one. What others added is no difference, nor what chained plugins may change: MTU, settings, the tables of routes.
+/// `None`: all is in place.
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn inspect(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
+pub fn inspect(
+    spec: &MoveSpec,
+    pod: &Netns,
+    mac: Option<MacAddress>,
+) -> Result<Option<String>, MoveError> {
     if spec.original.is_handed_over {
         let is_still = spec.source.handover(&spec.device).is_some();
         return Ok((!is_still).then(|| format!("VF {} has another driver now", spec.device)));
@@ -23,18 +28,35 @@ pub fn inspect(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError
     let Some(link) = vf_source::link_of(&*spec.source, &links, &spec.device) else {
         return Ok(Some(format!("VF {} is not in the pod", spec.device)));
     };
-    if let Some(what) = differs(link, &spec.plan) {
+    let other_mac = match mac {
+        Some(mac) if link.mac == Some(mac) => None,
+        Some(mac) => Some(format!("its interface does not have the MAC address {mac}")),
+        None if spec.plan.admits(link.mac) => None,
+        None => Some(cut_off(link.mac, spec.plan.mac)),
+    };
+    if let Some(what) = other_mac.or_else(|| differs(link, &spec.plan)) {
         return Ok(Some(what));
     }
-    if let Some(what) = missing(&mut rtnl, link, &spec.plan.routing, has_route)? {
-        return Ok(Some(what));
-    }
-    Ok(misset(pod, link, &spec.plan.routing)?)
+    let routing = &spec.plan.routing;
+    let own: Vec<_> = routing.routes_by(link.index).collect();
+    let is_there = |routes: &[Route], wanted: &Route| {
+        has_route(routes, wanted) || is_moved(routes, wanted, &own)
+    };
+    Ok(missing(&mut rtnl, link, routing, is_there)?)
 }
 
-/// What the pod's interface has lost of what its network gives it, as by being switched off and on. All else that a
-/// pod does to its interface is the pod's business, and so is a route that it has put in the place of one. `None`: it
-/// has all, or is not there.
+/// That the DPU's guard drops what the pod sends, and how to get another MAC address.
+pub(crate) fn cut_off(found: Option<MacAddress>, own: MacAddress) -> String {
+    let found = found.map_or_else(|| "none".to_owned(), |mac| mac.to_string());
+    format!(
+        "its interface has the MAC address {found} instead of {own}, and the DPU drops all that it sends: ask for a \
+         MAC address with `runtimeConfig.mac`, not with a chained plugin"
+    )
+}
+
+/// What the pod's interface has lost of what its network gives it, as by being switched off and on. All else that the
+/// pod or a chained plugin does to its interface is their business, as is a route that they have moved to another table
+/// or put in the place of one. `None`: it has all, or is not there.
 ///
 /// # Errors
 /// The kernel's refusal.
@@ -47,10 +69,12 @@ pub fn lost(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
     let Some(link) = vf_source::link_of(&*spec.source, &links, &spec.device) else {
         return Ok(None);
     };
-    if let Some(what) = missing(&mut rtnl, link, &spec.plan.routing, has_place_taken)? {
-        return Ok(Some(what));
-    }
-    Ok(misset(pod, link, &spec.plan.routing)?)
+    let routing = &spec.plan.routing;
+    let own: Vec<_> = routing.routes_by(link.index).collect();
+    let is_there = |routes: &[Route], wanted: &Route| {
+        has_place_taken(routes, wanted) || is_moved(routes, wanted, &own)
+    };
+    Ok(missing(&mut rtnl, link, routing, is_there)?)
 }
 
 /// Whether one of the routes is where the kernel would put the wanted one. The routes to a prefix that several
@@ -63,10 +87,6 @@ pub(super) fn has_place_taken(routes: &[Route], wanted: &Route) -> bool {
 fn differs(link: &Link, plan: &Plan) -> Option<String> {
     if link.name != plan.routing.name {
         Some(format!("its interface is called {} instead of {}", link.name, plan.routing.name))
-    } else if link.mac != Some(plan.mac) {
-        Some(format!("its interface does not have the MAC address {}", plan.mac))
-    } else if link.mtu != plan.mtu {
-        Some(format!("its interface has the MTU {} instead of {}", link.mtu, plan.mtu))
     } else if !link.is_up {
         Some("its interface is down".into())
     } else if link.is_without_arp {
@@ -86,7 +106,7 @@ pub(super) fn missing(
     rtnl: &mut Rtnl,
     link: &Link,
     routing: &Routing,
-    is_there: fn(&[Route], &Route) -> bool,
+    is_there: impl Fn(&[Route], &Route) -> bool,
 ) -> Result<Option<String>, netlink::Error> {
     let addresses = rtnl.addresses(link.index)?;
     if let Some(address) = routing.addresses.iter().find(|address| !addresses.contains(address)) {
@@ -106,27 +126,4 @@ pub(super) fn missing(
     let rules = rtnl.rules()?;
     let lost = routing.shared.rules.iter().find(|rule| !has_rule(&rules, rule));
     Ok(lost.map(|rule| format!("the pod has lost the rule {rule}")))
-}
-
-/// A setting of the network's that the pod's interface has otherwise.
-pub(super) fn misset(
-    pod: &Netns,
-    link: &Link,
-    routing: &Routing,
-) -> Result<Option<String>, netlink::Error> {
-    if routing.sysctls.is_empty() {
-        return Ok(None);
-    }
-    pod.run(|| {
-        for wanted in &routing.sysctls {
-            let found = sysctl(wanted.family, &link.name, wanted.key)?;
-            if found != wanted.value {
-                let (family, key, value) = (wanted.family, wanted.key, &wanted.value);
-                return Ok(Some(format!(
-                    "its interface has {family}.{key} {found} instead of {value}"
-                )));
-            }
-        }
-        Ok(None)
-    })?
 }

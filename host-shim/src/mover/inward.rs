@@ -174,7 +174,7 @@ impl Step<VfMove> for SetSysctls {
         let started = Instant::now();
         let link = vf_move.arrived()?;
         let netns = Arc::clone(&vf_move.pod()?.netns);
-        configure::set_sysctls(&netns, &link, &vf_move.plan)?;
+        configure::set_sysctls(&netns, &link, &vf_move.plan, vf_move.extent(&link))?;
         vf_move.durations.configure += started.elapsed();
         Ok(())
     }
@@ -193,9 +193,9 @@ impl Step<VfMove> for Configure {
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         let started = Instant::now();
         let link = vf_move.arrived()?;
-        let (plan, is_fresh) = (vf_move.plan.clone(), vf_move.is_fresh);
+        let (plan, extent) = (vf_move.plan.clone(), vf_move.extent(&link));
         let pod = vf_move.pod()?;
-        configure::configure(&mut pod.rtnl, &link, &plan, is_fresh)?;
+        configure::configure(&mut pod.rtnl, &link, &plan, extent)?;
         vf_move.durations.configure += started.elapsed();
         Ok(())
     }

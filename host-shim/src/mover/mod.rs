@@ -29,6 +29,8 @@ pub use ahead::STEPS as AHEAD_STEPS;
 pub use announcer::Announcer;
 pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
 pub use beside::{Beside, take_off};
+use configure::Extent;
+pub(crate) use inspect::cut_off;
 pub use inspect::{inspect, lost};
 pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
@@ -308,6 +310,15 @@ impl VfMove {
     /// Whether the VF stays in the host's namespace, as a host port: then nothing of it begins anew.
     fn is_within_host(&self) -> bool {
         self.pod.as_ref().is_some_and(|pod| pod.netns.id() == self.host.netns.id())
+    }
+
+    /// How much of the VF's link in the pod is to be set.
+    fn extent(&self, link: &Link) -> Extent {
+        match self.is_fresh {
+            true => Extent::Fresh,
+            false if !link.is_up || self.is_within_host() => Extent::Whole,
+            false => Extent::Lost,
+        }
     }
 
     /// The VF in the pod. `None`: it is not there.

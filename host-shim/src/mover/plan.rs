@@ -19,6 +19,8 @@ pub struct Plan {
     pub trunk: Vec<u32>,
     /// Whether it may send from its own MAC address only. For a PF that has to keep it to that.
     pub spoof_check: bool,
+    /// The MAC addresses that it may send from besides.
+    pub further_macs: Vec<MacAddress>,
     /// The most that it may send, in whole Mbit/s. 0: no limit. For a PF that has to keep it.
     pub egress_mbit: u32,
     /// Whether it is a PF that has to keep it to all this, for nobody else does.
@@ -148,11 +150,18 @@ impl Plan {
                 .map_err(|_| PlanError { what: "VLAN", value: attachment.vlan.to_string() })?,
             trunk: attachment.trunk.clone(),
             spoof_check: !attachment.allow_mac_spoofing,
+            further_macs: attachment.allowed_sources.iter().flat_map(|it| it.parse()).collect(),
             needs_pf: attachment.host_keeps_port,
             egress_mbit: in_mbit(bandwidth.egress_rate),
             limits_ingress: bandwidth.ingress_rate != 0,
             carrier_limit,
         })
+    }
+
+    /// Whether the DPU's guard forwards what the pod sends from this MAC address.
+    pub(crate) fn admits(&self, mac: Option<MacAddress>) -> bool {
+        let is_listed = |mac| mac == self.mac || self.further_macs.contains(&mac);
+        !self.spoof_check || mac.is_some_and(is_listed)
     }
 }
 

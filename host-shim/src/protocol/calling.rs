@@ -197,7 +197,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let agent = agent(&socket, br#"   {"outcome":"done"}"#);
-        assert!(matches!(call_quietly(&socket, status()).unwrap(), Reply::Done));
+        assert!(matches!(call_quietly(&socket, status()).unwrap(), Reply::Done { .. }));
         assert_eq!(agent.join().unwrap(), br#"{"deadline_ms":5000,"verb":"status"}"#);
     }
 
@@ -252,7 +252,10 @@ mod tests {
             [(true, false), (true, true), (false, false), (false, true)]
         {
             let reply = replaced(accepts, leaves_its_socket);
-            assert!(matches!(reply, Ok(Reply::Done)), "{accepts} {leaves_its_socket} {reply:?}");
+            assert!(
+                matches!(reply, Ok(Reply::Done { .. })),
+                "{accepts} {leaves_its_socket} {reply:?}"
+            );
         }
     }
 
@@ -277,7 +280,7 @@ mod tests {
             let waiting = scope.spawn(|| call_quietly(&socket, status()));
             // Nothing tells that it waits; sooner or later makes no difference to it.
             let agent = agent(&socket, br#"{"outcome":"done"}"#);
-            assert!(matches!(waiting.join().unwrap(), Ok(Reply::Done)));
+            assert!(matches!(waiting.join().unwrap(), Ok(Reply::Done { .. })));
             agent.join().unwrap();
         });
     }

@@ -11,6 +11,7 @@
 mod allow;
 mod bridges;
 mod callers;
+mod chained;
 mod clean;
 mod configuration;
 mod contract;

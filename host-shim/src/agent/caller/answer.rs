@@ -11,6 +11,8 @@ pub(in crate::agent) enum Answer {
     Attached(Vec<v1::Attachment>),
     /// What was asked for is done.
     Done,
+    /// It is done, and there is something that the caller should know.
+    Warned(String),
     /// It is refused, or has failed.
     Refused {
         /// Why.
@@ -24,7 +26,7 @@ impl Answer {
     /// Why it is refused. `None`: what was asked for is done.
     pub(in crate::agent) fn refusal(&self) -> Option<Reason> {
         match self {
-            Self::Attached(_) | Self::Done => None,
+            Self::Attached(_) | Self::Done | Self::Warned(_) => None,
             Self::Refused { failure, .. } => Some(failure.reason),
         }
     }
@@ -44,7 +46,8 @@ impl From<Answer> for Reply {
                 let attachment = Box::new(attachments.next().unwrap_or_default());
                 Self::Attached { attachment, further: attachments.collect() }
             }
-            Answer::Done => Self::Done,
+            Answer::Done => Self::Done { warning: None },
+            Answer::Warned(warning) => Self::Done { warning: Some(warning) },
             Answer::Refused { failure, code } => {
                 let CniError { message, details, .. } = failure.into();
                 Self::Failed { code, message, details }

@@ -179,7 +179,7 @@ impl Examiner {
         record: &Arc<Record>,
     ) -> Result<Option<String>, Failure> {
         let Some(netns) = record.netns.living() else { return Ok(None) };
-        self.vfs().inspect(record, netns).await
+        self.vfs().inspect(record, netns, None).await
     }
 
     async fn look_at_all(self: &Arc<Self>) -> Result<Findings, Failure> {

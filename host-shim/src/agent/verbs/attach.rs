@@ -222,7 +222,7 @@ const fn is_about_vfs(failure: &Failure, is_untold: bool) -> bool {
 /// That no other plugin has taken our interfaces from the pod, or changed them.
 async fn check_untouched(doors: &Doors, lead: &Key, taken_in: &[TakenIn]) -> Result<(), Failure> {
     for TakenIn { record, .. } in taken_in {
-        let inspected = inspect(doors, record).await;
+        let inspected = inspect(doors, record, None).await;
         inspected.map_err(|failure| delegated::changed_ours(doors, lead, &failure))?;
     }
     Ok(())

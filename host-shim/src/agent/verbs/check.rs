@@ -1,19 +1,26 @@
 //! CHECK: is what an ADD made still in place?
 
+use std::time::Duration;
+
+use netlink::MacAddress;
 use offload_proto::{Failure, Reason};
 
 use super::{doors::Doors, led};
 use crate::{
     agent::vfs::{Phase, Record},
+    mover::{Plan, cut_off},
     protocol::{CheckRequest, Key, Promise},
 };
 
 /// Serves a CHECK, of an attachment and of those that it leads: the record, the previous result, the pod's
-/// interface and the DPU's eswitch.
+/// interface and the DPU's eswitch. Returns what is as the previous result has it, and cuts the pod off all the same.
 ///
 /// # Errors
 /// The first thing that is not as it should be.
-pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Result<(), Failure> {
+pub(in crate::agent) async fn check(
+    doors: &Doors,
+    request: CheckRequest,
+) -> Result<Option<String>, Failure> {
     let _keys = led::lock(doors, &request.key).await;
     let record = doors.vfs.records().by_key(&request.key).ok_or_else(|| {
         let message = format!("the agent has no attachment {}", request.key);
@@ -25,20 +32,21 @@ pub(in crate::agent) async fn check(doors: &Doors, request: CheckRequest) -> Res
         addresses: request.addresses,
         device: None,
     };
-    check_one(doors, &record, &lead, &request.netns).await?;
+    let mut warning = check_one(doors, &record, &lead, &request.netns).await?;
     let is_recorded = |key: &Key| doors.vfs.records().by_key(key).is_some();
     check_all_there(&request.key, &request.others, is_recorded)?;
     for record in doors.vfs.records().led_by(&request.key) {
         let recorded = request.by_record.then(|| Promise::of_nothing(&record.key()));
         let promise = promise_of(&record.key(), &request.others, recorded)?;
-        check_one(doors, &record, &promise, &request.netns).await?;
+        let its = check_one(doors, &record, &promise, &request.netns).await?;
+        warning = warning.or(its);
     }
     for delegated in doors.delegates.led_by(&request.key) {
         let recorded = request.by_record.then(|| delegated.promise());
         let promise = promise_of(&delegated.key, &request.others, recorded)?;
         doors.delegates.check(&delegated, &promise).await?;
     }
-    Ok(())
+    Ok(warning)
 }
 
 /// That nothing which came with the attachment was given back by itself, as by an operator. What other plugins of a
@@ -68,24 +76,47 @@ async fn check_one(
     record: &Record,
     promise: &Promise,
     netns: &str,
-) -> Result<(), Failure> {
-    compare_promise(promise, netns, record)?;
-    inspect(doors, record).await?;
-    doors.dpu.calls().check(&record.key(), record.id()).await
+) -> Result<Option<String>, Failure> {
+    let mac = compare_promise(promise, netns, record)?;
+    inspect(doors, record, mac).await?;
+    doors.dpu.calls().check(&record.key(), record.id()).await?;
+    let warning = mac.and_then(|mac| warning_of(record, mac));
+    if let Some(warning) = &warning {
+        tracing::warn!(attachment = record.id(), "{warning}");
+    }
+    Ok(warning)
 }
 
-/// Compares what the pod has with the record.
-pub(super) async fn inspect(doors: &Doors, record: &Record) -> Result<(), Failure> {
+/// That a chained plugin has given the interface a MAC address which cuts the pod off. The previous result has that
+/// address, so that the runtime has got what it asked for, and CHECK succeeds.
+fn warning_of(record: &Record, mac: MacAddress) -> Option<String> {
+    let plan = Plan::new(&record.attachment, Duration::ZERO).ok()?;
+    let is_forwarded = plan.admits(Some(mac));
+    (!is_forwarded)
+        .then(|| format!("attachment {}: {}", record.key(), cut_off(Some(mac), plan.mac)))
+}
+
+/// Compares what the pod has with the record, and its MAC address with `mac` where a previous result names one.
+pub(super) async fn inspect(
+    doors: &Doors,
+    record: &Record,
+    mac: Option<MacAddress>,
+) -> Result<(), Failure> {
     let key = record.key();
     let netns = record.netns.living().ok_or_else(|| {
         failed(&key, &format!("its network namespace {} has ended", record.netns.path))
     })?;
-    let difference = doors.vfs.inspect(record, netns).await?;
+    let difference = doors.vfs.inspect(record, netns, mac).await?;
     difference.map_or(Ok(()), |what| Err(failed(&key, &what)))
 }
 
-/// Compares the record with what the runtime was promised and where it says the pod is.
-fn compare_promise(promise: &Promise, netns: &str, record: &Record) -> Result<(), Failure> {
+/// Compares the record with what the runtime was promised and where it says the pod is. Returns the MAC address that
+/// the interface has to have: chained plugins may have given it another one than the DPU.
+fn compare_promise(
+    promise: &Promise,
+    netns: &str,
+    record: &Record,
+) -> Result<Option<MacAddress>, Failure> {
     let key = &record.key();
     match record.phase {
         Phase::Attaching => return Err(failed(key, "its ADD was not answered yet")),
@@ -96,16 +127,12 @@ fn compare_promise(promise: &Promise, netns: &str, record: &Record) -> Result<()
         let message = format!("it is in the network namespace {}, not {netns}", record.netns.path);
         return Err(failed(key, &message));
     }
-    if let Some(mac) = &promise.mac
-        && !mac.eq_ignore_ascii_case(&record.attachment.mac)
-    {
-        let message = format!("its MAC address is {}, not {mac}", record.attachment.mac);
-        return Err(failed(key, &message));
-    }
+    let mac = promise.mac.as_ref().map(|mac| mac.parse()).transpose();
+    let mac = mac.map_err(|error| failed(key, &format!("prevResult: {error}")))?;
     let held = &record.attachment.addresses;
     let strange =
         promise.addresses.iter().find(|wanted| !held.iter().any(|held| held.address == **wanted));
-    strange.map_or(Ok(()), |address| Err(failed(key, &format!("it does not hold {address}"))))
+    strange.map_or(Ok(mac), |address| Err(failed(key, &format!("it does not hold {address}"))))
 }
 
 fn failed(key: &Key, what: &str) -> Failure {
@@ -146,7 +173,7 @@ mod tests {
         assert!(failure.message.contains("net2") && failure.reason == Reason::CheckFailed);
     }
 
-    fn checked(promise: &Promise, netns: &str, phase: Phase) -> Result<(), String> {
+    fn checked(promise: &Promise, netns: &str, phase: Phase) -> Result<Option<MacAddress>, String> {
         let mut record = Record { phase, ..record("a", "c") };
         record.attachment.mac = "02:00:00:00:00:0a".into();
         record.attachment.addresses =
@@ -155,16 +182,32 @@ mod tests {
     }
 
     #[test]
+    fn only_macs_that_the_dpu_drops_are_warned_of() {
+        let (own, other) = (MacAddress([2, 0, 0, 0, 0, 10]), MacAddress([2, 0, 0, 0, 0, 11]));
+        let mut record = record("a", "c");
+        record.attachment.mac = own.to_string();
+        assert_eq!(warning_of(&record, own), None);
+        let warning = warning_of(&record, other).unwrap();
+        assert!(warning.contains("runtimeConfig.mac"), "{warning}");
+        record.attachment.allowed_sources = vec!["10.0.0.9/32".into(), other.to_string()];
+        assert_eq!(warning_of(&record, other), None);
+        let free = v1::Attachment { allow_mac_spoofing: true, ..record.attachment.clone() };
+        record.attachment = v1::Attachment { allowed_sources: Vec::new(), ..free };
+        assert_eq!(warning_of(&record, other), None);
+    }
+
+    #[test]
     fn a_kept_promise_is_in_order() {
-        assert_eq!(checked(&promise(), NETNS, Phase::Live), Ok(()));
+        let own = MacAddress([2, 0, 0, 0, 0, 10]);
+        assert_eq!(checked(&promise(), NETNS, Phase::Live), Ok(Some(own)));
     }
 
     #[test]
     fn each_broken_promise_is_told() {
         assert!(checked(&promise(), "/b", Phase::Live).unwrap_err().contains("not /b"));
         let told = |promise: Promise| checked(&promise, NETNS, Phase::Live).unwrap_err();
-        let other_mac = Some("02:00:00:00:00:0b".into());
-        assert!(told(Promise { mac: other_mac, ..promise() }).contains("MAC"));
+        let no_mac = Some("eth0".into());
+        assert!(told(Promise { mac: no_mac, ..promise() }).contains("prevResult"));
         let addresses = vec!["10.0.0.6/24".into()];
         assert!(told(Promise { addresses, ..promise() }).contains("10.0.0.6/24"));
         assert!(checked(&promise(), NETNS, Phase::Releasing).unwrap_err().contains("given back"));

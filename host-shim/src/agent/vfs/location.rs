@@ -1,6 +1,6 @@
 //! Where the VF of a record is.
 
-use netlink::{Error, Netns, Rtnl};
+use netlink::{Error, Link, Netns, Rtnl};
 
 use super::{host::Host, records::Record};
 use crate::{
@@ -48,7 +48,7 @@ impl Host {
     /// is the pod's business, and nobody asks for a host port again.
     fn locate_host_port(&self, record: &Record) -> Result<VfLocation, Error> {
         let location = location_in(self.source(), self.netns(), record)?;
-        let inspected = self.move_of(record).map(|spec| inspect(&spec, self.netns()));
+        let inspected = self.move_of(record).map(|spec| inspect(&spec, self.netns(), None));
         Ok(match (location, inspected) {
             (VfLocation::Pod, Ok(Ok(Some(_)))) => VfLocation::Unfinished,
             _ => location,
@@ -80,8 +80,13 @@ fn location_in(source: &dyn VfSource, pod: &Netns, record: &Record) -> Result<Vf
         return Ok(VfLocation::Pod);
     }
     let links = Rtnl::open_in(pod)?.links()?;
+    let key = record.key();
+    let is_whole = |link: &Link| {
+        let is_tuned = key.is_of_host_port() && link.mtu != record.attachment.mtu;
+        link.is_up && link.name == key.interface_name && !is_tuned
+    };
     Ok(match vf_source::link_of(source, &links, record.device()) {
-        Some(link) if link.is_up && link.name == record.key().interface_name => VfLocation::Pod,
+        Some(link) if is_whole(link) => VfLocation::Pod,
         Some(_) => VfLocation::Unfinished,
         None => VfLocation::Nowhere,
     })

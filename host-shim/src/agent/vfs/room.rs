@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use netlink::{LinkMonitor, Netns};
+use netlink::{LinkMonitor, MacAddress, Netns};
 use offload_proto::{Failure, Reason};
 use tokio_util::task::TaskTracker;
 
@@ -266,7 +266,8 @@ impl Vfs {
         LinkMonitor::open(self.host.netns())
     }
 
-    /// What is not as it should be in the pod of a record, whose namespace has not ended. `None`: all is.
+    /// What is not as it should be in the pod of a record, whose namespace has not ended, and whose MAC address is to be
+    /// `mac` if a previous result names one. `None`: all is.
     ///
     /// # Errors
     /// [`Reason::CheckFailed`]: it can't be looked at.
@@ -274,9 +275,10 @@ impl Vfs {
         &self,
         record: &Record,
         pod: Netns,
+        mac: Option<MacAddress>,
     ) -> Result<Option<String>, Failure> {
         let spec = self.host.move_of(record)?;
-        let inspected = self.host.look(move || inspect(&spec, &pod)).await?;
+        let inspected = self.host.look(move || inspect(&spec, &pod, mac)).await?;
         inspected.map_err(|error| Failure::new(Reason::CheckFailed, error.to_string()))
     }
 }

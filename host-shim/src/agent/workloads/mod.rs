@@ -78,7 +78,7 @@ impl Workloads {
         self.doors.tasks.spawn(async move { desk.attend(verb, &caller, work).await });
         match ear.hear().await {
             Some(Answer::Attached(attachments)) => Ok(attachments),
-            Some(Answer::Done) => Ok(Vec::new()),
+            Some(Answer::Done | Answer::Warned(_)) => Ok(Vec::new()),
             Some(Answer::Refused { failure, .. }) => Err(failure),
             None => Err(Failure::new(Reason::Internal, "the call ended without an answer")),
         }
