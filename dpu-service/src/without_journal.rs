@@ -74,12 +74,13 @@ pub(crate) async fn open_when_readable(
         let another = another(&listener)
             .map_err(|source| ServeError::Listen { address: config.listen, source })?;
         let _first = kept.set(another);
-        refuse_all(listener, config, credentials, calls, failure, stop.clone()).await
+        refuse_all(listener, config, credentials, calls, failure, stop.clone()).await;
+        Ok(())
     };
     let mut refusing = Box::pin(refusing);
     let engine = tokio::select! {
         signal = shutdown_signal() => return signal.map(|()| None).map_err(ServiceError::Signals),
-        () = &mut refusing => return Ok(None),
+        refused = &mut refusing => return refused.map(|()| None),
         never = feed_watchdog(|| true) => match never {},
         opened = try_again(open) => opened?,
     };

@@ -20,7 +20,7 @@ use dpu_service::{
     programmer::Programmer,
 };
 use netlink::MacAddress;
-use test_clock::pause;
+use test_clock::sleep_until_moment;
 use vf_alloc::{FunctionId, PfId};
 
 use drivers::{FakeEswitch, FakeFabric};
@@ -87,9 +87,9 @@ impl KernelLock {
     /// Has it once. The caller takes half as long again for what needs no lock.
     fn pass(&self) {
         let held = self.lock.blocking_lock();
-        pause(self.held);
+        sleep_until_moment(self.held);
         drop(held);
-        pause(self.held / 2);
+        sleep_until_moment(self.held / 2);
     }
 }
 
