@@ -516,7 +516,7 @@ impl Record {
     /// What a refusal of `host` calls it: a host learns of no other host's attachments.
     pub(crate) fn named_to(&self, host: &HostName) -> String {
         match self.key.host == *host {
-            true => format!("attachment {}", self.id),
+            true => format!("attachment {} ({})", self.id, self.key),
             false => "an attachment of another host".to_owned(),
         }
     }

@@ -326,7 +326,9 @@ fn removed_host_is_cut_off_and_its_pods_are_not() {
     assert!(!fleet.agents[1].call("ADD", "blue", &another, "eth0").status.success());
     pods.assert_reach();
 
-    let _ = fleet.operator(0).says(&["release", "--host", "node-2", "--reason", "gone", "--yes"]);
+    let release = ["release", "--host", "node-2", "--reason", "gone", "--yes"];
+    let released = fleet.operator(0).says(&release);
+    assert_eq!(released, format!("attachment/{} released\n", ids[0]));
     assert_eq!(ids_of(&fleet, "node-2"), Vec::<String>::new());
     assert!(!pods.reach(), "it is programmed still");
     assert_eq!(ids_of(&fleet, "node-1").len(), 1);
