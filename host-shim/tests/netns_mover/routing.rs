@@ -36,11 +36,10 @@ fn what_a_pod_has_put_in_the_place_of_a_route_is_no_loss() {
         "route replace unreachable 10.66.0.0/16",
         "route change 203.0.113.0/24 dev eth0 scope link",
         "-6 route replace default via fd00::9",
-        "link set eth0 mtu 1400",
     ] {
         stage.pod.ip(change);
         assert_eq!(lost(&spec, &stage.pod.netns()).unwrap(), None, "{change}");
-        assert!(inspect(&spec, &stage.pod.netns()).unwrap().is_some(), "{change}");
+        assert!(inspect(&spec, &stage.pod.netns(), None).unwrap().is_some(), "{change}");
     }
     stage.pod.ip("route flush 10.66.0.0/16");
     let told = lost(&spec, &stage.pod.netns()).unwrap();
@@ -48,15 +47,46 @@ fn what_a_pod_has_put_in_the_place_of_a_route_is_no_loss() {
 }
 
 #[test]
-fn a_setting_that_a_pod_changes_is_told_and_put_back() {
+fn changed_mtu_and_settings_stay_until_all_is_set() {
     let stage = Stage::new();
     let spec = spec(&stage);
     drop(stage.move_in(&spec));
     let set = || netlink::set_sysctl(Family::V4, "eth0", "rp_filter", "0");
     stage.pod.netns().run(set).unwrap().unwrap();
-    let told = lost(&spec, &stage.pod.netns()).unwrap();
-    assert_eq!(inspect(&spec, &stage.pod.netns()).unwrap(), told);
-    assert!(told.unwrap().ends_with(" ipv4.rp_filter 0 instead of 2"));
+    stage.pod.ip("link set eth0 mtu 1400");
+    let found = || {
+        let pod = stage.pod.netns();
+        [lost(&spec, &pod).unwrap(), inspect(&spec, &pod, None).unwrap()]
+    };
+    assert_eq!(found(), [None, None]);
+    stage.pod.ip("route del default");
+    assert!(found().iter().all(Option::is_some));
+    drop(stage.move_in(&spec));
+    assert_eq!(found(), [None, None]);
+    assert_eq!(stage.pod.sysctl("eth0", "ipv4.rp_filter"), "0");
+    assert_eq!(stage.pod.ip("link show dev eth0")[0]["mtu"], 1400);
+    stage.pod.ip("link set eth0 down");
+    drop(stage.move_in(&spec));
+    assert_in_pod(&stage, &spec);
+}
+
+#[test]
+fn moved_routes_are_present_and_deleted_ones_come_back() {
+    let stage = Stage::new();
+    let spec = spec(&stage);
+    drop(stage.move_in(&spec));
+    stage.pod.ip("route add default via 10.1.0.1 table 100");
+    stage.pod.ip("route del default");
+    let found = || {
+        let pod = stage.pod.netns();
+        [lost(&spec, &pod).unwrap(), inspect(&spec, &pod, None).unwrap()]
+    };
+    assert_eq!(found(), [None, None]);
+    stage.pod.ip("route del 203.0.113.0/24");
+    drop(stage.move_in(&spec));
+    assert_eq!(stage.pod.ip("route show default").as_array().map(Vec::len), Some(0));
+    stage.pod.ip("route flush table 100");
+    assert!(found().iter().all(Option::is_some));
     drop(stage.move_in(&spec));
     assert_in_pod(&stage, &spec);
 }

@@ -214,7 +214,7 @@ pub(crate) fn spec(stage: &Stage) -> MoveSpec {
 }
 
 pub(crate) fn assert_in_pod(stage: &Stage, spec: &MoveSpec) {
-    assert_eq!(inspect(spec, &stage.pod.netns()).unwrap(), None);
+    assert_eq!(inspect(spec, &stage.pod.netns(), None).unwrap(), None);
     assert!(stage.host.link_names().is_empty());
     let link = &stage.pod.ip("addr show dev eth0")[0];
     assert_eq!(link["address"], POD_MAC);
