@@ -9,7 +9,6 @@ tier_check() {
     check "formatting" cargo fmt --all --check
     units_are_checked
     build_once || return 0
-    ! uses_nextest || check "every test is in a profile" tests_are_in_profiles
 }
 
 tier_unit() {
@@ -215,15 +214,6 @@ need_grpcio() {
 is_root() { ((EUID == 0)) || { warn "$1 needs root: this is $(id -un)" && return 1; }; }
 
 silent() { "$@" >/dev/null; }
-
-# tests_are_in_profiles: each test that there is runs with one of them.
-tests_are_in_profiles() {
-    local left list=(cargo-nextest nextest list --workspace-remap "$ROOT" --cargo-metadata "$TESTS/cargo.json"
-        --binaries-metadata "$TESTS/binaries.json" --message-format oneline)
-    left=$("${list[@]}" -E "all() - ($(awk '!/^#/ && NF {print $1}' hack/test.d/selection | sort -u |
-        while read -r profile; do say "($(filterset "$profile" ""))"; done | paste -sd'+'))") || return
-    [[ ! $left ]] || { warn "in no profile of hack/test.d/selection: $left" && return 1; }
-}
 
 vm_passes_on() {
     local output status=0
