@@ -252,6 +252,7 @@ async fn a_gateways_mac_address_is_given_to_no_pod() {
     let asking = AttachSpec { mac: Some("0e:c5:cc:d2:9b:c2".parse().unwrap()), ..spec("pod") };
     let failure = world.attach(asking).await.unwrap_err();
     assert_eq!(failure.reason, Reason::MacInUse);
+    assert!(failure.message.contains("network blue"), "{failure}");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use offload_proto::{Failure, Reason};
 use super::{Entry, networks::PooledNetworks};
 use crate::{
     attachments::unknown,
-    model::{AttachSpec, AttachmentId, AttachmentKey, HostName, Record},
+    model::{AttachSpec, AttachmentId, AttachmentKey, HostName, HostRights, Record},
     records::OpenError,
 };
 
@@ -181,6 +181,7 @@ impl Entries {
     pub(super) fn choose_mac(
         &self,
         spec: &AttachSpec,
+        rights: &HostRights,
         prefix: &[u8],
         networks: &PooledNetworks,
     ) -> Result<MacAddress, Failure> {
@@ -191,10 +192,14 @@ impl Entries {
                 format!("{mac} is not the address of one interface: it is multicast or zero"),
             ));
         }
-        if networks.with_gateway_mac(mac).is_some() {
+        if let Some(network) = networks.with_gateway_mac(mac) {
+            let gateway = match rights.allows(network) {
+                true => format!("the gateway of network {network}"),
+                false => "a network's gateway".to_owned(),
+            };
             return Err(Failure::new(
                 Reason::MacInUse,
-                format!("MAC address {mac} is kept for a network's gateway: ask for another"),
+                format!("MAC address {mac} is kept for {gateway}: ask for another"),
             ));
         }
         match self.by_mac(mac) {

@@ -34,13 +34,14 @@ impl Registry {
         now: u64,
     ) -> Result<Arc<Record>, Failure> {
         check_room(self.entries.len(), self.settings.attachments)?;
-        self.hosts.rights(&spec.key.host).check_name(&spec.key.host, spec.network.as_deref())?;
+        let rights = self.hosts.rights(&spec.key.host);
+        rights.check_name(&spec.key.host, spec.network.as_deref())?;
         let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
         let (networks, prefix) = (&self.networks, &self.settings.mac_prefix);
-        self.hosts.rights(&spec.key.host).check(spec, &network, prefix)?;
+        rights.check(spec, &network, prefix)?;
         check_mapped_ports(spec, &network, self)?;
         let addresses = distinct_addresses(spec, &network)?;
-        let mac = self.entries.choose_mac(spec, prefix, networks)?;
+        let mac = self.entries.choose_mac(spec, &rights, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());
         let (vf, facts) = self.reserve_vf(spec, &network, id)?;
         let leases = self.networks.reserve(spec, &addresses, &network, id, now);
