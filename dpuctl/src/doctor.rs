@@ -15,7 +15,7 @@ use crate::{
     error::CallError,
     format::{Audience, print_encoded},
     table::{narrow_or_wide, table},
-    text::{or_dash, printable, seconds, short_id, state, vf_name},
+    text::{or_dash, phrase, printable, seconds, short_id, state, vf_name},
 };
 
 /// Repairs of the last hour are told to people.
@@ -121,7 +121,7 @@ fn vf_table(vfs: &[DiagnosedVf], wide: bool) -> String {
 fn place(place: VfPlace) -> String {
     match place {
         VfPlace::Unspecified => "-".into(),
-        place => state(place.as_str_name(), "VF_PLACE_").replace('_', " "),
+        place => phrase(place.as_str_name(), "VF_PLACE_"),
     }
 }
 

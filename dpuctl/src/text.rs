@@ -93,11 +93,21 @@ pub(crate) fn seconds(seconds: u64) -> String {
 
 /// An enum's value as people say it: `ATTACHMENT_STATE_HOST_REMOVED` becomes `HostRemoved`.
 pub(crate) fn state(value: &str, prefix: &str) -> String {
-    let word = |word: &str| {
-        let (first, rest) = word.split_at(word.len().min(1));
-        format!("{first}{}", rest.to_ascii_lowercase())
-    };
-    value.strip_prefix(prefix).unwrap_or(value).split('_').map(word).collect()
+    words(value, prefix).map(capitalised).collect()
+}
+
+/// The same as a phrase: `VF_PLACE_HANDED_OVER` becomes `Handed over`.
+pub(crate) fn phrase(value: &str, prefix: &str) -> String {
+    capitalised(&words(value, prefix).collect::<Vec<_>>().join(" "))
+}
+
+fn words<'a>(value: &'a str, prefix: &str) -> impl Iterator<Item = &'a str> {
+    value.strip_prefix(prefix).unwrap_or(value).split('_')
+}
+
+fn capitalised(text: &str) -> String {
+    let (first, rest) = text.split_at(text.len().min(1));
+    format!("{first}{}", rest.to_ascii_lowercase())
 }
 
 /// Bits per second, such as `250M`. 0 is no limit.
