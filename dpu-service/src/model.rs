@@ -4,6 +4,7 @@
 pub(crate) mod allow;
 pub(crate) mod anti_spoofing;
 mod former_owner;
+mod ip_families;
 mod label;
 mod port_mapping;
 mod request;
@@ -29,6 +30,7 @@ use vf_alloc::{Device, FunctionId};
 pub use allow::{AllowRule, AllowedProtocol, Opening, PortRange, Prefixes};
 pub use anti_spoofing::{AntiSpoofing, Source};
 pub(crate) use former_owner::FormerOwner;
+pub use ip_families::IpFamilies;
 pub use label::Label;
 pub(crate) use port_mapping::share_an_address;
 pub use port_mapping::{PortMapping, Protocol};
@@ -448,6 +450,9 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     // as journals of before have it
     pub asked_sources: BTreeSet<Source>,
+    /// The families of which the pod has asked for an address. `None`: each that the network has.
+    #[serde(default, skip_serializing_if = "Option::is_none")] // as journals of before have it
+    pub families: Option<IpFamilies>,
     /// The network as it was at the attach.
     pub network: Arc<Network>,
     /// Likewise the prefixes of the networks that its rules name.
@@ -526,11 +531,20 @@ impl Record {
     pub fn port_settings(&self) -> PortSettings {
         PortSettings {
             mac: self.mac,
-            addresses: self.leases.iter().map(|lease| lease.address.ip()).collect(),
+            addresses: self.checked_addresses(),
             bandwidth: self.bandwidth,
             allowed_sources: self.checked_sources(),
             ..self.network.port_settings(self.vf, &self.named_networks)
         }
+    }
+
+    /// The addresses that its port is to let pass. A pod that asked for none has the link-local one that follows from
+    /// its MAC address, which is let pass anyway: without any, the guard would look at no address.
+    fn checked_addresses(&self) -> Vec<IpAddr> {
+        if self.leases.is_empty() && self.families.is_some() {
+            return vec![self.mac.link_local().into()];
+        }
+        self.leases.iter().map(|lease| lease.address.ip()).collect()
     }
 
     /// Whom its port is to let pass besides the pod itself, of what its network looks at. Of a pod whose addresses
@@ -539,7 +553,8 @@ impl Record {
         let mut sources = self.allowed_sources();
         sources.retain(|source| self.network.anti_spoofing.looks_at(*source));
         let network = &self.network.allowed_sources;
-        if self.leases.is_empty() && anti_spoofing::addresses(network).next().is_none() {
+        let are_unknown = self.leases.is_empty() && self.families.is_none();
+        if are_unknown && anti_spoofing::addresses(network).next().is_none() {
             sources.retain(|source| matches!(source, Source::Mac(_)));
         }
         sources
@@ -579,10 +594,14 @@ impl Record {
         self.network.allowed_sources.union(&self.asked_sources).copied().collect()
     }
 
-    /// The pod's routes.
+    /// The pod's routes: without those that lead by a family of which the pod has asked for no address.
     #[must_use]
     pub fn routes(&self) -> Vec<Route> {
-        self.network.routes_with(&self.leases)
+        let mut routes = self.network.routes_with(&self.leases);
+        let families = self.families.unwrap_or(IpFamilies::ALL);
+        let is_usable = |route: &Route| families.include(route.destination.ip());
+        routes.retain(|route| !route.kind.is_unicast() || is_usable(route));
+        routes
     }
 
     /// The pod's policy rules, each with a prefix for its source.

@@ -169,6 +169,9 @@ pub struct AddRequest {
     /// Addresses asked for, each with or without prefix length.
     #[serde(default)]
     pub addresses: Vec<String>,
+    /// The families of which an address is asked for. `None`: each that the network has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub families: Option<IpFamilies>,
     /// Rate limits asked for.
     #[serde(default)]
     pub bandwidth: Bandwidth,
@@ -206,6 +209,9 @@ pub struct FurtherInterface {
     pub mac: Option<MacAddress>,
     /// Addresses asked for, each with or without prefix length.
     pub addresses: Vec<String>,
+    /// The families of which an address is asked for. `None`: each that the network has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub families: Option<IpFamilies>,
     /// Rate limits asked for.
     pub bandwidth: Bandwidth,
     /// Ports of the DPU that shall lead to this interface.
@@ -233,6 +239,7 @@ impl AddRequest {
             promised: None,
             mac: None,
             addresses: Vec::new(),
+            families: None,
             bandwidth: Bandwidth::default(),
             port_mappings: Vec::new(),
             allowed_sources: Vec::new(),
@@ -261,6 +268,7 @@ impl AddRequest {
                 device: further.device.clone(),
                 mac: further.mac,
                 addresses: further.addresses.clone(),
+                families: further.families,
                 bandwidth: further.bandwidth,
                 port_mappings: further.port_mappings.clone(),
                 allowed_sources: further.allowed_sources.clone(),
@@ -272,6 +280,22 @@ impl AddRequest {
         let further: Vec<_> = further.collect();
         [alone].into_iter().chain(further).collect()
     }
+}
+
+/// The families of which a pod asks for an address on one interface. Neither is no address at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IpFamilies {
+    /// IPv4.
+    pub ipv4: bool,
+    /// IPv6.
+    pub ipv6: bool,
+}
+
+/// Whether the attachment has addresses of these families alone, which older programs ignore.
+pub(crate) fn has_only(attachment: &v1::Attachment, families: Option<IpFamilies>) -> bool {
+    let Some(IpFamilies { ipv4, ipv6 }) = families else { return true };
+    let is_asked = |held: &v1::Address| if held.address.contains(':') { ipv6 } else { ipv4 };
+    attachment.addresses.iter().all(is_asked)
 }
 
 /// Whether the attachment lets its pod send for all of these, which programs of before pass over in silence.

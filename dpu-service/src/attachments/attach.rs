@@ -441,6 +441,9 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     if spec.asked_sources != record.asked_sources {
         return differs("other allowed sources".into());
     }
+    if spec.families != record.families {
+        return differs("other IP families".into());
+    }
     if spec.further_leases.len() != record.further_leases.len() {
         let held = record.further_leases.len();
         return differs(format!("addresses for {held} interfaces that others make"));

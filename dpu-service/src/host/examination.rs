@@ -121,6 +121,7 @@ pub(crate) mod tests {
             bandwidth: Bandwidth::default(),
             port_mappings: Vec::new(),
             asked_sources: [].into(),
+            families: None,
             network: Arc::new(toml::from_str("name = 'blue'").unwrap()),
             named_networks: [].into(),
             lead: None,

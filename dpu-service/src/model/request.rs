@@ -7,7 +7,7 @@ use netlink::MacAddress;
 use offload_proto::v1::Pod;
 use vf_alloc::{Device, VfPromise};
 
-use super::{AttachmentKey, Bandwidth, PortMapping, Source};
+use super::{AttachmentKey, Bandwidth, IpFamilies, PortMapping, Source};
 
 /// What a host asks for, read and checked for form, not yet against networks and pools.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct AttachSpec {
     pub mac: Option<MacAddress>,
     /// Addresses asked for.
     pub addresses: Vec<WantedAddress>,
+    /// The families of which it asks for an address. `None`: each that the network has.
+    pub families: Option<IpFamilies>,
     /// Rate limits asked for.
     pub bandwidth: Bandwidth,
     /// The DPU's ports that shall lead to it, in order, of which no two are the same.
@@ -48,6 +50,7 @@ impl AttachSpec {
             promised: None,
             mac: None,
             addresses: lease.addresses.clone(),
+            families: None,
             port_mappings: Vec::new(),
             asked_sources: BTreeSet::new(),
             further_leases: Vec::new(),

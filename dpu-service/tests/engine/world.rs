@@ -58,6 +58,7 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
         bandwidth: Bandwidth::default(),
         port_mappings: Vec::new(),
         asked_sources: [].into(),
+        families: None,
         further_leases: Vec::new(),
         lead: None,
     }

@@ -18,7 +18,8 @@ pub(super) const CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 const PREFIX: &str = "dpu-offload.io/";
 
 /// Their names, without the prefix.
-const NAMES: [&str; 6] = ["network", "networks", "mac", "ips", "allowed-sources", "bandwidth"];
+const NAMES: [&str; 7] =
+    ["network", "networks", "mac", "ips", "ip-families", "allowed-sources", "bandwidth"];
 
 /// The one that asks for other interfaces.
 const NETWORKS: &str = "networks";
@@ -39,6 +40,8 @@ pub(super) enum Wish {
     Network(String),
     /// To send for these besides itself.
     AllowedSources(Vec<String>),
+    /// An address of each of these families, and of no other.
+    IpFamilies(Vec<String>),
     /// What a capability asks for, by that name and in its form.
     Capability(&'static str, Value),
 }
@@ -75,6 +78,8 @@ fn read_one(name: &str, value: &Value) -> Result<Annotation, CniError> {
         "network" => Wish::Network(text.to_owned()),
         "mac" => Wish::Capability("mac", text.into()),
         "ips" => Wish::Capability("ips", listed(text).collect()),
+        "ip-families" if text == "none" => Wish::IpFamilies(Vec::new()),
+        "ip-families" => Wish::IpFamilies(listed(text).map(str::to_owned).collect()),
         "allowed-sources" => Wish::AllowedSources(listed(text).map(str::to_owned).collect()),
         _ => Wish::Capability("bandwidth", limits(&title, text)?),
     };
@@ -134,6 +139,7 @@ mod tests {
             "dpu-offload.io/network": "blue",
             "dpu-offload.io/mac": "02:00:00:00:00:01",
             "dpu-offload.io/ips": "10.1.0.5/16, fd00::5",
+            "dpu-offload.io/ip-families": "IPv4, IPv6",
             "dpu-offload.io/bandwidth": r#"{"ingressRate": 8000}"#,
             "example.org/mac": 5,
             "dpu-offload.io.example.org/mac": "x",
@@ -143,6 +149,7 @@ mod tests {
         let expected = [
             Wish::Capability("bandwidth", json!({"ingressRate": 8000})),
             Wish::Capability("ips", json!(["10.1.0.5/16", "fd00::5"])),
+            Wish::IpFamilies(vec!["IPv4".into(), "IPv6".into()]),
             Wish::Capability("mac", json!("02:00:00:00:00:01")),
             Wish::Network("blue".into()),
         ];

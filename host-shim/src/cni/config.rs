@@ -52,6 +52,8 @@ pub struct Configuration {
     pub mac: Option<String>,
     /// Addresses for the pod.
     pub ips: Option<Vec<String>>,
+    /// The families of which the pod gets an address.
+    pub ip_families: Option<Vec<String>>,
     /// Arguments by convention.
     pub args: Args,
     /// What the runtime passes for the capabilities that the configuration declares.
@@ -85,6 +87,9 @@ pub struct CniArgs {
     pub mac: Option<String>,
     /// Addresses for the pod.
     pub ips: Option<Vec<String>>,
+    /// The families of which the pod gets an address.
+    #[serde(rename = "ipFamilies")]
+    pub ip_families: Option<Vec<String>>,
     /// Whom the pod asks to send for besides itself.
     #[serde(rename = "allowedSources")]
     pub allowed_sources: Option<Vec<String>>,

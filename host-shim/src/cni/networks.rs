@@ -50,6 +50,8 @@ struct Selection {
 struct CniArgs {
     #[serde(rename = "allowedSources")]
     allowed_sources: Vec<String>,
+    #[serde(rename = "ipFamilies")]
+    ip_families: Option<Vec<String>>,
 }
 
 /// The interfaces that the pod gets besides that of `environment`, for which it has `wishes`.
@@ -193,6 +195,8 @@ impl Selection {
         wishes.take_mac(&format!("{title}: mac"), Some(&self.mac))?;
         wishes.take_addresses(&format!("{title}: ips"), Some(&self.ips))?;
         wishes.take_sources(&format!("{title}: allowedSources"), &self.cni_args.allowed_sources)?;
+        let families = self.cni_args.ip_families.as_deref();
+        wishes.take_families(&format!("{title}: ipFamilies"), families)?;
         wishes.take_capability(&format!("{title}: bandwidth"), "bandwidth", &self.bandwidth)?;
         let ports = format!("{title}: portMappings");
         wishes.take_capability(&ports, "portMappings", &self.port_mappings)?;
@@ -203,6 +207,7 @@ impl Selection {
             device: None,
             mac: wishes.mac,
             addresses: wishes.addresses,
+            families: wishes.families,
             bandwidth: wishes.bandwidth,
             port_mappings: wishes.port_mappings,
             allowed_sources: wishes.allowed_sources.into_iter().collect(),

@@ -21,7 +21,9 @@ use super::{
     request::{Document, Prepared, prepare},
     version::{self, Version},
 };
-use crate::protocol::{self, COMEBACK, Call, Reply, Request, Silent, lets_send_for};
+use crate::protocol::{
+    self, COMEBACK, Call, IpFamilies, Reply, Request, Silent, has_only, lets_send_for,
+};
 
 /// What to do where the configuration names no socket.
 const SAME_SOCKET: &str = "name in `agentSocket` of the CNI configuration what `socket` in the \
@@ -156,7 +158,9 @@ fn comes_back(socket: &Path, error: &io::Error, comeback: Option<Duration>) -> b
 struct Wanted {
     mapped_ports: usize,
     allowed_sources: Vec<String>,
-    further: usize,
+    families: Option<IpFamilies>,
+    /// The families of each further interface.
+    further: Vec<Option<IpFamilies>>,
 }
 
 impl Wanted {
@@ -165,7 +169,8 @@ impl Wanted {
             Request::Add(add) => Self {
                 mapped_ports: add.port_mappings.len(),
                 allowed_sources: add.allowed_sources.clone(),
-                further: add.further.len(),
+                families: add.families,
+                further: add.further.iter().map(|its| its.families).collect(),
             },
             _ => Self::default(),
         }
@@ -173,12 +178,17 @@ impl Wanted {
 
     /// The runtime's DEL takes the rest back.
     fn check(&self, attachment: &Attachment, further: &[Attachment]) -> Result<(), CniError> {
-        let why = if further.len() != self.further {
+        let its = |(its, families): (&Attachment, &Option<_>)| has_only(its, *families);
+        let why = if further.len() != self.further.len() {
             "networks: the agent is of a version that gives a pod one interface: upgrade it"
         } else if attachment.port_mappings.len() != self.mapped_ports {
             "portMappings: the agent is of a version that maps no ports: upgrade it"
         } else if !lets_send_for(attachment, &self.allowed_sources) {
             "allowed sources: the pod does not get all that it asks for from the agent: upgrade it"
+        } else if !has_only(attachment, self.families)
+            || !further.iter().zip(&self.further).all(its)
+        {
+            "IP families: the agent is of a version that asks for an address of each: upgrade it"
         } else {
             return Ok(());
         };

@@ -231,6 +231,7 @@ fn add(
         promised: None,
         mac: wishes.mac,
         addresses: wishes.addresses,
+        families: wishes.families,
         bandwidth: wishes.bandwidth,
         port_mappings: wishes.port_mappings,
         allowed_sources: wishes.allowed_sources.into_iter().collect(),

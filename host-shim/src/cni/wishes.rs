@@ -24,7 +24,7 @@ use super::{
     port_mappings::port_mappings,
     result::Dns,
 };
-use crate::protocol::Bandwidth;
+use crate::protocol::{Bandwidth, IpFamilies};
 
 /// What a pod asks for. All of it is checked for form; the DPU decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct Wishes {
     pub mac: Option<MacAddress>,
     /// Addresses, each with or without prefix length.
     pub addresses: Vec<String>,
+    /// The families of which it gets an address. `None`: each that the network has.
+    pub families: Option<IpFamilies>,
     /// Rate limits.
     pub bandwidth: Bandwidth,
     /// Ports of the DPU that shall lead to the pod.
@@ -103,9 +105,12 @@ impl Wishes {
         wishes.take_device(configuration)?;
         wishes.take_mac("mac", configuration.mac.as_deref())?;
         wishes.take_addresses("ips", configuration.ips.as_deref())?;
+        wishes.take_families("ipFamilies", configuration.ip_families.as_deref())?;
         wishes.take_environment(environment)?;
         wishes.take_mac("args.cni.mac", configuration.args.cni.mac.as_deref())?;
         wishes.take_addresses("args.cni.ips", configuration.args.cni.ips.as_deref())?;
+        let families = configuration.args.cni.ip_families.as_deref();
+        wishes.take_families("args.cni.ipFamilies", families)?;
         let sources = configuration.args.cni.allowed_sources.as_deref().unwrap_or_default();
         wishes.take_sources("args.cni.allowedSources", sources)?;
         let by_runtime = named(configuration.runtime_config.clone(), &CAPABILITIES);
@@ -177,6 +182,7 @@ impl Wishes {
                     self.network = Some(name);
                 }
                 Wish::AllowedSources(sources) => self.take_sources(&title, &sources)?,
+                Wish::IpFamilies(families) => self.take_families(&title, Some(&families))?,
                 Wish::Capability(key, value) => {
                     self.take_capability(&title, key, &value)?;
                     check_agreement(&title, key, &value, by_runtime)?;
@@ -209,6 +215,30 @@ impl Wishes {
             return Err(invalid(message));
         }
         self.addresses = addresses.to_vec();
+        Ok(())
+    }
+
+    /// An empty list asks for no address.
+    pub(super) fn take_families(
+        &mut self,
+        key: &str,
+        value: Option<&[String]>,
+    ) -> Result<(), CniError> {
+        let Some(names) = value else { return Ok(()) };
+        let mut families = IpFamilies { ipv4: false, ipv6: false };
+        for name in names {
+            match name.as_str() {
+                "IPv4" => families.ipv4 = true,
+                "IPv6" => families.ipv6 = true,
+                other => {
+                    let other = quoted(other);
+                    return Err(invalid(format!(
+                        "{key} {other} is no IP family: write IPv4 or IPv6"
+                    )));
+                }
+            }
+        }
+        self.families = Some(families);
         Ok(())
     }
 
@@ -360,6 +390,23 @@ mod tests {
         let wishes = gather(&args, &fields).unwrap();
         assert_eq!(wishes.mac, Some(mac(4)));
         assert_eq!(wishes.addresses, ["10.0.0.4"]);
+    }
+
+    #[test]
+    fn families_are_read_from_each_source() {
+        let only = |ipv4, ipv6| Some(IpFamilies { ipv4, ipv6 });
+        let families = |fields: Value| gather("", &fields).map(|wishes| wishes.families);
+        assert_eq!(families(json!({})), Ok(None));
+        assert_eq!(families(json!({"ipFamilies": ["IPv6"]})), Ok(only(false, true)));
+        let both = json!({"ipFamilies": ["IPv6"], "args": {"cni": {"ipFamilies": []}}});
+        assert_eq!(families(both), Ok(only(false, false)));
+        let annotation = |text: &str| json!({"dpu-offload.io/ip-families": text});
+        let of_pod = |text: &str| of_runtime(annotations::CAPABILITY, &annotation(text));
+        assert_eq!(of_pod("IPv4").unwrap().families, only(true, false));
+        assert_eq!(of_pod("none").unwrap().families, only(false, false));
+        for text in ["ipv4", "none,IPv4", "IPv4,"] {
+            assert_eq!(of_pod(text).unwrap_err().code, code::INVALID_CONFIGURATION, "{text}");
+        }
     }
 
     #[test]

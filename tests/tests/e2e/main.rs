@@ -34,6 +34,7 @@ mod host_port;
 mod hosts;
 mod identity;
 mod installer;
+mod ip_families;
 mod ipv6_only;
 mod kills;
 mod kubelet;

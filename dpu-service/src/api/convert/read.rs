@@ -29,8 +29,8 @@ use crate::{
     host::{Asked, HostTime, SessionId},
     model::{
         AddressRange, AllowRule, AntiSpoofing, AttachSpec, AttachmentId, AttachmentKey, Bandwidth,
-        Dns, GatewayMode, HostName, LeaseSpec, Network, PolicyRule, PortRange, Route, Source,
-        Subnet, Sysctls, WantedAddress,
+        Dns, GatewayMode, HostName, IpFamilies, LeaseSpec, Network, PolicyRule, PortRange, Route,
+        Source, Subnet, Sysctls, WantedAddress,
     },
 };
 
@@ -174,6 +174,7 @@ pub(crate) fn attach(
         promised: request.promised.map(promise).transpose()?,
         mac: optional(request.mac, |text| mac(&text))?,
         addresses: addresses(&request.addresses)?,
+        families: request.families.map(|v1::IpFamilies { ipv4, ipv6 }| IpFamilies { ipv4, ipv6 }),
         bandwidth: requested_bandwidth(request.bandwidth)?,
         port_mappings: port_mappings::port_mappings(request.port_mappings)?,
         asked_sources: asked_sources(&request.allowed_sources)?,

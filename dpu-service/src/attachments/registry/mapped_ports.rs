@@ -12,7 +12,8 @@ use crate::{
     drivers::FabricDriver,
     gateway::Redirection,
     model::{
-        AttachSpec, GatewayMode, HostName, Network, PortMapping, Protocol, Record, share_an_address,
+        AttachSpec, GatewayMode, HostName, IpFamilies, Network, PortMapping, Protocol, Record,
+        share_an_address,
     },
 };
 
@@ -34,7 +35,7 @@ pub(super) fn check_mapped_ports(
     }
     let own = &registry.settings().own_ports;
     for mapping in &spec.port_mappings {
-        check_family(mapping, network)?;
+        check_family(mapping, spec.families.unwrap_or(IpFamilies::ALL), network)?;
         check_own(mapping, own)?;
         check_free(mapping, &spec.key.host, registry.entries())?;
     }
@@ -65,9 +66,13 @@ fn check_network(
     ))
 }
 
-fn check_family(mapping: &PortMapping, network: &Network) -> Result<(), Failure> {
-    let mut subnets = network.subnets.iter();
-    if subnets.any(|subnet| mapping.is_of_family_of(subnet.cidr.ip())) {
+fn check_family(
+    mapping: &PortMapping,
+    families: IpFamilies,
+    network: &Network,
+) -> Result<(), Failure> {
+    let mut addresses = network.subnets.iter().map(|subnet| subnet.cidr.ip());
+    if addresses.any(|address| families.include(address) && mapping.is_of_family_of(address)) {
         return Ok(());
     }
     let why = format!("mapped port {mapping} has no address of its family in {}", network.name);

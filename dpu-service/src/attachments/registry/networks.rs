@@ -13,7 +13,7 @@ use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use offload_proto::{Failure, Reason};
 
-pub(super) use addresses::distinct_addresses;
+pub(super) use addresses::{check_families, distinct_addresses};
 
 use super::{Entries, Entry};
 use crate::{

@@ -7,7 +7,11 @@ use offload_proto::{Failure, Reason};
 use uuid::Uuid;
 use vf_alloc::{FunctionId, Request, ReserveError, VfFacts};
 
-use super::{Entry, Registry, mapped_ports::check_mapped_ports, networks::distinct_addresses};
+use super::{
+    Entry, Registry,
+    mapped_ports::check_mapped_ports,
+    networks::{check_families, distinct_addresses},
+};
 use crate::{
     host::Asked,
     model::{AttachSpec, AttachmentId, Bandwidth, FurtherLease, LeaseSpec, Network, Phase, Record},
@@ -39,6 +43,7 @@ impl Registry {
         let network = Arc::clone(self.networks.find(spec.network.as_deref())?.network());
         let (networks, prefix) = (&self.networks, &self.settings.mac_prefix);
         rights.check(spec, &network, prefix)?;
+        check_families(spec, &network)?;
         check_mapped_ports(spec, &network, self)?;
         let addresses = distinct_addresses(spec, &network)?;
         let mac = self.entries.choose_mac(spec, &rights, prefix, networks)?;
@@ -65,6 +70,7 @@ impl Registry {
             bandwidth: tighter(&network.bandwidth, &spec.bandwidth),
             port_mappings: spec.port_mappings.clone(),
             asked_sources: spec.asked_sources.clone(),
+            families: spec.families,
             named_networks: self.networks.named_in(&network),
             network,
             lead: spec.lead.clone(),

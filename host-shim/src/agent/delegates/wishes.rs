@@ -128,6 +128,7 @@ fn refuse_what_nobody_does(interface: &FurtherInterface, network: &str) -> Resul
     let refused = [
         ("allowedSources", !interface.allowed_sources.is_empty()),
         ("a VF", interface.device.is_some()),
+        ("ipFamilies", interface.families.is_some()),
     ];
     match refused.into_iter().find(|(_, is_asked_for)| *is_asked_for) {
         Some((wish, _)) => Err(unsupported(network, wish, "plugins can't be asked for it")),
@@ -156,7 +157,7 @@ fn arguments(pod: &v1::Pod, container_id: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::record::tests::delegated, *};
-    use crate::agent::vfs::tests::attach_of;
+    use crate::{agent::vfs::tests::attach_of, protocol::IpFamilies};
 
     fn delegation(
         interface: &FurtherInterface,
@@ -209,6 +210,13 @@ mod tests {
             (
                 FurtherInterface { allowed_sources: vec!["a".into()], ..Default::default() },
                 "allowedSources",
+            ),
+            (
+                FurtherInterface {
+                    families: Some(IpFamilies { ipv4: true, ipv6: false }),
+                    ..Default::default()
+                },
+                "ipFamilies",
             ),
             (
                 FurtherInterface { device: Some("0000:03:00.2".into()), ..Default::default() },

@@ -151,6 +151,7 @@ fn request() -> AddRequest {
         promised: None,
         mac: None,
         addresses: Vec::new(),
+        families: None,
         bandwidth: Default::default(),
         port_mappings: Vec::new(),
         allowed_sources: Vec::new(),

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     agent::{clock::nanoseconds_since_boot, config::Timeouts, vfs::Vfs},
-    protocol::{AddRequest, GcRequest, Key, lets_send_for},
+    protocol::{AddRequest, GcRequest, IpFamilies, Key, has_only, lets_send_for},
     vf_source::identity_of,
 };
 
@@ -363,6 +363,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
         promised: request.promised.as_ref().map(told),
         mac: request.mac.map(|mac| mac.to_string()).unwrap_or_default(),
         addresses: request.addresses.clone(),
+        families: request.families.map(|IpFamilies { ipv4, ipv6 }| v1::IpFamilies { ipv4, ipv6 }),
         bandwidth: Some(Bandwidth {
             ingress_rate: bandwidth.ingress_rate,
             ingress_burst: bandwidth.ingress_burst,
@@ -385,8 +386,11 @@ fn check_honoured(request: &AddRequest, attachment: &Attachment) -> Result<(), F
         "allowed sources: the DPU's service does not let the pod have all that it asks for: upgrade it"
     } else if attachment.further_leases.len() != request.further_leases.len() {
         "ipam: the DPU's service is of a version that leases no addresses to other plugins: upgrade it"
+    } else if !has_only(attachment, request.families) {
+        "IP families: the DPU's service is of a version that gives an address of each: upgrade it"
     } else if is_pods_own(request) && attachment.addresses.is_empty() {
-        "eth0 of a pod of Kubernetes has to have an address, and its network has none to give: name another network"
+        "eth0 of a pod of Kubernetes has to have an address, and gets none: name another network, or ask for an IP \
+         family"
     } else {
         return Ok(());
     };

@@ -9,7 +9,9 @@ use offload_proto::{Failure, Reason};
 
 use super::PooledNetworks;
 use crate::{
-    model::{AttachSpec, AttachmentId, FormerOwner, Lease, Network, Record, WantedAddress},
+    model::{
+        AttachSpec, AttachmentId, FormerOwner, IpFamilies, Lease, Network, Record, WantedAddress,
+    },
     records::Cooling,
 };
 
@@ -51,8 +53,10 @@ impl PooledNetworks {
             }
             leases.push(self.request(network, id, address, now)?);
         }
+        let families = spec.families.unwrap_or(IpFamilies::ALL);
         for is_ipv6 in [false, true] {
-            let of_family = |cidr: &IpNetwork| cidr.is_ipv6() == is_ipv6;
+            let of_family =
+                |cidr: &IpNetwork| cidr.is_ipv6() == is_ipv6 && families.include(cidr.ip());
             let is_served = leases.iter().any(|lease| of_family(&lease.address));
             let is_wanted = network.subnets.iter().any(|subnet| of_family(&subnet.cidr));
             if is_wanted && !is_served {
@@ -216,6 +220,40 @@ pub(in crate::attachments::registry) fn distinct_addresses(
         }
     }
     Ok(taken.into_iter().map(|(_, ip)| ip).collect())
+}
+
+/// Whether the network has a subnet of each family of which an address is asked for, and no address is asked for of
+/// another family.
+///
+/// # Errors
+/// [`Reason::AddressNotAllowed`] or [`Reason::InvalidRequest`] with the family.
+pub(in crate::attachments::registry) fn check_families(
+    spec: &AttachSpec,
+    network: &Network,
+) -> Result<(), Failure> {
+    let Some(families) = spec.families else { return Ok(()) };
+    for (name, is_asked, is_ipv4) in [("IPv4", families.ipv4, true), ("IPv6", families.ipv6, false)]
+    {
+        let has_subnet = || network.subnets.iter().any(|subnet| subnet.cidr.is_ipv4() == is_ipv4);
+        if is_asked && !has_subnet() {
+            let message = format!(
+                "an address of {name} is asked for, and network {} has no subnet of {name}: leave {name} out of the \
+                 IP families, or name another network",
+                network.name
+            );
+            return Err(Failure::new(Reason::AddressNotAllowed, message));
+        }
+    }
+    match spec.addresses.iter().find(|address| !families.include(address.ip)) {
+        None => Ok(()),
+        Some(address) => {
+            let message = format!(
+                "{address} is asked for, and its family is not among the IP families asked for: leave one of the \
+                 two out"
+            );
+            Err(Failure::new(Reason::InvalidRequest, message))
+        }
+    }
 }
 
 /// The subnet of the network that an address asked for lies in, if it has the prefix length of addresses there.
