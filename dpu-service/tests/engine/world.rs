@@ -153,7 +153,7 @@ impl World {
         let begun = Stopwatch::start();
         self.start();
         self.engine.reconcile(Depth::Thorough).await;
-        begun.elapsed()
+        begun.unstalled()
     }
 
     /// Likewise, of a power cut: `fate` says what became of what was not synced.
