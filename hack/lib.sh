@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Debian's ordinary users do not have these, where ip, tc and nft are.
+PATH=$PATH:/usr/sbin:/sbin
 # What the programs of packages have that others do not need.
 FEATURES=host-shim/otlp,dpu-service/otlp
 PROGRAMS=(virtual-nic dpu-service host-shim host-shim-agent dpuctl)

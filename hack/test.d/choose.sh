@@ -12,8 +12,8 @@ choose_tiers() {
     sort_tiers
     # As a whole if there is time for all of them, else each one's short form.
     ((LEFT >= $(minutes_of "${called[@]}"))) || mapfile -t called < <(short_forms "${called[@]}")
-    say "   seed of this tree, which draws others while there is time: $SEED"
     take_what_fits "${called[@]}"
+    say "   called for: ${CHOSEN_TIERS[*]:-nothing}; others while there is time, drawn by the tree's seed $SEED"
     LEFT_OUT+=("${UNFIT[@]/%/: there is no time for it}")
     take_what_fits "${others[@]}"
     for tier in "${CHOSEN_TIERS[@]}"; do say "   chosen: $tier, $(field "$tier" minutes) min"; done
@@ -21,13 +21,13 @@ choose_tiers() {
 
 # read_wanted: leaves in the caller's `wanted` what the change calls for.
 read_wanted() {
-    local base paths path
-    base=$(base_of_change) && mapfile -t paths < <(changed_paths "$base")
-    if [[ ! $base ]]; then
+    local base changed paths path
+    if ! { base=$(base_of_change) && [[ $base ]] && changed=$(changed_paths "$base"); }; then
         say "   no base to compare with: every tier's short form"
         wanted=(every)
         return
     fi
+    mapfile -t paths < <(grep . <<<"$changed")
     say "   ${#paths[@]} files changed since ${base:0:10}"
     for path in "${paths[@]}"; do
         # shellcheck disable=SC2207 # names of tiers
@@ -50,7 +50,9 @@ base_of_change() {
 
 # changed_paths BASE: also what is not committed yet.
 changed_paths() {
-    { git diff --name-only "$1" -- && git ls-files --others --exclude-standard; } | sort -u
+    local changed
+    changed=$(git diff --name-only --no-renames "$1" -- && git ls-files --others --exclude-standard) || return
+    sort -u <<<"$changed"
 }
 
 # tiers_of_path PATH: by the longest line of hack/test.d/tiers-by-path that fits. Paths without a line mean every tier.

@@ -24,15 +24,17 @@ build_once() {
     [[ ! $NAME ]] || targets=($(targets_with "$NAME"))
     title "building programs and tests, with clippy; minutes the first time"
     mkdir -p "$TESTS"
-    check "programs and tests build, and clippy has nothing to say" build_tests "${targets[@]}"
+    check "build and clippy" build_tests "${targets[@]}"
     ((FAILED == before)) || return 1
     export OFFLOAD_BIN_DIR=${OFFLOAD_BIN_DIR:-$TARGET/$PROFILE} OFFLOAD_ROOT=$ROOT
     BUILD_STATUS=0
 }
 
-# build_tests TARGET...: also writes down where the tests are, for runs where nothing can be built.
+# build_tests TARGET...: also writes down where the tests are, for runs where nothing can be built. With targets the
+# programs that tests run are built first: cargo builds only their unit tests otherwise.
 build_tests() {
     local what=("${WORKSPACE[@]}" "$@")
+    (($# == 0)) || linted cargo build "${WORKSPACE[@]}" --bins --profile "$PROFILE" --quiet || return
     if uses_nextest; then
         linted cargo nextest run "${what[@]}" --cargo-profile "$PROFILE" --no-run --cargo-quiet &&
             cargo metadata --format-version 1 --all-features --locked --filter-platform "$(host)" >"$TESTS/cargo.json" &&
@@ -84,7 +86,8 @@ doc_tests() {
     while read -r passed failed ignored; do
         PASSED=$((PASSED + passed)) FAILED=$((FAILED + failed)) SKIPPED=$((SKIPPED + ignored))
     done < <(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed; \([0-9]*\) ignored.*/\1 \2 \3/p' <<<"$output")
-    ((status == 0)) || { warn "$output" && FAILED=$((FAILED + 1)); }
+    ((status == 0)) || { warn "$output" && fail "doc tests"; }
+    grep -q '^test result: ' <<<"$output" || fail "no doc test was run"
 }
 
 # selected PROFILE SIGN: pairs of regular expressions, of binaries' ids and of tests' paths, with a blank between them.
@@ -170,16 +173,15 @@ report_of() { say "target/nextest/$1/junit.xml"; }
 
 # count_report PROFILE STATUS: what was reported before the run ended with that status.
 count_report() {
-    local report before=$FAILED tests failures errors
+    local report before=$FAILED tests=0 failures errors
     report=$(report_of "$1")
-    if [[ -e $report ]]; then
+    if [[ -s $report ]]; then
         tests=$(attribute "$report" tests) failures=$(attribute "$report" failures) errors=$(attribute "$report" errors)
         RUN=$((RUN + tests)) FAILED=$((FAILED + failures + errors)) PASSED=$((PASSED + tests - failures - errors))
         REASONS+=$(reasons "$report")
         say "   $1: $((tests - failures - errors)) of $tests tests passed, at minute $((SECONDS / 60))"
-    elif [[ ! $NAME ]]; then
-        warn "hack/test: no test of profile $1 was run" && FAILED=$((FAILED + 1))
     fi
+    [[ $NAME || ${tests:-0} != 0 ]] || fail "no test of profile $1 was run"
     # A run that was ended has no failed test to be counted.
     (($2 == 0 || FAILED > before)) || FAILED=$((FAILED + 1))
 }

@@ -19,6 +19,7 @@ use e2e::{
     wait_for,
 };
 use nix::sys::signal::Signal;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::configuration::bridge_filters_vlans;
@@ -447,10 +448,12 @@ fn a_gateways_link_that_a_stranger_took_over_is_no_way_into_the_dpu() {
     let (lab, _outside) = lab();
     let (nated, _) = pod(&lab, "nated");
     let dpu = &lab.card.dpu;
-    // With both its ends: it is ours no more, and stays where it is.
+    // Both ends at one moment: the service, which would replace a half that is no longer its own, is suspended.
+    lab.service.signal(Signal::SIGSTOP);
     for end in ["gw-nated", "gp-nated"] {
         dpu.ip(&["link", "set", end, "alias", "mine"]);
     }
+    lab.service.signal(Signal::SIGCONT);
     wait_for("the problem", LIMIT, || (!problems(&lab).is_empty()).then_some(()));
     assert_programs_out_of_reach(&nated, "10.3.0.1");
 }
