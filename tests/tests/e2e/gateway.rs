@@ -19,7 +19,6 @@ use e2e::{
     wait_for,
 };
 use nix::sys::signal::Signal;
-use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::configuration::bridge_filters_vlans;
