@@ -1,9 +1,15 @@
 //! `dpuctl add`, `delete`, `release` and `clear-quarantine`.
 
-use offload_proto::v1::{
-    Attachment, ChangeSubnetsRequest, ClearQuarantineRequest, DeleteNetworkRequest,
-    ListAttachmentsRequest, ReleaseAttachmentRequest, Subnet,
+use std::time::{Duration, Instant};
+
+use offload_proto::{
+    Reason,
+    v1::{
+        Attachment, AttachmentState, ChangeSubnetsRequest, ClearQuarantineRequest,
+        DeleteNetworkRequest, ListAttachmentsRequest, ReleaseAttachmentRequest, Subnet,
+    },
 };
+use tokio::time::sleep;
 use vf_alloc::FunctionId;
 
 use crate::{
@@ -17,6 +23,10 @@ use crate::{
     text::{printable, vf_message},
 };
 
+/// How long the deletion of a network waits for attachments that are being released.
+const RELEASE_WAIT: Duration = Duration::from_secs(2);
+const RELEASE_POLL: Duration = Duration::from_millis(50);
+
 pub(crate) async fn delete(
     client: &mut Client,
     what: Deleted,
@@ -24,10 +34,7 @@ pub(crate) async fn delete(
 ) -> Result<(), CallError> {
     match what {
         Deleted::Network { name, force } => {
-            let question = DeleteNetworkRequest { name: name.clone(), force };
-            client
-                .call(async |operator, request| operator.delete_network(request).await, question)
-                .await?;
+            delete_network(client, &DeleteNetworkRequest { name: name.clone(), force }).await?;
             console.line(&format!("network/{name} deleted"))
         }
         Deleted::Subnet { network, cidr } => {
@@ -35,6 +42,42 @@ pub(crate) async fn delete(
             change_subnets(client, ChangeSubnetsRequest { network, add, remove }, console).await
         }
     }
+}
+
+/// Waits while the network is in use only by attachments that are being released: a DEL is answered before its VF and
+/// addresses are free.
+async fn delete_network(
+    client: &mut Client,
+    question: &DeleteNetworkRequest,
+) -> Result<(), CallError> {
+    let begun = Instant::now();
+    loop {
+        let deleted = client
+            .call(
+                async |operator, request| operator.delete_network(request).await,
+                question.clone(),
+            )
+            .await;
+        match deleted {
+            Err(CallError::Refused(failure))
+                if failure.reason == Reason::NetworkInUse
+                    && begun.elapsed() < RELEASE_WAIT
+                    && is_being_released(client, &question.name).await? =>
+            {
+                sleep(RELEASE_POLL).await;
+            }
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// Whether all attachments of a network are being released.
+async fn is_being_released(client: &mut Client, network: &str) -> Result<bool, CallError> {
+    let question = ListAttachmentsRequest { host: String::new(), network: network.to_owned() };
+    let listed = client
+        .call(async |operator, request| operator.list_attachments(request).await, question)
+        .await?;
+    Ok(listed.attachments.iter().all(|one| one.state() == AttachmentState::Releasing))
 }
 
 pub(crate) async fn add(
