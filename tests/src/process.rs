@@ -155,7 +155,7 @@ impl Program {
     pub fn events(&self, event: &str) -> usize {
         let log = self.log();
         let is_one = |line: &&str| {
-            serde_json::from_str::<Value>(line).is_ok_and(|line| line["fields"]["event"] == event)
+            serde_json::from_str::<Value>(line).is_ok_and(|line| line["event"] == event)
         };
         log.lines().filter(is_one).count()
     }

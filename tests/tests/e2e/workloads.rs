@@ -453,7 +453,8 @@ fn an_agent_that_is_told_to_stop_answers_what_is_under_way() {
     lab.service.signal(Signal::SIGCONT);
     let told = call.end(&caller).unwrap();
     assert!(lab.agent_ends().success());
-    assert_eq!(lab.agent.events(log_event::WORK_LEFT), 0, "{}", lab.agent.log());
+    let events = [log_event::SESSION_OPENED, log_event::WORK_LEFT];
+    assert_eq!(events.map(|event| lab.agent.events(event)), [1, 0], "{}", lab.agent.log());
     assert_eq!(addresses_of(&pod, "eth0"), told);
     lab.start_agent();
     lab.wait_until_good();
