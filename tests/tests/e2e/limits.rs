@@ -14,7 +14,7 @@ use e2e::{
 };
 
 /// For a machine on which the senders hardly get a processor.
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Towards the pod, in bit/s. The two differ, so that neither is taken for the other.
 const INGRESS: u64 = 16_000_000;
@@ -68,12 +68,12 @@ impl Direction<'_> {
         }
     }
 
-    /// Measures what comes through in a second or a little more.
+    /// Measures what comes through in three seconds or a little more, of which a burst is a small part.
     fn measure_rate(&self) -> Measured {
         let begun = Stopwatch::start();
         let (sent, received) = (bits(self.from, "tx"), bits(self.to, "rx"));
         let begun_at_most = Stopwatch::start();
-        e2e::sleep_until_moment(Duration::from_secs(1));
+        e2e::sleep_until_moment(Duration::from_secs(3));
         let lasted_at_least = begun_at_most.elapsed();
         let received = bits(self.to, "rx") - received;
         let lasted_at_most = begun.elapsed();
@@ -82,7 +82,7 @@ impl Direction<'_> {
     }
 
     /// Measures until the sender had a processor for long enough: more than twice of what came through was offered, and
-    /// more than 60 % of the rate came through. No measurement may exceed the rate and a burst.
+    /// more than 85 % of the rate came through. No measurement may exceed the rate and a burst.
     fn assert_rate(&self) {
         wait_for("its rate", LIMIT, || {
             let measured = self.measure_rate();
@@ -92,7 +92,7 @@ impl Direction<'_> {
             let allowed = given(measured.lasted_at_most) * 1.05 + burst(self.rate) as f64;
             assert!(received < allowed, "{measured:?} at {} bit/s", self.rate);
             let is_offered_more = measured.sent > 2 * measured.received;
-            (is_offered_more && received > 0.6 * given(measured.lasted_at_least)).then_some(())
+            (is_offered_more && received > 0.85 * given(measured.lasted_at_least)).then_some(())
         });
     }
 }
