@@ -69,6 +69,8 @@ targets_with() {
             tests/src/*) words+=$'\n'$(printf -- '--test %s\n' e2e vm arm runtime kubernetes) ;;
             tests/tests/* | */tests/*)
                 folder=${file%tests/*}tests
+                # Unit tests may be in a folder of that name, too.
+                [[ -e ${folder%tests}Cargo.toml ]] || { words+=$'\n'--lib && continue; }
                 target=${file#"$folder/"} && target=${target%%/*}
                 [[ -e $folder/$target && $target == *.rs || -e $folder/$target/main.rs ]] || return 0
                 words+=$'\n'"--test ${target%.rs}"
