@@ -127,7 +127,7 @@ impl Shared {
     pub(crate) fn other_problems(&self) -> Vec<String> {
         let configuration = self.configuration().problems.clone();
         let certificate = self.credentials.problem();
-        let networks = self.engine.networks().list().is_empty().then(|| NO_NETWORKS.to_owned());
+        let networks = self.engine.networks().is_empty().then(|| NO_NETWORKS.to_owned());
         let warnings = self.engine.operators().warnings();
         configuration.into_iter().chain(certificate).chain(networks).chain(warnings).collect()
     }

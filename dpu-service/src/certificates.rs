@@ -1,7 +1,7 @@
 //! The service's certificates, for which only the API waits.
 //!
-//! A DPU may reboot with an expired certificate, or with a clock that is not set yet. Its pods are programmed all the
-//! same; nobody connects before the certificates are valid.
+//! A DPU may reboot with an expired certificate, or with a clock that is not set yet. Pods are programmed first:
+//! only connections wait until the certificates are valid.
 
 use std::time::Duration;
 

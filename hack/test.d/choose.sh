@@ -69,7 +69,7 @@ tiers_of_path() {
 }
 
 # sort_tiers: of the tiers that do not run in any case, those that are wanted go to the caller's `called`, and the short
-# forms of those that may run besides to its `others`. Mutants show what tests lack, whatever the change: they are for
+# forms of those that may run in addition to its `others`. Mutants show what tests lack, whatever the change: they are for
 # hack/test all. Dependencies are the same until Cargo.lock or deny.toml changes.
 sort_tiers() {
     local tier

@@ -36,7 +36,7 @@ pub(crate) fn replace_with_mode(path: &Path, content: &[u8], mode: u32) -> io::R
     File::open(folder)?.sync_all()
 }
 
-/// Where the new content is before it takes the file's place. Whoever is killed meanwhile leaves it.
+/// Where the new content is before it takes the file's place. A program that is killed while it writes leaves it.
 pub(crate) fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }

@@ -101,7 +101,7 @@ pub fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
 pub fn private_socket(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let bound = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    // The kernel creates the file with the mode of the unbound socket, less the umask: nobody can connect between
+    // The kernel creates the file with the mode of the unbound socket, less the umask. So no process can connect between
     // `bind` and a later `chmod` (net/unix/af_unix.c, unix_bind_bsd).
     fchmod(&bound, Mode::from_bits_truncate(PRIVATE_FILE))?;
     bind(bound.as_raw_fd(), &UnixAddr::new(path)?)?;

@@ -70,7 +70,7 @@ impl Nftables {
     /// Opens the interface to that namespace, which it keeps alive.
     ///
     /// # Errors
-    /// Likewise, or when the process may not enter it.
+    /// The kernel's refusal, or the process may not enter the namespace.
     pub fn open_in(netns: &Netns) -> Result<Self, Error> {
         netns.run(Self::open)?
     }

@@ -133,7 +133,7 @@ impl Engine {
         self.reconciler.look_closely();
     }
 
-    /// Somebody has changed nftables: if guards have lost rules there, the reconciler will look at all of it.
+    /// Another program has changed nftables. If guards have lost rules there, the reconciler compares everything.
     pub(crate) async fn rules_changed(&self) {
         if self.ports.lost_rules().await {
             self.reconciler.look_closely();

@@ -63,6 +63,12 @@ impl Engine {
 }
 
 impl Networks<'_> {
+    /// Whether there is no network.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0.registry().networks().len() == 0
+    }
+
     /// All networks, by name.
     #[must_use]
     pub fn list(self) -> Vec<NetworkView> {

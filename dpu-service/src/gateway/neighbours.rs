@@ -34,7 +34,7 @@ use crate::model::Network;
 /// How many neighbours that are not known one sender may have its gateway ask for.
 const OF_SENDER: PacketRate = PacketRate { per_second: 16, burst: 64 };
 
-/// Likewise all senders of one link.
+/// How many neighbours that are not known all senders of one link may have the gateway ask for.
 const OF_LINK: PacketRate = PacketRate { per_second: 512, burst: 4096 };
 
 /// An address of a pod.

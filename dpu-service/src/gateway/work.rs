@@ -126,7 +126,7 @@ impl Work {
         self.amend_sets(&redirections::sets(concerned), &redirections::sets(wanted))
     }
 
-    /// Likewise by sets.
+    /// Puts `wanted` in the place of the elements of `concerned`. Returns whether the table in force could be amended.
     pub(super) fn amend_sets(
         &mut self,
         concerned: &[Set],

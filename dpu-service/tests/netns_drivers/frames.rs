@@ -129,7 +129,7 @@ impl Frame {
         Self { trailer: 300, ..self.clone() }
     }
 
-    /// Likewise in a frame of 802.2 with that header.
+    /// The same packet in a frame of 802.2 with that header.
     pub(crate) fn in_802_2(&self, header: &'static [u8]) -> Self {
         Self { llc: Some(header), ..self.clone() }
     }

@@ -56,7 +56,7 @@ pub fn run() -> ExitCode {
 /// That the call has to wait, on standard error, which runtimes show of a plugin that they kill for being slow.
 fn tell_waiting(socket: &Path, error: &io::Error) {
     let told = format!("host-shim: waiting for the agent on {}: {error}\n", socket.display());
-    // Nobody is left to be told if standard error is closed.
+    // A closed standard error leaves no place to report to.
     let _ = io::stderr().write_all(told.as_bytes());
 }
 

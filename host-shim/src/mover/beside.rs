@@ -94,7 +94,7 @@ impl Beside {
         routing: &Routing,
         is_there: fn(&[Route], &Route) -> bool,
     ) -> Result<Option<String>, Error> {
-        // Addresses come from whoever has made the interface, and with them such routes.
+        // The plugin that made the interface has set its addresses, and with them the routes to their subnets.
         let routing = Routing { connected: Vec::new(), ..routing.clone() };
         match missing(&mut self.pod.rtnl, &self.link, &routing, is_there)? {
             None => misset(&self.pod.netns, &self.link, &routing),

@@ -267,7 +267,7 @@ mod tests {
         let tell =
             |error: &io::Error| told = Some((error.kind(), began.elapsed(), began.unstalled()));
         assert!(call(&socket, status(), 2 * QUIET, tell).is_err());
-        let (kind, after, unstalled) = told.expect("nobody is told");
+        let (kind, after, unstalled) = told.expect("no failure is reported");
         assert_eq!(kind, io::ErrorKind::NotFound);
         assert!(after >= QUIET && unstalled < COMEBACK, "{after:?}");
     }

@@ -85,7 +85,7 @@ fn interface_without_address_can_not_take_one() {
     pod.ip(&["addr", "add", "10.1.77.7/16", "dev", "eth0"]);
     assert!(
         !pod.pings(address_of(&reached, ".")),
-        "the guard drops an address that nobody gave it"
+        "the guard drops an address that it was not given"
     );
     for pod in [&pod, &other] {
         lab.del("blue", pod, "eth0").nothing();

@@ -30,7 +30,7 @@ fn while_scanning(pod: &Netns, work: impl FnOnce()) {
             let v4 = Ipv4Addr::new(10, 1, 128 + high, low);
             let v6 = Ipv6Addr::new(0xfd00, 0x10, 1, 0, 0, 0, 0x8000, number);
             for (socket, address) in sockets.iter().zip([IpAddr::from(v4), v6.into()]) {
-                // Whatever comes of it: the gateway says that nobody has the address.
+                // A failure is expected: the gateway reports that the address is unreachable.
                 let _ = socket.send_to(&[0; 8], (address, 9));
             }
         }
@@ -97,7 +97,7 @@ fn pods_are_permanent_neighbours_of_their_gateway() {
         listed().contains(&of_one[0]).then_some(())
     });
 
-    // What somebody has deleted is there after the next start, and what others have made stays.
+    // A deleted entry is there again after the next start, and entries of other programs stay.
     lab.card.dpu.ip(&["neigh", "del", &of_one[0], "dev", "gw-blue"]);
     let others =
         ["10.1.200.1", "lladdr", "02:00:00:00:02:01", "nud", "permanent", "dev", "gw-blue"];

@@ -52,8 +52,8 @@ fn what_a_pod_does_to_a_vf_reaches_no_later_pod() {
         lab.call("DEL", "blue", &next).nothing();
         wait_for("a free VF", LIMIT, || (lab.free() == 1).then_some(()));
     }
-    let anew = lab.agent.events(log_event::VF_RESET);
-    assert!(anew >= DONE_TO_A_VF.len(), "{anew}");
+    let resets = lab.agent.events(log_event::VF_RESET);
+    assert!(resets >= DONE_TO_A_VF.len(), "{resets}");
     lab.call("DEL", "blue", &resident).nothing();
     lab.assert_invariants(&clean);
 }

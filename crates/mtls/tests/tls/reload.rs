@@ -2,8 +2,11 @@
 
 use std::{
     fs::{self, Permissions},
+    future::{Future, poll_fn},
     os::unix::fs::{PermissionsExt, symlink},
     path::Path,
+    pin::pin,
+    task::Poll,
     time::{Duration, SystemTime},
 };
 
@@ -50,7 +53,7 @@ async fn files_renamed_into_place_are_followed() {
     wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
 }
 
-/// Nobody is told when files that were reloaded by hand are put back.
+/// The watch sees a change back although the changed files were read by a reload and not by the watch.
 #[tokio::test]
 async fn files_put_back_after_a_reload_are_followed() {
     let pki = Pki::new();
@@ -79,13 +82,11 @@ async fn certificates_of_later_are_waited_for() {
     };
     save(validity(SystemTime::now() - 2 * HOUR));
     let roles = [Role::Dpu];
-    let loaded = LiveCredentials::load_when_valid(&settings, &roles, PERIOD);
-    let renew = async {
-        tokio::time::sleep(4 * PERIOD).await;
-        save(validity(SystemTime::now() - HOUR / 2));
-    };
-    let (loaded, ()) = bounded(async { tokio::join!(loaded, renew) }).await;
-    assert!(loaded.unwrap().problem().is_none());
+    let mut loaded = pin!(LiveCredentials::load_when_valid(&settings, &roles, PERIOD));
+    let waits = poll_fn(|context| Poll::Ready(loaded.as_mut().poll(context).is_pending())).await;
+    assert!(waits, "the expired certificate is loaded");
+    save(validity(SystemTime::now() - HOUR / 2));
+    assert!(bounded(loaded).await.unwrap().problem().is_none());
 }
 
 #[tokio::test]

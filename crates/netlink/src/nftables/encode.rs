@@ -496,7 +496,8 @@ fn load_port<P: Pusher>(list: PushExprListAttrs<P>, register: u32) -> PushExprLi
     load_payload(list, TRANSPORT_HEADER, (2, 2), register + 1)
 }
 
-/// The link that a packet came in by, and its sender's Ethernet address. By other links nobody has one.
+/// The link that a packet came in by, and its sender's Ethernet address. The rule does not match packets of links that
+/// are not Ethernet.
 fn load_sender<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
     let list = load_meta(list, META_INCOMING_KIND, FIRST);
     let list = compare(list, EQUAL, &ETHERNET.to_ne_bytes());
@@ -504,7 +505,7 @@ fn load_sender<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
     load_payload(list, LINK_HEADER, (6, 6), FIRST_WORD + 1)
 }
 
-/// Likewise, and whom it is handed to next.
+/// The link that a packet came in by, its sender's Ethernet address, and its next hop.
 fn load_resolution<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
     raw::load_next_hop(load_sender(list), family, FIRST_WORD + 3)
 }

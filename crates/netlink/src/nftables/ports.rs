@@ -40,7 +40,7 @@ const FIRST: i32 = i32::MIN;
 const LAST: i32 = i32::MAX;
 
 const RULE_OF_PORT: &[Term] = &[Term::Mark(MARK)];
-/// Nobody behind the bridge sees the mark.
+/// The second rule clears the mark, so that programs behind the bridge do not see it.
 const RULES: [&[Term]; 2] =
     [&[Term::From(PORTS), Term::NotMarked(MARK), Term::Drop], &[Term::From(PORTS), Term::Mark(0)]];
 

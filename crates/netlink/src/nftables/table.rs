@@ -350,7 +350,7 @@ pub enum Term {
     /// It is of that family, and the one whom it is handed to next, the router or the destination itself, is not in
     /// that set. Only where it is forwarded.
     NextHopNotIn(Family, &'static CStr),
-    /// Its sender has not [asked](Self::NoteResolution) lately for that one. Likewise, and by Ethernet alone.
+    /// It is forwarded, came by Ethernet, and its sender has not [asked](Self::NoteResolution) for its next hop lately.
     ResolutionNotIn(Family, &'static CStr),
     /// Notes in that set that its sender has asked for that one.
     NoteResolution(Family, &'static CStr),

@@ -329,7 +329,7 @@ fn rules_about_next_hops_are_shown_by_nft() {
     ] {
         assert!(shown.contains(expected), "{expected} is not in\n{shown}");
     }
-    // What packets add is nobody's change.
+    // Elements that packets add are not compared.
     let before = nftables.contents(&table).unwrap();
     netns.run(&format!("nft add element inet {TABLE} senders {{ 1 . 02:00:00:00:00:01 }}"));
     assert_eq!(nftables.contents(&table).unwrap(), before);

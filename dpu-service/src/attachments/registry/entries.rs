@@ -269,3 +269,38 @@ fn shared(what: &str, one: &Record, other: &Record) -> OpenError {
         one.id, one.key, other.id, other.key
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::examples::{entry, record},
+        *,
+    };
+
+    #[test]
+    fn removed_attachments_leave_nothing() {
+        let mut entries = Entries::default();
+        let lead = record(1);
+        let members = [2, 3].map(|number| {
+            let member = record(number);
+            let key =
+                AttachmentKey { interface_name: format!("net{number}").into(), ..lead.key.clone() };
+            Record { key, lead: Some("eth0".into()), ..member }
+        });
+        for one in [lead.clone()].iter().chain(&members) {
+            entries.insert(entry(one.clone()));
+        }
+        assert_eq!(entries.led_by(&lead.key).len(), 2);
+        let held = entries.held_addresses();
+        assert_eq!(held.len(), 3);
+        assert!(held.contains(&("red".into(), "10.1.0.2".parse().unwrap())));
+        let gateway = "10.1.0.254".parse().unwrap();
+        for one in &members {
+            assert!(entries.is_used(gateway));
+            entries.remove(one.id).unwrap();
+        }
+        assert!(entries.by_lead.is_empty() && entries.is_used(gateway));
+        entries.remove(lead.id).unwrap();
+        assert!(entries.users_of_address.is_empty() && entries.by_mac.is_empty());
+    }
+}

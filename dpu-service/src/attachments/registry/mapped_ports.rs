@@ -159,7 +159,23 @@ pub(crate) fn redirections_of(record: &Record) -> Vec<Redirection> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::examples::{entry, record},
+        *,
+    };
+
+    #[test]
+    fn redirections_beside_share_a_port_or_an_address() {
+        let mut entries = Entries::default();
+        (1..=3).for_each(|number| entries.insert(entry(record(number))));
+        let [first, second] = [1, 2].map(|number| redirections_of(&record(number)).remove(0));
+        // The port of the first, the address of the second.
+        let wanted = Redirection { target: second.target, ..first.clone() };
+        let beside = redirections_beside(&entries, &[wanted]);
+        let ports = beside.iter().map(|one| one.mapping.host_port);
+        assert_eq!(ports.collect::<std::collections::BTreeSet<_>>(), [8001, 8002].into());
+        assert!(redirections_beside(&entries, &[]).is_empty());
+    }
 
     #[test]
     fn own_ports_are_taken_on_their_addresses() {

@@ -16,6 +16,8 @@ mod detaches;
 mod doubts;
 mod entries;
 mod entry;
+#[cfg(test)]
+mod examples;
 mod hosts;
 mod inventory;
 mod leaving;

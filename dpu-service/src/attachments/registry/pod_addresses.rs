@@ -5,13 +5,13 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use super::Entries;
 use crate::{gateway::PodAddress, model::Record};
 
-/// Those of all that is held.
+/// The addresses of all attachments that are held.
 pub(crate) fn pod_addresses(entries: &Entries) -> Vec<PodAddress> {
     let held = entries.iter().filter(|entry| entry.is_held());
     held.flat_map(|entry| pod_addresses_of(entry.record())).collect()
 }
 
-/// Of these those that somebody holds.
+/// Those of `these` that an attachment holds.
 pub(crate) fn pod_addresses_among(entries: &Entries, these: &[PodAddress]) -> Vec<PodAddress> {
     let these: BTreeSet<IpAddr> = these.iter().map(|pod| pod.address).collect();
     let mut held = pod_addresses(entries);

@@ -77,7 +77,7 @@ fn kubelet(folder: &Path, version: &'static str) -> Kubelet {
 impl Kubelet {
     /// What is asked of it next, be it refused or not.
     async fn registered(&mut self) -> RegisterRequest {
-        within(LIMIT, self.heard.recv()).await.expect("nobody registers").unwrap()
+        within(LIMIT, self.heard.recv()).await.expect("no registration").unwrap()
     }
 }
 

@@ -394,6 +394,6 @@ pub(super) mod tests {
         signals.pass_wanted().await;
         keeper.provider.provide().await;
         signals.vf_became_free();
-        within(Duration::from_secs(20), keeper.pass_wanted()).await.expect("nobody tries again");
+        within(Duration::from_secs(20), keeper.pass_wanted()).await.expect("no retry");
     }
 }

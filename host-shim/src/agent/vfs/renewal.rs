@@ -462,7 +462,7 @@ pub(in crate::agent) mod tests {
         renewer.note_renewed(&vf, false, "it differs");
         assert!(!renewer.is_due(&vf.device));
         let wanted = vfs.signals().pass_wanted();
-        within(Duration::from_secs(20), wanted).await.expect("nobody looks again");
+        within(Duration::from_secs(20), wanted).await.expect("no second look");
         assert!(renewer.is_due(&vf.device));
     }
 }
