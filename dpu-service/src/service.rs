@@ -2,14 +2,13 @@
 
 use std::{
     path::{Path, PathBuf},
-    pin::pin,
     sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
 use bootstrap::{
-    ConfigFile, LogControl, feed_watchdog, notify_ready, notify_stopping, private_folder,
-    raise_file_limit, reload_signals, shutdown_signal,
+    ConfigFile, LogControl, ShutdownSignals, feed_watchdog, notify_ready, notify_stopping,
+    private_folder, raise_file_limit, reload_signals,
 };
 use jiff::Timestamp;
 use metrics::{Calls, Endpoint};
@@ -74,26 +73,25 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     raise_file_limit();
     warn_of_older_spelling(&path);
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
+    let mut shutdown = ShutdownSignals::catch().map_err(ServiceError::Signals)?;
     let certificates = Arc::new(Certificates::of(&config));
     let programmer = drivers::open(&config.eswitch, &config.fabric)?;
     programmer.capabilities().iter().for_each(log_capability);
     let open = || open_engine(&config, &programmer);
     let calls = api::calls();
     let shown = serve_metrics(&config, &certificates, &calls);
-    let opened = open_when_readable(&config, &certificates, &calls, open).await?;
+    let opened = open_when_readable(&config, &certificates, &calls, open, &mut shutdown).await?;
     let Some(Opened { engine, listener }) = opened else { return Ok(()) };
     let stop = CancellationToken::new();
     // Pods run again from here on, whatever the certificates are like.
     engine.reconcile(Depth::Thorough).await;
     keep_programmed(&engine, &programmer, &stop);
 
-    let mut shutdown = pin!(shutdown_signal());
     let patience = Duration::from_secs(config.limits.shutdown_s);
     let credentials = tokio::select! {
         biased;
         credentials = certificates.valid() => credentials?,
-        signal = &mut shutdown => {
-            signal.map_err(ServiceError::Signals)?;
+        () = shutdown.received() => {
             notify_stopping();
             stop.cancel();
             within(patience, engine.close()).await;
@@ -117,7 +115,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     notify_ready();
 
     tokio::select! {
-        signal = shutdown => signal.map_err(ServiceError::Signals)?,
+        () = shutdown.received() => {}
         ended = &mut serving => return flatten(ended),
     }
     notify_stopping();

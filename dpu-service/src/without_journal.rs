@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use bootstrap::{Chain, feed_watchdog, notify_ready, shutdown_signal};
+use bootstrap::{Chain, ShutdownSignals, feed_watchdog, notify_ready};
 use metrics::Calls;
 use mtls::{LiveCredentials, Server, incoming};
 use offload_proto::{Failure, Reason};
@@ -55,6 +55,7 @@ pub(crate) async fn open_when_readable(
     certificates: &Certificates,
     calls: &Arc<Calls>,
     open: impl Fn() -> Result<Arc<Engine>, OpenError>,
+    shutdown: &mut ShutdownSignals,
 ) -> Result<Option<Opened>, ServiceError> {
     let error = match open() {
         Err(error) if error.is_of_the_file() => error,
@@ -79,7 +80,7 @@ pub(crate) async fn open_when_readable(
     };
     let mut refusing = Box::pin(refusing);
     let engine = tokio::select! {
-        signal = shutdown_signal() => return signal.map(|()| None).map_err(ServiceError::Signals),
+        () = shutdown.received() => return Ok(None),
         refused = &mut refusing => return refused.map(|()| None),
         never = feed_watchdog(|| true) => match never {},
         opened = try_again(open) => opened?,

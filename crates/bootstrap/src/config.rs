@@ -6,10 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ring::digest::{SHA256, digest};
 use serde::de::DeserializeOwned;
 
-use crate::{cut, diagnosis::diagnose};
+use crate::{cut, diagnosis::diagnose, sha256};
 
 /// Largest configuration file that is read, in bytes.
 pub const CONFIG_LIMIT: usize = 1024 * 1024;
@@ -69,8 +68,7 @@ impl ConfigFile {
     /// The SHA-256 of the content in hexadecimal, as `sha256sum` prints it.
     #[must_use]
     pub fn digest(&self) -> String {
-        let digest = digest(&SHA256, self.text.as_bytes());
-        digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        sha256(self.text.as_bytes())
     }
 
     /// What the content says.

@@ -74,6 +74,10 @@ pub enum FolderError {
 /// itself.
 pub fn private_folder(path: &Path) -> Result<(), FolderError> {
     let failed = |source| FolderError::Io { path: path.to_owned(), source };
+    // Before anything is made there: who can replace a folder could have the mode of another one changed.
+    if let Some(parent) = path.ancestors().skip(1).find(|folder| folder.is_dir()) {
+        check(parent, is_open_to_all)?;
+    }
     create(path).map_err(failed)?;
     // A link may lead to the folder: who can replace the link replaces the folder.
     let resolved = path.canonicalize().map_err(failed)?;
@@ -90,6 +94,9 @@ pub fn private_folder(path: &Path) -> Result<(), FolderError> {
 /// When it can't be opened, or belongs to another user.
 pub fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.mode(PRIVATE_FILE).open(path)?;
+    if !is_trusted_owner(file.metadata()?.uid()) {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
+    }
     file.set_permissions(Permissions::from_mode(PRIVATE_FILE))?;
     Ok(file)
 }

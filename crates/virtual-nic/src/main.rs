@@ -5,8 +5,8 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::Context;
 use bootstrap::{
-    LogSettings, TracingSettings, init_logs, notify_ready, notify_stopping, reload_signals,
-    shutdown_signal,
+    LogSettings, ShutdownSignals, TracingSettings, init_logs, notify_ready, notify_stopping,
+    reload_signals,
 };
 use clap::Parser;
 use netlink::Netns;
@@ -41,7 +41,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 async fn be_card(arguments: PlugArguments) -> anyhow::Result<()> {
     // A signal that comes while the card is plugged in is answered once it is.
-    let mut shutdown = tokio::spawn(shutdown_signal());
+    let mut shutdown = ShutdownSignals::catch().context("cannot listen to signals")?;
     let mut resets = reload_signals().context("cannot listen to signals")?;
     let plan = Plan {
         kind: arguments.kind.into(),
@@ -59,7 +59,7 @@ async fn be_card(arguments: PlugArguments) -> anyhow::Result<()> {
     let outcome = loop {
         tokio::select! {
             biased;
-            signal = &mut shutdown => break signal?.context("cannot listen to signals"),
+            () = shutdown.received() => break Ok(()),
             _ = resets.recv() => {
                 tracing::info!("reset");
                 card.reset()?;

@@ -9,8 +9,8 @@ use std::{
 };
 
 use bootstrap::{
-    feed_watchdog, good_configuration, init_logs, notify_ready, notify_stopping, raise_file_limit,
-    reload_signals, shutdown_signal,
+    ShutdownSignals, feed_watchdog, good_configuration, init_logs, notify_ready, notify_stopping,
+    raise_file_limit, reload_signals,
 };
 use netlink::LinkMonitor;
 use tokio::signal::unix::Signal;
@@ -104,9 +104,10 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     raise_file_limit();
     // Before anything that may take its time: until it is caught, it ends the program.
     let hangups = reload_signals().map_err(cannot("wait for signals"))?;
+    let mut shutdown = ShutdownSignals::catch().map_err(cannot("wait for signals"))?;
     let boot_id = boot_id(&config.boot_id_file)?;
     let (socket, records) = if stands_by {
-        let records = records_of_one_before(&config, path, &boot_id).await?;
+        let records = records_of_one_before(&config, path, &boot_id, &mut shutdown).await?;
         let Some(records) = records else { return Ok(()) };
         (listen(&config.socket)?, records)
     } else {
@@ -123,7 +124,7 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     let server = server(&agent, limit, &stopping);
     tokio::select! {
         never = serve(server, limit, &socket) => match never {},
-        signal = shutdown_signal() => signal.map_err(cannot("wait for signals"))?,
+        () = shutdown.received() => {}
         error = &mut keepers => return Err(error),
     }
     notify_stopping();

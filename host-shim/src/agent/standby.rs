@@ -6,13 +6,13 @@
 
 use std::{path::Path, time::Duration};
 
-use bootstrap::{private_folder, shutdown_signal};
+use bootstrap::{ShutdownSignals, private_folder};
 use tokio::time::sleep;
 
 use super::{
     config::Config,
     dpu::credentials_and_connector,
-    error::{AgentError, cannot},
+    error::AgentError,
     vfs::{Records, RecordsError},
 };
 
@@ -27,6 +27,7 @@ pub(super) async fn records_of_one_before(
     config: &Config,
     path: &Path,
     boot_id: &str,
+    shutdown: &mut ShutdownSignals,
 ) -> Result<Option<Records>, AgentError> {
     if let Some(records) = free_records(config, boot_id)? {
         return Ok(Some(records));
@@ -35,7 +36,7 @@ pub(super) async fn records_of_one_before(
     tracing::info!(socket = %config.socket.display(), "standing by until the agent there has ended");
     tokio::select! {
         records = wait_for_records(config, boot_id) => records.map(Some),
-        signal = shutdown_signal() => signal.map(|()| None).map_err(cannot("wait for signals")),
+        () = shutdown.received() => Ok(None),
     }
 }
 
