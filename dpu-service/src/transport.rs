@@ -6,8 +6,9 @@
 //! - **Locks**: the progress of a stream, never across an await.
 //! - **Concurrent**: the task of a connection drops a chunk that it has written; the task of the stream waits for that.
 //!
-//! tonic's server has no way to reset a stream: HTTP/2 waits for the peer's window, and the answer's body is not asked
-//! meanwhile. Here the executor has each stream as a future; a stream that is dropped is reset.
+//! tonic's server gives no handle on a stream. hyper gives each stream to the executor as a future, and a stream that is
+//! dropped is reset. hyper from 1.12 on takes a chunk from the body before it waits for the peer's window, so that a
+//! stream which stalls always has a chunk that is not written.
 
 use std::{
     convert::Infallible,
@@ -44,7 +45,7 @@ use crate::config::Limits;
 const CHUNK: usize = 16 * 1024;
 
 /// How many times within its limit a stream is examined.
-const LOOKS: u32 = 4;
+const CHECKS_PER_LIMIT: u32 = 4;
 
 task_local! {
     /// The progress of the stream whose task this is.
@@ -94,7 +95,7 @@ async fn serve_connection<S, B>(
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let answer = service.clone().oneshot(request.map(Body::new));
-        async move { answer.await.map(|answer| answer.map(Paced::of)) }
+        async move { answer.await.map(|answer| answer.map(ChunkedBody::of)) }
     });
     let stalled = CancellationToken::new();
     let http2 = settings(&limits, Streams { limit: limits.unread(), stalled: stalled.clone() });
@@ -146,7 +147,7 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
             }
             // HTTP/2 has all of the answer, and a stream that has ended cannot be reset.
             tokio::select! {
-                () = poll_fn(|context| progress.poll_taken(context)) => {}
+                () = poll_fn(|context| progress.poll_written(context)) => {}
                 () = progress.stall(limit) => stalled.cancel(),
             }
         }));
@@ -169,17 +170,17 @@ impl Progress {
     /// The chunk as HTTP/2 gets it.
     fn give(&self, chunk: Bytes) -> Bytes {
         self.lock().since = Some(Instant::now());
-        Bytes::from_owner(Untaken { chunk, progress: self.clone() })
+        Bytes::from_owner(UnwrittenChunk { chunk, progress: self.clone() })
     }
 
-    fn note_taken(&self) {
+    fn note_written(&self) {
         let Given { waiting, .. } = mem::take(&mut *self.lock());
         if let Some(waiting) = waiting {
             waiting.wake();
         }
     }
 
-    fn poll_taken(&self, context: &Context<'_>) -> Poll<()> {
+    fn poll_written(&self, context: &Context<'_>) -> Poll<()> {
         let mut given = self.lock();
         if given.since.is_none() {
             return Poll::Ready(());
@@ -191,7 +192,7 @@ impl Progress {
     /// Returns when a chunk was not written for as long as `limit`.
     async fn stall(&self, limit: Duration) {
         while self.lock().since.is_none_or(|since| since.elapsed() < limit) {
-            sleep(limit / LOOKS).await;
+            sleep(limit / CHECKS_PER_LIMIT).await;
         }
     }
 
@@ -201,31 +202,31 @@ impl Progress {
 }
 
 /// A chunk until the connection has written it.
-struct Untaken {
+struct UnwrittenChunk {
     chunk: Bytes,
     progress: Progress,
 }
 
-impl AsRef<[u8]> for Untaken {
+impl AsRef<[u8]> for UnwrittenChunk {
     fn as_ref(&self) -> &[u8] {
         &self.chunk
     }
 }
 
-impl Drop for Untaken {
+impl Drop for UnwrittenChunk {
     fn drop(&mut self) {
-        self.progress.note_taken();
+        self.progress.note_written();
     }
 }
 
 /// The body of an answer, in chunks: HTTP/2 gets the next one once the one before is written.
-struct Paced {
+struct ChunkedBody {
     body: Body,
     /// What is left of the body's last frame.
     rest: Bytes,
 }
 
-impl Paced {
+impl ChunkedBody {
     fn of<B>(body: B) -> Body
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
@@ -235,7 +236,7 @@ impl Paced {
     }
 }
 
-impl HttpBody for Paced {
+impl HttpBody for ChunkedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -253,7 +254,7 @@ impl HttpBody for Paced {
             }
         }
         let progress = PROGRESS.with(Clone::clone);
-        ready!(progress.poll_taken(context));
+        ready!(progress.poll_written(context));
         let length = self.rest.len().min(CHUNK);
         let chunk = progress.give(self.rest.split_to(length));
         Poll::Ready(Some(Ok(Frame::data(chunk))))

@@ -4,14 +4,17 @@
 use std::{
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures::future::BoxFuture;
 use http::{Extensions, Request, Response};
+use http_body_util::{BodyExt, Full, Limited};
 use mtls::{Identity, Peer, Role};
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, MESSAGE_LIMIT, Reason};
+use tokio::time::timeout;
 use tonic::{Status, body::Body};
-use tower::{Layer, Service};
+use tower::{Layer, Service, ServiceExt};
 
 use super::{
     Shared,
@@ -26,12 +29,14 @@ use crate::{config::Limits, model::HostName};
 pub(crate) struct Authorise {
     shared: Arc<Shared>,
     room: Arc<Room>,
+    /// How long a peer may take to send a request for a list.
+    unread: Duration,
 }
 
 impl Authorise {
     /// For all connections together.
     pub(crate) fn new(shared: Arc<Shared>, limits: &Limits) -> Self {
-        Self { shared, room: Arc::new(Room::new(limits)) }
+        Self { shared, room: Arc::new(Room::new(limits)), unread: limits.unread() }
     }
 
     fn admit<B>(&self, request: &Request<B>) -> Result<(CallPermit, Kind), Status> {
@@ -103,7 +108,7 @@ pub(crate) struct Authorised<S> {
 
 impl<S> Service<Request<Body>> for Authorised<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>>,
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
 {
@@ -121,18 +126,45 @@ where
                 let refusal = status.into_http();
                 Box::pin(async move { Ok(refusal) })
             }
-            Ok((permit, kind)) => {
-                let answer = self.inner.call(request);
+            Ok((permit, Kind::List)) => {
+                let (inner, unread) = (self.inner.clone(), self.rules.unread);
                 Box::pin(async move {
-                    let turn = match kind {
-                        Kind::List => Some(permit.turn().await),
-                        Kind::Call | Kind::Stream => None,
+                    // Read first, so that no peer has a turn while it is still sending.
+                    let request = match read_whole(request, unread).await {
+                        Ok(request) => request,
+                        Err(failure) => return Ok(Status::from(failure).into_http()),
                     };
-                    let answer = Answer::hold(answer.await?, permit);
-                    drop(turn);
-                    Ok(answer.unwrap_or_else(|failure| Status::from(failure).into_http()))
+                    let _turn = permit.turn().await;
+                    Ok(hold(inner.oneshot(request).await?, permit))
                 })
+            }
+            Ok((permit, Kind::Call | Kind::Stream)) => {
+                let answer = self.inner.call(request);
+                Box::pin(async move { Ok(hold(answer.await?, permit)) })
             }
         }
     }
+}
+
+/// The answer with its permit, or the refusal in its place.
+fn hold(answer: Response<Body>, permit: CallPermit) -> Response<Body> {
+    let held = Answer::hold(answer, permit);
+    held.unwrap_or_else(|failure| Status::from(failure).into_http())
+}
+
+/// Waits until the peer has sent all of its request, no longer than `unread`.
+///
+/// # Errors
+/// [`Reason::DeadlineExceeded`], or [`Reason::InvalidRequest`] for a request that is too long or breaks off.
+async fn read_whole(request: Request<Body>, unread: Duration) -> Result<Request<Body>, Failure> {
+    let (head, body) = request.into_parts();
+    let body = timeout(unread, Limited::new(body, MESSAGE_LIMIT).collect()).await;
+    let body = body.map_err(|_| {
+        let message = format!("the request was not sent within {unread:?}");
+        Failure::new(Reason::DeadlineExceeded, message)
+    })?;
+    let body = body.map_err(|error| {
+        Failure::new(Reason::InvalidRequest, format!("the request can't be read: {error}"))
+    })?;
+    Ok(Request::from_parts(head, Body::new(Full::new(body.to_bytes()))))
 }

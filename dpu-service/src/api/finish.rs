@@ -9,9 +9,9 @@ use std::{
 use futures::future::BoxFuture;
 use tower::{Layer, Service};
 
-/// Lets a call go on when its deadline is over or its caller has gone, as its work does anyway. So what
-/// is inside of this layer sees the end of each call: its place is taken until then, and it is counted.
-/// Of a call that answers with a stream, the end is that it has begun to answer.
+/// Runs a call to its end when its caller has gone, as its work goes on anyway. Inner layers see the end of each call and
+/// count it. Of a call that answers with a stream, the end is that it has begun to answer. The call's permit is returned
+/// when its answer was written: see `answer`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finish;
 

@@ -7,7 +7,10 @@ use futures::{
     future::join_all,
     stream::{self, StreamExt as _},
 };
-use h2::client::{ResponseFuture, SendRequest};
+use h2::{
+    SendStream,
+    client::{ResponseFuture, SendRequest},
+};
 use http::{Request, Uri};
 use mtls::Role;
 use offload_proto::{
@@ -109,7 +112,11 @@ struct Connection {
 impl Connection {
     /// With windows of so many bytes, which stay as they are.
     async fn open(setup: &Setup, window: u32) -> Self {
-        let mut connector = setup.connector(Role::Viewer, "guest");
+        Self::open_as(setup, Role::Viewer, "guest", window).await
+    }
+
+    async fn open_as(setup: &Setup, role: Role, name: &str, window: u32) -> Self {
+        let mut connector = setup.connector(role, name);
         let uri = Uri::builder().scheme("https").authority(ADDRESS).path_and_query("/");
         let stream = connector.call(uri.build().unwrap()).await.unwrap().into_inner();
         let mut client = h2::client::Builder::new();
@@ -120,13 +127,18 @@ impl Connection {
 
     /// Makes a call of an empty message.
     async fn call(&self, method: &str) -> ResponseFuture {
+        let (answer, mut body) = self.begin(method).await;
+        body.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
+        answer
+    }
+
+    /// Begins a call without its message.
+    async fn begin(&self, method: &str) -> (ResponseFuture, SendStream<Bytes>) {
         let request = Request::post(format!("https://{ADDRESS}/offload.v1.Operator/{method}"))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
         let mut requests = self.requests.clone().ready().await.unwrap();
-        let (answer, mut body) = requests.send_request(request.body(()).unwrap(), false).unwrap();
-        body.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
-        answer
+        requests.send_request(request.body(()).unwrap(), false).unwrap()
     }
 }
 
@@ -237,5 +249,31 @@ fn every_open_stream_counts() {
         guest.list_networks(v1::ListNetworksRequest {}).await.unwrap();
         drop(open);
         wait_until_async("a stream is open again", async || watch().await.is_ok()).await;
+    });
+}
+
+/// Two lists are made at a time, one of each peer: neither is kept by a peer that does not finish its request.
+#[test]
+fn unsent_requests_keep_no_list_waiting() {
+    let setup = Setup::new();
+    setup.configure("keepalive_s = 4", NETWORKS);
+    let _service = setup.start();
+    setup.client(async || {
+        let mut begun = Vec::new();
+        for (role, name) in [(Role::Viewer, "guest"), (Role::Viewer, "visitor")] {
+            let connection = Connection::open_as(&setup, role, name, 65_535).await;
+            let call = connection.begin("ListNetworks").await;
+            begun.push((connection, call));
+        }
+        // The service has both calls: it answers what came after them on each connection.
+        for (connection, _) in &begun {
+            connection.call("GetDpu").await.await.unwrap();
+        }
+        setup.operator().list_networks(v1::ListNetworksRequest {}).await.unwrap();
+        // They do not stay open either.
+        for (_connection, (answer, _body)) in begun {
+            let answer = within(BOUND, answer).await.expect("no answer").unwrap();
+            assert_eq!(answer.headers()["grpc-status"], "4", "{answer:?}");
+        }
     });
 }
