@@ -33,7 +33,7 @@ impl Certificates {
     /// Waits until they are valid, and follows their files from then on.
     ///
     /// # Errors
-    /// What time alone does not repair.
+    /// The files can't be used, for another reason than their dates, when they are read first.
     pub(crate) async fn valid(&self) -> Result<LiveCredentials, CredentialsError> {
         self.valid.get_or_try_init(|| self.wait()).await.cloned()
     }
@@ -49,7 +49,7 @@ impl Certificates {
             Err(error) if error.is_of_dates() => {
                 // A start that waits is no failed one, which the service manager would repeat.
                 notify_ready();
-                LiveCredentials::load_when_valid(&self.settings, &roles, PERIOD).await?
+                LiveCredentials::load_when_valid(&self.settings, &roles, PERIOD).await
             }
             loaded => loaded?,
         };

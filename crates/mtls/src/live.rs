@@ -53,21 +53,14 @@ impl LiveCredentials {
         })))
     }
 
-    /// As [`Self::load`], but waits as long as only the dates of certificates are wrong: they are renewed, or this
-    /// machine's clock is set. Looks every `period`.
-    ///
-    /// # Errors
-    /// [`CredentialsError`], for what time alone does not repair.
-    pub async fn load_when_valid(
-        settings: &TlsSettings,
-        roles: &[Role],
-        period: Duration,
-    ) -> Result<Self, CredentialsError> {
+    /// As [`Self::load`], but waits until the files can be used: certificates are renewed, or this machine's clock is
+    /// set. Looks every `period`. A renewal writes one file after the other, so that any error may be one of a moment.
+    pub async fn load_when_valid(settings: &TlsSettings, roles: &[Role], period: Duration) -> Self {
         let mut reported = None;
         loop {
             let problem = match Self::load(settings, roles) {
-                Err(error) if error.is_of_dates() => Chain(&error).to_string(),
-                loaded => return loaded,
+                Err(error) => Chain(&error).to_string(),
+                Ok(loaded) => return loaded,
             };
             if reported.as_ref() != Some(&problem) {
                 tracing::error!(

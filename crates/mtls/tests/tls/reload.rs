@@ -86,16 +86,22 @@ async fn certificates_of_later_are_waited_for() {
     let waits = poll_fn(|context| Poll::Ready(loaded.as_mut().poll(context).is_pending())).await;
     assert!(waits, "the expired certificate is loaded");
     save(validity(SystemTime::now() - HOUR / 2));
-    assert!(bounded(loaded).await.unwrap().problem().is_none());
+    assert!(bounded(loaded).await.problem().is_none());
 }
 
+/// A renewal writes one file after the other.
 #[tokio::test]
-async fn files_that_time_does_not_repair_are_not_waited_for() {
+async fn unfinished_renewal_is_waited_for() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Dpu, "a");
-    fs::set_permissions(&settings.key, Permissions::from_mode(0o644)).unwrap();
-    let loaded = LiveCredentials::load_when_valid(&settings, &[Role::Dpu], PERIOD);
-    assert!(bounded(loaded).await.is_err());
+    fs::remove_file(&settings.key).unwrap();
+    let roles = [Role::Dpu];
+    let mut loaded = pin!(LiveCredentials::load_when_valid(&settings, &roles, PERIOD));
+    let waits = poll_fn(|context| Poll::Ready(loaded.as_mut().poll(context).is_pending())).await;
+    assert!(waits, "a certificate without its key is loaded");
+    let issued = pki.authority.issue(Role::Dpu, "a", Validity::from_now(HOUR)).unwrap();
+    issued.save(pki.path(), "dpu-a").unwrap();
+    assert!(bounded(loaded).await.problem().is_none());
 }
 
 #[tokio::test]
