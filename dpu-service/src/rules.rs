@@ -1,4 +1,4 @@
-//! Watches nftables: who flushes it takes the gateways' table and rules of guards with it.
+//! Watches nftables: a flush removes the gateways' table and the guards' rules.
 
 use std::{sync::Arc, time::Duration};
 

@@ -14,7 +14,7 @@ use offload_proto::{Failure, Reason, capability};
 
 use super::{
     engine::{Engine, now},
-    gateways::{dismiss, introduce, map, unmap},
+    gateways::{add_neighbours, delete_neighbours, map, unmap},
     phases::{JOURNAL, LOCKS, PROGRAM, RESERVE, TOTAL},
     registry::{Entry, Registry, VfReturn, tighter},
     releasing, stale,
@@ -284,7 +284,7 @@ async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failu
 }
 
 async fn set_up(engine: &Engine, record: &Arc<Record>) -> SetUp {
-    introduce(engine, record).await;
+    add_neighbours(engine, record).await;
     let (programmed, mapped) = tokio::join!(engine.ports.program(record), map(engine, record));
     SetUp { programmed, mapped }
 }
@@ -323,7 +323,7 @@ async fn take_back(
                 .into_iter()
                 .for_each(|leftover| engine.note_leftover(&leftover)),
         }
-        dismiss(engine, record).await;
+        delete_neighbours(engine, record).await;
     }
     match recorded {
         Some(failure) => abandon(engine, records, ports, failure).await,
@@ -370,7 +370,7 @@ async fn bring_up_again(engine: &Engine, records: &[Arc<Record>]) -> Result<(), 
         if engine.registry().entries().get(record.id).is_some_and(is_up) {
             continue;
         }
-        introduce(engine, record).await;
+        add_neighbours(engine, record).await;
         let repaired = engine.ports.program_rest(record).await;
         note_programmed(engine, record, repaired.map_err(|error| failure_of(&error))?.index);
     }

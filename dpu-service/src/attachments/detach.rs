@@ -12,7 +12,7 @@ use vf_alloc::Device;
 
 use super::{
     engine::{Engine, now},
-    gateways::{dismiss, unmap},
+    gateways::{delete_neighbours, unmap},
     phases::{JOURNAL, LOCKS, TOTAL, UNPROGRAM},
     registry::{Entry, VfReturn},
     stale, unknown,
@@ -213,7 +213,7 @@ async fn unprogram_and_write(
     let unprogramming = async {
         let _vf = engine.ports.lock(record.vf).await;
         engine.ports.in_turn(&record.key.host, engine.unprogram(record.vf)).await;
-        dismiss(engine, record).await;
+        delete_neighbours(engine, record).await;
         Milestone::ReleaseUnprogrammed.pass();
     };
     let writing = async {

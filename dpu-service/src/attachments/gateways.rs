@@ -25,17 +25,21 @@ pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
         engine.events.record(EventKind::Repaired, "gateways", mended);
     }
     let pods = || pod_addresses(engine.registry().entries());
-    engine.gateways().settle_neighbours(pods, is_thorough).await;
+    let repaired = engine.gateways().reconcile_neighbours(pods, is_thorough).await;
+    if repaired > 0 {
+        let message = format!("{repaired} permanent neighbours were set again");
+        engine.events.record(EventKind::Repaired, "gateways", message);
+    }
 }
 
 /// Has the gateway know a pod whose port is about to be programmed.
-pub(super) async fn introduce(engine: &Engine, record: &Record) {
-    engine.gateways().introduce(pod_addresses_of(record)).await;
+pub(super) async fn add_neighbours(engine: &Engine, record: &Record) {
+    engine.gateways().add_neighbours(pod_addresses_of(record)).await;
 }
 
 /// Has the gateway forget a pod whose port was unprogrammed.
-pub(super) async fn dismiss(engine: &Engine, record: &Record) {
-    engine.gateways().dismiss(pod_addresses_of(record)).await;
+pub(super) async fn delete_neighbours(engine: &Engine, record: &Record) {
+    engine.gateways().delete_neighbours(pod_addresses_of(record)).await;
 }
 
 /// Has the gateways' rules know the pods that there are, as they come and go. Ends never.

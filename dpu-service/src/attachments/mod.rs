@@ -33,8 +33,9 @@
 //!   written under the key's lock.
 //! - Two changes of networks, or one and the configuration file read again: a lock of their own.
 //!
-//! Locked in this order, and never the other way: networks; a key; a VF; the registry; what may be
-//! asked under it, `sessions` and `overtaken`. Only the first three are held across an await. Whoever
+//! Locked in this order, and never the other way: networks; a key; a VF; one of a host's turn (`ports`),
+//! the neighbours' turn and the gateways' work; the registry; what may be asked under it, `sessions` and
+//! `overtaken`. Those before the registry are held across an await. Whoever
 //! holds a key waits for no other key, and likewise with VFs: a flow that ends many attachments takes
 //! each key for itself. Commits wait for the disk without the registry, so that concurrent flows share
 //! a transaction.

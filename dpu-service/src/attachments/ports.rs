@@ -35,8 +35,9 @@ use crate::{
 /// How often a representor that is missing is looked for, should the kernel not tell of it.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// A port that the kernel is slow with keeps the host's others waiting no longer than this.
-const LONGEST_TURN: Duration = Duration::from_millis(100);
+/// A port that the kernel is slow with keeps the host's others waiting no longer than this. It covers the wait for a
+/// thread, which is long while many hosts are busy: a turn that ended meanwhile would let one host fill the threads.
+const LONGEST_TURN: Duration = Duration::from_secs(1);
 
 /// Representors by VF, as one look at the kernel finds them.
 pub(super) type Survey = BTreeMap<FunctionId, Surveyed>;

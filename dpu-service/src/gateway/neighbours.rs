@@ -86,7 +86,7 @@ pub(super) fn sets(pods: &[PodAddress]) -> Vec<Set> {
 }
 
 /// For what is forwarded and belongs to no known connection. What would have a sender's gateway ask for one more
-/// neighbour than the sender may is dropped. Packets to a neighbour that the sender has asked for within the last minute
+/// neighbour than the sender may is dropped. Packets to a neighbour that the sender has asked for within the last 15 s
 /// pass, and count for nothing.
 pub(super) fn limiting() -> Vec<Rule> {
     let of_family = |names: &Names| {
@@ -127,12 +127,12 @@ impl Neighbours {
 impl Gateways {
     /// Makes permanent entries for a pod whose port is about to be programmed. Those that fail, the next comparison
     /// makes.
-    pub(crate) async fn introduce(&self, pods: Vec<PodAddress>) {
+    pub(crate) async fn add_neighbours(&self, pods: Vec<PodAddress>) {
         self.change_neighbours(pods, |neighbour| Request::set_neighbour(neighbour, PROTOCOL)).await;
     }
 
     /// Deletes those of a pod whose port was unprogrammed.
-    pub(crate) async fn dismiss(&self, pods: Vec<PodAddress>) {
+    pub(crate) async fn delete_neighbours(&self, pods: Vec<PodAddress>) {
         let delete =
             |neighbour: &Neighbour| Request::delete_neighbour(neighbour.link, neighbour.address);
         self.change_neighbours(pods, delete).await;
@@ -145,44 +145,55 @@ impl Gateways {
     ) {
         let turn = Arc::clone(&self.neighbours.turns).read_owned().await;
         let requests: Vec<_> = self.entries(&pods).iter().map(request).collect();
-        // The next comparison sees to pods whose gateway is not there yet.
+        // A gateway that is only being made has no link yet, but its rules may know the pods of before.
+        if !pods.is_empty() {
+            self.neighbours.due().extend(pods);
+            self.neighbours.are_due.notify_one();
+        }
+        // The next comparison makes the entries of pods whose gateway is not there yet.
         if requests.is_empty() {
             return;
         }
-        tell(blocking(move || change(&requests)).await);
+        let changed = blocking(move || change(&requests)).await;
+        if changed.is_err() {
+            // The next comparison looks at all entries, also if nothing asks for a thorough one.
+            self.neighbours.settled().clear();
+        }
+        log_failure(changed);
         drop(turn);
-        self.neighbours.due().extend(pods);
-        self.neighbours.are_due.notify_one();
     }
 
     /// Makes permanent entries agree with the pods that are `wanted` once it is asked. Looks at them if it is to be
-    /// thorough, or if there are links that it has not looked at.
-    pub(crate) async fn settle_neighbours(
+    /// thorough, or if there are links that it has not looked at. Returns how many entries it repaired on links that had
+    /// all of theirs.
+    pub(crate) async fn reconcile_neighbours(
         &self,
         wanted: impl FnOnce() -> Vec<PodAddress>,
         is_thorough: bool,
-    ) {
+    ) -> usize {
         let links = self.shown().links.clone();
         if links.is_empty() || !is_thorough && *self.neighbours.settled() == links {
-            return;
+            return 0;
         }
         let turn = Arc::clone(&self.neighbours.turns).write_owned().await;
         let found = match blocking(|| Rtnl::open()?.neighbours_of(PROTOCOL)).await {
             Ok(found) => BTreeSet::from_iter(found),
-            Err(error) => return tell(Err(error)),
+            Err(error) => {
+                log_failure(Err(error));
+                return 0;
+            }
         };
         let wanted = self.entries(&wanted());
         let requests = differences(&found, &wanted);
         let count = requests.len();
         let changed = blocking(move || change(&requests)).await;
         drop(turn);
-        if changed.is_ok() {
+        let is_repair = changed.is_ok() && {
             let before = std::mem::replace(&mut *self.neighbours.settled(), links.clone());
-            if count > 0 && before == links {
-                tracing::info!(count, "permanent neighbours of gateways were set again");
-            }
-        }
-        tell(changed);
+            before == links
+        };
+        log_failure(changed);
+        if is_repair { count } else { 0 }
     }
 
     /// The entries of pods whose gateway is there.
@@ -252,7 +263,7 @@ fn change(requests: &[Request<'_>]) -> Result<(), Error> {
     }
 }
 
-fn tell(changed: Result<(), Error>) {
+fn log_failure(changed: Result<(), Error>) {
     if let Err(error) = changed {
         let reason = Chain(&error).to_string();
         tracing::warn!(reason, "permanent neighbours of gateways are set later");

@@ -68,7 +68,7 @@ pub(super) struct Element {
 }
 
 /// How long what packets have added stays in a set.
-pub(super) const AGE: Duration = Duration::from_secs(60);
+pub(super) const AGE: Duration = Duration::from_secs(15);
 
 /// How many elements packets may add to a set.
 pub(super) const MOST_OF_PACKETS: u32 = 65_535;

@@ -189,7 +189,7 @@ impl Stage {
         *awaited = None;
     }
 
-    /// It is given back, and its VF is there.
+    /// Marks it as being released. `vf` says where its VF is.
     pub(super) fn release(&mut self, vf: VfReturn) {
         let vf = vf.max(self.vf_return());
         let since = match self {

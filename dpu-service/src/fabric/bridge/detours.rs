@@ -1,14 +1,14 @@
 //! Frames that come past the filters at a port's ingress: the bridge drops them.
 //!
 //! Only a VF that is one end of a veth pair can send such, by an ifb in its namespace: see
-//! [`Nftables::require_ingress`]. The rules stay with the representor, whomever it serves: they say nothing of whom it
-//! serves, and an idle port is down.
+//! [`Nftables::require_ingress`]. The rules stay with the representor when its pod changes: they do not depend on
+//! the pod, and an idle port is down.
 //!
 //! Two calls for two ports may set rules at once: the one socket is locked, as the kernel locks nftables for each
 //! transaction. Nothing else is locked meanwhile but [`known`](Detours::known), after it.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -25,8 +25,9 @@ pub(super) struct Detours {
     ability: Ability,
     netns: Netns,
     socket: Mutex<Option<Nftables>>,
-    /// The indices of the ports whose rules this process has set: most attaches find them there.
-    known: Mutex<BTreeSet<u32>>,
+    /// The ports whose rules this process has set, by name, each with its index: most attaches find them there. The
+    /// kernel keeps rules by name, so that a port which is plugged in again takes the place of the one before.
+    known: Mutex<BTreeMap<String, u32>>,
 }
 
 impl Detours {
@@ -45,12 +46,12 @@ impl Detours {
 
     /// Has the bridge drop what comes past the port's filters, where that may happen.
     pub(super) fn close(&self, port: &Representor) -> Result<(), Refused> {
-        if !self.concerns(port) || self.known().contains(&port.index) {
+        if !self.concerns(port) || self.known().get(&port.name) == Some(&port.index) {
             return Ok(());
         }
         self.with(|nftables| nftables.require_ingress(&port.name))
             .map_err(|error| refused(port, error))?;
-        self.known().insert(port.index);
+        self.known().insert(port.name.clone(), port.index);
         Ok(())
     }
 
@@ -63,7 +64,7 @@ impl Detours {
         if found.map_err(|error| refused(port, error))? {
             return Ok(Some(Reading::in_place("what comes by an ifb is dropped")));
         }
-        self.known().remove(&port.index);
+        self.known().remove(&port.name);
         Ok(Some(Reading::missing("what comes by an ifb passes")))
     }
 
@@ -94,7 +95,7 @@ impl Detours {
         work(socket.insert(nftables))
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
