@@ -52,7 +52,7 @@ pub use arm::{ArmDpu, ArmLab};
 pub use card::{Card, HostEnd};
 pub use cni::{Answer, Call, TIME_LIMIT};
 pub use command::{run, run_with};
-pub use crowd::{Crowd, CrowdSize, Manners, Tally};
+pub use crowd::{BURST, Crowd, CrowdSize, Manners, Tally};
 pub use dpu::Dpu;
 pub use faults::FaultAction;
 pub use fleet::{Agent, DpuPlan, Fleet, UPLINK};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use e2e::{Crowd, CrowdSize, Lab, Manners, Settings};
+use e2e::{BURST, Crowd, CrowdSize, Lab, Manners, Settings};
 
 use crate::{
     footprint::resident_mib,
@@ -16,6 +16,8 @@ const HOSTS: [usize; 4] = [1, 4, 16, 64];
 const PODS: u32 = 4;
 /// How long they come and go.
 const TIME: Duration = Duration::from_secs(10);
+/// How long attaches are measured of which the 99th percentile is compared.
+const LONG_TIME: Duration = Duration::from_secs(30);
 
 const COLUMNS: [&str; 9] = [
     "hosts",
@@ -29,6 +31,9 @@ const COLUMNS: [&str; 9] = [
     "the service's memory, MiB",
 ];
 
+const BESIDE_BURST: [&str; 6] =
+    ["the other host", "p50 ms", "p99 ms", "Attaches per s", "p50 / alone", "p99 / alone"];
+
 /// Prints a row for each number of hosts, and one of the most amid faults.
 pub(crate) fn print(report: &mut Report) {
     let title = format!("Hosts that are played, {PODS} pods each, for {TIME:?}");
@@ -38,6 +43,34 @@ pub(crate) fn print(report: &mut Report) {
     HOSTS.into_iter().for_each(|hosts| table.row(row(hosts.to_string(), hosts, quiet)));
     let what = format!("{most}, amid cut calls, torn sessions and reboots");
     table.row(row(what, most, Manners { faults: true, ..quiet }));
+}
+
+/// Prints what an Attach takes that one host makes alone, and beside a host with a burst of them in each second.
+pub(crate) fn print_beside_burst(report: &mut Report) {
+    let title = format!("Attaches of one host, for {LONG_TIME:?}");
+    let mut table = report.table(&title, &BESIDE_BURST);
+    let mut alone = None;
+    let size = CrowdSize { hosts: 2, pods: 2 * u32::try_from(BURST).expect("few") };
+    let manners = Manners { pause: Duration::from_millis(20), faults: false };
+    for (what, is_beside) in [("no attaches", false), ("16 at once, in each second", true)] {
+        let lab = Lab::start(&Settings { service: size.sections(), ..Settings::default() });
+        let mut crowd = Crowd::of_lab(&lab, size, 1);
+        let end = Instant::now() + LONG_TIME;
+        let over = || Instant::now() > end;
+        if is_beside {
+            crowd.play_beside_burst(manners, over);
+        } else {
+            crowd.play_all_but_first(manners, over);
+        }
+        let tally = crowd.take_tally();
+        assert_eq!(tally.failed, 0, "{:?}", tally.refusals);
+        crowd.leave();
+        crowd.assert_kept(&lab);
+        let sample = Sample::of_callers(tally.attaches, LONG_TIME);
+        let times = sample.times(alone.as_ref().unwrap_or(&sample));
+        table.row(Row::of(what).and_all(sample.row()).and_all(times));
+        alone.get_or_insert(sample);
+    }
 }
 
 fn row(what: String, hosts: usize, manners: Manners) -> Row {

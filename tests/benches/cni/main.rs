@@ -50,7 +50,7 @@ const BY_NAME: [(&str, Part); 3] =
     [("sandboxes", sandboxes::print), ("arm", arm::print), ("churn", churn::print)];
 
 /// The other parts, by the names that arguments choose them with; all where none is named.
-const PARTS: [(&str, Part); 10] = [
+const PARTS: [(&str, Part); 11] = [
     ("attach", attach),
     ("behind", behind::print),
     ("wrong", wrong::print),
@@ -60,6 +60,7 @@ const PARTS: [(&str, Part); 10] = [
     ("peers", peers::print),
     ("leases", leases::print),
     ("hosts", hosts::print),
+    ("burst", hosts::print_beside_burst),
     ("large", footprint::print_large_service),
 ];
 

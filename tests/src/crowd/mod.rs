@@ -20,7 +20,7 @@ use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
 use self::player::Player;
-pub use self::player::{Manners, Tally};
+pub use self::player::{BURST, Manners, Tally};
 use crate::{
     Card, CardSettings, Lab, Netns, Pki, Settings,
     breach::Breach,
@@ -120,6 +120,29 @@ impl Crowd {
     /// When a program of the test can't go on.
     pub fn play(&mut self, manners: Manners, over: impl Fn() -> bool + Sync) {
         self.each(async |player| player.play(manners, &over).await);
+    }
+
+    /// As [`Self::play`], while the first host does nothing.
+    ///
+    /// # Panics
+    /// When a program of the test can't go on.
+    pub fn play_all_but_first(&mut self, manners: Manners, over: impl Fn() -> bool + Sync) {
+        let Self { netns, players, runtime, .. } = self;
+        let others = players.iter_mut().skip(1).map(|player| player.play(manners, &over));
+        let all = || runtime.block_on(join_all(others));
+        netns.run(|| drop(all()));
+    }
+
+    /// As [`Self::play`], while the first host attaches [`BURST`] pods at once in each second.
+    ///
+    /// # Panics
+    /// When a program of the test can't go on.
+    pub fn play_beside_burst(&mut self, manners: Manners, over: impl Fn() -> bool + Sync) {
+        let Self { netns, players, runtime, .. } = self;
+        let (first, others) = players.split_first_mut().expect("a host");
+        let others = join_all(others.iter_mut().map(|player| player.play(manners, &over)));
+        let all = || runtime.block_on(futures::future::join(first.burst(&over), others));
+        netns.run(|| drop(all()));
     }
 
     /// Brings all to rest: of each pod it is known then whether it is attached.

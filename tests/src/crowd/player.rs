@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
+use futures::future::join_all;
 use mtls::{Connector, Role};
 use nix::time::ClockId;
 use offload_proto::v1::{
@@ -9,11 +10,15 @@ use offload_proto::v1::{
     workload_network_client::WorkloadNetworkClient,
 };
 use test_clock::within;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tonic::{Status, transport::Channel};
 
 use super::{LIMIT, NETWORK, name_of, place_of, session::Session};
 use crate::{Pki, Stopwatch, breach::Breach, dice::Dice, settings::Seat};
+
+/// How many pods a host of a burst attaches in a second: all at once.
+pub const BURST: usize = 16;
+const SECOND: Duration = Duration::from_secs(1);
 
 /// How the hosts of a crowd behave.
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +177,33 @@ impl Player {
         }
     }
 
+    /// Attaches [`BURST`] pods at once in each second until it is over, and detaches them. The tally has none of their
+    /// attaches.
+    pub(super) async fn burst(&mut self, over: impl Fn() -> bool) {
+        while !over() {
+            let begun = Instant::now();
+            if self.is_in_session().await {
+                let attach = |pod: usize| {
+                    let (mut client, request) =
+                        (self.client.clone(), self.attach_request(pod, None));
+                    async move { client.attach(request).await }
+                };
+                let answers = join_all((0..BURST).map(attach)).await;
+                for (pod, answer) in answers.into_iter().enumerate() {
+                    if let Some(response) = self.note(Some(answer)) {
+                        let attachment =
+                            response.into_inner().attachment.expect("what was granted");
+                        self.note_attached(pod, None, attachment).await;
+                    }
+                }
+                for pod in 0..BURST {
+                    self.detach(pod, LIMIT).await;
+                }
+            }
+            sleep_until(begun + SECOND).await;
+        }
+    }
+
     fn percent(&mut self) -> u32 {
         u32::try_from(self.dice.below(100)).expect("less than 100")
     }
@@ -319,14 +351,7 @@ impl Player {
 
     async fn attach(&mut self, pod: usize, patience: Duration) {
         let taken = self.take_vf(pod).await;
-        let request = v1::AttachRequest {
-            session_id: self.session_id(),
-            key: Some(self.pods[pod].key.clone()),
-            network: NETWORK.into(),
-            promised: taken.as_ref().map(|taken| taken.promise.clone()),
-            as_of_ns: now(),
-            ..v1::AttachRequest::default()
-        };
+        let request = self.attach_request(pod, taken.as_ref());
         if let Some(taken) = &taken {
             self.pods[pod].device = Some(taken.promise.device.clone());
         }
@@ -396,6 +421,17 @@ impl Player {
         let request = self.detach_request(pod, former);
         let answer = within(LIMIT, self.client.detach(request)).await;
         self.note(answer);
+    }
+
+    fn attach_request(&self, pod: usize, taken: Option<&Taken>) -> v1::AttachRequest {
+        v1::AttachRequest {
+            session_id: self.session_id(),
+            key: Some(self.pods[pod].key.clone()),
+            network: NETWORK.into(),
+            promised: taken.map(|taken| taken.promise.clone()),
+            as_of_ns: now(),
+            ..v1::AttachRequest::default()
+        }
     }
 
     fn session_id(&self) -> String {
