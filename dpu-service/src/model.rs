@@ -8,6 +8,7 @@ mod ip_families;
 mod label;
 mod port_mapping;
 mod request;
+mod resource_version;
 mod rights;
 mod routing;
 mod spelling;
@@ -35,6 +36,7 @@ pub use label::Label;
 pub(crate) use port_mapping::share_an_address;
 pub use port_mapping::{PortMapping, Protocol};
 pub use request::{AttachSpec, LeaseSpec, WantedAddress};
+pub use resource_version::ResourceVersion;
 pub use rights::HostRights;
 pub(crate) use routing::MAIN_TABLE;
 pub use routing::{PolicyRule, Route, RouteKind, RouteScope, RuleSource, Sysctls};
@@ -284,6 +286,18 @@ impl GatewayMode {
 }
 
 impl Network {
+    /// The network under another name. Its own rules may name it, too.
+    #[must_use]
+    pub(crate) fn renamed(&self, name: &str) -> Self {
+        let mut renamed = Self { name: name.to_owned(), ..self.clone() };
+        for rule in &mut renamed.allow {
+            if rule.from_networks.remove(&self.name) {
+                rule.from_networks.insert(name.to_owned());
+            }
+        }
+        renamed
+    }
+
     /// The routes of whoever holds these addresses of it: to the first hops, its own and, of each family that these
     /// leave without one, the default route by the first lease's gateway.
     #[must_use]
@@ -574,6 +588,24 @@ impl Record {
             network.subnets.iter().map(move |subnet| (network.next_hops(subnet), subnet))
         });
         subnets.flat_map(|(hops, subnet)| hops.map(|hop| hop.ip()).chain(subnet.used_addresses()))
+    }
+
+    /// The record with the name `to` for the network `from`. `None`: it has nothing of that network.
+    #[must_use]
+    pub(crate) fn with_network_renamed(&self, from: &str, to: &str) -> Option<Self> {
+        if !self.networks().any(|network| network.name == from) {
+            return None;
+        }
+        let mut renamed = self.clone();
+        let further = renamed.further_leases.iter_mut().map(|lease| &mut lease.network);
+        for network in further.chain([&mut renamed.network]).filter(|network| network.name == from)
+        {
+            *network = Arc::new(network.renamed(to));
+        }
+        if let Some(prefixes) = renamed.named_networks.remove(from) {
+            renamed.named_networks.insert(to.to_owned(), prefixes);
+        }
+        Some(renamed)
     }
 
     /// The networks that it has something of, its own first. No two are the same.

@@ -179,12 +179,16 @@ impl Records {
         })
     }
 
-    /// Makes all changes durably, or none.
+    /// Makes all changes durably, or none. Calls take effect in their order, whenever their futures are awaited.
     ///
     /// # Errors
     /// [`Reason::JournalUnavailable`].
-    pub async fn commit(&self, changes: Changes) -> Result<(), Failure> {
-        self.journal.commit(changes.0?).await.map_err(|error| unavailable(&error))
+    pub fn commit(
+        &self,
+        changes: Changes,
+    ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
+        let queued = changes.0.map(|changes| self.journal.commit(changes));
+        async { queued?.await.map_err(|error| unavailable(&error)) }
     }
 
     /// Makes all changes, when nobody needs to know.

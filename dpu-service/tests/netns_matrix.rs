@@ -154,7 +154,10 @@ fn table() -> Vec<Row> {
             "offload.v1.Operator/ApplyNetwork",
             |_| {
                 let network = v1::Network { name: "green".into(), ..v1::Network::default() };
-                encoded(&v1::ApplyNetworkRequest { network: Some(network), dry_run: false })
+                encoded(&v1::ApplyNetworkRequest {
+                    network: Some(network),
+                    ..v1::ApplyNetworkRequest::default()
+                })
             },
             of_operators(Answer),
         ),
@@ -168,8 +171,16 @@ fn table() -> Vec<Row> {
             of_operators(Answer),
         ),
         (
+            "offload.v1.Operator/RenameNetwork",
+            |_| {
+                let (name, new_name) = ("green".into(), "emerald".into());
+                encoded(&v1::RenameNetworkRequest { name, new_name })
+            },
+            of_operators(Answer),
+        ),
+        (
             "offload.v1.Operator/DeleteNetwork",
-            |_| encoded(&v1::DeleteNetworkRequest { name: "green".into(), force: true }),
+            |_| encoded(&v1::DeleteNetworkRequest { name: "emerald".into(), force: true }),
             of_operators(Answer),
         ),
         (

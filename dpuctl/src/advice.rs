@@ -9,7 +9,7 @@ use mtls::{ConnectError, CredentialsError, authority::AuthorityError};
 use offload_proto::Reason;
 use tonic::Code;
 
-use crate::error::{CallError, Kind};
+use crate::error::{CallError, EditError, Kind};
 
 const RENEW: &str = "renew the certificate named, or trust its CA";
 
@@ -54,6 +54,7 @@ impl CallError {
             Self::LinesOfCounters => {
                 Some("leave it out, or name the attachments' --network or --host")
             }
+            Self::Edit(error) => Some(for_edit(error)),
             Self::StreamEnded(_) => Some("watch again once `dpuctl status` answers"),
             _ => self.reason().map(for_operators),
         }
@@ -99,10 +100,26 @@ fn for_file(error: &io::Error) -> &'static str {
     }
 }
 
+/// What to do about a network that can't be edited.
+const fn for_edit(error: &EditError) -> &'static str {
+    match error {
+        EditError::Fixed(_) => "change that file, and reload the service",
+        EditError::File(_) => "free space in the folder for temporary files, or set TMPDIR",
+        EditError::Editor { .. } => "name another editor in VISUAL or EDITOR",
+        EditError::Renamed { .. } => {
+            "leave `name` as it is: `dpuctl rename network` renames, and `dpuctl apply` creates"
+        }
+    }
+}
+
 /// The reason's advice. Where that speaks to hosts, ours.
 const fn for_operators(reason: Reason) -> &'static str {
     match reason {
         Reason::VfUnknown => "list the VFs with `dpuctl get vfs`",
+        Reason::NetworkConflict => {
+            "merge the difference above into the network as `dpuctl get networks NAME -o yaml` prints it, or replace \
+             it with `dpuctl apply --force-conflicts`"
+        }
         Reason::DpuUnreachable => {
             "check that dpu-service runs, and the `endpoint` in the configuration or --endpoint"
         }

@@ -1,6 +1,8 @@
 //! `dpuctl apply`: networks from files.
 
+mod conflict;
 mod mistake;
+mod request;
 mod taken;
 
 use std::{
@@ -14,19 +16,23 @@ use std::{
 };
 
 use bootstrap::cut;
-use offload_proto::v1::{ApplyNetworkRequest, ListNetworksResponse, Network, NetworkStatus};
+use offload_proto::{
+    Reason,
+    v1::{ApplyNetworkRequest, ListNetworksResponse, Network, NetworkStatus},
+};
 use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
 };
 use serde_norway::Deserializer;
 
+use request::{ask, with_defaults};
 use taken::passed_over;
 
 use crate::{client::Client, console::Console, error::CallError, mistake::Mistake};
 
 /// The origin of networks that only the service's configuration file changes.
-const CONFIGURATION: &str = "configuration";
+pub(crate) const CONFIGURATION: &str = "configuration";
 
 /// Longest file, in bytes: some thousands of networks as they are printed.
 const LONGEST_FILE: usize = 4 * 1024 * 1024;
@@ -47,6 +53,15 @@ pub(crate) struct ListedNetwork {
     network: Network,
     /// The list that it stands in says that it comes from the service's configuration file.
     fixed: bool,
+    /// The version that the list was printed with. Empty: the file does not say.
+    resource_version: String,
+}
+
+impl ListedNetwork {
+    /// The network's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.network.name
+    }
 }
 
 /// Reads the networks in the file at `path`, or on standard input if that is `-`. JSON is YAML, too.
@@ -130,13 +145,17 @@ impl Document {
     fn found(self, status: NetworkStatus) -> Result<ListedNetwork, Mistake> {
         let fixed = status.origin == CONFIGURATION;
         let missing = || self.mistake("an item of `networks` has no `network`");
-        Ok(ListedNetwork { network: self.named(status.network.ok_or_else(missing)?)?, fixed })
+        let network = self.named(status.network.ok_or_else(missing)?)?;
+        Ok(ListedNetwork { network, fixed, resource_version: status.resource_version })
     }
 
     /// None is in an empty document, as after a closing `---`.
     fn single(self, reader: Deserializer<'_>) -> Result<Vec<ListedNetwork>, Mistake> {
         let network: Option<Network> = self.deserialize(reader)?;
-        let found = |network| Ok(ListedNetwork { network: self.named(network)?, fixed: false });
+        let found = |network| {
+            let (fixed, resource_version) = (false, String::new());
+            Ok(ListedNetwork { network: self.named(network)?, fixed, resource_version })
+        };
         network.into_iter().map(found).collect()
     }
 
@@ -183,43 +202,55 @@ fn is_toml_key(text: &str) -> bool {
 }
 
 /// Applies the networks in order and stops at the first that is refused. Those that a list names as
-/// fixed are left out, so that what was printed can be edited and applied as a whole.
+/// fixed are left out, so that what was printed can be edited and applied as a whole. With `force_conflicts`, what other
+/// operators have changed since is replaced.
 pub(crate) async fn apply(
     client: &mut Client,
     networks: Vec<ListedNetwork>,
     dry_run: bool,
+    force_conflicts: bool,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    for ListedNetwork { network, fixed } in networks {
-        let name = network.name.clone();
-        if fixed {
-            console.note(&format!("network/{name} skipped: it is the configuration file's"))?;
-            continue;
+    for mut listed in networks {
+        if force_conflicts {
+            listed.resource_version.clear();
         }
-        let question =
-            ApplyNetworkRequest { network: Some(with_defaults(network.clone())), dry_run };
-        let answer = client
-            .call(async |operator, request| operator.apply_network(request).await, question)
-            .await?;
-        let suffix = if dry_run { " (dry run)" } else { "" };
-        let outcome = format!("{}{suffix}", answer.outcome);
-        let taken = answer.network.and_then(|status| status.network).unwrap_or_default();
-        let fields = passed_over(&network, &taken);
-        if !fields.is_empty() {
-            return Err(CallError::PassedOver { network: name, outcome, fields });
-        }
-        console.line(&format!("network/{name} {outcome}"))?;
+        apply_one(client, listed, dry_run, console).await?;
     }
     Ok(())
 }
 
-/// What a file leaves out is as in the service's own file. In a message it is what programs of before mean,
-/// which is less.
-fn with_defaults(mut network: Network) -> Network {
-    if network.anti_spoofing.is_empty() && !network.allow_mac_spoofing {
-        network.anti_spoofing = "full".into();
+async fn apply_one(
+    client: &mut Client,
+    listed: ListedNetwork,
+    dry_run: bool,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let ListedNetwork { network, fixed, resource_version } = listed;
+    let name = network.name.clone();
+    if fixed {
+        return console.note(&format!("network/{name} skipped: it is the configuration file's"));
     }
-    network
+    let question = ApplyNetworkRequest {
+        network: Some(with_defaults(network.clone())),
+        dry_run,
+        resource_version,
+    };
+    let answer = match ask(client, question).await {
+        Err(CallError::Refused(failure)) if failure.reason == Reason::NetworkConflict => {
+            conflict::show(client, network, console).await?;
+            return Err(CallError::Refused(failure));
+        }
+        answer => answer?,
+    };
+    let suffix = if dry_run { " (dry run)" } else { "" };
+    let outcome = format!("{}{suffix}", answer.outcome);
+    let taken = answer.network.and_then(|status| status.network).unwrap_or_default();
+    let fields = passed_over(&network, &taken);
+    if !fields.is_empty() {
+        return Err(CallError::PassedOver { network: name, outcome, fields });
+    }
+    console.line(&format!("network/{name} {outcome}"))
 }
 
 #[cfg(test)]
@@ -241,7 +272,11 @@ mod fuzz {
                         let json = serde_json::to_string(&network).unwrap();
                         assert_eq!(
                             parse(&json).unwrap(),
-                            [ListedNetwork { network, fixed: false }]
+                            [ListedNetwork {
+                                network,
+                                fixed: false,
+                                resource_version: String::new()
+                            }]
                         );
                     }
                 }
@@ -300,10 +335,14 @@ mod tests {
         let status = |origin: &str| NetworkStatus {
             network: Some(blue.clone()),
             origin: origin.into(),
+            resource_version: "3f".into(),
             ..NetworkStatus::default()
         };
         let list = ListNetworksResponse { networks: vec![status("api"), status("configuration")] };
-        let expected = [false, true].map(|fixed| ListedNetwork { network: blue.clone(), fixed });
+        let expected = [false, true].map(|fixed| {
+            let resource_version = "3f".into();
+            ListedNetwork { network: blue.clone(), fixed, resource_version }
+        });
         let yaml = serde_norway::to_string(&list).unwrap();
         assert_eq!(parse(&yaml).unwrap(), expected);
         let json = serde_json::to_string_pretty(&list).unwrap();

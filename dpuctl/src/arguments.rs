@@ -104,6 +104,23 @@ pub enum Verb {
         /// Only check
         #[arg(long)]
         dry_run: bool,
+        /// Replace what other operators have changed since the file was printed
+        #[arg(long)]
+        force_conflicts: bool,
+    },
+    /// Edit a network in $VISUAL, $EDITOR or vi
+    #[command(subcommand_value_name = "network")]
+    Edit {
+        /// Of what.
+        #[command(subcommand)]
+        what: Edited,
+    },
+    /// Give a network another name
+    #[command(subcommand_value_name = "network")]
+    Rename {
+        /// Of what.
+        #[command(subcommand)]
+        what: Renamed,
     },
     /// Add a subnet to a network
     #[command(subcommand_value_name = "subnet")]
@@ -131,7 +148,7 @@ pub enum Verb {
         #[arg(long, value_parser = reason)]
         reason: String,
         /// Don't wait for the VF, which no longer exists
-        #[arg(long)]
+        #[arg(long, conflicts_with = "host")]
         forget: bool,
         /// Don't ask
         #[arg(short, long)]
@@ -285,6 +302,31 @@ pub enum Described {
         /// Its name
         #[arg(value_parser = name())]
         name: String,
+    },
+}
+
+/// What can be edited.
+#[derive(Debug, Subcommand)]
+pub enum Edited {
+    /// A network of the API
+    Network {
+        /// Its name
+        #[arg(value_parser = name())]
+        name: String,
+    },
+}
+
+/// What can be renamed.
+#[derive(Debug, Subcommand)]
+pub enum Renamed {
+    /// A network of the API; its attachments keep their addresses
+    Network {
+        /// Its name
+        #[arg(value_parser = name())]
+        name: String,
+        /// Its new name
+        #[arg(value_parser = name())]
+        new_name: String,
     },
 }
 
@@ -454,6 +496,9 @@ mod tests {
             "dpuctl describe attachment 0190",
             "dpuctl describe dpu",
             "dpuctl describe network blue",
+            "dpuctl edit network blue",
+            "dpuctl rename network blue azure",
+            "dpuctl apply -f - --force-conflicts",
             "dpuctl watch -o json",
             "dpuctl top",
             "dpuctl top --once --interval 5 --lines 3 --network blue --host node-1 -o wide",

@@ -1,4 +1,4 @@
-//! `dpuctl add`, `delete`, `release` and `clear-quarantine`.
+//! `dpuctl add`, `rename`, `delete`, `release` and `clear-quarantine`.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,15 @@ use offload_proto::{
     Reason,
     v1::{
         Attachment, AttachmentState, ChangeSubnetsRequest, ClearQuarantineRequest,
-        DeleteNetworkRequest, ListAttachmentsRequest, ReleaseAttachmentRequest, Subnet,
+        DeleteNetworkRequest, ListAttachmentsRequest, ReleaseAttachmentRequest,
+        RenameNetworkRequest, Subnet,
     },
 };
 use tokio::time::sleep;
 use vf_alloc::FunctionId;
 
 use crate::{
-    arguments::{Added, Deleted},
+    arguments::{Added, Deleted, Renamed},
     client::Client,
     console::Console,
     error::CallError,
@@ -91,6 +92,17 @@ pub(crate) async fn add(
     change_subnets(client, ChangeSubnetsRequest { network, add, remove }, console).await
 }
 
+pub(crate) async fn rename(
+    client: &mut Client,
+    what: Renamed,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let Renamed::Network { name, new_name } = what;
+    let question = RenameNetworkRequest { name: name.clone(), new_name: new_name.clone() };
+    client.call(async |operator, request| operator.rename_network(request).await, question).await?;
+    console.line(&format!("network/{name} renamed to {new_name}"))
+}
+
 async fn change_subnets(
     client: &mut Client,
     question: ChangeSubnetsRequest,
@@ -137,6 +149,9 @@ pub(crate) async fn release_host(
     let listed = client
         .call(async |operator, request| operator.list_attachments(request).await, question)
         .await?;
+    if listed.attachments.is_empty() {
+        return console.note(&format!("Host {host} has no attachments."));
+    }
     if !yes {
         let number = listed.attachments.len();
         ask(&format!("Release {number} attachments of host {host}?"), console)?;
@@ -144,9 +159,14 @@ pub(crate) async fn release_host(
     for Attachment { id, .. } in listed.attachments {
         let (id_of, reason) = (id.clone(), reason.clone());
         let question = ReleaseAttachmentRequest { id: id_of, reason, forget: false };
-        client
+        let released = client
             .call(async |operator, request| operator.release_attachment(request).await, question)
-            .await?;
+            .await;
+        match released {
+            // It ended after it was listed.
+            Err(CallError::Refused(failure)) if failure.reason == Reason::AttachmentUnknown => {}
+            released => drop(released?),
+        }
         console.line(&format!("attachment/{id} released"))?;
     }
     Ok(())

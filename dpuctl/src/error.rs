@@ -1,6 +1,6 @@
 //! What can go wrong, how it is told, and with which exit code.
 
-use std::{fmt, io, path::PathBuf, time::Duration};
+use std::{fmt, io, path::PathBuf, process::ExitStatus, time::Duration};
 
 use bootstrap::ConfigError;
 use mtls::{ConnectError, CredentialsError, EndpointError, authority::AuthorityError};
@@ -91,6 +91,9 @@ pub enum CallError {
         /// The fields that the service has passed over, by their paths.
         fields: Vec<String>,
     },
+    /// A network can't be edited.
+    #[error(transparent)]
+    Edit(#[from] EditError),
     /// `top` is to print so many attachments, but not a table.
     #[error(
         "--lines is for tables, of which the first lines are the busiest; counters have no order"
@@ -120,6 +123,33 @@ pub enum CallError {
     /// The answer can't be printed.
     #[error("cannot print the answer")]
     Output(#[source] io::Error),
+}
+
+/// Why a network could not be edited. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum EditError {
+    /// The network is the configuration file's.
+    #[error("network {0} comes from the service's configuration file")]
+    Fixed(String),
+    /// The file that the editor was to open can't be written, read, or given to a shell.
+    #[error("cannot edit a temporary file")]
+    File(#[source] io::Error),
+    /// The editor failed.
+    #[error("editor `{editor}` failed: {status}")]
+    Editor {
+        /// The command.
+        editor: String,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// What was saved holds another network.
+    #[error("network {name} was edited, and the file has a network {other}")]
+    Renamed {
+        /// The network.
+        name: String,
+        /// The other one's name.
+        other: String,
+    },
 }
 
 /// What can be asked for by name.
@@ -177,6 +207,7 @@ impl CallError {
             | Self::Document { .. }
             | Self::LinesOfCounters
             | Self::HostServed(_)
+            | Self::Edit(_)
             | Self::Unconfirmed => USAGE,
             Self::Authority(_) => USAGE,
             Self::Credentials(_) => CERTIFICATE,

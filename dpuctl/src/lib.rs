@@ -13,6 +13,7 @@ mod console;
 mod describe;
 mod description;
 mod doctor;
+mod edit;
 mod error;
 mod format;
 mod get;
@@ -28,9 +29,10 @@ mod watch;
 pub use arguments::{Arguments, Options, Top, Verb};
 pub use config::Config;
 pub use console::{Console, report};
-pub use error::{CallError, Kind};
+pub use error::{CallError, EditError, Kind};
 pub use mistake::Mistake;
 
+use arguments::Edited;
 use client::Client;
 use offload_proto::v1::ReleaseAttachmentRequest;
 
@@ -57,10 +59,15 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             Err(CallError::LinesOfCounters)
         }
         Verb::Top(what) => top::top(&mut connect().await?, &what, console).await,
-        Verb::Apply { file, dry_run } => {
+        Verb::Apply { file, dry_run, force_conflicts } => {
             let networks = apply::read(&file, console)?;
-            apply::apply(&mut connect().await?, networks, dry_run, console).await
+            let client = &mut connect().await?;
+            apply::apply(client, networks, dry_run, force_conflicts, console).await
         }
+        Verb::Edit { what: Edited::Network { name } } => {
+            edit::edit(&mut connect().await?, &name, console).await
+        }
+        Verb::Rename { what } => change::rename(&mut connect().await?, what, console).await,
         Verb::Add { what } => change::add(&mut connect().await?, what, console).await,
         Verb::Delete { what } => change::delete(&mut connect().await?, what, console).await,
         Verb::Release { id, host, reason, forget, yes } => {

@@ -114,6 +114,8 @@ reasons! {
     NetworkInUse = "NETWORK_IN_USE", FailedPrecondition, 118, "stop its pods first, or use --force";
     /// Other networks name the network.
     NetworkNamed = "NETWORK_NAMED", FailedPrecondition, 145, "take it out of the networks that the message names, or delete those first";
+    /// Another operator has changed the network since the caller read it.
+    NetworkConflict = "NETWORK_CONFLICT", Aborted, 153, "read the network again and repeat the change";
     /// A lease lies outside the changed range.
     LeaseInTheWay = "LEASE_IN_THE_WAY", FailedPrecondition, 119, "stop the pod that holds the address first";
     /// No attachment of that id or key.

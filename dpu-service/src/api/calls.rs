@@ -39,6 +39,7 @@ const CALLS: &[(&str, Kind, &[Role])] = &[
     ("Operator/ListVfs", List, OPERATORS_AND_VIEWERS),
     ("Operator/Mend", Call, OPERATORS),
     ("Operator/ReleaseAttachment", Call, OPERATORS),
+    ("Operator/RenameNetwork", Call, OPERATORS),
     ("Operator/Watch", Stream, OPERATORS_AND_VIEWERS),
     ("WorkloadNetwork/Attach", Call, HOSTS),
     ("WorkloadNetwork/AttachAll", Call, HOSTS),

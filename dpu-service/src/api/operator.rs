@@ -16,6 +16,7 @@ use super::{Shared, convert::read, convert::show, doctor};
 use crate::{
     attachments::{AttachmentFilter, EnginePhases},
     events::Event,
+    model::ResourceVersion,
     sessions::HostView,
 };
 
@@ -114,9 +115,9 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ApplyNetworkRequest>,
     ) -> Result<Response<v1::ApplyNetworkResponse>, Status> {
-        let v1::ApplyNetworkRequest { network, dry_run } = request.into_inner();
-        let network = read::network(network)?;
-        let (view, applied) = self.0.engine.networks().apply(network, dry_run).await?;
+        let v1::ApplyNetworkRequest { network, dry_run, resource_version } = request.into_inner();
+        let (network, read) = (read::network(network)?, ResourceVersion::read(resource_version));
+        let (view, applied) = self.0.engine.networks().apply(network, read, dry_run).await?;
         Ok(Response::new(v1::ApplyNetworkResponse {
             network: Some(show::network_status(&view)),
             outcome: show::outcome(applied),
@@ -134,6 +135,17 @@ impl v1::operator_server::Operator for OperatorApi {
             network: Some(show::network_status(&view)),
             outcome: show::outcome(applied),
         }))
+    }
+
+    async fn rename_network(
+        &self,
+        request: Request<v1::RenameNetworkRequest>,
+    ) -> Result<Response<v1::RenameNetworkResponse>, Status> {
+        let v1::RenameNetworkRequest { name, new_name } = request.into_inner();
+        let (name, new_name) = (read::network_name(name)?, read::network_name(new_name)?);
+        let view = self.0.engine.networks().rename(name, new_name).await?;
+        let network = Some(show::network_status(&view));
+        Ok(Response::new(v1::RenameNetworkResponse { network }))
     }
 
     async fn delete_network(

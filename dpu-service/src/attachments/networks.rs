@@ -6,10 +6,11 @@
 //! get into the way of what was checked already; then the journal gets the network of before back. A
 //! network that is to be deleted is closed to attaches first.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
+use tokio::time::{sleep, timeout};
 
 use super::{
     engine::{Engine, now},
@@ -23,10 +24,14 @@ use super::{
 };
 use crate::{
     events::EventKind,
-    model::{HostName, HostRights, Network},
+    model::{HostName, HostRights, Network, ResourceVersion},
     records::Changes,
     sessions::{ChangedNetwork, HostCommand},
 };
+
+/// How long renaming a network waits for attaches that have begun: each takes one write of the journal.
+const RECORDS_WAIT: Duration = Duration::from_secs(2);
+const RECORDS_POLL: Duration = Duration::from_millis(5);
 
 /// The networks: see [`Engine::networks`].
 #[derive(Clone, Copy, Debug)]
@@ -140,17 +145,30 @@ impl Networks<'_> {
     }
 
     /// Creates a network or replaces it; with `dry_run`, only says what that would do. Its form is
-    /// the caller's to check. Running attachments keep the settings that they were made with.
+    /// the caller's to check. Running attachments keep the settings that they were made with. With `read`, it replaces
+    /// only that version of the network.
     ///
     /// # Errors
-    /// The network can't be, a lease is in the way, or the journal can't be written.
+    /// The network can't be, another version is in force, a lease is in the way, or the journal can't be written.
     pub async fn apply(
         self,
         network: Network,
+        read: Option<ResourceVersion>,
         dry_run: bool,
     ) -> Result<(NetworkView, Applied), Failure> {
-        let apply = async move |engine: Arc<Engine>| apply(&engine, network, dry_run).await;
+        let apply = async move |engine: Arc<Engine>| apply(&engine, network, read, dry_run).await;
         self.0.to_the_end(apply).await
+    }
+
+    /// Gives a network another name. Its attachments keep their addresses and belong to the renamed network, and no
+    /// attach meets a moment without the network's addresses.
+    ///
+    /// # Errors
+    /// The network is unknown or of the configuration file; the new name is taken; other networks or hosts' rights name
+    /// the network; attaches to it do not end; or the journal can't be written.
+    pub async fn rename(self, name: String, new_name: String) -> Result<NetworkView, Failure> {
+        let rename = async move |engine: Arc<Engine>| rename(&engine, &name, &new_name).await;
+        self.0.to_the_end(rename).await
     }
 
     /// Changes the subnets of a network that there is: all that is asked for, or nothing. Running attachments keep
@@ -181,9 +199,13 @@ impl Networks<'_> {
 async fn apply(
     engine: &Engine,
     network: Network,
+    read: Option<ResourceVersion>,
     dry_run: bool,
 ) -> Result<(NetworkView, Applied), Failure> {
     let _changes = engine.network_changes.lock().await;
+    if let Some(read) = read {
+        engine.registry().change_networks().check_version(&network, &read)?;
+    }
     apply_alone(engine, network, dry_run).await
 }
 
@@ -225,6 +247,52 @@ async fn apply_alone(
         look_after_gateways(engine, false).await;
     }
     Ok((view(engine, &name)?, outcome))
+}
+
+async fn rename(engine: &Engine, name: &str, new_name: &str) -> Result<NetworkView, Failure> {
+    let _changes = engine.network_changes.lock().await;
+    let renamed = engine.registry().change_networks().begin_renaming(name, new_name)?;
+    if let Err(failure) = rename_closed(engine, name, renamed).await {
+        engine.registry().change_networks().reopen(name);
+        return Err(failure);
+    }
+    engine.events.record(EventKind::NetworkDeleted, name, format!("renamed to {new_name}"));
+    engine.events.record(EventKind::NetworkApplied, new_name, format!("renamed from {name}"));
+    tell(engine, name, true);
+    tell(engine, new_name, false);
+    look_after_gateways(engine, false).await;
+    view(engine, new_name)
+}
+
+/// Renames a network that takes no new attachments.
+async fn rename_closed(engine: &Engine, name: &str, renamed: Network) -> Result<(), Failure> {
+    check_gateway(engine, &renamed)?;
+    wait_for_records(engine, name).await?;
+    let committed = {
+        // The journal is given the changes while the registry is held: a release that begins afterwards comes later
+        // there, too, and the record of an attachment that has ended is not written again.
+        let mut registry = engine.registry();
+        let records = registry.change_networks().records_renamed(name, &renamed.name);
+        let changes = Changes::default().delete_network(name).put_network(&renamed);
+        let changes = records.iter().fold(changes, Changes::put_attachment);
+        engine.records.commit(changes)
+    };
+    committed.await?;
+    engine.registry().change_networks().finish_renaming(name, renamed);
+    Ok(())
+}
+
+/// Waits until the journal has all attachments to a network that takes no new ones.
+async fn wait_for_records(engine: &Engine, name: &str) -> Result<(), Failure> {
+    let recorded = async {
+        while engine.registry().entries().has_unrecorded(name) {
+            sleep(RECORDS_POLL).await;
+        }
+    };
+    timeout(RECORDS_WAIT, recorded).await.map_err(|_| {
+        let message = format!("network {name} can't be renamed now: pods are being attached to it");
+        Failure::new(Reason::Overloaded, message)
+    })
 }
 
 async fn delete(engine: &Engine, name: String, force: bool) -> Result<(), Failure> {
@@ -289,6 +357,8 @@ async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failu
     let changed = engine.registry().change_networks().load(configuration)?;
     end_removed(engine, before.keys());
     tell_all_wanted_vfs(engine);
+    let deleted = changed.iter().filter(|network| network.deleted);
+    let deleted: Vec<_> = deleted.map(|network| network.name.clone()).collect();
     for network in changed {
         let (kind, message) = match network.deleted {
             true => (EventKind::NetworkDeleted, "no longer in the configuration file"),
@@ -297,7 +367,7 @@ async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failu
         engine.events.record(kind, &network.name, message);
         tell(engine, &network.name, network.deleted);
     }
-    tell_of_rights(engine, &before);
+    tell_of_rights(engine, &before, deleted);
     resume(engine);
     look_after_gateways(engine, false).await;
     Ok(())
@@ -325,12 +395,14 @@ fn end_removed<'a>(engine: &Engine, before: impl Iterator<Item = &'a HostName>) 
     }
 }
 
-/// Tells each host of the networks that it may use from now on, or no longer.
-fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>) {
-    let networks: Vec<_> = {
+/// Reports to each host which networks it gains or loses by its rights. Of a network that was deleted together with a
+/// host's right to it, the host would learn by nothing else.
+fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, deleted: Vec<String>) {
+    let mut networks = deleted;
+    {
         let registry = engine.registry();
-        registry.networks().iter().map(|entry| entry.network().name.clone()).collect()
-    };
+        networks.extend(registry.networks().iter().map(|entry| entry.network().name.clone()));
+    }
     for (host, rights) in rights_of_all(engine) {
         let Some(before) = before.get(&host) else { continue };
         for name in &networks {

@@ -143,9 +143,9 @@ async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused()
     world.restart().await;
     world.hello(&[]).await;
     let free = network("name = 'free'\nanti_spoofing = 'off'\n[[subnets]]\ncidr = '10.2.0.0/24'");
-    world.engine.networks().apply(free, false).await.unwrap();
+    world.engine.networks().apply(free, None, false).await.unwrap();
     let full = network("name = 'full'\n[[subnets]]\ncidr = '10.3.0.0/24'");
-    let refused = world.engine.networks().apply(full, true).await.unwrap_err();
+    let refused = world.engine.networks().apply(full, None, true).await.unwrap_err();
     assert_eq!(refused.reason, Reason::Unsupported);
     for named in ["network full", "host node-1", "anti_spoofing = \"full\""] {
         assert!(refused.message.contains(named), "{refused}");

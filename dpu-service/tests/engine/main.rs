@@ -23,5 +23,6 @@ mod scale;
 mod several;
 mod together;
 mod upkeep;
+mod versions;
 mod warnings;
 mod world;

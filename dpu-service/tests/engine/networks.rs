@@ -24,14 +24,14 @@ fn on_blue(container: &str) -> AttachSpec {
 }
 
 async fn apply(world: &World, network: Network) -> Result<Applied, Reason> {
-    let applied = world.engine.networks().apply(network, false).await;
+    let applied = world.engine.networks().apply(network, None, false).await;
     applied.map(|(_, applied)| applied).map_err(|failure| failure.reason)
 }
 
 #[tokio::test]
 async fn a_network_is_created_changed_and_left_unchanged() {
     let mut world = World::new().await;
-    let tried = world.engine.networks().apply(blue("10.2.0.0/24", 200), true).await.unwrap();
+    let tried = world.engine.networks().apply(blue("10.2.0.0/24", 200), None, true).await.unwrap();
     assert_eq!(tried.1, Applied::Created);
     assert_eq!(world.refused(on_blue("pod")).await, Reason::NetworkUnknown);
     assert_eq!(apply(&world, blue("10.2.0.0/24", 200)).await, Ok(Applied::Created));
@@ -120,7 +120,8 @@ async fn shrinking_over_a_lease_is_refused_by_its_address() {
     apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
     let asking = AttachSpec { addresses: vec!["10.2.0.200".parse().unwrap()], ..on_blue("pod") };
     let view = world.attach(asking).await.unwrap();
-    let failure = world.engine.networks().apply(blue("10.2.0.0/25", 200), false).await.unwrap_err();
+    let failure =
+        world.engine.networks().apply(blue("10.2.0.0/25", 200), None, false).await.unwrap_err();
     assert_eq!(failure.reason, Reason::LeaseInTheWay);
     assert!(failure.message.contains("10.2.0.200"), "{failure}");
     assert!(failure.message.contains(&view.record.id.to_string()), "{failure}");
@@ -296,7 +297,7 @@ async fn networks_that_cant_be_are_refused() {
     let second_default = Network { default: true, ..blue("10.2.0.0/24", 1) };
     assert_eq!(apply(&world, second_default).await, Err(Reason::InvalidRequest));
     let no_pool = Network { pool: "fast".into(), ..blue("10.2.0.0/24", 1) };
-    let failure = world.engine.networks().apply(no_pool, false).await.unwrap_err();
+    let failure = world.engine.networks().apply(no_pool, None, false).await.unwrap_err();
     assert_eq!(failure.reason, Reason::InvalidRequest);
     assert!(failure.message.contains("\"fast\""), "{failure}");
 }
@@ -386,7 +387,8 @@ async fn with_bridges() -> World {
 #[tokio::test]
 async fn a_network_names_a_bridge_that_the_fabric_has() {
     let mut world = with_bridges().await;
-    let refused = world.engine.networks().apply(in_bridge("br-storag"), false).await.unwrap_err();
+    let refused =
+        world.engine.networks().apply(in_bridge("br-storag"), None, false).await.unwrap_err();
     assert_eq!(refused.reason, Reason::InvalidRequest);
     assert!(refused.message.ends_with("did you mean \"br-storage\"?"), "{refused}");
     apply(&world, in_bridge("br-storage")).await.unwrap();
@@ -465,7 +467,7 @@ async fn what_no_card_of_its_pool_can_do_is_refused_when_a_network_is_applied() 
     let world = with_two_cards().await;
     world.kernel.leave_limits_to(None);
     for dry_run in [true, false] {
-        let refused = world.engine.networks().apply(limited(), dry_run).await.unwrap_err();
+        let refused = world.engine.networks().apply(limited(), None, dry_run).await.unwrap_err();
         assert_eq!(refused.reason, Reason::Unsupported);
         for named in [
             "network blue ",
@@ -530,7 +532,8 @@ async fn what_no_port_can_be_given_is_refused_before_a_host_has_come() {
     let mut world = World::new().await;
     world.kernel.forbid_vlans();
     world.restart().await;
-    let refused = world.engine.networks().apply(blue("10.2.0.0/24", 200), false).await.unwrap_err();
+    let refused =
+        world.engine.networks().apply(blue("10.2.0.0/24", 200), None, false).await.unwrap_err();
     assert_eq!(refused.reason, Reason::Unsupported);
     assert!(refused.message.starts_with("network blue: VLAN 200 "), "{refused}");
     assert_eq!(apply(&world, limited()).await, Err(Reason::Unsupported));

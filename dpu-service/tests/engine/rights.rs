@@ -259,7 +259,7 @@ async fn host_is_notified_only_of_its_networks() {
     let mut world = World::with(limited(&["red", "blue"], true), settings(), 4).await;
     for name in ["blue", "violet"] {
         let network = network(&format!("name = '{name}'"));
-        world.engine.networks().apply(network, false).await.unwrap();
+        world.engine.networks().apply(network, None, false).await.unwrap();
     }
     assert_eq!(told_of(&mut world), [("blue".to_owned(), false)]);
     // Rights that change are reported, too.

@@ -30,7 +30,7 @@ async fn a_rule_of_the_pods_own_addresses_has_these_for_its_sources() {
     ] {
         let rule = format!("rules = [{{ source = '{source}', table = 7, priority = 9 }}]");
         let applied = network(&format!("name = '{name}'\n{both}\n{rule}"));
-        world.engine.networks().apply(applied, false).await.unwrap();
+        world.engine.networks().apply(applied, None, false).await.unwrap();
         let view = world.attach(of_network(name)).await.unwrap();
         let rules = view.record.rules();
         assert_eq!(sources(&rules), expected);
@@ -50,7 +50,7 @@ async fn a_route_that_drops_packets_stands_for_the_default_route_only_in_its_pla
             "name = '{name}'\nsubnets = [{{ cidr = '10.2.0.0/24', gateway = '10.2.0.1' }}]\n\
              routes = [{{ destination = '0.0.0.0/0', kind = 'blackhole', {route} }}]"
         ));
-        world.engine.networks().apply(applied, false).await.unwrap();
+        world.engine.networks().apply(applied, None, false).await.unwrap();
         let view = world.attach(of_network(name)).await.unwrap();
         world.detach(name).await;
         world.engine.networks().delete(name.into(), false).await.unwrap();
@@ -79,7 +79,7 @@ async fn an_agent_that_does_not_know_kinds_scopes_or_settings_is_refused_network
         let applied = network(&format!(
             "name = '{name}'\nsubnets = [{{ cidr = '10.{number}.0.0/24' }}]\n{says}"
         ));
-        world.engine.networks().apply(applied, false).await.unwrap();
+        world.engine.networks().apply(applied, None, false).await.unwrap();
         let refused = world.attach(of_network(name)).await.unwrap_err();
         assert_eq!(refused.reason, Reason::Unsupported);
         assert!(refused.message.starts_with(&format!("network {name}: {told} ")), "{refused}");

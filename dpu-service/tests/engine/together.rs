@@ -19,7 +19,7 @@ fn on(network: &str, container: &str) -> AttachSpec {
 }
 
 async fn apply(world: &World, network: Network) -> Result<(), Failure> {
-    world.engine.networks().apply(network, false).await.map(drop)
+    world.engine.networks().apply(network, None, false).await.map(drop)
 }
 
 fn addresses(record: &Record) -> Vec<IpNetwork> {

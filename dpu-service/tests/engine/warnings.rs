@@ -154,7 +154,7 @@ async fn former_gateway_is_reported_while_pods_use_it() {
         network(&format!("name = 'blue'\nsubnets = [{{ {subnet} }}]"))
     };
     let apply = async |world: &World, gateway| {
-        world.engine.networks().apply(with_gateway(gateway), false).await.unwrap();
+        world.engine.networks().apply(with_gateway(gateway), None, false).await.unwrap();
     };
     let on_blue = |container| AttachSpec { network: Some("blue".into()), ..spec(container) };
     apply(&world, "10.2.0.1").await;

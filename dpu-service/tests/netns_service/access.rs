@@ -18,7 +18,8 @@ async fn try_all(channel: Channel) -> [Result<(), Status>; 4] {
     let mut workload = WorkloadNetworkClient::new(channel.clone());
     let mut operator = OperatorClient::new(channel.clone());
     let network = v1::Network { name: "tried".into(), ..v1::Network::default() };
-    let apply = v1::ApplyNetworkRequest { network: Some(network), dry_run: true };
+    let apply =
+        v1::ApplyNetworkRequest { network: Some(network), dry_run: true, ..Default::default() };
     [
         workload.status(v1::StatusRequest::default()).await.map(drop),
         operator.get_dpu(v1::GetDpuRequest {}).await.map(drop),

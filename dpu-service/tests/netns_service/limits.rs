@@ -76,7 +76,7 @@ fn operators_see_events_and_watchers_are_bounded() {
         assert_eq!(reason(refused), Reason::Overloaded);
 
         let network = v1::Network { name: "green".into(), ..v1::Network::default() };
-        let apply = v1::ApplyNetworkRequest { network: Some(network), dry_run: false };
+        let apply = v1::ApplyNetworkRequest { network: Some(network), ..Default::default() };
         let applied = operator.apply_network(apply).await.unwrap().into_inner();
         assert_eq!(applied.outcome, "created");
         let event = events.message().await.unwrap().unwrap();
@@ -126,8 +126,9 @@ fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
     setup.client(async || {
         let mut host = Session::examinable(&setup).await;
         let mut operator = setup.operator();
-        // So that neither deadline is spent on a connection.
-        operator.list_pools(v1::ListPoolsRequest {}).await.unwrap();
+        // Connects, so that neither deadline is spent on that. A stream takes no place of calls, which would be free
+        // again only a moment after the answer.
+        operator.watch(v1::WatchRequest {}).await.unwrap();
         for has_deadline in [true, false] {
             let mut looking = operator.clone();
             let mut examine = tonic::Request::new(v1::ExamineRequest::default());

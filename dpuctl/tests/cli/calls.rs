@@ -231,6 +231,65 @@ async fn networks_are_applied_from_files_and_standard_input() {
 }
 
 #[tokio::test]
+async fn conflicting_apply_shows_the_difference() {
+    let dut = Dut::start().await;
+    let printed =
+        "networks: [{network: {name: green, vlan: 9}, origin: api, resourceVersion: old}]";
+    let outcome = dut.dpuctl_with_input("apply -f -", printed).await;
+    assert_eq!((outcome.code, &*outcome.output), (1, ""), "{outcome:?}");
+    let lines: Vec<_> = outcome.notes.lines().collect();
+    for line in ["--- in force", "+++ yours", "-vlan: 7", "+vlan: 9", "code: NETWORK_CONFLICT"] {
+        assert!(lines.contains(&line), "{line}: {lines:?}");
+    }
+    let asked = dut.asked();
+    assert!(asked[0].contains("resource_version: \"old\""), "{asked:?}");
+
+    let forced = dut.dpuctl_with_input("apply -f - --force-conflicts", printed).await;
+    assert_eq!((forced.code, &*forced.output), (0, "network/green created\n"));
+    assert!(dut.asked()[0].contains("resource_version: \"\""));
+}
+
+#[tokio::test]
+async fn edited_network_is_applied_by_its_version() {
+    let dut = Dut::start().await;
+    let edited = dut.dpuctl_in_editor("edit network green", "sed -i 's/vlan: 7/vlan: 9/'").await;
+    assert_eq!((edited.code, &*edited.output), (0, "network/green created\n"), "{edited:?}");
+    let asked = dut.asked();
+    assert!(asked[0].contains("vlan: 9") && asked[0].contains("resource_version: \"new\""));
+}
+
+#[tokio::test]
+async fn edits_that_say_nothing_change_nothing() {
+    let dut = Dut::start().await;
+    for (editor, code) in [("true", 1), ("false", 2), ("sed -i 's/name: green/name: azure/'", 2)] {
+        let outcome = dut.dpuctl_in_editor("edit network green", editor).await;
+        assert_eq!((outcome.code, &*outcome.output), (code, ""), "{editor}: {outcome:?}");
+    }
+    let fixed = dut.dpuctl_in_editor("edit network fixed", "true").await;
+    assert_eq!(fixed.code, 2, "{fixed:?}");
+    assert_eq!(dut.asked(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn refused_edit_stays_in_its_file() {
+    let dut = Dut::start().await;
+    let outcome = dut.dpuctl_in_editor("edit network green", "sed -i 's/vlan:/vlam:/'").await;
+    assert_eq!(outcome.code, 2);
+    let kept = outcome.notes.lines().find_map(|line| line.strip_prefix("your changes are in "));
+    let kept = kept.unwrap_or_else(|| panic!("{outcome:?}"));
+    assert!(fs::read_to_string(kept).unwrap().contains("vlam: 7"));
+}
+
+#[tokio::test]
+async fn network_is_renamed() {
+    let dut = Dut::start().await;
+    let renamed = output_of(&dut, "rename network blue azure").await;
+    assert_eq!(renamed, "network/blue renamed to azure\n");
+    let asked = dut.asked().remove(0);
+    assert!(asked.contains("name: \"blue\", new_name: \"azure\""), "{asked}");
+}
+
+#[tokio::test]
 async fn subnets_are_added_and_deleted_one_by_one() {
     let dut = Dut::start().await;
     let add = "add subnet blue 10.9.0.0/16 --gateway 10.9.0.1 --exclude 10.9.1.0/24 --exclude 10.9.2.0/24";

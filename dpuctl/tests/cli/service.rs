@@ -27,9 +27,9 @@ use offload_proto::{
         GetDpuRequest, HostStatus, ListAttachmentsRequest, ListAttachmentsResponse,
         ListNetworksRequest, ListNetworksResponse, ListPhasesRequest, ListPhasesResponse,
         ListPoolsRequest, ListPoolsResponse, ListTrafficRequest, ListTrafficResponse,
-        ListVfsRequest, ListVfsResponse, MendRequest, NetworkStatus, PhaseDurations, Pod,
-        PoolStatus, PortCounters, ReleaseAttachmentRequest, ReleaseAttachmentResponse, Vf, VfPlace,
-        VfState, VfStatus, WatchRequest,
+        ListVfsRequest, ListVfsResponse, MendRequest, Network, NetworkStatus, PhaseDurations, Pod,
+        PoolStatus, PortCounters, ReleaseAttachmentRequest, ReleaseAttachmentResponse,
+        RenameNetworkRequest, RenameNetworkResponse, Vf, VfPlace, VfState, VfStatus, WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -136,6 +136,11 @@ impl Dut {
         run(&arguments, Path::new("."), input).await
     }
 
+    pub(crate) async fn dpuctl_in_editor(&self, line: &str, editor: &str) -> Outcome {
+        let arguments = format!("--config {} {line}", self.config().display());
+        run_in_editor(&arguments, self.folder.path(), "", editor).await
+    }
+
     pub(crate) fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
@@ -150,11 +155,19 @@ pub(crate) struct Outcome {
 
 /// Runs the program in `folder`.
 pub(crate) async fn run(line: &str, folder: &Path, input: &str) -> Outcome {
+    run_in_editor(line, folder, input, "false").await
+}
+
+/// Runs the program in `folder`, with an editor and temporary files there.
+async fn run_in_editor(line: &str, folder: &Path, input: &str, editor: &str) -> Outcome {
     use tokio::io::AsyncWriteExt;
     let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_dpuctl"))
         .args(line.split_whitespace())
         .current_dir(folder)
         .env_remove("DPUCTL_CONFIG")
+        .env_remove("VISUAL")
+        .env("EDITOR", editor)
+        .env("TMPDIR", folder)
         .env("HOME", folder)
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
@@ -380,7 +393,14 @@ impl Operator for Canned {
         &self,
         _: Request<ListNetworksRequest>,
     ) -> Result<Response<ListNetworksResponse>, Status> {
-        Ok(Response::new(ListNetworksResponse::default()))
+        let status = |name: &str, origin: &str| NetworkStatus {
+            network: Some(Network { name: name.into(), vlan: 7, ..Network::default() }),
+            origin: origin.into(),
+            resource_version: "new".into(),
+            ..NetworkStatus::default()
+        };
+        let networks = vec![status("green", "api"), status("fixed", "configuration")];
+        Ok(Response::new(ListNetworksResponse { networks }))
     }
 
     async fn list_pools(
@@ -404,6 +424,11 @@ impl Operator for Canned {
         request: Request<ApplyNetworkRequest>,
     ) -> Result<Response<ApplyNetworkResponse>, Status> {
         self.note(&request);
+        let is_late = request.get_ref().resource_version == "old";
+        if is_late && !request.get_ref().dry_run {
+            let message = "network blue has changed since version old: its version is new";
+            return Err(Failure::new(Reason::NetworkConflict, message).into());
+        }
         let outcome = "created".into();
         let mut network = request.into_inner().network;
         if let Some(network) = network.as_mut().filter(|network| network.name == "older") {
@@ -424,6 +449,14 @@ impl Operator for Canned {
             _ => "changed".into(),
         };
         Ok(Response::new(ChangeSubnetsResponse { network: None, outcome }))
+    }
+
+    async fn rename_network(
+        &self,
+        request: Request<RenameNetworkRequest>,
+    ) -> Result<Response<RenameNetworkResponse>, Status> {
+        self.note(&request);
+        Ok(Response::new(RenameNetworkResponse::default()))
     }
 
     async fn delete_network(

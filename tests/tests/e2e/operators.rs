@@ -99,6 +99,52 @@ fn subnets_come_and_go_under_running_pods() {
     lab.assert_clean_slate();
 }
 
+#[test]
+fn renamed_network_keeps_its_pods() {
+    let mut lab = Lab::start(&Settings::default());
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    let _ = apply(&lab, "red.json", RED);
+    let of_a = lab.add("red", &a, "eth0").result();
+    let renamed = lab.operator().says(&["rename", "network", "red", "crimson"]);
+    assert!(renamed.contains("network/red renamed to crimson"), "{renamed}");
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    let shown = lab.operator().get("attachments");
+    assert_eq!(shown[0]["network"], "crimson");
+    let of_b = addresses(&lab.add("crimson", &b, "eth0").result());
+    assert_ne!(of_b, addresses(&of_a));
+    assert!(a.pings(&of_b[0]) && b.pings(&addresses(&of_a)[0]), "{of_b:?}");
+    lab.add("red", &Netns::new("late"), "eth0").fails(101, &["red"]);
+    lab.assert_invariants();
+    lab.del("red", &a, "eth0").nothing();
+    lab.del("crimson", &b, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+#[test]
+fn conflicting_change_is_refused_and_shown() {
+    let lab = Lab::start(&Settings::default());
+    let _ = apply(&lab, "red.json", RED);
+    let printed = lab.operator().says(&["get", "networks", "red", "-o", "yaml"]);
+    assert!(
+        apply(&lab, "mine.yaml", &printed.replace("mtu: 1500", "mtu: 1400")).contains("changed")
+    );
+    let late = lab.path().join("late.yaml");
+    fs::write(&late, printed.replace("mtu: 1500", "mtu: 1300")).unwrap();
+    let arguments = ["apply", "-f", late.to_str().unwrap()];
+    let refused = lab.operator().is_refused(&arguments);
+    for line in ["-mtu: 1400\n", "+mtu: 1300\n", "code: NETWORK_CONFLICT\n"] {
+        assert!(refused.contains(line), "{refused}");
+    }
+    let mtu = || {
+        lab.operator().json(&["get", "networks", "red"])["networks"][0]["network"]["mtu"].clone()
+    };
+    assert_eq!(mtu(), 1400);
+    let _ = lab.operator().says(&[&arguments[..], &["--force-conflicts"]].concat());
+    assert_eq!(mtu(), 1300);
+}
+
 /// Each finds the network as the one before has left it.
 #[test]
 fn subnets_that_many_operators_add_at_once_are_all_there() {

@@ -20,8 +20,8 @@ use crate::{
     host::ExaminedVf,
     model::{
         AllowRule, AntiSpoofing, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns,
-        FurtherLease, HostRights, Lease, Network, PolicyRule, PortMapping, Record, Route, Subnet,
-        Sysctls,
+        FurtherLease, HostRights, Lease, Network, PolicyRule, PortMapping, Record, ResourceVersion,
+        Route, Subnet, Sysctls,
     },
     programmer::StepStatus,
     sessions::{ChangedNetwork, HostCommand, HostView},
@@ -263,6 +263,7 @@ pub(crate) fn network_status(view: &NetworkView) -> v1::NetworkStatus {
         attachments: count(view.attachments),
         subnets: view.subnets.iter().map(usage).collect(),
         gateway: view.gateway.as_ref().map(gateway),
+        resource_version: ResourceVersion::of(&view.network).to_string(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! How networks come, change and go in memory, and how a changed configuration file is taken over.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use offload_proto::{Failure, Reason};
 use vf_alloc::PfId;
@@ -12,7 +12,7 @@ use crate::{
         views::{Applied, Origin},
     },
     config::{check_bridge, check_named_networks, check_networks, check_reaches},
-    model::{HostName, Network, Record, allow::named_networks},
+    model::{GatewayMode, HostName, Network, Record, ResourceVersion, allow::named_networks},
     records::OpenError,
 };
 
@@ -105,6 +105,106 @@ impl NetworkChanges<'_> {
         Ok(())
     }
 
+    /// Refuses to replace another version of the network than the one that the caller has read. A network that is as
+    /// requested already may have any version: the caller may be repeating itself.
+    ///
+    /// # Errors
+    /// [`Reason::NetworkConflict`].
+    pub(crate) fn check_version(
+        &self,
+        network: &Network,
+        read: &ResourceVersion,
+    ) -> Result<(), Failure> {
+        let name = &network.name;
+        let conflict = |what: String| Err(Failure::new(Reason::NetworkConflict, what));
+        let Some(entry) = self.0.networks.get(name) else {
+            return conflict(format!(
+                "network {name} of version {read} no longer exists: it was deleted or renamed"
+            ));
+        };
+        let version = ResourceVersion::of(entry.network());
+        if version == *read || **entry.network() == *network {
+            return Ok(());
+        }
+        conflict(format!(
+            "network {name} has changed since version {read}: its version is {version}"
+        ))
+    }
+
+    /// Closes a network to new attachments until it has its new name. Returns it with that name.
+    ///
+    /// # Errors
+    /// The network can't have the name.
+    pub(crate) fn begin_renaming(
+        &mut self,
+        name: &str,
+        new_name: &str,
+    ) -> Result<Network, Failure> {
+        let network = self.changeable(name)?;
+        let networks = &self.0.networks;
+        if networks.get(new_name).is_some() || networks.is_suspended(new_name) {
+            return Err(Failure::new(
+                Reason::InvalidRequest,
+                format!("network {name} can't be renamed: there is a network {new_name} already"),
+            ));
+        }
+        self.check_unnamed(name, "allow", is_allowed_by)?;
+        self.check_unnamed(name, "reaches", |by, name| by.reaches.contains(name))?;
+        self.check_hosts_may_use(name, new_name)?;
+        self.check_gateway_stays(&network)?;
+        self.0.networks.set_closing(name, true);
+        Ok(network.renamed(new_name))
+    }
+
+    /// The MAC address of a gateway follows from its network's name. Running pods would send to the old one until their
+    /// kernels find it gone.
+    fn check_gateway_stays(&self, network: &Network) -> Result<(), Failure> {
+        let users = self.0.entries.users_of(&network.name);
+        if network.gateway_mode == GatewayMode::Router || users == 0 {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Reason::NetworkInUse,
+            format!(
+                "network {} can't be renamed: this DPU is the gateway of {users} running attachments, and its MAC \
+                 address follows from the network's name",
+                network.name
+            ),
+        ))
+    }
+
+    /// A host that may use the network by its name today must be allowed to use it by the new one.
+    fn check_hosts_may_use(&self, name: &str, new_name: &str) -> Result<(), Failure> {
+        let hosts = &self.0.hosts;
+        let loses = |host: &&HostName| {
+            let rights = hosts.rights(host);
+            rights.allows(name) && !rights.allows(new_name)
+        };
+        match hosts.names().find(loses) {
+            None => Ok(()),
+            Some(host) => Err(Failure::new(
+                Reason::NetworkNamed,
+                format!(
+                    "host {host} could no longer use network {name}: add {new_name} to `networks` of its [[host]] \
+                     in the service's configuration, and reload it first"
+                ),
+            )),
+        }
+    }
+
+    /// The records that the journal is to have with the network's new name. Attachments that are being released are not
+    /// among them, as a commit that deletes their records may be on its way.
+    pub(crate) fn records_renamed(&self, name: &str, new_name: &str) -> Vec<Record> {
+        let held = self.0.entries.held();
+        held.iter().filter_map(|record| record.with_network_renamed(name, new_name)).collect()
+    }
+
+    /// The journal has the network under its new name.
+    pub(crate) fn finish_renaming(&mut self, name: &str, renamed: Network) {
+        self.0.entries.rename_network(name, &renamed.name);
+        self.0.networks.rename(name, Arc::new(renamed));
+    }
+
     /// Lets a network take no new attachments, if it may be deleted.
     pub(crate) fn close(&mut self, name: &str, force: bool) -> Result<(), Failure> {
         let users = self.0.entries.users_of(name);
@@ -141,7 +241,7 @@ impl NetworkChanges<'_> {
         }
     }
 
-    /// It takes new attachments again, as it could not be deleted.
+    /// It takes new attachments again, as it could not be deleted or renamed.
     pub(crate) fn reopen(&mut self, name: &str) {
         self.0.networks.set_closing(name, false);
     }

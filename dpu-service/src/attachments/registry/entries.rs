@@ -82,6 +82,17 @@ impl Entries {
         users
     }
 
+    /// Whether attachments to the network are on their way into the journal.
+    pub(crate) fn has_unrecorded(&self, network: &str) -> bool {
+        let uses = |entry: &Entry| entry.record().networks().any(|one| one.name == network);
+        self.iter().any(|entry| !entry.is_recorded() && uses(entry))
+    }
+
+    /// Gives a network another name in all records.
+    pub(super) fn rename_network(&mut self, from: &str, to: &str) {
+        self.by_id.values_mut().for_each(|entry| entry.rename_network(from, to));
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }

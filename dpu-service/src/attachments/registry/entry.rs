@@ -172,7 +172,14 @@ impl Entry {
         self.stage.give_up();
     }
 
-    /// It is given back, and its VF is there. The pools are to know it.
+    /// A network of it has another name.
+    pub(super) fn rename_network(&mut self, from: &str, to: &str) {
+        if let Some(renamed) = self.record.with_network_renamed(from, to) {
+            self.record = Arc::new(renamed);
+        }
+    }
+
+    /// Marks it as being released. `vf` says where its VF is. The pools are to know it.
     pub(super) fn release(&mut self, vf: VfReturn) {
         self.stage.release(vf);
         if self.record.phase == Phase::Held {

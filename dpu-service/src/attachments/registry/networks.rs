@@ -145,6 +145,13 @@ impl PooledNetworks {
         self.take(name);
     }
 
+    /// Gives the network of the name `from` its new name. Leases and addresses in cool-down stay with it.
+    pub(super) fn rename(&mut self, from: &str, renamed: Arc<Network>) {
+        if let Some(entry) = self.take(from) {
+            self.insert(PooledNetwork { network: renamed, closing: false, ..entry });
+        }
+    }
+
     fn take(&mut self, name: &str) -> Option<PooledNetwork> {
         let taken = self.by_name.remove(name)?;
         // Another one may have taken a subnet over.
