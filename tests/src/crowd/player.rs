@@ -183,24 +183,28 @@ impl Player {
         while !over() {
             let begun = Instant::now();
             if self.is_in_session().await {
-                let attach = |pod: usize| {
-                    let (mut client, request) =
-                        (self.client.clone(), self.attach_request(pod, None));
-                    async move { client.attach(request).await }
-                };
-                let answers = join_all((0..BURST).map(attach)).await;
-                for (pod, answer) in answers.into_iter().enumerate() {
-                    if let Some(response) = self.note(Some(answer)) {
-                        let attachment =
-                            response.into_inner().attachment.expect("what was granted");
-                        self.note_attached(pod, None, attachment).await;
-                    }
-                }
+                self.attach_burst().await;
                 for pod in 0..BURST {
                     self.detach(pod, LIMIT).await;
                 }
             }
             sleep_until(begun + SECOND).await;
+        }
+    }
+
+    async fn attach_burst(&mut self) {
+        let mut calls = Vec::new();
+        for pod in 0..BURST {
+            let taken = self.take_vf(pod).await;
+            let (mut client, request) =
+                (self.client.clone(), self.attach_request(pod, taken.as_ref()));
+            calls.push(async move { (taken, client.attach(request).await) });
+        }
+        for (pod, (taken, answer)) in join_all(calls).await.into_iter().enumerate() {
+            if let Some(response) = self.note(Some(answer)) {
+                let attachment = response.into_inner().attachment.expect("what was granted");
+                self.note_attached(pod, taken, attachment).await;
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Serves a CHECK, of an attachment and of those that it leads: the record, the previous result, the pod's
-/// interface and the DPU's eswitch. Returns warnings: what is as the previous result has it and still cuts the pod off.
+/// interface and the DPU's eswitch. Returns a warning if something is as the previous result has it and still cuts the pod off.
 ///
 /// # Errors
 /// The first thing that is not as it should be.
