@@ -1,6 +1,9 @@
 # Shared by the scripts in hack/. Sourced, never run.
 # shellcheck shell=bash
 
+# The programs refuse folders that other users may write, as an ordinary user's umask of 002 would make them.
+umask 022
+
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Debian's ordinary users do not have these, where ip, tc and nft are.
 PATH=$PATH:/usr/sbin:/sbin

@@ -83,6 +83,7 @@ fn for_credentials(error: &CredentialsError) -> &'static str {
         }
         CredentialsError::Role { .. } => "name an operator's or a viewer's in `tls.certificate`",
         CredentialsError::KeyOpen { .. } => "close the key's file to group and others",
+        CredentialsError::KeyOwner { .. } => "run the command that the message names",
         CredentialsError::KeyMismatch { .. } => {
             "name a certificate and its own key in `tls.certificate` and `tls.key`"
         }
@@ -121,7 +122,8 @@ const fn for_operators(reason: Reason) -> &'static str {
              it with `dpuctl apply --force-conflicts`"
         }
         Reason::DpuUnreachable => {
-            "check that dpu-service runs, and the `endpoint` in the configuration or --endpoint"
+            "check that dpu-service runs and has a valid certificate, which its log says, and the `endpoint` in the \
+             configuration or --endpoint"
         }
         Reason::CertificateRefused => RENEW,
         Reason::DeadlineExceeded => "try again, or give it longer with --timeout",

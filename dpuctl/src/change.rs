@@ -17,7 +17,7 @@ use crate::{
     arguments::{Added, Deleted, Renamed},
     client::Client,
     console::Console,
-    error::CallError,
+    error::{CallError, Kind},
     get::attachment,
     rows::pod_name,
     status::dpu,
@@ -150,7 +150,7 @@ pub(crate) async fn release_host(
         .call(async |operator, request| operator.list_attachments(request).await, question)
         .await?;
     if listed.attachments.is_empty() {
-        return console.note(&format!("Host {host} has no attachments."));
+        return Err(CallError::Unknown { kind: Kind::Host, name: host.to_owned() });
     }
     if !yes {
         let number = listed.attachments.len();

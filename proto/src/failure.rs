@@ -67,9 +67,9 @@ reasons! {
     /// All free VFs of the pool are promised to the host.
     VfsPromised = "VFS_PROMISED", ResourceExhausted, CNI_TRY_AGAIN, "try again: other attaches of the host have taken them, and give them back if they fail";
     /// No free address in the subnet.
-    AddressesExhausted = "ADDRESSES_EXHAUSTED", ResourceExhausted, 103, "widen the subnet's ranges or wait for addresses that are cooling; see `dpuctl get networks`";
+    AddressesExhausted = "ADDRESSES_EXHAUSTED", ResourceExhausted, 103, "widen the subnet's ranges or wait for addresses in cool-down; see `dpuctl get networks`";
     /// The requested address is held by another attachment, or resting.
-    AddressInUse = "ADDRESS_IN_USE", AlreadyExists, 104, "ask for another address, stop its holder, or wait until it has rested";
+    AddressInUse = "ADDRESS_IN_USE", AlreadyExists, 104, "ask for another address, stop its holder, or wait until its cool-down ends";
     /// The requested address can't be handed out.
     AddressNotAllowed = "ADDRESS_NOT_ALLOWED", InvalidArgument, 105, "ask for an address inside one of the network's subnets that is not reserved";
     /// The requested MAC address is held by another attachment.

@@ -16,6 +16,6 @@ pub struct Usage {
 impl fmt::Display for Usage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { capacity, held, cooling } = self;
-        write!(out, "of {capacity}, {held} are held and {cooling} cool down")
+        write!(out, "of {capacity}, {held} are held and {cooling} are in cool-down")
     }
 }

@@ -187,7 +187,7 @@ fn messages_name_the_values_and_the_way_out() {
     pool.release(&2, 0).unwrap();
     assert_eq!(
         pool.allocate(3, 1).unwrap_err().to_string(),
-        "10.0.0.0/31 has no free address (of 2, 1 are held and 1 cool down)"
+        "10.0.0.0/31 has no free address (of 2, 1 are held and 1 are in cool-down)"
     );
 }
 

@@ -75,8 +75,8 @@ pub enum OpenError {
     },
     /// It can't be read. It is never overwritten.
     #[error(
-        "{} is damaged (drain the host before you move it away: without its records running pods \
-         are cut off, and others get their addresses)", path.display()
+        "{} is damaged: docs/OPERATIONS.md says under State and backups what to do before it is moved away",
+        path.display()
     )]
     Damaged {
         /// The file.

@@ -7,10 +7,10 @@ use vf_alloc::{FunctionId, PoolSpec, Selector, VfState};
 use super::{
     networks::too_large_for_uplinks,
     operators::Operators,
-    registry::{Entry, Registry},
+    registry::{Entry, PooledNetwork, Registry},
     requirements::unmet,
 };
-use crate::model::{HostName, Network};
+use crate::model::{GatewayMode, HostName, Network};
 
 /// How many of the attachments that a host has lost track of are named in a warning.
 const UNCLAIMED_SHOWN: usize = 3;
@@ -49,28 +49,37 @@ impl Operators<'_> {
     }
 }
 
-/// One sentence for each network whose gateway has changed under its attachments.
+/// One sentence for each network whose attachments use a gateway that is no longer there.
 fn former_gateways(registry: &Registry) -> Vec<String> {
     let mut users = BTreeMap::<&str, Vec<&Entry>>::new();
     for entry in registry.entries().iter().filter(|entry| entry.is_held()) {
         let then = &entry.record().network;
-        let Some(now) = registry.networks().get(&then.name) else { continue };
-        if !Arc::ptr_eq(then, now.network()) && has_former_gateway(then, now.network()) {
+        let now = registry.networks().get(&then.name).map(PooledNetwork::network);
+        if now.is_none_or(|now| !Arc::ptr_eq(then, now)) && has_lost_gateway(then, now) {
             users.entry(&then.name).or_default().push(entry);
         }
     }
     let tell = |(network, users): (&str, Vec<&Entry>)| {
         let (number, shown) = told(users.into_iter())?;
+        let attachments = if number == 1 { "attachment uses" } else { "attachments use" };
         Some(format!(
-            "network {network}: {number} of its attachments use a gateway that the network has no more, among them {shown}: \
-             recreate their pods, which then use the new one"
+            "network {network}: {number} {attachments} a gateway that the network no longer has, among them {shown}: \
+             recreate their pods"
         ))
     };
     users.into_iter().filter_map(tell).collect()
 }
 
-fn has_former_gateway(then: &Network, now: &Network) -> bool {
-    gateways(then).any(|gateway| gateways(now).all(|current| current != gateway))
+/// Whether attachments of the network as it was `then` have a gateway that does not answer them `now`. A router answers
+/// whatever becomes of the network; of a network that was deleted, nothing is known of it.
+fn has_lost_gateway(then: &Network, now: Option<&Arc<Network>>) -> bool {
+    let Some(now) = now else {
+        return then.gateway_mode == GatewayMode::Dpu && gateways(then).next().is_some();
+    };
+    let is_moved = then.gateway_mode == GatewayMode::Dpu
+        && ((now.gateway_mode, &now.bridge, now.vlan)
+            != (GatewayMode::Dpu, &then.bridge, then.vlan));
+    gateways(then).any(|gateway| is_moved || gateways(now).all(|current| current != gateway))
 }
 
 fn gateways(network: &Network) -> impl Iterator<Item = IpAddr> {

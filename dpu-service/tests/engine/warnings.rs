@@ -166,9 +166,44 @@ async fn former_gateway_is_reported_while_pods_use_it() {
     world.attach(on_blue("new")).await.unwrap();
     let warnings = world.engine.operators().warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    for value in ["network blue", " 1 of its attachments", &old.record.id.to_string()] {
+    for value in ["network blue", " 1 attachment ", &old.record.id.to_string()] {
         assert!(warnings[0].contains(value), "{warnings:?}");
     }
     world.detach("old").await;
     assert!(world.engine.operators().warnings().is_empty());
+}
+
+#[tokio::test]
+async fn lost_dpu_gateway_is_reported() {
+    let changes = [
+        ("", "gateway_mode = 'router'\nvlan = 100"),
+        ("", "gateway_mode = 'dpu'\nvlan = 200"),
+        ("deleted", ""),
+    ];
+    // The fake fabric can have no gateway, of which there is a warning, too.
+    let lost = |world: &World| {
+        let warnings = world.engine.operators().warnings().into_iter();
+        warnings.filter(|warning| warning.contains("attachment uses")).collect::<Vec<_>>()
+    };
+    for (deleted, changed) in changes {
+        let world = World::new().await;
+        let blue = |text: &str| {
+            let subnet = "cidr = '10.2.0.0/24', gateway = '10.2.0.1'";
+            network(&format!("name = 'blue'\n{text}\nsubnets = [{{ {subnet} }}]"))
+        };
+        let networks = world.engine.networks();
+        networks.apply(blue("gateway_mode = 'dpu'\nvlan = 100"), None, false).await.unwrap();
+        let pod = AttachSpec { network: Some("blue".into()), ..spec("pod") };
+        world.attach(pod).await.unwrap();
+        assert_eq!(lost(&world), [""; 0]);
+        if deleted.is_empty() {
+            networks.apply(blue(changed), None, false).await.unwrap();
+        } else {
+            networks.delete("blue".into(), true).await.unwrap();
+        }
+        let warnings = lost(&world);
+        assert!(warnings.len() == 1 && warnings[0].contains("network blue"), "{warnings:?}");
+        world.detach("pod").await;
+        assert_eq!(lost(&world), [""; 0]);
+    }
 }

@@ -122,7 +122,7 @@ impl Registry {
         let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
         self.doubts.note_unaccounted(&unaccounted);
         let reason = format!(
-            "the host holds it, and has attachments that the journal does not know: {}",
+            "its host still has it in a pod whose attachment has ended, one of {}: it is free when that pod ends",
             unknown.join(", ")
         );
         unaccounted.iter().for_each(|vf| self.vfs.quarantine(*vf, &reason));
