@@ -38,6 +38,20 @@ impl Cooling {
         iter::from_fn(next_due).flat_map(|batch| batch.numbers)
     }
 
+    /// Ends at `latest` what ends later, unless that is never: a clock that was ahead has set it.
+    pub(crate) fn shorten(&mut self, latest: u64) {
+        let late = self.0.range(self.end_of(latest)..).filter(|batch| batch.until != u64::MAX);
+        for number in late.flat_map(|batch| batch.numbers.clone()).collect::<Vec<_>>() {
+            self.remove(number);
+            self.add(number, latest);
+        }
+    }
+
+    /// When the first rest ends.
+    pub(crate) fn first_end(&self) -> Option<u64> {
+        self.0.front().map(|batch| batch.until)
+    }
+
     /// Takes out the suitable address whose rest ends first, if it ends before that time.
     pub(crate) fn take_earliest(
         &mut self,

@@ -39,30 +39,51 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         Ok(Self { cool_down, leases: HashMap::default(), cooling: Cooling::default(), addresses })
     }
 
-    /// Gives `key` the next free address, or the one that it holds already. When none is free, gives the address
-    /// that has been in cool-down longest, if that is for more than [`SHORTEST_COOL_DOWN`].
+    /// Gives `key` the next free address, or the one that it holds already. `None`: no address is free.
+    pub fn allocate_free(&mut self, key: K, now: u64) -> Option<IpAddr> {
+        let gap = match self.leases.entry(key) {
+            Entry::Occupied(lease) => return Some(self.addresses.subnet().address(*lease.get())),
+            Entry::Vacant(gap) => gap,
+        };
+        self.cooling.take_due(now).for_each(|number| self.addresses.free(number));
+        let number = self.addresses.take_next()?;
+        Some(self.addresses.subnet().address(*gap.insert(number)))
+    }
+
+    /// As [`Self::allocate_free`]. When no address is free, gives the one that has been in cool-down longest, if that is
+    /// for more than [`SHORTEST_COOL_DOWN`].
     ///
     /// # Errors
     /// No address is free, and none has been in cool-down for long enough.
     pub fn allocate(&mut self, key: K, now: u64) -> Result<IpAddr, AllocateError> {
-        let gap = match self.leases.entry(key) {
-            Entry::Occupied(lease) => return Ok(self.addresses.subnet().address(*lease.get())),
-            Entry::Vacant(gap) => gap,
-        };
-        self.cooling.take_due(now).for_each(|number| self.addresses.free(number));
-        let number = self.addresses.take_next().or_else(|| {
-            // The fraction of a second in which an address was given back is unknown, hence "more than".
-            let ends_before = now.saturating_add(self.cool_down).saturating_sub(SHORTEST_COOL_DOWN);
-            let subnet = self.addresses.subnet();
-            self.cooling.take_earliest(ends_before, |number| subnet.rank(number).is_ok())
-        });
-        match number {
-            Some(number) => Ok(self.addresses.subnet().address(*gap.insert(number))),
+        if let Some(address) = self.allocate_free(key, now) {
+            return Ok(address);
+        }
+        self.cooling.shorten(self.latest_end(now));
+        // The fraction of a second in which an address was given back is unknown, hence "more than".
+        let ends_before = self.latest_end(now).saturating_sub(SHORTEST_COOL_DOWN);
+        let subnet = self.addresses.subnet();
+        match self.cooling.take_earliest(ends_before, |number| subnet.rank(number).is_ok()) {
+            Some(number) => {
+                self.leases.insert(key, number);
+                Ok(self.subnet().address(number))
+            }
             None => {
                 let subnet = self.spec().cidr;
                 Err(AllocateError::Exhausted { subnet, usage: self.usage(now) })
             }
         }
+    }
+
+    /// When the first cool-down ends. `None`: no address is in cool-down.
+    #[must_use]
+    pub fn first_end(&self) -> Option<u64> {
+        self.cooling.first_end()
+    }
+
+    /// The latest end that a cool-down can have.
+    const fn latest_end(&self, now: u64) -> u64 {
+        now.saturating_add(self.cool_down)
     }
 
     /// Gives `key` this very `address`, which may lie outside the ranges.
@@ -75,6 +96,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         address: IpAddr,
         now: u64,
     ) -> Result<IpAddr, RequestError<K>> {
+        self.cooling.shorten(self.latest_end(now));
         if let Some(held) = self.get(&key) {
             let another = RequestError::KeyHoldsAnother { held, address };
             return if held == address { Ok(held) } else { Err(another) };
@@ -101,7 +123,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         if self.cool_down == 0 {
             self.addresses.free(number);
         } else {
-            self.cooling.add(number, now.saturating_add(self.cool_down));
+            self.cooling.add(number, self.latest_end(now));
         }
         Some(self.subnet().address(number))
     }
@@ -134,7 +156,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         Ok(())
     }
 
-    /// Lets `address` rest until `until`, as a journal says that it does. One that is held or not in
+    /// Lets `address` rest until `until`, as a journal says that it does; `u64::MAX` is for ever. One that is held or not in
     /// the subnet is left alone; of two rests the later end counts.
     pub fn rest(&mut self, address: IpAddr, until: u64) {
         let Some(number) = self.subnet().number(address) else { return };

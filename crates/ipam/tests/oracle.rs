@@ -183,8 +183,17 @@ impl Both {
         }
     }
 
+    /// No cool-down ends later than one that begins now.
+    fn shorten(&mut self) {
+        let latest = self.now + COOL_DOWN;
+        self.oracle.cooling.values_mut().for_each(|until| *until = latest.min(*until));
+    }
+
     fn allocate(&mut self, key: u16) {
         let candidates = self.oracle.candidates(self.now);
+        if !self.oracle.held.contains_key(&key) && self.oracle.free(self.now).is_empty() {
+            self.shorten();
+        }
         match (self.pool.allocate(key, self.now), self.oracle.held.get(&key)) {
             (given, Some(&held)) => assert_eq!(given, Ok(held)),
             (Ok(address), None) => {
@@ -199,6 +208,7 @@ impl Both {
     }
 
     fn request(&mut self, key: u16, address: IpAddr) {
+        self.shorten();
         let Oracle { spec, held, cooling } = &self.oracle;
         let subnet = spec.cidr;
         let expected = if let Some(&held) = held.get(&key) {

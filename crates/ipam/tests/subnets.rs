@@ -223,6 +223,22 @@ fn used_up_subnet_gives_the_longest_cooled_address() {
     assert_eq!(pool.usage(17), Usage { held: 5, cooling: 1, ..usage });
 }
 
+/// The clock was 60 days ahead, and was set right.
+#[test]
+fn cool_down_of_the_future_ends_in_time() {
+    const DAYS: u64 = 60 * 24 * 3600;
+    let mut pool = pool(spec("10.0.0.0/30"));
+    for key in [1, 2] {
+        pool.allocate(key, DAYS).unwrap();
+        pool.release(&key, DAYS).unwrap();
+    }
+    assert!(pool.allocate(3, 0).is_err());
+    let cooling = RequestError::Cooling { address: ip("10.0.0.2"), seconds: 60 };
+    assert_eq!(pool.request(4, ip("10.0.0.2"), 0), Err(cooling));
+    assert_eq!(pool.allocate(3, 6), Ok(ip("10.0.0.1")));
+    assert_eq!(pool.request(4, ip("10.0.0.2"), 60), Ok(ip("10.0.0.2")));
+}
+
 #[test]
 fn cool_down_is_kept_while_others_are_free() {
     let mut pool = pool(spec("10.0.0.0/30"));
