@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
+use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use http::{Extensions, Request, Response};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use mtls::{Identity, Peer, Role};
 use offload_proto::{Failure, MESSAGE_LIMIT, Reason};
 use tokio::time::timeout;
@@ -24,12 +25,15 @@ use super::{
 };
 use crate::{config::Limits, model::HostName};
 
+/// The longest request: a message with its prefix of gRPC.
+const LONGEST_REQUEST: usize = MESSAGE_LIMIT + 5;
+
 /// Lets a call pass if its peer's role may make it, and if there is room for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Authorise {
     shared: Arc<Shared>,
     room: Arc<Room>,
-    /// How long a peer may take to send a request for a list.
+    /// How long a peer may take to send a request.
     unread: Duration,
 }
 
@@ -46,7 +50,7 @@ impl Authorise {
             return Err(Status::unimplemented(format!("there is no call {path}")));
         };
         self.check(&peer.identity, path, roles)?;
-        Ok((self.room.enter(&peer.identity, kind)?, kind))
+        Ok((self.room.admit(&peer.identity), kind))
     }
 
     fn check(&self, identity: &Identity, path: &str, roles: &[Role]) -> Result<(), Failure> {
@@ -121,29 +125,42 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        match self.rules.admit(&request) {
+        let (mut permit, kind) = match self.rules.admit(&request) {
+            Ok(admitted) => admitted,
             Err(status) => {
                 let refusal = status.into_http();
-                Box::pin(async move { Ok(refusal) })
+                return Box::pin(async move { Ok(refusal) });
             }
-            Ok((permit, Kind::List)) => {
-                let (inner, unread) = (self.inner.clone(), self.rules.unread);
-                Box::pin(async move {
-                    // Read first, so that no peer has a turn while it is still sending.
-                    let request = match read_whole(request, unread).await {
-                        Ok(request) => request,
-                        Err(failure) => return Ok(Status::from(failure).into_http()),
-                    };
-                    let _turn = permit.turn().await;
-                    Ok(hold(inner.oneshot(request).await?, permit))
-                })
-            }
-            Ok((permit, Kind::Call | Kind::Stream)) => {
-                let answer = self.inner.call(request);
-                Box::pin(async move { Ok(hold(answer.await?, permit)) })
-            }
-        }
+        };
+        let (inner, unread) = (self.inner.clone(), self.rules.unread);
+        Box::pin(async move {
+            let request = match enter(request, kind, unread, &mut permit).await {
+                Ok(request) => request,
+                Err(failure) => return Ok(Status::from(failure).into_http()),
+            };
+            let _turn = match kind {
+                Kind::List => Some(permit.turn().await),
+                Kind::Call | Kind::Stream => None,
+            };
+            Ok(hold(inner.oneshot(request).await?, permit))
+        })
     }
+}
+
+/// Takes a place for a request. One that is no stream is read as a whole before: so a peer that does not finish it has
+/// neither a place nor a turn.
+async fn enter(
+    request: Request<Body>,
+    kind: Kind,
+    unread: Duration,
+    permit: &mut CallPermit,
+) -> Result<Request<Body>, Failure> {
+    let request = match kind {
+        Kind::Stream => request,
+        Kind::Call | Kind::List => read_whole(request, unread, permit).await?,
+    };
+    permit.enter(kind)?;
+    Ok(request)
 }
 
 /// The answer with its permit, or the refusal in its place.
@@ -155,16 +172,36 @@ fn hold(answer: Response<Body>, permit: CallPermit) -> Response<Body> {
 /// Waits until the peer has sent all of its request, no longer than `unread`.
 ///
 /// # Errors
-/// [`Reason::DeadlineExceeded`], or [`Reason::InvalidRequest`] for a request that is too long or breaks off.
-async fn read_whole(request: Request<Body>, unread: Duration) -> Result<Request<Body>, Failure> {
+/// [`Reason::DeadlineExceeded`]; [`Reason::Overloaded`] if the peer has much of other requests under way; or
+/// [`Reason::InvalidRequest`] for a request that is too long or breaks off.
+async fn read_whole(
+    request: Request<Body>,
+    unread: Duration,
+    permit: &mut CallPermit,
+) -> Result<Request<Body>, Failure> {
     let (head, body) = request.into_parts();
-    let body = timeout(unread, Limited::new(body, MESSAGE_LIMIT).collect()).await;
-    let body = body.map_err(|_| {
+    let whole = timeout(unread, collect(body, permit)).await.map_err(|_| {
         let message = format!("the request was not sent within {unread:?}");
         Failure::new(Reason::DeadlineExceeded, message)
     })?;
-    let body = body.map_err(|error| {
-        Failure::new(Reason::InvalidRequest, format!("the request can't be read: {error}"))
-    })?;
-    Ok(Request::from_parts(head, Body::new(Full::new(body.to_bytes()))))
+    Ok(Request::from_parts(head, Body::new(Full::new(whole?))))
+}
+
+async fn collect(body: Body, permit: &mut CallPermit) -> Result<Bytes, Failure> {
+    let mut body = Limited::new(body, LONGEST_REQUEST);
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            let message = match error.is::<LengthLimitError>() {
+                true => format!("the request is longer than {MESSAGE_LIMIT} bytes"),
+                false => format!("the request can't be read: {error}"),
+            };
+            Failure::new(Reason::InvalidRequest, message)
+        })?;
+        if let Ok(data) = frame.into_data() {
+            permit.hold(whole.len() + data.len())?;
+            whole.extend_from_slice(&data);
+        }
+    }
+    Ok(whole.freeze())
 }

@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::calls::Kind;
 use crate::config::Limits;
 
-/// How much of large answers may wait to be taken: 32 MiB, half of it of one peer.
+/// How much of large requests and answers may wait, to be complete or to be taken: 32 MiB, half of it of one peer.
 const ANSWERS_KIB: usize = 32 * 1024;
 
 /// Answers up to this size are bounded by their number alone.
@@ -69,9 +69,12 @@ impl Bounds {
 /// Lets a call be under way until it is dropped.
 #[derive(Debug)]
 pub(super) struct CallPermit {
+    identity: Identity,
     all: Arc<Bounds>,
     share: Arc<Bounds>,
     most_kib: usize,
+    /// How much room the request or the answer has.
+    held_kib: usize,
     held: Vec<OwnedSemaphorePermit>,
 }
 
@@ -92,24 +95,11 @@ impl Room {
         Self { all: Bounds::new(all), share, shares: Mutex::default() }
     }
 
-    /// A permit for a call of `identity`.
-    ///
-    /// # Errors
-    /// [`Reason::Overloaded`]: there is none.
-    pub(super) fn enter(&self, identity: &Identity, kind: Kind) -> Result<CallPermit, Failure> {
-        let (what, of_one, of_all) = match kind {
-            Kind::Call | Kind::List => ("calls", "half of limits.in_flight", "limits.in_flight"),
-            Kind::Stream => ("streams", "limits.connections_per_identity", "limits.connections"),
-        };
+    /// A permit for a call of `identity`, which has no place yet.
+    pub(super) fn admit(&self, identity: &Identity) -> CallPermit {
         let (share, all) = (self.share_of(identity), Arc::clone(&self.all));
-        let of_share = Arc::clone(share.of(kind)).try_acquire_owned().map_err(|_| {
-            full(format!("{identity} has as many {what} open as {of_one} allows: end some"))
-        })?;
-        let of_all = Arc::clone(all.of(kind))
-            .try_acquire_owned()
-            .map_err(|_| full(format!("as many {what} are open as {of_all} allows: try again")))?;
-        let most_kib = self.share.answers_kib;
-        Ok(CallPermit { all, share, most_kib, held: vec![of_share, of_all] })
+        let (identity, most_kib) = (identity.clone(), self.share.answers_kib);
+        CallPermit { identity, all, share, most_kib, held_kib: 0, held: Vec::new() }
     }
 
     fn share_of(&self, identity: &Identity) -> Arc<Bounds> {
@@ -124,6 +114,26 @@ impl Room {
 }
 
 impl CallPermit {
+    /// Takes a place among the calls or streams.
+    ///
+    /// # Errors
+    /// [`Reason::Overloaded`]: there is none.
+    pub(super) fn enter(&mut self, kind: Kind) -> Result<(), Failure> {
+        let (what, of_one, of_all) = match kind {
+            Kind::Call | Kind::List => ("calls", "half of limits.in_flight", "limits.in_flight"),
+            Kind::Stream => ("streams", "limits.connections_per_identity", "limits.connections"),
+        };
+        let of_share = Arc::clone(self.share.of(kind)).try_acquire_owned().map_err(|_| {
+            let identity = &self.identity;
+            full(format!("{identity} has as many {what} open as {of_one} allows: end some"))
+        })?;
+        let of_all = Arc::clone(self.all.of(kind))
+            .try_acquire_owned()
+            .map_err(|_| full(format!("as many {what} are open as {of_all} allows: try again")))?;
+        self.held.extend([of_share, of_all]);
+        Ok(())
+    }
+
     /// Waits for this peer's turn to have a list made.
     pub(super) async fn turn(&self) -> [Option<OwnedSemaphorePermit>; 2] {
         // The semaphores are never closed.
@@ -132,21 +142,24 @@ impl CallPermit {
         [of_share, of_all]
     }
 
-    /// Takes room for an answer of so many bytes. One that is larger than a peer's share fits when it is the only one.
+    /// Takes room for a request or an answer of so many bytes in all. One that is larger than a peer's share fits when it
+    /// is the only one.
     ///
     /// # Errors
     /// [`Reason::Overloaded`]: there is no room.
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), Failure> {
         let kib = bytes.div_ceil(1024).min(self.most_kib);
-        if kib <= SMALL_KIB {
+        if kib <= SMALL_KIB.max(self.held_kib) {
             return Ok(());
         }
-        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        let more = u32::try_from(kib - self.held_kib).unwrap_or(u32::MAX);
         for bounds in [&self.share, &self.all] {
-            let taken = Arc::clone(&bounds.answers_kib).try_acquire_many_owned(kib);
-            let why = "the answers to earlier calls are not taken: read them, or end the calls";
+            let taken = Arc::clone(&bounds.answers_kib).try_acquire_many_owned(more);
+            let why = "requests that are not complete and answers that are not taken fill their room: read the \
+                       answers, or end the calls";
             self.held.push(taken.map_err(|_| full(why.to_owned()))?);
         }
+        self.held_kib = kib;
         Ok(())
     }
 }
@@ -168,11 +181,16 @@ mod tests {
         Room::new(&Limits { in_flight, connections, connections_per_identity, ..Limits::default() })
     }
 
+    fn enter(room: &Room, identity: &Identity, kind: Kind) -> Result<CallPermit, Failure> {
+        let mut permit = room.admit(identity);
+        permit.enter(kind).map(|()| permit)
+    }
+
     #[test]
     fn one_peer_leaves_half_to_others() {
         let [greedy, other, third] = ["host/node-1", "host/node-2", "operator/admin"].map(identity);
         let room = room(4);
-        let enter = |who| room.enter(who, Kind::Call);
+        let enter = |who| enter(&room, who, Kind::Call);
         let mut permits: Vec<_> = std::iter::from_fn(|| enter(&greedy).ok()).collect();
         assert_eq!(permits.len(), 2);
         permits.push(enter(&other).unwrap());
@@ -184,18 +202,18 @@ mod tests {
 
     #[test]
     fn one_call_fits_into_the_smallest_room() {
-        assert!(room(1).enter(&identity("operator/admin"), Kind::List).is_ok());
+        assert!(enter(&room(1), &identity("operator/admin"), Kind::List).is_ok());
     }
 
     #[test]
     fn streams_leave_calls_their_room() {
         let [greedy, other] = ["viewer/a", "viewer/b"].map(identity);
         let room = room(1);
-        let open = |who| room.enter(who, Kind::Stream);
+        let open = |who| enter(&room, who, Kind::Stream);
         let _permits = [open(&greedy).unwrap(), open(&greedy).unwrap(), open(&other).unwrap()];
         assert_eq!(open(&greedy).unwrap_err().reason, Reason::Overloaded);
         assert_eq!(open(&other).unwrap_err().reason, Reason::Overloaded);
-        assert!(room.enter(&greedy, Kind::Call).is_ok());
+        assert!(enter(&room, &greedy, Kind::Call).is_ok());
     }
 
     #[test]
@@ -203,7 +221,7 @@ mod tests {
         const MIB: usize = 1024 * 1024;
         let (room, viewer) = (room(64), identity("viewer/a"));
         let answer = |bytes| {
-            let mut permit = room.enter(&viewer, Kind::List).unwrap();
+            let mut permit = enter(&room, &viewer, Kind::List).unwrap();
             permit.hold(bytes).map(|()| permit)
         };
         let all = answer(1024 * MIB).unwrap();

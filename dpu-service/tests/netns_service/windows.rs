@@ -1,6 +1,6 @@
 //! Peers that keep their windows of HTTP/2 closed, and streams that stay open.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, future::poll_fn, time::Duration};
 
 use bytes::Bytes;
 use futures::{
@@ -36,6 +36,8 @@ const TOGETHER: usize = 64;
 const CONNECTIONS: usize = 16;
 /// Calls on each.
 const CALLS: usize = 16;
+/// How long room for more of a request is waited for.
+const STEP: Duration = Duration::from_millis(200);
 /// How much more memory the service may take, in MiB.
 const MOST_MORE: f64 = 64.0;
 
@@ -252,28 +254,72 @@ fn every_open_stream_counts() {
     });
 }
 
-/// Two lists are made at a time, one of each peer: neither is kept by a peer that does not finish its request.
+/// Two peers that do not finish their requests have all the streams that they may have.
 #[test]
-fn unsent_requests_keep_no_list_waiting() {
+fn unfinished_requests_take_no_places() {
     let setup = Setup::new();
-    setup.configure("keepalive_s = 4", NETWORKS);
-    let _service = setup.start();
+    setup.configure("in_flight = 4\nkeepalive_s = 4", NETWORKS);
+    let service = setup.start();
+    let before = service.memory();
     setup.client(async || {
         let mut begun = Vec::new();
         for (role, name) in [(Role::Viewer, "guest"), (Role::Viewer, "visitor")] {
             let connection = Connection::open_as(&setup, role, name, 65_535).await;
-            let call = connection.begin("ListNetworks").await;
-            begun.push((connection, call));
-        }
-        // The service has both calls: it answers what came after them on each connection.
-        for (connection, _) in &begun {
+            for method in ["ListNetworks", "GetDpu"].repeat(CALLS) {
+                let (answer, mut body) = connection.begin(method).await;
+                // The beginning of a message that is never complete.
+                body.send_data(Bytes::from_static(&[0, 0, 15, 0, 0, 1]), false).unwrap();
+                begun.push((answer, body));
+            }
+            // The service has these calls: it answers what comes after them.
             connection.call("GetDpu").await.await.unwrap();
         }
-        setup.operator().list_networks(v1::ListNetworksRequest {}).await.unwrap();
+        let mut operator = setup.operator();
+        operator.list_networks(v1::ListNetworksRequest {}).await.unwrap();
+        operator.get_dpu(v1::GetDpuRequest {}).await.unwrap();
         // They do not stay open either.
-        for (_connection, (answer, _body)) in begun {
+        for (answer, _body) in begun {
             let answer = within(BOUND, answer).await.expect("no answer").unwrap();
             assert_eq!(answer.headers()["grpc-status"], "4", "{answer:?}");
         }
+    });
+    assert!(service.memory() - before < MOST_MORE);
+}
+
+/// Each of many requests lacks its last byte.
+#[test]
+fn large_unfinished_requests_are_bounded() {
+    const LONG: usize = 1024 * 1024;
+    let setup = Setup::new();
+    setup.configure("keepalive_s = 4", NETWORKS);
+    let service = setup.start();
+    let before = service.memory();
+    setup.client(async || {
+        let connections =
+            join_all((0..CONNECTIONS).map(|_| Connection::open(&setup, 65_535))).await;
+        let calls = connections.iter().map(async |connection| {
+            let mut begun = Vec::new();
+            for _ in 0..CALLS {
+                let (answer, mut body) = connection.begin("GetDpu").await;
+                let mut left = LONG - 1;
+                while left > 0 {
+                    body.reserve_capacity(left);
+                    let sent = within(STEP, poll_fn(|context| body.poll_capacity(context))).await;
+                    // The service takes no more of it, or has refused the call.
+                    let Some(Some(Ok(capacity))) = sent else { break };
+                    let piece = Bytes::from(vec![0; capacity.min(left)]);
+                    left -= piece.len();
+                    if body.send_data(piece, false).is_err() {
+                        break;
+                    }
+                }
+                begun.push((answer, body));
+            }
+            begun
+        });
+        let _begun = join_all(calls).await;
+        let more = service.memory() - before;
+        assert!(more < MOST_MORE, "{more} MiB more");
+        setup.operator().get_dpu(v1::GetDpuRequest {}).await.unwrap();
     });
 }
