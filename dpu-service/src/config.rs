@@ -37,6 +37,7 @@ pub(crate) use bandwidth::{LimitsOf, check_bandwidth};
 pub(crate) use bridges::check_bridge;
 pub use limits::Limits;
 pub use metrics::Metrics;
+pub(crate) use networks::check_routed_subnets;
 pub(crate) use networks::is_label;
 pub use networks::{check_network, check_networks, check_reaches};
 pub(crate) use older_spelling::with_older_spelling;

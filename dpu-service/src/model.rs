@@ -6,6 +6,7 @@ pub(crate) mod anti_spoofing;
 mod former_owner;
 mod ip_families;
 mod label;
+mod layer2_domain;
 mod port_mapping;
 mod request;
 mod resource_version;
@@ -23,7 +24,7 @@ use std::{
 use ipam::SubnetSpec;
 use ipnetwork::IpNetwork;
 use netlink::MacAddress;
-use offload_proto::{capability, v1::Pod};
+use offload_proto::{capability, form::HOST_PORT_CONTAINER, v1::Pod};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
@@ -33,6 +34,9 @@ pub use anti_spoofing::{AntiSpoofing, Source};
 pub(crate) use former_owner::FormerOwner;
 pub use ip_families::IpFamilies;
 pub use label::Label;
+pub(crate) use layer2_domain::{
+    CooledAddress, DomainAddress, Layer2Domain, Layer2Domains, overlap,
+};
 pub(crate) use port_mapping::share_an_address;
 pub use port_mapping::{PortMapping, Protocol};
 pub use request::{AttachSpec, LeaseSpec, WantedAddress};
@@ -72,6 +76,13 @@ pub struct AttachmentKey {
     pub container_id: Arc<str>,
     /// `CNI_IFNAME`.
     pub interface_name: Arc<str>,
+}
+
+impl AttachmentKey {
+    /// Whether it is of an attachment in its host's own namespace.
+    pub(crate) fn is_host_port(&self) -> bool {
+        &*self.container_id == HOST_PORT_CONTAINER
+    }
 }
 
 impl fmt::Display for AttachmentKey {
@@ -581,13 +592,17 @@ impl Record {
         own.chain(further.flat_map(|its| its.leases.iter().map(|lease| (&its.network, lease))))
     }
 
-    /// Addresses that the pod uses without holding them, by the networks as they were at the attach: in their subnets
+    /// Addresses that the pod uses without holding them, each with its network as it was at the attach: in its subnets
     /// gateways, next hops and, of IPv4, network and broadcast addresses.
-    pub(crate) fn used_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let subnets = self.networks().flat_map(|network| {
-            network.subnets.iter().map(move |subnet| (network.next_hops(subnet), subnet))
-        });
-        subnets.flat_map(|(hops, subnet)| hops.map(|hop| hop.ip()).chain(subnet.used_addresses()))
+    pub(crate) fn used_addresses(&self) -> impl Iterator<Item = (&Arc<Network>, IpAddr)> {
+        let of_subnet = |network: &Network, subnet: &Subnet| {
+            let hops = network.next_hops(subnet).map(|hop| hop.ip());
+            hops.chain(subnet.used_addresses()).collect::<Vec<_>>()
+        };
+        self.networks().flat_map(move |network| {
+            let used = network.subnets.iter().flat_map(move |subnet| of_subnet(network, subnet));
+            used.map(move |address| (network, address))
+        })
     }
 
     /// The record with the name `to` for the network `from`. `None`: it has nothing of that network.

@@ -1,9 +1,6 @@
 //! The journal: what survives a restart, as typed rows.
 
-use std::{
-    net::IpAddr,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use bootstrap::{Chain, FolderError};
 use journal::{Cause, Change, Journal, Outlives, Schema, Statistics, Tables, WriteError};
@@ -11,7 +8,10 @@ use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::model::{AttachSpec, AttachmentId, FormerOwner, Network, Record};
+use crate::model::{
+    AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, Layer2Domain, Network,
+    Record,
+};
 
 const ATTACHMENTS: &str = "attachments";
 const NETWORKS: &str = "networks";
@@ -75,10 +75,8 @@ impl OpenError {
 /// An address given back a short while ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cooling {
-    /// The name of the network that it is of.
-    pub network: String,
-    /// The address.
-    pub address: IpAddr,
+    /// Which.
+    pub of: CooledAddress,
     /// Until when it rests: seconds since 1970, UTC.
     pub until: u64,
     /// Who gave it back. `None`: a service that did not note it wrote this.
@@ -86,6 +84,12 @@ pub(crate) struct Cooling {
 }
 
 impl Cooling {
+    /// Whether it is that address.
+    pub(crate) fn is_at(&self, at: &DomainAddress) -> bool {
+        let CooledAddress { address, domain, .. } = &self.of;
+        *address == at.address && domain.as_ref().is_none_or(|domain| *domain == at.domain)
+    }
+
     /// Whether its former owner asks.
     #[must_use]
     pub(crate) fn is_of(&self, spec: &AttachSpec) -> bool {
@@ -311,13 +315,22 @@ impl Changes {
 }
 
 fn cooling_key(cooling: &Cooling) -> String {
-    format!("{} {}", cooling.network, cooling.address)
+    let CooledAddress { network, address, domain } = &cooling.of;
+    match domain {
+        Some(domain) => format!("{network} {address} {}", domain.in_key()),
+        None => format!("{network} {address}"),
+    }
 }
 
 pub(crate) fn parse_cooling(key: &[u8], value: &[u8]) -> Option<Cooling> {
-    let (network, address) = std::str::from_utf8(key).ok()?.split_once(' ')?;
+    let mut words = std::str::from_utf8(key).ok()?.splitn(3, ' ');
+    let (network, address) = (words.next()?.into(), words.next()?.parse().ok()?);
+    let domain = match words.next() {
+        Some(domain) => Some(Layer2Domain::of_key(domain)?),
+        None => None,
+    };
     let Rest { until, owner } = serde_json::from_slice(value).ok()?;
-    Some(Cooling { network: network.into(), address: address.parse().ok()?, until, owner })
+    Some(Cooling { of: CooledAddress { network, address, domain }, until, owner })
 }
 
 fn unavailable(error: &WriteError) -> Failure {
@@ -347,7 +360,8 @@ mod tests {
         drop(journal);
         let loaded = Records::open(&path).unwrap().load().unwrap();
         let address = "10.1.0.9".parse().unwrap();
-        let rest = Cooling { network: "blue".into(), address, until: 1_790_000_000, owner: None };
+        let of = CooledAddress { network: "blue".into(), address, domain: None };
+        let rest = Cooling { of, until: 1_790_000_000, owner: None };
         assert_eq!(loaded.cooling, [rest]);
         assert_eq!(loaded.networks, std::slice::from_ref(&network));
         assert_eq!(*loaded.attachments[0].network, network);

@@ -118,6 +118,8 @@ reasons! {
     NetworkConflict = "NETWORK_CONFLICT", Aborted, 153, "read the network again and repeat the change";
     /// A lease lies outside the changed range.
     LeaseInTheWay = "LEASE_IN_THE_WAY", FailedPrecondition, 119, "stop the pod that holds the address first";
+    /// Networks of two layer-2 domains have a subnet in common, and would meet.
+    SubnetConflict = "SUBNET_CONFLICT", FailedPrecondition, 147, "use a subnet that no other network has, or do without what the message names: a host port, or the DPU as the gateway";
     /// No attachment of that id or key.
     AttachmentUnknown = "ATTACHMENT_UNKNOWN", NotFound, 120, "list the attachments with `dpuctl get attachments`";
     /// The attachment is being given back.

@@ -1,7 +1,7 @@
 //! What is true after every step of every test, seen by `ip`, `dpuctl` and the file system:
 //!
 //! 1. no VF is in two attachments,
-//! 2. no address is in two attachments, nor on two pods,
+//! 2. no address is in two attachments of one layer-2 domain, nor on two pods of one,
 //! 3. every VF is free and clean in the host's namespace, or in the netns of its one attachment with
 //!    that attachment's name, MAC, MTU and addresses,
 //! 4. every representor is programmed if and only if its VF is attached; without an eswitch, every PF
@@ -60,6 +60,7 @@ pub enum Keeper<'a> {
 /// What foreign tools show of one moment.
 pub(crate) struct Picture {
     pub(crate) attachments: Vec<Value>,
+    networks: Vec<Value>,
     vfs: Vec<Value>,
     /// VFs' netdevs in the host's namespace, by PCI address.
     host: BTreeMap<String, HostEnd>,
@@ -139,6 +140,7 @@ impl Scene<'_> {
         let links = self.host.json("ip", &["-d", "link", "show"]);
         let mut picture = Picture {
             attachments,
+            networks: self.operator.get("networks"),
             vfs,
             host: Card::ends_among(self.host, &links),
             pods: Vec::new(),
@@ -320,12 +322,53 @@ impl Picture {
     /// Invariants 1 and 2.
     fn held_twice(&self) -> Vec<String> {
         let vfs = self.attachments.iter().map(|a| text(&a["vf"]["device"]));
-        let addresses = self.attachments.iter().flat_map(held_addresses_of);
-        let on_pods = self.addresses.values().flatten().cloned();
+        let addresses = self.attachments.iter().flat_map(|it| self.held_addresses_of(it));
+        let on_pods = self.addresses.iter().flat_map(|((container, interface), addresses)| {
+            let domain = self.domain_of_interface(container, interface);
+            addresses.iter().map(move |address| in_domain(address, &domain))
+        });
         let mut breaches = twice(vfs, "VF in two attachments");
         breaches.extend(twice(addresses, "address in two attachments"));
         breaches.extend(twice(on_pods, "address on two pods"));
         breaches
+    }
+
+    /// The layer-2 domain of a network: its bridge and its VLAN.
+    pub(crate) fn domain_of(&self, network: &Value) -> Domain {
+        let found = self.networks.iter().map(|it| &it["network"]).find(|it| it["name"] == *network);
+        found.map(|it| (text(&it["bridge"]), it["vlan"].as_u64().unwrap_or(0))).unwrap_or_default()
+    }
+
+    /// That of an attachment, which stays in the VLAN that it was made with.
+    fn domain_of_attachment(&self, attachment: &Value) -> Domain {
+        let (bridge, _) = self.domain_of(&attachment["network"]);
+        (bridge, attachment["vlan"].as_u64().unwrap_or(0))
+    }
+
+    /// That of a pod's interface, which another plugin may have made.
+    fn domain_of_interface(&self, container: &str, interface: &str) -> Domain {
+        let mut of_container =
+            self.attachments.iter().filter(|it| it["key"]["containerId"] == container);
+        let its = of_container.clone().find(|it| it["key"]["interfaceName"] == interface);
+        let lease = of_container
+            .find_map(|it| further_leases_of(it).find(|lease| lease["interfaceName"] == interface));
+        match (its, lease) {
+            (Some(attachment), _) => self.domain_of_attachment(attachment),
+            (None, Some(lease)) => self.domain_of(&lease["network"]),
+            (None, None) => Domain::default(),
+        }
+    }
+
+    /// The addresses of an attachment with their domains, those for other plugins' interfaces, too.
+    fn held_addresses_of(&self, attachment: &Value) -> Vec<String> {
+        let own = [(attachment, self.domain_of_attachment(attachment))];
+        let further =
+            further_leases_of(attachment).map(|lease| (lease, self.domain_of(&lease["network"])));
+        let all = own.into_iter().chain(further);
+        all.flat_map(|(holder, domain)| {
+            addresses_of(holder).into_iter().map(move |address| in_domain(&address, &domain))
+        })
+        .collect()
     }
 
     /// Invariants 3 and 5 for a VF that nobody has.
@@ -391,10 +434,16 @@ pub(crate) fn addresses_of(attachment: &Value) -> Vec<String> {
     addresses.map(|address| text(&address["address"])).collect()
 }
 
-/// Those that it holds for other plugins' interfaces, too.
-fn held_addresses_of(attachment: &Value) -> Vec<String> {
-    let further = attachment["furtherLeases"].as_array().into_iter().flatten();
-    [attachment].into_iter().chain(further).flat_map(addresses_of).collect()
+fn further_leases_of(attachment: &Value) -> impl Iterator<Item = &Value> {
+    attachment["furtherLeases"].as_array().into_iter().flatten()
+}
+
+/// A bridge, of which the first has no name, and a VLAN. 0: untagged.
+pub(crate) type Domain = (String, u64);
+
+/// An address as one that only one holder in the domain may have.
+pub(crate) fn in_domain(address: &str, (bridge, vlan): &Domain) -> String {
+    format!("{address} of bridge {bridge:?} and VLAN {vlan}")
 }
 
 pub(crate) fn twice(items: impl Iterator<Item = String>, what: &str) -> Vec<String> {

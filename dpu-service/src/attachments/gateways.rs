@@ -24,7 +24,7 @@ pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
     for mended in engine.gateways().reconcile(wanted, is_thorough).await {
         engine.events.record(EventKind::Repaired, "gateways", mended);
     }
-    let pods = || pod_addresses(engine.registry().entries());
+    let pods = || pod_addresses(&engine.registry());
     let repaired = engine.gateways().reconcile_neighbours(pods, is_thorough).await;
     if repaired > 0 {
         let message = format!("{repaired} permanent neighbours were set again");
@@ -34,12 +34,14 @@ pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
 
 /// Has the gateway know a pod whose port is about to be programmed.
 pub(super) async fn add_neighbours(engine: &Engine, record: &Record) {
-    engine.gateways().add_neighbours(pod_addresses_of(record)).await;
+    let pods = pod_addresses_of(&engine.registry(), record);
+    engine.gateways().add_neighbours(pods).await;
 }
 
 /// Has the gateway forget a pod whose port was unprogrammed.
 pub(super) async fn delete_neighbours(engine: &Engine, record: &Record) {
-    engine.gateways().delete_neighbours(pod_addresses_of(record)).await;
+    let pods = pod_addresses_of(&engine.registry(), record);
+    engine.gateways().delete_neighbours(pods).await;
 }
 
 /// Has the gateways' rules know the pods that there are, as they come and go. Ends never.
@@ -84,11 +86,10 @@ async fn map_ports(engine: &Engine, remapping: Remapping) -> Result<(), Failure>
 fn wanted_of_gateways(engine: &Engine, scope: Scope<'_>) -> Wanted {
     let registry = engine.registry();
     let networks = registry.networks().iter().map(|entry| Arc::clone(entry.network())).collect();
-    let entries = registry.entries();
     let (redirections, pods) = match scope {
-        Scope::All => (redirections(entries), pod_addresses(entries)),
-        Scope::Beside(these) => (redirections_beside(entries, these), Vec::new()),
-        Scope::BesidePods(these) => (Vec::new(), pod_addresses_among(entries, these)),
+        Scope::All => (redirections(&registry), pod_addresses(&registry)),
+        Scope::Beside(these) => (redirections_beside(&registry, these), Vec::new()),
+        Scope::BesidePods(these) => (Vec::new(), pod_addresses_among(&registry, these)),
     };
     Wanted { networks, redirections, pods }
 }

@@ -32,7 +32,10 @@ impl Operators<'_> {
         let fabric = fabric.map(|problem| problem.what);
         let unserved = self.0.programmer().problems();
         let gateways = self.0.gateways().problems();
-        let of_networks = suspended.chain(too_large).chain(unmet(self.0, &registry));
+        let in_force = registry.networks().iter().map(|entry| &**entry.network());
+        let conflicts = registry.entries().conflicts_with_host_ports(in_force);
+        let of_networks =
+            suspended.chain(too_large).chain(unmet(self.0, &registry)).chain(conflicts);
         let of_kernel = fabric.into_iter().chain(unserved).chain(gateways);
         let of_hosts = unclaimed(&registry).into_iter().chain(of_removed_hosts(&registry));
         let of_attachments = former_gateways(&registry).into_iter().chain(of_hosts);

@@ -12,7 +12,7 @@ use super::{
     Config, Host,
     allow::{check_named_networks, check_rules_on},
     bridges::check_bridge,
-    networks::{check_network, check_networks, check_reaches, is_label},
+    networks::{check_network, check_networks, check_reaches, check_routed_subnets, is_label},
     problems::Problems,
     sources::check_without_eswitch,
 };
@@ -39,7 +39,9 @@ impl Config {
         problems.extend(self.check_hosts());
         problems.extend(self.check_pools());
         problems.extend(self.networks.iter().flat_map(check_network));
-        problems.extend(check_networks(&self.networks));
+        let bridges = self.fabric.bridge_names();
+        problems.extend(check_networks(&self.networks, &bridges));
+        problems.extend(check_routed_subnets(&self.networks, &bridges));
         problems.extend(check_reaches(&self.networks, |_, _| true));
         problems.extend(check_named_networks(&self.networks, |_, _| true));
         problems.extend(self.check_bridges());

@@ -1,7 +1,7 @@
 //! What makes sense in a network: the same rules for the configuration file and for the API.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::RangeInclusive,
 };
@@ -19,7 +19,10 @@ use super::{
     sources::check_sources,
 };
 use crate::{
-    model::{AddressRange, AttachmentId, Dns, GatewayMode, Network, Subnet},
+    model::{
+        AddressRange, AttachmentId, Dns, GatewayMode, Layer2Domain, Layer2Domains, Network, Subnet,
+        overlap,
+    },
     twice::twice,
 };
 
@@ -53,12 +56,15 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.into_iter().map(|problem| format!("{subject}: {problem}")).collect()
 }
 
-/// Checks networks against each other. Returns one sentence for each problem.
+/// Checks networks against each other, in a fabric with these bridges. Returns one sentence for each problem.
 #[must_use]
-pub fn check_networks<'a>(networks: impl IntoIterator<Item = &'a Network> + Clone) -> Vec<String> {
+pub fn check_networks<'a>(
+    networks: impl IntoIterator<Item = &'a Network> + Clone,
+    bridges: &[String],
+) -> Vec<String> {
     let mut problems = check_unique_names(networks.clone());
     problems.extend(check_one_default(networks.clone()));
-    problems.extend(check_overlaps(networks));
+    problems.extend(check_overlaps(networks, bridges));
     problems
 }
 
@@ -294,10 +300,6 @@ fn check_exclude(subnet: &Subnet, prefix: IpNetwork) -> Vec<String> {
     problems
 }
 
-fn overlap(a: IpNetwork, b: IpNetwork) -> bool {
-    a.contains(b.network()) || b.contains(a.network())
-}
-
 fn check_dns(dns: &Dns) -> Vec<String> {
     let names = [&dns.domain].into_iter().chain(&dns.search).chain(&dns.options);
     names
@@ -329,28 +331,90 @@ fn check_one_default<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Opt
     ))
 }
 
-/// Prefixes nest or are apart, so in sorted order one that overlaps another follows the widest that
-/// contains it.
-fn check_overlaps<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Vec<String> {
-    let mut subnets: Vec<(IpNetwork, &str)> = networks
-        .into_iter()
-        .flat_map(|network| {
-            network.subnets.iter().map(|subnet| (subnet.cidr, network.name.as_str()))
-        })
-        .collect();
-    subnets.sort_by_key(|(cidr, name)| (cidr.network(), cidr.prefix(), *name));
-    let mut problems = Vec::new();
-    let mut widest: Option<(IpNetwork, &str)> = None;
-    for (cidr, name) in subnets {
-        match widest {
-            Some((outer, owner)) if outer.contains(cidr.network()) => problems.push(format!(
-                "subnet {cidr} of network {name:?} overlaps {outer} of network {owner:?}: an \
-                 address could be handed out twice"
-            )),
-            _ => widest = Some((cidr, name)),
+/// A subnet, and its network.
+type Owned<'a> = (IpNetwork, &'a Network);
+
+/// Checks that within each layer-2 domain no two subnets overlap.
+fn check_overlaps<'a>(
+    networks: impl IntoIterator<Item = &'a Network>,
+    bridges: &[String],
+) -> BTreeSet<String> {
+    let domains = Layer2Domains::of_bridges(bridges);
+    let mut by_domain = BTreeMap::<Layer2Domain, Vec<Owned<'_>>>::new();
+    for network in networks {
+        for domain in domains.reached_from(network) {
+            by_domain.entry(domain).or_default().extend(subnets_of(network));
         }
     }
-    problems
+    let tell = |(domain, subnets): (Layer2Domain, Vec<Owned<'a>>)| {
+        overlaps(subnets, |_| true).into_iter().map(move |((cidr, network), (outer, owner))| {
+            format!(
+                "subnet {cidr} of network {:?} overlaps {outer} of network {:?} in {domain}: an address could be \
+                 handed out twice",
+                network.name, owner.name
+            )
+        })
+    };
+    by_domain.into_iter().flat_map(tell).collect()
+}
+
+/// Checks that no subnet to which this DPU has a route, as the gateway of its network, is in another layer-2 domain,
+/// too. So no network reaches both by `reaches`, which is for networks with such a gateway. Returns one sentence for
+/// each problem.
+#[must_use]
+pub(crate) fn check_routed_subnets<'a>(
+    networks: impl IntoIterator<Item = &'a Network>,
+    bridges: &[String],
+) -> Vec<String> {
+    let domains = Layer2Domains::of_bridges(bridges);
+    let subnets = networks.into_iter().flat_map(subnets_of).collect();
+    // What overlaps in one domain is reported of that one.
+    let is_apart = |((_, one), (_, other)): &(Owned<'_>, Owned<'_>)| {
+        let reached: Vec<_> = domains.reached_from(other).collect();
+        domains.reached_from(one).all(|domain| !reached.contains(&domain))
+    };
+    let found = overlaps(subnets, |network| network.gateway_mode == GatewayMode::Dpu);
+    let tell = |((cidr, network), (outer, owner)): (Owned<'_>, Owned<'_>)| {
+        let routed = if network.gateway_mode == GatewayMode::Dpu { network } else { owner };
+        format!(
+            "subnet {cidr} of network {:?} in {} overlaps {outer} of network {:?} in {}, and the gateway of {:?} is \
+             this DPU, which has one route to a subnet. Use another subnet, or gateway_mode = \"router\" in both",
+            network.name,
+            domains.of(network),
+            owner.name,
+            domains.of(owner),
+            routed.name
+        )
+    };
+    found.into_iter().filter(is_apart).map(tell).collect()
+}
+
+fn subnets_of(network: &Network) -> impl Iterator<Item = Owned<'_>> {
+    network.subnets.iter().map(move |subnet| (subnet.cidr, network))
+}
+
+/// The subnets that overlap another one, if one of the two networks `counts`: each with the widest one that contains it.
+/// Prefixes nest or are apart, so that in sorted order a subnet follows the widest one that contains it.
+fn overlaps<'a>(
+    mut subnets: Vec<Owned<'a>>,
+    counts: impl Fn(&Network) -> bool,
+) -> Vec<(Owned<'a>, Owned<'a>)> {
+    subnets.sort_by_key(|(cidr, network)| (cidr.network(), cidr.prefix(), &network.name));
+    let mut found = Vec::new();
+    let (mut widest, mut widest_that_counts) = (None::<Owned<'_>>, None::<Owned<'_>>);
+    for subnet in subnets {
+        let (cidr, network) = subnet;
+        let is_within = |(outer, _): &Owned<'_>| outer.contains(cidr.network());
+        let outer = if counts(network) { widest } else { widest_that_counts };
+        found.extend(outer.filter(is_within).map(|outer| (subnet, outer)));
+        if !widest.as_ref().is_some_and(is_within) {
+            widest = Some(subnet);
+        }
+        if counts(network) && !widest_that_counts.as_ref().is_some_and(is_within) {
+            widest_that_counts = Some(subnet);
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -576,21 +640,63 @@ pub(super) mod tests {
         };
         let inner = with("b", "10.1.2.0/24");
         let networks = [with("a", "10.1.0.0/16"), with("c", "10.2.0.0/16"), inner.clone()];
-        let problems = check_networks(&networks);
+        let problems = check_networks(&networks, &[]);
         assert_eq!(problems.len(), 1, "{problems:?}");
         assert!(problems[0].contains("10.1.2.0/24 of network \"b\" overlaps 10.1.0.0/16 of"));
 
-        let problems = check_networks(&[network("name = \"a\""), network("name = \"a\"")]);
+        let problems = check_networks(&[network("name = \"a\""), network("name = \"a\"")], &[]);
         assert!(problems.len() == 1 && problems[0].contains("named \"a\""), "{problems:?}");
 
         let default = |name: &str| network(&format!("name = {name:?}\ndefault = true"));
-        let problems = check_networks(&[default("a"), default("b")]);
+        let problems = check_networks(&[default("a"), default("b")], &[]);
         assert!(problems[0].contains("default = true"), "{problems:?}");
     }
 
     #[test]
     fn subnets_of_one_network_are_apart() {
         let text = "name = \"a\"\nsubnets = [{ cidr = \"10.0.0.0/8\" }, { cidr = \"10.0.0.0/8\" }]";
-        assert_eq!(check_networks(&[network(text)]).len(), 1);
+        assert_eq!(check_networks(&[network(text)], &[]).len(), 1);
+    }
+
+    fn in_vlan(name: &str, cidr: &str, rest: &str) -> Network {
+        network(&format!("name = {name:?}\n{rest}\nsubnets = [{{ cidr = {cidr:?} }}]"))
+    }
+
+    #[test]
+    fn subnets_overlap_within_a_layer_2_domain() {
+        let are_apart = |one: &str, other: &str| {
+            let networks = [in_vlan("a", "10.1.0.0/16", one), in_vlan("b", "10.1.2.0/24", other)];
+            check_networks(&networks, &["br0".into(), "br1".into()]).is_empty()
+        };
+        assert!(are_apart("vlan = 7", "vlan = 8") && are_apart("", "vlan = 8"));
+        assert!(are_apart("vlan = 7", "vlan = 7\nbridge = 'br1'"));
+        assert!(!are_apart("vlan = 7", "vlan = 7") && !are_apart("", "bridge = 'br0'"));
+        assert!(!are_apart("vlan = 7\ntrunk = [8]", "vlan = 8"));
+        assert!(!are_apart("vlan = 7\ntrunk = [9]", "vlan = 8\ntrunk = [9]"));
+    }
+
+    #[test]
+    fn subnet_routed_by_the_dpu_is_in_one_domain() {
+        let dpu = |name, cidr, vlan: u16| {
+            in_vlan(name, cidr, &format!("vlan = {vlan}\ngateway_mode = 'dpu'"))
+        };
+        let plain = |name, cidr, vlan: u16| in_vlan(name, cidr, &format!("vlan = {vlan}"));
+        let told = |networks: &[Network]| check_routed_subnets(networks, &[]);
+        let (wide, narrow) = ("10.0.0.0/8", "10.1.0.0/16");
+        for networks in [
+            [dpu("a", wide, 7), plain("b", narrow, 8)],
+            [plain("a", wide, 7), dpu("b", narrow, 8)],
+            [dpu("a", narrow, 7), dpu("b", narrow, 8)],
+            [plain("a", narrow, 7), dpu("b", narrow, 8)],
+        ] {
+            let told = told(&networks);
+            let named = ["\"a\" in VLAN 7", "\"b\" in VLAN 8"];
+            assert!(told.len() == 1 && named.iter().all(|it| told[0].contains(it)), "{told:?}");
+        }
+        let apart = [plain("a", narrow, 7), plain("b", narrow, 8), dpu("c", "10.2.0.0/16", 9)];
+        assert_eq!(told(&apart), [""; 0]);
+        let hidden =
+            [plain("a", wide, 7), plain("b", "10.1.0.0/16", 8), dpu("c", "10.1.2.0/24", 9)];
+        assert_eq!(told(&hidden).len(), 1);
     }
 }

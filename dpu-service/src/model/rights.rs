@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use netlink::MacAddress;
-use offload_proto::{Failure, Reason, form::HOST_PORT_CONTAINER};
+use offload_proto::{Failure, Reason};
 
 use super::{AttachSpec, HostName, Network, Source};
 
@@ -112,7 +112,7 @@ fn check_namespace(spec: &AttachSpec, network: &Network) -> Result<(), Failure> 
     let namespace = spec.pod.namespace.as_str();
     if network.namespaces.is_empty()
         || network.namespaces.contains(namespace)
-        || &*spec.key.container_id == HOST_PORT_CONTAINER
+        || spec.key.is_host_port()
     {
         return Ok(());
     }

@@ -10,6 +10,7 @@ use offload_proto::{Failure, Reason};
 
 use crate::world::{World, configuration, key, network, pool, red, settings, spec};
 
+/// A network in the domain of what is untagged.
 fn named(name: &str, cidr: &str) -> Network {
     network(&format!("name = '{name}'\n[[subnets]]\ncidr = '{cidr}'\n"))
 }
@@ -43,7 +44,7 @@ async fn subnets_that_overlap_are_refused_wherever_they_come_from() {
         (named("green", "10.2.0.0/24"), "blue"),
         (named("green", "10.2.0.0/30"), "blue"),
         (named("green", "10.2.0.0/15"), "blue"),
-        (named("green", "10.1.0.0/16"), "red"),
+        (Network { vlan: Some(100), ..named("green", "10.1.0.0/16") }, "red"),
         (network(twice), "green"),
     ];
     for (refused, other) in refused {

@@ -276,8 +276,9 @@ impl World {
         assert!(is_unique(views.iter().map(|view| view.record.vf.to_string()).collect()));
         assert!(is_unique(views.iter().map(|view| view.record.mac.to_string()).collect()));
         let leases = views.iter().flat_map(|view| {
-            let Record { leases, .. } = &*view.record;
-            leases.iter().map(|lease| lease.address.ip().to_string())
+            let Record { leases, network, .. } = &*view.record;
+            let domain = (&network.bridge, network.vlan);
+            leases.iter().map(move |lease| format!("{} in {domain:?}", lease.address.ip()))
         });
         assert!(is_unique(leases.collect()));
         for port in self.kernel.ports() {

@@ -35,7 +35,7 @@ pub struct Promise {
     pub number: u8,
 }
 
-/// A pod's address.
+/// A pod's address, in the layer-2 domain of its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u8);
 

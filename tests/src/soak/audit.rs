@@ -17,7 +17,7 @@ use crate::{
     breach::Breach,
     crowd::is_of_crowd,
     eventually,
-    invariants::{Picture, addresses_of, twice},
+    invariants::{Picture, addresses_of, in_domain, twice},
 };
 
 /// How long what goes on in the background may take to settle.
@@ -81,7 +81,7 @@ fn broken_promises(
     let promises = promises(ledgers);
     breaches.extend(lost(picture, &promises).into_iter().map(Breach::lost));
     breaches.extend(nobodys(picture, ledgers).into_iter().map(Breach::leaked));
-    breaches.extend(promised_twice(&promises).into_iter().map(Breach::doubled));
+    breaches.extend(promised_twice(picture, &promises).into_iter().map(Breach::doubled));
     let leases = leaked_leases(picture, &fleet.operator(0).get("networks"));
     breaches.extend(leases.into_iter().map(Breach::leaked));
     breaches.extend(others::breaches(fleet, ledgers));
@@ -164,11 +164,14 @@ fn nobodys(picture: &Picture, ledgers: &[Ledger]) -> Vec<String> {
     strange.map(|attachment| format!("nobody has {attachment}")).collect()
 }
 
-fn promised_twice(promises: &Promises<'_>) -> Vec<String> {
+fn promised_twice(picture: &Picture, promises: &Promises<'_>) -> Vec<String> {
     let all = |of: fn(&Promise) -> Vec<String>| promises.values().flat_map(move |p| of(p));
     let mut doubled = twice(all(|p| vec![p.pci.clone()]), "VF promised twice");
     doubled.extend(twice(all(|p| vec![p.mac.clone()]), "MAC address promised twice"));
-    let addresses = all(|p| p.addresses.iter().cloned().collect());
+    let addresses = promises.values().flat_map(|promise| {
+        let domain = picture.domain_of(&promise.configuration["name"]);
+        promise.addresses.iter().map(move |address| in_domain(address, &domain))
+    });
     doubled.extend(twice(addresses, "address promised twice"));
     doubled
 }

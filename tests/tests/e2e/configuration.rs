@@ -133,6 +133,15 @@ fn an_unknown_key_is_refused_with_line_and_nearest_known_key() {
     files.refused("host-shim-agent", &agent, &["checked.toml:6", "endpiont", "`endpoint`"]);
 }
 
+/// A subnet of blue's, in another layer-2 domain and with a route on the DPU.
+const ROUTED_IN_VLAN_7: &str = r#"
+[[network]]
+name = "red"
+vlan = 7
+gateway_mode = "dpu"
+subnets = [{ cidr = "10.1.128.0/17", gateway = "10.1.128.1" }]
+"#;
+
 #[test]
 fn what_makes_no_sense_is_refused_by_name() {
     let files = Files::new();
@@ -148,6 +157,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         (with("[[network]]\nname = \"blue\""), ["blue", "rename one"]),
         (with("[[network]]\nname = \"red\"\npool = \"defualt\""), ["red", "defualt"]),
         (with("[[network]]\nname = \"red\"\nvlan = 4095"), ["red", "4095"]),
+        (with(ROUTED_IN_VLAN_7), ["\"red\" in VLAN 7", "gateway_mode"]),
         (with("[[host]]\nname = \"node-2\"\npfs = [\"p0\"]"), ["node-2", "p0"]),
     ];
     for (text, words) in &cases {

@@ -63,6 +63,7 @@ mod secrets;
 mod several;
 mod soak;
 mod spoofing;
+mod tenants;
 mod traces;
 mod traffic;
 mod two_dpus;

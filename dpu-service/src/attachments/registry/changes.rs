@@ -11,7 +11,9 @@ use crate::{
         settings::Configuration,
         views::{Applied, Origin},
     },
-    config::{check_bridge, check_named_networks, check_networks, check_reaches},
+    config::{
+        check_bridge, check_named_networks, check_networks, check_reaches, check_routed_subnets,
+    },
     model::{GatewayMode, HostName, Network, Record, ResourceVersion, allow::named_networks},
     records::OpenError,
 };
@@ -315,7 +317,7 @@ impl NetworkChanges<'_> {
             check_pool_of(network, pool_names())?;
         }
         let all: Vec<_> = networks.iter().chain(made).collect();
-        check_together(&all)?;
+        self.check_together(&all)?;
         let is_of_file = |network: &Network| networks.iter().any(|of| of.name == network.name);
         first_problem(check_reaches(all.clone(), |network, _| is_of_file(network)))?;
         first_problem(check_named_networks(all, |network, _| is_of_file(network)))?;
@@ -399,7 +401,18 @@ impl NetworkChanges<'_> {
     fn check_beside_others(&self, network: &Network) -> Result<(), Failure> {
         let all = self.0.networks.iter().map(|entry| &**entry.network());
         let others = all.filter(|other| other.name != network.name);
-        check_together(&others.chain([network]).collect::<Vec<_>>())
+        self.check_together(&others.chain([network]).collect::<Vec<_>>())
+    }
+
+    /// Whether these networks can be in force together.
+    fn check_together(&self, networks: &[&Network]) -> Result<(), Failure> {
+        let bridges = &self.0.settings.bridges;
+        first_problem(check_networks(networks.iter().copied(), bridges))?;
+        let conflicts = check_routed_subnets(networks.iter().copied(), bridges);
+        match conflicts.into_iter().next() {
+            Some(conflict) => Err(Failure::new(Reason::SubnetConflict, conflict)),
+            None => Ok(()),
+        }
     }
 
     /// Whether `network` reaches such as there are, and can be reached by those that name it; likewise of whom
@@ -451,11 +464,6 @@ fn check_pool_of<'a>(
             network.name, network.pool
         ),
     ))
-}
-
-/// Whether these networks can be in force together.
-fn check_together(networks: &[&Network]) -> Result<(), Failure> {
-    first_problem(check_networks(networks.iter().copied()))
 }
 
 fn first_problem(problems: Vec<String>) -> Result<(), Failure> {

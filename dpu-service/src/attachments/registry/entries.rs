@@ -14,7 +14,10 @@ use offload_proto::{Failure, Reason};
 use super::{Entry, networks::PooledNetworks};
 use crate::{
     attachments::unknown,
-    model::{AttachSpec, AttachmentId, AttachmentKey, HostName, HostRights, Record},
+    model::{
+        AttachSpec, AttachmentId, AttachmentKey, CooledAddress, DomainAddress, HostName,
+        HostRights, Layer2Domain, Layer2Domains, Network, Record,
+    },
     records::OpenError,
 };
 
@@ -29,11 +32,21 @@ pub(crate) struct Entries {
     by_mac: HashMap<MacAddress, AttachmentId>,
     /// By the key of the one that leads them.
     by_lead: HashMap<AttachmentKey, Vec<AttachmentId>>,
+    /// By each address that they hold.
+    by_address: HashMap<DomainAddress, AttachmentId>,
+    /// Those in their hosts' own namespaces.
+    host_ports: HashSet<AttachmentId>,
     /// How many attachments use an address without holding it: see [`Record::used_addresses`].
-    users_of_address: BTreeMap<IpAddr, usize>,
+    users_of_address: BTreeMap<DomainAddress, usize>,
+    domains: Layer2Domains,
 }
 
 impl Entries {
+    /// None, of networks in these domains.
+    pub(super) fn new(domains: Layer2Domains) -> Self {
+        Self { domains, ..Self::default() }
+    }
+
     pub(crate) fn get(&self, id: AttachmentId) -> Option<&Entry> {
         self.by_id.get(&id)
     }
@@ -121,26 +134,87 @@ impl Entries {
         }
     }
 
+    /// The attachment that holds the address.
+    pub(super) fn holder(&self, at: &DomainAddress) -> Option<&Entry> {
+        self.get(*self.by_address.get(at)?)
+    }
+
     /// Whether an attachment uses the address as a gateway, next hop or broadcast address.
-    pub(super) fn is_used(&self, address: IpAddr) -> bool {
-        self.users_of_address.contains_key(&address)
+    pub(super) fn is_used(&self, at: &DomainAddress) -> bool {
+        self.users_of_address.contains_key(at)
     }
 
-    /// The addresses of a subnet that attachments use, in order.
-    pub(super) fn used_in(&self, cidr: IpNetwork) -> impl Iterator<Item = IpAddr> {
-        self.users_of_address.range(cidr.network()..=cidr.broadcast()).map(|(address, _)| *address)
+    /// The addresses of a subnet that attachments use and no attachment holds, in order.
+    pub(super) fn used_and_free(
+        &self,
+        domain: &Layer2Domain,
+        cidr: IpNetwork,
+    ) -> impl Iterator<Item = IpAddr> {
+        let at = |address| DomainAddress { domain: domain.clone(), address };
+        let used = self.users_of_address.range(at(cidr.network())..=at(cidr.broadcast()));
+        let free = used.filter(|(at, _)| !self.by_address.contains_key(at));
+        free.map(|(at, _)| at.address)
     }
 
-    /// Whether an attachment holds the address. Looks at every attachment.
-    pub(super) fn is_held(&self, address: IpAddr) -> bool {
-        let mut held = self.iter().flat_map(|entry| entry.record().held());
-        held.any(|(_, lease)| lease.address.ip() == address)
-    }
-
-    /// All addresses that attachments hold, each with its network's name.
-    pub(super) fn held_addresses(&self) -> HashSet<(String, IpAddr)> {
+    /// All addresses that attachments hold, as they are in cool-down once they are given back.
+    pub(super) fn held_addresses(&self) -> HashSet<CooledAddress> {
         let held = self.iter().flat_map(|entry| entry.record().held());
-        held.map(|(network, lease)| (network.name.clone(), lease.address.ip())).collect()
+        held.map(|(network, lease)| self.domains.cooled(network, lease)).collect()
+    }
+
+    /// One sentence for each of these networks that a host would take for that of one of its host ports: a host has one
+    /// route to a subnet, whichever layer-2 domain that is in.
+    pub(crate) fn conflicts_with_host_ports<'a>(
+        &'a self,
+        networks: impl Iterator<Item = &'a Network>,
+    ) -> Vec<String> {
+        let ports = self.host_ports.iter().filter_map(|id| self.get(*id)).map(Entry::record);
+        let ports: Vec<_> = ports
+            .flat_map(|port| port.networks().map(move |theirs| (&port.key, &**theirs)))
+            .collect();
+        let conflict = |network: &Network| {
+            let shared = |(key, theirs): &(&AttachmentKey, &Network)| {
+                let (cidr, their_cidr) = self.domains.shared_subnet(network, theirs)?;
+                Some(format!(
+                    "subnet {cidr} of network {:?} in {} overlaps {their_cidr} of network {:?} in {}, to which host {} \
+                     has host port {}, and a host has one route to a subnet. Use another subnet, or delete the host \
+                     port first",
+                    network.name,
+                    self.domains.of(network),
+                    theirs.name,
+                    self.domains.of(theirs),
+                    key.host,
+                    key.interface_name
+                ))
+            };
+            ports.iter().find_map(shared)
+        };
+        networks.filter_map(conflict).collect()
+    }
+
+    /// Whether a host may have a port in `network`, beside the networks `in_force` and those of running attachments.
+    pub(super) fn check_host_port<'a>(
+        &'a self,
+        network: &Network,
+        in_force: impl Iterator<Item = &'a Network>,
+        rights: &HostRights,
+    ) -> Result<(), Failure> {
+        let used = self.iter().flat_map(|entry| entry.record().networks()).map(|used| &**used);
+        let shared =
+            |other: &'a Network| Some((other, self.domains.shared_subnet(network, other)?));
+        let Some((other, (cidr, _))) = in_force.chain(used).find_map(shared) else {
+            return Ok(());
+        };
+        let other = match rights.allows(&other.name) {
+            true => format!("network {} in {}", other.name, self.domains.of(other)),
+            false => "another network in another layer-2 domain".to_owned(),
+        };
+        let message = format!(
+            "network {} can have no host port: {other} overlaps its subnet {cidr}, and a host has one route to a \
+             subnet. Use a network whose subnet no other network has",
+            network.name
+        );
+        Err(Failure::new(Reason::SubnetConflict, message))
     }
 
     pub(super) fn get_mut(&mut self, id: AttachmentId) -> Option<&mut Entry> {
@@ -154,8 +228,14 @@ impl Entries {
         if let Some(lead) = record.lead_key() {
             self.by_lead.entry(lead).or_default().push(record.id);
         }
-        for address in record.used_addresses() {
-            *self.users_of_address.entry(address).or_default() += 1;
+        if record.key.is_host_port() {
+            self.host_ports.insert(record.id);
+        }
+        for at in self.domains.held_by(record) {
+            self.by_address.insert(at, record.id);
+        }
+        for at in self.domains.used_by(record) {
+            *self.users_of_address.entry(at).or_default() += 1;
         }
         self.by_id.insert(record.id, entry);
     }
@@ -164,16 +244,22 @@ impl Entries {
         let entry = self.by_id.remove(&id)?;
         self.by_mac.remove(&entry.record().mac);
         self.by_key.remove(&entry.record().key);
+        self.host_ports.remove(&id);
         self.forget_lead(entry.record());
-        entry.record().used_addresses().for_each(|address| self.forget_use(address));
+        let held: Vec<_> = self.domains.held_by(entry.record()).collect();
+        for at in &held {
+            self.by_address.remove(at);
+        }
+        let used: Vec<_> = self.domains.used_by(entry.record()).collect();
+        used.iter().for_each(|at| self.forget_use(at));
         Some(entry)
     }
 
-    fn forget_use(&mut self, address: IpAddr) {
-        let Some(users) = self.users_of_address.get_mut(&address) else { return };
+    fn forget_use(&mut self, at: &DomainAddress) {
+        let Some(users) = self.users_of_address.get_mut(at) else { return };
         *users -= 1;
         if *users == 0 {
-            self.users_of_address.remove(&address);
+            self.users_of_address.remove(at);
         }
     }
 
@@ -250,10 +336,10 @@ impl Entries {
 
 /// Refuses records of which two hold the same. Only a damaged journal has such, and whichever of the
 /// two were believed, the other one's pod would lose what it uses.
-pub(super) fn check_unshared(records: &[Record]) -> Result<(), OpenError> {
+pub(super) fn check_unshared(records: &[Record], domains: &Layer2Domains) -> Result<(), OpenError> {
     let mut holders = HashMap::<String, &Record>::new();
     for record in records {
-        for what in held_alone(record) {
+        for what in held_alone(record, domains) {
             let other = holders.get(&what).filter(|other| !ptr::eq(**other, record));
             if let Some(other) = other {
                 return Err(shared(&what, other, record));
@@ -265,9 +351,10 @@ pub(super) fn check_unshared(records: &[Record]) -> Result<(), OpenError> {
 }
 
 /// What no other attachment may hold, as people call it.
-fn held_alone(record: &Record) -> impl Iterator<Item = String> {
+fn held_alone(record: &Record, domains: &Layer2Domains) -> impl Iterator<Item = String> {
     let Record { key, vf, mac, .. } = record;
-    let addresses = record.held().map(|(_, lease)| format!("address {}", lease.address.ip()));
+    let addresses =
+        domains.held_by(record).map(|at| format!("address {} in {}", at.address, at.domain));
     [format!("key {key}"), format!("VF {vf}"), format!("MAC address {mac}")]
         .into_iter()
         .chain(addresses)
@@ -302,16 +389,37 @@ mod tests {
             entries.insert(entry(one.clone()));
         }
         assert_eq!(entries.led_by(&lead.key).len(), 2);
+        let domains = Layer2Domains::default();
         let held = entries.held_addresses();
         assert_eq!(held.len(), 3);
-        assert!(held.contains(&("red".into(), "10.1.0.2".parse().unwrap())));
-        let gateway = "10.1.0.254".parse().unwrap();
+        assert!(held.contains(&domains.cooled(&members[0].network, &members[0].leases[0])));
+        let domain = domains.of(&lead.network);
+        let gateway = DomainAddress { domain, address: "10.1.0.254".parse().unwrap() };
         for one in &members {
-            assert!(entries.is_used(gateway));
+            assert!(entries.is_used(&gateway));
             entries.remove(one.id).unwrap();
         }
-        assert!(entries.by_lead.is_empty() && entries.is_used(gateway));
+        assert!(entries.by_lead.is_empty() && entries.is_used(&gateway));
         entries.remove(lead.id).unwrap();
         assert!(entries.users_of_address.is_empty() && entries.by_mac.is_empty());
+        assert!(entries.by_address.is_empty());
+    }
+
+    #[test]
+    fn journal_may_have_an_address_in_two_domains() {
+        let domains = Layer2Domains::default();
+        let [one, mut other] = [1, 2].map(record);
+        other.leases = one.leases.clone();
+        let told = check_unshared(&[one.clone(), other.clone()], &domains).unwrap_err().to_string();
+        assert!(told.contains("address 10.1.0.1 in the untagged VLAN"), "{told}");
+        Arc::make_mut(&mut other.network).vlan = Some(7);
+        assert!(check_unshared(&[one.clone(), other.clone()], &domains).is_ok());
+        // Its pod may speak in the other one's VLAN.
+        Arc::make_mut(&mut other.network).vlan = Some(8);
+        Arc::make_mut(&mut other.network).trunk = [7].into();
+        let mut third = record(3);
+        Arc::make_mut(&mut third.network).vlan = Some(7);
+        third.leases = one.leases;
+        assert!(check_unshared(&[other, third], &domains).is_err());
     }
 }

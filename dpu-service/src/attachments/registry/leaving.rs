@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 use offload_proto::{Failure, Reason};
 
 use super::{Entry, Registry};
-use crate::model::{AttachSpec, FormerOwner, Record, WantedAddress};
+use crate::model::{AttachSpec, FormerOwner, Record};
 
 /// As a rule an attachment is given back within a second. What takes longer waits for its host, and nobody knows for how
 /// long.
@@ -33,12 +33,12 @@ impl Registry {
         if refusal.reason != Reason::AddressInUse {
             return refusal;
         }
-        let wants = |ip| wanted_addresses(spec).any(|wanted| wanted.ip == ip);
-        let mut own = self.entries.of_host(&spec.key.host).map(|entry| &**entry.record());
-        match own.find(|record| record.held().any(|(_, lease)| wants(lease.address.ip()))) {
+        let wanted = self.networks.wanted_at(spec);
+        let mut holders = wanted.iter().filter_map(|at| self.entries.holder(at)).map(Entry::record);
+        match holders.find(|record| record.key.host == spec.key.host) {
             None => refusal,
-            Some(Record { id, .. }) => {
-                Failure::new(refusal.reason, format!("{}, attachment {id}", refusal.message))
+            Some(own) => {
+                Failure::new(refusal.reason, format!("{}, attachment {}", refusal.message, own.id))
             }
         }
     }
@@ -54,9 +54,11 @@ impl Registry {
                     && record.networks().any(|one| self.asks_for(spec, &one.name))
             }
             Reason::AddressInUse => {
-                let mut held = record.held().map(|(_, lease)| lease.address.ip());
+                let is_held = |at| {
+                    self.entries.holder(at).is_some_and(|holder| holder.record().id == record.id)
+                };
                 self.frees_addresses_for(record, spec)
-                    && held.any(|address| wanted_addresses(spec).any(|wanted| wanted.ip == address))
+                    && self.networks.wanted_at(spec).iter().any(is_held)
             }
             Reason::MacInUse => spec.mac == Some(record.mac),
             _ => false,
@@ -81,8 +83,4 @@ impl Registry {
         own.is_ok_and(|own| own.network().name == network)
             || spec.further_leases.iter().any(|lease| lease.network == network)
     }
-}
-
-fn wanted_addresses(spec: &AttachSpec) -> impl Iterator<Item = &WantedAddress> {
-    spec.addresses.iter().chain(spec.further_leases.iter().flat_map(|lease| &lease.addresses))
 }

@@ -116,20 +116,32 @@ fn check_free(mapping: &PortMapping, host: &HostName, entries: &Entries) -> Resu
 }
 
 /// Where the mapped ports of all that is held lead.
-pub(crate) fn redirections(entries: &Entries) -> Vec<Redirection> {
-    held(entries).flat_map(|entry| redirections_of(entry.record())).collect()
+pub(crate) fn redirections(registry: &Registry) -> Vec<Redirection> {
+    led_to(registry).flat_map(redirections_of).collect()
 }
 
 /// Where those lead, at least, that have a port or a pod's address of one of these.
-pub(crate) fn redirections_beside(entries: &Entries, these: &[Redirection]) -> Vec<Redirection> {
+pub(crate) fn redirections_beside(registry: &Registry, these: &[Redirection]) -> Vec<Redirection> {
+    beside(led_to(registry), these)
+}
+
+/// A gateway leads to pods that are in its network as that is now: see [`super::pod_addresses`].
+fn led_to(registry: &Registry) -> impl Iterator<Item = &Record> {
+    let records = held(registry.entries()).map(|entry| &**entry.record());
+    records.filter(|record| registry.networks().has_stayed(record))
+}
+
+fn beside<'a>(
+    records: impl Iterator<Item = &'a Record>,
+    these: &[Redirection],
+) -> Vec<Redirection> {
     let is_beside = |record: &Record| {
         let has_port = |port| record.port_mappings.iter().any(|own| own.host_port == port);
         let has_address = |ip| record.leases.iter().any(|lease| lease.address.ip() == ip);
         let mut these = these.iter();
         these.any(|one| has_port(one.mapping.host_port) || has_address(one.target.ip()))
     };
-    let beside = held(entries).map(Entry::record).filter(|record| is_beside(record));
-    beside.flat_map(|record| redirections_of(record)).collect()
+    records.filter(|record| is_beside(record)).flat_map(redirections_of).collect()
 }
 
 /// One that is being given back has its ports no more, wherever its VF is.
@@ -159,22 +171,18 @@ pub(crate) fn redirections_of(record: &Record) -> Vec<Redirection> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::examples::{entry, record},
-        *,
-    };
+    use super::{super::examples::record, *};
 
     #[test]
     fn redirections_beside_share_a_port_or_an_address() {
-        let mut entries = Entries::default();
-        (1..=3).for_each(|number| entries.insert(entry(record(number))));
+        let records = [1, 2, 3].map(record);
         let [first, second] = [1, 2].map(|number| redirections_of(&record(number)).remove(0));
         // The port of the first, the address of the second.
         let wanted = Redirection { target: second.target, ..first.clone() };
-        let beside = redirections_beside(&entries, &[wanted]);
-        let ports = beside.iter().map(|one| one.mapping.host_port);
+        let found = beside(records.iter(), &[wanted]);
+        let ports = found.iter().map(|one| one.mapping.host_port);
         assert_eq!(ports.collect::<std::collections::BTreeSet<_>>(), [8001, 8002].into());
-        assert!(redirections_beside(&entries, &[]).is_empty());
+        assert!(beside(records.iter(), &[]).is_empty());
     }
 
     #[test]

@@ -49,7 +49,9 @@ use super::{
 use crate::{
     config::check_bridge,
     host::HostTime,
-    model::{AttachmentId, AttachmentState, AttachmentView, HostName, Phase, Record},
+    model::{
+        AttachmentId, AttachmentState, AttachmentView, HostName, Layer2Domains, Phase, Record,
+    },
     records::{Cooling, Loaded, OpenError},
 };
 use detaches::Detaches;
@@ -78,14 +80,15 @@ impl Registry {
         promised_before: u64,
     ) -> Result<Self, OpenError> {
         let Configuration { hosts, rights, vfs: wanted_vfs, pools, networks } = configuration;
-        entries::check_unshared(&loaded.attachments)?;
+        let domains = Layer2Domains::of_bridges(&settings.bridges);
+        entries::check_unshared(&loaded.attachments, &domains)?;
         let allocation =
             vf_alloc::Settings { quarantine_after: settings.quarantine_after, promised_before };
         let mut registry = Self {
-            entries: Entries::default(),
+            entries: Entries::new(domains.clone()),
             vfs: Allocator::new(pools, allocation)
                 .map_err(|error| OpenError::Configuration(error.to_string()))?,
-            networks: PooledNetworks::new(settings.address_cool_down.as_secs()),
+            networks: PooledNetworks::new(settings.address_cool_down.as_secs(), domains),
             hosts: ServedHosts::new(hosts, wanted_vfs),
             detaches: Detaches::default(),
             doubts: Doubts::default(),

@@ -3,7 +3,7 @@
 mod addresses;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::Arc,
 };
@@ -20,7 +20,10 @@ use crate::{
     attachments::views::{NetworkView, Origin, SubnetUsage},
     config::prefixes_of,
     fabric::mac_of,
-    model::{AttachmentId, Network, Prefixes, Record, Subnet, allow::named_networks},
+    model::{
+        AttachmentId, CooledAddress, DomainAddress, Layer2Domain, Layer2Domains, Network, Prefixes,
+        Record, Subnet, allow::named_networks,
+    },
     records::Cooling,
 };
 
@@ -28,8 +31,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct PooledNetworks {
     by_name: BTreeMap<String, PooledNetwork>,
-    /// Their names, by the first address of each subnet.
-    by_subnet: BTreeMap<IpAddr, String>,
+    /// Their names, by the first address of each subnet in each domain that they reach.
+    by_subnet: BTreeMap<DomainAddress, String>,
     /// Their names, by the MAC address of the gateway that each has, or would have.
     by_gateway: HashMap<MacAddress, String>,
     /// Networks of the API that are not in force. The journal keeps them.
@@ -38,6 +41,7 @@ pub(crate) struct PooledNetworks {
     rests: Vec<Cooling>,
     /// Seconds that an address rests.
     cool_down: u64,
+    domains: Layer2Domains,
 }
 
 /// A network and its address pools, one for each subnet, in the subnets' order.
@@ -60,13 +64,13 @@ pub(crate) struct Suspended {
 
 /// A lease in force, or an address that rests, whichever network it was made for.
 enum Claim<'a> {
-    Held(AttachmentId, IpAddr),
+    Held(AttachmentId, DomainAddress),
     Cooling(&'a Cooling),
 }
 
 impl PooledNetworks {
-    pub(super) fn new(cool_down: u64) -> Self {
-        Self { cool_down, ..Self::default() }
+    pub(super) fn new(cool_down: u64, domains: Layer2Domains) -> Self {
+        Self { cool_down, domains, ..Self::default() }
     }
 
     /// Whether an address that is given back rests before it goes to another owner.
@@ -155,9 +159,9 @@ impl PooledNetworks {
     fn take(&mut self, name: &str) -> Option<PooledNetwork> {
         let taken = self.by_name.remove(name)?;
         // Another one may have taken a subnet over.
-        for address in first_addresses(&taken.network) {
-            if self.by_subnet.get(&address).is_some_and(|owner| owner == name) {
-                self.by_subnet.remove(&address);
+        for at in self.first_addresses(&taken.network) {
+            if self.by_subnet.get(&at).is_some_and(|owner| owner == name) {
+                self.by_subnet.remove(&at);
             }
         }
         self.by_gateway.remove(&mac_of(name));
@@ -166,10 +170,19 @@ impl PooledNetworks {
 
     fn insert(&mut self, entry: PooledNetwork) {
         let name = &entry.network.name;
-        let subnets = first_addresses(&entry.network);
-        self.by_subnet.extend(subnets.map(|address| (address, name.clone())));
+        let subnets = self.first_addresses(&entry.network);
+        self.by_subnet.extend(subnets.into_iter().map(|at| (at, name.clone())));
         self.by_gateway.insert(mac_of(name), name.clone());
         self.by_name.insert(name.clone(), entry);
+    }
+
+    /// Those of the network's subnets in each domain that it reaches.
+    fn first_addresses(&self, network: &Network) -> Vec<DomainAddress> {
+        let of_domain = |domain: Layer2Domain| {
+            let subnets = network.subnets.iter().map(|subnet| subnet.cidr.network());
+            subnets.map(move |address| DomainAddress { domain: domain.clone(), address })
+        };
+        self.domains.reached_from(network).flat_map(of_domain).collect()
     }
 
     /// Networks of the API that are not in force, each with the reason.
@@ -194,40 +207,74 @@ impl PooledNetworks {
         std::mem::take(&mut self.suspended).into_values().map(|suspended| suspended.network)
     }
 
-    /// The pool that `address` lies in, whichever network it was leased for. Subnets are apart, so that it can only be
-    /// the one that begins last before it.
-    fn pool_with(&mut self, address: IpAddr) -> Option<&mut Pool<AttachmentId>> {
-        self.network_with(address).map(|(_, pool)| pool)
+    /// The pool that the address lies in, whichever network it was leased for. Subnets of one domain are apart, so that
+    /// it can only be the one that begins last before it.
+    fn pool_with(&mut self, at: &DomainAddress) -> Option<&mut Pool<AttachmentId>> {
+        self.network_with(at).map(|(_, pool)| pool)
     }
 
-    fn network_with(&mut self, address: IpAddr) -> Option<(&Network, &mut Pool<AttachmentId>)> {
-        let (_, name) = self.by_subnet.range(..=address).next_back()?;
+    fn network_with(&mut self, at: &DomainAddress) -> Option<(&Network, &mut Pool<AttachmentId>)> {
+        let (first, name) = self.by_subnet.range(..=at).next_back()?;
+        if first.domain != at.domain {
+            return None;
+        }
         let PooledNetwork { network, pools, .. } = self.by_name.get_mut(name)?;
-        let pool = pools.iter_mut().find(|pool| pool.spec().cidr.contains(address))?;
+        let pool = pools.iter_mut().find(|pool| pool.spec().cidr.contains(at.address))?;
         Some((network, pool))
     }
 
     /// Lets an attachment hold its addresses, whichever networks they are of now.
     pub(super) fn restore_leases(&mut self, attachment: &Entry) {
-        leases(attachment).for_each(|lease| self.restore(&lease));
+        let record = attachment.record();
+        let held: Vec<_> = self.domains.held_by(record).collect();
+        for at in held {
+            if let Some(pool) = self.pool_with(&at) {
+                Claim::Held(record.id, at).restore(pool);
+            }
+        }
     }
 
     /// Lets addresses rest as the journal has it. What is held is restored before.
     pub(super) fn restore_rests(&mut self, rests: Vec<Cooling>) {
-        rests.iter().for_each(|rest| self.restore(&Claim::Cooling(rest)));
+        for rest in &rests {
+            let CooledAddress { address, domain, .. } = rest.of.clone();
+            let pools: Vec<_> = match domain {
+                Some(domain) => {
+                    self.pool_with(&DomainAddress { domain, address }).into_iter().collect()
+                }
+                None => {
+                    let all = self.by_name.values_mut().flat_map(|entry| &mut entry.pools);
+                    all.filter(|pool| pool.spec().cidr.contains(address)).collect()
+                }
+            };
+            pools.into_iter().for_each(|pool| Claim::Cooling(rest).restore(pool));
+        }
         self.rests.extend(rests);
     }
 
-    fn restore(&mut self, claim: &Claim<'_>) {
-        if let Some(pool) = self.pool_with(claim.address()) {
-            claim.restore(pool);
-        }
+    fn leases(&self, entry: &Entry) -> impl Iterator<Item = Claim<'static>> {
+        let id = entry.record().id;
+        self.domains.held_by(entry.record()).map(move |at| Claim::Held(id, at))
+    }
+
+    /// Whether the network of the attachment has stayed in the layer-2 domain that the attachment is in.
+    pub(crate) fn has_stayed(&self, record: &Record) -> bool {
+        let now = self.get(&record.network.name).map(|entry| self.domains.of(&entry.network));
+        now == Some(self.domains.of(&record.network))
     }
 
     /// Whether `network` can be put in the place of the one of its name.
     pub(super) fn check(&self, network: &Network, attachments: &Entries) -> Result<(), Failure> {
-        let shape = Shape { network, attachments };
-        let Some(entry) = self.by_name.get(&network.name) else {
+        let conflicts = attachments.conflicts_with_host_ports([network].into_iter());
+        if let Some(conflict) = conflicts.into_iter().next() {
+            return Err(Failure::new(Reason::SubnetConflict, conflict));
+        }
+        let shape = self.shape(network, attachments);
+        let before = self.by_name.get(&network.name);
+        // What is leased in the domain that the network leaves stays so.
+        let is_leased_here =
+            |entry: &&PooledNetwork| self.domains.of(&entry.network) == self.domains.of(network);
+        let Some(entry) = before.filter(is_leased_here) else {
             return shape.make_pools(self.cool_down).map(drop);
         };
         let (resized, removed) = pair(network, &entry.pools);
@@ -245,7 +292,7 @@ impl PooledNetworks {
     }
 
     /// Puts `network` in the place of the one of its name. It takes over all leases of `attachments`
-    /// and all rests that lie in its subnets, also those of networks that have gone or were renamed.
+    /// and all rests that lie in its subnets and domains, also those of networks that have gone or were renamed.
     pub(super) fn put(
         &mut self,
         network: Network,
@@ -253,17 +300,19 @@ impl PooledNetworks {
         attachments: &Entries,
     ) -> Result<(), Failure> {
         self.check(&network, attachments)?;
-        let shape = Shape { network: &network, attachments };
-        let mut pools = match self.take(&network.name) {
+        let shape = self.shape(&network, attachments);
+        let before = self.take(&network.name);
+        // Where it reaches other domains than before, other leases count.
+        let before = before.filter(|entry| {
+            self.domains.reached_from(&entry.network).eq(shape.reached.iter().cloned())
+        });
+        let mut pools = match before {
             Some(entry) => shape.change_pools(entry.pools, self.cool_down)?,
             None => shape.make_pools(self.cool_down)?,
         };
-        let mut restore = |claim: Claim<'_>| {
-            let address = claim.address();
-            let pool = pools.iter_mut().find(|pool| pool.spec().cidr.contains(address));
-            pool.into_iter().for_each(|pool| claim.restore(pool));
-        };
-        attachments.iter().flat_map(leases).for_each(&mut restore);
+        let reached = shape.reached;
+        let mut restore = |claim: Claim<'_>| claim.restore_among(&mut pools, &reached);
+        attachments.iter().flat_map(|entry| self.leases(entry)).for_each(&mut restore);
         self.rests.iter().map(Claim::Cooling).for_each(&mut restore);
         self.insert(PooledNetwork { network: Arc::new(network), origin, pools, closing: false });
         Ok(())
@@ -272,30 +321,26 @@ impl PooledNetworks {
     /// Withholds the addresses that attachments of a journal use.
     pub(super) fn withhold_used(&mut self, attachments: &Entries) {
         for PooledNetwork { network, pools, .. } in self.by_name.values_mut() {
-            pools.iter_mut().for_each(|pool| reshape(network, pool, attachments));
+            let shape = Shape::new(network, attachments, &self.domains);
+            pools.iter_mut().for_each(|pool| shape.reshape(pool));
         }
+    }
+
+    fn shape<'a>(&self, network: &'a Network, attachments: &'a Entries) -> Shape<'a> {
+        Shape::new(network, attachments, &self.domains)
     }
 
     /// Hands out again what only an attachment used that has ended.
     pub(super) fn hand_out_unused(&mut self, ended: &Record, attachments: &Entries) {
-        for address in ended.used_addresses().filter(|address| !attachments.is_used(*address)) {
-            if let Some((network, pool)) = self.network_with(address)
-                && pool.spec().exclude.contains(&address.into())
+        let domains = self.domains.clone();
+        for at in domains.used_by(ended).filter(|at| !attachments.is_used(at)) {
+            if let Some((network, pool)) = self.network_with(&at)
+                && pool.spec().exclude.contains(&at.address.into())
             {
-                reshape(network, pool, attachments);
+                Shape::new(network, attachments, &domains).reshape(pool);
             }
         }
     }
-}
-
-/// Those of its subnets.
-fn first_addresses(network: &Network) -> impl Iterator<Item = IpAddr> {
-    network.subnets.iter().map(|subnet| subnet.cidr.network())
-}
-
-fn leases(entry: &Entry) -> impl Iterator<Item = Claim<'_>> {
-    let id = entry.record().id;
-    entry.record().held().map(move |(_, lease)| Claim::Held(id, lease.address.ip()))
 }
 
 impl PooledNetwork {
@@ -330,8 +375,28 @@ impl PooledNetwork {
 impl Claim<'_> {
     const fn address(&self) -> IpAddr {
         match self {
-            Self::Held(_, address) => *address,
-            Self::Cooling(cooling) => cooling.address,
+            Self::Held(_, at) => at.address,
+            Self::Cooling(cooling) => cooling.of.address,
+        }
+    }
+
+    /// Whether it is of one of these domains.
+    fn is_of(&self, domains: &[Layer2Domain]) -> bool {
+        match self {
+            Self::Held(_, at) => domains.contains(&at.domain),
+            Self::Cooling(Cooling { of, .. }) => {
+                of.domain.as_ref().is_none_or(|domain| domains.contains(domain))
+            }
+        }
+    }
+
+    /// Puts it back into that of a network's pools that it lies in. `reached` are the network's domains.
+    fn restore_among(&self, pools: &mut [Pool<AttachmentId>], reached: &[Layer2Domain]) {
+        let mut pools = pools.iter_mut();
+        if self.is_of(reached)
+            && let Some(pool) = pools.find(|pool| pool.spec().cidr.contains(self.address()))
+        {
+            self.restore(pool);
         }
     }
 
@@ -370,30 +435,36 @@ fn pair<'a>(
 }
 
 /// What the pools of a network are to be.
-#[derive(Clone, Copy)]
 struct Shape<'a> {
     network: &'a Network,
     attachments: &'a Entries,
+    /// The domains that the network reaches.
+    reached: Vec<Layer2Domain>,
 }
 
-impl Shape<'_> {
+impl<'a> Shape<'a> {
+    fn new(network: &'a Network, attachments: &'a Entries, domains: &Layer2Domains) -> Self {
+        Self { network, attachments, reached: domains.reached_from(network).collect() }
+    }
+
     /// What may be leased of a subnet: all that the network has, but what running attachments use of an earlier form of
     /// it, or of another network that had the subnet. A pod with such an address would receive their packets.
-    fn spec_of(self, subnet: &Subnet) -> SubnetSpec {
+    fn spec_of(&self, subnet: &Subnet) -> SubnetSpec {
         let mut spec = self.network.pool_of(subnet);
         let is_reserved = |address: &IpAddr| {
             subnet.used_addresses().any(|used| used == *address)
                 || spec.exclude.iter().any(|excluded| excluded.contains(*address))
         };
         // Nearly always the network reserves all of them itself.
-        let used = self.attachments.used_in(subnet.cidr).filter(|address| !is_reserved(address));
-        let unheld: Vec<_> = used.filter(|address| !self.attachments.is_held(*address)).collect();
-        spec.exclude.extend(unheld.into_iter().map(IpNetwork::from));
+        let domains = self.reached.iter();
+        let used = domains.flat_map(|domain| self.attachments.used_and_free(domain, subnet.cidr));
+        let used: BTreeSet<_> = used.filter(|address| !is_reserved(address)).collect();
+        spec.exclude.extend(used.into_iter().map(IpNetwork::from));
         spec
     }
 
     fn change_pools(
-        self,
+        &self,
         old: Vec<Pool<AttachmentId>>,
         cool_down: u64,
     ) -> Result<Vec<Pool<AttachmentId>>, Failure> {
@@ -413,7 +484,7 @@ impl Shape<'_> {
 
     /// Tries a change on a copy of the pool.
     fn check_resize(
-        self,
+        &self,
         pool: &Pool<AttachmentId>,
         subnet: &Subnet,
         cool_down: u64,
@@ -427,33 +498,35 @@ impl Shape<'_> {
         self.resize(&mut copy, subnet)
     }
 
-    fn resize(self, pool: &mut Pool<AttachmentId>, subnet: &Subnet) -> Result<(), Failure> {
+    fn resize(&self, pool: &mut Pool<AttachmentId>, subnet: &Subnet) -> Result<(), Failure> {
         let resized = pool.resize(self.spec_of(subnet));
         resized.map_err(|error| resize_failure(self.network, &error))
     }
 
-    fn make_pools(self, cool_down: u64) -> Result<Vec<Pool<AttachmentId>>, Failure> {
+    fn make_pools(&self, cool_down: u64) -> Result<Vec<Pool<AttachmentId>>, Failure> {
         self.network.subnets.iter().map(|subnet| self.make_pool(subnet, cool_down)).collect()
     }
 
-    fn make_pool(self, subnet: &Subnet, cool_down: u64) -> Result<Pool<AttachmentId>, Failure> {
+    fn make_pool(&self, subnet: &Subnet, cool_down: u64) -> Result<Pool<AttachmentId>, Failure> {
         Pool::new(self.spec_of(subnet), cool_down).map_err(|error| {
             let network = &self.network.name;
             Failure::new(Reason::InvalidRequest, format!("network {network:?}: {error}"))
         })
     }
-}
 
-/// Withholds from a pool what attachments use now, and nothing else.
-fn reshape(network: &Network, pool: &mut Pool<AttachmentId>, attachments: &Entries) {
-    let cidr = pool.spec().cidr;
-    let Some(subnet) = network.subnets.iter().find(|subnet| subnet.cidr == cidr) else { return };
-    let spec = Shape { network, attachments }.spec_of(subnet);
-    if *pool.spec() == spec {
-        return;
-    }
-    if let Err(error) = pool.resize(spec) {
-        tracing::error!(network = network.name, %cidr, %error, "cannot withhold the addresses that attachments use");
+    /// Withholds from a pool what attachments use now, and nothing else.
+    fn reshape(&self, pool: &mut Pool<AttachmentId>) {
+        let cidr = pool.spec().cidr;
+        let mut subnets = self.network.subnets.iter();
+        let Some(subnet) = subnets.find(|subnet| subnet.cidr == cidr) else { return };
+        let spec = self.spec_of(subnet);
+        if *pool.spec() == spec {
+            return;
+        }
+        if let Err(error) = pool.resize(spec) {
+            let network = &self.network.name;
+            tracing::error!(network, %cidr, %error, "cannot withhold the addresses that attachments use");
+        }
     }
 }
 

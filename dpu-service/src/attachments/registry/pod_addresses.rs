@@ -1,27 +1,33 @@
 //! The addresses of pods, as their gateways know them.
+//!
+//! A network that has got another VLAN or bridge has taken its gateway along. Pods of before are not there: the gateway
+//! may meet another pod that has the same address.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use super::Entries;
+use super::Registry;
 use crate::{gateway::PodAddress, model::Record};
 
 /// The addresses of all attachments that are held.
-pub(crate) fn pod_addresses(entries: &Entries) -> Vec<PodAddress> {
-    let held = entries.iter().filter(|entry| entry.is_held());
-    held.flat_map(|entry| pod_addresses_of(entry.record())).collect()
+pub(crate) fn pod_addresses(registry: &Registry) -> Vec<PodAddress> {
+    let held = registry.entries().iter().filter(|entry| entry.is_held());
+    held.flat_map(|entry| pod_addresses_of(registry, entry.record())).collect()
 }
 
 /// Those of `these` that an attachment holds.
-pub(crate) fn pod_addresses_among(entries: &Entries, these: &[PodAddress]) -> Vec<PodAddress> {
+pub(crate) fn pod_addresses_among(registry: &Registry, these: &[PodAddress]) -> Vec<PodAddress> {
     let these: BTreeSet<IpAddr> = these.iter().map(|pod| pod.address).collect();
-    let mut held = pod_addresses(entries);
+    let mut held = pod_addresses(registry);
     held.retain(|pod| these.contains(&pod.address));
     held
 }
 
 /// Those of an attachment's own port, with the link-local one that follows from its MAC address: by that a pod asks for
 /// its neighbours.
-pub(crate) fn pod_addresses_of(record: &Record) -> Vec<PodAddress> {
+pub(crate) fn pod_addresses_of(registry: &Registry, record: &Record) -> Vec<PodAddress> {
+    if !registry.networks().has_stayed(record) {
+        return Vec::new();
+    }
     let leased = || record.leases.iter().map(|lease| lease.address.ip());
     let own = leased().any(|address| address.is_ipv6()).then(|| record.mac.link_local().into());
     let pod =

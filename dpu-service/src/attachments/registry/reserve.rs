@@ -45,6 +45,10 @@ impl Registry {
         rights.check(spec, &network, prefix)?;
         check_families(spec, &network)?;
         check_mapped_ports(spec, &network, self)?;
+        if spec.key.is_host_port() {
+            let in_force = networks.iter().map(|entry| &**entry.network());
+            self.entries.check_host_port(&network, in_force, &rights)?;
+        }
         let addresses = distinct_addresses(spec, &network)?;
         let mac = self.entries.choose_mac(spec, &rights, prefix, networks)?;
         let id = AttachmentId(Uuid::now_v7());

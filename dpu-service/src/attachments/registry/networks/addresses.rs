@@ -10,7 +10,8 @@ use offload_proto::{Failure, Reason};
 use super::PooledNetworks;
 use crate::{
     model::{
-        AttachSpec, AttachmentId, FormerOwner, IpFamilies, Lease, Network, Record, WantedAddress,
+        AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, IpFamilies, Lease,
+        Network, Record, WantedAddress,
     },
     records::Cooling,
 };
@@ -46,8 +47,9 @@ impl PooledNetworks {
     ) -> Result<Vec<Lease>, Failure> {
         let mut leases = Vec::new();
         for &address in asked {
-            if rest_of(&self.rests, address, now).is_some_and(|rest| rest.is_of(spec))
-                && let Some(pool) = self.pool_with(address)
+            let at = DomainAddress { domain: self.domains.of(network), address };
+            if rest_of(&self.rests, &at, now).is_some_and(|rest| rest.is_of(spec))
+                && let Some(pool) = self.pool_with(&at)
             {
                 pool.end_rest(address);
             }
@@ -112,7 +114,9 @@ impl PooledNetworks {
     ) {
         let pools = self.get_mut(&network.name).into_iter().flat_map(|entry| &mut entry.pools);
         let forgotten: Vec<_> = pools.filter_map(|pool| pool.forget(&id)).collect();
-        forgotten.into_iter().for_each(|address| self.let_rest_on(address, now));
+        let domain = self.domains.of(network);
+        let at = |address| DomainAddress { domain: domain.clone(), address };
+        forgotten.into_iter().map(at).for_each(|at| self.let_rest_on(&at, now));
     }
 
     /// Takes back the addresses of a record that nobody has ever used. Those that their former owner
@@ -121,7 +125,8 @@ impl PooledNetworks {
         self.give_back(record, |pool| {
             pool.forget(&record.id);
         });
-        addresses(record).for_each(|address| self.let_rest_on(address, now));
+        let held: Vec<_> = self.domains.held_by(record).collect();
+        held.iter().for_each(|at| self.let_rest_on(at, now));
     }
 
     /// Takes back the addresses of a record, of which `resting` rest first, as the journal has it.
@@ -139,16 +144,37 @@ impl PooledNetworks {
 
     /// Whichever network they are of now: that of the record may have gone.
     fn give_back(&mut self, record: &Record, give_back: impl Fn(&mut Pool<AttachmentId>)) {
-        addresses(record)
-            .for_each(|address| self.pool_with(address).into_iter().for_each(&give_back));
+        let held: Vec<_> = self.domains.held_by(record).collect();
+        held.iter().for_each(|at| self.pool_with(at).into_iter().for_each(&give_back));
+    }
+
+    /// The addresses that an attach asks for, in the domains of their networks.
+    pub(in crate::attachments::registry) fn wanted_at(
+        &self,
+        spec: &AttachSpec,
+    ) -> Vec<DomainAddress> {
+        let further = spec.further_leases.iter();
+        let further = further.map(|lease| (Some(lease.network.as_str()), &lease.addresses));
+        let mut wanted = Vec::new();
+        for (name, addresses) in
+            [(spec.network.as_deref(), &spec.addresses)].into_iter().chain(further)
+        {
+            let Ok(entry) = self.find(name) else { continue };
+            let domain = self.domains.of(entry.network());
+            let at = |wanted: &WantedAddress| DomainAddress {
+                domain: domain.clone(),
+                address: wanted.ip,
+            };
+            wanted.extend(addresses.iter().map(at));
+        }
+        wanted
     }
 
     /// What rests once `record` is freed.
     pub(crate) fn resting(&self, record: &Record, now: u64) -> Vec<Cooling> {
         let until = now.saturating_add(self.cool_down);
         let rest = |(network, lease): (&Arc<Network>, &Lease)| Cooling {
-            network: network.name.clone(),
-            address: lease.address.ip(),
+            of: self.domains.cooled(network, lease),
             until,
             owner: Some(FormerOwner::of(record)),
         };
@@ -156,10 +182,10 @@ impl PooledNetworks {
     }
 
     /// An address that nobody holds goes on resting.
-    fn let_rest_on(&mut self, address: IpAddr, now: u64) {
-        let Some(until) = rest_of(&self.rests, address, now).map(|rest| rest.until) else { return };
-        if let Some(pool) = self.pool_with(address) {
-            pool.rest(address, until);
+    fn let_rest_on(&mut self, at: &DomainAddress, now: u64) {
+        let Some(until) = rest_of(&self.rests, at, now).map(|rest| rest.until) else { return };
+        if let Some(pool) = self.pool_with(at) {
+            pool.rest(at.address, until);
         }
     }
 
@@ -173,29 +199,23 @@ impl PooledNetworks {
     /// same rows anew.
     pub(in crate::attachments::registry) fn forget_rested(
         &mut self,
-        held: &HashSet<(String, IpAddr)>,
+        held: &HashSet<CooledAddress>,
         now: u64,
     ) -> Vec<Cooling> {
-        let stays = |rest: &Cooling| {
-            rest.until > now || held.contains(&(rest.network.clone(), rest.address))
-        };
+        let stays = |rest: &Cooling| rest.until > now || held.contains(&rest.of);
         let (kept, mut over): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.rests).into_iter().partition(stays);
-        let again: HashSet<_> = kept.iter().map(|rest| (&rest.network, rest.address)).collect();
-        over.retain(|rest| !again.contains(&(&rest.network, rest.address)));
+        let again: HashSet<_> = kept.iter().map(|rest| &rest.of).collect();
+        over.retain(|rest| !again.contains(&rest.of));
         self.rests = kept;
         over
     }
 }
 
-/// The rest of `address` that ends last, if it is not over.
-fn rest_of(rests: &[Cooling], address: IpAddr, now: u64) -> Option<&Cooling> {
-    let rests = rests.iter().filter(|rest| rest.address == address && rest.until > now);
+/// The rest of an address that ends last, if it is not over.
+fn rest_of<'a>(rests: &'a [Cooling], at: &DomainAddress, now: u64) -> Option<&'a Cooling> {
+    let rests = rests.iter().filter(|rest| rest.is_at(at) && rest.until > now);
     rests.max_by_key(|rest| rest.until)
-}
-
-fn addresses(record: &Record) -> impl Iterator<Item = IpAddr> {
-    record.held().map(|(_, lease)| lease.address.ip())
 }
 
 /// The addresses asked for, each once: podman asks for one twice when it reloads a container's network.
@@ -329,16 +349,18 @@ fn gone(network: &Network) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Layer2Domains;
 
     fn rest(address: &str, until: u64) -> Cooling {
-        Cooling { network: "red".into(), address: address.parse().unwrap(), until, owner: None }
+        let (network, address) = ("red".into(), address.parse().unwrap());
+        Cooling { of: CooledAddress { network, address, domain: None }, until, owner: None }
     }
 
     #[test]
     fn rows_of_ended_rests_may_go() {
         let rests =
             [rest("10.1.0.1", 10), rest("10.1.0.2", 11), rest("10.1.0.3", 12), rest("10.1.0.2", 9)];
-        let mut networks = PooledNetworks::new(60);
+        let mut networks = PooledNetworks::new(60, Layer2Domains::default());
         networks.rests = rests.to_vec();
         assert!(!networks.has_rested(8) && networks.has_rested(9));
         assert_eq!(
@@ -346,7 +368,7 @@ mod tests {
             [],
             "another rest of 10.1.0.2 has the same row"
         );
-        let held = HashSet::from([("red".into(), "10.1.0.1".parse().unwrap())]);
+        let held = HashSet::from([rest("10.1.0.1", 0).of]);
         assert_eq!(networks.forget_rested(&held, 11), [rest("10.1.0.2", 11)]);
         assert_eq!(networks.rests, [rest("10.1.0.1", 10), rest("10.1.0.3", 12)]);
     }
@@ -354,7 +376,23 @@ mod tests {
     #[test]
     fn rest_lasts_until_its_last_second() {
         let rests = [rest("10.1.0.1", 10), rest("10.1.0.1", 12), rest("10.1.0.2", 20)];
-        let until = |now| rest_of(&rests, "10.1.0.1".parse().unwrap(), now).map(|rest| rest.until);
+        let at = in_vlan("10.1.0.1", 1);
+        let until = |now| rest_of(&rests, &at, now).map(|rest| rest.until);
         assert_eq!([until(9), until(11), until(12)], [Some(12), Some(12), None]);
+    }
+
+    fn in_vlan(address: &str, vlan: u16) -> DomainAddress {
+        let network: Network = toml::from_str(&format!("name = 'red'\nvlan = {vlan}")).unwrap();
+        let domain = Layer2Domains::default().of(&network);
+        DomainAddress { domain, address: address.parse().unwrap() }
+    }
+
+    #[test]
+    fn address_rests_in_its_own_domain() {
+        let [here, there] = [1, 2].map(|vlan| in_vlan("10.1.0.1", vlan));
+        let mut known = rest("10.1.0.1", 10);
+        assert!(known.is_at(&here) && known.is_at(&there), "an older service did not note it");
+        known.of.domain = Some(here.domain.clone());
+        assert!(known.is_at(&here) && !known.is_at(&there));
     }
 }
