@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    fs,
     net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::atomic::{AtomicBool, Ordering},
     thread::{self, ScopedJoinHandle},
@@ -131,6 +132,45 @@ fn a_mapped_port_of_one_address_is_none_of_another() {
     }]);
     let thief = mapped_pod(&lab, "blue", &stranger);
     assert_eq!(seen_by_tcp(&server, &thief, at(OUTSIDE[0], 8081)), None);
+}
+
+fn apply_violet(lab: &Lab, further: &str) {
+    let file = lab.path().join("violet.yaml");
+    let subnets = "subnets: [{ cidr: 10.5.0.0/24, gateway: 10.5.0.1 }]";
+    let text = format!("name: violet\ngateway_mode: dpu\n{further}\n{subnets}\n");
+    fs::write(&file, text).unwrap();
+    let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
+}
+
+/// The network's gateway is in the new bridge then, where another pod may have the address.
+#[test]
+fn changed_bridge_leaves_mapped_ports_behind() {
+    let fabric = "bridges = [{ name = 'br-violet' }]".into();
+    let (lab, outside) = lab_of(&Settings { fabric, ..settings() });
+    apply_violet(&lab, "");
+    let mapped = json!([mapping(8080, "tcp")]);
+    let old = mapped_pod(&lab, "violet", &mapped);
+    let target = at(DPU_OUTSIDE[0], 8080);
+    assert_eq!(seen_by_tcp(&outside, &old, target), Some(OUTSIDE[0].parse().unwrap()));
+
+    apply_violet(&lab, "bridge: br-violet");
+    let new = Netns::new("new");
+    let mut configuration = lab.configuration("violet");
+    configuration["runtimeConfig"] = json!({ "ips": ["10.5.0.2"] });
+    let add = Call::new("ADD", &configuration).of(new.name(), Some(&new.path()), "eth0");
+    let _ = lab.execute(&add).result();
+    assert!(new.pings("10.5.0.1"), "the new pod has no gateway");
+    assert_eq!(seen_by_tcp(&outside, &new, target), None);
+    call(&lab, "DEL", "violet", &old, &mapped).nothing();
+    lab.await_settled();
+    // What the DPU knows of the old pod goes, and what it knows of the new one stays.
+    let neighbours =
+        lab.card.dpu.json("ip", &["neighbour", "show", "10.5.0.2", "dev", "gw-violet"]);
+    let link = new.json("ip", &["link", "show", "dev", "eth0"]).remove(0);
+    assert_eq!(neighbours[0]["lladdr"], link["address"]);
+    assert_eq!(neighbours[0]["state"], json!(["PERMANENT"]));
+    lab.del("violet", &new, "eth0").nothing();
+    lab.assert_clean_slate();
 }
 
 #[test]
@@ -311,7 +351,7 @@ fn a_mapped_port_of_a_family_that_the_network_has_not_is_refused_and_of_any_has_
     let (lab, outside) = lab();
     let red = "name: red\ngateway_mode: dpu\nsubnets:\n- cidr: 10.8.0.0/24\n  gateway: 10.8.0.1\n";
     let file = lab.path().join("network.yaml");
-    std::fs::write(&file, red).unwrap();
+    fs::write(&file, red).unwrap();
     let _ = lab.operator().says(&["apply", "-f", file.to_str().unwrap()]);
     let mut particular = mapping(8080, "tcp");
     particular["hostIP"] = json!("::");
