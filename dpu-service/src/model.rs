@@ -391,6 +391,26 @@ impl Network {
         }
     }
 
+    /// What the network uses an address for, as people call it.
+    pub(crate) fn use_of(&self, address: IpAddr) -> &'static str {
+        if self.subnets.iter().any(|subnet| subnet.gateway == Some(address)) {
+            "gateway"
+        } else if self.routes.iter().any(|route| route.gateway == Some(address)) {
+            "next hop"
+        } else {
+            "network or broadcast address"
+        }
+    }
+
+    /// What its pods use in its subnets without holding it: gateways, next hops and, of IPv4, network and broadcast
+    /// addresses.
+    pub(crate) fn used_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.subnets.iter().flat_map(|subnet| {
+            let hops = self.next_hops(subnet).map(|hop| hop.ip());
+            hops.chain(subnet.used_addresses())
+        })
+    }
+
     /// A pod that had the address of a router would have a route by itself, which the kernel refuses.
     fn next_hops(&self, subnet: &Subnet) -> impl Iterator<Item = IpNetwork> {
         let hops = self.routes.iter().filter_map(|route| route.gateway);
@@ -595,14 +615,8 @@ impl Record {
     /// Addresses that the pod uses without holding them, each with its network as it was at the attach: in its subnets
     /// gateways, next hops and, of IPv4, network and broadcast addresses.
     pub(crate) fn used_addresses(&self) -> impl Iterator<Item = (&Arc<Network>, IpAddr)> {
-        let of_subnet = |network: &Network, subnet: &Subnet| {
-            let hops = network.next_hops(subnet).map(|hop| hop.ip());
-            hops.chain(subnet.used_addresses()).collect::<Vec<_>>()
-        };
-        self.networks().flat_map(move |network| {
-            let used = network.subnets.iter().flat_map(move |subnet| of_subnet(network, subnet));
-            used.map(move |address| (network, address))
-        })
+        self.networks()
+            .flat_map(|network| network.used_addresses().map(move |address| (network, address)))
     }
 
     /// The record with the name `to` for the network `from`. `None`: it has nothing of that network.

@@ -38,7 +38,9 @@ impl Operators<'_> {
             suspended.chain(too_large).chain(unmet(self.0, &registry)).chain(conflicts);
         let of_kernel = fabric.into_iter().chain(unserved).chain(gateways);
         let of_hosts = unclaimed(&registry).into_iter().chain(of_removed_hosts(&registry));
-        let of_attachments = former_gateways(&registry).into_iter().chain(of_hosts);
+        let conflicts = registry.networks().conflicts_with_leases(registry.entries());
+        let of_attachments =
+            former_gateways(&registry).into_iter().chain(conflicts).chain(of_hosts);
         of_networks.chain(of_attachments).chain(unowned(&registry)).chain(of_kernel).collect()
     }
 

@@ -189,3 +189,36 @@ async fn an_address_goes_on_resting_when_its_former_owner_could_not_have_it() {
     world.attach(asked).await.unwrap();
     world.check();
 }
+
+#[tokio::test]
+async fn free_subnet_comes_before_cooling_addresses() {
+    let mut configuration = configuration();
+    configuration.networks = vec![
+        network(
+            "name = 'two'\ndefault = true\n[[subnets]]\ncidr = '10.9.0.0/31'\n[[subnets]]\ncidr = '10.9.1.0/31'\n",
+        ),
+        network("name = 'one'\n[[subnets]]\ncidr = '10.8.0.0/31'\n"),
+    ];
+    let resting = dpu_service::attachments::Settings {
+        address_cool_down: Duration::from_secs(600),
+        ..settings()
+    };
+    let world = World::with(configuration, resting, 8).await;
+    let on_one = |pod: &str| AttachSpec { network: Some("one".into()), ..spec(pod) };
+    for pod in ["a", "b"] {
+        world.attach(spec(pod)).await.unwrap();
+        world.attach(on_one(&format!("{pod}-one"))).await.unwrap();
+    }
+    world.detach("a").await;
+    world.detach("a-one").await;
+    // Once the address of the other network is given out, so could the one before be.
+    let given = async {
+        while world.attach(on_one("next-one")).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    within(Duration::from_secs(60), given).await.expect("the subnet stays used up");
+    let next = world.attach(spec("next")).await.unwrap();
+    assert_eq!(next.record.leases[0].address.to_string(), "10.9.1.0/31");
+    world.check();
+}

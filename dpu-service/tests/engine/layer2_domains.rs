@@ -43,12 +43,12 @@ fn host_port(network: &str, name: &str) -> AttachSpec {
 }
 
 async fn apply(world: &World, network: Network) -> Result<(), Failure> {
-    world.engine.networks().apply(network, false).await.map(drop)
+    world.engine.networks().apply(network, None, false).await.map(drop)
 }
 
 /// The reason for which a network is refused, however it comes.
 async fn assert_conflict(world: &World, network: Network, named: &[&str]) {
-    let refused = world.engine.networks().apply(network.clone(), true).await.unwrap_err();
+    let refused = world.engine.networks().apply(network.clone(), None, true).await.unwrap_err();
     assert_eq!(refused.reason, Reason::SubnetConflict, "{refused}");
     for word in named {
         assert!(refused.message.contains(word), "{word:?} is not in {refused}");

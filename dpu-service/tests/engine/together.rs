@@ -2,7 +2,7 @@
 //! and what can't be in force is told.
 
 use dpu_service::{
-    attachments::{Origin, Settings},
+    attachments::{Origin, Settings, SubnetChange},
     model::{AttachSpec, Network, Record},
 };
 use ipnetwork::IpNetwork;
@@ -276,4 +276,36 @@ async fn renamed_network_withholds_what_pods_use() {
     world.engine.networks().delete("blue".into(), true).await.unwrap();
     apply(&world, new_form("green")).await.unwrap();
     assert_used_addresses_are_taken(world, "green").await;
+}
+
+/// Another network, or another subnet of one, whose gateway, next hop or broadcast address a pod holds.
+#[tokio::test]
+async fn held_addresses_become_no_gateway() {
+    let mut world = World::new().await;
+    apply(&world, named("blue", "10.2.0.0/28")).await.unwrap();
+    let asking = AttachSpec { addresses: vec!["10.2.0.7".parse().unwrap()], ..on("blue", "pod") };
+    let view = world.attach(asking).await.unwrap();
+    world.engine.networks().delete("blue".into(), true).await.unwrap();
+    let other = |cidr: &str, keys: &str| {
+        network(&format!("name = 'violet'\n{keys}\n[[subnets]]\ncidr = '{cidr}'\n"))
+    };
+    let next_hop = "routes = [{ destination = '10.9.0.0/16', gateway = '10.2.0.7' }]";
+    let with_gateway =
+        network("name = 'violet'\n[[subnets]]\ncidr = '10.2.0.0/28'\ngateway = '10.2.0.7'\n");
+    for conflicting in [with_gateway, other("10.2.0.0/28", next_hop), other("10.2.0.0/29", "")] {
+        let failure = apply(&world, conflicting).await.unwrap_err();
+        assert_eq!(failure.reason, Reason::LeaseInTheWay);
+        assert!(failure.message.contains(&view.record.id.to_string()), "{failure}");
+    }
+    apply(&world, named("violet", "10.8.0.0/24")).await.unwrap();
+    let subnet = toml::from_str("cidr = '10.2.0.0/28'\ngateway = '10.2.0.7'").unwrap();
+    let change = SubnetChange { add: vec![subnet], remove: Vec::new() };
+    let added = world.engine.networks().change_subnets("violet".into(), change).await;
+    assert_eq!(added.unwrap_err().reason, Reason::LeaseInTheWay);
+
+    // A file with which the service is started is taken, and reported.
+    let green = "name = 'green'\n[[subnets]]\ncidr = '10.2.0.0/28'\ngateway = '10.2.0.7'\n";
+    world.configuration.networks.push(network(green));
+    world.restart().await;
+    assert_warning(&world, &["network green", "10.2.0.7", &view.record.id.to_string()]);
 }

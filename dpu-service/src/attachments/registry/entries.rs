@@ -139,6 +139,11 @@ impl Entries {
         self.get(*self.by_address.get(at)?)
     }
 
+    /// The attachment that holds an address of the network's layer-2 domain.
+    pub(super) fn holder_in(&self, network: &Network, address: IpAddr) -> Option<&Entry> {
+        self.holder(&DomainAddress { domain: self.domains.of(network), address })
+    }
+
     /// Whether an attachment uses the address as a gateway, next hop or broadcast address.
     pub(super) fn is_used(&self, at: &DomainAddress) -> bool {
         self.users_of_address.contains_key(at)

@@ -212,7 +212,7 @@ impl Registry {
                 VfReturn::Clean | VfReturn::Awaited => drop(self.vfs.release(&id)),
             }
             self.networks.release(entry.record(), resting, now);
-            self.networks.hand_out_unused(entry.record(), &self.entries);
+            self.networks.update_withheld(entry.record(), &self.entries);
         }
     }
 
@@ -225,7 +225,7 @@ impl Registry {
         };
         if let Some(entry) = self.entries.remove(id) {
             self.networks.forget(entry.record(), now);
-            self.networks.hand_out_unused(entry.record(), &self.entries);
+            self.networks.update_withheld(entry.record(), &self.entries);
         }
     }
 

@@ -269,6 +269,7 @@ impl PooledNetworks {
         if let Some(conflict) = conflicts.into_iter().next() {
             return Err(Failure::new(Reason::SubnetConflict, conflict));
         }
+        self.check_used_addresses(network, attachments)?;
         let shape = self.shape(network, attachments);
         let before = self.by_name.get(&network.name);
         // What is leased in the domain that the network leaves stays so.
@@ -289,6 +290,55 @@ impl PooledNetworks {
             Some((key, address)) => Err(in_the_way(network, address, key)),
             None => Ok(()),
         }
+    }
+
+    /// Refuses a gateway, next hop, network or broadcast address that an attachment holds: its pod would receive what the
+    /// network's pods send to the world. What the network in force uses already is not looked at.
+    fn check_used_addresses(
+        &self,
+        network: &Network,
+        attachments: &Entries,
+    ) -> Result<(), Failure> {
+        let domain = self.domains.of(network);
+        let before = self.by_name.get(&network.name).map(|entry| &entry.network);
+        let before = before.filter(|before| self.domains.of(before) == domain);
+        let before: BTreeSet<_> =
+            before.iter().flat_map(|before| before.used_addresses()).collect();
+        let mut new = network.used_addresses().filter(|address| !before.contains(address));
+        let held = new
+            .find_map(|address| Some((address, attachments.holder_in(network, address)?.record())));
+        match held {
+            None => Ok(()),
+            Some((address, holder)) => Err(Failure::new(
+                Reason::LeaseInTheWay,
+                format!(
+                    "network {}: its {} {address} is the address of attachment {} of host {}",
+                    network.name,
+                    network.use_of(address),
+                    holder.id,
+                    holder.key.host
+                ),
+            )),
+        }
+    }
+
+    /// One sentence for each network in force that uses the address of an attachment, as a file may say with which the
+    /// service was started.
+    pub(crate) fn conflicts_with_leases(&self, attachments: &Entries) -> Vec<String> {
+        let conflict = |network: &Network| {
+            network.used_addresses().find_map(|address| {
+                let holder = attachments.holder_in(network, address)?.record();
+                Some(format!(
+                    "network {}: its {} {address} is the address of attachment {} of host {}, whose pod receives what \
+                     others send there: use another address, or recreate that pod",
+                    network.name,
+                    network.use_of(address),
+                    holder.id,
+                    holder.key.host
+                ))
+            })
+        };
+        self.iter().filter_map(|entry| conflict(&entry.network)).collect()
     }
 
     /// Puts `network` in the place of the one of its name. It takes over all leases of `attachments`
@@ -330,12 +380,15 @@ impl PooledNetworks {
         Shape::new(network, attachments, &self.domains)
     }
 
-    /// Hands out again what only an attachment used that has ended.
-    pub(super) fn hand_out_unused(&mut self, ended: &Record, attachments: &Entries) {
+    /// Hands out again what only an attachment used that has ended, and withholds what it held and others use.
+    pub(super) fn update_withheld(&mut self, ended: &Record, attachments: &Entries) {
         let domains = self.domains.clone();
-        for at in domains.used_by(ended).filter(|at| !attachments.is_used(at)) {
+        let unused = domains.used_by(ended).filter(|at| !attachments.is_used(at));
+        let used = domains.held_by(ended).filter(|at| attachments.is_used(at));
+        let changed = unused.map(|at| (at, true)).chain(used.map(|at| (at, false)));
+        for (at, is_withheld) in changed {
             if let Some((network, pool)) = self.network_with(&at)
-                && pool.spec().exclude.contains(&at.address.into())
+                && pool.spec().exclude.contains(&at.address.into()) == is_withheld
             {
                 Shape::new(network, attachments, &domains).reshape(pool);
             }

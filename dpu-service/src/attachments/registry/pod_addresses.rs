@@ -3,7 +3,11 @@
 //! A network that has got another VLAN or bridge has taken its gateway along. Pods of before are not there: the gateway
 //! may meet another pod that has the same address.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use super::Registry;
 use crate::{gateway::PodAddress, model::Record};
@@ -16,10 +20,16 @@ pub(crate) fn pod_addresses(registry: &Registry) -> Vec<PodAddress> {
 
 /// Those of `these` that an attachment holds.
 pub(crate) fn pod_addresses_among(registry: &Registry, these: &[PodAddress]) -> Vec<PodAddress> {
+    let entries = registry.entries();
+    // A link-local address is held by nobody: it follows from the MAC address.
+    let holder = |pod: &PodAddress| {
+        entries.holder_in(&pod.network, pod.address).or_else(|| entries.by_mac(pod.mac))
+    };
+    let holders = these.iter().filter_map(holder).filter(|entry| entry.is_held());
+    let holders: BTreeMap<_, _> = holders.map(|entry| (entry.record().id, entry)).collect();
+    let held = holders.values().flat_map(|entry| pod_addresses_of(registry, entry.record()));
     let these: BTreeSet<IpAddr> = these.iter().map(|pod| pod.address).collect();
-    let mut held = pod_addresses(registry);
-    held.retain(|pod| these.contains(&pod.address));
-    held
+    held.filter(|pod| these.contains(&pod.address)).collect()
 }
 
 /// Those of an attachment's own port, with the link-local one that follows from its MAC address: by that a pod asks for

@@ -91,8 +91,17 @@ impl PooledNetworks {
         now: u64,
     ) -> Result<Lease, Failure> {
         let entry = self.get_mut(&network.name).ok_or_else(|| gone(network))?;
+        let pools = entry.pools.iter_mut().filter(|pool| of_family(&pool.spec().cidr));
+        let mut pools: Vec<_> = pools.collect();
+        for pool in &mut pools {
+            if let Some(address) = pool.allocate_free(id, now) {
+                return Ok(lease(network, pool.spec().cidr, address));
+            }
+        }
+        // None is free, so that the one that has been in cool-down longest is given.
+        pools.sort_by_key(|pool| pool.first_end().unwrap_or(u64::MAX));
         let mut refusals = Vec::new();
-        for pool in entry.pools.iter_mut().filter(|pool| of_family(&pool.spec().cidr)) {
+        for pool in pools {
             match pool.allocate(id, now) {
                 Ok(address) => return Ok(lease(network, pool.spec().cidr, address)),
                 Err(error @ AllocateError::Exhausted { .. }) => refusals.push(error.to_string()),
