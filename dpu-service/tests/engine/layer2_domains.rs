@@ -17,7 +17,7 @@ fn tenant(name: &str, vlan: u16, cidr: &str) -> Network {
     network(&format!("name = '{name}'\nvlan = {vlan}\n[[subnets]]\ncidr = '{cidr}'\n"))
 }
 
-/// Likewise, with the DPU as its gateway.
+/// A tenant's network whose gateway is the DPU.
 fn with_gateway(name: &str, vlan: u16) -> Network {
     network(&format!(
         "name = '{name}'\nvlan = {vlan}\ngateway_mode = 'dpu'\n\

@@ -42,7 +42,7 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// None, of networks in these domains.
+    /// No attachments. `domains` tells which layer-2 domains networks are in.
     pub(super) fn new(domains: Layer2Domains) -> Self {
         Self { domains, ..Self::default() }
     }

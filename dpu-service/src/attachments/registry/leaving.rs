@@ -50,8 +50,9 @@ impl Registry {
             Reason::VfsExhausted => is_of_host && self.is_of_pool_for(record, spec),
             Reason::VfNotFree => is_of_host && spec.device.as_ref() == Some(&record.device),
             Reason::AddressesExhausted => {
-                self.frees_addresses_for(record, spec)
-                    && record.networks().any(|one| self.asks_for(spec, &one.name))
+                let is_asked =
+                    |one: &Arc<_>| self.networks.has_stayed(one) && self.asks_for(spec, &one.name);
+                self.frees_addresses_for(record, spec) && record.networks().any(is_asked)
             }
             Reason::AddressInUse => {
                 let is_held = |at| {

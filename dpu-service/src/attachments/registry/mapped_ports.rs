@@ -128,7 +128,7 @@ pub(crate) fn redirections_beside(registry: &Registry, these: &[Redirection]) ->
 /// A gateway leads to pods that are in its network as that is now: see [`super::pod_addresses`].
 fn led_to(registry: &Registry) -> impl Iterator<Item = &Record> {
     let records = held(registry.entries()).map(|entry| &**entry.record());
-    records.filter(|record| registry.networks().has_stayed(record))
+    records.filter(|record| registry.networks().has_stayed(&record.network))
 }
 
 fn beside<'a>(

@@ -257,10 +257,10 @@ impl PooledNetworks {
         self.domains.held_by(entry.record()).map(move |at| Claim::Held(id, at))
     }
 
-    /// Whether the network of the attachment has stayed in the layer-2 domain that the attachment is in.
-    pub(crate) fn has_stayed(&self, record: &Record) -> bool {
-        let now = self.get(&record.network.name).map(|entry| self.domains.of(&entry.network));
-        now == Some(self.domains.of(&record.network))
+    /// Whether a network, as it was at an attach, has stayed in its layer-2 domain.
+    pub(crate) fn has_stayed(&self, network: &Network) -> bool {
+        let now = self.get(&network.name).map(|entry| self.domains.of(&entry.network));
+        now == Some(self.domains.of(network))
     }
 
     /// Whether `network` can be put in the place of the one of its name.

@@ -35,7 +35,7 @@ pub(crate) fn pod_addresses_among(registry: &Registry, these: &[PodAddress]) -> 
 /// Those of an attachment's own port, with the link-local one that follows from its MAC address: by that a pod asks for
 /// its neighbours.
 pub(crate) fn pod_addresses_of(registry: &Registry, record: &Record) -> Vec<PodAddress> {
-    if !registry.networks().has_stayed(record) {
+    if !registry.networks().has_stayed(&record.network) {
         return Vec::new();
     }
     let leased = || record.leases.iter().map(|lease| lease.address.ip());

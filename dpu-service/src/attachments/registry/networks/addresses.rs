@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn address_rests_in_its_own_domain() {
+    fn cool_down_counts_in_its_own_domain() {
         let [here, there] = [1, 2].map(|vlan| in_vlan("10.1.0.1", vlan));
         let mut known = rest("10.1.0.1", 10);
         assert!(known.is_at(&here) && known.is_at(&there), "an older service did not note it");
