@@ -73,7 +73,7 @@ pub use monitor::{LinkChanges, LinkEvent, LinkMonitor};
 pub use neighbour::Neighbour;
 pub use netns::{Netns, NetnsId};
 pub use portrait::{NetSysfs, Painter, Portrait};
-pub use probe::{Probe, who_else_has};
+pub use probe::{Probe, who_else_has, who_has_beyond};
 pub use request::Request;
 pub use route::{Route, RouteKind, Scope};
 pub use rtnl::Rtnl;

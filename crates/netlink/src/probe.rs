@@ -1,38 +1,30 @@
-//! Asking whether somebody else has an address already.
+//! Asking whether another machine uses an address.
+//!
+//! A question claims nothing, and only this machine receives its answer, so that no neighbour's cache changes.
+//! ARP is asked from no address (RFC 5227). Neighbour discovery is asked from the link-local address that follows from
+//! the link's MAC address: an answer to a question from no address (RFC 4862, section 5.4.3) goes to all nodes, and has
+//! them send to the machine that answers.
+
+#[cfg(test)]
+mod fuzz;
+mod packets;
+mod sockets;
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::fd::{AsRawFd, OwnedFd},
+    net::IpAddr,
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
-use nix::{
-    errno::Errno,
-    sys::{
-        socket::{
-            AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, bind, recvfrom, sendto,
-            setsockopt, socket, sockopt::ReceiveTimeout,
-        },
-        time::TimeVal,
-    },
-};
+use nix::errno::Errno;
 
-use crate::{
-    Error, MacAddress,
-    announce::{
-        BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV6, ICMPV6, frame_address, icmpv6_checksum,
-        ipv6_packet,
-    },
-};
+use crate::{Error, MacAddress};
 
 /// How often an address is asked for: a question may be lost.
 const TIMES: u32 = 3;
 
-/// How long one look for answers lasts at most.
-const LOOK: TimeVal = TimeVal::new(0, 20_000);
-
-/// The longest answer that is read, in bytes.
-const LONGEST: usize = 128;
+/// The most machines that are noted for one address: a hostile machine may answer from many Ethernet addresses.
+const MOST: usize = 4;
 
 /// An address that is asked for by a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +33,23 @@ pub struct Probe {
     pub link: u32,
     /// The link's Ethernet address.
     pub mac: MacAddress,
+    /// The VLAN of the question, and of its answers. `None`: untagged.
+    pub vlan: Option<u16>,
     /// The address.
     pub address: IpAddr,
 }
 
-/// Asks for addresses in the calling thread's namespace, without claiming them, and returns those that
-/// somebody else answers within `patience`, with his Ethernet address. All of it takes as long.
+/// An address that a machine says it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Claim {
+    link: u32,
+    vlan: Option<u16>,
+    address: IpAddr,
+    mac: MacAddress,
+}
+
+/// Asks for addresses in the calling thread's namespace, by links of its own, and returns those that another machine
+/// answers within `patience`, with its Ethernet address. All of it takes as long.
 ///
 /// # Errors
 /// When the process may not open such sockets.
@@ -54,127 +57,92 @@ pub fn who_else_has(
     probes: &[Probe],
     patience: Duration,
 ) -> Result<Vec<(Probe, MacAddress)>, Error> {
-    let told = |errno| Error::errno_of("ask whether somebody has an address", errno);
-    let sockets = [ETHERTYPE_ARP, ETHERTYPE_IPV6].map(listen);
-    let [arp, ipv6] = sockets;
-    let (arp, ipv6) = (arp.map_err(told)?, ipv6.map_err(told)?);
+    ask_all(sockets::of_all_links(), probes, patience)
+}
+
+/// Asks as [`who_else_has`] does, by links that are ports of a bridge or of Open vSwitch, and returns what comes in there.
+/// The questions leave by these ports alone.
+///
+/// # Errors
+/// When the process may not open such sockets.
+pub fn who_has_beyond(
+    probes: &[Probe],
+    patience: Duration,
+) -> Result<Vec<(Probe, MacAddress)>, Error> {
+    ask_all(sockets::of_ports(probes.iter().map(|probe| probe.link)), probes, patience)
+}
+
+fn ask_all(
+    sockets: Result<Vec<OwnedFd>, Errno>,
+    probes: &[Probe],
+    patience: Duration,
+) -> Result<Vec<(Probe, MacAddress)>, Error> {
+    let refused = |errno| Error::errno_of("ask whether another machine has an address", errno);
+    let sockets = sockets.map_err(refused)?;
     let mut found = Vec::new();
+    let Some(first) = sockets.first() else { return Ok(found) };
     for _ in 0..TIMES {
         for probe in probes {
-            // One that can't be sent asks nobody: its link is down or gone.
-            let _ = ask(if probe.address.is_ipv4() { &arp } else { &ipv6 }, probe);
+            // A question that cannot be sent has no answer: the link is down or gone.
+            let _ = sockets::send(first, probe.link, &packets::question(probe));
         }
         let until = Instant::now() + patience / TIMES;
-        while Instant::now() < until {
-            for socket in [&arp, &ipv6] {
-                found.extend(answer(socket).and_then(|told| asked_for(probes, &told)));
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            for claim in sockets::wait_for_claims(&sockets, left) {
+                note(&mut found, probes, &claim);
             }
         }
     }
-    found.sort_by_key(|(probe, mac): &(Probe, MacAddress)| (probe.link, probe.address, *mac));
-    found.dedup();
+    found.sort_by_key(|(probe, mac): &(Probe, MacAddress)| {
+        (probe.link, probe.vlan, probe.address, *mac)
+    });
     Ok(found)
 }
 
-/// Somebody on a link says that he has an address.
-struct Told {
-    link: u32,
-    address: IpAddr,
-    mac: MacAddress,
-}
-
-fn asked_for(probes: &[Probe], told: &Told) -> Option<(Probe, MacAddress)> {
+fn note(found: &mut Vec<(Probe, MacAddress)>, probes: &[Probe], claim: &Claim) {
+    let Claim { link, vlan, address, mac } = *claim;
     let is_answered = |probe: &&Probe| {
-        (probe.link, probe.address) == (told.link, told.address) && probe.mac != told.mac
+        (probe.link, probe.vlan, probe.address) == (link, vlan, address) && probe.mac != mac
     };
-    probes.iter().find(is_answered).map(|probe| (*probe, told.mac))
-}
-
-/// Hears what comes in by any link.
-fn listen(ethertype: u16) -> Result<OwnedFd, Errno> {
-    let socket = socket(AddressFamily::Packet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
-    setsockopt(&socket, ReceiveTimeout, &LOOK)?;
-    bind(socket.as_raw_fd(), &frame_address(0, ethertype, MacAddress([0; 6]))?)?;
-    Ok(socket)
-}
-
-fn ask(socket: &OwnedFd, probe: &Probe) -> Result<(), Errno> {
-    let (ethertype, destination, packet) = match probe.address {
-        IpAddr::V4(v4) => (ETHERTYPE_ARP, BROADCAST, arp_probe(probe.mac, v4)),
-        IpAddr::V6(v6) => {
-            let [.., a, b, c] = v6.octets();
-            (ETHERTYPE_IPV6, MacAddress([0x33, 0x33, 0xff, a, b, c]), solicitation(v6))
-        }
-    };
-    let to = frame_address(probe.link, ethertype, destination)?;
-    sendto(socket.as_raw_fd(), &packet, &to, MsgFlags::empty()).map(drop)
-}
-
-/// A question from nobody's address (RFC 5227).
-fn arp_probe(mac: MacAddress, address: Ipv4Addr) -> Vec<u8> {
-    // Ethernet, IPv4, their lengths, a request.
-    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
-    packet.extend(mac.0);
-    packet.extend([0; 4 + 6]);
-    packet.extend(address.octets());
-    packet
-}
-
-/// Likewise (RFC 4862).
-fn solicitation(address: Ipv6Addr) -> Vec<u8> {
-    const SOLICITATION: u8 = 135;
-    let [.., a, b, c] = address.octets().map(u16::from);
-    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | a, b << 8 | c);
-    let mut message = vec![SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
-    message.extend(address.octets());
-    let checksum = icmpv6_checksum(Ipv6Addr::UNSPECIFIED, group, &message);
-    message[2..4].copy_from_slice(&checksum.to_be_bytes());
-    ipv6_packet(Ipv6Addr::UNSPECIFIED, group, &message)
-}
-
-fn answer(socket: &OwnedFd) -> Option<Told> {
-    let mut buffer = [0; LONGEST];
-    let (length, from) = recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut buffer).ok()?;
-    let from = from?;
-    let packet = buffer.get(..length)?;
-    let link = u32::try_from(from.ifindex()).ok()?;
-    if from.protocol() == ETHERTYPE_ARP.to_be() {
-        let (address, mac) = arp_sender(packet)?;
-        return Some(Told { link, address: address.into(), mac });
+    let Some(probe) = probes.iter().find(is_answered) else { return };
+    let answers = found.iter().filter(|(of, _)| of == probe).count();
+    if answers < MOST && !found.contains(&(*probe, mac)) {
+        found.push((*probe, mac));
     }
-    let address = advertised(packet)?.into();
-    Some(Told { link, address, mac: MacAddress(from.addr()?) })
-}
-
-fn arp_sender(packet: &[u8]) -> Option<(Ipv4Addr, MacAddress)> {
-    let mac: [u8; 6] = packet.get(8..14)?.try_into().ok()?;
-    let address: [u8; 4] = packet.get(14..18)?.try_into().ok()?;
-    Some((address.into(), MacAddress(mac)))
-}
-
-fn advertised(packet: &[u8]) -> Option<Ipv6Addr> {
-    const ADVERTISEMENT: u8 = 136;
-    let is_one = *packet.get(6)? == ICMPV6 && *packet.get(40)? == ADVERTISEMENT;
-    let target: [u8; 16] = packet.get(48..64)?.try_into().ok()?;
-    is_one.then(|| target.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_solicitation_goes_to_the_group_of_its_address() {
-        let packet = solicitation("2001:db8::aa:bbcc".parse().unwrap());
-        assert_eq!(packet.len(), 40 + usize::from(packet[5]));
-        assert_eq!(packet[24..40], "ff02::1:ffaa:bbcc".parse::<Ipv6Addr>().unwrap().octets());
+    fn probe(vlan: Option<u16>) -> Probe {
+        Probe { link: 7, mac: MacAddress([2; 6]), vlan, address: [10, 0, 0, 1].into() }
     }
 
     #[test]
-    fn an_arp_probe_claims_nothing() {
-        let packet = arp_probe(MacAddress([2, 0, 0, 0, 0, 7]), Ipv4Addr::new(192, 0, 2, 7));
-        assert_eq!((packet.len(), &packet[14..18]), (28, &[0; 4][..]));
-        assert_eq!(arp_sender(&packet).unwrap().0, Ipv4Addr::UNSPECIFIED);
-        assert!(arp_sender(&packet[..17]).is_none() && advertised(&packet).is_none());
+    fn claims_count_for_their_link_and_vlan() {
+        let probes = [probe(None), probe(Some(100))];
+        let Probe { link, vlan, address, .. } = probes[1];
+        let claim = Claim { link, vlan, address, mac: MacAddress([4; 6]) };
+        let mut found = Vec::new();
+        note(&mut found, &probes, &claim);
+        note(&mut found, &probes, &claim);
+        note(&mut found, &probes, &Claim { link: 8, ..claim });
+        note(&mut found, &probes, &Claim { vlan: Some(101), ..claim });
+        note(&mut found, &probes, &Claim { mac: probes[1].mac, ..claim });
+        note(&mut found, &probes, &Claim { address: [10, 0, 0, 2].into(), ..claim });
+        assert_eq!(found, [(probes[1], claim.mac)]);
+    }
+
+    #[test]
+    fn answers_of_few_machines_are_noted() {
+        let probes = [probe(None)];
+        let Probe { link, vlan, address, .. } = probes[0];
+        let mut found = Vec::new();
+        for number in 0..=u8::MAX {
+            let mac = MacAddress([4, 0, 0, 0, 0, number]);
+            note(&mut found, &probes, &Claim { link, vlan, address, mac });
+        }
+        assert_eq!(found.len(), MOST);
     }
 }

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     fn probe(link: u32) -> Probe {
-        Probe { link, mac: MacAddress([2; 6]), address: [10, 0, 0, 1].into() }
+        Probe { link, mac: MacAddress([2; 6]), vlan: None, address: [10, 0, 0, 1].into() }
     }
 
     #[test]

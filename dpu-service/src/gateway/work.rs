@@ -175,6 +175,7 @@ impl Work {
                     let answered = view.addresses.iter().map(|address| Probe {
                         link: link.index,
                         mac: link.mac,
+                        vlan: None,
                         address: address.ip(),
                     });
                     shown.answered.extend(answered.map(|probe| (network.name.clone(), probe)));

@@ -17,7 +17,7 @@ use nix::sys::{
 use crate::support::TestNetns;
 
 /// A socket that receives all frames of the namespace.
-fn capture(netns: &TestNetns) -> OwnedFd {
+pub(crate) fn capture(netns: &TestNetns) -> OwnedFd {
     let open = || {
         socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)
     };

@@ -21,6 +21,7 @@ mod namespaces;
 mod neighbours;
 mod nftables;
 mod portraits;
+mod probes;
 mod programs;
 mod redirects;
 mod statistics;
