@@ -44,6 +44,10 @@ pub enum EventKind {
     AttachmentFailed,
     /// Its host does not know it and does not have its VF back: it is kept until the VF is.
     AttachmentUnclaimed,
+    /// A machine beyond the uplinks uses an address of the attachment.
+    AddressConflict,
+    /// It does no longer.
+    AddressConflictCleared,
     /// The kernel had lost, or kept, something that it should not have; it was mended.
     Repaired,
     /// The kernel differs from the journal and could not be mended.
@@ -84,6 +88,8 @@ impl EventKind {
             Self::AttachmentReleased => "AttachmentReleased",
             Self::AttachmentFailed => "AttachmentFailed",
             Self::AttachmentUnclaimed => "AttachmentUnclaimed",
+            Self::AddressConflict => "AddressConflict",
+            Self::AddressConflictCleared => "AddressConflictCleared",
             Self::Repaired => "Repaired",
             Self::RepairFailed => "RepairFailed",
             Self::VfQuarantined => "VfQuarantined",

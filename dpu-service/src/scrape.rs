@@ -51,6 +51,7 @@ impl Scrape {
             add_capabilities(&mut page, shared.engine.programmer());
             add_vfs(&mut page, &shared.engine.operators().pools());
             add_addresses(&mut page, &shared.engine.networks().list());
+            add_conflicts(&mut page, &shared.engine);
         }
         let help = "Calls that were answered, streams that were begun";
         page.calls("service", help, &self.calls);
@@ -206,4 +207,11 @@ fn add_addresses(page: &mut Page, networks: &[NetworkView]) {
         "Addresses of each subnet that may be handed out",
         subnets.iter().map(|(labels, subnet)| (labels.clone(), subnet.capacity)),
     );
+}
+
+fn add_conflicts(page: &mut Page, engine: &Arc<Engine>) {
+    let conflicts = engine.operators().conflicts_by_network();
+    let series = conflicts.iter().map(|(network, number)| ([label("network", network)], *number));
+    let help = "Addresses of attachments that machines beyond the uplinks use, too";
+    page.gauges("service_address_conflicts", help, series);
 }

@@ -18,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::{self, ConfigurationState, Shared},
-    attachments::{Depth, Engine, keep_pods_known},
+    attachments::{Depth, Engine, keep_pods_known, watch_for_conflicts},
     certificates::Certificates,
     config::{self, Config, LoadError},
     driver::Capability,
@@ -133,6 +133,7 @@ fn keep_programmed(engine: &Arc<Engine>, programmer: &Programmer, stop: &Cancell
     tokio::spawn(rules::follow(engine.clone()));
     tokio::spawn(gateway::watch_for_others(engine.gateways().clone()));
     tokio::spawn(keep_pods_known(Arc::clone(engine)));
+    tokio::spawn(watch_for_conflicts(Arc::clone(engine)));
     if programmer.has_devlink_cards() {
         tokio::spawn(links::follow_cards(engine.clone()));
     }

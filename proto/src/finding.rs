@@ -85,6 +85,9 @@ findings! {
     /// A representor forwards though its VF serves nobody.
     RepresentorServesNobody = "REPRESENTOR_SERVES_NOBODY", "wait: the service takes it out within a minute",
         unmended: "see the service's log for the kernel's words";
+    /// A machine beyond the uplinks uses an attachment's address.
+    AddressConflict = "ADDRESS_CONFLICT",
+        "take the address from that machine; or add it to `exclude` of the network's subnet and recreate the pod";
     /// A VF is not handed out.
     VfQuarantined = "VF_QUARANTINED", "mend the cause, then run `dpuctl clear-quarantine`";
     /// A host has no session.

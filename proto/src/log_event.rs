@@ -1,5 +1,7 @@
 //! Names of log lines, in the field `event`. Filters and tests find a line by its name; the sentence of a line may change.
 
+/// The service has found that another machine uses an address of an attachment.
+pub const ADDRESS_CONFLICT: &str = "AddressConflict";
 /// The agent has a session with the DPU.
 pub const SESSION_OPENED: &str = "SessionOpened";
 /// The agent resets a VF that differs from its baseline.

@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use vf_alloc::{FunctionId, VfState};
 
 use super::{
-    engine::Engine, listing::vf_views, operators::Operators, registry::Entry, views::VfView,
+    conflicts, engine::Engine, listing::vf_views, operators::Operators, registry::Entry,
+    views::VfView,
 };
 use crate::{
     events::{Event, EventKind},
@@ -69,6 +70,7 @@ async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
     let name = |(vf, surveyed): (&FunctionId, &Surveyed)| (*vf, surveyed.representor.name.clone());
     let views = vf_views(&engine.registry(), &survey.iter().map(name).collect());
     differences.extend(views.iter().filter_map(quarantine));
+    differences.extend(conflicts::differences(&engine.registry()));
     let half = |view: VfView| VfHalf { joined: joined(&view.vf), view };
     Ok(DpuHalf {
         vfs: views.into_iter().map(half).collect(),

@@ -11,6 +11,7 @@
 //! | `examine`, `listing`, `pooled`, `views`, `warnings` | what callers see; nothing is changed |
 //! | `promises` | which VFs a host may begin to move before it has asked for one |
 //! | `requirements` | what networks require that cards can't do |
+//! | `conflicts` | asks other machines whether they use the pods' addresses |
 //! | `gateways` | has the gateways do what networks and attachments want of them |
 //! | `settings`, `overtaken`, `reconciler_state`, `phases` | what flows are told, what they keep in mind for one another, and how long they take |
 //! | `registry`, `ports` | rooms with walls: the one holds all that is known in memory and alone changes it, the other has the representors programmed, by one flow at a time each |
@@ -46,6 +47,7 @@
 mod attach;
 mod check;
 mod collect;
+mod conflicts;
 mod detach;
 mod engine;
 mod examine;
@@ -76,6 +78,7 @@ use std::fmt;
 
 use offload_proto::{Failure, Reason};
 
+pub(crate) use conflicts::watch_for_conflicts;
 pub use detach::Detach;
 pub use engine::Engine;
 pub use examine::{DpuHalf, VfHalf};

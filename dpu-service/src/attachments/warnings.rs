@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use vf_alloc::{FunctionId, PoolSpec, Selector, VfState};
 
 use super::{
+    conflicts,
     networks::too_large_for_uplinks,
     operators::Operators,
     registry::{Entry, PooledNetwork, Registry},
@@ -44,13 +45,14 @@ impl Operators<'_> {
         of_networks.chain(of_attachments).chain(unowned(&registry)).chain(of_kernel).collect()
     }
 
-    /// Likewise, of VFs: what [`Self::examine_dpu`] finds one by one.
+    /// Likewise, of VFs and attachments: what [`Self::examine_dpu`] finds one by one.
     #[must_use]
     pub fn vf_warnings(self) -> Vec<String> {
         let registry = self.0.registry();
         let pools = registry.vfs().pools().filter_map(|pool| quarantined(&registry, pool));
         let of_ports = [without_representors(&registry), beyond_repair(&registry)];
-        of_ports.into_iter().flatten().chain(pools).collect()
+        let conflicts = conflicts::warnings(&registry);
+        of_ports.into_iter().flatten().chain(pools).chain(conflicts).collect()
     }
 }
 

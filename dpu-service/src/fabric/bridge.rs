@@ -319,6 +319,10 @@ impl Fabric for BridgeFabric {
         self.uplinks.mtu()
     }
 
+    fn uplinks(&self, _bridge: Option<&str>) -> &[String] {
+        &self.settings.uplinks
+    }
+
     fn own_macs(&self) -> Vec<MacAddress> {
         self.lock_own_macs().clone()
     }

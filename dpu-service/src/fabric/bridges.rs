@@ -152,6 +152,10 @@ impl Fabric for Bridges {
         self.find(bridge)?.fabric.uplink_mtu(None)
     }
 
+    fn uplinks(&self, bridge: Option<&str>) -> &[String] {
+        self.find(bridge).map_or(&[], |bridge| bridge.fabric.uplinks(None))
+    }
+
     fn own_macs(&self) -> Vec<MacAddress> {
         self.all().flat_map(|bridge| bridge.fabric.own_macs()).collect()
     }

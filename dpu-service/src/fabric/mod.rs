@@ -118,6 +118,12 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The names of the links that lead outside from a network's `bridge`, as the configuration has them: by these, other
+    /// machines are asked whether they use a pod's address. Does not ask the kernel.
+    fn uplinks(&self, _bridge: Option<&str>) -> &[String] {
+        &[]
+    }
+
     /// The Ethernet addresses of the links that all ports share, as the latest [`Self::prepare`] found them: no
     /// pod gets one of them. Does not ask the kernel.
     fn own_macs(&self) -> Vec<MacAddress> {

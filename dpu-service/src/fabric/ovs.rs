@@ -309,6 +309,10 @@ impl Fabric for OvsFabric {
         self.inner.shared().mtu
     }
 
+    fn uplinks(&self, _bridge: Option<&str>) -> &[String] {
+        &self.inner.settings.uplinks
+    }
+
     fn own_macs(&self) -> Vec<MacAddress> {
         self.inner.shared().macs.clone()
     }

@@ -250,6 +250,12 @@ impl Programmer {
         self.drivers.as_ref().and_then(|drivers| drivers.fabric.uplink_mtu(bridge))
     }
 
+    /// The links that lead outside from a network's bridge: see [`Fabric::uplinks`].
+    #[must_use]
+    pub(crate) fn uplinks(&self, bridge: Option<&str>) -> &[String] {
+        self.drivers.as_ref().map_or(&[], |drivers| drivers.fabric.uplinks(bridge))
+    }
+
     /// Whether an Ethernet address is one of the fabric's: see [`Fabric::own_macs`].
     #[must_use]
     pub(crate) fn has_mac(&self, mac: MacAddress) -> bool {

@@ -219,7 +219,7 @@ async fn the_vf_of_an_attachment_that_the_journal_does_not_know_is_quarantined()
     };
     let quarantined = state(world.engine.operators().vfs().await.unwrap());
     assert!(
-        matches!(&quarantined, VfState::Quarantined { reason } if reason.contains("journal")),
+        matches!(&quarantined, VfState::Quarantined { reason } if reason.contains(&strange.record.id.to_string())),
         "{quarantined}"
     );
     assert_eq!(world.state("known"), Some(AttachmentState::Attached));

@@ -97,6 +97,9 @@ fn what_leads_outside_of_a_bridge_is_its_own() {
         dpu.prepare().unwrap();
         assert_eq!(dpu.fabric.uplink_mtu(None), Some(1500), "{on:?}");
         assert_eq!(dpu.fabric.uplink_mtu(Some(STORAGE)), Some(9000), "{on:?}");
+        assert_eq!(dpu.fabric.uplinks(None), ["p0"], "{on:?}");
+        assert_eq!(dpu.fabric.uplinks(Some(STORAGE)), ["p1"], "{on:?}");
+        assert!(dpu.fabric.uplinks(Some("gone")).is_empty(), "{on:?}");
         let macs = dpu.fabric.own_macs();
         for link in [BRIDGE, STORAGE, "p0", "p1"] {
             let mac: MacAddress =

@@ -14,6 +14,7 @@ mod callers;
 mod chained;
 mod clean;
 mod configuration;
+mod conflicts;
 mod contract;
 mod crowd;
 mod cuts;

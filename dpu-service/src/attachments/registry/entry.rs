@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::stage::{Stage, VfReturn};
+use super::{
+    conflicts::{Conflicts, Users},
+    stage::{Stage, VfReturn},
+};
 use crate::{
     host::{Asked, HostTime, SessionId},
     model::{AttachmentState, AttachmentView, Phase, Record},
@@ -19,6 +22,7 @@ pub(crate) struct Entry {
     /// before the service started.
     asked: HostTime,
     representor: Sightings,
+    conflicts: Conflicts,
 }
 
 /// What was last seen of a representor, and told. In whatever stage its attachment is.
@@ -41,14 +45,16 @@ impl Entry {
     /// What was just reserved, as asked for. The journal has it not.
     pub(super) fn reserved(record: Arc<Record>, asked: Asked) -> Self {
         let stage = Stage::reserved(asked.session);
-        Self { record, stage, asked: asked.as_of, representor: Sightings::default() }
+        let (representor, conflicts) = (Sightings::default(), Conflicts::default());
+        Self { record, stage, asked: asked.as_of, representor, conflicts }
     }
 
     /// What the journal has.
     pub(super) fn restored(record: Record) -> Self {
         let stage = Stage::restored(record.phase);
         let (asked, representor) = (HostTime::default(), Sightings::default());
-        Self { record: Arc::new(record), stage, asked, representor }
+        let conflicts = Conflicts::default();
+        Self { record: Arc::new(record), stage, asked, representor, conflicts }
     }
 
     pub(crate) const fn record(&self) -> &Arc<Record> {
@@ -121,6 +127,18 @@ impl Entry {
     /// Whether it has a representor, and that could not be repaired the last time.
     pub(crate) fn is_beyond_repair(&self) -> bool {
         self.representor.failed.is_some_and(|failed| failed.on.is_some())
+    }
+
+    /// Which of its addresses other machines use. `None`: it is being given back, or is not programmed yet, so that its
+    /// addresses are not probed.
+    pub(crate) fn conflicts(&self) -> Option<&Conflicts> {
+        (self.is_held() && self.programmed().is_some()).then_some(&self.conflicts)
+    }
+
+    /// Probes of its addresses have found these users of them; `None`: the probes could not be sent. Returns what is news:
+    /// each address with its users, or with none.
+    pub(crate) fn note_probed(&mut self, found: Option<Users>) -> Users {
+        if self.is_held() { self.conflicts.note(found) } else { Users::new() }
     }
 
     /// The journal has it.

@@ -12,6 +12,7 @@
 //! of the lock looks again: in between, flows of other keys, inventories and hellos go on.
 
 mod changes;
+mod conflicts;
 mod detaches;
 mod doubts;
 mod entries;
@@ -31,6 +32,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use vf_alloc::{Allocator, ClearError, FunctionId, PoolSpec, Promised, RestoredState, VfPromise};
 
+pub(crate) use conflicts::{Conflicts, Users};
 pub(crate) use doubts::Doubts;
 pub(crate) use entries::Entries;
 pub(crate) use entry::Entry;
