@@ -28,11 +28,12 @@ pub(crate) struct Reloader {
 }
 
 impl Reloader {
-    /// Loads the file at each SIGHUP, and whenever its content differs from what was loaded or refused last. Ends never.
+    /// Loads the file at each SIGHUP, and whenever its content, or why it can't be read, differs from what was
+    /// loaded or refused last. Ends never.
     ///
     /// Contents are compared, not times or earlier looks: a file that is changed back at once is loaded again.
     pub(crate) async fn run(self, mut hangups: Signal) {
-        let mut tried = Some(self.shared.configuration_digest());
+        let mut tried = Ok(self.shared.configuration_digest());
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -40,17 +41,17 @@ impl Reloader {
                 _ = hangups.recv() => true,
                 _ = ticks.tick() => false,
             };
-            let file = ConfigFile::read(&self.path);
-            let found = file.as_ref().ok().map(ConfigFile::digest);
+            let file = ConfigFile::read_aside(&self.path).await;
+            let file = file.map_err(|error| Chain(&error).to_string());
+            let found = file.as_ref().map(ConfigFile::digest).map_err(Clone::clone);
             if !is_asked && found == tried {
                 continue;
             }
             tried = found;
             notify_reloading();
-            let file = file.map_err(|error| unchanged(&Chain(&error).to_string()));
             let loaded = match file {
                 Ok(file) => self.load(&file).await,
-                Err(problems) => Err(problems),
+                Err(unreadable) => Err(unchanged(&unreadable)),
             };
             let problems = loaded.err().unwrap_or_default();
             problems.iter().for_each(|problem| tracing::error!("{problem}"));

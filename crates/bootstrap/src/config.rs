@@ -1,14 +1,14 @@
 //! Reading a TOML configuration file, with errors that say where and what.
 
 use std::{
-    fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
 };
 
 use serde::de::DeserializeOwned;
+use tokio::task::spawn_blocking;
 
-use crate::{cut, diagnosis::diagnose, sha256};
+use crate::{cut, diagnosis::diagnose, open_regular_file, sha256};
 
 /// Largest configuration file that is read, in bytes.
 pub const CONFIG_LIMIT: usize = 1024 * 1024;
@@ -65,6 +65,17 @@ impl ConfigFile {
         Ok(Self { path: path.to_owned(), text: read(path)? })
     }
 
+    /// Reads the file at `path` on a thread for blocking work: a file system that hangs keeps no other task waiting.
+    ///
+    /// # Errors
+    /// [`ConfigError`], if the file is missing, unreadable or too large.
+    pub async fn read_aside(path: &Path) -> Result<Self, ConfigError> {
+        let owned = path.to_owned();
+        spawn_blocking(move || Self::read(&owned)).await.unwrap_or_else(|error| {
+            Err(ConfigError::Read { path: path.to_owned(), source: error.into() })
+        })
+    }
+
     /// The SHA-256 of the content in hexadecimal, as `sha256sum` prints it.
     #[must_use]
     pub fn digest(&self) -> String {
@@ -109,7 +120,7 @@ fn read(path: &Path) -> Result<String, ConfigError> {
         io::ErrorKind::NotFound => ConfigError::Missing(path.to_owned()),
         _ => ConfigError::Read { path: path.to_owned(), source },
     };
-    let file = File::open(path).map_err(unreadable)?;
+    let file = open_regular_file(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     let one_too_many = CONFIG_LIMIT as u64 + 1;
     file.take(one_too_many).read_to_end(&mut bytes).map_err(unreadable)?;
@@ -124,6 +135,7 @@ fn read(path: &Path) -> Result<String, ConfigError> {
 mod tests {
     use std::fs;
 
+    use nix::{sys::stat::Mode, unistd::mkfifo};
     use serde::Deserialize;
 
     use super::*;
@@ -263,6 +275,15 @@ mod tests {
         fs::write(&path, vec![b'#'; CONFIG_LIMIT + 1]).unwrap();
         let error = load_config::<Sample>(&path).unwrap_err();
         assert!(error.to_string().ends_with(" 1048576 bytes"), "{error}");
+    }
+
+    #[test]
+    fn a_fifo_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("fifo.toml");
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let error = load_config::<Sample>(&path).unwrap_err();
+        assert!(matches!(error, ConfigError::Read { .. }), "{error}");
     }
 
     #[test]

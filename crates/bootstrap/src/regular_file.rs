@@ -9,17 +9,16 @@ use std::{
 
 use nix::fcntl::OFlag;
 
-/// Opens a file to read. What is no regular file is refused at once: a FIFO in its place would block
-/// whoever opens it.
+/// Opens a regular file to read. Refuses FIFOs, folders and devices at once: opening a FIFO would block.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidInput`] for anything but a file; else what opening fails with.
+/// [`io::ErrorKind::InvalidInput`] for anything but a regular file; else what opening fails with.
 pub fn open_regular_file(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
     }
 }
 

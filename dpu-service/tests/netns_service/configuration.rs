@@ -1,6 +1,11 @@
 //! A configuration file that changes while the service runs.
 
-use nix::sys::signal::Signal;
+use std::fs::{self, File};
+
+use nix::{
+    sys::{signal::Signal, stat::Mode},
+    unistd::mkfifo,
+};
 use offload_proto::v1::{self, operator_client::OperatorClient};
 use test_clock::wait_until_async;
 use tonic::transport::Channel;
@@ -48,5 +53,36 @@ fn a_changed_file_is_taken_over_whole_or_not_at_all() {
             problems.iter().any(|problem| problem.ends_with(": `limits.connections`"))
         })
         .await;
+    });
+}
+
+/// A FIFO blocks a program that opens it.
+#[test]
+fn unreadable_file_is_reported_as_it_is() {
+    let setup = Setup::new();
+    let service = setup.start();
+    let path = setup.path("service.toml");
+    let reported = async |why: &str| {
+        let mut operator = setup.operator();
+        wait_until_async(why, async || {
+            problems(&mut operator).await.iter().any(|problem| problem.contains(why))
+        })
+        .await;
+    };
+    setup.client(async || {
+        fs::remove_file(&path).unwrap();
+        reported("does not exist").await;
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        service.signal(Signal::SIGHUP);
+        reported("not a regular file").await;
+        fs::remove_file(&path).unwrap();
+        // Sparse.
+        File::create(&path).unwrap().set_len(3 << 30).unwrap();
+        reported("larger than").await;
+        fs::write(&path, [0xff]).unwrap();
+        reported("invalid utf-8").await;
+        setup.configure("", NETWORKS);
+        let mut operator = setup.operator();
+        wait_until_async("all is well", async || problems(&mut operator).await.is_empty()).await;
     });
 }

@@ -13,7 +13,7 @@ use bootstrap::{
     raise_file_limit, reload_signals,
 };
 use netlink::LinkMonitor;
-use tokio::signal::unix::Signal;
+use tokio::{signal::unix::Signal, task::spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -164,11 +164,18 @@ async fn run_keepers(
 /// it. A file that makes no sense changes nothing.
 async fn reconcile_on_hangup(agent: &Agent, path: &Path, mut hangups: Signal) -> Infallible {
     while hangups.recv().await.is_some() {
-        match Config::load(path) {
+        match load_aside(path).await {
             Ok(config) => agent.upkeep.host_ports().want(config.host_port),
             Err(error) => tracing::error!("nothing is reloaded: {}", bootstrap::Chain(&error)),
         }
         agent.doors.vfs.signals().ask_for_pass();
     }
     std::future::pending().await
+}
+
+/// Reads the configuration on a thread for blocking work: a file system that hangs keeps no call waiting.
+async fn load_aside(path: &Path) -> Result<Config, AgentError> {
+    let path = path.to_owned();
+    let loaded = spawn_blocking(move || Config::load(&path)).await;
+    loaded.map_err(|error| cannot("read the configuration")(error.into()))?
 }

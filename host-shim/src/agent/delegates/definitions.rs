@@ -2,13 +2,11 @@
 
 use std::{
     ffi::OsStr,
-    fs::{self, File},
+    fs,
     io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
-use nix::fcntl::OFlag;
 use offload_proto::{Failure, Reason};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -102,11 +100,8 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<Definition>, Failure> {
 
 fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    // A FIFO would be waited for, whoever asks for whatever network.
-    let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
+    // Opening a FIFO would block the calls for all networks.
+    let file = bootstrap::open_regular_file(path)?;
     file.take(FILE_LIMIT + 1).read_to_string(&mut text)?;
     match text.len() as u64 > FILE_LIMIT {
         true => Err(io::Error::other(format!("it is longer than {FILE_LIMIT} bytes"))),
