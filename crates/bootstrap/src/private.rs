@@ -12,10 +12,11 @@ use std::{
             net::UnixListener,
         },
     },
-    path::{Path, PathBuf},
+    path::{self, Component, Path, PathBuf},
 };
 
 use nix::{
+    errno::Errno,
     sys::{
         socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket},
         stat::{Mode, fchmod},
@@ -29,6 +30,8 @@ const PRIVATE_FILE: u32 = 0o600;
 const PRIVATE_FOLDER: u32 = 0o700;
 /// Only the owner of an entry may rename or remove it.
 const STICKY: u32 = 0o1000;
+/// Most links on the way to a folder, as in the kernel (`MAXSYMLINKS`).
+const MOST_LINKS: usize = 40;
 
 /// Why a folder can't hold state or a socket.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +56,17 @@ pub enum FolderError {
         /// Its owner.
         owner: u32,
     },
+    /// Another user owns a link on the way to it.
+    #[error(
+        "link {} belongs to user {owner}, who can lead it elsewhere: \
+         run `chown -h {}` on it, or configure the folder that it leads to", path.display(), geteuid()
+    )]
+    Link {
+        /// The link.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
     /// Other users may write to it.
     #[error(
         "folder {} has mode {mode:04o}, which lets other users replace files in it: \
@@ -70,22 +84,62 @@ pub enum FolderError {
 /// same way.
 ///
 /// # Errors
-/// [`FolderError`]: a user other than root and the program's own could replace files in the folder, or the folder
-/// itself.
+/// [`FolderError`]: a user other than root and the program's own could replace files in the folder, the folder
+/// itself, or a link on the way to it.
 pub fn private_folder(path: &Path) -> Result<(), FolderError> {
-    let failed = |source| FolderError::Io { path: path.to_owned(), source };
-    // Before anything is made there: who can replace a folder could have the mode of another one changed.
-    if let Some(parent) = path.ancestors().skip(1).find(|folder| folder.is_dir()) {
-        check(parent, is_open_to_all)?;
+    let absolute =
+        path::absolute(path).map_err(|source| FolderError::Io { path: path.to_owned(), source })?;
+    let mut walk = Walk::default();
+    walk.along(&absolute, true)?;
+    check(&walk.at, is_open)
+}
+
+/// A way along a path, component by component, as the kernel resolves it (path_resolution(7)). Every folder and link on
+/// the way is checked before what is in it is looked at.
+#[derive(Default)]
+struct Walk {
+    /// Where it is: a path without links.
+    at: PathBuf,
+    /// How many links it has followed.
+    links: usize,
+}
+
+impl Walk {
+    /// `creates`: folders that do not exist are created.
+    fn along(&mut self, path: &Path, creates: bool) -> Result<(), FolderError> {
+        for component in path.components() {
+            match component {
+                Component::Normal(name) => self.enter(&self.at.join(name), creates)?,
+                Component::ParentDir => drop(self.at.pop()),
+                Component::CurDir => {}
+                Component::RootDir | Component::Prefix(_) => self.at = "/".into(),
+            }
+        }
+        Ok(())
     }
-    create(path).map_err(failed)?;
-    // A link may lead to the folder: who can replace the link replaces the folder.
-    let resolved = path.canonicalize().map_err(failed)?;
-    check(&resolved, is_open)?;
-    let above = path.ancestors().skip(1).chain(resolved.ancestors().skip(1));
-    above
-        .filter(|folder| !folder.as_os_str().is_empty())
-        .try_for_each(|folder| check(folder, is_open_to_all))
+
+    /// Goes to an entry of the folder where it is.
+    fn enter(&mut self, entry: &Path, creates: bool) -> Result<(), FolderError> {
+        check(&self.at, is_open_to_all)?;
+        let failed = |source| FolderError::Io { path: entry.to_owned(), source };
+        if creates {
+            create(entry).map_err(failed)?;
+        }
+        let found = fs::symlink_metadata(entry).map_err(failed)?;
+        if !found.is_symlink() {
+            self.at = entry.to_owned();
+            return Ok(());
+        }
+        if !is_trusted_owner(found.uid()) {
+            return Err(FolderError::Link { path: entry.to_owned(), owner: found.uid() });
+        }
+        self.links += 1;
+        if self.links > MOST_LINKS {
+            return Err(failed(Errno::ELOOP.into()));
+        }
+        // A link to a folder that does not exist may lead to a file system that is not mounted.
+        self.along(&fs::read_link(entry).map_err(failed)?, false)
+    }
 }
 
 /// Opens a file with mode 0600. `options` must ask for writing; they say whether the file is created.
@@ -127,12 +181,10 @@ pub fn is_trusted_owner(owner: u32) -> bool {
         || fs::metadata("/").is_ok_and(|root| root.uid() == owner)
 }
 
+/// Creates a private folder, unless there is an entry of that name.
 fn create(path: &Path) -> io::Result<()> {
-    if let Some(parent) = path.parent()
-        && !parent.as_os_str().is_empty()
-        && !parent.exists()
-    {
-        create(parent)?;
+    if fs::symlink_metadata(path).is_ok() {
+        return Ok(());
     }
     match DirBuilder::new().mode(PRIVATE_FOLDER).create(path) {
         Ok(()) => fs::set_permissions(path, Permissions::from_mode(PRIVATE_FOLDER)),
@@ -171,7 +223,7 @@ const fn is_open_to_all(mode: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{lchown, symlink};
 
     use super::*;
 
@@ -181,6 +233,88 @@ mod tests {
 
     fn set_mode(path: &Path, mode: u32) {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Gives an entry to another user. `false`: this user can't, as in a user namespace without other users.
+    fn give_away(path: &Path) -> bool {
+        let is_given = lchown(path, Some(4711), None).is_ok();
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap();
+        let is_real_root =
+            map.split_whitespace().eq(["0", "0", "4294967295"]) && geteuid().is_root();
+        assert!(is_given || !is_real_root, "root can't give {} away", path.display());
+        is_given
+    }
+
+    #[test]
+    fn folder_of_another_user_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (above, path) = (folder.path().join("above"), folder.path().join("above/state"));
+        for given in [&path, &above] {
+            private_folder(&path).unwrap();
+            if give_away(given) {
+                let error = private_folder(&path).unwrap_err();
+                let is_named =
+                    matches!(&error, FolderError::Owner { path, owner: 4711 } if path == given);
+                assert!(is_named, "{error}");
+                lchown(given, Some(geteuid().as_raw()), None).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn link_of_another_user_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        set_mode(folder.path(), 0o1777);
+        let (safe, link) = (folder.path().join("safe"), folder.path().join("link"));
+        private_folder(&safe).unwrap();
+        symlink("safe", &link).unwrap();
+        for path in [&link, &link.join("state")] {
+            private_folder(path).unwrap();
+        }
+        if give_away(&link) {
+            for path in [&link, &link.join("state")] {
+                let error = private_folder(path).unwrap_err();
+                assert!(matches!(error, FolderError::Link { owner: 4711, .. }), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn link_that_others_may_replace_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |name: &str| folder.path().join(name);
+        private_folder(&name("safe")).unwrap();
+        private_folder(&name("open")).unwrap();
+        symlink("../safe", name("open/second")).unwrap();
+        symlink("open/second", name("first")).unwrap();
+        for (mode, is_refused) in [(0o755, false), (0o777, true), (0o1777, false)] {
+            set_mode(&name("open"), mode);
+            let refused =
+                matches!(private_folder(&name("first")), Err(FolderError::Writable { .. }));
+            assert_eq!(refused, is_refused, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn links_in_a_circle_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+        symlink("other", &one).unwrap();
+        symlink("one", &other).unwrap();
+        let error = private_folder(&one).unwrap_err();
+        let FolderError::Io { source, .. } = error else { panic!("{error}") };
+        assert_eq!(source.raw_os_error(), Some(Errno::ELOOP as i32));
+    }
+
+    #[test]
+    fn file_of_another_user_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "theirs").unwrap();
+        if give_away(&path) {
+            let error = private_file(&path, File::options().write(true)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        }
     }
 
     #[test]
