@@ -62,7 +62,7 @@ impl Reloader {
 
     /// `Err`: why the file is not in force, or which part of it: one sentence each.
     async fn load(&self, file: &ConfigFile) -> Result<(), Vec<String>> {
-        self.shared.credentials.reload();
+        self.shared.credentials.reload().await;
         let next = Config::of(file, &self.path).map_err(|error| unchanged(&error.to_string()))?;
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
         loaded.map_err(|failure| unchanged(&failure.message))?;

@@ -83,7 +83,9 @@ fn for_credentials(error: &CredentialsError) -> &'static str {
         }
         CredentialsError::Role { .. } => "name an operator's or a viewer's in `tls.certificate`",
         CredentialsError::KeyOpen { .. } => "close the key's file to group and others",
-        CredentialsError::KeyOwner { .. } => "run the command that the message names",
+        CredentialsError::Owner { .. } | CredentialsError::Writable { .. } => {
+            "run the command that the message names"
+        }
         CredentialsError::KeyMismatch { .. } => {
             "name a certificate and its own key in `tls.certificate` and `tls.key`"
         }

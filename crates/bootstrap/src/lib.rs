@@ -19,7 +19,6 @@ mod regular_file;
 mod service_manager;
 mod signals;
 mod tracing_settings;
-mod watch;
 
 pub use address::{socket_address, socket_address_like};
 pub use chain::Chain;
@@ -36,4 +35,3 @@ pub use regular_file::open_regular_file;
 pub use service_manager::{feed_watchdog, notify_ready, notify_reloading, notify_stopping};
 pub use signals::{ShutdownSignals, reload_signals};
 pub use tracing_settings::TracingSettings;
-pub use watch::FileWatch;

@@ -12,7 +12,7 @@ use rustls::{
 use crate::{
     certificate::date,
     error::CredentialsError,
-    files::{Trusted, check_chain, client_verifier, own_certificate, trusted},
+    files::{Files, Trusted, check_chain, client_verifier, own_certificate, trusted},
     identity::{Identity, Role},
     provider::{ALPN, VERSIONS, provider},
     settings::TlsSettings,
@@ -25,6 +25,8 @@ use crate::{
 pub struct Credentials(Arc<Inner>);
 
 struct Inner {
+    /// Of the files' content.
+    digest: String,
     identity: Identity,
     validity: Validity,
     /// Of the certificate and its intermediates.
@@ -46,8 +48,8 @@ impl fmt::Debug for Inner {
 }
 
 impl Credentials {
-    /// Reads and checks the files: they parse, the key is closed to others and belongs to the
-    /// certificate, the certificate is valid now and passes under the CA for its role's use, and it
+    /// Reads and checks the files: they parse, other users can't change them, the key is closed to others and belongs to
+    /// the certificate, the certificate is valid now and passes under the CA for its role's use, and it
     /// names an identity of the trust domain and of one of `roles`.
     ///
     /// Files that are being replaced may not match for a moment, so they are read again once.
@@ -55,7 +57,7 @@ impl Credentials {
     /// # Errors
     /// [`CredentialsError`], which names the file and what to do.
     pub fn load(settings: &TlsSettings, roles: &[Role]) -> Result<Self, CredentialsError> {
-        let credentials = once_more_if_torn(|| Self::load_once(settings))?;
+        let credentials = once_more_if_torn(|| Self::of(settings, &Files::read(settings)?))?;
         credentials.require_role(settings, roles)?;
         Ok(credentials)
     }
@@ -82,6 +84,11 @@ impl Credentials {
     #[must_use]
     pub fn ca_validity(&self) -> Validity {
         self.0.ca_validity
+    }
+
+    /// Whether the files hold what these credentials were made of.
+    pub(crate) fn are_of(&self, files: &Files) -> bool {
+        self.0.digest == files.digest()
     }
 
     /// Whether both are from the same reading of the files.
@@ -124,12 +131,13 @@ impl Credentials {
         Ok(config)
     }
 
-    fn load_once(settings: &TlsSettings) -> Result<Self, CredentialsError> {
-        let Trusted { roots, validity: ca_validity } = trusted(settings)?;
+    fn of(settings: &TlsSettings, files: &Files) -> Result<Self, CredentialsError> {
+        let Trusted { roots, validity: ca_validity } = trusted(settings, files)?;
         let clients = client_verifier(settings, &roots)?;
-        let own = own_certificate(settings)?;
+        let own = own_certificate(settings, files)?;
         check_chain(settings, &own, &roots, &clients)?;
         Ok(Self(Arc::new(Inner {
+            digest: files.digest(),
             identity: own.identity,
             validity: own.facts.validity,
             first_end: own.first_end,

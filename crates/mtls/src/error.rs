@@ -60,13 +60,28 @@ pub enum CredentialsError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Another user owns the key, and so can replace it.
+    /// Every user can change a certificate or the CA file.
     #[error(
-        "private key {} belongs to user {owner}, who can read and replace it: \
-         run `chown {user}` on it", path.display()
+        "{item} {} has mode {mode:04o}, which lets other users change it: run `chmod o-w` on it",
+        path.display()
     )]
-    KeyOwner {
-        /// The key's path.
+    Writable {
+        /// Which file.
+        item: Item,
+        /// Its path.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Another user owns a file, and so can change it.
+    #[error(
+        "{item} {} belongs to user {owner}, who can change it: run `chown {user}` on it",
+        path.display()
+    )]
+    Owner {
+        /// Which file.
+        item: Item,
+        /// Its path.
         path: PathBuf,
         /// Its owner.
         owner: u32,

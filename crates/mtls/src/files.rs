@@ -1,7 +1,7 @@
 //! Reading and checking the three files, step by step.
 
 use std::{
-    fs::File,
+    fs::Metadata,
     io::{self, Read},
     os::unix::fs::MetadataExt,
     path::Path,
@@ -9,6 +9,7 @@ use std::{
     time::SystemTime,
 };
 
+use bootstrap::{is_trusted_owner, open_regular_file, sha256};
 use nix::unistd::geteuid;
 use rustls::{
     CertificateError, Error, InconsistentKeys, RootCertStore, server::danger::ClientCertVerifier,
@@ -35,6 +36,34 @@ const OPEN_TO_OTHERS: u32 = 0o077;
 /// Likewise where root owns it. Kubernetes gives root's secrets to a pod's group to read (`fsGroup`),
 /// and so does Debian with `ssl-cert`: who is in the group is root's choice, and nobody else's.
 const OPEN_TO_OTHERS_THAN_ROOTS_GROUP: u32 = 0o037;
+/// Permission bit of a file that every user may write.
+const WRITABLE_FOR_OTHERS: u32 = 0o002;
+
+/// The content of the three files.
+pub(crate) struct Files {
+    ca: Vec<u8>,
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Files {
+    /// Reads the files of `settings`.
+    ///
+    /// # Errors
+    /// [`CredentialsError`]: a file can't be read, or other users could change it.
+    pub(crate) fn read(settings: &TlsSettings) -> Result<Self, CredentialsError> {
+        Ok(Self {
+            ca: read(Item::Ca, &settings.ca)?,
+            certificate: read(Item::Certificate, &settings.certificate)?,
+            key: read(Item::Key, &settings.key)?,
+        })
+    }
+
+    /// Differs for files with different content.
+    pub(crate) fn digest(&self) -> String {
+        [&self.ca, &self.certificate, &self.key].map(|content| sha256(content)).concat()
+    }
+}
 
 /// The own certificate with its key.
 pub(crate) struct OwnCertificate {
@@ -52,9 +81,9 @@ pub(crate) struct Trusted {
     pub validity: Validity,
 }
 
-pub(crate) fn trusted(settings: &TlsSettings) -> Result<Trusted, CredentialsError> {
+pub(crate) fn trusted(settings: &TlsSettings, files: &Files) -> Result<Trusted, CredentialsError> {
     let refused = |reason: &dyn ToString| unusable(Item::Ca, &settings.ca, reason);
-    let chain = certificates(Item::Ca, &settings.ca)?;
+    let chain = certificates(Item::Ca, &settings.ca, &files.ca)?;
     let mut validity = Facts::read(&chain[0]).map_err(|error| refused(&error))?.validity;
     let mut roots = RootCertStore::empty();
     for certificate in chain {
@@ -74,16 +103,19 @@ pub(crate) fn client_verifier(
         .map_err(|error| unusable(Item::Ca, &settings.ca, &error))
 }
 
-pub(crate) fn own_certificate(settings: &TlsSettings) -> Result<OwnCertificate, CredentialsError> {
+pub(crate) fn own_certificate(
+    settings: &TlsSettings,
+    files: &Files,
+) -> Result<OwnCertificate, CredentialsError> {
     let path = &settings.certificate;
-    let chain = certificates(Item::Certificate, path)?;
+    let chain = certificates(Item::Certificate, path, &files.certificate)?;
     let now = SystemTime::now();
     let unusable = |error| unusable(Item::Certificate, path, &error);
     let facts = Facts::read(&chain[0]).map_err(unusable)?;
     check_dates(path, &facts, now)?;
     let first_end = first_end(&chain, now).map_err(unusable)?;
     let identity = identity(settings, &facts)?;
-    let certified_key = certified_key(settings, chain)?;
+    let certified_key = certified_key(settings, chain, &files.key)?;
     Ok(OwnCertificate { certified_key, facts, first_end, identity })
 }
 
@@ -123,9 +155,12 @@ const fn is_of_dates(error: &Error) -> bool {
 }
 
 /// The certificates in a PEM file: at least one.
-fn certificates(item: Item, path: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
-    let content = read(item, path)?;
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(&content)
+fn certificates(
+    item: Item,
+    path: &Path,
+    content: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(content)
         .collect::<Result<_, _>>()
         .map_err(|error| unusable(item, path, &pem_reason(&error)))?;
     if chain.is_empty() {
@@ -165,29 +200,24 @@ fn identity(settings: &TlsSettings, facts: &Facts) -> Result<Identity, Credentia
 fn certified_key(
     settings: &TlsSettings,
     chain: Vec<CertificateDer<'static>>,
+    key: &[u8],
 ) -> Result<CertifiedKey, CredentialsError> {
-    let key = key(&settings.key)?;
+    let path = &settings.key;
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|error| unusable(Item::Key, path, &pem_reason(&error)))?;
     CertifiedKey::from_der(chain, key, &provider()).map_err(|error| match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => CredentialsError::KeyMismatch {
-            key: settings.key.clone(),
+            key: path.clone(),
             certificate: settings.certificate.clone(),
         },
-        other => unusable(Item::Key, &settings.key, &other),
+        other => unusable(Item::Key, path, &other),
     })
-}
-
-fn key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
-    let content = read(Item::Key, path)?;
-    PrivateKeyDer::from_pem_slice(&content)
-        .map_err(|error| unusable(Item::Key, path, &pem_reason(&error)))
 }
 
 fn read(item: Item, path: &Path) -> Result<Vec<u8>, CredentialsError> {
     let unreadable = |source| CredentialsError::Read { item, path: path.to_owned(), source };
-    let file = bootstrap::open_regular_file(path).map_err(unreadable)?;
-    if item == Item::Key {
-        check_access(&file, path)?;
-    }
+    let file = open_regular_file(path).map_err(unreadable)?;
+    check_access(item, path, &file.metadata().map_err(unreadable)?)?;
     let mut content = Vec::new();
     file.take(FILE_LIMIT + 1).read_to_end(&mut content).map_err(unreadable)?;
     if content.len() as u64 > FILE_LIMIT {
@@ -196,21 +226,21 @@ fn read(item: Item, path: &Path) -> Result<Vec<u8>, CredentialsError> {
     Ok(content)
 }
 
-/// Asks the open file, not the path, so that it can't be exchanged in between.
-fn check_access(key: &File, path: &Path) -> Result<(), CredentialsError> {
+/// Whether other users could change the file, or read the key. `metadata` is of the open file, not of the path, so that
+/// the file can't be exchanged in between.
+fn check_access(item: Item, path: &Path, metadata: &Metadata) -> Result<(), CredentialsError> {
     let path = path.to_owned();
-    let metadata = match key.metadata() {
-        Ok(metadata) => metadata,
-        Err(source) => return Err(CredentialsError::Read { item: Item::Key, path, source }),
-    };
     let (owner, mode) = (metadata.uid(), metadata.mode() & 0o7777);
-    if !bootstrap::is_trusted_owner(owner) {
+    if !is_trusted_owner(owner) {
         let user = geteuid().as_raw();
-        return Err(CredentialsError::KeyOwner { path, owner, user });
+        return Err(CredentialsError::Owner { item, path, owner, user });
     }
-    match is_closed(owner, mode) {
-        true => Ok(()),
-        false => Err(CredentialsError::KeyOpen { path, mode }),
+    match item {
+        Item::Key if !is_closed(owner, mode) => Err(CredentialsError::KeyOpen { path, mode }),
+        Item::Ca | Item::Certificate if mode & WRITABLE_FOR_OTHERS != 0 => {
+            Err(CredentialsError::Writable { item, path, mode })
+        }
+        _ => Ok(()),
     }
 }
 

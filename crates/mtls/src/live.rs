@@ -1,18 +1,20 @@
 //! Credentials that follow their files.
 
 use std::{
-    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
-use bootstrap::{Chain, FileWatch};
-use tokio::time::{Instant, sleep};
+use bootstrap::Chain;
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
 
 use crate::{
-    certificate::date, credentials::Credentials, error::CredentialsError, identity::Role,
-    settings::TlsSettings,
+    certificate::date, credentials::Credentials, error::CredentialsError, files::Files,
+    identity::Role, settings::TlsSettings,
 };
 
 /// How often it is warned of a certificate's end.
@@ -27,13 +29,21 @@ const INSTANT: Duration = Duration::from_millis(1);
 #[derive(Clone, Debug)]
 pub struct LiveCredentials(Arc<Shared>);
 
+/// Why a replacement was refused.
+#[derive(Debug, PartialEq)]
+struct Refusal {
+    /// The digest of the refused files. `None`: they can't be read.
+    digest: Option<String>,
+    problem: String,
+}
+
 #[derive(Debug)]
 struct Shared {
     settings: TlsSettings,
     current: ArcSwap<Credentials>,
-    /// The files as they were before they were last read.
-    read: Mutex<FileWatch>,
-    refusal: Mutex<Option<String>>,
+    /// Held while the files are read and put in force: of two readings the later one decides.
+    reading: Mutex<()>,
+    refusal: Mutex<Option<Refusal>>,
 }
 
 impl LiveCredentials {
@@ -42,13 +52,11 @@ impl LiveCredentials {
     /// # Errors
     /// [`CredentialsError`]: the first credentials must be good.
     pub fn load(settings: &TlsSettings, roles: &[Role]) -> Result<Self, CredentialsError> {
-        let paths = [&settings.ca, &settings.certificate, &settings.key].map(PathBuf::clone);
-        let read = FileWatch::new(paths);
         let credentials = Credentials::load(settings, roles)?;
         Ok(Self(Arc::new(Shared {
             settings: settings.clone(),
             current: ArcSwap::from_pointee(credentials),
-            read: Mutex::new(read),
+            reading: Mutex::new(()),
             refusal: Mutex::new(None),
         })))
     }
@@ -97,29 +105,20 @@ impl LiveCredentials {
     /// refused. `None`: nothing.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        self.expired().or_else(|| self.refusal().clone())
+        self.expired().or_else(|| self.refusal().as_ref().map(|refusal| refusal.problem.clone()))
     }
 
     /// Why the last replacement was refused.
-    fn refusal(&self) -> MutexGuard<'_, Option<String>> {
+    fn refusal(&self) -> MutexGuard<'_, Option<Refusal>> {
         self.0.refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Follows the files, looking every `period`, until it is dropped.
     pub async fn follow(self, period: Duration) {
         loop {
-            let have_changed = self.have_changed();
-            // What was refused may be valid by now without a change: once its validity has begun.
-            if have_changed || self.refusal().is_some() {
-                self.report(self.replace().err(), have_changed);
-            }
+            self.look_aside(false).await;
             sleep(period).await;
         }
-    }
-
-    /// Whether the files differ from what was read last. They are to be read now.
-    fn have_changed(&self) -> bool {
-        self.0.read.lock().unwrap_or_else(PoisonError::into_inner).look()
     }
 
     /// Reads the files now. What does not pass is refused, logged, and told by
@@ -127,9 +126,35 @@ impl LiveCredentials {
     ///
     /// Certificate and key that do not match are refused too, when one of them was replaced without
     /// the other. The other one's coming is the next change that [`LiveCredentials::follow`] sees.
-    pub fn reload(&self) {
-        let _is_reloaded_anyway = self.have_changed();
-        self.report(self.replace().err(), true);
+    pub async fn reload(&self) {
+        self.look_aside(true).await;
+    }
+
+    /// Looks on a thread for blocking work: a file system that hangs keeps no other task waiting.
+    async fn look_aside(&self, is_asked: bool) {
+        let live = self.clone();
+        if let Err(error) = spawn_blocking(move || live.look(is_asked)).await {
+            tracing::error!(%error, "the certificates can't be read");
+        }
+    }
+
+    /// Loads the files, if it is asked for or if they differ from what is in force.
+    ///
+    /// Contents are compared with what was loaded, not with an earlier look: files that are changed back while they are
+    /// loaded are loaded again.
+    fn look(&self, is_asked: bool) {
+        let _one_at_a_time = self.0.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = Files::read(&self.0.settings).ok();
+        let are_in_force = files.as_ref().is_some_and(|files| self.current().are_of(files));
+        // What was refused may be valid by now without a change: once its validity has begun.
+        if are_in_force && !is_asked && self.refusal().is_none() {
+            return;
+        }
+        let refused = self.replace().err().map(|error| Refusal {
+            digest: files.as_ref().map(Files::digest),
+            problem: Chain(&error).to_string(),
+        });
+        self.report(refused, is_asked);
     }
 
     fn replace(&self) -> Result<(), CredentialsError> {
@@ -147,14 +172,15 @@ impl LiveCredentials {
         Ok(())
     }
 
-    /// What is refused as before is told again only of files that changed.
-    fn report(&self, refused: Option<CredentialsError>, have_changed: bool) {
-        let found = refused.map(|error| Chain(&error).to_string());
-        let mut refusal = self.refusal();
-        if let Some(problem) = found.as_ref().filter(|_| have_changed || *refusal != found) {
+    /// Logs a refusal, unless the same files were refused for the same reason before and no reload was asked for.
+    fn report(&self, refused: Option<Refusal>, is_asked: bool) {
+        let mut earlier = self.refusal();
+        if let Some(Refusal { problem, .. }) = &refused
+            && (is_asked || *earlier != refused)
+        {
             tracing::error!(problem, "replaced certificates are refused; the earlier ones stay");
         }
-        *refusal = found;
+        *earlier = refused;
     }
 
     /// That the certificate in force has expired, one sentence. `None`: it has not.
@@ -212,5 +238,42 @@ impl LiveCredentials {
         let moments = [validity.warning_at(ahead), validity.not_after];
         let left = moments.into_iter().filter_map(|moment| moment.duration_since(now).ok());
         left.map(|left| left + INSTANT).fold(LOOK_PERIOD, Duration::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::authority::{Authority, Validity};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn files_changed_back_during_a_load_are_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::create("test.local", Validity::from_now(HOUR)).unwrap();
+        authority.save(folder.path()).unwrap();
+        let save = |hours| {
+            let validity = Validity::from_now(hours * HOUR);
+            let issued = authority.issue(Role::Host, "a", validity).unwrap();
+            issued.save(folder.path(), "a").unwrap()
+        };
+        let (certificate, key) = save(1);
+        let (ca, trust_domain) = (folder.path().join("ca.crt"), "test.local".into());
+        let settings = TlsSettings { ca, certificate, key, trust_domain };
+        let live = LiveCredentials::load(&settings, &[Role::Host]).unwrap();
+        let paths = [&settings.certificate, &settings.key];
+        let (first, first_end) =
+            (paths.map(|path| fs::read(path).unwrap()), live.current().first_end());
+
+        // The files change after a look and before its load.
+        save(2);
+        live.replace().unwrap();
+        assert_ne!(live.current().first_end(), first_end);
+        paths.into_iter().zip(&first).for_each(|(path, content)| fs::write(path, content).unwrap());
+        live.look(false);
+        assert_eq!(live.current().first_end(), first_end);
     }
 }

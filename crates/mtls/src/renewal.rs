@@ -151,7 +151,7 @@ mod tests {
         let begun = Instant::now();
         let replace = async {
             sleep(LOOK_PERIOD * 3 / 2).await;
-            connector.credentials.reload();
+            connector.credentials.reload().await;
         };
         tokio::join!(connector.pause(&shown), replace);
         assert_eq!(begun.elapsed().as_secs(), 2 * LOOK_PERIOD.as_secs());

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
-    os::unix::fs::{PermissionsExt, chown},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
     process::{Command, Output},
     time::Duration,
@@ -103,17 +103,23 @@ fn certificates_that_are_no_good_are_named() {
 
 /// An ordinary user can't give files away, and has no other user's key to read.
 #[test]
-fn key_of_another_owner_is_refused() {
+fn files_of_another_owner_are_refused() {
     let files = Files::new();
     for (program, good, (role, name)) in [
         ("dpu-service", files.service(), ("dpu", "dpu-1")),
         ("host-shim-agent", files.agent(), ("host", "node-1")),
     ] {
-        let key = files.pki.key(role, name);
-        if chown(&key, Some(4711), None).is_ok() {
-            files.refused(program, &good, &["belongs to user 4711", "chown "]);
-        } else {
-            assert!(!is_root_of_the_machine(), "root can't give {} away", key.display());
+        let certificate = files.pki.certificate(role, name);
+        let ca = certificate.with_file_name("ca.crt");
+        for path in [files.pki.key(role, name), certificate, ca] {
+            let owner = fs::metadata(&path).unwrap().uid();
+            if chown(&path, Some(4711), None).is_ok() {
+                let named = format!("{} belongs to user 4711", path.display());
+                files.refused(program, &good, &[&named, "chown "]);
+                chown(&path, Some(owner), None).unwrap();
+            } else {
+                assert!(!is_root_of_the_machine(), "root can't give {} away", path.display());
+            }
         }
     }
 }

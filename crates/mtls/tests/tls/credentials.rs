@@ -81,6 +81,22 @@ fn a_key_that_others_can_read_is_refused() {
 }
 
 #[test]
+fn certificate_that_others_may_write_is_refused() {
+    let pki = Pki::new();
+    let settings = pki.settings(Role::Host, "a");
+    for path in [&settings.ca, &settings.certificate] {
+        for mode in [0o666, 0o646] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            let error = load_error(&settings);
+            let named = format!("{} has mode {mode:04o}", path.display());
+            assert!(error.contains(&named) && error.contains("chmod o-w"), "{error}");
+        }
+        fs::set_permissions(path, Permissions::from_mode(0o664)).unwrap();
+        load(&settings).unwrap();
+    }
+}
+
+#[test]
 fn a_key_of_another_certificate_is_refused() {
     let pki = Pki::new();
     let mut settings = pki.settings(Role::Host, "a");

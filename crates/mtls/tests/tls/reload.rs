@@ -53,7 +53,7 @@ async fn files_renamed_into_place_are_followed() {
     wait_until_async("nothing is wrong", async || live.problem().is_none()).await;
 }
 
-/// The watch sees a change back although the changed files were read by a reload and not by the watch.
+/// The files are loaded again although a reload read the change, and not the look before.
 #[tokio::test]
 async fn files_put_back_after_a_reload_are_followed() {
     let pki = Pki::new();
@@ -62,7 +62,7 @@ async fn files_put_back_after_a_reload_are_followed() {
     let earlier = [&settings.certificate, &settings.key].map(|path| fs::read(path).unwrap());
     // No look in between: nothing else runs before the next await.
     renewed(&pki, Role::Host, "a").save(pki.path(), "host-a").unwrap();
-    live.reload();
+    live.reload().await;
     let end = |live: &LiveCredentials| live.current().validity().not_after;
     assert!(end(&live) > end(&before));
     fs::write(&settings.certificate, &earlier[0]).unwrap();
