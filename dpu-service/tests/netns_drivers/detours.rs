@@ -92,8 +92,17 @@ fn rules_against_detours_are_missed_and_set_again() {
         "nft flush set bridge dpu-offload-ports ports",
         "nft delete chain netdev dpu-offload-ports pf0vf0",
         "nft flush chain netdev dpu-offload-ports pf0vf0",
+        "nft delete element bridge dpu-offload-ports ports { pf0vf0 }",
+        "nft add rule netdev dpu-offload-ports pf0vf0 counter",
+        "nft flush chain netdev dpu-offload-ports pf0vf0; add rule netdev dpu-offload-ports pf0vf0 counter",
+        "nft flush chain netdev dpu-offload-ports pf0vf0; add rule netdev dpu-offload-ports pf0vf0 meta mark set 1",
+        "nft flush chain bridge dpu-offload-ports detours; add rule bridge dpu-offload-ports detours counter; \
+         add rule bridge dpu-offload-ports detours counter",
+        "nft add chain netdev dpu-offload-ports pf0vf0 { policy drop ; }",
     ] {
+        assert!(!ports.dpu.fabric.lost_rules(), "before {damage}");
         ports.dpu.netns.run(damage);
+        assert!(ports.dpu.fabric.lost_rules(), "{damage}");
         assert!(!is_in_place(), "{damage}");
         ports.dpu.program(pod);
         assert!(is_in_place(), "{damage}");

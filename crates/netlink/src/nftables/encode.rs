@@ -127,6 +127,11 @@ impl Message {
         Self::new(kind, NLM_F_CREATE, fill)
     }
 
+    /// What follows the message's header.
+    pub(super) fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
     fn new(kind: u16, flags: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
         let mut payload = Vec::new();
         fill(&mut payload);

@@ -6,20 +6,29 @@
 //! ingress, behind those filters, marks what has passed them, and one of the bridges' family drops what comes in at
 //! such a port without the mark. What comes from another namespace has none (`skb_scrub_packet`).
 
-use std::ffi::{CStr, CString};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::{CStr, CString},
+};
 
 use netlink_bindings::nftables::{
-    OpDelruleDo, OpGetchainDo, OpGettableDo, OpNewchainDo, OpNewsetDo, OpNewsetelemDo,
+    OpDelruleDo, OpGetchainDump, OpGetruleDump, OpGetsetelemDump, OpNewchainDo, OpNewsetDo,
+    OpNewsetelemDo,
 };
+use netlink_packet_core::NlaBuffer;
 use nix::errno::Errno;
 
 use super::{
     Nftables, Term,
-    encode::{self, Message, NFPROTO_BRIDGE, NFPROTO_NETDEV},
+    encode::{self, HEADER_LEN, Message, NFPROTO_BRIDGE, NFPROTO_NETDEV},
     name,
     table::{LinkName, Part},
 };
-use crate::{Error, datagram::Object, socket::RefusalCause};
+use crate::{
+    Error,
+    datagram::{Object, attributes_in},
+    socket::RefusalCause,
+};
 
 /// The name of both tables.
 const TABLE: &CStr = c"dpu-offload-ports";
@@ -27,6 +36,12 @@ const TABLE: &CStr = c"dpu-offload-ports";
 const PORTS: &CStr = c"ports";
 /// The chain for all bridges. Ports have one each, by their names.
 const CHAIN: &CStr = c"detours";
+
+/// `NFTA_RULE_EXPRESSIONS`
+const EXPRESSIONS: u16 = 4;
+
+/// A family and the name of a chain.
+type Place = (u8, CString);
 
 /// What marks a frame that has passed the filters, from there to the bridge.
 const MARK: u32 = 0x6470_7531;
@@ -57,63 +72,126 @@ impl Nftables {
         self.socket.transact(&encode::batch(None, requirement(port).into_iter())).map_err(told)
     }
 
-    /// Whether that is so.
+    /// The names of the links of which that is so. Rules are compared by their expressions, and chains by their hooks.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn requires_ingress(&mut self, port: &str) -> Result<bool, Error> {
-        let told = |cause: RefusalCause| {
-            cause.told_as(format!("look for the rules of nftables about port {port}"))
-        };
-        let is_marked = self.rules(NFPROTO_NETDEV, &name(port)).map_err(told)? == Some(1);
-        Ok(is_marked && self.has_rules().map_err(told)? && self.has_port(port).map_err(told)?)
-    }
-
-    /// Whether that is so of as many ports as these, as far as the numbers of rules show.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn requires_ingress_of(&mut self, ports: usize) -> Result<bool, Error> {
+    pub fn ports_requiring_ingress(&mut self) -> Result<BTreeSet<String>, Error> {
         let told = |cause: RefusalCause| {
             cause.told_as("look for the rules of nftables about ports".to_owned())
         };
-        let question = Message::query(encode::GET_TABLE, |payload| {
-            let header = encode::header_of(NFPROTO_NETDEV);
-            drop(OpGettableDo::encode_request(payload, &header).push_name(TABLE));
-        });
-        let read = |object: Object<'_>| {
-            let (_header, table) = OpGettableDo::decode_request(object.payload);
-            table.get_use().map_err(|error| error.to_string())
+        let (rules, chains) = (self.rules_of_ports().map_err(told)?, self.chains().map_err(told)?);
+        let is_there = |family: u8, chain: &CStr, wanted: &[Vec<u8>]| {
+            let place = (family, chain.to_owned());
+            let found = rules.get(&place).map(Vec::as_slice).unwrap_or_default();
+            let are_same = wanted.iter().zip(found).all(|(wanted, found)| agree(wanted, found));
+            chains.contains(&place) && wanted.len() == found.len() && are_same
         };
-        let chains = unless_missing(self.socket.get(&question, read)).map_err(told)?;
-        let chains = chains.and_then(|chains| usize::try_from(chains).ok()).unwrap_or_default();
-        Ok(chains >= ports && self.has_rules().map_err(told)?)
+        if !is_there(NFPROTO_BRIDGE, CHAIN, &RULES.map(expressions_of)) {
+            return Ok(BTreeSet::new());
+        }
+        let rule_of_port = [expressions_of(RULE_OF_PORT)];
+        let mut ports = self.elements_of_ports().map_err(told)?;
+        ports.retain(|port| is_there(NFPROTO_NETDEV, &name(port), &rule_of_port));
+        Ok(ports)
     }
 
-    /// Whether there are the rules of all bridges.
-    fn has_rules(&mut self) -> Result<bool, RefusalCause> {
-        let rules = self.rules(NFPROTO_BRIDGE, CHAIN)?;
-        Ok(rules.and_then(|rules| usize::try_from(rules).ok()) == Some(RULES.len()))
+    /// The expressions of each rule of both tables, by family and chain.
+    fn rules_of_ports(&mut self) -> Result<BTreeMap<Place, Vec<Vec<u8>>>, RefusalCause> {
+        let mut rules = BTreeMap::<_, Vec<_>>::new();
+        for family in [NFPROTO_NETDEV, NFPROTO_BRIDGE] {
+            let question = Message::query(encode::GET_RULE, |payload| {
+                let header = encode::header_of(family);
+                drop(OpGetruleDump::encode_request(payload, &header).push_table(TABLE));
+            });
+            let read = |object: Object<'_>| {
+                let (_header, rule) = OpGetruleDump::decode_request(object.payload);
+                let chain = rule.get_chain().map_err(|error| error.to_string())?;
+                Ok(Some((chain.to_owned(), expressions_in(object.payload))))
+            };
+            for (chain, expressions) in self.socket.list(&question, read)? {
+                rules.entry((family, chain)).or_default().push(expressions);
+            }
+        }
+        Ok(rules)
     }
 
-    /// How many rules a chain has. `None`: there is no such chain.
-    fn rules(&mut self, family: u8, chain: &CStr) -> Result<Option<u32>, RefusalCause> {
-        let question = Message::query(encode::GET_CHAIN, |payload| {
-            let request = OpGetchainDo::encode_request(payload, &encode::header_of(family));
-            drop(request.push_table(TABLE).push_name(chain));
+    /// The chains of both tables that the kernel calls where it should.
+    fn chains(&mut self) -> Result<BTreeSet<Place>, RefusalCause> {
+        let mut chains = BTreeSet::new();
+        for family in [NFPROTO_NETDEV, NFPROTO_BRIDGE] {
+            let question = Message::query(encode::GET_CHAIN, |payload| {
+                drop(OpGetchainDump::encode_request(payload, &encode::header_of(family)));
+            });
+            let named = self.socket.list(&question, |object| Ok(called_chain(family, &object)))?;
+            chains.extend(named.into_iter().map(|chain| (family, chain)));
+        }
+        Ok(chains)
+    }
+
+    /// The names in the set.
+    fn elements_of_ports(&mut self) -> Result<BTreeSet<String>, RefusalCause> {
+        let question = Message::query(encode::GET_ELEMENTS, |payload| {
+            let header = encode::header_of(NFPROTO_BRIDGE);
+            let request = OpGetsetelemDump::encode_request(payload, &header);
+            drop(request.push_table(TABLE).push_set(PORTS));
         });
-        let read = |object: Object<'_>| {
-            let (_header, chain) = OpGetchainDo::decode_request(object.payload);
-            chain.get_use().map_err(|error| error.to_string())
-        };
-        unless_missing(self.socket.get(&question, read))
+        let listed = self.socket.list(&question, |object| {
+            let (_header, attributes) = OpGetsetelemDump::decode_request(object.payload);
+            let elements = attributes.get_elements().map_err(|error| error.to_string())?;
+            let names = elements.get_elem().filter_map(|element| {
+                let link = CStr::from_bytes_until_nul(element.get_key().ok()?.get_value().ok()?);
+                Some(link.ok()?.to_str().ok()?.to_owned())
+            });
+            Ok(Some(names.collect::<Vec<_>>()))
+        });
+        Ok(unless_missing(listed)?.into_iter().flatten().flatten().collect())
     }
+}
 
-    fn has_port(&mut self, port: &str) -> Result<bool, RefusalCause> {
-        let question =
-            Message::query(encode::GET_ELEMENTS, |payload| fill_with_element(payload, port));
-        Ok(unless_missing(self.socket.get(&question, |_| Ok(())))?.is_some())
-    }
+/// The name of a chain of the table that the kernel calls where it should.
+fn called_chain(family: u8, object: &Object<'_>) -> Option<CString> {
+    let (_header, chain) = OpGetchainDump::decode_request(object.payload);
+    let (hook, name) = (chain.get_hook().ok()?, chain.get_name().ok()?);
+    let (priority, link) = match family {
+        NFPROTO_NETDEV => (LAST, Some(name)),
+        _ => (FIRST, None),
+    };
+    let is_called = chain.get_table().ok()? == TABLE
+        && hook.get_num().ok()? == FIRST_HOOK
+        && hook.get_priority().ok()? == priority
+        && hook.get_dev().ok() == link
+        && chain.get_policy().ok()? == encode::ACCEPT;
+    is_called.then(|| name.to_owned())
+}
+
+/// The expressions of a rule, as they are said to the kernel.
+fn expressions_of(rule: &[Term]) -> Vec<u8> {
+    expressions_in(new_rule(NFPROTO_BRIDGE, CHAIN, rule).payload())
+}
+
+/// Whether the attributes that are found are those that are wanted. What the kernel adds by itself is zero.
+fn agree(wanted: &[u8], found: &[u8]) -> bool {
+    let is_zero = |attribute: &NlaBuffer<&[u8]>| attribute.value().iter().all(|byte| *byte == 0);
+    let mut found = attributes_in(found);
+    let are_found = attributes_in(wanted).all(|wanted| {
+        let found = found.find(|found| found.kind() == wanted.kind() || !is_zero(found));
+        found.is_some_and(|found| {
+            found.kind() == wanted.kind()
+                && match wanted.nested_flag() {
+                    true => agree(wanted.value(), found.value()),
+                    false => wanted.value() == found.value(),
+                }
+        })
+    });
+    are_found && found.all(|surplus| is_zero(&surplus))
+}
+
+/// The expressions of the rule that such a message is about.
+fn expressions_in(payload: &[u8]) -> Vec<u8> {
+    let mut attributes = attributes_in(payload.get(HEADER_LEN..).unwrap_or_default());
+    let expressions = attributes.find(|attribute| attribute.kind() == EXPRESSIONS);
+    expressions.map(|expressions| expressions.value().to_vec()).unwrap_or_default()
 }
 
 fn unless_missing<T>(found: Result<T, RefusalCause>) -> Result<Option<T>, RefusalCause> {

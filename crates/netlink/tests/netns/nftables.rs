@@ -334,3 +334,26 @@ fn rules_about_next_hops_are_shown_by_nft() {
     netns.run(&format!("nft add element inet {TABLE} senders {{ 1 . 02:00:00:00:00:01 }}"));
     assert_eq!(nftables.contents(&table).unwrap(), before);
 }
+
+/// All ports are compared whenever nftables changes, by each pod that comes or goes.
+#[test]
+fn rules_of_five_hundred_ports_are_compared_fast() {
+    const PORTS: usize = 500;
+    let netns = TestNetns::new();
+    let names = || (0..PORTS).map(|number| format!("p{number}"));
+    for pair in 0..PORTS / 2 {
+        let (one, other) = (2 * pair, 2 * pair + 1);
+        netns.run(&format!("ip link add p{one} type veth peer name p{other}"));
+    }
+    let mut nftables = nftables(&netns);
+    names().for_each(|name| nftables.require_ingress(&name).unwrap());
+    assert_eq!(nftables.ports_requiring_ingress().unwrap(), names().collect());
+    let times = (0..5).map(|_| {
+        let start = Stopwatch::start();
+        nftables.ports_requiring_ingress().unwrap();
+        start.elapsed()
+    });
+    let least = times.min().unwrap();
+    println!("the rules of {PORTS} ports are compared in {least:?}");
+    assert!(least < Duration::from_millis(100), "{least:?}");
+}
