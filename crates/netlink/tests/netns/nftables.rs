@@ -321,7 +321,7 @@ fn rules_about_next_hops_are_shown_by_nft() {
         "type iface_index . ether_addr . ipv6_addr",
         "size 65535",
         "flags dynamic,timeout",
-        "timeout 1m",
+        "timeout 15s",
         "rt ip nexthop != @known-v4 iif . ether saddr . rt ip nexthop != @asked-v4",
         "update @senders { iif . ether saddr limit rate over 16/second burst 64 packets } drop",
         "update @entrances { iif limit rate over 16/second burst 64 packets } drop",
