@@ -20,7 +20,7 @@ use std::{
 };
 
 use netlink_bindings::nftables::{
-    OpGetchainDo, OpGetgenDo, OpGetruleDump, OpGetsetelemDump, OpGettableDo,
+    Nfgenmsg, OpGetchainDo, OpGetgenDo, OpGetruleDump, OpGetsetelemDump, OpGettableDo,
 };
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
@@ -28,7 +28,7 @@ use nix::errno::Errno;
 pub use changes::Changes;
 pub use connections::{Connection, Connections};
 pub use monitor::{NftablesEvent, NftablesMonitor};
-pub use table::{Chain, Hook, LinkName, PacketRate, ProtocolPort, Rule, Set, Table, Term};
+pub use table::{Chain, Hook, LinkName, PacketRate, ProtocolPort, Rule, Set, Source, Table, Term};
 
 use crate::{
     Error, Netns,
@@ -158,7 +158,7 @@ impl Nftables {
     /// # Errors
     /// The kernel's refusal.
     pub fn has(&mut self, table: &str) -> Result<bool, Error> {
-        match self.get(&table_question(&name(table))) {
+        match self.get(&table_question(&header(), &name(table))) {
             Ok(_) => Ok(true),
             Err(RefusalCause::Kernel { errno: Errno::ENOENT, .. }) => Ok(false),
             Err(cause) => Err(cause.told_as(format!("look for the table {table} of nftables"))),
@@ -168,18 +168,21 @@ impl Nftables {
     /// The table counts its chains and sets, and chains count their rules, so that what was added
     /// is seen as well as what is missing.
     fn read(&mut self, table: &Table) -> Result<Vec<Vec<u8>>, RefusalCause> {
-        let mut objects = vec![self.get(&table_question(&table.name))?];
+        let mut objects = Vec::new();
+        for header in table.headers() {
+            objects.push(self.get(&table_question(&header, &table.name))?);
+            let rules = Message::query(encode::GET_RULE, |payload| {
+                drop(OpGetruleDump::encode_request(payload, &header).push_table(&table.name));
+            });
+            objects.extend(self.socket.list(&rules, |object| Ok(Some(attributes_of(&object))))?);
+        }
         for chain in &table.chains {
             let question = Message::query(encode::GET_CHAIN, |payload| {
-                let request = OpGetchainDo::encode_request(payload, &header());
+                let request = OpGetchainDo::encode_request(payload, &chain.header());
                 drop(request.push_table(&table.name).push_name(chain.name));
             });
             objects.push(self.get(&question)?);
         }
-        let rules = Message::query(encode::GET_RULE, |payload| {
-            drop(OpGetruleDump::encode_request(payload, &header()).push_table(&table.name));
-        });
-        objects.extend(self.socket.list(&rules, |object| Ok(Some(attributes_of(&object))))?);
         for set in table.sets.iter().filter(|set| !set.is_of_packets) {
             objects.extend(self.elements(table, set)?);
         }
@@ -189,7 +192,7 @@ impl Nftables {
     /// In an order of their own: the kernel's changes as its table of them grows.
     fn elements(&mut self, table: &Table, set: &Set) -> Result<Vec<Vec<u8>>, RefusalCause> {
         let question = Message::query(encode::GET_ELEMENTS, |payload| {
-            let request = OpGetsetelemDump::encode_request(payload, &header());
+            let request = OpGetsetelemDump::encode_request(payload, &set.header());
             drop(request.push_table(&table.name).push_set(set.name));
         });
         let listed = self.socket.list(&question, |object| Ok(Some(elements_in(&object))))?;
@@ -203,9 +206,9 @@ impl Nftables {
     }
 }
 
-fn table_question(name: &CString) -> Message {
+fn table_question(header: &Nfgenmsg, name: &CString) -> Message {
     Message::query(encode::GET_TABLE, |payload| {
-        drop(OpGettableDo::encode_request(payload, &header()).push_name(name));
+        drop(OpGettableDo::encode_request(payload, header).push_name(name));
     })
 }
 

@@ -7,6 +7,8 @@
 //!   before a pod's port is programmed, and deleted once it is unprogrammed.
 //! - How often gateways ask for neighbours that are not known is limited, for each sender and for each link: see
 //!   [`limiting`]. A physical server, a router and a pod of another DPU are such neighbours.
+//! - From how many addresses that are not of such pods a sender may speak to its gateway is limited in the same way: the
+//!   kernel makes an entry for each, to answer. See [`limiting_sources`] and [`limiting_arp`].
 //! - The thresholds are raised: see `thresholds`.
 //!
 //! Entries are marked with our protocol number; those of others stay. A flow that changes the entries of one pod holds
@@ -24,17 +26,21 @@ use std::{
 use bootstrap::Chain;
 use netlink::{
     Error, Family, MacAddress, Neighbour, Request, Rtnl,
-    nftables::{PacketRate, Rule, Set, Term},
+    nftables::{PacketRate, Rule, Set, Source, Term},
 };
 use tokio::sync::{Notify, RwLock};
 
-use super::{Gateways, Plan, Scope, Wanted, blocking, redirections::ENTRANCES, routes::PROTOCOL};
+use super::{
+    Gateways, Plan, Scope, Wanted, blocking, plan::GATEWAYS, redirections::ENTRANCES,
+    routes::PROTOCOL,
+};
 use crate::model::Network;
 
-/// How many neighbours that are not known one sender may have its gateway ask for.
+/// How many neighbours that are not known one sender may have its gateway ask for, and from how many addresses that
+/// are not known it may speak to it.
 const OF_SENDER: PacketRate = PacketRate { per_second: 16, burst: 64 };
 
-/// How many neighbours that are not known all senders of one link may have the gateway ask for.
+/// The same of all senders of one link.
 const OF_LINK: PacketRate = PacketRate { per_second: 512, burst: 4096 };
 
 /// An address of a pod.
@@ -55,18 +61,25 @@ struct Names {
     known: &'static CStr,
     /// Who has asked lately for which neighbour.
     asked: &'static CStr,
+    /// Who has spoken lately from which address.
+    heard: &'static CStr,
 }
 
-const FAMILIES: [Names; 2] = [
-    Names { family: Family::V4, known: c"known-v4", asked: c"asked-v4" },
-    Names { family: Family::V6, known: c"known-v6", asked: c"asked-v6" },
-];
+const V4: Names =
+    Names { family: Family::V4, known: c"known-v4", asked: c"asked-v4", heard: c"heard-v4" };
+const V6: Names =
+    Names { family: Family::V6, known: c"known-v6", asked: c"asked-v6", heard: c"heard-v6" };
+const FAMILIES: [Names; 2] = [V4, V6];
 
-/// What is counted of senders, and of links.
+/// What is counted of senders that ask, and of their links.
 const SENDERS: &CStr = c"asking-senders";
 const LINKS: &CStr = c"asking-links";
 
-/// The sets that change as pods come and go.
+/// What is counted of senders that speak from addresses that are not known, and of their links.
+const SPEAKERS: &CStr = c"speaking-senders";
+const LINKS_OF_SPEAKERS: &CStr = c"speaking-links";
+
+/// The sets that change as pods come and go. Rules about ARP have one of their own.
 pub(super) fn known(pods: &[PodAddress]) -> Vec<Set> {
     let set = |names: &Names| {
         let is_v4 = names.family == Family::V4;
@@ -74,14 +87,19 @@ pub(super) fn known(pods: &[PodAddress]) -> Vec<Set> {
         let of_family = addresses.filter(|address| address.is_ipv4() == is_v4);
         Set::of_addresses(names.known, names.family, of_family)
     };
-    FAMILIES.iter().map(set).collect()
+    [set(&V4), set(&V6), set(&V4).for_arp()].into()
 }
 
-/// All sets of [`limiting`].
+/// All sets of [`limiting`], [`limiting_sources`] and [`limiting_arp`].
 pub(super) fn sets(pods: &[PodAddress]) -> Vec<Set> {
     let mut sets = known(pods);
     sets.extend(FAMILIES.iter().map(|names| Set::of_resolutions(names.asked, names.family)));
     sets.extend([Set::of_senders(SENDERS), Set::of_entrances(LINKS)]);
+    sets.extend(FAMILIES.iter().map(|names| Set::of_sources(names.heard, names.family)));
+    let counts = || [Set::of_senders(SPEAKERS), Set::of_entrances(LINKS_OF_SPEAKERS)];
+    sets.extend(counts());
+    sets.push(Set::of_sources(V4.heard, V4.family).for_arp());
+    sets.extend(counts().map(Set::for_arp));
     sets
 }
 
@@ -101,6 +119,33 @@ pub(super) fn limiting() -> Vec<Rule> {
         ]
     };
     FAMILIES.iter().flat_map(of_family).collect()
+}
+
+/// For what comes in by a gateway's link: packets from known pods pass, and of what others send as much as the limits
+/// of [`limiting`] say, each address of a sender counting once within 15 s. This is before routing, because the kernel
+/// also answers packets that it does not forward, such as those whose hop limit has run out.
+pub(super) fn limiting_sources() -> Vec<Rule> {
+    FAMILIES.iter().flat_map(|names| limiting_of(names, Source::Ip(names.family))).collect()
+}
+
+/// The same for requests of ARP: the kernel makes an entry for the sender of each that it answers.
+pub(super) fn limiting_arp() -> Vec<Rule> {
+    limiting_of(&V4, Source::ArpRequest).into()
+}
+
+fn limiting_of(names: &Names, source: Source) -> [Rule; 4] {
+    let of_pods = |terms: &[Term]| [&[Term::From(GATEWAYS)], terms].concat();
+    let is_new = Term::SourceNotNoted(source, names.heard);
+    let (sender, link) = (
+        Term::TooManyOfSender(SPEAKERS, OF_SENDER),
+        Term::TooManyOfEntrance(LINKS_OF_SPEAKERS, OF_LINK),
+    );
+    [
+        of_pods(&[Term::SourceIn(source, names.known), Term::Accept]),
+        of_pods(&[is_new, sender, Term::Drop]),
+        of_pods(&[is_new, link, Term::Drop]),
+        of_pods(&[Term::NoteSource(source, names.heard)]),
+    ]
 }
 
 /// What flows share.

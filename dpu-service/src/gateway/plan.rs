@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::CStr,
     net::IpAddr,
     sync::Arc,
 };
@@ -24,6 +25,9 @@ use crate::{
 
 /// The one table of nftables that is ours.
 pub(super) const TABLE: &str = "dpu-offload";
+
+/// The set of the gateways' links.
+pub(super) const GATEWAYS: &CStr = c"gateways";
 
 /// The prefix length of link-local addresses.
 const LINK_LOCAL_PREFIX: u8 = 64;
@@ -105,7 +109,8 @@ impl Plan {
         let uplinks: Vec<_> = uplinks.iter().map(|uplink| LinkName::new(uplink)).collect();
         let mut sets = vec![
             Set::of_links(c"ports", ports.map(|link| LinkName::new(link))),
-            Set::of_links(c"gateways", names.values().copied()),
+            Set::of_links(GATEWAYS, names.values().copied()),
+            Set::of_links(GATEWAYS, names.values().copied()).for_arp(),
             Set::of_links(c"uplinks", uplinks.iter().copied()),
             Set::of_links(
                 c"translated",
@@ -137,18 +142,18 @@ impl Plan {
 /// What concerns no gateway passes all of them as if they were not there.
 fn chains(unrouted: &[Family]) -> Vec<Chain> {
     let known = || vec![Term::OfKnownConnection, Term::Accept];
-    let own = |protocol| vec![Term::From(c"gateways"), Term::Protocol(protocol), Term::Accept];
+    let own = |protocol| vec![Term::From(GATEWAYS), Term::Protocol(protocol), Term::Accept];
     // Pods meet their gateway, and nothing else of this DPU.
-    let input = vec![known(), own(ICMP), own(ICMPV6), vec![Term::From(c"gateways"), Term::Drop]];
+    let input = vec![known(), own(ICMP), own(ICMPV6), vec![Term::From(GATEWAYS), Term::Drop]];
     let mut forward = vec![known()];
     forward.extend(neighbours::limiting());
     forward.extend(redirections::forwarding());
     forward.extend([
-        vec![Term::From(c"gateways"), Term::To(c"uplinks"), Term::Accept],
-        vec![Term::From(c"uplinks"), Term::To(c"gateways"), Term::Accept],
+        vec![Term::From(GATEWAYS), Term::To(c"uplinks"), Term::Accept],
+        vec![Term::From(c"uplinks"), Term::To(GATEWAYS), Term::Accept],
         vec![Term::Between(c"reaches"), Term::Accept],
-        vec![Term::From(c"gateways"), Term::Drop],
-        vec![Term::To(c"gateways"), Term::Drop],
+        vec![Term::From(GATEWAYS), Term::Drop],
+        vec![Term::To(GATEWAYS), Term::Drop],
     ]);
     // Uplinks forward for the gateways' sake, and the kernel asks the incoming link alone: all the DPU's other
     // links were open to whoever is outside.
@@ -160,10 +165,11 @@ fn chains(unrouted: &[Family]) -> Vec<Chain> {
     // The fabric may show the packet filter what passes it, pods' packets to the gateway among them. Were
     // their connections tracked there, before the gateway, it would be too late to translate them here.
     // A pod may write any source, and two networks may share a VLAN.
-    let arriving = vec![
+    let mut arriving = vec![
         vec![Term::From(c"ports"), Term::Untracked],
-        vec![Term::From(c"gateways"), Term::FromElsewhere, Term::Drop],
+        vec![Term::From(GATEWAYS), Term::FromElsewhere, Term::Drop],
     ];
+    arriving.extend(neighbours::limiting_sources());
     vec![
         Chain { name: c"arriving", hook: Hook::BeforeTracking, rules: arriving },
         Chain {
@@ -172,6 +178,7 @@ fn chains(unrouted: &[Family]) -> Vec<Chain> {
             rules: redirections::redirecting(),
         },
         Chain { name: c"input", hook: Hook::Input, rules: input },
+        Chain { name: c"requests", hook: Hook::Arp, rules: neighbours::limiting_arp() },
         Chain { name: c"forward", hook: Hook::Forward, rules: forward },
         Chain { name: c"leaving", hook: Hook::SourceTranslation, rules: leaving },
     ]

@@ -1,16 +1,25 @@
 //! The kernel's table of neighbours, which all networks of a DPU share: pods that fill it, and those that need it.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV6, UdpSocket},
+    os::fd::AsRawFd,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
 use e2e::{Lab, Netns, OUTSIDE, wait_for};
+use nix::{
+    ifaddrs::getifaddrs,
+    sys::socket::{
+        AddressFamily, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn6, bind,
+        sendto, setsockopt, socket, sockopt::Ipv6Ttl,
+    },
+};
 use serde_json::Value;
 
-use crate::gateway::{lab, nft, pod};
+use crate::gateway::{lab, lab_of, nft, pod, settings};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -84,6 +93,85 @@ fn unused_addresses_take_no_way_from_others() {
             lab.del("nated", &new, "eth0").nothing();
         }
     });
+}
+
+/// A network whose pods may use any address of its subnets, but no other MAC address.
+const OPEN: &str = r#"
+[[network]]
+name = "open"
+gateway_mode = "dpu"
+anti_spoofing = "mac"
+subnets = [{ cidr = "10.4.0.0/16", gateway = "10.4.0.1" }, { cidr = "fd00:10:4::/64", gateway = "fd00:10:4::1" }]
+"#;
+
+/// How many of its subnet's addresses a pod uses.
+const USED: u16 = 2000;
+
+/// In the pod's namespace.
+fn link_of_pod() -> LinkAddr {
+    let mut links = getifaddrs().unwrap().filter(|found| found.interface_name == "eth0");
+    links.find_map(|found| Some(*found.address?.as_link_addr()?)).unwrap()
+}
+
+/// Asks for the gateway by ARP from many addresses.
+fn asks_from_many_v4() {
+    let link = link_of_pod();
+    let mac = link.addr().unwrap();
+    let (family, flags) = (AddressFamily::Packet, SockFlag::empty());
+    let socket = socket(family, SockType::Raw, flags, SockProtocol::EthAll).unwrap();
+    for number in 0..USED {
+        let [high, low] = number.to_be_bytes();
+        let mut frame = [[0xff; 6], mac].concat();
+        frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        frame.extend(mac);
+        frame.extend([10, 4, 128 + high, low, 0, 0, 0, 0, 0, 0, 10, 4, 0, 1]);
+        frame.resize(60, 0);
+        sendto(socket.as_raw_fd(), &frame, &link, MsgFlags::empty()).unwrap();
+    }
+}
+
+/// Asks for the gateway by neighbour discovery from many addresses.
+fn asks_from_many_v6() {
+    let gateway: Ipv6Addr = "fd00:10:4::1".parse().unwrap();
+    let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    solicitation.extend(gateway.octets());
+    solicitation.extend([1, 1]);
+    solicitation.extend(link_of_pod().addr().unwrap());
+    fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "1").unwrap();
+    let to = |address| SockaddrIn6::from(SocketAddrV6::new(address, 0, 0, 0));
+    for number in 0..USED {
+        let (family, flags) = (AddressFamily::Inet6, SockFlag::empty());
+        let socket = socket(family, SockType::Raw, flags, SockProtocol::IcmpV6).unwrap();
+        setsockopt(&socket, Ipv6Ttl, &255).unwrap();
+        let source = Ipv6Addr::new(0xfd00, 0x10, 4, 0, 0, 0, 0x8000, number);
+        bind(socket.as_raw_fd(), &to(source)).unwrap();
+        sendto(socket.as_raw_fd(), &solicitation, &to(gateway), MsgFlags::empty()).unwrap();
+    }
+}
+
+#[test]
+fn many_sources_fill_no_table_of_neighbours() {
+    let mut settings = settings();
+    settings.networks.push_str(OPEN);
+    let (lab, _outside) = lab_of(&settings);
+    let (asking, _) = pod(&lab, "open");
+    let (other, _) = pod(&lab, "open");
+    let (running, _) = pod(&lab, "nated");
+    let reaches_gateway = || asking.pings("10.4.0.1") && asking.pings("fd00:10:4::1");
+    wait_for("the gateway answers", LIMIT, || reaches_gateway().then_some(()));
+    asking.run(asks_from_many_v4);
+    asking.run(asks_from_many_v6);
+    for (family, most) in [("-4", 300), ("-6", 300)] {
+        let all = lab.card.dpu.json("ip", &[family, "neigh", "show", "dev", "gw-open"]);
+        let made = all.iter().filter(|entry| !is_permanent(entry)).count();
+        assert!((8..most).contains(&made), "{made} entries of {family} for {USED} sources");
+    }
+    // Its own address and other pods are not limited.
+    asking.ip(&["neigh", "flush", "dev", "eth0"]);
+    assert!(reaches_gateway());
+    assert!(other.pings("10.4.0.1") && other.pings("fd00:10:4::1"));
+    forget_neighbours(&lab, &running);
+    assert!(OUTSIDE.iter().all(|address| running.pings(address)));
 }
 
 #[test]

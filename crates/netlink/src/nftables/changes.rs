@@ -94,7 +94,8 @@ impl Table {
     /// Whether it is the other but for elements of sets.
     fn is_shaped_like(&self, other: &Self) -> bool {
         let shapes = |table: &'_ Self| {
-            let shape = |set: &Set| (set.name, set.key, set.value, set.is_of_packets);
+            let shape =
+                |set: &Set| (set.name, set.key, set.value, set.is_of_packets, set.is_of_arp);
             table.sets.iter().map(shape).collect::<Vec<_>>()
         };
         self.name == other.name && self.chains == other.chains && shapes(self) == shapes(other)

@@ -13,7 +13,7 @@ use netlink_bindings::{
 use super::{
     changes::Changes,
     raw,
-    table::{AGE, Chain, Element, Hook, MOST_OF_PACKETS, Part, Rule, Set, Table, Term},
+    table::{AGE, Chain, Element, Hook, MOST_OF_PACKETS, Part, Rule, Set, Source, Table, Term},
 };
 use crate::{Family, generic::append_message, socket::Outgoing};
 
@@ -21,6 +21,7 @@ use crate::{Family, generic::append_message, socket::Outgoing};
 pub(super) const HEADER_LEN: usize = 4;
 
 const NFPROTO_INET: u8 = 1;
+const NFPROTO_ARP: u8 = 3;
 pub(super) const NFPROTO_NETDEV: u8 = 5;
 pub(super) const NFPROTO_BRIDGE: u8 = 7;
 const SUBSYSTEM: u16 = 10;
@@ -96,6 +97,9 @@ const DESTINATION_TRANSLATED: u32 = 1 << 5;
 /// `ARPHRD_ETHER`
 const ETHERNET: u16 = 1;
 
+/// `ARPOP_REQUEST`
+const ARP_REQUEST: u16 = 1;
+
 const LINK_HEADER: u32 = 0;
 const NETWORK_HEADER: u32 = 1;
 const TRANSPORT_HEADER: u32 = 2;
@@ -155,6 +159,34 @@ pub(super) fn header_of(family: u8) -> Nfgenmsg {
     Nfgenmsg { nfgen_family: family, ..Nfgenmsg::new() }
 }
 
+/// What a message about a set or a chain begins with.
+fn header_of_arp(is_of_arp: bool) -> Nfgenmsg {
+    header_of(if is_of_arp { NFPROTO_ARP } else { NFPROTO_INET })
+}
+
+impl Set {
+    /// What a message about it begins with.
+    pub(super) fn header(&self) -> Nfgenmsg {
+        header_of_arp(self.is_of_arp)
+    }
+}
+
+impl Chain {
+    /// What a message about it begins with.
+    pub(super) fn header(&self) -> Nfgenmsg {
+        header_of_arp(self.hook == Hook::Arp)
+    }
+}
+
+impl Table {
+    /// What messages about the kernel's tables of its name begin with, one for each family.
+    pub(super) fn headers(&self) -> impl Iterator<Item = Nfgenmsg> {
+        let is_of_arp = self.sets.iter().any(|set| set.is_of_arp)
+            || self.chains.iter().any(|chain| chain.hook == Hook::Arp);
+        [header()].into_iter().chain(is_of_arp.then(|| header_of(NFPROTO_ARP)))
+    }
+}
+
 /// What a transaction of nftables begins and ends with.
 fn batch_header() -> Nfgenmsg {
     let mut header = Nfgenmsg::new();
@@ -164,7 +196,8 @@ fn batch_header() -> Nfgenmsg {
 
 /// The transaction that puts a table in the place of the one of its name.
 pub(super) fn replacement(table: &Table) -> Vec<Message> {
-    let mut messages = vec![new_table(&table.name)];
+    let mut messages: Vec<_> =
+        table.headers().map(|header| new_table(&header, &table.name)).collect();
     for set in &table.sets {
         messages.push(new_set(table, set));
         let some = set.elements.chunks(ELEMENTS_PER_MESSAGE);
@@ -198,12 +231,17 @@ fn in_messages(elements: &[Element], message: impl Fn(&[Element]) -> Message) ->
     elements.chunks(ELEMENTS_PER_MESSAGE).map(message).collect()
 }
 
-/// A table is made before it is deleted, because the kernel refuses to delete what is not there.
+/// Begins with the deletion of the table in both families. It is made before it is deleted, because the kernel refuses
+/// to delete what is not there.
 fn transaction(table: &CString, messages: Vec<Message>) -> Vec<Message> {
-    let delete = Message::new(DELETE_TABLE, 0, |payload| {
-        drop(OpDeltableDo::encode_request(payload, &header()).push_name(table));
-    });
-    batch(None, [new_table(table), delete].into_iter().chain(messages))
+    let deletion = |family: u8| {
+        let delete = Message::new(DELETE_TABLE, 0, |payload| {
+            drop(OpDeltableDo::encode_request(payload, &header_of(family)).push_name(table));
+        });
+        [new_table(&header_of(family), table), delete]
+    };
+    let deletions = [NFPROTO_INET, NFPROTO_ARP].into_iter().flat_map(deletion);
+    batch(None, deletions.chain(messages))
 }
 
 /// One transaction, which the kernel refuses if its generation is not this one.
@@ -223,19 +261,15 @@ pub(super) fn batch(
     [begin].into_iter().chain(messages).chain([end]).collect()
 }
 
-fn new_table(table: &CString) -> Message {
-    new_table_of(NFPROTO_INET, table)
-}
-
-pub(super) fn new_table_of(family: u8, table: &CStr) -> Message {
+pub(super) fn new_table(header: &Nfgenmsg, table: &CStr) -> Message {
     Message::creation(NEW_TABLE, |payload| {
-        drop(OpNewtableDo::encode_request(payload, &header_of(family)).push_name(table));
+        drop(OpNewtableDo::encode_request(payload, header).push_name(table));
     })
 }
 
 fn new_set(table: &Table, set: &Set) -> Message {
     Message::new(NEW_SET, NLM_F_CREATE, |payload| {
-        let request = OpNewsetDo::encode_request(payload, &header())
+        let request = OpNewsetDo::encode_request(payload, &set.header())
             .push_table(&table.name)
             .push_name(set.name)
             .push_key_type(number_of(set.key))
@@ -283,7 +317,7 @@ pub(super) fn length_of(parts: &[Part]) -> u32 {
 
 fn new_elements(table: &Table, set: &Set, elements: &[Element]) -> Message {
     Message::new(NEW_ELEMENTS, NLM_F_CREATE, |payload| {
-        let request = OpNewsetelemDo::encode_request(payload, &header())
+        let request = OpNewsetelemDo::encode_request(payload, &set.header())
             .push_table(&table.name)
             .push_set(set.name);
         let mut list = request.nested_elements();
@@ -300,7 +334,7 @@ fn new_elements(table: &Table, set: &Set, elements: &[Element]) -> Message {
 
 fn old_elements(table: &Table, set: &Set, elements: &[Element]) -> Message {
     Message::new(DELETE_ELEMENTS, 0, |payload| {
-        let request = OpDelsetelemDo::encode_request(payload, &header())
+        let request = OpDelsetelemDo::encode_request(payload, &set.header())
             .push_table(&table.name)
             .push_set(set.name);
         let mut list = request.nested_elements();
@@ -316,11 +350,13 @@ fn new_chain(table: &Table, chain: &Chain) -> Message {
         Hook::BeforeTracking => (c"filter", 0, -300),
         Hook::DestinationTranslation => (c"nat", 0, -100),
         Hook::Input => (c"filter", 1, 0),
+        // `NF_ARP_IN`
+        Hook::Arp => (c"filter", 0, 0),
         Hook::Forward => (c"filter", 2, 0),
         Hook::SourceTranslation => (c"nat", 4, 100),
     };
     Message::new(NEW_CHAIN, NLM_F_CREATE, |payload| {
-        let request = OpNewchainDo::encode_request(payload, &header())
+        let request = OpNewchainDo::encode_request(payload, &chain.header())
             .push_table(&table.name)
             .push_name(chain.name);
         let hook = request.nested_hook().push_num(number).push_priority(priority);
@@ -329,14 +365,13 @@ fn new_chain(table: &Table, chain: &Chain) -> Message {
 }
 
 fn new_rule(table: &Table, chain: &Chain, rule: &Rule) -> Message {
-    new_rule_of(NFPROTO_INET, &table.name, chain.name, rule)
+    new_rule_of(&chain.header(), &table.name, chain.name, rule)
 }
 
-pub(super) fn new_rule_of(family: u8, table: &CStr, chain: &CStr, rule: &[Term]) -> Message {
+pub(super) fn new_rule_of(header: &Nfgenmsg, table: &CStr, chain: &CStr, rule: &[Term]) -> Message {
     Message::new(NEW_RULE, NLM_F_CREATE | NLM_F_APPEND, |payload| {
-        let request = OpNewruleDo::encode_request(payload, &header_of(family))
-            .push_table(table)
-            .push_chain(chain);
+        let request =
+            OpNewruleDo::encode_request(payload, header).push_table(table).push_chain(chain);
         rule.iter().fold(request.nested_expressions(), push_term);
     })
 }
@@ -380,6 +415,13 @@ fn push_term<P: Pusher>(list: PushExprListAttrs<P>, term: &Term) -> PushExprList
         }
         Term::NoteResolution(family, set) => {
             raw::note(load_resolution(list, family), set, FIRST_WORD)
+        }
+        Term::SourceIn(source, set) => look_up(load_source(list, source), set),
+        Term::SourceNotNoted(source, set) => {
+            raw::look_up_absent(load_source_of_sender(list, source), set, FIRST_WORD)
+        }
+        Term::NoteSource(source, set) => {
+            raw::note(load_source_of_sender(list, source), set, FIRST_WORD)
         }
         Term::TooManyOfSender(set, rate) => raw::count(load_sender(list), set, FIRST_WORD, rate),
         Term::TooManyOfEntrance(set, rate) => {
@@ -513,6 +555,43 @@ fn load_sender<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
 /// The link that a packet came in by, its sender's Ethernet address, and its next hop.
 fn load_resolution<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
     raw::load_next_hop(load_sender(list), family, FIRST_WORD + 3)
+}
+
+/// The link that a packet came in by, its sender's Ethernet address, and its source.
+fn load_source_of_sender<P: Pusher>(
+    list: PushExprListAttrs<P>,
+    source: Source,
+) -> PushExprListAttrs<P> {
+    load_address(load_sender(of_source(list, source)), source, FIRST_WORD + 3)
+}
+
+/// The address that a packet says it is from.
+fn load_source<P: Pusher>(list: PushExprListAttrs<P>, source: Source) -> PushExprListAttrs<P> {
+    load_address(of_source(list, source), source, FIRST_WORD)
+}
+
+/// Whether it is such a packet. Uses the room of the first words.
+fn of_source<P: Pusher>(list: PushExprListAttrs<P>, source: Source) -> PushExprListAttrs<P> {
+    match source {
+        Source::Ip(family) => of_family(list, family),
+        Source::ArpRequest => {
+            let list = load_payload(list, NETWORK_HEADER, (6, 2), FIRST);
+            compare(list, EQUAL, &ARP_REQUEST.to_be_bytes())
+        }
+    }
+}
+
+fn load_address<P: Pusher>(
+    list: PushExprListAttrs<P>,
+    source: Source,
+    register: u32,
+) -> PushExprListAttrs<P> {
+    let place = match source {
+        Source::Ip(Family::V4) => (12, 4),
+        Source::Ip(Family::V6) => (8, 16),
+        Source::ArpRequest => (14, 4),
+    };
+    load_payload(list, NETWORK_HEADER, place, register)
 }
 
 fn load_payload<P: Pusher>(

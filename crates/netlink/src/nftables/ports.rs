@@ -207,11 +207,11 @@ fn requirement(port: &str) -> Vec<Message> {
     let link = name(port);
     let bridge_rules = RULES.map(|rule| new_rule(NFPROTO_BRIDGE, CHAIN, rule));
     let mut messages = vec![
-        encode::new_table_of(NFPROTO_NETDEV, TABLE),
+        encode::new_table(&encode::header_of(NFPROTO_NETDEV), TABLE),
         new_chain(NFPROTO_NETDEV, &link, LAST, Some(&link)),
         without_rules(NFPROTO_NETDEV, &link),
         new_rule(NFPROTO_NETDEV, &link, RULE_OF_PORT),
-        encode::new_table_of(NFPROTO_BRIDGE, TABLE),
+        encode::new_table(&encode::header_of(NFPROTO_BRIDGE), TABLE),
         new_set(),
         new_chain(NFPROTO_BRIDGE, CHAIN, FIRST, None),
         without_rules(NFPROTO_BRIDGE, CHAIN),
@@ -223,7 +223,7 @@ fn requirement(port: &str) -> Vec<Message> {
 }
 
 fn new_rule(family: u8, chain: &CStr, rule: &[Term]) -> Message {
-    encode::new_rule_of(family, TABLE, chain, rule)
+    encode::new_rule_of(&encode::header_of(family), TABLE, chain, rule)
 }
 
 fn new_chain(family: u8, chain: &CStr, priority: i32, link: Option<&CString>) -> Message {

@@ -31,7 +31,8 @@ impl LinkName {
     }
 }
 
-/// A table of the family `inet`, for both versions of IP.
+/// A table of the family `inet`, for both versions of IP, and the one of its name of the family `arp`, if any of its
+/// sets or chains is of that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     pub(super) name: CString,
@@ -58,6 +59,8 @@ pub struct Set {
     pub(super) elements: Vec<Element>,
     /// Whether packets add its elements, each for [`AGE`] since the latest of them.
     pub(super) is_of_packets: bool,
+    /// Whether it is of the family `arp`.
+    pub(super) is_of_arp: bool,
 }
 
 /// A key and, in a map, its value.
@@ -197,6 +200,19 @@ impl Set {
         Self { is_of_packets: true, ..Self::of_keys(name, key, std::iter::empty()) }
     }
 
+    /// The set of addresses of that family that senders have used lately, which packets fill: the link that they came in
+    /// by, the Ethernet address of their sender, and their source.
+    #[must_use]
+    pub fn of_sources(name: &'static CStr, family: Family) -> Self {
+        Self::of_resolutions(name, family)
+    }
+
+    /// The set, for chains of ARP.
+    #[must_use]
+    pub fn for_arp(self) -> Self {
+        Self { is_of_arp: true, ..self }
+    }
+
     /// A map from ports, whatever the address, to where packets to them shall go. All addresses are of that
     /// family, and no port is there twice.
     pub fn from_ports(
@@ -241,7 +257,7 @@ impl Set {
     ) -> Self {
         elements.sort_unstable();
         elements.dedup();
-        Self { name, key, value, elements, is_of_packets: false }
+        Self { name, key, value, elements, is_of_packets: false, is_of_arp: false }
     }
 }
 
@@ -315,10 +331,21 @@ pub enum Hook {
     DestinationTranslation,
     /// For packets to the namespace's own addresses, as a filter.
     Input,
+    /// For packets of ARP that come in, as a filter.
+    Arp,
     /// For packets from link to link, as a filter.
     Forward,
     /// For the first packet of each connection that leaves by a link, to translate its source.
     SourceTranslation,
+}
+
+/// A packet that says from which address it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A packet of IP of that family.
+    Ip(Family),
+    /// A request of ARP. Only in chains of ARP.
+    ArpRequest,
 }
 
 /// What a packet has to be, and what becomes of it then.
@@ -354,6 +381,12 @@ pub enum Term {
     ResolutionNotIn(Family, &'static CStr),
     /// Notes in that set that its sender has asked for that one.
     NoteResolution(Family, &'static CStr),
+    /// It is such a packet, and its source is in that set.
+    SourceIn(Source, &'static CStr),
+    /// It is such a packet, came by Ethernet, and its sender has not [used](Self::NoteSource) its source lately.
+    SourceNotNoted(Source, &'static CStr),
+    /// Notes in that set that its sender has used its source.
+    NoteSource(Source, &'static CStr),
     /// Those that came here by its link and from its sender, as that set counts them, are more than that.
     TooManyOfSender(&'static CStr, PacketRate),
     /// Those that came here by its link, as that set counts them, are more than that.

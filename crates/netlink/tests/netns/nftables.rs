@@ -10,7 +10,7 @@ use netlink::{
     Family,
     nftables::{
         Chain, Hook, LinkName, Nftables, NftablesEvent, NftablesMonitor, PacketRate, ProtocolPort,
-        Set, Table, Term,
+        Set, Source, Table, Term,
     },
 };
 use test_clock::{Stopwatch, within};
@@ -333,6 +333,52 @@ fn rules_about_next_hops_are_shown_by_nft() {
     let before = nftables.contents(&table).unwrap();
     netns.run(&format!("nft add element inet {TABLE} senders {{ 1 . 02:00:00:00:00:01 }}"));
     assert_eq!(nftables.contents(&table).unwrap(), before);
+}
+
+#[test]
+fn rules_about_sources_are_shown_by_nft() {
+    let netns = TestNetns::new();
+    let rate = PacketRate { per_second: 16, burst: 64 };
+    let known = || Set::of_addresses(c"known", Family::V4, [[10, 1, 0, 2].into()]);
+    let heard = || Set::of_sources(c"heard", Family::V4);
+    let senders = || Set::of_senders(c"senders");
+    let sets = vec![known(), heard(), senders()];
+    let of_arp = [known(), heard(), senders()].map(Set::for_arp);
+    let rules = |source| {
+        let is_new = Term::SourceNotNoted(source, c"heard");
+        vec![
+            vec![Term::SourceIn(source, c"known"), Term::Accept],
+            vec![is_new, Term::TooManyOfSender(c"senders", rate), Term::Drop],
+            vec![Term::NoteSource(source, c"heard")],
+        ]
+    };
+    let ip = rules(Source::Ip(Family::V4));
+    let chains = vec![
+        Chain { name: c"arriving", hook: Hook::BeforeTracking, rules: ip },
+        Chain { name: c"requests", hook: Hook::Arp, rules: rules(Source::ArpRequest) },
+    ];
+    let table = Table::new(TABLE, sets.into_iter().chain(of_arp).collect(), chains);
+    let mut nftables = nftables(&netns);
+    nftables.replace(&table).unwrap();
+    let shown = netns.run("nft list ruleset");
+    for expected in [
+        "ip saddr @known accept",
+        "iif . ether saddr . ip saddr != @heard update @senders",
+        "update @heard { iif . ether saddr . ip saddr }",
+        "table arp test-table",
+        "type filter hook input priority filter; policy accept;",
+        "arp operation request arp saddr ip @known accept",
+        "iif . ether saddr . arp saddr ip != @heard update @senders",
+        "update @heard { iif . ether saddr . arp saddr ip }",
+    ] {
+        assert!(shown.contains(expected), "{expected} is not in\n{shown}");
+    }
+    let before = nftables.contents(&table).unwrap();
+    assert!(before.is_some());
+    netns.run("nft flush chain arp test-table requests");
+    assert_ne!(nftables.contents(&table).unwrap(), before);
+    nftables.delete(TABLE).unwrap();
+    assert_eq!(netns.run("nft list tables"), "");
 }
 
 /// All ports are compared whenever nftables changes, by each pod that comes or goes.
