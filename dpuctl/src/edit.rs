@@ -23,24 +23,26 @@ use crate::{
 const EDITOR: &str = "vi";
 
 /// Opens the network in the operator's editor and applies what was saved. What can't be applied stays in its file.
+/// Connects again after it: the service ends a connection that is silent while the editor is open.
 pub(crate) async fn edit(
-    client: &mut Client,
+    connect: impl AsyncFn() -> Result<Client, CallError>,
     name: &str,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let status = network_named(networks(client).await?.networks, name)?;
+    let status = network_named(networks(&mut connect().await?).await?.networks, name)?;
     if status.origin == CONFIGURATION {
         return Err(EditError::Fixed(name.to_owned()).into());
     }
     let before = document(status)?;
     let file = temporary_file(&before).map_err(EditError::File)?;
-    run_editor(file.path())?;
-    if fs::read_to_string(file.path()).map_err(EditError::File)? == before {
+    let ended = run_editor(file.path());
+    if fs::read(file.path()).is_ok_and(|saved| saved == before.as_bytes()) {
+        ended?;
         return Err(CallError::Declined);
     }
-    let applied = match edited(file.path(), name, console) {
-        Ok(networks) => apply(client, networks, false, false, console).await,
-        Err(error) => Err(error),
+    let applied = match ended {
+        Ok(()) => apply_edited(connect, file.path(), name, console).await,
+        Err(error) => Err(error.into()),
     };
     if applied.is_err()
         && let Ok((_, path)) = file.keep()
@@ -48,6 +50,16 @@ pub(crate) async fn edit(
         console.note(&format!("your changes are in {}", path.display()))?;
     }
     applied
+}
+
+async fn apply_edited(
+    connect: impl AsyncFn() -> Result<Client, CallError>,
+    path: &Path,
+    name: &str,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let networks = edited(path, name, console)?;
+    apply(&mut connect().await?, networks, false, false, console).await
 }
 
 /// The network as `get networks -o yaml` prints it, without what it counts.
@@ -66,8 +78,8 @@ fn temporary_file(content: &str) -> std::io::Result<NamedTempFile> {
 
 /// `VISUAL` and `EDITOR` may hold arguments, too, so that a shell reads them, as git and kubectl have it.
 fn run_editor(path: &Path) -> Result<(), EditError> {
-    let chosen = ["VISUAL", "EDITOR"].iter().find_map(|variable| env::var(variable).ok());
-    let editor = chosen.filter(|editor| !editor.trim().is_empty()).unwrap_or(EDITOR.into());
+    let chosen = |variable| env::var(variable).ok().filter(|editor| !editor.trim().is_empty());
+    let editor = chosen("VISUAL").or_else(|| chosen("EDITOR")).unwrap_or(EDITOR.into());
     let status = Command::new("sh")
         .args(["-c", &format!("{editor} \"$1\""), "sh"])
         .arg(path)

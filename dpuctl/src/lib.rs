@@ -64,9 +64,7 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             let client = &mut connect().await?;
             apply::apply(client, networks, dry_run, force_conflicts, console).await
         }
-        Verb::Edit { what: Edited::Network { name } } => {
-            edit::edit(&mut connect().await?, &name, console).await
-        }
+        Verb::Edit { what: Edited::Network { name } } => edit::edit(connect, &name, console).await,
         Verb::Rename { what } => change::rename(&mut connect().await?, what, console).await,
         Verb::Add { what } => change::add(&mut connect().await?, what, console).await,
         Verb::Delete { what } => change::delete(&mut connect().await?, what, console).await,

@@ -40,11 +40,14 @@ impl Cooling {
 
     /// Ends at `latest` what ends later, unless that is never: a clock that was ahead has set it.
     pub(crate) fn shorten(&mut self, latest: u64) {
-        let late = self.0.range(self.end_of(latest)..).filter(|batch| batch.until != u64::MAX);
-        for number in late.flat_map(|batch| batch.numbers.clone()).collect::<Vec<_>>() {
-            self.remove(number);
-            self.add(number, latest);
+        let mut late = self.0.split_off(self.end_of(latest));
+        let is_forever = late.back().is_some_and(|last| last.until == u64::MAX);
+        let forever = if is_forever { late.pop_back() } else { None };
+        let numbers: Vec<_> = late.into_iter().flat_map(|batch| batch.numbers).collect();
+        if !numbers.is_empty() {
+            self.0.push_back(Batch { until: latest, numbers });
         }
+        self.0.extend(forever);
     }
 
     /// When the first rest ends.

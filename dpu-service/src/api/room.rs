@@ -142,14 +142,23 @@ impl CallPermit {
         [of_share, of_all]
     }
 
-    /// Takes room for a request or an answer of so many bytes in all. One that is larger than a peer's share fits when it
-    /// is the only one.
+    /// Takes room for an answer of so many bytes. One that is larger than a peer's share fits when it is the only one.
     ///
     /// # Errors
     /// [`Reason::Overloaded`]: there is no room.
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), Failure> {
+        let is_small = bytes <= SMALL_KIB * 1024;
+        if is_small { Ok(()) } else { self.grow(bytes) }
+    }
+
+    /// Takes room for a request or an answer of so many bytes in all. Small requests count, too: no place bounds their
+    /// number before they are complete.
+    ///
+    /// # Errors
+    /// [`Reason::Overloaded`]: there is no room.
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Failure> {
         let kib = bytes.div_ceil(1024).min(self.most_kib);
-        if kib <= SMALL_KIB.max(self.held_kib) {
+        if kib <= self.held_kib {
             return Ok(());
         }
         let more = u32::try_from(kib - self.held_kib).unwrap_or(u32::MAX);

@@ -160,8 +160,8 @@ impl Networks<'_> {
         self.0.to_the_end(apply).await
     }
 
-    /// Gives a network another name. Its attachments keep their addresses and belong to the renamed network, and no
-    /// attach meets a moment without the network's addresses.
+    /// Gives a network another name. Its attachments keep their addresses and belong to the renamed network. Attaches to
+    /// it are refused until that is durable.
     ///
     /// # Errors
     /// The network is unknown or of the configuration file; the new name is taken; other networks or hosts' rights name
@@ -261,6 +261,8 @@ async fn rename(engine: &Engine, name: &str, new_name: &str) -> Result<NetworkVi
     tell(engine, name, true);
     tell(engine, new_name, false);
     look_after_gateways(engine, false).await;
+    // What ports share on a card is named after their network.
+    engine.reconciler.look_closely();
     view(engine, new_name)
 }
 
@@ -416,13 +418,18 @@ fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, delet
 }
 
 /// Puts into force what the journal has already. Should an attachment have got into the way
-/// meanwhile, the journal gets the network of before back.
+/// since it was checked, the journal gets the network of before back, or forgets the new one.
 fn install(engine: &Engine, network: Network) -> Result<(), Failure> {
     let mut registry = engine.registry();
-    let before = registry.networks().get(&network.name).map(|entry| Arc::clone(entry.network()));
+    let name = network.name.clone();
+    let before = registry.networks().get(&name).map(|entry| Arc::clone(entry.network()));
     let installed = registry.change_networks().install(network);
-    if let (Err(_), Some(before)) = (&installed, before) {
-        engine.records.commit_lazily(Changes::default().put_network(&before));
+    if installed.is_err() {
+        let changes = Changes::default();
+        engine.records.commit_lazily(match before {
+            Some(before) => changes.put_network(&before),
+            None => changes.delete_network(&name),
+        });
     }
     installed
 }

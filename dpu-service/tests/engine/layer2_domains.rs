@@ -230,6 +230,23 @@ async fn trunk_reaches_the_other_networks_domain() {
     world.check();
 }
 
+/// One of them is left of a network that has moved to another VLAN.
+#[tokio::test]
+async fn trunk_joins_no_two_holders_of_an_address() {
+    let world = World::with(configuration(), settings(), 8).await;
+    for (name, vlan) in [("acme", 20), ("bolt", 30)] {
+        apply(&world, tenant(name, vlan, "10.2.0.0/29")).await.unwrap();
+        attached(&world, asking_for(name, name, "10.2.0.2")).await;
+    }
+    apply(&world, tenant("bolt", 31, "10.2.0.0/29")).await.unwrap();
+    let trunk =
+        network("name = 'acme'\nvlan = 20\ntrunk = [30]\n[[subnets]]\ncidr = '10.2.0.0/29'\n");
+    assert_eq!(apply(&world, trunk.clone()).await.unwrap_err().reason, Reason::LeaseInTheWay);
+    world.detach("bolt").await;
+    apply(&world, trunk).await.unwrap();
+    world.check();
+}
+
 #[tokio::test]
 async fn subnet_routed_by_the_dpu_is_refused_elsewhere() {
     let world = two_tenants(settings()).await;

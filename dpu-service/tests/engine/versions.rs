@@ -142,6 +142,16 @@ async fn gateway_in_use_keeps_its_name() {
 }
 
 #[tokio::test]
+async fn network_with_a_host_port_keeps_its_name() {
+    let world = World::new().await;
+    apply(&world, blue(100), None, false).await.unwrap();
+    let mut port = on("blue", "host-port");
+    port.key.interface_name = "offload0".into();
+    world.attach(port).await.unwrap();
+    assert_eq!(rename(&world, "blue", "azure").await.unwrap_err(), Reason::NetworkInUse);
+}
+
+#[tokio::test]
 async fn rename_takes_no_network_from_a_host() {
     let mut world = World::new().await;
     let allowed = |networks: &[&str]| HostRights {

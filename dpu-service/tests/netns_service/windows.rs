@@ -289,7 +289,15 @@ fn unfinished_requests_take_no_places() {
 /// Each of many requests lacks its last byte.
 #[test]
 fn large_unfinished_requests_are_bounded() {
-    const LONG: usize = 1024 * 1024;
+    keep_unfinished(1024 * 1024, CALLS);
+}
+
+#[test]
+fn small_unfinished_requests_are_bounded() {
+    keep_unfinished(16 * 1024, 250);
+}
+
+fn keep_unfinished(length: usize, calls: usize) {
     let setup = Setup::new();
     setup.configure("keepalive_s = 4", NETWORKS);
     let service = setup.start();
@@ -299,9 +307,9 @@ fn large_unfinished_requests_are_bounded() {
             join_all((0..CONNECTIONS).map(|_| Connection::open(&setup, 65_535))).await;
         let calls = connections.iter().map(async |connection| {
             let mut begun = Vec::new();
-            for _ in 0..CALLS {
+            for _ in 0..calls {
                 let (answer, mut body) = connection.begin("GetDpu").await;
-                let mut left = LONG - 1;
+                let mut left = length - 1;
                 while left > 0 {
                     body.reserve_capacity(left);
                     let sent = within(STEP, poll_fn(|context| body.poll_capacity(context))).await;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use offload_proto::{Failure, Reason};
 use vf_alloc::PfId;
 
-use super::{Registry, networks::PooledNetwork};
+use super::{Entry, Registry, networks::PooledNetwork};
 use crate::{
     attachments::{
         settings::Configuration,
@@ -154,8 +154,27 @@ impl NetworkChanges<'_> {
         self.check_unnamed(name, "reaches", |by, name| by.reaches.contains(name))?;
         self.check_hosts_may_use(name, new_name)?;
         self.check_gateway_stays(&network)?;
+        self.check_no_host_port(name)?;
         self.0.networks.set_closing(name, true);
         Ok(network.renamed(new_name))
+    }
+
+    /// An agent knows its host ports by their networks' names: under another name it would release the port and make a new
+    /// one.
+    fn check_no_host_port(&self, name: &str) -> Result<(), Failure> {
+        let is_one = |record: &&Arc<Record>| {
+            record.key.is_host_port() && record.networks().any(|network| network.name == name)
+        };
+        match self.0.entries.iter().map(Entry::record).find(is_one) {
+            None => Ok(()),
+            Some(port) => Err(Failure::new(
+                Reason::NetworkInUse,
+                format!(
+                    "network {name} can't be renamed: host {} has its host port {} in it",
+                    port.key.host, port.key.interface_name
+                ),
+            )),
+        }
     }
 
     /// The MAC address of a gateway follows from its network's name. Running pods would send to the old one until their

@@ -270,6 +270,7 @@ impl PooledNetworks {
             return Err(Failure::new(Reason::SubnetConflict, conflict));
         }
         self.check_used_addresses(network, attachments)?;
+        self.check_trunk(network, attachments)?;
         let shape = self.shape(network, attachments);
         let before = self.by_name.get(&network.name);
         // What is leased in the domain that the network leaves stays so.
@@ -320,6 +321,30 @@ impl PooledNetworks {
                 ),
             )),
         }
+    }
+
+    /// Refuses a trunk that would join two domains in which two attachments hold one address of the network's subnets.
+    fn check_trunk(&self, network: &Network, attachments: &Entries) -> Result<(), Failure> {
+        if network.trunk.is_empty() {
+            return Ok(());
+        }
+        let reached: BTreeSet<_> = self.domains.reached_from(network).collect();
+        let mut holders = HashMap::<IpAddr, AttachmentId>::new();
+        for record in attachments.iter().map(Entry::record) {
+            for DomainAddress { domain, address } in self.domains.held_by(record) {
+                let is_here = reached.contains(&domain)
+                    && network.subnets.iter().any(|subnet| subnet.cidr.contains(address));
+                if !is_here || *holders.entry(address).or_insert(record.id) == record.id {
+                    continue;
+                }
+                let message = format!(
+                    "network {}: attachments {} and {} both hold {address}, in two VLANs that the network reaches",
+                    network.name, holders[&address], record.id
+                );
+                return Err(Failure::new(Reason::LeaseInTheWay, message));
+            }
+        }
+        Ok(())
     }
 
     /// One sentence for each network in force that uses the address of an attachment, as a file may say with which the
