@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use mtls::Role;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use offload_proto::{Reason, v1};
+use offload_proto::{
+    Reason,
+    v1::{self, operator_client::OperatorClient},
+};
 use test_clock::{Stopwatch, wait_until_async, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -125,11 +129,11 @@ fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
     let _service = setup.start();
     setup.client(async || {
         let mut host = Session::examinable(&setup).await;
-        let mut operator = setup.operator();
-        // Connects, so that neither deadline is spent on that. A stream takes no place of calls, which would be free
-        // again only a moment after the answer.
-        operator.watch(v1::WatchRequest {}).await.unwrap();
-        for has_deadline in [true, false] {
+        // The place of a call is free a moment after its answer, so that each has an operator of its own.
+        for (name, has_deadline) in [("alice", true), ("bob", false)] {
+            let mut operator = OperatorClient::new(setup.channel(Role::Operator, name));
+            // Connects, so that no deadline is spent on that, and takes no place of calls.
+            operator.watch(v1::WatchRequest {}).await.unwrap();
             let mut looking = operator.clone();
             let mut examine = tonic::Request::new(v1::ExamineRequest::default());
             if has_deadline {

@@ -50,9 +50,8 @@ impl Conflicts {
         let before = std::mem::replace(&mut self.users, found);
         let gone = before.keys().filter(|address| !self.users.contains_key(address));
         let gone = gone.map(|address| (*address, BTreeSet::new()));
-        let is_news =
-            |(address, users): &(&IpAddr, &BTreeSet<_>)| before.get(address) != Some(users);
-        let begun = self.users.iter().filter(is_news);
+        // A machine that answers from other MAC addresses each time makes no further news.
+        let begun = self.users.iter().filter(|(address, _)| !before.contains_key(address));
         gone.chain(begun.map(|(address, users)| (*address, users.clone()))).collect()
     }
 }
@@ -71,12 +70,12 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_news() {
+    fn only_beginnings_and_ends_are_news() {
         let mut conflicts = Conflicts::default();
         assert_eq!(conflicts.note(Some(Users::new())), Users::new());
         assert_eq!(conflicts.note(Some(users(1))), users(1));
         assert_eq!(conflicts.note(Some(users(1))), Users::new());
-        assert_eq!(conflicts.note(Some(users(2))), users(2));
+        assert_eq!(conflicts.note(Some(users(2))), Users::new());
         assert_eq!(conflicts.note(None), Users::new(), "an uplink that is down clears nothing");
         assert_eq!(conflicts.users(), &users(2));
         assert_eq!(conflicts.note(Some(Users::new())), without_users());
