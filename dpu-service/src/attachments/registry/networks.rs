@@ -1,6 +1,7 @@
 //! The networks that there are, and their address pools. In memory only.
 
 mod addresses;
+mod shape;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -8,12 +9,12 @@ use std::{
     sync::Arc,
 };
 
-use ipam::{Pool, ResizeError, RestoreError, SubnetSpec};
-use ipnetwork::IpNetwork;
+use ipam::{Pool, RestoreError};
 use netlink::MacAddress;
 use offload_proto::{Failure, Reason};
 
 pub(super) use addresses::{check_families, distinct_addresses};
+use shape::{Shape, in_the_way, pair};
 
 use super::{Entries, Entry};
 use crate::{
@@ -22,12 +23,12 @@ use crate::{
     fabric::mac_of,
     model::{
         AttachmentId, CooledAddress, DomainAddress, Layer2Domain, Layer2Domains, Network, Prefixes,
-        Record, Subnet, allow::named_networks,
+        Record, allow::named_networks,
     },
     records::Cooling,
 };
 
-/// All networks, by name. What they lease and what rests is in `addresses`.
+/// All networks, by name. Leases and cool-downs are in `addresses`, the making of pools is in `shape`.
 #[derive(Debug, Default)]
 pub(crate) struct PooledNetworks {
     by_name: BTreeMap<String, PooledNetwork>,
@@ -491,139 +492,4 @@ impl Claim<'_> {
             Self::Cooling(cooling) => pool.rest(address, cooling.until),
         }
     }
-}
-
-/// For each subnet of `network` the position of the pool that it takes over, and the positions of
-/// those that none takes over. A subnet takes over a pool that lies in it, or that it lies in.
-fn pair<'a>(
-    network: &'a Network,
-    pools: &[Pool<AttachmentId>],
-) -> (Vec<(&'a Subnet, Option<usize>)>, Vec<usize>) {
-    let mut left: Vec<usize> = (0..pools.len()).collect();
-    let mut take = |subnet: &'a Subnet| {
-        let overlaps = |&old: &usize| {
-            let old = pools[old].spec().cidr;
-            old.contains(subnet.cidr.ip()) || subnet.cidr.contains(old.ip())
-        };
-        let found = left.iter().position(overlaps).map(|position| left.remove(position));
-        (subnet, found)
-    };
-    let paired = network.subnets.iter().map(&mut take).collect();
-    (paired, left)
-}
-
-/// What the pools of a network are to be.
-struct Shape<'a> {
-    network: &'a Network,
-    attachments: &'a Entries,
-    /// The domains that the network reaches.
-    reached: Vec<Layer2Domain>,
-}
-
-impl<'a> Shape<'a> {
-    fn new(network: &'a Network, attachments: &'a Entries, domains: &Layer2Domains) -> Self {
-        Self { network, attachments, reached: domains.reached_from(network).collect() }
-    }
-
-    /// What may be leased of a subnet: all that the network has, but what running attachments use of an earlier form of
-    /// it, or of another network that had the subnet. A pod with such an address would receive their packets.
-    fn spec_of(&self, subnet: &Subnet) -> SubnetSpec {
-        let mut spec = self.network.pool_of(subnet);
-        let is_reserved = |address: &IpAddr| {
-            subnet.used_addresses().any(|used| used == *address)
-                || spec.exclude.iter().any(|excluded| excluded.contains(*address))
-        };
-        // Nearly always the network reserves all of them itself.
-        let domains = self.reached.iter();
-        let used = domains.flat_map(|domain| self.attachments.used_and_free(domain, subnet.cidr));
-        let used: BTreeSet<_> = used.filter(|address| !is_reserved(address)).collect();
-        spec.exclude.extend(used.into_iter().map(IpNetwork::from));
-        spec
-    }
-
-    fn change_pools(
-        &self,
-        old: Vec<Pool<AttachmentId>>,
-        cool_down: u64,
-    ) -> Result<Vec<Pool<AttachmentId>>, Failure> {
-        let (paired, _) = pair(self.network, &old);
-        let mut old: Vec<_> = old.into_iter().map(Some).collect();
-        let mut change = |(subnet, position): (&Subnet, Option<usize>)| match position
-            .and_then(|position| old[position].take())
-        {
-            Some(mut pool) => {
-                self.resize(&mut pool, subnet)?;
-                Ok(pool)
-            }
-            None => self.make_pool(subnet, cool_down),
-        };
-        paired.into_iter().map(&mut change).collect()
-    }
-
-    /// Tries a change on a copy of the pool.
-    fn check_resize(
-        &self,
-        pool: &Pool<AttachmentId>,
-        subnet: &Subnet,
-        cool_down: u64,
-    ) -> Result<(), Failure> {
-        let defect =
-            |error: &dyn std::error::Error| Failure::new(Reason::Internal, error.to_string());
-        let mut copy = Pool::new(pool.spec().clone(), cool_down).map_err(|error| defect(&error))?;
-        for (key, address) in pool.leases() {
-            copy.restore(*key, address).map_err(|error| defect(&error))?;
-        }
-        self.resize(&mut copy, subnet)
-    }
-
-    fn resize(&self, pool: &mut Pool<AttachmentId>, subnet: &Subnet) -> Result<(), Failure> {
-        let resized = pool.resize(self.spec_of(subnet));
-        resized.map_err(|error| resize_failure(self.network, &error))
-    }
-
-    fn make_pools(&self, cool_down: u64) -> Result<Vec<Pool<AttachmentId>>, Failure> {
-        self.network.subnets.iter().map(|subnet| self.make_pool(subnet, cool_down)).collect()
-    }
-
-    fn make_pool(&self, subnet: &Subnet, cool_down: u64) -> Result<Pool<AttachmentId>, Failure> {
-        Pool::new(self.spec_of(subnet), cool_down).map_err(|error| {
-            let network = &self.network.name;
-            Failure::new(Reason::InvalidRequest, format!("network {network:?}: {error}"))
-        })
-    }
-
-    /// Withholds from a pool what attachments use now, and nothing else.
-    fn reshape(&self, pool: &mut Pool<AttachmentId>) {
-        let cidr = pool.spec().cidr;
-        let mut subnets = self.network.subnets.iter();
-        let Some(subnet) = subnets.find(|subnet| subnet.cidr == cidr) else { return };
-        let spec = self.spec_of(subnet);
-        if *pool.spec() == spec {
-            return;
-        }
-        if let Err(error) = pool.resize(spec) {
-            let network = &self.network.name;
-            tracing::error!(network, %cidr, %error, "cannot withhold the addresses that attachments use");
-        }
-    }
-}
-
-fn resize_failure(network: &Network, error: &ResizeError<AttachmentId>) -> Failure {
-    match error {
-        ResizeError::LeaseInTheWay { key, address } => in_the_way(network, *address, key),
-        ResizeError::Spec(error) => {
-            Failure::new(Reason::InvalidRequest, format!("network {:?}: {error}", network.name))
-        }
-    }
-}
-
-fn in_the_way(network: &Network, address: IpAddr, holder: &AttachmentId) -> Failure {
-    Failure::new(
-        Reason::LeaseInTheWay,
-        format!(
-            "network {}: address {address} is held by attachment {holder} and has no place in the \
-             changed subnets",
-            network.name
-        ),
-    )
 }
