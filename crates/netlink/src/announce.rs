@@ -41,7 +41,7 @@ pub fn announce(interface: u32, mac: MacAddress, addresses: &[IpAddr]) -> Result
     };
     for address in addresses {
         let sent = match address {
-            IpAddr::V4(v4) => send(ETHERTYPE_ARP, BROADCAST, &arp_request(mac, *v4)),
+            IpAddr::V4(v4) => send(ETHERTYPE_ARP, BROADCAST, &arp_request(mac, *v4, *v4)),
             IpAddr::V6(v6) => {
                 send(ETHERTYPE_IPV6, ALL_NODES_MAC, &neighbour_advertisement(mac, *v6))
             }
@@ -54,14 +54,17 @@ pub fn announce(interface: u32, mac: MacAddress, addresses: &[IpAddr]) -> Result
     first_failure
 }
 
-/// An ARP request for one's own address: sender and target are the same.
-fn arp_request(mac: MacAddress, address: Ipv4Addr) -> Vec<u8> {
-    // Ethernet, IPv4, their lengths, a request.
-    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
+/// How each ARP packet about IPv4 on Ethernet begins: the kinds of addresses, and their lengths.
+pub(crate) const ARP_OF_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
+/// An ARP request from an address for another one. An announcement is a request for the sender's own address.
+pub(crate) fn arp_request(mac: MacAddress, from: Ipv4Addr, wanted: Ipv4Addr) -> Vec<u8> {
+    const REQUEST: [u8; 2] = [0, 1];
+    let mut packet = [ARP_OF_IPV4.as_slice(), &REQUEST].concat();
     packet.extend(mac.0);
-    packet.extend(address.octets());
+    packet.extend(from.octets());
     packet.extend([0; 6]);
-    packet.extend(address.octets());
+    packet.extend(wanted.octets());
     packet
 }
 
@@ -146,7 +149,8 @@ mod tests {
 
     #[test]
     fn an_arp_request_asks_for_its_own_sender() {
-        let packet = arp_request(MacAddress([2, 0, 0, 0, 0, 7]), Ipv4Addr::new(192, 0, 2, 7));
+        let address = Ipv4Addr::new(192, 0, 2, 7);
+        let packet = arp_request(MacAddress([2, 0, 0, 0, 0, 7]), address, address);
         assert_eq!(packet.len(), 28);
         assert_eq!(packet[14..18], packet[24..28]);
     }

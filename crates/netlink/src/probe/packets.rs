@@ -5,7 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::Probe;
 use crate::{
     MacAddress,
-    announce::{BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV6, ICMPV6, icmpv6_checksum, ipv6_packet},
+    announce::{
+        ARP_OF_IPV4, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV6, ICMPV6, arp_request,
+        icmpv6_checksum, ipv6_packet,
+    },
 };
 
 const ETHERTYPE_VLAN: u16 = 0x8100;
@@ -13,12 +16,13 @@ const ETHERTYPE_VLAN: u16 = 0x8100;
 /// The length of an Ethernet header, without a tag.
 pub(super) const ETHERNET_LEN: usize = 14;
 
-/// How each ARP packet about IPv4 on Ethernet begins: the kinds of addresses, and their lengths.
-const ARP_OF_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
-
 pub(super) fn question(probe: &Probe) -> Vec<u8> {
     match probe.address {
-        IpAddr::V4(v4) => frame(probe, BROADCAST, ETHERTYPE_ARP, &arp_probe(probe.mac, v4)),
+        IpAddr::V4(v4) => {
+            // From no address (RFC 5227).
+            let request = arp_request(probe.mac, Ipv4Addr::UNSPECIFIED, v4);
+            frame(probe, BROADCAST, ETHERTYPE_ARP, &request)
+        }
         IpAddr::V6(v6) => {
             let [.., a, b, c] = v6.octets();
             let group = MacAddress([0x33, 0x33, 0xff, a, b, c]);
@@ -36,16 +40,6 @@ fn frame(probe: &Probe, destination: MacAddress, ethertype: u16, packet: &[u8]) 
     frame.extend(ethertype.to_be_bytes());
     frame.extend(packet);
     frame
-}
-
-/// A request from no address (RFC 5227).
-fn arp_probe(mac: MacAddress, address: Ipv4Addr) -> Vec<u8> {
-    const REQUEST: [u8; 2] = [0, 1];
-    let mut packet = [&ARP_OF_IPV4[..], &REQUEST].concat();
-    packet.extend(mac.0);
-    packet.extend([0; 4 + 6]);
-    packet.extend(address.octets());
-    packet
 }
 
 /// A neighbour solicitation (RFC 4861, section 4.3).
