@@ -1,11 +1,6 @@
 //! `dpuctl edit`: a network in the operator's editor.
 
-use std::{
-    env, fs,
-    io::Write,
-    path::Path,
-    process::{Command, ExitStatus},
-};
+use std::{env, fs, io::Write, path::Path, process::Command};
 
 use offload_proto::v1::{ListNetworksResponse, NetworkStatus};
 use tempfile::NamedTempFile;
@@ -85,7 +80,7 @@ fn run_editor(path: &Path) -> Result<(), EditError> {
         .arg(path)
         .status()
         .map_err(EditError::File)?;
-    match ExitStatus::success(&status) {
+    match status.success() {
         true => Ok(()),
         false => Err(EditError::Editor { editor, status }),
     }

@@ -37,7 +37,7 @@ impl Answer {
         let first = poll_fn(|context| Pin::new(&mut body).poll_frame(context));
         let first = first.now_or_never().flatten();
         let data = first.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
-        permit.hold(data.map_or(0, Bytes::len))?;
+        permit.hold_answer(data.map_or(0, Bytes::len))?;
         let permit = Arc::new(permit);
         Ok(Response::from_parts(head, Body::new(Self { body, first, permit })))
     }

@@ -199,7 +199,7 @@ async fn collect(body: Body, permit: &mut CallPermit) -> Result<Bytes, Failure> 
             Failure::new(Reason::InvalidRequest, message)
         })?;
         if let Ok(data) = frame.into_data() {
-            permit.grow(whole.len() + data.len())?;
+            permit.hold(whole.len() + data.len())?;
             whole.extend_from_slice(&data);
         }
     }

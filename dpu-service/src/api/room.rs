@@ -146,9 +146,9 @@ impl CallPermit {
     ///
     /// # Errors
     /// [`Reason::Overloaded`]: there is no room.
-    pub(super) fn hold(&mut self, bytes: usize) -> Result<(), Failure> {
+    pub(super) fn hold_answer(&mut self, bytes: usize) -> Result<(), Failure> {
         let is_small = bytes <= SMALL_KIB * 1024;
-        if is_small { Ok(()) } else { self.grow(bytes) }
+        if is_small { Ok(()) } else { self.hold(bytes) }
     }
 
     /// Takes room for a request or an answer of so many bytes in all. Small requests count, too: no place bounds their
@@ -156,7 +156,7 @@ impl CallPermit {
     ///
     /// # Errors
     /// [`Reason::Overloaded`]: there is no room.
-    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Failure> {
+    pub(super) fn hold(&mut self, bytes: usize) -> Result<(), Failure> {
         let kib = bytes.div_ceil(1024).min(self.most_kib);
         if kib <= self.held_kib {
             return Ok(());
@@ -231,7 +231,7 @@ mod tests {
         let (room, viewer) = (room(64), identity("viewer/a"));
         let answer = |bytes| {
             let mut permit = enter(&room, &viewer, Kind::List).unwrap();
-            permit.hold(bytes).map(|()| permit)
+            permit.hold_answer(bytes).map(|()| permit)
         };
         let all = answer(1024 * MIB).unwrap();
         assert_eq!(answer(MIB).unwrap_err().reason, Reason::Overloaded);

@@ -418,7 +418,7 @@ fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, delet
 }
 
 /// Puts into force what the journal has already. Should an attachment have got into the way
-/// since it was checked, the journal gets the network of before back, or forgets the new one.
+/// since it was checked, the journal gets the former network back, or forgets the new one.
 fn install(engine: &Engine, network: Network) -> Result<(), Failure> {
     let mut registry = engine.registry();
     let name = network.name.clone();

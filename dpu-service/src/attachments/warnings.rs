@@ -34,18 +34,18 @@ impl Operators<'_> {
         let unserved = self.0.programmer().problems();
         let gateways = self.0.gateways().problems();
         let in_force = registry.networks().iter().map(|entry| &**entry.network());
-        let conflicts = registry.entries().conflicts_with_host_ports(in_force);
+        let overlaps = registry.entries().conflicts_with_host_ports(in_force);
         let of_networks =
-            suspended.chain(too_large).chain(unmet(self.0, &registry)).chain(conflicts);
+            suspended.chain(too_large).chain(unmet(self.0, &registry)).chain(overlaps);
         let of_kernel = fabric.into_iter().chain(unserved).chain(gateways);
         let of_hosts = unclaimed(&registry).into_iter().chain(of_removed_hosts(&registry));
-        let conflicts = registry.networks().conflicts_with_leases(registry.entries());
-        let of_attachments =
-            former_gateways(&registry).into_iter().chain(conflicts).chain(of_hosts);
+        let held = registry.networks().conflicts_with_leases(registry.entries());
+        let of_attachments = former_gateways(&registry).into_iter().chain(held).chain(of_hosts);
         of_networks.chain(of_attachments).chain(unowned(&registry)).chain(of_kernel).collect()
     }
 
-    /// Likewise, of VFs and attachments: what [`Self::examine_dpu`] finds one by one.
+    /// What operators should know of VFs and attachments, one sentence for all of a kind: [`Self::examine_dpu`] finds them
+    /// one by one.
     #[must_use]
     pub fn vf_warnings(self) -> Vec<String> {
         let registry = self.0.registry();

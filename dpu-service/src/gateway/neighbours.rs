@@ -190,7 +190,7 @@ impl Gateways {
     ) {
         let turn = Arc::clone(&self.neighbours.turns).read_owned().await;
         let requests: Vec<_> = self.entries(&pods).iter().map(request).collect();
-        // A gateway that is only being made has no link yet, but its rules may know the pods of before.
+        // Even without a link, as while the gateway is being made: its rules may know earlier pods.
         if !pods.is_empty() {
             self.neighbours.due().extend(pods);
             self.neighbours.are_due.notify_one();

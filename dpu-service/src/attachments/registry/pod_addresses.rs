@@ -1,7 +1,7 @@
 //! The addresses of pods, as their gateways know them.
 //!
-//! A network that has got another VLAN or bridge has taken its gateway along. Pods of before are not there: the gateway
-//! may meet another pod that has the same address.
+//! A network that has got another VLAN or bridge has taken its gateway along. Pods that were attached before the change
+//! are not there: the gateway may meet another pod that has the same address.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ pub(crate) fn pod_addresses(registry: &Registry) -> Vec<PodAddress> {
 /// Those of `these` that an attachment holds.
 pub(crate) fn pod_addresses_among(registry: &Registry, these: &[PodAddress]) -> Vec<PodAddress> {
     let entries = registry.entries();
-    // A link-local address is held by nobody: it follows from the MAC address.
+    // No attachment holds a link-local address: it follows from the MAC address.
     let holder = |pod: &PodAddress| {
         entries.holder_in(&pod.network, pod.address).or_else(|| entries.by_mac(pod.mac))
     };
