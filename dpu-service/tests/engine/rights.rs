@@ -9,7 +9,7 @@ use offload_proto::{Reason, form::HOST_PORT_CONTAINER};
 
 use crate::{
     other_host::{self, OtherHost, for_both, other},
-    world::{World, configuration, host, network, settings, spec},
+    world::{World, configuration, host, network, red, settings, spec},
 };
 
 /// `green` is for pods of `prod` and of `stage`.
@@ -268,4 +268,12 @@ async fn host_is_notified_only_of_its_networks() {
     told.sort();
     let expected = [("blue", true), ("red", true), ("violet", false)];
     assert_eq!(told, expected.map(|(name, deleted)| (name.to_owned(), deleted)));
+}
+
+#[tokio::test]
+async fn host_learns_of_network_deleted_with_its_right() {
+    let mut world = World::with(limited(&["red", "green"], true), settings(), 4).await;
+    let without_green = Configuration { networks: vec![red()], ..limited(&["red"], true) };
+    world.engine.load_configuration(without_green).await.unwrap();
+    assert_eq!(told_of(&mut world), [("green".to_owned(), true)]);
 }
