@@ -41,12 +41,16 @@ impl Inner {
         match found {
             Found::Joined { is_as_wanted: true, .. } => Ok(()),
             Found::Joined { port: row, .. } => self.change_port(port, row, wanted, queues),
-            Found::Strangers(bridge) => Err(Refused::because(format!(
-                "representor {name} is somebody else's port of Open vSwitch's bridge {bridge}: take it out first, \
-                 with `ovs-vsctl del-port {name}`",
-                name = port.name
-            ))),
-            Found::Nowhere => self.add_port(port, wanted, queues, None),
+            Found::Strangers(bridge) => Err(others_port(port, &bridge)),
+            // Another program may have added the port where the replica has not got it yet. The database refuses a
+            // second one, and sends what made it refuse before that answer.
+            Found::Nowhere => self.add_port(port, wanted, queues, None).or_else(|refused| {
+                let found = self.vswitch.look(|replica| self.found(replica, port, wanted, queues))?;
+                Err(match found {
+                    Found::Strangers(bridge) => others_port(port, &bridge),
+                    _ => refused,
+                })
+            }),
             Found::Broken => {
                 let number = self.own_port(port)?.flatten();
                 let held = number.and_then(|number| self.vswitch.hold_number(number));
@@ -234,4 +238,12 @@ impl Inner {
         Refused::because(format!("Open vSwitch has no bridge {}", self.settings.name))
             .blamed_on(Fault::Elsewhere)
     }
+}
+
+fn others_port(port: &Representor, bridge: &str) -> Refused {
+    let name = &port.name;
+    Refused::because(format!(
+        "representor {name} is somebody else's port of Open vSwitch's bridge {bridge}: take it out first, with \
+         `ovs-vsctl del-port {name}`"
+    ))
 }
