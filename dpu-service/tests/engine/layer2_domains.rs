@@ -247,6 +247,44 @@ async fn trunk_joins_no_two_holders_of_an_address() {
     world.check();
 }
 
+/// At start the file wins. The address stays taken until both pods have ended.
+#[tokio::test]
+async fn trunk_of_the_file_frees_no_held_address() {
+    let with_trunk = |vlans: &str| {
+        let acme = format!(
+            "name = 'acme'\nvlan = 20\ntrunk = [{vlans}]\n[[subnets]]\ncidr = '10.2.0.0/29'\n"
+        );
+        let mut file = configuration();
+        file.networks.push(network(&acme));
+        file
+    };
+    for (first, second) in [("acme", "bolt"), ("bolt", "acme")] {
+        let mut world = World::with(with_trunk(""), settings(), 8).await;
+        apply(&world, tenant("bolt", 30, "10.2.0.0/29")).await.unwrap();
+        for name in ["acme", "bolt"] {
+            attached(&world, asking_for(name, name, "10.2.0.2")).await;
+        }
+        apply(&world, tenant("bolt", 31, "10.2.0.0/29")).await.unwrap();
+        world.configuration = with_trunk("30");
+        restart(&mut world, &["acme", "bolt"]).await;
+        let joined = |world: &World| {
+            let warnings = world.engine.operators().warnings();
+            warnings.iter().any(|warning| warning.contains("10.2.0.2") && warning.contains("acme"))
+        };
+        assert!(joined(&world));
+
+        let asked = || asking_for("acme", "new", "10.2.0.2");
+        world.detach(first).await;
+        assert!(!joined(&world));
+        assert_eq!(world.refused(asked()).await, Reason::AddressInUse, "{first} has ended");
+        restart(&mut world, &[second]).await;
+        assert_eq!(world.refused(asked()).await, Reason::AddressInUse, "{first} has ended");
+        world.detach(second).await;
+        attached(&world, asked()).await;
+        world.check();
+    }
+}
+
 #[tokio::test]
 async fn subnet_routed_by_the_dpu_is_refused_elsewhere() {
     let world = two_tenants(settings()).await;

@@ -214,7 +214,7 @@ impl Registry {
                 VfReturn::Clean | VfReturn::Awaited => drop(self.vfs.release(&id)),
             }
             self.networks.release(entry.record(), resting, now);
-            self.networks.update_withheld(entry.record(), &self.entries);
+            self.networks.note_end(entry.record(), &self.entries);
         }
     }
 
@@ -227,7 +227,7 @@ impl Registry {
         };
         if let Some(entry) = self.entries.remove(id) {
             self.networks.forget(entry.record(), now);
-            self.networks.update_withheld(entry.record(), &self.entries);
+            self.networks.note_end(entry.record(), &self.entries);
         }
     }
 

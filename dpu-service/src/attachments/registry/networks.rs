@@ -326,8 +326,14 @@ impl PooledNetworks {
 
     /// Refuses a trunk that would join two domains in which two attachments hold one address of the network's subnets.
     fn check_trunk(&self, network: &Network, attachments: &Entries) -> Result<(), Failure> {
+        self.joined_holders(network, attachments)
+            .map_or(Ok(()), |joined| Err(Failure::new(Reason::LeaseInTheWay, joined)))
+    }
+
+    /// One sentence if the network reaches two domains in which two attachments hold one address of its subnets.
+    fn joined_holders(&self, network: &Network, attachments: &Entries) -> Option<String> {
         if network.trunk.is_empty() {
-            return Ok(());
+            return None;
         }
         let reached: BTreeSet<_> = self.domains.reached_from(network).collect();
         let mut holders = HashMap::<IpAddr, AttachmentId>::new();
@@ -338,18 +344,18 @@ impl PooledNetworks {
                 if !is_here || *holders.entry(address).or_insert(record.id) == record.id {
                     continue;
                 }
-                let message = format!(
-                    "network {}: attachments {} and {} both hold {address}, in two VLANs that the network reaches",
+                return Some(format!(
+                    "network {}: attachments {} and {} both hold {address}, in two VLANs that the network reaches: \
+                     recreate one of their pods, or leave one of the VLANs out of the trunk",
                     network.name, holders[&address], record.id
-                );
-                return Err(Failure::new(Reason::LeaseInTheWay, message));
+                ));
             }
         }
-        Ok(())
+        None
     }
 
-    /// One sentence for each network in force that uses the address of an attachment, as a file may say with which the
-    /// service was started.
+    /// One sentence for each network in force that uses the address of an attachment or joins two holders of one
+    /// address, as a file may say with which the service was started.
     pub(crate) fn conflicts_with_leases(&self, attachments: &Entries) -> Vec<String> {
         let conflict = |network: &Network| {
             network.used_addresses().find_map(|address| {
@@ -364,7 +370,9 @@ impl PooledNetworks {
                 ))
             })
         };
-        self.iter().filter_map(|entry| conflict(&entry.network)).collect()
+        let networks = || self.iter().map(|entry| &*entry.network);
+        let joined = networks().filter_map(|network| self.joined_holders(network, attachments));
+        networks().filter_map(conflict).chain(joined).collect()
     }
 
     /// Puts `network` in the place of the one of its name. It takes over all leases of `attachments`
@@ -406,8 +414,29 @@ impl PooledNetworks {
         Shape::new(network, attachments, &self.domains)
     }
 
+    /// Brings the pools in line with the attachments that are left after the end of one.
+    pub(super) fn note_end(&mut self, ended: &Record, attachments: &Entries) {
+        self.hold_for_others(ended, attachments);
+        self.update_withheld(ended, attachments);
+    }
+
+    /// A pool has one holder of an address. A file that gave its network a trunk while the service was down may have
+    /// joined two domains in which the address has a holder each: the second one holds it once the first has ended.
+    fn hold_for_others(&mut self, ended: &Record, attachments: &Entries) {
+        let domains = self.domains.clone();
+        for DomainAddress { domain, address } in domains.held_by(ended) {
+            let at = DomainAddress { domain, address };
+            let Some((network, pool)) = self.network_with(&at) else { continue };
+            let mut reached =
+                domains.reached_from(network).map(|domain| DomainAddress { domain, address });
+            if let Some(other) = reached.find_map(|at| Some(attachments.holder(&at)?.record().id)) {
+                Claim::Held(other, at).restore(pool);
+            }
+        }
+    }
+
     /// Hands out again what only an attachment used that has ended, and withholds what it held and others use.
-    pub(super) fn update_withheld(&mut self, ended: &Record, attachments: &Entries) {
+    fn update_withheld(&mut self, ended: &Record, attachments: &Entries) {
         let domains = self.domains.clone();
         let unused = domains.used_by(ended).filter(|at| !attachments.is_used(at));
         let used = domains.held_by(ended).filter(|at| attachments.is_used(at));

@@ -45,7 +45,8 @@ impl Inner {
             // Another program may have added the port where the replica has not got it yet. The database refuses a
             // second one, and sends what made it refuse before that answer.
             Found::Nowhere => self.add_port(port, wanted, queues, None).or_else(|refused| {
-                let found = self.vswitch.look(|replica| self.found(replica, port, wanted, queues))?;
+                let found =
+                    self.vswitch.look(|replica| self.found(replica, port, wanted, queues))?;
                 Err(match found {
                     Found::Strangers(bridge) => others_port(port, &bridge),
                     _ => refused,
