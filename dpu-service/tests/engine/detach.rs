@@ -10,9 +10,12 @@ use netlink::MacAddress;
 use offload_proto::Reason;
 use vf_alloc::FunctionId;
 
-use crate::world::{
-    VFS, World, configuration, detach_of, free_vfs, host, inventory, key, live, network, red,
-    settings, spec, without,
+use crate::{
+    other_host::{OtherHost, for_both, on_green},
+    world::{
+        VFS, World, configuration, detach_of, free_vfs, host, inventory, key, live, network, red,
+        settings, spec, without,
+    },
 };
 
 #[tokio::test]
@@ -84,6 +87,24 @@ async fn what_is_just_being_given_back_may_be_asked_for_again() {
     }
     world.detach("pod").await;
     world.attach(AttachSpec { mac, ..tiny() }).await.unwrap();
+    world.check();
+}
+
+/// A VF never goes to another host.
+#[tokio::test]
+async fn vfs_leaving_another_host_are_not_awaited() {
+    let mut file = for_both();
+    file.pools = vec![toml::from_str("name = 'both'\nselect = ['p0', 'p1']").unwrap()];
+    file.networks.iter_mut().for_each(|network| network.pool = "both".into());
+    let world = World::with(file, settings(), 1).await;
+    let other = OtherHost::connect(&world).await;
+    let leaving = other.attach(on_green("leaving")).await.unwrap().record;
+    let detach = Detach { key: leaving.key.clone(), returned: false, ..detach_of("") };
+    world.engine.detach(detach).await.unwrap();
+    world.attached("pod").await;
+    assert_eq!(world.refused(spec("next")).await, Reason::VfsExhausted);
+    let device = Some(leaving.device.clone());
+    assert_ne!(world.refused(AttachSpec { device, ..spec("next") }).await, Reason::Releasing);
     world.check();
 }
 

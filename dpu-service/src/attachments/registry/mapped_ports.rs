@@ -28,11 +28,7 @@ pub(super) fn check_mapped_ports(
 ) -> Result<(), Failure> {
     let Some(first) = spec.port_mappings.first() else { return Ok(()) };
     check_network(first, network, registry.settings().fabric)?;
-    let held = held(registry.entries()).map(|entry| entry.record().port_mappings.len());
-    if held.sum::<usize>() + spec.port_mappings.len() > MOST {
-        let why = format!("this DPU has {MOST} mapped ports at most, and too few of them are left");
-        return Err(Failure::new(Reason::Overloaded, why));
-    }
+    check_number(spec.port_mappings.len(), registry.entries())?;
     let own = &registry.settings().own_ports;
     for mapping in &spec.port_mappings {
         check_family(mapping, spec.families.unwrap_or(IpFamilies::ALL), network)?;
@@ -40,6 +36,15 @@ pub(super) fn check_mapped_ports(
         check_free(mapping, &spec.key.host, registry.entries())?;
     }
     Ok(())
+}
+
+fn check_number(asked: usize, entries: &Entries) -> Result<(), Failure> {
+    let held = held(entries).map(|entry| entry.record().port_mappings.len());
+    if held.sum::<usize>() + asked <= MOST {
+        return Ok(());
+    }
+    let why = format!("this DPU has {MOST} mapped ports at most, and too few of them are left");
+    Err(Failure::new(Reason::Overloaded, why))
 }
 
 fn check_network(
@@ -171,7 +176,23 @@ pub(crate) fn redirections_of(record: &Record) -> Vec<Redirection> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::examples::record, *};
+    use super::{
+        super::examples::{entry, record},
+        *,
+    };
+
+    #[test]
+    fn mapped_ports_are_bounded() {
+        let mut entries = Entries::default();
+        let mut most = record(1);
+        most.port_mappings = vec![most.port_mappings[0]; MOST - 1];
+        entries.insert(entry(most.clone()));
+        assert!(check_number(1, &entries).is_ok());
+        let refused = check_number(2, &entries).unwrap_err();
+        assert_eq!(refused.reason, Reason::Overloaded);
+        entries.remove(most.id).unwrap();
+        assert!(check_number(MOST, &entries).is_ok());
+    }
 
     #[test]
     fn redirections_beside_share_a_port_or_an_address() {
