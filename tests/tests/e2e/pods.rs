@@ -1,9 +1,9 @@
 //! The main job: pods get their network from the DPU and give it back.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use e2e::{
-    Call, Lab, Netns, Settings,
+    Call, Lab, Netns, Settings, run,
     scenarios::{first_hop, pods},
     wait_for,
 };
@@ -15,6 +15,28 @@ const LIMIT: Duration = Duration::from_secs(30);
 #[test]
 fn two_pods_ping_each_other_in_both_families_and_give_everything_back() {
     pods::two_pods_ping_each_other_in_both_families_and_give_everything_back(&Settings::default());
+}
+
+/// An ADD does without TCP's and TLS' handshakes.
+#[test]
+fn calls_use_the_connection_that_is_open() {
+    let lab = Lab::start(&Settings::default());
+    let connections = || {
+        let sockets = ["-H", "-t", "-n", "state", "established", "sport", "=", ":7443"];
+        let listed = run(lab.card.dpu.command("ss").args(sockets));
+        let text = String::from_utf8(listed.stdout).unwrap();
+        let peers = text.lines().map(|line| line.split_whitespace().last().unwrap().to_owned());
+        peers.collect::<BTreeSet<_>>()
+    };
+    let open = connections();
+    assert!(!open.is_empty());
+    for _ in 0..3 {
+        let pod = Netns::new("pod");
+        let _ = lab.add("blue", &pod, "eth0").result();
+        assert_eq!(connections(), open);
+        lab.del("blue", &pod, "eth0").nothing();
+    }
+    assert_eq!(connections(), open);
 }
 
 #[test]
