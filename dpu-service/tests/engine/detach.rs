@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dpu_service::{
-    attachments::{Configuration, Detach, Settings},
+    attachments::{Configuration, Depth, Detach, Settings},
     model::{AttachSpec, AttachmentState},
 };
 use netlink::MacAddress;
@@ -87,6 +87,30 @@ async fn what_is_just_being_given_back_may_be_asked_for_again() {
     }
     world.detach("pod").await;
     world.attach(AttachSpec { mac, ..tiny() }).await.unwrap();
+    world.check();
+}
+
+/// The host resets the pool's only VF, and the DPU has looked while its representor was away.
+#[tokio::test]
+async fn vf_that_is_being_reset_may_be_asked_for_again() {
+    let world = World::with(configuration(), settings(), 1).await;
+    let record = world.attached("pod").await.record;
+    world.detach("pod").await;
+    world.kernel.take_away(record.vf);
+    world.engine.reconcile(Depth::Quick).await;
+    let named = || AttachSpec { device: Some(record.device.clone()), ..spec("next") };
+    for wanted in [spec("next"), named()] {
+        assert_eq!(world.refused(wanted).await, Reason::Releasing);
+    }
+    // A representor that stays away is gone.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(10)).await;
+    tokio::time::resume();
+    assert_eq!(world.refused(spec("next")).await, Reason::VfsExhausted);
+    assert_eq!(world.refused(named()).await, Reason::VfNotFree);
+    world.kernel.make(record.vf);
+    world.engine.reconcile(Depth::Quick).await;
+    world.attached("next").await;
     world.check();
 }
 

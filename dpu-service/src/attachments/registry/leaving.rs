@@ -1,10 +1,12 @@
-//! Refusals that will soon be none: what is asked for is just being given back.
+//! Refusals that will soon be none: what is asked for is just being given back, or reset.
 //!
-//! A DEL is answered before the DPU has got all back, so whoever comes next may ask too early, on whatever host he is.
+//! A DEL is answered before the DPU has got all back, so whoever comes next may ask too early, on whatever host he is. A
+//! VF that is reset loses its representor for a moment.
 
 use std::{sync::Arc, time::Duration};
 
 use offload_proto::{Failure, Reason};
+use vf_alloc::FunctionId;
 
 use super::{Entry, Registry};
 use crate::model::{AttachSpec, FormerOwner, Record};
@@ -14,18 +16,39 @@ use crate::model::{AttachSpec, FormerOwner, Record};
 const SOON: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// The refusal or, if an attachment that leaves has what was asked for, that it is worth while to ask again.
+    /// The refusal or, if an attachment that leaves has what was asked for or a VF is being reset, that it is worth while
+    /// to ask again.
     pub(super) fn or_leaving(&self, refusal: Failure, spec: &AttachSpec) -> Failure {
+        let in_the_way = self.leaving_with(refusal.reason, spec).or_else(|| {
+            self.reset_for(refusal.reason, spec).map(|vf| format!("VF {vf} is just being reset"))
+        });
+        match in_the_way {
+            None => refusal,
+            Some(what) => Failure::new(Reason::Releasing, format!("{}: {what}", refusal.message)),
+        }
+    }
+
+    /// The attachment that leaves with what is refused for that reason.
+    fn leaving_with(&self, refusal: Reason, spec: &AttachSpec) -> Option<String> {
         let leaving = self.entries.iter().filter(|entry| entry.is_leaving_for_less_than(SOON));
         let mut leaving = leaving.map(Entry::record).map(Arc::as_ref);
-        match leaving.find(|record| self.is_in_the_way(record, refusal.reason, spec)) {
-            None => refusal,
-            Some(record) => {
-                let leaving = record.named_to(&spec.key.host);
-                let why = format!("{}: {leaving} is just being given back", refusal.message);
-                Failure::new(Reason::Releasing, why)
-            }
-        }
+        let record = leaving.find(|record| self.is_in_the_way(record, refusal, spec))?;
+        Some(format!("{} is just being given back", record.named_to(&spec.key.host)))
+    }
+
+    /// The VF that nobody holds, that lost its representor a moment ago, and that is refused for that reason.
+    fn reset_for(&self, refusal: Reason, spec: &AttachSpec) -> Option<FunctionId> {
+        let lost = self.lost_ports.iter().filter(|(_, since)| since.elapsed() < SOON);
+        let mut lost = lost.map(|(vf, _)| *vf).filter(|vf| self.vfs.holder(*vf).is_none());
+        let host = self.hosts.number(&spec.key.host).ok()?;
+        lost.find(|vf| {
+            let facts = self.vfs.facts(*vf).filter(|facts| facts.host == host);
+            facts.is_some_and(|facts| match refusal {
+                Reason::VfsExhausted => self.is_in_pool_for(*vf, spec),
+                Reason::VfNotFree => spec.device.as_ref() == Some(&facts.device),
+                _ => false,
+            })
+        })
     }
 
     /// The refusal of an address, with the attachment of the same host that has it.
@@ -47,7 +70,7 @@ impl Registry {
     fn is_in_the_way(&self, record: &Record, refusal: Reason, spec: &AttachSpec) -> bool {
         let is_of_host = record.key.host == spec.key.host;
         match refusal {
-            Reason::VfsExhausted => is_of_host && self.is_of_pool_for(record, spec),
+            Reason::VfsExhausted => is_of_host && self.is_in_pool_for(record.vf, spec),
             Reason::VfNotFree => is_of_host && spec.device.as_ref() == Some(&record.device),
             Reason::AddressesExhausted => {
                 let is_asked =
@@ -66,10 +89,10 @@ impl Registry {
         }
     }
 
-    /// Whether a record's VF is of the pool that an attach draws from.
-    fn is_of_pool_for(&self, record: &Record, spec: &AttachSpec) -> bool {
+    /// Whether a VF is of the pool that an attach draws from.
+    fn is_in_pool_for(&self, vf: FunctionId, spec: &AttachSpec) -> bool {
         let network = self.networks.find(spec.network.as_deref());
-        let mut pools = self.vfs.open_pools_of(record.vf);
+        let mut pools = self.vfs.open_pools_of(vf);
         network.is_ok_and(|network| pools.any(|pool| pool.name == network.network().pool))
     }
 

@@ -28,8 +28,12 @@ mod pod_addresses;
 mod reserve;
 mod stage;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
+use tokio::time::Instant;
 use vf_alloc::{Allocator, ClearError, FunctionId, PoolSpec, Promised, RestoredState, VfPromise};
 
 pub(crate) use conflicts::{Conflicts, Users};
@@ -68,6 +72,8 @@ pub(crate) struct Registry {
     hosts: ServedHosts,
     detaches: Detaches,
     doubts: Doubts,
+    /// VFs whose representors have gone, and when.
+    lost_ports: HashMap<FunctionId, Instant>,
     /// Why no new attachments are taken. `None`: they are.
     draining: Option<String>,
 }
@@ -94,6 +100,7 @@ impl Registry {
             hosts: ServedHosts::new(hosts, wanted_vfs),
             detaches: Detaches::default(),
             doubts: Doubts::default(),
+            lost_ports: HashMap::new(),
             draining: None,
             settings,
         };
@@ -284,7 +291,15 @@ impl Registry {
                 entry.note_representor(present.contains(&record.vf));
             }
         }
+        self.note_lost_ports(&present);
         self.vfs.set_ports(present);
+    }
+
+    fn note_lost_ports(&mut self, present: &BTreeSet<FunctionId>) {
+        self.lost_ports.retain(|vf, _| !present.contains(vf));
+        let had_port = self.vfs.vfs().filter(|view| view.has_port).map(|view| view.vf);
+        let lost = had_port.filter(|vf| !present.contains(vf));
+        self.lost_ports.extend(lost.map(|vf| (vf, Instant::now())));
     }
 
     /// Forgets the addresses that have rested and returns those whose rows the journal may lose.
