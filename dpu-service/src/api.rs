@@ -15,6 +15,7 @@ mod session;
 mod workload;
 
 use std::{
+    collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -30,11 +31,7 @@ pub(crate) use finish::Finish;
 pub(crate) use operator::OperatorApi;
 pub(crate) use workload::WorkloadApi;
 
-use crate::attachments::Engine;
-
-/// The problem of a DPU without networks.
-const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[network]] to the configuration file, or run \
-                           `dpuctl apply`";
+use crate::{attachments::Engine, conditions::Conditions, model::HostName};
 
 /// The configuration file.
 #[derive(Debug)]
@@ -43,6 +40,8 @@ pub(crate) struct ConfigurationState {
     pub(crate) digest: String,
     /// Why the file, as it is now, is not in force: one sentence each.
     pub(crate) problems: Vec<String>,
+    /// The hosts under maintenance.
+    pub(crate) maintenance: BTreeSet<HostName>,
 }
 
 /// What the services share.
@@ -63,6 +62,7 @@ pub(crate) struct Shared {
     /// Held while hosts, DPU and records are compared for an operator.
     pub(crate) examination: tokio::sync::Mutex<()>,
     pub(crate) configuration: Mutex<ConfigurationState>,
+    pub(crate) conditions: Conditions,
     /// The tasks of open sessions.
     pub(crate) sessions: TaskTracker,
     /// The service stops: long streams end.
@@ -85,6 +85,19 @@ impl Shared {
         self.configuration().digest.clone()
     }
 
+    pub(crate) fn configuration_problems(&self) -> Vec<String> {
+        self.configuration().problems.clone()
+    }
+
+    /// Whether the host may be away without a word of it.
+    pub(crate) fn is_under_maintenance(&self, host: &HostName) -> bool {
+        self.configuration().maintenance.contains(host)
+    }
+
+    pub(crate) fn set_maintenance(&self, hosts: BTreeSet<HostName>) {
+        self.configuration().maintenance = hosts;
+    }
+
     pub(crate) fn set_configuration_digest(&self, digest: String) {
         self.configuration().digest = digest;
     }
@@ -103,32 +116,5 @@ impl Shared {
     /// That the certificate expires soon, or has expired: one sentence.
     pub(crate) fn expiring(&self) -> Option<String> {
         self.credentials.expiring(self.certificate_warning)
-    }
-
-    /// All that is wrong, one sentence each.
-    pub(crate) async fn problems(&self) -> Vec<String> {
-        self.all_problems(self.status().await)
-    }
-
-    /// All that is wrong, given why Attach can't be served.
-    pub(crate) fn all_problems(&self, mut status: Vec<String>) -> Vec<String> {
-        let of_vfs = self.engine.operators().vf_warnings();
-        let others = self.other_problems().into_iter().chain(of_vfs).chain(self.expiring());
-        for problem in others {
-            if !status.contains(&problem) {
-                status.push(problem);
-            }
-        }
-        status
-    }
-
-    /// What is wrong besides what keeps Attach from being served, one sentence each. The doctor tells
-    /// it, too, and of VFs more than these are told here.
-    pub(crate) fn other_problems(&self) -> Vec<String> {
-        let configuration = self.configuration().problems.clone();
-        let certificate = self.credentials.problem();
-        let networks = self.engine.networks().is_empty().then(|| NO_NETWORKS.to_owned());
-        let warnings = self.engine.operators().warnings();
-        configuration.into_iter().chain(certificate).chain(networks).chain(warnings).collect()
     }
 }

@@ -124,6 +124,9 @@ pub struct Host {
     /// Whether it may ask for MAC addresses that do not begin with `allocation.mac_prefix`.
     #[serde(default = "yes")]
     pub any_mac: bool,
+    /// Whether it may be away: the condition `HostsConnected` leaves it out.
+    #[serde(default)]
+    pub maintenance: bool,
 }
 
 impl Host {
@@ -184,6 +187,12 @@ impl Config {
             pools: self.pools.clone(),
             networks: self.networks.clone(),
         }
+    }
+
+    /// The hosts that may be away.
+    pub(crate) fn under_maintenance(&self) -> BTreeSet<HostName> {
+        let hosts = self.hosts.iter().filter(|host| host.maintenance);
+        hosts.map(|host| HostName(host.name.as_str().into())).collect()
     }
 
     /// What the engine is given once.

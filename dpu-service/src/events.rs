@@ -74,6 +74,14 @@ pub enum EventKind {
     NetworkDeleted,
     /// The service takes no new attachments, or does so again.
     Draining,
+    /// ADDs were refused or failed for a reason that is the DPU's.
+    AttachRefused,
+    /// A condition has turned false.
+    ConditionFalse,
+    /// A condition is true again.
+    ConditionTrue,
+    /// What a condition is about can't be asked any more.
+    ConditionUnknown,
 }
 
 impl EventKind {
@@ -103,6 +111,10 @@ impl EventKind {
             Self::NetworkApplied => "NetworkApplied",
             Self::NetworkDeleted => "NetworkDeleted",
             Self::Draining => "Draining",
+            Self::AttachRefused => "AttachRefused",
+            Self::ConditionFalse => "ConditionFalse",
+            Self::ConditionTrue => "ConditionTrue",
+            Self::ConditionUnknown => "ConditionUnknown",
         }
     }
 }

@@ -5,6 +5,7 @@ mod api;
 pub mod arguments;
 pub mod attachments;
 mod certificates;
+pub mod conditions;
 pub mod config;
 pub mod counters;
 pub mod driver;

@@ -54,6 +54,7 @@ fn check_certificates(config: &Config, path: &Path) -> ExitCode {
         Ok(credentials) => {
             let unseen = "Its card, fabric, journal and addresses to listen on";
             let good = good_configuration(path, unseen, &credentials.ends());
+            let good = good + &metrics::address_line(config.metrics.listen);
             answer(&(good + if config.networks.is_empty() { NO_NETWORKS } else { "" }))
         }
         Err(error) => misconfigured(NAME, &format_args!("{}: {}", path.display(), Chain(&error))),

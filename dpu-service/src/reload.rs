@@ -67,6 +67,7 @@ impl Reloader {
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
         loaded.map_err(|failure| unchanged(&failure.message))?;
         self.shared.set_configuration_digest(file.digest());
+        self.shared.set_maintenance(next.under_maintenance());
         let level = self.log.set_level(&next.log);
         level.map_err(|error| vec![Chain(&error).to_string()])?;
         match self.config.fixed_differences(&next).as_slice() {

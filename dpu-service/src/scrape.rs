@@ -1,14 +1,18 @@
 //! What a scrape of the metrics sees: how it stands at the moment, in numbers.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, OnceLock},
     time::Duration,
 };
+
+use offload_proto::{ConditionReason, v1::ConditionStatus};
 
 use crate::{
     api::Shared,
     attachments::{Engine, NetworkView, PoolView},
     certificates::Certificates,
+    conditions::Condition,
     counters::{Drops, PortCounters},
     driver::Capability,
     eswitch::Card,
@@ -17,6 +21,9 @@ use crate::{
     sessions::HostView,
 };
 use metrics::{Calls, Label, Page, label};
+
+/// How many conditions a page shows: a thousand networks or hosts with the same fault make no more series.
+const MOST_CONDITIONS: usize = 256;
 
 /// All that a scrape looks at.
 #[derive(Clone, Debug)]
@@ -40,6 +47,7 @@ impl Scrape {
         }
         let shared = self.shared.get();
         add_readiness(&mut page, shared).await;
+        add_conditions(&mut page, shared).await;
         if let Some(shared) = shared {
             add_journal(&mut page, &shared.engine);
             add_attachments(&mut page, &shared.engine);
@@ -60,23 +68,66 @@ impl Scrape {
 }
 
 async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
-    let (is_ready, is_writable, problems) = match shared {
+    let (is_ready, is_writable) = match shared {
         Some(shared) => {
             // One look, which tries a journal that has a problem: what a page tells fits together.
             let status = shared.status().await;
-            let is_writable = shared.engine.operators().journal_can_be_written();
-            (status.is_empty(), is_writable, shared.all_problems(status).len())
+            (status.is_empty(), shared.engine.operators().journal_can_be_written())
         }
-        None => (false, false, 1),
+        None => (false, false),
     };
     page.gauge("service_ready", "Whether new attachments can be made", is_ready.into());
     let help = "Whether the journal could be written the last time";
     page.gauge("service_journal_writable", help, is_writable.into());
-    page.gauge(
-        "service_problems",
-        "Problems that `dpuctl status` tells of the DPU",
-        problems as u64,
-    );
+}
+
+/// Of each condition three series, of which the one of its status is 1. As long as the journal can't be read, there is
+/// one condition.
+async fn add_conditions(page: &mut Page, shared: Option<&Arc<Shared>>) {
+    let conditions = match shared {
+        Some(shared) => shared.conditions().await,
+        None => vec![Condition::not_serving()],
+    };
+    let by_object = conditions.iter().map(|it| ((it.kind.name(), it.object.as_str()), it));
+    let mut shown = BTreeMap::<_, &Condition>::new();
+    for (key, condition) in by_object {
+        let entry = shown.entry(key).or_insert(condition);
+        if condition.affects_pods {
+            *entry = condition;
+        }
+    }
+    let series = shown.into_values().take(MOST_CONDITIONS).flat_map(series_of);
+    let help = "The status of each condition: 1 for the one that it has";
+    page.gauges("service_condition", help, series);
+}
+
+fn series_of(condition: &Condition) -> [([Label; 4], u64); 3] {
+    let object = if condition.object.is_empty() { "all" } else { &condition.object };
+    let affects_pods = if may_affect_pods(condition) { "true" } else { "false" };
+    [
+        (ConditionStatus::True, "true"),
+        (ConditionStatus::False, "false"),
+        (ConditionStatus::Unknown, "unknown"),
+    ]
+    .map(|(status, name)| {
+        let labels = [
+            label("type", condition.kind.name()),
+            label("object", object),
+            label("status", name),
+            label("affects_pods", affects_pods),
+        ];
+        (labels, u64::from(condition.status == status))
+    })
+}
+
+/// Of a condition that is true, whether it could. So an alert's series is there before the alert fires.
+fn may_affect_pods(condition: &Condition) -> bool {
+    let may =
+        |reason: &ConditionReason| reason.condition() == condition.kind && reason.affects_pods();
+    match condition.status {
+        ConditionStatus::True => ConditionReason::ALL.iter().any(may),
+        _ => condition.affects_pods,
+    }
 }
 
 fn add_journal(page: &mut Page, engine: &Arc<Engine>) {

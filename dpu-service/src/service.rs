@@ -20,6 +20,7 @@ use crate::{
     api::{self, ConfigurationState, Shared},
     attachments::{Depth, Engine, keep_pods_known, watch_for_conflicts},
     certificates::Certificates,
+    conditions::{self, Conditions},
     config::{self, Config, LoadError},
     driver::Capability,
     drivers,
@@ -101,6 +102,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     let listener = listener.map_or_else(|| listen(&config), Ok)?;
     let shared = Arc::new(share(&config, digest, engine.clone(), credentials.clone(), &stop));
     shown.get_or_init(|| shared.clone());
+    tokio::spawn(conditions::watch(shared.clone()));
     let serving = serve(
         listener,
         credentials,
@@ -150,7 +152,7 @@ fn serve_metrics(
     calls: &Arc<Calls>,
 ) -> Arc<OnceLock<Arc<Shared>>> {
     let shared = Arc::<OnceLock<_>>::default();
-    if let Some(endpoint) = Endpoint::listen(&config.metrics.endpoint()) {
+    if let Some(endpoint) = Endpoint::listen(config.metrics.listen) {
         let scrape = Scrape {
             certificates: Arc::clone(certificates),
             certificate_warning: config.certificate_warning.ahead(),
@@ -232,7 +234,12 @@ fn share(
         hello_timeout: Duration::from_secs(config.limits.handshake_timeout_s),
         watchers: Arc::new(Semaphore::new(config.limits.watchers)),
         examination: tokio::sync::Mutex::default(),
-        configuration: Mutex::new(ConfigurationState { digest, problems: Vec::new() }),
+        configuration: Mutex::new(ConfigurationState {
+            digest,
+            problems: Vec::new(),
+            maintenance: config.under_maintenance(),
+        }),
+        conditions: Conditions::new(),
         sessions: TaskTracker::new(),
         stopping: stop.child_token(),
     }

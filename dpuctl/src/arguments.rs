@@ -1,10 +1,11 @@
 //! The command line.
 
-use std::{net::IpAddr, path::PathBuf, time::Duration};
+use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
 use clap_complete::Shell;
 use mtls::{IdentityError, Role, authority};
+use offload_proto::v1::ConditionType;
 use vf_alloc::FunctionId;
 
 const AFTER_HELP: &str = "\
@@ -14,6 +15,7 @@ Exit codes:
   2  the command line, the configuration or a file given is wrong
   3  the DPU can't be reached, did not answer in time, or ended a watch
   4  a certificate is missing, expired or refused
+  5  `status` or `doctor`: the DPU has answered, and a condition that affects pods is false
 
 Configuration: --config, else $DPUCTL_CONFIG, else ~/.config/dpu-offload/dpuctl.toml, else
 /etc/dpu-offload/dpuctl.toml.";
@@ -61,6 +63,9 @@ impl Options {
 pub enum Verb {
     /// How the DPU and its hosts are
     Status {
+        /// Wait until this condition is true, for as long as --timeout says
+        #[arg(long, value_name = "CONDITION", value_parser = <ConditionType as FromStr>::from_str)]
+        wait: Option<ConditionType>,
         /// How to print it
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,

@@ -14,6 +14,7 @@ use crate::{
     description::Description,
     error::CallError,
     format::{Audience, print_encoded},
+    status::{check_pods, dpu},
     table::{narrow_or_wide, table},
     text::{or_dash, phrase, printable, seconds, short_id, state, vf_name},
 };
@@ -34,6 +35,7 @@ pub(crate) async fn doctor(
     if let Audience::People { wide } = print_encoded(&diagnosis, format, console)? {
         console.print(&text_of(&diagnosis, wide))?;
     }
+    check_pods(&dpu(client).await?)?;
     match count_left(&diagnosis) {
         0 => Ok(()),
         left => Err(CallError::Differences(left)),

@@ -13,6 +13,7 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 3;
 const CERTIFICATE: u8 = 4;
+const PODS_AFFECTED: u8 = 5;
 
 /// Why the command did not do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +115,12 @@ pub enum CallError {
     /// Something is not as it should be: how much.
     #[error("not all is as it should be; differences: {0}")]
     Differences(u64),
+    /// The DPU has answered, and conditions are false that affect pods: their types.
+    #[error("pods are affected: {} is false; `dpuctl status` tells why", .0.join(", "))]
+    PodsAffected(Vec<&'static str>),
+    /// A condition was waited for, and is not true.
+    #[error("condition {0} is not true: the time to wait is over")]
+    StillFalse(&'static str),
     /// Certificates can't be made.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
@@ -195,6 +202,11 @@ impl CallError {
         }
     }
 
+    /// Whether the same call may succeed a moment later.
+    pub(crate) fn may_pass(&self) -> bool {
+        self.exit_code() == UNREACHABLE
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Refused(_) | Self::Unknown { .. } | Self::Declined | Self::Differences(_) => {
@@ -210,6 +222,7 @@ impl CallError {
             | Self::Edit(_)
             | Self::Unconfirmed => USAGE,
             Self::Authority(_) => USAGE,
+            Self::PodsAffected(_) | Self::StillFalse(_) => PODS_AFFECTED,
             Self::Credentials(_) => CERTIFICATE,
             Self::Connect(reason) if reason.is_certificate() => CERTIFICATE,
             Self::Connect(_) | Self::TooSlow(_) | Self::StreamEnded(_) => UNREACHABLE,

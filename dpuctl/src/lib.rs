@@ -44,7 +44,13 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
     let Arguments { options, verb } = arguments;
     let connect = || Client::connect(&options);
     match verb {
-        Verb::Status { output } => status::status(&mut connect().await?, output, console).await,
+        Verb::Status { wait: None, output } => {
+            status::status(&mut connect().await?, output, console).await
+        }
+        Verb::Status { wait: Some(condition), output } => {
+            let client = &mut connect().await?;
+            status::wait(client, condition, options.timeout(), output, console).await
+        }
         Verb::Doctor { fix, output } => {
             // A host may be asked five times, and the DPU's own work takes its time too.
             let patience = options.timeout() / 6;

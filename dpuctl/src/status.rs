@@ -1,7 +1,12 @@
 //! `dpuctl status`: how the DPU and its hosts are.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
-use offload_proto::v1::{Dpu, GetDpuRequest, HostStatus};
+use offload_proto::v1::{
+    Condition, ConditionStatus, ConditionType, Dpu, GetDpuRequest, HostStatus,
+};
+use tokio::time::{Instant, sleep};
 
 use crate::{
     arguments::Format,
@@ -10,25 +15,85 @@ use crate::{
     description::Description,
     error::CallError,
     format::{Audience, print_encoded},
-    table::narrow_or_wide,
-    text::{age, or_dash},
+    table::{narrow_or_wide, table},
+    text::{age, or_dash, printable},
 };
 
+/// How often a condition that is waited for is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// Prints how the DPU is.
+///
+/// # Errors
+/// [`CallError::PodsAffected`] once it is printed, if a condition is false that affects pods.
 pub(crate) async fn status(
     client: &mut Client,
     format: Format,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let dpu = dpu(client).await?;
-    match print_encoded(&dpu, format, console)? {
+    print(&dpu, format, console)?;
+    check_pods(&dpu)
+}
+
+/// Waits until all conditions of that type are true, for so long at most, and prints how the DPU is then.
+///
+/// # Errors
+/// [`CallError::StillFalse`] once it is printed, if they are not. A DPU that does not answer is waited for likewise.
+pub(crate) async fn wait(
+    client: &mut Client,
+    wanted: ConditionType,
+    limit: Duration,
+    format: Format,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let until = Instant::now() + limit;
+    let outcome = loop {
+        let looked = dpu(client).await;
+        let is_over = Instant::now() + LOOK_EVERY >= until;
+        match looked {
+            Ok(dpu) if is_true(&dpu, wanted) || is_over => break dpu,
+            Err(error) if is_over || !error.may_pass() => return Err(error),
+            _ => sleep(LOOK_EVERY).await,
+        }
+    };
+    print(&outcome, format, console)?;
+    match is_true(&outcome, wanted) {
+        true => Ok(()),
+        false => Err(CallError::StillFalse(wanted.name())),
+    }
+}
+
+fn print(dpu: &Dpu, format: Format, console: &mut Console<'_>) -> Result<(), CallError> {
+    match print_encoded(dpu, format, console)? {
         Audience::Programs => Ok(()),
-        Audience::People { wide } => console.print(&summary(&dpu, wide, Timestamp::now())),
+        Audience::People { wide } => console.print(&summary(dpu, wide, Timestamp::now())),
     }
 }
 
 pub(crate) async fn dpu(client: &mut Client) -> Result<Dpu, CallError> {
     let question = GetDpuRequest {};
     client.call(async |operator, request| operator.get_dpu(request).await, question).await
+}
+
+/// Whether pods are as they should be, as far as conditions tell.
+///
+/// # Errors
+/// [`CallError::PodsAffected`].
+pub(crate) fn check_pods(dpu: &Dpu) -> Result<(), CallError> {
+    let is_it = |it: &&Condition| it.affects_pods && it.status() == ConditionStatus::False;
+    let mut affecting: Vec<_> =
+        dpu.conditions.iter().filter(is_it).map(|it| it.r#type().name()).collect();
+    affecting.dedup();
+    match affecting.is_empty() {
+        true => Ok(()),
+        false => Err(CallError::PodsAffected(affecting)),
+    }
+}
+
+fn is_true(dpu: &Dpu, wanted: ConditionType) -> bool {
+    let mut of_type = dpu.conditions.iter().filter(|it| it.r#type() == wanted).peekable();
+    of_type.peek().is_some() && of_type.all(|it| it.status() == ConditionStatus::True)
 }
 
 fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
@@ -40,9 +105,28 @@ fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
     text.field("Configuration", &configuration(dpu));
     text.field("Attachments", &dpu.attachments.to_string());
     text.field("Hosts", &format!("{connected} of {} connected", dpu.hosts.len()));
-    text.list("Problems", &problems(dpu));
     text.block("", &host_table(&dpu.hosts, wide, now));
-    text.finish()
+    format!("{}\n{}", condition_table(&dpu.conditions, now), text.finish())
+}
+
+/// The conditions that are not true, or one line if all are.
+pub(crate) fn condition_table(conditions: &[Condition], now: Timestamp) -> String {
+    let is_not_true = |condition: &&Condition| condition.status() != ConditionStatus::True;
+    let row = |condition: &Condition| {
+        vec![
+            condition.r#type().name().to_owned(),
+            condition.status().name().to_owned(),
+            condition.reason.clone(),
+            or_dash(&condition.object).to_owned(),
+            age(&condition.since, now),
+            printable(&condition.message),
+        ]
+    };
+    let rows: Vec<_> = conditions.iter().filter(is_not_true).map(row).collect();
+    match rows.is_empty() {
+        true => format!("All {} conditions are true.\n", conditions.len()),
+        false => table(&["TYPE", "STATUS", "REASON", "OBJECT", "SINCE", "MESSAGE"], rows),
+    }
 }
 
 /// What `sha256sum` prints of the configuration file in force.
@@ -51,21 +135,6 @@ fn configuration(dpu: &Dpu) -> String {
         "" => "unknown: the service is older than this dpuctl".into(),
         digest => format!("sha256 {digest}"),
     }
-}
-
-/// Those of the DPU, and that hosts are away.
-fn problems(dpu: &Dpu) -> Vec<String> {
-    let absent = dpu.hosts.iter().filter(|host| !host.connected);
-    dpu.problems.iter().cloned().chain(absent.map(absence)).collect()
-}
-
-/// That the host is away, and why, as far as the DPU knows.
-fn absence(host: &HostStatus) -> String {
-    let why = match host.absence.as_str() {
-        "" => "its agent does not run, or can't reach the DPU",
-        why => why,
-    };
-    format!("{} is not connected: {why}", host.name)
 }
 
 /// The hosts, with how long they have been as they are.
@@ -89,28 +158,59 @@ pub(crate) fn host_table(hosts: &[HostStatus], wide: bool, now: Timestamp) -> St
 
 #[cfg(test)]
 mod tests {
+    use offload_proto::ConditionReason;
+
     use super::*;
 
-    #[test]
-    fn a_summary_tells_what_is_wrong() {
-        let host = |name: &str, connected, agent_version: &str| HostStatus {
+    fn host(name: &str, connected: bool, agent_version: &str) -> HostStatus {
+        HostStatus {
             name: name.into(),
             connected,
             agent_version: agent_version.into(),
             boot_id: "b007".into(),
             since: "2026-03-01T11:00:00Z".into(),
             ..HostStatus::default()
+        }
+    }
+
+    fn condition(
+        kind: ConditionType,
+        status: ConditionStatus,
+        reason: ConditionReason,
+        affects_pods: bool,
+    ) -> Condition {
+        Condition {
+            r#type: kind.into(),
+            status: status.into(),
+            reason: reason.as_str().into(),
+            object: "uplink/p0".into(),
+            message: "uplink p0 has no carrier".into(),
+            since: "2026-03-01T11:58:00Z".into(),
+            affects_pods,
+            ..Condition::default()
+        }
+    }
+
+    fn uplink(status: ConditionStatus) -> Condition {
+        condition(ConditionType::UplinksUp, status, ConditionReason::UplinkDown, true)
+    }
+
+    fn with(conditions: Vec<Condition>) -> Dpu {
+        Dpu { conditions, ..Dpu::default() }
+    }
+
+    #[test]
+    fn conditions_that_are_not_true_come_first() {
+        let ready = Condition {
+            r#type: ConditionType::Ready.into(),
+            status: ConditionStatus::True.into(),
+            ..Condition::default()
         };
-        let absence = "its certificate expired".into();
         let dpu = Dpu {
             name: "dpu-1".into(),
             version: "0.1.0".into(),
-            hosts: vec![
-                host("node-1", true, "0.1.0"),
-                HostStatus { absence, ..host("node-2", false, "") },
-                host("node-3", false, ""),
-            ],
-            problems: vec!["the journal's disk is full".into()],
+            hosts: vec![host("node-1", true, "0.1.0"), host("node-2", false, "")],
+            conditions: vec![ready, uplink(ConditionStatus::False)],
             attachments: 3,
             started_at: "2026-03-01T10:58:00Z".into(),
             configuration_digest: "ba7816bf".into(),
@@ -120,36 +220,52 @@ mod tests {
         assert_eq!(
             summary(&dpu, false, now),
             "\
+TYPE        STATUS   REASON        OBJECT      SINCE   MESSAGE
+UplinksUp   False    UPLINK_DOWN   uplink/p0   2m0s    uplink p0 has no carrier
+
 DPU:           dpu-1
 Version:       0.1.0
 Up for:        1h2m
 Configuration: sha256 ba7816bf
 Attachments:   3
-Hosts:         1 of 3 connected
-Problems:
-  the journal's disk is full
-  node-2 is not connected: its certificate expired
-  node-3 is not connected: its agent does not run, or can't reach the DPU
+Hosts:         1 of 2 connected
 
 HOST     STATE          SINCE   AGENT
 node-1   Connected      1h0m    0.1.0
 node-2   Disconnected   1h0m    -
-node-3   Disconnected   1h0m    -
 "
         );
     }
 
     #[test]
     fn a_wide_summary_tells_the_boot() {
-        let host = HostStatus { connected: true, boot_id: "b007".into(), ..HostStatus::default() };
-        let dpu = Dpu { hosts: vec![host], ..Dpu::default() };
+        let dpu = Dpu { hosts: vec![host("node-1", true, "1")], ..Dpu::default() };
         let boot = |wide| summary(&dpu, wide, Timestamp::UNIX_EPOCH).contains("b007");
         assert!(boot(true) && !boot(false));
     }
 
     #[test]
-    fn a_summary_says_that_nothing_is_wrong() {
-        let text = summary(&Dpu::default(), false, Timestamp::UNIX_EPOCH);
-        assert!(text.ends_with("Problems:      none\n"), "{text}");
+    fn true_conditions_are_one_line() {
+        let dpu = with(vec![uplink(ConditionStatus::True); 9]);
+        let text = summary(&dpu, false, Timestamp::UNIX_EPOCH);
+        assert!(text.starts_with("All 9 conditions are true.\n"), "{text}");
+    }
+
+    #[test]
+    fn false_conditions_that_affect_pods_exit_with_5() {
+        let unknown = uplink(ConditionStatus::Unknown);
+        let harmless = Condition { affects_pods: false, ..uplink(ConditionStatus::False) };
+        assert!(check_pods(&with(vec![unknown, harmless])).is_ok());
+        let down = || uplink(ConditionStatus::False);
+        let error = check_pods(&with(vec![down(), down()])).unwrap_err();
+        assert_eq!(error.exit_code(), 5);
+        assert!(matches!(error, CallError::PodsAffected(types) if types == ["UplinksUp"]));
+    }
+
+    #[test]
+    fn a_type_is_true_if_all_its_conditions_are() {
+        let holds = |conditions| is_true(&with(conditions), ConditionType::UplinksUp);
+        let (up, down) = (uplink(ConditionStatus::True), uplink(ConditionStatus::False));
+        assert!(holds(vec![up.clone()]) && !holds(vec![up, down]) && !holds(Vec::new()));
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod capability;
 mod codec;
+pub mod condition;
 pub mod failure;
 pub mod finding;
 pub mod form;
@@ -16,6 +17,7 @@ mod room;
 pub mod sysctls;
 pub mod workloads;
 
+pub use condition::ConditionReason;
 pub use failure::{Failure, Reason};
 pub use finding::Finding;
 pub use room::{encoded_len, first_that_fit};

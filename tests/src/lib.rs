@@ -61,7 +61,7 @@ pub use invariants::{Keeper, Scene};
 pub use lab::Lab;
 pub use netns::Netns;
 pub use open_vswitch::OpenVswitch;
-pub use operator::Operator;
+pub use operator::{Operator, has_answered};
 pub use outside::{DPU_OUTSIDE, OUTSIDE, outside_of};
 pub use pki::Pki;
 pub use process::{Program, program};

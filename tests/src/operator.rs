@@ -44,12 +44,12 @@ impl<'a> Operator<'a> {
     /// What `dpuctl` prints.
     ///
     /// # Panics
-    /// When it fails.
+    /// When it fails. A condition that is false is no failure of it.
     #[must_use]
     pub fn says(&self, arguments: &[&str]) -> String {
         let output = self.dpuctl(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "dpuctl {arguments:?}: {error}");
+        assert!(has_answered(&output), "dpuctl {arguments:?}: {error}");
         String::from_utf8(output.stdout).expect("UTF-8")
     }
 
@@ -101,12 +101,33 @@ impl<'a> Operator<'a> {
     /// What `dpuctl` prints for these arguments and `-o json`, asked from this process.
     ///
     /// # Panics
-    /// When it fails or prints no JSON.
+    /// When it fails or prints no JSON. A condition that is false is no failure of it.
     #[must_use]
     pub fn json(&self, arguments: &[&str]) -> Value {
         let (printed, outcome) = self.ask(&[arguments, &["-o", "json"]].concat());
-        assert!(outcome.is_ok(), "dpuctl {arguments:?}: {outcome:?}");
+        let is_answer = matches!(outcome, Ok(()) | Err(CallError::PodsAffected(_)));
+        assert!(is_answer, "dpuctl {arguments:?}: {outcome:?}");
         serde_json::from_str(&printed).expect("JSON")
+    }
+
+    /// The conditions of the DPU that are not true.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    #[must_use]
+    pub fn faults(&self) -> Vec<Value> {
+        let status = self.json(&["status"]);
+        let all = status["conditions"].as_array().expect("a list").iter();
+        all.filter(|it| it["status"] != "CONDITION_STATUS_TRUE").cloned().collect()
+    }
+
+    /// The condition that is not true for that reason, of any object.
+    ///
+    /// # Panics
+    /// When the DPU does not answer.
+    #[must_use]
+    pub fn fault(&self, reason: &str) -> Option<Value> {
+        self.faults().into_iter().find(|it| it["reason"] == reason)
     }
 
     /// Does what `dpuctl` does with these arguments, and returns what it prints. On a thread of its own: the caller's
@@ -142,6 +163,12 @@ impl<'a> Operator<'a> {
         command.env("DPUCTL_CONFIG", &self.configuration);
         command
     }
+}
+
+/// Whether the DPU has answered `dpuctl`, be its conditions true or not.
+#[must_use]
+pub fn has_answered(output: &Output) -> bool {
+    matches!(output.status.code(), Some(0 | 5))
 }
 
 /// Does it in the namespace of the calling thread, to which the sockets belong.

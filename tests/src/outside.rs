@@ -65,8 +65,7 @@ pub fn outside_of(lab: &Lab) -> Netns {
         outside.ip(&["route", "add", subnet, "via", by]);
     }
     wait_for("gateways without problems", LIMIT, || {
-        let status = lab.operator().json(&["status"]);
-        status["problems"].as_array().unwrap().is_empty().then_some(())
+        lab.operator().faults().is_empty().then_some(())
     });
     for netns in [&*lab.card.dpu, &outside] {
         wait_for("addresses to be sure of", LIMIT, || is_sure_of_addresses(netns).then_some(()));

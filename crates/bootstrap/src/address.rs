@@ -8,21 +8,11 @@ use serde::{Deserialize, Deserializer, de};
 /// # Errors
 /// It is none, such as a host's name: what to write instead.
 pub fn socket_address<'de, D: Deserializer<'de>>(input: D) -> Result<SocketAddr, D::Error> {
-    socket_address_like(input, "\"0.0.0.0:7443\" or \"[::]:7443\"")
-}
-
-/// The same for another key, whose values are such as `examples`.
-///
-/// # Errors
-/// It is none: what to write instead.
-pub fn socket_address_like<'de, D: Deserializer<'de>>(
-    input: D,
-    examples: &str,
-) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(input)?;
     text.parse().map_err(|_| {
         de::Error::custom(format!(
-            "{text:?} is not an address and port: write an IP address and a port, such as {examples}"
+            "{text:?} is not an address and port: write an IP address and a port, such as \"0.0.0.0:7443\" or \
+             \"[::]:7443\""
         ))
     })
 }

@@ -20,7 +20,7 @@ mod service_manager;
 mod signals;
 mod tracing_settings;
 
-pub use address::{socket_address, socket_address_like};
+pub use address::socket_address;
 pub use chain::Chain;
 pub use config::{CONFIG_LIMIT, ConfigError, ConfigFile, load_config, parse_config};
 pub use cut::cut;

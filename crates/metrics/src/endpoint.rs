@@ -24,7 +24,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::{MetricsSettings, Page};
+use crate::Page;
 
 /// The one path that there is.
 const PATH: &str = "/metrics";
@@ -58,21 +58,21 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens where `settings` say. `None`: nowhere. An address that can't be listened on is warned of,
+    /// Listens on `wanted`. `None`: nowhere. An address that can't be listened on is warned of,
     /// and tried again while it serves.
     ///
     /// # Panics
     /// Outside of tokio's runtime.
     #[must_use]
-    pub fn listen(settings: &MetricsSettings) -> Option<Self> {
-        let wanted = settings.listen?;
+    pub fn listen(wanted: Option<SocketAddr>) -> Option<Self> {
+        let wanted = wanted?;
         let (address, listener) = match open(wanted) {
             Ok((listener, address)) => (address, Some(listener)),
             Err(error) => {
                 tracing::warn!(
                     %error,
                     "can't serve metrics on {wanted}, which is tried again every {} s: free it, set \
-                     `metrics.listen` to another port or address of this machine, or leave it out",
+                     `metrics.listen` to another port or address of this machine, or to \"off\"",
                     LISTEN_PAUSE.as_secs()
                 );
                 (wanted, None)

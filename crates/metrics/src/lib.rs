@@ -18,4 +18,4 @@ pub use calls::{Calls, OK};
 pub use endpoint::Endpoint;
 pub use page::{Label, Page, label};
 pub use phases::{PhaseDurations, Phases};
-pub use settings::{MetricsSettings, listen_address};
+pub use settings::{address_line, listen_address};

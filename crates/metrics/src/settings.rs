@@ -1,20 +1,32 @@
 use std::net::SocketAddr;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, de};
 
-/// The `[metrics]` table of every configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct MetricsSettings {
-    /// The address and port that metrics are read from. `None`: from nowhere.
-    #[serde(deserialize_with = "listen_address")]
-    pub listen: Option<SocketAddr>,
-}
+/// What a configuration says in place of an address to serve no metrics.
+const OFF: &str = "off";
 
-/// Reads the value of a key such as [`MetricsSettings::listen`].
+/// Reads the value of a key such as `metrics.listen`: an address and port, or `"off"`, which is `None`.
 ///
 /// # Errors
-/// It is no address with a port.
+/// It is neither.
 pub fn listen_address<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SocketAddr>, D::Error> {
-    bootstrap::socket_address_like(input, "\"127.0.0.1:9464\" or \"[::1]:9464\"").map(Some)
+    let text = String::deserialize(input)?;
+    if text == OFF {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| {
+        de::Error::custom(format!(
+            "{text:?} is not an address and port: write an IP address and a port, such as \"127.0.0.1:9464\" or \
+             \"[::1]:9464\", or \"off\""
+        ))
+    })
+}
+
+/// The line of `--check-config` that says where metrics are read.
+#[must_use]
+pub fn address_line(listen: Option<SocketAddr>) -> String {
+    match listen {
+        Some(address) => format!("Metrics are read from http://{address}/metrics\n"),
+        None => "Metrics are off\n".into(),
+    }
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use metrics::{Calls, Endpoint, MetricsSettings, OK, Page, Phases};
+use metrics::{Calls, Endpoint, OK, Page, Phases};
 use test_clock::within;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -23,8 +23,8 @@ const BOUND: Duration = Duration::from_secs(30);
 
 const SCRAPE: &str = "GET /metrics HTTP/1.1\r\nHost: node-1\r\n\r\n";
 
-fn settings(address: &str) -> MetricsSettings {
-    MetricsSettings { listen: Some(address.parse().unwrap()) }
+fn on(address: &str) -> Option<SocketAddr> {
+    Some(address.parse().unwrap())
 }
 
 fn page() -> Page {
@@ -48,7 +48,7 @@ fn page() -> Page {
 
 /// An endpoint that serves [`page`] for as long as the test lasts.
 fn serve() -> SocketAddr {
-    let endpoint = Endpoint::listen(&settings("127.0.0.1:0")).unwrap();
+    let endpoint = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
     tokio::spawn(endpoint.serve(async || page()));
     address
@@ -166,7 +166,7 @@ async fn a_crowd_that_does_not_ask_keeps_nobody_out_for_long() {
 #[tokio::test(start_paused = true)]
 async fn who_does_not_read_the_answer_is_let_go() {
     const TOO_LONG: Duration = Duration::from_secs(60);
-    let endpoint = Endpoint::listen(&settings("127.0.0.1:0")).unwrap();
+    let endpoint = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
     // More than the kernel takes over for a connection.
     let long = async || {
@@ -196,7 +196,7 @@ async fn whoever_has_asked_is_answered_by_several_threads() {
 
 /// They have asked before the first is let in.
 async fn a_hundred_are_answered() {
-    let endpoint = Endpoint::listen(&settings("127.0.0.1:0")).unwrap();
+    let endpoint = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
     let mut crowd = Vec::new();
     for _ in 0..100 {
@@ -214,14 +214,14 @@ async fn a_hundred_are_answered() {
 
 #[tokio::test]
 async fn without_an_address_nothing_is_served() {
-    assert!(Endpoint::listen(&MetricsSettings::default()).is_none());
+    assert!(Endpoint::listen(None).is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_address_that_is_taken_is_served_once_it_is_free() {
-    let first = Endpoint::listen(&settings("127.0.0.1:0")).unwrap();
+    let first = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = first.address();
-    let second = Endpoint::listen(&settings(&address.to_string())).unwrap();
+    let second = Endpoint::listen(on(&address.to_string())).unwrap();
     assert_eq!(second.address(), address);
     tokio::spawn(second.serve(async || page()));
     sleep(BOUND).await;
@@ -233,7 +233,7 @@ async fn an_address_that_is_taken_is_served_once_it_is_free() {
 
 #[tokio::test(start_paused = true)]
 async fn a_page_is_made_once_a_second_at_most() {
-    let endpoint = Endpoint::listen(&settings("127.0.0.1:0")).unwrap();
+    let endpoint = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
     let made = Arc::new(AtomicU64::new(0));
     let look = {

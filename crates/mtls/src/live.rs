@@ -105,7 +105,13 @@ impl LiveCredentials {
     /// refused. `None`: nothing.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        self.expired().or_else(|| self.refusal().as_ref().map(|refusal| refusal.problem.clone()))
+        self.expired().or_else(|| self.refused())
+    }
+
+    /// Why replaced files are refused, one sentence. `None`: they are not.
+    #[must_use]
+    pub fn refused(&self) -> Option<String> {
+        self.refusal().as_ref().map(|refusal| refusal.problem.clone())
     }
 
     /// Why the last replacement was refused.

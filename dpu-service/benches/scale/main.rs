@@ -105,7 +105,8 @@ fn print_lists(world: &World) {
     print_time("a list of all attachments", || drop(world.list()));
     print_time("a list of all networks", || drop(world.engine.networks().list()));
     print_time("a list of all pools", || drop(operators().pools()));
-    print_time("all warnings", || drop((operators().warnings(), operators().vf_warnings())));
+    print_time("all faults of networks", || drop(operators().network_faults()));
+    print_time("all faults of attachments", || drop(operators().attachment_faults()));
     print_time("a host's pools", || drop(world.engine.hosts().pools(&host())));
 }
 

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use offload_proto::{Failure, Finding, MESSAGE_LIMIT, Reason, first_that_fit, v1};
+use offload_proto::{ConditionReason, Failure, Finding, MESSAGE_LIMIT, Reason, first_that_fit, v1};
 use tokio::{
     sync::{Mutex, MutexGuard},
     time::timeout,
@@ -23,6 +23,7 @@ use tokio::{
 use super::Shared;
 use crate::{
     attachments::{AttachmentFilter, Depth},
+    conditions,
     model::AttachmentView,
 };
 use comparison::Comparison;
@@ -101,15 +102,29 @@ async fn look(shared: &Shared, hosts: &mut Inquiry<'_>) -> Result<v1::Diagnosis,
     Ok(diagnosis)
 }
 
-/// What the service itself complains of.
+/// What makes conditions false, but for what the comparison finds one by one, and refusals, which are over.
 async fn of_service(shared: &Shared) -> impl Iterator<Item = v1::Difference> + use<> {
-    let mut problems = shared.engine.status().await;
-    problems.extend(shared.other_problems());
-    let (name, expiring) = (shared.dpu(), shared.expiring());
-    problems.retain(|problem| expiring.as_ref() != Some(problem));
-    let expires = expiring.map(|problem| Finding::CertificateExpires.of(&name, problem));
-    let told = problems.into_iter().map(move |problem| Finding::ServiceProblem.of(&name, problem));
-    told.chain(expires)
+    let name = shared.dpu();
+    let faults = conditions::faults(shared).await.into_iter();
+    faults.filter_map(move |fault| Some(finding_of(fault.reason)?.of(&name, fault.message)))
+}
+
+/// `None`: the comparison has findings of its own.
+const fn finding_of(reason: ConditionReason) -> Option<Finding> {
+    match reason {
+        ConditionReason::CertificateExpired | ConditionReason::CertificateExpiring => {
+            Some(Finding::CertificateExpires)
+        }
+        ConditionReason::NotServing
+        | ConditionReason::HostNotConnected
+        | ConditionReason::RepresentorMissing
+        | ConditionReason::RepairFailed
+        | ConditionReason::AttachmentUnrecorded
+        | ConditionReason::AddressConflict
+        | ConditionReason::ReleaseStuck => None,
+        reason if matches!(reason.condition(), v1::ConditionType::AttachesServed) => None,
+        _ => Some(Finding::ServiceProblem),
+    }
 }
 
 /// What is left, and what was found and is left no more. Of a host that can't be looked at any more,

@@ -39,11 +39,11 @@ impl v1::operator_server::Operator for OperatorApi {
             fabric_driver: engine.programmer().fabric_name().into(),
             capabilities: engine.programmer().capabilities().iter().map(show::capability).collect(),
             hosts: engine.hosts().list().iter().map(host).collect(),
-            problems: self.0.problems().await,
             attachments: show::count(engine.operators().attachment_count()),
             started_at: self.0.started_at.to_string(),
             cards: engine.programmer().cards().iter().map(show::card).collect(),
             configuration_digest: self.0.configuration_digest(),
+            conditions: self.0.conditions().await.iter().map(show::condition).collect(),
         }))
     }
 

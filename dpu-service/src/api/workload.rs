@@ -108,7 +108,9 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
             Ok::<_, Failure>(v1::NetworkStanding { prefixes })
         };
         let network = request.into_inner().network.map(standing).transpose()?;
-        Ok(Response::new(v1::StatusResponse { problems: self.0.status().await, network }))
+        // An expired certificate ends the session itself, and hosts then wait for their grace.
+        let problems = self.0.engine.status().await;
+        Ok(Response::new(v1::StatusResponse { problems, network }))
     }
 
     type SessionStream = BoxStream<'static, Result<v1::DpuMessage, Status>>;

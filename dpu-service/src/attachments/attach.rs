@@ -16,6 +16,7 @@ use super::{
     engine::{Engine, now},
     gateways::{add_neighbours, delete_neighbours, map, unmap},
     phases::{JOURNAL, LOCKS, PROGRAM, RESERVE, TOTAL},
+    refusals::{note_outcome, note_refused},
     registry::{Entry, Registry, VfReturn, tighter},
     releasing, stale,
 };
@@ -85,7 +86,9 @@ async fn attach_all(
     let reserved = phases.time(RESERVE, reserve_all(engine, specs, asked)).await;
     let (Admitted { all, new, known }, _vfs) = reserved?;
     bring_up_again(engine, &known).await.inspect_err(|_| forget(engine, &new))?;
-    establish(engine, &new).await?;
+    let established = establish(engine, &new).await;
+    note_outcome(engine, &new, &established);
+    established?;
     all.iter().map(|record| engine.view(record)).collect()
 }
 
@@ -107,7 +110,9 @@ fn admit_all(engine: &Engine, specs: &[AttachSpec], asked: Asked) -> Result<Admi
     for spec in specs {
         let (record, is_new) = admit(engine, spec, asked).map_err(|failure| {
             forget(engine, &admitted.new);
-            with_those_before(failure, admitted.new.len(), specs.len())
+            let failure = with_those_before(failure, admitted.new.len(), specs.len());
+            note_refused(engine, spec, &failure);
+            failure
         })?;
         let kind = if is_new { &mut admitted.new } else { &mut admitted.known };
         kind.push(Arc::clone(&record));

@@ -14,7 +14,7 @@ use std::{
 
 use bootstrap::Chain;
 use netlink::{Error, Link, MacAddress, Probe, Rtnl, who_has_beyond};
-use offload_proto::{Finding, log_event, v1::Difference};
+use offload_proto::{ConditionReason, Finding, log_event, v1::Difference};
 use tokio::{
     task::spawn_blocking,
     time::{MissedTickBehavior, interval},
@@ -25,7 +25,7 @@ use super::{
     operators::Operators,
     registry::{Conflicts, Entry, Registry, Users},
 };
-use crate::{events::EventKind, model::Record, programmer::Programmer};
+use crate::{conditions::Fault, events::EventKind, model::Record, programmer::Programmer};
 
 /// How often the service looks for addresses to probe.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -186,16 +186,20 @@ fn conflicts_of(entry: &Entry) -> impl Iterator<Item = Conflict<'_>> {
     users.map(move |(address, users)| Conflict { record, address: *address, users })
 }
 
-/// One sentence for each network of whose pods' addresses other machines use some.
-pub(super) fn warnings(registry: &Registry) -> Vec<String> {
+/// One fault for each network of whose pods' addresses other machines use some.
+pub(super) fn faults(registry: &Registry) -> Vec<Fault> {
     let mut by_network = BTreeMap::<_, Vec<_>>::new();
     for conflict in all(registry) {
         by_network.entry(conflict.record.network.name.clone()).or_default().push(conflict);
     }
-    by_network.into_iter().map(|(network, conflicts)| warning(&network, &conflicts)).collect()
+    let fault = |(network, conflicts): (String, Vec<_>)| {
+        let message = message(&network, &conflicts);
+        Fault::of_network(ConditionReason::AddressConflict, network, message)
+    };
+    by_network.into_iter().map(fault).collect()
 }
 
-fn warning(network: &str, conflicts: &[Conflict<'_>]) -> String {
+fn message(network: &str, conflicts: &[Conflict<'_>]) -> String {
     let tell = |Conflict { address, record, .. }: &Conflict<'_>| {
         format!("{address} of attachment {}", record.id)
     };

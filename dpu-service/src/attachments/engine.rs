@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use keyed_locks::KeyedLocks;
-use offload_proto::{Failure, Reason};
+use offload_proto::{ConditionReason, Failure, Reason};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use traces::Instrument;
@@ -23,6 +23,7 @@ use super::{
     unknown,
 };
 use crate::{
+    conditions::{Fault, Refusals},
     events::{EventKind, Events},
     gateway::Gateways,
     model::{AttachmentKey, AttachmentView, Record},
@@ -51,6 +52,7 @@ pub struct Engine {
     pub(super) reconciler: ReconcilerState,
     gateways: Arc<Gateways>,
     pub(super) phases: EnginePhases,
+    refusals: Refusals,
 }
 
 impl Engine {
@@ -87,6 +89,7 @@ impl Engine {
             reconciler: ReconcilerState::default(),
             gateways,
             phases: EnginePhases::default(),
+            refusals: Refusals::default(),
         }))
     }
 
@@ -106,6 +109,11 @@ impl Engine {
         &self.phases
     }
 
+    /// The ADDs that were refused lately.
+    pub(crate) const fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
     /// The drivers.
     #[must_use]
     pub(crate) const fn programmer(&self) -> &Programmer {
@@ -115,12 +123,23 @@ impl Engine {
     /// Why Attach can't be served, one sentence each. Empty: it can. VFs or addresses that have run
     /// out are no reason: what runs, runs well.
     pub async fn status(&self) -> Vec<String> {
+        self.obstacles().await.into_iter().map(|fault| fault.message).collect()
+    }
+
+    /// Likewise, with reason codes.
+    pub(crate) async fn obstacles(&self) -> Vec<Fault> {
         let journal = self.records.problem().await.map(|failure| failure.message);
         let fabric = self.reconciler.fabric_problem().filter(|problem| !problem.is_partial);
         let fabric = fabric.map(|problem| problem.what);
         let draining =
             self.registry().draining().map(|reason| format!("the DPU is draining: {reason}"));
-        [journal, fabric, draining].into_iter().flatten().collect()
+        let obstacles = [
+            (ConditionReason::JournalNotWritable, journal),
+            (ConditionReason::FabricUnavailable, fabric),
+            (ConditionReason::Draining, draining),
+        ];
+        let fault = |(reason, problem): (_, Option<String>)| Some(Fault::of_dpu(reason, problem?));
+        obstacles.into_iter().filter_map(fault).collect()
     }
 
     /// The kernel reported a change of links: the reconciler will look into it.

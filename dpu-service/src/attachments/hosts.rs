@@ -49,6 +49,7 @@ impl Hosts<'_> {
     pub fn goodbye(self, host: &HostName, session: SessionId, why: Option<String>) {
         let message = why.clone().unwrap_or_else(|| "its session ended".into());
         if self.0.sessions.close(host, session, why) {
+            tracing::warn!(%host, reason = message, "a host's session has ended");
             self.0.events.record(EventKind::HostDisconnected, host, message);
         }
     }

@@ -12,6 +12,7 @@
 //! | `promises` | which VFs a host may begin to move before it has asked for one |
 //! | `requirements` | what networks require that cards can't do |
 //! | `conflicts` | asks other machines whether they use the pods' addresses |
+//! | `refusals` | what is noted of ADDs that were refused, and of those that succeed |
 //! | `gateways` | has the gateways do what networks and attachments want of them |
 //! | `settings`, `overtaken`, `reconciler_state`, `phases` | what flows are told, what they keep in mind for one another, and how long they take |
 //! | `registry`, `ports` | rooms with walls: the one holds all that is known in memory and alone changes it, the other has the representors programmed, by one flow at a time each |
@@ -66,6 +67,7 @@ mod pooled;
 mod ports;
 mod promises;
 mod reconciler_state;
+mod refusals;
 mod registry;
 mod requirements;
 mod settings;

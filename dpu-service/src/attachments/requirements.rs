@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use offload_proto::{Failure, Reason};
+use offload_proto::{ConditionReason, Failure, Reason};
 use vf_alloc::{FunctionId, PfId};
 
 use super::{engine::Engine, registry::Registry};
-use crate::model::Network;
+use crate::{conditions::Fault, model::Network};
 
 /// Of each PF with a VF in a pool that has a port, one of these: what one can do, the others can.
 type Examples = BTreeMap<PfId, FunctionId>;
@@ -35,15 +35,21 @@ pub(super) fn check_requirements(engine: &Engine, network: &Network) -> Result<(
     }
 }
 
-/// What cards can't do of the networks there are, one sentence for each network and reason.
-pub(super) fn unmet(engine: &Engine, registry: &Registry) -> Vec<String> {
+/// What cards can't do of the networks there are, one fault for each network and reason.
+pub(super) fn unmet(engine: &Engine, registry: &Registry) -> Vec<Fault> {
     let (examples, none) = (examples(registry), Examples::default());
     let lacks = registry.networks().iter().filter_map(|entry| {
         let network = entry.network();
         let examples = examples.get(&*network.pool).unwrap_or(&none);
-        lack(engine, registry, network, examples)
+        Some((&network.name, lack(engine, registry, network, examples)?))
     });
-    lacks.flat_map(|lack| lack.sentences).collect()
+    let faults = lacks.flat_map(|(network, lack)| {
+        let fault = move |sentence| {
+            Fault::of_network(ConditionReason::NetworkUnsupported, network, sentence)
+        };
+        lack.sentences.into_iter().map(fault)
+    });
+    faults.collect()
 }
 
 /// Of each pool, by name.

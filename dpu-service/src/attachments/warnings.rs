@@ -1,7 +1,13 @@
-//! What operators should know of though Attach can be served.
+//! What is wrong with attachments, networks and pools: the faults that conditions show.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
 
+use offload_proto::ConditionReason;
 use vf_alloc::{FunctionId, PoolSpec, Selector, VfState};
 
 use super::{
@@ -11,7 +17,10 @@ use super::{
     registry::{Entry, PooledNetwork, Registry},
     requirements::unmet,
 };
-use crate::model::{GatewayMode, HostName, Network};
+use crate::{
+    conditions::Fault,
+    model::{GatewayMode, HostName, Network},
+};
 
 /// How many of the attachments that a host has lost track of are named in a warning.
 const UNCLAIMED_SHOWN: usize = 3;
@@ -19,45 +28,106 @@ const UNCLAIMED_SHOWN: usize = 3;
 /// Likewise, of those whose representor is missing or not as it should be.
 const FIRST_SHOWN: usize = 2;
 
+/// As a rule an attachment is given back within a second.
+const RELEASED_AFTER: Duration = Duration::from_secs(30);
+
 impl Operators<'_> {
-    /// What operators should know of though Attach can be served, one sentence each.
-    #[must_use]
-    pub fn warnings(self) -> Vec<String> {
-        let registry = self.0.registry();
-        let suspended = registry.networks().suspended().map(|(name, why)| {
-            format!("network {name}, made through the API, is not in force: {why}")
-        });
-        let networks = registry.networks().iter();
-        let too_large = networks.filter_map(|entry| too_large_for_uplinks(self.0, entry.network()));
-        let fabric = self.0.reconciler.fabric_problem().filter(|problem| problem.is_partial);
-        let fabric = fabric.map(|problem| problem.what);
-        let unserved = self.0.programmer().problems();
-        let gateways = self.0.gateways().problems();
-        let in_force = registry.networks().iter().map(|entry| &**entry.network());
-        let overlaps = registry.entries().conflicts_with_host_ports(in_force);
-        let of_networks =
-            suspended.chain(too_large).chain(unmet(self.0, &registry)).chain(overlaps);
-        let of_kernel = fabric.into_iter().chain(unserved).chain(gateways);
-        let of_hosts = unclaimed(&registry).into_iter().chain(of_removed_hosts(&registry));
-        let held = registry.networks().conflicts_with_leases(registry.entries());
-        let of_attachments = former_gateways(&registry).into_iter().chain(held).chain(of_hosts);
-        of_networks.chain(of_attachments).chain(unowned(&registry)).chain(of_kernel).collect()
+    /// What is wrong though Attach can be served.
+    pub(crate) fn faults(self) -> Vec<Fault> {
+        [self.network_faults(), self.driver_faults(), self.attachment_faults()].concat()
     }
 
-    /// What operators should know of VFs and attachments, one sentence for all of a kind: [`Self::examine_dpu`] finds them
-    /// one by one.
+    /// What is wrong with networks, and with the pools that they draw from.
     #[must_use]
-    pub fn vf_warnings(self) -> Vec<String> {
+    pub fn network_faults(self) -> Vec<Fault> {
         let registry = self.0.registry();
+        let networks = || registry.networks().iter().map(|entry| &**entry.network());
+        let suspended = registry.networks().suspended().map(|(name, why)| {
+            let message = format!("network {name}, made through the API, is not in force: {why}");
+            Fault::of_network(ConditionReason::NetworkSuspended, name, message)
+        });
+        let too_large = networks().filter_map(|network| {
+            let message = too_large_for_uplinks(self.0, network)?;
+            Some(Fault::of_network(ConditionReason::MtuTooLarge, &network.name, message))
+        });
+        let overlaps = networks().flat_map(|network| {
+            let conflicts = registry.entries().conflicts_with_host_ports([network].into_iter());
+            let fault = |message| {
+                Fault::of_network(ConditionReason::SubnetConflict, &network.name, message)
+            };
+            conflicts.into_iter().map(fault)
+        });
+        let of_networks =
+            suspended.chain(too_large).chain(unmet(self.0, &registry)).chain(overlaps);
+        of_networks.chain(unowned(&registry)).collect()
+    }
+
+    /// What eswitch, fabric and gateways lack.
+    #[must_use]
+    pub fn driver_faults(self) -> Vec<Fault> {
+        let partial = self.0.reconciler.fabric_problem().filter(|problem| problem.is_partial);
+        let partial =
+            partial.map(|problem| Fault::of_dpu(ConditionReason::FabricIncomplete, problem.what));
+        let unserved = self.0.programmer().problems().into_iter();
+        let unserved = unserved.map(|it| Fault::of_dpu(ConditionReason::PortsUnserved, it));
+        partial.into_iter().chain(unserved).chain(self.0.gateways().faults()).collect()
+    }
+
+    /// What is wrong with attachments and their VFs, one fault for all of a host, a network or a pool:
+    /// [`Self::examine_dpu`] finds them one by one.
+    #[must_use]
+    pub fn attachment_faults(self) -> Vec<Fault> {
+        let registry = self.0.registry();
+        let held = registry.networks().conflicts_with_leases(registry.entries()).into_iter();
+        let held = held.map(|(network, message)| {
+            Fault::of_network(ConditionReason::AddressTaken, network, message)
+        });
+        let of_networks = former_gateways(&registry).into_iter().chain(held);
         let pools = registry.vfs().pools().filter_map(|pool| quarantined(&registry, pool));
-        let of_ports = [without_representors(&registry), beyond_repair(&registry)];
-        let conflicts = conflicts::warnings(&registry);
-        of_ports.into_iter().flatten().chain(pools).chain(conflicts).collect()
+        let all =
+            of_networks.chain(by_hosts(&registry)).chain(of_removed_hosts(&registry)).chain(pools);
+        all.chain(conflicts::faults(&registry)).collect()
+    }
+
+    /// The uplinks of all bridges, by name.
+    pub(crate) fn uplinks(self) -> BTreeSet<String> {
+        let bridges = self.0.registry().settings().bridges.clone();
+        let uplinks = bridges.iter().flat_map(|bridge| self.0.programmer().uplinks(Some(bridge)));
+        uplinks.chain(self.0.programmer().uplinks(None)).cloned().collect()
     }
 }
 
-/// One sentence for each network whose attachments use a gateway that is no longer there.
-fn former_gateways(registry: &Registry) -> Vec<String> {
+/// What is wrong with attachments, one fault for all of a host.
+fn by_hosts(registry: &Registry) -> Vec<Fault> {
+    let is_suspect = |entry: &&Entry| {
+        !entry.is_held()
+            || entry.is_unclaimed()
+            || entry.is_beyond_repair()
+            || entry.missing_for().is_some()
+    };
+    let mut suspects = BTreeMap::<&HostName, Vec<&Entry>>::new();
+    for entry in registry.entries().iter().filter(is_suspect) {
+        suspects.entry(&entry.record().key.host).or_default().push(entry);
+    }
+    let faults = suspects.into_iter().flat_map(|(host, entries)| of_host(registry, host, &entries));
+    faults.chain(unrecorded(registry)).collect()
+}
+
+fn of_host(registry: &Registry, host: &HostName, suspects: &[&Entry]) -> Vec<Fault> {
+    let patience = registry.settings().missing_told_after;
+    let faults = [
+        (ConditionReason::RepresentorMissing, without_representors(suspects, patience)),
+        (ConditionReason::RepairFailed, beyond_repair(suspects)),
+        (ConditionReason::AttachmentUnclaimed, unclaimed(suspects, host)),
+        (ConditionReason::ReleaseStuck, stuck_releases(suspects, host)),
+    ];
+    let fault =
+        |(reason, message): (_, Option<String>)| Some(Fault::of_host(reason, host, message?));
+    faults.into_iter().filter_map(fault).collect()
+}
+
+/// One fault for each network whose attachments use a gateway that is no longer there.
+fn former_gateways(registry: &Registry) -> Vec<Fault> {
     let mut users = BTreeMap::<&str, Vec<&Entry>>::new();
     for entry in registry.entries().iter().filter(|entry| entry.is_held()) {
         let then = &entry.record().network;
@@ -69,10 +139,11 @@ fn former_gateways(registry: &Registry) -> Vec<String> {
     let tell = |(network, users): (&str, Vec<&Entry>)| {
         let (number, shown) = told(users.into_iter())?;
         let attachments = if number == 1 { "attachment uses" } else { "attachments use" };
-        Some(format!(
+        let message = format!(
             "network {network}: {number} {attachments} a gateway that the network no longer has, among them {shown}: \
              recreate their pods"
-        ))
+        );
+        Some(Fault::of_network(ConditionReason::GatewayGone, network, message))
     };
     users.into_iter().filter_map(tell).collect()
 }
@@ -93,25 +164,54 @@ fn gateways(network: &Network) -> impl Iterator<Item = IpAddr> {
     network.subnets.iter().filter_map(|subnet| subnet.gateway)
 }
 
-/// One sentence for each host that has lost track of attachments.
-fn unclaimed(registry: &Registry) -> Vec<String> {
-    let tell = |host: &HostName| {
-        let unclaimed = registry.entries().of_host(host).filter(|entry| entry.is_unclaimed());
-        let ids: Vec<_> = unclaimed.map(|entry| entry.record().id.to_string()).collect();
-        let shown = ids.iter().take(UNCLAIMED_SHOWN).cloned().collect::<Vec<_>>().join(", ");
-        (!ids.is_empty()).then(|| {
-            format!(
-                "host {host} does not know {} of its attachments, whose VFs it does not have \
-                 back: they are kept; release those whose pods have gone: {shown}",
-                ids.len()
-            )
-        })
-    };
-    registry.hosts().names().filter_map(tell).collect()
+/// That the host has lost track of attachments.
+fn unclaimed(suspects: &[&Entry], host: &HostName) -> Option<String> {
+    let unclaimed = suspects.iter().filter(|entry| entry.is_unclaimed());
+    let ids: Vec<_> = unclaimed.map(|entry| entry.record().id.to_string()).collect();
+    let shown = ids.iter().take(UNCLAIMED_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    (!ids.is_empty()).then(|| {
+        format!(
+            "host {host} does not know {} of its attachments, whose VFs it does not have \
+             back: they are kept; release those whose pods have gone: {shown}",
+            ids.len()
+        )
+    })
 }
 
-/// One sentence for each host that was removed from the configuration and has attachments.
-fn of_removed_hosts(registry: &Registry) -> Vec<String> {
+/// One fault for each host that has VFs in pods of which the journal knows nothing: it was lost, or is older than the
+/// pods.
+fn unrecorded(registry: &Registry) -> Vec<Fault> {
+    let mut by_host = BTreeMap::<&HostName, Vec<String>>::new();
+    for vf in registry.unaccounted() {
+        if let Some(host) = registry.hosts().owner(vf.pf) {
+            by_host.entry(host).or_default().push(vf.to_string());
+        }
+    }
+    let fault = |(host, vfs): (&HostName, Vec<String>)| {
+        let shown = vfs.iter().take(FIRST_SHOWN).cloned().collect::<Vec<_>>().join(" and ");
+        let message = format!(
+            "host {host} has {} VFs in pods that this DPU's journal does not know, among them {shown}: these pods are \
+             cut off; recreate them",
+            vfs.len()
+        );
+        Fault::of_host(ConditionReason::AttachmentUnrecorded, host, message)
+    };
+    by_host.into_iter().map(fault).collect()
+}
+
+/// That attachments of the host do not come to the end of being given back.
+fn stuck_releases(suspects: &[&Entry], host: &HostName) -> Option<String> {
+    let is_stuck =
+        |entry: &&Entry| !entry.is_held() && !entry.is_leaving_for_less_than(RELEASED_AFTER);
+    let (number, shown) = told(suspects.iter().copied().filter(is_stuck))?;
+    Some(format!(
+        "{number} attachments of host {host} stay in Releasing, so that their VFs and addresses are not free, among them \
+         {shown}: see that the host's agent runs, and `dpuctl describe attachment`"
+    ))
+}
+
+/// One fault for each host that was removed from the configuration and has attachments.
+fn of_removed_hosts(registry: &Registry) -> Vec<Fault> {
     let mut removed = BTreeMap::<&HostName, usize>::new();
     for entry in registry.entries().iter() {
         let host = &entry.record().key.host;
@@ -120,48 +220,49 @@ fn of_removed_hosts(registry: &Registry) -> Vec<String> {
         }
     }
     let tell = |(host, attachments): (&HostName, usize)| {
-        format!(
+        let message = format!(
             "host {host} is not in the configuration, and {attachments} of its attachments go on: put it back, or end \
              them by `dpuctl release --host {host} --reason TEXT`"
-        )
+        );
+        Fault::of_host(ConditionReason::HostRemoved, host, message)
     };
     removed.into_iter().map(tell).collect()
 }
 
-/// One sentence for each pool that names a PF of no host.
-fn unowned(registry: &Registry) -> Vec<String> {
+/// One fault for each pool that names a PF of no host.
+fn unowned(registry: &Registry) -> Vec<Fault> {
     let is_unowned = |selector: &&Selector| match selector {
         Selector::Functions { pf, .. } => registry.hosts().owner(*pf).is_none(),
         _ => false,
     };
     let tell = |pool: &PoolSpec| {
         let selector = pool.select.iter().find(is_unowned)?;
-        Some(format!(
+        let message = format!(
             "pool {} selects {selector}, and no [[host]] has that PF in its pfs: add it to one, or change the pool",
             pool.name
-        ))
+        );
+        Some(Fault::of_pool(ConditionReason::PoolWithoutHost, &pool.name, message))
     };
     registry.vfs().pools().filter_map(tell).collect()
 }
 
-/// One sentence for all attachments whose representors have been missing for some time: a card
+/// One sentence for all attachments of the host whose representors have been missing for some time: a card
 /// that was reset soon has them again.
-fn without_representors(registry: &Registry) -> Option<String> {
-    let patience = registry.settings().missing_told_after;
+fn without_representors(suspects: &[&Entry], patience: Duration) -> Option<String> {
     let is_missing = |entry: &&Entry| {
         entry.is_held() && entry.missing_for().is_some_and(|missing| missing >= patience)
     };
-    let (number, shown) = told(registry.entries().iter().filter(is_missing))?;
+    let (number, shown) = told(suspects.iter().copied().filter(is_missing))?;
     Some(format!(
         "this DPU has no representor for {number} of its attachments, whose pods are cut off, among them {shown}: look \
          at the card, and run `dpuctl doctor`"
     ))
 }
 
-/// One sentence for all attachments whose representors can't be programmed as they should be.
-fn beyond_repair(registry: &Registry) -> Option<String> {
+/// One sentence for all attachments of the host whose representors can't be programmed as they should be.
+fn beyond_repair(suspects: &[&Entry]) -> Option<String> {
     let is_it = |entry: &&Entry| entry.is_held() && entry.is_beyond_repair();
-    let (number, shown) = told(registry.entries().iter().filter(is_it))?;
+    let (number, shown) = told(suspects.iter().copied().filter(is_it))?;
     Some(format!(
         "{number} attachments can't be programmed as they should be, so that their pods may be cut \
          off, or send what they must not, among them {shown}: `dpuctl doctor` says why"
@@ -177,8 +278,8 @@ fn told<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<(usize, String)>
     (!records.is_empty()).then(|| (records.len(), shown.join(" and ")))
 }
 
-/// One sentence if nothing but quarantine keeps the pool from having a VF to give.
-fn quarantined(registry: &Registry, pool: &PoolSpec) -> Option<String> {
+/// That nothing but quarantine keeps the pool from having a VF to give.
+fn quarantined(registry: &Registry, pool: &PoolSpec) -> Option<Fault> {
     let vfs = registry.vfs();
     let usage = vfs.usage(&pool.name).unwrap_or_default();
     if usage.free > 0 {
@@ -191,10 +292,11 @@ fn quarantined(registry: &Registry, pool: &PoolSpec) -> Option<String> {
     });
     let quarantined: Vec<_> = quarantined.map(|view| view.vf).collect();
     let first = quarantined.first()?;
-    Some(format!(
+    let message = format!(
         "pool {} has no free VF, and {} in quarantine: mend what `dpuctl get vfs` says of each, \
          then clear it, such as by `dpuctl clear-quarantine {first}`",
         pool.name,
         quarantined.len()
-    ))
+    );
+    Some(Fault::of_pool(ConditionReason::PoolQuarantined, &pool.name, message))
 }

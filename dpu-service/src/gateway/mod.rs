@@ -54,7 +54,10 @@ pub(crate) use others::watch_for_others;
 pub(crate) use redirections::Redirection;
 pub(crate) use settings::GatewaySettings;
 
-use crate::{driver::Refused, drivers::FabricDriver, model::Network, programmer::Programmer};
+use crate::{
+    conditions::Fault, driver::Refused, drivers::FabricDriver, model::Network,
+    programmer::Programmer,
+};
 use neighbours::Neighbours;
 use plan::Plan;
 use shown::Shown;
@@ -204,9 +207,9 @@ impl Gateways {
         Some(view)
     }
 
-    /// What is not as it should be, one sentence each.
-    pub(crate) fn problems(&self) -> Vec<String> {
-        self.shown().all_problems()
+    /// What is wrong, by network.
+    pub(crate) fn faults(&self) -> Vec<Fault> {
+        self.shown().faults()
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use netlink::Probe;
+use offload_proto::ConditionReason;
+
+use crate::conditions::Fault;
 
 use super::{GatewayView, Mended, links::Settled, others::Asked};
 
@@ -36,9 +39,22 @@ impl Shown {
     }
 
     pub(super) fn all_problems(&self) -> Vec<String> {
-        let of_gateways = self.gateways.values().flat_map(|gateway| &gateway.problems).cloned();
-        let others = self.answered.iter();
-        let others = others.filter_map(|(network, probe)| self.asked.problem_of(network, probe));
-        self.problems.iter().cloned().chain(of_gateways).chain(others).collect()
+        self.faults().into_iter().map(|fault| fault.message).collect()
+    }
+
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        let of_network = |network: &str, problem: String| {
+            Fault::of_network(ConditionReason::GatewayBroken, network, problem)
+        };
+        let of_all = self.problems.iter().cloned();
+        let of_all = of_all.map(|problem| Fault::of_dpu(ConditionReason::GatewayBroken, problem));
+        let of_gateways = self.gateways.iter().flat_map(|(network, gateway)| {
+            let problems = gateway.problems.iter().cloned();
+            problems.map(move |problem| of_network(network, problem))
+        });
+        let others = self.answered.iter().filter_map(|(network, probe)| {
+            Some(of_network(network, self.asked.problem_of(network, probe)?))
+        });
+        of_all.chain(of_gateways).chain(others).collect()
     }
 }

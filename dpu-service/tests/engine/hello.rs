@@ -71,7 +71,7 @@ async fn an_attachment_that_the_host_has_lost_runs_until_its_vf_is_back() {
         let without_records = hello_where(&world, lost.record.vf, condition);
         world.say(without_records.clone()).await;
         assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
-        assert!(world.engine.operators().warnings()[0].contains(&lost.record.id.to_string()));
+        assert!(world.warnings()[0].contains(&lost.record.id.to_string()));
         world.say_inventory(&without_records.inventory).await;
         world.say(without_records).await;
         assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
@@ -83,7 +83,7 @@ async fn an_attachment_that_the_host_has_lost_runs_until_its_vf_is_back() {
         let inventory = inventory(&world.kernel, &[]);
         world.say_inventory(&inventory).await;
         assert_eq!(world.state("lost"), None);
-        assert_eq!(world.engine.operators().warnings(), [""; 0]);
+        assert_eq!(world.warnings(), [""; 0]);
         world.check();
     }
 }
@@ -116,7 +116,7 @@ async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
             _ => {
                 // Known again, clean or not, it stays.
                 assert_eq!(world.attach(spec("lost")).await.unwrap().record, lost.record);
-                assert_eq!(world.engine.operators().warnings(), [""; 0]);
+                assert_eq!(world.warnings(), [""; 0]);
                 let clean = inventory(&world.kernel, &[]);
                 world.say_inventory(&clean).await;
                 assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
@@ -124,7 +124,7 @@ async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
             }
         }
         assert_ne!(world.state("lost"), Some(AttachmentState::Attached));
-        assert_eq!(world.engine.operators().warnings(), [""; 0]);
+        assert_eq!(world.warnings(), [""; 0]);
         world.check();
     }
 }

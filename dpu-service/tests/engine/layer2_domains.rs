@@ -268,7 +268,7 @@ async fn trunk_of_the_file_frees_no_held_address() {
         world.configuration = with_trunk("30");
         restart(&mut world, &["acme", "bolt"]).await;
         let joined = |world: &World| {
-            let warnings = world.engine.operators().warnings();
+            let warnings = world.warnings();
             warnings.iter().any(|warning| warning.contains("10.2.0.2") && warning.contains("acme"))
         };
         assert!(joined(&world));
@@ -345,7 +345,7 @@ async fn network_beside_a_host_port_is_refused() {
     // At start the file wins, and what came by that is reported.
     world.configuration = file;
     world.restart().await;
-    let warnings = world.engine.operators().warnings();
+    let warnings = world.warnings();
     assert!(warnings.len() == 1 && warnings[0].contains("offload0"), "{warnings:?}");
 }
 

@@ -396,7 +396,7 @@ async fn a_network_names_a_bridge_that_the_fabric_has() {
     let bridges = world.settings.bridges.clone();
     world.settings.bridges.truncate(1);
     world.restart().await;
-    let warnings = world.engine.operators().warnings().join("\n");
+    let warnings = world.warnings().join("\n");
     assert!(warnings.contains("bridge \"br-storage\""), "{warnings}");
     world.hello(&[]).await;
     let failure = world.attach(on_blue("pod")).await.unwrap_err();
@@ -479,7 +479,7 @@ async fn what_no_card_of_its_pool_can_do_is_refused_when_a_network_is_applied() 
         }
     }
     assert_eq!(world.engine.networks().list().len(), 1, "nothing was applied");
-    assert_eq!(world.engine.operators().warnings(), [""; 0]);
+    assert_eq!(world.warnings(), [""; 0]);
 
     // One that is in force stays as it was.
     assert_eq!(apply(&world, blue("10.2.0.0/24", 200)).await, Ok(Applied::Created));
@@ -496,7 +496,7 @@ async fn what_one_card_of_its_pool_can_do_is_applied_and_told_of_the_others() {
     let world = with_two_cards().await;
     world.kernel.leave_limits_to(Some(PfId::local(1)));
     assert_eq!(apply(&world, limited()).await, Ok(Applied::Created));
-    let warnings = world.engine.operators().warnings();
+    let warnings = world.warnings();
     let [warning] = &warnings[..] else { panic!("{warnings:?}") };
     for named in ["network blue ", "host node-1 (card pci/0000:00:00.0): ", "egress rate"] {
         assert!(warning.contains(named), "{named}: {warning}");
@@ -504,7 +504,7 @@ async fn what_one_card_of_its_pool_can_do_is_applied_and_told_of_the_others() {
     assert_eq!(world.refused(on_blue("pod")).await, Reason::Unsupported);
 
     world.kernel.leave_limits_to(Some(PfId::local(0)));
-    assert!(world.engine.operators().warnings()[0].contains("of host node-2 (card"));
+    assert!(world.warnings()[0].contains("of host node-2 (card"));
     world.attach(on_blue("pod")).await.unwrap();
 }
 
@@ -515,7 +515,7 @@ async fn a_network_of_the_file_that_no_card_can_do_is_told_and_stops_nothing() {
     let mut configuration = configuration();
     configuration.networks.push(limited());
     world.engine.load_configuration(configuration.clone()).await.unwrap();
-    let told = |world: &World| world.engine.operators().warnings().join("\n");
+    let told = |world: &World| world.warnings().join("\n");
     let is_told = |told: &str| told.contains("network blue ") && told.contains("host node-1");
     assert!(is_told(&told(&world)), "{}", told(&world));
     world.configuration = configuration;

@@ -45,7 +45,7 @@ async fn attachments_of_removed_host_stay_programmed() {
     for _ in 0..2 {
         assert_eq!(world.state("pod"), Some(AttachmentState::HostRemoved));
         world.check();
-        let warnings = world.engine.operators().warnings();
+        let warnings = world.warnings();
         assert!(warnings.iter().any(|warning| warning.starts_with("host node-1 ")), "{warnings:?}");
         world.configuration = without_host();
         world.restart().await;

@@ -29,7 +29,7 @@ fn addresses(record: &Record) -> Vec<IpNetwork> {
 
 /// Fails unless there is exactly one, which has all of `words`.
 fn assert_warning(world: &World, words: &[&str]) {
-    let warnings = world.engine.operators().warnings();
+    let warnings = world.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(words.iter().all(|word| warnings[0].contains(word)), "{warnings:?}");
 }
@@ -166,7 +166,7 @@ async fn a_network_that_the_file_now_hinders_is_told_and_comes_back() {
 
     world.detach("pod").await;
     world.engine.load_configuration(configuration()).await.unwrap();
-    assert_eq!(world.engine.operators().warnings(), [""; 0]);
+    assert_eq!(world.warnings(), [""; 0]);
     world.attach(on("blue", "pod")).await.unwrap();
     world.check();
 }
@@ -185,7 +185,7 @@ async fn start_refuses_what_reading_again_refuses() {
     world.configuration = configuration();
     world.configuration.networks.push(named("violet", "10.5.0.0/24"));
     world.restart().await;
-    let warnings = world.engine.operators().warnings();
+    let warnings = world.warnings();
     let expected = [("blue", "default"), ("green", "other"), ("violet", "configuration file")];
     assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
     for (warning, (name, why)) in warnings.iter().zip(expected) {
@@ -201,9 +201,9 @@ async fn start_refuses_what_reading_again_refuses() {
     assert_eq!(failure.reason, Reason::NetworkFixed);
     world.engine.networks().delete("green".into(), false).await.unwrap();
     apply(&world, named("blue", "10.2.0.0/24")).await.unwrap();
-    assert_eq!(world.engine.operators().warnings(), [""; 0]);
+    assert_eq!(world.warnings(), [""; 0]);
     world.restart().await;
-    assert_eq!(world.engine.operators().warnings(), [""; 0]);
+    assert_eq!(world.warnings(), [""; 0]);
     assert_eq!(world.engine.networks().list().len(), 3);
 }
 

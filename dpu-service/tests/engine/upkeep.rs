@@ -188,11 +188,11 @@ async fn a_repair_that_fails_is_told_once_and_left_to_the_timer() {
         events.iter().filter(|event| event.kind == kind).count()
     };
     assert_eq!(count(EventKind::RepairFailed), 1);
-    let warned = world.engine.operators().vf_warnings().concat();
+    let warned = world.attachment_warnings().concat();
     assert!(warned.contains("1 attachments can't"), "{warned}");
     world.engine.reconcile(Depth::Thorough).await;
     assert_eq!(count(EventKind::Repaired), 1);
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+    assert_eq!(world.attachment_warnings(), [""; 0]);
     world.check();
 }
 
@@ -286,11 +286,11 @@ async fn what_ports_do_without_is_told_and_keeps_nobody_from_attaching() {
     world.engine.reconcile(Depth::Thorough).await;
     world.engine.reconcile(Depth::Thorough).await;
     assert!(world.engine.status().await.is_empty());
-    let warnings = world.engine.operators().warnings();
+    let warnings = world.warnings();
     assert!(warnings[0].contains("br-offload"), "{warnings:?}");
     world.attach(spec("pod")).await.unwrap();
     world.engine.reconcile(Depth::Thorough).await;
-    assert!(world.engine.operators().warnings().is_empty());
+    assert!(world.warnings().is_empty());
     let told = world.engine.events().about("fake");
     assert_eq!(told.len(), 2, "when it begins and when it ends: {told:?}");
 }

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use dpu_service::{
     attachments::{Depth, Settings},
+    events::EventKind,
+    host::Hello,
     model::AttachSpec,
 };
-use offload_proto::Reason;
+use offload_proto::{ConditionReason, Reason};
+use tokio::time::{advance, pause, resume};
 use vf_alloc::FunctionId;
 
-use crate::world::{VFS, World, configuration, live, network, pool, settings, spec};
+use crate::world::{VFS, World, configuration, hello, live, network, pool, settings, spec};
 
 /// One that tells at once of representors that are missing.
 async fn impatient() -> World {
@@ -35,11 +38,11 @@ async fn attachments_without_representors_are_told_until_they_have_them_again() 
         vfs.push(world.attached(container).await.record.vf);
     }
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+    assert_eq!(world.attachment_warnings(), [""; 0]);
 
     vfs.iter().for_each(|vf| world.kernel.take_away(*vf));
     world.engine.reconcile(Depth::Quick).await;
-    let warnings = world.engine.operators().vf_warnings();
+    let warnings = world.attachment_warnings();
     let [warning] = &warnings[..] else { panic!("{warnings:?}") };
     let first = &world.list()[0].record.id.to_string();
     for word in ["3 of its", "pf0vf0", "pf0vf1", "`dpuctl doctor`", first] {
@@ -51,10 +54,10 @@ async fn attachments_without_representors_are_told_until_they_have_them_again() 
     world.kernel.make(vfs[0]);
     world.detach("b").await;
     world.engine.reconcile(Depth::Quick).await;
-    assert!(world.engine.operators().vf_warnings()[0].contains("1 of its"));
+    assert!(world.attachment_warnings()[0].contains("1 of its"));
     world.kernel.make(vfs[2]);
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+    assert_eq!(world.attachment_warnings(), [""; 0]);
     world.check();
 }
 
@@ -65,7 +68,7 @@ async fn a_card_that_has_gone_is_told_after_a_restart_too() {
     world.kernel.take_away(view.record.vf);
     world.restart().await;
     world.engine.reconcile(Depth::Thorough).await;
-    assert!(world.engine.operators().vf_warnings()[0].contains(&view.record.id.to_string()));
+    assert!(world.attachment_warnings()[0].contains(&view.record.id.to_string()));
 }
 
 #[tokio::test]
@@ -74,10 +77,10 @@ async fn a_card_reset_that_is_mended_soon_is_not_told() {
     let view = world.attached("pod").await;
     world.kernel.take_away(view.record.vf);
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+    assert_eq!(world.attachment_warnings(), [""; 0]);
     world.kernel.make(view.record.vf);
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+    assert_eq!(world.attachment_warnings(), [""; 0]);
     world.check();
 }
 
@@ -89,16 +92,16 @@ async fn vfs_that_never_have_representors_lack_none() {
     world.kernel.take_away(view.record.vf);
     world.restart().await;
     world.engine.reconcile(Depth::Thorough).await;
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+    assert_eq!(world.attachment_warnings(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_pool_that_is_empty_for_quarantine_is_told_until_a_vf_is_cleared() {
     let world = strict(2).await;
     fails(&world, "a").await;
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0], "there is another one");
+    assert_eq!(world.attachment_warnings(), [""; 0], "there is another one");
     fails(&world, "b").await;
-    let warnings = world.engine.operators().vf_warnings();
+    let warnings = world.attachment_warnings();
     let [warning] = &warnings[..] else { panic!("{warnings:?}") };
     for word in ["pool default", "2 in quarantine", "`dpuctl clear-quarantine pf0vf0`"] {
         assert!(warning.contains(word), "{word}: {warning}");
@@ -106,10 +109,10 @@ async fn a_pool_that_is_empty_for_quarantine_is_told_until_a_vf_is_cleared() {
     assert!(world.engine.status().await.is_empty(), "Attach is served");
 
     world.engine.operators().clear_quarantine(FunctionId::local(0, 1)).await.unwrap();
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+    assert_eq!(world.attachment_warnings(), [""; 0]);
     // In use, it is no longer free.
     world.attached("c").await;
-    assert!(world.engine.operators().vf_warnings()[0].contains("1 in quarantine"));
+    assert!(world.attachment_warnings()[0].contains("1 in quarantine"));
 }
 
 #[tokio::test]
@@ -117,7 +120,7 @@ async fn a_pool_that_is_only_used_up_is_not_told() {
     let world = strict(1).await;
     world.attached("a").await;
     assert_eq!(world.refused(spec("b")).await, Reason::VfsExhausted);
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+    assert_eq!(world.attachment_warnings(), [""; 0]);
 }
 
 #[tokio::test]
@@ -128,12 +131,12 @@ async fn each_pool_that_is_empty_for_quarantine_is_told_by_its_name() {
     configuration.networks.push(network("name = 'green'\npool = 'rest'"));
     world.engine.load_configuration(configuration).await.unwrap();
     fails(&world, "a").await;
-    let warnings = world.engine.operators().vf_warnings();
+    let warnings = world.attachment_warnings();
     assert!(matches!(&warnings[..], [one] if one.contains("pool default")), "{warnings:?}");
     world.kernel.refuse("join", 1);
     let on_green = AttachSpec { network: Some("green".into()), ..spec("b") };
     assert_eq!(world.refused(on_green).await, Reason::ProgrammingFailed);
-    let warnings = world.engine.operators().vf_warnings().concat();
+    let warnings = world.attachment_warnings().concat();
     assert!(["pool default", "pool rest"].iter().all(|name| warnings.contains(name)), "{warnings}");
 }
 
@@ -143,7 +146,7 @@ async fn quarantine_is_not_blamed_for_a_card_that_is_gone() {
     fails(&world, "a").await;
     world.kernel.take_away(FunctionId::local(0, 0));
     world.engine.reconcile(Depth::Quick).await;
-    assert_eq!(world.engine.operators().vf_warnings(), [""; 0]);
+    assert_eq!(world.attachment_warnings(), [""; 0]);
 }
 
 #[tokio::test]
@@ -161,16 +164,16 @@ async fn former_gateway_is_reported_while_pods_use_it() {
     let old = world.attach(on_blue("old")).await.unwrap();
     world.restart().await;
     world.hello(&[live(&old, true)]).await;
-    assert!(world.engine.operators().warnings().is_empty());
+    assert!(world.warnings().is_empty());
     apply(&world, "10.2.0.254").await;
     world.attach(on_blue("new")).await.unwrap();
-    let warnings = world.engine.operators().warnings();
+    let warnings = world.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     for value in ["network blue", " 1 attachment ", &old.record.id.to_string()] {
         assert!(warnings[0].contains(value), "{warnings:?}");
     }
     world.detach("old").await;
-    assert!(world.engine.operators().warnings().is_empty());
+    assert!(world.warnings().is_empty());
 }
 
 #[tokio::test]
@@ -182,7 +185,7 @@ async fn lost_dpu_gateway_is_reported() {
     ];
     // The fake fabric can have no gateway, of which there is a warning, too.
     let lost = |world: &World| {
-        let warnings = world.engine.operators().warnings().into_iter();
+        let warnings = world.warnings().into_iter();
         warnings.filter(|warning| warning.contains("attachment uses")).collect::<Vec<_>>()
     };
     for (deleted, changed) in changes {
@@ -206,4 +209,56 @@ async fn lost_dpu_gateway_is_reported() {
         world.detach("pod").await;
         assert_eq!(lost(&world), [""; 0]);
     }
+}
+
+/// The reasons of all faults of attachments, each with its object.
+fn faults(world: &World) -> Vec<(ConditionReason, String)> {
+    let faults = world.engine.operators().attachment_faults().into_iter();
+    faults.map(|fault| (fault.reason, fault.object)).collect()
+}
+
+#[tokio::test]
+async fn releases_that_do_not_end_are_a_fault() {
+    let world = World::new().await;
+    let view = world.attached("pod").await;
+    world.engine.operators().release(view.record.id, false, "a test".into()).await.unwrap();
+    assert_eq!(faults(&world), [], "it may end soon");
+    pause();
+    advance(Duration::from_secs(30)).await;
+    resume();
+    assert_eq!(faults(&world), [(ConditionReason::ReleaseStuck, "host/node-1".into())]);
+    world.detach("pod").await;
+    assert_eq!(faults(&world), []);
+}
+
+#[tokio::test]
+async fn pods_that_no_record_names_are_a_fault() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.engine.operators().release(view.record.id, true, "lost".into()).await.unwrap();
+    let in_use = hello(&world.kernel, &world.boot_id, &[view.record.vf]);
+    world.say(Hello { live: vec![live(&view, true)], ..in_use }).await;
+    assert_eq!(faults(&world), [(ConditionReason::AttachmentUnrecorded, "host/node-1".into())]);
+    world.hello(&[]).await;
+    assert_eq!(faults(&world), []);
+}
+
+#[tokio::test]
+async fn refused_adds_are_events_of_what_refused_them() {
+    let world = strict(1).await;
+    world.attached("a").await;
+    assert_eq!(world.refused(spec("b")).await, Reason::VfsExhausted);
+    let on_none = AttachSpec { network: Some("none".into()), ..spec("c") };
+    assert_eq!(world.refused(on_none).await, Reason::NetworkUnknown);
+    let events = world.engine.events().about("pool/default");
+    let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::AttachRefused], "an unknown network is the caller's mistake");
+}
+
+#[tokio::test]
+async fn adds_that_fail_are_events_of_their_pool() {
+    let world = World::new().await;
+    fails(&world, "a").await;
+    let events = world.engine.events().about("pool/default");
+    assert!(events.iter().any(|event| event.kind == EventKind::AttachRefused), "{events:?}");
 }

@@ -137,6 +137,20 @@ impl World {
         Self { directory, configuration, settings, kernel, disk, engine, session, boot_id }
     }
 
+    /// The sentences of all that is wrong though Attach can be served.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let operators = self.engine.operators();
+        let of_others = [operators.network_faults(), operators.driver_faults()].concat();
+        let of_others = of_others.into_iter().map(|fault| fault.message);
+        of_others.chain(self.attachment_warnings()).collect()
+    }
+
+    /// Those of attachments and their VFs alone.
+    pub(crate) fn attachment_warnings(&self) -> Vec<String> {
+        let faults = self.engine.operators().attachment_faults().into_iter();
+        faults.map(|fault| fault.message).collect()
+    }
+
     pub(crate) fn set_full(&self, is_full: bool) {
         self.disk.as_ref().unwrap().fail_writes(is_full.then_some(FULL));
     }

@@ -6,7 +6,10 @@ use nix::{
     sys::{signal::Signal, stat::Mode},
     unistd::mkfifo,
 };
-use offload_proto::v1::{self, operator_client::OperatorClient};
+use offload_proto::{
+    ConditionReason,
+    v1::{self, operator_client::OperatorClient},
+};
 use test_clock::wait_until_async;
 use tonic::transport::Channel;
 
@@ -18,7 +21,10 @@ async fn networks(operator: &mut OperatorClient<Channel>) -> Vec<String> {
 }
 
 async fn problems(operator: &mut OperatorClient<Channel>) -> Vec<String> {
-    operator.get_dpu(v1::GetDpuRequest {}).await.unwrap().into_inner().problems
+    let dpu = operator.get_dpu(v1::GetDpuRequest {}).await.unwrap().into_inner();
+    let of_file = dpu.conditions.into_iter();
+    let of_file = of_file.filter(|it| it.reason == ConditionReason::ConfigurationRefused.as_str());
+    of_file.map(|condition| condition.message).collect()
 }
 
 #[test]

@@ -6,7 +6,7 @@ use offload_proto::v1::{Capability, Card, Dpu, HostStatus};
 use crate::{
     description::Description,
     error::{CallError, Kind},
-    status::host_table,
+    status::{condition_table, host_table},
     table::table,
     text::{or, or_dash},
 };
@@ -19,7 +19,7 @@ pub(super) fn dpu_text(dpu: &Dpu) -> String {
     text.field("Eswitch", &dpu.eswitch_driver);
     text.field("Fabric", &dpu.fabric_driver);
     text.field("Attachments", &dpu.attachments.to_string());
-    text.list("Problems", &dpu.problems);
+    text.block("Conditions", &condition_table(&dpu.conditions, Timestamp::now()));
     text.block("Cards", &card_table(&dpu.cards));
     text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
     text.block("Capabilities", &capability_table(dpu));
@@ -135,7 +135,9 @@ Started:       2026-03-01T10:58:00Z
 Eswitch:       devlink
 Fabric:        bridge
 Attachments:   0
-Problems:      none
+
+Conditions:
+All 0 conditions are true.
 
 Cards:
 DEVICE             ESWITCH MODE   REPRESENTORS

@@ -7,7 +7,6 @@ use std::{
 };
 
 use bootstrap::{LogSettings, TracingSettings, load_config};
-use metrics::MetricsSettings;
 use mtls::{Connector, ExpiryWarning, TlsSettings};
 use serde::Deserialize;
 use sriov::PciAddress;
@@ -17,6 +16,7 @@ use super::{
     device_plugin::{self, DevicePluginSettings},
     error::AgentError,
     host_port::{self, HostPort},
+    metrics_settings::MetricsSettings,
     out_of_range::out_of_range,
     workloads::WorkloadSettings,
 };

@@ -36,6 +36,7 @@ mod error;
 #[cfg(test)]
 mod fuzz;
 mod host_port;
+mod metrics_settings;
 mod milestones;
 mod out_of_range;
 mod pending;

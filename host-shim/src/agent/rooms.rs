@@ -92,7 +92,7 @@ impl Agent {
         let device_plugin = Arc::new(DevicePlugin::new(config.device_plugin.clone()));
         let told = Arc::clone(&device_plugin);
         let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, told);
-        let (calls, endpoint) = (scrape::calls(), Endpoint::listen(&config.metrics));
+        let (calls, endpoint) = (scrape::calls(), Endpoint::listen(config.metrics.listen));
         let desk = Desk::new(doors.tasks.clone(), config.limits.connections, Arc::clone(&calls));
         let agent = Self { config, doors, upkeep, device_plugin, desk };
         if let Some(endpoint) = endpoint {

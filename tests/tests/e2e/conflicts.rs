@@ -54,7 +54,7 @@ fn take_addresses(machine: &Netns) {
 }
 
 fn problems(lab: &Lab) -> Vec<Value> {
-    lab.operator().json(&["status"])["problems"].as_array().unwrap().clone()
+    lab.operator().faults().into_iter().map(|mut condition| condition["message"].take()).collect()
 }
 
 /// The conflicts that the doctor finds.

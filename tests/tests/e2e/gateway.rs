@@ -42,9 +42,7 @@ pub(crate) fn lab_of(settings: &Settings) -> (Lab, Netns) {
 }
 
 fn problems(lab: &Lab) -> Vec<Value> {
-    let said = lab.operator().says(&["status", "-o", "json"]);
-    let status: Value = serde_json::from_str(&said).unwrap();
-    status["problems"].as_array().unwrap().clone()
+    lab.operator().faults().into_iter().map(|mut condition| condition["message"].take()).collect()
 }
 
 /// A new pod of that network, with its addresses of both families.

@@ -13,6 +13,7 @@ mod bridges;
 mod callers;
 mod chained;
 mod clean;
+mod conditions;
 mod configuration;
 mod conflicts;
 mod contract;

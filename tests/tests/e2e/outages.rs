@@ -8,7 +8,7 @@ use std::{
 };
 
 use e2e::{
-    Call, Card, HostEnd, Lab, Netns, Settings, Stopwatch, Timeouts,
+    Call, Card, HostEnd, Lab, Netns, Settings, Stopwatch, Timeouts, has_answered,
     scenarios::outages::{self, Pair, ids},
     wait_for,
 };
@@ -340,7 +340,7 @@ fn programs_start_in_either_order() {
     lab.agent.stop();
     lab.service.stop();
     lab.start_service();
-    let is_up = || lab.operator().dpuctl(&["status"]).status.success().then_some(());
+    let is_up = || has_answered(&lab.operator().dpuctl(&["status"])).then_some(());
     wait_for("a service without a host", LIMIT, is_up);
     lab.status().fails(50, &["AGENT_UNREACHABLE"]);
     lab.start_agent();

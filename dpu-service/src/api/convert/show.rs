@@ -12,6 +12,7 @@ use crate::{
         Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, OpenPool, Origin,
         PoolView, PooledVf, PromisedVf, SubnetUsage, VfView,
     },
+    conditions::Condition,
     counters::PortTraffic,
     driver::Capability,
     eswitch::Card,
@@ -239,6 +240,21 @@ fn step(step: &StepStatus) -> v1::StepStatus {
         in_place: step.in_place,
         detail: step.detail.clone(),
         unknown: !step.is_known,
+    }
+}
+
+pub(crate) fn condition(condition: &Condition) -> v1::Condition {
+    let Condition { kind, status, reason, object, message, since, checked, affects_pods } =
+        condition;
+    v1::Condition {
+        r#type: (*kind).into(),
+        status: (*status).into(),
+        reason: (*reason).into(),
+        object: object.clone(),
+        message: message.clone(),
+        since: since.to_string(),
+        checked: checked.to_string(),
+        affects_pods: *affects_pods,
     }
 }
 

@@ -21,6 +21,11 @@ impl Doubts {
         self.unaccounted.extend(vfs);
     }
 
+    /// Those that their host holds for nobody that the journal knows.
+    pub(super) fn unaccounted(&self) -> impl Iterator<Item = FunctionId> {
+        self.unaccounted.iter().copied()
+    }
+
     /// The host has the VF back, clean. Tells whether it was unaccounted.
     pub(super) fn end_unaccounted(&mut self, vf: FunctionId) -> bool {
         self.unaccounted.remove(&vf)

@@ -310,6 +310,11 @@ impl Registry {
         self.networks.forget_rested(&self.entries.held_addresses(), now)
     }
 
+    /// The VFs that hosts hold for no attachment that the journal knows.
+    pub(crate) fn unaccounted(&self) -> impl Iterator<Item = FunctionId> {
+        self.doubts.unaccounted()
+    }
+
     /// VFs with which something is wrong.
     pub(crate) const fn doubts(&mut self) -> &mut Doubts {
         &mut self.doubts

@@ -354,9 +354,9 @@ impl PooledNetworks {
         None
     }
 
-    /// One sentence for each network in force that uses the address of an attachment or joins two holders of one
+    /// One sentence for each network in force, with its name, that uses the address of an attachment or joins two holders of one
     /// address, as a file may say with which the service was started.
-    pub(crate) fn conflicts_with_leases(&self, attachments: &Entries) -> Vec<String> {
+    pub(crate) fn conflicts_with_leases(&self, attachments: &Entries) -> Vec<(String, String)> {
         let conflict = |network: &Network| {
             network.used_addresses().find_map(|address| {
                 let holder = attachments.holder_in(network, address)?.record();
@@ -371,8 +371,10 @@ impl PooledNetworks {
             })
         };
         let networks = || self.iter().map(|entry| &*entry.network);
-        let joined = networks().filter_map(|network| self.joined_holders(network, attachments));
-        networks().filter_map(conflict).chain(joined).collect()
+        let used = networks().filter_map(|it| Some((it.name.clone(), conflict(it)?)));
+        let joined = networks()
+            .filter_map(|it| Some((it.name.clone(), self.joined_holders(it, attachments)?)));
+        used.chain(joined).collect()
     }
 
     /// Puts `network` in the place of the one of its name. It takes over all leases of `attachments`

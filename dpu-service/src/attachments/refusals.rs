@@ -1,0 +1,79 @@
+//! What is noted of ADDs that were refused or have failed, and of those that succeed.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use offload_proto::{ConditionReason, Failure};
+
+use super::engine::Engine;
+use crate::{
+    conditions::Fault,
+    events::EventKind,
+    model::{AttachSpec, HostName, Network, Record},
+};
+
+/// An ADD was refused before anything was recorded.
+pub(super) fn note_refused(engine: &Engine, spec: &AttachSpec, failure: &Failure) {
+    let Some(reason) = ConditionReason::of_refusal(failure.reason) else { return };
+    let network = {
+        let registry = engine.registry();
+        let network = registry.networks().find(spec.network.as_deref());
+        network.ok().map(|entry| Arc::clone(entry.network()))
+    };
+    if let Some(network) = network {
+        note(engine, fault(reason, &network, &spec.key.host, failure), &spec.key.host);
+    }
+}
+
+/// New attachments were established, or have failed.
+pub(super) fn note_outcome(
+    engine: &Engine,
+    records: &[Arc<Record>],
+    outcome: &Result<(), Failure>,
+) {
+    match outcome {
+        Ok(()) => records.iter().for_each(|record| note_served(engine, record)),
+        Err(failure) => note_failed(engine, records, failure),
+    }
+}
+
+fn note_served(engine: &Engine, record: &Record) {
+    let host = &record.key.host;
+    let objects = [
+        format!("pool/{}", record.network.pool),
+        format!("network/{}", record.network.name),
+        format!("host/{host}"),
+    ];
+    engine.refusals().note_served(host, &objects);
+}
+
+/// Several records of one call fail together: each object is noted once.
+fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
+    let Some(reason) = ConditionReason::of_refusal(failure.reason) else { return };
+    let mut noted = BTreeSet::new();
+    for record in records {
+        let host = &record.key.host;
+        let fault = fault(reason, &record.network, host, failure);
+        if noted.insert(fault.object.clone()) {
+            note(engine, fault, host);
+        }
+    }
+}
+
+fn note(engine: &Engine, fault: Fault, host: &HostName) {
+    engine.events.record(EventKind::AttachRefused, &fault.object, &*fault.message);
+    engine.refusals().note_refused(fault, host);
+}
+
+/// What has refused the ADD: a pool, a network, or else the host's DPU as a whole.
+fn fault(reason: ConditionReason, network: &Network, host: &HostName, failure: &Failure) -> Fault {
+    let message = failure.message.clone();
+    match reason {
+        ConditionReason::VfsExhausted
+        | ConditionReason::ProgrammingFailed
+        | ConditionReason::FabricFull => Fault::of_pool(reason, &network.pool, message),
+        ConditionReason::AddressesExhausted | ConditionReason::Unsupported => {
+            Fault::of_network(reason, &network.name, message)
+        }
+        _ => Fault::of_host(reason, host, message),
+    }
+}

@@ -1,0 +1,81 @@
+//! All that is wrong now, from all that know of something.
+
+use offload_proto::ConditionReason;
+
+use super::{fault::Fault, uplinks};
+use crate::{api::Shared, sessions::HostView};
+
+/// The fault of a DPU without networks.
+const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[network]] to the configuration file, or run \
+                           `dpuctl apply`";
+
+/// All that is wrong now.
+pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
+    let engine = &shared.engine;
+    let mut all = engine.obstacles().await;
+    all.extend(certificate_faults(shared));
+    all.extend(not_serving(&all));
+    all.extend(configuration_faults(shared));
+    all.extend(hosts_faults(shared));
+    all.extend(uplinks::faults(engine).await);
+    all.extend(engine.refusals().faults());
+    all.extend(engine.operators().faults());
+    all.extend(shared.conditions.offload.faults());
+    all
+}
+
+/// That no pod can be attached, for what others tell.
+fn not_serving(faults: &[Fault]) -> Option<Fault> {
+    let is_obstacle = |fault: &&Fault| {
+        matches!(
+            fault.reason,
+            ConditionReason::JournalNotWritable
+                | ConditionReason::FabricUnavailable
+                | ConditionReason::CertificateExpired
+        )
+    };
+    let obstacles = faults.iter().filter(is_obstacle);
+    let reasons: Vec<_> = obstacles.map(|fault| fault.reason.condition().name()).collect();
+    let message = || {
+        format!(
+            "this DPU attaches no pods until {} is true: see that condition",
+            reasons.join(", ")
+        )
+    };
+    (!reasons.is_empty()).then(|| Fault::of_dpu(ConditionReason::NotServing, message()))
+}
+
+fn certificate_faults(shared: &Shared) -> Vec<Fault> {
+    let fault = |reason| move |message| Fault::of_dpu(reason, message);
+    let (expired, expiring) = (shared.credentials.expired(), shared.expiring());
+    let expiring = expiring.filter(|_| expired.is_none());
+    let refused = shared.credentials.refused();
+    let faults = [
+        expired.map(fault(ConditionReason::CertificateExpired)),
+        expiring.map(fault(ConditionReason::CertificateExpiring)),
+        refused.map(fault(ConditionReason::CertificateRefused)),
+    ];
+    faults.into_iter().flatten().collect()
+}
+
+fn configuration_faults(shared: &Shared) -> Vec<Fault> {
+    let refused = shared.configuration_problems().into_iter();
+    let refused =
+        refused.map(|problem| Fault::of_dpu(ConditionReason::ConfigurationRefused, problem));
+    let is_empty = shared.engine.networks().is_empty();
+    let empty = is_empty.then(|| Fault::of_dpu(ConditionReason::NoNetworks, NO_NETWORKS));
+    refused.chain(empty).collect()
+}
+
+/// The hosts without a session, but for those under maintenance.
+fn hosts_faults(shared: &Shared) -> Vec<Fault> {
+    let hosts = shared.engine.hosts().list().into_iter();
+    let absent = hosts.filter(|host| !host.connected && !shared.is_under_maintenance(&host.name));
+    let fault = |host: HostView| {
+        let why =
+            host.absence.as_deref().unwrap_or("its agent does not run, or can't reach the DPU");
+        let message = format!("host {} is not connected: {why}", host.name);
+        Fault::of_host(ConditionReason::HostNotConnected, &host.name, message)
+    };
+    absent.map(fault).collect()
+}
