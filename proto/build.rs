@@ -1,6 +1,11 @@
 //! Compiles the `.proto` files with protox, so that nobody has to install protoc.
 
-use std::{env, error::Error, fs, path::PathBuf};
+use std::{
+    env,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use prost::Message;
 
@@ -45,5 +50,19 @@ fn serialisation(descriptors: &[u8]) -> Result<(), Box<dyn Error>> {
     builder.register_descriptors(descriptors)?.emit_fields().ignore_unknown_fields();
     builder.btree_map([MAPS]);
     builder.build(&[".offload.v1"])?;
+    with_plain_numbers(&PathBuf::from(env::var("OUT_DIR")?).join("offload.v1.serde.rs"))
+}
+
+/// Protobuf's JSON form has numbers of 64 bits as strings. Programs that count and sort need numbers, which
+/// `crate::number` writes; the reading code takes both.
+fn with_plain_numbers(generated: &Path) -> Result<(), Box<dyn Error>> {
+    let code = fs::read_to_string(generated)?;
+    let lines = code.lines().map(|line| match line.split_once("ToString::to_string(") {
+        Some((before, value)) => {
+            format!("{before}&crate::number::Number(*{}", value.replace(").as_str()", ")"))
+        }
+        None => line.to_owned(),
+    });
+    fs::write(generated, lines.collect::<Vec<_>>().join("\n"))?;
     Ok(())
 }

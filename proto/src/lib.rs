@@ -1,7 +1,7 @@
 //! The gRPC API of dpu-offload, package `offload.v1`, and the reasons its errors carry.
 //!
-//! The messages serialise to protobuf's JSON form (`pbjson`), which is what `dpuctl -o json` prints
-//! and `dpuctl apply` reads.
+//! The messages serialise to protobuf's JSON form (`pbjson`) with 64-bit numbers as JSON numbers, which is what
+//! `dpuctl -o json` prints and `dpuctl apply` reads.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -13,6 +13,7 @@ pub mod finding;
 pub mod form;
 pub mod kubelet;
 pub mod log_event;
+mod number;
 mod room;
 pub mod sysctls;
 pub mod workloads;

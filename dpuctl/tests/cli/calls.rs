@@ -87,7 +87,8 @@ async fn programs_get_json_and_yaml() {
     assert_eq!(json["vfs"][0]["vf"]["controller"], 0, "zeros are there, too");
     let yaml = output_of(&dut, "status -o yaml").await;
     assert!(yaml.starts_with("name: dpu-1\nversion: '9.9'\n"), "{yaml}");
-    assert!(yaml.contains("attachments: '0'\n"), "{yaml}");
+    assert!(yaml.contains("attachments: 0
+"), "{yaml}");
     let lines = output_of_watch(&dut, "watch -o json").await;
     let event: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     assert_eq!(event["kind"], "AttachmentReserved");
@@ -137,7 +138,7 @@ async fn programs_get_the_counters_of_each_look_until_they_have_enough() {
     let json = output_of(&dut, "top --once -o json").await;
     let look: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(look["time"], "2026-03-01T12:00:00.0Z");
-    assert_eq!(look["attachments"][1]["counters"]["sentBytes"], "700");
+    assert_eq!(look["attachments"][1]["counters"]["sentBytes"], 700);
     for form in ["json", "yaml"] {
         let outcome = dut.dpuctl(&format!("top --once --lines 1 -o {form}")).await;
         assert_eq!((outcome.code, &*outcome.output), (2, ""));
@@ -149,7 +150,7 @@ async fn programs_get_the_counters_of_each_look_until_they_have_enough() {
         let look: serde_json::Value = serde_json::from_str(&line).unwrap();
         look["attachments"][1]["counters"]["sentPackets"].clone()
     });
-    assert_eq!(sent.collect::<Vec<_>>(), ["1007", "1507"]);
+    assert_eq!(sent.collect::<Vec<_>>(), [1007, 1507]);
 }
 
 #[tokio::test]
@@ -169,8 +170,8 @@ attach      total     4.00/s   3.00 ms   3.98 ms   100%
     let json = output_of(&dut, "top --phases --once -o json").await;
     let look: serde_json::Value = serde_json::from_str(&json).unwrap();
     let expected = serde_json::json!({
-        "operation": "attach", "phase": "journal", "count": "8", "sumNs": "24000000",
-        "buckets": [{ "upperBoundNs": "2000000", "count": "0" }, { "upperBoundNs": "4000000", "count": "8" }],
+        "operation": "attach", "phase": "journal", "count": 8, "sumNs": 24_000_000,
+        "buckets": [{ "upperBoundNs": 2_000_000, "count": 0 }, { "upperBoundNs": 4_000_000, "count": 8 }],
     });
     assert_eq!(look["phases"][0], expected);
     let yaml = output_of(&dut, "top --phases --once -o yaml").await;

@@ -93,7 +93,7 @@ fn hold(lab: &mut Lab, held: usize) {
 
 fn held_in_pool(lab: &Lab) -> usize {
     let networks = lab.operator().get("networks");
-    networks[0]["subnets"][0]["held"].as_str().unwrap().parse().unwrap()
+    networks[0]["subnets"][0]["held"].as_u64().unwrap().try_into().unwrap()
 }
 
 /// The row of a pod that has gone, of a copy, as the service has its journal for itself.

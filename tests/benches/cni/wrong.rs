@@ -60,7 +60,6 @@ fn add(lab: &Lab, sample: &mut Sample, meanwhile: impl FnOnce()) {
 fn have_pool(lab: &Lab, size: u32) {
     lab.configure_service(&settings(size));
     lab.service.signal(Signal::SIGHUP);
-    let size = size.to_string();
     let has_it = || (lab.operator().get("pools")[0]["free"] == size).then_some(());
     wait_for("the DPU to have that pool", TIME_LIMIT, has_it);
 }

@@ -296,7 +296,7 @@ fn held(lab: &Lab, network: &str) -> u64 {
     let networks = lab.operator().get("networks");
     let its = networks.iter().find(|it| it["network"]["name"] == network).unwrap();
     let subnets = its["subnets"].as_array().unwrap();
-    subnets.iter().map(|subnet| subnet["held"].as_str().unwrap().parse::<u64>().unwrap()).sum()
+    subnets.iter().map(|subnet| subnet["held"].as_u64().unwrap()).sum()
 }
 
 /// Debian's plugins that need more of the kernel than most have: ipvlan, vlan, and bandwidth behind ptp.

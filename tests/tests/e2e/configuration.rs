@@ -259,8 +259,8 @@ fn a_pool_beyond_the_card_is_told_and_the_rest_works() {
     let lab = Lab::start(&Settings { pool: 8, ..Settings::default() });
     let pool = &lab.operator().get("pools")[0];
     assert_eq!(pool["name"], "default");
-    assert_eq!(pool["free"], "4", "{pool}");
-    assert_eq!(pool["absent"], "4", "{pool}");
+    assert_eq!(pool["free"], 4, "{pool}");
+    assert_eq!(pool["absent"], 4, "{pool}");
     let _ = lab.add("blue", &Netns::new("pod"), "eth0").result();
     lab.assert_invariants();
 }

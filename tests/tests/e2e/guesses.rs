@@ -105,7 +105,7 @@ fn sixteen_callers_at_once_guess_right() {
 #[test]
 fn a_vf_whose_promise_is_over_goes_home_and_the_pod_gets_another() {
     let lab = lab();
-    let pool_is_smaller = || (lab.operator().get("pools")[0]["free"] == "3").then_some(());
+    let pool_is_smaller = || (lab.operator().get("pools")[0]["free"] == 3).then_some(());
     let pod = Netns::new("pod");
     lab.proxy().strike(Fault::HoldDown);
     lab.configure_service(&Settings { pool: 3, ..settings() });

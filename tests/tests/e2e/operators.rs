@@ -257,10 +257,10 @@ fn phases_told_by_top(lab: &Lab) -> Phases {
     let look = lab.operator().says(&["top", "--phases", "--once", "-o", "json"]);
     let look: Value = serde_json::from_str(&look).unwrap();
     let text = |of: &Value, name: &str| of[name].as_str().unwrap().to_owned();
-    let number = |of: &Value, name: &str| text(of, name).parse::<u64>().unwrap();
+    let number = |of: &Value, name: &str| of[name].as_u64().unwrap();
     let told = |of: &Value| {
         let buckets = of["buckets"].as_array().unwrap().iter();
-        let buckets = buckets.map(|it| (text(it, "upperBoundNs"), number(it, "count")));
+        let buckets = buckets.map(|it| (number(it, "upperBoundNs").to_string(), number(it, "count")));
         let ends = [("count", number(of, "count")), ("sum", number(of, "sumNs"))];
         let all = ends.map(|(what, value)| (what.to_owned(), value)).into_iter().chain(buckets);
         let (operation, phase) = (text(of, "operation"), text(of, "phase"));

@@ -62,7 +62,7 @@ fn told_by_kernel(lab: &Lab, of: &Attached) -> Carried {
 }
 
 fn number(counters: &Value, name: &str) -> u64 {
-    counters[name].as_str().unwrap().parse().unwrap()
+    counters[name].as_u64().unwrap()
 }
 
 /// What `dpuctl top` tells programs, with what the guard has dropped.
