@@ -108,6 +108,7 @@ const fn for_edit(error: &EditError) -> &'static str {
     match error {
         EditError::Fixed(_) => "change that file, and reload the service",
         EditError::File(_) => "free space in the folder for temporary files, or set TMPDIR",
+        EditError::Saved(_) => "save a text file under the name that the editor is given",
         EditError::Editor { .. } => "name another editor in VISUAL or EDITOR",
         EditError::Renamed { .. } => {
             "leave `name` as it is: `dpuctl rename network` renames, and `dpuctl apply` creates"

@@ -75,12 +75,17 @@ pub(crate) fn read(
     } else {
         File::open(path).and_then(read_text)
     };
-    parse_within(LONGEST_READING, text.map_err(unreadable)?)
+    parse_text(path, text.map_err(unreadable)?)
+}
+
+/// The networks in `text`, which is of the file at `path`.
+pub(crate) fn parse_text(path: &Path, text: String) -> Result<Vec<ListedNetwork>, CallError> {
+    parse_within(LONGEST_READING, text)
         .map_err(|mistake| CallError::Document { path: path.into(), mistake })
 }
 
 /// No more than is needed to see that it is too long.
-fn read_text(input: impl Read) -> io::Result<String> {
+pub(crate) fn read_text(input: impl Read) -> io::Result<String> {
     let mut text = String::new();
     input.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text)?;
     Ok(text)

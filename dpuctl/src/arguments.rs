@@ -1,12 +1,20 @@
 //! The command line.
 
+mod examples;
+mod listed;
+
 use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum, builder::NonEmptyStringValueParser};
+use clap::{
+    Args, Parser, Subcommand, ValueEnum,
+    builder::{NonEmptyStringValueParser, TypedValueParser},
+};
 use clap_complete::Shell;
 use mtls::{IdentityError, Role, authority};
 use offload_proto::v1::ConditionType;
-use vf_alloc::FunctionId;
+use vf_alloc::{FunctionId, ParseIdError};
+
+pub(crate) use listed::{ListFormat, ListOptions, Listed};
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -62,6 +70,7 @@ impl Options {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// How the DPU and its hosts are
+    #[command(after_help = examples::STATUS)]
     Status {
         /// Wait until this condition is true, for as long as --timeout says
         #[arg(long, value_name = "CONDITION", value_parser = <ConditionType as FromStr>::from_str)]
@@ -71,6 +80,7 @@ pub enum Verb {
         output: Format,
     },
     /// Compare hosts, DPU and records, and show what is not as it should be
+    #[command(after_help = examples::DOCTOR)]
     Doctor {
         /// Mend it
         #[arg(long)]
@@ -79,29 +89,32 @@ pub enum Verb {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
-    /// List VFs, attachments, networks or pools
-    #[command(subcommand_value_name = "vfs|attachments|networks|pools")]
+    /// List VFs, attachments, networks, pools or hosts
+    #[command(subcommand_value_name = "vfs|attachments|networks|pools|hosts", after_help = examples::GET)]
     Get {
         /// Of what.
         #[command(subcommand)]
         what: Listed,
     },
     /// All about one thing
-    #[command(subcommand_value_name = "attachment|dpu|host|network")]
+    #[command(subcommand_value_name = "attachment|dpu|host|network", after_help = examples::DESCRIBE)]
     Describe {
         /// About what.
         #[command(subcommand)]
         what: Described,
     },
     /// Events as they happen, until interrupted
+    #[command(after_help = examples::WATCH)]
     Watch {
         /// How to print them; yaml is one document per event
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
     /// What attachments send and receive in a second, or where the time of attaching goes, until interrupted
+    #[command(after_help = examples::TOP)]
     Top(Top),
     /// Create or change networks
+    #[command(after_help = examples::APPLY)]
     Apply {
         /// YAML or JSON with networks, or what `get networks` prints so; `-` reads standard input
         #[arg(short, long, value_name = "FILE")]
@@ -114,37 +127,38 @@ pub enum Verb {
         force_conflicts: bool,
     },
     /// Edit a network in $VISUAL, $EDITOR or vi
-    #[command(subcommand_value_name = "network")]
+    #[command(subcommand_value_name = "network", after_help = examples::EDIT)]
     Edit {
         /// Of what.
         #[command(subcommand)]
         what: Edited,
     },
     /// Give a network another name
-    #[command(subcommand_value_name = "network")]
+    #[command(subcommand_value_name = "network", after_help = examples::RENAME)]
     Rename {
         /// Of what.
         #[command(subcommand)]
         what: Renamed,
     },
     /// Add a subnet to a network
-    #[command(subcommand_value_name = "subnet")]
+    #[command(subcommand_value_name = "subnet", after_help = examples::ADD)]
     Add {
         /// What.
         #[command(subcommand)]
         what: Added,
     },
     /// Delete a network, or a subnet of one
-    #[command(subcommand_value_name = "network|subnet")]
+    #[command(subcommand_value_name = "network|subnet", after_help = examples::DELETE)]
     Delete {
         /// Of what.
         #[command(subcommand)]
         what: Deleted,
     },
     /// Take an attachment away from its pod, or end all attachments of a host that was removed
+    #[command(after_help = examples::RELEASE)]
     Release {
         /// The attachment's id, or a unique beginning of it
-        #[arg(value_parser = name(), required_unless_present = "host", conflicts_with = "host")]
+        #[arg(value_parser = name_of("attachment/"), required_unless_present = "host", conflicts_with = "host")]
         id: Option<String>,
         /// All attachments of this host, which is no longer in the service's configuration
         #[arg(long, value_parser = name())]
@@ -160,18 +174,21 @@ pub enum Verb {
         yes: bool,
     },
     /// Give a quarantined VF back to its pools
+    #[command(after_help = examples::CLEAR_QUARANTINE)]
     ClearQuarantine {
         /// The VF, such as pf0vf3
+        #[arg(value_parser = function)]
         vf: FunctionId,
     },
     /// Certificates for development and tests
-    #[command(subcommand_value_name = "init|issue")]
+    #[command(subcommand_value_name = "init|issue", after_help = examples::PKI)]
     Pki {
         /// Do what.
         #[command(subcommand)]
         what: Pki,
     },
     /// Print completions for a shell
+    #[command(after_help = examples::COMPLETIONS)]
     Completions {
         /// The shell
         shell: Shell,
@@ -231,81 +248,31 @@ impl Format {
     }
 }
 
-/// What can be listed.
-#[derive(Debug, Subcommand)]
-pub enum Listed {
-    /// Virtual functions
-    #[command(visible_alias = "vf")]
-    Vfs {
-        /// Only this one: such as pf0vf3, or by PCI address
-        #[arg(value_parser = name())]
-        name: Option<String>,
-        /// Only those of this host
-        #[arg(long, value_parser = name())]
-        host: Option<String>,
-        /// How to print them
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
-    /// Attachments
-    #[command(visible_alias = "attachment")]
-    Attachments {
-        /// Only this one: its id, or a unique beginning of it
-        #[arg(value_parser = name())]
-        id: Option<String>,
-        /// Only those of this network
-        #[arg(long, value_parser = name())]
-        network: Option<String>,
-        /// Only those of this host
-        #[arg(long, value_parser = name())]
-        host: Option<String>,
-        /// How to print them
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
-    /// Networks
-    #[command(visible_alias = "network")]
-    Networks {
-        /// Only this one
-        #[arg(value_parser = name())]
-        name: Option<String>,
-        /// How to print them
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
-    /// Pools of VFs
-    #[command(visible_alias = "pool")]
-    Pools {
-        /// Only this one
-        #[arg(value_parser = name())]
-        name: Option<String>,
-        /// How to print them
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
-}
-
 /// What can be described.
 #[derive(Debug, Subcommand)]
 pub enum Described {
     /// An attachment
+    #[command(after_help = examples::DESCRIBE_ATTACHMENT)]
     Attachment {
         /// Its id, or a unique beginning of it
-        #[arg(value_parser = name())]
+        #[arg(value_parser = name_of("attachment/"))]
         id: String,
     },
     /// The DPU itself
+    #[command(after_help = examples::DESCRIBE_DPU)]
     Dpu,
     /// A host, and what it may ask for
+    #[command(after_help = examples::DESCRIBE_HOST)]
     Host {
         /// Its name
-        #[arg(value_parser = name())]
+        #[arg(value_parser = name_of("host/"))]
         name: String,
     },
     /// A network
+    #[command(after_help = examples::DESCRIBE_NETWORK)]
     Network {
         /// Its name
-        #[arg(value_parser = name())]
+        #[arg(value_parser = name_of("network/"))]
         name: String,
     },
 }
@@ -314,9 +281,10 @@ pub enum Described {
 #[derive(Debug, Subcommand)]
 pub enum Edited {
     /// A network of the API
+    #[command(after_help = examples::EDIT)]
     Network {
         /// Its name
-        #[arg(value_parser = name())]
+        #[arg(value_parser = name_of("network/"))]
         name: String,
     },
 }
@@ -325,9 +293,10 @@ pub enum Edited {
 #[derive(Debug, Subcommand)]
 pub enum Renamed {
     /// A network of the API; its attachments keep their addresses
+    #[command(after_help = examples::RENAME)]
     Network {
         /// Its name
-        #[arg(value_parser = name())]
+        #[arg(value_parser = name_of("network/"))]
         name: String,
         /// Its new name
         #[arg(value_parser = name())]
@@ -339,6 +308,7 @@ pub enum Renamed {
 #[derive(Debug, Subcommand)]
 pub enum Added {
     /// A subnet, at once, under running attachments
+    #[command(after_help = examples::ADD)]
     Subnet {
         /// The network's name
         #[arg(value_parser = name())]
@@ -359,15 +329,17 @@ pub enum Added {
 #[derive(Debug, Subcommand)]
 pub enum Deleted {
     /// A network
+    #[command(after_help = examples::DELETE_NETWORK)]
     Network {
         /// Its name
-        #[arg(value_parser = name())]
+        #[arg(value_parser = name_of("network/"))]
         name: String,
         /// Even while attachments use it; these keep its settings until they end
         #[arg(long)]
         force: bool,
     },
     /// A subnet of a network, of which no attachment has an address
+    #[command(after_help = examples::DELETE_SUBNET)]
     Subnet {
         /// The network's name
         #[arg(value_parser = name())]
@@ -382,6 +354,7 @@ pub enum Deleted {
 #[derive(Debug, Subcommand)]
 pub enum Pki {
     /// Make a certificate authority
+    #[command(after_help = examples::PKI_INIT)]
     Init {
         /// Its folder
         #[arg(long, value_name = "FOLDER", default_value = "pki")]
@@ -397,6 +370,7 @@ pub enum Pki {
         force: bool,
     },
     /// Make a key and a certificate
+    #[command(after_help = examples::PKI_ISSUE)]
     Issue {
         /// host, dpu, operator or viewer
         #[arg(value_parser = role)]
@@ -438,6 +412,15 @@ fn name() -> NonEmptyStringValueParser {
     NonEmptyStringValueParser::new()
 }
 
+/// The same, with or without the kind before it that `-o name` prints.
+fn name_of(kind: &'static str) -> impl TypedValueParser<Value = String> {
+    name().map(move |name| name.strip_prefix(kind).map(String::from).unwrap_or(name))
+}
+
+fn function(text: &str) -> Result<FunctionId, ParseIdError> {
+    text.strip_prefix("vf/").unwrap_or(text).parse()
+}
+
 /// A subnet, which without its length would be a single address.
 fn subnet(text: &str) -> Result<String, &'static str> {
     if text.contains('/') {
@@ -461,7 +444,7 @@ fn role(text: &str) -> Result<Role, IdentityError> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{Command, CommandFactory};
 
     use super::*;
 
@@ -478,13 +461,47 @@ mod tests {
     #[test]
     fn usages_list_the_kinds_that_there_are() {
         for verb in Arguments::command().get_subcommands_mut() {
-            let kinds: Vec<_> = verb.get_subcommands().map(clap::Command::get_name).collect();
+            let kinds: Vec<_> = verb.get_subcommands().map(Command::get_name).collect();
             if !kinds.is_empty() {
                 let kinds = format!("<{}>", kinds.join("|"));
                 let usage = verb.render_usage().to_string();
                 assert!(usage.ends_with(&kinds), "{usage}: {kinds}");
             }
         }
+    }
+
+    /// All commands, those that have further ones included.
+    fn commands(of: &Command) -> Vec<Command> {
+        let further = of.get_subcommands().flat_map(commands);
+        of.get_subcommands().cloned().chain(further).collect()
+    }
+
+    #[test]
+    fn each_help_has_examples_that_parse() {
+        for mut command in commands(&Arguments::command()) {
+            let help = command.render_long_help().to_string();
+            let name = command.get_name();
+            let (_, examples) = help.split_once("\nExamples:\n").expect(name);
+            let lines: Vec<_> = examples.lines().map(str::trim).collect();
+            assert!(lines.iter().any(|line| line.contains(name)), "{name}: {lines:?}");
+            for line in lines {
+                let end = [" | ", " > "].iter().filter_map(|end| line.find(end)).min();
+                let line = &line[..end.unwrap_or(line.len())];
+                parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            }
+        }
+    }
+
+    #[test]
+    fn printed_names_are_taken_back() {
+        let id = |line: &str| match parse(line).unwrap().verb {
+            Verb::Describe { what: Described::Attachment { id } } => id,
+            Verb::ClearQuarantine { vf } => vf.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(id("dpuctl describe attachment attachment/0190aaaa"), "0190aaaa");
+        assert_eq!(id("dpuctl describe attachment 0190aaaa"), "0190aaaa");
+        assert_eq!(id("dpuctl clear-quarantine vf/pf0vf3"), "pf0vf3");
     }
 
     #[test]
@@ -496,6 +513,9 @@ mod tests {
             "dpuctl get vfs",
             "dpuctl get vf pf0vf3 -o yaml",
             "dpuctl get attachments --network blue --host node-1 -o wide",
+            "dpuctl get attachments web/shop --watch --no-headers --sort-by AGE",
+            "dpuctl get attachments attachment/0190aaaa -o name --sort-by .createdAt",
+            "dpuctl get hosts host/node-1 -w",
             "dpuctl get networks blue -ojson --timeout 3",
             "dpuctl --endpoint 10.0.0.1:7443 --dpu dpu-2 get pools",
             "dpuctl describe attachment 0190",
@@ -528,10 +548,12 @@ mod tests {
         let told = [
             ("dpuctl clear-quarantine vf3", "\"vf3\" does not name a VF, such as pf0vf3"),
             ("dpuctl pki issue root eve", "the roles are host, dpu, operator and viewer"),
-            ("dpuctl get vfs -o xml", "[possible values: table, wide, json, yaml]"),
+            ("dpuctl get vfs -o xml", "[possible values: table, wide, json, yaml, name]"),
+            ("dpuctl status -o xml", "[possible values: table, wide, json, yaml]"),
+            ("dpuctl get vfs --sort-by .", "name a column, such as STATE, or a field"),
             ("dpuctl release 0190", "--reason <REASON>"),
             ("dpuctl release 0190 --reason ", "say why: the log and the event show it"),
-            ("dpuctl get attachments ", "a value is required for '[ID]'"),
+            ("dpuctl get attachments ", "a value is required for '[ID|POD|CONTAINER|ADDRESS|VF]'"),
             ("dpuctl describe network ", "a value is required for '<NAME>'"),
             ("dpuctl get vfs --host ", "a value is required for '--host <HOST>'"),
             ("dpuctl status --timeout 0", "a whole number of seconds from 1 to 3600, such as 30"),

@@ -1,6 +1,7 @@
 //! Where a command reads and writes.
 
 use std::{
+    ffi::OsStr,
     fmt,
     io::{self, BufRead, Write},
     process::ExitCode,
@@ -8,7 +9,7 @@ use std::{
 
 use bootstrap::Chain;
 
-use crate::{error::CallError, text::printable};
+use crate::{colour, error::CallError, text::printable};
 
 /// Where answers go and questions are asked.
 pub struct Console<'a> {
@@ -22,6 +23,8 @@ pub struct Console<'a> {
     pub interactive: bool,
     /// Whether what was printed can be replaced, as on a terminal.
     pub is_screen: bool,
+    /// Whether states have colours in the answer.
+    pub has_colours: bool,
 }
 
 impl fmt::Debug for Console<'_> {
@@ -33,6 +36,7 @@ impl fmt::Debug for Console<'_> {
 impl Console<'_> {
     /// Prints `text` as part of the answer.
     pub(crate) fn print(&mut self, text: &str) -> Result<(), CallError> {
+        let text = if self.has_colours { text } else { &colour::without(text) };
         self.output.write_all(text.as_bytes()).map_err(CallError::Output)?;
         self.output.flush().map_err(CallError::Output)
     }
@@ -55,6 +59,13 @@ impl Console<'_> {
         self.input.read_line(&mut answer).map_err(CallError::Output)?;
         Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
     }
+}
+
+/// Whether output has colours: on a terminal that knows them, unless `NO_COLOR` is set and not empty
+/// (<https://no-color.org>).
+#[must_use]
+pub fn wants_colours(is_screen: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    is_screen && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
 }
 
 /// Tells the error: one sentence, its stable code if it has one, and what to do about it.
@@ -80,6 +91,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn colours_are_for_terminals() {
+        let printed = |has_colours| {
+            let (mut output, mut notes, mut input) = (Vec::new(), Vec::new(), io::empty());
+            let mut console = Console {
+                output: &mut output,
+                notes: &mut notes,
+                input: &mut input,
+                interactive: false,
+                is_screen: false,
+                has_colours,
+            };
+            console.line(&colour::state("Attached")).unwrap();
+            String::from_utf8(output).unwrap()
+        };
+        assert_eq!(printed(false), "Attached\n");
+        assert_eq!(printed(true), format!("{}\n", colour::state("Attached")));
+    }
+
+    #[test]
+    fn no_color_and_dumb_terminals_have_no_colours() {
+        let (set, unset) = (Some(OsStr::new("1")), None);
+        assert!(wants_colours(true, unset, Some(OsStr::new("xterm"))));
+        assert!(wants_colours(true, Some(OsStr::new("")), unset));
+        assert!(!wants_colours(true, set, unset));
+        assert!(!wants_colours(true, unset, Some(OsStr::new("dumb"))));
+        assert!(!wants_colours(false, unset, unset));
+    }
+
+    #[test]
     fn only_yes_is_yes() {
         for (answer, expected) in [
             ("y\n", true),
@@ -96,6 +136,7 @@ mod tests {
                 input: &mut input,
                 interactive: true,
                 is_screen: false,
+                has_colours: false,
             };
             assert_eq!(console.confirm("Really?").unwrap(), expected, "{answer:?}");
             assert_eq!(notes, b"Really? [y/N] ");

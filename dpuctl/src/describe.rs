@@ -7,7 +7,7 @@ mod settings;
 
 use self::{
     attachment::attachment_text,
-    dpu::{dpu_text, host_named, host_text},
+    dpu::{dpu_text, host_text},
     network::network_text,
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     client::Client,
     console::Console,
     error::CallError,
-    get::{attachment, network_named, networks},
+    get::{attachment, networks, one_named},
     status::dpu,
 };
 
@@ -27,9 +27,9 @@ pub(crate) async fn describe(
     let text = match what {
         Described::Attachment { id } => attachment_text(&attachment(client, &id).await?),
         Described::Dpu => dpu_text(&dpu(client).await?),
-        Described::Host { name } => host_text(&host_named(dpu(client).await?.hosts, &name)?),
+        Described::Host { name } => host_text(&one_named(dpu(client).await?.hosts, &name)?),
         Described::Network { name } => {
-            network_text(&network_named(networks(client).await?.networks, &name)?)
+            network_text(&one_named(networks(client).await?.networks, &name)?)
         }
     };
     console.print(&text)

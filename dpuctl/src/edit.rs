@@ -1,17 +1,18 @@
 //! `dpuctl edit`: a network in the operator's editor.
 
-use std::{env, fs, io::Write, path::Path, process::Command};
+use std::{env, io::Write, path::Path, process::Command};
 
+use bootstrap::open_regular_file;
 use offload_proto::v1::{ListNetworksResponse, NetworkStatus};
 use tempfile::NamedTempFile;
 
 use crate::{
-    apply::{CONFIGURATION, ListedNetwork, apply, read},
+    apply::{CONFIGURATION, ListedNetwork, apply, parse_text, read_text},
     client::Client,
     console::Console,
     error::{CallError, EditError},
     format::yaml,
-    get::{network_named, networks},
+    get::{networks, one_named},
 };
 
 /// What an operator who has set none gets.
@@ -24,22 +25,24 @@ pub(crate) async fn edit(
     name: &str,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let status = network_named(networks(&mut connect().await?).await?.networks, name)?;
+    let status = one_named(networks(&mut connect().await?).await?.networks, name)?;
     if status.origin == CONFIGURATION {
         return Err(EditError::Fixed(name.to_owned()).into());
     }
     let before = document(status)?;
     let file = temporary_file(&before).map_err(EditError::File)?;
     let ended = run_editor(file.path());
-    if fs::read(file.path()).is_ok_and(|saved| saved == before.as_bytes()) {
+    let saved = open_regular_file(file.path()).and_then(read_text).map_err(EditError::Saved);
+    if saved.as_ref().is_ok_and(|saved| *saved == before) {
         ended?;
         return Err(CallError::Declined);
     }
-    let applied = match ended {
-        Ok(()) => apply_edited(connect, file.path(), name, console).await,
+    let applied = match ended.and(saved) {
+        Ok(text) => apply_edited(connect, file.path(), text, name, console).await,
         Err(error) => Err(error.into()),
     };
     if applied.is_err()
+        && file.path().is_file()
         && let Ok((_, path)) = file.keep()
     {
         console.note(&format!("your changes are in {}", path.display()))?;
@@ -50,10 +53,11 @@ pub(crate) async fn edit(
 async fn apply_edited(
     connect: impl AsyncFn() -> Result<Client, CallError>,
     path: &Path,
+    text: String,
     name: &str,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let networks = edited(path, name, console)?;
+    let networks = edited(path, text, name)?;
     apply(&mut connect().await?, networks, false, false, console).await
 }
 
@@ -87,12 +91,8 @@ fn run_editor(path: &Path) -> Result<(), EditError> {
 }
 
 /// What was saved: the same network and no other.
-fn edited(
-    path: &Path,
-    name: &str,
-    console: &mut Console<'_>,
-) -> Result<Vec<ListedNetwork>, CallError> {
-    let networks = read(path, console)?;
+fn edited(path: &Path, text: String, name: &str) -> Result<Vec<ListedNetwork>, CallError> {
+    let networks = parse_text(path, text)?;
     match networks.iter().find(|listed| listed.name() != name) {
         Some(other) => {
             Err(EditError::Renamed { name: name.to_owned(), other: other.name().to_owned() }.into())

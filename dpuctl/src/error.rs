@@ -100,6 +100,22 @@ pub enum CallError {
         "--lines is for tables, of which the first lines are the busiest; counters have no order"
     )]
     LinesOfCounters,
+    /// A list is to be sorted by a column that it does not have.
+    #[error("there is no column {column:?}: the columns are {columns}")]
+    NoColumn {
+        /// What was asked for.
+        column: String,
+        /// All columns.
+        columns: String,
+    },
+    /// A list is to be sorted by a field that none of its items has.
+    #[error("no {kind} has a field {field}: see `-o json` for the fields")]
+    NoField {
+        /// What is listed.
+        kind: Kind,
+        /// The path that was asked for.
+        field: String,
+    },
     /// Nobody was there to confirm.
     #[error("standard input is no terminal to ask on: confirm with --yes")]
     Unconfirmed,
@@ -141,6 +157,9 @@ pub enum EditError {
     /// The file that the editor was to open can't be written, read, or given to a shell.
     #[error("cannot edit a temporary file")]
     File(#[source] io::Error),
+    /// The editor has left no file that can be read.
+    #[error("cannot read what the editor saved")]
+    Saved(#[source] io::Error),
     /// The editor failed.
     #[error("editor `{editor}` failed: {status}")]
     Editor {
@@ -218,6 +237,8 @@ impl CallError {
             Self::File { .. }
             | Self::Document { .. }
             | Self::LinesOfCounters
+            | Self::NoColumn { .. }
+            | Self::NoField { .. }
             | Self::HostServed(_)
             | Self::Edit(_)
             | Self::Unconfirmed => USAGE,

@@ -29,7 +29,7 @@ pub(crate) enum Audience {
     Programs,
 }
 
-fn json<M: Serialize>(message: &M) -> Result<String, CallError> {
+pub(crate) fn json<M: Serialize>(message: &M) -> Result<String, CallError> {
     let text = serde_json::to_string_pretty(message);
     text.map(|text| text + "\n").map_err(|error| CallError::Encode(error.to_string()))
 }

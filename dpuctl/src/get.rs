@@ -1,19 +1,26 @@
 //! `dpuctl get`: lists.
 
+use std::collections::BTreeMap;
+
 use offload_proto::v1::{
-    AttachmentDetail, GetAttachmentRequest, ListAttachmentsRequest, ListAttachmentsResponse,
-    ListNetworksRequest, ListNetworksResponse, ListPoolsRequest, ListPoolsResponse, ListVfsRequest,
-    ListVfsResponse, NetworkStatus, PoolStatus, VfStatus,
+    Attachment, AttachmentDetail, GetAttachmentRequest, ListAttachmentsRequest,
+    ListNetworksRequest, ListNetworksResponse, ListPoolsRequest, ListVfsRequest, PoolStatus,
+    VfStatus,
 };
 
 use crate::{
-    arguments::{Format, Listed},
+    arguments::{ListFormat, ListOptions, Listed},
     client::Client,
     console::Console,
-    error::{CallError, Kind},
-    format::{Audience, print_encoded},
-    rows::{attachment_table, network_table, pool_table, vf_table},
-    text::vf_name,
+    error::CallError,
+    follow::follow,
+    format::{json, yaml},
+    lookup::is_called,
+    rows::Resource,
+    sort::sort,
+    status::dpu,
+    table::Layout,
+    text::printable,
 };
 
 pub(crate) async fn get(
@@ -22,46 +29,130 @@ pub(crate) async fn get(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     match what {
-        Listed::Vfs { name, host, output } => {
-            let mut answer = vfs(client).await?;
-            answer.vfs.retain(|vf| host.as_ref().is_none_or(|host| vf.host == *host));
-            keep_named(&mut answer.vfs, name.as_deref(), Kind::Vf, is_vf)?;
-            print(&answer, &answer.vfs, output, "VFs", vf_table, console)
+        Listed::Vfs { name, host, options } => {
+            let ask =
+                async |client: &mut Client| vfs(client, name.as_deref(), host.as_deref()).await;
+            list(client, ask, &options, console).await
         }
-        Listed::Attachments { id, network, host, output } => {
-            let answer = match id {
-                Some(id) => one_attachment(client, &id, network, host).await?,
-                None => attachments(client, network, host).await?,
+        Listed::Attachments { wanted, network, host, options } => {
+            let filters = Filters { network, host };
+            let ask =
+                async |client: &mut Client| attachments(client, wanted.as_deref(), &filters).await;
+            list(client, ask, &options, console).await
+        }
+        Listed::Networks { name, options } => {
+            let ask = async |client: &mut Client| {
+                named(networks(client).await?.networks, name.as_deref(), is_it)
             };
-            print(&answer, &answer.attachments, output, "attachments", attachment_table, console)
+            list(client, ask, &options, console).await
         }
-        Listed::Networks { name, output } => {
-            let mut answer = networks(client).await?;
-            keep_named(&mut answer.networks, name.as_deref(), Kind::Network, is_network)?;
-            print(&answer, &answer.networks, output, "networks", network_table, console)
+        Listed::Pools { name, options } => {
+            let ask =
+                async |client: &mut Client| named(pools(client).await?, name.as_deref(), is_it);
+            list(client, ask, &options, console).await
         }
-        Listed::Pools { name, output } => {
-            let mut answer = pools(client).await?;
-            keep_named(&mut answer.pools, name.as_deref(), Kind::Pool, is_pool)?;
-            print(&answer, &answer.pools, output, "pools", pool_table, console)
+        Listed::Hosts { name, options } => {
+            let ask =
+                async |client: &mut Client| named(dpu(client).await?.hosts, name.as_deref(), is_it);
+            list(client, ask, &options, console).await
         }
     }
 }
 
-async fn vfs(client: &mut Client) -> Result<ListVfsResponse, CallError> {
-    client.call(async |operator, request| operator.list_vfs(request).await, ListVfsRequest {}).await
+/// Prints what the DPU answers, and goes on if that is wanted.
+async fn list<T: Resource>(
+    client: &mut Client,
+    ask: impl AsyncFn(&mut Client) -> Result<Vec<T>, CallError>,
+    options: &ListOptions,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let sorted = async |client: &mut Client| {
+        let mut items = ask(client).await?;
+        options.sort_by.as_ref().map_or(Ok(()), |by| sort(&mut items, by))?;
+        Ok(items)
+    };
+    if options.watch {
+        match follow(client, sorted, options, console).await? {}
+    }
+    print(&sorted(client).await?, options, console)
+}
+
+fn print<T: Resource>(
+    items: &[T],
+    options: &ListOptions,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    match options.output {
+        ListFormat::Json => console.print(&json(&BTreeMap::from([(T::LIST, items)]))?),
+        ListFormat::Yaml => console.print(&yaml(&BTreeMap::from([(T::LIST, items)]))?),
+        ListFormat::Name => items.iter().try_for_each(|item| console.line(&name_with_kind(item))),
+        ListFormat::Table | ListFormat::Wide if items.is_empty() => {
+            console.note(&format!("No {}s.", T::KIND))
+        }
+        ListFormat::Table => print_table(items, &T::COLUMNS[..T::NARROW], options, console),
+        ListFormat::Wide => print_table(items, T::COLUMNS, options, console),
+    }
+}
+
+fn print_table<T: Resource>(
+    items: &[T],
+    columns: &[&str],
+    options: &ListOptions,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let rows = T::rows(items, options.output == ListFormat::Wide);
+    let mut layout = Layout::new(columns);
+    let table = if options.no_headers { layout.rows(rows) } else { layout.with_headings(rows) };
+    console.print(&table)
+}
+
+/// The item as other commands take it, such as `vf/pf0vf3`.
+pub(crate) fn name_with_kind<T: Resource>(item: &T) -> String {
+    printable(&format!("{}/{}", T::KIND.to_string().to_lowercase(), item.name()))
+}
+
+/// Which attachments are asked for. `None`: those of all.
+struct Filters {
+    network: Option<String>,
+    host: Option<String>,
+}
+
+async fn vfs(
+    client: &mut Client,
+    name: Option<&str>,
+    host: Option<&str>,
+) -> Result<Vec<VfStatus>, CallError> {
+    let question = ListVfsRequest {};
+    let answer =
+        client.call(async |operator, request| operator.list_vfs(request).await, question).await?;
+    let is_of_host = |vf: &VfStatus| host.is_none_or(|host| vf.host == host);
+    let vfs: Vec<_> = answer.vfs.into_iter().filter(is_of_host).collect();
+    if vfs.is_empty() {
+        check_filters(client, None, host).await?;
+    }
+    let is_vf = |vf: &VfStatus, name: &str| {
+        is_it(vf, name) || vf.vf.as_ref().is_some_and(|vf| vf.device == name)
+    };
+    named(vfs, name, is_vf)
 }
 
 async fn attachments(
     client: &mut Client,
-    network: Option<String>,
-    host: Option<String>,
-) -> Result<ListAttachmentsResponse, CallError> {
+    wanted: Option<&str>,
+    filters: &Filters,
+) -> Result<Vec<Attachment>, CallError> {
+    let Filters { network, host } = filters;
     let question = ListAttachmentsRequest {
-        network: network.unwrap_or_default(),
-        host: host.unwrap_or_default(),
+        network: network.clone().unwrap_or_default(),
+        host: host.clone().unwrap_or_default(),
     };
-    client.call(async |operator, request| operator.list_attachments(request).await, question).await
+    let answer = client
+        .call(async |operator, request| operator.list_attachments(request).await, question)
+        .await?;
+    if answer.attachments.is_empty() {
+        check_filters(client, network.as_deref(), host.as_deref()).await?;
+    }
+    named(answer.attachments, wanted, is_called)
 }
 
 /// The attachment whose id begins with `id`.
@@ -73,74 +164,54 @@ pub(crate) async fn attachment(
     client.call(async |operator, request| operator.get_attachment(request).await, question).await
 }
 
-/// The list of the attachment whose id begins with `id`. Which one that is, only the DPU decides.
-async fn one_attachment(
-    client: &mut Client,
-    id: &str,
-    network: Option<String>,
-    host: Option<String>,
-) -> Result<ListAttachmentsResponse, CallError> {
-    let found = attachment(client, id).await?.attachment.filter(|attachment| {
-        network.is_none_or(|network| attachment.network == network)
-            && host.is_none_or(|host| attachment.host == host)
-    });
-    let unknown = || CallError::Unknown { kind: Kind::Attachment, name: id.into() };
-    found.map(|it| ListAttachmentsResponse { attachments: vec![it] }).ok_or_else(unknown)
-}
-
 pub(crate) async fn networks(client: &mut Client) -> Result<ListNetworksResponse, CallError> {
     let question = ListNetworksRequest {};
     client.call(async |operator, request| operator.list_networks(request).await, question).await
 }
 
-async fn pools(client: &mut Client) -> Result<ListPoolsResponse, CallError> {
+async fn pools(client: &mut Client) -> Result<Vec<PoolStatus>, CallError> {
     let question = ListPoolsRequest {};
-    client.call(async |operator, request| operator.list_pools(request).await, question).await
+    let answer =
+        client.call(async |operator, request| operator.list_pools(request).await, question).await?;
+    Ok(answer.pools)
 }
 
-/// The network of that name.
-pub(crate) fn network_named(
-    networks: Vec<NetworkStatus>,
-    name: &str,
-) -> Result<NetworkStatus, CallError> {
-    let found = networks.into_iter().find(|network| is_network(network, name));
-    found.ok_or_else(|| CallError::Unknown { kind: Kind::Network, name: name.into() })
+/// The item of that name.
+pub(crate) fn one_named<T: Resource>(items: Vec<T>, name: &str) -> Result<T, CallError> {
+    let found = items.into_iter().find(|item| is_it(item, name));
+    found.ok_or_else(|| CallError::Unknown { kind: T::KIND, name: name.into() })
 }
 
-fn is_network(network: &NetworkStatus, name: &str) -> bool {
-    network.network.as_ref().is_some_and(|network| network.name == name)
+fn is_it<T: Resource>(item: &T, name: &str) -> bool {
+    item.name() == name
 }
 
-fn is_vf(vf: &VfStatus, name: &str) -> bool {
-    vf_name(vf.vf.as_ref()) == name || vf.vf.as_ref().is_some_and(|vf| vf.device == name)
-}
-
-fn is_pool(pool: &PoolStatus, name: &str) -> bool {
-    pool.name == name
-}
-
-fn keep_named<T>(
-    items: &mut Vec<T>,
+/// The items that `name` names, at least one; all if there is no name.
+fn named<T: Resource>(
+    mut items: Vec<T>,
     name: Option<&str>,
-    kind: Kind,
     is: impl Fn(&T, &str) -> bool,
-) -> Result<(), CallError> {
-    let Some(name) = name else { return Ok(()) };
+) -> Result<Vec<T>, CallError> {
+    let Some(name) = name else { return Ok(items) };
     items.retain(|item| is(item, name));
-    if items.is_empty() { Err(CallError::Unknown { kind, name: name.into() }) } else { Ok(()) }
+    if items.is_empty() {
+        return Err(CallError::Unknown { kind: T::KIND, name: name.into() });
+    }
+    Ok(items)
 }
 
-fn print<A: serde::Serialize, T>(
-    answer: &A,
-    items: &[T],
-    format: Format,
-    plural: &str,
-    table: impl Fn(&[T], bool) -> String,
-    console: &mut Console<'_>,
+/// Tells that network or host do not exist, after a list turned out empty. Only then: attachments outlive a network
+/// that is deleted by force and a host that leaves the configuration, and can still be listed by them.
+pub(crate) async fn check_filters(
+    client: &mut Client,
+    network: Option<&str>,
+    host: Option<&str>,
 ) -> Result<(), CallError> {
-    match print_encoded(answer, format, console)? {
-        Audience::Programs => Ok(()),
-        Audience::People { .. } if items.is_empty() => console.note(&format!("No {plural}.")),
-        Audience::People { wide } => console.print(&table(items, wide)),
+    if let Some(network) = network {
+        one_named(networks(client).await?.networks, network)?;
     }
+    if let Some(host) = host {
+        one_named(dpu(client).await?.hosts, host)?;
+    }
+    Ok(())
 }

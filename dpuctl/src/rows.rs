@@ -1,36 +1,70 @@
-//! The tables of `dpuctl get`.
+//! The rows of `dpuctl get`.
+
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use offload_proto::{
     form::HOST_PORT_CONTAINER,
     v1::{
-        Attachment, AttachmentKey, NetworkStatus, Pod, PoolStatus, PortCounters, SubnetUsage,
-        VfStatus,
+        Attachment, AttachmentKey, HostStatus, NetworkStatus, Pod, PoolStatus, PortCounters,
+        SubnetUsage, VfStatus,
     },
 };
+use serde::Serialize;
 
 use crate::{
-    table::narrow_or_wide,
-    text::{SHORT_ID, age, count, or_dash, short_id, state, vf_name, yes_or_no},
+    error::Kind,
+    text::{SHORT_ID, age, count, or, or_dash, short_id, state, vf_name, yes_or_no},
 };
 
-pub(crate) fn vf_table(vfs: &[VfStatus], wide: bool) -> String {
-    let headings =
-        ["NAME", "HOST", "STATE", "POOLS", "ATTACHMENT", "DETAIL", "PCI", "REPRESENTOR", "DEVICE"];
-    let row = |vf: &VfStatus| {
-        vec![
-            vf_name(vf.vf.as_ref()),
-            or_dash(&vf.host).into(),
-            vf_state(vf),
-            or_dash(&vf.pools.join(",")).into(),
-            or_dash(short_id(&vf.attachment_id)).into(),
-            or_dash(&vf.detail).into(),
-            or_dash(vf.vf.as_ref().map_or("", |vf| &vf.device)).into(),
-            or_dash(&vf.representor).into(),
-            or_dash(&device(vf)).into(),
-        ]
-    };
-    narrow_or_wide(&headings, 6, wide, vfs.iter().map(row))
+/// A thing that `get` lists.
+pub(crate) trait Resource: Serialize + Clone + PartialEq {
+    /// What it is.
+    const KIND: Kind;
+    /// The list's name in JSON.
+    const LIST: &'static str;
+    /// The headings of the widest table.
+    const COLUMNS: &'static [&'static str];
+    /// How many of the columns a table has unless all are asked for.
+    const NARROW: usize;
+    /// The column with an age, and the field with the time since when, as a JSON pointer.
+    const AGE: Option<(&'static str, &'static str)> = None;
+
+    /// What tells it from all others of its kind.
+    fn name(&self) -> String;
+
+    /// Its cells below [`Self::COLUMNS`], one row for each item. Cells that have a short form have it unless `wide`.
+    fn rows(items: &[Self], wide: bool) -> Vec<Vec<String>>;
+}
+
+impl Resource for VfStatus {
+    const KIND: Kind = Kind::Vf;
+    const LIST: &'static str = "vfs";
+    const COLUMNS: &'static [&'static str] =
+        &["NAME", "HOST", "STATE", "POOLS", "ATTACHMENT", "DETAIL", "PCI", "REPRESENTOR", "DEVICE"];
+    const NARROW: usize = 6;
+
+    fn name(&self) -> String {
+        vf_name(self.vf.as_ref())
+    }
+
+    fn rows(items: &[Self], _: bool) -> Vec<Vec<String>> {
+        items.iter().map(vf_row).collect()
+    }
+}
+
+fn vf_row(vf: &VfStatus) -> Vec<String> {
+    vec![
+        vf.name(),
+        or_dash(&vf.host).into(),
+        vf_state(vf),
+        or_dash(&vf.pools.join(",")).into(),
+        or_dash(short_id(&vf.attachment_id)).into(),
+        or_dash(&vf.detail).into(),
+        or_dash(vf.vf.as_ref().map_or("", |vf| &vf.device)).into(),
+        or_dash(&vf.representor).into(),
+        or_dash(&device(vf)).into(),
+    ]
 }
 
 /// What its vendor calls a VF, or whose it is, or its ids.
@@ -48,11 +82,15 @@ fn vf_state(vf: &VfStatus) -> String {
     state(vf.state().as_str_name(), "VF_STATE_")
 }
 
-pub(crate) fn attachment_table(attachments: &[Attachment], wide: bool) -> String {
-    let headings = [
+impl Resource for Attachment {
+    const KIND: Kind = Kind::Attachment;
+    const LIST: &'static str = "attachments";
+    const COLUMNS: &'static [&'static str] = &[
         "ID",
         "HOST",
         "POD",
+        "CONTAINER",
+        "INTERFACE",
         "NETWORK",
         "VF",
         "ADDRESSES",
@@ -60,29 +98,54 @@ pub(crate) fn attachment_table(attachments: &[Attachment], wide: bool) -> String
         "AGE",
         "MAC",
         "VLAN",
-        "INTERFACE",
-        "CONTAINER",
     ];
-    let length = short_length(attachments.iter().map(|attachment| &*attachment.id));
-    let now = Timestamp::now();
-    let row = |attachment: &Attachment| {
-        let key = attachment.key.clone().unwrap_or_default();
-        vec![
-            attachment.id.get(..length).unwrap_or(&attachment.id).into(),
-            attachment.host.clone(),
-            pod_name(attachment),
-            attachment.network.clone(),
-            vf_name(attachment.vf.as_ref()),
-            or_dash(&addresses(attachment)).into(),
-            attachment_state(attachment),
-            age(&attachment.created_at, now),
-            attachment.mac.clone(),
-            vlan(attachment.vlan),
-            key.interface_name,
-            key.container_id,
-        ]
-    };
-    narrow_or_wide(&headings, 8, wide, attachments.iter().map(row))
+    const NARROW: usize = 10;
+    const AGE: Option<(&'static str, &'static str)> = Some(("AGE", "/createdAt"));
+
+    fn name(&self) -> String {
+        self.id.clone()
+    }
+
+    fn rows(items: &[Self], wide: bool) -> Vec<Vec<String>> {
+        let id_length = short_length(items.iter().map(|item| &*item.id));
+        let container_length = if wide { usize::MAX } else { short_length(containers(items)) };
+        let now = Timestamp::now();
+        let row = |item| attachment_row(item, id_length, container_length, now);
+        items.iter().map(row).collect()
+    }
+}
+
+fn attachment_row(
+    attachment: &Attachment,
+    id_length: usize,
+    container_length: usize,
+    now: Timestamp,
+) -> Vec<String> {
+    let AttachmentKey { container_id, interface_name } = attachment.key.clone().unwrap_or_default();
+    vec![
+        beginning(&attachment.id, id_length).into(),
+        attachment.host.clone(),
+        pod_name(attachment),
+        beginning(&container_id, container_length).into(),
+        interface_name,
+        attachment.network.clone(),
+        vf_name(attachment.vf.as_ref()),
+        or_dash(&addresses(attachment)).into(),
+        attachment_state(attachment),
+        age(&attachment.created_at, now),
+        attachment.mac.clone(),
+        vlan(attachment.vlan),
+    ]
+}
+
+/// Each container once: it has as many attachments as interfaces.
+fn containers(attachments: &[Attachment]) -> impl Iterator<Item = &str> {
+    let ids = attachments.iter().filter_map(|item| item.key.as_ref()).map(|key| &*key.container_id);
+    ids.collect::<BTreeSet<_>>().into_iter()
+}
+
+fn beginning(id: &str, length: usize) -> &str {
+    id.get(..length).unwrap_or(id)
 }
 
 /// As long as ids must be shown for each to be the beginning of no other.
@@ -140,25 +203,36 @@ pub(crate) fn anti_spoofing(level: &str, allow_mac_spoofing: bool) -> &str {
     }
 }
 
-pub(crate) fn network_table(networks: &[NetworkStatus], wide: bool) -> String {
-    let headings =
-        ["NAME", "VLAN", "SUBNETS", "FREE", "ATTACHMENTS", "POOL", "ORIGIN", "MTU", "DEFAULT"];
-    let row = |status: &NetworkStatus| {
-        let network = status.network.clone().unwrap_or_default();
-        let cidrs: Vec<_> = network.subnets.iter().map(|subnet| subnet.cidr.as_str()).collect();
-        vec![
-            network.name.clone(),
-            vlan(network.vlan),
-            or_dash(&cidrs.join(",")).into(),
-            or_dash(&free_addresses(status)).into(),
-            status.attachments.to_string(),
-            network.pool.clone(),
-            status.origin.clone(),
-            network.mtu.to_string(),
-            yes_or_no(network.default).into(),
-        ]
-    };
-    narrow_or_wide(&headings, 7, wide, networks.iter().map(row))
+impl Resource for NetworkStatus {
+    const KIND: Kind = Kind::Network;
+    const LIST: &'static str = "networks";
+    const COLUMNS: &'static [&'static str] =
+        &["NAME", "VLAN", "SUBNETS", "FREE", "ATTACHMENTS", "POOL", "ORIGIN", "MTU", "DEFAULT"];
+    const NARROW: usize = 7;
+
+    fn name(&self) -> String {
+        self.network.as_ref().map(|network| network.name.clone()).unwrap_or_default()
+    }
+
+    fn rows(items: &[Self], _: bool) -> Vec<Vec<String>> {
+        items.iter().map(network_row).collect()
+    }
+}
+
+fn network_row(status: &NetworkStatus) -> Vec<String> {
+    let network = status.network.clone().unwrap_or_default();
+    let cidrs: Vec<_> = network.subnets.iter().map(|subnet| subnet.cidr.as_str()).collect();
+    vec![
+        network.name.clone(),
+        vlan(network.vlan),
+        or_dash(&cidrs.join(",")).into(),
+        or_dash(&free_addresses(status)).into(),
+        status.attachments.to_string(),
+        network.pool.clone(),
+        status.origin.clone(),
+        network.mtu.to_string(),
+        yes_or_no(network.default).into(),
+    ]
 }
 
 /// Free addresses of each subnet.
@@ -171,25 +245,67 @@ fn free_addresses(status: &NetworkStatus) -> String {
     free.join(",")
 }
 
-pub(crate) fn pool_table(pools: &[PoolStatus], wide: bool) -> String {
-    let headings = ["NAME", "FREE", "IN USE", "QUARANTINED", "ABSENT", "POLICY", "SELECT"];
-    let row = |pool: &PoolStatus| {
-        vec![
-            pool.name.clone(),
-            pool.free.to_string(),
-            pool.in_use.to_string(),
-            pool.quarantined.to_string(),
-            pool.absent.to_string(),
-            policy(pool),
-            pool.select.join(","),
-        ]
-    };
-    narrow_or_wide(&headings, 6, wide, pools.iter().map(row))
+impl Resource for PoolStatus {
+    const KIND: Kind = Kind::Pool;
+    const LIST: &'static str = "pools";
+    const COLUMNS: &'static [&'static str] =
+        &["NAME", "FREE", "IN USE", "QUARANTINED", "ABSENT", "POLICY", "SELECT"];
+    const NARROW: usize = 6;
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn rows(items: &[Self], _: bool) -> Vec<Vec<String>> {
+        items.iter().map(pool_row).collect()
+    }
+}
+
+fn pool_row(pool: &PoolStatus) -> Vec<String> {
+    vec![
+        pool.name.clone(),
+        pool.free.to_string(),
+        pool.in_use.to_string(),
+        pool.quarantined.to_string(),
+        pool.absent.to_string(),
+        policy(pool),
+        pool.select.join(","),
+    ]
 }
 
 /// Where each VF is given to who names it, there is no order.
 fn policy(pool: &PoolStatus) -> String {
     if pool.pinned_only { "by name".into() } else { pool.policy.clone() }
+}
+
+impl Resource for HostStatus {
+    const KIND: Kind = Kind::Host;
+    const LIST: &'static str = "hosts";
+    const COLUMNS: &'static [&'static str] =
+        &["NAME", "STATE", "SINCE", "AGENT", "DETAIL", "NETWORKS", "BOOT ID"];
+    const NARROW: usize = 5;
+    const AGE: Option<(&'static str, &'static str)> = Some(("SINCE", "/since"));
+
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn rows(items: &[Self], _: bool) -> Vec<Vec<String>> {
+        let now = Timestamp::now();
+        items.iter().map(|host| host_row(host, now)).collect()
+    }
+}
+
+fn host_row(host: &HostStatus, now: Timestamp) -> Vec<String> {
+    vec![
+        host.name.clone(),
+        if host.connected { "Connected" } else { "Disconnected" }.into(),
+        age(&host.since, now),
+        or_dash(&host.agent_version).into(),
+        or_dash(&host.absence).into(),
+        or(&host.networks.join(","), "all").into(),
+        or_dash(&host.boot_id).into(),
+    ]
 }
 
 #[cfg(test)]
@@ -203,6 +319,31 @@ mod tests {
         let near = ["0190aaaa-bbbb-7001", "0190aaaa-bbbb-7000"];
         assert_eq!(length(&near), "0190aaaa-bbbb-7000".len());
         assert_eq!(length(&[]), SHORT_ID);
+    }
+
+    #[test]
+    fn containers_of_one_pod_differ() {
+        let attachment = |container_id: &str, interface_name: &str| Attachment {
+            key: Some(AttachmentKey {
+                container_id: container_id.into(),
+                interface_name: interface_name.into(),
+            }),
+            ..Attachment::default()
+        };
+        let long = |last: char| format!("0123456789abcdef{last}{}", "0".repeat(47));
+        let items = [
+            attachment(&long('a'), "eth0"),
+            attachment(&long('a'), "net1"),
+            attachment(&long('b'), "eth0"),
+        ];
+        let shown = |wide: bool| {
+            let rows = Attachment::rows(&items, wide).into_iter();
+            rows.map(|row| row[3..5].join(" ")).collect::<Vec<_>>()
+        };
+        let short = ["0123456789abcdefa eth0", "0123456789abcdefa net1", "0123456789abcdefb eth0"];
+        assert_eq!(shown(false), short);
+        assert_eq!(shown(true)[0], format!("{} eth0", long('a')));
+        assert!(Attachment::COLUMNS[..Attachment::NARROW].contains(&"CONTAINER"));
     }
 
     #[test]

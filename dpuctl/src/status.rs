@@ -161,6 +161,7 @@ mod tests {
     use offload_proto::ConditionReason;
 
     use super::*;
+    use crate::colour;
 
     fn host(name: &str, connected: bool, agent_version: &str) -> HostStatus {
         HostStatus {
@@ -218,7 +219,7 @@ mod tests {
         };
         let now = "2026-03-01T12:00:00Z".parse().unwrap();
         assert_eq!(
-            summary(&dpu, false, now),
+            colour::without(&summary(&dpu, false, now)),
             "\
 TYPE        STATUS   REASON        OBJECT      SINCE   MESSAGE
 UplinksUp   False    UPLINK_DOWN   uplink/p0   2m0s    uplink p0 has no carrier

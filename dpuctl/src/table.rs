@@ -1,24 +1,18 @@
 //! Tables as kubectl prints them: capital headings, no lines.
 
-use comfy_table::{Table, presets::NOTHING};
+use unicode_width::UnicodeWidthStr;
 
-use crate::text::printable;
+use crate::{colour, text::printable};
 
 /// Space between columns.
-const GAP: u16 = 3;
+const GAP: usize = 3;
+
+/// The column whose words have colours.
+const STATE: &str = "STATE";
 
 /// Rows under headings.
 pub(crate) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(NOTHING);
-    table.set_header(headings);
-    for row in rows {
-        table.add_row(row.iter().map(|cell| one_line(cell)));
-    }
-    for column in table.column_iter_mut() {
-        column.set_padding((0, GAP));
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    Layout::new(headings).with_headings(rows.into_iter().collect())
 }
 
 /// Of all columns, the first `narrow` unless wide.
@@ -30,6 +24,45 @@ pub(crate) fn narrow_or_wide(
 ) -> String {
     let columns = if wide { headings.len() } else { narrow };
     table(&headings[..columns], rows.map(|row| row.into_iter().take(columns).collect()))
+}
+
+/// Where columns begin. They widen with what is printed, and stay so.
+pub(crate) struct Layout<'a> {
+    headings: &'a [&'a str],
+    widths: Vec<usize>,
+}
+
+impl<'a> Layout<'a> {
+    pub(crate) fn new(headings: &'a [&'a str]) -> Self {
+        Self { headings, widths: vec![0; headings.len()] }
+    }
+
+    /// The headings and `rows` below them.
+    pub(crate) fn with_headings(&mut self, mut rows: Vec<Vec<String>>) -> String {
+        rows.insert(0, self.headings.iter().map(ToString::to_string).collect());
+        self.rows(rows)
+    }
+
+    /// `rows` alone, one line each.
+    pub(crate) fn rows(&mut self, mut rows: Vec<Vec<String>>) -> String {
+        for row in &mut rows {
+            for (cell, width) in row.iter_mut().zip(&mut self.widths) {
+                *cell = one_line(cell);
+                *width = (*width).max(cell.width());
+            }
+        }
+        rows.iter().map(|row| self.line(row)).collect()
+    }
+
+    fn line(&self, row: &[String]) -> String {
+        let mut line = String::new();
+        for ((cell, heading), width) in row.iter().zip(self.headings).zip(&self.widths) {
+            let is_state = *heading == STATE;
+            line += &if is_state { colour::state(cell) } else { cell.clone() };
+            line += &" ".repeat(width - cell.width() + GAP);
+        }
+        format!("{}\n", line.trim_end())
+    }
 }
 
 fn one_line(cell: &str) -> String {
@@ -47,5 +80,23 @@ mod tests {
             table(&["NAME", "VALUE"], rows),
             "NAME     VALUE\na        long value\nlonger   b c\n"
         );
+    }
+
+    #[test]
+    fn coloured_and_wide_cells_stay_aligned() {
+        let rows = [["Attached", "x"], ["New", "y"], ["\u{4f4d}\u{7f6e}", "z"]];
+        let rows = rows.map(|row| row.map(String::from).to_vec());
+        let coloured = table(&["STATE", "VF"], rows);
+        assert!(coloured.contains(&colour::state("Attached")), "{coloured}");
+        let plain = "STATE      VF\nAttached   x\nNew        y\n\u{4f4d}\u{7f6e}       z\n";
+        assert_eq!(colour::without(&coloured), plain);
+    }
+
+    #[test]
+    fn later_rows_keep_the_columns() {
+        let mut layout = Layout::new(&["NAME", "VF"]);
+        let row = |name: &str| vec![vec![name.to_owned(), "pf0vf1".into()]];
+        assert_eq!(layout.with_headings(row("longer")), "NAME     VF\nlonger   pf0vf1\n");
+        assert_eq!(layout.rows(row("a")), "a        pf0vf1\n");
     }
 }

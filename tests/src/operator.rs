@@ -180,6 +180,7 @@ fn do_here(arguments: Arguments) -> (String, Result<(), CallError>) {
         input: &mut input,
         interactive: false,
         is_screen: false,
+        has_colours: false,
     };
     let executor = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let outcome = executor.block_on(dpuctl::run(arguments, &mut console));

@@ -9,7 +9,7 @@ use crate::{
     console::Console,
     error::CallError,
     format::yaml,
-    get::{network_named, networks},
+    get::{networks, one_named},
     text::printable,
 };
 
@@ -23,7 +23,7 @@ pub(super) async fn show(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let name = wanted.name.clone();
-    let in_force = match network_named(networks(client).await?.networks, &name) {
+    let in_force = match one_named(networks(client).await?.networks, &name) {
         Ok(status) => yaml(&status.network)?,
         // It was deleted: all of it would be new.
         Err(_) => String::new(),

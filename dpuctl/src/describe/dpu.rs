@@ -5,7 +5,6 @@ use offload_proto::v1::{Capability, Card, Dpu, HostStatus};
 
 use crate::{
     description::Description,
-    error::{CallError, Kind},
     status::{condition_table, host_table},
     table::table,
     text::{or, or_dash},
@@ -24,11 +23,6 @@ pub(super) fn dpu_text(dpu: &Dpu) -> String {
     text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
     text.block("Capabilities", &capability_table(dpu));
     text.finish()
-}
-
-pub(super) fn host_named(hosts: Vec<HostStatus>, name: &str) -> Result<HostStatus, CallError> {
-    let found = hosts.into_iter().find(|host| host.name == name);
-    found.ok_or_else(|| CallError::Unknown { kind: Kind::Host, name: name.into() })
 }
 
 pub(super) fn host_text(host: &HostStatus) -> String {
@@ -182,7 +176,5 @@ MACs:          with the DPU's prefix
         );
         let free = host_text(&HostStatus { networks: Vec::new(), own_macs_only: false, ..host });
         assert!(free.ends_with("Networks:      all\nMACs:          any\n"), "{free}");
-        let unknown = host_named(Vec::new(), "node-9").unwrap_err();
-        assert!(unknown.to_string().contains("host \"node-9\""), "{unknown}");
     }
 }

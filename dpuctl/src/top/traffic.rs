@@ -9,6 +9,7 @@ use crate::{
     arguments::Top,
     client::Client,
     error::CallError,
+    get::check_filters,
     rows::{in_hardware, short_length, whom},
     table::narrow_or_wide,
     text::{bytes, printable, vf_name},
@@ -20,7 +21,13 @@ impl Look for ListTrafficResponse {
             network: what.network.clone().unwrap_or_default(),
             host: what.host.clone().unwrap_or_default(),
         };
-        client.call(async |operator, request| operator.list_traffic(request).await, question).await
+        let traffic = client
+            .call(async |operator, request| operator.list_traffic(request).await, question)
+            .await?;
+        if traffic.attachments.is_empty() {
+            check_filters(client, what.network.as_deref(), what.host.as_deref()).await?;
+        }
+        Ok(traffic)
     }
 
     fn table(&self, before: &Self, lines: usize, wide: bool) -> String {

@@ -35,8 +35,9 @@ pf0vf3   node-1   Quarantined   default   -            reset failed
     assert_eq!(
         output_of(&dut, "get attachments -o wide").await,
         "\
-ID              HOST     POD   NETWORK   VF       ADDRESSES   STATE      AGE   MAC                 VLAN   INTERFACE   CONTAINER
-0190aaaa-bbbb   node-1   -     blue      pf0vf3   -           Attached   -     02:00:00:00:00:01   -      eth0        c1
+ID              HOST     POD        CONTAINER   INTERFACE   NETWORK   VF        ADDRESSES     STATE      AGE   MAC                 VLAN
+0190aaaa-bbbb   node-1   -          c1          eth0        blue      pf0vf3    -             Attached   -     02:00:00:00:00:01   -
+0190cccc-bbbb   node-1   web/shop   c2          eth0        blue      pf0vf10   10.1.0.5/16   Attached   -     02:00:00:00:00:01   -
 "
     );
 }
@@ -49,6 +50,94 @@ async fn one_thing_can_be_asked_for_by_name() {
     output_of(&dut, "get vfs d000:00:00.4").await;
     output_of(&dut, "get attachments 0190aaaa").await;
     output_of(&dut, "get attachments 0190aaaa --network blue --host node-1").await;
+    assert_eq!(
+        output_of(&dut, "get hosts away").await,
+        "\
+NAME   STATE          SINCE   AGENT   DETAIL
+away   Disconnected   -       -       its certificate expired
+"
+    );
+    assert_eq!(output_of(&dut, "get hosts").await.lines().count(), 3);
+}
+
+#[tokio::test]
+async fn attachments_are_found_by_what_people_know() {
+    let dut = Dut::start().await;
+    for known in ["10.1.0.5", "shop", "web/shop", "c2", "pf0vf10", "0190cccc"] {
+        let found = output_of(&dut, &format!("get attachments {known} --no-headers")).await;
+        assert!(found.lines().count() == 1 && found.starts_with("0190cccc"), "{known}: {found}");
+    }
+    let all = output_of(&dut, "get attachments 0190 --no-headers").await;
+    assert_eq!(all.lines().count(), 2, "{all}");
+}
+
+#[tokio::test]
+async fn unknown_filters_are_errors() {
+    let dut = Dut::start().await;
+    for (line, told) in [
+        ("get attachments --network red", "network \"red\""),
+        ("get attachments --host lost", "host \"lost\""),
+        ("get attachments --network empty --host lost", "host \"lost\""),
+        ("get vfs --host lost", "host \"lost\""),
+        ("get hosts lost", "host \"lost\""),
+        ("top --once --interval 1 --network red", "network \"red\""),
+    ] {
+        let outcome = dut.dpuctl(line).await;
+        assert_eq!((outcome.code, &*outcome.output), (1, ""), "{line}");
+        assert!(outcome.notes.contains(told), "{line}: {}", outcome.notes);
+    }
+    // A host that serves without VFs is none of a mistake.
+    let outcome = dut.dpuctl("get vfs --host served").await;
+    assert_eq!((outcome.code, &*outcome.notes), (0, "No VFs.\n"));
+}
+
+#[tokio::test]
+async fn names_are_printed_for_xargs() {
+    let dut = Dut::start().await;
+    for (list, names) in [
+        ("vfs", "vf/pf0vf3\n".to_owned()),
+        ("attachments c1", format!("attachment/{ID}\n")),
+        ("networks", "network/green\nnetwork/fixed\nnetwork/empty\n".to_owned()),
+        ("pools", "pool/default\npool/gold\n".to_owned()),
+        ("hosts", "host/served\nhost/away\n".to_owned()),
+    ] {
+        assert_eq!(output_of(&dut, &format!("get {list} -o name")).await, names, "{list}");
+    }
+    assert_eq!(output_of(&dut, "clear-quarantine vf/pf0vf3").await, "vf/pf0vf3 cleared\n");
+    output_of(&dut, &format!("describe attachment attachment/{ID}")).await;
+    output_of(&dut, "describe network network/green").await;
+    output_of(&dut, "describe host host/served").await;
+}
+
+#[tokio::test]
+async fn lists_are_sorted_and_without_headings() {
+    let dut = Dut::start().await;
+    let names = |list: String| -> Vec<String> { list.lines().map(String::from).collect() };
+    let sorted = output_of(&dut, "get networks -o name --sort-by NAME").await;
+    assert_eq!(names(sorted), ["network/empty", "network/fixed", "network/green"]);
+    let sorted = output_of(&dut, "get attachments -o json --sort-by .vf.vf").await;
+    let sorted: serde_json::Value = serde_json::from_str(&sorted).unwrap();
+    assert_eq!(sorted["attachments"][1]["vf"]["vf"], 10);
+    let rows = output_of(&dut, "get pools --no-headers --sort-by policy").await;
+    assert!(rows.starts_with("gold ") && rows.lines().count() == 2, "{rows}");
+    let outcome = dut.dpuctl("get pools --sort-by COLOUR").await;
+    assert!(outcome.code == 2 && outcome.notes.contains("\"COLOUR\""), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn watched_lists_print_what_changes() {
+    let dut = Dut::start().await;
+    let lines = dut.first_lines("get pools --watch", 4).await;
+    let words = |line: &str| line.split_whitespace().map(String::from).collect::<Vec<_>>();
+    assert_eq!(words(&lines[0])[..3], ["EVENT", "NAME", "FREE"]);
+    assert_eq!(words(&lines[1])[..3], ["ADDED", "default", "60"]);
+    assert_eq!(words(&lines[2])[..3], ["ADDED", "gold", "60"]);
+    assert_eq!(words(&lines[3])[..3], ["MODIFIED", "default", "59"]);
+
+    let dut = Dut::start().await;
+    let lines = dut.first_lines("get pools default --watch -o json", 2).await;
+    let change: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
+    assert_eq!((&change["type"], &change["object"]["free"]), (&"MODIFIED".into(), &59.into()));
 }
 
 #[tokio::test]
@@ -57,13 +146,19 @@ async fn what_is_not_there_is_told_with_code_and_advice() {
     for (line, error, code, list) in [
         ("get pools silver", "pool \"silver\"", "", "pools"),
         ("get vfs pf1vf3", "VF \"pf1vf3\"", "code: VF_UNKNOWN\n", "vfs"),
-        ("get attachments ffff", "attachment", "code: ATTACHMENT_UNKNOWN\n", "attachments"),
         (
-            "get attachments 0190 --network red",
+            "get attachments ffff",
+            "attachment \"ffff\"",
+            "code: ATTACHMENT_UNKNOWN\n",
+            "attachments",
+        ),
+        (
+            "get attachments 0190 --network empty",
             "attachment \"0190\"",
             "code: ATTACHMENT_UNKNOWN\n",
             "attachments",
         ),
+        ("get attachments --network red", "network \"red\"", "code: NETWORK_UNKNOWN\n", "networks"),
         ("describe network blue", "network \"blue\"", "code: NETWORK_UNKNOWN\n", "networks"),
         ("clear-quarantine pf9vf3", "VF pf9vf3", "code: VF_UNKNOWN\n", "vfs"),
     ] {
@@ -282,6 +377,18 @@ async fn refused_edit_stays_in_its_file() {
 }
 
 #[tokio::test]
+async fn editors_must_leave_a_file() {
+    let dut = Dut::start().await;
+    for editor in ["rm", "f() { rm $1 && mkfifo $1; }; f"] {
+        let outcome = dut.dpuctl_in_editor("edit network green", editor).await;
+        assert_eq!((outcome.code, &*outcome.output), (2, ""), "{editor}: {outcome:?}");
+        assert!(outcome.notes.contains("\nadvice: save "), "{editor}: {outcome:?}");
+        assert!(!outcome.notes.contains("your changes"), "{editor}: {outcome:?}");
+    }
+    assert_eq!(dut.asked(), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn network_is_renamed() {
     let dut = Dut::start().await;
     let renamed = output_of(&dut, "rename network blue azure").await;
@@ -360,9 +467,10 @@ async fn release_of_removed_host_is_confirmed() {
     assert!(!dut.asked().iter().any(|line| line.contains("Release")));
 
     let output = output_of(&dut, "release --host node-1 --reason gone --yes").await;
-    assert_eq!(output, format!("attachment/{ID} released\n"));
+    let second = ID.replace("0190aaaa", "0190cccc");
+    assert_eq!(output, format!("attachment/{ID} released\nattachment/{second} released\n"));
     let asked = dut.asked().pop().unwrap();
-    assert!(asked.contains(ID) && asked.contains("reason: \"gone\""), "{asked}");
+    assert!(asked.contains(&second) && asked.contains("reason: \"gone\""), "{asked}");
 }
 
 #[tokio::test]

@@ -19,17 +19,18 @@ use mtls::{
 use offload_proto::{
     Failure, Reason,
     v1::{
-        ApplyNetworkRequest, ApplyNetworkResponse, Attachment, AttachmentDetail, AttachmentKey,
-        AttachmentState, AttachmentTraffic, ChangeSubnetsRequest, ChangeSubnetsResponse,
-        ClearQuarantineRequest, ClearQuarantineResponse, DeleteNetworkRequest,
-        DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState,
-        Dpu, DurationBucket, Event, ExamineRequest, ExaminedVf, GetAttachmentRequest,
-        GetDpuRequest, HostStatus, ListAttachmentsRequest, ListAttachmentsResponse,
-        ListNetworksRequest, ListNetworksResponse, ListPhasesRequest, ListPhasesResponse,
-        ListPoolsRequest, ListPoolsResponse, ListTrafficRequest, ListTrafficResponse,
-        ListVfsRequest, ListVfsResponse, MendRequest, Network, NetworkStatus, PhaseDurations, Pod,
-        PoolStatus, PortCounters, ReleaseAttachmentRequest, ReleaseAttachmentResponse,
-        RenameNetworkRequest, RenameNetworkResponse, Vf, VfPlace, VfState, VfStatus, WatchRequest,
+        Address, ApplyNetworkRequest, ApplyNetworkResponse, Attachment, AttachmentDetail,
+        AttachmentKey, AttachmentState, AttachmentTraffic, ChangeSubnetsRequest,
+        ChangeSubnetsResponse, ClearQuarantineRequest, ClearQuarantineResponse,
+        DeleteNetworkRequest, DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis,
+        Difference, DifferenceState, Dpu, DurationBucket, Event, ExamineRequest, ExaminedVf,
+        GetAttachmentRequest, GetDpuRequest, HostStatus, ListAttachmentsRequest,
+        ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse, ListPhasesRequest,
+        ListPhasesResponse, ListPoolsRequest, ListPoolsResponse, ListTrafficRequest,
+        ListTrafficResponse, ListVfsRequest, ListVfsResponse, MendRequest, Network, NetworkStatus,
+        PhaseDurations, Pod, PoolStatus, PortCounters, ReleaseAttachmentRequest,
+        ReleaseAttachmentResponse, RenameNetworkRequest, RenameNetworkResponse, Vf, VfPlace,
+        VfState, VfStatus, WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -224,6 +225,18 @@ fn attachment() -> Attachment {
     }
 }
 
+/// Another container of the first one's pod, which has no name.
+fn second() -> Attachment {
+    Attachment {
+        id: ID.replace("0190aaaa", "0190cccc"),
+        key: Some(AttachmentKey { container_id: "c2".into(), interface_name: "eth0".into() }),
+        vf: Some(Vf { vf: 10, ..vf() }),
+        pod: Some(Pod { namespace: "web".into(), name: "shop".into(), uid: String::new() }),
+        addresses: vec![Address { address: "10.1.0.5/16".into(), gateway: String::new() }],
+        ..attachment()
+    }
+}
+
 fn busy(look: u64) -> AttachmentTraffic {
     let counters = PortCounters {
         sent_bytes: 700 + 617_000 * look,
@@ -310,8 +323,10 @@ impl Operator for Canned {
     async fn get_dpu(&self, request: Request<GetDpuRequest>) -> Result<Response<Dpu>, Status> {
         self.note(&request);
         let served = HostStatus { name: "served".into(), connected: true, ..HostStatus::default() };
+        let absence = "its certificate expired".into();
+        let away = HostStatus { name: "away".into(), absence, ..HostStatus::default() };
         let (name, version) = ("dpu-1".into(), "9.9".into());
-        Ok(Response::new(Dpu { name, version, hosts: vec![served], ..Dpu::default() }))
+        Ok(Response::new(Dpu { name, version, hosts: vec![served, away], ..Dpu::default() }))
     }
 
     async fn list_vfs(
@@ -335,10 +350,9 @@ impl Operator for Canned {
         request: Request<ListAttachmentsRequest>,
     ) -> Result<Response<ListAttachmentsResponse>, Status> {
         self.note(&request);
-        let attachments = match request.get_ref().network.as_str() {
-            "empty" => Vec::new(),
-            _ => vec![attachment()],
-        };
+        let ListAttachmentsRequest { network, host } = request.get_ref();
+        let has_none = ["empty", "red"].contains(&network.as_str()) || host == "lost";
+        let attachments = if has_none { Vec::new() } else { vec![attachment(), second()] };
         Ok(Response::new(ListAttachmentsResponse { attachments }))
     }
 
@@ -363,7 +377,7 @@ impl Operator for Canned {
         self.note(&request);
         let (look, time) = self.look();
         let attachments = match request.get_ref().network.as_str() {
-            "empty" => Vec::new(),
+            "empty" | "red" => Vec::new(),
             _ => vec![idle(), busy(look)],
         };
         Ok(Response::new(ListTrafficResponse { time, attachments, ..Default::default() }))
@@ -399,19 +413,22 @@ impl Operator for Canned {
             resource_version: "new".into(),
             ..NetworkStatus::default()
         };
-        let networks = vec![status("green", "api"), status("fixed", "configuration")];
+        let networks =
+            vec![status("green", "api"), status("fixed", "configuration"), status("empty", "api")];
         Ok(Response::new(ListNetworksResponse { networks }))
     }
 
+    /// The default pool has one VF less from the second look on.
     async fn list_pools(
         &self,
         _: Request<ListPoolsRequest>,
     ) -> Result<Response<ListPoolsResponse>, Status> {
+        let (look, _) = self.look();
         let pool = |name: &str| PoolStatus {
             name: name.into(),
             select: vec!["p0#0-63".into()],
             policy: "spread".into(),
-            free: 60,
+            free: if name == "default" { 60 - look.min(1) } else { 60 },
             in_use: 4,
             pinned_only: name == "gold",
             ..PoolStatus::default()

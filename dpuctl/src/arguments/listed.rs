@@ -1,0 +1,105 @@
+//! What `dpuctl get` lists, and how.
+
+use clap::{Args, Subcommand, ValueEnum, builder::TypedValueParser};
+
+use super::{examples, name, name_of};
+use crate::sort::SortBy;
+
+/// What can be listed.
+#[derive(Debug, Subcommand)]
+pub enum Listed {
+    /// Virtual functions
+    #[command(visible_alias = "vf", after_help = examples::GET_VFS)]
+    Vfs {
+        /// Only this one: such as pf0vf3, or by PCI address
+        #[arg(value_parser = name_of("vf/"))]
+        name: Option<String>,
+        /// Only those of this host
+        #[arg(long, value_parser = name_of("host/"))]
+        host: Option<String>,
+        /// How.
+        #[command(flatten)]
+        options: ListOptions,
+    },
+    /// Attachments
+    #[command(visible_alias = "attachment", after_help = examples::GET_ATTACHMENTS)]
+    Attachments {
+        /// Only those with this id, pod, container, address, MAC address or VF; a pod is NAME or NAMESPACE/NAME, and
+        /// four characters of an id are enough
+        #[arg(value_parser = name_of("attachment/"), value_name = "ID|POD|CONTAINER|ADDRESS|VF")]
+        wanted: Option<String>,
+        /// Only those of this network
+        #[arg(long, value_parser = name_of("network/"))]
+        network: Option<String>,
+        /// Only those of this host
+        #[arg(long, value_parser = name_of("host/"))]
+        host: Option<String>,
+        /// How.
+        #[command(flatten)]
+        options: ListOptions,
+    },
+    /// Networks
+    #[command(visible_alias = "network", after_help = examples::GET_NETWORKS)]
+    Networks {
+        /// Only this one
+        #[arg(value_parser = name_of("network/"))]
+        name: Option<String>,
+        /// How.
+        #[command(flatten)]
+        options: ListOptions,
+    },
+    /// Pools of VFs
+    #[command(visible_alias = "pool", after_help = examples::GET_POOLS)]
+    Pools {
+        /// Only this one
+        #[arg(value_parser = name_of("pool/"))]
+        name: Option<String>,
+        /// How.
+        #[command(flatten)]
+        options: ListOptions,
+    },
+    /// Hosts of the service's configuration
+    #[command(visible_alias = "host", after_help = examples::GET_HOSTS)]
+    Hosts {
+        /// Only this one
+        #[arg(value_parser = name_of("host/"))]
+        name: Option<String>,
+        /// How.
+        #[command(flatten)]
+        options: ListOptions,
+    },
+}
+
+/// How to list things.
+#[derive(Debug, Args)]
+pub struct ListOptions {
+    /// How to print them
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: ListFormat,
+    /// Print tables without headings
+    #[arg(long)]
+    pub no_headers: bool,
+    /// Sort by a column, such as STATE, or by a field of the JSON form, such as .vf.pf
+    #[arg(long, value_name = "COLUMN|.FIELD",
+          value_parser = name().try_map(|by| by.parse::<SortBy>()))]
+    pub sort_by: Option<SortBy>,
+    /// Go on, and print what is added, modified or deleted, until interrupted; looks once a second
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+/// How to print a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ListFormat {
+    /// For people
+    #[default]
+    Table,
+    /// For people, with more columns
+    Wide,
+    /// Protobuf's JSON form, with counts and sizes as numbers
+    Json,
+    /// The same as YAML
+    Yaml,
+    /// Kind and name, such as `vf/pf0vf3`, which other commands take
+    Name,
+}

@@ -1,0 +1,154 @@
+//! `dpuctl get --watch`: what becomes of a list.
+
+use std::{collections::BTreeMap, convert::Infallible, iter, time::Duration};
+
+use serde_json::json;
+use tokio::time::sleep;
+
+use crate::{
+    arguments::{ListFormat, ListOptions},
+    client::Client,
+    console::Console,
+    error::CallError,
+    format::{json_line, yaml},
+    get::name_with_kind,
+    rows::Resource,
+    table::Layout,
+};
+
+/// How long it is from one look to the next. What comes and goes within this time is not seen.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Prints the list, and then what changes in it. Only an interrupt ends it well.
+pub(crate) async fn follow<T: Resource>(
+    client: &mut Client,
+    ask: impl AsyncFn(&mut Client) -> Result<Vec<T>, CallError>,
+    options: &ListOptions,
+    console: &mut Console<'_>,
+) -> Result<Infallible, CallError> {
+    let columns = columns::<T>(options.output);
+    let layout = &mut Layout::new(&columns);
+    let mut before = Vec::new();
+    let mut now = ask(client).await?;
+    if !options.no_headers && is_table(options.output) {
+        console.print(&layout.with_headings(rows(&changes(&before, &now), options.output)))?;
+    } else {
+        print(&changes(&before, &now), options.output, layout, console)?;
+    }
+    loop {
+        sleep(INTERVAL).await;
+        before = now;
+        now = or_nothing(ask(client).await)?;
+        print(&changes(&before, &now), options.output, layout, console)?;
+    }
+}
+
+/// What was asked for by name and is there no longer has ended, which is no mistake.
+fn or_nothing<T: Resource>(answered: Result<Vec<T>, CallError>) -> Result<Vec<T>, CallError> {
+    match answered {
+        Err(CallError::Unknown { kind, .. }) if kind == T::KIND => Ok(Vec::new()),
+        answered => answered,
+    }
+}
+
+/// What became of an item, in the words of Kubernetes' watches.
+struct Change<T> {
+    event: &'static str,
+    item: T,
+}
+
+/// The changes from one look to the next, in the list's order, and then those that ended.
+fn changes<T: Resource>(before: &[T], now: &[T]) -> Vec<Change<T>> {
+    let mut earlier: BTreeMap<_, _> = before.iter().map(|item| (item.name(), item)).collect();
+    let mut changes = Vec::new();
+    for item in now {
+        let event = match earlier.remove(&item.name()) {
+            None => "ADDED",
+            Some(old) if old != item => "MODIFIED",
+            Some(_) => continue,
+        };
+        changes.push(Change { event, item: item.clone() });
+    }
+    changes
+        .extend(earlier.into_values().map(|item| Change { event: "DELETED", item: item.clone() }));
+    changes
+}
+
+fn print<T: Resource>(
+    changes: &[Change<T>],
+    format: ListFormat,
+    layout: &mut Layout<'_>,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let text = match format {
+        ListFormat::Table | ListFormat::Wide => layout.rows(rows(changes, format)),
+        ListFormat::Name => changes.iter().map(|it| name_with_kind(&it.item) + "\n").collect(),
+        ListFormat::Json => changes.iter().map(json_change).collect::<Result<_, _>>()?,
+        ListFormat::Yaml => changes.iter().map(yaml_change).collect::<Result<_, _>>()?,
+    };
+    console.print(&text)
+}
+
+const fn is_table(format: ListFormat) -> bool {
+    matches!(format, ListFormat::Table | ListFormat::Wide)
+}
+
+fn columns<T: Resource>(format: ListFormat) -> Vec<&'static str> {
+    let columns = if format == ListFormat::Wide { T::COLUMNS } else { &T::COLUMNS[..T::NARROW] };
+    iter::once("EVENT").chain(columns.iter().copied()).collect()
+}
+
+fn rows<T: Resource>(changes: &[Change<T>], format: ListFormat) -> Vec<Vec<String>> {
+    let items: Vec<_> = changes.iter().map(|change| change.item.clone()).collect();
+    let mut rows = T::rows(&items, format == ListFormat::Wide);
+    for (row, change) in rows.iter_mut().zip(changes) {
+        row.insert(0, change.event.into());
+    }
+    rows
+}
+
+/// One line.
+fn json_change<T: Resource>(change: &Change<T>) -> Result<String, CallError> {
+    let change = json!({ "type": change.event, "object": encoded(&change.item)? });
+    Ok(json_line(&change)? + "\n")
+}
+
+/// One document.
+fn yaml_change<T: Resource>(change: &Change<T>) -> Result<String, CallError> {
+    let change = json!({ "type": change.event, "object": encoded(&change.item)? });
+    Ok(format!("---\n{}", yaml(&change)?))
+}
+
+fn encoded<T: Resource>(item: &T) -> Result<serde_json::Value, CallError> {
+    serde_json::to_value(item).map_err(|error| CallError::Encode(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::v1::PoolStatus;
+
+    use super::*;
+    use crate::error::Kind;
+
+    fn pool(name: &str, free: u64) -> PoolStatus {
+        PoolStatus { name: name.into(), free, ..PoolStatus::default() }
+    }
+
+    #[test]
+    fn only_differences_are_printed() {
+        let before = [pool("a", 1), pool("b", 1), pool("c", 1)];
+        let now = [pool("d", 1), pool("b", 0), pool("c", 1)];
+        let told: Vec<_> =
+            changes(&before, &now).into_iter().map(|it| (it.event, it.item)).collect();
+        let expected =
+            [("ADDED", pool("d", 1)), ("MODIFIED", pool("b", 0)), ("DELETED", pool("a", 1))];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_watched_item_may_end() {
+        let unknown = |kind| Err(CallError::Unknown { kind, name: "a".into() });
+        assert!(or_nothing::<PoolStatus>(unknown(Kind::Pool)).unwrap().is_empty());
+        assert!(or_nothing::<PoolStatus>(unknown(Kind::Network)).is_err());
+    }
+}
