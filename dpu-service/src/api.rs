@@ -109,8 +109,8 @@ impl Shared {
     /// Why Attach can't be served, one sentence each. Open connections survive an expired certificate,
     /// new ones don't.
     pub(crate) async fn status(&self) -> Vec<String> {
-        let obstacles = self.engine.status().await;
-        obstacles.into_iter().chain(self.credentials.expired()).collect()
+        let expired = self.credentials.expired();
+        self.engine.status().await.into_iter().chain(expired).collect()
     }
 
     /// That the certificate expires soon, or has expired: one sentence.

@@ -12,12 +12,12 @@ const DOMAIN: &str = "offload.v1";
 const CNI_TRY_AGAIN: u32 = 11;
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $text:literal, $code:ident, $cni:expr, $advice:literal;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $code:ident, $cni:expr, $advice:literal;)*) => {
         /// The stable codes of everything that can be refused or go wrong. Their meaning never
         /// changes; new ones may be added. docs/ERRORS.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum Reason { $($(#[$doc])* $name,)* }
+        pub enum Reason { $($(#[doc = $doc])* $name,)* }
 
         impl Reason {
             /// All reasons, in the order of docs/ERRORS.md.
@@ -27,6 +27,12 @@ macro_rules! reasons {
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Reason::$name => $text,)* }
+            }
+
+            /// What it means, one sentence.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Reason::$name => concat!($($doc,)*).trim_ascii_start(),)* }
             }
 
             /// The gRPC status code that carries it.
@@ -59,7 +65,7 @@ macro_rules! reasons {
 
 reasons! {
     /// The request itself is malformed.
-    InvalidRequest = "INVALID_REQUEST", InvalidArgument, 100, "correct the value that the message names";
+    InvalidRequest = "INVALID_REQUEST", InvalidArgument, 100, "docs/CONFIGURATION.md and docs/RUNTIMES.md have the form of each value";
     /// No network of that name, or no default network.
     NetworkUnknown = "NETWORK_UNKNOWN", NotFound, 101, "list the networks with `dpuctl get networks`";
     /// No free VF in the pool.
@@ -99,19 +105,21 @@ reasons! {
     /// The call belongs to a session that is over, or the host has none.
     StaleSession = "STALE_SESSION", Unavailable, CNI_TRY_AGAIN, "try again: the agent opens a new session by itself";
     /// The journal can't be written.
-    JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 114, "free disk space or mend the disk of the service's `state_dir`; drain the hosts before a journal that can't be read is moved away, as docs/OPERATIONS.md says under State and backups";
-    /// The kernel refused a programming step.
-    ProgrammingFailed = "PROGRAMMING_FAILED", Internal, 115, "see the service's log for the step and the kernel's words";
+    JournalUnavailable = "JOURNAL_UNAVAILABLE", Unavailable, 114, "free disk space or repair the disk of the service's `state_dir`; drain the hosts before a journal that can't be read is moved away, as docs/OPERATIONS.md says under State and backups";
+    /// The kernel, the card or Open vSwitch refused a programming step.
+    ProgrammingFailed = "PROGRAMMING_FAILED", Internal, 115, "run `dpuctl doctor` for what is wrong with the card or the fabric, and see the service's log";
+    /// What joins the DPU's ports can't be used, such as its bridge or Open vSwitch's daemons.
+    FabricUnavailable = "FABRIC_UNAVAILABLE", Unavailable, 154, "start or make what the message names, such as ovs-vswitchd or the bridge: the service goes on by itself";
     /// The fabric takes no more ports.
     FabricFull = "FABRIC_FULL", ResourceExhausted, 134, "stop pods on this DPU, or use another node";
     /// The DPU's kernel, or what joins its ports, can't be asked.
     PortsUnreadable = "PORTS_UNREADABLE", Unavailable, 144, "start what the message says does not answer, such as ovs-vswitchd and ovsdb-server, or see its log";
-    /// The DPU takes no new attachments for now.
+    /// The DPU's service is stopping, and takes no new attachments.
     Draining = "DRAINING", Unavailable, CNI_TRY_AGAIN, "try again later or on another node";
     /// Too many calls are under way.
     Overloaded = "OVERLOADED", ResourceExhausted, CNI_TRY_AGAIN, "try again later";
     /// Attachments use the network.
-    NetworkInUse = "NETWORK_IN_USE", FailedPrecondition, 118, "stop its pods first, or use --force";
+    NetworkInUse = "NETWORK_IN_USE", FailedPrecondition, 118, "stop its pods first; `dpuctl get attachments --network NAME` lists them";
     /// Other networks name the network.
     NetworkNamed = "NETWORK_NAMED", FailedPrecondition, 145, "take it out of the networks that the message names, or delete those first";
     /// Another operator has changed the network since the caller read it.
@@ -139,17 +147,17 @@ reasons! {
     /// The pod already has an interface of that name.
     InterfaceExists = "INTERFACE_EXISTS", AlreadyExists, 128, "choose another interface name";
     /// The VF could not be moved or configured.
-    MoveFailed = "MOVE_FAILED", Internal, 129, "see the agent's log for the step and the kernel's words";
+    MoveFailed = "MOVE_FAILED", Internal, 129, "run `dpuctl doctor` for the VF, and see the agent's log for what came before";
     /// The host can't find the VF that the DPU chose.
     VfMissing = "VF_MISSING", FailedPrecondition, 130, "see `dpuctl get vfs`; the VF may be bound to another driver or held by an unrecorded namespace";
     /// The agent's records can't be written.
-    RecordsUnavailable = "RECORDS_UNAVAILABLE", Unavailable, 131, "free disk space or mend the disk of the agent's state directory";
+    RecordsUnavailable = "RECORDS_UNAVAILABLE", Unavailable, 131, "free disk space or repair the disk of the agent's state directory";
     /// CHECK found that the pod's interface is not as it should be.
     CheckFailed = "CHECK_FAILED", FailedPrecondition, 132, "run `dpuctl doctor --fix`, or recreate the pod";
-    /// The VF is quarantined state or unknown to the DPU in the way the operator asked.
-    VfNotQuarantined = "VF_NOT_QUARANTINED", FailedPrecondition, 133, "only a quarantined VF can be cleared; see `dpuctl get vfs`";
+    /// The VF is not in quarantine.
+    VfNotQuarantined = "VF_NOT_QUARANTINED", FailedPrecondition, 133, "see `dpuctl get vfs` for the state of each VF";
     /// The pool gives VFs only to requests that name one.
-    PoolPinnedOnly = "POOL_PINNED_ONLY", FailedPrecondition, 140, "have the pod ask for the resource of that pool, or use a network of another pool";
+    PoolPinnedOnly = "POOL_PINNED_ONLY", FailedPrecondition, 140, "put the resource that the message names into `resources.limits` of a container, or use a network of another pool";
     /// The kubelet does not tell which VF it gave the pod.
     KubeletFailed = "KUBELET_FAILED", Unavailable, CNI_TRY_AGAIN, "see that the kubelet runs, and that `device_plugin.pod_resources` in the agent's configuration is its socket";
     /// What defines a network that other CNI plugins make can't be used.
@@ -246,6 +254,17 @@ mod tests {
             .filter(|code| *code >= 100)
             .collect();
         assert_eq!(ours.iter().collect::<HashSet<_>>().len(), ours.len());
+    }
+
+    #[test]
+    fn reasons_have_meaning_and_advice() {
+        for reason in Reason::ALL {
+            assert!(reason.meaning().ends_with('.'), "{reason}: {}", reason.meaning());
+            let advice = reason.advice();
+            assert!(!advice.is_empty() && !advice.ends_with('.'), "{reason}: {advice}");
+            let first = advice.split(&[',', ';', ':']).next().unwrap_or_default();
+            assert!(!first.contains("--force"), "{reason}: {advice}");
+        }
     }
 
     #[test]

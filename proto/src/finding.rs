@@ -8,12 +8,12 @@ use crate::v1::{Difference, DifferenceState};
 const FIX: &str = "run `dpuctl doctor --fix`";
 
 macro_rules! findings {
-    ($($(#[$doc:meta])* $name:ident = $text:literal, $advice:expr $(, unmended: $left:literal)?;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $advice:expr $(, unmended: $left:literal)?;)*) => {
         /// What may be found that is not as it should be. The codes' meaning never changes; new ones may
         /// be added. docs/TROUBLESHOOTING.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum Finding { $($(#[$doc])* $name,)* }
+        pub enum Finding { $($(#[doc = $doc])* $name,)* }
 
         impl Finding {
             /// All findings, in the order of docs/TROUBLESHOOTING.md.
@@ -23,6 +23,12 @@ macro_rules! findings {
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Finding::$name => $text,)* }
+            }
+
+            /// What it means, one sentence.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Finding::$name => concat!($($doc,)*).trim_ascii_start(),)* }
             }
 
             /// What to do about it, one clause without a final stop.
@@ -81,10 +87,10 @@ findings! {
     NoRepresentor = "NO_REPRESENTOR", "look at the card: its eswitch mode, and whether it was reset";
     /// A representor is not programmed as its attachment wants it.
     RepresentorDiffers = "REPRESENTOR_DIFFERS", "wait: the service programs it again within a minute",
-        unmended: "mend what is told, or what the service's log has in the kernel's words: it is tried again each minute";
+        unmended: "repair what the message or the service's log names: the service tries again each minute";
     /// A representor forwards though its VF serves nobody.
     RepresentorServesNobody = "REPRESENTOR_SERVES_NOBODY", "wait: the service takes it out within a minute",
-        unmended: "see the service's log for the kernel's words";
+        unmended: "see the service's log for the step that failed";
     /// A machine beyond the uplinks uses an attachment's address.
     AddressConflict = "ADDRESS_CONFLICT",
         "take the address from that machine; or add it to `exclude` of the network's subnet and recreate the pod";

@@ -42,11 +42,11 @@ impl Facts {
             .subject_alternative_name()
             .map_err(|_| CertificateProblem::Unreadable)?
             .map_or(&[][..], |extension| &extension.value.general_names);
-        Ok(Self {
-            subject: parsed.subject().to_string(),
-            validity: validity(&parsed),
-            uris: names.iter().filter_map(uri).collect(),
-        })
+        let uris: Vec<_> = names.iter().filter_map(uri).collect();
+        let subject = parsed.subject().to_string();
+        // SPIFFE's issuers leave the subject empty.
+        let subject = if subject.is_empty() { uris.join(", ") } else { subject };
+        Ok(Self { subject, validity: validity(&parsed), uris })
     }
 
     /// The one identity that the certificate names. SPIFFE allows exactly one URI.
@@ -118,7 +118,7 @@ pub(crate) fn date(time: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{CertificateParams, KeyPair};
+    use rcgen::{CertificateParams, DistinguishedName, KeyPair, SanType};
 
     use super::*;
 
@@ -126,6 +126,16 @@ mod tests {
         let mut params = CertificateParams::default();
         params.not_after = end.into();
         params.self_signed(&KeyPair::generate().unwrap()).unwrap().into()
+    }
+
+    #[test]
+    fn certificates_without_subject_are_named() {
+        const URI: &str = "spiffe://test.local/host/node-1";
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.subject_alt_names = vec![SanType::URI(URI.try_into().unwrap())];
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        assert_eq!(Facts::read(&certificate.into()).unwrap().subject, URI);
     }
 
     #[test]

@@ -109,8 +109,11 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         };
         let network = request.into_inner().network.map(standing).transpose()?;
         // An expired certificate ends the session itself, and hosts then wait for their grace.
-        let problems = self.0.engine.status().await;
-        Ok(Response::new(v1::StatusResponse { problems, network }))
+        let obstacles = self.0.engine.obstacles().await;
+        let reason =
+            obstacles.first().map(|failure| failure.reason.to_string()).unwrap_or_default();
+        let problems = obstacles.into_iter().map(|failure| failure.message).collect();
+        Ok(Response::new(v1::StatusResponse { problems, network, reason }))
     }
 
     type SessionStream = BoxStream<'static, Result<v1::DpuMessage, Status>>;

@@ -398,6 +398,7 @@ fn unsupported_by(record: &Record, why: &str) -> Failure {
 fn failure_of(error: &ProgramError) -> Failure {
     let reason = match error.fault() {
         Fault::FabricFull => Reason::FabricFull,
+        Fault::FabricAway => Reason::FabricUnavailable,
         Fault::Port | Fault::Elsewhere => Reason::ProgrammingFailed,
     };
     Failure::new(reason, Chain(error).to_string())

@@ -7,7 +7,7 @@ use std::{
 
 use jiff::Timestamp;
 use keyed_locks::KeyedLocks;
-use offload_proto::{ConditionReason, Failure, Reason};
+use offload_proto::{Failure, Reason};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use traces::Instrument;
@@ -23,7 +23,7 @@ use super::{
     unknown,
 };
 use crate::{
-    conditions::{Fault, Refusals},
+    conditions::Refusals,
     events::{EventKind, Events},
     gateway::Gateways,
     model::{AttachmentKey, AttachmentView, Record},
@@ -120,26 +120,22 @@ impl Engine {
         self.ports.programmer()
     }
 
-    /// Why Attach can't be served, one sentence each. Empty: it can. VFs or addresses that have run
-    /// out are no reason: what runs, runs well.
+    /// Why Attach can't be served, one sentence each: see [`Self::obstacles`].
     pub async fn status(&self) -> Vec<String> {
-        self.obstacles().await.into_iter().map(|fault| fault.message).collect()
+        self.obstacles().await.into_iter().map(|failure| failure.message).collect()
     }
 
-    /// Likewise, with reason codes.
-    pub(crate) async fn obstacles(&self) -> Vec<Fault> {
-        let journal = self.records.problem().await.map(|failure| failure.message);
+    /// Why Attach can't be served, with the code of each reason. Empty: it can. VFs or addresses that have run out
+    /// are no reason: what runs, runs well.
+    pub async fn obstacles(&self) -> Vec<Failure> {
+        let journal = self.records.problem().await;
         let fabric = self.reconciler.fabric_problem().filter(|problem| !problem.is_partial);
-        let fabric = fabric.map(|problem| problem.what);
-        let draining =
-            self.registry().draining().map(|reason| format!("the DPU is draining: {reason}"));
-        let obstacles = [
-            (ConditionReason::JournalNotWritable, journal),
-            (ConditionReason::FabricUnavailable, fabric),
-            (ConditionReason::Draining, draining),
-        ];
-        let fault = |(reason, problem): (_, Option<String>)| Some(Fault::of_dpu(reason, problem?));
-        obstacles.into_iter().filter_map(fault).collect()
+        let fabric = fabric.map(|problem| Failure::new(Reason::FabricUnavailable, problem.what));
+        let draining = self
+            .registry()
+            .draining()
+            .map(|reason| Failure::new(Reason::Draining, format!("the DPU is draining: {reason}")));
+        [journal, fabric, draining].into_iter().flatten().collect()
     }
 
     /// The kernel reported a change of links: the reconciler will look into it.

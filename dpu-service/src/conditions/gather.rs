@@ -1,6 +1,6 @@
 //! All that is wrong now, from all that know of something.
 
-use offload_proto::ConditionReason;
+use offload_proto::{ConditionReason, Failure, Reason};
 
 use super::{fault::Fault, uplinks};
 use crate::{api::Shared, sessions::HostView};
@@ -12,7 +12,8 @@ const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[ne
 /// All that is wrong now.
 pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     let engine = &shared.engine;
-    let mut all = engine.obstacles().await;
+    let obstacles = engine.obstacles().await;
+    let mut all: Vec<_> = obstacles.into_iter().map(obstacle).collect();
     all.extend(certificate_faults(shared));
     all.extend(not_serving(&all));
     all.extend(configuration_faults(shared));
@@ -22,6 +23,16 @@ pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     all.extend(engine.operators().faults());
     all.extend(shared.conditions.offload.faults());
     all
+}
+
+/// What keeps Attach from being served.
+fn obstacle(failure: Failure) -> Fault {
+    let reason = match failure.reason {
+        Reason::JournalUnavailable => ConditionReason::JournalNotWritable,
+        Reason::Draining => ConditionReason::Draining,
+        _ => ConditionReason::FabricUnavailable,
+    };
+    Fault::of_dpu(reason, failure.message)
 }
 
 /// That no pod can be attached, for what others tell.

@@ -14,6 +14,8 @@ pub enum Fault {
     Elsewhere,
     /// The fabric takes no more ports.
     FabricFull,
+    /// The fabric is not there: its bridge, or the daemon that keeps it.
+    FabricAway,
 }
 
 /// What the kernel or card refused.

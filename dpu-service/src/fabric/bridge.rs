@@ -116,7 +116,7 @@ impl BridgeFabric {
                 self.bridge.name(), port.name
             ))
             .blamed_on(Fault::FabricFull),
-            Fault::Port | Fault::Elsewhere => refused,
+            Fault::Port | Fault::Elsewhere | Fault::FabricAway => refused,
         }
     }
 

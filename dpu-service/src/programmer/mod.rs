@@ -76,6 +76,9 @@ impl ProgramError {
     #[must_use]
     pub(crate) fn fault(&self) -> Fault {
         match self {
+            Self::Unreadable { source, .. } if source.fault() == Fault::FabricAway => {
+                Fault::FabricAway
+            }
             Self::NoRepresentor(_) | Self::Unreadable { .. } => Fault::Elsewhere,
             Self::Step { source, .. } => source.source.as_ref().map_or(Fault::Port, Refused::fault),
         }

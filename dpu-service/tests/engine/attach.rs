@@ -207,7 +207,8 @@ async fn a_draining_dpu_takes_no_new_attachments_and_keeps_the_old() {
     ));
     assert_eq!(world.refused(spec("new")).await, Reason::Draining);
     assert_eq!(world.attach(spec("old")).await.unwrap().record, view.record);
-    assert_eq!(world.engine.status().await.len(), 1);
+    let obstacles = world.engine.obstacles().await;
+    assert!(obstacles.len() == 1 && obstacles[0].reason == Reason::Draining, "{obstacles:?}");
     world.engine.operators().set_draining(None);
     world.attach(spec("new")).await.unwrap();
     world.check();

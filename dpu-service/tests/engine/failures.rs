@@ -119,9 +119,11 @@ async fn a_vf_that_fails_again_and_again_is_quarantined() {
 
 #[tokio::test]
 async fn what_no_other_vf_could_do_either_sets_none_aside() {
-    for (fault, told) in
-        [(Fault::Elsewhere, Reason::ProgrammingFailed), (Fault::FabricFull, Reason::FabricFull)]
-    {
+    for (fault, told) in [
+        (Fault::Elsewhere, Reason::ProgrammingFailed),
+        (Fault::FabricFull, Reason::FabricFull),
+        (Fault::FabricAway, Reason::FabricUnavailable),
+    ] {
         let world = World::with(configuration(), settings(), 1).await;
         world.kernel.blame(fault);
         for method in DOING {

@@ -88,7 +88,9 @@ async fn a_network_of_a_pool_that_somebody_else_hands_out_refuses_who_names_none
     let handed_out = PoolSpec { pinned_only: true, ..pool("default", "p0") };
     let configuration = Configuration { pools: vec![handed_out], ..configuration() };
     let world = World::with(configuration, settings(), 1).await;
-    assert_eq!(world.refused(spec("pod")).await, Reason::PoolPinnedOnly);
+    let refused = world.attach(spec("pod")).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::PoolPinnedOnly);
+    assert!(refused.message.contains("dpu-offload.io/default"), "{refused}");
     assert_eq!(problems(&world, "default"), [""], "that is not the VF's fault");
     let device = world.engine.hosts().pools(&host())[0].vfs[0].device.clone();
     world.attach(AttachSpec { device: Some(device), ..spec("pod") }).await.unwrap();

@@ -46,7 +46,11 @@ async fn a_full_disk_refuses_attaches_and_leaves_nothing() {
     let failure = world.attach(spec("pod")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::JournalUnavailable);
     assert!(failure.message.contains("No space left"), "{failure}");
-    assert_eq!(world.engine.status().await.len(), 1);
+    let obstacles = world.engine.obstacles().await;
+    assert!(
+        obstacles.len() == 1 && obstacles[0].reason == Reason::JournalUnavailable,
+        "{obstacles:?}"
+    );
     world.check();
     assert_eq!(world.engine.operators().pools()[0].usage.free, 3);
 

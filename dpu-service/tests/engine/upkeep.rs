@@ -274,6 +274,7 @@ async fn a_fabric_that_cant_be_prepared_is_a_problem_until_it_can() {
     world.engine.reconcile(Depth::Thorough).await;
     let problems = world.engine.status().await;
     assert!(problems[0].contains("br-offload"), "{problems:?}");
+    assert_eq!(world.engine.obstacles().await[0].reason, Reason::FabricUnavailable);
     world.engine.reconcile(Depth::Thorough).await;
     assert!(world.engine.status().await.is_empty());
 }

@@ -158,7 +158,7 @@ fn a_database_that_comes_back_is_spoken_to_again() {
     let refused = dpu.fabric.join(&port, &pods[0].settings).unwrap_err();
     let told = Chain(&refused).to_string();
     assert!(told.contains("Open vSwitch's database"), "{told}");
-    assert_eq!(refused.fault(), Fault::Elsewhere);
+    assert_eq!(refused.fault(), Fault::FabricAway);
     assert!(dpu.fabric.members().is_err());
     dpu.vswitch().start_database();
     assert!(pods.iter().all(|pod| is_member(&dpu, pod) && is_guarded(&dpu, pod)));
@@ -175,7 +175,7 @@ fn a_daemon_that_stands_still_is_told_and_no_ports_fault() {
     let port = dpu.representor(&pod);
     let refused = dpu.fabric.join(&port, &pod.settings).unwrap_err();
     assert!(refused.to_string().contains("ovs-vswitchd"), "{refused}");
-    assert_eq!(refused.fault(), Fault::Elsewhere);
+    assert_eq!(refused.fault(), Fault::FabricAway);
     let guarded = dpu.representor(&pods[0]);
     assert!(dpu.fabric.guard(&guarded, &pods[0].settings).is_err());
 

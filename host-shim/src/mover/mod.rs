@@ -22,6 +22,7 @@ mod priorities;
 use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
 use netlink::{CarrierWatch, Link, Netns, NetnsError, Rtnl};
+use nix::errno::Errno;
 use offload_proto::{Failure, Reason, v1::Attachment};
 use saga::Steps;
 
@@ -361,8 +362,37 @@ impl VfMove {
 /// Opens a pod's namespace.
 ///
 /// # Errors
-/// [`Reason::NetnsInvalid`] if there is none at the path.
+/// [`Reason::NetnsInvalid`] if there is none at the path; [`Reason::Overloaded`] if files or memory are used up;
+/// [`Reason::MoveFailed`] if it can't be opened for another reason.
 pub fn open_netns(path: &str) -> Result<Netns, Failure> {
     Netns::open(Path::new(path))
-        .map_err(|error: NetnsError| Failure::new(Reason::NetnsInvalid, error.to_string()))
+        .map_err(|error| Failure::new(reason_of_netns(&error), error.to_string()))
+}
+
+fn reason_of_netns(error: &NetnsError) -> Reason {
+    use Errno::{EMFILE, ENFILE, ENOMEM};
+    match error {
+        NetnsError::Unreadable { errno: EMFILE | ENFILE | ENOMEM, .. } => Reason::Overloaded,
+        NetnsError::Unreadable { .. } => Reason::MoveFailed,
+        _ => Reason::NetnsInvalid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_descriptors_are_no_invalid_netns() {
+        let path = Path::new("/run/netns/pod");
+        let unreadable = |errno| NetnsError::Unreadable { path: path.into(), errno };
+        for (error, reason) in [
+            (NetnsError::Missing { path: path.into() }, Reason::NetnsInvalid),
+            (unreadable(Errno::EMFILE), Reason::Overloaded),
+            (unreadable(Errno::ENFILE), Reason::Overloaded),
+            (unreadable(Errno::EACCES), Reason::MoveFailed),
+        ] {
+            assert_eq!(reason_of_netns(&error), reason, "{error}");
+        }
+    }
 }

@@ -211,7 +211,7 @@ fn a_pod_gets_the_vf_that_the_kubelet_chose_and_one_without_gets_none() {
     let result = add(&lab, "cart-0", &cart).result();
     assert_eq!(result["interfaces"][0]["pciID"], chosen.as_str());
     assert_eq!(add(&lab, "cart-0", &cart).result(), result, "likewise when it is repeated");
-    let refused = ["VF pool \"default\" ", "POOL_PINNED_ONLY"];
+    let refused = ["VF pool \"default\" ", "dpu-offload.io/default", "POOL_PINNED_ONLY"];
     add(&lab, "greedy-0", &greedy).fails(140, &refused);
     lab.add("blue", &greedy, "eth0").fails(140, &refused);
     // The kubelet lies: it is the other pod's.

@@ -260,7 +260,8 @@ fn phases_told_by_top(lab: &Lab) -> Phases {
     let number = |of: &Value, name: &str| of[name].as_u64().unwrap();
     let told = |of: &Value| {
         let buckets = of["buckets"].as_array().unwrap().iter();
-        let buckets = buckets.map(|it| (number(it, "upperBoundNs").to_string(), number(it, "count")));
+        let buckets =
+            buckets.map(|it| (number(it, "upperBoundNs").to_string(), number(it, "count")));
         let ends = [("count", number(of, "count")), ("sum", number(of, "sumNs"))];
         let all = ends.map(|(what, value)| (what.to_owned(), value)).into_iter().chain(buckets);
         let (operation, phase) = (text(of, "operation"), text(of, "phase"));

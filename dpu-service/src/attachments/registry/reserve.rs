@@ -217,6 +217,9 @@ fn vf_failure(error: &ReserveError, is_named: bool) -> Failure {
         ReserveError::PoolUnknown { .. } => {
             format!("{error}: list the pools with `dpuctl get pools`")
         }
+        ReserveError::PinnedOnly { pool } => format!(
+            "{error}: have the pod ask for dpu-offload.io/{pool}, or with the agent's own `device_plugin.prefix`"
+        ),
         _ => error.to_string(),
     };
     Failure::new(reason, message)

@@ -42,7 +42,7 @@ impl BridgeLink {
         let found = found.map_err(|error| self.refused("find", error))?;
         let missing = || {
             Refused::because(format!("there is no bridge {}", self.name))
-                .blamed_on(Fault::Elsewhere)
+                .blamed_on(Fault::FabricAway)
         };
         let link = found.ok_or_else(missing)?;
         if link.bridge.is_some() {

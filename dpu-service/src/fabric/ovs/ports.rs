@@ -237,7 +237,7 @@ impl Inner {
 
     pub(super) fn no_bridge(&self) -> Refused {
         Refused::because(format!("Open vSwitch has no bridge {}", self.settings.name))
-            .blamed_on(Fault::Elsewhere)
+            .blamed_on(Fault::FabricAway)
     }
 }
 

@@ -83,7 +83,7 @@ impl Inner {
              `ovs-vsctl add-br {name}` and what else was in it, or restart this service, which then makes one of its \
              own"
         ))
-        .blamed_on(Fault::Elsewhere)
+        .blamed_on(Fault::FabricAway)
     }
 
     fn make_bridge(&self) -> Result<(), Refused> {

@@ -189,7 +189,7 @@ impl Vswitch {
                     "can't {doing}: ovs-vswitchd does not do what Open vSwitch's database says; see whether it \
                      runs, and its log"
                 ))
-                .blamed_on(Fault::Elsewhere)
+                .blamed_on(Fault::FabricAway)
             }
             other => refused(doing, other),
         })
@@ -236,12 +236,15 @@ fn write(database: &Database, mut operations: Vec<Operation>) -> Result<i64, Err
 
 fn no_connection(failure: &Arc<Error>) -> Refused {
     Refused::new("ask Open vSwitch's database (does ovsdb-server run?)", Arc::clone(failure))
-        .blamed_on(Fault::Elsewhere)
+        .blamed_on(Fault::FabricAway)
 }
 
 /// What the database or the daemon lacks is no port's fault.
 fn refused(doing: &str, error: Error) -> Refused {
     let is_servers = matches!(error, Error::TimedOut { .. } | Error::Garbage { .. });
-    let hint = if is_servers { " (see whether ovsdb-server runs, and its log)" } else { "" };
-    Refused::new(format!("{doing}{hint}"), error).blamed_on(Fault::Elsewhere)
+    let (hint, fault) = match is_servers {
+        true => (" (see whether ovsdb-server runs, and its log)", Fault::FabricAway),
+        false => ("", Fault::Elsewhere),
+    };
+    Refused::new(format!("{doing}{hint}"), error).blamed_on(fault)
 }

@@ -146,10 +146,7 @@ async fn at<T: Send + 'static>(
     delegated: &Delegated,
     work: impl FnOnce(Option<Beside>) -> Result<T, netlink::Error> + Send + 'static,
 ) -> Result<T, Failure> {
-    let netns = delegated.netns.living().ok_or_else(|| {
-        let message = format!("the network namespace {} has ended", delegated.netns.path);
-        Failure::new(Reason::NetnsInvalid, message)
-    })?;
+    let netns = delegated.netns.open()?;
     let name = delegated.key.interface_name.clone();
     let worked = spawn_blocking(move || work(Beside::find(Arc::new(netns), &name)?)).await;
     let worked = worked.map_err(|error| defect(&error))?;

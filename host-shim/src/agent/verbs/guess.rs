@@ -124,6 +124,7 @@ const fn is_of_network(reason: Reason) -> bool {
         reason,
         Reason::AddressesExhausted
             | Reason::FabricFull
+            | Reason::FabricUnavailable
             | Reason::JournalUnavailable
             | Reason::NetworkUnknown
             | Reason::PortsUnreadable

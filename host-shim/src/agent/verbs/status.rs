@@ -64,7 +64,9 @@ pub(in crate::agent) async fn trouble(doors: &Doors, network: Option<&str>) -> O
 /// A DPU of before tells nothing of networks.
 fn of_standing(standing: &StatusResponse, network: &str) -> Option<Failure> {
     if !standing.problems.is_empty() {
-        return Some(Failure::new(Reason::Draining, standing.problems.join("; ")));
+        // A code of a later version means no less than that the DPU takes no new attachments.
+        let reason = Reason::parse(&standing.reason).unwrap_or(Reason::Draining);
+        return Some(Failure::new(reason, standing.problems.join("; ")));
     }
     let is_bare = standing.network.as_ref().is_some_and(|network| network.prefixes.is_empty());
     let which = match network {
@@ -83,4 +85,22 @@ fn is_of_transport(failure: &Failure) -> bool {
             | Reason::StaleSession
             | Reason::Overloaded
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_has_the_code_of_its_problem() {
+        let reason = |reason: &str| {
+            let problems = vec!["there is no bridge br-offload".into()];
+            let standing = StatusResponse { problems, reason: reason.into(), network: None };
+            of_standing(&standing, "").unwrap().reason
+        };
+        for known in [Reason::FabricUnavailable, Reason::JournalUnavailable, Reason::Draining] {
+            assert_eq!(reason(known.as_str()), known);
+        }
+        assert_eq!(reason("OF_A_LATER_VERSION"), Reason::Draining);
+    }
 }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     agent::milestones::Milestone,
-    mover::{Arrival, Durations, Namespace, Namespaces, VfMove, open_netns},
+    mover::{Arrival, Durations, Namespace, Namespaces, VfMove},
     protocol::{AddRequest, Key},
     vf_source::device_of,
 };
@@ -327,12 +327,7 @@ fn write_device_info(record: &Record) -> Result<(), Failure> {
 
 /// Opens a pod's namespace, which has to be the one of the attach still.
 pub(super) fn open_pod(netns: &PodNetns) -> Result<Namespace, Failure> {
-    let found = open_netns(&netns.path)?;
-    if found.id() != netns.id {
-        let message = format!("{} is another network namespace than at the attach", netns.path);
-        return Err(Failure::new(Reason::NetnsInvalid, message));
-    }
-    Namespace::open(Arc::new(found)).map_err(not_moved)
+    Namespace::open(Arc::new(netns.open()?)).map_err(not_moved)
 }
 
 #[cfg(test)]

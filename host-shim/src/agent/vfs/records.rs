@@ -22,7 +22,7 @@ use vf_alloc::{Device, VfPromise};
 
 use crate::{
     agent::defect::locked,
-    mover::Original,
+    mover::{Original, open_netns},
     protocol::Key,
     vf_source::{VfIdentity, device_of, identity_of},
 };
@@ -69,10 +69,22 @@ pub(in crate::agent) struct PodNetns {
 }
 
 impl PodNetns {
+    /// Opens the namespace.
+    ///
+    /// # Errors
+    /// [`Reason::NetnsInvalid`] if it has ended or another is at its path; what opening fails with.
+    pub(in crate::agent) fn open(&self) -> Result<Netns, Failure> {
+        let found = open_netns(&self.path)?;
+        if found.id() == self.id {
+            return Ok(found);
+        }
+        let message = format!("{} is another network namespace than at the attach", self.path);
+        Err(Failure::new(Reason::NetnsInvalid, message))
+    }
+
     /// The namespace, if it is still there.
     pub(in crate::agent) fn living(&self) -> Option<Netns> {
-        let found = Netns::open(Path::new(&self.path)).ok()?;
-        (found.id() == self.id).then_some(found)
+        self.open().ok()
     }
 }
 
