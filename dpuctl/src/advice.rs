@@ -40,7 +40,8 @@ impl CallError {
             Self::Unknown { kind: Kind::Host, .. } => Some("list the hosts with `dpuctl status`"),
             Self::PassedOver { .. } => Some("upgrade the service, then apply the network again"),
             Self::NoSuchCall => Some("upgrade the service"),
-            Self::Credentials(error) => Some(for_credentials(error)),
+            Self::Unexplained { .. } => Some("list the codes with `dpuctl explain`"),
+            Self::Credentials(error) => for_credentials(error),
             Self::File { source, .. } => Some(for_file(source)),
             Self::Connect(ConnectError::ServerRefused { .. }) => {
                 Some("check which DPU `dpu` names, and that `tls.ca` is the CA of its certificate")
@@ -49,7 +50,7 @@ impl CallError {
                 Some("use a certificate of the CA that the DPU trusts")
             }
             Self::Authority(AuthorityError::Exists(_)) => {
-                Some("take another folder, or replace it with --force")
+                Some("choose another folder; --force replaces it, and all that it certified")
             }
             Self::LinesOfCounters => {
                 Some("leave it out, or name the attachments' --network or --host")
@@ -72,25 +73,23 @@ impl Kind {
     }
 }
 
-/// What to do about the own files, which the configuration names.
-fn for_credentials(error: &CredentialsError) -> &'static str {
+/// What to do about the own files, which the configuration names. `None`: the message says all.
+fn for_credentials(error: &CredentialsError) -> Option<&'static str> {
     match error {
-        CredentialsError::Read { source, .. } if source.kind() == PermissionDenied => {
-            "run dpuctl as the file's owner, or let this user read it and the folders above it"
-        }
+        CredentialsError::Read { source, .. } if source.kind() == PermissionDenied => Some(
+            "run dpuctl as the file's owner, or let this user read it and the folders above it",
+        ),
         CredentialsError::Read { .. } => {
-            "correct the path under [tls] in the configuration, or make the file there"
+            Some("correct the path under [tls] in the configuration, or make the file there")
         }
-        CredentialsError::Role { .. } => "name an operator's or a viewer's in `tls.certificate`",
-        CredentialsError::KeyOpen { .. } => "close the key's file to group and others",
-        CredentialsError::Owner { .. } | CredentialsError::Writable { .. } => {
-            "run the command that the message names"
+        CredentialsError::Role { .. } => {
+            Some("name an operator's or a viewer's in `tls.certificate`")
         }
         CredentialsError::KeyMismatch { .. } => {
-            "name a certificate and its own key in `tls.certificate` and `tls.key`"
+            Some("name a certificate and its own key in `tls.certificate` and `tls.key`")
         }
-        CredentialsError::NotYetValid { .. } => "set this machine's clock, or wait",
-        _ => RENEW,
+        CredentialsError::Untrusted { .. } | CredentialsError::Unusable { .. } => Some(RENEW),
+        _ => None,
     }
 }
 
@@ -139,16 +138,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn advice_does_not_repeat_the_message() {
+        let (path, subject) = ("a.crt", String::new());
+        let (date, mode) = ("2026-03-01T12:00:00Z".to_owned(), 0o644);
+        for error in [
+            CredentialsError::KeyOpen { path: path.into(), mode },
+            CredentialsError::Expired { path: path.into(), subject, not_after: date },
+        ] {
+            let error = CallError::from(error);
+            assert_eq!(error.advice(), None, "{error}");
+        }
+    }
+
+    #[test]
     fn advice_on_a_key_is_not_to_renew_its_certificate() {
         let (key, certificate) = ("a.key", "a.crt");
-        let open = CredentialsError::KeyOpen { path: key.into(), mode: 0o644 };
         let source = PermissionDenied.into();
         let closed = CredentialsError::Read { item: mtls::Item::Key, path: key.into(), source };
         let another =
             CredentialsError::KeyMismatch { key: key.into(), certificate: certificate.into() };
-        for (error, expected) in
-            [(open, "close the key"), (closed, "run dpuctl as"), (another, "name a certificate")]
-        {
+        for (error, expected) in [(closed, "run dpuctl as"), (another, "name a certificate")] {
             let advice = CallError::from(error).advice().unwrap();
             assert!(advice.starts_with(expected), "{advice}");
         }

@@ -187,6 +187,12 @@ pub enum Verb {
         #[command(subcommand)]
         what: Pki,
     },
+    /// Explain a code of an error or of the doctor; needs no DPU
+    #[command(after_help = examples::EXPLAIN)]
+    Explain {
+        /// The code, such as VFS_EXHAUSTED, or its number in CNI, such as 102; without it, all are listed
+        code: Option<String>,
+    },
     /// Print completions for a shell
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
@@ -536,6 +542,9 @@ mod tests {
             "dpuctl clear-quarantine c1pf0vf3",
             "dpuctl pki init --dir /tmp/pki --trust-domain lab.example --force",
             "dpuctl pki issue viewer eve --dir /tmp/pki --out /tmp --days 1 --force",
+            "dpuctl explain VFS_EXHAUSTED",
+            "dpuctl explain 11",
+            "dpuctl explain",
             "dpuctl completions zsh",
         ];
         for line in lines {

@@ -100,6 +100,14 @@ pub enum CallError {
         "--lines is for tables, of which the first lines are the busiest; counters have no order"
     )]
     LinesOfCounters,
+    /// There is no such code to explain.
+    #[error("there is no code {code:?}{}", meant(*nearest))]
+    Unexplained {
+        /// What was asked for.
+        code: String,
+        /// The code that was probably meant.
+        nearest: Option<&'static str>,
+    },
     /// A list is to be sorted by a column that it does not have.
     #[error("there is no column {column:?}: the columns are {columns}")]
     NoColumn {
@@ -231,7 +239,7 @@ impl CallError {
             Self::Refused(_) | Self::Unknown { .. } | Self::Declined | Self::Differences(_) => {
                 FAILED
             }
-            Self::PassedOver { .. } | Self::NoSuchCall => FAILED,
+            Self::PassedOver { .. } | Self::NoSuchCall | Self::Unexplained { .. } => FAILED,
             Self::Encode(_) | Self::Output(_) => FAILED,
             Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,
             Self::File { .. }
@@ -251,6 +259,10 @@ impl CallError {
             Self::Status(_) => FAILED,
         }
     }
+}
+
+fn meant(nearest: Option<&str>) -> String {
+    nearest.map(|nearest| format!(": did you mean {nearest}?")).unwrap_or_default()
 }
 
 fn list(places: &[PathBuf]) -> String {

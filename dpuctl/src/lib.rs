@@ -16,6 +16,7 @@ mod description;
 mod doctor;
 mod edit;
 mod error;
+mod explain;
 mod follow;
 mod format;
 mod get;
@@ -93,6 +94,7 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             change::clear_quarantine(&mut connect().await?, vf, console).await
         }
         Verb::Pki { what } => pki::pki(what, console),
+        Verb::Explain { code } => explain::explain(code.as_deref(), console),
         Verb::Completions { shell } => completions::completions(shell, console),
     }
 }

@@ -135,6 +135,12 @@ Examples:
   dpuctl pki issue host node-1 --dir pki
   dpuctl pki issue viewer eve --dir pki --out /tmp --days 30";
 
+pub(super) const EXPLAIN: &str = "\
+Examples:
+  dpuctl explain VFS_EXHAUSTED
+  dpuctl explain 103
+  dpuctl explain | grep ADDRESS";
+
 pub(super) const COMPLETIONS: &str = "\
 Examples:
   dpuctl completions bash > /etc/bash_completion.d/dpuctl";

@@ -544,6 +544,21 @@ async fn configuration_mistakes_are_told_by_place() {
 }
 
 #[tokio::test]
+async fn codes_are_explained_without_a_configuration() {
+    let empty = tempfile::tempdir().unwrap();
+    for (code, told) in
+        [("VFS_EXHAUSTED", "102"), ("103", "ADDRESSES_EXHAUSTED"), ("11", "DRAINING")]
+    {
+        let outcome = run(&format!("explain {code}"), empty.path(), "").await;
+        assert_eq!((outcome.code, &*outcome.notes), (0, ""), "{code}");
+        assert!(outcome.output.contains(told), "{code}: {}", outcome.output);
+        assert!(outcome.output.contains("\nRemedy: "), "{code}: {}", outcome.output);
+    }
+    let outcome = run("explain VFS_EXAUSTED", empty.path(), "").await;
+    assert!(outcome.code == 1 && outcome.notes.contains("VFS_EXHAUSTED"), "{outcome:?}");
+}
+
+#[tokio::test]
 async fn version_and_completions_need_no_configuration() {
     let empty = tempfile::tempdir().unwrap();
     let outcome = run("--version", empty.path(), "").await;

@@ -1,0 +1,196 @@
+//! `dpuctl explain`: what a code means, without a DPU and without a configuration.
+
+use bootstrap::nearest;
+use offload_proto::{Finding, Reason};
+
+use crate::{console::Console, description::Description, error::CallError, table::table};
+
+/// A section of these per code has what an operator looks for.
+const REASONS: &str = include_str!("../../docs/ERRORS.md");
+const FINDINGS: &str = include_str!("../../docs/TROUBLESHOOTING.md");
+
+/// Numbers of the CNI specification (section "Error") that the plugin answers with, and their meaning there.
+const SPECIFIED: [(u32, &str); 10] = [
+    (1, "Incompatible CNI version."),
+    (2, "Unsupported field in the network configuration; the message has its key and value."),
+    (4, "Invalid environment variables, such as CNI_COMMAND or CNI_CONTAINERID."),
+    (5, "I/O failure, such as standard input that can't be read."),
+    (6, "Content that can't be decoded."),
+    (7, "Invalid network configuration."),
+    (8, "CNI_NETNS is the network namespace that the plugin itself runs in."),
+    (11, "Try again later: the failure passes by itself."),
+    (50, "STATUS: the plugin can't serve ADD."),
+    (51, "STATUS: the plugin can't serve ADD, and running containers may lack their network."),
+];
+
+/// A code as the program prints it.
+enum Code {
+    Reason(Reason),
+    Finding(Finding),
+}
+
+/// Explains `code`, a stable code or a number of CNI, or lists all codes.
+pub(crate) fn explain(code: Option<&str>, console: &mut Console<'_>) -> Result<(), CallError> {
+    let Some(code) = code else { return console.print(&list()) };
+    let explained = match code.parse() {
+        Ok(number) => of_number(number),
+        Err(_) => of_name(code),
+    };
+    if explained.is_empty() {
+        return Err(CallError::Unexplained { code: code.to_owned(), nearest: nearest_to(code) });
+    }
+    console.print(&explained.join("\n"))
+}
+
+fn of_number(number: u32) -> Vec<String> {
+    let specified = SPECIFIED.iter().filter(|(code, _)| *code == number);
+    let reasons = Reason::ALL.iter().filter(|reason| reason.cni_code() == number);
+    let specified = specified.map(|(_, meaning)| {
+        let mut text = Description::default();
+        text.field("CNI", &format!("{number}, of the CNI specification"));
+        text.field("Means", meaning);
+        text.finish()
+    });
+    specified.chain(reasons.map(|reason| Code::Reason(*reason).explanation())).collect()
+}
+
+fn of_name(name: &str) -> Vec<String> {
+    let is_it = |code: &Code| code.name().eq_ignore_ascii_case(&name.replace('-', "_"));
+    codes().filter(is_it).map(|code| code.explanation()).collect()
+}
+
+fn nearest_to(name: &str) -> Option<&'static str> {
+    nearest(name, &codes().map(|code| code.name()).collect::<Vec<_>>())
+}
+
+fn codes() -> impl Iterator<Item = Code> {
+    let findings = Finding::ALL.iter().copied().map(Code::Finding);
+    Reason::ALL.iter().copied().map(Code::Reason).chain(findings)
+}
+
+fn list() -> String {
+    table(&["CODE", "CNI", "MEANS"], codes().map(|code| code.row()))
+}
+
+impl Code {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Reason(reason) => reason.as_str(),
+            Self::Finding(finding) => finding.as_str(),
+        }
+    }
+
+    fn meaning(&self) -> &'static str {
+        match self {
+            Self::Reason(reason) => reason.meaning(),
+            Self::Finding(finding) => finding.meaning(),
+        }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let cni = match self {
+            Self::Reason(reason) => reason.cni_code().to_string(),
+            Self::Finding(_) => "-".into(),
+        };
+        vec![self.name().into(), cni, self.meaning().into()]
+    }
+
+    fn explanation(&self) -> String {
+        let mut text = Description::default();
+        text.field("Code", self.name());
+        let (advice, document) = match self {
+            Self::Reason(reason) => {
+                text.field("CNI", &number(*reason));
+                text.field("gRPC", &format!("{:?}", reason.grpc_code()));
+                (reason.advice(), REASONS)
+            }
+            Self::Finding(finding) => {
+                text.field("Printed by", "dpuctl doctor");
+                (finding.advice(), FINDINGS)
+            }
+        };
+        text.field("Means", self.meaning());
+        text.field("Remedy", advice);
+        text.block("", &section(document, self.name()));
+        text.finish()
+    }
+}
+
+fn number(reason: Reason) -> String {
+    let number = reason.cni_code();
+    if reason.is_passing() {
+        format!("{number}: the runtime tries again")
+    } else {
+        number.to_string()
+    }
+}
+
+/// What the document says about a code, as plain text.
+fn section(document: &str, code: &str) -> String {
+    let (_, after) = document.split_once(&format!("\n### {code}\n")).unwrap_or_default();
+    let end = after.find("\n#").unwrap_or(after.len());
+    format!("{}\n", without_links(after[..end].trim()))
+}
+
+/// The text with the labels of its links alone.
+fn without_links(mut text: &str) -> String {
+    let mut plain = String::new();
+    while let Some((before, target)) = text.split_once("](")
+        && let Some((start, label)) = before.rsplit_once('[')
+        && let Some((_, rest)) = target.split_once(')')
+    {
+        plain.extend([start, label]);
+        text = rest;
+    }
+    plain + text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_code_is_explained() {
+        for code in codes() {
+            let told = of_name(code.name()).concat();
+            let (fields, details) = told.split_once("\n\n").unwrap();
+            for part in ["Means: ", "Remedy: ", code.meaning()] {
+                assert!(fields.contains(part), "{part}: {told}");
+            }
+            assert!(details.trim().len() > 20 && !details.contains("]("), "{told}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_cni_are_explained() {
+        let told = of_number(103).concat();
+        assert!(told.starts_with("Code:          ADDRESSES_EXHAUSTED\n"), "{told}");
+        let passing = of_number(11);
+        let all = Reason::ALL.iter().filter(|reason| reason.is_passing()).count();
+        assert_eq!(passing.len(), all + 1);
+        for reason in Reason::ALL {
+            assert!(!of_number(reason.cni_code()).is_empty(), "{reason}");
+        }
+        assert!(of_number(3).is_empty());
+        assert!(REASONS.contains(&told), "the example in docs/ERRORS.md: {told}");
+    }
+
+    #[test]
+    fn codes_are_found_in_any_case() {
+        assert_eq!(of_name("vfs-exhausted"), of_name("VFS_EXHAUSTED"));
+        assert_eq!(nearest_to("VFS_EXAUSTED"), Some("VFS_EXHAUSTED"));
+        assert!(of_name("NO_SUCH_CODE").is_empty());
+    }
+
+    #[test]
+    fn the_list_has_all_codes() {
+        assert_eq!(list().lines().count(), codes().count() + 1);
+    }
+
+    #[test]
+    fn links_become_their_labels() {
+        let text = "see [the page](A.md#b), `[[host]]`, and [it](C.md)";
+        assert_eq!(without_links(text), "see the page, `[[host]]`, and it");
+        assert_eq!(section("\n### A\nx\n\n### B\ny\n", "A"), "x\n");
+    }
+}
