@@ -50,7 +50,7 @@ impl CallError {
                 Some("use a certificate of the CA that the DPU trusts")
             }
             Self::Authority(AuthorityError::Exists(_)) => {
-                Some("choose another folder; --force replaces it, and all that it certified")
+                Some("choose another folder, or replace it with --force")
             }
             Self::LinesOfCounters => {
                 Some("leave it out, or name the attachments' --network or --host")
