@@ -31,7 +31,9 @@ pub(crate) use finish::Finish;
 pub(crate) use operator::OperatorApi;
 pub(crate) use workload::WorkloadApi;
 
-use crate::{attachments::Engine, conditions::Conditions, model::HostName};
+use crate::{
+    attachments::Engine, conditions::Conditions, model::HostName, refused_peers::RefusedPeers,
+};
 
 /// The configuration file.
 #[derive(Debug)]

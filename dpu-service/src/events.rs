@@ -48,6 +48,10 @@ pub enum EventKind {
     AddressConflict,
     /// It does no longer.
     AddressConflictCleared,
+    /// The pod of the attachment is not as wanted: its host's agent reports why.
+    PodDiffers,
+    /// It is as wanted again.
+    PodDiffersCleared,
     /// The kernel had lost, or kept, something that it should not have; it was mended.
     Repaired,
     /// The kernel differs from the journal and could not be mended.
@@ -98,6 +102,8 @@ impl EventKind {
             Self::AttachmentUnclaimed => "AttachmentUnclaimed",
             Self::AddressConflict => "AddressConflict",
             Self::AddressConflictCleared => "AddressConflictCleared",
+            Self::PodDiffers => "PodDiffers",
+            Self::PodDiffersCleared => "PodDiffersCleared",
             Self::Repaired => "Repaired",
             Self::RepairFailed => "RepairFailed",
             Self::VfQuarantined => "VfQuarantined",

@@ -23,6 +23,7 @@ pub mod probe;
 pub mod programmer;
 pub mod reconcile;
 pub mod records;
+mod refused_peers;
 mod reload;
 mod rules;
 mod scrape;

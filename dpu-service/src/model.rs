@@ -309,6 +309,29 @@ impl Network {
         renamed
     }
 
+    /// What a pod with these addresses keeps of it from its attach. What takes effect at once for all pods, or matters
+    /// for new ones alone, is left empty.
+    #[must_use]
+    pub(crate) fn given_to(&self, leases: &[Lease]) -> Self {
+        let is_used =
+            |subnet: &&Subnet| leases.iter().any(|lease| subnet.cidr.contains(lease.address.ip()));
+        let bare =
+            |subnet: &Subnet| Subnet { ranges: Vec::new(), exclude: Vec::new(), ..subnet.clone() };
+        Self {
+            name: String::new(),
+            pool: String::new(),
+            subnets: self.subnets.iter().filter(is_used).map(bare).collect(),
+            default: false,
+            gateway_mode: GatewayMode::default(),
+            reaches: BTreeSet::new(),
+            nat: false,
+            optional_sources: BTreeSet::new(),
+            interface_prefix: String::new(),
+            namespaces: BTreeSet::new(),
+            ..self.clone()
+        }
+    }
+
     /// The routes of whoever holds these addresses of it: to the first hops, its own and, of each family that these
     /// leave without one, the default route by the first lease's gateway.
     #[must_use]

@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use metrics::Calls;
-use mtls::{LiveCredentials, OutdatedPeer, Role, Server, incoming};
+use mtls::{LiveCredentials, RefusedPeer, Role, Server, incoming};
 use offload_proto::{
     MESSAGE_LIMIT,
     v1::{
@@ -23,7 +23,6 @@ use tower::Layer;
 
 use crate::{
     api::{Authorise, Count, Finish, OperatorApi, Shared, WorkloadApi},
-    attachments::Engine,
     config::{Config, Limits},
     model::HostName,
     transport,
@@ -67,10 +66,10 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let deadline = Duration::from_secs(limits.handshake_timeout_s);
-    let (outdated, told) = mpsc::channel(REFUSALS_WAITING);
-    let server = Server::new(credentials, deadline).telling(outdated);
+    let (refused, refusals) = mpsc::channel(REFUSALS_WAITING);
+    let server = Server::new(credentials, deadline).reporting(refused);
     let connections = incoming(listener, server, door(&limits));
-    tokio::spawn(note_refusals(told, shared.engine.clone()));
+    tokio::spawn(note_refusals(refusals, shared.clone()));
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report_health(reporter, shared.clone(), stop.clone()));
     let workload = WorkloadNetworkServer::new(WorkloadApi(shared.clone()));
@@ -106,10 +105,14 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Ends with the listener.
-async fn note_refusals(mut outdated: mpsc::Receiver<OutdatedPeer>, engine: Arc<Engine>) {
-    while let Some(OutdatedPeer { holder, address, reason }) = outdated.recv().await {
-        if holder.role() == Role::Host {
-            engine.hosts().refused(&HostName(holder.name().into()), address.ip(), &reason);
+async fn note_refusals(mut refusals: mpsc::Receiver<RefusedPeer>, shared: Arc<Shared>) {
+    while let Some(RefusedPeer { holder, address, reason }) = refusals.recv().await {
+        let hosts = shared.engine.hosts();
+        let host = holder.as_ref().filter(|holder| holder.role() == Role::Host);
+        let host = host.map(|holder| HostName(holder.name().into()));
+        match host.filter(|host| hosts.serves(host)) {
+            Some(host) => hosts.refused(&host, address.ip(), &reason),
+            None => shared.refused_peers.note(address.ip(), holder.as_ref(), &reason),
         }
     }
 }

@@ -29,6 +29,7 @@ use crate::{
     programmer::Programmer,
     reconcile,
     records::{OpenError, Records},
+    refused_peers::RefusedPeers,
     reload::Reloader,
     rules,
     scrape::Scrape,

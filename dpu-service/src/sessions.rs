@@ -3,21 +3,24 @@
 mod absence;
 mod asking;
 mod clock;
+mod contact;
 mod question;
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
 use mtls::ConnectionNumber;
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, v1};
 use tokio::sync::{Notify, mpsc};
 use vf_alloc::{Device, PfId};
 
 use absence::Absence;
 use clock::HostClock;
+pub use contact::{Contact, Refusal};
 use question::Question;
 pub use question::{Examined, NotExamined};
 
@@ -112,6 +115,12 @@ pub struct HostView {
     pub since: Option<Timestamp>,
     /// Why it is not connected, as far as that is known, without a final stop.
     pub absence: Option<String>,
+    /// Its latest connection. `None`: there was none.
+    pub contact: Option<Contact>,
+    /// What its agent reports of its pods.
+    pub pod_findings: Vec<v1::Difference>,
+    /// How many findings there are besides.
+    pub pod_findings_left_out: u32,
 }
 
 /// All hosts' sessions.
@@ -120,6 +129,8 @@ pub(crate) struct Sessions {
     hosts: Mutex<HashMap<HostName, HostEntry>>,
     /// Of hosts that are not connected. Locked after `hosts`.
     absences: Mutex<HashMap<HostName, Absence>>,
+    /// The latest connection of each host that is served. No other lock is taken meanwhile.
+    contacts: Mutex<HashMap<HostName, Contact>>,
 }
 
 #[derive(Debug)]
@@ -142,6 +153,8 @@ struct Open {
     /// What the host was asked and has not answered.
     asked: Option<Question>,
     clock: HostClock,
+    /// What the agent reports of its pods.
+    pod_findings: v1::PodFindings,
 }
 
 impl Sessions {
@@ -169,6 +182,7 @@ impl Sessions {
                 capabilities: hello.capabilities.clone(),
                 asked: None,
                 clock: HostClock::heard_now(hello.inventory.as_of),
+                pod_findings: v1::PodFindings::default(),
             }),
             agent_version: hello.agent_version.clone(),
             boot_id: hello.boot_id.clone(),
@@ -209,6 +223,29 @@ impl Sessions {
         let mut absences = self.absences();
         let absence = absences.entry(host.clone()).or_insert_with(|| Absence::new(String::new()));
         absence.note_refusal(reason, why)
+    }
+
+    /// The host was accepted from that address.
+    pub(crate) fn note_accepted(&self, host: &HostName, address: IpAddr) {
+        self.contacts().insert(host.clone(), Contact::accepted(address));
+    }
+
+    /// A connection with the certificate of a host that is served was refused.
+    pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str) {
+        self.contacts().insert(host.clone(), Contact::refused(address, reason));
+    }
+
+    /// Replaces what the host has reported of its pods in session `id`, and returns what it reported before. `None`: that
+    /// is not the session in force.
+    pub(crate) fn note_pod_findings(
+        &self,
+        host: &HostName,
+        id: SessionId,
+        findings: v1::PodFindings,
+    ) -> Option<v1::PodFindings> {
+        let mut hosts = self.lock();
+        let entry = hosts.get_mut(host).filter(|entry| entry.is_in(id))?;
+        Some(std::mem::replace(&mut entry.open.as_mut()?.pod_findings, findings))
     }
 
     /// Whether `id` is the host's session in force.
@@ -276,6 +313,8 @@ impl Sessions {
     pub(crate) fn view(&self, host: &HostName) -> HostView {
         let hosts = self.lock();
         let entry = hosts.get(host);
+        let open = entry.and_then(|entry| entry.open.as_ref());
+        let findings = open.map(|open| open.pod_findings.clone()).unwrap_or_default();
         HostView {
             name: host.clone(),
             connected: entry.is_some_and(|entry| entry.open.is_some()),
@@ -283,11 +322,18 @@ impl Sessions {
             boot_id: entry.map(|entry| entry.boot_id.clone()).unwrap_or_default(),
             since: entry.map(|entry| entry.since),
             absence: self.absences().get(host).map(|absence| absence.why().to_owned()),
+            contact: self.contacts().get(host).cloned(),
+            pod_findings: findings.findings,
+            pod_findings_left_out: findings.left_out,
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<HostName, HostEntry>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn contacts(&self) -> MutexGuard<'_, HashMap<HostName, Contact>> {
+        self.contacts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn absences(&self) -> MutexGuard<'_, HashMap<HostName, Absence>> {

@@ -29,7 +29,9 @@ use serde_norway::Deserializer;
 use request::{ask, with_defaults};
 use taken::passed_over;
 
-use crate::{client::Client, console::Console, error::CallError, mistake::Mistake};
+use crate::{
+    client::Client, console::Console, error::CallError, mistake::Mistake, outdated::outdated,
+};
 
 /// The origin of networks that only the service's configuration file changes.
 pub(crate) const CONFIGURATION: &str = "configuration";
@@ -250,12 +252,18 @@ async fn apply_one(
     };
     let suffix = if dry_run { " (dry run)" } else { "" };
     let outcome = format!("{}{suffix}", answer.outcome);
-    let taken = answer.network.and_then(|status| status.network).unwrap_or_default();
+    let status = answer.network.unwrap_or_default();
+    let outdated = outdated(&status);
+    let taken = status.network.unwrap_or_default();
     let fields = passed_over(&network, &taken);
     if !fields.is_empty() {
         return Err(CallError::PassedOver { network: name, outcome, fields });
     }
-    console.line(&format!("network/{name} {outcome}"))
+    console.line(&format!("network/{name} {outcome}"))?;
+    outdated.map_or(Ok(()), |pods| {
+        console
+            .note(&format!("network/{name}: older settings until their pods are recreated: {pods}"))
+    })
 }
 
 #[cfg(test)]

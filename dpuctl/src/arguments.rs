@@ -82,9 +82,12 @@ pub enum Verb {
     /// Compare hosts, DPU and records, and show what is not as it should be
     #[command(after_help = examples::DOCTOR)]
     Doctor {
-        /// Mend it
+        /// Repair it
         #[arg(long)]
         fix: bool,
+        /// Show what was checked, too: hosts and VFs
+        #[arg(short, long)]
+        verbose: bool,
         /// How to print it
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,

@@ -1,4 +1,4 @@
-//! `dpuctl doctor`: hosts, DPU and records compared, and mended.
+//! `dpuctl doctor`: hosts, DPU and records compared, and repaired.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
     text::{or_dash, phrase, printable, seconds, short_id, state, vf_name},
 };
 
-/// Repairs of the last hour are told to people.
+/// Repairs of the last hour are shown to people.
 const LATELY_S: u64 = 3600;
 
 /// Hosts are waited for as long as `patience` each time that they are asked: twice to look, and five
@@ -27,13 +27,14 @@ const LATELY_S: u64 = 3600;
 pub(crate) async fn doctor(
     client: &mut Client,
     fix: bool,
+    verbose: bool,
     patience: Duration,
     format: Format,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let diagnosis = diagnosis(client, fix, patience).await?;
     if let Audience::People { wide } = print_encoded(&diagnosis, format, console)? {
-        console.print(&text_of(&diagnosis, wide))?;
+        console.print(&text_of(&diagnosis, verbose || wide, wide))?;
     }
     check_pods(&dpu(client).await?)?;
     match count_left(&diagnosis) {
@@ -48,7 +49,7 @@ fn count_left(diagnosis: &Diagnosis) -> u64 {
     u64::try_from(told).unwrap_or(u64::MAX).saturating_add(diagnosis.differences_left_out)
 }
 
-async fn diagnosis(
+pub(crate) async fn diagnosis(
     client: &mut Client,
     fix: bool,
     patience: Duration,
@@ -63,14 +64,25 @@ async fn diagnosis(
     client.call(async |operator, it| operator.examine(it).await, question).await
 }
 
-fn text_of(diagnosis: &Diagnosis, wide: bool) -> String {
+/// What was found comes first: what was checked matters where something was found, if at all.
+fn text_of(diagnosis: &Diagnosis, verbose: bool, wide: bool) -> String {
     let mut text = Description::default();
     text.field("DPU", &diagnosis.dpu);
-    text.block("", &host_table(&diagnosis.hosts));
-    text.block("", &vf_table(&diagnosis.vfs, wide));
-    text.block("Mended in the last hour", &repair_lines(&diagnosis.repairs));
+    text.field("Checked", &checked(diagnosis, verbose));
     text.block("", &difference_lines(diagnosis));
+    text.block("Repaired in the last hour", &repair_lines(&diagnosis.repairs));
+    if verbose {
+        text.block("Hosts", &host_table(&diagnosis.hosts));
+        text.block("VFs", &vf_table(&diagnosis.vfs, wide));
+    }
     text.finish()
+}
+
+fn checked(diagnosis: &Diagnosis, verbose: bool) -> String {
+    let Diagnosis { hosts, vfs, .. } = diagnosis;
+    let examined = hosts.iter().filter(|host| host.problem.is_empty()).count();
+    let hint = if verbose { "" } else { "; -v lists them" };
+    format!("{examined} of {} hosts, {} VFs{hint}", hosts.len(), vfs.len())
 }
 
 fn host_table(hosts: &[DiagnosedHost]) -> String {
@@ -141,7 +153,7 @@ fn repair_lines(repairs: &[Repair]) -> String {
 fn difference_lines(diagnosis: &Diagnosis) -> String {
     let told: String = diagnosis.differences.iter().map(difference).collect();
     match diagnosis.differences_left_out {
-        0 if told.is_empty() => "All is as it should be.\n".into(),
+        0 if told.is_empty() => "No problems found.\n".into(),
         0 => told,
         more => format!("{told}and {more} more, too many to be told\n"),
     }
@@ -149,8 +161,8 @@ fn difference_lines(diagnosis: &Diagnosis) -> String {
 
 fn difference(found: &Difference) -> String {
     let outcome = match found.state() {
-        DifferenceState::Mended => "mended: ",
-        DifferenceState::Unmended => "not mended: ",
+        DifferenceState::Mended => "repaired: ",
+        DifferenceState::Unmended => "not repaired: ",
         _ => "",
     };
     let Difference { code, subject, message, host, .. } = found;
@@ -183,12 +195,12 @@ mod tests {
             advice: "stop it".into(),
             host: "node-1".into(),
         };
-        let told = "VF_ELSEWHERE  not mended: node-1: pf0vf1: it is away";
+        let told = "VF_ELSEWHERE  not repaired: node-1: pf0vf1: it is away";
         let expected = format!("{told}\n    why: in use\n    do: stop it\n");
         assert_eq!(difference(&found), expected);
         let mended =
             Difference { state: DifferenceState::Mended.into(), why: String::new(), ..found };
-        assert_eq!(difference(&mended), "VF_ELSEWHERE  mended: node-1: pf0vf1: it is away\n");
+        assert_eq!(difference(&mended), "VF_ELSEWHERE  repaired: node-1: pf0vf1: it is away\n");
     }
 
     #[test]
@@ -197,6 +209,19 @@ mod tests {
         let found = Finding::HostNotConnected.of("node-1", message);
         let found = Difference { host: "node-1".into(), advice: String::new(), ..found };
         assert_eq!(difference(&found), format!("HOST_NOT_CONNECTED  node-1: {message}\n"));
+    }
+
+    #[test]
+    fn findings_precede_what_was_checked() {
+        let host = DiagnosedHost { name: "node-1".into(), ..DiagnosedHost::default() };
+        let differences = vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")];
+        let hosts = vec![host];
+        let diagnosis = Diagnosis { hosts, differences, ..Diagnosis::default() };
+        let brief = text_of(&diagnosis, false, false);
+        assert!(brief.contains("VF_DIFFERS") && !brief.contains("HOST"), "{brief}");
+        let verbose = text_of(&diagnosis, true, false);
+        let place = |text: &str| verbose.find(text).unwrap();
+        assert!(place("VF_DIFFERS") < place("HOST "), "{verbose}");
     }
 
     #[test]

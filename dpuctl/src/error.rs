@@ -137,7 +137,7 @@ pub enum CallError {
     #[error("nothing was changed")]
     Declined,
     /// Something is not as it should be: how much.
-    #[error("not all is as it should be; differences: {0}")]
+    #[error("problems found: {0}")]
     Differences(u64),
     /// The DPU has answered, and conditions are false that affect pods: their types.
     #[error("pods are affected: {} is false; `dpuctl status` tells why", .0.join(", "))]

@@ -22,6 +22,7 @@ mod format;
 mod get;
 mod lookup;
 mod mistake;
+mod outdated;
 mod pki;
 mod rows;
 mod sort;
@@ -56,10 +57,11 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             let client = &mut connect().await?;
             status::wait(client, condition, options.timeout(), output, console).await
         }
-        Verb::Doctor { fix, output } => {
+        Verb::Doctor { fix, verbose, output } => {
             // A host may be asked five times, and the DPU's own work takes its time too.
             let patience = options.timeout() / 6;
-            doctor::doctor(&mut connect().await?, fix, patience, output, console).await
+            let client = &mut connect().await?;
+            doctor::doctor(client, fix, verbose, patience, output, console).await
         }
         Verb::Get { what } => get::get(&mut connect().await?, what, console).await,
         Verb::Describe { what } => describe::describe(&mut connect().await?, what, console).await,

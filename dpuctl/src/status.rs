@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    Condition, ConditionStatus, ConditionType, Dpu, GetDpuRequest, HostStatus,
+    Condition, ConditionStatus, ConditionType, Dpu, GetDpuRequest, HostStatus, RefusedPeer,
 };
 use tokio::time::{Instant, sleep};
 
@@ -105,6 +105,9 @@ fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
     text.field("Configuration", &configuration(dpu));
     text.field("Attachments", &dpu.attachments.to_string());
     text.field("Hosts", &format!("{connected} of {} connected", dpu.hosts.len()));
+    if let Some(refused) = refused(dpu) {
+        text.field("Refused peers", &refused);
+    }
     text.block("", &host_table(&dpu.hosts, wide, now));
     format!("{}\n{}", condition_table(&dpu.conditions, now), text.finish())
 }
@@ -137,6 +140,14 @@ fn configuration(dpu: &Dpu) -> String {
     }
 }
 
+/// Peers that the DPU refused and that it knows as none of its hosts: perhaps a host that does not come. `None`: none.
+fn refused(dpu: &Dpu) -> Option<String> {
+    let latest = dpu.refused_peers.first()?;
+    let number = dpu.refused_peers.len();
+    let RefusedPeer { address, reason, .. } = latest;
+    Some(format!("{number}, the latest {address}: {reason}; `dpuctl describe dpu` lists them"))
+}
+
 /// The hosts, with how long they have been as they are.
 pub(crate) fn host_table(hosts: &[HostStatus], wide: bool, now: Timestamp) -> String {
     if hosts.is_empty() {
@@ -150,9 +161,10 @@ pub(crate) fn host_table(hosts: &[HostStatus], wide: bool, now: Timestamp) -> St
             age(&host.since, now),
             or_dash(&host.agent_version).into(),
             or_dash(&host.boot_id).into(),
+            or_dash(&host.address).into(),
         ]
     };
-    let headings = ["HOST", "STATE", "SINCE", "AGENT", "BOOT ID"];
+    let headings = ["HOST", "STATE", "SINCE", "AGENT", "BOOT ID", "ADDRESS"];
     narrow_or_wide(&headings, 4, wide, hosts.iter().map(row))
 }
 
@@ -268,5 +280,18 @@ node-2   Disconnected   1h0m    -
         let holds = |conditions| is_true(&with(conditions), ConditionType::UplinksUp);
         let (up, down) = (uplink(ConditionStatus::True), uplink(ConditionStatus::False));
         assert!(holds(vec![up.clone()]) && !holds(vec![up, down]) && !holds(Vec::new()));
+    }
+
+    #[test]
+    fn a_summary_names_the_latest_refused_peer() {
+        let peer = |address: &str| RefusedPeer {
+            address: address.into(),
+            reason: "it expired".into(),
+            ..RefusedPeer::default()
+        };
+        let refused_peers = vec![peer("192.0.2.9"), peer("192.0.2.1")];
+        let dpu = Dpu { refused_peers, ..Dpu::default() };
+        let text = summary(&dpu, false, Timestamp::UNIX_EPOCH);
+        assert!(text.contains("\nRefused peers: 2, the latest 192.0.2.9: it expired"), "{text}");
     }
 }

@@ -112,6 +112,8 @@ reasons! {
     AttachmentUnrecorded = "ATTACHMENT_UNRECORDED", PodsConnected, true, NOW, NOW;
     /// Attachments use a gateway that their network no longer has.
     GatewayGone = "GATEWAY_GONE", PodsConnected, true, NOW, NOW;
+    /// A host's agent reports pods whose interfaces, addresses or routes differ from their attachments.
+    PodDiffers = "POD_DIFFERS", PodsConnected, true, NOW, NOW;
     /// Machines beyond the uplinks use addresses of attachments.
     AddressConflict = "ADDRESS_CONFLICT", PodsConnected, true, NOW, NOW;
     /// An attachment has an address that its network uses otherwise.

@@ -91,9 +91,24 @@ findings! {
     /// A representor forwards though its VF serves nobody.
     RepresentorServesNobody = "REPRESENTOR_SERVES_NOBODY", "wait: the service takes it out within a minute",
         unmended: "see the service's log for the step that failed";
+    /// The representor of a free VF is a port of something else than the fabric.
+    RepresentorTaken = "REPRESENTOR_TAKEN",
+        "take it out there: `ip link set REPRESENTOR nomaster`, or `ovs-vsctl del-port REPRESENTOR`";
+    /// A link that the configuration names as an uplink does not exist.
+    UplinkMissing = "UPLINK_MISSING", "bring the link back, or correct `uplinks` in the service's configuration";
+    /// An uplink is not in the fabric.
+    UplinkNotJoined = "UPLINK_NOT_JOINED",
+        "take it out of another bridge or bond with `ip link set UPLINK nomaster`: the service joins it within a minute";
+    /// An uplink is switched off.
+    UplinkDown = "UPLINK_DOWN", "switch it on: `ip link set UPLINK up`";
+    /// An uplink is switched on and has no carrier.
+    UplinkWithoutCarrier = "UPLINK_WITHOUT_CARRIER",
+        "check the cable, the transceiver and the port of the switch, and `ethtool UPLINK`";
     /// A machine beyond the uplinks uses an attachment's address.
     AddressConflict = "ADDRESS_CONFLICT",
         "take the address from that machine; or add it to `exclude` of the network's subnet and recreate the pod";
+    /// A pod uses a gateway that its network no longer has.
+    FormerGateway = "FORMER_GATEWAY", "recreate the pod: it keeps the gateway of its attach until it ends";
     /// A VF is not handed out.
     VfQuarantined = "VF_QUARANTINED", "mend the cause, then run `dpuctl clear-quarantine`";
     /// A host has no session.

@@ -39,6 +39,6 @@ pub use error::{CredentialsError, Item};
 pub use identity::{Identity, IdentityError, NAME_LIMIT, Role};
 pub use listener::{Limits, incoming};
 pub use live::LiveCredentials;
-pub use server::{ConnectionNumber, HandshakeError, OutdatedPeer, Peer, Server, ServerStream};
+pub use server::{ConnectionNumber, HandshakeError, Peer, RefusedPeer, Server, ServerStream};
 pub use settings::{ExpiryWarning, TlsSettings};
 pub use validity::Validity;

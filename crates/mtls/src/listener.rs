@@ -94,7 +94,7 @@ impl Door {
         let stream = match self.shake_hands(stream).await {
             Ok(stream) => stream,
             Err(error) => {
-                self.server.tell(&error, address);
+                self.server.report(&error, address);
                 return self.refusals.tell(address, &Chain(&error));
             }
         };

@@ -106,3 +106,21 @@ pub(crate) fn explain_alert(alert: AlertDescription) -> &'static str {
         _ => "its log says why",
     }
 }
+
+/// Why the peer refuses our own certificate, as far as its alert says so. `None`: the alert is about something else.
+pub(crate) fn refusal_of_own(alert: AlertDescription) -> Option<&'static str> {
+    Some(match alert {
+        AlertDescription::UnknownCA | AlertDescription::DecryptError => {
+            "it does not trust the CA that issued it"
+        }
+        AlertDescription::CertificateExpired => {
+            "it finds it expired or not yet valid; check both clocks"
+        }
+        AlertDescription::CertificateUnknown
+        | AlertDescription::AccessDenied
+        | AlertDescription::BadCertificate => {
+            "it expects another name, or can't use it; its log says which"
+        }
+        _ => return None,
+    })
+}

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bootstrap::Chain;
 use rustls_pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -27,7 +28,7 @@ use crate::{
     identity::Identity,
     live::LiveCredentials,
     provider::ALPN,
-    reason::{certificate_reason, tls_error},
+    reason::{alert, certificate_reason, refusal_of_own, tls_error},
     term::Term,
     verifier::Outdated,
 };
@@ -52,14 +53,15 @@ pub struct Peer {
     pub connection: ConnectionNumber,
 }
 
-/// A peer that was refused for the dates of its certificate alone.
+/// A peer whose connection was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OutdatedPeer {
-    /// Whom our CA has issued the certificate to. That the peer has its key is not proved.
-    pub holder: Identity,
+pub struct RefusedPeer {
+    /// Whom our CA has issued its certificate to, if only the dates of that are wrong. That the peer has the key is not
+    /// proved.
+    pub holder: Option<Identity>,
     /// Where it called from.
     pub address: SocketAddr,
-    /// What is wrong with the dates: one clause without a final stop.
+    /// Why: one clause without a final stop.
     pub reason: String,
 }
 
@@ -81,6 +83,9 @@ pub enum HandshakeError {
         /// What is wrong with the dates.
         reason: String,
     },
+    /// The peer refuses our own certificate.
+    #[error("the peer refuses this program's certificate: {0}")]
+    ByPeer(&'static str),
     /// The peer did not ask for HTTP/2.
     #[error("the peer does not offer HTTP/2 by ALPN")]
     Protocol,
@@ -94,6 +99,9 @@ pub enum HandshakeError {
 
 impl From<io::Error> for HandshakeError {
     fn from(error: io::Error) -> Self {
+        if let Some(why) = alert(&error).and_then(refusal_of_own) {
+            return Self::ByPeer(why);
+        }
         match tls_error(&error) {
             Some(tls) => {
                 certificate_reason(tls).map_or_else(|| Self::Tls(tls.clone()), Self::Certificate)
@@ -117,8 +125,8 @@ impl HandshakeError {
 pub struct Server {
     credentials: LiveCredentials,
     deadline: Duration,
-    /// Who wants to know of peers whose certificates are outdated.
-    outdated: Option<mpsc::Sender<OutdatedPeer>>,
+    /// What refused peers are reported to.
+    refused: Option<mpsc::Sender<RefusedPeer>>,
     /// How many connections there have been.
     opened: Arc<AtomicU64>,
 }
@@ -128,24 +136,23 @@ impl Server {
     /// that takes longer than `deadline` is given up.
     #[must_use]
     pub fn new(credentials: LiveCredentials, deadline: Duration) -> Self {
-        Self { credentials, deadline, outdated: None, opened: Arc::default() }
+        Self { credentials, deadline, refused: None, opened: Arc::default() }
     }
 
-    /// Tells `outdated` of the peers that [`crate::incoming`] refuses for the dates of their
-    /// certificates, as far as it takes them.
+    /// Reports the peers that [`crate::incoming`] refuses to `refused`, as far as it takes them.
     #[must_use]
-    pub fn telling(self, outdated: mpsc::Sender<OutdatedPeer>) -> Self {
-        Self { outdated: Some(outdated), ..self }
+    pub fn reporting(self, refused: mpsc::Sender<RefusedPeer>) -> Self {
+        Self { refused: Some(refused), ..self }
     }
 
-    pub(crate) fn tell(&self, error: &HandshakeError, address: SocketAddr) {
-        if let (Some(outdated), HandshakeError::Outdated { holder, reason }) =
-            (&self.outdated, error)
-        {
-            let (holder, reason) = (holder.clone(), reason.clone());
-            // Whoever does not keep up misses what comes again.
-            let _ = outdated.try_send(OutdatedPeer { holder, address, reason });
-        }
+    pub(crate) fn report(&self, error: &HandshakeError, address: SocketAddr) {
+        let Some(refused) = &self.refused else { return };
+        let (holder, reason) = match error {
+            HandshakeError::Outdated { holder, reason } => (Some(holder.clone()), reason.clone()),
+            error => (None, Chain(error).to_string()),
+        };
+        // A receiver that does not keep up misses reports of peers that try again anyway.
+        let _ = refused.try_send(RefusedPeer { holder, address, reason });
     }
 
     /// Does the handshake on `stream`.

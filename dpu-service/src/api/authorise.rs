@@ -11,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use http::{Extensions, Request, Response};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use mtls::{Identity, Peer, Role};
+use mtls::{Peer, Role};
 use offload_proto::{Failure, MESSAGE_LIMIT, Reason};
 use tokio::time::timeout;
 use tonic::{Status, body::Body};
@@ -49,11 +49,12 @@ impl Authorise {
         let Some((kind, roles)) = rules(path) else {
             return Err(Status::unimplemented(format!("there is no call {path}")));
         };
-        self.check(&peer.identity, path, roles)?;
+        self.check(peer, path, roles)?;
         Ok((self.room.admit(&peer.identity), kind))
     }
 
-    fn check(&self, identity: &Identity, path: &str, roles: &[Role]) -> Result<(), Failure> {
+    fn check(&self, peer: &Peer, path: &str, roles: &[Role]) -> Result<(), Failure> {
+        let identity = &peer.identity;
         if !roles.contains(&identity.role()) {
             let allowed: Vec<_> = roles.iter().map(|role| role.as_str()).collect();
             return Err(Failure::new(
@@ -65,21 +66,21 @@ impl Authorise {
             ));
         }
         if identity.role() == Role::Host && roles == HOSTS {
-            return self.check_host(identity.name());
+            return self.check_host(peer);
         }
         Ok(())
     }
 
-    fn check_host(&self, name: &str) -> Result<(), Failure> {
+    fn check_host(&self, peer: &Peer) -> Result<(), Failure> {
+        let name = peer.identity.name();
         if self.shared.engine.hosts().serves(&HostName(name.into())) {
             return Ok(());
         }
-        Err(Failure::new(
-            Reason::HostUnknown,
-            format!(
-                "host {name} is none of those that this DPU serves: add a [[host]] of that name"
-            ),
-        ))
+        let message = format!(
+            "host {name} is none of those that this DPU serves: add a [[host]] of that name"
+        );
+        self.shared.refused_peers.note(peer.address.ip(), Some(&peer.identity), &message);
+        Err(Failure::new(Reason::HostUnknown, message))
     }
 }
 

@@ -66,7 +66,7 @@ fn api_network() {
             gateway: None,
             subnets: Vec::new(),
         };
-        let shown = show::network_status(&view).network;
+        let shown = show::network_status(&view, None).network;
         assert_eq!(read::network(shown).unwrap(), network);
         let row = serde_json::to_vec(&network).unwrap();
         assert_eq!(serde_json::from_slice::<Network>(&row).unwrap(), network);

@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Shared, convert::read, convert::show, doctor};
 use crate::{
-    attachments::{AttachmentFilter, EnginePhases},
+    attachments::{AttachmentFilter, EnginePhases, NetworkView},
     events::Event,
     model::ResourceVersion,
     sessions::HostView,
@@ -44,6 +44,7 @@ impl v1::operator_server::Operator for OperatorApi {
             cards: engine.programmer().cards().iter().map(show::card).collect(),
             configuration_digest: self.0.configuration_digest(),
             conditions: self.0.conditions().await.iter().map(show::condition).collect(),
+            refused_peers: self.0.refused_peers.all().into_iter().map(show::refused_peer).collect(),
         }))
     }
 
@@ -99,8 +100,8 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         _request: Request<v1::ListNetworksRequest>,
     ) -> Result<Response<v1::ListNetworksResponse>, Status> {
-        let networks = self.0.engine.networks().list().iter().map(show::network_status).collect();
-        Ok(Response::new(v1::ListNetworksResponse { networks }))
+        let views = self.0.engine.networks().list();
+        Ok(Response::new(v1::ListNetworksResponse { networks: self.statuses(&views) }))
     }
 
     async fn list_pools(
@@ -119,7 +120,7 @@ impl v1::operator_server::Operator for OperatorApi {
         let (network, read) = (read::network(network)?, ResourceVersion::read(resource_version));
         let (view, applied) = self.0.engine.networks().apply(network, read, dry_run).await?;
         Ok(Response::new(v1::ApplyNetworkResponse {
-            network: Some(show::network_status(&view)),
+            network: self.statuses(&[view]).pop(),
             outcome: show::outcome(applied),
         }))
     }
@@ -132,7 +133,7 @@ impl v1::operator_server::Operator for OperatorApi {
         let (name, change) = (read::network_name(network)?, read::subnet_change(&add, &remove)?);
         let (view, applied) = self.0.engine.networks().change_subnets(name, change).await?;
         Ok(Response::new(v1::ChangeSubnetsResponse {
-            network: Some(show::network_status(&view)),
+            network: self.statuses(&[view]).pop(),
             outcome: show::outcome(applied),
         }))
     }
@@ -144,7 +145,7 @@ impl v1::operator_server::Operator for OperatorApi {
         let v1::RenameNetworkRequest { name, new_name } = request.into_inner();
         let (name, new_name) = (read::network_name(name)?, read::network_name(new_name)?);
         let view = self.0.engine.networks().rename(name, new_name).await?;
-        let network = Some(show::network_status(&view));
+        let network = self.statuses(&[view]).pop();
         Ok(Response::new(v1::RenameNetworkResponse { network }))
     }
 
@@ -207,6 +208,16 @@ impl v1::operator_server::Operator for OperatorApi {
         let feed = self.0.engine.events().watch();
         let watcher = Watcher { feed, stopping: self.0.stopping.clone(), _permit: permit };
         Ok(Response::new(stream::unfold(Some(watcher), next_event).boxed()))
+    }
+}
+
+impl OperatorApi {
+    /// Networks with the attachments that have older settings of them.
+    fn statuses(&self, views: &[NetworkView]) -> Vec<v1::NetworkStatus> {
+        let outdated = self.0.engine.networks().outdated(views.iter().map(|view| &view.network));
+        let status =
+            |view: &NetworkView| show::network_status(view, outdated.get(&view.network.name));
+        views.iter().map(status).collect()
     }
 }
 

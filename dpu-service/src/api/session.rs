@@ -62,7 +62,9 @@ async fn run(
     let (hello, protocol) = first_words(shared, peer, host, &mut incoming).await?;
     let capabilities = hello.capabilities.clone();
     let session = shared.engine.hosts().hello(host.clone(), hello).await?;
-    let id = session.id;
+    let (id, address) = (session.id, peer.address.ip());
+    shared.engine.hosts().accepted(host, address);
+    shared.refused_peers.forget(address);
     let mut conversation =
         Conversation { shared, host, incoming, outgoing, session, told_pools: None };
     let result = conversation.hold(protocol, capabilities).await;
@@ -225,6 +227,9 @@ impl Conversation<'_> {
             }
             Some(host_message::Message::Untaken(untaken)) => {
                 hosts.untaken(self.host, &read::promises(untaken.promises)?);
+            }
+            Some(host_message::Message::PodFindings(found)) => {
+                hosts.found_of_pods(self.host, session, read::pod_findings(&found));
             }
             // A message of a later protocol: nothing that this version has to know.
             None => {}

@@ -9,13 +9,14 @@ use tokio::time::timeout;
 use vf_alloc::{FunctionId, VfState};
 
 use super::{
-    conflicts, engine::Engine, listing::vf_views, operators::Operators, registry::Entry,
-    views::VfView,
+    conflicts, engine::Engine, former_gateways, listing::vf_views, operators::Operators,
+    ports::Survey, registry::Entry, views::VfView,
 };
 use crate::{
+    eswitch::Representor,
     events::{Event, EventKind},
     model::Record,
-    programmer::{ProgramError, StepStatus, Surveyed},
+    programmer::{ProgramError, StepStatus, Surveyed, Uplink, UplinkState},
 };
 
 /// How long a VF is waited for that somebody is working at.
@@ -70,7 +71,10 @@ async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
     let name = |(vf, surveyed): (&FunctionId, &Surveyed)| (*vf, surveyed.representor.name.clone());
     let views = vf_views(&engine.registry(), &survey.iter().map(name).collect());
     differences.extend(views.iter().filter_map(quarantine));
+    differences.extend(taken_representors(engine, &survey).await?);
+    differences.extend(engine.ports.uplinks().await?.iter().filter_map(uplink_difference));
     differences.extend(conflicts::differences(&engine.registry()));
+    differences.extend(former_gateways::differences(&engine.registry()));
     let half = |view: VfView| VfHalf { joined: joined(&view.vf), view };
     Ok(DpuHalf {
         vfs: views.into_iter().map(half).collect(),
@@ -132,6 +136,37 @@ async fn programmed_for_nobody(engine: &Engine, vf: FunctionId) -> Option<Differ
     };
     let message = format!("its representor {what}, and no attachment holds it");
     Some(Finding::RepresentorServesNobody.of(vf, message))
+}
+
+/// The representors of VFs that serve nobody, and that other programs have as ports: no attach can join them.
+async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Difference>, Failure> {
+    let is_idle = |(vf, found): &(&FunctionId, &Surveyed)| {
+        found.membership.is_none() && !engine.registry().serves(**vf)
+    };
+    let idle = survey.iter().filter(is_idle).map(|(_, found)| found.representor.clone());
+    let occupied = engine.ports.occupied(idle.collect()).await?;
+    let tell = |(port, occupant): (Representor, String)| {
+        let message = format!(
+            "its representor {} is a port of {occupant}: every attach that is given this VF fails",
+            port.name
+        );
+        Finding::RepresentorTaken.of(port.vf, message)
+    };
+    Ok(occupied.into_iter().map(tell).collect())
+}
+
+/// What keeps an uplink from carrying frames. `None`: nothing.
+fn uplink_difference(uplink: &Uplink) -> Option<Difference> {
+    let (finding, message) = match uplink.state {
+        UplinkState::Carries => return None,
+        UplinkState::Missing => (Finding::UplinkMissing, "the uplink does not exist"),
+        UplinkState::NotJoined => (Finding::UplinkNotJoined, "the uplink is not in the fabric"),
+        UplinkState::Down => (Finding::UplinkDown, "the uplink is switched off"),
+        UplinkState::WithoutCarrier => {
+            (Finding::UplinkWithoutCarrier, "the uplink is switched on and has no carrier")
+        }
+    };
+    Some(finding.of(&uplink.name, format!("{message}: pods reach nothing outside by it")))
 }
 
 fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {

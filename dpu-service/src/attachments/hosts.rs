@@ -1,8 +1,9 @@
 //! The hosts: who is served, who has a session, and what they are asked.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
+use offload_proto::v1::PodFindings;
 use vf_alloc::Device;
 
 use super::engine::Engine;
@@ -59,11 +60,41 @@ impl Hosts<'_> {
         if !self.serves(host) {
             return;
         }
+        self.0.sessions.note_refused(host, address, reason);
         let refusal =
             format!("a connection from {address} with its certificate was refused: {reason}");
         let why = format!("at {} {refusal}", Timestamp::now());
         if self.0.sessions.refused(host, &refusal, why.clone()) {
             self.0.events.record(EventKind::HostRefused, host, why);
+        }
+    }
+
+    /// The host was accepted from that address.
+    pub(crate) fn accepted(self, host: &HostName, address: IpAddr) {
+        self.0.sessions.note_accepted(host, address);
+    }
+
+    /// The host's agent has reported what is not as it should be of its pods: all of it.
+    pub fn found_of_pods(self, host: &HostName, session: SessionId, findings: PodFindings) {
+        let now = identities(&findings);
+        let messages: Vec<_> =
+            findings.findings.iter().map(|it| (it.subject.clone(), it.message.clone())).collect();
+        let Some(before) = self.0.sessions.note_pod_findings(host, session, findings) else {
+            return;
+        };
+        let before = identities(&before);
+        for (subject, message) in messages {
+            if !before.contains(&subject) {
+                tracing::warn!(%host, attachment = subject, reason = message, "a pod is not as its attachment wants it");
+                self.0.events.record(EventKind::PodDiffers, subject, message);
+            }
+        }
+        for subject in before.difference(&now) {
+            self.0.events.record(
+                EventKind::PodDiffersCleared,
+                subject,
+                "its pod is as wanted again",
+            );
         }
     }
 
@@ -102,4 +133,9 @@ impl Hosts<'_> {
         let devices = held.map(|entry| &entry.record().device);
         devices.filter(|device| !device.is_empty()).cloned().collect()
     }
+}
+
+/// The attachments that findings are about.
+fn identities(findings: &PodFindings) -> BTreeSet<String> {
+    findings.findings.iter().map(|found| found.subject.clone()).collect()
 }

@@ -28,8 +28,9 @@ use vf_alloc::FunctionId;
 use crate::{
     counters::{PortCounters, PortTraffic},
     driver::Refused,
+    eswitch::Representor,
     model::{HostName, PortSettings, Record},
-    programmer::{Inspection, Leftover, ProgramError, Programmer, Repaired, Surveyed},
+    programmer::{Inspection, Leftover, ProgramError, Programmer, Repaired, Surveyed, Uplink},
 };
 
 /// How often a representor that is missing is looked for, should the kernel not tell of it.
@@ -184,6 +185,33 @@ impl Ports {
         vfs: BTreeSet<FunctionId>,
     ) -> Result<BTreeMap<FunctionId, PortTraffic>, Failure> {
         self.on_thread(move |programmer| programmer.traffic(&vfs)).await.map_err(unreadable)
+    }
+
+    /// How the uplinks are.
+    ///
+    /// # Errors
+    /// When the kernel or the fabric can't be asked.
+    pub(super) async fn uplinks(&self) -> Result<Vec<Uplink>, Failure> {
+        self.on_thread(Programmer::uplink_states).await.map_err(unreadable)
+    }
+
+    /// Those of the representors that other programs' bridges or bonds have as ports, each with the name of what has it.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(super) async fn occupied(
+        &self,
+        ports: Vec<Representor>,
+    ) -> Result<Vec<(Representor, String)>, Failure> {
+        let look = |programmer: &Programmer| {
+            let mut occupied = Vec::new();
+            for port in ports {
+                let occupant = programmer.occupant(&port)?;
+                occupied.extend(occupant.map(|occupant| (port, occupant)));
+            }
+            Ok(occupied)
+        };
+        self.on_thread(look).await.map_err(unreadable)
     }
 
     /// Whether guards have lost what they had in nftables.

@@ -2,8 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    sync::Arc,
     time::Duration,
 };
 
@@ -11,16 +9,13 @@ use offload_proto::ConditionReason;
 use vf_alloc::{FunctionId, PoolSpec, Selector, VfState};
 
 use super::{
-    conflicts,
+    conflicts, former_gateways,
     networks::too_large_for_uplinks,
     operators::Operators,
-    registry::{Entry, PooledNetwork, Registry},
+    registry::{Entry, Registry},
     requirements::unmet,
 };
-use crate::{
-    conditions::Fault,
-    model::{GatewayMode, HostName, Network},
-};
+use crate::{conditions::Fault, model::HostName, sessions::HostView};
 
 /// How many of the attachments that a host has lost track of are named in a warning.
 const UNCLAIMED_SHOWN: usize = 3;
@@ -82,11 +77,12 @@ impl Operators<'_> {
         let held = held.map(|(network, message)| {
             Fault::of_network(ConditionReason::AddressTaken, network, message)
         });
-        let of_networks = former_gateways(&registry).into_iter().chain(held);
+        let of_networks = former_gateways::faults(&registry).into_iter().chain(held);
         let pools = registry.vfs().pools().filter_map(|pool| quarantined(&registry, pool));
         let all =
             of_networks.chain(by_hosts(&registry)).chain(of_removed_hosts(&registry)).chain(pools);
-        all.chain(conflicts::faults(&registry)).collect()
+        let pods = registry.hosts().names().filter_map(|host| pods(self, host));
+        all.chain(conflicts::faults(&registry)).chain(pods).collect()
     }
 
     /// The uplinks of all bridges, by name.
@@ -126,44 +122,6 @@ fn of_host(registry: &Registry, host: &HostName, suspects: &[&Entry]) -> Vec<Fau
     faults.into_iter().filter_map(fault).collect()
 }
 
-/// One fault for each network whose attachments use a gateway that is no longer there.
-fn former_gateways(registry: &Registry) -> Vec<Fault> {
-    let mut users = BTreeMap::<&str, Vec<&Entry>>::new();
-    for entry in registry.entries().iter().filter(|entry| entry.is_held()) {
-        let then = &entry.record().network;
-        let now = registry.networks().get(&then.name).map(PooledNetwork::network);
-        if now.is_none_or(|now| !Arc::ptr_eq(then, now)) && has_lost_gateway(then, now) {
-            users.entry(&then.name).or_default().push(entry);
-        }
-    }
-    let tell = |(network, users): (&str, Vec<&Entry>)| {
-        let (number, shown) = told(users.into_iter())?;
-        let attachments = if number == 1 { "attachment uses" } else { "attachments use" };
-        let message = format!(
-            "network {network}: {number} {attachments} a gateway that the network no longer has, among them {shown}: \
-             recreate their pods"
-        );
-        Some(Fault::of_network(ConditionReason::GatewayGone, network, message))
-    };
-    users.into_iter().filter_map(tell).collect()
-}
-
-/// Whether attachments of the network as it was `then` have a gateway that does not answer them `now`. A router answers
-/// whatever becomes of the network; of a network that was deleted, nothing is known of it.
-fn has_lost_gateway(then: &Network, now: Option<&Arc<Network>>) -> bool {
-    let Some(now) = now else {
-        return then.gateway_mode == GatewayMode::Dpu && gateways(then).next().is_some();
-    };
-    let is_moved = then.gateway_mode == GatewayMode::Dpu
-        && ((now.gateway_mode, &now.bridge, now.vlan)
-            != (GatewayMode::Dpu, &then.bridge, then.vlan));
-    gateways(then).any(|gateway| is_moved || gateways(now).all(|current| current != gateway))
-}
-
-fn gateways(network: &Network) -> impl Iterator<Item = IpAddr> {
-    network.subnets.iter().filter_map(|subnet| subnet.gateway)
-}
-
 /// That the host has lost track of attachments.
 fn unclaimed(suspects: &[&Entry], host: &HostName) -> Option<String> {
     let unclaimed = suspects.iter().filter(|entry| entry.is_unclaimed());
@@ -197,6 +155,19 @@ fn unrecorded(registry: &Registry) -> Vec<Fault> {
         Fault::of_host(ConditionReason::AttachmentUnrecorded, host, message)
     };
     by_host.into_iter().map(fault).collect()
+}
+
+/// That the host's agent reports pods that are not as their attachments want them.
+fn pods(operators: Operators<'_>, host: &HostName) -> Option<Fault> {
+    let HostView { pod_findings, pod_findings_left_out, .. } = operators.0.sessions.view(host);
+    let first = pod_findings.first()?;
+    let number = pod_findings.len() + usize::try_from(pod_findings_left_out).unwrap_or_default();
+    let message = format!(
+        "host {host}: {number} of its attachments are not as wanted in their pods, among them {} ({}): `dpuctl doctor` names \
+         them, and what to do",
+        first.subject, first.message
+    );
+    Some(Fault::of_host(ConditionReason::PodDiffers, host, message))
 }
 
 /// That attachments of the host do not come to the end of being given back.
@@ -270,7 +241,7 @@ fn beyond_repair(suspects: &[&Entry]) -> Option<String> {
 }
 
 /// How many they are, and the first of them. `None`: there is none.
-fn told<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<(usize, String)> {
+pub(super) fn told<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<(usize, String)> {
     let mut records: Vec<_> = entries.map(Entry::record).collect();
     records.sort_by_key(|record| record.vf);
     let shown = records.iter().take(FIRST_SHOWN);

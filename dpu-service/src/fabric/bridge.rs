@@ -173,23 +173,31 @@ impl BridgeFabric {
     /// Refuses a port that somebody else's bridge or bond has. A bridge that this service made under
     /// another name is its own, and so are ports of the fabric's other bridges.
     fn check_free(&self, rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Refused> {
-        let Some(master) = port.master.filter(|master| *master != bridge) else { return Ok(()) };
-        let master = rtnl.link_by_index(master);
-        let master =
-            master.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
-        match master {
-            Some(master)
-                if master.alias.as_deref() != Some(ALIAS)
-                    && !self.settings.siblings.contains(&master.name) =>
-            {
-                Err(Refused::because(format!(
-                    "representor {name} is a port of {}: take it out first, with `ip link set {name} nomaster`",
-                    master.name,
-                    name = port.name
-                )))
-            }
-            _ => Ok(()),
-        }
+        let occupant = self.foreign_master(rtnl, Some(bridge), port)?;
+        occupant.map_or(Ok(()), |occupant| {
+            Err(Refused::because(format!(
+                "representor {name} is a port of {occupant}: take it out first, with `ip link set {name} nomaster`",
+                name = port.name
+            )))
+        })
+    }
+
+    /// The name of the port's master, unless that is `bridge` or another bridge of this service.
+    fn foreign_master(
+        &self,
+        rtnl: &mut Rtnl,
+        bridge: Option<u32>,
+        port: &Representor,
+    ) -> Result<Option<String>, Refused> {
+        let Some(master) = port.master.filter(|master| Some(*master) != bridge) else {
+            return Ok(None);
+        };
+        let refused = |error| Refused::new(format!("look at {}", port.name), error);
+        let master = rtnl.link_by_index(master).map_err(refused)?;
+        let is_foreign = |master: &Link| {
+            master.alias.as_deref() != Some(ALIAS) && !self.settings.siblings.contains(&master.name)
+        };
+        Ok(master.filter(is_foreign).map(|master| master.name))
     }
 
     /// The VLANs that a port is in, as the forwarding table names them.
@@ -321,6 +329,13 @@ impl Fabric for BridgeFabric {
 
     fn uplinks(&self, _bridge: Option<&str>) -> &[String] {
         &self.settings.uplinks
+    }
+
+    fn occupant(&self, port: &Representor) -> Result<Option<String>, Refused> {
+        self.sockets.with(|rtnl| {
+            let bridge = self.bridge.index(rtnl).ok();
+            self.foreign_master(rtnl, bridge, port)
+        })
     }
 
     fn own_macs(&self) -> Vec<MacAddress> {

@@ -156,6 +156,15 @@ impl Fabric for Bridges {
         self.find(bridge).map_or(&[], |bridge| bridge.fabric.uplinks(None))
     }
 
+    fn all_uplinks(&self) -> Vec<String> {
+        self.all().flat_map(|bridge| bridge.fabric.all_uplinks()).collect()
+    }
+
+    /// Each bridge knows its siblings, so that any of them knows which bridges are other programs'.
+    fn occupant(&self, port: &Representor) -> Result<Option<String>, Refused> {
+        self.first.fabric.occupant(port)
+    }
+
     fn own_macs(&self) -> Vec<MacAddress> {
         self.all().flat_map(|bridge| bridge.fabric.own_macs()).collect()
     }

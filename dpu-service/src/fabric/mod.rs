@@ -124,6 +124,20 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
         &[]
     }
 
+    /// The uplinks of all its bridges, by name, as the configuration has them. Does not ask the kernel.
+    fn all_uplinks(&self) -> Vec<String> {
+        self.uplinks(None).to_vec()
+    }
+
+    /// The bridge, bond or the like of another program that has the representor as a port, by name. `None`: none has, so
+    /// that the representor can join.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    fn occupant(&self, _port: &Representor) -> Result<Option<String>, Refused> {
+        Ok(None)
+    }
+
     /// The Ethernet addresses of the links that all ports share, as the latest [`Self::prepare`] found them: no
     /// pod gets one of them. Does not ask the kernel.
     fn own_macs(&self) -> Vec<MacAddress> {

@@ -313,6 +313,10 @@ impl Fabric for OvsFabric {
         &self.inner.settings.uplinks
     }
 
+    fn occupant(&self, port: &Representor) -> Result<Option<String>, Refused> {
+        self.inner.occupant(port)
+    }
+
     fn own_macs(&self) -> Vec<MacAddress> {
         self.inner.shared().macs.clone()
     }

@@ -24,9 +24,11 @@ const NO_INDEX: u32 = 0;
 mod by_hosts;
 mod steps;
 mod traffic;
+mod uplinks;
 
 use steps::{IDLE_MTU, Port, fabric_limit};
 pub use steps::{STEPS, StepStatus};
+pub(crate) use uplinks::{Uplink, UplinkState};
 
 /// A representor, looked at closely.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -239,6 +241,14 @@ impl Programmer {
     #[must_use]
     pub fn gateway_name(&self, network: &str) -> Option<String> {
         self.drivers.as_ref().map(|drivers| drivers.fabric.gateway_name(network))
+    }
+
+    /// What other program's bridge or bond has a representor: see [`Fabric::occupant`].
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(crate) fn occupant(&self, port: &Representor) -> Result<Option<String>, Refused> {
+        self.drivers.as_ref().map_or(Ok(None), |drivers| drivers.fabric.occupant(port))
     }
 
     /// How many representors are best programmed at a time: see [`Fabric::together`].

@@ -183,7 +183,6 @@ async fn lost_dpu_gateway_is_reported() {
         ("", "gateway_mode = 'dpu'\nvlan = 200"),
         ("deleted", ""),
     ];
-    // The fake fabric can have no gateway, of which there is a warning, too.
     let lost = |world: &World| {
         let warnings = world.warnings().into_iter();
         warnings.filter(|warning| warning.contains("attachment uses")).collect::<Vec<_>>()

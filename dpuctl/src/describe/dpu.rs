@@ -1,13 +1,13 @@
 //! All about the DPU, and about one of its hosts.
 
 use jiff::Timestamp;
-use offload_proto::v1::{Capability, Card, Dpu, HostStatus};
+use offload_proto::v1::{Capability, Card, Difference, Dpu, HostStatus, RefusedPeer};
 
 use crate::{
     description::Description,
     status::{condition_table, host_table},
     table::table,
-    text::{or, or_dash},
+    text::{age, or, or_dash, short_id},
 };
 
 pub(super) fn dpu_text(dpu: &Dpu) -> String {
@@ -20,6 +20,7 @@ pub(super) fn dpu_text(dpu: &Dpu) -> String {
     text.field("Attachments", &dpu.attachments.to_string());
     text.block("Conditions", &condition_table(&dpu.conditions, Timestamp::now()));
     text.block("Cards", &card_table(&dpu.cards));
+    text.block("Refused peers", &refused_table(&dpu.refused_peers, Timestamp::now()));
     text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
     text.block("Capabilities", &capability_table(dpu));
     text.finish()
@@ -33,11 +34,30 @@ pub(super) fn host_text(host: &HostStatus) -> String {
     if !host.absence.is_empty() {
         text.field("Why", &host.absence);
     }
+    text.field("Address", &host.address);
+    if !host.refusal.is_empty() {
+        text.field("Refused", &format!("at {}: {}", host.refused_at, host.refusal));
+    }
     text.field("Agent", &host.agent_version);
     text.field("Boot id", &host.boot_id);
     text.field("Networks", or(&host.networks.join(", "), "all"));
     text.field("MACs", if host.own_macs_only { "with the DPU's prefix" } else { "any" });
+    let found = |found: &Difference| format!("{}: {}", short_id(&found.subject), found.message);
+    text.list("Pod problems", &host.pod_findings.iter().map(found).collect::<Vec<_>>());
     text.finish()
+}
+
+/// Peers that are none of the hosts, as far as the DPU can tell.
+fn refused_table(peers: &[RefusedPeer], now: Timestamp) -> String {
+    if peers.is_empty() {
+        return String::new();
+    }
+    let row = |peer: &RefusedPeer| {
+        let RefusedPeer { address, name, reason, time, count } = peer;
+        let ago = age(time, now);
+        vec![address.clone(), or_dash(name).into(), ago, count.to_string(), reason.clone()]
+    };
+    table(&["ADDRESS", "NAME", "AGO", "TIMES", "REASON"], peers.iter().map(row))
 }
 
 fn card_table(cards: &[Card]) -> String {
@@ -151,6 +171,22 @@ pci/0000:03:00.0   egress-rate      no            -
     }
 
     #[test]
+    fn refused_peers_are_shown_with_their_reasons() {
+        let peer = RefusedPeer {
+            address: "192.0.2.9".into(),
+            reason: "no certificate was presented".into(),
+            time: "2026-03-01T11:00:00Z".into(),
+            count: 3,
+            ..RefusedPeer::default()
+        };
+        let table = refused_table(&[peer], "2026-03-01T11:05:00Z".parse().unwrap());
+        let row = table.lines().nth(1).unwrap();
+        let cells: Vec<_> =
+            row.split("   ").filter(|cell| !cell.is_empty()).map(str::trim).collect();
+        assert_eq!(cells, ["192.0.2.9", "-", "5m0s", "3", "no certificate was presented"]);
+    }
+
+    #[test]
     fn a_host_is_told_with_what_it_may_ask_for() {
         let host = HostStatus {
             name: "node-1".into(),
@@ -160,6 +196,7 @@ pci/0000:03:00.0   egress-rate      no            -
             since: "2026-03-01T11:00:00Z".into(),
             networks: vec!["blue".into(), "green".into()],
             own_macs_only: true,
+            address: "192.0.2.7".into(),
             ..HostStatus::default()
         };
         assert_eq!(
@@ -168,13 +205,29 @@ pci/0000:03:00.0   egress-rate      no            -
 Name:          node-1
 State:         Connected
 Since:         2026-03-01T11:00:00Z
+Address:       192.0.2.7
 Agent:         0.1.0
 Boot id:       b007
 Networks:      blue, green
 MACs:          with the DPU's prefix
+Pod problems:  none
 "
         );
+        let refused = HostStatus {
+            refusal: "it expired".into(),
+            refused_at: "2026-03-01T11:05:00Z".into(),
+            pod_findings: vec![Difference {
+                subject: "0190".into(),
+                message: "no route".into(),
+                ..Difference::default()
+            }],
+            ..host.clone()
+        };
+        let told = host_text(&refused);
+        for line in ["Refused:       at 2026-03-01T11:05:00Z: it expired\n", "  0190: no route\n"] {
+            assert!(told.contains(line), "{told}");
+        }
         let free = host_text(&HostStatus { networks: Vec::new(), own_macs_only: false, ..host });
-        assert!(free.ends_with("Networks:      all\nMACs:          any\n"), "{free}");
+        assert!(free.contains("Networks:      all\nMACs:          any\n"), "{free}");
     }
 }

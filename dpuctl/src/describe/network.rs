@@ -5,6 +5,7 @@ use offload_proto::v1::{AllowRule, GatewayStatus, Network, NetworkStatus, Subnet
 use super::settings::{bandwidth, routing};
 use crate::{
     description::Description,
+    outdated::outdated,
     rows::{anti_spoofing, vlan},
     table::table,
     text::{count, or, or_dash, rate, yes_or_no},
@@ -30,6 +31,9 @@ pub(super) fn network_text(status: &NetworkStatus) -> String {
         text.field("From all pods", &rate(network.total_egress_rate));
     }
     text.field("Attachments", &status.attachments.to_string());
+    if let Some(outdated) = outdated(status) {
+        text.field("Outdated", &outdated);
+    }
     text.field("Namespaces", or(&network.namespaces.join(", "), "all"));
     if network.first_hop {
         text.field("First hop", "the gateways: addresses have no prefix");
@@ -110,6 +114,8 @@ fn subnet_table(subnets: &[Subnet], usages: &[SubnetUsage]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use offload_proto::v1::AttachmentName;
+
     use super::*;
 
     #[test]
@@ -131,6 +137,21 @@ mod tests {
         };
         let lines = "Sources:\n  allowed: 10.1.0.7/32, fd07::/64\n  optional: 00:00:5e:00:01:07\n";
         has(&told(&with_sources), lines);
+    }
+
+    #[test]
+    fn outdated_pods_are_named_only_if_any() {
+        let named = AttachmentName { attachment_id: "0190".into(), ..AttachmentName::default() };
+        let status = NetworkStatus {
+            network: Some(Network::default()),
+            outdated_attachments: 1,
+            outdated: vec![named],
+            ..NetworkStatus::default()
+        };
+        let told = network_text(&status);
+        assert!(told.contains("\nOutdated:      1 attachment: 0190\n"), "{told}");
+        let current = NetworkStatus { outdated_attachments: 0, ..status };
+        assert!(!network_text(&current).contains("Outdated"));
     }
 
     #[test]

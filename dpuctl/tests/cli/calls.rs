@@ -578,22 +578,24 @@ async fn a_doctor_tells_what_differs_and_whether_it_was_mended() {
         output,
         "\
 DPU:           dpu-1
-
-HOST     STATE       AGENT   NOT EXAMINED
-node-1   Connected   -       -
-
-VF       HOST     PLACE   NETDEV   STATE   REPRESENTOR   JOINED   ATTACHMENT
-pf0vf3   node-1   Host    lost0    Free    pf0vf3        no       -
+Checked:       1 of 1 hosts, 1 VFs; -v lists them
 
 VF_DIFFERS  node-1: pf0vf3: its name is lost0 instead of p0v3
     do: run `dpuctl doctor --fix`
 "
     );
-    assert!(code == 1 && notes.ends_with("; differences: 1\n"), "{code}: {notes}");
+    assert!(code == 1 && notes.ends_with("problems found: 1\n"), "{code}: {notes}");
+    let verbose = dut.dpuctl("doctor -v").await.output;
+    assert!(
+        verbose.contains("\nHOST     STATE       AGENT   NOT EXAMINED\nnode-1   Connected"),
+        "{verbose}"
+    );
+    assert!(verbose.contains("\npf0vf3   node-1   Host    lost0    Free "), "{verbose}");
     let mended = output_of(&dut, "doctor --fix --timeout 30").await;
-    assert!(mended.contains("VF_DIFFERS  mended: node-1: pf0vf3"), "{mended}");
+    assert!(mended.contains("VF_DIFFERS  repaired: node-1: pf0vf3"), "{mended}");
     assert!(!mended.contains("do:"), "{mended}");
-    let asked = ["alice ExamineRequest { wait_ms: 1666 }", "alice MendRequest { wait_ms: 5000 }"];
+    let look = "alice ExamineRequest { wait_ms: 1666 }";
+    let asked = [look, look, "alice MendRequest { wait_ms: 5000 }"];
     assert_eq!(dut.asked(), asked);
     let json = dut.dpuctl("doctor -o json").await.output;
     assert!(

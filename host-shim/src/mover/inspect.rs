@@ -28,21 +28,31 @@ pub fn inspect(
     let Some(link) = vf_source::link_of(&*spec.source, &links, &spec.device) else {
         return Ok(Some(format!("VF {} is not in the pod", spec.device)));
     };
+    difference(&mut rtnl, link, &spec.plan, mac)
+}
+
+/// What is not as planned of the VF's link in its pod.
+fn difference(
+    rtnl: &mut Rtnl,
+    link: &Link,
+    plan: &Plan,
+    mac: Option<MacAddress>,
+) -> Result<Option<String>, MoveError> {
     let other_mac = match mac {
         Some(mac) if link.mac == Some(mac) => None,
         Some(mac) => Some(format!("its interface does not have the MAC address {mac}")),
-        None if spec.plan.admits(link.mac) => None,
-        None => Some(cut_off(link.mac, spec.plan.mac)),
+        None if plan.admits(link.mac) => None,
+        None => Some(cut_off(link.mac, plan.mac)),
     };
-    if let Some(what) = other_mac.or_else(|| differs(link, &spec.plan)) {
+    if let Some(what) = other_mac.or_else(|| differs(link, plan)) {
         return Ok(Some(what));
     }
-    let routing = &spec.plan.routing;
+    let routing = &plan.routing;
     let own: Vec<_> = routing.routes_by(link.index).collect();
     let is_there = |routes: &[Route], wanted: &Route| {
         has_route(routes, wanted) || is_moved(routes, wanted, &own)
     };
-    Ok(missing(&mut rtnl, link, routing, is_there)?)
+    Ok(missing(rtnl, link, routing, is_there)?)
 }
 
 /// That the DPU's guard drops what the pod sends, and how to get another MAC address.
@@ -54,27 +64,44 @@ pub(crate) fn cut_off(found: Option<MacAddress>, own: MacAddress) -> String {
     )
 }
 
-/// What the pod's interface has lost of what its network gives it, as by being switched off and on. All else that the
-/// pod or a chained plugin does to its interface is their business, as is a route that they have moved to another table
-/// or put in the place of one. `None`: it has all, or is not there.
+/// How the interface of a pod is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PodState {
+    /// As planned, or not there.
+    Complete,
+    /// It has lost this of what its network gives it, as by being switched off and on.
+    Lost(String),
+    /// It differs in what the pod itself, or a chained plugin, may have changed on purpose.
+    Differs(String),
+}
+
+/// How the interface of a pod is. A route that the pod has moved to another table, or put in the place of one, is not
+/// lost.
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn lost(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
+pub fn state_in_pod(spec: &MoveSpec, pod: &Netns) -> Result<PodState, MoveError> {
     if spec.original.is_handed_over {
-        return Ok(None);
+        return Ok(differing(inspect(spec, pod, None)?));
     }
     let mut rtnl = Rtnl::open_in(pod)?;
     let links = rtnl.links()?;
     let Some(link) = vf_source::link_of(&*spec.source, &links, &spec.device) else {
-        return Ok(None);
+        return Ok(PodState::Complete);
     };
     let routing = &spec.plan.routing;
     let own: Vec<_> = routing.routes_by(link.index).collect();
     let is_there = |routes: &[Route], wanted: &Route| {
         has_place_taken(routes, wanted) || is_moved(routes, wanted, &own)
     };
-    Ok(missing(&mut rtnl, link, routing, is_there)?)
+    match missing(&mut rtnl, link, routing, is_there)? {
+        Some(lost) => Ok(PodState::Lost(lost)),
+        None => Ok(differing(difference(&mut rtnl, link, &spec.plan, None)?)),
+    }
+}
+
+fn differing(difference: Option<String>) -> PodState {
+    difference.map_or(PodState::Complete, PodState::Differs)
 }
 
 /// Whether one of the routes is where the kernel would put the wanted one. The routes to a prefix that several

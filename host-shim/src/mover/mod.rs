@@ -32,7 +32,7 @@ pub use arrival::{Arrival, STEPS as ARRIVAL_STEPS};
 pub use beside::{Beside, take_off};
 use configure::Extent;
 pub(crate) use inspect::cut_off;
-pub use inspect::{inspect, lost};
+pub use inspect::{PodState, inspect, state_in_pod};
 pub use inward::STEPS as INWARD_STEPS;
 pub use original::Original;
 pub use outward::{STEPS as OUTWARD_STEPS, make_clean, take_out};

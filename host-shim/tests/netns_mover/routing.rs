@@ -2,10 +2,18 @@
 
 use std::sync::Arc;
 
-use host_shim::mover::{Sysctl, VfMove, inspect, lost};
+use host_shim::mover::{MoveError, MoveSpec, PodState, Sysctl, VfMove, inspect, state_in_pod};
 use netlink::{Family, Netns};
 
 use crate::stage::{OWN_NAME, Space, Stage, assert_clean, assert_in_pod, plan, spec};
+
+/// What the pod's interface has lost.
+fn lost(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
+    Ok(match state_in_pod(spec, pod)? {
+        PodState::Lost(lost) => Some(lost),
+        PodState::Complete | PodState::Differs(_) => None,
+    })
+}
 
 #[test]
 fn an_interface_that_was_switched_off_and_on_keeps_its_addresses_and_gets_its_routes_back() {

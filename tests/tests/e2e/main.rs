@@ -26,6 +26,7 @@ mod doctor;
 mod documents;
 mod embedded;
 mod faults;
+mod findings;
 mod first_packet;
 mod floods;
 mod gateway;

@@ -275,19 +275,32 @@ async fn a_connection_ends_with_its_clients_certificate() {
 }
 
 #[tokio::test]
-async fn a_listener_tells_whose_certificates_are_outdated() {
+async fn a_listener_reports_whose_certificates_are_outdated() {
     let pki = Pki::new();
     let (listener, address) = listen().await;
-    let (sender, mut outdated) = mpsc::channel(1);
-    let _server = serve_as(pki.server().telling(sender), listener, LIMITS);
+    let (sender, mut refused) = mpsc::channel(1);
+    let _server = serve_as(pki.server().reporting(sender), listener, LIMITS);
     let issued = pki.authority.issue(Role::Host, "node-1", expired()).unwrap();
     let stream = bounded(raw_client(&address, Some(&issued))).await.unwrap();
-    let peer = bounded(outdated.recv()).await.unwrap();
+    let peer = bounded(refused.recv()).await.unwrap();
     assert_eq!(
         (peer.holder, peer.address),
-        (host("node-1"), stream.get_ref().0.local_addr().unwrap())
+        (Some(host("node-1")), stream.get_ref().0.local_addr().unwrap())
     );
     assert!(peer.reason.starts_with("it expired on 20"), "{}", peer.reason);
+}
+
+#[tokio::test]
+async fn a_listener_reports_peers_that_expect_another_name() {
+    let pki = Pki::new();
+    let (listener, address) = listen().await;
+    let (sender, mut refused) = mpsc::channel(1);
+    let _server = serve_as(pki.server().reporting(sender), listener, LIMITS);
+    let error = bounded(pki.connector(&address, "dpu-9").connect()).await.unwrap_err();
+    assert!(error.is_certificate(), "{error}");
+    let peer = bounded(refused.recv()).await.unwrap();
+    assert_eq!(peer.holder, None);
+    assert!(peer.reason.contains("another name"), "{}", peer.reason);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use offload_proto::{
 };
 use vf_alloc::{Device, FunctionId, NumberError, VfPromise};
 
-pub(crate) use examination::examination;
+pub(crate) use examination::{examination, pod_findings};
 pub(crate) use hello::{hello, inventory};
 
 use crate::{

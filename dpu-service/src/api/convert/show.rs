@@ -10,7 +10,7 @@ use vf_alloc::{Device, FunctionId, PfId, Policy, VfState};
 use crate::{
     attachments::{
         Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, OpenPool, Origin,
-        PoolView, PooledVf, PromisedVf, SubnetUsage, VfView,
+        Outdated, PoolView, PooledVf, PromisedVf, SubnetUsage, VfView,
     },
     conditions::Condition,
     counters::PortTraffic,
@@ -25,6 +25,7 @@ use crate::{
         Route, Subnet, Sysctls,
     },
     programmer::StepStatus,
+    refused_peers::RefusedPeer,
     sessions::{ChangedNetwork, HostCommand, HostView},
 };
 
@@ -268,7 +269,9 @@ pub(crate) fn event(event: &Event) -> v1::Event {
     }
 }
 
-pub(crate) fn network_status(view: &NetworkView) -> v1::NetworkStatus {
+pub(crate) fn network_status(view: &NetworkView, outdated: Option<&Outdated>) -> v1::NetworkStatus {
+    let (outdated_attachments, outdated) =
+        outdated.map(|it| (it.number, &*it.first)).unwrap_or_default();
     let origin = match view.origin {
         Origin::Configuration => "configuration",
         Origin::Api => "api",
@@ -280,6 +283,17 @@ pub(crate) fn network_status(view: &NetworkView) -> v1::NetworkStatus {
         subnets: view.subnets.iter().map(usage).collect(),
         gateway: view.gateway.as_ref().map(gateway),
         resource_version: ResourceVersion::of(&view.network).to_string(),
+        outdated_attachments: count(outdated_attachments),
+        outdated: outdated.iter().map(|record| attachment_name(record)).collect(),
+    }
+}
+
+fn attachment_name(record: &Record) -> v1::AttachmentName {
+    v1::AttachmentName {
+        attachment_id: record.id.to_string(),
+        host: record.key.host.to_string(),
+        key: Some(key(&record.key)),
+        pod: Some(record.pod.clone()),
     }
 }
 
@@ -436,6 +450,8 @@ pub(crate) fn card(card: &Card) -> v1::Card {
 }
 
 pub(crate) fn host(view: &HostView, rights: HostRights) -> v1::HostStatus {
+    let contact = view.contact.as_ref();
+    let refusal = contact.and_then(|contact| contact.refusal.as_ref());
     v1::HostStatus {
         name: view.name.to_string(),
         connected: view.connected,
@@ -445,6 +461,20 @@ pub(crate) fn host(view: &HostView, rights: HostRights) -> v1::HostStatus {
         absence: view.absence.clone().unwrap_or_default(),
         networks: rights.networks.into_iter().collect(),
         own_macs_only: !rights.any_mac,
+        address: contact.map(|contact| contact.address.to_string()).unwrap_or_default(),
+        refusal: refusal.map(|refusal| refusal.reason.clone()).unwrap_or_default(),
+        refused_at: refusal.map(|refusal| refusal.at.to_string()).unwrap_or_default(),
+        pod_findings: view.pod_findings.clone(),
+    }
+}
+
+pub(crate) fn refused_peer(peer: RefusedPeer) -> v1::RefusedPeer {
+    v1::RefusedPeer {
+        address: peer.address.to_string(),
+        name: peer.name,
+        reason: peer.reason,
+        time: peer.at.to_string(),
+        count: peer.count,
     }
 }
 

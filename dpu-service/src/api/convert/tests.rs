@@ -243,7 +243,7 @@ fn shown_and_read(network: &Network) -> Network {
         gateway: None,
         subnets: Vec::new(),
     };
-    read::network(show::network_status(&view).network).unwrap()
+    read::network(show::network_status(&view, None).network).unwrap()
 }
 
 #[test]
@@ -478,6 +478,9 @@ fn a_host_is_shown_with_what_it_may_ask_for() {
         boot_id: String::new(),
         since: None,
         absence: None,
+        contact: None,
+        pod_findings: Vec::new(),
+        pod_findings_left_out: 0,
     };
     let free = show::host(&view, HostRights::default());
     assert!(free.networks.is_empty() && !free.own_macs_only);

@@ -282,6 +282,9 @@ mod tests {
             boot_id: "boot".into(),
             since: None,
             absence: None,
+            contact: None,
+            pod_findings: Vec::new(),
+            pod_findings_left_out: 0,
         };
         let found = Examination { vfs: vec![examined(&record())], ..Examination::default() };
         let vfs = vec![vf(3, Some(record().id))];

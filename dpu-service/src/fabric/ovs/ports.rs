@@ -221,17 +221,31 @@ impl Inner {
         name: &str,
         master: Option<u32>,
     ) -> Result<(), Refused> {
-        let Some(master) = master else { return Ok(()) };
+        self.foreign_master(name, master)?.map_or(Ok(()), |master| {
+            Err(Refused::because(format!(
+                "{role} {name} is a port of {master}: take it out first, with `ip link set {name} nomaster`"
+            )))
+        })
+    }
+
+    /// The name of a link's master, unless that is a datapath.
+    fn foreign_master(&self, name: &str, master: Option<u32>) -> Result<Option<String>, Refused> {
+        let Some(master) = master else { return Ok(None) };
         let refused = |error| Refused::new(format!("look at {name}"), error);
         let master = self.sockets.with(|rtnl| rtnl.link_by_index(master).map_err(refused))?;
-        match master {
-            Some(master) if master.kind.as_deref() != Some(DATAPATH) => {
-                Err(Refused::because(format!(
-                    "{role} {name} is a port of {}: take it out first, with `ip link set {name} nomaster`",
-                    master.name
-                )))
-            }
-            _ => Ok(()),
+        let is_foreign = |master: &netlink::Link| master.kind.as_deref() != Some(DATAPATH);
+        Ok(master.filter(is_foreign).map(|master| master.name))
+    }
+
+    /// What has the representor as a port that is not ours: another bridge of Open vSwitch, or a link of the kernel.
+    pub(super) fn occupant(&self, port: &Representor) -> Result<Option<String>, Refused> {
+        let in_database = self.vswitch.look(|replica| {
+            let found = Port::find(replica, &port.name).filter(|found| !found.is_ours())?;
+            Some(found.bridge.text("name").to_owned())
+        })?;
+        match in_database {
+            Some(bridge) => Ok(Some(bridge)),
+            None => self.foreign_master(&port.name, port.master),
         }
     }
 

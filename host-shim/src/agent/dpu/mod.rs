@@ -31,6 +31,7 @@ mod established;
 mod failure;
 mod inventory;
 mod networks;
+mod pod_findings;
 mod promises;
 mod reports;
 mod room;

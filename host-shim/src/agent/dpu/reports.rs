@@ -25,7 +25,7 @@ use crate::{
         defect::locked,
         milestones::Milestone,
         pending::{Entered, Pending},
-        vfs::{HostLinks, Phase, Record, Vfs},
+        vfs::{HostLinks, Phase, Record, Records, Vfs},
     },
     protocol::Key,
 };
@@ -89,6 +89,11 @@ impl Reports {
             untold: Mutex::default(),
             sent: Mutex::default(),
         }
+    }
+
+    /// The host's records.
+    pub(super) fn records(&self) -> &Records {
+        self.vfs.records()
     }
 
     /// Says that the DPU is asked for an attachment and nobody was answered, until the answer is dropped:

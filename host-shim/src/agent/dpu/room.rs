@@ -2,10 +2,13 @@
 
 use std::{convert::Infallible, sync::Arc};
 
+use offload_proto::v1::host_message;
+
 use super::{
     calls::Calls,
+    pod_findings::PodFindings,
     reports::Reports,
-    session::{FromDpu, Session},
+    session::{FromDpu, Session, Standing},
     welcomed::Welcomed,
 };
 use crate::agent::{config::Config, signals::Signals, vfs::Vfs};
@@ -20,6 +23,7 @@ pub(in crate::agent) struct Dpu {
     session: Arc<Session>,
     reports: Arc<Reports>,
     calls: Calls,
+    pod_findings: PodFindings,
 }
 
 impl Dpu {
@@ -30,7 +34,8 @@ impl Dpu {
         let signals = Arc::clone(vfs.signals());
         let reports = Arc::new(Reports::new(Arc::clone(&vfs), boot_id, Arc::clone(&session)));
         let calls = Calls::new(config.timeouts, vfs, Arc::clone(&session), Arc::clone(&reports));
-        Self { config, signals, welcomed, session, reports, calls }
+        let pod_findings = PodFindings::default();
+        Self { config, signals, welcomed, session, reports, calls, pod_findings }
     }
 
     /// How it stands with the DPU.
@@ -46,6 +51,19 @@ impl Dpu {
     /// What the DPU is asked.
     pub(in crate::agent) fn calls(&self) -> &Calls {
         &self.calls
+    }
+
+    /// What is not as it should be of the host's pods.
+    pub(in crate::agent) fn pod_findings(&self) -> &PodFindings {
+        &self.pod_findings
+    }
+
+    /// Tells the DPU what is not as it should be of the host's pods, unless it knows.
+    pub(in crate::agent) fn tell_pod_findings(&self) {
+        let Standing::Up(session) = self.session.standing() else { return };
+        if let Some(news) = self.pod_findings.news(&session.id, self.reports.records()) {
+            session.send(host_message::Message::PodFindings(news));
+        }
     }
 
     /// Keeps a session, for ever. `heard` is told what the DPU says, once what waits for it is delivered.

@@ -2,7 +2,7 @@
 
 mod bounds;
 mod found;
-mod told;
+pub(super) mod told;
 
 use std::{collections::HashSet, mem, sync::Arc, time::Duration};
 

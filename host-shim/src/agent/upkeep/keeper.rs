@@ -7,9 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use offload_proto::Failure;
+use offload_proto::{
+    Failure,
+    v1::{Difference, ExaminedVf},
+};
 
-use super::provide::Provider;
+use super::{examine::told, provide::Provider};
 use crate::agent::{
     defect::locked,
     milestones::Milestone,
@@ -17,6 +20,7 @@ use crate::agent::{
     verbs::{Doors, Renewal, mend_delegated, release, release_untaken, take_back_unanswered},
     vfs::{Phase, Record, VfLocation, Vfs},
 };
+use crate::mover::PodState;
 
 /// Longest comparison of all records with the kernel: it waits for attaches that are under way,
 /// and for the DPU.
@@ -102,8 +106,9 @@ impl Keeper {
         if record.phase == Phase::Releasing || record.boot_id != self.boot_id {
             return release(&self.doors, record, Duration::ZERO, renewal).await;
         }
-        if let Err(failure) = self.reconcile_live(record, renewal).await {
+        if let Err(failure) = self.reconcile_live(Arc::clone(&record), renewal).await {
             tracing::warn!(attachment = id, "not in order: {failure}");
+            self.note(told::pod_differs(&record, &failure.message));
         }
     }
 
@@ -130,24 +135,40 @@ impl Keeper {
                 Ok(())
             }
             (VfLocation::Pod, true) => self.complete(&record).await,
-            (VfLocation::Pod, false)
-            | (VfLocation::Nowhere, _)
-            | (VfLocation::Unfinished, false) => Ok(()),
+            (VfLocation::Nowhere, true) => {
+                self.note(told::vf_missing(&record, &ExaminedVf::default()));
+                Ok(())
+            }
+            (VfLocation::Pod | VfLocation::Nowhere | VfLocation::Unfinished, false) => Ok(()),
         }
     }
 
     /// Gives a pod's interface back what it has lost, as by being switched off and on: nobody tells of that, for
     /// whoever listened in the pod's namespace would keep it alive.
     async fn complete(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
-        let lost = {
+        let state = {
             let _one_at_a_time = self.keeping.lock().await;
-            self.vfs().lost(record).await?
+            self.vfs().state_in_pod(record).await?
         };
-        let Some(lost) = lost else { return Ok(()) };
-        let port = self.doors.dpu.calls().await_port(&record.attachment);
-        self.vfs().intake().move_in(record, port).await?;
-        self.vfs().repairs().note(record.id(), lost);
+        match state {
+            PodState::Complete => {}
+            PodState::Lost(lost) => {
+                let port = self.doors.dpu.calls().await_port(&record.attachment);
+                self.vfs().intake().move_in(record, port).await?;
+                self.vfs().repairs().note(record.id(), lost);
+            }
+            PodState::Differs(what) => {
+                self.note(told::pod_differs(record, &what));
+                return Ok(());
+            }
+        }
+        self.doors.dpu.pod_findings().clear(record.id());
         Ok(())
+    }
+
+    /// Has the DPU know what is wrong with a pod, from the end of the pass on.
+    fn note(&self, found: Difference) {
+        self.doors.dpu.pod_findings().note(found);
     }
 
     /// A VF that fell out of a living pod, as when its card was reset, or that a crash kept from
@@ -155,6 +176,7 @@ impl Keeper {
     async fn put_back(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
         let port = self.doors.dpu.calls().await_port(&record.attachment);
         self.vfs().put_back(record, port).await?;
+        self.doors.dpu.pod_findings().clear(record.id());
         self.tell_put_back(record);
         Ok(())
     }
@@ -206,6 +228,7 @@ impl Keeper {
         let obstacles = self.vfs().free_vfs().restore().await;
         self.provider.provide().await;
         self.doors.dpu.calls().deliver_detaches().await;
+        self.doors.dpu.tell_pod_findings();
         *locked(&self.last_pass) = Instant::now();
         obstacles
     }

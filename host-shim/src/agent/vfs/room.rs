@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     agent::{milestones::Milestone, repairs::Repairs, signals::Signals},
-    mover::{Announcer, inspect, lost},
+    mover::{Announcer, PodState, inspect, state_in_pod},
     vf_source::VfSource,
 };
 
@@ -236,16 +236,18 @@ impl Vfs {
         self.records().note_broken(record.id(), false);
     }
 
-    /// What the interface of a record in its pod has lost of what its network gives it. `None`: nothing, or the pod's
-    /// namespace has ended.
+    /// How the interface of a record is in its pod. Where the pod's namespace has ended it is complete.
     ///
     /// # Errors
     /// [`Reason::MoveFailed`]: it can't be looked at.
-    pub(in crate::agent) async fn lost(&self, record: &Record) -> Result<Option<String>, Failure> {
-        let Some(pod) = record.netns.living() else { return Ok(None) };
+    pub(in crate::agent) async fn state_in_pod(
+        &self,
+        record: &Record,
+    ) -> Result<PodState, Failure> {
+        let Some(pod) = record.netns.living() else { return Ok(PodState::Complete) };
         let spec = self.host.move_of(record)?;
-        let lost = self.host.look(move || lost(&spec, &pod)).await?;
-        lost.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
+        let state = self.host.look(move || state_in_pod(&spec, &pod)).await?;
+        state.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
     }
 
     /// What wakes the keepers.

@@ -9,6 +9,9 @@ use crate::host::{Examination, ExaminedVf, Holdings, HostRecord};
 /// Longest sentence of a host that is told to operators, in bytes.
 const LONGEST_SENTENCE: usize = 2048;
 
+/// How many findings about its pods are kept of a host.
+const POD_FINDINGS: usize = 64;
+
 /// What a host found of its VFs. Its texts are cut and cleaned rather than refused, for some are the
 /// kernel's, or of who named a link in a pod.
 ///
@@ -68,6 +71,15 @@ fn repair(told: &v1::Repair) -> v1::Repair {
         message: clean(&told.message),
         host: String::new(),
     }
+}
+
+/// What a host reports of its pods, of as many as are kept.
+pub(crate) fn pod_findings(told: &v1::PodFindings) -> v1::PodFindings {
+    let found = u32::try_from(told.findings.len()).unwrap_or(u32::MAX);
+    let kept = told.findings.iter().take(POD_FINDINGS).map(difference);
+    let findings: Vec<_> = kept.filter(|it| optional_attachment_id(&it.subject).is_ok()).collect();
+    let beyond = found.saturating_sub(u32::try_from(POD_FINDINGS).unwrap_or(u32::MAX));
+    v1::PodFindings { findings, left_out: told.left_out.saturating_add(beyond) }
 }
 
 /// A host's text, fit for a terminal and a log.

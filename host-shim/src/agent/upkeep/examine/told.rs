@@ -30,14 +30,14 @@ pub(super) fn difference_of_other(other: &OtherVf) -> Option<Difference> {
 }
 
 /// That a pod's VF is not in it.
-pub(super) fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
+pub(in crate::agent::upkeep) fn vf_missing(record: &Record, vf: &ExaminedVf) -> Difference {
     let (address, key, place) = (record.device(), record.key(), place_of(vf));
     let message = format!("VF {address} of {key} is not in its pod, but {place}");
     Finding::PodVfMissing.of(record.id(), message)
 }
 
 /// That the interface in a pod is not as it should be.
-pub(super) fn pod_differs(record: &Record, what: &str) -> Difference {
+pub(in crate::agent::upkeep) fn pod_differs(record: &Record, what: &str) -> Difference {
     Finding::PodDiffers.of(record.id(), format!("the pod of {}: {what}", record.key()))
 }
 

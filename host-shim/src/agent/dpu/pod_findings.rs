@@ -1,0 +1,104 @@
+//! What is not as it should be of this host's pods, as the DPU is told unasked.
+
+use std::{collections::BTreeMap, sync::Mutex};
+
+use offload_proto::v1::{self, Difference};
+
+use crate::agent::{
+    defect::locked,
+    vfs::{Phase, Records},
+};
+
+/// How many findings the DPU is told.
+const TOLD: usize = 64;
+
+/// The findings, each by its attachment's id.
+#[derive(Debug, Default)]
+pub(in crate::agent) struct PodFindings {
+    found: Mutex<BTreeMap<String, Difference>>,
+    /// What the DPU was told last, and in which session.
+    told: Mutex<Option<(String, v1::PodFindings)>>,
+}
+
+impl PodFindings {
+    /// The pod of an attachment, which `found` names as its subject, is not as it should be.
+    pub(in crate::agent) fn note(&self, found: Difference) {
+        locked(&self.found).insert(found.subject.clone(), found);
+    }
+
+    /// The pod of the attachment is as it should be.
+    pub(in crate::agent) fn clear(&self, id: &str) {
+        locked(&self.found).remove(id);
+    }
+
+    /// Those of attachments that are kept. Others are forgotten.
+    pub(in crate::agent) fn current(&self, records: &Records) -> Vec<Difference> {
+        let is_kept = |id: &str| records.by_id(id).is_some_and(|it| it.phase == Phase::Live);
+        let mut found = locked(&self.found);
+        found.retain(|id, _| is_kept(id));
+        found.values().cloned().collect()
+    }
+
+    /// The message with those for the DPU. `None`: the DPU has been told them in that session.
+    pub(super) fn news(&self, session: &str, records: &Records) -> Option<v1::PodFindings> {
+        let mut findings = self.current(records);
+        let left_out = u32::try_from(findings.len().saturating_sub(TOLD)).unwrap_or(u32::MAX);
+        findings.truncate(TOLD);
+        let message = v1::PodFindings { findings, left_out };
+        let mut told = locked(&self.told);
+        let is_known = match &*told {
+            Some((in_session, before)) if in_session == session => *before == message,
+            // A session begins without any.
+            _ => message.findings.is_empty(),
+        };
+        *told = Some((session.to_owned(), message.clone()));
+        (!is_known).then_some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::Finding;
+
+    use super::*;
+    use crate::agent::vfs::{
+        record,
+        tests::{keep, vfs},
+    };
+
+    fn findings_of(ids: impl Iterator<Item = String>) -> PodFindings {
+        let findings = PodFindings::default();
+        ids.for_each(|id| findings.note(Finding::PodDiffers.of(id, "it differs")));
+        findings
+    }
+
+    #[test]
+    fn findings_are_news_once_a_session() {
+        let (vfs, _folder) = vfs();
+        keep(vfs.records(), record("a", "c"));
+        let findings = findings_of(["a".to_owned()].into_iter());
+        let records = vfs.records();
+        assert!(findings.news("s1", records).is_some() && findings.news("s1", records).is_none());
+        assert!(findings.news("s2", records).is_some());
+        findings.clear("a");
+        assert_eq!(findings.news("s2", records).unwrap().findings, []);
+        assert!(findings.news("s3", records).is_none());
+    }
+
+    #[test]
+    fn findings_of_ended_attachments_are_forgotten() {
+        let (vfs, _folder) = vfs();
+        let findings = findings_of(["a".to_owned()].into_iter());
+        assert_eq!(findings.current(vfs.records()), []);
+    }
+
+    #[test]
+    fn findings_for_the_dpu_are_bounded() {
+        let (vfs, _folder) = vfs();
+        let ids = || (0..100).map(|number| number.to_string());
+        ids().for_each(|id| keep(vfs.records(), record(&id, &id)));
+        let findings = findings_of(ids());
+        let told = findings.news("s", vfs.records()).unwrap();
+        assert_eq!((told.findings.len(), told.left_out), (TOLD, 36));
+    }
+}
