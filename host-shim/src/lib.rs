@@ -21,6 +21,8 @@ pub mod netavark;
 #[doc(hidden)]
 pub mod protocol;
 #[doc(hidden)]
+pub mod status;
+#[doc(hidden)]
 pub mod vf_source;
 mod whole_file;
 

@@ -5,6 +5,7 @@
 
 mod attachment;
 mod calling;
+mod report;
 
 use std::{io, net::IpAddr, ops::Not, time::Duration};
 
@@ -19,7 +20,10 @@ use serde_json::{Map, Value};
 use traces::TraceParent;
 use vf_alloc::{Device, VfPromise};
 
-pub use calling::{COMEBACK, Silent, call};
+pub use calling::{COMEBACK, Silent, ask_report, call};
+pub use report::{
+    CallFailure, CertificateReport, PodReport, Report, SessionReport, VfReport, VfState,
+};
 
 /// Longest document that either side accepts, in bytes.
 pub const DOCUMENT_LIMIT: u64 = 1024 * 1024;
@@ -78,6 +82,27 @@ impl<'de> Deserialize<'de> for Asked {
             serde_json::from_value(call.into()).map(Self::Plain)
         };
         asked.map_err(de::Error::custom)
+    }
+}
+
+/// What the agent is asked by its socket.
+#[derive(Debug, Serialize)]
+#[serde(tag = "verb", rename_all = "kebab-case")]
+pub enum Question {
+    /// By a person: how all is. Answered with a [`Report`].
+    Report,
+    /// By a runtime, or the plugin for one.
+    #[serde(untagged)]
+    Call(Asked),
+}
+
+impl<'de> Deserialize<'de> for Question {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let call = Map::<String, Value>::deserialize(deserializer)?;
+        if call.get("verb").is_some_and(|verb| verb == "report") {
+            return Ok(Self::Report);
+        }
+        serde_json::from_value(call.into()).map(Self::Call).map_err(de::Error::custom)
     }
 }
 
@@ -422,10 +447,10 @@ pub enum Reply {
     },
 }
 
-impl Call {
+impl<R> Call<R> {
     /// A call whose caller waits so long from now on.
     #[must_use]
-    pub fn new(patience: Duration, request: Request) -> Self {
+    pub fn new(patience: Duration, request: R) -> Self {
         let nanoseconds = (monotonic() + patience).as_nanos();
         Self {
             deadline_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
@@ -440,9 +465,7 @@ impl Call {
     pub fn within(self, traceparent: Option<TraceParent>) -> Self {
         Self { traceparent, ..self }
     }
-}
 
-impl<R> Call<R> {
     /// How long the caller of a call that arrived just now waits still.
     #[must_use]
     pub fn time_left(&self) -> Duration {

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     caller::{Answer, Caller},
     defect::defect,
+    failures::Failures,
 };
 use crate::cni::environment::Verb;
 
@@ -19,45 +20,64 @@ pub(super) struct Desk {
     tasks: TaskTracker,
     turns: Arc<Semaphore>,
     calls: Arc<Calls>,
+    failures: Arc<Failures>,
+}
+
+/// A call, as a person is told of it.
+#[derive(Clone, Debug)]
+struct Named {
+    verb: Verb,
+    /// Whom it is about.
+    subject: String,
+    failures: Arc<Failures>,
 }
 
 impl Desk {
     /// One that answers at most `limit` calls at a time, and counts them among `calls`. Their work is among `tasks`.
     pub(super) fn new(tasks: TaskTracker, limit: usize, calls: Arc<Calls>) -> Self {
-        Self { tasks, turns: Arc::new(Semaphore::new(limit)), calls }
+        Self { tasks, turns: Arc::new(Semaphore::new(limit)), calls, failures: Arc::default() }
     }
 
-    /// Has the work done that a call asks for, and tells its caller what comes of it. Work that ends without an answer
+    /// The latest calls that were refused or failed.
+    pub(super) fn failures(&self) -> &Failures {
+        &self.failures
+    }
+
+    /// Has the work done that a call about `subject` asks for, and tells its caller what comes of it. Work that ends without an answer
     /// has answered. Returns once the caller was told, and the work may go on.
     ///
     /// A call that nobody waits for any more is not begun: its caller may have made another since.
     pub(super) async fn attend(
         &self,
         verb: Verb,
+        subject: String,
         caller: &Arc<Caller>,
         work: impl Future<Output = Option<Answer>> + Send + 'static,
     ) {
         let begun = Instant::now();
         let (turns, asker) = (Arc::clone(&self.turns), Arc::clone(caller));
+        let call = Named { verb, subject, failures: Arc::clone(&self.failures) };
+        let named = call.clone();
         // A task of its own: a caller that ends does not stop the work in the middle.
         let mut work = self.tasks.spawn(async move {
             let _turn = turns.acquire().await;
             match asker.is_waiting() {
-                Ok(()) => tell(&asker, work.await?).await,
-                Err(failure) => tell(&asker, refused(failure)).await,
+                Ok(()) => tell(&named, &asker, work.await?).await,
+                Err(failure) => tell(&named, &asker, refused(failure)).await,
             }
         });
         let refusal = tokio::select! {
             biased;
-            ended = &mut work => of_ended(caller, ended).await,
+            ended = &mut work => of_ended(&call, caller, ended).await,
             never = caller.keep_company() => match never {},
             () = sleep_until(caller.deadline().into()) => {
                 let late = refused(late());
+                call.note(&late);
                 let refusal = late.refusal();
                 match caller.give_up(late).await {
                     Ok(()) => refusal,
                     // It was answered just now, or has ended.
-                    Err(_) => of_ended(caller, work.await).await,
+                    Err(_) => of_ended(&call, caller, work.await).await,
                 }
             }
         };
@@ -65,16 +85,29 @@ impl Desk {
     }
 }
 
+impl Named {
+    fn note(&self, answer: &Answer) {
+        if let Answer::Refused { failure, .. } = answer {
+            self.failures.note(self.verb, &self.subject, failure);
+        }
+    }
+}
+
 /// What came of the work, for whom also its own failure is an answer.
-async fn of_ended(caller: &Caller, ended: Result<Option<Reason>, JoinError>) -> Option<Reason> {
+async fn of_ended(
+    call: &Named,
+    caller: &Caller,
+    ended: Result<Option<Reason>, JoinError>,
+) -> Option<Reason> {
     match ended {
         Ok(refusal) => refusal,
-        Err(error) => tell(caller, refused(defect(&error))).await,
+        Err(error) => tell(call, caller, refused(defect(&error))).await,
     }
 }
 
 /// Answers, if somebody still waits, and returns why it was refused.
-async fn tell(caller: &Caller, answer: Answer) -> Option<Reason> {
+async fn tell(call: &Named, caller: &Caller, answer: Answer) -> Option<Reason> {
+    call.note(&answer);
     let refusal = answer.refusal();
     if let Err(failure) = caller.answer(answer).await {
         tracing::debug!("nobody was answered: {failure}");

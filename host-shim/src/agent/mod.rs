@@ -15,11 +15,11 @@
 //! `embedded`, which is the agent in another program. `server` takes the plugin's calls on its `socket` and has them
 //! answered at the `desk`, as `workloads` has those of callers without CNI, who come by the same socket with gRPC (whose
 //! odd names for it `authority` mends); `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand
-//! out VFs, if it is to: it hears what the DPU says of pools, and completes what the plugin asks for. Why the agent can't
-//! go on is in `error`.
+//! out VFs, if it is to: it hears what the DPU says of pools, and completes what the plugin asks for. `report` tells a
+//! person on the host how all is. Why the agent can't go on is in `error`.
 //!
 //! Below them lie the words that all use: `config`, with `host_port` and `out_of_range`; `caller`, who waits for the
-//! answer to a call (the plugin, or a task of the agent's such as `upkeep` for a host port); `pending`, `clock`, `defect`,
+//! answer to a call (the plugin, or a task of the agent's such as `upkeep` for a host port); `pending`, `clock`, `defect`, `failures`,
 //! `milestones`, `repairs`, and `signals`, by which a room wakes one above it without knowing it.
 
 mod authority;
@@ -33,6 +33,7 @@ mod device_plugin;
 mod dpu;
 pub mod embedded;
 mod error;
+mod failures;
 #[cfg(test)]
 mod fuzz;
 mod host_port;
@@ -41,6 +42,7 @@ mod milestones;
 mod out_of_range;
 mod pending;
 mod repairs;
+mod report;
 mod rooms;
 mod run;
 mod scrape;
@@ -57,7 +59,7 @@ pub use config::Config;
 pub use delegates::DelegateSettings;
 pub use device_plugin::DevicePluginSettings;
 pub use error::AgentError;
-pub use run::{Arguments, run};
+pub use run::{Arguments, OtherTask, run};
 pub use socket::ListenError;
 pub use vfs::{OriginalsError, RecordsError};
 pub use workloads::WorkloadSettings;

@@ -30,6 +30,7 @@ use super::{
 use crate::{
     install::Task,
     mover::{AHEAD_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS},
+    status::StatusArguments,
 };
 
 /// The agent: keeps the connection to the DPU and moves VFs in and out of pods.
@@ -38,7 +39,7 @@ use crate::{
 pub struct Arguments {
     /// What is wanted of the program instead of the agent.
     #[command(subcommand)]
-    pub task: Option<Task>,
+    pub task: Option<OtherTask>,
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = "/etc/dpu-offload/host-shim.toml")]
     config: PathBuf,
@@ -54,6 +55,16 @@ pub struct Arguments {
     /// Only print the names of the points at which a test can kill the agent.
     #[arg(long)]
     list_kill_points: bool,
+}
+
+/// What the program does instead of being the agent.
+#[derive(Debug, clap::Subcommand)]
+pub enum OtherTask {
+    /// Show how the agent of this host is: its session with the DPU, VFs, pods and the last failures
+    Status(StatusArguments),
+    /// What it does with a runtime's files.
+    #[command(flatten)]
+    Files(Task),
 }
 
 /// Runs the agent until it is told to stop.

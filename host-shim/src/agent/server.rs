@@ -14,6 +14,7 @@ use nix::{
     unistd::geteuid,
 };
 use offload_proto::{Failure, Reason};
+use serde::Serialize;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, Interest},
     net::UnixStream,
@@ -26,7 +27,9 @@ use super::{
     caller::{Answer, Caller, Form},
     desk::{Desk, refused},
     device_plugin::DevicePlugin,
-    host_port, scrape,
+    host_port,
+    report::report,
+    scrape,
     socket::Socket,
     verbs::{self, Destination, Doors},
     workloads::Connections,
@@ -34,7 +37,7 @@ use super::{
 use crate::{
     cni::{environment::Verb, error::code},
     protocol::{
-        AddRequest, Asked, Call, CheckRequest, CniReply, DOCUMENT_LIMIT, DelRequest, END_OF_ANSWER,
+        AddRequest, Call, CheckRequest, DOCUMENT_LIMIT, DelRequest, END_OF_ANSWER, Question,
         Request, decode,
     },
 };
@@ -104,25 +107,47 @@ async fn converse(
         return server.workloads.take(stream, permit).await;
     }
     let document = timeout(READ_LIMIT, read(&mut stream)).await??;
-    let call: Call<Asked> = match decode(&document) {
+    let call: Call<Question> = match decode(&document) {
         Ok(call) => call,
         Err(error) => return tell_undecodable(&mut stream, &document, error).await,
     };
     let deadline = Instant::now() + call.time_left().saturating_sub(MARGIN);
     let parent = call.traceparent;
-    let (request, form) = match Form::of(call.request) {
+    let asked = match call.request {
+        Question::Call(asked) => asked,
+        Question::Report => {
+            return tell(&mut stream, &report(&server.doors, server.desk.failures()).await).await;
+        }
+    };
+    let (request, form) = match Form::of(asked) {
         Ok(asked) => asked,
         Err(reply) => return tell(&mut stream, &reply).await,
     };
     let caller = Arc::new(Caller::plugin(stream, form, deadline)?);
     let (desk, verb, asker) = (server.desk.clone(), scrape::verb(&request), Arc::clone(&caller));
     let span = entry(verb, &request, parent.is_some());
+    let subject = subject_of(&request);
     let work = async move {
         let _permit = permit;
         answer(&server, request, &asker).await.inspect(note_failure)
     };
-    desk.attend(verb, &caller, traces::follow(span, parent, work)).await;
+    desk.attend(verb, subject, &caller, traces::follow(span, parent, work)).await;
     Ok(())
+}
+
+/// Whom a call is about, for people.
+fn subject_of(request: &Request) -> String {
+    match request {
+        Request::Add(add) if !add.pod.name.is_empty() => {
+            format!("{}/{} {}", add.pod.namespace, add.pod.name, add.key.interface_name)
+        }
+        Request::Add(add) => add.key.to_string(),
+        Request::Del(DelRequest { key, .. }) | Request::Check(CheckRequest { key, .. }) => {
+            key.to_string()
+        }
+        Request::Gc(gc) => gc.configuration.clone(),
+        Request::Status(_) => String::new(),
+    }
 }
 
 /// The span of a call. STATUS, which runtimes ask for every few seconds, begins no trace.
@@ -176,7 +201,7 @@ async fn tell_undecodable(
 }
 
 /// Tells what needs no work, and is not counted as a call, as little as what a plugin refuses by itself.
-async fn tell(stream: &mut UnixStream, reply: &CniReply) -> io::Result<()> {
+async fn tell(stream: &mut UnixStream, reply: &impl Serialize) -> io::Result<()> {
     let mut document = serde_json::to_vec(reply)?;
     document.push(END_OF_ANSWER);
     timeout(READ_LIMIT, stream.write_all(&document)).await?
@@ -252,7 +277,7 @@ mod tests {
     use crate::{
         agent::{dpu::tests::config, verbs::tests::doors, vfs::record, workloads::Workloads},
         cni::environment::Verb,
-        protocol::{DelRequest, Reply, SIGN_OF_LIFE, StatusRequest},
+        protocol::{CniReply, DelRequest, Reply, SIGN_OF_LIFE, StatusRequest},
     };
 
     /// One that answers one call at a time, and counts them.
@@ -271,9 +296,9 @@ mod tests {
         let (end, work) = oneshot::channel();
         let (first, _ear) = Caller::task(Instant::now() + Duration::from_secs(60));
         let (desk, first) = (server.desk.clone(), Arc::new(first));
-        tokio::spawn(
-            async move { desk.attend(Verb::Del, &first, async { work.await.ok() }).await },
-        );
+        tokio::spawn(async move {
+            desk.attend(Verb::Del, String::new(), &first, async { work.await.ok() }).await
+        });
         yield_now().await;
         let (mut caller, stream) = UnixStream::pair().unwrap();
         let conversation = tokio::spawn(converse(server, stream, ()));

@@ -5,16 +5,19 @@ use std::process::ExitCode;
 use bootstrap::{Chain, complain, misconfigured, print};
 use clap::Parser;
 use host_shim::{
-    agent,
+    agent::{self, OtherTask},
     install::{self, Task},
+    status::status,
 };
 
 const NAME: &str = "host-shim-agent";
 
 fn main() -> ExitCode {
     let arguments = agent::Arguments::parse();
-    if let Some(task) = &arguments.task {
-        return perform(task);
+    match &arguments.task {
+        Some(OtherTask::Status(asked)) => return status(asked),
+        Some(OtherTask::Files(task)) => return perform(task),
+        None => {}
     }
     match agent::run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,

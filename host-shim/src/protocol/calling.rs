@@ -11,7 +11,9 @@ use std::{
 
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 
-use super::{Call, DOCUMENT_LIMIT, END_OF_ANSWER, Reply, SILENCE, decode};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{Call, DOCUMENT_LIMIT, END_OF_ANSWER, Question, Reply, Report, SILENCE, decode};
 
 /// The agent has given no sign of life for [`SILENCE`].
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +85,21 @@ fn is_of_a_restart(error: &io::Error) -> bool {
     )
 }
 
-fn ask(socket: &Path, call: &Call, deadline: Instant, silence: Duration) -> io::Result<Reply> {
+/// Asks the agent at `socket` how all is, and waits for its answer for as long as `patience`.
+///
+/// # Errors
+/// Whatever connecting, sending, receiving or decoding fails with.
+pub fn ask_report(socket: &Path, patience: Duration) -> io::Result<Report> {
+    let call = Call::new(patience, Question::Report);
+    ask(socket, &call, Instant::now() + patience, patience)
+}
+
+fn ask<Q: Serialize, A: DeserializeOwned>(
+    socket: &Path,
+    call: &Call<Q>,
+    deadline: Instant,
+    silence: Duration,
+) -> io::Result<A> {
     let stream = connect(socket, deadline)?;
     let mut line = Line { stream, deadline, silence, heard: Instant::now() };
     line.write_all(&serde_json::to_vec(call)?)?;
@@ -302,7 +318,8 @@ mod tests {
         let begun = Stopwatch::start();
         let (silence, deadline) =
             (Duration::from_millis(200), Instant::now() + Duration::from_secs(600));
-        let error = ask(&socket, &within(600_000), deadline, silence).unwrap_err();
+        let answer: io::Result<Reply> = ask(&socket, &within(600_000), deadline, silence);
+        let error = answer.unwrap_err();
         assert_eq!(error.to_string(), Silent.to_string());
         assert!(begun.elapsed() >= silence);
         assert!(begun.unstalled() < 10 * silence, "{:?}", begun.unstalled());

@@ -28,6 +28,8 @@ pub(super) const SILENCE: &str = "it does not answer heartbeats";
 pub(in crate::agent) struct Established {
     /// Names it in `AttachRequest` and `DetachRequest`.
     pub id: String,
+    /// When the DPU welcomed this host.
+    pub since: Instant,
     client: WorkloadNetworkClient<Channel>,
     outbox: mpsc::Sender<HostMessage>,
     /// A message found the outbox full.
@@ -47,7 +49,8 @@ impl Established {
     ) -> Self {
         let (overflow, silent) = (Notify::new(), CancellationToken::new());
         let (networks, promises) = Default::default();
-        Self { id, client, outbox, overflow, silent, networks, promises }
+        let since = Instant::now();
+        Self { id, since, client, outbox, overflow, silent, networks, promises }
     }
 
     /// The same, of a DPU that has told this of its networks.
@@ -87,6 +90,11 @@ impl Established {
     ) -> Option<(VfPromise, Claimed)> {
         let pool = locked(&self.networks).pool_of(network).map(str::to_owned)?;
         locked(&self.promises).take_of_pool(&pool, claim)
+    }
+
+    /// The VFs that the DPU has promised and no ADD has taken.
+    pub(in crate::agent) fn promised(&self) -> Vec<Device> {
+        locked(&self.promises).devices()
     }
 
     /// Nothing that was promised in this session may be taken any more: the next hello tells what is in use.

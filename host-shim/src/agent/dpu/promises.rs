@@ -88,6 +88,11 @@ impl Promises {
         in_pool.into_iter().map(|(place, ..)| place).collect()
     }
 
+    /// The VFs that may be taken.
+    pub(super) fn devices(&self) -> Vec<Device> {
+        self.vfs.iter().map(|vf| vf.promise.device.clone()).collect()
+    }
+
     /// Nothing is taken any more.
     pub(super) fn close(&mut self) {
         *self = Self { is_closed: true, ..Self::default() };

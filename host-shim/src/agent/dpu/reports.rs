@@ -13,7 +13,7 @@ use offload_proto::{
     v1::{self, Hello, Inventory, PhysicalFunction, VfCondition, host_message},
 };
 use tokio::time::timeout;
-use vf_alloc::VfPromise;
+use vf_alloc::{Device, VfPromise};
 
 use super::{
     calls::told,
@@ -47,6 +47,13 @@ pub(in crate::agent) struct Reports {
     /// The attachments that came into their pods while nobody could be told, by id.
     untold: Mutex<HashSet<String>>,
     sent: Mutex<SentInventory>,
+}
+
+/// What the host has.
+pub(in crate::agent) struct Listing {
+    pub(in crate::agent) inventory: Inventory,
+    /// The VFs that the host itself uses, each with what for.
+    pub(in crate::agent) uses: Vec<(Device, String)>,
 }
 
 /// What the DPU was told last.
@@ -191,6 +198,23 @@ impl Reports {
         })
     }
 
+    /// Lists what the host has now.
+    ///
+    /// # Errors
+    /// When the host's links can't be listed.
+    pub(in crate::agent) async fn list(&self) -> Result<Listing, Failure> {
+        let (as_of_ns, present) = self.proven_links().await?;
+        let vfs = Arc::clone(&self.vfs);
+        let list = move || {
+            let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
+            let held = Held::in_session(&vfs);
+            let pfs = functions_of(&vfs, &at_home, &present, &held);
+            let uses = uses_by_host(&at_home, &present, &held.records);
+            Listing { inventory: Inventory { pfs, as_of_ns }, uses }
+        };
+        self.vfs.host().look(list).await
+    }
+
     /// Sends the inventory, unless the DPU has it.
     ///
     /// # Errors
@@ -207,15 +231,7 @@ impl Reports {
 
     /// Lists the inventory and sends it, unless it is as it was. Returns whether the DPU has it.
     async fn tell_inventory(&self, is_wanted_again: bool) -> Result<bool, Failure> {
-        let (as_of_ns, present) = self.proven_links().await?;
-        let vfs = Arc::clone(&self.vfs);
-        let list = move || {
-            let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
-            let held = Held::in_session(&vfs);
-            let pfs = functions_of(&vfs, &at_home, &present, &held);
-            (Inventory { pfs, as_of_ns }, uses_by_host(&at_home, &present, &held.records))
-        };
-        let (inventory, uses) = self.vfs.host().look(list).await?;
+        let Listing { inventory, uses } = self.list().await?;
         let mut sent = locked(&self.sent);
         if sent.pfs == inventory.pfs && !is_wanted_again {
             return Ok(true);

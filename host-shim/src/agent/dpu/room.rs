@@ -11,7 +11,11 @@ use super::{
     session::{FromDpu, Session, Standing},
     welcomed::Welcomed,
 };
-use crate::agent::{config::Config, signals::Signals, vfs::Vfs};
+use crate::agent::{
+    config::{Config, DpuSettings},
+    signals::Signals,
+    vfs::Vfs,
+};
 
 /// The DPU that this host's VFs belong to.
 #[derive(Debug)]
@@ -41,6 +45,11 @@ impl Dpu {
     /// How it stands with the DPU.
     pub(in crate::agent) fn session(&self) -> &Session {
         &self.session
+    }
+
+    /// The DPU's name and where it is reached, as the configuration has them.
+    pub(in crate::agent) fn target(&self) -> &DpuSettings {
+        &self.config.dpu
     }
 
     /// What the DPU is told unasked.

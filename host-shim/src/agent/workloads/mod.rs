@@ -75,7 +75,9 @@ impl Workloads {
         let work = work(self.clone(), Arc::clone(&caller));
         let desk = self.desk.clone();
         // A task of its own, which counts the call also when nobody waits for it any more.
-        self.doors.tasks.spawn(async move { desk.attend(verb, &caller, work).await });
+        self.doors
+            .tasks
+            .spawn(async move { desk.attend(verb, "a workload".into(), &caller, work).await });
         match ear.hear().await {
             Some(Answer::Attached(attachments)) => Ok(attachments),
             Some(Answer::Done | Answer::Warned(_)) => Ok(Vec::new()),

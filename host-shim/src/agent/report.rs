@@ -1,0 +1,287 @@
+//! What a person on the host is told: the session, the certificate, VFs, pods, and what affects them.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant, SystemTime},
+};
+
+use jiff::Timestamp;
+use offload_proto::{
+    Failure,
+    v1::{Difference, PhysicalFunction, VfCondition, VirtualFunction},
+};
+use vf_alloc::{Device, FunctionId, PfId};
+
+use super::{
+    dpu::Standing,
+    failures::Failures,
+    verbs::{self, Doors},
+    vfs::{Phase, Record},
+};
+use crate::protocol::{CertificateReport, PodReport, Report, SessionReport, VfReport, VfState};
+
+/// How long a refused or failed ADD counts as a problem.
+const RECENT: Duration = Duration::from_secs(300);
+
+/// How all is at the moment.
+pub(super) async fn report(doors: &Doors, failures: &Failures) -> Report {
+    let found = doors.dpu.pod_findings().current(doors.vfs.records());
+    let (session, certificate) = (session(doors), certificate(doors));
+    let (vfs, vfs_unknown) = match vfs(doors).await {
+        Ok(vfs) => (vfs, String::new()),
+        Err(failure) => (Vec::new(), failure.message),
+    };
+    let problems = [
+        session_problem(&session).into_iter().collect(),
+        dpu_problem(doors, &session).await.into_iter().collect(),
+        certificate_problem(doors).into_iter().collect(),
+        found.iter().map(|found| found.message.clone()).collect(),
+        add_problem(failures).into_iter().collect::<Vec<_>>(),
+    ];
+    Report {
+        version: env!("CARGO_PKG_VERSION").into(),
+        problems: problems.concat(),
+        session,
+        certificate,
+        vfs,
+        vfs_unknown,
+        pods: pods(doors, &found),
+        failures: failures.all(),
+        pending_detaches: pending_detaches(doors),
+    }
+}
+
+fn session(doors: &Doors) -> SessionReport {
+    let target = doors.dpu.target();
+    let (dpu, endpoint) = (target.name.clone(), target.endpoint.clone());
+    match doors.dpu.session().standing() {
+        Standing::Up(session) => SessionReport {
+            dpu,
+            endpoint,
+            connected: true,
+            since: time_of(session.since),
+            ..SessionReport::default()
+        },
+        Standing::Down { since, failure, .. } => SessionReport {
+            dpu,
+            endpoint,
+            connected: false,
+            since: time_of(since),
+            code: failure.reason.to_string(),
+            message: failure.message,
+        },
+    }
+}
+
+/// The time of day at which a moment was: RFC 3339, UTC, in whole seconds.
+fn time_of(moment: Instant) -> String {
+    rfc3339(SystemTime::now() - moment.elapsed())
+}
+
+fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).unwrap_or_default().to_string()
+}
+
+fn certificate(doors: &Doors) -> Option<CertificateReport> {
+    let credentials = doors.dpu.session().credentials()?.current();
+    Some(CertificateReport {
+        identity: credentials.identity().to_string(),
+        valid_until: rfc3339(credentials.validity().not_after),
+        problem: doors.dpu.session().certificate_problem().unwrap_or_default(),
+    })
+}
+
+fn session_problem(session: &SessionReport) -> Option<String> {
+    let SessionReport { dpu, since, code, message, connected, .. } = session;
+    (!connected).then(|| format!("no session with DPU {dpu} since {since}: {message} ({code})"))
+}
+
+/// Why the DPU serves no ADD, though there is a session.
+async fn dpu_problem(doors: &Doors, session: &SessionReport) -> Option<String> {
+    if !session.connected {
+        return None;
+    }
+    let failure = verbs::trouble(doors, None).await?;
+    Some(format!("the DPU takes no attachments: {} ({})", failure.message, failure.reason))
+}
+
+/// An expired certificate is a problem; one that expires soon, or whose replacement is refused, affects no pod yet.
+fn certificate_problem(doors: &Doors) -> Option<String> {
+    doors.dpu.session().credentials()?.expired()
+}
+
+fn add_problem(failures: &Failures) -> Option<String> {
+    let recent = failures.of_adds(RECENT);
+    let latest = recent.last()?;
+    let adds =
+        if recent.len() == 1 { "1 ADD".to_owned() } else { format!("{} ADDs", recent.len()) };
+    Some(format!(
+        "{adds} failed in the last 5 minutes, the latest of {}: {} ({})",
+        latest.subject, latest.message, latest.code
+    ))
+}
+
+fn pods(doors: &Doors, found: &[Difference]) -> Vec<PodReport> {
+    let problems: HashMap<_, _> = found.iter().map(|it| (&*it.subject, &*it.message)).collect();
+    let problem = |record: &Record| problems.get(record.id()).copied().unwrap_or_default();
+    let records = doors.vfs.records().all();
+    let mut pods: Vec<_> = records.iter().map(|it| pod(it, problem(it))).collect();
+    pods.sort_by(|a, b| {
+        (&a.pod, &a.container, &a.interface).cmp(&(&b.pod, &b.container, &b.interface))
+    });
+    pods
+}
+
+fn pod(record: &Record, problem: &str) -> PodReport {
+    let (key, attachment) = (record.key(), &record.attachment);
+    let pod = attachment.pod.clone().unwrap_or_default();
+    PodReport {
+        pod: if pod.name.is_empty() {
+            String::new()
+        } else {
+            format!("{}/{}", pod.namespace, pod.name)
+        },
+        container: key.container_id,
+        interface: key.interface_name,
+        network: attachment.network.clone(),
+        vf: record.device().to_string(),
+        addresses: attachment.addresses.iter().map(|held| held.address.clone()).collect(),
+        state: state_of(record.phase).into(),
+        problem: problem.to_owned(),
+        attachment: record.id().to_owned(),
+    }
+}
+
+const fn state_of(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Attaching => "attaching",
+        Phase::Live => "live",
+        Phase::Releasing => "releasing",
+    }
+}
+
+fn pending_detaches(doors: &Doors) -> Vec<String> {
+    let records = doors.vfs.records().all().into_iter();
+    let releasing = records.filter(|record| record.phase == Phase::Releasing);
+    let keys = releasing.map(|record| record.key()).chain(doors.dpu.calls().undelivered_keys());
+    let mut keys: Vec<_> = keys.map(|key| key.to_string()).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+async fn vfs(doors: &Doors) -> Result<Vec<VfReport>, Failure> {
+    let listing = doors.dpu.reports().list().await?;
+    let offered = match doors.dpu.session().standing() {
+        Standing::Up(session) => session.promised(),
+        Standing::Down { .. } => Vec::new(),
+    };
+    let found = FoundVfs {
+        doors,
+        offered: offered.into_iter().collect(),
+        uses: listing.uses.into_iter().collect(),
+    };
+    let vfs_of =
+        |pf: &PhysicalFunction| pf.vfs.iter().map(|vf| found.report(pf, vf)).collect::<Vec<_>>();
+    Ok(listing.inventory.pfs.iter().flat_map(vfs_of).collect())
+}
+
+/// What tells how VFs are.
+struct FoundVfs<'a> {
+    doors: &'a Doors,
+    offered: HashSet<Device>,
+    /// What the host itself uses VFs for.
+    uses: HashMap<Device, String>,
+}
+
+impl FoundVfs<'_> {
+    fn report(&self, pf: &PhysicalFunction, vf: &VirtualFunction) -> VfReport {
+        let device = Device::from(vf.device.as_str());
+        let (state, reason) = self.state(&device, vf);
+        VfReport { name: name(pf, vf), device: vf.device.clone(), state, reason }
+    }
+
+    fn state(&self, device: &Device, vf: &VirtualFunction) -> (VfState, String) {
+        if self.doors.vfs.records().by_device(device).is_some() {
+            return (VfState::Held, String::new());
+        }
+        match vf.condition() {
+            VfCondition::Clean if self.offered.contains(device) => {
+                (VfState::Offered, String::new())
+            }
+            VfCondition::Clean => (VfState::Free, String::new()),
+            VfCondition::Taken => (VfState::Held, String::new()),
+            VfCondition::InUse => (VfState::Unavailable, self.use_of(device)),
+            VfCondition::Missing | VfCondition::Unspecified => {
+                (VfState::Unavailable, self.lack_of(device, vf))
+            }
+        }
+    }
+
+    fn use_of(&self, device: &Device) -> String {
+        let used = self.uses.get(device).map_or("a program has it open", String::as_str);
+        format!("the host uses it: {used}")
+    }
+
+    fn lack_of(&self, device: &Device, vf: &VirtualFunction) -> String {
+        let differences = self.doors.vfs.cleanliness().known_differences(device);
+        match differences.as_slice() {
+            [] if vf.netdev.is_empty() => {
+                "it has no netdev in the host's network namespace: `dpuctl doctor` says where it is"
+                    .into()
+            }
+            [] => "it was not checked yet".into(),
+            differences => differences.join("; "),
+        }
+    }
+}
+
+/// Such as `pf0vf3`; the numbers as they are, if there is no such VF.
+fn name(pf: &PhysicalFunction, vf: &VirtualFunction) -> String {
+    let id = || {
+        let pf = PfId { controller: pf.controller, pf: pf.pf.try_into().ok()? };
+        Some(FunctionId { pf, vf: vf.vf.try_into().ok()? })
+    };
+    id().map_or_else(|| format!("pf{}vf{}", pf.pf, vf.vf), |id| id.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use offload_proto::Reason;
+
+    use super::*;
+    use crate::{
+        agent::{
+            verbs::tests::doors,
+            vfs::{record, tests::keep},
+        },
+        cni::environment::Verb,
+    };
+
+    #[tokio::test]
+    async fn report_names_session_pods_and_failures() {
+        let (doors, _folder) = doors();
+        let failures = Failures::default();
+        failures.note(
+            Verb::Add,
+            "web/shop eth0",
+            &Failure::new(Reason::VfsExhausted, "no free VF"),
+        );
+        keep(doors.vfs.records(), record("a", "c"));
+        let releasing = Record { phase: Phase::Releasing, ..record("b", "d") };
+        keep(doors.vfs.records(), releasing);
+        let report = report(&doors, &failures).await;
+        assert!(!report.session.connected && !report.session.code.is_empty());
+        assert_eq!(report.session.dpu, "dpu-1");
+        let pods: Vec<_> = report.pods.iter().map(|pod| (&*pod.container, &*pod.state)).collect();
+        assert_eq!(pods, [("c", "live"), ("d", "releasing")]);
+        assert_eq!(report.pending_detaches, ["d/eth0"]);
+        assert_eq!(report.failures[0].code, "VFS_EXHAUSTED");
+        let problems = report.problems.join("\n");
+        for value in [&*report.session.code, "web/shop eth0", "VFS_EXHAUSTED"] {
+            assert!(problems.contains(value), "{value}: {problems}");
+        }
+    }
+}
