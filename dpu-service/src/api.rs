@@ -5,6 +5,7 @@ mod authorise;
 mod calls;
 mod convert;
 mod count;
+mod debug_info;
 mod doctor;
 mod finish;
 #[cfg(test)]
@@ -20,7 +21,9 @@ use std::{
     time::Duration,
 };
 
+use bootstrap::ConfigFile;
 use jiff::Timestamp;
+use metrics::Calls;
 use mtls::LiveCredentials;
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -38,12 +41,19 @@ use crate::{
 /// The configuration file.
 #[derive(Debug)]
 pub(crate) struct ConfigurationState {
-    /// The SHA-256 of the content in force.
-    pub(crate) digest: String,
+    /// The content in force.
+    in_force: ConfigFile,
     /// Why the file, as it is now, is not in force: one sentence each.
-    pub(crate) problems: Vec<String>,
+    problems: Vec<String>,
     /// The hosts under maintenance.
-    pub(crate) maintenance: BTreeSet<HostName>,
+    maintenance: BTreeSet<HostName>,
+}
+
+impl ConfigurationState {
+    /// The file is in force as a whole.
+    pub(crate) const fn of(in_force: ConfigFile, maintenance: BTreeSet<HostName>) -> Self {
+        Self { in_force, problems: Vec::new(), maintenance }
+    }
 }
 
 /// What the services share.
@@ -65,6 +75,10 @@ pub(crate) struct Shared {
     pub(crate) examination: tokio::sync::Mutex<()>,
     pub(crate) configuration: Mutex<ConfigurationState>,
     pub(crate) conditions: Conditions,
+    /// Peers that were refused and are none of the hosts.
+    pub(crate) refused_peers: RefusedPeers,
+    /// The calls that were answered.
+    pub(crate) calls: Arc<Calls>,
     /// The tasks of open sessions.
     pub(crate) sessions: TaskTracker,
     /// The service stops: long streams end.
@@ -84,7 +98,7 @@ impl Shared {
 
     /// The SHA-256 of the configuration file in force.
     pub(crate) fn configuration_digest(&self) -> String {
-        self.configuration().digest.clone()
+        self.configuration().in_force.digest()
     }
 
     pub(crate) fn configuration_problems(&self) -> Vec<String> {
@@ -96,12 +110,15 @@ impl Shared {
         self.configuration().maintenance.contains(host)
     }
 
-    pub(crate) fn set_maintenance(&self, hosts: BTreeSet<HostName>) {
-        self.configuration().maintenance = hosts;
+    /// The configuration file in force, without values that may be secret.
+    pub(crate) fn configuration_without_secrets(&self) -> String {
+        self.configuration().in_force.without_secrets()
     }
 
-    pub(crate) fn set_configuration_digest(&self, digest: String) {
-        self.configuration().digest = digest;
+    pub(crate) fn set_configuration(&self, in_force: ConfigFile, maintenance: BTreeSet<HostName>) {
+        let mut configuration = self.configuration();
+        configuration.in_force = in_force;
+        configuration.maintenance = maintenance;
     }
 
     fn configuration(&self) -> MutexGuard<'_, ConfigurationState> {

@@ -16,6 +16,7 @@ pub mod events;
 pub mod fabric;
 pub mod gateway;
 pub mod host;
+mod kernel_state;
 mod links;
 pub mod milestones;
 pub mod model;

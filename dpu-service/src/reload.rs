@@ -66,8 +66,7 @@ impl Reloader {
         let next = Config::of(file, &self.path).map_err(|error| unchanged(&error.to_string()))?;
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
         loaded.map_err(|failure| unchanged(&failure.message))?;
-        self.shared.set_configuration_digest(file.digest());
-        self.shared.set_maintenance(next.under_maintenance());
+        self.shared.set_configuration(file.clone(), next.under_maintenance());
         let level = self.log.set_level(&next.log);
         level.map_err(|error| vec![Chain(&error).to_string()])?;
         match self.config.fixed_differences(&next).as_slice() {

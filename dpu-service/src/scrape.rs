@@ -49,22 +49,39 @@ impl Scrape {
         add_readiness(&mut page, shared).await;
         add_conditions(&mut page, shared).await;
         if let Some(shared) = shared {
-            add_journal(&mut page, &shared.engine);
-            add_attachments(&mut page, &shared.engine);
-            add_phases(&mut page, &shared.engine);
+            add_shared(&mut page, shared);
             if self.of_attachments {
                 add_traffic(&mut page, &shared.engine).await;
             }
-            add_hosts(&mut page, &shared.engine.hosts().list());
-            add_capabilities(&mut page, shared.engine.programmer());
-            add_vfs(&mut page, &shared.engine.operators().pools());
-            add_addresses(&mut page, &shared.engine.networks().list());
-            add_conflicts(&mut page, &shared.engine);
         }
-        let help = "Calls that were answered, streams that were begun";
-        page.calls("service", help, &self.calls);
+        add_calls(&mut page, &self.calls);
         page
     }
+}
+
+/// The page of this moment of a service that serves, without the traffic of single attachments.
+pub(crate) async fn page_of(shared: &Arc<Shared>) -> Page {
+    let mut page = Page::of("dpu-service", env!("CARGO_PKG_VERSION"));
+    page.certificates(&shared.credentials.current(), shared.certificate_warning);
+    add_readiness(&mut page, Some(shared)).await;
+    add_shared(&mut page, shared);
+    add_calls(&mut page, &shared.calls);
+    page
+}
+
+fn add_shared(page: &mut Page, shared: &Arc<Shared>) {
+    add_journal(page, &shared.engine);
+    add_attachments(page, &shared.engine);
+    add_phases(page, &shared.engine);
+    add_hosts(page, &shared.engine.hosts().list());
+    add_capabilities(page, shared.engine.programmer());
+    add_vfs(page, &shared.engine.operators().pools());
+    add_addresses(page, &shared.engine.networks().list());
+    add_conflicts(page, &shared.engine);
+}
+
+fn add_calls(page: &mut Page, calls: &Arc<Calls>) {
+    page.calls("service", "Calls that were answered, streams that were begun", calls);
 }
 
 async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {

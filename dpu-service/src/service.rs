@@ -49,8 +49,8 @@ pub struct StartFile {
     path: PathBuf,
     /// What it says.
     pub config: Config,
-    /// The SHA-256 of its content.
-    digest: String,
+    /// Its content.
+    file: ConfigFile,
 }
 
 impl StartFile {
@@ -61,7 +61,7 @@ impl StartFile {
     pub fn read(path: &Path) -> Result<Self, LoadError> {
         let file = ConfigFile::read(path)?;
         let config = Config::of(&file, path)?;
-        Ok(Self { path: path.to_owned(), config, digest: file.digest() })
+        Ok(Self { path: path.to_owned(), config, file })
     }
 }
 
@@ -71,7 +71,7 @@ impl StartFile {
 /// # Errors
 /// See [`ServiceError`].
 pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
-    let StartFile { path, config, digest } = file;
+    let StartFile { path, config, file } = file;
     raise_file_limit();
     warn_of_older_spelling(&path);
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
@@ -101,7 +101,9 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
         }
     };
     let listener = listener.map_or_else(|| listen(&config), Ok)?;
-    let shared = Arc::new(share(&config, digest, engine.clone(), credentials.clone(), &stop));
+    let configuration = ConfigurationState::of(file, config.under_maintenance());
+    let shared = share(&config, configuration, engine.clone(), credentials.clone(), &calls, &stop);
+    let shared = Arc::new(shared);
     shown.get_or_init(|| shared.clone());
     tokio::spawn(conditions::watch(shared.clone()));
     let serving = serve(
@@ -221,9 +223,10 @@ fn log_capability(capability: &Capability) {
 
 fn share(
     config: &Config,
-    digest: String,
+    configuration: ConfigurationState,
     engine: Arc<Engine>,
     credentials: LiveCredentials,
+    calls: &Arc<Calls>,
     stop: &CancellationToken,
 ) -> Shared {
     Shared {
@@ -235,12 +238,10 @@ fn share(
         hello_timeout: Duration::from_secs(config.limits.handshake_timeout_s),
         watchers: Arc::new(Semaphore::new(config.limits.watchers)),
         examination: tokio::sync::Mutex::default(),
-        configuration: Mutex::new(ConfigurationState {
-            digest,
-            problems: Vec::new(),
-            maintenance: config.under_maintenance(),
-        }),
+        configuration: Mutex::new(configuration),
         conditions: Conditions::new(),
+        refused_peers: RefusedPeers::default(),
+        calls: Arc::clone(calls),
         sessions: TaskTracker::new(),
         stopping: stop.child_token(),
     }

@@ -183,6 +183,12 @@ pub enum Verb {
         #[arg(value_parser = function)]
         vf: FunctionId,
     },
+    /// Write an archive for a bug report: versions, configuration, state and metrics of the DPU, without secrets
+    Bundle {
+        /// The archive to write, instead of dpu-offload-DPU-TIME.tar.gz in this folder; an existing file is refused
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Certificates for development and tests
     #[command(subcommand_value_name = "init|issue", after_help = examples::PKI)]
     Pki {
@@ -519,6 +525,8 @@ mod tests {
             "dpuctl status",
             "dpuctl doctor",
             "dpuctl doctor --fix -o json",
+            "dpuctl doctor -v",
+            "dpuctl bundle -o /tmp/report.tar.gz",
             "dpuctl get vfs",
             "dpuctl get vf pf0vf3 -o yaml",
             "dpuctl get attachments --network blue --host node-1 -o wide",

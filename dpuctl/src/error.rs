@@ -71,6 +71,14 @@ pub enum CallError {
         /// What the system said.
         source: io::Error,
     },
+    /// The archive for a bug report can't be written.
+    #[error("cannot write {}", path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A file with networks is malformed.
     #[error("{}{mistake}", path.display())]
     Document {
@@ -240,7 +248,7 @@ impl CallError {
                 FAILED
             }
             Self::PassedOver { .. } | Self::NoSuchCall | Self::Unexplained { .. } => FAILED,
-            Self::Encode(_) | Self::Output(_) => FAILED,
+            Self::Encode(_) | Self::Output(_) | Self::Archive { .. } => FAILED,
             Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,
             Self::File { .. }
             | Self::Document { .. }

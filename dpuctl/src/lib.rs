@@ -5,6 +5,7 @@
 mod advice;
 mod apply;
 mod arguments;
+mod bundle;
 mod change;
 mod client;
 mod colour;
@@ -94,6 +95,10 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
         }
         Verb::ClearQuarantine { vf } => {
             change::clear_quarantine(&mut connect().await?, vf, console).await
+        }
+        Verb::Bundle { output } => {
+            let patience = options.timeout() / 6;
+            bundle::bundle(&mut connect().await?, output, patience, console).await
         }
         Verb::Pki { what } => pki::pki(what, console),
         Verb::Explain { code } => explain::explain(code.as_deref(), console),

@@ -8,7 +8,9 @@ use std::{
 use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 
-use crate::{cut, diagnosis::diagnose, open_regular_file, sha256};
+use crate::{
+    cut, diagnosis::diagnose, open_regular_file, sha256, without_secrets::without_secrets,
+};
 
 /// Largest configuration file that is read, in bytes.
 pub const CONFIG_LIMIT: usize = 1024 * 1024;
@@ -80,6 +82,12 @@ impl ConfigFile {
     #[must_use]
     pub fn digest(&self) -> String {
         sha256(self.text.as_bytes())
+    }
+
+    /// The content as TOML without comments, and without values that may be secret. Empty, if it is no TOML.
+    #[must_use]
+    pub fn without_secrets(&self) -> String {
+        toml::from_str(&self.text).map(without_secrets).unwrap_or_default()
     }
 
     /// What the content says.

@@ -30,6 +30,7 @@ const CALLS: &[(&str, Kind, &[Role])] = &[
     ("Operator/DeleteNetwork", Call, OPERATORS),
     ("Operator/Examine", Call, OPERATORS_AND_VIEWERS),
     ("Operator/GetAttachment", Call, OPERATORS_AND_VIEWERS),
+    ("Operator/GetDebugInfo", List, OPERATORS_AND_VIEWERS),
     ("Operator/GetDpu", Call, OPERATORS_AND_VIEWERS),
     ("Operator/ListAttachments", List, OPERATORS_AND_VIEWERS),
     ("Operator/ListNetworks", List, OPERATORS_AND_VIEWERS),

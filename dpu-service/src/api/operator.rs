@@ -12,7 +12,7 @@ use tokio::sync::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::{Shared, convert::read, convert::show, doctor};
+use super::{Shared, convert::read, convert::show, debug_info::debug_info, doctor};
 use crate::{
     attachments::{AttachmentFilter, EnginePhases, NetworkView},
     events::Event,
@@ -194,6 +194,13 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::Diagnosis>, Status> {
         let patience = read::patience(request.get_ref().wait_ms)?;
         Ok(Response::new(doctor::mend(&self.0, patience).await?))
+    }
+
+    async fn get_debug_info(
+        &self,
+        _request: Request<v1::GetDebugInfoRequest>,
+    ) -> Result<Response<v1::DebugInfo>, Status> {
+        Ok(Response::new(debug_info(&self.0).await?))
     }
 
     type WatchStream = BoxStream<'static, Result<v1::Event, Status>>;

@@ -24,7 +24,7 @@ use offload_proto::{
         ChangeSubnetsResponse, ClearQuarantineRequest, ClearQuarantineResponse,
         DeleteNetworkRequest, DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis,
         Difference, DifferenceState, Dpu, DurationBucket, Event, ExamineRequest, ExaminedVf,
-        GetAttachmentRequest, GetDpuRequest, HostStatus, ListAttachmentsRequest,
+        GetAttachmentRequest, GetDpuRequest, HostStatus, ListAttachmentsRequest, DebugInfo, GetDebugInfoRequest,
         ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse, ListPhasesRequest,
         ListPhasesResponse, ListPoolsRequest, ListPoolsResponse, ListTrafficRequest,
         ListTrafficResponse, ListVfsRequest, ListVfsResponse, MendRequest, Network, NetworkStatus,
@@ -401,6 +401,20 @@ impl Operator for Canned {
         };
         let phases = vec![phase("journal", 3_000_000), phase("total", 4_000_000)];
         Ok(Response::new(ListPhasesResponse { time, phases }))
+    }
+
+    async fn get_debug_info(
+        &self,
+        request: Request<GetDebugInfoRequest>,
+    ) -> Result<Response<DebugInfo>, Status> {
+        self.note(&request);
+        let configuration = "name = \"dpu-1\"\nx = \"Bearer s3cret\"\n".into();
+        let key = "-----BEGIN PRIVATE KEY-----\ns3cret\n-----END PRIVATE KEY-----";
+        Ok(Response::new(DebugInfo {
+            configuration,
+            kernel: key.into(),
+            metrics: "# EOF\n".into(),
+        }))
     }
 
     async fn list_networks(

@@ -57,6 +57,7 @@ mod pods;
 mod port_mappings;
 mod readers;
 mod renewals;
+mod reports;
 mod restarts;
 mod rights;
 mod routing;

@@ -1,0 +1,137 @@
+//! `dpuctl bundle`: an archive for a bug report.
+
+mod archive;
+mod scrub;
+
+use std::{path::PathBuf, time::Duration};
+
+use jiff::Timestamp;
+use offload_proto::v1::{
+    Dpu, GetDebugInfoRequest, ListAttachmentsRequest, ListNetworksRequest, ListPhasesRequest,
+    ListPoolsRequest, ListTrafficRequest, ListVfsRequest, operator_client::OperatorClient,
+};
+use serde::Serialize;
+use tonic::{Request, Response, Status, transport::Channel};
+
+use crate::{
+    client::Client, console::Console, doctor::diagnosis, error::CallError, format::json,
+    status::dpu,
+};
+use archive::write_archive;
+use scrub::scrub;
+
+/// The file with the calls that failed.
+const FAILURES: &str = "failures.txt";
+
+/// Writes the archive. A call that fails is noted in it; only a DPU that says nothing at all fails the command.
+pub(crate) async fn bundle(
+    client: &mut Client,
+    output: Option<PathBuf>,
+    patience: Duration,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let dpu = dpu(client).await?;
+    let path = output.unwrap_or_else(|| default_path(&dpu));
+    let mut parts = Parts::default();
+    parts.add("versions.txt", &versions(&dpu));
+    parts.add_json("status.json", Ok(dpu));
+    parts.add_json("doctor.json", diagnosis(client, false, patience).await);
+    parts.ask(client).await;
+    write_archive(&path, &parts.finish())
+        .map_err(|source| CallError::Archive { path: path.clone(), source })?;
+    console.line(&format!("{}: read it before you send it on", path.display()))
+}
+
+fn default_path(dpu: &Dpu) -> PathBuf {
+    let time = Timestamp::now().strftime("%Y%m%d-%H%M%S");
+    format!("dpu-offload-{}-{time}.tar.gz", dpu.name).into()
+}
+
+fn versions(dpu: &Dpu) -> String {
+    let mut text = format!("dpuctl {}\ndpu-service {}\n", env!("CARGO_PKG_VERSION"), dpu.version);
+    for host in &dpu.hosts {
+        text.push_str(&format!("host-shim-agent of {} {}\n", host.name, host.agent_version));
+    }
+    text
+}
+
+/// The files of the archive.
+#[derive(Debug, Default)]
+struct Parts {
+    files: Vec<(&'static str, String)>,
+    failures: String,
+}
+
+impl Parts {
+    fn add(&mut self, name: &'static str, text: &str) {
+        self.files.push((name, scrub(text)));
+    }
+
+    fn add_json<M: Serialize>(&mut self, name: &'static str, answer: Result<M, CallError>) {
+        match answer.and_then(|answer| json(&answer)) {
+            Ok(text) => self.add(name, &text),
+            Err(error) => self.note(name, &error),
+        }
+    }
+
+    fn note(&mut self, name: &str, error: &CallError) {
+        self.failures.push_str(&format!("{name}: {}\n", bootstrap::Chain(error)));
+    }
+
+    /// Asks for all that is printed as it comes.
+    async fn ask(&mut self, client: &mut Client) {
+        self.list(client, "networks.json", OperatorClient::list_networks, ListNetworksRequest {})
+            .await;
+        self.list(client, "pools.json", OperatorClient::list_pools, ListPoolsRequest {}).await;
+        self.list(client, "vfs.json", OperatorClient::list_vfs, ListVfsRequest {}).await;
+        self.list(
+            client,
+            "attachments.json",
+            OperatorClient::list_attachments,
+            ListAttachmentsRequest::default(),
+        )
+        .await;
+        self.list(
+            client,
+            "traffic.json",
+            OperatorClient::list_traffic,
+            ListTrafficRequest::default(),
+        )
+        .await;
+        self.list(client, "phases.json", OperatorClient::list_phases, ListPhasesRequest {}).await;
+        self.debug_info(client).await;
+    }
+
+    async fn list<Q, A: Serialize>(
+        &mut self,
+        client: &mut Client,
+        name: &'static str,
+        method: impl AsyncFnOnce(
+            &mut OperatorClient<Channel>,
+            Request<Q>,
+        ) -> Result<Response<A>, Status>,
+        question: Q,
+    ) {
+        let answer = client.call(method, question).await;
+        self.add_json(name, answer);
+    }
+
+    async fn debug_info(&mut self, client: &mut Client) {
+        match client.call(OperatorClient::get_debug_info, GetDebugInfoRequest {}).await {
+            Ok(info) => {
+                self.add("configuration.toml", &info.configuration);
+                self.add("kernel.txt", &info.kernel);
+                self.add("metrics.txt", &info.metrics);
+            }
+            Err(error) => self.note("configuration.toml, kernel.txt and metrics.txt", &error),
+        }
+    }
+
+    fn finish(mut self) -> Vec<(&'static str, String)> {
+        if !self.failures.is_empty() {
+            let failures = std::mem::take(&mut self.failures);
+            self.add(FAILURES, &failures);
+        }
+        self.files
+    }
+}

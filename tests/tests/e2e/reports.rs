@@ -1,0 +1,150 @@
+//! What a person is told on the host, what the DPU says of peers that it refuses, and the archive for a bug report.
+
+use std::{collections::BTreeMap, fs, process::Command, process::Output, time::Duration};
+
+use e2e::{Lab, Netns, Settings, program, run, wait_for};
+use mtls::Role;
+use serde_json::Value;
+
+const DPU: &str = "192.168.100.2:7443";
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// `host-shim-agent status` with these arguments, on the lab's host.
+fn agent_status(lab: &Lab, arguments: &[&str]) -> Output {
+    let mut command = lab.card.host.command(program("host-shim-agent").to_str().unwrap());
+    run(command.arg("status").arg("--socket").arg(lab.socket()).args(arguments))
+}
+
+/// Its report as JSON, and its exit code.
+fn report(lab: &Lab) -> (Value, Option<i32>) {
+    let output = agent_status(lab, &["-o", "json"]);
+    let report = serde_json::from_slice(&output.stdout);
+    (report.unwrap_or_else(|error| panic!("{error}: {output:?}")), output.status.code())
+}
+
+/// Connects to the DPU from the host as `openssl` does, with these arguments.
+fn openssl(lab: &Lab, arguments: &[&str]) {
+    let mut command = lab.card.host.command("openssl");
+    command.args(["s_client", "-connect", DPU, "-alpn", "h2", "-ign_eof", "-CAfile"]);
+    let _ = run(command.arg(lab.pki.ca()).args(arguments));
+}
+
+#[test]
+fn agent_status_shows_session_certificate_vfs_and_pods() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let (found, exit) = report(&lab);
+    assert_eq!((&found["session"]["connected"], exit), (&true.into(), Some(0)), "{found:#}");
+    let certificate = &found["certificate"];
+    assert!(certificate["identity"].as_str().unwrap().ends_with("/host/node-1"), "{found:#}");
+    let states: Vec<_> = found["vfs"].as_array().unwrap().iter().map(|vf| &vf["state"]).collect();
+    assert_eq!(states.iter().filter(|state| **state == "held").count(), 1, "{found:#}");
+    assert_eq!((states.len(), found["pods"].as_array().unwrap().len()), (4, 1));
+    let told = &found["pods"][0];
+    assert_eq!((&told["interface"], &told["network"]), (&"eth0".into(), &"blue".into()));
+    assert_eq!(told["attachment"], lab.operator().get("attachments")[0]["id"]);
+    let text = String::from_utf8(agent_status(&lab, &[]).stdout).unwrap();
+    assert!(text.contains("Session:          connected since 20"), "{text}");
+    assert!(text.contains("10.1."), "{text}");
+}
+
+#[test]
+fn agent_status_says_why_there_is_no_session() {
+    let mut lab = Lab::start(&Settings::default());
+    lab.service.stop();
+    let (found, exit) = wait_for("an agent without a session", LIMIT, || {
+        let (found, exit) = report(&lab);
+        (found["session"]["connected"] == false && exit == Some(5)).then_some((found, exit))
+    });
+    assert_eq!(
+        (&found["session"]["code"], exit),
+        (&"DPU_UNREACHABLE".into(), Some(5)),
+        "{found:#}"
+    );
+    lab.agent.stop();
+    let output = agent_status(&lab, &[]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains(lab.socket().to_str().unwrap()), "{told}");
+}
+
+#[test]
+fn agent_status_shows_refused_adds() {
+    let lab = Lab::start(&Settings::with_vfs(1));
+    let (pod, other) = (Netns::new("pod"), Netns::new("other"));
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let _ = lab.add("blue", &other, "eth0").error();
+    let (found, exit) = report(&lab);
+    let latest = found["failures"].as_array().unwrap().last().unwrap();
+    assert_eq!((&latest["verb"], &latest["code"]), (&"ADD".into(), &"VFS_EXHAUSTED".into()));
+    assert!(latest["subject"].as_str().unwrap().contains(other.name()), "{found:#}");
+    assert!(exit == Some(5) && found["problems"][0].as_str().unwrap().contains("VFS_EXHAUSTED"));
+}
+
+#[test]
+fn dpu_shows_why_a_hosts_connection_was_refused() {
+    let lab = Lab::start(&Settings::default());
+    let host = || lab.operator().json(&["status"])["hosts"][0].clone();
+    assert_eq!((&host()["address"], &host()["refusal"]), (&"192.168.100.1".into(), &"".into()));
+    lab.pki.expire(Role::Host, "node-1");
+    let (certificate, key) = (lab.pki.certificate("host", "node-1"), lab.pki.key("host", "node-1"));
+    openssl(&lab, &["-cert", certificate.to_str().unwrap(), "-key", key.to_str().unwrap()]);
+    let refused = || host()["refusal"].as_str().unwrap().contains("expired").then_some(());
+    wait_for("the refusal", LIMIT, refused);
+    let described = lab.operator().says(&["describe", "host", "node-1"]);
+    assert!(described.lines().any(|line| line.starts_with("Refused:") && line.contains("expired")));
+}
+
+#[test]
+fn dpu_shows_refused_peers_that_are_no_hosts() {
+    let lab = Lab::start(&Settings::default());
+    assert!(!lab.operator().says(&["status"]).contains("Refused peers"));
+    openssl(&lab, &["-tls1_3"]);
+    let peers = || lab.operator().json(&["status"])["refusedPeers"].clone();
+    let is_listed = || (peers()[0]["address"] == "192.168.100.1").then_some(());
+    wait_for("a refused peer", LIMIT, is_listed);
+    assert!(peers()[0]["reason"].as_str().unwrap().contains("no certificate"), "{:#}", peers());
+    let described = lab.operator().says(&["describe", "dpu"]);
+    assert!(described.contains("no certificate was presented"), "{described}");
+}
+
+/// The files of an archive, as `tar` has them.
+fn unpacked(archive: &str) -> BTreeMap<String, String> {
+    let tar = |arguments: &[&str]| {
+        let output = run(Command::new("tar").args(arguments));
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let names = tar(&["-tzf", archive]);
+    names.lines().map(|name| (name.to_owned(), tar(&["-xzOf", archive, name]))).collect()
+}
+
+#[test]
+fn bundle_holds_no_keys_and_no_tokens() {
+    let settings = Settings::default();
+    let networks = format!("# Bearer s3cret-t0ken\n{}", settings.networks);
+    let lab = Lab::start(&Settings { networks, ..settings });
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let archive = lab.path().join("report.tar.gz");
+    let archive = archive.to_str().unwrap();
+    let _ = lab.operator().says(&["bundle", "-o", archive]);
+    let files = unpacked(archive);
+    assert!(!files.contains_key("failures.txt"), "{:?}", files.get("failures.txt"));
+    assert!(files["configuration.toml"].contains("blue"), "{}", files["configuration.toml"]);
+    assert!(files["configuration.toml"].contains("dpu-dpu-1.key"), "paths are no secrets");
+    assert!(files["kernel.txt"].contains("pf0vf0") && files["kernel.txt"].contains("br-offload"));
+    assert!(files["metrics.txt"].contains("dpu_offload_service_ready"), "{}", files["metrics.txt"]);
+    assert!(files["attachments.json"].contains("10.1."), "{}", files["attachments.json"]);
+    let keys = [("dpu", "dpu-1"), ("host", "node-1"), ("operator", "admin")];
+    for (role, name) in keys {
+        let key = fs::read_to_string(lab.pki.key(role, name)).unwrap();
+        let secret = key.lines().nth(1).unwrap();
+        assert!(files.values().all(|text| !text.contains(secret)), "the key of {name}");
+    }
+    for secret in ["-----BEGIN", "Bearer", "s3cret"] {
+        let with_it: Vec<_> = files.iter().filter(|(_, text)| text.contains(secret)).collect();
+        assert!(with_it.is_empty(), "{secret}: {with_it:?}");
+    }
+}
