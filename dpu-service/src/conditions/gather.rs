@@ -14,12 +14,14 @@ pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     let engine = &shared.engine;
     let obstacles = engine.obstacles().await;
     let mut all: Vec<_> = obstacles.into_iter().map(obstacle).collect();
+    let refusals = engine.refusals().faults();
     all.extend(certificate_faults(shared));
     all.extend(not_serving(&all));
+    all.extend(journal_fault(&all, &refusals));
     all.extend(configuration_faults(shared));
     all.extend(hosts_faults(shared));
     all.extend(uplinks::faults(engine).await);
-    all.extend(engine.refusals().faults());
+    all.extend(refusals);
     all.extend(engine.operators().faults());
     all.extend(shared.conditions.offload.faults());
     all
@@ -33,6 +35,18 @@ fn obstacle(failure: Failure) -> Fault {
         _ => ConditionReason::FabricUnavailable,
     };
     Fault::of_dpu(reason, failure.message)
+}
+
+/// A disk that is full for one write has room for the next, smaller one: so a write that has failed counts until an ADD
+/// succeeds.
+fn journal_fault(faults: &[Fault], refusals: &[Fault]) -> Option<Fault> {
+    let is_reported = |fault: &Fault| fault.reason == ConditionReason::JournalNotWritable;
+    if faults.iter().any(is_reported) {
+        return None;
+    }
+    let failed = |fault: &&Fault| fault.reason == ConditionReason::JournalUnavailable;
+    let message = &refusals.iter().find(failed)?.message;
+    Some(Fault::of_dpu(ConditionReason::JournalNotWritable, message.as_str()))
 }
 
 /// That no pod can be attached, for what others tell.

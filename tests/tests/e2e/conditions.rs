@@ -57,7 +57,7 @@ fn an_uplink_without_carrier_is_a_condition() {
     assert_eq!(exit_code(&lab, &["status"]), Some(0));
     outside.ip(&["link", "set", "eth0", "down"]);
     let links = lab.card.dpu.json("ip", &["link", "show", "uplink"]);
-    assert_eq!(links[0]["operstate"], "DOWN");
+    assert_eq!(links[0]["operstate"], "LOWERLAYERDOWN");
     let down = await_fault(&lab, "UPLINK_DOWN");
     assert_eq!(
         (&down["type"], &down["object"]),
@@ -153,6 +153,7 @@ fn pods_that_a_lost_journal_does_not_know_are_a_condition() {
     lab.service.stop();
     fs::remove_file(lab.path().join("service/journal.redb")).unwrap();
     lab.start_service();
+    lab.wait_until_good();
     let lost = await_fault(&lab, "ATTACHMENT_UNRECORDED");
     assert_eq!((&lost["object"], &lost["affectsPods"]), (&json!("host/node-1"), &json!(true)));
     lab.del("blue", &pod, "eth0").nothing();
@@ -193,7 +194,7 @@ fn a_host_under_maintenance_is_left_out() {
 }
 
 #[test]
-fn a_deleted_bridge_is_a_condition_until_it_is_back() {
+fn a_dead_database_of_open_vswitch_is_a_condition() {
     let mut lab =
         Lab::start(&Settings { kind_of_fabric: FabricKind::OpenVswitch, ..Settings::default() });
     lab.vswitch.as_mut().unwrap().kill_database();
@@ -234,6 +235,7 @@ fn a_lost_session_is_a_condition_before_status_fails() {
     lab.pki.issue("dpu", "dpu-1");
     lab.service.stop();
     lab.start_service();
+    lab.wait_until_good();
     await_truth(&lab);
 }
 

@@ -236,8 +236,8 @@ fn certificates_are_looked_for_beside_the_file_and_their_ends_are_told() {
         command.current_dir("/").arg("--config").arg(&path).arg("--check-config");
         let output = run(&mut command);
         let said = String::from_utf8(output.stdout).unwrap();
-        let line = said.lines().last().unwrap_or_default();
-        assert!(line.starts_with(&format!("certificate {} of ", certificate.display())), "{said}");
+        let start = format!("certificate {} of ", certificate.display());
+        let line = said.lines().find(|line| line.starts_with(&start)).unwrap_or_default();
         assert!(line.contains(" valid until 20") && line.contains("ca.crt until 20"), "{said}");
 
         let whole = fs::read(&certificate).unwrap();

@@ -75,6 +75,18 @@ impl Watched {
         });
     }
 
+    /// Waits until the condition is false for that object.
+    fn is_false(&self, kind: &str, object: &str) {
+        let labels = [("type", kind), ("object", object), ("status", "false")];
+        self.expect(Service, "service_condition", &labels, 1.0);
+    }
+
+    /// Waits until the condition is true.
+    fn is_true(&self, kind: &str) {
+        let labels = [("type", kind), ("object", "all"), ("status", "true")];
+        self.expect(Service, "service_condition", &labels, 1.0);
+    }
+
     fn calls(&self, program: Program, what: &str, outcome: &str, number: f64) {
         let (metric, label) = match program {
             Service => ("service_calls_total", "method"),
@@ -234,11 +246,11 @@ fn certificates_wear_out_and_are_renewed(it: &Watched) {
     it.lab.pki.wear_out(Role::Dpu, "dpu-1");
     it.lab.pki.wear_out(Role::Host, "node-1");
     wait_for("both to be due", LIMIT, || (is_due(Service) && is_due(Agent)).then_some(()));
-    it.expect(Service, "service_problems", &[], 1.0);
+    it.is_false("CertificatesValid", "dpu");
     it.lab.pki.issue("dpu", "dpu-1");
     it.lab.pki.issue("host", "node-1");
     wait_for("neither to be due", LIMIT, || (!is_due(Service) && !is_due(Agent)).then_some(()));
-    it.expect(Service, "service_problems", &[], 0.0);
+    it.is_true("CertificatesValid");
     let after = [Service, Agent].map(|program| ends(program, "own"));
     assert!(before.iter().zip(&after).all(|(before, after)| before <= after));
     assert!(ends(Service, "ca") > after[0]);
@@ -248,11 +260,11 @@ fn the_card_is_pulled_and_plugged_in(it: &mut Watched) {
     it.lab.card.program.stop();
     it.lab.agent.signal(Signal::SIGHUP);
     it.expect(Agent, "agent_broken_attachments", &[], 1.0);
-    it.expect(Service, "service_problems", &[], 1.0);
+    it.is_false("PodsConnected", "host/node-1");
     it.lab.reset_card();
     it.lab.wait_until_good();
     it.expect(Agent, "agent_broken_attachments", &[], 0.0);
-    it.expect(Service, "service_problems", &[], 0.0);
+    it.is_true("PodsConnected");
     assert!(it.value(Agent, "agent_repairs_total", &[]).unwrap() >= 1.0);
     it.expect(Service, "service_attachments", &[("state", "attached")], 1.0);
 }
@@ -270,7 +282,7 @@ fn the_dpu_is_away_and_then_without_its_journal(it: &mut Watched, pod: &Netns) {
     it.lab.start_service();
     it.expect(Service, "service_ready", &[], 0.0);
     it.expect(Service, "service_journal_writable", &[], 0.0);
-    it.expect(Service, "service_problems", &[], 1.0);
+    it.is_false("Ready", "dpu");
     restore(&journal, &good);
     it.lab.wait_until_good();
     it.expect(Service, "service_ready", &[], 1.0);

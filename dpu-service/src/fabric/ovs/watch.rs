@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use ovsdb::Replica;
+use ovsdb::{Database, Replica};
 use tokio::sync::watch;
 
 use super::{
@@ -22,6 +22,9 @@ use super::{
 
 /// How long to wait before a daemon that is not there is looked for again.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a database may be away, as while it is restarted, before its end is reported.
+const RESTART: Duration = Duration::from_secs(1);
 
 /// How long changes are gathered: every join causes some.
 const GATHER: Duration = Duration::from_millis(50);
@@ -59,7 +62,7 @@ fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
     switch.wait_until_closed();
 }
 
-/// Until the database can't be asked any more: tells of rows of ours that somebody else has changed.
+/// Reports that the database is there, what [`watch_rows`] sees, and that it has gone.
 fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
     let Ok(database) = fabric.vswitch.database() else { return };
     // Whoever ended it has not ended a connection that was made after that.
@@ -67,6 +70,14 @@ fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
         return;
     }
     count.send_modify(|count| *count += 1);
+    watch_rows(fabric, &database, count);
+    if !fabric.is_over_after(RESTART) && fabric.vswitch.database().is_err() {
+        count.send_modify(|count| *count += 1);
+    }
+}
+
+/// Until the database can't be asked any more: reports rows of ours that another program has changed.
+fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
     let mut known = None;
     loop {
         let Ok((version, shown)) =
