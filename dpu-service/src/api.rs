@@ -13,6 +13,7 @@ mod fuzz;
 mod operator;
 mod room;
 mod session;
+mod watch;
 mod workload;
 
 use std::{

@@ -3,16 +3,23 @@
 //! A DPU may reboot with an expired certificate, or with a clock that is not set yet. Pods are programmed first:
 //! only connections wait until the certificates are valid.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bootstrap::notify_ready;
 use mtls::{CredentialsError, LiveCredentials, Role, TlsSettings};
-use tokio::sync::OnceCell;
+use tokio::{sync::OnceCell, time::sleep};
 
-use crate::config::Config;
+use crate::{
+    config::Config,
+    events::{EventKind, Events},
+};
 
 /// How often the certificate files are read.
 const PERIOD: Duration = Duration::from_secs(5);
+/// How often the certificate in use is compared with the clock and with what it was.
+const LOOK: Duration = Duration::from_secs(1);
+/// What events about certificates are about.
+const SUBJECT: &str = "certificate";
 
 /// The service's certificates, once they are valid.
 #[derive(Debug)]
@@ -56,5 +63,78 @@ impl Certificates {
         tokio::spawn(valid.clone().follow(PERIOD));
         tokio::spawn(valid.clone().warn_of_expiry(self.warning));
         Ok(valid)
+    }
+}
+
+/// Records what becomes of the certificate, which is `expiring` for so long before its end. Ends never.
+pub(crate) async fn record_changes(live: LiveCredentials, expiring: Duration, events: Arc<Events>) {
+    let mut before = Seen { ends: live.ends(), ..Seen::default() };
+    loop {
+        let now = Seen::of(&live, expiring);
+        now.record_since(&before, &events);
+        before = now;
+        sleep(LOOK).await;
+    }
+}
+
+/// How the certificate is at one moment. Each problem is one sentence.
+#[derive(Debug, Default)]
+struct Seen {
+    ends: String,
+    refused: Option<String>,
+    expiring: Option<String>,
+    expired: Option<String>,
+}
+
+impl Seen {
+    fn of(live: &LiveCredentials, expiring: Duration) -> Self {
+        let expired = live.expired();
+        let expiring = live.expiring(expiring).filter(|_| expired.is_none());
+        Self { ends: live.ends(), refused: live.refused(), expiring, expired }
+    }
+
+    fn record_since(&self, before: &Self, events: &Events) {
+        if self.ends != before.ends {
+            events.record(EventKind::CertificateRenewed, SUBJECT, &self.ends);
+        }
+        let problems = [
+            (EventKind::CertificateRefused, &self.refused, &before.refused),
+            (EventKind::CertificateExpiring, &self.expiring, &before.expiring),
+            (EventKind::CertificateExpired, &self.expired, &before.expired),
+        ];
+        for (kind, now, before) in problems {
+            let news = now.as_ref().filter(|_| now != before);
+            news.into_iter().for_each(|problem| events.record(kind, SUBJECT, problem));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(ends: &str) -> Seen {
+        Seen { ends: ends.into(), ..Seen::default() }
+    }
+
+    #[test]
+    fn changes_of_the_certificate_are_events() {
+        let events = Events::default();
+        let expiring = Seen { expiring: Some("soon".into()), ..seen("May") };
+        let expired = Seen { expired: Some("over".into()), ..seen("May") };
+        let refused = Seen { refused: Some("of another CA".into()), ..seen("June") };
+        let states = [seen("May"), expiring, expired, seen("June"), refused, seen("June")];
+        for pair in states.windows(2) {
+            pair[1].record_since(&pair[0], &events);
+            pair[1].record_since(&pair[1], &events);
+        }
+        let kinds: Vec<_> = events.about(SUBJECT).iter().map(|event| event.kind).collect();
+        let expected = [
+            EventKind::CertificateExpiring,
+            EventKind::CertificateExpired,
+            EventKind::CertificateRenewed,
+            EventKind::CertificateRefused,
+        ];
+        assert_eq!(kinds, expected);
     }
 }

@@ -12,7 +12,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use crate::{api::Shared, config::Config};
+use crate::{api::Shared, author::Author, config::Config, events::EventKind};
 
 /// How often the file is read.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -54,10 +54,17 @@ impl Reloader {
                 Err(unreadable) => Err(unchanged(&unreadable)),
             };
             let problems = loaded.err().unwrap_or_default();
-            problems.iter().for_each(|problem| tracing::error!("{problem}"));
+            problems
+                .iter()
+                .for_each(|problem| self.record(EventKind::ConfigurationRefused, problem));
             self.shared.set_configuration_problems(problems);
             notify_ready();
         }
+    }
+
+    fn record(&self, kind: EventKind, message: &str) {
+        let (events, path) = (self.shared.engine.events(), self.path.display());
+        events.record_by(&Author::ConfigurationFile, kind, path, message);
     }
 
     /// `Err`: why the file is not in force, or which part of it: one sentence each.
@@ -67,6 +74,8 @@ impl Reloader {
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
         loaded.map_err(|failure| unchanged(&failure.message))?;
         self.shared.set_configuration(file.clone(), next.under_maintenance());
+        let message = format!("in force, with digest {}", file.digest());
+        self.record(EventKind::ConfigurationReloaded, &message);
         let level = self.log.set_level(&next.log);
         level.map_err(|error| vec![Chain(&error).to_string()])?;
         match self.config.fixed_differences(&next).as_slice() {

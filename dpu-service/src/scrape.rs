@@ -78,6 +78,8 @@ fn add_shared(page: &mut Page, shared: &Arc<Shared>) {
     add_vfs(page, &shared.engine.operators().pools());
     add_addresses(page, &shared.engine.networks().list());
     add_conflicts(page, &shared.engine);
+    let help = "Events that are not in their file: it could not be written";
+    page.counter("service_events_dropped", help, shared.engine.events().dropped());
 }
 
 fn add_calls(page: &mut Page, calls: &Arc<Calls>) {

@@ -13,18 +13,19 @@ use bootstrap::{
 use jiff::Timestamp;
 use metrics::{Calls, Endpoint};
 use mtls::{CredentialsError, LiveCredentials, Role};
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::{self, ConfigurationState, Shared},
     attachments::{Depth, Engine, keep_pods_known, watch_for_conflicts},
-    certificates::Certificates,
+    certificates::{Certificates, record_changes},
     conditions::{self, Conditions},
     config::{self, Config, LoadError},
     driver::Capability,
     drivers,
     error::ServiceError,
+    events::Events,
     gateway, links,
     programmer::Programmer,
     reconcile,
@@ -84,6 +85,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     let shown = serve_metrics(&config, &certificates, &calls);
     let opened = open_when_readable(&config, &certificates, &calls, open, &mut shutdown).await?;
     let Some(Opened { engine, listener }) = opened else { return Ok(()) };
+    let events = Arc::clone(engine.events());
     let stop = CancellationToken::new();
     // Pods run again from here on, whatever the certificates are like.
     engine.reconcile(Depth::Thorough).await;
@@ -97,6 +99,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
             notify_stopping();
             stop.cancel();
             within(patience, engine.close()).await;
+            close_events(events).await;
             return Ok(());
         }
     };
@@ -106,6 +109,8 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     let shared = Arc::new(shared);
     shown.get_or_init(|| shared.clone());
     tokio::spawn(conditions::watch(shared.clone()));
+    let ahead = shared.certificate_warning;
+    tokio::spawn(record_changes(credentials.clone(), ahead, Arc::clone(&events)));
     let serving = serve(
         listener,
         credentials,
@@ -125,6 +130,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     }
     notify_stopping();
     shut_down(&shared, engine, &stop, patience).await;
+    close_events(events).await;
     if timeout(LAST_ANSWERS, serving).await.is_err() {
         tracing::info!("some peers keep their connections; they are cut");
     }
@@ -200,7 +206,10 @@ fn flatten(
 fn open_engine(config: &Config, programmer: &Programmer) -> Result<Arc<Engine>, OpenError> {
     private_folder(&config.state_dir)?;
     let records = Records::open(&config.state_dir.join(JOURNAL))?;
-    Engine::open(records, programmer.clone(), config.for_engine(), config.engine_settings())
+    // After the journal, whose lock keeps a second service out.
+    let events = Arc::new(Events::open(&config.state_dir));
+    let (configuration, settings) = (config.for_engine(), config.engine_settings());
+    Engine::open(records, events, programmer.clone(), configuration, settings)
 }
 
 /// Once, at the start: what is still read, and no longer to be written.
@@ -263,6 +272,13 @@ async fn shut_down(
         engine.close().await;
     };
     within(patience, finish).await;
+}
+
+/// Writes the last events, on a thread that may wait for the disk.
+async fn close_events(events: Arc<Events>) {
+    if let Err(error) = spawn_blocking(move || events.close()).await {
+        tracing::error!(%error, "the last events may not be in their file");
+    }
 }
 
 async fn within(patience: Duration, finish: impl Future<Output = ()>) {

@@ -149,7 +149,8 @@ fn table() -> Vec<Row> {
         ("offload.v1.Operator/ListPhases", |_| encoded(&v1::ListPhasesRequest {}), LOOK),
         ("offload.v1.Operator/ListNetworks", |_| encoded(&v1::ListNetworksRequest {}), LOOK),
         ("offload.v1.Operator/ListPools", |_| encoded(&v1::ListPoolsRequest {}), LOOK),
-        ("offload.v1.Operator/Watch", |_| encoded(&v1::WatchRequest {}), LOOK),
+        ("offload.v1.Operator/ListEvents", |_| encoded(&v1::ListEventsRequest::default()), LOOK),
+        ("offload.v1.Operator/Watch", |_| encoded(&v1::WatchRequest::default()), LOOK),
         (
             "offload.v1.Operator/ApplyNetwork",
             |_| {

@@ -22,7 +22,7 @@ impl CallError {
             Self::PassedOver { .. } | Self::NoSuchCall => Some(Reason::Unsupported),
             Self::Credentials(_) => Some(Reason::CertificateRefused),
             Self::Connect(error) if error.is_certificate() => Some(Reason::CertificateRefused),
-            Self::Connect(_) | Self::StreamEnded(_) => Some(Reason::DpuUnreachable),
+            Self::Connect(_) => Some(Reason::DpuUnreachable),
             Self::Status(status) if status.code() == Code::Unavailable => {
                 Some(Reason::DpuUnreachable)
             }
@@ -56,7 +56,6 @@ impl CallError {
                 Some("leave it out, or name the attachments' --network or --host")
             }
             Self::Edit(error) => Some(for_edit(error)),
-            Self::StreamEnded(_) => Some("watch again once `dpuctl status` answers"),
             _ => self.reason().map(for_operators),
         }
     }

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod examples;
+mod history;
 mod listed;
 
 use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
@@ -16,12 +17,14 @@ use vf_alloc::{FunctionId, ParseIdError};
 
 pub(crate) use listed::{ListFormat, ListOptions, Listed};
 
+pub use history::Events;
+
 const AFTER_HELP: &str = "\
 Exit codes:
   0  done
   1  the DPU refused or failed the call, there is no such thing, or `doctor` found something
   2  the command line, the configuration or a file given is wrong
-  3  the DPU can't be reached, did not answer in time, or ended a watch
+  3  the DPU can't be reached or did not answer in time
   4  a certificate is missing, expired or refused
   5  `status` or `doctor`: the DPU has answered, and a condition that affects pods is false
 
@@ -106,13 +109,9 @@ pub enum Verb {
         #[command(subcommand)]
         what: Described,
     },
-    /// Events as they happen, until interrupted
-    #[command(after_help = examples::WATCH)]
-    Watch {
-        /// How to print them; yaml is one document per event
-        #[arg(short, long, value_enum, default_value_t)]
-        output: Format,
-    },
+    /// What happened, oldest first
+    #[command(after_help = examples::EVENTS)]
+    Events(Events),
     /// What attachments send and receive in a second, or where the time of attaching goes, until interrupted
     #[command(after_help = examples::TOP)]
     Top(Top),
@@ -541,7 +540,9 @@ mod tests {
             "dpuctl edit network blue",
             "dpuctl rename network blue azure",
             "dpuctl apply -f - --force-conflicts",
-            "dpuctl watch -o json",
+            "dpuctl events",
+            "dpuctl events --since 10m --object pool/default --type Warning -o wide",
+            "dpuctl events --follow --type HostConnected -o json",
             "dpuctl top",
             "dpuctl top --once --interval 5 --lines 3 --network blue --host node-1 -o wide",
             "dpuctl top --phases --once --interval 5 -o wide",
@@ -579,6 +580,7 @@ mod tests {
             ("dpuctl status --timeout 0", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl status --timeout 1ms", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl pki init --days 1y", "a whole number of days from 1 to 36500, such as 30"),
+            ("dpuctl events --since 10", "such as 10m, 2h or 3d"),
             ("dpuctl top --lines x", "a whole number of lines from 1 to 1000000, such as 30"),
             ("dpuctl top --interval 0", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl top --phases --lines 3", "'--phases' cannot be used with '--lines <NUMBER>'"),

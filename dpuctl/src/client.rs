@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use mtls::{Connector, LiveCredentials, Role};
-use offload_proto::{MESSAGE_LIMIT, v1::operator_client::OperatorClient};
-use tonic::{Request, Response, Status, transport::Channel};
+use offload_proto::{
+    MESSAGE_LIMIT,
+    v1::{Event, WatchRequest, operator_client::OperatorClient},
+};
+use tonic::{Request, Response, Status, Streaming, transport::Channel};
 
 use crate::{arguments::Options, config::Config, error::CallError};
 
@@ -50,8 +53,9 @@ impl Client {
     /// Opens the stream of events. It has no end, hence no time limit.
     pub(crate) async fn watch(
         &mut self,
-    ) -> Result<tonic::Streaming<offload_proto::v1::Event>, CallError> {
-        let watched = self.operator.watch(offload_proto::v1::WatchRequest {}).await;
+        request: WatchRequest,
+    ) -> Result<Streaming<Event>, CallError> {
+        let watched = self.operator.watch(request).await;
         watched.map(Response::into_inner).map_err(|status| self.failed(status))
     }
 

@@ -52,9 +52,6 @@ pub enum CallError {
     /// The call failed in a way that the DPU does not explain.
     #[error("the call failed: {} ({:?})", .0.message(), .0.code())]
     Status(Box<Status>),
-    /// There are no more events.
-    #[error("the stream of events ended: {0}")]
-    StreamEnded(String),
     /// There is no such thing.
     #[error("there is no {kind} {name:?}")]
     Unknown {
@@ -237,9 +234,14 @@ impl CallError {
         }
     }
 
-    /// Whether the same call may succeed a moment later.
-    pub(crate) fn may_pass(&self) -> bool {
-        self.exit_code() == UNREACHABLE
+    /// Whether another connection may do better: the DPU was not reached, or is busy.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Refused(failure) => failure.reason.is_passing(),
+            Self::Connect(reason) => !reason.is_certificate(),
+            Self::TooSlow(_) | Self::Status(_) => true,
+            _ => false,
+        }
     }
 
     pub(crate) fn exit_code(&self) -> u8 {
@@ -262,7 +264,7 @@ impl CallError {
             Self::PodsAffected(_) | Self::StillFalse(_) => PODS_AFFECTED,
             Self::Credentials(_) => CERTIFICATE,
             Self::Connect(reason) if reason.is_certificate() => CERTIFICATE,
-            Self::Connect(_) | Self::TooSlow(_) | Self::StreamEnded(_) => UNREACHABLE,
+            Self::Connect(_) | Self::TooSlow(_) => UNREACHABLE,
             Self::Status(status) if status.code() == Code::Unavailable => UNREACHABLE,
             Self::Status(_) => FAILED,
         }

@@ -17,6 +17,7 @@ mod description;
 mod doctor;
 mod edit;
 mod error;
+mod events;
 mod explain;
 mod follow;
 mod format;
@@ -31,9 +32,8 @@ mod status;
 mod table;
 mod text;
 mod top;
-mod watch;
 
-pub use arguments::{Arguments, Options, Top, Verb};
+pub use arguments::{Arguments, Events, Options, Top, Verb};
 pub use config::Config;
 pub use console::{Console, report, wants_colours};
 pub use error::{CallError, EditError, Kind};
@@ -66,9 +66,7 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
         }
         Verb::Get { what } => get::get(&mut connect().await?, what, console).await,
         Verb::Describe { what } => describe::describe(&mut connect().await?, what, console).await,
-        Verb::Watch { output } => {
-            match watch::watch(&mut connect().await?, output, console).await? {}
-        }
+        Verb::Events(wanted) => events::events(&options, &wanted, console).await,
         Verb::Top(what) if what.lines.is_some() && !what.output.is_table() => {
             Err(CallError::LinesOfCounters)
         }

@@ -53,7 +53,7 @@ pub(crate) async fn wait(
         let is_over = Instant::now() + LOOK_EVERY >= until;
         match looked {
             Ok(dpu) if is_true(&dpu, wanted) || is_over => break dpu,
-            Err(error) if is_over || !error.may_pass() => return Err(error),
+            Err(error) if is_over || !error.is_passing() => return Err(error),
             _ => sleep(LOOK_EVERY).await,
         }
     };

@@ -108,7 +108,7 @@ impl LiveCredentials {
         self.expired().or_else(|| self.refused())
     }
 
-    /// Why replaced files are refused, one sentence. `None`: they are not.
+    /// Why the latest replacement was refused. `None`: it was not.
     #[must_use]
     pub fn refused(&self) -> Option<String> {
         self.refusal().as_ref().map(|refusal| refusal.problem.clone())

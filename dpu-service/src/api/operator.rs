@@ -2,20 +2,14 @@
 
 use std::sync::Arc;
 
-use futures::stream::{self, BoxStream, StreamExt};
+use futures::stream::BoxStream;
 use jiff::Timestamp;
-use offload_proto::{Failure, Reason, v1};
-use tokio::sync::{
-    OwnedSemaphorePermit,
-    broadcast::{self, error::RecvError},
-};
-use tokio_util::sync::CancellationToken;
+use offload_proto::{Failure, v1};
 use tonic::{Request, Response, Status};
 
-use super::{Shared, convert::read, convert::show, debug_info::debug_info, doctor};
+use super::{Shared, convert::read, convert::show, debug_info::debug_info, doctor, watch};
 use crate::{
     attachments::{AttachmentFilter, EnginePhases, NetworkView},
-    events::Event,
     model::ResourceVersion,
     sessions::HostView,
 };
@@ -71,7 +65,8 @@ impl v1::operator_server::Operator for OperatorApi {
         request: Request<v1::GetAttachmentRequest>,
     ) -> Result<Response<v1::AttachmentDetail>, Status> {
         let id = read::id_prefix(&request.into_inner().id)?;
-        Ok(Response::new(show::detail(&self.0.engine.operators().attachment(&id).await?)))
+        let detail = self.0.engine.operators().attachment(&id).await?;
+        Ok(Response::new(show::detail(&self.0.dpu(), &detail)))
     }
 
     async fn list_traffic(
@@ -203,18 +198,24 @@ impl v1::operator_server::Operator for OperatorApi {
         Ok(Response::new(debug_info(&self.0).await?))
     }
 
+    async fn list_events(
+        &self,
+        request: Request<v1::ListEventsRequest>,
+    ) -> Result<Response<v1::ListEventsResponse>, Status> {
+        let filter = read::event_filter(request.into_inner().filter)?;
+        let (events, end) = self.0.engine.events().list(&filter);
+        let dpu = self.0.dpu();
+        let events = events.iter().map(|event| show::event(&dpu, event)).collect();
+        Ok(Response::new(v1::ListEventsResponse { events, end: Some(show::cursor(end)) }))
+    }
+
     type WatchStream = BoxStream<'static, Result<v1::Event, Status>>;
 
     async fn watch(
         &self,
-        _request: Request<v1::WatchRequest>,
+        request: Request<v1::WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let permit = self.0.watchers.clone().try_acquire_owned().map_err(|_| {
-            Failure::new(Reason::Overloaded, "as many operators watch as limits.watchers allows")
-        })?;
-        let feed = self.0.engine.events().watch();
-        let watcher = Watcher { feed, stopping: self.0.stopping.clone(), _permit: permit };
-        Ok(Response::new(stream::unfold(Some(watcher), next_event).boxed()))
+        Ok(Response::new(watch::watch(&self.0, request.into_inner())?))
     }
 }
 
@@ -231,35 +232,4 @@ impl OperatorApi {
 fn filter(network: String, host: String) -> Result<AttachmentFilter, Failure> {
     let (network, host) = (read::optional_network(network)?, read::optional_host(host)?);
     Ok(AttachmentFilter { network, host })
-}
-
-/// One `Watch`. A watcher that does not keep up loses its stream; it never holds the service up.
-struct Watcher {
-    feed: broadcast::Receiver<Event>,
-    stopping: CancellationToken,
-    _permit: OwnedSemaphorePermit,
-}
-
-/// The next event, or the reason why there will be none.
-async fn next_event(
-    watcher: Option<Watcher>,
-) -> Option<(Result<v1::Event, Status>, Option<Watcher>)> {
-    let mut watcher = watcher?;
-    let received = tokio::select! {
-        received = watcher.feed.recv() => received,
-        () = watcher.stopping.cancelled() => return None,
-    };
-    match received {
-        Ok(event) => Some((Ok(show::event(&event)), Some(watcher))),
-        Err(RecvError::Lagged(missed)) => Some((Err(lagged(missed)), None)),
-        Err(RecvError::Closed) => None,
-    }
-}
-
-fn lagged(missed: u64) -> Status {
-    Failure::new(
-        Reason::Overloaded,
-        format!("the watcher did not keep up and missed {missed} events: watch again"),
-    )
-    .into()
 }

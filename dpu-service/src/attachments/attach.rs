@@ -362,7 +362,8 @@ async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], fail
         Err(error) => tracing::error!(id = %records[0].id, %error, "a failed attachment stays"),
     }
     for record in records {
-        engine.events.record(EventKind::AttachmentFailed, record.id, failure.message.clone());
+        let (kind, message) = (EventKind::AttachmentFailed, failure.message.clone());
+        engine.events.record_end(kind, record, Some(failure), message);
     }
 }
 

@@ -200,7 +200,7 @@ async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
     unprogram_and_write(engine, record, changes, Milestone::ReleaseFreed).await?;
     engine.registry().free(record.id, resting, now());
     let message = format!("{} and its addresses are given back", record.vf);
-    engine.events.record(EventKind::AttachmentReleased, record.id, message);
+    engine.events.record_end(EventKind::AttachmentReleased, record, None, message);
     Ok(())
 }
 

@@ -56,12 +56,13 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with what the journal holds. Nothing is programmed yet: the reconciler does that.
+    /// An engine with what the journal holds, which records what happens in `events`. Nothing is programmed yet: the reconciler does that.
     ///
     /// # Errors
     /// The journal can't be read or contradicts itself, or the configuration can't be.
     pub fn open(
         records: Records,
+        events: Arc<Events>,
         programmer: Programmer,
         configuration: Configuration,
         settings: Settings,
@@ -81,7 +82,7 @@ impl Engine {
             records,
             ports: Ports::new(programmer, patience),
             sessions: Sessions::default(),
-            events: Arc::default(),
+            events,
             keys: KeyedLocks::default(),
             overtaken: Mutex::default(),
             network_changes: tokio::sync::Mutex::default(),

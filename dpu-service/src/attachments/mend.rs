@@ -94,17 +94,16 @@ async fn prepare_fabric(engine: &Engine) {
     if !engine.reconciler.set_fabric_problem(problem.clone()) {
         return;
     }
-    let message = match problem {
+    let fabric = engine.programmer().fabric_name();
+    match problem {
         Some(FabricProblem { what, .. }) => {
-            tracing::error!(problem = what, "the fabric can't be prepared");
-            what
+            engine.events.record(EventKind::FabricFailed, fabric, what);
         }
         None => {
-            tracing::info!("the fabric is prepared again");
-            "it has all again that it lacked".into()
+            let message = "it has all again that it lacked";
+            engine.events.record(EventKind::FabricRestored, fabric, message);
         }
-    };
-    engine.events.record(EventKind::Fabric, engine.programmer().fabric_name(), message);
+    }
 }
 
 /// As many at a time as the fabric does together.

@@ -20,7 +20,9 @@ pub(super) fn note_refused(engine: &Engine, spec: &AttachSpec, failure: &Failure
         network.ok().map(|entry| Arc::clone(entry.network()))
     };
     if let Some(network) = network {
-        note(engine, fault(reason, &network, &spec.key.host, failure), &spec.key.host);
+        let fault = fault(reason, &network, &spec.key.host, failure);
+        engine.events.record_failure(EventKind::AttachRefused, &fault.object, failure);
+        engine.refusals().note_refused(fault, &spec.key.host);
     }
 }
 
@@ -46,7 +48,7 @@ fn note_served(engine: &Engine, record: &Record) {
     engine.refusals().note_served(host, &objects);
 }
 
-/// Several records of one call fail together: each object is noted once.
+/// Several records of one call fail together: each object is noted once. The end of each attachment is an event already.
 fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
     let Some(reason) = ConditionReason::of_refusal(failure.reason) else { return };
     let mut noted = BTreeSet::new();
@@ -54,14 +56,9 @@ fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
         let host = &record.key.host;
         let fault = fault(reason, &record.network, host, failure);
         if noted.insert(fault.object.clone()) {
-            note(engine, fault, host);
+            engine.refusals().note_refused(fault, host);
         }
     }
-}
-
-fn note(engine: &Engine, fault: Fault, host: &HostName) {
-    engine.events.record(EventKind::AttachRefused, &fault.object, &*fault.message);
-    engine.refusals().note_refused(fault, host);
 }
 
 /// What has refused the ADD: a pool, a network, or else the host's DPU as a whole.

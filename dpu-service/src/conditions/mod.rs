@@ -83,32 +83,18 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
     }
 }
 
-/// Logs and records that a condition has turned.
+/// Records that a condition has turned.
 fn report(shared: &Shared, condition: &Condition) {
     let Condition { kind, status, reason, object, message, .. } = condition;
-    let (kind, object, reason) = (kind.name(), object.as_str(), *reason);
     let event = match status {
         ConditionStatus::True => EventKind::ConditionTrue,
         ConditionStatus::Unknown | ConditionStatus::Unspecified => EventKind::ConditionUnknown,
         ConditionStatus::False => EventKind::ConditionFalse,
     };
-    match event {
-        EventKind::ConditionTrue => {
-            tracing::info!(condition = kind, object, reason, "a condition is true again");
-        }
-        _ => tracing::warn!(
-            condition = kind,
-            status = status.name(),
-            object,
-            reason,
-            problem = message,
-            affects_pods = condition.affects_pods,
-            "a condition is not true"
-        ),
-    }
-    let told = match message.as_str() {
-        "" => format!("{kind} is {} ({reason})", status.name()),
-        message => format!("{kind} is {} ({reason}): {message}", status.name()),
+    let turned = format!("{} is {}", kind.name(), status.name());
+    let turned = match message.as_str() {
+        "" => turned,
+        message => format!("{turned}: {message}"),
     };
-    shared.engine.events().record(event, object, told);
+    shared.engine.events().record_reason(event, reason, object, turned);
 }

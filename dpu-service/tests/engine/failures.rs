@@ -100,9 +100,9 @@ async fn a_vf_whose_undo_fails_by_the_fault_of_somebody_else_is_free_once_it_is_
         world.check();
     }
     let events = world.engine.events().about(&vf.to_string());
-    let kinds: Vec<_> = events.iter().map(|event| event.kind).collect();
+    let kinds: Vec<_> = events.iter().map(|event| (event.kind, event.count)).collect();
     use EventKind::{RepairFailed, Repaired};
-    assert_eq!(kinds, [RepairFailed, Repaired, RepairFailed, Repaired]);
+    assert_eq!(kinds, [(RepairFailed, 2), (Repaired, 2)]);
 }
 
 #[tokio::test]

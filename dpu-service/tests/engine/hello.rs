@@ -1,5 +1,7 @@
 //! What a host's first words settle.
 
+use std::sync::Arc;
+
 use dpu_service::{
     attachments::Detach,
     events::{Event, EventKind},
@@ -285,9 +287,9 @@ async fn words_of_an_old_session_are_ignored() {
 }
 
 /// What happened to the host since `events` were watched.
-fn told(events: &mut tokio::sync::broadcast::Receiver<Event>) -> Vec<(EventKind, String)> {
+fn told(events: &mut tokio::sync::broadcast::Receiver<Arc<Event>>) -> Vec<(EventKind, String)> {
     let all = std::iter::from_fn(|| events.try_recv().ok());
-    all.filter(|event| event.subject == "node-1").map(|it| (it.kind, it.message)).collect()
+    all.filter(|event| event.subject == "node-1").map(|it| (it.kind, it.message.clone())).collect()
 }
 
 #[tokio::test]

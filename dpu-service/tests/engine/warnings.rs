@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dpu_service::{
     attachments::{Depth, Settings},
-    events::EventKind,
+    events::{EventKind, Severity},
     host::Hello,
     model::AttachSpec,
 };
@@ -255,9 +255,13 @@ async fn refused_adds_are_events_of_what_refused_them() {
 }
 
 #[tokio::test]
-async fn adds_that_fail_are_events_of_their_pool() {
+async fn a_failed_add_is_one_event_with_its_reason() {
     let world = World::new().await;
+    let mut feed = world.engine.events().watch();
     fails(&world, "a").await;
-    let events = world.engine.events().about("pool/default");
-    assert!(events.iter().any(|event| event.kind == EventKind::AttachRefused), "{events:?}");
+    let told = std::iter::from_fn(|| feed.try_recv().ok());
+    let warnings = told.filter(|event| event.kind.severity() == Severity::Warning);
+    let warnings: Vec<_> = warnings.map(|event| (event.kind, event.reason.clone())).collect();
+    let reason = Some(Reason::ProgrammingFailed.as_str().to_owned());
+    assert_eq!(warnings, [(EventKind::AttachmentFailed, reason)]);
 }

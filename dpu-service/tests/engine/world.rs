@@ -4,6 +4,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use dpu_service::{
     attachments::{AttachmentFilter, Configuration, Depth, Detach, Engine, Settings},
+    events::Events,
     host::{
         Asked, Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, SessionId,
         VfCondition, VirtualFunction,
@@ -193,7 +194,8 @@ impl World {
         let Self { directory, configuration, settings, kernel, disk, .. } = &*self;
         let records = open_records(directory, disk);
         records.commit(Changes::default().put_attachment(record)).await.unwrap();
-        Engine::open(records, kernel.programmer(), configuration.clone(), settings.clone())
+        let (events, programmer) = (Arc::default(), kernel.programmer());
+        Engine::open(records, events, programmer, configuration.clone(), settings.clone())
             .unwrap_err()
     }
 
@@ -203,7 +205,10 @@ impl World {
         let nothing = &FakeKernel::default();
         let disk = Some(disk_with_journal());
         let placeholder = open(&spare, &self.configuration, &self.settings, nothing, &disk);
-        std::mem::replace(&mut self.engine, placeholder).close().await;
+        let engine = std::mem::replace(&mut self.engine, placeholder);
+        let events = Arc::clone(engine.events());
+        engine.close().await;
+        events.close();
     }
 
     fn start(&mut self) {
@@ -323,7 +328,8 @@ fn open(
     disk: &Option<FaultyDisk>,
 ) -> Arc<Engine> {
     let records = open_records(directory, disk);
-    Engine::open(records, kernel.programmer(), configuration.clone(), settings.clone()).unwrap()
+    let (events, programmer) = (Arc::new(Events::open(directory.path())), kernel.programmer());
+    Engine::open(records, events, programmer, configuration.clone(), settings.clone()).unwrap()
 }
 
 fn open_records(directory: &TempDir, disk: &Option<FaultyDisk>) -> Records {

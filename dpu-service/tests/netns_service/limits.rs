@@ -75,8 +75,8 @@ fn operators_see_events_and_watchers_are_bounded() {
     let _service = setup.start();
     setup.client(async || {
         let mut operator = setup.operator();
-        let mut events = operator.watch(v1::WatchRequest {}).await.unwrap().into_inner();
-        let refused = operator.watch(v1::WatchRequest {}).await.map(drop);
+        let mut events = operator.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+        let refused = operator.watch(v1::WatchRequest::default()).await.map(drop);
         assert_eq!(reason(refused), Reason::Overloaded);
 
         let network = v1::Network { name: "green".into(), ..v1::Network::default() };
@@ -88,7 +88,7 @@ fn operators_see_events_and_watchers_are_bounded() {
 
         drop(events);
         wait_until_async("the place is free again", async || {
-            operator.watch(v1::WatchRequest {}).await.is_ok()
+            operator.watch(v1::WatchRequest::default()).await.is_ok()
         })
         .await;
     });
@@ -133,7 +133,7 @@ fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
         for (name, has_deadline) in [("alice", true), ("bob", false)] {
             let mut operator = OperatorClient::new(setup.channel(Role::Operator, name));
             // Connects, so that no deadline is spent on that, and takes no place of calls.
-            operator.watch(v1::WatchRequest {}).await.unwrap();
+            operator.watch(v1::WatchRequest::default()).await.unwrap();
             let mut looking = operator.clone();
             let mut examine = tonic::Request::new(v1::ExamineRequest::default());
             if has_deadline {

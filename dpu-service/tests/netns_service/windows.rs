@@ -244,7 +244,7 @@ fn every_open_stream_counts() {
         };
         let open = [watch().await.unwrap(), watch().await.unwrap()];
         assert_eq!(reason(watch().await), Reason::Overloaded);
-        let events = OperatorClient::new(channel.clone()).watch(v1::WatchRequest {}).await;
+        let events = OperatorClient::new(channel.clone()).watch(v1::WatchRequest::default()).await;
         assert_eq!(reason(events), Reason::Overloaded);
         // Calls have room of their own.
         let mut guest = OperatorClient::new(channel.clone());

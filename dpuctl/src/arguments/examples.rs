@@ -3,7 +3,8 @@
 pub(super) const STATUS: &str = "\
 Examples:
   dpuctl status
-  dpuctl status -o json | jq .problems";
+  dpuctl status --wait Ready --timeout 60
+  dpuctl status -o json | jq '.conditions[] | select(.affectsPods)'";
 
 pub(super) const DOCTOR: &str = "\
 Examples:
@@ -68,10 +69,11 @@ pub(super) const DESCRIBE_NETWORK: &str = "\
 Examples:
   dpuctl describe network blue";
 
-pub(super) const WATCH: &str = "\
+pub(super) const EVENTS: &str = "\
 Examples:
-  dpuctl watch
-  dpuctl watch -o json | jq -r .message";
+  dpuctl events --since 10m --type warning
+  dpuctl events --object node-1
+  dpuctl events --follow -o json | jq -r .message";
 
 pub(super) const TOP: &str = "\
 Examples:

@@ -7,10 +7,10 @@ use offload_proto::v1::{
 use super::settings::{bandwidth, routing};
 use crate::{
     description::Description,
+    events::event_line,
     rows::{anti_spoofing, attachment_state, in_hardware, pod_name, vlan},
     table::table,
     text::{bytes, or_dash, short_id, vf_name, yes_or_no},
-    watch::event_line,
 };
 
 pub(super) fn attachment_text(detail: &AttachmentDetail) -> String {
@@ -109,7 +109,9 @@ fn step_table(steps: &[StepStatus]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use offload_proto::v1::{Address, Attachment, AttachmentKey, AttachmentState, Pod, Vf};
+    use offload_proto::v1::{
+        Address, Attachment, AttachmentKey, AttachmentState, EventSeverity, Pod, Vf,
+    };
 
     use super::*;
 
@@ -156,6 +158,8 @@ mod tests {
                 kind: "AttachmentReserved".into(),
                 subject: "0190".into(),
                 message: "for web/shop".into(),
+                severity: EventSeverity::Normal.into(),
+                ..Event::default()
             }],
             counters: Some(PortCounters {
                 sent_bytes: 1_250_000,
@@ -208,7 +212,7 @@ STEP   IN PLACE   DETAIL
 vlan   no         missing
 
 Events:
-2026-03-01T12:00:00Z  AttachmentReserved  0190  for web/shop
+2026-03-01T12:00:00Z  Normal   AttachmentReserved  0190  for web/shop
 "
         );
     }

@@ -182,27 +182,50 @@ async fn programs_get_json_and_yaml() {
     assert_eq!(json["vfs"][0]["vf"]["controller"], 0, "zeros are there, too");
     let yaml = output_of(&dut, "status -o yaml").await;
     assert!(yaml.starts_with("name: dpu-1\nversion: '9.9'\n"), "{yaml}");
-    assert!(yaml.contains("attachments: 0
-"), "{yaml}");
-    let lines = output_of_watch(&dut, "watch -o json").await;
-    let event: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
-    assert_eq!(event["kind"], "AttachmentReserved");
-}
-
-/// The events printed until the service ends the stream.
-async fn output_of_watch(dut: &Dut, line: &str) -> String {
-    let outcome = dut.dpuctl(line).await;
-    assert_eq!(outcome.code, 3);
-    assert!(outcome.notes.contains("\ncode: DPU_UNREACHABLE\nadvice: "), "{outcome:?}");
-    outcome.output
+    assert!(yaml.contains("attachments: 0\n"), "{yaml}");
 }
 
 #[tokio::test]
-async fn events_are_lines() {
+async fn events_are_a_table_or_json() {
     let dut = Dut::start().await;
-    let line = |id: &str| format!("2026-03-01T12:00:00Z  AttachmentReserved  {id}  for web/shop\n");
-    assert_eq!(output_of_watch(&dut, "watch").await, line("0190aaaa-bbbb").repeat(2));
-    assert_eq!(output_of_watch(&dut, "watch -o wide").await, line(ID).repeat(2));
+    let table = output_of(&dut, "events --since 10m --object pf0vf3 --type warning").await;
+    let words: Vec<_> = table.lines().map(|line| line.split_whitespace().nth(2).unwrap()).collect();
+    assert_eq!(words, ["KIND", "AttachmentReserved"]);
+    let asked = dut.asked().pop().unwrap();
+    let filter = "within_s: 600, object: \"pf0vf3\", kind: \"\", severity: Warning";
+    assert!(asked.contains(filter), "{asked}");
+    let json = output_of(&dut, "events --type HostConnected -o json").await;
+    let listed: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(listed["events"][0]["sequence"], "1");
+    assert!(dut.asked().pop().unwrap().contains("kind: \"HostConnected\", severity: Unspecified"));
+}
+
+/// The service ends the stream after each event and, once it has no more, refuses the operator.
+#[tokio::test]
+async fn followed_events_continue_across_connections() {
+    let dut = Dut::start().await;
+    let outcome = dut.dpuctl("events --follow -o json").await;
+    let sequence = |line: &str| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        event["sequence"].as_str().unwrap().to_owned()
+    };
+    let printed: Vec<_> = outcome.output.lines().map(sequence).collect();
+    assert_eq!(printed, ["1", "2", "3"]);
+    assert_eq!(outcome.code, 1);
+    assert!(outcome.notes.contains("\ncode: NOT_AUTHORISED\n"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn followed_events_are_lines() {
+    let dut = Dut::start().await;
+    let first = async |line: &str| {
+        let output = dut.dpuctl(line).await.output;
+        output.lines().next().unwrap().to_owned()
+    };
+    let line =
+        |id: &str| format!("2026-03-01T12:00:00Z  Normal   AttachmentReserved  {id}  for web/shop");
+    assert_eq!(first("events --follow").await, line("0190aaaa-bbbb"));
+    assert_eq!(first("events --follow -o wide").await, line(ID));
 }
 
 #[tokio::test]

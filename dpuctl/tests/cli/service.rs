@@ -21,11 +21,12 @@ use offload_proto::{
     v1::{
         Address, ApplyNetworkRequest, ApplyNetworkResponse, Attachment, AttachmentDetail,
         AttachmentKey, AttachmentState, AttachmentTraffic, ChangeSubnetsRequest,
-        ChangeSubnetsResponse, ClearQuarantineRequest, ClearQuarantineResponse,
+        ChangeSubnetsResponse, ClearQuarantineRequest, ClearQuarantineResponse, DebugInfo,
         DeleteNetworkRequest, DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis,
-        Difference, DifferenceState, Dpu, DurationBucket, Event, ExamineRequest, ExaminedVf,
-        GetAttachmentRequest, GetDpuRequest, HostStatus, ListAttachmentsRequest, DebugInfo, GetDebugInfoRequest,
-        ListAttachmentsResponse, ListNetworksRequest, ListNetworksResponse, ListPhasesRequest,
+        Difference, DifferenceState, Dpu, DurationBucket, Event, EventCursor, EventSeverity,
+        ExamineRequest, ExaminedVf, GetAttachmentRequest, GetDebugInfoRequest, GetDpuRequest,
+        HostStatus, ListAttachmentsRequest, ListAttachmentsResponse, ListEventsRequest,
+        ListEventsResponse, ListNetworksRequest, ListNetworksResponse, ListPhasesRequest,
         ListPhasesResponse, ListPoolsRequest, ListPoolsResponse, ListTrafficRequest,
         ListTrafficResponse, ListVfsRequest, ListVfsResponse, MendRequest, Network, NetworkStatus,
         PhaseDurations, Pod, PoolStatus, PortCounters, ReleaseAttachmentRequest,
@@ -40,6 +41,7 @@ use tokio::net::TcpListener;
 use tokio_stream::Iter;
 use tonic::{Request, Response, Status};
 
+const BOOT: &str = "0190aaaa-cccc-7000-8000-000000000001";
 pub(crate) const ID: &str = "0190aaaa-bbbb-7000-8000-000000000001";
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -520,14 +522,39 @@ impl Operator for Canned {
         Ok(Response::new(ClearQuarantineResponse { vf: None }))
     }
 
-    async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let event = |sequence| Event {
-            sequence,
-            time: "2026-03-01T12:00:00Z".into(),
-            kind: "AttachmentReserved".into(),
-            subject: ID.into(),
-            message: "for web/shop".into(),
-        };
-        Ok(Response::new(tokio_stream::iter(vec![Ok(event(1)), Ok(event(2))])))
+    async fn list_events(
+        &self,
+        request: Request<ListEventsRequest>,
+    ) -> Result<Response<ListEventsResponse>, Status> {
+        self.note(&request);
+        let end = Some(EventCursor { boot: BOOT.into(), revision: 1 });
+        Ok(Response::new(ListEventsResponse { events: vec![event(1)], end }))
+    }
+
+    /// One event per stream, up to the third.
+    async fn watch(
+        &self,
+        request: Request<WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let after = request.into_inner().after.unwrap_or_default();
+        if after.revision > 2 || after.boot != BOOT {
+            return Err(Failure::new(Reason::NotAuthorised, "no more").into());
+        }
+        Ok(Response::new(tokio_stream::iter(vec![Ok(event(after.revision + 1))])))
+    }
+}
+
+fn event(sequence: u64) -> Event {
+    Event {
+        sequence,
+        revision: sequence,
+        boot: BOOT.into(),
+        count: 1,
+        time: "2026-03-01T12:00:00Z".into(),
+        kind: "AttachmentReserved".into(),
+        severity: EventSeverity::Normal.into(),
+        subject: ID.into(),
+        message: "for web/shop".into(),
+        ..Event::default()
     }
 }

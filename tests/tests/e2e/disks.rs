@@ -13,25 +13,25 @@ use nix::mount::{MsFlags, mount, umount};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A small file system of its own under a program's state folder.
-struct SmallDisk {
+pub(crate) struct SmallDisk {
     folder: PathBuf,
 }
 
 impl SmallDisk {
     /// An empty one in the folder's place. Nobody may have files there open.
-    fn under(folder: PathBuf) -> Self {
+    pub(crate) fn under(folder: PathBuf) -> Self {
         let options = Some("size=16m,mode=700");
         mount(Some("tmpfs"), &folder, Some("tmpfs"), MsFlags::empty(), options).unwrap();
         Self { folder }
     }
 
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut file = File::create(self.folder.join("filler")).unwrap();
         let block = [0; 4096];
         while file.write_all(&block).is_ok() {}
     }
 
-    fn empty(&self) {
+    pub(crate) fn empty(&self) {
         fs::remove_file(self.folder.join("filler")).unwrap();
     }
 }
@@ -154,6 +154,6 @@ fn without_its_journal_the_service_refuses_all_and_harms_nothing() {
 
 fn only_file(folder: &Path) -> PathBuf {
     let files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let mut journals = files.iter().filter(|path| fs::metadata(path).unwrap().len() > 1000);
+    let mut journals = files.iter().filter(|path| path.extension() == Some("redb".as_ref()));
     journals.next().unwrap_or_else(|| panic!("no journal among {files:?}")).clone()
 }

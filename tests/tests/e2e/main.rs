@@ -25,6 +25,7 @@ mod disks;
 mod doctor;
 mod documents;
 mod embedded;
+mod events;
 mod faults;
 mod findings;
 mod first_packet;

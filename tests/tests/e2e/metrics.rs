@@ -27,6 +27,9 @@ const BUILD: &str = "dpu_offload_build";
 /// Says what a card and a kernel can do that stay the same.
 const CAPABILITIES: &str = "dpu_offload_service_capability";
 
+/// Moves on a full disk, which the test of events makes.
+const DROPPED: &str = "dpu_offload_service_events_dropped";
+
 const NETWORK: &str = "name: late\nsubnets:\n  - cidr: 10.9.0.0/28\n";
 
 fn settings() -> Settings {
@@ -328,7 +331,7 @@ fn every_metric_is_documented_and_moves() {
     an_attachment_is_given_back(&it);
     it.lab.assert_clean_slate();
 
-    let steady = [(Service, BUILD), (Service, CAPABILITIES), (Agent, BUILD)];
+    let steady = [(Service, BUILD), (Service, CAPABILITIES), (Service, DROPPED), (Agent, BUILD)];
     let steady = steady.map(|(program, name)| (program, name.to_owned()));
     assert_eq!(it.unmoved(), BTreeSet::from(steady));
     let found = it.families();

@@ -2,11 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    io::{BufRead, BufReader},
-    process::{Child, Stdio},
-    sync::mpsc,
-    thread,
+    fs, thread,
     time::Duration,
 };
 
@@ -14,8 +10,6 @@ use e2e::{FabricKind, Lab, Netns, Settings, openmetrics, scenarios::pods::addres
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// How long one look waits for a message.
-const LOOK: Duration = Duration::from_millis(100);
 
 fn apply(lab: &Lab, file: &str, text: &str) -> String {
     let path = lab.path().join(file);
@@ -381,72 +375,6 @@ fn while_open_vswitch_is_away_operators_see_the_rest_and_no_vf_is_lost() {
     lab.assert_invariants();
     lab.del("blue", &b, "eth0").nothing();
     lab.assert_clean_slate();
-}
-
-/// The lines of `dpuctl watch -o json`, until it is dropped.
-struct Watch {
-    process: Child,
-    events: mpsc::Receiver<Value>,
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Watch {
-    /// Starts one and waits until the service reports events to it, for which `make_event` makes one each time.
-    fn start(lab: &Lab, make_event: impl Fn()) -> Self {
-        let mut command = lab.operator().command();
-        let command = command.args(["watch", "-o", "json"]).stdout(Stdio::piped());
-        let mut process = command.spawn().unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let (sender, events) = mpsc::channel();
-        thread::spawn(move || {
-            let mut events = lines.map_while(Result::ok);
-            events.try_for_each(|line| sender.send(serde_json::from_str(&line).unwrap()))
-        });
-        let watch = Self { process, events };
-        wait_for("a first event", LIMIT, || {
-            make_event();
-            watch.events.try_recv().ok()
-        });
-        watch
-    }
-
-    /// The kinds of events of a subject up to the first of kind `last`.
-    fn kinds_until(&self, last: &str, subject: &str) -> Vec<String> {
-        let mut kinds = Vec::new();
-        while kinds.last().is_none_or(|kind| kind != last) {
-            let event = wait_for(&format!("{last} after {kinds:?}"), LIMIT, || {
-                self.events.recv_timeout(LOOK).ok()
-            });
-            if event["subject"] == subject {
-                kinds.push(event["kind"].as_str().unwrap().to_owned());
-            }
-        }
-        kinds
-    }
-}
-
-#[test]
-fn watching_shows_an_attachments_whole_life_in_order() {
-    let lab = Lab::start(&Settings::default());
-    let pod = Netns::new("pod");
-    let watch = Watch::start(&lab, || {
-        let _ = lab.add("blue", &pod, "eth0").result();
-        lab.del("blue", &pod, "eth0").nothing();
-    });
-    lab.await_settled();
-    let _ = lab.add("blue", &pod, "eth0").result();
-    let id = lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned();
-    let comes = ["AttachmentReserved", "AttachmentProgrammed", "AttachmentAttached"];
-    assert_eq!(watch.kinds_until(comes[2], &id), comes);
-    lab.del("blue", &pod, "eth0").nothing();
-    let goes = ["AttachmentReleasing", "AttachmentReleased"];
-    assert_eq!(watch.kinds_until(goes[1], &id), goes);
 }
 
 #[test]

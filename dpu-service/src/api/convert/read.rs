@@ -1,5 +1,6 @@
 //! From the protocol: every field's form is checked here, once.
 
+mod events;
 mod examination;
 mod hello;
 mod port_mappings;
@@ -20,6 +21,7 @@ use offload_proto::{
 };
 use vf_alloc::{Device, FunctionId, NumberError, VfPromise};
 
+pub(crate) use events::{event_cursor, event_filter};
 pub(crate) use examination::{examination, pod_findings};
 pub(crate) use hello::{hello, inventory};
 

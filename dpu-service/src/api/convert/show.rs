@@ -16,7 +16,7 @@ use crate::{
     counters::PortTraffic,
     driver::Capability,
     eswitch::Card,
-    events::Event,
+    events::{Event, EventCursor, Severity},
     gateway::GatewayView,
     host::ExaminedVf,
     model::{
@@ -173,12 +173,12 @@ fn bandwidth(bandwidth: Bandwidth) -> v1::Bandwidth {
     }
 }
 
-pub(crate) fn detail(detail: &AttachmentDetail) -> v1::AttachmentDetail {
+pub(crate) fn detail(dpu: &str, detail: &AttachmentDetail) -> v1::AttachmentDetail {
     v1::AttachmentDetail {
         attachment: Some(attachment(&detail.view)),
         representor: detail.representor.clone(),
         steps: detail.steps.iter().map(step).collect(),
-        events: detail.events.iter().map(event).collect(),
+        events: detail.events.iter().map(|its| event(dpu, its)).collect(),
         counters: detail.traffic.as_ref().map(counters),
         unknown: detail.unknown.clone(),
     }
@@ -259,14 +259,34 @@ pub(crate) fn condition(condition: &Condition) -> v1::Condition {
     }
 }
 
-pub(crate) fn event(event: &Event) -> v1::Event {
+/// An event of the DPU of that name.
+pub(crate) fn event(dpu: &str, event: &Event) -> v1::Event {
     v1::Event {
         sequence: event.sequence,
         time: event.time.to_string(),
         kind: event.kind.as_str().into(),
         subject: event.subject.clone(),
         message: event.message.clone(),
+        dpu: dpu.into(),
+        boot: event.boot.to_string(),
+        revision: event.revision,
+        severity: severity(event.kind.severity()).into(),
+        reason: event.reason.clone().unwrap_or_default(),
+        count: event.count,
+        first_time: event.first_time.to_string(),
+        author: event.author.to_string(),
     }
+}
+
+const fn severity(severity: Severity) -> v1::EventSeverity {
+    match severity {
+        Severity::Normal => v1::EventSeverity::Normal,
+        Severity::Warning => v1::EventSeverity::Warning,
+    }
+}
+
+pub(crate) fn cursor(cursor: EventCursor) -> v1::EventCursor {
+    v1::EventCursor { boot: cursor.boot.to_string(), revision: cursor.revision }
 }
 
 pub(crate) fn network_status(view: &NetworkView, outdated: Option<&Outdated>) -> v1::NetworkStatus {

@@ -1,0 +1,44 @@
+//! Which events an operator asks for.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use offload_proto::{Failure, v1};
+
+use super::{invalid, label, parse, shortened};
+use crate::events::{EventCursor, EventFilter, EventKind, Severity};
+
+pub(crate) fn event_filter(filter: Option<v1::EventFilter>) -> Result<EventFilter, Failure> {
+    let filter = filter.unwrap_or_default();
+    let severity = match filter.severity() {
+        v1::EventSeverity::Unspecified => None,
+        v1::EventSeverity::Normal => Some(Severity::Normal),
+        v1::EventSeverity::Warning => Some(Severity::Warning),
+    };
+    let object = label("object", filter.object)?;
+    Ok(EventFilter {
+        since: since(filter.within_s),
+        object: (!object.is_empty()).then_some(object),
+        kind: event_kind(&filter.kind)?,
+        severity,
+    })
+}
+
+/// So many seconds ago. 0: no limit.
+pub(super) fn since(within_s: u64) -> Option<Timestamp> {
+    let within = (within_s != 0).then(|| Duration::from_secs(within_s))?;
+    Some(Timestamp::now().checked_sub(within).unwrap_or(Timestamp::MIN))
+}
+
+fn event_kind(name: &str) -> Result<Option<EventKind>, Failure> {
+    if name.is_empty() {
+        return Ok(None);
+    }
+    let unknown = || invalid(format!("there are no events of kind {}", shortened(name)));
+    EventKind::named(name).ok_or_else(unknown).map(Some)
+}
+
+pub(crate) fn event_cursor(cursor: &v1::EventCursor) -> Result<EventCursor, Failure> {
+    let boot = parse("boot", &cursor.boot, "a UUID")?;
+    Ok(EventCursor { boot, revision: cursor.revision })
+}

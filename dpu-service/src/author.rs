@@ -1,0 +1,41 @@
+//! Who makes a change.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::HostName;
+
+/// Who makes a change: shown as `operator/alice`, `host/node-1`, `configuration file` or `dpu-service`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Author {
+    /// The service itself, such as its reconciler.
+    #[default]
+    Service,
+    /// Whoever edits the configuration file.
+    ConfigurationFile,
+    /// A host, by the name in its certificate.
+    Host(HostName),
+    /// An operator, by the name in the certificate.
+    Operator(String),
+}
+
+impl Author {
+    /// Whether it is the service itself.
+    #[must_use]
+    pub fn is_service(&self) -> bool {
+        *self == Self::Service
+    }
+}
+
+impl fmt::Display for Author {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service => out.write_str("dpu-service"),
+            Self::ConfigurationFile => out.write_str("configuration file"),
+            Self::Host(name) => write!(out, "host/{name}"),
+            Self::Operator(name) => write!(out, "operator/{name}"),
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The latest events in memory, oldest first, and the folding of repeated ones.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use uuid::Uuid;
+
+use super::{
+    ended::EndedAttachment,
+    event::{Event, EventCursor, EventFilter, EventKind, Severity},
+};
+use crate::author::Author;
+
+/// How many different events are kept.
+pub(super) const KEPT: usize = 10_000;
+/// How long an event is kept.
+const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// For how long after its first time an event is repeated and not a new one.
+const WINDOW: Duration = Duration::from_secs(5 * 60);
+
+/// What a caller reports.
+#[derive(Clone, Debug)]
+pub(super) struct Occurrence {
+    pub(super) kind: EventKind,
+    pub(super) reason: Option<String>,
+    pub(super) author: Author,
+    pub(super) subject: String,
+    pub(super) message: String,
+    pub(super) ended: Option<Box<EndedAttachment>>,
+}
+
+impl Occurrence {
+    /// Two occurrences with one key are the same event. Without a reason code the sentence tells them apart.
+    fn key(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let text = self.reason.as_ref().unwrap_or(&self.message);
+        (self.kind, &self.subject, text).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn repeats(&self, event: &Event) -> bool {
+        let is_same = match &self.reason {
+            Some(reason) => event.reason.as_ref() == Some(reason),
+            None => event.reason.is_none() && event.message == self.message,
+        };
+        is_same && event.kind == self.kind && event.subject == self.subject
+    }
+}
+
+/// The latest events in the order of their revisions.
+#[derive(Debug)]
+pub(super) struct Log {
+    boot: Uuid,
+    last: u64,
+    kept: VecDeque<Arc<Event>>,
+    warnings: usize,
+    /// The revisions of events that may repeat, by their keys.
+    repeatable: HashMap<u64, u64>,
+}
+
+impl Log {
+    /// A log of the start `boot`, with events of earlier starts in the order of their revisions.
+    pub(super) fn new(boot: Uuid, earlier: Vec<Event>) -> Self {
+        let last = earlier.last().map_or(0, |event| event.revision);
+        let (kept, warnings) = (VecDeque::new(), 0);
+        let mut log = Self { boot, last, kept, warnings, repeatable: HashMap::new() };
+        earlier.into_iter().for_each(|event| log.push(Arc::new(event)));
+        log
+    }
+
+    /// Adds what happened: as a new event, or to the one that it repeats.
+    pub(super) fn add(&mut self, occurrence: Occurrence, now: Timestamp) -> Arc<Event> {
+        let key = occurrence.key();
+        let repeated = self.take_repeated(key, &occurrence, now);
+        self.last += 1;
+        let Occurrence { kind, reason, author, subject, message, ended } = occurrence;
+        let (sequence, first_time, count) = match repeated {
+            Some(earlier) => (earlier.sequence, earlier.first_time, earlier.count + 1),
+            None => (self.last, now, 1),
+        };
+        let event = Arc::new(Event {
+            boot: self.boot,
+            sequence,
+            revision: self.last,
+            first_time,
+            time: now,
+            count,
+            kind,
+            reason,
+            author,
+            subject,
+            message,
+            ended,
+        });
+        self.expire(now);
+        self.push(Arc::clone(&event));
+        self.repeatable.insert(key, self.last);
+        event
+    }
+
+    /// Takes the event out that the occurrence repeats, if it is recent.
+    fn take_repeated(
+        &mut self,
+        key: u64,
+        occurrence: &Occurrence,
+        now: Timestamp,
+    ) -> Option<Arc<Event>> {
+        let revision = self.repeatable.get(&key)?;
+        let index = self.kept.binary_search_by_key(revision, |event| event.revision).ok()?;
+        let event = &self.kept[index];
+        let is_recent = now.duration_since(event.first_time).unsigned_abs() < WINDOW;
+        if is_recent && occurrence.repeats(event) { self.remove(index) } else { None }
+    }
+
+    fn push(&mut self, event: Arc<Event>) {
+        if self.kept.len() >= KEPT {
+            self.evict();
+        }
+        self.warnings += usize::from(event.kind.severity() == Severity::Warning);
+        self.kept.push_back(event);
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Arc<Event>> {
+        let event = self.kept.remove(index)?;
+        self.warnings -= usize::from(event.kind.severity() == Severity::Warning);
+        Some(event)
+    }
+
+    fn expire(&mut self, now: Timestamp) {
+        let is_old = |event: &Arc<Event>| now.duration_since(event.time).unsigned_abs() > KEPT_FOR;
+        // An event of a time when the clock was ahead is as old as it seems.
+        while self.kept.front().is_some_and(is_old) {
+            self.remove(0);
+        }
+        if self.repeatable.len() > 2 * KEPT {
+            let kept = &self.kept;
+            let is_kept = |revision: &u64| {
+                kept.binary_search_by_key(revision, |event| event.revision).is_ok()
+            };
+            self.repeatable.retain(|_, revision| is_kept(revision));
+        }
+    }
+
+    /// Removes the oldest event. Up to half of the log are warnings that outlast normal events, which pods that come
+    /// and go make by the thousand.
+    fn evict(&mut self) {
+        let is_normal = |event: &Arc<Event>| event.kind.severity() == Severity::Normal;
+        let oldest_normal =
+            (self.warnings <= KEPT / 2).then(|| self.kept.iter().position(is_normal)).flatten();
+        self.remove(oldest_normal.unwrap_or(0));
+    }
+
+    /// The events that the filter lets pass, oldest first.
+    pub(super) fn list(&mut self, filter: &EventFilter, now: Timestamp) -> Vec<Arc<Event>> {
+        self.expire(now);
+        self.kept.iter().filter(|event| filter.matches(event)).cloned().collect()
+    }
+
+    /// All events after the cursor, oldest first. All events, if nothing is known of the cursor's start any more.
+    pub(super) fn after(&self, cursor: &EventCursor) -> Vec<Arc<Event>> {
+        let is_known =
+            |event: &Arc<Event>| event.boot == cursor.boot && event.revision <= cursor.revision;
+        let known = self.kept.iter().rposition(is_known).map_or(0, |index| index + 1);
+        self.kept.range(known..).cloned().collect()
+    }
+
+    /// The place after the latest event.
+    pub(super) fn end(&self) -> EventCursor {
+        let latest = self.kept.back();
+        let boot = latest.map_or(self.boot, |event| event.boot);
+        EventCursor { boot, revision: self.last }
+    }
+
+    /// All events, oldest first.
+    pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
+        self.kept.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn occurrence(kind: EventKind, subject: &str, message: &str) -> Occurrence {
+        Occurrence {
+            kind,
+            reason: None,
+            author: Author::Service,
+            subject: subject.into(),
+            message: message.into(),
+            ended: None,
+        }
+    }
+
+    fn refused(subject: &str, message: &str) -> Occurrence {
+        let reason = Some("VFS_EXHAUSTED".into());
+        Occurrence { reason, ..occurrence(EventKind::AttachmentFailed, subject, message) }
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+    }
+
+    fn log() -> Log {
+        Log::new(Uuid::new_v4(), Vec::new())
+    }
+
+    fn subjects(events: &[Arc<Event>]) -> Vec<&str> {
+        events.iter().map(|event| event.subject.as_str()).collect()
+    }
+
+    #[test]
+    fn repeated_events_fold_with_count_and_times() {
+        let mut log = log();
+        let first = log.add(refused("pool/default", "15 of 16"), at(0));
+        log.add(occurrence(EventKind::HostConnected, "node-1", "up"), at(1));
+        let last = log.add(refused("pool/default", "16 of 16"), at(299));
+        assert_eq!((last.count, last.sequence, last.revision), (2, first.sequence, 3));
+        assert_eq!((last.first_time, last.time), (at(0), at(299)));
+        assert_eq!(last.message, "16 of 16");
+        let all = log.list(&EventFilter::default(), at(299));
+        assert_eq!(subjects(&all), ["node-1", "pool/default"]);
+    }
+
+    #[test]
+    fn repetition_after_five_minutes_is_new() {
+        let mut log = log();
+        log.add(refused("pool/default", "full"), at(0));
+        let next = log.add(refused("pool/default", "full"), at(300));
+        assert_eq!((next.count, next.sequence), (1, 2));
+        assert_eq!(log.add(refused("pool/default", "full"), at(301)).count, 2);
+    }
+
+    #[test]
+    fn other_subjects_reasons_and_sentences_do_not_fold() {
+        let mut log = log();
+        log.add(refused("pool/a", "full"), at(0));
+        log.add(refused("pool/b", "full"), at(0));
+        log.add(Occurrence { reason: Some("OTHER".into()), ..refused("pool/a", "full") }, at(0));
+        log.add(occurrence(EventKind::Repaired, "pf0vf1", "vlan"), at(0));
+        log.add(occurrence(EventKind::Repaired, "pf0vf1", "guard"), at(0));
+        assert!(log.all().all(|event| event.count == 1));
+        assert_eq!(log.all().count(), 5);
+    }
+
+    #[test]
+    fn log_is_bounded_in_number_and_time() {
+        let mut log = log();
+        for number in 0..=KEPT {
+            log.add(occurrence(EventKind::Repaired, &number.to_string(), ""), at(0));
+        }
+        assert_eq!(log.all().next().unwrap().subject, "1");
+        assert_eq!(log.all().count(), KEPT);
+        let week = 7 * 24 * 3600;
+        log.add(occurrence(EventKind::Repaired, "later", ""), at(week));
+        assert_eq!(log.list(&EventFilter::default(), at(week)).len(), KEPT);
+        let later = log.list(&EventFilter::default(), at(week + 1));
+        assert_eq!(subjects(&later), ["later"]);
+    }
+
+    #[test]
+    fn warnings_outlast_normal_events() {
+        let mut log = log();
+        log.add(refused("pool/default", "full"), at(0));
+        for number in 0..=KEPT {
+            log.add(occurrence(EventKind::HostConnected, &number.to_string(), ""), at(0));
+        }
+        assert_eq!(log.all().next().unwrap().subject, "pool/default");
+        for number in 0..=KEPT {
+            log.add(refused(&number.to_string(), "full"), at(0));
+        }
+        assert_ne!(log.all().next().unwrap().subject, "pool/default");
+        assert_eq!(log.all().count(), KEPT);
+    }
+
+    #[test]
+    fn cursor_continues_without_gap_or_duplicate() {
+        let mut log = log();
+        log.add(occurrence(EventKind::HostConnected, "a", ""), at(0));
+        log.add(refused("pool/default", "full"), at(0));
+        let end = log.end();
+        assert!(log.after(&end).is_empty());
+        log.add(refused("pool/default", "full"), at(1));
+        log.add(occurrence(EventKind::HostConnected, "b", ""), at(1));
+        assert_eq!(subjects(&log.after(&end)), ["pool/default", "b"]);
+
+        // The file may lack the last events of a start that was killed.
+        let restored = log.all().take(2).map(|event| Event::clone(event)).collect();
+        let seen = log.end();
+        let mut next = Log::new(Uuid::new_v4(), restored);
+        assert!(next.after(&seen).is_empty());
+        next.add(occurrence(EventKind::HostConnected, "c", ""), at(2));
+        assert_eq!(subjects(&next.after(&seen)), ["c"]);
+        let unknown = EventCursor { boot: Uuid::new_v4(), revision: 99 };
+        assert_eq!(next.after(&unknown).len(), 3);
+    }
+
+    #[test]
+    fn objects_match_by_name_and_by_id() {
+        let mut log = log();
+        let id = "0190aaaa-bbbb-7000-8000-000000000001";
+        for subject in ["pool/default", "node-1", "node-10", id] {
+            log.add(occurrence(EventKind::Repaired, subject, ""), at(0));
+        }
+        let mut about = |object: &str| {
+            let filter = EventFilter { object: Some(object.into()), ..EventFilter::default() };
+            log.list(&filter, at(0)).iter().map(|event| event.subject.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(about("default"), ["pool/default"]);
+        assert_eq!(about("pool/default"), ["pool/default"]);
+        assert_eq!(about("node-1"), ["node-1"]);
+        assert_eq!(about("0190aaaa"), [id]);
+        assert!(about("019").is_empty());
+    }
+}

@@ -1,0 +1,256 @@
+//! What happened: the latest events in memory and in a file, and a feed of new ones.
+//!
+//! [`Events`] owns the log of the latest events (`log.rs`), in which repeated events are one with a count. A thread of
+//! its own (`writer.rs`) appends them to a file (`file.rs`) in batches, so that no caller waits for the disk.
+//!
+//! The log has the one lock. It is held for some microseconds and never across an await; no other lock is taken under
+//! it. Any thread records events. The feed is served under the lock, so that watchers receive events in the order of
+//! their revisions. The writer takes the lock only to write the whole log to a new file.
+
+mod ended;
+mod event;
+mod file;
+mod log;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+use std::{
+    fmt, io,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bootstrap::Chain;
+use jiff::Timestamp;
+use offload_proto::Failure;
+use tokio::sync::broadcast;
+use uuid::Uuid;
+
+pub use ended::EndedAttachment;
+pub use event::{Event, EventCursor, EventFilter, EventKind, Severity};
+
+use crate::{author::Author, model::Record};
+use log::{Log, Occurrence};
+use writer::Writer;
+
+/// How far a watcher may fall behind.
+const BEHIND: usize = 1024;
+
+/// The file of events in the state folder.
+const FILE: &str = "events.jsonl";
+
+/// The latest events and the feed of new ones.
+#[derive(Debug)]
+pub struct Events {
+    log: Arc<Mutex<Log>>,
+    feed: broadcast::Sender<Arc<Event>>,
+    /// `None`: events are in memory only.
+    writer: Option<Writer>,
+}
+
+impl Default for Events {
+    /// Events in memory only.
+    fn default() -> Self {
+        Self::with(Vec::new())
+    }
+}
+
+impl Events {
+    /// Events with those of earlier starts, in a file of the state folder. A file that is damaged or can't be used
+    /// keeps the service from nothing: it is moved aside and reported. Blocks.
+    #[must_use]
+    pub fn open(state_folder: &Path) -> Self {
+        let path = state_folder.join(FILE);
+        let read = file::read(&path);
+        let damage = damage(&path, &read);
+        let mut events = Self::with(read.unwrap_or_default().events);
+        match Writer::start(path, Arc::clone(&events.log)) {
+            Ok(writer) => events.writer = Some(writer),
+            Err(error) => tracing::error!(%error, "events are kept in memory only"),
+        }
+        if let Some(damage) = damage {
+            events.record(EventKind::EventsDamaged, "dpu", damage);
+        }
+        events.note_start();
+        events
+    }
+
+    fn with(earlier: Vec<Event>) -> Self {
+        let log = Arc::new(Mutex::new(Log::new(Uuid::new_v4(), earlier)));
+        Self { log, feed: broadcast::Sender::new(BEHIND), writer: None }
+    }
+
+    /// Records that the service starts, and whether it ended in good order before.
+    fn note_start(&self) {
+        let is_unclean = {
+            let log = self.log();
+            let last_boot = log.all().next_back().map(|event| event.boot);
+            let mut of_last = log.all().rev().take_while(|event| Some(event.boot) == last_boot);
+            last_boot.is_some() && !of_last.any(|event| event.kind == EventKind::ServiceStopped)
+        };
+        if is_unclean {
+            let message = "the service ended without a clean stop";
+            self.record(EventKind::ServiceStopUnclean, "dpu", message);
+        }
+        let version = env!("CARGO_PKG_VERSION");
+        self.record(EventKind::ServiceStarted, "dpu", format!("version {version} starts"));
+    }
+
+    /// Records that the service stops in good order, and waits until that is written. Blocks for a bounded time.
+    pub fn close(&self) {
+        self.record(EventKind::ServiceStopped, "dpu", "the service stops");
+        if let Some(writer) = &self.writer {
+            writer.flush();
+        }
+    }
+
+    /// Records an event of the service itself.
+    pub(crate) fn record(
+        &self,
+        kind: EventKind,
+        subject: impl fmt::Display,
+        message: impl Into<String>,
+    ) {
+        self.record_by(&Author::Service, kind, subject, message);
+    }
+
+    /// Records an event that somebody else has caused.
+    pub(crate) fn record_by(
+        &self,
+        author: &Author,
+        kind: EventKind,
+        subject: impl fmt::Display,
+        message: impl Into<String>,
+    ) {
+        let (author, subject, message) = (author.clone(), subject.to_string(), message.into());
+        self.add(Occurrence { kind, reason: None, author, subject, message, ended: None });
+    }
+
+    /// Records a failure, with its reason code.
+    pub fn record_failure(&self, kind: EventKind, subject: impl fmt::Display, failure: &Failure) {
+        self.record_reason(kind, failure.reason.as_str(), subject, &*failure.message);
+    }
+
+    /// Records an event with the reason code of a failure or of a condition.
+    pub(crate) fn record_reason(
+        &self,
+        kind: EventKind,
+        reason: &str,
+        subject: impl fmt::Display,
+        message: impl Into<String>,
+    ) {
+        let (reason, message) = (Some(reason.to_owned()), message.into());
+        let (author, subject) = (Author::Service, subject.to_string());
+        self.add(Occurrence { kind, reason, author, subject, message, ended: None });
+    }
+
+    /// Records the end of an attachment, so that it can be described afterwards.
+    pub(crate) fn record_end(
+        &self,
+        kind: EventKind,
+        record: &Record,
+        failure: Option<&Failure>,
+        message: impl Into<String>,
+    ) {
+        let reason = failure.map(|failure| failure.reason.as_str().to_owned());
+        let (subject, message) = (record.id.to_string(), message.into());
+        let ended = Some(Box::new(EndedAttachment::from(record)));
+        self.add(Occurrence { kind, reason, author: Author::Service, subject, message, ended });
+    }
+
+    fn add(&self, occurrence: Occurrence) {
+        let mut log = self.log();
+        let event = log.add(occurrence, Timestamp::now());
+        // No watcher is no error.
+        let _ = self.feed.send(Arc::clone(&event));
+        if let Some(writer) = &self.writer {
+            writer.write(Arc::clone(&event));
+        }
+        drop(log);
+        report(&event);
+    }
+
+    /// Events from now on. A watcher that falls more than 1024 events behind gets
+    /// [`broadcast::error::RecvError::Lagged`].
+    #[must_use]
+    pub fn watch(&self) -> broadcast::Receiver<Arc<Event>> {
+        self.feed.subscribe()
+    }
+
+    /// The events after the cursor, and the feed of those that follow, without a gap or an event twice.
+    #[must_use]
+    pub fn watch_after(
+        &self,
+        cursor: &EventCursor,
+    ) -> (Vec<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
+        let log = self.log();
+        (log.after(cursor), self.feed.subscribe())
+    }
+
+    /// The events that the filter lets pass, oldest first, and the place after the latest of all.
+    #[must_use]
+    pub fn list(&self, filter: &EventFilter) -> (Vec<Arc<Event>>, EventCursor) {
+        let mut log = self.log();
+        (log.list(filter, Timestamp::now()), log.end())
+    }
+
+    /// The kept events about `subject`, oldest first.
+    #[must_use]
+    pub fn about(&self, subject: &str) -> Vec<Event> {
+        self.kept(|event| event.subject == subject)
+    }
+
+    /// The kept events of that kind, oldest first.
+    #[must_use]
+    pub(crate) fn of_kind(&self, kind: EventKind) -> Vec<Event> {
+        self.kept(|event| event.kind == kind)
+    }
+
+    fn kept(&self, is_wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
+        let log = self.log();
+        log.all().filter(|event| is_wanted(event)).map(|event| Event::clone(event)).collect()
+    }
+
+    /// How many events are not in the file: the disk was full or did not answer.
+    #[must_use]
+    pub(crate) fn dropped(&self) -> u64 {
+        self.writer.as_ref().map_or(0, Writer::dropped)
+    }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Moves a damaged file aside. What was wrong with it: one sentence.
+fn damage(path: &Path, read: &io::Result<file::Contents>) -> Option<String> {
+    let what = match read {
+        Ok(contents) if contents.damaged == 0 => return None,
+        Ok(contents) => format!("{} lines of it can't be read", contents.damaged),
+        Err(error) => Chain(error).to_string(),
+    };
+    let moved = file::move_aside(path);
+    let path = path.display();
+    Some(match moved {
+        Ok(aside) => format!("{path} is damaged: {what}; it is kept as {}", aside.display()),
+        Err(error) => format!("{path} is damaged: {what}; it can't be moved aside: {error}"),
+    })
+}
+
+/// Logs an event, once for all its repetitions.
+fn report(event: &Event) {
+    let Event { kind, subject, message, reason, author, count, .. } = event;
+    let (kind, reason) = (kind.as_str(), reason.as_deref());
+    match event.kind.severity() {
+        _ if *count > 1 => {
+            tracing::debug!(kind, subject, reason, count, detail = message, "event repeated");
+        }
+        Severity::Normal => {
+            tracing::info!(kind, subject, %author, detail = message, "event");
+        }
+        Severity::Warning => {
+            tracing::warn!(kind, subject, reason, %author, detail = message, "event");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The file of events, across starts of the service.
+
+use std::{fs, path::PathBuf};
+
+use offload_proto::Reason;
+use tempfile::TempDir;
+use test_clock::wait_until;
+
+use super::{
+    EventKind::{EventsDamaged, HostConnected, ServiceStarted, ServiceStopUnclean, ServiceStopped},
+    *,
+};
+
+struct State(TempDir);
+
+impl State {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join(FILE)
+    }
+
+    fn open(&self) -> Events {
+        Events::open(self.0.path())
+    }
+
+    /// A start that records these subjects and ends in good order.
+    fn run(&self, subjects: &[&str]) {
+        let events = self.open();
+        for subject in subjects {
+            events.record(HostConnected, subject, "connected");
+        }
+        events.close();
+    }
+
+    fn text(&self) -> String {
+        fs::read_to_string(self.file()).unwrap_or_default()
+    }
+}
+
+fn kinds(events: &Events) -> Vec<EventKind> {
+    events.list(&EventFilter::default()).0.iter().map(|event| event.kind).collect()
+}
+
+#[test]
+fn events_outlast_the_service() {
+    let state = State::new();
+    state.run(&["node-1"]);
+    let events = state.open();
+    assert_eq!(kinds(&events), [ServiceStarted, HostConnected, ServiceStopped, ServiceStarted]);
+    let (all, _) = events.list(&EventFilter::default());
+    assert_eq!(all[0].boot, all[2].boot);
+    assert_ne!(all[2].boot, all[3].boot);
+    assert!(all.is_sorted_by(|a, b| a.revision < b.revision));
+}
+
+#[test]
+fn events_are_written_without_a_stop() {
+    let state = State::new();
+    let events = state.open();
+    events.record(HostConnected, "node-1", "connected");
+    wait_until("the file has the event", || state.text().contains("node-1"));
+    drop(events);
+    let next = state.open();
+    assert!(kinds(&next).ends_with(&[HostConnected, ServiceStopUnclean, ServiceStarted]));
+}
+
+#[test]
+fn clean_stops_are_not_reported_as_unclean() {
+    let state = State::new();
+    state.run(&[]);
+    state.run(&[]);
+    assert!(!kinds(&state.open()).contains(&ServiceStopUnclean));
+}
+
+#[test]
+fn repeated_event_is_one_after_restart() {
+    let state = State::new();
+    let events = state.open();
+    let failure = Failure::new(Reason::VfsExhausted, "no free VF");
+    events.record_failure(EventKind::AttachmentFailed, "pool/default", &failure);
+    wait_until("the first is written", || state.text().contains("pool/default"));
+    (0..13).for_each(|_| {
+        events.record_failure(EventKind::AttachmentFailed, "pool/default", &failure);
+    });
+    events.close();
+    let about = state.open().about("pool/default");
+    assert_eq!(about.iter().map(|event| event.count).collect::<Vec<_>>(), [14]);
+    assert_eq!(about[0].reason.as_deref(), Some("VFS_EXHAUSTED"));
+}
+
+#[test]
+fn damaged_file_is_moved_aside_and_reported() {
+    let state = State::new();
+    state.run(&["node-1", "node-2"]);
+    let damaged = state.text().replace("node-1", "node-1\"");
+    fs::write(state.file(), &damaged).unwrap();
+    let events = state.open();
+    assert!(kinds(&events).contains(&EventsDamaged));
+    assert!(events.about("node-1").is_empty());
+    assert_eq!(events.about("node-2").len(), 1);
+    let aside = state.0.path().join("events.jsonl.damaged");
+    assert_eq!(fs::read_to_string(aside).unwrap(), damaged);
+    events.close();
+    assert!(state.text().contains("node-2") && !state.text().contains("node-1"));
+}
+
+#[test]
+fn half_a_last_line_is_cut_off() {
+    let state = State::new();
+    state.run(&["node-1"]);
+    fs::write(state.file(), state.text() + "{\"boot\":").unwrap();
+    let events = state.open();
+    assert!(!kinds(&events).contains(&EventsDamaged));
+    assert_eq!(events.about("node-1").len(), 1);
+}
+
+#[test]
+fn something_else_in_place_of_the_file_is_moved_aside() {
+    let state = State::new();
+    fs::create_dir(state.file()).unwrap();
+    state.run(&["node-1"]);
+    assert_eq!(state.open().about("node-1").len(), 1);
+}
+
+#[test]
+fn missing_file_starts_an_empty_log() {
+    let state = State::new();
+    assert_eq!(kinds(&state.open()), [ServiceStarted]);
+}
+
+#[test]
+fn events_that_cannot_be_written_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let events = Events::open(&folder.path().join("missing"));
+    events.record(HostConnected, "node-1", "connected");
+    events.close();
+    assert_eq!(events.dropped(), 3);
+    assert_eq!(events.about("node-1").len(), 1);
+}
+
+#[test]
+fn file_is_private_and_bounded() {
+    use std::os::unix::fs::PermissionsExt;
+    let state = State::new();
+    let events = state.open();
+    for number in 0..3 * log::KEPT {
+        events.record(HostConnected, number, "connected");
+        if number % 1000 == 0 {
+            events.writer.as_ref().unwrap().flush();
+        }
+    }
+    events.close();
+    assert!(state.text().lines().count() <= 2 * log::KEPT + 2000);
+    assert_eq!(fs::metadata(state.file()).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn every_kind_has_its_name() {
+    for kind in [HostConnected, ServiceStopUnclean, EventsDamaged] {
+        assert_eq!(EventKind::named(kind.as_str()), Some(kind));
+    }
+    assert_eq!(EventKind::named("Unknown"), None);
+}

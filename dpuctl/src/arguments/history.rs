@@ -1,0 +1,69 @@
+//! Which part of the history is wanted.
+
+use clap::Args;
+use jiff::SignedDuration;
+use offload_proto::v1::{EventFilter, EventSeverity};
+
+use super::{Format, name};
+
+/// Which events.
+#[derive(Debug, Args)]
+pub struct Events {
+    /// Only those of so long until now, such as 10m, 2h or 3d
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    pub since: Option<u64>,
+    /// Only those about this object: an attachment's id, a VF, a network, a host or a pool
+    #[arg(long, value_parser = name())]
+    pub object: Option<String>,
+    /// Only those of this type: normal, warning, or a kind such as HostConnected
+    #[arg(long = "type", value_name = "TYPE", value_parser = name())]
+    pub of_type: Option<String>,
+    /// Go on with new events until interrupted; a lost connection is opened again
+    #[arg(short, long)]
+    pub follow: bool,
+    /// How to print them; with --follow, json is one line per event and yaml one document
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
+}
+
+impl Events {
+    pub(crate) fn filter(&self) -> EventFilter {
+        let of_type = self.of_type.clone().unwrap_or_default();
+        let severity = match of_type.to_ascii_lowercase().as_str() {
+            "normal" => EventSeverity::Normal,
+            "warning" => EventSeverity::Warning,
+            _ => EventSeverity::Unspecified,
+        };
+        EventFilter {
+            within_s: self.since.unwrap_or_default(),
+            object: self.object.clone().unwrap_or_default(),
+            kind: if severity == EventSeverity::Unspecified { of_type } else { String::new() },
+            severity: severity.into(),
+        }
+    }
+}
+
+/// Seconds of a length of time such as `10m`.
+fn age(text: &str) -> Result<u64, String> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+    let seconds = match days {
+        Some(days) => i64::from(days) * 24 * 3600,
+        None => text.parse().map_or(0, |age: SignedDuration| age.as_secs()),
+    };
+    let whole = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+    whole.ok_or_else(|| "it must be a length of time of 1s or more, such as 10m, 2h or 3d".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_units() {
+        let ages = ["30s", "10m", "2h", "1h30m", "3d"].map(age);
+        assert_eq!(ages.map(Result::unwrap), [30, 600, 7200, 5400, 259_200]);
+        for wrong in ["", "10", "0s", "-5m", "soon", "0d"] {
+            assert!(age(wrong).is_err(), "{wrong}");
+        }
+    }
+}

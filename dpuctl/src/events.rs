@@ -1,0 +1,205 @@
+//! `dpuctl events`: what happened, and what happens.
+
+use std::time::Duration;
+
+use bootstrap::Chain;
+use jiff::Timestamp;
+use offload_proto::v1::{
+    Event, EventCursor, EventFilter, EventSeverity, ListEventsRequest, ListEventsResponse,
+    WatchRequest,
+};
+use tokio::time::sleep;
+
+use crate::{
+    arguments::{Events, Format, Options},
+    client::Client,
+    console::Console,
+    error::CallError,
+    format::{Audience, json_line, print_encoded, yaml},
+    table::narrow_or_wide,
+    text::{age, or_dash, printable, seconds, short_id, state},
+};
+
+/// How long a lost connection is left alone before it is opened again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub(crate) async fn events(
+    options: &Options,
+    wanted: &Events,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    let mut client = Client::connect(options).await?;
+    let request = ListEventsRequest { filter: Some(wanted.filter()) };
+    let listed =
+        client.call(async |operator, request| operator.list_events(request).await, request).await?;
+    if !wanted.follow {
+        return print(&listed, wanted.output, console);
+    }
+    for event in &listed.events {
+        console.line(&line(event, wanted.output)?)?;
+    }
+    let filter = EventFilter { within_s: 0, ..wanted.filter() };
+    let mut follower = Follower { filter, format: wanted.output, end: listed.end };
+    loop {
+        let ended = follower.follow(&mut client, console).await;
+        client = follower.reconnect(ended, options, console).await?;
+    }
+}
+
+fn print(
+    listed: &ListEventsResponse,
+    format: Format,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
+    match print_encoded(listed, format, console)? {
+        Audience::Programs => Ok(()),
+        Audience::People { .. } if listed.events.is_empty() => console.note("No events."),
+        Audience::People { wide } => {
+            console.print(&event_table(&listed.events, wide, Timestamp::now()))
+        }
+    }
+}
+
+/// Continues with the events after the latest that it has printed.
+struct Follower {
+    filter: EventFilter,
+    format: Format,
+    end: Option<EventCursor>,
+}
+
+impl Follower {
+    /// `Ok`: the DPU ended the stream.
+    async fn follow(
+        &mut self,
+        client: &mut Client,
+        console: &mut Console<'_>,
+    ) -> Result<(), CallError> {
+        let request = WatchRequest { filter: Some(self.filter.clone()), after: self.end.clone() };
+        let mut events = client.watch(request).await?;
+        while let Some(event) = events.message().await.map_err(|status| client.failed(status))? {
+            console.line(&line(&event, self.format)?)?;
+            self.end = Some(EventCursor { boot: event.boot, revision: event.revision });
+        }
+        Ok(())
+    }
+
+    /// Connects again, however long that takes, unless what ended the stream stays as it is.
+    async fn reconnect(
+        &self,
+        mut ended: Result<(), CallError>,
+        options: &Options,
+        console: &mut Console<'_>,
+    ) -> Result<Client, CallError> {
+        let why = ended.as_ref().err().map(|error| format!(": {}", Chain(error)));
+        let why = why.unwrap_or_default();
+        console.note(&format!("The stream of events ended{why}. Connecting again."))?;
+        loop {
+            match ended {
+                Err(error) if !error.is_passing() => return Err(error),
+                _ => sleep(PAUSE).await,
+            }
+            match Client::connect(options).await {
+                Ok(client) => return Ok(client),
+                Err(error) => ended = Err(error),
+            }
+        }
+    }
+}
+
+fn event_table(events: &[Event], wide: bool, now: Timestamp) -> String {
+    let headings =
+        ["AGE", "TYPE", "KIND", "OBJECT", "COUNT", "MESSAGE", "REASON", "BY", "BOOT", "SEQUENCE"];
+    let row = |event: &Event| {
+        vec![
+            age(&event.time, now),
+            severity(event),
+            event.kind.clone(),
+            if wide { event.subject.clone() } else { short_id(&event.subject).into() },
+            event.count.to_string(),
+            event.message.clone(),
+            or_dash(&event.reason).into(),
+            event.author.clone(),
+            event.boot.clone(),
+            event.sequence.to_string(),
+        ]
+    };
+    narrow_or_wide(&headings, 6, wide, events.iter().map(row))
+}
+
+fn severity(event: &Event) -> String {
+    let name = EventSeverity::try_from(event.severity).unwrap_or_default().as_str_name();
+    state(name, "EVENT_SEVERITY_")
+}
+
+fn line(event: &Event, format: Format) -> Result<String, CallError> {
+    match format {
+        Format::Table => Ok(event_line(event, short_id(&event.subject))),
+        Format::Wide => Ok(event_line(event, &event.subject)),
+        Format::Json => json_line(event),
+        Format::Yaml => Ok(format!("---\n{}", yaml(event)?.trim_end())),
+    }
+}
+
+/// One event for people, about what they know as `subject`.
+pub(crate) fn event_line(event: &Event, subject: &str) -> String {
+    let Event { time, kind, message, .. } = event;
+    let (severity, repeated) = (severity(event), repetition(event));
+    let text = format!("{time}  {severity:<7}  {kind}  {subject}  {message}{repeated}");
+    printable(&text.replace('\n', " "))
+}
+
+/// How often the event happened, if more than once.
+fn repetition(event: &Event) -> String {
+    let times = (event.first_time.parse::<Timestamp>(), event.time.parse::<Timestamp>());
+    match times {
+        (Ok(first), Ok(last)) if event.count > 1 => {
+            let lasted = u64::try_from(last.duration_since(first).as_secs()).unwrap_or_default();
+            format!(": {} times in {}", event.count, seconds(lasted))
+        }
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event() -> Event {
+        Event {
+            sequence: 7,
+            revision: 21,
+            time: "2026-03-01T12:04:58Z".into(),
+            first_time: "2026-03-01T12:00:00Z".into(),
+            count: 14,
+            kind: "AttachRefused".into(),
+            subject: "pool/default".into(),
+            message: "pool default has no free VF (16 of 16 in use)".into(),
+            severity: EventSeverity::Warning.into(),
+            reason: "VFS_EXHAUSTED".into(),
+            author: "host/node-1".into(),
+            ..Event::default()
+        }
+    }
+
+    #[test]
+    fn repeated_event_has_its_count() {
+        let line = event_line(&event(), "pool/default");
+        let expected = "2026-03-01T12:04:58Z  Warning  AttachRefused  pool/default  \
+                        pool default has no free VF (16 of 16 in use): 14 times in 4m58s";
+        assert_eq!(line, expected);
+        let once = Event { count: 1, ..event() };
+        assert!(event_line(&once, "pool/default").ends_with("(16 of 16 in use)"));
+    }
+
+    #[test]
+    fn table_has_one_row_per_event() {
+        let now = "2026-03-01T12:05:00Z".parse().unwrap();
+        let table = event_table(&[event()], false, now);
+        let expected = "\
+AGE   TYPE      KIND            OBJECT         COUNT   MESSAGE
+2s    Warning   AttachRefused   pool/default   14      pool default has no free VF (16 of 16 in use)
+";
+        assert_eq!(table, expected);
+        assert!(event_table(&[event()], true, now).contains("VFS_EXHAUSTED   host/node-1"));
+    }
+}

@@ -1,0 +1,227 @@
+//! Events: kept across crashes, full disks and lost connections.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fs,
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use e2e::{Lab, Netns, Settings, openmetrics, wait_for};
+use serde_json::Value;
+
+use crate::disks::SmallDisk;
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// How long one look waits for an event.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What `dpuctl events --follow -o json` prints, until it is dropped.
+struct Followed {
+    process: Child,
+    lines: mpsc::Receiver<Value>,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Followed {
+    fn start(lab: &Lab) -> Self {
+        let mut command = lab.operator().command();
+        let command = command.args(["events", "--follow", "-o", "json"]).stdout(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let (sender, events) = mpsc::channel();
+        thread::spawn(move || {
+            let mut events = lines.map_while(Result::ok);
+            events.try_for_each(|line| sender.send(serde_json::from_str(&line).unwrap()))
+        });
+        Self { process, lines: events }
+    }
+
+    /// The events up to the first of kind `last` about `subject`.
+    fn until(&self, last: &str, subject: &str) -> Vec<Value> {
+        let mut events: Vec<Value> = Vec::new();
+        let is_last = |event: &Value| event["kind"] == last && event["subject"] == subject;
+        while !events.last().is_some_and(is_last) {
+            let next = || self.lines.recv_timeout(LOOK).ok();
+            events.push(wait_for(&format!("{last} of {subject}"), LIMIT, next));
+        }
+        events
+    }
+}
+
+fn kinds_about(events: &[Value], subject: &str) -> Vec<String> {
+    let about = events.iter().filter(|event| event["subject"] == subject);
+    about.map(|event| event["kind"].as_str().unwrap().to_owned()).collect()
+}
+
+fn listed(lab: &Lab, options: &[&str]) -> Vec<Value> {
+    let arguments: Vec<_> = ["events", "-o", "json"].iter().chain(options).copied().collect();
+    lab.operator().json(&arguments)["events"].as_array().unwrap().clone()
+}
+
+fn kinds(events: &[Value]) -> HashSet<&str> {
+    events.iter().map(|event| event["kind"].as_str().unwrap()).collect()
+}
+
+fn only_attachment(lab: &Lab) -> String {
+    lab.operator().get("attachments")[0]["id"].as_str().unwrap().to_owned()
+}
+
+fn file(lab: &Lab) -> PathBuf {
+    lab.path().join("service/events.jsonl")
+}
+
+#[test]
+fn followed_events_show_an_attachments_life() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let followed = Followed::start(&lab);
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let id = only_attachment(&lab);
+    let comes = followed.until("AttachmentAttached", &id);
+    let expected = ["AttachmentReserved", "AttachmentProgrammed", "AttachmentAttached"];
+    assert_eq!(kinds_about(&comes, &id), expected);
+    lab.del("blue", &pod, "eth0").nothing();
+    let goes = followed.until("AttachmentReleased", &id);
+    assert_eq!(kinds_about(&goes, &id), ["AttachmentReleasing", "AttachmentReleased"]);
+}
+
+#[test]
+fn followed_events_outlast_a_killed_service() {
+    let mut lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let followed = Followed::start(&lab);
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let id = only_attachment(&lab);
+    let mut printed = followed.until("AttachmentAttached", &id);
+    wait_for("the events in their file", LIMIT, || {
+        fs::read_to_string(file(&lab)).unwrap().contains("AttachmentAttached").then_some(())
+    });
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    lab.del("blue", &pod, "eth0").nothing();
+    printed.extend(followed.until("AttachmentReleased", &id));
+
+    let revision = |event: &Value| (event["boot"].to_string(), event["revision"].to_string());
+    let distinct: HashSet<_> = printed.iter().map(revision).collect();
+    assert_eq!(distinct.len(), printed.len(), "an event was printed twice");
+    let missing: Vec<_> = listed(&lab, &[])
+        .into_iter()
+        .filter(|event| !distinct.contains(&revision(event)))
+        .collect();
+    let printed_last =
+        printed.last().unwrap()["revision"].as_str().unwrap().parse::<u64>().unwrap();
+    let is_later =
+        |event: &Value| event["revision"].as_str().unwrap().parse::<u64>().unwrap() > printed_last;
+    assert!(missing.iter().all(is_later), "{missing:?}");
+    let kinds = kinds(&printed);
+    assert!(kinds.contains("ServiceStopUnclean") && kinds.contains("HostConnected"), "{kinds:?}");
+    let boots: HashSet<_> = printed.iter().map(|event| event["boot"].to_string()).collect();
+    assert_eq!(boots.len(), 2);
+}
+
+#[test]
+fn clean_stop_is_an_event_and_events_stay() {
+    let mut lab = Lab::start(&Settings::default());
+    lab.service.stop();
+    lab.start_service();
+    lab.wait_until_good();
+    let events = listed(&lab, &[]);
+    let kinds = kinds(&events);
+    assert!(kinds.contains("ServiceStopped") && !kinds.contains("ServiceStopUnclean"), "{kinds:?}");
+}
+
+#[test]
+fn events_are_chosen_by_age_object_and_type() {
+    let lab = Lab::start(&Settings::default());
+    assert_eq!(
+        kinds(&listed(&lab, &["--object", "node-1", "--since", "1h"])),
+        ["HostConnected"].into()
+    );
+    assert_eq!(kinds(&listed(&lab, &["--type", "ServiceStarted"])), ["ServiceStarted"].into());
+    assert!(
+        listed(&lab, &["--type", "warning"])
+            .iter()
+            .all(|it| it["severity"] == "EVENT_SEVERITY_WARNING")
+    );
+    assert!(lab.operator().is_refused(&["events", "--type", "Nonsense"]).contains("Nonsense"));
+    let table = lab.operator().says(&["events"]);
+    assert!(table.starts_with("AGE ") && table.contains("HostConnected"), "{table}");
+}
+
+#[test]
+fn full_disk_drops_events_and_no_detach() {
+    let settings = Settings { has_metrics: true, cool_down: 0, ..Settings::default() };
+    let mut lab = Lab::start(&settings);
+    let pod = Netns::new("pod");
+    lab.service.stop();
+    let disk = SmallDisk::under(lab.path().join("service"));
+    lab.start_service();
+    lab.wait_until_good();
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let id = only_attachment(&lab);
+    wait_for("the events in their file", LIMIT, || {
+        fs::read_to_string(file(&lab)).ok()?.contains(&id).then_some(())
+    });
+    disk.fill();
+    lab.del("blue", &pod, "eth0").nothing();
+    let dropped = wait_for("dropped events", LIMIT, || {
+        // Each host's session is an event that finds no room.
+        let page = openmetrics::scrape(&lab.card.dpu)?;
+        let name = "dpu_offload_service_events_dropped";
+        openmetrics::value(&page, name, "_total", &[]).filter(|dropped| *dropped > 0.0)
+    });
+    assert!(dropped >= 1.0);
+    let kinds_of_pod = kinds_about(&listed(&lab, &[]), &id);
+    assert!(kinds_of_pod.contains(&"AttachmentReleasing".to_owned()), "{kinds_of_pod:?}");
+    disk.empty();
+    lab.service.stop();
+    lab.start_service();
+    lab.wait_until_good();
+    assert!(!kinds(&listed(&lab, &[])).contains("EventsDamaged"));
+    lab.assert_clean_slate();
+    lab.service.stop();
+}
+
+#[test]
+fn damaged_file_of_events_keeps_nothing_from_starting() {
+    let mut lab = Lab::start(&Settings::default());
+    lab.service.stop();
+    let good = fs::read_to_string(file(&lab)).unwrap();
+    fs::write(file(&lab), good.replace("HostConnected", "Host\0onnected")).unwrap();
+    lab.start_service();
+    lab.wait_until_good();
+    let events = listed(&lab, &[]);
+    let counts = events.iter().fold(BTreeMap::<_, usize>::new(), |mut counts, event| {
+        *counts.entry(event["kind"].as_str().unwrap()).or_default() += 1;
+        counts
+    });
+    assert_eq!((counts["EventsDamaged"], counts["ServiceStopped"]), (1, 1), "{counts:?}");
+    assert!(lab.path().join("service/events.jsonl.damaged").exists());
+}
+
+#[test]
+fn reloads_are_events_with_their_author() {
+    let lab = Lab::start(&Settings::default());
+    let path = lab.path().join("dpu-service.toml");
+    let good = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{good}\nnonsense = 1\n")).unwrap();
+    let of_kind =
+        |kind: &str| wait_for(kind, LIMIT, || listed(&lab, &["--type", kind]).into_iter().next());
+    let refused = of_kind("ConfigurationRefused");
+    assert_eq!(refused["severity"], "EVENT_SEVERITY_WARNING");
+    assert!(refused["message"].as_str().unwrap().contains("nonsense"), "{refused}");
+    fs::write(&path, format!("{good}\n# changed\n")).unwrap();
+    assert_eq!(of_kind("ConfigurationReloaded")["author"], "configuration file");
+}
