@@ -29,6 +29,23 @@ impl Author {
     }
 }
 
+/// Who makes a change, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cause {
+    /// Who.
+    pub author: Author,
+    /// Why, in the author's words. Empty: nothing was said.
+    pub reason: String,
+}
+
+impl Cause {
+    /// That author's, for that reason.
+    pub fn new(author: Author, reason: impl Into<String>) -> Self {
+        Self { author, reason: reason.into() }
+    }
+}
+
 impl fmt::Display for Author {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -4,6 +4,7 @@
 mod api;
 pub mod arguments;
 pub mod attachments;
+pub mod audit;
 pub mod author;
 mod certificates;
 pub mod conditions;

@@ -1,23 +1,31 @@
 //! The journal: what survives a restart, as typed rows.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bootstrap::{Chain, FolderError};
 use journal::{Cause, Change, Journal, Outlives, Schema, Statistics, Tables, WriteError};
 use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
+use uuid::Uuid;
 
-use crate::model::{
-    AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, Layer2Domain, Network,
-    Record,
+use crate::{
+    audit::{Audit, AuditEntry, AuditFilter},
+    model::{
+        AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, Layer2Domain, Network,
+        Record,
+    },
 };
 
 const ATTACHMENTS: &str = "attachments";
 const NETWORKS: &str = "networks";
 const COOLING: &str = "cooling";
+const AUDIT: &str = "audit";
 
-const TABLES: &[&str] = &[ATTACHMENTS, NETWORKS, COOLING];
+const TABLES: &[&str] = &[ATTACHMENTS, NETWORKS, COOLING, AUDIT];
 const SCHEMA: Schema = Schema {
     name: "dpu-service",
     version: 2,
@@ -147,6 +155,7 @@ pub(crate) struct Loaded {
 pub struct Records {
     journal: Journal,
     path: PathBuf,
+    audit: Arc<Audit>,
 }
 
 impl Records {
@@ -156,7 +165,7 @@ impl Records {
     /// See [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let journal = Journal::open(path, SCHEMA, Outlives::Machine)?;
-        Ok(Self { journal, path: path.to_owned() })
+        Ok(Self { journal, path: path.to_owned(), audit: Arc::default() })
     }
 
     /// Likewise, with `wrap` between journal and file: see [`Journal::open_with`].
@@ -168,7 +177,7 @@ impl Records {
         wrap: impl Fn(journal::storage::FileBackend) -> B + Send + 'static,
     ) -> Result<Self, OpenError> {
         let journal = Journal::open_with(path, SCHEMA, Outlives::Machine, wrap)?;
-        Ok(Self { journal, path: path.to_owned() })
+        Ok(Self { journal, path: path.to_owned(), audit: Arc::default() })
     }
 
     /// All that it holds. Blocks.
@@ -176,6 +185,7 @@ impl Records {
     /// # Errors
     /// See [`OpenError`].
     pub(crate) fn load(&self) -> Result<Loaded, OpenError> {
+        self.audit.load(self.rows(AUDIT)?);
         Ok(Loaded {
             attachments: self.rows(ATTACHMENTS)?,
             networks: self.rows(NETWORKS)?,
@@ -191,14 +201,34 @@ impl Records {
         &self,
         changes: Changes,
     ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
-        let queued = changes.0.map(|changes| self.journal.commit(changes));
-        async { queued?.await.map_err(|error| unavailable(&error)) }
+        let (audit, entry) = (Arc::clone(&self.audit), changes.audit.clone());
+        let surplus = entry.as_ref().map(|_| audit.surplus()).unwrap_or_default();
+        let changes = surplus.iter().fold(changes, |changes, id| changes.delete_audit(*id));
+        let queued = changes.rows.map(|rows| self.journal.commit(rows));
+        async move {
+            queued?.await.map_err(|error| unavailable(&error))?;
+            audit.remove(&surplus);
+            entry.into_iter().for_each(|entry| audit.add(entry));
+            Ok(())
+        }
+    }
+
+    /// Takes back changes that are committed and did not come into force, with their entry of the audit.
+    pub(crate) fn take_back(&self, changes: Changes, entry: Uuid) {
+        self.audit.remove(&[entry]);
+        self.commit_lazily(changes.delete_audit(entry));
+    }
+
+    /// The entries of the audit that the filter lets pass, oldest first.
+    #[must_use]
+    pub(crate) fn audit(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
+        self.audit.list(filter)
     }
 
     /// Makes all changes, when nobody needs to know.
     pub(crate) fn commit_lazily(&self, changes: Changes) {
-        match changes.0 {
-            Ok(changes) => self.journal.commit_lazily(changes),
+        match changes.rows {
+            Ok(rows) => self.journal.commit_lazily(rows),
             Err(failure) => tracing::error!(%failure, "a change of the journal was dropped"),
         }
     }
@@ -249,11 +279,15 @@ impl Records {
 
 /// Changes that belong together.
 #[derive(Debug)]
-pub struct Changes(Result<Vec<Change>, Failure>);
+pub struct Changes {
+    rows: Result<Vec<Change>, Failure>,
+    /// What the audit tells of them.
+    audit: Option<AuditEntry>,
+}
 
 impl Default for Changes {
     fn default() -> Self {
-        Self(Ok(Vec::new()))
+        Self { rows: Ok(Vec::new()), audit: None }
     }
 }
 
@@ -296,19 +330,31 @@ impl Changes {
         self.add(Change::delete(COOLING, cooling_key(cooling)))
     }
 
+    /// Writes an entry of the audit, if there is one.
+    #[must_use]
+    pub(crate) fn audited(self, entry: Option<AuditEntry>) -> Self {
+        let Some(entry) = entry else { return self };
+        let changes = self.put(AUDIT, entry.id.as_bytes(), &entry);
+        Self { audit: Some(entry), ..changes }
+    }
+
+    fn delete_audit(self, id: Uuid) -> Self {
+        self.add(Change::delete(AUDIT, *id.as_bytes()))
+    }
+
     fn put(self, table: &'static str, key: &[u8], value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(value) => self.add(Change::put(table, key, value)),
-            Err(error) => Self(Err(Failure::new(
-                Reason::Internal,
-                format!("a row of table {table} can't be written as JSON: {error}"),
-            ))),
+            Err(error) => {
+                let why = format!("a row of table {table} can't be written as JSON: {error}");
+                Self { rows: Err(Failure::new(Reason::Internal, why)), ..self }
+            }
         }
     }
 
     fn add(mut self, change: Change) -> Self {
-        if let Ok(changes) = &mut self.0 {
-            changes.push(change);
+        if let Ok(rows) = &mut self.rows {
+            rows.push(change);
         }
         self
     }
@@ -382,7 +428,7 @@ mod tests {
         });
         record.port_mappings = vec![serde_json::from_value(mapping).unwrap()];
         let with_rules = "name = 'blue'\nallow = [{ from_networks = ['green'], protocol = 'tcp', ports = ['80'] }]";
-        record.network = std::sync::Arc::new(toml::from_str(with_rules).unwrap());
+        record.network = Arc::new(toml::from_str(with_rules).unwrap());
         record.named_networks = [("green".into(), ["10.2.0.0/16".parse().unwrap()].into())].into();
         let written = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&written).unwrap(), record);
@@ -408,7 +454,7 @@ mod tests {
             "host": "node-1", "container_id": "c1", "interface_name": "eth0"
         });
         serde_json::json!({
-            "id": AttachmentId(uuid::Uuid::nil()), "key": key, "phase": "held", "network": network,
+            "id": AttachmentId(Uuid::nil()), "key": key, "phase": "held", "network": network,
             "pod": { "namespace": "", "name": "", "uid": "" }, "vf": vf_alloc::FunctionId::local(0, 1),
             "pci_address": "d000:00:00.1", "mac": "02:00:00:00:00:01", "leases": [],
             "bandwidth": crate::model::Bandwidth::default(), "boot_id": "b", "created_at": 1

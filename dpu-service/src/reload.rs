@@ -7,12 +7,19 @@ use std::{
 };
 
 use bootstrap::{Chain, ConfigFile, LogControl, notify_ready, notify_reloading};
+use serde_json::json;
 use tokio::{
     signal::unix::Signal,
     time::{MissedTickBehavior, interval},
 };
 
-use crate::{api::Shared, author::Author, config::Config, events::EventKind};
+use crate::{
+    api::Shared,
+    audit::{AuditAction, AuditEntry},
+    author::{Author, Cause},
+    config::Config,
+    events::EventKind,
+};
 
 /// How often the file is read.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -62,6 +69,22 @@ impl Reloader {
         }
     }
 
+    /// The audit must not keep a file from being in force that is so already.
+    async fn audit(&self, digest: &str) {
+        let before = self.shared.configuration_digest();
+        if before == digest {
+            return;
+        }
+        let object = self.path.display().to_string();
+        let cause = Cause::new(Author::ConfigurationFile, "");
+        let entry = AuditEntry::new(&cause, AuditAction::LoadConfiguration, object)
+            .before(&json!({ "digest": before }))
+            .after(&json!({ "digest": digest }));
+        if let Err(failure) = self.shared.engine.record_audit(entry).await {
+            tracing::error!(%failure, "a reload is missing in the audit");
+        }
+    }
+
     fn record(&self, kind: EventKind, message: &str) {
         let (events, path) = (self.shared.engine.events(), self.path.display());
         events.record_by(&Author::ConfigurationFile, kind, path, message);
@@ -73,6 +96,7 @@ impl Reloader {
         let next = Config::of(file, &self.path).map_err(|error| unchanged(&error.to_string()))?;
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
         loaded.map_err(|failure| unchanged(&failure.message))?;
+        self.audit(&file.digest()).await;
         self.shared.set_configuration(file.clone(), next.under_maintenance());
         let message = format!("in force, with digest {}", file.digest());
         self.record(EventKind::ConfigurationReloaded, &message);

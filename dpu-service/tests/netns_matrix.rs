@@ -149,6 +149,7 @@ fn table() -> Vec<Row> {
         ("offload.v1.Operator/ListPhases", |_| encoded(&v1::ListPhasesRequest {}), LOOK),
         ("offload.v1.Operator/ListNetworks", |_| encoded(&v1::ListNetworksRequest {}), LOOK),
         ("offload.v1.Operator/ListPools", |_| encoded(&v1::ListPoolsRequest {}), LOOK),
+        ("offload.v1.Operator/ListAudit", |_| encoded(&v1::ListAuditRequest::default()), LOOK),
         ("offload.v1.Operator/ListEvents", |_| encoded(&v1::ListEventsRequest::default()), LOOK),
         ("offload.v1.Operator/Watch", |_| encoded(&v1::WatchRequest::default()), LOOK),
         (
@@ -167,7 +168,7 @@ fn table() -> Vec<Row> {
             |_| {
                 let add = vec![v1::Subnet { cidr: "10.77.0.0/24".into(), ..v1::Subnet::default() }];
                 let network = "green".into();
-                encoded(&v1::ChangeSubnetsRequest { network, add, remove: Vec::new() })
+                encoded(&v1::ChangeSubnetsRequest { network, add, ..Default::default() })
             },
             of_operators(Answer),
         ),
@@ -175,13 +176,16 @@ fn table() -> Vec<Row> {
             "offload.v1.Operator/RenameNetwork",
             |_| {
                 let (name, new_name) = ("green".into(), "emerald".into());
-                encoded(&v1::RenameNetworkRequest { name, new_name })
+                encoded(&v1::RenameNetworkRequest { name, new_name, ..Default::default() })
             },
             of_operators(Answer),
         ),
         (
             "offload.v1.Operator/DeleteNetwork",
-            |_| encoded(&v1::DeleteNetworkRequest { name: "emerald".into(), force: true }),
+            |_| {
+                let (name, force) = ("emerald".into(), true);
+                encoded(&v1::DeleteNetworkRequest { name, force, ..Default::default() })
+            },
             of_operators(Answer),
         ),
         (
@@ -197,7 +201,12 @@ fn table() -> Vec<Row> {
         ),
         (
             "offload.v1.Operator/ClearQuarantine",
-            |_| encoded(&v1::ClearQuarantineRequest { vf: Some(v1::Vf::default()) }),
+            |_| {
+                encoded(&v1::ClearQuarantineRequest {
+                    vf: Some(v1::Vf::default()),
+                    ..Default::default()
+                })
+            },
             of_operators(Refused(Reason::VfNotQuarantined)),
         ),
         ("offload.v1.Operator/Examine", |_| encoded(&v1::ExamineRequest { wait_ms: 1 }), LOOK),

@@ -208,21 +208,30 @@ fn is_toml_key(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
 
+/// How networks are applied.
+#[derive(Debug, Default)]
+pub(crate) struct How {
+    /// Only check.
+    pub(crate) dry_run: bool,
+    /// Replace what other operators have changed since.
+    pub(crate) force_conflicts: bool,
+    /// Why, for the audit.
+    pub(crate) reason: String,
+}
+
 /// Applies the networks in order and stops at the first that is refused. Those that a list names as
-/// fixed are left out, so that what was printed can be edited and applied as a whole. With `force_conflicts`, what other
-/// operators have changed since is replaced.
+/// fixed are left out, so that what was printed can be edited and applied as a whole.
 pub(crate) async fn apply(
     client: &mut Client,
     networks: Vec<ListedNetwork>,
-    dry_run: bool,
-    force_conflicts: bool,
+    how: &How,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     for mut listed in networks {
-        if force_conflicts {
+        if how.force_conflicts {
             listed.resource_version.clear();
         }
-        apply_one(client, listed, dry_run, console).await?;
+        apply_one(client, listed, how, console).await?;
     }
     Ok(())
 }
@@ -230,7 +239,7 @@ pub(crate) async fn apply(
 async fn apply_one(
     client: &mut Client,
     listed: ListedNetwork,
-    dry_run: bool,
+    how: &How,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let ListedNetwork { network, fixed, resource_version } = listed;
@@ -240,8 +249,9 @@ async fn apply_one(
     }
     let question = ApplyNetworkRequest {
         network: Some(with_defaults(network.clone())),
-        dry_run,
+        dry_run: how.dry_run,
         resource_version,
+        reason: how.reason.clone(),
     };
     let answer = match ask(client, question).await {
         Err(CallError::Refused(failure)) if failure.reason == Reason::NetworkConflict => {
@@ -250,7 +260,7 @@ async fn apply_one(
         }
         answer => answer?,
     };
-    let suffix = if dry_run { " (dry run)" } else { "" };
+    let suffix = if how.dry_run { " (dry run)" } else { "" };
     let outcome = format!("{}{suffix}", answer.outcome);
     let status = answer.network.unwrap_or_default();
     let outdated = outdated(&status);

@@ -17,7 +17,7 @@ use vf_alloc::{FunctionId, ParseIdError};
 
 pub(crate) use listed::{ListFormat, ListOptions, Listed};
 
-pub use history::Events;
+pub use history::{Audit, Events, Why};
 
 const AFTER_HELP: &str = "\
 Exit codes:
@@ -112,6 +112,8 @@ pub enum Verb {
     /// What happened, oldest first
     #[command(after_help = examples::EVENTS)]
     Events(Events),
+    /// Who has changed what and why, oldest first
+    Audit(Audit),
     /// What attachments send and receive in a second, or where the time of attaching goes, until interrupted
     #[command(after_help = examples::TOP)]
     Top(Top),
@@ -127,6 +129,9 @@ pub enum Verb {
         /// Replace what other operators have changed since the file was printed
         #[arg(long)]
         force_conflicts: bool,
+        /// Why
+        #[command(flatten)]
+        why: Why,
     },
     /// Edit a network in $VISUAL, $EDITOR or vi
     #[command(subcommand_value_name = "network", after_help = examples::EDIT)]
@@ -181,6 +186,9 @@ pub enum Verb {
         /// The VF, such as pf0vf3
         #[arg(value_parser = function)]
         vf: FunctionId,
+        /// Why
+        #[command(flatten)]
+        why: Why,
     },
     /// Write an archive for a bug report: versions, configuration, state and metrics of the DPU, without secrets
     Bundle {
@@ -315,6 +323,9 @@ pub enum Renamed {
         /// Its new name
         #[arg(value_parser = name())]
         new_name: String,
+        /// Why
+        #[command(flatten)]
+        why: Why,
     },
 }
 
@@ -336,6 +347,9 @@ pub enum Added {
         /// Never to be handed out; any number of times
         #[arg(long, value_name = "CIDR", value_parser = name())]
         exclude: Vec<String>,
+        /// Why
+        #[command(flatten)]
+        why: Why,
     },
 }
 
@@ -351,6 +365,9 @@ pub enum Deleted {
         /// Even while attachments use it; these keep its settings until they end
         #[arg(long)]
         force: bool,
+        /// Why
+        #[command(flatten)]
+        why: Why,
     },
     /// A subnet of a network, of which no attachment has an address
     #[command(after_help = examples::DELETE_SUBNET)]
@@ -361,6 +378,9 @@ pub enum Deleted {
         /// The subnet, such as 10.3.0.0/16
         #[arg(value_parser = subnet)]
         cidr: String,
+        /// Why
+        #[command(flatten)]
+        why: Why,
     },
 }
 
@@ -540,6 +560,8 @@ mod tests {
             "dpuctl edit network blue",
             "dpuctl rename network blue azure",
             "dpuctl apply -f - --force-conflicts",
+            "dpuctl audit --since 3d --object blue --operator alice -o json",
+            "dpuctl rename network blue azure --reason tidy",
             "dpuctl events",
             "dpuctl events --since 10m --object pool/default --type Warning -o wide",
             "dpuctl events --follow --type HostConnected -o json",

@@ -34,13 +34,15 @@ pub(crate) async fn delete(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     match what {
-        Deleted::Network { name, force } => {
-            delete_network(client, &DeleteNetworkRequest { name: name.clone(), force }).await?;
+        Deleted::Network { name, force, why } => {
+            let question = DeleteNetworkRequest { name: name.clone(), force, reason: why.text() };
+            delete_network(client, &question).await?;
             console.line(&format!("network/{name} deleted"))
         }
-        Deleted::Subnet { network, cidr } => {
-            let (add, remove) = (Vec::new(), vec![cidr]);
-            change_subnets(client, ChangeSubnetsRequest { network, add, remove }, console).await
+        Deleted::Subnet { network, cidr, why } => {
+            let (add, remove, reason) = (Vec::new(), vec![cidr], why.text());
+            let question = ChangeSubnetsRequest { network, add, remove, reason };
+            change_subnets(client, question, console).await
         }
     }
 }
@@ -86,10 +88,11 @@ pub(crate) async fn add(
     what: Added,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let Added::Subnet { network, cidr, gateway, exclude } = what;
+    let Added::Subnet { network, cidr, gateway, exclude, why } = what;
     let gateway = gateway.map(|gateway| gateway.to_string()).unwrap_or_default();
     let (add, remove) = (vec![Subnet { cidr, gateway, ranges: Vec::new(), exclude }], Vec::new());
-    change_subnets(client, ChangeSubnetsRequest { network, add, remove }, console).await
+    let question = ChangeSubnetsRequest { network, add, remove, reason: why.text() };
+    change_subnets(client, question, console).await
 }
 
 pub(crate) async fn rename(
@@ -97,8 +100,9 @@ pub(crate) async fn rename(
     what: Renamed,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let Renamed::Network { name, new_name } = what;
-    let question = RenameNetworkRequest { name: name.clone(), new_name: new_name.clone() };
+    let Renamed::Network { name, new_name, why } = what;
+    let (from, to) = (name.clone(), new_name.clone());
+    let question = RenameNetworkRequest { name: from, new_name: to, reason: why.text() };
     client.call(async |operator, request| operator.rename_network(request).await, question).await?;
     console.line(&format!("network/{name} renamed to {new_name}"))
 }
@@ -188,9 +192,10 @@ fn ask(question: &str, console: &mut Console<'_>) -> Result<(), CallError> {
 pub(crate) async fn clear_quarantine(
     client: &mut Client,
     vf: FunctionId,
+    reason: String,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let question = ClearQuarantineRequest { vf: Some(vf_message(vf)) };
+    let question = ClearQuarantineRequest { vf: Some(vf_message(vf)), reason };
     client
         .call(async |operator, request| operator.clear_quarantine(request).await, question)
         .await?;

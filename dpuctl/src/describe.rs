@@ -2,12 +2,14 @@
 
 mod attachment;
 mod dpu;
+mod ended;
 mod network;
 mod settings;
 
 use self::{
     attachment::attachment_text,
     dpu::{dpu_text, host_text},
+    ended::ended,
     network::network_text,
 };
 use crate::{
@@ -25,7 +27,10 @@ pub(crate) async fn describe(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let text = match what {
-        Described::Attachment { id } => attachment_text(&attachment(client, &id).await?),
+        Described::Attachment { id } => match attachment(client, &id).await {
+            Ok(detail) => attachment_text(&detail),
+            Err(error) => ended(client, &id, error).await?,
+        },
         Described::Dpu => dpu_text(&dpu(client).await?),
         Described::Host { name } => host_text(&one_named(dpu(client).await?.hosts, &name)?),
         Described::Network { name } => {

@@ -7,7 +7,7 @@ use offload_proto::v1::{ListNetworksResponse, NetworkStatus};
 use tempfile::NamedTempFile;
 
 use crate::{
-    apply::{CONFIGURATION, ListedNetwork, apply, parse_text, read_text},
+    apply::{CONFIGURATION, How, ListedNetwork, apply, parse_text, read_text},
     client::Client,
     console::Console,
     error::{CallError, EditError},
@@ -58,7 +58,7 @@ async fn apply_edited(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let networks = edited(path, text, name)?;
-    apply(&mut connect().await?, networks, false, false, console).await
+    apply(&mut connect().await?, networks, &How::default(), console).await
 }
 
 /// The network as `get networks -o yaml` prints it, without what it counts.

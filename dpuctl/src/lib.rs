@@ -5,6 +5,7 @@
 mod advice;
 mod apply;
 mod arguments;
+mod audit;
 mod bundle;
 mod change;
 mod client;
@@ -33,7 +34,7 @@ mod table;
 mod text;
 mod top;
 
-pub use arguments::{Arguments, Events, Options, Top, Verb};
+pub use arguments::{Arguments, Audit, Events, Options, Top, Verb, Why};
 pub use config::Config;
 pub use console::{Console, report, wants_colours};
 pub use error::{CallError, EditError, Kind};
@@ -67,14 +68,16 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
         Verb::Get { what } => get::get(&mut connect().await?, what, console).await,
         Verb::Describe { what } => describe::describe(&mut connect().await?, what, console).await,
         Verb::Events(wanted) => events::events(&options, &wanted, console).await,
+        Verb::Audit(wanted) => audit::audit(&mut connect().await?, wanted, console).await,
         Verb::Top(what) if what.lines.is_some() && !what.output.is_table() => {
             Err(CallError::LinesOfCounters)
         }
         Verb::Top(what) => top::top(&mut connect().await?, &what, console).await,
-        Verb::Apply { file, dry_run, force_conflicts } => {
+        Verb::Apply { file, dry_run, force_conflicts, why } => {
             let networks = apply::read(&file, console)?;
             let client = &mut connect().await?;
-            apply::apply(client, networks, dry_run, force_conflicts, console).await
+            let how = apply::How { dry_run, force_conflicts, reason: why.text() };
+            apply::apply(client, networks, &how, console).await
         }
         Verb::Edit { what: Edited::Network { name } } => edit::edit(connect, &name, console).await,
         Verb::Rename { what } => change::rename(&mut connect().await?, what, console).await,
@@ -91,8 +94,8 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
                 }
             }
         }
-        Verb::ClearQuarantine { vf } => {
-            change::clear_quarantine(&mut connect().await?, vf, console).await
+        Verb::ClearQuarantine { vf, why } => {
+            change::clear_quarantine(&mut connect().await?, vf, why.text(), console).await
         }
         Verb::Bundle { output } => {
             let patience = options.timeout() / 6;

@@ -23,7 +23,7 @@ use super::{
     calls::{HOSTS, Kind, rules},
     room::{CallPermit, Room},
 };
-use crate::{config::Limits, model::HostName};
+use crate::{author::Author, config::Limits, model::HostName};
 
 /// The longest request: a message with its prefix of gRPC.
 const LONGEST_REQUEST: usize = MESSAGE_LIMIT + 5;
@@ -94,6 +94,11 @@ pub(crate) fn peer(extensions: &Extensions) -> Result<&Peer, Failure> {
 /// The host that makes the call.
 pub(crate) fn calling_host<T>(request: &tonic::Request<T>) -> Result<HostName, Failure> {
     Ok(HostName(peer(request.extensions())?.identity.name().into()))
+}
+
+/// The operator that makes the call.
+pub(crate) fn calling_operator<T>(request: &tonic::Request<T>) -> Result<Author, Failure> {
+    Ok(Author::Operator(peer(request.extensions())?.identity.name().to_owned()))
 }
 
 impl<S> Layer<S> for Authorise {

@@ -33,6 +33,7 @@ const CALLS: &[(&str, Kind, &[Role])] = &[
     ("Operator/GetDebugInfo", List, OPERATORS_AND_VIEWERS),
     ("Operator/GetDpu", Call, OPERATORS_AND_VIEWERS),
     ("Operator/ListAttachments", List, OPERATORS_AND_VIEWERS),
+    ("Operator/ListAudit", List, OPERATORS_AND_VIEWERS),
     ("Operator/ListEvents", List, OPERATORS_AND_VIEWERS),
     ("Operator/ListNetworks", List, OPERATORS_AND_VIEWERS),
     ("Operator/ListPhases", List, OPERATORS_AND_VIEWERS),

@@ -5,11 +5,17 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use jiff::Timestamp;
 use offload_proto::{Failure, v1};
+use serde_json::json;
 use tonic::{Request, Response, Status};
 
-use super::{Shared, convert::read, convert::show, debug_info::debug_info, doctor, watch};
+use super::{
+    Shared, authorise::calling_operator, convert::read, convert::show, debug_info::debug_info, doctor,
+    watch,
+};
 use crate::{
     attachments::{AttachmentFilter, EnginePhases, NetworkView},
+    audit::{AuditAction, AuditEntry},
+    author::Cause,
     model::ResourceVersion,
     sessions::HostView,
 };
@@ -111,9 +117,13 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ApplyNetworkRequest>,
     ) -> Result<Response<v1::ApplyNetworkResponse>, Status> {
-        let v1::ApplyNetworkRequest { network, dry_run, resource_version } = request.into_inner();
+        let author = calling_operator(&request)?;
+        let v1::ApplyNetworkRequest { network, dry_run, resource_version, reason } =
+            request.into_inner();
+        let cause = Cause::new(author, read::reason(reason)?);
         let (network, read) = (read::network(network)?, ResourceVersion::read(resource_version));
-        let (view, applied) = self.0.engine.networks().apply(network, read, dry_run).await?;
+        let (view, applied) =
+            self.0.engine.networks().by(&cause).apply(network, read, dry_run).await?;
         Ok(Response::new(v1::ApplyNetworkResponse {
             network: self.statuses(&[view]).pop(),
             outcome: show::outcome(applied),
@@ -124,9 +134,12 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ChangeSubnetsRequest>,
     ) -> Result<Response<v1::ChangeSubnetsResponse>, Status> {
-        let v1::ChangeSubnetsRequest { network, add, remove } = request.into_inner();
+        let author = calling_operator(&request)?;
+        let v1::ChangeSubnetsRequest { network, add, remove, reason } = request.into_inner();
+        let cause = Cause::new(author, read::reason(reason)?);
         let (name, change) = (read::network_name(network)?, read::subnet_change(&add, &remove)?);
-        let (view, applied) = self.0.engine.networks().change_subnets(name, change).await?;
+        let (view, applied) =
+            self.0.engine.networks().by(&cause).change_subnets(name, change).await?;
         Ok(Response::new(v1::ChangeSubnetsResponse {
             network: self.statuses(&[view]).pop(),
             outcome: show::outcome(applied),
@@ -137,9 +150,11 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::RenameNetworkRequest>,
     ) -> Result<Response<v1::RenameNetworkResponse>, Status> {
-        let v1::RenameNetworkRequest { name, new_name } = request.into_inner();
+        let author = calling_operator(&request)?;
+        let v1::RenameNetworkRequest { name, new_name, reason } = request.into_inner();
+        let cause = Cause::new(author, read::reason(reason)?);
         let (name, new_name) = (read::network_name(name)?, read::network_name(new_name)?);
-        let view = self.0.engine.networks().rename(name, new_name).await?;
+        let view = self.0.engine.networks().by(&cause).rename(name, new_name).await?;
         let network = self.statuses(&[view]).pop();
         Ok(Response::new(v1::RenameNetworkResponse { network }))
     }
@@ -148,9 +163,11 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::DeleteNetworkRequest>,
     ) -> Result<Response<v1::DeleteNetworkResponse>, Status> {
-        let v1::DeleteNetworkRequest { name, force } = request.into_inner();
+        let author = calling_operator(&request)?;
+        let v1::DeleteNetworkRequest { name, force, reason } = request.into_inner();
+        let cause = Cause::new(author, read::reason(reason)?);
         let name = read::network_name(name)?;
-        self.0.engine.networks().delete(name, force).await?;
+        self.0.engine.networks().by(&cause).delete(name, force).await?;
         Ok(Response::new(v1::DeleteNetworkResponse {}))
     }
 
@@ -158,10 +175,12 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ReleaseAttachmentRequest>,
     ) -> Result<Response<v1::ReleaseAttachmentResponse>, Status> {
+        let author = calling_operator(&request)?;
         let v1::ReleaseAttachmentRequest { id, reason, forget } = request.into_inner();
         let id = read::attachment_id(&id)?;
         let reason = read::reason(reason)?;
-        let view = self.0.engine.operators().release(id, forget, reason).await?;
+        let cause = Cause::new(author, reason.clone());
+        let view = self.0.engine.operators().by(&cause).release(id, forget, reason).await?;
         let attachment = Some(show::attachment(&view));
         Ok(Response::new(v1::ReleaseAttachmentResponse { attachment }))
     }
@@ -170,8 +189,10 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ClearQuarantineRequest>,
     ) -> Result<Response<v1::ClearQuarantineResponse>, Status> {
-        let vf = read::vf(request.into_inner().vf)?;
-        let view = self.0.engine.operators().clear_quarantine(vf).await?;
+        let author = calling_operator(&request)?;
+        let v1::ClearQuarantineRequest { vf, reason } = request.into_inner();
+        let (vf, cause) = (read::vf(vf)?, Cause::new(author, read::reason(reason)?));
+        let view = self.0.engine.operators().by(&cause).clear_quarantine(vf).await?;
         Ok(Response::new(v1::ClearQuarantineResponse { vf: Some(show::vf_status(&view)) }))
     }
 
@@ -187,8 +208,12 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::MendRequest>,
     ) -> Result<Response<v1::Diagnosis>, Status> {
+        let author = calling_operator(&request)?;
         let patience = read::patience(request.get_ref().wait_ms)?;
-        Ok(Response::new(doctor::mend(&self.0, patience).await?))
+        let cause = Cause::new(author, "");
+        let outcome = doctor::mend(&self.0, patience).await?;
+        self.0.engine.record_audit(mended(&cause, &outcome)).await?;
+        Ok(Response::new(outcome))
     }
 
     async fn get_debug_info(
@@ -209,6 +234,16 @@ impl v1::operator_server::Operator for OperatorApi {
         Ok(Response::new(v1::ListEventsResponse { events, end: Some(show::cursor(end)) }))
     }
 
+    async fn list_audit(
+        &self,
+        request: Request<v1::ListAuditRequest>,
+    ) -> Result<Response<v1::ListAuditResponse>, Status> {
+        let filter = read::audit_filter(request.into_inner())?;
+        let entries = self.0.engine.audit(&filter);
+        let entries = entries.iter().map(|entry| show::audit_entry(entry)).collect();
+        Ok(Response::new(v1::ListAuditResponse { entries }))
+    }
+
     type WatchStream = BoxStream<'static, Result<v1::Event, Status>>;
 
     async fn watch(
@@ -227,6 +262,14 @@ impl OperatorApi {
             |view: &NetworkView| show::network_status(view, outdated.get(&view.network.name));
         views.iter().map(status).collect()
     }
+}
+
+/// What the audit has of a repair: the differences that are gone by it.
+fn mended(cause: &Cause, outcome: &v1::Diagnosis) -> AuditEntry {
+    let are_mended = |found: &&v1::Difference| found.state() == v1::DifferenceState::Mended;
+    let told = |found: &v1::Difference| format!("{} {}", found.code, found.subject);
+    let mended: Vec<_> = outcome.differences.iter().filter(are_mended).map(told).collect();
+    AuditEntry::new(cause, AuditAction::Mend, "dpu".into()).after(&json!({ "repaired": mended }))
 }
 
 fn filter(network: String, host: String) -> Result<AttachmentFilter, Failure> {

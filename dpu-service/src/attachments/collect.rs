@@ -6,7 +6,7 @@ use futures::future::join_all;
 use offload_proto::Failure;
 
 use super::{
-    detach::give_back,
+    detach::{give_back, of_host},
     engine::Engine,
     registry::{Entry, VfReturn},
 };
@@ -83,7 +83,8 @@ async fn collect_one(
     if engine.registry().entries().get(record.id).is_none() {
         return Ok(None);
     }
-    give_back(engine, record, VfReturn::Awaited, "the runtime's garbage collection").await?;
+    let cause = of_host(record, "the runtime's garbage collection");
+    give_back(engine, record, VfReturn::Awaited, &cause).await?;
     // Whose VF was back already is free now.
     Ok(engine.view(record).ok())
 }

@@ -18,7 +18,9 @@ use super::{
     stale, unknown,
 };
 use crate::{
-    events::EventKind,
+    audit::{AuditAction, AuditEntry},
+    author::{Author, Cause},
+    events::{EndedAttachment, EventKind},
     host::{HostTime, SessionId},
     milestones::Milestone,
     model::{AttachmentId, AttachmentKey, AttachmentView, Record},
@@ -96,7 +98,13 @@ async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Fa
     engine.registry().note_detach(&record, detach.as_of, latest);
     let returned = detach.returned || detach.returned_device.as_ref() == Some(&record.device);
     let vf = if returned { VfReturn::Clean } else { VfReturn::Awaited };
-    give_back(engine, &record, vf, "the host detaches it").await.map(drop)
+    let cause = of_host(&record, "the host detaches it");
+    give_back(engine, &record, vf, &cause).await.map(drop)
+}
+
+/// What the record's host causes.
+pub(super) fn of_host(record: &Record, reason: &str) -> Cause {
+    Cause::new(Author::Host(record.key.host.clone()), reason)
 }
 
 /// Whether a late Detach means an earlier attachment of its key. One without an id does if the host has
@@ -130,7 +138,7 @@ pub(super) async fn release(
     engine: &Engine,
     id: AttachmentId,
     vf: VfReturn,
-    reason: String,
+    cause: &Cause,
 ) -> Result<AttachmentView, Failure> {
     let key = engine.registry().entries().get(id).map(|entry| entry.record().key.clone());
     let key = key.ok_or_else(|| unknown(&id))?;
@@ -141,9 +149,9 @@ pub(super) async fn release(
     // A host that was removed reports nothing any more. Its VFs are given out once it is put back and offers them.
     let is_removed = !engine.registry().hosts().serves(&key.host);
     let vf = if is_removed { VfReturn::Gone } else { vf };
-    let view = give_back(engine, &record, vf, &reason).await?;
+    let view = give_back(engine, &record, vf, cause).await?;
     // Told once it is recorded: a host that hears of it detaches at once.
-    tell_release(engine, &record, reason);
+    tell_release(engine, &record, cause.reason.clone());
     Ok(view)
 }
 
@@ -158,23 +166,34 @@ pub(super) async fn give_back(
     engine: &Engine,
     record: &Arc<Record>,
     vf: VfReturn,
-    reason: &str,
+    cause: &Cause,
 ) -> Result<AttachmentView, Failure> {
     if engine.registry().entries().get(record.id).is_some_and(Entry::is_held) {
-        engine.events.record(EventKind::AttachmentReleasing, record.id, reason);
+        let (events, Cause { author, reason }) = (&engine.events, cause);
+        events.record_by(author, EventKind::AttachmentReleasing, record.id, reason);
     }
+    let entry = audited(record, cause);
     let (view, returned) = mark_releasing(engine, record.id, vf)?;
     Milestone::ReleaseBegun.pass();
     let release = async {
         if returned {
-            return free(engine, record).await;
+            return free(engine, record, entry).await;
         }
-        let changes = Changes::default().put_attachment(&view.record);
+        let changes = Changes::default().put_attachment(&view.record).audited(entry);
         unprogram_and_write(engine, record, changes, Milestone::ReleaseParked).await
     };
     // Whoever gets its ports meanwhile puts them into force after this: rules are made of all that is held.
     let ((), released) = tokio::join!(unmap(engine, record), release);
     released.map(|()| view)
+}
+
+/// What the audit has of it. `None`: no operator has asked for it.
+fn audited(record: &Record, cause: &Cause) -> Option<AuditEntry> {
+    let object = || format!("attachment/{}", record.id);
+    matches!(cause.author, Author::Operator(_)).then(|| {
+        AuditEntry::new(cause, AuditAction::ReleaseAttachment, object())
+            .before(&EndedAttachment::from(record))
+    })
 }
 
 /// The attachment as it is then, and whether its VF need not be waited for.
@@ -193,9 +212,9 @@ fn mark_releasing(
 /// Unprograms and deletes an attachment, and frees what it held: an address that rests is recorded in
 /// the same transaction, so that no crash cuts its rest short. Freed in memory last: until disk and
 /// kernel have let go, nobody else may get the VF or the addresses.
-async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
+async fn free(engine: &Engine, record: &Record, entry: Option<AuditEntry>) -> Result<(), Failure> {
     let resting = engine.registry().networks().resting(record, now());
-    let changes = Changes::default().delete_attachment(record.id);
+    let changes = Changes::default().delete_attachment(record.id).audited(entry);
     let changes = resting.iter().fold(changes, Changes::put_cooling);
     unprogram_and_write(engine, record, changes, Milestone::ReleaseFreed).await?;
     engine.registry().free(record.id, resting, now());

@@ -23,6 +23,7 @@ use super::{
     unknown,
 };
 use crate::{
+    audit::{AuditEntry, AuditFilter},
     conditions::Refusals,
     events::{EventKind, Events},
     gateway::Gateways,
@@ -98,6 +99,20 @@ impl Engine {
     #[must_use]
     pub const fn events(&self) -> &Arc<Events> {
         &self.events
+    }
+
+    /// The changes that were audited and that the filter lets pass, oldest first.
+    #[must_use]
+    pub fn audit(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
+        self.records.audit(filter)
+    }
+
+    /// Records a change that has no other row in the journal.
+    ///
+    /// # Errors
+    /// [`Reason::JournalUnavailable`].
+    pub(crate) async fn record_audit(&self, entry: AuditEntry) -> Result<(), Failure> {
+        self.records.commit(Changes::default().audited(Some(entry))).await
     }
 
     /// The networks whose gateway this DPU is.

@@ -21,6 +21,7 @@ use super::{
     registry::Entry,
 };
 use crate::{
+    author::{Author, Cause},
     events::EventKind,
     milestones::Milestone,
     model::{AttachmentId, Record},
@@ -224,15 +225,14 @@ async fn finish_returned(engine: &Engine) {
         let returned = registry.entries().iter().filter(|entry| entry.is_returned());
         returned.map(|entry| (Arc::clone(entry.record()), entry.vf_return())).collect()
     };
+    let cause = Cause::new(Author::Service, "the journal can be written again");
     for (record, vf) in returned {
         let _key = engine.keys.lock(&record.key).await;
         // Whoever had the key may have freed it.
         if engine.registry().entries().get(record.id).is_none() {
             continue;
         }
-        if let Err(failure) =
-            give_back(engine, &record, vf, "the journal can be written again").await
-        {
+        if let Err(failure) = give_back(engine, &record, vf, &cause).await {
             return tracing::error!(%failure, "attachments can't be released yet");
         }
     }

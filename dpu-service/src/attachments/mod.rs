@@ -37,7 +37,7 @@
 //!
 //! Locked in this order, and never the other way: networks; a key; a VF; one of a host's turn (`ports`),
 //! the neighbours' turn and the gateways' work; the registry; what may be asked under it, `sessions` and
-//! `overtaken`. Those before the registry are held across an await. A flow that
+//! `overtaken`; last, the events' and the audit's. Those before the registry are held across an await. A flow that
 //! holds a key waits for no other key, and one that holds a VF for no other VF: a flow that ends many
 //! attachments takes each key for itself. Commits wait for the disk without the registry, so that concurrent flows share
 //! a transaction.

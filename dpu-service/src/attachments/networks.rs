@@ -10,7 +10,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
+use serde_json::json;
 use tokio::time::{sleep, timeout};
+use uuid::Uuid;
 
 use super::{
     engine::{Engine, now},
@@ -23,6 +25,8 @@ use super::{
     welcome::tell_all_wanted_vfs,
 };
 use crate::{
+    audit::{AuditAction, AuditEntry},
+    author::{Author, Cause},
     events::EventKind,
     model::{HostName, HostRights, Network, ResourceVersion},
     records::Changes,
@@ -35,7 +39,7 @@ const RECORDS_POLL: Duration = Duration::from_millis(5);
 
 /// The networks: see [`Engine::networks`].
 #[derive(Clone, Copy, Debug)]
-pub struct Networks<'a>(pub(super) &'a Arc<Engine>);
+pub struct Networks<'a>(&'a Arc<Engine>, Option<&'a Cause>);
 
 /// What a host's agent has to know of networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +56,7 @@ impl Engine {
     /// The networks.
     #[must_use]
     pub const fn networks(self: &Arc<Self>) -> Networks<'_> {
-        Networks(self)
+        Networks(self, None)
     }
 
     /// Takes a changed configuration file over: all of it or, when something in it can't be, nothing.
@@ -67,7 +71,17 @@ impl Engine {
     }
 }
 
-impl Networks<'_> {
+impl<'a> Networks<'a> {
+    /// The same, for changes by that author and for that reason. Without it the service itself is the author.
+    #[must_use]
+    pub const fn by(self, cause: &'a Cause) -> Self {
+        Self(self.0, Some(cause))
+    }
+
+    fn cause(self) -> Cause {
+        self.1.cloned().unwrap_or_default()
+    }
+
     /// Whether there is no network.
     #[must_use]
     pub fn is_empty(self) -> bool {
@@ -156,7 +170,9 @@ impl Networks<'_> {
         read: Option<ResourceVersion>,
         dry_run: bool,
     ) -> Result<(NetworkView, Applied), Failure> {
-        let apply = async move |engine: Arc<Engine>| apply(&engine, network, read, dry_run).await;
+        let cause = self.cause();
+        let apply =
+            async move |engine: Arc<Engine>| apply(&engine, network, read, dry_run, &cause).await;
         self.0.to_the_end(apply).await
     }
 
@@ -167,7 +183,9 @@ impl Networks<'_> {
     /// The network is unknown or of the configuration file; the new name is taken; other networks or hosts' rights name
     /// the network; attaches to it do not end; or the journal can't be written.
     pub async fn rename(self, name: String, new_name: String) -> Result<NetworkView, Failure> {
-        let rename = async move |engine: Arc<Engine>| rename(&engine, &name, &new_name).await;
+        let cause = self.cause();
+        let rename =
+            async move |engine: Arc<Engine>| rename(&engine, &name, &new_name, &cause).await;
         self.0.to_the_end(rename).await
     }
 
@@ -182,7 +200,9 @@ impl Networks<'_> {
         name: String,
         change: SubnetChange,
     ) -> Result<(NetworkView, Applied), Failure> {
-        let change = async move |engine: Arc<Engine>| change_subnets(&engine, &name, change).await;
+        let cause = self.cause();
+        let change =
+            async move |engine: Arc<Engine>| change_subnets(&engine, &name, change, &cause).await;
         self.0.to_the_end(change).await
     }
 
@@ -191,7 +211,8 @@ impl Networks<'_> {
     /// # Errors
     /// It is unknown, or of the configuration file, or in use, or the journal can't be written.
     pub async fn delete(self, name: String, force: bool) -> Result<(), Failure> {
-        let delete = async move |engine: Arc<Engine>| delete(&engine, name, force).await;
+        let cause = self.cause();
+        let delete = async move |engine: Arc<Engine>| delete(&engine, name, force, &cause).await;
         self.0.to_the_end(delete).await
     }
 }
@@ -201,22 +222,25 @@ async fn apply(
     network: Network,
     read: Option<ResourceVersion>,
     dry_run: bool,
+    cause: &Cause,
 ) -> Result<(NetworkView, Applied), Failure> {
     let _changes = engine.network_changes.lock().await;
     if let Some(read) = read {
         engine.registry().change_networks().check_version(&network, &read)?;
     }
-    apply_alone(engine, network, dry_run).await
+    apply_alone(engine, network, dry_run, (AuditAction::ApplyNetwork, cause)).await
 }
 
 async fn change_subnets(
     engine: &Engine,
     name: &str,
     change: SubnetChange,
+    cause: &Cause,
 ) -> Result<(NetworkView, Applied), Failure> {
     let _changes = engine.network_changes.lock().await;
     let network = engine.registry().change_networks().changeable(name)?;
-    apply_alone(engine, change.made_of(network)?, false).await
+    let network = change.made_of(network)?;
+    apply_alone(engine, network, false, (AuditAction::ChangeSubnets, cause)).await
 }
 
 /// Whoever calls it holds the lock of networks.
@@ -224,6 +248,7 @@ async fn apply_alone(
     engine: &Engine,
     network: Network,
     dry_run: bool,
+    (action, cause): (AuditAction, &Cause),
 ) -> Result<(NetworkView, Applied), Failure> {
     check_gateway(engine, &network)?;
     check_mtu(engine, &network)?;
@@ -235,29 +260,48 @@ async fn apply_alone(
     let name = network.name.clone();
     if outcome != Applied::Unchanged {
         // Recorded first: a network that pods may be attached to must outlive a crash.
-        engine.records.commit(Changes::default().put_network(&network)).await?;
-        install(engine, network)?;
+        let entry = AuditEntry::new(cause, action, format!("network/{name}")).after(&network);
+        let entry = with_former(engine, &name, entry);
+        let id = entry.id;
+        let changes = Changes::default().put_network(&network).audited(Some(entry));
+        engine.records.commit(changes).await?;
+        install(engine, network, id)?;
         resume(engine);
         let message = match outcome {
             Applied::Created => "created",
             _ => "changed; running attachments keep what they have",
         };
-        engine.events.record(EventKind::NetworkApplied, &name, message);
+        engine.events.record_by(&cause.author, EventKind::NetworkApplied, &name, message);
         tell(engine, &name, false);
         look_after_gateways(engine, false).await;
     }
     Ok((view(engine, &name)?, outcome))
 }
 
-async fn rename(engine: &Engine, name: &str, new_name: &str) -> Result<NetworkView, Failure> {
+/// The entry with the network as it is now, if there is one.
+fn with_former(engine: &Engine, name: &str, entry: AuditEntry) -> AuditEntry {
+    let registry = engine.registry();
+    match registry.networks().get(name) {
+        Some(former) => entry.before(former.network()),
+        None => entry,
+    }
+}
+
+async fn rename(
+    engine: &Engine,
+    name: &str,
+    new_name: &str,
+    cause: &Cause,
+) -> Result<NetworkView, Failure> {
     let _changes = engine.network_changes.lock().await;
     let renamed = engine.registry().change_networks().begin_renaming(name, new_name)?;
-    if let Err(failure) = rename_closed(engine, name, renamed).await {
+    if let Err(failure) = rename_closed(engine, name, renamed, cause).await {
         engine.registry().change_networks().reopen(name);
         return Err(failure);
     }
-    engine.events.record(EventKind::NetworkDeleted, name, format!("renamed to {new_name}"));
-    engine.events.record(EventKind::NetworkApplied, new_name, format!("renamed from {name}"));
+    let (author, events) = (&cause.author, &engine.events);
+    events.record_by(author, EventKind::NetworkDeleted, name, format!("renamed to {new_name}"));
+    events.record_by(author, EventKind::NetworkApplied, new_name, format!("renamed from {name}"));
     tell(engine, name, true);
     tell(engine, new_name, false);
     look_after_gateways(engine, false).await;
@@ -267,15 +311,24 @@ async fn rename(engine: &Engine, name: &str, new_name: &str) -> Result<NetworkVi
 }
 
 /// Renames a network that takes no new attachments.
-async fn rename_closed(engine: &Engine, name: &str, renamed: Network) -> Result<(), Failure> {
+async fn rename_closed(
+    engine: &Engine,
+    name: &str,
+    renamed: Network,
+    cause: &Cause,
+) -> Result<(), Failure> {
     check_gateway(engine, &renamed)?;
     wait_for_records(engine, name).await?;
+    let entry = AuditEntry::new(cause, AuditAction::RenameNetwork, format!("network/{name}"))
+        .before(&json!({ "name": name }))
+        .after(&json!({ "name": renamed.name }));
     let committed = {
         // The journal is given the changes while the registry is held: a release that begins afterwards comes later
         // there, too, and the record of an attachment that has ended is not written again.
         let mut registry = engine.registry();
         let records = registry.change_networks().records_renamed(name, &renamed.name);
         let changes = Changes::default().delete_network(name).put_network(&renamed);
+        let changes = changes.audited(Some(entry));
         let changes = records.iter().fold(changes, Changes::put_attachment);
         engine.records.commit(changes)
     };
@@ -297,24 +350,30 @@ async fn wait_for_records(engine: &Engine, name: &str) -> Result<(), Failure> {
     })
 }
 
-async fn delete(engine: &Engine, name: String, force: bool) -> Result<(), Failure> {
+async fn delete(engine: &Engine, name: String, force: bool, cause: &Cause) -> Result<(), Failure> {
     let _changes = engine.network_changes.lock().await;
     if engine.registry().networks().is_suspended(&name) {
-        return delete_suspended(engine, name).await;
+        return delete_suspended(engine, name, cause).await;
     }
     // Closed first, or an attach would get into it while the journal forgets it.
     engine.registry().change_networks().close(&name, force)?;
-    let deleted = engine.records.commit(Changes::default().delete_network(&name)).await;
+    let deleted = engine.records.commit(deletion(engine, &name, cause)).await;
     match &deleted {
         Ok(()) => engine.registry().change_networks().remove(&name),
         Err(_) => engine.registry().change_networks().reopen(&name),
     }
     deleted?;
-    engine.events.record(EventKind::NetworkDeleted, &name, "deleted");
+    engine.events.record_by(&cause.author, EventKind::NetworkDeleted, &name, "deleted");
     tell(engine, &name, true);
     resume(engine);
     look_after_gateways(engine, false).await;
     Ok(())
+}
+
+fn deletion(engine: &Engine, name: &str, cause: &Cause) -> Changes {
+    let entry = AuditEntry::new(cause, AuditAction::DeleteNetwork, format!("network/{name}"));
+    let entry = with_former(engine, name, entry);
+    Changes::default().delete_network(name).audited(Some(entry))
 }
 
 fn check_gateway(engine: &Engine, network: &Network) -> Result<(), Failure> {
@@ -346,10 +405,13 @@ pub(super) fn too_large_for_uplinks(engine: &Engine, network: &Network) -> Optio
 
 /// Deletes a network of the API that is not in force. The configuration file may have one of its
 /// name, which stays.
-async fn delete_suspended(engine: &Engine, name: String) -> Result<(), Failure> {
-    engine.records.commit(Changes::default().delete_network(&name)).await?;
+async fn delete_suspended(engine: &Engine, name: String, cause: &Cause) -> Result<(), Failure> {
+    let entry = AuditEntry::new(cause, AuditAction::DeleteNetwork, format!("network/{name}"));
+    let changes = Changes::default().delete_network(&name).audited(Some(entry));
+    engine.records.commit(changes).await?;
     engine.registry().change_networks().forget_suspended(&name);
-    engine.events.record(EventKind::NetworkDeleted, name, "deleted; it was not in force");
+    let message = "deleted; it was not in force";
+    engine.events.record_by(&cause.author, EventKind::NetworkDeleted, name, message);
     Ok(())
 }
 
@@ -366,7 +428,7 @@ async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failu
             true => (EventKind::NetworkDeleted, "no longer in the configuration file"),
             false => (EventKind::NetworkApplied, "read from the configuration file"),
         };
-        engine.events.record(kind, &network.name, message);
+        engine.events.record_by(&Author::ConfigurationFile, kind, &network.name, message);
         tell(engine, &network.name, network.deleted);
     }
     tell_of_rights(engine, &before, deleted);
@@ -393,7 +455,8 @@ fn end_removed<'a>(engine: &Engine, before: impl Iterator<Item = &'a HostName>) 
         engine.sessions.end(host);
         let message =
             format!("it is no longer in the configuration; {attachments} attachments go on");
-        engine.events.record(EventKind::HostRemoved, host, message);
+        let author = &Author::ConfigurationFile;
+        engine.events.record_by(author, EventKind::HostRemoved, host, message);
     }
 }
 
@@ -418,18 +481,19 @@ fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, delet
 }
 
 /// Puts into force what the journal has already. Should an attachment have got into the way
-/// since it was checked, the journal gets the former network back, or forgets the new one.
-fn install(engine: &Engine, network: Network) -> Result<(), Failure> {
+/// since it was checked, the journal gets the former network back, or forgets the new one, and the audit its entry.
+fn install(engine: &Engine, network: Network, entry: Uuid) -> Result<(), Failure> {
     let mut registry = engine.registry();
     let name = network.name.clone();
     let before = registry.networks().get(&name).map(|entry| Arc::clone(entry.network()));
     let installed = registry.change_networks().install(network);
     if installed.is_err() {
         let changes = Changes::default();
-        engine.records.commit_lazily(match before {
+        let changes = match before {
             Some(before) => changes.put_network(&before),
             None => changes.delete_network(&name),
-        });
+        };
+        engine.records.take_back(changes, entry);
     }
     installed
 }

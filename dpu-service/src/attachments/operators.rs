@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
+use serde_json::json;
 use vf_alloc::{ClearError, FunctionId, PoolSpec};
 
 use super::{
@@ -15,26 +16,39 @@ use super::{
     views::{AttachmentDetail, AttachmentFilter, AttachmentTraffic, PoolView, Traffic, VfView},
 };
 use crate::{
+    audit::{AuditAction, AuditEntry},
+    author::Cause,
     counters::PortCounters,
     events::EventKind,
     model::{AttachmentId, AttachmentState, AttachmentView, Record},
     programmer::{Inspection, ProgramError},
+    records::Changes,
     sessions::HostCommand,
 };
 
 /// What operators see and do: see [`Engine::operators`].
 #[derive(Clone, Copy, Debug)]
-pub struct Operators<'a>(pub(super) &'a Arc<Engine>);
+pub struct Operators<'a>(pub(super) &'a Arc<Engine>, Option<&'a Cause>);
 
 impl Engine {
     /// What operators see and do.
     #[must_use]
     pub const fn operators(self: &Arc<Self>) -> Operators<'_> {
-        Operators(self)
+        Operators(self, None)
     }
 }
 
-impl Operators<'_> {
+impl<'a> Operators<'a> {
+    /// The same, for changes by that author and for that reason. Without it the service itself is the author.
+    #[must_use]
+    pub const fn by(self, cause: &'a Cause) -> Self {
+        Self(self.0, Some(cause))
+    }
+
+    fn cause(self) -> Cause {
+        self.1.cloned().unwrap_or_default()
+    }
+
     /// The attachments that the filter lets pass, oldest first.
     #[must_use]
     pub fn attachments(self, filter: &AttachmentFilter) -> Vec<AttachmentView> {
@@ -147,7 +161,8 @@ impl Operators<'_> {
         reason: String,
     ) -> Result<AttachmentView, Failure> {
         let vf = if forget { VfReturn::Gone } else { VfReturn::Awaited };
-        let release = async move |engine: Arc<Engine>| release(&engine, id, vf, reason).await;
+        let cause = Cause { reason, ..self.cause() };
+        let release = async move |engine: Arc<Engine>| release(&engine, id, vf, &cause).await;
         self.0.to_the_end(release).await
     }
 
@@ -187,17 +202,26 @@ impl Operators<'_> {
     /// Gives a quarantined VF back to its pools.
     ///
     /// # Errors
-    /// [`Reason::VfUnknown`] or [`Reason::VfNotQuarantined`].
+    /// [`Reason::VfUnknown`], [`Reason::VfNotQuarantined`] or [`Reason::JournalUnavailable`].
     pub async fn clear_quarantine(self, vf: FunctionId) -> Result<VfView, Failure> {
+        let cause = self.cause();
+        let entry = AuditEntry::new(&cause, AuditAction::ClearQuarantine, format!("vf/{vf}"))
+            .before(&json!({ "state": "quarantined" }))
+            .after(&json!({ "state": "free" }));
+        let id = entry.id;
+        // Recorded first: a change that the audit does not have must not happen.
+        self.0.record_audit(entry).await?;
         let cleared = self.0.registry().clear_quarantine(vf);
         cleared.map_err(|error| {
+            self.0.records.take_back(Changes::default(), id);
             let reason = match error {
                 ClearError::Unknown { .. } => Reason::VfUnknown,
                 ClearError::NotQuarantined { .. } => Reason::VfNotQuarantined,
             };
             Failure::new(reason, error.to_string())
         })?;
-        self.0.events.record(EventKind::VfCleared, vf, "an operator cleared it");
+        let message = "an operator cleared it";
+        self.0.events.record_by(&cause.author, EventKind::VfCleared, vf, message);
         let view = self.vfs().await?.into_iter().find(|view| view.vf == vf);
         view.ok_or_else(|| Failure::new(Reason::VfUnknown, format!("there is no VF {vf}")))
     }

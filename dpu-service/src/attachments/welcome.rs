@@ -15,7 +15,7 @@ use offload_proto::{Failure, Reason};
 use tokio::task::JoinHandle;
 
 use super::{
-    detach::{give_back, tell_release},
+    detach::{give_back, of_host, tell_release},
     engine::Engine,
     hosts::Hosts,
     registry::{Conditions, Entry, Heard, VfReturn},
@@ -365,7 +365,7 @@ async fn end(
     {
         return;
     }
-    if let Err(failure) = give_back(engine, record, vf, reason).await {
+    if let Err(failure) = give_back(engine, record, vf, &of_host(record, reason)).await {
         tracing::error!(id = %record.id, %failure, "an attachment can't be released yet");
     }
     if is_live {

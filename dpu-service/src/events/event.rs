@@ -84,17 +84,16 @@ impl EventFilter {
         self.since.is_none_or(|since| event.time >= since)
             && self.kind.is_none_or(|kind| event.kind == kind)
             && self.severity.is_none_or(|severity| event.kind.severity() == severity)
-            && self.object.as_deref().is_none_or(|object| is_about(event, object))
+            && self.object.as_deref().is_none_or(|object| names(&event.subject, object))
     }
 }
 
-fn is_about(event: &Event, object: &str) -> bool {
-    let begins = event.subject.len() == ID_LENGTH
-        && object.len() >= SHORTEST_ID
-        && event.subject.starts_with(object);
+/// Whether an operator who types `object` means `subject`.
+pub(crate) fn names(subject: &str, object: &str) -> bool {
     // Some subjects have their type, as in `pool/default`.
-    let name = event.subject.rsplit('/').next();
-    begins || event.subject == object || name == Some(object)
+    let name = subject.rsplit('/').next().unwrap_or(subject);
+    let begins = object.len() >= SHORTEST_ID && name.starts_with(object);
+    subject == object || name == object || name.len() == ID_LENGTH && begins
 }
 
 /// The kinds of events.

@@ -28,6 +28,7 @@ use tokio::sync::broadcast;
 use uuid::Uuid;
 
 pub use ended::EndedAttachment;
+pub(crate) use event::names;
 pub use event::{Event, EventCursor, EventFilter, EventKind, Severity};
 
 use crate::{author::Author, model::Record};

@@ -9,6 +9,7 @@ mod fairness;
 mod fake_kernel;
 mod fleet;
 mod hello;
+mod history;
 mod layer2_domains;
 mod networks;
 mod other_host;

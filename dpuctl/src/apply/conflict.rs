@@ -42,7 +42,7 @@ async fn spelled_by_service(client: &mut Client, wanted: Network) -> Network {
     let question = ApplyNetworkRequest {
         network: Some(network.clone()),
         dry_run: true,
-        resource_version: String::new(),
+        ..ApplyNetworkRequest::default()
     };
     let answer = ask(client, question).await.ok();
     answer.and_then(|answer| answer.network?.network).unwrap_or(network)

@@ -4,7 +4,7 @@ use clap::Args;
 use jiff::SignedDuration;
 use offload_proto::v1::{EventFilter, EventSeverity};
 
-use super::{Format, name};
+use super::{Format, name, reason};
 
 /// Which events.
 #[derive(Debug, Args)]
@@ -24,6 +24,37 @@ pub struct Events {
     /// How to print them; with --follow, json is one line per event and yaml one document
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
+}
+
+/// Which changes.
+#[derive(Debug, Args)]
+pub struct Audit {
+    /// Only those of so long until now, such as 10m, 2h or 3d
+    #[arg(long, value_name = "AGE", value_parser = age)]
+    pub since: Option<u64>,
+    /// Only those of this object: a network, a VF, or the beginning of an attachment's id
+    #[arg(long, value_parser = name())]
+    pub object: Option<String>,
+    /// Only those of this operator, by the name in the certificate
+    #[arg(long, value_parser = name())]
+    pub operator: Option<String>,
+    /// How to print them
+    #[arg(short, long, value_enum, default_value_t)]
+    pub output: Format,
+}
+
+/// Why something is changed.
+#[derive(Debug, Default, Args)]
+pub struct Why {
+    /// Why, for the audit
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    pub reason: Option<String>,
+}
+
+impl Why {
+    pub(crate) fn text(self) -> String {
+        self.reason.unwrap_or_default()
+    }
 }
 
 impl Events {

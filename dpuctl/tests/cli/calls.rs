@@ -200,6 +200,27 @@ async fn events_are_a_table_or_json() {
     assert!(dut.asked().pop().unwrap().contains("kind: \"HostConnected\", severity: Unspecified"));
 }
 
+#[tokio::test]
+async fn audit_shows_who_changed_what_and_why() {
+    let dut = Dut::start().await;
+    let table = output_of(&dut, "audit --since 1h --object blue --operator alice").await;
+    let row = table.lines().nth(1).unwrap();
+    let told = ["operator/alice", "ApplyNetwork", "network/blue", "mtu 1500 -> 1400", "ticket 7"];
+    assert!(told.iter().all(|cell| row.contains(cell)), "{table}");
+    let asked = dut.asked().pop().unwrap();
+    let filter = "within_s: 3600, object: \"blue\", operator: \"alice\"";
+    assert!(asked.contains(filter), "{asked}");
+}
+
+#[tokio::test]
+async fn reason_of_a_change_reaches_the_service() {
+    let dut = Dut::start().await;
+    dut.dpuctl("rename network blue azure --reason tidy").await;
+    assert!(dut.asked().pop().unwrap().contains("reason: \"tidy\""));
+    dut.dpuctl("clear-quarantine pf0vf3 --reason tested").await;
+    assert!(dut.asked().pop().unwrap().contains("reason: \"tested\""));
+}
+
 /// The service ends the stream after each event and, once it has no more, refuses the operator.
 #[tokio::test]
 async fn followed_events_continue_across_connections() {

@@ -20,18 +20,18 @@ use offload_proto::{
     Failure, Reason,
     v1::{
         Address, ApplyNetworkRequest, ApplyNetworkResponse, Attachment, AttachmentDetail,
-        AttachmentKey, AttachmentState, AttachmentTraffic, ChangeSubnetsRequest,
+        AttachmentKey, AttachmentState, AttachmentTraffic, AuditEntry, ChangeSubnetsRequest,
         ChangeSubnetsResponse, ClearQuarantineRequest, ClearQuarantineResponse, DebugInfo,
         DeleteNetworkRequest, DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis,
         Difference, DifferenceState, Dpu, DurationBucket, Event, EventCursor, EventSeverity,
         ExamineRequest, ExaminedVf, GetAttachmentRequest, GetDebugInfoRequest, GetDpuRequest,
-        HostStatus, ListAttachmentsRequest, ListAttachmentsResponse, ListEventsRequest,
-        ListEventsResponse, ListNetworksRequest, ListNetworksResponse, ListPhasesRequest,
-        ListPhasesResponse, ListPoolsRequest, ListPoolsResponse, ListTrafficRequest,
-        ListTrafficResponse, ListVfsRequest, ListVfsResponse, MendRequest, Network, NetworkStatus,
-        PhaseDurations, Pod, PoolStatus, PortCounters, ReleaseAttachmentRequest,
-        ReleaseAttachmentResponse, RenameNetworkRequest, RenameNetworkResponse, Vf, VfPlace,
-        VfState, VfStatus, WatchRequest,
+        HostStatus, ListAttachmentsRequest, ListAttachmentsResponse, ListAuditRequest,
+        ListAuditResponse, ListEventsRequest, ListEventsResponse, ListNetworksRequest,
+        ListNetworksResponse, ListPhasesRequest, ListPhasesResponse, ListPoolsRequest,
+        ListPoolsResponse, ListTrafficRequest, ListTrafficResponse, ListVfsRequest,
+        ListVfsResponse, MendRequest, Network, NetworkStatus, PhaseDurations, Pod, PoolStatus,
+        PortCounters, ReleaseAttachmentRequest, ReleaseAttachmentResponse, RenameNetworkRequest,
+        RenameNetworkResponse, Vf, VfPlace, VfState, VfStatus, WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -520,6 +520,24 @@ impl Operator for Canned {
             return Err(Failure::new(Reason::VfUnknown, "there is no VF pf9vf3").into());
         }
         Ok(Response::new(ClearQuarantineResponse { vf: None }))
+    }
+
+    async fn list_audit(
+        &self,
+        request: Request<ListAuditRequest>,
+    ) -> Result<Response<ListAuditResponse>, Status> {
+        self.note(&request);
+        let entry = AuditEntry {
+            time: "2026-03-01T12:00:00Z".into(),
+            author: "operator/alice".into(),
+            action: "ApplyNetwork".into(),
+            object: "network/blue".into(),
+            before: r#"{"mtu":1500}"#.into(),
+            after: r#"{"mtu":1400}"#.into(),
+            reason: "ticket 7".into(),
+            ..AuditEntry::default()
+        };
+        Ok(Response::new(ListAuditResponse { entries: vec![entry] }))
     }
 
     async fn list_events(

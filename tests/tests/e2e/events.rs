@@ -65,7 +65,7 @@ fn kinds_about(events: &[Value], subject: &str) -> Vec<String> {
 }
 
 fn listed(lab: &Lab, options: &[&str]) -> Vec<Value> {
-    let arguments: Vec<_> = ["events", "-o", "json"].iter().chain(options).copied().collect();
+    let arguments: Vec<_> = ["events"].iter().chain(options).copied().collect();
     lab.operator().json(&arguments)["events"].as_array().unwrap().clone()
 }
 
@@ -176,13 +176,19 @@ fn full_disk_drops_events_and_no_detach() {
     });
     disk.fill();
     lab.del("blue", &pod, "eth0").nothing();
-    let dropped = wait_for("dropped events", LIMIT, || {
-        // Each host's session is an event that finds no room.
+    let configuration = lab.path().join("dpu-service.toml");
+    let good = fs::read_to_string(&configuration).unwrap();
+    let mut refused = 0;
+    wait_for("dropped events", LIMIT, || {
+        // The last page of the file may have room for some lines: each refusal is a long one.
+        refused += 1;
+        let unknown = format!("{good}\n{}{refused} = 1\n", "x".repeat(2000));
+        fs::write(&configuration, unknown).unwrap();
         let page = openmetrics::scrape(&lab.card.dpu)?;
         let name = "dpu_offload_service_events_dropped";
         openmetrics::value(&page, name, "_total", &[]).filter(|dropped| *dropped > 0.0)
     });
-    assert!(dropped >= 1.0);
+    fs::write(&configuration, good).unwrap();
     let kinds_of_pod = kinds_about(&listed(&lab, &[]), &id);
     assert!(kinds_of_pod.contains(&"AttachmentReleasing".to_owned()), "{kinds_of_pod:?}");
     disk.empty();
@@ -209,6 +215,68 @@ fn damaged_file_of_events_keeps_nothing_from_starting() {
     });
     assert_eq!((counts["EventsDamaged"], counts["ServiceStopped"]), (1, 1), "{counts:?}");
     assert!(lab.path().join("service/events.jsonl.damaged").exists());
+}
+
+#[test]
+fn changes_are_audited_across_a_crash() {
+    let mut lab = Lab::start(&Settings::default());
+    let path = lab.path().join("late.yaml");
+    fs::write(&path, "name: late\nsubnets:\n- cidr: 10.9.0.0/28\n").unwrap();
+    let file = path.to_str().unwrap();
+    let _ = lab.operator().says(&["apply", "-f", file, "--reason", "ticket 7"]);
+    lab.service.crash();
+    lab.start_service();
+    lab.wait_until_good();
+    let audit = lab.operator().json(&["audit", "--object", "late"]);
+    let [entry] = &audit["entries"].as_array().unwrap()[..] else { panic!("{audit}") };
+    assert!(entry["author"].as_str().unwrap().starts_with("operator/"), "{entry}");
+    assert_eq!((&entry["action"], &entry["reason"]), (&"ApplyNetwork".into(), &"ticket 7".into()));
+    assert_eq!(entry["before"], "");
+    assert!(entry["after"].as_str().unwrap().contains("10.9.0.0/28"), "{entry}");
+    let applied = listed(&lab, &["--object", "late", "--type", "NetworkApplied"]);
+    assert!(applied.iter().all(|event| event["author"] == entry["author"]), "{applied:?}");
+}
+
+#[test]
+fn reload_is_audited_with_its_digests() {
+    let lab = Lab::start(&Settings::default());
+    let path = lab.path().join("dpu-service.toml");
+    let good = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{good}\n# changed\n")).unwrap();
+    let entry = wait_for("the reload in the audit", LIMIT, || {
+        lab.operator().json(&["audit"])["entries"].as_array()?.first().cloned()
+    });
+    assert_eq!(
+        (&entry["author"], &entry["action"]),
+        (&"configuration file".into(), &"LoadConfiguration".into())
+    );
+    assert_ne!(entry["before"], entry["after"]);
+}
+
+#[test]
+fn ended_attachment_is_described_with_who_ended_it() {
+    let mut lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let result = lab.add("blue", &pod, "eth0").result();
+    let address = result["ips"][0]["address"].as_str().unwrap();
+    let id = only_attachment(&lab);
+    let _ = lab.operator().says(&["release", &id, "--reason", "maintenance", "--yes"]);
+    wait_for("the end of the attachment", LIMIT, || {
+        lab.operator().get("attachments").is_empty().then_some(())
+    });
+    let check = |lab: &Lab| {
+        let text = lab.operator().says(&["describe", "attachment", &id]);
+        for told in ["State:         Ended", "operator/", "maintenance", address, &id] {
+            assert!(text.contains(told), "{told}: {text}");
+        }
+    };
+    check(&lab);
+    lab.service.stop();
+    lab.start_service();
+    lab.wait_until_good();
+    check(&lab);
+    let unknown = lab.operator().is_refused(&["describe", "attachment", "ffffffff"]);
+    assert!(unknown.contains("ATTACHMENT_UNKNOWN"), "{unknown}");
 }
 
 #[test]

@@ -12,11 +12,12 @@ use crate::{
         Applied, AttachmentDetail, AttachmentTraffic, HostPool, NetworkView, OpenPool, Origin,
         Outdated, PoolView, PooledVf, PromisedVf, SubnetUsage, VfView,
     },
+    audit::AuditEntry,
     conditions::Condition,
     counters::PortTraffic,
     driver::Capability,
     eswitch::Card,
-    events::{Event, EventCursor, Severity},
+    events::{EndedAttachment, Event, EventCursor, Severity},
     gateway::GatewayView,
     host::ExaminedVf,
     model::{
@@ -275,6 +276,22 @@ pub(crate) fn event(dpu: &str, event: &Event) -> v1::Event {
         count: event.count,
         first_time: event.first_time.to_string(),
         author: event.author.to_string(),
+        attachment: event.ended.as_ref().map(|it| ended(&event.subject, it)),
+    }
+}
+
+fn ended(id: &str, its: &EndedAttachment) -> v1::Attachment {
+    v1::Attachment {
+        id: id.into(),
+        host: its.key.host.to_string(),
+        key: Some(key(&its.key)),
+        network: its.network.clone(),
+        pod: Some(its.pod.clone()),
+        vf: Some(vf(its.vf, &its.device)),
+        mac: its.mac.to_string(),
+        addresses: its.leases.iter().map(lease).collect(),
+        created_at: Timestamp::from_millisecond(its.created_at).unwrap_or_default().to_string(),
+        ..v1::Attachment::default()
     }
 }
 
@@ -282,6 +299,19 @@ const fn severity(severity: Severity) -> v1::EventSeverity {
     match severity {
         Severity::Normal => v1::EventSeverity::Normal,
         Severity::Warning => v1::EventSeverity::Warning,
+    }
+}
+
+pub(crate) fn audit_entry(entry: &AuditEntry) -> v1::AuditEntry {
+    v1::AuditEntry {
+        id: entry.id.to_string(),
+        time: Timestamp::from_millisecond(entry.time).unwrap_or_default().to_string(),
+        author: entry.cause.author.to_string(),
+        action: entry.action.as_str().into(),
+        object: entry.object.clone(),
+        before: entry.before.clone(),
+        after: entry.after.clone(),
+        reason: entry.cause.reason.clone(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which events an operator asks for.
+//! Which events and which entries of the audit an operator asks for.
 
 use std::time::Duration;
 
@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use offload_proto::{Failure, v1};
 
 use super::{invalid, label, parse, shortened};
-use crate::events::{EventCursor, EventFilter, EventKind, Severity};
+use crate::{
+    audit::AuditFilter,
+    events::{EventCursor, EventFilter, EventKind, Severity},
+};
 
 pub(crate) fn event_filter(filter: Option<v1::EventFilter>) -> Result<EventFilter, Failure> {
     let filter = filter.unwrap_or_default();
@@ -15,17 +18,30 @@ pub(crate) fn event_filter(filter: Option<v1::EventFilter>) -> Result<EventFilte
         v1::EventSeverity::Normal => Some(Severity::Normal),
         v1::EventSeverity::Warning => Some(Severity::Warning),
     };
-    let object = label("object", filter.object)?;
     Ok(EventFilter {
         since: since(filter.within_s),
-        object: (!object.is_empty()).then_some(object),
+        object: optional("object", filter.object)?,
         kind: event_kind(&filter.kind)?,
         severity,
     })
 }
 
+pub(crate) fn audit_filter(request: v1::ListAuditRequest) -> Result<AuditFilter, Failure> {
+    Ok(AuditFilter {
+        since: since(request.within_s),
+        object: optional("object", request.object)?,
+        operator: optional("operator", request.operator)?,
+    })
+}
+
+/// A name to filter by. Empty: none.
+fn optional(what: &str, name: String) -> Result<Option<String>, Failure> {
+    let name = label(what, name)?;
+    Ok((!name.is_empty()).then_some(name))
+}
+
 /// So many seconds ago. 0: no limit.
-pub(super) fn since(within_s: u64) -> Option<Timestamp> {
+fn since(within_s: u64) -> Option<Timestamp> {
     let within = (within_s != 0).then(|| Duration::from_secs(within_s))?;
     Some(Timestamp::now().checked_sub(within).unwrap_or(Timestamp::MIN))
 }

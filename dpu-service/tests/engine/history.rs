@@ -1,0 +1,164 @@
+//! What stays known: events, ended attachments, and who has changed what.
+
+use std::sync::Arc;
+
+use dpu_service::{
+    attachments::SubnetChange,
+    audit::{AuditAction, AuditEntry, AuditFilter},
+    author::{Author, Cause},
+    events::{Event, EventFilter, EventKind, Severity},
+    model::Network,
+};
+use offload_proto::Reason;
+use vf_alloc::FunctionId;
+
+use crate::world::{World, network, spec};
+
+fn alice() -> Cause {
+    Cause::new(Author::Operator("alice".into()), "ticket 7")
+}
+
+fn audit(world: &World) -> Vec<Arc<AuditEntry>> {
+    world.engine.audit(&AuditFilter::default())
+}
+
+fn latest(world: &World) -> Arc<AuditEntry> {
+    audit(world).pop().unwrap()
+}
+
+fn green() -> Network {
+    network("name = 'green'\nmtu = 1400\n[[subnets]]\ncidr = '10.7.0.0/24'\n")
+}
+
+async fn apply(world: &World, network: Network) -> Result<(), Reason> {
+    let cause = alice();
+    let applied = world.engine.networks().by(&cause).apply(network, None, false).await;
+    applied.map(drop).map_err(|failure| failure.reason)
+}
+
+fn events_about(world: &World, subject: &str) -> Vec<Event> {
+    world.engine.events().about(subject)
+}
+
+#[tokio::test]
+async fn failed_attach_is_a_warning_with_its_reason() {
+    let world = World::new().await;
+    world.kernel.refuse("join", 1);
+    assert_eq!(world.refused(spec("pod")).await, Reason::ProgrammingFailed);
+    let filter = EventFilter { severity: Some(Severity::Warning), ..EventFilter::default() };
+    let (warnings, _) = world.engine.events().list(&filter);
+    let failed = warnings.iter().find(|event| event.kind == EventKind::AttachmentFailed).unwrap();
+    assert_eq!(failed.reason.as_deref(), Some("PROGRAMMING_FAILED"));
+    assert_eq!(&*failed.ended.as_ref().unwrap().key.container_id, "pod");
+}
+
+#[tokio::test]
+async fn changes_of_networks_are_audited_with_author_and_reason() {
+    let world = World::new().await;
+    apply(&world, green()).await.unwrap();
+    let created = latest(&world);
+    assert_eq!(
+        (created.action, created.object.as_str()),
+        (AuditAction::ApplyNetwork, "network/green")
+    );
+    assert_eq!(created.cause, alice());
+    assert!(created.before.is_empty() && created.after.contains("1400"), "{created:?}");
+
+    apply(&world, Network { mtu: 1300, ..green() }).await.unwrap();
+    let changed = latest(&world);
+    assert!(changed.before.contains("1400") && changed.after.contains("1300"), "{changed:?}");
+    apply(&world, Network { mtu: 1300, ..green() }).await.unwrap();
+    assert_eq!(latest(&world).id, changed.id, "nothing was changed");
+
+    let cause = alice();
+    let networks = world.engine.networks().by(&cause);
+    let remove = SubnetChange { add: Vec::new(), remove: vec!["10.7.0.0/24".parse().unwrap()] };
+    networks.change_subnets("green".into(), remove).await.unwrap();
+    assert_eq!(latest(&world).action, AuditAction::ChangeSubnets);
+    networks.rename("green".into(), "mint".into()).await.unwrap();
+    assert_eq!(latest(&world).after, r#"{"name":"mint"}"#);
+    networks.delete("mint".into(), false).await.unwrap();
+    let deleted = latest(&world);
+    assert_eq!(
+        (deleted.action, deleted.object.as_str()),
+        (AuditAction::DeleteNetwork, "network/mint")
+    );
+    assert!(deleted.before.contains("1300") && deleted.after.is_empty(), "{deleted:?}");
+    assert_eq!(audit(&world).len(), 5);
+}
+
+#[tokio::test]
+async fn events_of_changes_name_the_operator() {
+    let world = World::new().await;
+    apply(&world, green()).await.unwrap();
+    let [event] = &events_about(&world, "green")[..] else { panic!("one event") };
+    assert_eq!(event.author, alice().author);
+}
+
+#[tokio::test]
+async fn audit_survives_a_power_cut_with_its_change() {
+    let mut world = World::new().await;
+    apply(&world, green()).await.unwrap();
+    let before = audit(&world);
+    world.restart_after_power_cut(|| journal::faulty_disk::Fate::Lost).await;
+    assert_eq!(audit(&world), before);
+    assert!(world.engine.networks().list().iter().any(|view| view.network.name == "green"));
+}
+
+#[tokio::test]
+async fn change_that_cannot_be_audited_does_not_happen() {
+    let mut world = World::new().await;
+    world.set_full(true);
+    assert_eq!(apply(&world, green()).await, Err(Reason::JournalUnavailable));
+    assert!(audit(&world).is_empty());
+    world.set_full(false);
+    world.restart().await;
+    assert!(audit(&world).is_empty());
+    assert!(world.engine.networks().list().iter().all(|view| view.network.name != "green"));
+}
+
+#[tokio::test]
+async fn release_by_an_operator_is_audited_and_a_detach_is_not() {
+    let world = World::new().await;
+    world.attached("left").await;
+    world.detach("left").await;
+    assert!(audit(&world).is_empty());
+    let view = world.attached("pod").await;
+    let author = alice().author;
+    let cause = alice();
+    let release = world.engine.operators().by(&cause);
+    release.release(view.record.id, false, "maintenance".into()).await.unwrap();
+    let entry = latest(&world);
+    assert_eq!(entry.object, format!("attachment/{}", view.record.id));
+    assert_eq!(entry.cause, Cause::new(author, "maintenance"));
+    assert!(entry.before.contains("\"container_id\":\"pod\""), "{}", entry.before);
+    let about = events_about(&world, &view.record.id.to_string());
+    let releasing = about.iter().find(|event| event.kind == EventKind::AttachmentReleasing);
+    assert_eq!(releasing.unwrap().author, alice().author);
+}
+
+#[tokio::test]
+async fn quarantine_that_was_not_cleared_is_not_audited() {
+    let world = World::new().await;
+    let vf = FunctionId::local(0, 0);
+    let cause = alice();
+    let cleared = world.engine.operators().by(&cause).clear_quarantine(vf).await;
+    assert_eq!(cleared.unwrap_err().reason, Reason::VfNotQuarantined);
+    assert!(audit(&world).is_empty());
+}
+
+#[tokio::test]
+async fn ended_attachment_stays_known_after_restart() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.detach("pod").await;
+    world.restart().await;
+    let about = events_about(&world, &view.record.id.to_string());
+    let ended = about.iter().find_map(|event| event.ended.clone()).unwrap();
+    assert_eq!((ended.key, ended.vf), (view.record.key.clone(), view.record.vf));
+    assert_eq!(ended.leases, view.record.leases);
+    let releasing =
+        about.iter().find(|event| event.kind == EventKind::AttachmentReleasing).unwrap();
+    assert_eq!(releasing.author.to_string(), "host/node-1");
+    assert_eq!(releasing.message, "the host detaches it");
+}
