@@ -100,6 +100,7 @@ async fn audit_survives_a_power_cut_with_its_change() {
     let mut world = World::new().await;
     apply(&world, green()).await.unwrap();
     let before = audit(&world);
+    assert_eq!(before.len(), 1);
     world.restart_after_power_cut(|| journal::faulty_disk::Fate::Lost).await;
     assert_eq!(audit(&world), before);
     assert!(world.engine.networks().list().iter().any(|view| view.network.name == "green"));
