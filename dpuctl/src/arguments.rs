@@ -113,6 +113,7 @@ pub enum Verb {
     #[command(after_help = examples::EVENTS)]
     Events(Events),
     /// Who has changed what and why, oldest first
+    #[command(after_help = examples::AUDIT)]
     Audit(Audit),
     /// What attachments send and receive in a second, or where the time of attaching goes, until interrupted
     #[command(after_help = examples::TOP)]
@@ -191,6 +192,7 @@ pub enum Verb {
         why: Why,
     },
     /// Write an archive for a bug report: versions, configuration, state and metrics of the DPU, without secrets
+    #[command(after_help = examples::BUNDLE)]
     Bundle {
         /// The archive to write, instead of dpu-offload-DPU-TIME.tar.gz in this folder; an existing file is refused
         #[arg(short, long, value_name = "FILE")]
@@ -203,7 +205,7 @@ pub enum Verb {
         #[command(subcommand)]
         what: Pki,
     },
-    /// Explain a code of an error or of the doctor; needs no DPU
+    /// Explain a code of an error, a condition or the doctor; needs no DPU
     #[command(after_help = examples::EXPLAIN)]
     Explain {
         /// The code, such as VFS_EXHAUSTED, or its number in CNI, such as 102; without it, all are listed

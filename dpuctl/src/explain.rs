@@ -1,13 +1,15 @@
 //! `dpuctl explain`: what a code means, without a DPU and without a configuration.
 
 use bootstrap::nearest;
-use offload_proto::{Finding, Reason};
+use offload_proto::{ConditionReason, Finding, Reason};
 
 use crate::{console::Console, description::Description, error::CallError, table::table};
 
 /// A section of these per code has what an operator looks for.
 const REASONS: &str = include_str!("../../docs/ERRORS.md");
 const FINDINGS: &str = include_str!("../../docs/TROUBLESHOOTING.md");
+/// A row of its tables per code says when a condition turns.
+const CONDITIONS: &str = include_str!("../../docs/CONDITIONS.md");
 
 /// Numbers of the CNI specification (section "Error") that the plugin answers with, and their meaning there.
 const SPECIFIED: [(u32, &str); 10] = [
@@ -27,6 +29,7 @@ const SPECIFIED: [(u32, &str); 10] = [
 enum Code {
     Reason(Reason),
     Finding(Finding),
+    Condition(ConditionReason),
 }
 
 /// Explains `code`, a stable code or a number of CNI, or lists all codes.
@@ -65,7 +68,8 @@ fn nearest_to(name: &str) -> Option<&'static str> {
 
 fn codes() -> impl Iterator<Item = Code> {
     let findings = Finding::ALL.iter().copied().map(Code::Finding);
-    Reason::ALL.iter().copied().map(Code::Reason).chain(findings)
+    let conditions = ConditionReason::ALL.iter().copied().map(Code::Condition);
+    Reason::ALL.iter().copied().map(Code::Reason).chain(findings).chain(conditions)
 }
 
 fn list() -> String {
@@ -77,6 +81,7 @@ impl Code {
         match self {
             Self::Reason(reason) => reason.as_str(),
             Self::Finding(finding) => finding.as_str(),
+            Self::Condition(reason) => reason.as_str(),
         }
     }
 
@@ -84,13 +89,14 @@ impl Code {
         match self {
             Self::Reason(reason) => reason.meaning(),
             Self::Finding(finding) => finding.meaning(),
+            Self::Condition(reason) => reason.meaning(),
         }
     }
 
     fn row(&self) -> Vec<String> {
         let cni = match self {
             Self::Reason(reason) => reason.cni_code().to_string(),
-            Self::Finding(_) => "-".into(),
+            Self::Finding(_) | Self::Condition(_) => "-".into(),
         };
         vec![self.name().into(), cni, self.meaning().into()]
     }
@@ -98,21 +104,41 @@ impl Code {
     fn explanation(&self) -> String {
         let mut text = Description::default();
         text.field("Code", self.name());
-        let (advice, document) = match self {
+        match self {
             Self::Reason(reason) => {
                 text.field("CNI", &number(*reason));
                 text.field("gRPC", &format!("{:?}", reason.grpc_code()));
-                (reason.advice(), REASONS)
+                self.remedy(&mut text, reason.advice(), REASONS);
             }
             Self::Finding(finding) => {
                 text.field("Printed by", "dpuctl doctor");
-                (finding.advice(), FINDINGS)
+                self.remedy(&mut text, finding.advice(), FINDINGS);
             }
-        };
+            Self::Condition(reason) => {
+                text.field("Printed by", "dpuctl status");
+                text.field("Condition", reason.condition().name());
+                text.field("Means", reason.meaning());
+                turns(&mut text, *reason);
+            }
+        }
+        text.finish()
+    }
+
+    fn remedy(&self, text: &mut Description, advice: &str, document: &str) {
         text.field("Means", self.meaning());
         text.field("Remedy", advice);
         text.block("", &section(document, self.name()));
-        text.finish()
+    }
+}
+
+/// When the condition turns, as its row in the document has it.
+fn turns(text: &mut Description, reason: ConditionReason) {
+    let row = format!("\n| `{reason}` |");
+    let cells = CONDITIONS.split_once(&row).and_then(|(_, after)| after.lines().next());
+    let cells = without_links(cells.unwrap_or_default());
+    let labels = ["Affects pods", "False if", "True again if", "False after", "True after"];
+    for (label, cell) in labels.iter().zip(cells.split('|')) {
+        text.field(label, cell.trim());
     }
 }
 
@@ -151,7 +177,8 @@ mod tests {
 
     #[test]
     fn each_code_is_explained() {
-        for code in codes() {
+        let have_sections = |code: &Code| !matches!(code, Code::Condition(_));
+        for code in codes().filter(have_sections) {
             let told = of_name(code.name()).concat();
             let (fields, details) = told.split_once("\n\n").unwrap();
             for part in ["Means: ", "Remedy: ", code.meaning()] {
@@ -159,6 +186,20 @@ mod tests {
             }
             assert!(details.trim().len() > 20 && !details.contains("]("), "{told}");
         }
+    }
+
+    #[test]
+    fn each_reason_of_a_condition_is_explained() {
+        for reason in ConditionReason::ALL {
+            let told = Code::Condition(*reason).explanation();
+            let parts = [reason.condition().name(), reason.meaning(), "False if: ", "True after: "];
+            assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+            assert!(!told.contains("](") && !told.contains('|'), "{told}");
+        }
+        let told = of_name("UPLINK_DOWN").concat();
+        assert!(told.contains("dpuctl doctor") && told.contains("dpuctl status"), "{told}");
+        let shown = of_name("RELEASE_STUCK").concat();
+        assert!(CONDITIONS.contains(&shown), "the example in docs/CONDITIONS.md: {shown}");
     }
 
     #[test]

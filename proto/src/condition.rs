@@ -17,12 +17,12 @@ const fn seconds(seconds: u64) -> Duration {
 }
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $text:literal, $kind:ident, $pods:literal, $begins:expr, $ends:expr;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $kind:ident, $pods:literal, $begins:expr, $ends:expr;)*) => {
         /// Why a condition is false or unknown. The codes' meaning never changes; new ones may be added.
         /// docs/CONDITIONS.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
-        pub enum ConditionReason { $($(#[$doc])* $name,)* }
+        pub enum ConditionReason { $($(#[doc = $doc])* $name,)* }
 
         impl ConditionReason {
             /// All reasons, in the order of docs/CONDITIONS.md.
@@ -32,6 +32,12 @@ macro_rules! reasons {
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
+            }
+
+            /// What it means, one sentence.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc,)*).trim_ascii_start(),)* }
             }
 
             /// The condition that it makes false or unknown.

@@ -75,6 +75,16 @@ Examples:
   dpuctl events --object node-1
   dpuctl events --follow -o json | jq -r .message";
 
+pub(super) const AUDIT: &str = "\
+Examples:
+  dpuctl audit --since 3d
+  dpuctl audit --object blue --operator alice -o json";
+
+pub(super) const BUNDLE: &str = "\
+Examples:
+  dpuctl bundle
+  dpuctl bundle -o report.tar.gz";
+
 pub(super) const TOP: &str = "\
 Examples:
   dpuctl top --network blue --lines 5
