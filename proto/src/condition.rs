@@ -80,8 +80,10 @@ reasons! {
     PortsUnserved = "PORTS_UNSERVED", FabricReady, false, seconds(2), NOW;
     /// A gateway on this DPU is not as it should be.
     GatewayBroken = "GATEWAY_BROKEN", FabricReady, true, NOW, NOW;
-    /// An uplink is switched off or has no carrier.
+    /// An uplink is switched off.
     UplinkDown = "UPLINK_DOWN", UplinksUp, true, seconds(1), seconds(2);
+    /// An uplink is switched on and has no carrier.
+    UplinkWithoutCarrier = "UPLINK_WITHOUT_CARRIER", UplinksUp, true, seconds(1), seconds(2);
     /// There is no uplink of that name.
     UplinkMissing = "UPLINK_MISSING", UplinksUp, true, seconds(1), NOW;
     /// The kernel does not answer how the uplinks are.

@@ -120,6 +120,11 @@ const fn finding_of(reason: ConditionReason) -> Option<Finding> {
         | ConditionReason::RepresentorMissing
         | ConditionReason::RepairFailed
         | ConditionReason::AttachmentUnrecorded
+        | ConditionReason::UplinkMissing
+        | ConditionReason::UplinkDown
+        | ConditionReason::UplinkWithoutCarrier
+        | ConditionReason::GatewayGone
+        | ConditionReason::PodDiffers
         | ConditionReason::AddressConflict
         | ConditionReason::ReleaseStuck => None,
         reason if matches!(reason.condition(), v1::ConditionType::AttachesServed) => None,

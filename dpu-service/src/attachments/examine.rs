@@ -16,7 +16,7 @@ use crate::{
     eswitch::Representor,
     events::{Event, EventKind},
     model::Record,
-    programmer::{ProgramError, StepStatus, Surveyed, Uplink, UplinkState},
+    programmer::{ProgramError, StepStatus, Surveyed, Uplink},
 };
 
 /// How long a VF is waited for that somebody is working at.
@@ -157,16 +157,7 @@ async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Diff
 
 /// What keeps an uplink from carrying frames. `None`: nothing.
 fn uplink_difference(uplink: &Uplink) -> Option<Difference> {
-    let (finding, message) = match uplink.state {
-        UplinkState::Carries => return None,
-        UplinkState::Missing => (Finding::UplinkMissing, "the uplink does not exist"),
-        UplinkState::NotJoined => (Finding::UplinkNotJoined, "the uplink is not in the fabric"),
-        UplinkState::Down => (Finding::UplinkDown, "the uplink is switched off"),
-        UplinkState::WithoutCarrier => {
-            (Finding::UplinkWithoutCarrier, "the uplink is switched on and has no carrier")
-        }
-    };
-    Some(finding.of(&uplink.name, format!("{message}: pods reach nothing outside by it")))
+    Some(uplink.finding()?.of(&uplink.name, uplink.problem()?))
 }
 
 fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {

@@ -195,6 +195,14 @@ impl Ports {
         self.on_thread(Programmer::uplink_states).await.map_err(unreadable)
     }
 
+    /// The same without a look at what is in the fabric.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(super) async fn uplink_links(&self) -> Result<Vec<Uplink>, Failure> {
+        self.on_thread(Programmer::uplink_links).await.map_err(unreadable)
+    }
+
     /// Those of the representors that other programs' bridges or bonds have as ports, each with the name of what has it.
     ///
     /// # Errors

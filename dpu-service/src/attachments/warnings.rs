@@ -15,7 +15,7 @@ use super::{
     registry::{Entry, Registry},
     requirements::unmet,
 };
-use crate::{conditions::Fault, model::HostName, sessions::HostView};
+use crate::{conditions::Fault, model::HostName, programmer::Uplink, sessions::HostView};
 
 /// How many of the attachments that a host has lost track of are named in a warning.
 const UNCLAIMED_SHOWN: usize = 3;
@@ -85,12 +85,22 @@ impl Operators<'_> {
         all.chain(conflicts::faults(&registry)).chain(pods).collect()
     }
 
-    /// The uplinks of all bridges, by name.
-    pub(crate) fn uplinks(self) -> BTreeSet<String> {
-        let bridges = self.0.registry().settings().bridges.clone();
-        let uplinks = bridges.iter().flat_map(|bridge| self.0.programmer().uplinks(Some(bridge)));
-        uplinks.chain(self.0.programmer().uplinks(None)).cloned().collect()
+    /// What keeps uplinks from carrying frames. Looks at the links that have these names now.
+    pub(crate) async fn uplink_faults(self) -> Vec<Fault> {
+        match self.0.ports.uplink_links().await {
+            Ok(uplinks) => uplinks.iter().filter_map(uplink_fault).collect(),
+            Err(failure) => {
+                vec![Fault::of_dpu(ConditionReason::UplinksUnreadable, failure.message)]
+            }
+        }
     }
+}
+
+/// `None`: it carries frames.
+fn uplink_fault(uplink: &Uplink) -> Option<Fault> {
+    let advice = uplink.finding()?.advice().replace("UPLINK", &uplink.name);
+    let message = format!("{}; {advice}", uplink.problem()?);
+    Some(Fault { reason: uplink.condition()?, object: format!("uplink/{}", uplink.name), message })
 }
 
 /// What is wrong with attachments, one fault for all of a host.

@@ -2,7 +2,7 @@
 
 use offload_proto::{ConditionReason, Failure, Reason};
 
-use super::{fault::Fault, uplinks};
+use super::fault::Fault;
 use crate::{api::Shared, sessions::HostView};
 
 /// The fault of a DPU without networks.
@@ -20,7 +20,7 @@ pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     all.extend(journal_fault(&all, &refusals));
     all.extend(configuration_faults(shared));
     all.extend(hosts_faults(shared));
-    all.extend(uplinks::faults(engine).await);
+    all.extend(engine.operators().uplink_faults().await);
     all.extend(refusals);
     all.extend(engine.operators().faults());
     all.extend(shared.conditions.offload.faults());

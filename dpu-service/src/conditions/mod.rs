@@ -9,7 +9,6 @@
 //! | `gather` | all that is wrong now |
 //! | `tracker` | since when, and how long it must hold before a condition turns; pure |
 //! | `refusals` | the ADDs that were refused in the last minutes |
-//! | `uplinks` | whether the uplinks have a carrier |
 //! | `offload` | whether cards handle the traffic of attachments |
 //!
 //! What it owns: the tracker, the memory of refusals (in the engine, whose flows write it), and the latest look at the
@@ -26,7 +25,6 @@ mod gather;
 mod offload;
 mod refusals;
 mod tracker;
-mod uplinks;
 
 use std::{sync::Arc, time::Duration};
 

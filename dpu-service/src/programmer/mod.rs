@@ -28,7 +28,7 @@ mod uplinks;
 
 use steps::{IDLE_MTU, Port, fabric_limit};
 pub use steps::{STEPS, StepStatus};
-pub(crate) use uplinks::{Uplink, UplinkState};
+pub(crate) use uplinks::Uplink;
 
 /// A representor, looked at closely.
 #[derive(Clone, Debug, PartialEq, Eq)]

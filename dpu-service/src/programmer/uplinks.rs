@@ -1,6 +1,7 @@
 //! The links that lead outside, as the kernel has them.
 
 use netlink::{Link, Rtnl};
+use offload_proto::{ConditionReason, Finding};
 
 use super::Programmer;
 use crate::driver::Refused;
@@ -29,6 +30,41 @@ pub(crate) enum UplinkState {
     Carries,
 }
 
+impl Uplink {
+    /// What keeps it from carrying frames: one sentence. `None`: nothing.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let what = match self.state {
+            UplinkState::Carries => return None,
+            UplinkState::Missing => "does not exist",
+            UplinkState::NotJoined => "is not in the fabric",
+            UplinkState::Down => "is switched off",
+            UplinkState::WithoutCarrier => "is switched on and has no carrier",
+        };
+        Some(format!("the uplink {} {what}: pods reach nothing outside by it", self.name))
+    }
+
+    /// The finding that says what to do.
+    pub(crate) const fn finding(&self) -> Option<Finding> {
+        match self.state {
+            UplinkState::Carries => None,
+            UplinkState::Missing => Some(Finding::UplinkMissing),
+            UplinkState::NotJoined => Some(Finding::UplinkNotJoined),
+            UplinkState::Down => Some(Finding::UplinkDown),
+            UplinkState::WithoutCarrier => Some(Finding::UplinkWithoutCarrier),
+        }
+    }
+
+    /// The reason with the code of the finding. A missing port is a matter of the fabric's own condition.
+    pub(crate) const fn condition(&self) -> Option<ConditionReason> {
+        match self.state {
+            UplinkState::Carries | UplinkState::NotJoined => None,
+            UplinkState::Missing => Some(ConditionReason::UplinkMissing),
+            UplinkState::Down => Some(ConditionReason::UplinkDown),
+            UplinkState::WithoutCarrier => Some(ConditionReason::UplinkWithoutCarrier),
+        }
+    }
+}
+
 impl Programmer {
     /// The uplinks of all bridges, in the configuration's order. Blocks on the kernel.
     ///
@@ -36,17 +72,29 @@ impl Programmer {
     /// When the kernel or the fabric can't be asked.
     pub(crate) fn uplink_states(&self) -> Result<Vec<Uplink>, Refused> {
         let Some(drivers) = &self.drivers else { return Ok(Vec::new()) };
-        let names = drivers.fabric.all_uplinks();
+        let members = drivers.fabric.members()?;
+        self.uplinks_where(|link| members.contains_key(&link.index))
+    }
+
+    /// The same without a look at what is in the fabric, which is long where there are many ports. Blocks on the kernel.
+    ///
+    /// # Errors
+    /// When the kernel can't be asked.
+    pub(crate) fn uplink_links(&self) -> Result<Vec<Uplink>, Refused> {
+        self.uplinks_where(|_| true)
+    }
+
+    fn uplinks_where(&self, is_member: impl Fn(&Link) -> bool) -> Result<Vec<Uplink>, Refused> {
+        let names = self.drivers.as_ref().map(|drivers| drivers.fabric.all_uplinks());
+        let names = names.unwrap_or_default();
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let members = drivers.fabric.members()?;
         let refused = |error| Refused::new("look at the uplinks", error);
         let mut rtnl = Rtnl::open().map_err(refused)?;
         let mut look = |name: String| {
             let link = rtnl.link_by_name(&name).map_err(refused)?;
-            let is_member = |link: &Link| members.contains_key(&link.index);
-            Ok(Uplink { name, state: state_of(link.as_ref(), is_member) })
+            Ok(Uplink { name, state: state_of(link.as_ref(), &is_member) })
         };
         names.into_iter().map(&mut look).collect()
     }
@@ -65,6 +113,15 @@ fn state_of(link: Option<&Link>, is_member: impl Fn(&Link) -> bool) -> UplinkSta
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finding_and_condition_have_one_code() {
+        for state in [UplinkState::Missing, UplinkState::Down, UplinkState::WithoutCarrier] {
+            let uplink = Uplink { name: "p0".into(), state };
+            let (finding, condition) = (uplink.finding().unwrap(), uplink.condition().unwrap());
+            assert_eq!(finding.as_str(), condition.as_str());
+        }
+    }
 
     #[test]
     fn an_uplinks_first_lack_is_its_state() {

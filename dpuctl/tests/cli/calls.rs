@@ -640,7 +640,7 @@ VF_DIFFERS  node-1: pf0vf3: its name is lost0 instead of p0v3
     assert!(!mended.contains("do:"), "{mended}");
     let look = "alice ExamineRequest { wait_ms: 1666 }";
     let mend = "alice MendRequest { wait_ms: 5000 }";
-    let asked = [look, look, mend].iter().flat_map(|call| [*call, "alice GetDpuRequest"]);
+    let asked = [look, look, mend].into_iter().flat_map(|call| [call, "alice GetDpuRequest"]);
     let asked: Vec<_> = asked.collect();
     assert_eq!(dut.asked(), asked);
     let json = dut.dpuctl("doctor -o json").await.output;

@@ -58,7 +58,7 @@ fn an_uplink_without_carrier_is_a_condition() {
     outside.ip(&["link", "set", "eth0", "down"]);
     let links = lab.card.dpu.json("ip", &["link", "show", "uplink"]);
     assert_eq!(links[0]["operstate"], "LOWERLAYERDOWN");
-    let down = await_fault(&lab, "UPLINK_DOWN");
+    let down = await_fault(&lab, "UPLINK_WITHOUT_CARRIER");
     assert_eq!(
         (&down["type"], &down["object"]),
         (&json!("CONDITION_TYPE_UPLINKS_UP"), &json!("uplink/uplink"))
@@ -77,7 +77,7 @@ fn an_uplink_without_carrier_is_a_condition() {
 fn status_waits_for_a_condition() {
     let (lab, outside) = lab_with_uplink();
     outside.ip(&["link", "set", "eth0", "down"]);
-    await_fault(&lab, "UPLINK_DOWN");
+    await_fault(&lab, "UPLINK_WITHOUT_CARRIER");
     let wait = |kind, seconds| exit_code(&lab, &["status", "--wait", kind, "--timeout", seconds]);
     assert_eq!(wait("UplinksUp", "1"), Some(5));
     assert_eq!(wait("JournalWritable", "1"), Some(0));
