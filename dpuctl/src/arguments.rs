@@ -532,7 +532,7 @@ mod tests {
     fn printed_names_are_taken_back() {
         let id = |line: &str| match parse(line).unwrap().verb {
             Verb::Describe { what: Described::Attachment { id } } => id,
-            Verb::ClearQuarantine { vf } => vf.to_string(),
+            Verb::ClearQuarantine { vf, .. } => vf.to_string(),
             other => panic!("{other:?}"),
         };
         assert_eq!(id("dpuctl describe attachment attachment/0190aaaa"), "0190aaaa");

@@ -9,8 +9,8 @@ use serde_json::json;
 use tonic::{Request, Response, Status};
 
 use super::{
-    Shared, authorise::calling_operator, convert::read, convert::show, debug_info::debug_info, doctor,
-    watch,
+    Shared, authorise::calling_operator, convert::read, convert::show, debug_info::debug_info,
+    doctor, watch,
 };
 use crate::{
     attachments::{AttachmentFilter, EnginePhases, NetworkView},

@@ -39,7 +39,7 @@ const RECORDS_POLL: Duration = Duration::from_millis(5);
 
 /// The networks: see [`Engine::networks`].
 #[derive(Clone, Copy, Debug)]
-pub struct Networks<'a>(&'a Arc<Engine>, Option<&'a Cause>);
+pub struct Networks<'a>(pub(super) &'a Arc<Engine>, Option<&'a Cause>);
 
 /// What a host's agent has to know of networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

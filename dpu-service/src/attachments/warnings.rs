@@ -1,9 +1,6 @@
 //! What is wrong with attachments, networks and pools: the faults that conditions show.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use offload_proto::ConditionReason;
 use vf_alloc::{FunctionId, PoolSpec, Selector, VfState};

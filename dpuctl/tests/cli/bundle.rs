@@ -28,9 +28,12 @@ async fn bundle_holds_the_state_without_secrets() {
     let made = dut.dpuctl(&line).await;
     assert_eq!(made.code, 0, "{}", made.notes);
     let files = unpacked(&archive);
-    let names = ["versions.txt", "status.json", "doctor.json", "networks.json", "configuration.toml"];
+    let names =
+        ["versions.txt", "status.json", "doctor.json", "networks.json", "configuration.toml"];
     assert!(names.iter().all(|name| files.contains_key(*name)), "{:?}", files.keys());
-    assert!(files["events.json"].contains("\"events\"") && files["audit.json"].contains("\"entries\""));
+    assert!(
+        files["events.json"].contains("\"events\"") && files["audit.json"].contains("\"entries\"")
+    );
     assert!(files["doctor.json"].contains("VF_DIFFERS") && files["metrics.txt"] == "# EOF\n");
     assert!(files.values().all(|text| !text.contains("s3cret")), "{files:?}");
     let mode = fs::metadata(&archive).unwrap().permissions().mode() & 0o777;

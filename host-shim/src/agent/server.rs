@@ -297,7 +297,7 @@ mod tests {
         let (first, _ear) = Caller::task(Instant::now() + Duration::from_secs(60));
         let (desk, first) = (server.desk.clone(), Arc::new(first));
         tokio::spawn(async move {
-            desk.attend(Verb::Del, String::new(), &first, async { work.await.ok() }).await
+            desk.attend(Verb::Del, String::new(), &first, async { work.await.ok() }).await;
         });
         yield_now().await;
         let (mut caller, stream) = UnixStream::pair().unwrap();
