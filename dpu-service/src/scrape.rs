@@ -16,6 +16,7 @@ use crate::{
     counters::{Drops, PortCounters},
     driver::Capability,
     eswitch::Card,
+    events::Events,
     model::{AttachmentView, Record},
     programmer::Programmer,
     sessions::HostView,
@@ -78,8 +79,15 @@ fn add_shared(page: &mut Page, shared: &Arc<Shared>) {
     add_vfs(page, &shared.engine.operators().pools());
     add_addresses(page, &shared.engine.networks().list());
     add_conflicts(page, &shared.engine);
+    add_events(page, shared.engine.events());
+}
+
+fn add_events(page: &mut Page, events: &Events) {
+    let counts = events.counts().into_iter();
+    let series = counts.map(|(kind, number)| ([("kind", kind.as_str().to_owned())], number));
+    page.counters("service_events", "Events since the start, by kind", series);
     let help = "Events that are not in their file: it could not be written";
-    page.counter("service_events_dropped", help, shared.engine.events().dropped());
+    page.counter("service_events_dropped", help, events.dropped());
 }
 
 fn add_calls(page: &mut Page, calls: &Arc<Calls>) {

@@ -129,7 +129,7 @@ reasons! {
     /// A host does not know attachments whose VFs it does not have back.
     AttachmentUnclaimed = "ATTACHMENT_UNCLAIMED", PodsConnected, false, NOW, NOW;
     /// Attachments stay in Releasing.
-    ReleaseStuck = "RELEASE_STUCK", PodsConnected, false, seconds(30), NOW;
+    ReleaseStuck = "RELEASE_STUCK", PodsConnected, false, NOW, NOW;
     /// This DPU's certificate has expired.
     CertificateExpired = "CERTIFICATE_EXPIRED", CertificatesValid, true, NOW, NOW;
     /// This DPU's certificate expires soon.

@@ -97,7 +97,7 @@ pub(crate) fn names(subject: &str, object: &str) -> bool {
 }
 
 /// The kinds of events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum EventKind {
     /// A VF, a MAC address and addresses were reserved.

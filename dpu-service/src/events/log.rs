@@ -1,7 +1,7 @@
 //! The latest events in memory, oldest first, and the folding of repeated ones.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -59,6 +59,8 @@ pub(super) struct Log {
     last: u64,
     kept: VecDeque<Arc<Event>>,
     warnings: usize,
+    /// How many events of each kind this start has recorded, repetitions among them.
+    counts: BTreeMap<EventKind, u64>,
     /// The revisions of events that may repeat, by their keys.
     repeatable: HashMap<u64, u64>,
 }
@@ -67,8 +69,14 @@ impl Log {
     /// A log of the start `boot`, with events of earlier starts in the order of their revisions.
     pub(super) fn new(boot: Uuid, earlier: Vec<Event>) -> Self {
         let last = earlier.last().map_or(0, |event| event.revision);
-        let (kept, warnings) = (VecDeque::new(), 0);
-        let mut log = Self { boot, last, kept, warnings, repeatable: HashMap::new() };
+        let mut log = Self {
+            boot,
+            last,
+            kept: VecDeque::new(),
+            warnings: 0,
+            counts: BTreeMap::new(),
+            repeatable: HashMap::new(),
+        };
         earlier.into_iter().for_each(|event| log.push(Arc::new(event)));
         log
     }
@@ -78,6 +86,7 @@ impl Log {
         let key = occurrence.key();
         let repeated = self.take_repeated(key, &occurrence, now);
         self.last += 1;
+        *self.counts.entry(occurrence.kind).or_default() += 1;
         let Occurrence { kind, reason, author, subject, message, ended } = occurrence;
         let (sequence, first_time, count) = match repeated {
             Some(earlier) => (earlier.sequence, earlier.first_time, earlier.count + 1),
@@ -167,6 +176,11 @@ impl Log {
             |event: &Arc<Event>| event.boot == cursor.boot && event.revision <= cursor.revision;
         let known = self.kept.iter().rposition(is_known).map_or(0, |index| index + 1);
         self.kept.range(known..).cloned().collect()
+    }
+
+    /// How many events of each kind this start has recorded.
+    pub(super) fn counts(&self) -> BTreeMap<EventKind, u64> {
+        self.counts.clone()
     }
 
     /// The place after the latest event.

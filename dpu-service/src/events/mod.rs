@@ -16,6 +16,7 @@ mod tests;
 mod writer;
 
 use std::{
+    collections::BTreeMap,
     fmt, io,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -211,6 +212,11 @@ impl Events {
     fn kept(&self, is_wanted: impl Fn(&Event) -> bool) -> Vec<Event> {
         let log = self.log();
         log.all().filter(|event| is_wanted(event)).map(|event| Event::clone(event)).collect()
+    }
+
+    /// How many events of each kind this start has recorded, repetitions among them.
+    pub(crate) fn counts(&self) -> BTreeMap<EventKind, u64> {
+        self.log().counts()
     }
 
     /// How many events are not in the file: the disk was full or did not answer.

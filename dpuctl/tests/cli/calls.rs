@@ -196,7 +196,7 @@ async fn events_are_a_table_or_json() {
     assert!(asked.contains(filter), "{asked}");
     let json = output_of(&dut, "events --type HostConnected -o json").await;
     let listed: serde_json::Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(listed["events"][0]["sequence"], "1");
+    assert_eq!(listed["events"][0]["sequence"], 1);
     assert!(dut.asked().pop().unwrap().contains("kind: \"HostConnected\", severity: Unspecified"));
 }
 
@@ -228,10 +228,10 @@ async fn followed_events_continue_across_connections() {
     let outcome = dut.dpuctl("events --follow -o json").await;
     let sequence = |line: &str| {
         let event: serde_json::Value = serde_json::from_str(line).unwrap();
-        event["sequence"].as_str().unwrap().to_owned()
+        event["sequence"].as_u64().unwrap()
     };
     let printed: Vec<_> = outcome.output.lines().map(sequence).collect();
-    assert_eq!(printed, ["1", "2", "3"]);
+    assert_eq!(printed, [1, 2, 3]);
     assert_eq!(outcome.code, 1);
     assert!(outcome.notes.contains("\ncode: NOT_AUTHORISED\n"), "{outcome:?}");
 }

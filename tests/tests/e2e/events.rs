@@ -120,10 +120,8 @@ fn followed_events_outlast_a_killed_service() {
         .into_iter()
         .filter(|event| !distinct.contains(&revision(event)))
         .collect();
-    let printed_last =
-        printed.last().unwrap()["revision"].as_str().unwrap().parse::<u64>().unwrap();
-    let is_later =
-        |event: &Value| event["revision"].as_str().unwrap().parse::<u64>().unwrap() > printed_last;
+    let printed_last = printed.last().unwrap()["revision"].as_u64().unwrap();
+    let is_later = |event: &Value| event["revision"].as_u64().unwrap() > printed_last;
     assert!(missing.iter().all(is_later), "{missing:?}");
     let kinds = kinds(&printed);
     assert!(kinds.contains("ServiceStopUnclean") && kinds.contains("HostConnected"), "{kinds:?}");

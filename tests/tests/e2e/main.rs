@@ -9,6 +9,7 @@
 )]
 
 mod allow;
+mod breakages;
 mod bridges;
 mod callers;
 mod chained;
