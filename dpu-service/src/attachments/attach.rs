@@ -11,6 +11,7 @@ use bootstrap::Chain;
 use futures::future::join_all;
 use keyed_locks::Held;
 use offload_proto::{Failure, Reason, capability};
+use vf_alloc::{FunctionId, VfState};
 
 use super::{
     engine::{Engine, now},
@@ -356,6 +357,7 @@ async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], fail
         Ok(()) => {
             for (record, port) in records.iter().zip(ports) {
                 engine.registry().forget(record.id, port.against_vf().as_deref(), now());
+                note_quarantine(engine, record.vf);
             }
         }
         // They stay as releasing; the reconciler goes on trying.
@@ -364,6 +366,14 @@ async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], fail
     for record in records {
         let (kind, message) = (EventKind::AttachmentFailed, failure.message.clone());
         engine.events.record_end(kind, record, Some(failure), message);
+    }
+}
+
+/// Records that the failure was one too many for the VF, which had no quarantine before: it was in use.
+fn note_quarantine(engine: &Engine, vf: FunctionId) {
+    let state = engine.registry().vfs().state(vf);
+    if let Some(VfState::Quarantined { reason }) = state {
+        engine.events.record(EventKind::VfQuarantined, vf, reason);
     }
 }
 
