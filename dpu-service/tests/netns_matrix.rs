@@ -209,6 +209,7 @@ fn table() -> Vec<Row> {
             },
             of_operators(Refused(Reason::VfNotQuarantined)),
         ),
+        ("offload.v1.Operator/GetDebugInfo", |_| encoded(&v1::GetDebugInfoRequest {}), LOOK),
         ("offload.v1.Operator/Examine", |_| encoded(&v1::ExamineRequest { wait_ms: 1 }), LOOK),
         (
             "offload.v1.Operator/Mend",

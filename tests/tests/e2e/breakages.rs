@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::{disks::SmallDisk, gateway::nft};
 
 /// What a wait gives up after. The row's own bound is shorter.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(75);
 
 /// What stands where nothing shows.
 const NONE: &str = "-";
@@ -64,7 +64,7 @@ const BREAKAGES: [Breakage; 21] = [
     row("free representors are in a foreign bridge, and an ADD fails", Turns(ConditionReason::ProgrammingFailed), "REPRESENTOR_TAKEN", "AttachmentFailed", "AttachesRefused", 5),
     row("the VFs of a pool are in quarantine", Turns(ConditionReason::PoolQuarantined), "VF_QUARANTINED", "VfQuarantined", "ConditionNotTrue", 5),
     row("the disk of `state_dir` is full, and an ADD fails", Turns(ConditionReason::JournalNotWritable), "SERVICE_PROBLEM", "ConditionFalse", "JournalNotWritable", 5),
-    row("the journal is lost, or older than the pods", Turns(ConditionReason::AttachmentUnrecorded), "VF_ELSEWHERE", "ConditionFalse", "PodsNotConnected", 15),
+    row("the journal is lost, or older than the pods", Turns(ConditionReason::AttachmentUnrecorded), "ATTACHMENT_UNKNOWN_TO_DPU", "ConditionFalse", "PodsNotConnected", 15),
     row("an attachment stays in Releasing", Turns(ConditionReason::ReleaseStuck), "RELEASE_PENDING", "ConditionFalse", "ConditionNotTrue", 40),
     row("a pod lacks the route to its own subnet, with `reconcile_s = 1`", Turns(ConditionReason::PodDiffers), "POD_DIFFERS", "PodDiffers", "PodsNotConnected", 10),
     row("`ovsdb-server` is dead", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
@@ -94,12 +94,12 @@ impl Breakage {
         format!("| {what} | {status} | {finding} | {event} | {metric} | {alert} | {within} s |")
     }
 
-    /// What a scrape shows, after `dpu_offload_`.
+    /// What a scrape shows.
     fn metric(&self) -> &'static str {
         match self.status {
-            Turns(_) | Exits(4) => "service_condition",
-            Repaired => "service_events_total",
-            Exits(_) => "agent_session_connected",
+            Turns(_) | Exits(4) => "dpu_offload_service_condition",
+            Repaired => "dpu_offload_service_events_total",
+            Exits(_) => "dpu_offload_agent_session_connected",
         }
     }
 }
@@ -128,8 +128,10 @@ impl Watched {
         }
         wait_for(event, LIMIT, || (events(lab, event) > self.events).then_some(()));
         self.is_in_time();
+        println!("doctor: {:?}", findings(lab));
         if finding != NONE {
-            wait_for(finding, LIMIT, || finds(lab, finding).then_some(()));
+            let is_found = || findings(lab).iter().any(|code| code == finding).then_some(());
+            wait_for(finding, LIMIT, is_found);
         }
     }
 
@@ -173,12 +175,12 @@ fn events(lab: &Lab, kind: &str) -> u64 {
     all.map(|event| event["count"].as_u64().unwrap()).sum()
 }
 
-/// Whether the doctor has a finding of that code.
-fn finds(lab: &Lab, code: &str) -> bool {
+/// The codes of what the doctor finds.
+fn findings(lab: &Lab) -> Vec<String> {
     let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
     let diagnosis: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let found = diagnosis["differences"].as_array().into_iter().flatten();
-    found.into_iter().any(|found| found["code"] == code)
+    found.map(|found| found["code"].as_str().unwrap().to_owned()).collect()
 }
 
 fn value(lab: &Lab, name: &str, suffix: &str, labels: &[(&str, &str)]) -> Option<f64> {
@@ -485,6 +487,10 @@ mod service {
     fn killed_service_is_shown() {
         let settings = Settings { has_metrics: true, ..Settings::default() };
         let mut lab = Lab::start(&settings);
+        wait_for("events in their file", LIMIT, || {
+            let file = fs::read_to_string(lab.path().join("service/events.jsonl")).ok()?;
+            file.contains("HostConnected").then_some(())
+        });
         let watched = Watched::new(&lab, "`dpu-service` is killed");
         lab.service.crash();
         wait_for("the exit code", LIMIT, || (status_exit(&lab) == Some(3)).then_some(()));
