@@ -247,7 +247,7 @@ async fn trunk_joins_no_two_holders_of_an_address() {
     world.check();
 }
 
-/// At start the file wins. The address stays taken until both pods have ended.
+/// The service takes such a file at its start. The address stays taken until both pods have ended.
 #[tokio::test]
 async fn trunk_of_the_file_frees_no_held_address() {
     let with_trunk = |vlans: &str| {

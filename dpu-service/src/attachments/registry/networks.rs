@@ -331,10 +331,11 @@ impl PooledNetworks {
         let is_in_force = self.by_name.get(&network.name).is_some_and(|entry| {
             entry.network.subnets == network.subnets && reached(&entry.network) == reached(network)
         });
-        match self.joined_holders(network, attachments).filter(|_| !is_in_force) {
-            None => Ok(()),
-            Some(joined) => Err(Failure::new(Reason::LeaseInTheWay, joined)),
+        if is_in_force {
+            return Ok(());
         }
+        let joined = self.joined_holders(network, attachments);
+        joined.map_or(Ok(()), |joined| Err(Failure::new(Reason::LeaseInTheWay, joined)))
     }
 
     /// One sentence if the network reaches two domains in which two attachments hold one address of its subnets.
@@ -343,20 +344,21 @@ impl PooledNetworks {
             return None;
         }
         let reached: BTreeSet<_> = self.domains.reached_from(network).collect();
-        let mut by_address = BTreeMap::<IpAddr, BTreeMap<AttachmentId, String>>::new();
+        let mut by_address = BTreeMap::<_, BTreeMap<_, _>>::new();
         for record in attachments.iter().map(Entry::record) {
             for DomainAddress { domain, address } in self.domains.held_by(record) {
                 let mut subnets = network.subnets.iter();
                 if reached.contains(&domain) && subnets.any(|subnet| subnet.cidr.contains(address))
                 {
-                    let holder =
-                        || format!("{} of host {} in {domain}", record.id, record.key.host);
-                    by_address.entry(address).or_default().entry(record.id).or_insert_with(holder);
+                    by_address.entry(address).or_default().insert(record.id, (record, domain));
                 }
             }
         }
         let (address, holders) = by_address.iter().find(|(_, holders)| holders.len() > 1)?;
-        let holders: Vec<_> = holders.values().map(String::as_str).collect();
+        let named = holders.values().map(|(holder, domain)| {
+            format!("{} of host {} in {domain}", holder.id, holder.key.host)
+        });
+        let holders: Vec<_> = named.collect();
         Some(format!(
             "network {}: its trunk joins attachments that hold {address}: {}. Recreate the pod of one, or leave its VLAN \
              out of the trunk",
@@ -458,7 +460,9 @@ impl PooledNetworks {
             let is_used =
                 reached.any(|domain| attachments.is_used(&DomainAddress { domain, address }));
             let is_withheld = pool.spec().exclude.contains(&address.into());
-            if is_used != was_used && is_withheld == was_used {
+            // A gateway that others still use, and an address that nothing uses, are the common cases.
+            let is_due = if was_used { !is_used && is_withheld } else { is_used && !is_withheld };
+            if is_due {
                 Shape::new(network, attachments, &domains).reshape(pool);
             }
         }
