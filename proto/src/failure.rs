@@ -130,7 +130,7 @@ reasons! {
     SubnetConflict = "SUBNET_CONFLICT", FailedPrecondition, 147, "use a subnet that no other network has, or do without what the message names: a host port, or the DPU as the gateway";
     /// No attachment of that id or key.
     AttachmentUnknown = "ATTACHMENT_UNKNOWN", NotFound, 120, "list the attachments with `dpuctl get attachments`";
-    /// The attachment is being given back.
+    /// The attachment, or what the request asks for, is being given back, or a VF is being reset.
     Releasing = "RELEASING", Unavailable, CNI_TRY_AGAIN, "try again: it ends by itself once the VF is back and the DPU can be reached";
     /// The network comes from the configuration file and can't be changed through the API.
     NetworkFixed = "NETWORK_FIXED", FailedPrecondition, 122, "change the service's configuration file instead";

@@ -2,6 +2,8 @@
 
 /// The service has found that another machine uses an address of an attachment.
 pub const ADDRESS_CONFLICT: &str = "AddressConflict";
+/// The agent has the VF of an ended attachment back, and has forgotten the attachment.
+pub const DETACHED: &str = "Detached";
 /// The agent has a session with the DPU.
 pub const SESSION_OPENED: &str = "SessionOpened";
 /// The agent resets a VF that differs from its baseline.

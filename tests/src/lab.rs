@@ -1,6 +1,7 @@
 //! The set-up of most tests: one host, one card, one DPU.
 
 use std::{
+    collections::BTreeSet,
     fs,
     ops::Deref,
     os::unix::net::UnixListener,
@@ -18,7 +19,7 @@ use crate::{
     faults::{self, FaultAction},
     host::LIMIT,
     invariants::Scene,
-    wait_for,
+    wait_for, wait_until,
 };
 
 /// A card, the service on the DPU, the agent on the host. All of it ends when it is dropped.
@@ -123,6 +124,20 @@ impl Lab {
         self.held = Some(UnixListener::bind(self.socket()).unwrap());
         self.start_agent();
         self.wait_until_good();
+    }
+
+    /// The calls that the agent has under way, by the inodes of their connections.
+    #[must_use]
+    pub fn calls(&self) -> BTreeSet<u64> {
+        self.agent.connections(&self.socket())
+    }
+
+    /// Waits until the agent has a call that was not among `before`.
+    ///
+    /// # Panics
+    /// When it has none in time.
+    pub fn wait_for_call(&self, before: &BTreeSet<u64>) {
+        wait_until("the agent to have the call", || !self.calls().is_subset(before));
     }
 
     /// Resets the card.

@@ -68,5 +68,5 @@ pub use process::{Program, program};
 pub use proxy::{Fault, Proxy};
 pub use settings::{CardKind, CardSettings, FabricKind, METRICS, PROXY, Settings, Timeouts};
 pub use slow::SlowService;
-pub use test_clock::{Stopwatch, eventually, sleep_until_moment, wait_for};
+pub use test_clock::{Stopwatch, eventually, sleep_until_moment, wait_for, wait_until};
 pub use workloads::{Attaching, Workloads, netns_of};

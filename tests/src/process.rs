@@ -1,6 +1,7 @@
 //! Real programs as child processes, ended when they are dropped.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File},
     os::{fd::OwnedFd, unix::net::UnixListener},
@@ -188,31 +189,33 @@ impl Program {
         peak.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// The connections that it has accepted on its socket at `path`, as the kernel lists them.
+    /// The inodes of the connections that it has accepted on its socket at `path`, as the kernel lists them.
     ///
     /// # Panics
     /// When the kernel does not tell.
     #[must_use]
-    pub fn connections(&self, path: &Path) -> usize {
-        self.sockets(path, "03")
+    pub fn connections(&self, path: &Path) -> BTreeSet<u64> {
+        self.sockets(path, "03").into_iter().collect()
     }
 
-    /// The connections on its socket at `path` that it has not accepted yet.
+    /// How many connections on its socket at `path` it has not accepted yet.
     ///
     /// # Panics
     /// When the kernel does not tell.
     #[must_use]
     pub fn unaccepted(&self, path: &Path) -> usize {
-        self.sockets(path, "02")
+        self.sockets(path, "02").len()
     }
 
-    fn sockets(&self, path: &Path, state: &str) -> usize {
+    /// The inodes of the sockets at `path` in that state. A connection that is not accepted yet has inode 0.
+    fn sockets(&self, path: &Path, state: &str) -> Vec<u64> {
         let sockets = fs::read_to_string(format!("/proc/{}/net/unix", self.id())).unwrap();
-        let is_one = |line: &&str| {
+        let inode = |line: &str| {
             let fields: Vec<_> = line.split_whitespace().collect();
-            fields.get(5) == Some(&state) && fields.last() == path.to_str().as_ref()
+            let is_one = fields.get(5) == Some(&state) && fields.last() == path.to_str().as_ref();
+            is_one.then(|| fields[6].parse().unwrap())
         };
-        sockets.lines().filter(is_one).count()
+        sockets.lines().filter_map(inode).collect()
     }
 
     /// Whether it has ended, be it reaped or not.

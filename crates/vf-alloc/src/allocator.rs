@@ -355,6 +355,12 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
         Some(usage)
     }
 
+    /// Whether `vf` could be given out if this DPU had its port.
+    #[must_use]
+    pub fn lacks_only_port(&self, vf: FunctionId) -> bool {
+        self.vfs.get(vf).is_some_and(Slot::lacks_only_port)
+    }
+
     /// The pools out of which `vf` may be had by who does not name it: none if somebody else hands it out.
     pub fn open_pools_of(&self, vf: FunctionId) -> impl Iterator<Item = &PoolSpec> {
         let slot = self.vfs.get(vf).filter(|slot| !self.pools.is_handed_out(slot));

@@ -105,9 +105,18 @@ impl<K> Slot<K> {
 
     /// Whether it can be given out, be it promised or not.
     const fn is_idle(&self) -> bool {
+        self.is_unbarred() && self.has_port
+    }
+
+    /// Whether nothing but the missing port is in the way of giving it out.
+    pub(crate) const fn lacks_only_port(&self) -> bool {
+        self.is_unbarred() && !self.has_port
+    }
+
+    const fn is_unbarred(&self) -> bool {
         let is_barred =
             self.withdrawn.is_some() || self.withheld.is_some() || self.quarantine.is_some();
-        self.hold.is_none() && !is_barred && self.has_port
+        self.hold.is_none() && !is_barred
     }
 
     pub(crate) fn is_in(&self, pool: &PoolSpec) -> bool {

@@ -308,6 +308,25 @@ fn what_has_no_port_is_not_given_out_even_when_it_is_returned() {
     assert_eq!(allocator.usage("default").unwrap().free, 1, "both must hold");
 }
 
+#[test]
+fn only_a_missing_port_is_told_apart() {
+    let vf = FunctionId::local(0, 0);
+    let mut allocator = allocator(Settings { quarantine_after: 0, ..Settings::default() });
+    assert!(!allocator.lacks_only_port(vf), "it has one");
+    allocator.set_ports([].into());
+    assert!(allocator.lacks_only_port(vf));
+    allocator.quarantine(vf, "broken");
+    assert!(!allocator.lacks_only_port(vf));
+    allocator.clear(vf).unwrap();
+    allocator.withdraw(vf, "the host holds it");
+    assert!(!allocator.lacks_only_port(vf));
+    allocator.set_ports([vf].into());
+    allocator.offer(vf, facts(vf));
+    assert_eq!(allocator.reserve(&request(None), 1), Ok(vf));
+    allocator.set_ports([].into());
+    assert!(!allocator.lacks_only_port(vf), "it is held");
+}
+
 /// One that is in another pool, too, would be given away behind the back of whoever hands it out.
 #[test]
 fn a_vf_that_somebody_else_hands_out_is_only_given_to_who_names_it() {

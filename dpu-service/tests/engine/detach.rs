@@ -127,9 +127,13 @@ async fn vfs_leaving_another_host_are_not_awaited() {
     world.engine.detach(detach).await.unwrap();
     world.attached("pod").await;
     assert_eq!(world.refused(spec("next")).await, Reason::VfsExhausted);
-    let device = Some(leaving.device.clone());
-    assert_ne!(world.refused(AttachSpec { device, ..spec("next") }).await, Reason::Releasing);
-    world.check();
+    // Neither is another host's VF whose representor went, nor one that is held.
+    let free = FunctionId { vf: leaving.vf.vf ^ 1, ..leaving.vf };
+    for lost in [free, world.list()[0].record.vf] {
+        world.kernel.take_away(lost);
+        world.engine.reconcile(Depth::Quick).await;
+        assert_eq!(world.refused(spec("next")).await, Reason::VfsExhausted, "{lost}");
+    }
 }
 
 #[tokio::test]

@@ -247,7 +247,7 @@ async fn trunk_joins_no_two_holders_of_an_address() {
     world.check();
 }
 
-/// At start the file wins. The address stays taken until both pods have ended.
+/// The service takes such a file at its start. The address stays taken until both pods have ended.
 #[tokio::test]
 async fn trunk_of_the_file_frees_no_held_address() {
     let with_trunk = |vlans: &str| {
@@ -272,6 +272,7 @@ async fn trunk_of_the_file_frees_no_held_address() {
             warnings.iter().any(|warning| warning.contains("10.2.0.2") && warning.contains("acme"))
         };
         assert!(joined(&world));
+        world.engine.load_configuration(world.configuration.clone()).await.unwrap();
 
         let asked = || asking_for("acme", "new", "10.2.0.2");
         world.detach(first).await;

@@ -1,7 +1,7 @@
 //! Networks come, change and go while attachments run.
 
 use dpu_service::{
-    attachments::{Applied, Depth, Origin, Settings, SubnetChange},
+    attachments::{Applied, Configuration, Depth, Origin, Settings, SubnetChange},
     host::{Hello, HostTime, Inventory, PhysicalFunction, VfCondition, VirtualFunction},
     model::{AttachSpec, Bandwidth, HostName, Network, PortMapping, Protocol, Record},
 };
@@ -306,7 +306,7 @@ async fn networks_that_cant_be_are_refused() {
 async fn a_configuration_is_taken_over_wholly_or_not_at_all() {
     let world = World::new().await;
     world.attached("pod").await;
-    let load = async |change: &dyn Fn(&mut dpu_service::attachments::Configuration)| {
+    let load = async |change: &dyn Fn(&mut Configuration)| {
         let mut configuration = configuration();
         change(&mut configuration);
         let loaded = world.engine.load_configuration(configuration).await;
@@ -423,6 +423,23 @@ async fn ports_are_mapped_by_gateways_which_not_every_fabric_has() {
         assert_eq!(failure.reason, Reason::Unsupported);
         assert!(failure.message.contains(told), "{failure}");
     }
+}
+
+#[tokio::test]
+async fn too_many_mapped_ports_are_refused() {
+    let gateway = "name = 'gate'\ngateway_mode = 'dpu'\n\
+                   [[subnets]]\ncidr = '10.5.0.0/24'\ngateway = '10.5.0.1'\n";
+    let file = Configuration { networks: vec![network(gateway)], ..configuration() };
+    let world = World::with(file, settings(), 1).await;
+    let mapping = |host_port| PortMapping {
+        host_port,
+        protocol: Protocol::Udp,
+        host_ip: None,
+        container_port: 80,
+    };
+    let port_mappings = (1..=4097).map(mapping).collect();
+    let spec = AttachSpec { port_mappings, network: Some("gate".into()), ..spec("pod") };
+    assert_eq!(world.refused(spec).await, Reason::Overloaded);
 }
 
 #[tokio::test]

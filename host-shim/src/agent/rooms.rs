@@ -30,8 +30,10 @@ use crate::{
     vf_source::{PciCards, PciError, VfSource, VirtualCard},
 };
 
-/// How long the work under way has to finish when the agent is told to stop.
-const LAST_WORK: Duration = Duration::from_secs(20);
+/// How long the work under way has to finish when the agent is told to stop. New calls wait for the next agent
+/// meanwhile, and give up after [`COMEBACK`](crate::protocol::COMEBACK), or [`SILENCE`](crate::protocol::SILENCE)
+/// where systemd holds the socket.
+const LAST_WORK: Duration = Duration::from_secs(3);
 
 /// What runs the agent: one thread for the tasks, for handing work from one to another would cost more than the work.
 /// What waits for the kernel or the disk has threads of its own.

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
+use offload_proto::log_event;
 use serde_json::{Value, json};
 
 use super::{figure, pods::addresses};
@@ -257,9 +258,12 @@ fn collect(lab: &Lab) {
 /// When the VF stays as it is, or does not come back.
 pub fn a_vf_is_made_anew_although_the_agent_is_killed(settings: &Settings) {
     let mut street = Street::open(settings);
-    for point in ["renewal-begun", "renewal-made", "renewal-proven", "release-told"] {
-        // No release of before may come to that point.
-        street.lab.await_settled();
+    let points = ["renewal-begun", "renewal-made", "renewal-proven", "release-told"];
+    for (earlier, point) in points.into_iter().enumerate() {
+        // No earlier release may come to that point: each round has two, which the agent ends behind the DEL's answer.
+        let is_over =
+            || (street.lab.agent.events(log_event::DETACHED) == 2 * earlier).then_some(());
+        wait_for("the end of earlier releases", LIMIT, is_over);
         let armed = street.lab.arm("host-shim-agent", FaultAction::Kill, point);
         let pod = Netns::new("pod");
         let _ = street.lab.add("blue", &pod, "eth0").result();

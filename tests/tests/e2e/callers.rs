@@ -40,10 +40,9 @@ fn add(lab: &Lab, pod: &Netns) -> Call {
 
 /// Begins a call, and waits until the agent has it.
 fn begin(lab: &Lab, call: &Call) -> Child {
-    let before = calls(lab);
+    let before = lab.calls();
     let begun = call.begin(&lab.card.host);
-    let has_it = || (calls(lab) > before).then_some(());
-    wait_for("the agent to have the call", LIMIT, has_it);
+    lab.wait_for_call(&before);
     begun
 }
 
@@ -132,13 +131,8 @@ fn is_answered(lab: &Lab, pod: &Netns) -> bool {
     lab.agent.log().lines().any(|line| is_told(line) && !line.contains("detached"))
 }
 
-/// The calls that the agent has under way.
-fn calls(lab: &Lab) -> usize {
-    lab.agent.connections(&lab.socket())
-}
-
 fn wait_until_idle(lab: &Lab) {
-    wait_for("the agent's end of the call", LIMIT, || (calls(lab) == 0).then_some(()));
+    wait_for("the agent's end of the call", LIMIT, || lab.calls().is_empty().then_some(()));
 }
 
 #[test]

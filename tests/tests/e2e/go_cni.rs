@@ -67,10 +67,10 @@ fn addresses<'a>(result: &'a Value, interface: &str) -> Vec<&'a str> {
 /// A call that came to the agent, and to the DPU that does not answer.
 fn begin(lab: &Lab, pod: &Netns) -> std::process::Child {
     let mut command = command(lab, "setup", pod, &pod.path());
+    let before = lab.calls();
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"{}").unwrap();
-    let socket = lab.socket();
-    wait_for("the call", LIMIT, || (lab.agent.connections(&socket) > 0).then_some(()));
+    lab.wait_for_call(&before);
     child
 }
 
@@ -239,8 +239,7 @@ fn a_caller_that_dies_amid_its_call_leaves_nothing() {
     caller.kill().unwrap();
     caller.wait().unwrap();
     lab.service.signal(Signal::SIGCONT);
-    let socket = lab.socket();
-    wait_for("the end of the call", LIMIT, || (lab.agent.connections(&socket) == 0).then_some(()));
+    wait_for("the end of the call", LIMIT, || lab.calls().is_empty().then_some(()));
     lab.wait_until_good();
     lab.assert_clean_slate();
     let _ = answer(&lab, "setup", &pod, &json!({}));

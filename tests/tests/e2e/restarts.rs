@@ -175,6 +175,35 @@ fn calls_wait_in_a_held_socket_for_an_agent_that_is_away() {
 }
 
 #[test]
+fn calls_wait_in_a_held_socket_while_the_agent_finishes_its_work() {
+    // The session goes on while the service is stopped.
+    let service = "[limits]\nheartbeat_ms = 60000".into();
+    let mut lab = Lab::start(&Settings { service, ..Settings::default() });
+    lab.hold_socket();
+    let pods = ["a", "b"].map(Netns::new);
+    let begin = |pod: &Netns| {
+        let add = Call::new("ADD", &lab.configuration("blue"));
+        add.of(pod.name(), Some(&pod.path()), "eth0").begin(&lab.card.host)
+    };
+    lab.service.signal(Signal::SIGSTOP);
+    let before = lab.calls();
+    let under_way = begin(&pods[0]);
+    lab.wait_for_call(&before);
+    lab.agent.signal(Signal::SIGTERM);
+    wait_until_said(&lab, "SIGTERM received", 2);
+    let waiting = begin(&pods[1]);
+    wait_for("the agent's end", LIMIT, || lab.agent.is_over().then_some(()));
+    lab.start_agent();
+    lab.service.signal(Signal::SIGCONT);
+    for add in [waiting, under_way] {
+        let output = add.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    lab.wait_until_good();
+    lab.assert_invariants();
+}
+
+#[test]
 fn calls_wait_for_an_agent_that_is_away_as_long_as_the_configuration_says() {
     let mut lab = lab();
     lab.agent.stop();

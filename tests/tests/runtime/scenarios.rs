@@ -78,11 +78,10 @@ pub(crate) fn a_runtime_killed_amid_an_add_leaves_nothing_once_the_pod_is_remove
     let node = Node::start(kind, &Settings::default());
     let bystander = node.run("bystander");
     node.lab.service.signal(Signal::SIGSTOP);
+    let before = node.lab.calls();
     thread::scope(|scope| {
         let run = scope.spawn(|| node.runtime.run("victim"));
-        let socket = node.lab.socket();
-        let is_asked = || (node.lab.agent.connections(&socket) > 0).then_some(());
-        wait_for("the plugin's call", LIMIT, is_asked);
+        node.lab.wait_for_call(&before);
         node.runtime.crash();
         node.lab.service.signal(Signal::SIGCONT);
         let complaint = run.join().unwrap();

@@ -30,10 +30,11 @@ fn status_for_a_stranger(lab: &Lab) -> Answer {
 
 #[test]
 fn a_stranger_is_kept_out_by_the_sockets_mode_and_by_the_kernels_word_who_calls() {
-    // Nothing that the agent makes is closed to others by itself.
-    umask(Mode::empty());
-    let lab = Lab::start(&Settings::netdevsim());
-    set_mode(lab.path(), 0o755);
+    let lab = Lab::start_with(&Settings::netdevsim(), |folder| {
+        set_mode(folder, 0o755);
+        // Nothing that the agent makes is closed to others by itself.
+        umask(Mode::empty());
+    });
     let told = "only root";
     status_for_a_stranger(&lab).fails(50, &["Permission denied", "as root"]);
     assert!(!lab.agent.log().contains(told), "the socket's mode keeps strangers out");

@@ -149,16 +149,15 @@ impl Entries {
         self.users_of_address.contains_key(at)
     }
 
-    /// The addresses of a subnet that attachments use and no attachment holds, in order.
-    pub(super) fn used_and_free(
+    /// The addresses of a subnet that attachments use without holding them, in order.
+    pub(super) fn used_in(
         &self,
         domain: &Layer2Domain,
         cidr: IpNetwork,
     ) -> impl Iterator<Item = IpAddr> {
         let at = |address| DomainAddress { domain: domain.clone(), address };
         let used = self.users_of_address.range(at(cidr.network())..=at(cidr.broadcast()));
-        let free = used.filter(|(at, _)| !self.by_address.contains_key(at));
-        free.map(|(at, _)| at.address)
+        used.map(|(at, _)| at.address)
     }
 
     /// All addresses that attachments hold, as they are in cool-down once they are given back.

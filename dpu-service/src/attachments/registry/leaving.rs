@@ -1,7 +1,7 @@
-//! Refusals that will soon be none: what is asked for is just being given back, or reset.
+//! Refusals that may soon be over: what is asked for is being given back, or has lost its representor.
 //!
-//! A DEL is answered before the DPU has got all back, so whoever comes next may ask too early, on whatever host he is. A
-//! VF that is reset loses its representor for a moment.
+//! The DPU answers a DEL before it has everything back, so the next ADD may come too early, on any host. A VF that is
+//! reset loses its representor for a moment.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,13 +16,12 @@ use crate::model::{AttachSpec, FormerOwner, Record};
 const SOON: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// The refusal or, if an attachment that leaves has what was asked for or a VF is being reset, that it is worth while
-    /// to ask again.
-    pub(super) fn or_leaving(&self, refusal: Failure, spec: &AttachSpec) -> Failure {
-        let in_the_way = self.leaving_with(refusal.reason, spec).or_else(|| {
-            self.reset_for(refusal.reason, spec).map(|vf| format!("VF {vf} is just being reset"))
-        });
-        match in_the_way {
+    /// The refusal, or [`Reason::Releasing`] if the same request may succeed a moment later.
+    pub(super) fn or_releasing(&self, refusal: Failure, spec: &AttachSpec) -> Failure {
+        let passing = self
+            .leaving_with(refusal.reason, spec)
+            .or_else(|| self.without_representor(refusal.reason, spec));
+        match passing {
             None => refusal,
             Some(what) => Failure::new(Reason::Releasing, format!("{}: {what}", refusal.message)),
         }
@@ -36,19 +35,22 @@ impl Registry {
         Some(format!("{} is just being given back", record.named_to(&spec.key.host)))
     }
 
-    /// The VF that nobody holds, that lost its representor a moment ago, and that is refused for that reason.
-    fn reset_for(&self, refusal: Reason, spec: &AttachSpec) -> Option<FunctionId> {
-        let lost = self.lost_ports.iter().filter(|(_, since)| since.elapsed() < SOON);
-        let mut lost = lost.map(|(vf, _)| *vf).filter(|vf| self.vfs.holder(*vf).is_none());
+    /// The VF that the request would get if its representor, which went a moment ago, were back.
+    fn without_representor(&self, refusal: Reason, spec: &AttachSpec) -> Option<String> {
         let host = self.hosts.number(&spec.key.host).ok()?;
-        lost.find(|vf| {
-            let facts = self.vfs.facts(*vf).filter(|facts| facts.host == host);
-            facts.is_some_and(|facts| match refusal {
-                Reason::VfsExhausted => self.is_in_pool_for(*vf, spec),
-                Reason::VfNotFree => spec.device.as_ref() == Some(&facts.device),
-                _ => false,
-            })
-        })
+        let is_wanted = |vf: FunctionId| {
+            let facts = self.vfs.facts(vf).filter(|facts| facts.host == host);
+            self.vfs.lacks_only_port(vf)
+                && self.is_in_pool_for(vf, spec)
+                && facts.is_some_and(|facts| match refusal {
+                    Reason::VfsExhausted => true,
+                    Reason::VfNotFree => spec.device.as_ref() == Some(&facts.device),
+                    _ => false,
+                })
+        };
+        let lost = self.lost_representors.iter().filter(|(_, since)| since.elapsed() < SOON);
+        let vf = lost.map(|(vf, _)| *vf).find(|vf| is_wanted(*vf))?;
+        Some(format!("VF {vf} lost its representor less than {} s ago", SOON.as_secs()))
     }
 
     /// The refusal of an address, with the attachment of the same host that has it.

@@ -28,7 +28,7 @@ pub(super) fn check_mapped_ports(
 ) -> Result<(), Failure> {
     let Some(first) = spec.port_mappings.first() else { return Ok(()) };
     check_network(first, network, registry.settings().fabric)?;
-    check_number(spec.port_mappings.len(), registry.entries())?;
+    check_count(spec.port_mappings.len(), registry.entries())?;
     let own = &registry.settings().own_ports;
     for mapping in &spec.port_mappings {
         check_family(mapping, spec.families.unwrap_or(IpFamilies::ALL), network)?;
@@ -38,7 +38,7 @@ pub(super) fn check_mapped_ports(
     Ok(())
 }
 
-fn check_number(asked: usize, entries: &Entries) -> Result<(), Failure> {
+fn check_count(asked: usize, entries: &Entries) -> Result<(), Failure> {
     let held = held(entries).map(|entry| entry.record().port_mappings.len());
     if held.sum::<usize>() + asked <= MOST {
         return Ok(());
@@ -187,11 +187,11 @@ mod tests {
         let mut most = record(1);
         most.port_mappings = vec![most.port_mappings[0]; MOST - 1];
         entries.insert(entry(most.clone()));
-        assert!(check_number(1, &entries).is_ok());
-        let refused = check_number(2, &entries).unwrap_err();
+        assert!(check_count(1, &entries).is_ok());
+        let refused = check_count(2, &entries).unwrap_err();
         assert_eq!(refused.reason, Reason::Overloaded);
         entries.remove(most.id).unwrap();
-        assert!(check_number(MOST, &entries).is_ok());
+        assert!(check_count(MOST, &entries).is_ok());
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub(crate) struct Registry {
     detaches: Detaches,
     doubts: Doubts,
     /// VFs whose representors have gone, and when.
-    lost_ports: HashMap<FunctionId, Instant>,
+    lost_representors: HashMap<FunctionId, Instant>,
     /// Why no new attachments are taken. `None`: they are.
     draining: Option<String>,
 }
@@ -100,7 +100,7 @@ impl Registry {
             hosts: ServedHosts::new(hosts, wanted_vfs),
             detaches: Detaches::default(),
             doubts: Doubts::default(),
-            lost_ports: HashMap::new(),
+            lost_representors: HashMap::new(),
             draining: None,
             settings,
         };
@@ -291,15 +291,15 @@ impl Registry {
                 entry.note_representor(present.contains(&record.vf));
             }
         }
-        self.note_lost_ports(&present);
+        self.note_lost_representors(&present);
         self.vfs.set_ports(present);
     }
 
-    fn note_lost_ports(&mut self, present: &BTreeSet<FunctionId>) {
-        self.lost_ports.retain(|vf, _| !present.contains(vf));
+    fn note_lost_representors(&mut self, present: &BTreeSet<FunctionId>) {
+        self.lost_representors.retain(|vf, _| !present.contains(vf));
         let had_port = self.vfs.vfs().filter(|view| view.has_port).map(|view| view.vf);
         let lost = had_port.filter(|vf| !present.contains(vf));
-        self.lost_ports.extend(lost.map(|vf| (vf, Instant::now())));
+        self.lost_representors.extend(lost.map(|vf| (vf, Instant::now())));
     }
 
     /// Forgets the addresses that have rested and returns those whose rows the journal may lose.

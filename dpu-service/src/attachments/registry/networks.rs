@@ -325,9 +325,17 @@ impl PooledNetworks {
     }
 
     /// Refuses a trunk that would join two domains in which two attachments hold one address of the network's subnets.
+    /// What the network in force joins already is not looked at: a start has taken it, and a warning names it.
     fn check_trunk(&self, network: &Network, attachments: &Entries) -> Result<(), Failure> {
-        self.joined_holders(network, attachments)
-            .map_or(Ok(()), |joined| Err(Failure::new(Reason::LeaseInTheWay, joined)))
+        let reached = |network: &Network| self.domains.reached_from(network).collect::<Vec<_>>();
+        let is_in_force = self.by_name.get(&network.name).is_some_and(|entry| {
+            entry.network.subnets == network.subnets && reached(&entry.network) == reached(network)
+        });
+        if is_in_force {
+            return Ok(());
+        }
+        let joined = self.joined_holders(network, attachments);
+        joined.map_or(Ok(()), |joined| Err(Failure::new(Reason::LeaseInTheWay, joined)))
     }
 
     /// One sentence if the network reaches two domains in which two attachments hold one address of its subnets.
@@ -336,26 +344,31 @@ impl PooledNetworks {
             return None;
         }
         let reached: BTreeSet<_> = self.domains.reached_from(network).collect();
-        let mut holders = HashMap::<IpAddr, AttachmentId>::new();
+        let mut by_address = BTreeMap::<_, BTreeMap<_, _>>::new();
         for record in attachments.iter().map(Entry::record) {
             for DomainAddress { domain, address } in self.domains.held_by(record) {
-                let is_here = reached.contains(&domain)
-                    && network.subnets.iter().any(|subnet| subnet.cidr.contains(address));
-                if !is_here || *holders.entry(address).or_insert(record.id) == record.id {
-                    continue;
+                let mut subnets = network.subnets.iter();
+                if reached.contains(&domain) && subnets.any(|subnet| subnet.cidr.contains(address))
+                {
+                    by_address.entry(address).or_default().insert(record.id, (record, domain));
                 }
-                return Some(format!(
-                    "network {}: attachments {} and {} both hold {address}, in two VLANs that the network reaches: \
-                     recreate one of their pods, or leave one of the VLANs out of the trunk",
-                    network.name, holders[&address], record.id
-                ));
             }
         }
-        None
+        let (address, holders) = by_address.iter().find(|(_, holders)| holders.len() > 1)?;
+        let named = holders.values().map(|(holder, domain)| {
+            format!("{} of host {} in {domain}", holder.id, holder.key.host)
+        });
+        let holders: Vec<_> = named.collect();
+        Some(format!(
+            "network {}: its trunk joins attachments that hold {address}: {}. Recreate the pod of one, or leave its VLAN \
+             out of the trunk",
+            network.name,
+            holders.join(" and ")
+        ))
     }
 
-    /// One sentence for each network in force, with its name, that uses the address of an attachment or joins two holders of one
-    /// address, as a file may say with which the service was started.
+    /// One sentence, after the network's name, for each network in force that uses the address of an attachment, or joins
+    /// two holders of one address. The service takes such a file at its start.
     pub(crate) fn conflicts_with_leases(&self, attachments: &Entries) -> Vec<(String, String)> {
         let conflict = |network: &Network| {
             network.used_addresses().find_map(|address| {
@@ -422,8 +435,8 @@ impl PooledNetworks {
         self.update_withheld(ended, attachments);
     }
 
-    /// A pool has one holder of an address. A file that gave its network a trunk while the service was down may have
-    /// joined two domains in which the address has a holder each: the second one holds it once the first has ended.
+    /// Lets another attachment hold the addresses of one that has ended. A pool has one holder of an address; a file
+    /// with a new trunk may have joined two at a start.
     fn hold_for_others(&mut self, ended: &Record, attachments: &Entries) {
         let domains = self.domains.clone();
         for DomainAddress { domain, address } in domains.held_by(ended) {
@@ -437,16 +450,21 @@ impl PooledNetworks {
         }
     }
 
-    /// Hands out again what only an attachment used that has ended, and withholds what it held and others use.
+    /// Frees addresses that only an ended attachment used, and withholds those that it held and others use.
     fn update_withheld(&mut self, ended: &Record, attachments: &Entries) {
         let domains = self.domains.clone();
-        let unused = domains.used_by(ended).filter(|at| !attachments.is_used(at));
-        let used = domains.held_by(ended).filter(|at| attachments.is_used(at));
-        let changed = unused.map(|at| (at, true)).chain(used.map(|at| (at, false)));
-        for (at, is_withheld) in changed {
-            if let Some((network, pool)) = self.network_with(&at)
-                && pool.spec().exclude.contains(&at.address.into()) == is_withheld
-            {
+        let used = domains.used_by(ended).map(|at| (at, true));
+        let held = domains.held_by(ended).map(|at| (at, false));
+        for (at, was_used) in used.chain(held) {
+            let Some((network, pool)) = self.network_with(&at) else { continue };
+            let address = at.address;
+            let mut reached = domains.reached_from(network);
+            let is_used =
+                reached.any(|domain| attachments.is_used(&DomainAddress { domain, address }));
+            let is_withheld = pool.spec().exclude.contains(&address.into());
+            // A gateway that others still use, and an address that nothing uses, are the common cases.
+            let is_due = if was_used { !is_used && is_withheld } else { is_used && !is_withheld };
+            if is_due {
                 Shape::new(network, attachments, &domains).reshape(pool);
             }
         }
@@ -518,6 +536,8 @@ impl Claim<'_> {
                 Ok(()) => {}
                 // A subnet that was two has two addresses of one attachment, and keeps one for it.
                 Err(RestoreError::KeyHoldsAnother { .. }) => pool.rest(address, u64::MAX),
+                // Its other holder is in another domain, which a trunk has joined: see `joined_holders`.
+                Err(RestoreError::InUse { .. }) => {}
                 Err(error) => tracing::error!(%error, "a lease has no place in its subnet"),
             },
             Self::Cooling(cooling) => pool.rest(address, cooling.until),

@@ -27,7 +27,7 @@ impl Registry {
         now: u64,
     ) -> Result<Arc<Record>, Failure> {
         let reserved = self.reserve_all_of(spec, asked, boot_id, now);
-        reserved.map_err(|refusal| self.or_leaving(self.with_holder(refusal, spec), spec))
+        reserved.map_err(|refusal| self.or_releasing(self.with_holder(refusal, spec), spec))
     }
 
     fn reserve_all_of(

@@ -42,16 +42,7 @@ impl Inner {
             Found::Joined { is_as_wanted: true, .. } => Ok(()),
             Found::Joined { port: row, .. } => self.change_port(port, row, wanted, queues),
             Found::Strangers(bridge) => Err(others_port(port, &bridge)),
-            // Another program may have added the port where the replica has not got it yet. The database refuses a
-            // second one, and sends what made it refuse before that answer.
-            Found::Nowhere => self.add_port(port, wanted, queues, None).or_else(|refused| {
-                let found =
-                    self.vswitch.look(|replica| self.found(replica, port, wanted, queues))?;
-                Err(match found {
-                    Found::Strangers(bridge) => others_port(port, &bridge),
-                    _ => refused,
-                })
-            }),
+            Found::Nowhere => self.add_port(port, wanted, queues, None),
             Found::Broken => {
                 let number = self.own_port(port)?.flatten();
                 let held = number.and_then(|number| self.vswitch.hold_number(number));
@@ -171,8 +162,22 @@ impl Inner {
             rows::vlans(wanted).into_iter().chain([("qos", Datum::reference(queues)), marks]);
         let _touching = self.touch(&port.name);
         let insert = rows::insert_port(bridge, &port.name, interface, columns);
-        self.vswitch.change(&doing, insert.into())?;
+        let added = self.vswitch.change(&doing, insert.into());
+        added.map_err(|refused| self.or_others_port(port, refused))?;
         self.await_opened(&doing, port)
+    }
+
+    /// The refusal or, if another program has added the port, its refusal by name.
+    fn or_others_port(&self, port: &Representor, refused: Refused) -> Refused {
+        // The replica may not have shown that port yet. ovsdb-server sends it before it refuses a second one.
+        let others = self.vswitch.look(|replica| {
+            let found = Port::find(replica, &port.name).filter(|found| !found.is_ours())?;
+            Some(found.bridge.text("name").to_owned())
+        });
+        match others {
+            Ok(Some(bridge)) => others_port(port, &bridge),
+            _ => refused,
+        }
     }
 
     /// Waits until the daemon has said of the port that it has opened its link, or what is wrong.

@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use netlink::{Link, Netns, Rtnl};
-use offload_proto::{Failure, Reason};
+use offload_proto::{Failure, Reason, log_event};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
@@ -180,6 +180,7 @@ impl Homecoming {
         self.signals.inventory_changed();
         self.signals.vf_became_free();
         tracing::info!(
+            event = log_event::DETACHED,
             attachment = record.id(),
             key = %record.key(),
             vf = record.device().as_str(),

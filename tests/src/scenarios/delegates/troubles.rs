@@ -145,7 +145,8 @@ pub fn an_address_is_held_while_an_interface_has_it(settings: &Settings) {
     pod.ip(&["link", "set", "eth0", "gso_max_size", "20000"]);
     lab.del("blue", &pod, "eth0").nothing();
     assert!(links(&pod).contains("net1"));
-    assert!(left(lab).unwrap().contains("exit status: 3"));
+    let reported = wait_for("what is left to be reported", LIMIT, || left(lab));
+    assert!(reported.contains("exit status: 3"), "{reported}");
     tell_of_vfs(lab);
     assert!(held(lab, "green") > 0, "it is in use");
 

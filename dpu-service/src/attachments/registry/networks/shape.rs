@@ -7,7 +7,7 @@ use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
 
 use super::super::Entries;
-use crate::model::{AttachmentId, Layer2Domain, Layer2Domains, Network, Subnet};
+use crate::model::{AttachmentId, DomainAddress, Layer2Domain, Layer2Domains, Network, Subnet};
 
 /// For each subnet of `network` the position of the pool that it takes over, and the positions of
 /// those that none takes over. A subnet takes over a pool that lies in it, or that it lies in.
@@ -53,10 +53,16 @@ impl<'a> Shape<'a> {
             subnet.used_addresses().any(|used| used == *address)
                 || spec.exclude.iter().any(|excluded| excluded.contains(*address))
         };
+        let is_held = |address: IpAddr| {
+            let mut domains = self.reached.iter().cloned();
+            domains
+                .any(|domain| self.attachments.holder(&DomainAddress { domain, address }).is_some())
+        };
         // Nearly always the network reserves all of them itself.
         let domains = self.reached.iter();
-        let used = domains.flat_map(|domain| self.attachments.used_and_free(domain, subnet.cidr));
-        let used: BTreeSet<_> = used.filter(|address| !is_reserved(address)).collect();
+        let used = domains.flat_map(|domain| self.attachments.used_in(domain, subnet.cidr));
+        let used = used.filter(|address| !is_reserved(address) && !is_held(*address));
+        let used: BTreeSet<_> = used.collect();
         spec.exclude.extend(used.into_iter().map(IpNetwork::from));
         spec
     }
