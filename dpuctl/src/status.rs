@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use offload_proto::v1::{
     Condition, ConditionStatus, ConditionType, Dpu, GetDpuRequest, HostStatus, RefusedPeer,
 };
@@ -21,6 +21,8 @@ use crate::{
 
 /// How often a condition that is waited for is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long a refused peer is shown.
+const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
 /// Prints how the DPU is.
 ///
@@ -105,7 +107,7 @@ fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
     text.field("Configuration", &configuration(dpu));
     text.field("Attachments", &dpu.attachments.to_string());
     text.field("Hosts", &format!("{connected} of {} connected", dpu.hosts.len()));
-    if let Some(refused) = refused(dpu) {
+    if let Some(refused) = refused(dpu, now) {
         text.field("Refused peers", &refused);
     }
     text.block("", &host_table(&dpu.hosts, wide, now));
@@ -140,11 +142,15 @@ fn configuration(dpu: &Dpu) -> String {
     }
 }
 
-/// Peers that the DPU refused and that it knows as none of its hosts: perhaps a host that does not come. `None`: none.
-fn refused(dpu: &Dpu) -> Option<String> {
-    let latest = dpu.refused_peers.first()?;
-    let number = dpu.refused_peers.len();
-    let RefusedPeer { address, reason, .. } = latest;
+/// Peers that the DPU refused lately and that it knows as none of its hosts: perhaps a host that does not come. `None`:
+/// none.
+fn refused(dpu: &Dpu, now: Timestamp) -> Option<String> {
+    let is_recent = |peer: &&RefusedPeer| {
+        peer.time.parse().is_ok_and(|time| now.duration_since(time) <= RECENT)
+    };
+    let recent: Vec<_> = dpu.refused_peers.iter().filter(is_recent).collect();
+    let RefusedPeer { address, reason, .. } = recent.first()?;
+    let number = recent.len();
     Some(format!("{number}, the latest {address}: {reason}; `dpuctl describe dpu` lists them"))
 }
 
@@ -284,14 +290,20 @@ node-2   Disconnected   1h0m    -
 
     #[test]
     fn a_summary_names_the_latest_refused_peer() {
-        let peer = |address: &str| RefusedPeer {
+        let peer = |address: &str, time: &str| RefusedPeer {
             address: address.into(),
             reason: "it expired".into(),
+            time: time.into(),
             ..RefusedPeer::default()
         };
-        let refused_peers = vec![peer("192.0.2.9"), peer("192.0.2.1")];
+        let refused_peers = vec![
+            peer("192.0.2.9", "2026-03-01T11:30:00Z"),
+            peer("192.0.2.1", "2026-03-01T10:00:00Z"),
+        ];
         let dpu = Dpu { refused_peers, ..Dpu::default() };
-        let text = summary(&dpu, false, Timestamp::UNIX_EPOCH);
-        assert!(text.contains("\nRefused peers: 2, the latest 192.0.2.9: it expired"), "{text}");
+        let text = summary(&dpu, false, "2026-03-01T12:00:00Z".parse().unwrap());
+        assert!(text.contains("\nRefused peers: 1, the latest 192.0.2.9: it expired"), "{text}");
+        let later = summary(&dpu, false, "2026-03-02T12:00:00Z".parse().unwrap());
+        assert!(!later.contains("Refused peers"), "{later}");
     }
 }

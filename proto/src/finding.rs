@@ -112,7 +112,7 @@ findings! {
     /// A VF is not handed out.
     VfQuarantined = "VF_QUARANTINED", "mend the cause, then run `dpuctl clear-quarantine`";
     /// A host has no session.
-    HostNotConnected = "HOST_NOT_CONNECTED", "see `systemctl status dpu-offload-agent` on the host, and the management link";
+    HostNotConnected = "HOST_NOT_CONNECTED", "run `host-shim-agent status` on the host, and check the management link";
     /// A host's half could not be looked at.
     HostNotExamined = "HOST_NOT_EXAMINED", "upgrade the host's agent, or try again with a longer --timeout";
     /// A certificate that is in use will expire soon, or has.

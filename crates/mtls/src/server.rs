@@ -149,6 +149,8 @@ impl Server {
         let Some(refused) = &self.refused else { return };
         let (holder, reason) = match error {
             HandshakeError::Outdated { holder, reason } => (Some(holder.clone()), reason.clone()),
+            // A peer that only looks whether the port is open, as a load balancer does, has nothing to be told of.
+            HandshakeError::Io(_) => return,
             error => (None, Chain(error).to_string()),
         };
         // A receiver that does not keep up misses reports of peers that try again anyway.
