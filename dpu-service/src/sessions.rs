@@ -328,6 +328,26 @@ impl Sessions {
         }
     }
 
+    /// Why the host is not connected, as far as that is known; an empty sentence if it is not. `None`: it is connected.
+    pub(crate) fn absence(&self, host: &HostName) -> Option<String> {
+        let hosts = self.lock();
+        if hosts.get(host).is_some_and(|entry| entry.open.is_some()) {
+            return None;
+        }
+        let absences = self.absences();
+        Some(absences.get(host).map(|absence| absence.why().to_owned()).unwrap_or_default())
+    }
+
+    /// The first finding of each connected host whose agent reports any of its pods, and how many there are.
+    pub(crate) fn pod_findings(&self) -> Vec<(HostName, v1::Difference, usize)> {
+        let first = |(host, entry): (&HostName, &HostEntry)| {
+            let v1::PodFindings { findings, left_out } = &entry.open.as_ref()?.pod_findings;
+            let number = findings.len() + usize::try_from(*left_out).unwrap_or_default();
+            Some((host.clone(), findings.first()?.clone(), number))
+        };
+        self.lock().iter().filter_map(first).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<HostName, HostEntry>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -40,6 +40,13 @@ impl Hosts<'_> {
         hosts.iter().map(|host| self.0.sessions.view(host)).collect()
     }
 
+    /// The hosts that are served and not connected, each with why, as far as that is known.
+    pub(crate) fn absent(self) -> Vec<(HostName, String)> {
+        let registry = self.0.registry();
+        let absent = |host: &HostName| Some((host.clone(), self.0.sessions.absence(host)?));
+        registry.hosts().names().filter_map(absent).collect()
+    }
+
     /// What the host may ask for.
     #[must_use]
     pub fn rights(self, host: &HostName) -> HostRights {

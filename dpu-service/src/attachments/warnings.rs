@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use offload_proto::ConditionReason;
+use offload_proto::{ConditionReason, v1};
 use vf_alloc::{FunctionId, PoolSpec, Selector, VfState};
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     registry::{Entry, Registry},
     requirements::unmet,
 };
-use crate::{conditions::Fault, model::HostName, programmer::Uplink, sessions::HostView};
+use crate::{conditions::Fault, model::HostName, programmer::Uplink};
 
 /// How many of the attachments that a host has lost track of are named in a warning.
 const UNCLAIMED_SHOWN: usize = 3;
@@ -78,8 +78,7 @@ impl Operators<'_> {
         let pools = registry.vfs().pools().filter_map(|pool| quarantined(&registry, pool));
         let all =
             of_networks.chain(by_hosts(&registry)).chain(of_removed_hosts(&registry)).chain(pools);
-        let pods = registry.hosts().names().filter_map(|host| pods(self, host));
-        all.chain(conflicts::faults(&registry)).chain(pods).collect()
+        all.chain(conflicts::faults(&registry)).chain(pods(self)).collect()
     }
 
     /// What keeps uplinks from carrying frames. Looks at the links that have these names now.
@@ -164,17 +163,17 @@ fn unrecorded(registry: &Registry) -> Vec<Fault> {
     by_host.into_iter().map(fault).collect()
 }
 
-/// That the host's agent reports pods that are not as their attachments want them.
-fn pods(operators: Operators<'_>, host: &HostName) -> Option<Fault> {
-    let HostView { pod_findings, pod_findings_left_out, .. } = operators.0.sessions.view(host);
-    let first = pod_findings.first()?;
-    let number = pod_findings.len() + usize::try_from(pod_findings_left_out).unwrap_or_default();
-    let message = format!(
-        "host {host}: {number} of its attachments are not as wanted in their pods, among them {} ({}): `dpuctl doctor` names \
-         them, and what to do",
-        first.subject, first.message
-    );
-    Some(Fault::of_host(ConditionReason::PodDiffers, host, message))
+/// One fault for each host whose agent reports pods that are not as their attachments want them.
+fn pods(operators: Operators<'_>) -> Vec<Fault> {
+    let fault = |(host, first, number): (HostName, v1::Difference, usize)| {
+        let message = format!(
+            "host {host}: {number} of its attachments are not as wanted in their pods, among them {} ({}): `dpuctl doctor` \
+             names them, and what to do",
+            first.subject, first.message
+        );
+        Fault::of_host(ConditionReason::PodDiffers, &host, message)
+    };
+    operators.0.sessions.pod_findings().into_iter().map(fault).collect()
 }
 
 /// That attachments of the host do not come to the end of being given back.

@@ -3,7 +3,7 @@
 use offload_proto::{ConditionReason, Failure, Reason};
 
 use super::fault::Fault;
-use crate::{api::Shared, sessions::HostView};
+use crate::{api::Shared, model::HostName};
 
 /// The fault of a DPU without networks.
 const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[network]] to the configuration file, or run \
@@ -94,13 +94,15 @@ fn configuration_faults(shared: &Shared) -> Vec<Fault> {
 
 /// The hosts without a session, but for those under maintenance.
 fn hosts_faults(shared: &Shared) -> Vec<Fault> {
-    let hosts = shared.engine.hosts().list().into_iter();
-    let absent = hosts.filter(|host| !host.connected && !shared.is_under_maintenance(&host.name));
-    let fault = |host: HostView| {
-        let why =
-            host.absence.as_deref().unwrap_or("its agent does not run, or can't reach the DPU");
-        let message = format!("host {} is not connected: {why}", host.name);
-        Fault::of_host(ConditionReason::HostNotConnected, &host.name, message)
+    let hosts = shared.engine.hosts().absent().into_iter();
+    let absent = hosts.filter(|(host, _)| !shared.is_under_maintenance(host));
+    let fault = |(host, why): (HostName, String)| {
+        let why = match why.as_str() {
+            "" => "its agent does not run, or can't reach the DPU",
+            why => why,
+        };
+        let message = format!("host {host} is not connected: {why}");
+        Fault::of_host(ConditionReason::HostNotConnected, &host, message)
     };
     absent.map(fault).collect()
 }
