@@ -15,8 +15,8 @@ use crate::model::HostName;
 /// How long a refusal keeps `AttachesServed` false unless an ADD of the same object succeeds.
 pub const REMEMBERED: Duration = Duration::from_secs(300);
 
-/// How many refusals of one object are counted.
-const COUNTED: usize = 1000;
+/// Refusals that come within so long are counted together, so that many take no more memory than few.
+const TOGETHER: Duration = Duration::from_secs(30);
 
 /// Refused and failed ADDs, by object, reason and host.
 #[derive(Debug, Default)]
@@ -33,8 +33,38 @@ struct Refused {
 struct Times {
     /// The latest refusal's sentence.
     message: String,
-    /// The latest refusals, oldest first.
-    at: VecDeque<Instant>,
+    /// When the first and the last of some refusals came, and how many they are. Oldest first.
+    counts: VecDeque<Count>,
+}
+
+#[derive(Debug)]
+struct Count {
+    first: Instant,
+    last: Instant,
+    number: usize,
+}
+
+impl Times {
+    fn note(&mut self, message: String, now: Instant) {
+        self.message = message;
+        match self.counts.back_mut() {
+            Some(count) if now - count.first < TOGETHER => {
+                count.last = now;
+                count.number += 1;
+            }
+            _ => self.counts.push_back(Count { first: now, last: now, number: 1 }),
+        }
+    }
+
+    fn expire(&mut self) {
+        while self.counts.front().is_some_and(|count| count.last.elapsed() >= REMEMBERED) {
+            self.counts.pop_front();
+        }
+    }
+
+    fn number(&self) -> usize {
+        self.counts.iter().map(|count| count.number).sum()
+    }
 }
 
 impl Refusals {
@@ -43,11 +73,8 @@ impl Refusals {
         let Fault { reason, object, message } = fault;
         let mut all = self.lock();
         let times = all.entry(Refused { object, reason, host: host.clone() }).or_default();
-        times.message = message;
-        if times.at.len() == COUNTED {
-            times.at.pop_front();
-        }
-        times.at.push_back(Instant::now());
+        times.note(message, Instant::now());
+        times.expire();
     }
 
     /// An ADD of `host` succeeded that needed these objects.
@@ -61,16 +88,12 @@ impl Refusals {
     /// What they tell, one fault for each object and reason.
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let mut all = self.lock();
-        for times in all.values_mut() {
-            while times.at.front().is_some_and(|at| at.elapsed() >= REMEMBERED) {
-                times.at.pop_front();
-            }
-        }
-        all.retain(|_, times| !times.at.is_empty());
+        all.values_mut().for_each(Times::expire);
+        all.retain(|_, times| !times.counts.is_empty());
         let mut by_object = BTreeMap::<(&str, ConditionReason), (usize, &str)>::new();
         for (refused, times) in &*all {
             let (number, message) = by_object.entry((&refused.object, refused.reason)).or_default();
-            *number += times.at.len();
+            *number += times.number();
             *message = &times.message;
         }
         by_object.into_iter().map(fault).collect()
@@ -135,9 +158,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn counted_refusals_are_bounded() {
+    async fn many_refusals_take_little_memory() {
         let refusals = Refusals::default();
-        (0..COUNTED + 10).for_each(|_| refuse(&refusals, "a"));
-        assert!(refusals.faults()[0].message.contains(&format!(": {COUNTED} ADDs ")));
+        for _ in 0..600 {
+            (0..10).for_each(|_| refuse(&refusals, "a"));
+            advance(Duration::from_secs(1)).await;
+        }
+        let number = refusals.lock().values().next().unwrap().number();
+        assert!((3000..=3300).contains(&number), "{number}");
+        assert!(refusals.lock().values().next().unwrap().counts.len() <= 11);
     }
 }
