@@ -28,6 +28,9 @@ use crate::{
     records::Cooling,
 };
 
+/// The addresses that attachments hold, by layer-2 domain.
+type Holders<'a> = HashMap<Layer2Domain, Vec<(IpAddr, &'a Record)>>;
+
 /// All networks, by name. Leases and cool-downs are in `addresses`, the making of pools is in `shape`.
 #[derive(Debug, Default)]
 pub(crate) struct PooledNetworks {
@@ -331,25 +334,31 @@ impl PooledNetworks {
         let is_in_force = self.by_name.get(&network.name).is_some_and(|entry| {
             entry.network.subnets == network.subnets && reached(&entry.network) == reached(network)
         });
-        if is_in_force {
+        if is_in_force || network.trunk.is_empty() {
             return Ok(());
         }
-        let joined = self.joined_holders(network, attachments);
+        let joined = self.joined_holders(network, &self.holders(attachments));
         joined.map_or(Ok(()), |joined| Err(Failure::new(Reason::LeaseInTheWay, joined)))
     }
 
-    /// One sentence if the network reaches two domains in which two attachments hold one address of its subnets.
-    fn joined_holders(&self, network: &Network, attachments: &Entries) -> Option<String> {
-        if network.trunk.is_empty() {
-            return None;
-        }
-        let reached: BTreeSet<_> = self.domains.reached_from(network).collect();
-        let mut by_address = BTreeMap::<_, BTreeMap<_, _>>::new();
+    /// The addresses that attachments hold, by layer-2 domain.
+    fn holders<'a>(&self, attachments: &'a Entries) -> Holders<'a> {
+        let mut holders = Holders::new();
         for record in attachments.iter().map(Entry::record) {
             for DomainAddress { domain, address } in self.domains.held_by(record) {
-                let mut subnets = network.subnets.iter();
-                if reached.contains(&domain) && subnets.any(|subnet| subnet.cidr.contains(address))
-                {
+                holders.entry(domain).or_default().push((address, record));
+            }
+        }
+        holders
+    }
+
+    /// One sentence if the network reaches two domains in which two attachments hold one address of its subnets.
+    fn joined_holders(&self, network: &Network, holders: &Holders<'_>) -> Option<String> {
+        let reached: BTreeSet<_> = self.domains.reached_from(network).collect();
+        let mut by_address = BTreeMap::<_, BTreeMap<_, _>>::new();
+        for domain in &reached {
+            for (address, record) in holders.get(domain).into_iter().flatten() {
+                if network.subnets.iter().any(|subnet| subnet.cidr.contains(*address)) {
                     by_address.entry(address).or_default().insert(record.id, (record, domain));
                 }
             }
@@ -385,8 +394,14 @@ impl PooledNetworks {
         };
         let networks = || self.iter().map(|entry| &*entry.network);
         let used = networks().filter_map(|it| Some((it.name.clone(), conflict(it)?)));
-        let joined = networks()
-            .filter_map(|it| Some((it.name.clone(), self.joined_holders(it, attachments)?)));
+        let trunks: Vec<_> = networks().filter(|network| !network.trunk.is_empty()).collect();
+        if trunks.is_empty() {
+            return used.collect();
+        }
+        let holders = self.holders(attachments);
+        let joined = trunks
+            .iter()
+            .filter_map(|it| Some((it.name.clone(), self.joined_holders(it, &holders)?)));
         used.chain(joined).collect()
     }
 
