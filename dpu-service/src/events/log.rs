@@ -1,7 +1,7 @@
 //! The latest events in memory, oldest first, and the folding of repeated ones.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -52,18 +52,20 @@ impl Occurrence {
     }
 }
 
-/// The latest events in the order of their revisions.
+/// The latest events.
 #[derive(Debug)]
 pub(super) struct Log {
     boot: Uuid,
     last: u64,
-    kept: VecDeque<Arc<Event>>,
-    warnings: usize,
+    normal: ByRevision,
+    warnings: ByRevision,
     /// How many events of each kind this start has recorded, repetitions among them.
     counts: BTreeMap<EventKind, u64>,
     /// The revisions of events that may repeat, by their keys.
     repeatable: HashMap<u64, u64>,
 }
+
+type ByRevision = BTreeMap<u64, Arc<Event>>;
 
 impl Log {
     /// A log of the start `boot`, with events of earlier starts in the order of their revisions.
@@ -72,8 +74,8 @@ impl Log {
         let mut log = Self {
             boot,
             last,
-            kept: VecDeque::new(),
-            warnings: 0,
+            normal: ByRevision::new(),
+            warnings: ByRevision::new(),
             counts: BTreeMap::new(),
             repeatable: HashMap::new(),
         };
@@ -119,38 +121,39 @@ impl Log {
         occurrence: &Occurrence,
         now: Timestamp,
     ) -> Option<Arc<Event>> {
-        let revision = self.repeatable.get(&key)?;
-        let index = self.kept.binary_search_by_key(revision, |event| event.revision).ok()?;
-        let event = &self.kept[index];
+        let revision = *self.repeatable.get(&key)?;
+        let kept = self.of_mut(occurrence.kind.severity());
+        let event = kept.get(&revision)?;
         let is_recent = now.duration_since(event.first_time).unsigned_abs() < WINDOW;
-        if is_recent && occurrence.repeats(event) { self.remove(index) } else { None }
+        if is_recent && occurrence.repeats(event) { kept.remove(&revision) } else { None }
+    }
+
+    const fn of_mut(&mut self, severity: Severity) -> &mut ByRevision {
+        match severity {
+            Severity::Normal => &mut self.normal,
+            Severity::Warning => &mut self.warnings,
+        }
     }
 
     fn push(&mut self, event: Arc<Event>) {
-        if self.kept.len() >= KEPT {
+        if self.normal.len() + self.warnings.len() >= KEPT {
             self.evict();
         }
-        self.warnings += usize::from(event.kind.severity() == Severity::Warning);
-        self.kept.push_back(event);
-    }
-
-    fn remove(&mut self, index: usize) -> Option<Arc<Event>> {
-        let event = self.kept.remove(index)?;
-        self.warnings -= usize::from(event.kind.severity() == Severity::Warning);
-        Some(event)
+        self.of_mut(event.kind.severity()).insert(event.revision, event);
     }
 
     fn expire(&mut self, now: Timestamp) {
         let is_old = |event: &Arc<Event>| now.duration_since(event.time).unsigned_abs() > KEPT_FOR;
         // An event of a time when the clock was ahead is as old as it seems.
-        while self.kept.front().is_some_and(is_old) {
-            self.remove(0);
+        for kept in [&mut self.normal, &mut self.warnings] {
+            while kept.first_entry().is_some_and(|first| is_old(first.get())) {
+                kept.pop_first();
+            }
         }
         if self.repeatable.len() > 2 * KEPT {
-            let kept = &self.kept;
-            let is_kept = |revision: &u64| {
-                kept.binary_search_by_key(revision, |event| event.revision).is_ok()
-            };
+            let (normal, warnings) = (&self.normal, &self.warnings);
+            let is_kept =
+                |revision: &u64| normal.contains_key(revision) || warnings.contains_key(revision);
             self.repeatable.retain(|_, revision| is_kept(revision));
         }
     }
@@ -158,24 +161,27 @@ impl Log {
     /// Removes the oldest event. Up to half of the log are warnings that outlast normal events, which pods that come
     /// and go make by the thousand.
     fn evict(&mut self) {
-        let is_normal = |event: &Arc<Event>| event.kind.severity() == Severity::Normal;
-        let oldest_normal =
-            (self.warnings <= KEPT / 2).then(|| self.kept.iter().position(is_normal)).flatten();
-        self.remove(oldest_normal.unwrap_or(0));
+        let oldest = |kept: &ByRevision| kept.keys().next().copied().unwrap_or(u64::MAX);
+        let are_many = self.warnings.len() > KEPT / 2;
+        if are_many && oldest(&self.warnings) < oldest(&self.normal) {
+            self.warnings.pop_first();
+        } else {
+            self.normal.pop_first();
+        }
     }
 
     /// The events that the filter lets pass, oldest first.
     pub(super) fn list(&mut self, filter: &EventFilter, now: Timestamp) -> Vec<Arc<Event>> {
         self.expire(now);
-        self.kept.iter().filter(|event| filter.matches(event)).cloned().collect()
+        self.all().filter(|event| filter.matches(event)).cloned().collect()
     }
 
     /// All events after the cursor, oldest first. All events, if nothing is known of the cursor's start any more.
     pub(super) fn after(&self, cursor: &EventCursor) -> Vec<Arc<Event>> {
         let is_known =
-            |event: &Arc<Event>| event.boot == cursor.boot && event.revision <= cursor.revision;
-        let known = self.kept.iter().rposition(is_known).map_or(0, |index| index + 1);
-        self.kept.range(known..).cloned().collect()
+            |event: &&Arc<Event>| event.boot == cursor.boot && event.revision <= cursor.revision;
+        let known = self.all().filter(is_known).last().map_or(0, |event| event.revision);
+        self.all().filter(|event| event.revision > known).cloned().collect()
     }
 
     /// How many events of each kind this start has recorded.
@@ -185,14 +191,27 @@ impl Log {
 
     /// The place after the latest event.
     pub(super) fn end(&self) -> EventCursor {
-        let latest = self.kept.back();
-        let boot = latest.map_or(self.boot, |event| event.boot);
+        let boot = self.latest().map_or(self.boot, |event| event.boot);
         EventCursor { boot, revision: self.last }
     }
 
+    pub(super) fn latest(&self) -> Option<&Arc<Event>> {
+        let latest = |kept: &'_ ByRevision| kept.last_key_value().map(|(revision, _)| *revision);
+        let revision = latest(&self.normal).max(latest(&self.warnings))?;
+        self.normal.get(&revision).or_else(|| self.warnings.get(&revision))
+    }
+
     /// All events, oldest first.
-    pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
-        self.kept.iter()
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Event>> {
+        let mut normal = self.normal.values().peekable();
+        let mut warnings = self.warnings.values().peekable();
+        std::iter::from_fn(move || {
+            let revision = |next: Option<&&Arc<Event>>| next.map_or(u64::MAX, |it| it.revision);
+            match revision(normal.peek()) < revision(warnings.peek()) {
+                true => normal.next(),
+                false => warnings.next(),
+            }
+        })
     }
 }
 

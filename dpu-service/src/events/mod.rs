@@ -87,8 +87,8 @@ impl Events {
     fn note_start(&self) {
         let is_unclean = {
             let log = self.log();
-            let last_boot = log.all().next_back().map(|event| event.boot);
-            let mut of_last = log.all().rev().take_while(|event| Some(event.boot) == last_boot);
+            let last_boot = log.latest().map(|event| event.boot);
+            let mut of_last = log.all().filter(|event| Some(event.boot) == last_boot);
             last_boot.is_some() && !of_last.any(|event| event.kind == EventKind::ServiceStopped)
         };
         if is_unclean {
