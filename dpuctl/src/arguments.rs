@@ -88,6 +88,9 @@ pub enum Verb {
         /// Repair it
         #[arg(long)]
         fix: bool,
+        /// Why it is repaired, for the audit
+        #[arg(long, value_name = "TEXT", value_parser = reason, requires = "fix")]
+        reason: Option<String>,
         /// Show what was checked, too: hosts and VFs
         #[arg(short, long)]
         verbose: bool,
@@ -310,6 +313,9 @@ pub enum Edited {
         /// Its name
         #[arg(value_parser = name_of("network/"))]
         name: String,
+        /// Why
+        #[command(flatten)]
+        why: Why,
     },
 }
 
@@ -545,7 +551,7 @@ mod tests {
         let lines = [
             "dpuctl status",
             "dpuctl doctor",
-            "dpuctl doctor --fix -o json",
+            "dpuctl doctor --fix --reason rebooted -o json",
             "dpuctl doctor -v",
             "dpuctl bundle -o /tmp/report.tar.gz",
             "dpuctl get vfs",
@@ -559,7 +565,7 @@ mod tests {
             "dpuctl describe attachment 0190",
             "dpuctl describe dpu",
             "dpuctl describe network blue",
-            "dpuctl edit network blue",
+            "dpuctl edit network blue --reason tidy",
             "dpuctl rename network blue azure",
             "dpuctl apply -f - --force-conflicts",
             "dpuctl audit --since 3d --object blue --operator alice -o json",
@@ -593,6 +599,7 @@ mod tests {
         let told = [
             ("dpuctl clear-quarantine vf3", "\"vf3\" does not name a VF, such as pf0vf3"),
             ("dpuctl pki issue root eve", "the roles are host, dpu, operator and viewer"),
+            ("dpuctl doctor --reason x", "--fix"),
             ("dpuctl get vfs -o xml", "[possible values: table, wide, json, yaml, name]"),
             ("dpuctl status -o xml", "[possible values: table, wide, json, yaml]"),
             ("dpuctl get vfs --sort-by .", "name a column, such as STATE, or a field"),

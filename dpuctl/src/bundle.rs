@@ -36,7 +36,7 @@ pub(crate) async fn bundle(
     let mut parts = Parts::default();
     parts.add("versions.txt", &versions(&dpu));
     parts.add_json("status.json", Ok(dpu));
-    parts.add_json("doctor.json", diagnosis(client, false, patience).await);
+    parts.add_json("doctor.json", diagnosis(client, None, patience).await);
     parts.ask(client).await;
     write_archive(&path, &parts.finish())
         .map_err(|source| CallError::Archive { path: path.clone(), source })?;

@@ -22,17 +22,17 @@ use crate::{
 /// Repairs of the last hour are shown to people.
 const LATELY_S: u64 = 3600;
 
-/// Hosts are waited for as long as `patience` each time that they are asked: twice to look, and five
-/// times to mend.
+/// Repairs if `repair` says why, which may be empty. Hosts are waited for as long as `patience` each time that they are
+/// asked: twice to look, and five times to repair.
 pub(crate) async fn doctor(
     client: &mut Client,
-    fix: bool,
+    repair: Option<String>,
     verbose: bool,
     patience: Duration,
     format: Format,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let diagnosis = diagnosis(client, fix, patience).await?;
+    let diagnosis = diagnosis(client, repair, patience).await?;
     if let Audience::People { wide } = print_encoded(&diagnosis, format, console)? {
         console.print(&text_of(&diagnosis, verbose || wide, wide))?;
     }
@@ -51,13 +51,13 @@ fn count_left(diagnosis: &Diagnosis) -> u64 {
 
 pub(crate) async fn diagnosis(
     client: &mut Client,
-    fix: bool,
+    repair: Option<String>,
     patience: Duration,
 ) -> Result<Diagnosis, CallError> {
     const LONGEST_MS: u32 = 60_000;
     let wait_ms = u32::try_from(patience.as_millis()).unwrap_or(LONGEST_MS).min(LONGEST_MS);
-    if fix {
-        let question = MendRequest { wait_ms };
+    if let Some(reason) = repair {
+        let question = MendRequest { wait_ms, reason };
         return client.call(async |operator, it| operator.mend(it).await, question).await;
     }
     let question = ExamineRequest { wait_ms };

@@ -23,6 +23,7 @@ const EDITOR: &str = "vi";
 pub(crate) async fn edit(
     connect: impl AsyncFn() -> Result<Client, CallError>,
     name: &str,
+    reason: String,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let status = one_named(networks(&mut connect().await?).await?.networks, name)?;
@@ -37,8 +38,9 @@ pub(crate) async fn edit(
         ended?;
         return Err(CallError::Declined);
     }
+    let how = How { reason, ..How::default() };
     let applied = match ended.and(saved) {
-        Ok(text) => apply_edited(connect, file.path(), text, name, console).await,
+        Ok(text) => apply_edited(connect, file.path(), text, name, &how, console).await,
         Err(error) => Err(error.into()),
     };
     if applied.is_err()
@@ -55,10 +57,11 @@ async fn apply_edited(
     path: &Path,
     text: String,
     name: &str,
+    how: &How,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let networks = edited(path, text, name)?;
-    apply(&mut connect().await?, networks, &How::default(), console).await
+    apply(&mut connect().await?, networks, how, console).await
 }
 
 /// The network as `get networks -o yaml` prints it, without what it counts.

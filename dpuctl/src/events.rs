@@ -148,13 +148,14 @@ pub(crate) fn event_line(event: &Event, subject: &str) -> String {
     printable(&text.replace('\n', " "))
 }
 
-/// How often the event happened, if more than once.
+/// How often the event happened until its time, if more than once.
 fn repetition(event: &Event) -> String {
     let times = (event.first_time.parse::<Timestamp>(), event.time.parse::<Timestamp>());
     match times {
         (Ok(first), Ok(last)) if event.count > 1 => {
+            let what = if event.kind == "AttachRefused" { "ADDs refused" } else { "times" };
             let lasted = u64::try_from(last.duration_since(first).as_secs()).unwrap_or_default();
-            format!(": {} times in {}", event.count, seconds(lasted))
+            format!(": {} {what} in the last {}", event.count, seconds(lasted.max(1)))
         }
         _ => String::new(),
     }
@@ -185,8 +186,11 @@ mod tests {
     fn repeated_event_has_its_count() {
         let line = event_line(&event(), "pool/default");
         let expected = "2026-03-01T12:04:58Z  Warning  AttachRefused  pool/default  \
-                        pool default has no free VF (16 of 16 in use): 14 times in 4m58s";
+                        pool default has no free VF (16 of 16 in use): 14 ADDs refused in the last 4m58s";
         assert_eq!(line, expected);
+        let (time, kind) = (event().first_time, "HostDisconnected".into());
+        let at_once = Event { time, kind, count: 2, ..event() };
+        assert!(event_line(&at_once, "node-1").ends_with(": 2 times in the last 1s"));
         let once = Event { count: 1, ..event() };
         assert!(event_line(&once, "pool/default").ends_with("(16 of 16 in use)"));
     }

@@ -59,11 +59,12 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             let client = &mut connect().await?;
             status::wait(client, condition, options.timeout(), output, console).await
         }
-        Verb::Doctor { fix, verbose, output } => {
+        Verb::Doctor { fix, reason, verbose, output } => {
             // A host may be asked five times, and the DPU's own work takes its time too.
             let patience = options.timeout() / 6;
+            let repair = fix.then(|| reason.unwrap_or_default());
             let client = &mut connect().await?;
-            doctor::doctor(client, fix, verbose, patience, output, console).await
+            doctor::doctor(client, repair, verbose, patience, output, console).await
         }
         Verb::Get { what } => get::get(&mut connect().await?, what, console).await,
         Verb::Describe { what } => describe::describe(&mut connect().await?, what, console).await,
@@ -79,7 +80,9 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             let how = apply::How { dry_run, force_conflicts, reason: why.text() };
             apply::apply(client, networks, &how, console).await
         }
-        Verb::Edit { what: Edited::Network { name } } => edit::edit(connect, &name, console).await,
+        Verb::Edit { what: Edited::Network { name, why } } => {
+            edit::edit(connect, &name, why.text(), console).await
+        }
         Verb::Rename { what } => change::rename(&mut connect().await?, what, console).await,
         Verb::Add { what } => change::add(&mut connect().await?, what, console).await,
         Verb::Delete { what } => change::delete(&mut connect().await?, what, console).await,

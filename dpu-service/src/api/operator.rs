@@ -209,8 +209,9 @@ impl v1::operator_server::Operator for OperatorApi {
         request: Request<v1::MendRequest>,
     ) -> Result<Response<v1::Diagnosis>, Status> {
         let author = calling_operator(&request)?;
-        let patience = read::patience(request.get_ref().wait_ms)?;
-        let cause = Cause::new(author, "");
+        let v1::MendRequest { wait_ms, reason } = request.into_inner();
+        let (patience, cause) =
+            (read::patience(wait_ms)?, Cause::new(author, read::reason(reason)?));
         let outcome = doctor::mend(&self.0, patience).await?;
         self.0.engine.record_audit(mended(&cause, &outcome)).await?;
         Ok(Response::new(outcome))

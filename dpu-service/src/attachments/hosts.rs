@@ -56,10 +56,15 @@ impl Hosts<'_> {
     /// The host's session ended, and why, if that tells why the host stays away: one clause.
     pub fn goodbye(self, host: &HostName, session: SessionId, why: Option<String>) {
         let message = why.clone().unwrap_or_else(|| "its session ended".into());
-        if self.0.sessions.close(host, session, why) {
-            tracing::warn!(%host, reason = message, "a host's session has ended");
-            self.0.events.record(EventKind::HostDisconnected, host, message);
+        if !self.0.sessions.close(host, session, why) {
+            return;
         }
+        // A service that stops ends all sessions, and has an event of its own.
+        if self.0.registry().draining().is_some() {
+            return tracing::info!(%host, "the session ends with the service");
+        }
+        tracing::warn!(%host, reason = message, "a host's session has ended");
+        self.0.events.record(EventKind::HostDisconnected, host, message);
     }
 
     /// Somebody at `address` showed the host's certificate, and was refused for `reason`.

@@ -278,11 +278,13 @@ async fn apply_alone(
     Ok((view(engine, &name)?, outcome))
 }
 
-/// The entry with the network as it is now, if there is one.
+/// The entry with the API's network as it is now, if there is one, in force or not.
 fn with_former(engine: &Engine, name: &str, entry: AuditEntry) -> AuditEntry {
     let registry = engine.registry();
-    match registry.networks().get(name) {
-        Some(former) => entry.before(former.network()),
+    let networks = registry.networks();
+    let in_force = || networks.get(name).map(|former| &**former.network());
+    match networks.find_suspended(name).or_else(in_force) {
+        Some(former) => entry.before(former),
         None => entry,
     }
 }
@@ -406,9 +408,7 @@ pub(super) fn too_large_for_uplinks(engine: &Engine, network: &Network) -> Optio
 /// Deletes a network of the API that is not in force. The configuration file may have one of its
 /// name, which stays.
 async fn delete_suspended(engine: &Engine, name: String, cause: &Cause) -> Result<(), Failure> {
-    let entry = AuditEntry::new(cause, AuditAction::DeleteNetwork, format!("network/{name}"));
-    let changes = Changes::default().delete_network(&name).audited(Some(entry));
-    engine.records.commit(changes).await?;
+    engine.records.commit(deletion(engine, &name, cause)).await?;
     engine.registry().change_networks().forget_suspended(&name);
     let message = "deleted; it was not in force";
     engine.events.record_by(&cause.author, EventKind::NetworkDeleted, name, message);

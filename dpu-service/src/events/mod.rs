@@ -60,7 +60,8 @@ impl Default for Events {
 
 impl Events {
     /// Events with those of earlier starts, in a file of the state folder. A file that is damaged or can't be used
-    /// keeps the service from nothing: it is moved aside and reported. Blocks.
+    /// keeps the service from nothing: it is moved aside and reported. Blocks until the start is in the file, for 2 s at
+    /// most.
     #[must_use]
     pub fn open(state_folder: &Path) -> Self {
         let path = state_folder.join(FILE);
@@ -75,6 +76,8 @@ impl Events {
             events.record(EventKind::EventsDamaged, "dpu", damage);
         }
         events.note_start();
+        // A start that ends within the first batch was a start, too.
+        events.flush();
         events
     }
 
@@ -102,6 +105,10 @@ impl Events {
     /// Records that the service stops in good order, and waits until that is written. Blocks for a bounded time.
     pub fn close(&self) {
         self.record(EventKind::ServiceStopped, "dpu", "the service stops");
+        self.flush();
+    }
+
+    fn flush(&self) {
         if let Some(writer) = &self.writer {
             writer.flush();
         }

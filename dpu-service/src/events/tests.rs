@@ -68,6 +68,15 @@ fn events_are_written_without_a_stop() {
 }
 
 #[test]
+fn service_killed_at_its_start_stopped_uncleanly() {
+    let state = State::new();
+    // Nothing is written after its end.
+    std::mem::forget(state.open());
+    let next = state.open();
+    assert_eq!(kinds(&next), [ServiceStarted, ServiceStopUnclean, ServiceStarted]);
+}
+
+#[test]
 fn clean_stops_are_not_reported_as_unclean() {
     let state = State::new();
     state.run(&[]);

@@ -19,8 +19,8 @@ use super::{event::Event, file::EventFile, log::Log};
 const BATCH: Duration = Duration::from_millis(500);
 /// How many events wait for a disk that does not answer.
 const WAITING: usize = 4096;
-/// How long a stop waits for the last batch.
-const LAST_BATCH: Duration = Duration::from_secs(2);
+/// How long a start or a stop waits for its batch.
+const FLUSH: Duration = Duration::from_secs(2);
 
 enum Message {
     Event(Arc<Event>),
@@ -58,8 +58,8 @@ impl Writer {
     pub(super) fn flush(&self) {
         let (done, written) = mpsc::channel();
         if self.messages.try_send(Message::Flush(done)).is_ok() {
-            // A disk that hangs must not keep the service from ending.
-            let _ = written.recv_timeout(LAST_BATCH);
+            // A disk that hangs must not keep the service from starting or ending.
+            let _ = written.recv_timeout(FLUSH);
         }
     }
 

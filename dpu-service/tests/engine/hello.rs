@@ -303,6 +303,16 @@ async fn a_host_that_renews_its_connection_is_never_away() {
 }
 
 #[tokio::test]
+async fn sessions_ended_by_a_clean_stop_are_no_events() {
+    let world = World::new().await;
+    let mut events = world.engine.events().watch();
+    world.engine.operators().set_draining(Some("the service is stopping".into()));
+    world.engine.hosts().goodbye(&host(), world.session_id(), None);
+    assert_eq!(told(&mut events), []);
+    assert!(!world.engine.hosts().list()[0].connected);
+}
+
+#[tokio::test]
 async fn why_a_host_is_away_is_told_as_far_as_it_is_known() {
     let mut world = World::new().await;
     let mut events = world.engine.events().watch();

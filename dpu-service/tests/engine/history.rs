@@ -88,6 +88,20 @@ async fn changes_of_networks_are_audited_with_author_and_reason() {
 }
 
 #[tokio::test]
+async fn deleted_network_that_was_suspended_is_audited_whole() {
+    let mut world = World::new().await;
+    apply(&world, green()).await.unwrap();
+    world.configuration.networks.push(Network { mtu: 1200, ..green() });
+    world.restart().await;
+    assert!(!world.warnings().is_empty(), "the API's network is suspended");
+    let cause = alice();
+    world.engine.networks().by(&cause).delete("green".into(), false).await.unwrap();
+    let deleted = latest(&world);
+    assert_eq!((deleted.action, deleted.cause.clone()), (AuditAction::DeleteNetwork, cause));
+    assert!(deleted.before.contains("1400") && deleted.after.is_empty(), "{deleted:?}");
+}
+
+#[tokio::test]
 async fn events_of_changes_name_the_operator() {
     let world = World::new().await;
     apply(&world, green()).await.unwrap();

@@ -129,15 +129,19 @@ fn an_uplink_joins_carries_all_vlans_and_may_be_made_anew() {
 }
 
 #[test]
-fn a_daemon_that_comes_back_gets_its_flows_again() {
+fn end_of_the_daemon_is_reported_and_flows_return() {
     let (mut dpu, pods) = with_pods(2);
     let mut changes = dpu.fabric.changes().pop().unwrap();
     wait_until("both connections are watched", || *changes.borrow() >= 2);
     let flows = own_flows(&mut dpu);
+    changes.mark_unchanged();
     dpu.vswitch().kill_daemon();
     let port = dpu.representor(&pods[0]);
     let refused = dpu.fabric.guard(&port, &pods[0].settings).unwrap_err();
     assert!(Chain(&refused).to_string().contains("no switch"), "{refused}");
+    assert_eq!(refused.fault(), Fault::FabricAway);
+    wait_until("its end is told", || changes.has_changed().unwrap());
+    assert_eq!(dpu.prepare().unwrap_err().fault(), Fault::FabricAway);
     changes.mark_unchanged();
     dpu.vswitch().start_daemon();
     wait_until("its return is told", || changes.has_changed().unwrap());

@@ -34,6 +34,25 @@ fn what_two_looks_at_a_host_find_is_told() {
 }
 
 #[test]
+fn repair_is_audited_with_its_reason() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut operator = setup.operator();
+        let mend = |reason: &str| v1::MendRequest { wait_ms: 1, reason: reason.into() };
+        operator.mend(mend("ticket 7")).await.unwrap();
+        let refused = operator.mend(mend(&"x".repeat(100_000))).await.map(drop);
+        assert_eq!(reason(refused), Reason::InvalidRequest);
+        let audit = operator.list_audit(v1::ListAuditRequest::default()).await;
+        let entries = audit.unwrap().into_inner().entries;
+        let [entry] = &entries[..] else { panic!("{entries:?}") };
+        let v1::AuditEntry { author, action, object, after, reason, .. } = entry;
+        assert!(author.starts_with("operator/") && after.contains("repaired"), "{entry:?}");
+        assert_eq!([action.as_str(), object, reason], ["Mend", "dpu", "ticket 7"]);
+    });
+}
+
+#[test]
 fn a_second_examination_meanwhile_is_refused_and_the_first_is_not_harmed() {
     let setup = Setup::new();
     let _service = setup.start();

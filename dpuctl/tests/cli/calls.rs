@@ -392,10 +392,12 @@ async fn conflicting_apply_shows_the_difference() {
 #[tokio::test]
 async fn edited_network_is_applied_by_its_version() {
     let dut = Dut::start().await;
-    let edited = dut.dpuctl_in_editor("edit network green", "sed -i 's/vlan: 7/vlan: 9/'").await;
+    let line = "edit network green --reason tidy";
+    let edited = dut.dpuctl_in_editor(line, "sed -i 's/vlan: 7/vlan: 9/'").await;
     assert_eq!((edited.code, &*edited.output), (0, "network/green created\n"), "{edited:?}");
     let asked = dut.asked();
     assert!(asked[0].contains("vlan: 9") && asked[0].contains("resource_version: \"new\""));
+    assert!(asked[0].contains("reason: \"tidy\""), "{asked:?}");
 }
 
 #[tokio::test]
@@ -635,11 +637,11 @@ VF_DIFFERS  node-1: pf0vf3: its name is lost0 instead of p0v3
         "{verbose}"
     );
     assert!(verbose.contains("\npf0vf3   node-1   Host    lost0    Free "), "{verbose}");
-    let mended = output_of(&dut, "doctor --fix --timeout 30").await;
+    let mended = output_of(&dut, "doctor --fix --reason tidy --timeout 30").await;
     assert!(mended.contains("VF_DIFFERS  repaired: node-1: pf0vf3"), "{mended}");
     assert!(!mended.contains("do:"), "{mended}");
     let look = "alice ExamineRequest { wait_ms: 1666 }";
-    let mend = "alice MendRequest { wait_ms: 5000 }";
+    let mend = "alice MendRequest { wait_ms: 5000, reason: \"tidy\" }";
     let asked = [look, look, mend].into_iter().flat_map(|call| [call, "alice GetDpuRequest"]);
     let asked: Vec<_> = asked.collect();
     assert_eq!(dut.asked(), asked);

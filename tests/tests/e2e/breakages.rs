@@ -56,7 +56,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-const BREAKAGES: [Breakage; 21] = [
+const BREAKAGES: [Breakage; 22] = [
     row("an uplink has no carrier", Turns(ConditionReason::UplinkWithoutCarrier), "UPLINK_WITHOUT_CARRIER", "ConditionFalse", "UplinkDown", 5),
     row("an uplink is renamed", Turns(ConditionReason::UplinkMissing), "UPLINK_MISSING", "ConditionFalse", "UplinkDown", 5),
     row("a pool has no free VF, and refuses an ADD", Turns(ConditionReason::VfsExhausted), NONE, "AttachRefused", "AttachesRefused", 5),
@@ -68,6 +68,7 @@ const BREAKAGES: [Breakage; 21] = [
     row("an attachment stays in Releasing", Turns(ConditionReason::ReleaseStuck), "RELEASE_PENDING", "ConditionFalse", "ConditionNotTrue", 40),
     row("a pod lacks the route to its own subnet, with `reconcile_s = 1`", Turns(ConditionReason::PodDiffers), "POD_DIFFERS", "PodDiffers", "PodsNotConnected", 10),
     row("`ovsdb-server` is dead", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
+    row("`ovs-vswitchd` is dead", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
     row("the flows of Open vSwitch are deleted", Repaired, NONE, "Repaired", NONE, 70),
     row("the bridge is deleted", Repaired, NONE, "Repaired", NONE, 10),
     row("nftables is flushed", Repaired, NONE, "Repaired", NONE, 5),
@@ -383,6 +384,16 @@ mod fabric {
         let watched = Watched::new(&lab, "`ovsdb-server` is dead");
         lab.vswitch.as_mut().unwrap().kill_database();
         watched.is_shown(&lab);
+    }
+
+    #[test]
+    fn dead_daemon_of_open_vswitch_is_shown() {
+        let mut lab = lab_on(FabricKind::OpenVswitch);
+        let watched = Watched::new(&lab, "`ovs-vswitchd` is dead");
+        lab.vswitch.as_mut().unwrap().kill_daemon();
+        watched.is_shown(&lab);
+        lab.vswitch.as_mut().unwrap().start_daemon();
+        all_is_well(&lab);
     }
 
     #[test]

@@ -194,6 +194,10 @@ impl PooledNetworks {
         self.suspended.iter().map(|(name, suspended)| (name.as_str(), suspended.why.as_str()))
     }
 
+    pub(crate) fn find_suspended(&self, name: &str) -> Option<&Network> {
+        self.suspended.get(name).map(|suspended| &suspended.network)
+    }
+
     pub(crate) fn is_suspended(&self, name: &str) -> bool {
         self.suspended.contains_key(name)
     }

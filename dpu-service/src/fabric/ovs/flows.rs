@@ -25,8 +25,13 @@ impl Flows {
         doing: &str,
         work: impl FnMut(&mut Switch) -> Result<T, Error>,
     ) -> Result<T, Refused> {
-        let done = self.switches.with(work);
-        done.map_err(|error| Refused::new(doing, error).blamed_on(Fault::Elsewhere))
+        self.switches.with(work).map_err(|error| match error {
+            Error::Connect { .. } => {
+                Refused::new(format!("{doing} (does ovs-vswitchd run?)"), error)
+                    .blamed_on(Fault::FabricAway)
+            }
+            error => Refused::new(doing, error).blamed_on(Fault::Elsewhere),
+        })
     }
 
     /// A connection of one's own.

@@ -23,7 +23,7 @@ use super::{
 /// How long to wait before a daemon that is not there is looked for again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a database may be away, as while it is restarted, before its end is reported.
+/// How long database or daemon may be away, as while they are restarted, before their end is reported.
 const RESTART: Duration = Duration::from_secs(1);
 
 /// How long changes are gathered: every join causes some.
@@ -55,11 +55,14 @@ fn spawn(
     }
 }
 
-/// Until the daemon ends: tells that it is there.
+/// Reports that the daemon is there, and that it has gone.
 fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
     let Ok(mut switch) = fabric.flows.connect() else { return };
     count.send_modify(|count| *count += 1);
     switch.wait_until_closed();
+    if !fabric.is_over_after(RESTART) && fabric.flows.connect().is_err() {
+        count.send_modify(|count| *count += 1);
+    }
 }
 
 /// Reports that the database is there, what [`watch_rows`] sees, and that it has gone.
