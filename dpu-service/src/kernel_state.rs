@@ -5,36 +5,84 @@ use std::{
     fmt::Write,
 };
 
-use netlink::{BridgeVlan, Error, Link, Rtnl};
+use bootstrap::Chain;
+use netlink::{BridgeVlan, Error, Link, Rtnl, nftables::Nftables};
+
+use crate::programmer::Programmer;
 
 /// Most lines of each part: a thousand representors and what else a DPU has.
 const MOST_LINES: usize = 4096;
 
-/// Links with their masters, VLANs and addresses, and routes, one a line. Blocks on the kernel.
-///
-/// # Errors
-/// When the kernel can't be asked.
-pub(crate) fn text() -> Result<String, Error> {
+/// With this the names of all tables of nftables begin that are ours.
+const OUR_TABLES: &str = "dpu-offload";
+
+/// Links with their masters, VLANs and addresses, routes, neighbours, rules of nftables and flows, one a line. What can't
+/// be asked is named in its place. Blocks on the kernel.
+pub(crate) fn text(programmer: &Programmer) -> String {
+    [
+        part("links", by_links(link_lines)),
+        part("routes", by_links(route_lines)),
+        part("neighbours", by_links(neighbour_lines)),
+        part("nftables", Nftables::open().and_then(|mut nftables| nftables.rules(OUR_TABLES))),
+        part("flows", programmer.flows()),
+    ]
+    .concat()
+}
+
+/// A heading with the number of lines, and as many of them as fit.
+fn part<E: std::error::Error + 'static>(heading: &str, lines: Result<Vec<String>, E>) -> String {
+    let lines = match lines {
+        Ok(lines) => lines,
+        Err(error) => return format!("# {heading}: unknown: {}\n", Chain(&error)),
+    };
+    let mut text = format!("# {heading}: {}\n", lines.len());
+    for line in lines.iter().take(MOST_LINES) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    if let Some(left_out @ 1..) = lines.len().checked_sub(MOST_LINES) {
+        text.push_str(&format!("# {left_out} more\n"));
+    }
+    text
+}
+
+fn by_links(
+    lines: impl FnOnce(&mut Rtnl, &[Link]) -> Result<Vec<String>, Error>,
+) -> Result<Vec<String>, Error> {
     let mut rtnl = Rtnl::open()?;
     let links = rtnl.links()?;
-    let vlans = vlans_by_port(&mut rtnl, &links)?;
-    let names: HashMap<u32, &str> =
-        links.iter().map(|link| (link.index, link.name.as_str())).collect();
-    let mut text = String::new();
-    let mut lines = Vec::new();
-    for link in links.iter().take(MOST_LINES) {
+    lines(&mut rtnl, &links)
+}
+
+fn link_lines(rtnl: &mut Rtnl, links: &[Link]) -> Result<Vec<String>, Error> {
+    let vlans = vlans_by_port(rtnl, links)?;
+    let names = names(links);
+    let mut line = |link: &Link| {
         let addresses = rtnl.addresses(link.index)?;
         let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-        lines.push(link_line(link, &names, vlans.get(&link.index), &addresses.join(",")));
-    }
-    add_part(&mut text, "links", links.len(), lines);
-    let routes = rtnl.routes()?;
-    let line = |route: &netlink::Route| {
-        let link = names.get(&route.output).copied().unwrap_or("-");
-        format!("{route} dev {link}")
+        Ok(link_line(link, &names, vlans.get(&link.index), &addresses.join(",")))
     };
-    add_part(&mut text, "routes", routes.len(), routes.iter().take(MOST_LINES).map(line).collect());
-    Ok(text)
+    links.iter().map(&mut line).collect()
+}
+
+fn route_lines(rtnl: &mut Rtnl, links: &[Link]) -> Result<Vec<String>, Error> {
+    let names = names(links);
+    let routes = rtnl.routes()?;
+    Ok(routes.iter().map(|route| format!("{route} dev {}", name(&names, route.output))).collect())
+}
+
+fn neighbour_lines(rtnl: &mut Rtnl, links: &[Link]) -> Result<Vec<String>, Error> {
+    let names = names(links);
+    let entries = rtnl.neighbours()?;
+    Ok(entries.iter().map(|entry| format!("{entry} dev {}", name(&names, entry.link))).collect())
+}
+
+fn names(links: &[Link]) -> HashMap<u32, &str> {
+    links.iter().map(|link| (link.index, link.name.as_str())).collect()
+}
+
+fn name<'a>(names: &HashMap<u32, &'a str>, link: u32) -> &'a str {
+    names.get(&link).copied().unwrap_or("-")
 }
 
 fn vlans_by_port(rtnl: &mut Rtnl, links: &[Link]) -> Result<BTreeMap<u32, Vec<BridgeVlan>>, Error> {
@@ -87,18 +135,6 @@ fn vlan(vlan: &BridgeVlan) -> String {
     format!("{}{pvid}{untagged}", vlan.id)
 }
 
-fn add_part(text: &mut String, heading: &str, number: usize, lines: Vec<String>) {
-    let left_out = number - lines.len();
-    text.push_str(&format!("# {heading}: {number}\n"));
-    lines.into_iter().for_each(|line| {
-        text.push_str(&line);
-        text.push('\n');
-    });
-    if left_out > 0 {
-        text.push_str(&format!("# {left_out} more\n"));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,9 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_left_out_are_counted() {
-        let mut text = String::new();
-        add_part(&mut text, "links", 3, vec!["a".into()]);
-        assert_eq!(text, "# links: 3\na\n# 2 more\n");
+    fn lines_beyond_the_bound_are_counted() {
+        let lines = |number| Ok::<_, Error>(vec!["a".to_owned(); number]);
+        assert_eq!(part("links", lines(2)), "# links: 2\na\na\n");
+        let cut = part("flows", lines(MOST_LINES + 3));
+        assert!(cut.starts_with("# flows: 4099\n") && cut.ends_with("a\n# 3 more\n"));
+        assert_eq!(cut.lines().count(), MOST_LINES + 2);
     }
 }

@@ -454,7 +454,7 @@ fn name() -> NonEmptyStringValueParser {
     NonEmptyStringValueParser::new()
 }
 
-/// The same, with or without the kind before it that `-o name` prints.
+/// A name, with or without its kind, such as `vf/`, which `-o name` prints before it.
 fn name_of(kind: &'static str) -> impl TypedValueParser<Value = String> {
     name().map(move |name| name.strip_prefix(kind).map(String::from).unwrap_or(name))
 }

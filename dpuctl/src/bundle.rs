@@ -79,7 +79,7 @@ impl Parts {
         self.failures.push_str(&format!("{name}: {}\n", bootstrap::Chain(error)));
     }
 
-    /// Asks for all that is printed as it comes.
+    /// Adds the answers of the service that need no further work.
     async fn ask(&mut self, client: &mut Client) {
         self.list(client, "networks.json", OperatorClient::list_networks, ListNetworksRequest {})
             .await;

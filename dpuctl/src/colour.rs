@@ -5,7 +5,7 @@ const YELLOW: &str = "\u{1b}[33m";
 const RED: &str = "\u{1b}[31m";
 const RESET: &str = "\u{1b}[0m";
 
-/// The state's word in its colour: green for what works, yellow for what passes, red for what needs somebody.
+/// The state's word in its colour: green for what works, yellow for what passes, red for what needs a person.
 pub(crate) fn state(word: &str) -> String {
     let colour = match word {
         "Attached" | "Connected" | "Free" => GREEN,

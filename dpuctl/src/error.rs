@@ -145,7 +145,7 @@ pub enum CallError {
     #[error("problems found: {0}")]
     Differences(u64),
     /// The DPU has answered, and conditions are false that affect pods: their types.
-    #[error("pods are affected: {} is false; `dpuctl status` tells why", .0.join(", "))]
+    #[error("pods are affected: these conditions are false: {}; `dpuctl status` tells why", .0.join(", "))]
     PodsAffected(Vec<&'static str>),
     /// A condition was waited for, and is not true.
     #[error("condition {0} is not true: the time to wait is over")]

@@ -5,10 +5,10 @@ use offload_proto::{ConditionReason, Finding, Reason};
 
 use crate::{console::Console, description::Description, error::CallError, table::table};
 
-/// A section of these per code has what an operator looks for.
+/// The pages with a section for each code.
 const REASONS: &str = include_str!("../../docs/ERRORS.md");
 const FINDINGS: &str = include_str!("../../docs/TROUBLESHOOTING.md");
-/// A row of its tables per code says when a condition turns.
+/// The page with a row for each code, which says when the condition turns.
 const CONDITIONS: &str = include_str!("../../docs/CONDITIONS.md");
 
 /// Numbers of the CNI specification (section "Error") that the plugin answers with, and their meaning there.

@@ -107,13 +107,13 @@ fn rows<T: Resource>(changes: &[Change<T>], format: ListFormat) -> Vec<Vec<Strin
     rows
 }
 
-/// One line.
+/// The change as one line.
 fn json_change<T: Resource>(change: &Change<T>) -> Result<String, CallError> {
     let change = json!({ "type": change.event, "object": encoded(&change.item)? });
     Ok(json_line(&change)? + "\n")
 }
 
-/// One document.
+/// The change as a document of a YAML stream.
 fn yaml_change<T: Resource>(change: &Change<T>) -> Result<String, CallError> {
     let change = json!({ "type": change.event, "object": encoded(&change.item)? });
     Ok(format!("---\n{}", yaml(&change)?))

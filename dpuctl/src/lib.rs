@@ -56,8 +56,7 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             status::status(&mut connect().await?, output, console).await
         }
         Verb::Status { wait: Some(condition), output } => {
-            let client = &mut connect().await?;
-            status::wait(client, condition, options.timeout(), output, console).await
+            status::wait(&options, condition, output, console).await
         }
         Verb::Doctor { fix, reason, verbose, output } => {
             // A host may be asked five times, and the DPU's own work takes its time too.

@@ -1,4 +1,4 @@
-//! What people call an attachment by.
+//! The names by which people ask for an attachment.
 
 use std::net::IpAddr;
 

@@ -4,7 +4,7 @@ use offload_proto::v1::{AttachmentName, NetworkStatus};
 
 use crate::{rows::whom, text::short_id};
 
-/// How many attachments they are, and the first of them. `None`: there is none.
+/// The number of attachments and the first of them. `None`: there is none.
 pub(crate) fn outdated(status: &NetworkStatus) -> Option<String> {
     let number = status.outdated_attachments;
     if number == 0 {

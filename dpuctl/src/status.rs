@@ -6,10 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 use offload_proto::v1::{
     Condition, ConditionStatus, ConditionType, Dpu, GetDpuRequest, HostStatus, RefusedPeer,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
-    arguments::Format,
+    arguments::{Format, Options},
     client::Client,
     console::Console,
     description::Description,
@@ -21,6 +21,8 @@ use crate::{
 
 /// How often a condition that is waited for is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long one look may take: a service that has just started answers the next one.
+const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// How long a refused peer is shown.
 const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
@@ -38,20 +40,24 @@ pub(crate) async fn status(
     check_pods(&dpu)
 }
 
-/// Waits until all conditions of that type are true, for so long at most, and prints how the DPU is then.
+/// Waits until all conditions of that type are true, at most as long as `options` say, and prints how the DPU is then. A
+/// service that does not run yet is waited for.
 ///
 /// # Errors
-/// [`CallError::StillFalse`] once it is printed, if they are not. A DPU that does not answer is waited for likewise.
+/// [`CallError::StillFalse`] once it is printed, if a condition is not true; otherwise why the DPU was not reached last.
+/// Errors that time does not repair, such as an invalid certificate, end the wait at once.
 pub(crate) async fn wait(
-    client: &mut Client,
+    options: &Options,
     wanted: ConditionType,
-    limit: Duration,
     format: Format,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let until = Instant::now() + limit;
+    let until = Instant::now() + options.timeout();
+    let mut connection = None;
     let outcome = loop {
-        let looked = dpu(client).await;
+        let limit = LONGEST_LOOK.min(until - Instant::now());
+        let looked = timeout(limit, look(&mut connection, options)).await;
+        let looked = looked.unwrap_or(Err(CallError::TooSlow(limit)));
         let is_over = Instant::now() + LOOK_EVERY >= until;
         match looked {
             Ok(dpu) if is_true(&dpu, wanted) || is_over => break dpu,
@@ -64,6 +70,15 @@ pub(crate) async fn wait(
         true => Ok(()),
         false => Err(CallError::StillFalse(wanted.name())),
     }
+}
+
+/// Asks over the open connection, or opens one.
+async fn look(connection: &mut Option<Client>, options: &Options) -> Result<Dpu, CallError> {
+    let client = match connection {
+        Some(client) => client,
+        None => connection.insert(Client::connect(options).await?),
+    };
+    dpu(client).await
 }
 
 fn print(dpu: &Dpu, format: Format, console: &mut Console<'_>) -> Result<(), CallError> {

@@ -70,7 +70,7 @@ pub use link::Link;
 pub use link_change::LinkChange;
 pub use mac::{MacAddress, ParseMacError};
 pub use monitor::{LinkChanges, LinkEvent, LinkMonitor};
-pub use neighbour::Neighbour;
+pub use neighbour::{Neighbour, NeighbourEntry};
 pub use netns::{Netns, NetnsId};
 pub use portrait::{NetSysfs, Painter, Portrait};
 pub use probe::{Probe, who_else_has, who_has_beyond};

@@ -1,6 +1,6 @@
 //! Entries of the kernel's tables of neighbours: which Ethernet address an IP address has on a link.
 
-use std::net::IpAddr;
+use std::{fmt, net::IpAddr};
 
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -22,6 +22,37 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// Its Ethernet address.
     pub mac: MacAddress,
+}
+
+/// An entry of any program and in any state, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NeighbourEntry {
+    /// The link's index.
+    pub link: u32,
+    address: IpAddr,
+    mac: Option<MacAddress>,
+    protocol: Option<u8>,
+    state: NeighbourState,
+}
+
+impl fmt::Display for NeighbourEntry {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.address)?;
+        if let Some(mac) = self.mac {
+            write!(out, " lladdr {mac}")?;
+        }
+        write!(out, " {:?}", self.state)?;
+        self.protocol.map_or(Ok(()), |protocol| write!(out, " protocol {protocol}"))
+    }
+}
+
+impl NeighbourEntry {
+    /// The entry, if it is permanent and marked as of that protocol.
+    fn permanent_of(self, protocol: u8) -> Option<Neighbour> {
+        let is_ours = self.protocol == Some(protocol) && self.state == NeighbourState::Permanent;
+        let mac = self.mac.filter(|_| is_ours)?;
+        Some(Neighbour { link: self.link, address: self.address, mac })
+    }
 }
 
 impl Request<'_> {
@@ -54,12 +85,21 @@ impl Rtnl {
     /// # Errors
     /// The kernel's refusal.
     pub fn neighbours_of(&mut self, protocol: u8) -> Result<Vec<Neighbour>, Error> {
-        let of_protocol = |object| match object {
-            RouteNetlinkMessage::NewNeighbour(message) => described_by(&message, protocol),
+        let entries = self.neighbours()?.into_iter();
+        Ok(entries.filter_map(|entry| entry.permanent_of(protocol)).collect())
+    }
+
+    /// The entries of all links, but for those that need no Ethernet address, such as of groups.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn neighbours(&mut self) -> Result<Vec<NeighbourEntry>, Error> {
+        let described = |object| match object {
+            RouteNetlinkMessage::NewNeighbour(message) => described_by(&message),
             _ => None,
         };
         let message = RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default());
-        self.list("list the neighbours", &message, of_protocol)
+        self.list("list the neighbours", &message, described)
     }
 }
 
@@ -74,8 +114,8 @@ fn message(link: u32, address: IpAddr) -> NeighbourMessage {
     message
 }
 
-fn described_by(message: &NeighbourMessage, protocol: u8) -> Option<Neighbour> {
-    let (mut address, mut mac, mut is_of_protocol) = (None, None, false);
+fn described_by(message: &NeighbourMessage) -> Option<NeighbourEntry> {
+    let (mut address, mut mac, mut protocol) = (None, None, None);
     for attribute in &message.attributes {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(v4)) => {
@@ -84,13 +124,14 @@ fn described_by(message: &NeighbourMessage, protocol: u8) -> Option<Neighbour> {
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => {
                 address = Some(IpAddr::from(*v6));
             }
-            NeighbourAttribute::LinkLayerAddress(bytes) => mac = bytes.as_slice().try_into().ok(),
-            NeighbourAttribute::Protocol(of) => is_of_protocol = u8::from(*of) == protocol,
+            NeighbourAttribute::LinkLayerAddress(bytes) => {
+                mac = bytes.as_slice().try_into().ok().map(MacAddress);
+            }
+            NeighbourAttribute::Protocol(of) => protocol = Some(u8::from(*of)),
             _ => {}
         }
     }
-    let is_ours = is_of_protocol && message.header.state == NeighbourState::Permanent;
-    let neighbour =
-        Neighbour { link: message.header.ifindex, address: address?, mac: MacAddress(mac?) };
-    is_ours.then_some(neighbour)
+    let (link, state) = (message.header.ifindex, message.header.state);
+    let entry = NeighbourEntry { link, address: address?, mac, protocol, state };
+    (state != NeighbourState::Noarp).then_some(entry)
 }

@@ -165,6 +165,24 @@ impl Nftables {
         }
     }
 
+    /// The rules of all tables whose names begin with `prefix`, of all families: one text each, for people.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn rules(&mut self, prefix: &str) -> Result<Vec<String>, Error> {
+        let question = Message::query(encode::GET_RULE, |payload| {
+            drop(OpGetruleDump::encode_request(payload, &Nfgenmsg::new()));
+        });
+        let read = |object: Object<'_>| {
+            let (header, rule) = OpGetruleDump::decode_request(object.payload);
+            let table = rule.get_table().map_err(|error| error.to_string())?;
+            let is_wanted = table.to_bytes().starts_with(prefix.as_bytes());
+            Ok(is_wanted.then(|| format!("family {} {rule:?}", header.nfgen_family)))
+        };
+        let told = |cause: RefusalCause| cause.told_as("list the rules of nftables".to_owned());
+        self.socket.list(&question, read).map_err(told)
+    }
+
     /// The table counts its chains and sets, and chains count their rules, so that what was added
     /// is seen as well as what is missing.
     fn read(&mut self, table: &Table) -> Result<Vec<Vec<u8>>, RefusalCause> {

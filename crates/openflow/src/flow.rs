@@ -1,6 +1,6 @@
 //! Flows: what is matched, and what is done.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use ipnetwork::{Ipv4Network, Ipv6Network};
 use netlink::MacAddress;
@@ -183,6 +183,17 @@ pub struct CountedFlow {
     pub bytes: u64,
 }
 
+impl fmt::Display for CountedFlow {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { flow: Flow { table, priority, cookie, matches, action }, packets, bytes } = self;
+        write!(
+            out,
+            "table {table} priority {priority} cookie {cookie:#x} packets {packets} bytes {bytes} matches {matches:?} \
+             action {action:?}"
+        )
+    }
+}
+
 /// What flows may have in common: how much of what they let pass goes on. The rest is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
@@ -203,4 +214,18 @@ pub enum Change {
     Remove(Flow),
     /// Takes away all of these.
     RemoveAll(Cookies),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counted_flow_is_one_line() {
+        let matches = [Match::InPort(3), Match::EthernetType(0x0806)].into();
+        let flow = Flow { table: 1, priority: 7, cookie: 0xff, matches, action: Action::Table(2) };
+        let text = CountedFlow { flow, packets: 5, bytes: 300 }.to_string();
+        assert!(text.starts_with("table 1 priority 7 cookie 0xff packets 5 bytes 300 "), "{text}");
+        assert!(text.contains("InPort(3)") && text.ends_with("action Table(2)"), "{text}");
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bootstrap::Chain;
 use offload_proto::{Failure, Reason, v1};
 use tokio::task::spawn_blocking;
 
@@ -14,12 +13,13 @@ use crate::{kernel_state, scrape};
 /// # Errors
 /// [`Reason::Internal`]: the metrics can't be written.
 pub(super) async fn debug_info(shared: &Arc<Shared>) -> Result<v1::DebugInfo, Failure> {
-    let kernel = spawn_blocking(kernel_state::text).await;
+    let programmer = shared.engine.programmer().clone();
+    let kernel = spawn_blocking(move || kernel_state::text(&programmer)).await;
     let kernel = kernel.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     let metrics = scrape::page_of(shared).await.text();
     Ok(v1::DebugInfo {
         configuration: shared.configuration_without_secrets(),
-        kernel: kernel.unwrap_or_else(|error| format!("unknown: {}\n", Chain(&error))),
+        kernel,
         metrics: metrics.map_err(|error| {
             Failure::new(Reason::Internal, format!("the metrics can't be written: {error}"))
         })?,

@@ -261,6 +261,11 @@ impl Fabric for Bridges {
         self.all().flat_map(|bridge| bridge.fabric.problems()).collect()
     }
 
+    fn flows(&self) -> Result<Vec<String>, Refused> {
+        let listed: Result<Vec<_>, _> = self.all().map(|bridge| bridge.fabric.flows()).collect();
+        Ok(listed?.concat())
+    }
+
     fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {
         self.first.fabric.offloaded(ports)
     }

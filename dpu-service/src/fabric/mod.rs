@@ -236,6 +236,15 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused>;
 
+    /// The flows of its bridges, whoever has set them: for people, one text each. Empty: it has none beside what the
+    /// kernel's tables tell.
+    ///
+    /// # Errors
+    /// When they can't be listed.
+    fn flows(&self) -> Result<Vec<String>, Refused> {
+        Ok(Vec::new())
+    }
+
     /// What is wrong with what all ports share that the driver leaves to others, as the latest [`Self::prepare`] found
     /// it: for people, one sentence each. Does not ask the kernel.
     fn problems(&self) -> Vec<String> {

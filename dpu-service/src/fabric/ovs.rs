@@ -69,6 +69,9 @@ const NUMBER: u64 = 0xffff;
 /// All flows of ours.
 const OURS: Cookies = Cookies { value: COOKIE, mask: u64::MAX << u32::BITS };
 
+/// All flows, those of other programs included.
+const EVERYBODYS: Cookies = Cookies { value: 0, mask: 0 };
+
 /// The driver.
 #[derive(Debug)]
 pub struct OvsFabric {
@@ -371,6 +374,13 @@ impl Fabric for OvsFabric {
 
     fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
         self.inner.drops()
+    }
+
+    fn flows(&self) -> Result<Vec<String>, Refused> {
+        let bridge = &self.inner.settings.name;
+        let doing = format!("list the flows of bridge {bridge}");
+        let flows = self.inner.flows.with(&doing, |switch| switch.flows(EVERYBODYS))?;
+        Ok(flows.iter().map(|flow| format!("{bridge} {flow}")).collect())
     }
 
     fn problems(&self) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! What ports have carried and dropped, and what of their work cards do.
+//! What ports have carried and dropped, what of their work cards do, and the fabric's flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +44,14 @@ impl Programmer {
             (vf, PortTraffic { counters, offloaded })
         };
         Ok(counted.into_iter().map(traffic).collect())
+    }
+
+    /// The flows of the fabric's bridges: see [`crate::fabric::Fabric::flows`].
+    ///
+    /// # Errors
+    /// When they can't be listed.
+    pub(crate) fn flows(&self) -> Result<Vec<String>, Refused> {
+        self.drivers.as_ref().map_or(Ok(Vec::new()), |drivers| drivers.fabric.flows())
     }
 }
 

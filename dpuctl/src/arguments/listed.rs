@@ -17,7 +17,7 @@ pub enum Listed {
         /// Only those of this host
         #[arg(long, value_parser = name_of("host/"))]
         host: Option<String>,
-        /// How.
+        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },
@@ -34,7 +34,7 @@ pub enum Listed {
         /// Only those of this host
         #[arg(long, value_parser = name_of("host/"))]
         host: Option<String>,
-        /// How.
+        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },
@@ -44,7 +44,7 @@ pub enum Listed {
         /// Only this one
         #[arg(value_parser = name_of("network/"))]
         name: Option<String>,
-        /// How.
+        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },
@@ -54,7 +54,7 @@ pub enum Listed {
         /// Only this one
         #[arg(value_parser = name_of("pool/"))]
         name: Option<String>,
-        /// How.
+        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },
@@ -64,7 +64,7 @@ pub enum Listed {
         /// Only this one
         #[arg(value_parser = name_of("host/"))]
         name: Option<String>,
-        /// How.
+        /// The form of the list.
         #[command(flatten)]
         options: ListOptions,
     },

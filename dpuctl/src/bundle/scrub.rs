@@ -1,4 +1,4 @@
-//! Texts without keys and tokens: nobody should send these on, wherever they come from.
+//! Removes keys and tokens from texts, wherever they come from.
 
 const REMOVED: &str = "(removed)";
 const PEM: &str = "-----BEGIN ";

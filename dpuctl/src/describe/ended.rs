@@ -14,7 +14,7 @@ use crate::{
     text::vf_name,
 };
 
-/// Describes an attachment that the DPU does not have any more, if its events still tell of it.
+/// Describes an attachment that the DPU no longer has, by the events that are kept.
 pub(super) async fn ended(
     client: &mut Client,
     id: &str,
@@ -40,7 +40,7 @@ pub(super) async fn ended(
 fn ended_text(attachment: &Attachment, events: &[&Event]) -> String {
     let AttachmentKey { container_id, interface_name } = attachment.key.clone().unwrap_or_default();
     let last_of = |kind: &str| events.iter().rfind(|event| event.kind == kind);
-    // How it ended is told when its release begins; a failed one has no release.
+    // The event that begins the release says how the attachment ended. A failed attachment has no release.
     let how = last_of("AttachmentReleasing").or(last_of("AttachmentFailed"));
     let end = events.iter().rfind(|event| event.attachment.is_some());
     let mut text = Description::default();

@@ -3,7 +3,10 @@
 use std::fs;
 
 use offload_proto::Reason;
-use tokio::net::TcpListener;
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
 
 use crate::service::{Dut, ID, Outcome, run};
 
@@ -568,6 +571,45 @@ async fn trouble_on_the_way_has_its_own_exit_codes() {
     assert_eq!(outcome.code, 4, "{outcome:?}");
     let told = "\ncode: CERTIFICATE_REFUSED\nadvice: correct the path";
     assert!(outcome.notes.contains(told), "{outcome:?}");
+}
+
+/// An address whose first connection ends at once, as while a service starts. Later ones lead to the service.
+async fn late_endpoint(dut: &Dut) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = listener.local_addr().unwrap().to_string();
+    let service = dut.address.clone();
+    tokio::spawn(async move {
+        drop(listener.accept().await.unwrap());
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let mut service = TcpStream::connect(&service).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut client, &mut service).await });
+        }
+    });
+    endpoint
+}
+
+#[tokio::test]
+async fn status_waits_for_a_service_that_starts() {
+    let dut = Dut::start().await;
+    let endpoint = late_endpoint(&dut).await;
+    let line = format!("status --wait Ready --timeout 30 --endpoint {endpoint}");
+    let outcome = dut.dpuctl(&line).await;
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    assert!(outcome.output.contains("dpu-1"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn status_reports_the_last_error_after_waiting() {
+    let dut = Dut::start().await;
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let away = dut.dpuctl(&format!("status --wait Ready --timeout 1 --endpoint {unused}")).await;
+    assert_eq!(away.code, 3, "{away:?}");
+    assert!(away.notes.contains("code: DPU_UNREACHABLE"), "{away:?}");
+    let unmet = dut.dpuctl("status --wait UplinksUp --timeout 1").await;
+    assert_eq!(unmet.code, 5, "{unmet:?}");
+    let refused = dut.dpuctl("status --wait Ready --timeout 600 --dpu dpu-2").await;
+    assert_eq!(refused.code, 4, "time does not repair a certificate: {refused:?}");
 }
 
 #[tokio::test]

@@ -21,17 +21,18 @@ use offload_proto::{
     v1::{
         Address, ApplyNetworkRequest, ApplyNetworkResponse, Attachment, AttachmentDetail,
         AttachmentKey, AttachmentState, AttachmentTraffic, AuditEntry, ChangeSubnetsRequest,
-        ChangeSubnetsResponse, ClearQuarantineRequest, ClearQuarantineResponse, DebugInfo,
-        DeleteNetworkRequest, DeleteNetworkResponse, DiagnosedHost, DiagnosedVf, Diagnosis,
-        Difference, DifferenceState, Dpu, DurationBucket, Event, EventCursor, EventSeverity,
-        ExamineRequest, ExaminedVf, GetAttachmentRequest, GetDebugInfoRequest, GetDpuRequest,
-        HostStatus, ListAttachmentsRequest, ListAttachmentsResponse, ListAuditRequest,
-        ListAuditResponse, ListEventsRequest, ListEventsResponse, ListNetworksRequest,
-        ListNetworksResponse, ListPhasesRequest, ListPhasesResponse, ListPoolsRequest,
-        ListPoolsResponse, ListTrafficRequest, ListTrafficResponse, ListVfsRequest,
-        ListVfsResponse, MendRequest, Network, NetworkStatus, PhaseDurations, Pod, PoolStatus,
-        PortCounters, ReleaseAttachmentRequest, ReleaseAttachmentResponse, RenameNetworkRequest,
-        RenameNetworkResponse, Vf, VfPlace, VfState, VfStatus, WatchRequest,
+        ChangeSubnetsResponse, ClearQuarantineRequest, ClearQuarantineResponse, Condition,
+        ConditionStatus, ConditionType, DebugInfo, DeleteNetworkRequest, DeleteNetworkResponse,
+        DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState, Dpu, DurationBucket,
+        Event, EventCursor, EventSeverity, ExamineRequest, ExaminedVf, GetAttachmentRequest,
+        GetDebugInfoRequest, GetDpuRequest, HostStatus, ListAttachmentsRequest,
+        ListAttachmentsResponse, ListAuditRequest, ListAuditResponse, ListEventsRequest,
+        ListEventsResponse, ListNetworksRequest, ListNetworksResponse, ListPhasesRequest,
+        ListPhasesResponse, ListPoolsRequest, ListPoolsResponse, ListTrafficRequest,
+        ListTrafficResponse, ListVfsRequest, ListVfsResponse, MendRequest, Network, NetworkStatus,
+        PhaseDurations, Pod, PoolStatus, PortCounters, ReleaseAttachmentRequest,
+        ReleaseAttachmentResponse, RenameNetworkRequest, RenameNetworkResponse, Vf, VfPlace,
+        VfState, VfStatus, WatchRequest,
         operator_server::{Operator, OperatorServer},
     },
 };
@@ -328,7 +329,13 @@ impl Operator for Canned {
         let absence = "its certificate expired".into();
         let away = HostStatus { name: "away".into(), absence, ..HostStatus::default() };
         let (name, version) = ("dpu-1".into(), "9.9".into());
-        Ok(Response::new(Dpu { name, version, hosts: vec![served, away], ..Dpu::default() }))
+        let ready = Condition {
+            r#type: ConditionType::Ready.into(),
+            status: ConditionStatus::True.into(),
+            ..Condition::default()
+        };
+        let (hosts, conditions) = (vec![served, away], vec![ready]);
+        Ok(Response::new(Dpu { name, version, hosts, conditions, ..Dpu::default() }))
     }
 
     async fn list_vfs(

@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeMap, fs, process::Command, process::Output, time::Duration};
 
-use e2e::{Lab, Netns, Settings, program, run, wait_for};
+use e2e::{FabricKind, Lab, Netns, Settings, program, run, wait_for};
 use mtls::Role;
 use serde_json::Value;
+
+use crate::gateway;
 
 const DPU: &str = "192.168.100.2:7443";
 const LIMIT: Duration = Duration::from_secs(60);
@@ -145,4 +147,47 @@ fn bundle_holds_no_keys_and_no_tokens() {
         let with_it: Vec<_> = files.iter().filter(|(_, text)| text.contains(secret)).collect();
         assert!(with_it.is_empty(), "{secret}: {with_it:?}");
     }
+}
+
+/// The lines of one part of `kernel.txt` in a new archive, below its heading.
+fn kernel_part(lab: &Lab, heading: &str) -> Vec<String> {
+    let archive = lab.path().join(format!("{heading}.tar.gz"));
+    let archive = archive.to_str().unwrap();
+    let _ = lab.operator().says(&["bundle", "-o", archive]);
+    let kernel = &unpacked(archive)["kernel.txt"];
+    let begin = format!("# {heading}: ");
+    let lines = kernel.lines().skip_while(|line| !line.starts_with(&begin)).skip(1);
+    lines.take_while(|line| !line.starts_with("# ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn bundle_holds_neighbours_and_nftables_rules() {
+    let settings = Settings { kind_of_fabric: FabricKind::Bridge, ..Settings::with_gateways() };
+    let (lab, _outside) = gateway::lab_of(&settings);
+    let (_pod, held) = gateway::pod(&lab, "blue");
+    let neighbours = kernel_part(&lab, "neighbours");
+    for address in held {
+        let begin = format!("{address} lladdr ");
+        assert!(neighbours.iter().any(|line| line.starts_with(&begin)), "{neighbours:#?}");
+    }
+    let table = ["-j", "list", "table", "inet", "dpu-offload"];
+    let rules = gateway::nft(&lab.card.dpu, &table).matches("\"rule\":").count();
+    let listed = kernel_part(&lab, "nftables");
+    // NFPROTO_INET
+    let of_inet = listed
+        .iter()
+        .filter(|line| line.starts_with("family 1 ") && line.contains("Table: \"dpu-offload\","));
+    assert_eq!(of_inet.count(), rules, "{listed:#?}");
+}
+
+#[test]
+fn bundle_holds_flows_of_open_vswitch() {
+    let settings = Settings { kind_of_fabric: FabricKind::OpenVswitch, ..Settings::default() };
+    let lab = Lab::start(&settings);
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let flows = lab.vswitch.as_ref().unwrap().ofctl(&["dump-flows"], "br-offload", &[]);
+    let flows = flows.lines().filter(|line| line.contains("actions=")).count();
+    assert!(flows > 0);
+    assert_eq!(kernel_part(&lab, "flows").len(), flows);
 }

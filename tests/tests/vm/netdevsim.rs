@@ -8,6 +8,7 @@ use e2e::{
     scenarios::{delegates, labels, load, pods, pods::addresses},
     wait_for,
 };
+use serde_json::Value;
 
 use crate::card::{Device, WithoutTrap};
 
@@ -33,6 +34,11 @@ vlan = 100
 [[network]]
 name = "wire-200"
 vlan = 200
+
+[[network]]
+name = "unguarded"
+vlan = 100
+anti_spoofing = "off"
 
 [[network]]
 name = "limited"
@@ -166,6 +172,34 @@ fn a_card_that_leaves_nothing_to_the_kernel_guards_in_software_and_operators_see
     assert!(!filters.is_empty());
     lab.assert_invariants();
     lab.del("red", &pod, "eth0").nothing();
+    lab.assert_clean_slate();
+}
+
+/// The card takes filters and stations that the service sets. It takes no stations that the bridge has learned, which are
+/// all that an unguarded port has.
+#[test]
+fn traffic_that_the_kernel_forwards_makes_offloaded_false() {
+    let lab = Lab::start(&settings());
+    let (guarded, unguarded) = (Netns::new("guarded"), Netns::new("unguarded"));
+    let _ = lab.add("red", &guarded, "eth0").result();
+    let _ = lab.add("unguarded", &unguarded, "eth0").result();
+    unguarded.ip(&["addr", "add", "10.7.0.250/24", "dev", "eth0"]);
+    assert!(guarded.pings("10.7.0.250"));
+    let fault = wait_for("the condition", LIMIT, || lab.operator().fault("RULES_IN_SOFTWARE"));
+    assert_eq!(fault["type"], "CONDITION_TYPE_OFFLOADED");
+    assert_eq!(fault["object"], format!("card/{}", Device::of(&lab).handle()));
+    assert_eq!(fault["affectsPods"], false);
+    assert!(fault["message"].as_str().unwrap().contains(" 1 of 2 "), "{fault}");
+    let stations = lab.card.dpu.json("bridge", &["fdb", "show", "br", "br-offload"]);
+    let is_pods = |station: &&Value| station["vlan"] == 100 && station["state"] != "permanent";
+    let is_offloaded = |station: &&Value| station["flags"].to_string().contains("offload");
+    let (by_card, by_kernel): (Vec<_>, Vec<_>) =
+        stations.iter().filter(is_pods).partition(is_offloaded);
+    assert_eq!((by_card.len(), by_kernel.len()), (1, 1), "{stations:?}");
+
+    lab.del("unguarded", &unguarded, "eth0").nothing();
+    wait_for("all conditions", LIMIT, || lab.operator().faults().is_empty().then_some(()));
+    lab.del("red", &guarded, "eth0").nothing();
     lab.assert_clean_slate();
 }
 

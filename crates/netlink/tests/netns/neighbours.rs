@@ -68,3 +68,17 @@ fn a_neighbour_is_replaced_and_deleted() {
     let again = netns.rtnl().change(Request::delete_neighbour(link, address));
     assert!(again.unwrap_err().is_not_found());
 }
+
+#[test]
+fn entries_of_other_programs_are_listed() {
+    let (netns, _) = with_link();
+    netns.run("ip neigh add 10.9.0.7 lladdr 02:00:00:00:00:07 dev one nud stale");
+    netns.run("ip neigh add fd09::7 lladdr 02:00:00:00:00:08 dev one nud permanent");
+    let listed = netns.rtnl().neighbours().unwrap();
+    let texts: Vec<_> = listed.iter().map(ToString::to_string).collect();
+    for expected in
+        ["10.9.0.7 lladdr 02:00:00:00:00:07 Stale", "fd09::7 lladdr 02:00:00:00:00:08 Permanent"]
+    {
+        assert!(texts.iter().any(|text| text.starts_with(expected)), "{texts:?}");
+    }
+}

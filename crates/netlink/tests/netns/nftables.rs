@@ -55,6 +55,20 @@ fn links(count: usize) -> impl Iterator<Item = LinkName> {
 }
 
 #[test]
+fn rules_of_our_tables_are_listed() {
+    let netns = TestNetns::new();
+    let mut nftables = nftables(&netns);
+    nftables.replace(&table(links(1))).unwrap();
+    netns.run("nft add table inet other");
+    netns.run("nft add chain inet other strangers");
+    netns.run("nft add rule inet other strangers counter drop");
+    let rules = nftables.rules("test-").unwrap();
+    assert_eq!(rules.len(), 7, "{rules:#?}");
+    assert!(rules.iter().any(|rule| rule.contains("masq") && rule.contains("leaving")));
+    assert!(rules.iter().all(|rule| !rule.contains("strangers") && !rule.contains('\n')));
+}
+
+#[test]
 fn a_table_is_shown_by_nft_as_it_was_meant() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
