@@ -158,7 +158,7 @@ tier_mutants() {
     title "faults that a test must find"
     # hack/mutants takes seeds from 1 on.
     local seed=$((OFFLOAD_TEST_SEED + 1))
-    check "no mutant of the crates survives" hack/mutants --sample 60 --seed "$seed" crates
+    check "no mutant of the crates survives" hack/mutants --sample 40 --seed "$seed" crates
     check "no mutant of the registry survives" hack/mutants --sample 8 --seed "$seed" registry
 }
 

@@ -29,7 +29,6 @@ mod devlink;
 mod error;
 mod fdb;
 mod generic;
-mod groups;
 mod link;
 mod link_change;
 mod mac;
@@ -64,7 +63,6 @@ pub use devlink::{
 };
 pub use error::{Error, NetnsError};
 pub use fdb::FdbEntry;
-pub use groups::hears_neighbours;
 pub use ipnetwork::IpNetwork;
 pub use link::Link;
 pub use link_change::LinkChange;

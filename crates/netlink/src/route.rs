@@ -7,12 +7,13 @@ use std::{
 
 use ipnetwork::IpNetwork;
 use netlink_packet_route::{
-    RouteNetlinkMessage,
+    AddressFamily, RouteNetlinkMessage,
     route::{
         RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteMetric,
         RouteScope, RouteType,
     },
 };
+use nix::errno::Errno;
 use rtnetlink::RouteMessageBuilder;
 
 use crate::{
@@ -330,6 +331,28 @@ impl Rtnl {
         self.routes_like(message)
     }
 
+    /// Whether the namespace takes packets to this address as its own.
+    ///
+    /// The kernel joins the group in which neighbours ask for an IPv6 address, and then makes its local route, some time
+    /// after the address was added: in a work of its own that waits for the lock of all changes
+    /// (`addrconf_dad_work` in net/ipv6/addrconf.c). Until then the address neither hears nor is heard.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn is_local(&mut self, address: Ipv6Addr) -> Result<bool, Error> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet6;
+        message.header.destination_prefix_length = 128;
+        message.attributes.push(RouteAttribute::Destination(RouteAddress::Inet6(address)));
+        let operation = || format!("look up the route to {address}");
+        match self.get(operation, &RouteNetlinkMessage::GetRoute(message)) {
+            Ok(RouteNetlinkMessage::NewRoute(route)) => Ok(route.header.kind == RouteType::Local),
+            Ok(_) => Ok(false),
+            Err(error) if error.errno() == Some(Errno::ENETUNREACH) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     fn routes_like(&mut self, message: RouteMessage) -> Result<Vec<Route>, Error> {
         let message = RouteNetlinkMessage::GetRoute(message);
         let route = |object| match object {
@@ -346,8 +369,8 @@ pub(crate) fn described_by(message: &RouteMessage) -> Option<Route> {
     let header = &message.header;
     let kind = RouteKind::of_kernel(header.kind)?;
     let unspecified = match header.address_family {
-        netlink_packet_route::AddressFamily::Inet => IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        netlink_packet_route::AddressFamily::Inet6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        AddressFamily::Inet => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        AddressFamily::Inet6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
     let whole = IpNetwork::new(unspecified, header.destination_prefix_length).ok()?;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use netlink::{CarrierWatch, Netns, hears_neighbours};
+use netlink::{CarrierWatch, Netns, Rtnl};
 use saga::{Step, Steps};
 use tokio::{
     task::spawn_blocking,
@@ -19,8 +19,12 @@ use super::{
     inward::WATCH_CARRIER,
 };
 
-/// How long until it is looked again whether neighbours are heard: the kernel tells nobody.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How long the kernel may take until IPv6 addresses can be used. It is longer only where thousands of namespaces are
+/// made or deleted at once.
+const ADDRESSES_LIMIT: Duration = Duration::from_secs(5);
+/// The pauses between two looks at the addresses begin with this and double: the kernel reports nothing.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
 /// What follows once the carrier is there.
 pub const STEPS: &Steps<Arrival, MoveError> = &[&Announce];
@@ -58,10 +62,9 @@ impl Arrival {
         }
     }
 
-    /// Waits for the carrier, for the VF's `port`, and until neighbours are heard that ask for the VF's
-    /// addresses; then announces these. Keeps no thread meanwhile. An announcement before the carrier is
-    /// there, or before the port forwards, would be lost. A carrier that does not come is the fabric's
-    /// matter: the pod gets its interface all the same.
+    /// Waits for the carrier, for the VF's `port`, and until the VF's addresses can be used; then announces these.
+    /// Keeps no thread meanwhile. An announcement before the carrier is there, or before the port forwards, would be
+    /// lost. A carrier that does not come is the fabric's matter: the pod gets its interface all the same.
     ///
     /// # Errors
     /// What failed. The VF is in the pod still: to undo that is to move it out.
@@ -74,9 +77,9 @@ impl Arrival {
                 None => Ok(true),
             }
         };
-        let hearing = timeout(limit, hearing(self.announcement.as_ref()));
-        // Neighbours that are not heard in time ask again.
-        let (came, (), _) = tokio::join!(carrier, port, hearing);
+        let addresses = timeout(ADDRESSES_LIMIT, local_addresses(self.announcement.as_ref()));
+        // What is lost until addresses that take longer can be used, neighbours send again.
+        let (came, (), _) = tokio::join!(carrier, port, addresses);
         self.durations.without_carrier = !came.map_err(without_carrier)?;
         self.durations.carrier = started.elapsed();
         saga::run(STEPS, &mut self)?;
@@ -84,23 +87,33 @@ impl Arrival {
     }
 }
 
-/// Ends once neighbours are heard that ask for the IPv6 addresses, or can't be known to be.
-async fn hearing(announcement: Option<&Announcement>) {
-    let Some(Announcement { netns, interface, addresses, .. }) = announcement else { return };
+/// Ends once the IPv6 addresses can be used, or can't be known to be: see [`Rtnl::is_local`].
+async fn local_addresses(announcement: Option<&Announcement>) {
+    let Some(Announcement { netns, addresses, .. }) = announcement else { return };
     let of_ipv6 = |address: &IpAddr| match address {
         IpAddr::V4(_) => None,
         IpAddr::V6(address) => Some(*address),
     };
     let addresses: Arc<[Ipv6Addr]> = addresses.iter().filter_map(of_ipv6).collect();
-    while !addresses.is_empty() && is_deaf(netns, *interface, &addresses).await {
-        sleep(LOOK_AGAIN).await;
+    let mut pause = FIRST_PAUSE;
+    while !addresses.is_empty() && are_missing(netns, &addresses).await {
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-async fn is_deaf(netns: &Arc<Netns>, interface: u32, addresses: &Arc<[Ipv6Addr]>) -> bool {
+async fn are_missing(netns: &Arc<Netns>, addresses: &Arc<[Ipv6Addr]>) -> bool {
     let (netns, addresses) = (Arc::clone(netns), Arc::clone(addresses));
-    let heard = spawn_blocking(move || hears_neighbours(&netns, interface, &addresses));
-    matches!(heard.await, Ok(Ok(false)))
+    let all_local = move || {
+        let mut rtnl = Rtnl::open_in(&netns)?;
+        for address in &*addresses {
+            if !rtnl.is_local(*address)? {
+                return Ok::<_, netlink::Error>(false);
+            }
+        }
+        Ok(true)
+    };
+    matches!(spawn_blocking(all_local).await, Ok(Ok(false)))
 }
 
 fn without_carrier(error: netlink::Error) -> Failed {

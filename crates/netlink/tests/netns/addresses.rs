@@ -62,6 +62,25 @@ fn addresses_are_added_read_and_deleted() {
 }
 
 #[test]
+fn local_address_hears_its_neighbours() {
+    let (netns, mut rtnl) = with_vf();
+    rtnl.change(Request::add_address(VF, net("2001:db8::12:3456/64"))).unwrap();
+    let address = "2001:db8::12:3456".parse().unwrap();
+    test_clock::wait_until("the address is local", || rtnl.is_local(address).unwrap());
+    let routes = netns.json("ip -j -6 route show table local dev vf");
+    let is_it = |route: &Value| route["dst"] == "2001:db8::12:3456" && route["type"] == "local";
+    assert!(routes.as_array().unwrap().iter().any(is_it), "{routes}");
+    let groups = netns.json("ip -j -6 maddr show dev vf");
+    assert!(groups.to_string().contains("\"ff02::1:ff12:3456\""), "{groups}");
+
+    for other in ["2001:db8::99", "2001:db9::1"] {
+        assert!(!rtnl.is_local(other.parse().unwrap()).unwrap(), "{other}");
+    }
+    rtnl.change(Request::delete_address(VF, net("2001:db8::12:3456/64"))).unwrap();
+    assert!(!rtnl.is_local(address).unwrap(), "it was deleted");
+}
+
+#[test]
 fn a_pod_is_configured_in_one_batch() {
     let (netns, mut rtnl) = with_vf();
     let mut default_v4 =

@@ -16,7 +16,7 @@ const LOOKS: usize = 2;
 const FINISHES: usize = 2;
 
 /// Threads for what may block: besides moves, their ends and looks one for restoring VFs, one for making one anew, one for
-/// a walk through all namespaces, and some for what is short and has no turn: whether neighbours are heard, and the
+/// a walk through all namespaces, and some for what is short and has no turn: whether addresses can be used, and the
 /// files and interfaces of other plugins.
 pub(in crate::agent) const BLOCKING_THREADS: usize = MOVES + FINISHES + LOOKS + 3 + 4;
 
