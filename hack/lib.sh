@@ -108,9 +108,9 @@ install_packages() {
     ((EUID == 0)) && command -v apt-get >/dev/null || return 1
     warn "installing $* (apt-get)"
     export DEBIAN_FRONTEND=noninteractive
-    { apt-get install -qy --no-install-recommends "$@" ||
-        { apt-get update -q && apt-get install -qy --no-install-recommends "$@"; }
-    } >/dev/null </dev/null
+    # Another installation may be under way.
+    local install=(apt-get -o DPkg::Lock::Timeout=300 install -qy --no-install-recommends)
+    { "${install[@]}" "$@" || { apt-get update -q && "${install[@]}" "$@"; }; } >/dev/null </dev/null
 }
 
 # Runs a command as root of a network, mount and process namespace of its own, with an empty /run.

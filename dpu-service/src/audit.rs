@@ -16,10 +16,12 @@ use crate::{author::Cause, events::names};
 
 /// How many entries are kept.
 const KEPT: usize = 10_000;
+/// How many bytes the entries have that are kept: a list of them must fit into memory and into one answer.
+const KEPT_BYTES: usize = 16 * 1024 * 1024;
 /// How long an entry is kept, in milliseconds.
 const KEPT_FOR_MS: i64 = 90 * 24 * 3600 * 1000;
 
-/// A change that somebody has made.
+/// A change through the API, or by the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditEntry {
@@ -55,7 +57,7 @@ pub enum AuditAction {
     /// A quarantined VF was given back to its pools.
     ClearQuarantine,
     /// Differences between hosts, DPU and records were repaired.
-    Mend,
+    Repair,
     /// A changed configuration file was put into force.
     LoadConfiguration,
 }
@@ -71,7 +73,7 @@ impl AuditAction {
             Self::DeleteNetwork => "DeleteNetwork",
             Self::ReleaseAttachment => "ReleaseAttachment",
             Self::ClearQuarantine => "ClearQuarantine",
-            Self::Mend => "Mend",
+            Self::Repair => "Repair",
             Self::LoadConfiguration => "LoadConfiguration",
         }
     }
@@ -89,6 +91,15 @@ impl AuditEntry {
             before: String::new(),
             after: String::new(),
         }
+    }
+
+    /// About how many bytes of memory it takes.
+    fn size(&self) -> usize {
+        size_of::<Self>()
+            + self.object.len()
+            + self.cause.reason.len()
+            + self.before.len()
+            + self.after.len()
     }
 
     /// With what the object was before.
@@ -127,43 +138,64 @@ impl AuditFilter {
     }
 }
 
-/// The entries, oldest first.
+/// The entries.
 #[derive(Debug, Default)]
-pub(crate) struct Audit(Mutex<VecDeque<Arc<AuditEntry>>>);
+pub(crate) struct Audit(Mutex<Entries>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    /// Oldest first.
+    kept: VecDeque<Arc<AuditEntry>>,
+    /// The sum of their sizes.
+    bytes: usize,
+}
 
 impl Audit {
     /// Takes over what the journal has, in the order of ids.
     pub(crate) fn load(&self, entries: Vec<AuditEntry>) {
-        *self.entries() = entries.into_iter().map(Arc::new).collect();
+        let bytes = entries.iter().map(AuditEntry::size).sum();
+        *self.entries() = Entries { kept: entries.into_iter().map(Arc::new).collect(), bytes };
     }
 
-    /// The entries that are too many or too old once there is one more.
-    pub(crate) fn surplus(&self) -> Vec<Uuid> {
+    /// The entries that are too many, too large or too old once `next` is added.
+    pub(crate) fn surplus(&self, next: &AuditEntry) -> Vec<Uuid> {
         let entries = self.entries();
-        let too_many = (entries.len() + 1).saturating_sub(KEPT);
         let oldest = Timestamp::now().as_millisecond() - KEPT_FOR_MS;
-        let is_surplus =
-            |(index, entry): &(usize, &Arc<AuditEntry>)| *index < too_many || entry.time < oldest;
-        let surplus = entries.iter().enumerate().take_while(is_surplus);
-        surplus.map(|(_, entry)| entry.id).collect()
+        let (mut number, mut bytes) = (entries.kept.len() + 1, entries.bytes + next.size());
+        let mut surplus = Vec::new();
+        for entry in &entries.kept {
+            if number <= KEPT && bytes <= KEPT_BYTES && entry.time >= oldest {
+                break;
+            }
+            surplus.push(entry.id);
+            (number, bytes) = (number - 1, bytes - entry.size());
+        }
+        surplus
     }
 
     /// Adds an entry that the journal has.
     pub(crate) fn add(&self, entry: AuditEntry) {
-        self.entries().push_back(Arc::new(entry));
+        let mut entries = self.entries();
+        entries.bytes += entry.size();
+        entries.kept.push_back(Arc::new(entry));
     }
 
     /// Removes entries that the journal no longer has.
     pub(crate) fn remove(&self, ids: &[Uuid]) {
-        self.entries().retain(|entry| !ids.contains(&entry.id));
+        if ids.is_empty() {
+            return;
+        }
+        let mut entries = self.entries();
+        entries.kept.retain(|entry| !ids.contains(&entry.id));
+        entries.bytes = entries.kept.iter().map(|entry| entry.size()).sum();
     }
 
     /// The entries that the filter lets pass, oldest first.
     pub(crate) fn list(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
-        self.entries().iter().filter(|entry| filter.matches(entry)).cloned().collect()
+        self.entries().kept.iter().filter(|entry| filter.matches(entry)).cloned().collect()
     }
 
-    fn entries(&self) -> MutexGuard<'_, VecDeque<Arc<AuditEntry>>> {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,12 +218,24 @@ mod tests {
         entries[1].time -= KEPT_FOR_MS + 1000;
         let oldest = [entries[0].id, entries[1].id];
         audit.load(entries);
-        assert_eq!(audit.surplus(), oldest);
+        let next = || entry("alice", "network/blue");
+        assert_eq!(audit.surplus(&next()), oldest);
         audit.remove(&oldest);
-        assert!(audit.surplus().is_empty());
-        audit.add(entry("alice", "network/blue"));
-        audit.add(entry("alice", "network/blue"));
-        assert_eq!(audit.surplus().len(), 1);
+        assert!(audit.surplus(&next()).is_empty());
+        audit.add(next());
+        audit.add(next());
+        assert_eq!(audit.surplus(&next()).len(), 1);
+    }
+
+    #[test]
+    fn entries_are_bounded_in_bytes() {
+        let audit = Audit::default();
+        let large =
+            || AuditEntry { after: "x".repeat(KEPT_BYTES / 4), ..entry("alice", "network/blue") };
+        (0..3).for_each(|_| audit.add(large()));
+        assert!(audit.surplus(&entry("bob", "network/red")).is_empty());
+        let oldest = audit.list(&AuditFilter::default())[0].id;
+        assert_eq!(audit.surplus(&large()), [oldest]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub enum Author {
     /// The service itself, such as its reconciler.
     #[default]
     Service,
-    /// Whoever edits the configuration file.
+    /// The person who edits the configuration file.
     ConfigurationFile,
     /// A host, by the name in its certificate.
     Host(HostName),

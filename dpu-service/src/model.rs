@@ -594,6 +594,15 @@ impl Record {
         }
     }
 
+    /// How people know what it serves: its pod, where the runtime names one, and its key.
+    pub(crate) fn holder(&self) -> String {
+        let Pod { namespace, name, .. } = &self.pod;
+        match name.is_empty() {
+            true => self.key.to_string(),
+            false => format!("pod {namespace}/{name} ({})", self.key),
+        }
+    }
+
     /// What it wants of its representor.
     #[must_use]
     pub fn port_settings(&self) -> PortSettings {

@@ -185,7 +185,7 @@ impl Records {
     /// # Errors
     /// See [`OpenError`].
     pub(crate) fn load(&self) -> Result<Loaded, OpenError> {
-        self.audit.load(self.rows(AUDIT)?);
+        self.audit.load(self.audit_rows()?);
         Ok(Loaded {
             attachments: self.rows(ATTACHMENTS)?,
             networks: self.rows(NETWORKS)?,
@@ -202,7 +202,7 @@ impl Records {
         changes: Changes,
     ) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
         let (audit, entry) = (Arc::clone(&self.audit), changes.audit.clone());
-        let surplus = entry.as_ref().map(|_| audit.surplus()).unwrap_or_default();
+        let surplus = entry.as_ref().map(|entry| audit.surplus(entry)).unwrap_or_default();
         let changes = surplus.iter().fold(changes, |changes, id| changes.delete_audit(*id));
         let queued = changes.rows.map(|rows| self.journal.commit(rows));
         async move {
@@ -259,6 +259,19 @@ impl Records {
         self.read(table)?.into_iter().map(row).collect()
     }
 
+    /// The entries of the audit that this version can read: history keeps no service from serving.
+    fn audit_rows(&self) -> Result<Vec<AuditEntry>, OpenError> {
+        let rows = self.read(AUDIT)?;
+        let number = rows.len();
+        let read = |(_, value): (_, Vec<u8>)| serde_json::from_slice(&value).ok();
+        let entries: Vec<_> = rows.into_iter().filter_map(read).collect();
+        if entries.len() < number {
+            let unreadable = number - entries.len();
+            tracing::warn!(unreadable, path = %self.path.display(), "entries of the audit can't be read");
+        }
+        Ok(entries)
+    }
+
     fn cooling(&self) -> Result<Vec<Cooling>, OpenError> {
         let row = |(key, value): (Vec<u8>, Vec<u8>)| {
             parse_cooling(&key, &value).ok_or_else(|| self.damaged(COOLING, &key, "no such form"))
@@ -281,7 +294,7 @@ impl Records {
 #[derive(Debug)]
 pub struct Changes {
     rows: Result<Vec<Change>, Failure>,
-    /// What the audit tells of them.
+    /// What the audit shows of them.
     audit: Option<AuditEntry>,
 }
 

@@ -1,7 +1,7 @@
 //! Peers that were refused and are none of the hosts, as far as the service can tell.
 //!
 //! - **Does**: remembers the latest refusal of each peer, so that an operator sees why a new host does not come.
-//! - **Owns**: at most [`KEPT`] peers with a reason of at most [`LONGEST_REASON`] bytes each: a peer that tries from many
+//! - **Owns**: at most [`KEPT`] peers of the last 24 h, with a reason of at most [`LONGEST_REASON`] bytes each: a peer that tries from many
 //!   addresses pushes out others, and takes no more memory.
 //! - **Locks**: one mutex, for the moment of a look or a change.
 
@@ -11,11 +11,13 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use mtls::Identity;
 
 /// How many peers are remembered.
 const KEPT: usize = 32;
+/// How long a refusal is remembered.
+const KEPT_FOR: SignedDuration = SignedDuration::from_hours(24);
 /// Longest reason that is remembered, in bytes.
 const LONGEST_REASON: usize = 512;
 
@@ -57,7 +59,10 @@ impl RefusedPeers {
 
     /// Those that are remembered, the latest first.
     pub(crate) fn all(&self) -> Vec<RefusedPeer> {
-        self.lock().iter().cloned().collect()
+        let now = Timestamp::now();
+        let mut peers = self.lock();
+        peers.retain(|peer| now.duration_since(peer.at) <= KEPT_FOR);
+        peers.iter().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<RefusedPeer>> {
@@ -100,5 +105,7 @@ mod tests {
         assert_eq!(told, expected);
         peers.forget(address(1));
         assert_eq!(peers.all().len(), 1);
+        peers.lock()[0].at -= KEPT_FOR + SignedDuration::from_secs(1);
+        assert_eq!(peers.all(), []);
     }
 }

@@ -14,11 +14,11 @@ use tokio::{
 };
 
 use crate::{
-    api::Shared,
     audit::{AuditAction, AuditEntry},
     author::{Author, Cause},
     config::Config,
     events::EventKind,
+    shared::Shared,
 };
 
 /// How often the file is read.

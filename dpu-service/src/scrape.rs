@@ -9,9 +9,9 @@ use std::{
 use offload_proto::{ConditionReason, v1::ConditionStatus};
 
 use crate::{
-    api::Shared,
     attachments::{Engine, NetworkView, PoolView},
     certificates::Certificates,
+    condition_sources::conditions,
     conditions::Condition,
     counters::{Drops, PortCounters},
     driver::Capability,
@@ -20,6 +20,7 @@ use crate::{
     model::{AttachmentView, Record},
     programmer::Programmer,
     sessions::HostView,
+    shared::Shared,
 };
 use metrics::{Calls, Label, Page, label};
 
@@ -47,13 +48,9 @@ impl Scrape {
             page.certificates(&valid.current(), self.certificate_warning);
         }
         let shared = self.shared.get();
-        add_readiness(&mut page, shared).await;
-        add_conditions(&mut page, shared).await;
-        if let Some(shared) = shared {
-            add_shared(&mut page, shared);
-            if self.of_attachments {
-                add_traffic(&mut page, &shared.engine).await;
-            }
+        add_all(&mut page, shared).await;
+        if let Some(shared) = shared.filter(|_| self.of_attachments) {
+            add_traffic(&mut page, &shared.engine).await;
         }
         add_calls(&mut page, &self.calls);
         page
@@ -64,13 +61,16 @@ impl Scrape {
 pub(crate) async fn page_of(shared: &Arc<Shared>) -> Page {
     let mut page = Page::of("dpu-service", env!("CARGO_PKG_VERSION"));
     page.certificates(&shared.credentials.current(), shared.certificate_warning);
-    add_readiness(&mut page, Some(shared)).await;
-    add_shared(&mut page, shared);
+    add_all(&mut page, Some(shared)).await;
     add_calls(&mut page, &shared.calls);
     page
 }
 
-fn add_shared(page: &mut Page, shared: &Arc<Shared>) {
+/// All but certificates, traffic and calls.
+async fn add_all(page: &mut Page, shared: Option<&Arc<Shared>>) {
+    add_readiness(page, shared).await;
+    add_conditions(page, shared).await;
+    let Some(shared) = shared else { return };
     add_journal(page, &shared.engine);
     add_attachments(page, &shared.engine);
     add_phases(page, &shared.engine);
@@ -112,7 +112,7 @@ async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
 /// one condition.
 async fn add_conditions(page: &mut Page, shared: Option<&Arc<Shared>>) {
     let conditions = match shared {
-        Some(shared) => shared.conditions().await,
+        Some(shared) => conditions(shared).await,
         None => vec![Condition::not_serving()],
     };
     let by_object = conditions.iter().map(|it| ((it.kind.name(), it.object.as_str()), it));
@@ -123,7 +123,10 @@ async fn add_conditions(page: &mut Page, shared: Option<&Arc<Shared>>) {
             *entry = condition;
         }
     }
-    let series = shown.into_values().take(MOST_CONDITIONS).flat_map(series_of);
+    let mut shown: Vec<_> = shown.into_values().collect();
+    // A thousand networks with a harmless fault must not leave out the conditions that alerts ask for.
+    shown.sort_by_key(|condition| !may_affect_pods(condition));
+    let series = shown.into_iter().take(MOST_CONDITIONS).flat_map(series_of);
     let help = "The status of each condition: 1 for the one that it has";
     page.gauges("service_condition", help, series);
 }

@@ -22,9 +22,10 @@ use tonic_health::{ServingStatus, server::HealthReporter};
 use tower::Layer;
 
 use crate::{
-    api::{Authorise, Count, Finish, OperatorApi, Shared, WorkloadApi},
+    api::{Authorise, Count, Finish, OperatorApi, WorkloadApi},
     config::{Config, Limits},
     model::HostName,
+    shared::Shared,
     transport,
 };
 

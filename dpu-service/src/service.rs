@@ -17,10 +17,11 @@ use tokio::{sync::Semaphore, task::spawn_blocking, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    api::{self, ConfigurationState, Shared},
+    api,
     attachments::{Depth, Engine, keep_pods_known, watch_for_conflicts},
     certificates::{Certificates, record_changes},
-    conditions::{self, Conditions},
+    condition_sources,
+    conditions::Conditions,
     config::{self, Config, LoadError},
     driver::Capability,
     drivers,
@@ -35,6 +36,7 @@ use crate::{
     rules,
     scrape::Scrape,
     server::{LAST_ANSWERS, ServeError, listen, serve},
+    shared::{ConfigurationState, OperatorLimits, SessionLimits, Shared},
     without_journal::{Opened, open_when_readable},
 };
 
@@ -108,7 +110,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     let shared = share(&config, configuration, engine.clone(), credentials.clone(), &calls, &stop);
     let shared = Arc::new(shared);
     shown.get_or_init(|| shared.clone());
-    tokio::spawn(conditions::watch(shared.clone()));
+    tokio::spawn(condition_sources::watch(shared.clone()));
     let ahead = shared.certificate_warning;
     tokio::spawn(record_changes(credentials.clone(), ahead, Arc::clone(&events)));
     let serving = serve(
@@ -243,10 +245,14 @@ fn share(
         credentials,
         certificate_warning: config.certificate_warning.ahead(),
         started_at: Timestamp::now(),
-        heartbeat: Duration::from_millis(config.limits.heartbeat_ms.into()),
-        hello_timeout: Duration::from_secs(config.limits.handshake_timeout_s),
-        watchers: Arc::new(Semaphore::new(config.limits.watchers)),
-        examination: tokio::sync::Mutex::default(),
+        session_limits: SessionLimits {
+            heartbeat: Duration::from_millis(config.limits.heartbeat_ms.into()),
+            hello_timeout: Duration::from_secs(config.limits.handshake_timeout_s),
+        },
+        operator_limits: OperatorLimits {
+            watchers: Arc::new(Semaphore::new(config.limits.watchers)),
+            examination: tokio::sync::Mutex::default(),
+        },
         configuration: Mutex::new(configuration),
         conditions: Conditions::new(),
         refused_peers: RefusedPeers::default(),

@@ -47,6 +47,8 @@ pub enum HostCommand {
         /// Why: one sentence without a final stop.
         reason: String,
     },
+    /// The DPU has no record of these attachments, which the host has.
+    Unrecorded(Vec<AttachmentId>),
     /// A network was applied or deleted.
     NetworkChanged(ChangedNetwork),
     /// The service takes no new attachments, as it stops.
@@ -119,7 +121,7 @@ pub struct HostView {
     pub contact: Option<Contact>,
     /// What its agent reports of its pods.
     pub pod_findings: Vec<v1::Difference>,
-    /// How many findings there are besides.
+    /// How many more findings there are.
     pub pod_findings_left_out: u32,
 }
 
@@ -129,7 +131,7 @@ pub(crate) struct Sessions {
     hosts: Mutex<HashMap<HostName, HostEntry>>,
     /// Of hosts that are not connected. Locked after `hosts`.
     absences: Mutex<HashMap<HostName, Absence>>,
-    /// The latest connection of each host that is served. No other lock is taken meanwhile.
+    /// The latest connection of each host that is served. No other lock is taken while it is held.
     contacts: Mutex<HashMap<HostName, Contact>>,
 }
 

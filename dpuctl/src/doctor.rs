@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use offload_proto::v1::{
-    DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState, ExamineRequest,
+    DiagnosedHost, DiagnosedVf, Diagnosis, Difference, DifferenceState, Dpu, ExamineRequest,
     MendRequest, Repair, VfPlace,
 };
 
@@ -14,7 +15,7 @@ use crate::{
     description::Description,
     error::CallError,
     format::{Audience, print_encoded},
-    status::{check_pods, dpu},
+    status::{check_pods, condition_table, dpu},
     table::{narrow_or_wide, table},
     text::{or_dash, phrase, printable, seconds, short_id, state, vf_name},
 };
@@ -33,10 +34,12 @@ pub(crate) async fn doctor(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let diagnosis = diagnosis(client, repair, patience).await?;
+    let dpu = dpu(client).await?;
     if let Audience::People { wide } = print_encoded(&diagnosis, format, console)? {
-        console.print(&text_of(&diagnosis, verbose || wide, wide))?;
+        let conditions = pod_conditions(&dpu, Timestamp::now());
+        console.print(&text_of(&diagnosis, &conditions, verbose || wide, wide))?;
     }
-    check_pods(&dpu(client).await?)?;
+    check_pods(&dpu)?;
     match count_left(&diagnosis) {
         0 => Ok(()),
         left => Err(CallError::Differences(left)),
@@ -64,12 +67,20 @@ pub(crate) async fn diagnosis(
     client.call(async |operator, it| operator.examine(it).await, question).await
 }
 
+/// The conditions that affect pods and are not true. Empty: there are none.
+fn pod_conditions(dpu: &Dpu, now: Timestamp) -> String {
+    let conditions = dpu.conditions.iter().filter(|condition| condition.affects_pods);
+    let conditions: Vec<_> = conditions.cloned().collect();
+    if conditions.is_empty() { String::new() } else { condition_table(&conditions, now) }
+}
+
 /// What was found comes first: what was checked matters where something was found, if at all.
-fn text_of(diagnosis: &Diagnosis, verbose: bool, wide: bool) -> String {
+fn text_of(diagnosis: &Diagnosis, conditions: &str, verbose: bool, wide: bool) -> String {
     let mut text = Description::default();
     text.field("DPU", &diagnosis.dpu);
     text.field("Checked", &checked(diagnosis, verbose));
-    text.block("", &difference_lines(diagnosis));
+    text.block("Conditions", conditions);
+    text.block("", &difference_lines(diagnosis, conditions.is_empty()));
     text.block("Repaired in the last hour", &repair_lines(&diagnosis.repairs));
     if verbose {
         text.block("Hosts", &host_table(&diagnosis.hosts));
@@ -150,10 +161,10 @@ fn repair_lines(repairs: &[Repair]) -> String {
     lately.map(line).collect()
 }
 
-fn difference_lines(diagnosis: &Diagnosis) -> String {
+fn difference_lines(diagnosis: &Diagnosis, is_good: bool) -> String {
     let told: String = diagnosis.differences.iter().map(difference).collect();
     match diagnosis.differences_left_out {
-        0 if told.is_empty() => "No problems found.\n".into(),
+        0 if told.is_empty() && is_good => "No problems found.\n".into(),
         0 => told,
         more => format!("{told}and {more} more, too many to be told\n"),
     }
@@ -180,7 +191,10 @@ fn difference(found: &Difference) -> String {
 
 #[cfg(test)]
 mod tests {
-    use offload_proto::Finding;
+    use offload_proto::{
+        Finding,
+        v1::{Condition, ConditionStatus, ConditionType},
+    };
 
     use super::*;
 
@@ -217,18 +231,40 @@ mod tests {
         let differences = vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")];
         let hosts = vec![host];
         let diagnosis = Diagnosis { hosts, differences, ..Diagnosis::default() };
-        let brief = text_of(&diagnosis, false, false);
+        let brief = text_of(&diagnosis, "", false, false);
         assert!(brief.contains("VF_DIFFERS") && !brief.contains("HOST"), "{brief}");
-        let verbose = text_of(&diagnosis, true, false);
+        let verbose = text_of(&diagnosis, "", true, false);
         let place = |text: &str| verbose.find(text).unwrap();
         assert!(place("VF_DIFFERS") < place("HOST "), "{verbose}");
+    }
+
+    #[test]
+    fn conditions_that_affect_pods_are_problems() {
+        let condition = |affects_pods| Condition {
+            r#type: ConditionType::AttachesServed.into(),
+            status: ConditionStatus::False.into(),
+            reason: "VFS_EXHAUSTED".into(),
+            affects_pods,
+            ..Condition::default()
+        };
+        let told = |affects_pods| {
+            let dpu = Dpu { conditions: vec![condition(affects_pods)], ..Dpu::default() };
+            let conditions = pod_conditions(&dpu, Timestamp::UNIX_EPOCH);
+            text_of(&Diagnosis::default(), &conditions, false, false)
+        };
+        let (affected, harmless) = (told(true), told(false));
+        assert!(
+            affected.contains("VFS_EXHAUSTED") && !affected.contains("No problems"),
+            "{affected}"
+        );
+        assert!(harmless.contains("No problems found."), "{harmless}");
     }
 
     #[test]
     fn what_is_too_much_to_be_told_is_counted() {
         let differences = vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")];
         let diagnosis = Diagnosis { differences, differences_left_out: 7, ..Diagnosis::default() };
-        let lines = difference_lines(&diagnosis);
+        let lines = difference_lines(&diagnosis, true);
         assert!(lines.contains("\nand 7 more"), "{lines}");
         assert_eq!(count_left(&diagnosis), 8);
         let host = DiagnosedHost { vfs_left_out: 9, ..DiagnosedHost::default() };

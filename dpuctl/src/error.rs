@@ -145,11 +145,14 @@ pub enum CallError {
     #[error("problems found: {0}")]
     Differences(u64),
     /// The DPU has answered, and conditions are false that affect pods: their types.
-    #[error("pods are affected: these conditions are false: {}; `dpuctl status` tells why", .0.join(", "))]
+    #[error("conditions that affect pods are false: {}", .0.join(", "))]
     PodsAffected(Vec<&'static str>),
     /// A condition was waited for, and is not true.
     #[error("condition {0} is not true: the time to wait is over")]
     StillFalse(&'static str),
+    /// A condition was waited for that this DPU does not have.
+    #[error("this DPU has no condition {0}: its driver knows no cards")]
+    NotShown(&'static str),
     /// Certificates can't be made.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
@@ -250,6 +253,7 @@ impl CallError {
                 FAILED
             }
             Self::PassedOver { .. } | Self::NoSuchCall | Self::Unexplained { .. } => FAILED,
+            Self::NotShown(_) => FAILED,
             Self::Encode(_) | Self::Output(_) | Self::Archive { .. } => FAILED,
             Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,
             Self::File { .. }

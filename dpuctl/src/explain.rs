@@ -1,7 +1,7 @@
 //! `dpuctl explain`: what a code means, without a DPU and without a configuration.
 
 use bootstrap::nearest;
-use offload_proto::{ConditionReason, Finding, Reason};
+use offload_proto::{ConditionReason, Finding, Reason, v1::ConditionType};
 
 use crate::{console::Console, description::Description, error::CallError, table::table};
 
@@ -30,6 +30,7 @@ enum Code {
     Reason(Reason),
     Finding(Finding),
     Condition(ConditionReason),
+    Type(ConditionType),
 }
 
 /// Explains `code`, a stable code or a number of CNI, or lists all codes.
@@ -69,7 +70,8 @@ fn nearest_to(name: &str) -> Option<&'static str> {
 fn codes() -> impl Iterator<Item = Code> {
     let findings = Finding::ALL.iter().copied().map(Code::Finding);
     let conditions = ConditionReason::ALL.iter().copied().map(Code::Condition);
-    Reason::ALL.iter().copied().map(Code::Reason).chain(findings).chain(conditions)
+    let types = ConditionType::ALL.into_iter().map(Code::Type);
+    Reason::ALL.iter().copied().map(Code::Reason).chain(findings).chain(conditions).chain(types)
 }
 
 fn list() -> String {
@@ -82,6 +84,7 @@ impl Code {
             Self::Reason(reason) => reason.as_str(),
             Self::Finding(finding) => finding.as_str(),
             Self::Condition(reason) => reason.as_str(),
+            Self::Type(kind) => kind.name(),
         }
     }
 
@@ -90,15 +93,16 @@ impl Code {
             Self::Reason(reason) => reason.meaning(),
             Self::Finding(finding) => finding.meaning(),
             Self::Condition(reason) => reason.meaning(),
+            Self::Type(kind) => first_line(CONDITIONS, kind.name()),
         }
     }
 
     fn row(&self) -> Vec<String> {
         let cni = match self {
             Self::Reason(reason) => reason.cni_code().to_string(),
-            Self::Finding(_) | Self::Condition(_) => "-".into(),
+            Self::Finding(_) | Self::Condition(_) | Self::Type(_) => "-".into(),
         };
-        vec![self.name().into(), cni, self.meaning().into()]
+        vec![self.name().into(), cni, without_links(self.meaning())]
     }
 
     fn explanation(&self) -> String {
@@ -120,6 +124,13 @@ impl Code {
                 text.field("Means", reason.meaning());
                 turns(&mut text, *reason);
             }
+            Self::Type(kind) => {
+                text.field("Printed by", "dpuctl status");
+                text.field("Means", &without_links(self.meaning()));
+                let reasons = ConditionReason::ALL.iter().filter(|it| it.condition() == *kind);
+                let reasons: Vec<_> = reasons.map(|it| it.as_str().to_owned()).collect();
+                text.list("Reasons", &reasons);
+            }
         }
         text.finish()
     }
@@ -136,7 +147,8 @@ fn turns(text: &mut Description, reason: ConditionReason) {
     let row = format!("\n| `{reason}` |");
     let cells = CONDITIONS.split_once(&row).and_then(|(_, after)| after.lines().next());
     let cells = without_links(cells.unwrap_or_default());
-    let labels = ["Affects pods", "False if", "True again if", "False after", "True after"];
+    let labels =
+        ["Affects pods", "False if", "True again if", "False after", "True after", "Remedy"];
     for (label, cell) in labels.iter().zip(cells.split('|')) {
         text.field(label, cell.trim());
     }
@@ -158,6 +170,12 @@ fn section(document: &str, code: &str) -> String {
     format!("{}\n", without_links(after[..end].trim()))
 }
 
+/// The first line of what the document says about a code.
+fn first_line(document: &'static str, code: &str) -> &'static str {
+    let (_, after) = document.split_once(&format!("\n### {code}\n")).unwrap_or_default();
+    after.trim_start().lines().next().unwrap_or_default()
+}
+
 /// The text with the labels of its links alone.
 fn without_links(mut text: &str) -> String {
     let mut plain = String::new();
@@ -177,7 +195,7 @@ mod tests {
 
     #[test]
     fn each_code_is_explained() {
-        let have_sections = |code: &Code| !matches!(code, Code::Condition(_));
+        let have_sections = |code: &Code| matches!(code, Code::Reason(_) | Code::Finding(_));
         for code in codes().filter(have_sections) {
             let told = of_name(code.name()).concat();
             let (fields, details) = told.split_once("\n\n").unwrap();
@@ -192,7 +210,7 @@ mod tests {
     fn each_reason_of_a_condition_is_explained() {
         for reason in ConditionReason::ALL {
             let told = Code::Condition(*reason).explanation();
-            let parts = [reason.condition().name(), reason.meaning(), "False if: ", "True after: "];
+            let parts = [reason.condition().name(), reason.meaning(), "False if: ", "Remedy: "];
             assert!(parts.iter().all(|part| told.contains(part)), "{told}");
             assert!(!told.contains("](") && !told.contains('|'), "{told}");
         }
@@ -200,6 +218,18 @@ mod tests {
         assert!(told.contains("dpuctl doctor") && told.contains("dpuctl status"), "{told}");
         let shown = of_name("RELEASE_STUCK").concat();
         assert!(CONDITIONS.contains(&shown), "the example in docs/CONDITIONS.md: {shown}");
+    }
+
+    #[test]
+    fn each_type_of_condition_is_explained() {
+        for kind in ConditionType::ALL {
+            let told = of_name(kind.name()).concat();
+            assert!(told.contains("Means: ") && told.contains("Reasons:"), "{told}");
+            assert!(
+                first_line(CONDITIONS, kind.name()).len() > 20 && !told.contains("]("),
+                "{told}"
+            );
+        }
     }
 
     #[test]

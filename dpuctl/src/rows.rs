@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::{
     error::Kind,
-    text::{SHORT_ID, age, count, or, or_dash, short_id, state, vf_name, yes_or_no},
+    text::{SHORT_ID, age, count, host_state, or, or_dash, short_id, state, vf_name, yes_or_no},
 };
 
 /// A thing that `get` lists.
@@ -299,7 +299,7 @@ impl Resource for HostStatus {
 fn host_row(host: &HostStatus, now: Timestamp) -> Vec<String> {
     vec![
         host.name.clone(),
-        if host.connected { "Connected" } else { "Disconnected" }.into(),
+        host_state(host),
         age(&host.since, now),
         or_dash(&host.agent_version).into(),
         or_dash(&host.absence).into(),

@@ -16,7 +16,7 @@ use crate::{
     error::CallError,
     format::{Audience, print_encoded},
     table::{narrow_or_wide, table},
-    text::{age, or_dash, printable},
+    text::{age, host_state, or_dash, printable},
 };
 
 /// How often a condition that is waited for is looked at.
@@ -44,7 +44,8 @@ pub(crate) async fn status(
 /// service that does not run yet is waited for.
 ///
 /// # Errors
-/// [`CallError::StillFalse`] once it is printed, if a condition is not true; otherwise why the DPU was not reached last.
+/// [`CallError::StillFalse`] once it is printed, if a condition is not true; [`CallError::NotShown`] if the DPU has no
+/// such condition; otherwise why the DPU was not reached last.
 /// Errors that time does not repair, such as an invalid certificate, end the wait at once.
 pub(crate) async fn wait(
     options: &Options,
@@ -60,7 +61,7 @@ pub(crate) async fn wait(
         let looked = looked.unwrap_or(Err(CallError::TooSlow(limit)));
         let is_over = Instant::now() + LOOK_EVERY >= until;
         match looked {
-            Ok(dpu) if is_true(&dpu, wanted) || is_over => break dpu,
+            Ok(dpu) if is_true(&dpu, wanted) || !is_shown(&dpu, wanted) || is_over => break dpu,
             Err(error) if is_over || !error.is_passing() => return Err(error),
             _ => sleep(LOOK_EVERY).await,
         }
@@ -68,6 +69,7 @@ pub(crate) async fn wait(
     print(&outcome, format, console)?;
     match is_true(&outcome, wanted) {
         true => Ok(()),
+        false if !is_shown(&outcome, wanted) => Err(CallError::NotShown(wanted.name())),
         false => Err(CallError::StillFalse(wanted.name())),
     }
 }
@@ -109,8 +111,13 @@ pub(crate) fn check_pods(dpu: &Dpu) -> Result<(), CallError> {
 }
 
 fn is_true(dpu: &Dpu, wanted: ConditionType) -> bool {
-    let mut of_type = dpu.conditions.iter().filter(|it| it.r#type() == wanted).peekable();
-    of_type.peek().is_some() && of_type.all(|it| it.status() == ConditionStatus::True)
+    let mut of_type = dpu.conditions.iter().filter(|it| it.r#type() == wanted);
+    is_shown(dpu, wanted) && of_type.all(|it| it.status() == ConditionStatus::True)
+}
+
+/// Whether the DPU has the condition at all: `Offloaded` needs cards.
+fn is_shown(dpu: &Dpu, wanted: ConditionType) -> bool {
+    dpu.conditions.iter().any(|it| it.r#type() == wanted)
 }
 
 fn summary(dpu: &Dpu, wide: bool, now: Timestamp) -> String {
@@ -175,10 +182,9 @@ pub(crate) fn host_table(hosts: &[HostStatus], wide: bool, now: Timestamp) -> St
         return String::new();
     }
     let row = |host: &HostStatus| {
-        let state = if host.connected { "Connected" } else { "Disconnected" };
         vec![
             host.name.clone(),
-            state.into(),
+            host_state(host),
             age(&host.since, now),
             or_dash(&host.agent_version).into(),
             or_dash(&host.boot_id).into(),
@@ -279,6 +285,12 @@ node-2   Disconnected   1h0m    -
     }
 
     #[test]
+    fn hosts_under_maintenance_are_marked() {
+        let away = HostStatus { maintenance: true, ..host("node-1", false, "") };
+        assert_eq!(host_state(&away), "Disconnected,Maintenance");
+    }
+
+    #[test]
     fn true_conditions_are_one_line() {
         let dpu = with(vec![uplink(ConditionStatus::True); 9]);
         let text = summary(&dpu, false, Timestamp::UNIX_EPOCH);
@@ -300,7 +312,8 @@ node-2   Disconnected   1h0m    -
     fn a_type_is_true_if_all_its_conditions_are() {
         let holds = |conditions| is_true(&with(conditions), ConditionType::UplinksUp);
         let (up, down) = (uplink(ConditionStatus::True), uplink(ConditionStatus::False));
-        assert!(holds(vec![up.clone()]) && !holds(vec![up, down]) && !holds(Vec::new()));
+        assert!(holds(vec![up.clone()]) && !holds(vec![up.clone(), down]) && !holds(Vec::new()));
+        assert!(!is_shown(&with(vec![up]), ConditionType::Offloaded));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Small texts for people.
 
 use jiff::Timestamp;
-use offload_proto::v1::Vf;
+use offload_proto::v1::{HostStatus, Vf};
 use vf_alloc::FunctionId;
 
 /// Names of pods and hosts come from elsewhere: control characters in them could command the
@@ -145,6 +145,12 @@ fn three_digits(number: u64, units: &[&str]) -> String {
         10..100 => format!("{whole}.{} {}", rest / (divisor / 10), units[unit]),
         _ => format!("{whole} {}", units[unit]),
     }
+}
+
+/// Whether the host is connected, and whether it is under maintenance.
+pub(crate) fn host_state(host: &HostStatus) -> String {
+    let state = if host.connected { "Connected" } else { "Disconnected" };
+    if host.maintenance { format!("{state},Maintenance") } else { state.into() }
 }
 
 #[cfg(test)]

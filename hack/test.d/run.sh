@@ -1,7 +1,7 @@
 # Builds tests, runs those of a profile, and counts them. Sourced by hack/test, never run.
 # shellcheck shell=bash
 
-# Groups of processes that run tests, by profile.
+# Groups of processes that run tests, by profile, or that make something ahead.
 declare -A JOBS=()
 # A profile whose tests are left out of those that run_tests runs, or nothing. Callers set it for one call.
 OMITTED=
@@ -164,6 +164,22 @@ finish_tests() {
     unset "JOBS[$1]"
     cat "target/nextest/$1/output"
     count_report "$1" "$status"
+}
+
+# begin_ahead WHAT COMMAND...: begins what a later tier needs.
+begin_ahead() {
+    mkdir -p "$TESTS"
+    set -m
+    chrt --idle 0 "${@:2}" </dev/null >"$TESTS/ahead-$1" 2>&1 &
+    JOBS[ahead-$1]=$!
+    set +m
+}
+
+# await_ahead WHAT: waits for it. What failed is tried again by the tier that needs it, which reports it.
+await_ahead() {
+    [[ ${JOBS[ahead-$1]:-} ]] || return 0
+    wait "${JOBS[ahead-$1]}" || true
+    unset "JOBS[ahead-$1]"
 }
 
 end_jobs() {

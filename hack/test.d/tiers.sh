@@ -84,7 +84,15 @@ tier_kubernetes() {
     build_once || return 0
     title "making the cluster ready"
     hack/cluster prepare || { cannot_run "$1" && return; }
+    make_ahead
     NEXTEST_TEST_THREADS=1 run_tests "$1" "tests of $(hack/cluster versions | paste -sd,)" hack/cluster run
+}
+
+# make_ahead: the machines that later tiers need are made while a cluster's tests mostly wait, on processors that nothing
+# else wants.
+make_ahead() {
+    ! { wants vm || wants vm-short || wants vm-ovs || wants vm-ovs-short; } || begin_ahead vm hack/vm prepare
+    ! { wants arm || wants arm-short; } || begin_ahead arm hack/arm-dpu programs
 }
 
 tier_runtime() {
@@ -131,6 +139,7 @@ half_in_vm() {
 machine_is_ready() {
     [[ ! ${MACHINE_IS_READY:-} ]] || return 0
     title "making the virtual machine ready"
+    await_ahead vm
     hack/vm prepare || { cannot_run "$1" && return 1; }
     MACHINE_IS_READY=1
     [[ $NAME ]] || try_vm
@@ -148,6 +157,7 @@ tier_arm() {
     namespaces_are_there || { cannot_run "$1" && return; }
     build_once || return 0
     title "making the Arm machine ready"
+    await_ahead arm
     hack/arm-dpu fetch || { cannot_run "$1" && return; }
     OFFLOAD_ARM_BIN_DIR=${OFFLOAD_ARM_BIN_DIR:-$(hack/arm-dpu programs)} || { cannot_run "$1" && return; }
     export OFFLOAD_ARM_BIN_DIR
@@ -158,8 +168,8 @@ tier_mutants() {
     title "faults that a test must find"
     # hack/mutants takes seeds from 1 on.
     local seed=$((OFFLOAD_TEST_SEED + 1))
-    check "no mutant of the crates survives" hack/mutants --sample 40 --seed "$seed" crates
-    check "no mutant of the registry survives" hack/mutants --sample 8 --seed "$seed" registry
+    check "no mutant of the crates survives" hack/mutants --sample 20 --seed "$seed" crates
+    check "no mutant of the registry survives" hack/mutants --sample 4 --seed "$seed" registry
 }
 
 # in_namespaces PROFILE WHAT: most tests mostly wait, so that two for each processor run at once.

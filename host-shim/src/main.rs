@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Nobody is left to be told if the stream is closed.
+/// A closed stream has no reader for an error.
 fn tell(out: &mut dyn Write, text: &str) -> ExitCode {
     let _ = out.write_all(text.as_bytes());
     ExitCode::SUCCESS

@@ -27,9 +27,10 @@ const NAME: &str = "host-shim-agent";
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0  the agent answers, and nothing affects pods
-  3  the agent does not answer
-  5  the agent answers, and something affects pods: see Problems";
+  0   the agent answers, and nothing affects pods
+  3   the agent does not answer
+  5   the agent answers, and something affects pods: see Problems
+  78  the configuration file can't be read";
 
 /// What to ask, and how to show the answer.
 #[derive(Debug, clap::Args)]
@@ -80,7 +81,7 @@ fn show(report: &Report, form: Form) -> ExitCode {
         Form::Text => text(report),
         Form::Json => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
     };
-    // Nobody is left to be told if the stream is closed.
+    // A closed stream has no reader for an error.
     let _ = print(&text);
     if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(AFFECTS_PODS) }
 }
@@ -89,6 +90,15 @@ fn show(report: &Report, form: Form) -> ExitCode {
 fn silence(socket: &Path, error: &io::Error) -> String {
     let what = match error.kind() {
         io::ErrorKind::PermissionDenied => "run this command as root or as the agent's user",
+        // The socket's own timeout.
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            let what = format!(
+                "the agent takes calls on {} and did not answer within {PATIENCE:?}: it may be suspended or hang; see \
+                 `systemctl status dpu-offload-agent` and `journalctl -u dpu-offload-agent`",
+                socket.display()
+            );
+            return what;
+        }
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             "start the agent with `systemctl start dpu-offload-agent`, or name its socket with --socket"
         }
@@ -269,5 +279,7 @@ Last failures:    none
     fn silence_names_the_socket() {
         let told = silence(Path::new("/run/agent.sock"), &io::ErrorKind::NotFound.into());
         assert!(told.contains("/run/agent.sock") && told.contains("systemctl start"), "{told}");
+        let suspended = silence(Path::new("/run/agent.sock"), &io::ErrorKind::WouldBlock.into());
+        assert!(suspended.contains("suspended") && suspended.contains("10s"), "{suspended}");
     }
 }

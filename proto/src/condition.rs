@@ -17,7 +17,7 @@ const fn seconds(seconds: u64) -> Duration {
 }
 
 macro_rules! reasons {
-    ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $kind:ident, $pods:literal, $begins:expr, $ends:expr;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $kind:ident, $pods:literal, $begins:expr, $ends:expr, $advice:literal;)*) => {
         /// Why a condition is false or unknown. The codes' meaning never changes; new ones may be added.
         /// docs/CONDITIONS.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +52,12 @@ macro_rules! reasons {
                 match self { $(Self::$name => $pods,)* }
             }
 
+            /// What to do about it, one clause without a final stop. `LINK` stands for a link's name.
+            #[must_use]
+            pub const fn advice(self) -> &'static str {
+                match self { $(Self::$name => $advice,)* }
+            }
+
             /// How long it must hold before the condition turns.
             #[must_use]
             pub const fn begins_after(self) -> Duration {
@@ -69,91 +75,146 @@ macro_rules! reasons {
 
 reasons! {
     /// What `JournalWritable`, `FabricReady` or `CertificatesValid` names keeps all pods from being attached.
-    NotServing = "NOT_SERVING", Ready, true, NOW, seconds(5);
+    NotServing = "NOT_SERVING", Ready, true, NOW, seconds(5),
+        "see the condition that the message names";
     /// The DPU takes no new attachments for now.
-    Draining = "DRAINING", Ready, true, NOW, NOW;
+    Draining = "DRAINING", Ready, true, NOW, NOW,
+        "wait for the next service, or start it: `systemctl start dpu-offload-service`";
     /// The fabric or the eswitch can't be prepared or asked.
-    FabricUnavailable = "FABRIC_UNAVAILABLE", FabricReady, true, NOW, seconds(2);
+    FabricUnavailable = "FABRIC_UNAVAILABLE", FabricReady, true, NOW, seconds(2),
+        "bring back what the message names, such as Open vSwitch, or correct `[fabric]` in the service's file";
     /// A part of the fabric is missing, such as an uplink.
-    FabricIncomplete = "FABRIC_INCOMPLETE", FabricReady, true, NOW, seconds(2);
+    FabricIncomplete = "FABRIC_INCOMPLETE", FabricReady, true, NOW, seconds(2),
+        "bring back the link or bridge that the message names, or correct `[fabric]` in the service's file";
     /// The eswitch or the fabric can't serve some ports as it should.
-    PortsUnserved = "PORTS_UNSERVED", FabricReady, false, seconds(2), NOW;
+    PortsUnserved = "PORTS_UNSERVED", FabricReady, false, seconds(2), NOW,
+        "compare `dpuctl describe dpu` with what the networks require; take back what other programs changed in the fabric";
     /// A gateway on this DPU is not as it should be.
-    GatewayBroken = "GATEWAY_BROKEN", FabricReady, true, NOW, NOW;
+    GatewayBroken = "GATEWAY_BROKEN", FabricReady, true, NOW, NOW,
+        "remove what the message names: the service makes the gateway again within a minute";
     /// An uplink is switched off.
-    UplinkDown = "UPLINK_DOWN", UplinksUp, true, seconds(1), seconds(2);
+    UplinkDown = "UPLINK_DOWN", UplinksUp, true, seconds(1), seconds(2),
+        "switch it on: `ip link set LINK up`";
     /// An uplink is switched on and has no carrier.
-    UplinkWithoutCarrier = "UPLINK_WITHOUT_CARRIER", UplinksUp, true, seconds(1), seconds(2);
+    UplinkWithoutCarrier = "UPLINK_WITHOUT_CARRIER", UplinksUp, true, seconds(1), seconds(2),
+        "check the cable, the transceiver and the port of the switch, and `ethtool LINK`";
     /// There is no uplink of that name.
-    UplinkMissing = "UPLINK_MISSING", UplinksUp, true, seconds(1), NOW;
+    UplinkMissing = "UPLINK_MISSING", UplinksUp, true, seconds(1), NOW,
+        "bring the link back, or correct `uplinks` in the service's file";
     /// The kernel does not answer how the uplinks are.
-    UplinksUnreadable = "UPLINKS_UNREADABLE", UplinksUp, false, seconds(2), NOW;
+    UplinksUnreadable = "UPLINKS_UNREADABLE", UplinksUp, false, seconds(2), NOW,
+        "see the service's log, and the kernel's";
     /// ADDs were refused: the pool has no free VF.
-    VfsExhausted = "VFS_EXHAUSTED", AttachesServed, true, NOW, NOW;
+    VfsExhausted = "VFS_EXHAUSTED", AttachesServed, true, NOW, NOW,
+        "end pods, give the pool more VFs, or use another pool: `dpuctl get pools`";
     /// ADDs were refused: a subnet has no free address.
-    AddressesExhausted = "ADDRESSES_EXHAUSTED", AttachesServed, true, NOW, NOW;
+    AddressesExhausted = "ADDRESSES_EXHAUSTED", AttachesServed, true, NOW, NOW,
+        "end pods, or add a subnet: `dpuctl add subnet --help`";
     /// ADDs failed: the kernel refused to program a port.
-    ProgrammingFailed = "PROGRAMMING_FAILED", AttachesServed, true, NOW, NOW;
+    ProgrammingFailed = "PROGRAMMING_FAILED", AttachesServed, true, NOW, NOW,
+        "run `dpuctl doctor`; `dpuctl events` has the step that failed";
     /// ADDs were refused: the fabric takes no more ports.
-    FabricFull = "FABRIC_FULL", AttachesServed, true, NOW, NOW;
-    /// ADDs were refused: card, fabric or agent can't do what the network requires.
-    Unsupported = "UNSUPPORTED", AttachesServed, true, NOW, NOW;
+    FabricFull = "FABRIC_FULL", AttachesServed, true, NOW, NOW,
+        "end pods, or use Open vSwitch: a Linux bridge has at most 1023 ports";
     /// ADDs of a host failed: the journal can't be written.
-    JournalUnavailable = "JOURNAL_UNAVAILABLE", AttachesServed, true, NOW, NOW;
+    JournalUnavailable = "JOURNAL_UNAVAILABLE", AttachesServed, true, NOW, NOW,
+        "make room on the disk of `state_dir`, and see that it can be written: the service tries again by itself";
     /// ADDs of a host failed: the kernel, or what joins its ports, can't be asked.
-    PortsUnreadable = "PORTS_UNREADABLE", AttachesServed, true, NOW, NOW;
+    PortsUnreadable = "PORTS_UNREADABLE", AttachesServed, true, NOW, NOW,
+        "see the message: the service asks again at each ADD";
+    /// ADDs of a host failed: its agent can't write its records.
+    RecordsUnavailable = "RECORDS_UNAVAILABLE", AttachesServed, true, NOW, NOW,
+        "make room on the disk of the agent's `state_dir`, and see that it can be written";
+    /// ADDs of a host failed: the VF could not be moved into the pod or configured there.
+    MoveFailed = "MOVE_FAILED", AttachesServed, true, NOW, NOW,
+        "run `dpuctl doctor`, and `host-shim-agent status` on the host";
+    /// ADDs of a host failed: it can't find the VF that this DPU chose.
+    VfMissing = "VF_MISSING", AttachesServed, true, NOW, NOW,
+        "run `dpuctl get vfs`; on the host, see which driver or network namespace has the VF";
+    /// ADDs of a host failed: its kubelet does not tell which VF it gave the pod.
+    KubeletFailed = "KUBELET_FAILED", AttachesServed, true, NOW, NOW,
+        "see that the kubelet runs, and that `device_plugin.pod_resources` of the agent is its socket";
+    /// ADDs of a host failed in other CNI plugins.
+    DelegateFailed = "DELEGATE_FAILED", AttachesServed, true, NOW, NOW,
+        "see what the message says of the plugin, and its network's file in the agent's `delegates.networks`";
     /// ADDs of a host failed by a defect of ours.
-    Internal = "INTERNAL", AttachesServed, true, NOW, NOW;
+    Internal = "INTERNAL", AttachesServed, true, NOW, NOW,
+        "send a bug report with the archive of `dpuctl bundle`";
     /// All VFs of a pool that are not in use are in quarantine.
-    PoolQuarantined = "POOL_QUARANTINED", AttachesServed, false, NOW, NOW;
+    PoolQuarantined = "POOL_QUARANTINED", AttachesServed, false, NOW, NOW,
+        "repair what `dpuctl get vfs` says of each VF, then run `dpuctl clear-quarantine`";
     /// The journal can't be written.
-    JournalNotWritable = "JOURNAL_NOT_WRITABLE", JournalWritable, true, NOW, seconds(10);
+    JournalNotWritable = "JOURNAL_NOT_WRITABLE", JournalWritable, true, NOW, seconds(10),
+        "make room on the disk of `state_dir`, and see that it can be written: the service tries again by itself";
     /// A host has no session.
-    HostNotConnected = "HOST_NOT_CONNECTED", HostsConnected, true, seconds(5), NOW;
+    HostNotConnected = "HOST_NOT_CONNECTED", HostsConnected, true, seconds(5), NOW,
+        "run `host-shim-agent status` on the host, and check the management link";
     /// A host that was removed from the configuration has attachments.
-    HostRemoved = "HOST_REMOVED", HostsConnected, false, NOW, NOW;
+    HostRemoved = "HOST_REMOVED", HostsConnected, false, NOW, NOW,
+        "put its `[[host]]` back, or run `dpuctl release --host`";
     /// Attachments have no representor.
-    RepresentorMissing = "REPRESENTOR_MISSING", PodsConnected, true, NOW, NOW;
+    RepresentorMissing = "REPRESENTOR_MISSING", PodsConnected, true, NOW, NOW,
+        "look at the card: its eswitch mode, and whether it was reset";
     /// Representors can't be programmed as their attachments want it.
-    RepairFailed = "REPAIR_FAILED", PodsConnected, true, seconds(2), NOW;
+    RepairFailed = "REPAIR_FAILED", PodsConnected, true, seconds(2), NOW,
+        "run `dpuctl doctor`: it names the cause of each";
     /// A host has VFs in pods that the journal does not know: their ports are closed.
-    AttachmentUnrecorded = "ATTACHMENT_UNRECORDED", PodsConnected, true, NOW, NOW;
+    AttachmentUnrecorded = "ATTACHMENT_UNRECORDED", PodsConnected, true, NOW, NOW,
+        "recreate the pods on these VFs: their ports stay closed";
     /// Attachments use a gateway that their network no longer has.
-    GatewayGone = "GATEWAY_GONE", PodsConnected, true, NOW, NOW;
+    GatewayGone = "GATEWAY_GONE", PodsConnected, true, NOW, NOW,
+        "recreate the pods: each keeps the gateway of its ADD until it ends";
     /// A host's agent reports pods whose interfaces, addresses or routes differ from their attachments.
-    PodDiffers = "POD_DIFFERS", PodsConnected, true, NOW, NOW;
+    PodDiffers = "POD_DIFFERS", PodsConnected, true, NOW, NOW,
+        "run `dpuctl doctor`, and then `dpuctl doctor --fix`, or recreate the pods";
     /// Machines beyond the uplinks use addresses of attachments.
-    AddressConflict = "ADDRESS_CONFLICT", PodsConnected, true, NOW, NOW;
+    AddressConflict = "ADDRESS_CONFLICT", PodsConnected, true, NOW, NOW,
+        "take the address from that machine; or add it to `exclude` of the subnet and recreate the pod";
     /// An attachment has an address that its network uses otherwise.
-    AddressTaken = "ADDRESS_TAKEN", PodsConnected, true, NOW, NOW;
+    AddressTaken = "ADDRESS_TAKEN", PodsConnected, true, NOW, NOW,
+        "use another address in the network, or recreate the pod that has it";
     /// A host does not know attachments whose VFs it does not have back.
-    AttachmentUnclaimed = "ATTACHMENT_UNCLAIMED", PodsConnected, false, NOW, NOW;
+    AttachmentUnclaimed = "ATTACHMENT_UNCLAIMED", PodsConnected, false, NOW, NOW,
+        "release the attachments whose pods are gone: `dpuctl release`";
     /// Attachments stay in Releasing.
-    ReleaseStuck = "RELEASE_STUCK", PodsConnected, false, NOW, NOW;
+    ReleaseStuck = "RELEASE_STUCK", PodsConnected, false, NOW, NOW,
+        "see that the host's agent runs, and `dpuctl describe attachment`";
     /// This DPU's certificate has expired.
-    CertificateExpired = "CERTIFICATE_EXPIRED", CertificatesValid, true, NOW, NOW;
+    CertificateExpired = "CERTIFICATE_EXPIRED", CertificatesValid, true, NOW, NOW,
+        "renew it: the files are read again by themselves";
     /// This DPU's certificate expires soon.
-    CertificateExpiring = "CERTIFICATE_EXPIRING", CertificatesValid, false, NOW, NOW;
+    CertificateExpiring = "CERTIFICATE_EXPIRING", CertificatesValid, false, NOW, NOW,
+        "renew it: the files are read again by themselves";
     /// Replaced certificate files are refused.
-    CertificateRefused = "CERTIFICATE_REFUSED", CertificatesValid, false, NOW, NOW;
+    CertificateRefused = "CERTIFICATE_REFUSED", CertificatesValid, false, NOW, NOW,
+        "correct the files that the message names: they are read again by themselves";
     /// The kernel handles traffic of attachments that the card should.
-    RulesInSoftware = "RULES_IN_SOFTWARE", Offloaded, false, NOW, NOW;
+    RulesInSoftware = "RULES_IN_SOFTWARE", Offloaded, false, NOW, NOW,
+        "turn hardware offload on: `ethtool -K LINK hw-tc-offload on`, `hw-offload` of Open vSwitch";
     /// Whether the card handles traffic can't be asked.
-    TrafficUnreadable = "TRAFFIC_UNREADABLE", Offloaded, false, NOW, NOW;
+    TrafficUnreadable = "TRAFFIC_UNREADABLE", Offloaded, false, NOW, NOW,
+        "see the service's log";
     /// The configuration file is not in force as it is.
-    ConfigurationRefused = "CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW;
+    ConfigurationRefused = "CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW,
+        "correct the file; the service reads it within 2 s, or restart it if the message says so";
     /// There is no network, so that no pod can attach.
-    NoNetworks = "NO_NETWORKS", ConfigurationApplied, false, NOW, NOW;
+    NoNetworks = "NO_NETWORKS", ConfigurationApplied, false, NOW, NOW,
+        "add a `[[network]]` to the service's file, or run `dpuctl apply`";
     /// A network of the API is not in force.
-    NetworkSuspended = "NETWORK_SUSPENDED", ConfigurationApplied, false, NOW, NOW;
+    NetworkSuspended = "NETWORK_SUSPENDED", ConfigurationApplied, false, NOW, NOW,
+        "change or delete the network, or what the message names";
     /// A network's MTU is larger than an uplink's.
-    MtuTooLarge = "MTU_TOO_LARGE", ConfigurationApplied, false, NOW, NOW;
+    MtuTooLarge = "MTU_TOO_LARGE", ConfigurationApplied, false, NOW, NOW,
+        "give the network a smaller `mtu`, or the uplink a larger one";
     /// Cards of a network's pool can't do what the network requires.
-    NetworkUnsupported = "NETWORK_UNSUPPORTED", ConfigurationApplied, false, NOW, NOW;
+    NetworkUnsupported = "NETWORK_UNSUPPORTED", ConfigurationApplied, false, NOW, NOW,
+        "leave out what the cards can't do: `dpuctl describe dpu`";
     /// A network has a subnet in common with that of a host port.
-    SubnetConflict = "SUBNET_CONFLICT", ConfigurationApplied, false, NOW, NOW;
+    SubnetConflict = "SUBNET_CONFLICT", ConfigurationApplied, false, NOW, NOW,
+        "use another subnet, or delete the host port";
     /// A pool selects VFs of a PF that no host has.
-    PoolWithoutHost = "POOL_WITHOUT_HOST", ConfigurationApplied, false, NOW, NOW;
+    PoolWithoutHost = "POOL_WITHOUT_HOST", ConfigurationApplied, false, NOW, NOW,
+        "add the PF to `pfs` of its `[[host]]`, or change the pool";
 }
 
 impl ConditionReason {
@@ -166,8 +227,8 @@ impl ConditionReason {
         }
     }
 
-    /// The reason by which a refused ADD makes `AttachesServed` false. `None`: the refusal is the caller's affair, or
-    /// passes by itself.
+    /// The reason by which a refused ADD makes a condition false. `None`: the refusal is the caller's affair, or passes
+    /// by itself. What networks require and cards can't do is `NetworkUnsupported`.
     #[must_use]
     pub const fn of_refusal(refusal: Reason) -> Option<Self> {
         match refusal {
@@ -175,12 +236,32 @@ impl ConditionReason {
             Reason::AddressesExhausted => Some(Self::AddressesExhausted),
             Reason::ProgrammingFailed => Some(Self::ProgrammingFailed),
             Reason::FabricFull => Some(Self::FabricFull),
-            Reason::Unsupported => Some(Self::Unsupported),
+            Reason::FabricUnavailable => Some(Self::FabricUnavailable),
             Reason::JournalUnavailable => Some(Self::JournalUnavailable),
             Reason::PortsUnreadable => Some(Self::PortsUnreadable),
+            Reason::RecordsUnavailable => Some(Self::RecordsUnavailable),
+            Reason::MoveFailed => Some(Self::MoveFailed),
+            Reason::VfMissing => Some(Self::VfMissing),
+            Reason::KubeletFailed => Some(Self::KubeletFailed),
+            Reason::DelegateFailed => Some(Self::DelegateFailed),
             Reason::Internal => Some(Self::Internal),
             _ => None,
         }
+    }
+
+    /// Whether an ADD that is refused for this reason fails on the host, so that the DPU learns of it from the agent
+    /// alone. Defects are on either side.
+    #[must_use]
+    pub const fn is_of_host(self) -> bool {
+        matches!(
+            self,
+            Self::RecordsUnavailable
+                | Self::MoveFailed
+                | Self::VfMissing
+                | Self::KubeletFailed
+                | Self::DelegateFailed
+                | Self::Internal
+        )
     }
 }
 
@@ -278,7 +359,9 @@ mod tests {
         for refusal in Reason::ALL {
             if let Some(reason) = ConditionReason::of_refusal(*refusal) {
                 assert_eq!(reason.as_str(), refusal.as_str());
-                assert_eq!(reason.condition(), ConditionType::AttachesServed);
+                let is_of_fabric = *refusal == Reason::FabricUnavailable;
+                assert_eq!(reason.condition() == ConditionType::FabricReady, is_of_fabric);
+                assert_eq!(reason.condition() == ConditionType::AttachesServed, !is_of_fabric);
             }
         }
     }

@@ -31,7 +31,7 @@ macro_rules! findings {
                 match self { $(Finding::$name => concat!($($doc,)*).trim_ascii_start(),)* }
             }
 
-            /// What to do about it, one clause without a final stop.
+            /// What to do about it, one clause without a final stop. `LINK` stands for a link's name.
             #[must_use]
             pub const fn advice(self) -> &'static str {
                 match self { $(Finding::$name => $advice,)* }
@@ -93,17 +93,17 @@ findings! {
         unmended: "see the service's log for the step that failed";
     /// The representor of a free VF is a port of something else than the fabric.
     RepresentorTaken = "REPRESENTOR_TAKEN",
-        "take it out there: `ip link set REPRESENTOR nomaster`, or `ovs-vsctl del-port REPRESENTOR`";
+        "take it out there: `ip link set LINK nomaster`, or `ovs-vsctl del-port LINK`";
     /// A link that the configuration names as an uplink does not exist.
     UplinkMissing = "UPLINK_MISSING", "bring the link back, or correct `uplinks` in the service's configuration";
     /// An uplink is not in the fabric.
     UplinkNotJoined = "UPLINK_NOT_JOINED",
-        "take it out of another bridge or bond with `ip link set UPLINK nomaster`: the service joins it within a minute";
+        "take it out of another bridge or bond with `ip link set LINK nomaster`: the service joins it within a minute";
     /// An uplink is switched off.
-    UplinkDown = "UPLINK_DOWN", "switch it on: `ip link set UPLINK up`";
+    UplinkDown = "UPLINK_DOWN", "switch it on: `ip link set LINK up`";
     /// An uplink is switched on and has no carrier.
     UplinkWithoutCarrier = "UPLINK_WITHOUT_CARRIER",
-        "check the cable, the transceiver and the port of the switch, and `ethtool UPLINK`";
+        "check the cable, the transceiver and the port of the switch, and `ethtool LINK`";
     /// A machine beyond the uplinks uses an attachment's address.
     AddressConflict = "ADDRESS_CONFLICT",
         "take the address from that machine; or add it to `exclude` of the network's subnet and recreate the pod";
@@ -132,6 +132,22 @@ impl Finding {
             advice: self.advice().into(),
             ..Difference::default()
         }
+    }
+
+    /// It was found on `subject`, which has the link of that name.
+    pub fn of_link(
+        self,
+        link: &str,
+        subject: impl fmt::Display,
+        message: impl Into<String>,
+    ) -> Difference {
+        Difference { advice: self.advice_for(link), ..self.of(subject, message) }
+    }
+
+    /// What to do about it, for the link of that name.
+    #[must_use]
+    pub fn advice_for(self, link: &str) -> String {
+        self.advice().replace("LINK", link)
     }
 
     fn named(code: &str) -> Option<Self> {

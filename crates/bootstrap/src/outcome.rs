@@ -22,7 +22,7 @@ pub fn print(text: &str) -> io::Result<()> {
 /// mistake.
 pub fn complain(program: &str, why: &dyn Display) {
     for line in why.to_string().lines() {
-        // Nobody is left to be told if the stream is closed.
+        // A closed stream has no reader for an error.
         let _ = writeln!(io::stderr(), "{program}: {line}");
     }
 }

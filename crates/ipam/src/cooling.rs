@@ -94,3 +94,19 @@ impl Cooling {
         self.0.iter().flat_map(|batch| &batch.numbers).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rest_is_over_at_its_end() {
+        let mut cooling = Cooling::default();
+        for (number, until) in [(1, 10), (2, 20), (3, 10)] {
+            cooling.add(number, until);
+        }
+        assert_eq!(cooling.take_due(9).count(), 0);
+        assert_eq!(cooling.take_due(10).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!((cooling.first_end(), cooling.count(0)), (Some(20), 1));
+    }
+}

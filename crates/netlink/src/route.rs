@@ -333,9 +333,9 @@ impl Rtnl {
 
     /// Whether the namespace takes packets to this address as its own.
     ///
-    /// The kernel joins the group in which neighbours ask for an IPv6 address, and then makes its local route, some time
-    /// after the address was added: in a work of its own that waits for the lock of all changes
-    /// (`addrconf_dad_work` in net/ipv6/addrconf.c). Until then the address neither hears nor is heard.
+    /// After an IPv6 address was added, a work item of the kernel joins the group in which neighbours ask for it, and
+    /// then makes its local route (`addrconf_dad_work` in net/ipv6/addrconf.c). It waits for the rtnl lock. Until the
+    /// route is there, the address receives no packets.
     ///
     /// # Errors
     /// The kernel's refusal.

@@ -222,9 +222,17 @@ fn remove_parts(rtnl: &mut Rtnl, controller: u32) -> Result<usize, netlink::Erro
     let group = unused_group(&links);
     let regroup = LinkChange::new().group(group);
     let regrouped = parts.iter().map(|link| Request::change_link(link.index, &regroup));
-    rtnl.batch(&regrouped.collect::<Vec<_>>())?;
-    rtnl.batch(&[Request::delete_group(group)])?;
+    unless_gone(rtnl.batch(&regrouped.collect::<Vec<_>>()))?;
+    unless_gone(rtnl.batch(&[Request::delete_group(group)]))?;
     Ok(parts.len())
+}
+
+/// A pod that has just ended takes its VF with it, and so the VF's representor. The rest of the batch is carried out.
+fn unless_gone(removed: Result<(), netlink::Error>) -> Result<(), netlink::Error> {
+    match removed {
+        Err(error) if error.is_not_found() => Ok(()),
+        removed => removed,
+    }
 }
 
 fn unused_group(links: &[Link]) -> u32 {

@@ -8,12 +8,15 @@
 
 mod scene;
 
-use std::{path::Path, process::Command};
+use std::{path::Path, process::Command, time::Duration};
 
 use nix::sys::signal::Signal;
 use scene::{Scene, flags, support::TestNetns};
 use serde_json::json;
-use test_clock::{Stopwatch, wait_until};
+use test_clock::{Stopwatch, sleep_until_moment, wait_until};
+
+/// How often pods end while their card is removed: the kernel deletes their VFs at some moment of that.
+const ENDS: u32 = 10;
 
 #[test]
 fn a_card_is_plugged_in_and_leaves_nothing() {
@@ -82,6 +85,23 @@ fn a_vf_comes_back_as_the_pod_left_it() {
     card.pull();
     assert_eq!(scene.dpu.link_names(), ["br"]);
     assert_eq!(scene.host.link_names(), Vec::<String>::new());
+}
+
+#[test]
+fn card_is_removed_while_pods_end() {
+    for moment in 0..ENDS {
+        let scene = Scene::new();
+        let card = scene.plug("--vfs 8");
+        let pods: Vec<_> = (0..8).map(|_| TestNetns::new()).collect();
+        for (number, pod) in pods.iter().enumerate() {
+            scene.give(&card, &format!("p0v{number}"), pod, "eth0");
+        }
+        drop(pods);
+        // Not a wait: the moments are spread over what the kernel takes to delete the namespaces.
+        sleep_until_moment(Duration::from_millis(4) * moment);
+        card.pull();
+        scene.assert_empty();
+    }
 }
 
 #[test]

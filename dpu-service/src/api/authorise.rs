@@ -18,12 +18,11 @@ use tonic::{Status, body::Body};
 use tower::{Layer, Service, ServiceExt};
 
 use super::{
-    Shared,
     answer::Answer,
     calls::{HOSTS, Kind, rules},
     room::{CallPermit, Room},
 };
-use crate::{author::Author, config::Limits, model::HostName};
+use crate::{author::Author, config::Limits, model::HostName, shared::Shared};
 
 /// The longest request: a message with its prefix of gRPC.
 const LONGEST_REQUEST: usize = MESSAGE_LIMIT + 5;

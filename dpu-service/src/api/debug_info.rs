@@ -1,12 +1,11 @@
-//! What a bug report needs of the DPU besides the answers of other calls.
+//! What a bug report needs of the DPU beyond the answers of other calls.
 
 use std::sync::Arc;
 
 use offload_proto::{Failure, Reason, v1};
 use tokio::task::spawn_blocking;
 
-use super::Shared;
-use crate::{kernel_state, scrape};
+use crate::{kernel_state, scrape, shared::Shared};
 
 /// The configuration without secrets, the kernel's state and the metrics.
 ///

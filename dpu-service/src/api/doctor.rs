@@ -2,7 +2,7 @@
 //!
 //! Of each host and of the DPU there is an examination: what it finds in one look, by itself. A
 //! diagnosis is what follows from two looks at all of them. There is one diagnosis at a time, under
-//! `Shared::examination`: who only wants to look is told to try again, and who mends waits for his turn.
+//! `OperatorLimits::examination`: who only wants to look is told to try again, and who mends waits for his turn.
 //! The lock is given to whoever waits before anybody else can try for it, so that those who look, however
 //! often, hold up who mends by one diagnosis.
 
@@ -20,11 +20,11 @@ use tokio::{
     time::timeout,
 };
 
-use super::Shared;
 use crate::{
     attachments::{AttachmentFilter, Depth},
-    conditions,
+    condition_sources::faults,
     model::AttachmentView,
+    shared::Shared,
 };
 use comparison::Comparison;
 use hosts::{HostHalf, Inquiry};
@@ -34,14 +34,14 @@ const ROOM: usize = 8 * MESSAGE_LIMIT;
 
 /// Compares hosts, DPU and records. Hosts that have not answered after `patience` are told as such.
 pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
-    let _alone = alone(&shared.examination)?;
+    let _alone = alone(&shared.operator_limits.examination)?;
     Ok(fit(diagnose(shared, &mut Inquiry::new(shared, patience)).await?, ROOM))
 }
 
 /// Mends what can be mended, first on the hosts and then on the DPU, and tells what was. Its turn is
 /// waited for as long as `patience`, and hosts five times as long at most.
 pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
-    let _alone = turn(&shared.examination, patience).await?;
+    let _alone = turn(&shared.operator_limits.examination, patience).await?;
     let mut hosts = Inquiry::new(shared, patience);
     let found = diagnose(shared, &mut hosts).await?;
     let obstacles = obstacles(&hosts.mend().await);
@@ -105,7 +105,7 @@ async fn look(shared: &Shared, hosts: &mut Inquiry<'_>) -> Result<v1::Diagnosis,
 /// What makes conditions false, but for what the comparison finds one by one, and refusals, which are over.
 async fn of_service(shared: &Shared) -> impl Iterator<Item = v1::Difference> + use<> {
     let name = shared.dpu();
-    let faults = conditions::faults(shared).await.into_iter();
+    let faults = faults(shared).await.into_iter();
     faults.filter_map(move |fault| Some(finding_of(fault.reason)?.of(&name, fault.message)))
 }
 

@@ -4,20 +4,23 @@ use std::sync::Arc;
 
 use futures::stream::BoxStream;
 use jiff::Timestamp;
-use offload_proto::{Failure, v1};
+use offload_proto::{Failure, Reason, v1};
 use serde_json::json;
 use tonic::{Request, Response, Status};
+use traces::Instrument;
 
 use super::{
-    Shared, authorise::calling_operator, convert::read, convert::show, debug_info::debug_info,
-    doctor, watch,
+    authorise::calling_operator, convert::read, convert::show, debug_info::debug_info, doctor,
+    watch,
 };
 use crate::{
     attachments::{AttachmentFilter, EnginePhases, NetworkView},
     audit::{AuditAction, AuditEntry},
     author::Cause,
+    condition_sources::conditions,
     model::ResourceVersion,
     sessions::HostView,
+    shared::Shared,
 };
 
 /// The service `offload.v1.Operator`.
@@ -31,7 +34,10 @@ impl v1::operator_server::Operator for OperatorApi {
         _request: Request<v1::GetDpuRequest>,
     ) -> Result<Response<v1::Dpu>, Status> {
         let engine = &self.0.engine;
-        let host = |view: &HostView| show::host(view, engine.hosts().rights(&view.name));
+        let host = |view: &HostView| {
+            let rights = engine.hosts().rights(&view.name);
+            show::host(view, rights, self.0.is_under_maintenance(&view.name))
+        };
         Ok(Response::new(v1::Dpu {
             name: self.0.dpu(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -43,7 +49,7 @@ impl v1::operator_server::Operator for OperatorApi {
             started_at: self.0.started_at.to_string(),
             cards: engine.programmer().cards().iter().map(show::card).collect(),
             configuration_digest: self.0.configuration_digest(),
-            conditions: self.0.conditions().await.iter().map(show::condition).collect(),
+            conditions: conditions(&self.0).await.iter().map(show::condition).collect(),
             refused_peers: self.0.refused_peers.all().into_iter().map(show::refused_peer).collect(),
         }))
     }
@@ -212,9 +218,16 @@ impl v1::operator_server::Operator for OperatorApi {
         let v1::MendRequest { wait_ms, reason } = request.into_inner();
         let (patience, cause) =
             (read::patience(wait_ms)?, Cause::new(author, read::reason(reason)?));
-        let outcome = doctor::mend(&self.0, patience).await?;
-        self.0.engine.record_audit(mended(&cause, &outcome)).await?;
-        Ok(Response::new(outcome))
+        let shared = Arc::clone(&self.0);
+        let repair = async move {
+            let outcome = doctor::mend(&shared, patience).await?;
+            shared.engine.record_audit(mended(&cause, &outcome)).await?;
+            Ok::<_, Failure>(outcome)
+        };
+        // A task of its own: a caller that ends does not keep the audit from what was repaired.
+        let repaired = tokio::spawn(repair.in_current_span()).await;
+        let broken_off = |error| Failure::new(Reason::Internal, format!("it broke off: {error}"));
+        Ok(Response::new(repaired.map_err(broken_off)??))
     }
 
     async fn get_debug_info(
@@ -270,7 +283,7 @@ fn mended(cause: &Cause, outcome: &v1::Diagnosis) -> AuditEntry {
     let are_mended = |found: &&v1::Difference| found.state() == v1::DifferenceState::Mended;
     let told = |found: &v1::Difference| format!("{} {}", found.code, found.subject);
     let mended: Vec<_> = outcome.differences.iter().filter(are_mended).map(told).collect();
-    AuditEntry::new(cause, AuditAction::Mend, "dpu".into()).after(&json!({ "repaired": mended }))
+    AuditEntry::new(cause, AuditAction::Repair, "dpu".into()).after(&json!({ "repaired": mended }))
 }
 
 fn filter(network: String, host: String) -> Result<AttachmentFilter, Failure> {

@@ -16,8 +16,8 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::{Shared, convert::read, convert::show};
-use crate::{attachments::HostPool, host::Hello, model::HostName, sessions};
+use super::{convert::read, convert::show};
+use crate::{attachments::HostPool, host::Hello, model::HostName, sessions, shared::Shared};
 
 /// How many messages may wait for the host's connection to take them.
 const MESSAGES_WAITING: usize = 16;
@@ -87,11 +87,11 @@ async fn first_words(
     incoming: &mut Streaming<v1::HostMessage>,
 ) -> Result<(Hello, u32), Status> {
     let late = |_| {
-        let seconds = shared.hello_timeout.as_secs();
+        let seconds = shared.session_limits.hello_timeout.as_secs();
         refuse(format!("host {host} sent no hello within {seconds} s of opening its session"))
     };
     let first = tokio::select! {
-        first = timeout(shared.hello_timeout, incoming.message()) => first.map_err(late)??,
+        first = timeout(shared.session_limits.hello_timeout, incoming.message()) => first.map_err(late)??,
         () = shared.stopping.cancelled() => return Err(stopping()),
     };
     match first.and_then(|first| first.message) {
@@ -188,7 +188,7 @@ impl Conversation<'_> {
     }
 
     fn welcome(&self, protocol: u32, capabilities: &[&str]) -> dpu_message::Message {
-        let interval = self.shared.heartbeat.as_millis();
+        let interval = self.shared.session_limits.heartbeat.as_millis();
         let networks = self.shared.engine.networks().shown_to(self.host);
         dpu_message::Message::Welcome(v1::Welcome {
             protocol,
@@ -231,6 +231,15 @@ impl Conversation<'_> {
             Some(host_message::Message::PodFindings(found)) => {
                 hosts.found_of_pods(self.host, session, read::pod_findings(&found));
             }
+            Some(host_message::Message::FailedAdd(failed)) => {
+                if let Some(failure) = read::failed_add(&failed) {
+                    hosts.add_failed(self.host, session, &failure);
+                }
+            }
+            Some(host_message::Message::Repaired(repaired)) => {
+                let (subject, what) = read::repaired(&repaired);
+                hosts.repaired(self.host, session, &subject, &what);
+            }
             // A message of a later protocol: nothing that this version has to know.
             None => {}
         }
@@ -245,7 +254,7 @@ impl Conversation<'_> {
     }
 
     fn patience(&self) -> Duration {
-        self.shared.heartbeat * MISSED_HEARTBEATS
+        self.shared.session_limits.heartbeat * MISSED_HEARTBEATS
     }
 
     fn silence(&self) -> Status {

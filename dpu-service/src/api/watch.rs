@@ -11,8 +11,11 @@ use tokio::sync::{
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::{Shared, convert::read, convert::show};
-use crate::events::{Event, EventFilter};
+use super::{convert::read, convert::show};
+use crate::{
+    events::{Event, EventFilter},
+    shared::Shared,
+};
 
 /// Begins a stream of events. A watcher that does not keep up loses its stream; it never holds the service up.
 ///
@@ -24,7 +27,7 @@ pub(super) fn watch(
 ) -> Result<BoxStream<'static, Result<v1::Event, Status>>, Failure> {
     let filter = read::event_filter(request.filter)?;
     let after = request.after.as_ref().map(read::event_cursor).transpose()?;
-    let permit = shared.watchers.clone().try_acquire_owned().map_err(|_| {
+    let permit = shared.operator_limits.watchers.clone().try_acquire_owned().map_err(|_| {
         Failure::new(Reason::Overloaded, "as many operators watch as limits.watchers allows")
     })?;
     let events = shared.engine.events();

@@ -7,13 +7,12 @@ use offload_proto::{Failure, Reason, v1};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
-    Shared,
     authorise::{calling_host, peer},
     convert::read,
     convert::show,
     session,
 };
-use crate::model::AttachmentView;
+use crate::{model::AttachmentView, shared::Shared};
 
 /// The service `offload.v1.WorkloadNetwork`.
 #[derive(Clone, Debug)]

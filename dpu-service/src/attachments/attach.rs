@@ -155,7 +155,7 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     // Said before anything of a session: an unknown host has none.
     registry.hosts().number(host)?;
     let boot_id = engine.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
-    if engine.overtaken().has(&spec.key, &boot_id, as_of) {
+    if engine.keys.overtaken().has(&spec.key, &boot_id, as_of) {
         let why = format!("{} was given back since it was asked for", spec.key);
         return Err(Failure::new(Reason::DeadlineExceeded, why));
     }
@@ -307,7 +307,7 @@ async fn write(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> 
     }
     Milestone::AttachRecorded.pass();
     for record in records {
-        let message = format!("{} reserved for {}", record.vf, record.key);
+        let message = format!("{} reserved for {}", record.vf, record.holder());
         engine.events.record(EventKind::AttachmentReserved, record.id, message);
     }
     Ok(())
@@ -398,7 +398,7 @@ fn note_programmed(engine: &Engine, record: &Record, index: u32) {
         entry.note_programmed(index);
     }
     Milestone::AttachProgrammed.pass();
-    let message = format!("{} forwards for {}", record.vf, record.key);
+    let message = format!("{} forwards for {}", record.vf, record.holder());
     engine.events.record(EventKind::AttachmentProgrammed, record.id, message);
 }
 

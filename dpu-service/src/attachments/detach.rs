@@ -129,7 +129,7 @@ fn note_overtaken(engine: &Engine, key: &AttachmentKey, as_of: HostTime) {
     let session = engine.sessions.current(&key.host);
     let boot_id = session.and_then(|session| engine.sessions.boot_id(&key.host, session));
     if let Some(boot_id) = boot_id {
-        engine.overtaken().note(key, &boot_id, as_of, Instant::now());
+        engine.keys.overtaken().note(key, &boot_id, as_of, Instant::now());
     }
 }
 

@@ -6,7 +6,6 @@ use std::{
 };
 
 use jiff::Timestamp;
-use keyed_locks::KeyedLocks;
 use offload_proto::{Failure, Reason};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -14,7 +13,7 @@ use traces::Instrument;
 use vf_alloc::FunctionId;
 
 use super::{
-    overtaken::Overtaken,
+    keys::Keys,
     phases::EnginePhases,
     ports::Ports,
     reconciler_state::ReconcilerState,
@@ -44,9 +43,7 @@ pub struct Engine {
     pub(super) ports: Ports,
     pub(super) sessions: Sessions,
     pub(super) events: Arc<Events>,
-    /// Held by each flow of an attachment from beginning to end.
-    pub(super) keys: KeyedLocks<AttachmentKey>,
-    overtaken: Mutex<Overtaken>,
+    pub(super) keys: Keys,
     /// Held while networks change.
     pub(super) network_changes: tokio::sync::Mutex<()>,
     flows: TaskTracker,
@@ -57,7 +54,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with what the journal holds, which records what happens in `events`. Nothing is programmed yet: the reconciler does that.
+    /// An engine with what the journal holds, which records what happens in `events`. Nothing is programmed yet: the
+    /// reconciler does that.
     ///
     /// # Errors
     /// The journal can't be read or contradicts itself, or the configuration can't be.
@@ -84,8 +82,7 @@ impl Engine {
             ports: Ports::new(programmer, patience),
             sessions: Sessions::default(),
             events,
-            keys: KeyedLocks::default(),
-            overtaken: Mutex::default(),
+            keys: Keys::default(),
             network_changes: tokio::sync::Mutex::default(),
             flows: TaskTracker::new(),
             reconciler: ReconcilerState::default(),
@@ -217,11 +214,6 @@ impl Engine {
     /// Never held across an await.
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Used under the key's lock.
-    pub(super) fn overtaken(&self) -> MutexGuard<'_, Overtaken> {
-        self.overtaken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn record_of(&self, key: &AttachmentKey) -> Option<Arc<Record>> {

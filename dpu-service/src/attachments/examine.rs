@@ -150,14 +150,14 @@ async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Diff
             "its representor {} is a port of {occupant}: every attach that is given this VF fails",
             port.name
         );
-        Finding::RepresentorTaken.of(port.vf, message)
+        Finding::RepresentorTaken.of_link(&port.name, port.vf, message)
     };
     Ok(occupied.into_iter().map(tell).collect())
 }
 
 /// What keeps an uplink from carrying frames. `None`: nothing.
 fn uplink_difference(uplink: &Uplink) -> Option<Difference> {
-    Some(uplink.finding()?.of(&uplink.name, uplink.problem()?))
+    Some(uplink.finding()?.of_link(&uplink.name, &uplink.name, uplink.problem()?))
 }
 
 fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use offload_proto::{ConditionReason, Finding, v1::Difference};
 
 use super::{
+    listing::number_and_first,
     registry::{Entry, PooledNetwork, Registry},
-    warnings::told,
 };
 use crate::{
     conditions::Fault,
@@ -20,7 +20,7 @@ pub(super) fn faults(registry: &Registry) -> Vec<Fault> {
         by_network.entry(&entry.record().network.name).or_default().push(entry);
     }
     let tell = |(network, users): (&str, Vec<&Entry>)| {
-        let (number, shown) = told(users.into_iter())?;
+        let (number, shown) = number_and_first(users.into_iter())?;
         let attachments = if number == 1 { "attachment uses" } else { "attachments use" };
         let message = format!(
             "network {network}: {number} {attachments} a gateway that the network no longer has, among them {shown}: \

@@ -3,11 +3,12 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
-use offload_proto::v1::PodFindings;
+use offload_proto::{Failure, v1::PodFindings};
 use vf_alloc::Device;
 
-use super::engine::Engine;
+use super::{engine::Engine, refusals::note_failed_on_host};
 use crate::{
+    author::Author,
     events::EventKind,
     host::{Examination, SessionId},
     model::{HostName, HostRights},
@@ -107,6 +108,21 @@ impl Hosts<'_> {
                 subject,
                 "its pod is as wanted again",
             );
+        }
+    }
+
+    /// The host's agent reports an ADD that failed there.
+    pub fn add_failed(self, host: &HostName, session: SessionId, failure: &Failure) {
+        if self.0.sessions.is_current(host, session) {
+            note_failed_on_host(self.0, host, failure);
+        }
+    }
+
+    /// The host's agent has repaired something by itself.
+    pub(crate) fn repaired(self, host: &HostName, session: SessionId, subject: &str, what: &str) {
+        if self.0.sessions.is_current(host, session) {
+            let author = Author::Host(host.clone());
+            self.0.events.record_by(&author, EventKind::Repaired, subject, what);
         }
     }
 

@@ -1,10 +1,14 @@
-//! The VFs as operators see them: what hosts, records and the DPU's kernel have of them.
+//! VFs and attachments as operators see them: what hosts, records and the DPU's kernel have of them.
 
 use std::collections::BTreeMap;
 
 use vf_alloc::{Device, FunctionId, VfState};
 
-use super::{ports::PortNames, registry::Registry, views::VfView};
+use super::{
+    ports::PortNames,
+    registry::{Entry, Registry},
+    views::VfView,
+};
 use crate::model::AttachmentId;
 
 /// All VFs that were ever offered or held, and those that only have a representor.
@@ -18,6 +22,17 @@ pub(super) fn vf_views(registry: &Registry, representors: &PortNames) -> Vec<VfV
         }
     }
     views.into_values().collect()
+}
+
+/// How many attachments there are, and the first two by their VFs. `None`: there is none.
+pub(super) fn number_and_first<'a>(
+    entries: impl Iterator<Item = &'a Entry>,
+) -> Option<(usize, String)> {
+    let mut records: Vec<_> = entries.map(Entry::record).collect();
+    records.sort_by_key(|record| record.vf);
+    let shown = records.iter().take(2);
+    let shown: Vec<_> = shown.map(|record| format!("{} ({})", record.id, record.vf)).collect();
+    (!records.is_empty()).then(|| (records.len(), shown.join(" and ")))
 }
 
 fn unoffered_view(registry: &Registry, vf: FunctionId) -> VfView {

@@ -58,6 +58,7 @@ mod forwarding;
 mod fuzz;
 mod gateways;
 mod hosts;
+mod keys;
 mod listing;
 mod mend;
 mod networks;

@@ -205,23 +205,8 @@ impl<'a> Operators<'a> {
     /// [`Reason::VfUnknown`], [`Reason::VfNotQuarantined`] or [`Reason::JournalUnavailable`].
     pub async fn clear_quarantine(self, vf: FunctionId) -> Result<VfView, Failure> {
         let cause = self.cause();
-        let entry = AuditEntry::new(&cause, AuditAction::ClearQuarantine, format!("vf/{vf}"))
-            .before(&json!({ "state": "quarantined" }))
-            .after(&json!({ "state": "free" }));
-        let id = entry.id;
-        // Recorded first: a change that the audit does not have must not happen.
-        self.0.record_audit(entry).await?;
-        let cleared = self.0.registry().clear_quarantine(vf);
-        cleared.map_err(|error| {
-            self.0.records.take_back(Changes::default(), id);
-            let reason = match error {
-                ClearError::Unknown { .. } => Reason::VfUnknown,
-                ClearError::NotQuarantined { .. } => Reason::VfNotQuarantined,
-            };
-            Failure::new(reason, error.to_string())
-        })?;
-        let message = "an operator cleared it";
-        self.0.events.record_by(&cause.author, EventKind::VfCleared, vf, message);
+        let clear = async move |engine: Arc<Engine>| clear_quarantine(&engine, vf, &cause).await;
+        self.0.to_the_end(clear).await?;
         let view = self.vfs().await?.into_iter().find(|view| view.vf == vf);
         view.ok_or_else(|| Failure::new(Reason::VfUnknown, format!("there is no VF {vf}")))
     }
@@ -236,4 +221,24 @@ impl<'a> Operators<'a> {
         };
         registry.vfs().pools().map(view).collect()
     }
+}
+
+async fn clear_quarantine(engine: &Engine, vf: FunctionId, cause: &Cause) -> Result<(), Failure> {
+    let entry = AuditEntry::new(cause, AuditAction::ClearQuarantine, format!("vf/{vf}"))
+        .before(&json!({ "state": "quarantined" }))
+        .after(&json!({ "state": "free" }));
+    let id = entry.id;
+    // Recorded first: a change that the audit does not have must not happen.
+    engine.record_audit(entry).await?;
+    let cleared = engine.registry().clear_quarantine(vf);
+    cleared.map_err(|error| {
+        engine.records.take_back(Changes::default(), id);
+        let reason = match error {
+            ClearError::Unknown { .. } => Reason::VfUnknown,
+            ClearError::NotQuarantined { .. } => Reason::VfNotQuarantined,
+        };
+        Failure::new(reason, error.to_string())
+    })?;
+    engine.events.record_by(&cause.author, EventKind::VfCleared, vf, "an operator cleared it");
+    Ok(())
 }

@@ -44,11 +44,21 @@ fn note_served(engine: &Engine, record: &Record) {
         format!("pool/{}", record.network.pool),
         format!("network/{}", record.network.name),
         format!("host/{host}"),
+        "dpu".to_owned(),
     ];
     engine.refusals().note_served(host, &objects);
 }
 
-/// Several records of one call fail together: each object is noted once. The end of each attachment is an event already.
+/// An ADD failed on its host after the DPU had served it, or before the DPU was asked.
+pub(super) fn note_failed_on_host(engine: &Engine, host: &HostName, failure: &Failure) {
+    let reason = ConditionReason::of_refusal(failure.reason).filter(|it| it.is_of_host());
+    let Some(reason) = reason else { return };
+    let fault = Fault::of_host(reason, host, failure.message.as_str());
+    engine.events.record_failure(EventKind::AttachRefused, &fault.object, failure);
+    engine.refusals().note_refused(fault, host);
+}
+
+/// Several records of one call fail together: each object is noted once.
 fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
     let Some(reason) = ConditionReason::of_refusal(failure.reason) else { return };
     let mut noted = BTreeSet::new();
@@ -56,6 +66,7 @@ fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
         let host = &record.key.host;
         let fault = fault(reason, &record.network, host, failure);
         if noted.insert(fault.object.clone()) {
+            engine.events.record_failure(EventKind::AttachRefused, &fault.object, failure);
             engine.refusals().note_refused(fault, host);
         }
     }
@@ -68,9 +79,8 @@ fn fault(reason: ConditionReason, network: &Network, host: &HostName, failure: &
         ConditionReason::VfsExhausted
         | ConditionReason::ProgrammingFailed
         | ConditionReason::FabricFull => Fault::of_pool(reason, &network.pool, message),
-        ConditionReason::AddressesExhausted | ConditionReason::Unsupported => {
-            Fault::of_network(reason, &network.name, message)
-        }
+        ConditionReason::AddressesExhausted => Fault::of_network(reason, &network.name, message),
+        ConditionReason::FabricUnavailable => Fault::of_dpu(reason, message),
         _ => Fault::of_host(reason, host, message),
     }
 }

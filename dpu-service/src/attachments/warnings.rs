@@ -7,6 +7,7 @@ use vf_alloc::{FunctionId, PoolSpec, Selector, VfState};
 
 use super::{
     conflicts, former_gateways,
+    listing::number_and_first,
     networks::too_large_for_uplinks,
     operators::Operators,
     registry::{Entry, Registry},
@@ -17,7 +18,7 @@ use crate::{conditions::Fault, model::HostName, programmer::Uplink};
 /// How many of the attachments that a host has lost track of are named in a warning.
 const UNCLAIMED_SHOWN: usize = 3;
 
-/// Likewise, of those whose representor is missing or not as it should be.
+/// How many of the VFs that the journal does not know are named.
 const FIRST_SHOWN: usize = 2;
 
 /// As a rule an attachment is given back within a second.
@@ -94,7 +95,7 @@ impl Operators<'_> {
 
 /// `None`: it carries frames.
 fn uplink_fault(uplink: &Uplink) -> Option<Fault> {
-    let advice = uplink.finding()?.advice().replace("UPLINK", &uplink.name);
+    let advice = uplink.finding()?.advice_for(&uplink.name);
     let message = format!("{}; {advice}", uplink.problem()?);
     Some(Fault { reason: uplink.condition()?, object: format!("uplink/{}", uplink.name), message })
 }
@@ -180,7 +181,7 @@ fn pods(operators: Operators<'_>) -> Vec<Fault> {
 fn stuck_releases(suspects: &[&Entry], host: &HostName) -> Option<String> {
     let is_stuck =
         |entry: &&Entry| !entry.is_held() && !entry.is_leaving_for_less_than(RELEASED_AFTER);
-    let (number, shown) = told(suspects.iter().copied().filter(is_stuck))?;
+    let (number, shown) = number_and_first(suspects.iter().copied().filter(is_stuck))?;
     Some(format!(
         "{number} attachments of host {host} stay in Releasing, so that their VFs and addresses are not free, among them \
          {shown}: see that the host's agent runs, and `dpuctl describe attachment`"
@@ -229,7 +230,7 @@ fn without_representors(suspects: &[&Entry], patience: Duration) -> Option<Strin
     let is_missing = |entry: &&Entry| {
         entry.is_held() && entry.missing_for().is_some_and(|missing| missing >= patience)
     };
-    let (number, shown) = told(suspects.iter().copied().filter(is_missing))?;
+    let (number, shown) = number_and_first(suspects.iter().copied().filter(is_missing))?;
     Some(format!(
         "this DPU has no representor for {number} of its attachments, whose pods are cut off, among them {shown}: look \
          at the card, and run `dpuctl doctor`"
@@ -239,20 +240,11 @@ fn without_representors(suspects: &[&Entry], patience: Duration) -> Option<Strin
 /// One sentence for all attachments of the host whose representors can't be programmed as they should be.
 fn beyond_repair(suspects: &[&Entry]) -> Option<String> {
     let is_it = |entry: &&Entry| entry.is_held() && entry.is_beyond_repair();
-    let (number, shown) = told(suspects.iter().copied().filter(is_it))?;
+    let (number, shown) = number_and_first(suspects.iter().copied().filter(is_it))?;
     Some(format!(
         "{number} attachments can't be programmed as they should be, so that their pods may be cut \
          off, or send what they must not, among them {shown}: `dpuctl doctor` says why"
     ))
-}
-
-/// How many they are, and the first of them. `None`: there is none.
-pub(super) fn told<'a>(entries: impl Iterator<Item = &'a Entry>) -> Option<(usize, String)> {
-    let mut records: Vec<_> = entries.map(Entry::record).collect();
-    records.sort_by_key(|record| record.vf);
-    let shown = records.iter().take(FIRST_SHOWN);
-    let shown: Vec<_> = shown.map(|record| format!("{} ({})", record.id, record.vf)).collect();
-    (!records.is_empty()).then(|| (records.len(), shown.join(" and ")))
 }
 
 /// That nothing but quarantine keeps the pool from having a VF to give.

@@ -98,6 +98,7 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     })?;
     Milestone::HelloHeard.pass();
     quarantine_unaccounted(engine, &hello.live, &conditions);
+    tell_unrecorded(engine, host, &hello.live);
     let verdicts = judge(engine, host, &hello, &conditions);
     // Before any key is waited for: what an inventory finds meanwhile depends on it.
     note_unclaimed(engine, &verdicts);
@@ -193,8 +194,10 @@ fn note_attached(engine: &Engine, host: &HostName, session: SessionId, id: Attac
     let is_news = registry.note_attached(id);
     drop(registry);
     if is_news {
-        let message = format!("the pod of {} has {}", record.key, record.vf);
-        engine.events.record(EventKind::AttachmentAttached, id, message);
+        engine.refusals().note_done_on_host(host);
+        let message = format!("{} has {}", record.holder(), record.vf);
+        // After a restart of the service each host reports its pods again.
+        engine.events.record_once(EventKind::AttachmentAttached, id, message);
     }
 }
 
@@ -243,6 +246,14 @@ fn quarantine_unaccounted(engine: &Engine, live: &[LiveAttachment], conditions: 
     }
 }
 
+/// Tells the host which of its attachments have no record here, so that it can report them to a person.
+fn tell_unrecorded(engine: &Engine, host: &HostName, live: &[LiveAttachment]) {
+    let unrecorded = engine.registry().unrecorded(live);
+    if !unrecorded.is_empty() {
+        engine.sessions.send(host, HostCommand::Unrecorded(unrecorded));
+    }
+}
+
 fn judge(
     engine: &Engine,
     host: &HostName,
@@ -285,7 +296,7 @@ impl Told {
             Some(false) => Verdict::Reattach,
             None if self.is_pending => Verdict::Wait,
             None if self.vf == VfReturn::Awaited => Verdict::Keep,
-            None => self.release("its host does not know it"),
+            None => self.release("its host no longer has it"),
         }
     }
 
@@ -316,9 +327,9 @@ fn note_unclaimed(engine: &Engine, verdicts: &[(Arc<Record>, Verdict)]) {
     let news: Vec<_> = verdicts.iter().filter(&mut is_news).collect();
     drop(registry);
     for (record, _) in news {
-        let Record { id, key, vf, .. } = &**record;
-        let message = format!("the host does not know {key}, and {vf} is not back: kept");
-        tracing::warn!(%id, "{message}");
+        let (id, vf) = (record.id, record.vf);
+        let message =
+            format!("the host does not know {}, and {vf} is not back: kept", record.holder());
         engine.events.record(EventKind::AttachmentUnclaimed, id, message);
     }
 }

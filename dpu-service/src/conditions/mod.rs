@@ -1,15 +1,15 @@
 //! Conditions: how this DPU is, for people and programs.
 //!
-//! A condition is true, false or unknown. [`Fault`]s make it so: what is wrong, with a reason code and an object. They are
-//! computed whenever someone asks, from what the other rooms know; nothing of them is recorded.
+//! A condition is true, false or unknown. [`Fault`]s make it so: what is wrong, with a reason code and an object.
+//! `condition_sources` finds them whenever someone asks. Only their turns are recorded, as events.
 //!
 //! | files | what they are |
 //! | --- | --- |
 //! | `fault` | one thing that is wrong |
-//! | `gather` | all that is wrong now |
 //! | `tracker` | since when, and how long it must hold before a condition turns; pure |
 //! | `refusals` | the ADDs that were refused in the last minutes |
 //! | `offload` | whether cards handle the traffic of attachments |
+//! | `uplinks` | a bounded look at the uplinks |
 //!
 //! What it owns: the tracker, the memory of refusals (in the engine, whose flows write it), and the latest look at the
 //! cards, which is made once a minute because it lists all rules of all ports.
@@ -21,78 +21,57 @@
 //! of the refusals, for one insertion or removal.
 
 mod fault;
-mod gather;
 mod offload;
 mod refusals;
 mod tracker;
+mod uplinks;
 
-use std::{sync::Arc, time::Duration};
-
-use offload_proto::v1::ConditionStatus;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::Mutex;
 
 pub use fault::Fault;
-pub(crate) use gather::faults;
+pub(crate) use offload::{HandledTraffic, LatestLook};
 pub use refusals::{REMEMBERED, Refusals};
 pub(crate) use tracker::Condition;
+pub(crate) use uplinks::UplinkLook;
 
-use crate::{api::Shared, events::EventKind};
 use tracker::{Moment, Tracker};
-
-/// How often the conditions are looked at if no one asks.
-const PERIOD: Duration = Duration::from_secs(1);
 
 /// The conditions of this DPU.
 #[derive(Debug)]
 pub(crate) struct Conditions {
-    tracker: tokio::sync::Mutex<Tracker>,
-    offload: offload::LatestLook,
+    tracker: Mutex<Tracker>,
+    cards: LatestLook,
+    uplinks: UplinkLook,
 }
 
 impl Conditions {
     /// All are true until a look finds something else.
     pub(crate) fn new() -> Self {
-        Self {
-            tracker: Tracker::new(Moment::now()).into(),
-            offload: offload::LatestLook::default(),
-        }
+        let tracker = Tracker::new(Moment::now()).into();
+        Self { tracker, cards: LatestLook::default(), uplinks: UplinkLook::default() }
     }
-}
 
-impl Shared {
-    /// The conditions as they are now: those that are not true, and one true one for each other type.
-    pub(crate) async fn conditions(&self) -> Vec<Condition> {
-        let mut tracker = self.conditions.tracker.lock().await;
-        let found = faults(self).await;
-        let turned = tracker.observe(found, Moment::now());
-        turned.iter().for_each(|condition| report(self, condition));
-        tracker.conditions(self.engine.programmer().cards().is_empty())
+    /// Looks for faults. Returns the conditions after that: those that are not true, and one true one for each other type.
+    /// Those that turn by it are reported. Where the driver knows no cards, `Offloaded` is left out.
+    pub(crate) async fn look(
+        &self,
+        has_no_cards: bool,
+        find: impl Future<Output = Vec<Fault>>,
+        report: impl Fn(&Condition),
+    ) -> Vec<Condition> {
+        let mut tracker = self.tracker.lock().await;
+        let turned = tracker.observe(find.await, Moment::now());
+        turned.iter().for_each(report);
+        tracker.conditions(has_no_cards)
     }
-}
 
-/// Looks at the conditions once a second, so that each turn is reported when it happens. Never returns.
-pub(crate) async fn watch(shared: Arc<Shared>) {
-    tokio::spawn(offload::watch(Arc::clone(&shared)));
-    let mut ticks = interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        shared.conditions().await;
+    /// Whether cards handle the traffic of attachments.
+    pub(crate) const fn cards(&self) -> &LatestLook {
+        &self.cards
     }
-}
 
-/// Records that a condition has turned.
-fn report(shared: &Shared, condition: &Condition) {
-    let Condition { kind, status, reason, object, message, .. } = condition;
-    let event = match status {
-        ConditionStatus::True => EventKind::ConditionTrue,
-        ConditionStatus::Unknown | ConditionStatus::Unspecified => EventKind::ConditionUnknown,
-        ConditionStatus::False => EventKind::ConditionFalse,
-    };
-    let turned = format!("{} is {}", kind.name(), status.name());
-    let turned = match message.as_str() {
-        "" => turned,
-        message => format!("{turned}: {message}"),
-    };
-    shared.engine.events().record_reason(event, reason, object, turned);
+    /// How the uplinks are.
+    pub(crate) const fn uplinks(&self) -> &UplinkLook {
+        &self.uplinks
+    }
 }

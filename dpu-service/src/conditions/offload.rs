@@ -2,64 +2,50 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    sync::{Mutex, PoisonError},
 };
 
 use offload_proto::ConditionReason;
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::fault::Fault;
-use crate::{
-    api::Shared,
-    attachments::{AttachmentFilter, Traffic},
-    programmer::Programmer,
-};
 
-/// How often the rules of all ports are listed: that takes the kernel some time.
-const PERIOD: Duration = Duration::from_secs(60);
+/// How the traffic of one attachment is handled.
+#[derive(Clone, Debug)]
+pub(crate) struct HandledTraffic {
+    /// The card that has its VF.
+    pub(crate) card: String,
+    /// The rules of its port.
+    pub(crate) rules: u64,
+    /// How many of them are in hardware.
+    pub(crate) in_hardware: u64,
+}
 
 /// What the latest look at the cards has found.
 #[derive(Debug, Default)]
-pub(super) struct LatestLook(Mutex<Vec<Fault>>);
+pub(crate) struct LatestLook(Mutex<Vec<Fault>>);
 
 impl LatestLook {
-    pub(super) fn faults(&self) -> Vec<Fault> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, faults: Vec<Fault>) {
+    /// A look found the traffic of all attachments handled like that, or why that can't be asked.
+    pub(crate) fn note(&self, look: Result<Vec<HandledTraffic>, String>) {
+        let faults = look.map_or_else(|why| unreadable(&why), |traffic| faults(&traffic));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = faults;
     }
-}
 
-/// Looks at the cards once a minute, if the driver knows any. Never returns.
-pub(super) async fn watch(shared: Arc<Shared>) {
-    let mut ticks = interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        let programmer = shared.engine.programmer();
-        if !programmer.cards().is_empty() {
-            let traffic = shared.engine.operators().traffic(&AttachmentFilter::default()).await;
-            shared.conditions.offload.set(faults(programmer, traffic));
-        }
+    /// One fault for each card that leaves traffic to the kernel.
+    pub(crate) fn faults(&self) -> Vec<Fault> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn faults(programmer: &Programmer, traffic: Traffic) -> Vec<Fault> {
-    if let Some(why) = traffic.unknown {
-        let message = format!("whether cards handle the traffic can't be asked: {why}");
-        return vec![Fault::of_dpu(ConditionReason::TrafficUnreadable, message)];
-    }
-    let mut by_card = BTreeMap::<String, Handled>::new();
-    for attachment in traffic.attachments {
-        let card = programmer.card_of(attachment.view.record.vf);
-        let (Some(card), Some(traffic)) = (card, attachment.traffic) else { continue };
-        by_card
-            .entry(card)
-            .or_default()
-            .note(traffic.offloaded.rules, traffic.offloaded.in_hardware);
+fn unreadable(why: &str) -> Vec<Fault> {
+    let message = format!("whether cards handle the traffic can't be asked: {why}");
+    vec![Fault::of_dpu(ConditionReason::TrafficUnreadable, message)]
+}
+
+fn faults(traffic: &[HandledTraffic]) -> Vec<Fault> {
+    let mut by_card = BTreeMap::<&str, Handled>::new();
+    for HandledTraffic { card, rules, in_hardware } in traffic {
+        by_card.entry(card).or_default().note(*rules, *in_hardware);
     }
     by_card.iter().filter_map(|(card, handled)| handled.fault(card)).collect()
 }

@@ -15,6 +15,9 @@ use crate::model::HostName;
 /// How long a refusal keeps `AttachesServed` false unless an ADD of the same object succeeds.
 pub const REMEMBERED: Duration = Duration::from_secs(300);
 
+/// An ADD that succeeds clears a refusal once none follows for so long: where some ADDs fail, others succeed.
+const QUIET: Duration = Duration::from_secs(20);
+
 /// Refusals that come within so long are counted together, so that many take no more memory than few.
 const TOGETHER: Duration = Duration::from_secs(30);
 
@@ -35,6 +38,8 @@ struct Times {
     message: String,
     /// When the first and the last of some refusals came, and how many they are. Oldest first.
     counts: VecDeque<Count>,
+    /// Whether an ADD has succeeded since the last refusal.
+    is_served: bool,
 }
 
 #[derive(Debug)]
@@ -47,6 +52,7 @@ struct Count {
 impl Times {
     fn note(&mut self, message: String, now: Instant) {
         self.message = message;
+        self.is_served = false;
         match self.counts.back_mut() {
             Some(count) if now - count.first < TOGETHER => {
                 count.last = now;
@@ -60,6 +66,17 @@ impl Times {
         while self.counts.front().is_some_and(|count| count.last.elapsed() >= REMEMBERED) {
             self.counts.pop_front();
         }
+    }
+
+    /// When the last one came.
+    fn last(&self) -> Option<Instant> {
+        self.counts.back().map(|count| count.last)
+    }
+
+    /// Whether it keeps a condition false.
+    fn is_in_force(&self) -> bool {
+        let is_quiet = |last: Instant| last.elapsed() >= QUIET;
+        self.last().is_some_and(|last| !(self.is_served && is_quiet(last)))
     }
 
     fn number(&self) -> usize {
@@ -78,10 +95,25 @@ impl Refusals {
     }
 
     /// An ADD of `host` succeeded that needed these objects.
+    ///
+    /// What fails on a host may fail still: see [`Self::note_done_on_host`].
     pub(crate) fn note_served(&self, host: &HostName, objects: &[String]) {
-        let mut all = self.lock();
-        if !all.is_empty() {
-            all.retain(|refused, _| refused.host != *host || !objects.contains(&refused.object));
+        let is_over = |refused: &Refused| {
+            !refused.reason.is_of_host()
+                && refused.host == *host
+                && objects.contains(&refused.object)
+        };
+        self.mark_served(is_over);
+    }
+
+    /// An ADD has succeeded on that host, too.
+    pub(crate) fn note_done_on_host(&self, host: &HostName) {
+        self.mark_served(|refused| refused.reason.is_of_host() && refused.host == *host);
+    }
+
+    fn mark_served(&self, is_over: impl Fn(&Refused) -> bool) {
+        for (refused, times) in &mut *self.lock() {
+            times.is_served |= is_over(refused);
         }
     }
 
@@ -89,14 +121,15 @@ impl Refusals {
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let mut all = self.lock();
         all.values_mut().for_each(Times::expire);
-        all.retain(|_, times| !times.counts.is_empty());
-        let mut by_object = BTreeMap::<(&str, ConditionReason), (usize, &str)>::new();
+        all.retain(|_, times| times.is_in_force());
+        let mut by_object = BTreeMap::<_, Vec<&Times>>::new();
         for (refused, times) in &*all {
-            let (number, message) = by_object.entry((&refused.object, refused.reason)).or_default();
-            *number += times.number();
-            *message = &times.message;
+            by_object.entry((refused.object.as_str(), refused.reason)).or_default().push(times);
         }
-        by_object.into_iter().map(fault).collect()
+        let fault = |((object, reason), times): ((&str, ConditionReason), Vec<&Times>)| {
+            fault(object, reason, &times)
+        };
+        by_object.into_iter().filter_map(fault).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Refused, Times>> {
@@ -104,10 +137,17 @@ impl Refusals {
     }
 }
 
-fn fault(((object, reason), (number, message)): ((&str, ConditionReason), (usize, &str))) -> Fault {
+/// What the refusals of all hosts say of one object: the latest sentence, how many they are, and how long ago the last was.
+fn fault(object: &str, reason: ConditionReason, times: &[&Times]) -> Option<Fault> {
+    let latest = times.iter().max_by_key(|times| times.last())?;
+    let number: usize = times.iter().map(|times| times.number()).sum();
     let adds = if number == 1 { "ADD" } else { "ADDs" };
-    let message = format!("{message}: {number} {adds} refused in the last 5 minutes");
-    Fault { reason, object: object.to_owned(), message }
+    let ago = latest.last()?.elapsed().as_secs();
+    let message = format!(
+        "{}: {number} {adds} refused in the last 5 minutes, the last one {ago} s ago",
+        latest.message
+    );
+    Some(Fault { reason, object: object.to_owned(), message })
 }
 
 #[cfg(test)]
@@ -138,6 +178,7 @@ mod tests {
         let faults = refusals.faults();
         assert_eq!((faults.len(), &*faults[0].object), (1, POOL));
         assert!(faults[0].message.contains(": 3 ADDs "), "{faults:?}");
+        assert!(faults[0].message.ends_with("the last one 0 s ago"), "{faults:?}");
         advance(REMEMBERED / 2).await;
         assert!(refusals.faults()[0].message.contains(": 2 ADDs "));
         advance(REMEMBERED / 2).await;
@@ -149,11 +190,38 @@ mod tests {
         let refusals = Refusals::default();
         refuse(&refusals, "a");
         refuse(&refusals, "b");
-        refusals.note_served(&host("a"), &["pool/other".into()]);
-        assert!(refusals.faults()[0].message.contains(": 2 ADDs "));
         refusals.note_served(&host("a"), &[POOL.into()]);
+        assert!(refusals.faults()[0].message.contains(": 2 ADDs "), "others may be refused still");
+        advance(QUIET).await;
         assert!(refusals.faults()[0].message.contains(": 1 ADD "));
+        refusals.note_served(&host("b"), &["pool/other".into()]);
+        assert_eq!(refusals.faults().len(), 1);
         refusals.note_served(&host("b"), &[POOL.into()]);
+        assert_eq!(refusals.faults(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn next_refusal_takes_back_that_an_add_succeeded() {
+        let refusals = Refusals::default();
+        refuse(&refusals, "a");
+        refusals.note_served(&host("a"), &[POOL.into()]);
+        advance(QUIET / 2).await;
+        refuse(&refusals, "a");
+        advance(QUIET).await;
+        assert!(refusals.faults()[0].message.contains(": 2 ADDs "));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_on_a_host_end_once_a_pod_has_its_vf() {
+        let refusals = Refusals::default();
+        let fault = Fault::of_host(ConditionReason::MoveFailed, &host("a"), "no such device");
+        let object = fault.object.clone();
+        refusals.note_refused(fault, &host("a"));
+        advance(QUIET).await;
+        refusals.note_served(&host("a"), &[object]);
+        refusals.note_done_on_host(&host("b"));
+        assert_eq!(refusals.faults().len(), 1);
+        refusals.note_done_on_host(&host("a"));
         assert_eq!(refusals.faults(), []);
     }
 

@@ -227,7 +227,7 @@ mod tests {
         vec![Fault { reason: REASON, object: object.into(), message: "no carrier".into() }]
     }
 
-    /// What `Tracker::conditions` tells of the type of [`REASON`].
+    /// The conditions of the type of [`REASON`].
     fn told(tracker: &Tracker) -> Vec<Condition> {
         let all = tracker.conditions(true).into_iter();
         all.filter(|condition| condition.kind == REASON.condition()).collect()

@@ -110,7 +110,7 @@ pub enum EventKind {
     AttachmentReleasing,
     /// All that it held is free.
     AttachmentReleased,
-    /// An attach failed and was undone.
+    /// An attach failed and was undone. [`Self::AttachRefused`] reports the failure of the DPU.
     AttachmentFailed,
     /// Its host does not know it and does not have its VF back: it is kept until the VF is.
     AttachmentUnclaimed,
@@ -170,7 +170,7 @@ pub enum EventKind {
     CertificateExpired,
     /// The file of events was damaged; its readable events are kept.
     EventsDamaged,
-    /// An ADD was refused for a reason that is the DPU's.
+    /// An ADD was refused or has failed for a reason that is the DPU's.
     AttachRefused,
     /// A condition has turned false.
     ConditionFalse,
@@ -237,8 +237,7 @@ impl EventKind {
     #[must_use]
     pub const fn severity(self) -> Severity {
         match self {
-            Self::AttachmentFailed
-            | Self::AttachmentUnclaimed
+            Self::AttachmentUnclaimed
             | Self::AttachRefused
             | Self::ConditionFalse
             | Self::ConditionUnknown

@@ -35,12 +35,8 @@ pub(super) struct Occurrence {
 }
 
 impl Occurrence {
-    /// Two occurrences with one key are the same event. Without a reason code the sentence tells them apart.
     fn key(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        let text = self.reason.as_ref().unwrap_or(&self.message);
-        (self.kind, &self.subject, text).hash(&mut hasher);
-        hasher.finish()
+        key(self.kind, &self.subject, self.reason.as_ref(), &self.message)
     }
 
     fn repeats(&self, event: &Event) -> bool {
@@ -50,6 +46,14 @@ impl Occurrence {
         };
         is_same && event.kind == self.kind && event.subject == self.subject
     }
+}
+
+/// Two occurrences with one key are the same event. Without a reason code the sentence tells them apart.
+fn key(kind: EventKind, subject: &str, reason: Option<&String>, message: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let text = reason.map_or(message, String::as_str);
+    (kind, subject, text).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The latest events.
@@ -79,8 +83,20 @@ impl Log {
             counts: BTreeMap::new(),
             repeatable: HashMap::new(),
         };
-        earlier.into_iter().for_each(|event| log.push(Arc::new(event)));
+        for event in earlier {
+            let key = key(event.kind, &event.subject, event.reason.as_ref(), &event.message);
+            log.repeatable.insert(key, event.revision);
+            log.push(Arc::new(event));
+        }
         log
+    }
+
+    /// Whether an event like that is kept, also of an earlier start.
+    pub(super) fn has(&self, occurrence: &Occurrence) -> bool {
+        let revision = self.repeatable.get(&occurrence.key());
+        let kept = self.of(occurrence.kind.severity());
+        let event = revision.and_then(|revision| kept.get(revision));
+        event.is_some_and(|event| occurrence.repeats(event))
     }
 
     /// Adds what happened: as a new event, or to the one that it repeats.
@@ -122,10 +138,20 @@ impl Log {
         now: Timestamp,
     ) -> Option<Arc<Event>> {
         let revision = *self.repeatable.get(&key)?;
+        let boot = self.boot;
         let kept = self.of_mut(occurrence.kind.severity());
         let event = kept.get(&revision)?;
         let is_recent = now.duration_since(event.first_time).unsigned_abs() < WINDOW;
+        // An event of an earlier start stays as it was.
+        let is_recent = is_recent && event.boot == boot;
         if is_recent && occurrence.repeats(event) { kept.remove(&revision) } else { None }
+    }
+
+    const fn of(&self, severity: Severity) -> &ByRevision {
+        match severity {
+            Severity::Normal => &self.normal,
+            Severity::Warning => &self.warnings,
+        }
     }
 
     const fn of_mut(&mut self, severity: Severity) -> &mut ByRevision {
@@ -232,7 +258,7 @@ mod tests {
 
     fn refused(subject: &str, message: &str) -> Occurrence {
         let reason = Some("VFS_EXHAUSTED".into());
-        Occurrence { reason, ..occurrence(EventKind::AttachmentFailed, subject, message) }
+        Occurrence { reason, ..occurrence(EventKind::AttachRefused, subject, message) }
     }
 
     fn at(seconds: i64) -> Timestamp {
@@ -279,6 +305,19 @@ mod tests {
         log.add(occurrence(EventKind::Repaired, "pf0vf1", "guard"), at(0));
         assert!(log.all().all(|event| event.count == 1));
         assert_eq!(log.all().count(), 5);
+    }
+
+    #[test]
+    fn events_of_earlier_starts_are_known_and_do_not_fold() {
+        let mut log = log();
+        let first = log.add(occurrence(EventKind::ServiceStarted, "dpu", "starts"), at(0));
+        let mut next = Log::new(Uuid::new_v4(), vec![Event::clone(&first)]);
+        assert!(next.has(&occurrence(EventKind::ServiceStarted, "dpu", "starts")));
+        assert!(!next.has(&occurrence(EventKind::ServiceStarted, "dpu", "starts again")));
+        assert_eq!(
+            next.add(occurrence(EventKind::ServiceStarted, "dpu", "starts"), at(1)).count,
+            1
+        );
     }
 
     #[test]

@@ -124,7 +124,21 @@ impl Events {
         self.record_by(&Author::Service, kind, subject, message);
     }
 
-    /// Records an event that somebody else has caused.
+    /// Records an event of the service itself, unless it is recorded already, be it by an earlier start.
+    pub(crate) fn record_once(
+        &self,
+        kind: EventKind,
+        subject: impl fmt::Display,
+        message: impl Into<String>,
+    ) {
+        let (author, subject, message) = (Author::Service, subject.to_string(), message.into());
+        let occurrence = Occurrence { kind, reason: None, author, subject, message, ended: None };
+        if !self.log().has(&occurrence) {
+            self.add(occurrence);
+        }
+    }
+
+    /// Records an event with its author.
     pub(crate) fn record_by(
         &self,
         author: &Author,

@@ -76,7 +76,7 @@ fn serve(mut file: Destination, messages: &Receiver<Message>) {
         batch.gather(messages);
         let events: Vec<_> = batch.events.into_values().collect();
         file.write(&events);
-        // Whoever waited may be gone.
+        // The caller may no longer wait.
         for done in &batch.flushes {
             let _ = done.send(());
         }

@@ -15,7 +15,7 @@ use vf_alloc::FunctionId;
 
 use crate::{
     fake_kernel::DOING,
-    world::{World, configuration, hello, key, settings, spec},
+    world::{World, configuration, hello, key, live, settings, spec},
 };
 
 #[tokio::test]
@@ -51,6 +51,16 @@ async fn a_repeated_attach_that_fails_leaves_the_attachment() {
     assert!(world.kernel.port(view.record.vf).membership.is_some(), "it goes on working");
     assert_eq!(world.attach(spec("pod")).await.unwrap().record, view.record);
     world.check();
+}
+
+#[tokio::test]
+async fn repeated_attach_of_a_running_pod_needs_no_representor() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.restart().await;
+    world.hello(&[live(&view, true)]).await;
+    world.kernel.take_away(view.record.vf);
+    assert_eq!(world.attach(spec("pod")).await.unwrap().record, view.record);
 }
 
 #[tokio::test]

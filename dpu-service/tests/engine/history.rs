@@ -47,9 +47,13 @@ async fn failed_attach_is_a_warning_with_its_reason() {
     assert_eq!(world.refused(spec("pod")).await, Reason::ProgrammingFailed);
     let filter = EventFilter { severity: Some(Severity::Warning), ..EventFilter::default() };
     let (warnings, _) = world.engine.events().list(&filter);
-    let failed = warnings.iter().find(|event| event.kind == EventKind::AttachmentFailed).unwrap();
-    assert_eq!(failed.reason.as_deref(), Some("PROGRAMMING_FAILED"));
-    assert_eq!(&*failed.ended.as_ref().unwrap().key.container_id, "pod");
+    let refused = warnings.iter().find(|event| event.kind == EventKind::AttachRefused).unwrap();
+    let reason = Some("PROGRAMMING_FAILED");
+    assert_eq!((refused.reason.as_deref(), &*refused.subject), (reason, "pool/default"));
+    let ends = EventFilter { kind: Some(EventKind::AttachmentFailed), ..EventFilter::default() };
+    let (ends, _) = world.engine.events().list(&ends);
+    assert_eq!(ends[0].reason.as_deref(), reason);
+    assert_eq!(&*ends[0].ended.as_ref().unwrap().key.container_id, "pod");
 }
 
 #[tokio::test]

@@ -267,6 +267,29 @@ async fn a_mac_address_of_the_fabrics_own_links_is_given_to_no_pod() {
     world.attach(asking("0e:00:00:00:00:0a".parse().unwrap())).await.unwrap();
 }
 
+#[tokio::test]
+async fn network_that_is_being_deleted_takes_no_pods() {
+    let world = World::new().await;
+    apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
+    // On one thread: the deletion waits for the journal when the attach begins.
+    let delete = world.engine.networks().delete("blue".into(), false);
+    let (deleted, attached) = tokio::join!(delete, world.attach(on_blue("pod")));
+    deleted.unwrap();
+    assert_eq!(attached.unwrap_err().reason, Reason::NetworkUnknown);
+    world.check();
+}
+
+#[tokio::test]
+async fn network_that_is_being_renamed_takes_no_pods() {
+    let world = World::new().await;
+    apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
+    let rename = world.engine.networks().rename("blue".into(), "teal".into());
+    let (renamed, attached) = tokio::join!(rename, world.attach(on_blue("pod")));
+    renamed.unwrap();
+    assert_eq!(attached.unwrap_err().reason, Reason::NetworkUnknown);
+    world.check();
+}
+
 async fn delete_for_good(world: &World) {
     world.engine.networks().delete("blue".into(), false).await.unwrap();
     world.engine.reconcile(Depth::Thorough).await;

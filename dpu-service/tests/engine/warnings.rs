@@ -255,13 +255,18 @@ async fn refused_adds_are_events_of_what_refused_them() {
 }
 
 #[tokio::test]
-async fn a_failed_add_is_one_event_with_its_reason() {
+async fn failed_adds_are_one_warning_with_their_number() {
     let world = World::new().await;
     let mut feed = world.engine.events().watch();
     fails(&world, "a").await;
+    fails(&world, "b").await;
     let told = std::iter::from_fn(|| feed.try_recv().ok());
     let warnings = told.filter(|event| event.kind.severity() == Severity::Warning);
-    let warnings: Vec<_> = warnings.map(|event| (event.kind, event.reason.clone())).collect();
-    let reason = Some(Reason::ProgrammingFailed.as_str().to_owned());
-    assert_eq!(warnings, [(EventKind::AttachmentFailed, reason)]);
+    let warnings: Vec<_> =
+        warnings.map(|event| (event.kind, event.reason.clone(), event.count)).collect();
+    let warning = |count| {
+        let reason = Reason::ProgrammingFailed.as_str().to_owned();
+        (EventKind::AttachRefused, Some(reason), count)
+    };
+    assert_eq!(warnings, [warning(1), warning(2)]);
 }

@@ -48,7 +48,7 @@ fn repair_is_audited_with_its_reason() {
         let [entry] = &entries[..] else { panic!("{entries:?}") };
         let v1::AuditEntry { author, action, object, after, reason, .. } = entry;
         assert!(author.starts_with("operator/") && after.contains("repaired"), "{entry:?}");
-        assert_eq!([action.as_str(), object, reason], ["Mend", "dpu", "ticket 7"]);
+        assert_eq!([action.as_str(), object, reason], ["Repair", "dpu", "ticket 7"]);
     });
 }
 

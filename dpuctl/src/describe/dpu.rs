@@ -7,7 +7,7 @@ use crate::{
     description::Description,
     status::{condition_table, host_table},
     table::table,
-    text::{age, or, or_dash, short_id},
+    text::{age, host_state, or, or_dash, short_id},
 };
 
 pub(super) fn dpu_text(dpu: &Dpu) -> String {
@@ -29,7 +29,7 @@ pub(super) fn dpu_text(dpu: &Dpu) -> String {
 pub(super) fn host_text(host: &HostStatus) -> String {
     let mut text = Description::default();
     text.field("Name", &host.name);
-    text.field("State", if host.connected { "Connected" } else { "Disconnected" });
+    text.field("State", &host_state(host));
     text.field("Since", &host.since);
     if !host.absence.is_empty() {
         text.field("Why", &host.absence);
@@ -43,7 +43,11 @@ pub(super) fn host_text(host: &HostStatus) -> String {
     text.field("Networks", or(&host.networks.join(", "), "all"));
     text.field("MACs", if host.own_macs_only { "with the DPU's prefix" } else { "any" });
     let found = |found: &Difference| format!("{}: {}", short_id(&found.subject), found.message);
-    text.list("Pod problems", &host.pod_findings.iter().map(found).collect::<Vec<_>>());
+    let mut found: Vec<_> = host.pod_findings.iter().map(found).collect();
+    if host.pod_findings_left_out > 0 {
+        found.push(format!("and {} more", host.pod_findings_left_out));
+    }
+    text.list("Pod problems", &found);
     text.finish()
 }
 
@@ -221,10 +225,15 @@ Pod problems:  none
                 message: "no route".into(),
                 ..Difference::default()
             }],
+            pod_findings_left_out: 3,
             ..host.clone()
         };
         let told = host_text(&refused);
-        for line in ["Refused:       at 2026-03-01T11:05:00Z: it expired\n", "  0190: no route\n"] {
+        let lines = [
+            "Refused:       at 2026-03-01T11:05:00Z: it expired\n",
+            "  0190: no route\n  and 3 more\n",
+        ];
+        for line in lines {
             assert!(told.contains(line), "{told}");
         }
         let free = host_text(&HostStatus { networks: Vec::new(), own_macs_only: false, ..host });

@@ -3,13 +3,14 @@
 use std::{sync::Arc, time::Instant};
 
 use metrics::{Calls, OK};
-use offload_proto::{Failure, Reason};
+use offload_proto::{ConditionReason, Failure, Reason};
 use tokio::{sync::Semaphore, task::JoinError, time::sleep_until};
 use tokio_util::task::TaskTracker;
 
 use super::{
     caller::{Answer, Caller},
     defect::defect,
+    dpu::Dpu,
     failures::Failures,
 };
 use crate::cni::environment::Verb;
@@ -21,21 +22,25 @@ pub(super) struct Desk {
     turns: Arc<Semaphore>,
     calls: Arc<Calls>,
     failures: Arc<Failures>,
+    dpu: Arc<Dpu>,
 }
 
-/// A call, as a person is told of it.
+/// A call, as it is shown to a person.
 #[derive(Clone, Debug)]
 struct Named {
     verb: Verb,
     /// Whom it is about.
     subject: String,
     failures: Arc<Failures>,
+    /// Whom ADDs that fail on this host are reported to.
+    dpu: Arc<Dpu>,
 }
 
 impl Desk {
     /// One that answers at most `limit` calls at a time, and counts them among `calls`. Their work is among `tasks`.
-    pub(super) fn new(tasks: TaskTracker, limit: usize, calls: Arc<Calls>) -> Self {
-        Self { tasks, turns: Arc::new(Semaphore::new(limit)), calls, failures: Arc::default() }
+    pub(super) fn new(tasks: TaskTracker, limit: usize, calls: Arc<Calls>, dpu: Arc<Dpu>) -> Self {
+        let (turns, failures) = (Arc::new(Semaphore::new(limit)), Arc::default());
+        Self { tasks, turns, calls, failures, dpu }
     }
 
     /// The latest calls that were refused or failed.
@@ -43,8 +48,8 @@ impl Desk {
         &self.failures
     }
 
-    /// Has the work done that a call about `subject` asks for, and tells its caller what comes of it. Work that ends without an answer
-    /// has answered. Returns once the caller was told, and the work may go on.
+    /// Has the work done that a call about `subject` asks for, and tells its caller what comes of it. Work that ends
+    /// without an answer has answered. Returns once the caller was told, and the work may go on.
     ///
     /// A call that nobody waits for any more is not begun: its caller may have made another since.
     pub(super) async fn attend(
@@ -56,13 +61,20 @@ impl Desk {
     ) {
         let begun = Instant::now();
         let (turns, asker) = (Arc::clone(&self.turns), Arc::clone(caller));
-        let call = Named { verb, subject, failures: Arc::clone(&self.failures) };
+        let (failures, dpu) = (Arc::clone(&self.failures), Arc::clone(&self.dpu));
+        let call = Named { verb, subject, failures, dpu };
         let named = call.clone();
         // A task of its own: a caller that ends does not stop the work in the middle.
         let mut work = self.tasks.spawn(async move {
             let _turn = turns.acquire().await;
             match asker.is_waiting() {
-                Ok(()) => tell(&named, &asker, work.await?).await,
+                Ok(()) => match work.await {
+                    Some(answer) => tell(&named, &asker, answer).await,
+                    None => {
+                        named.note_answered();
+                        None
+                    }
+                },
                 Err(failure) => tell(&named, &asker, refused(failure)).await,
             }
         });
@@ -72,8 +84,8 @@ impl Desk {
             never = caller.keep_company() => match never {},
             () = sleep_until(caller.deadline().into()) => {
                 let late = refused(late());
-                call.note(&late);
                 let refusal = late.refusal();
+                // The work goes on, and its end is noted.
                 match caller.give_up(late).await {
                     Ok(()) => refusal,
                     // It was answered just now, or has ended.
@@ -87,8 +99,18 @@ impl Desk {
 
 impl Named {
     fn note(&self, answer: &Answer) {
-        if let Answer::Refused { failure, .. } = answer {
-            self.failures.note(self.verb, &self.subject, failure);
+        let Answer::Refused { failure, .. } = answer else { return };
+        self.failures.note(self.verb, &self.subject, failure);
+        let reason = ConditionReason::of_refusal(failure.reason);
+        if self.verb == Verb::Add && reason.is_some_and(ConditionReason::is_of_host) {
+            self.dpu.report_failed_add(&self.subject, failure);
+        }
+    }
+
+    /// The work has answered its caller: an ADD has succeeded.
+    fn note_answered(&self) {
+        if self.verb == Verb::Add {
+            self.failures.note_add();
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Mutex, time::Duration};
 
 use jiff::Timestamp;
-use offload_proto::Failure;
+use offload_proto::{ConditionReason, Failure};
 
 use super::defect::locked;
 use crate::{cni::environment::Verb, protocol::CallFailure};
@@ -13,9 +13,28 @@ const KEPT: usize = 16;
 /// Longest message and subject that are remembered, in bytes.
 const LONGEST: usize = 1024;
 
-/// The latest failures, oldest first.
+/// An ADD that succeeds clears a failure once none follows for so long: where some ADDs fail, others succeed.
+const QUIET: Duration = Duration::from_secs(20);
+
+/// The latest failures.
 #[derive(Debug, Default)]
-pub(super) struct Failures(Mutex<VecDeque<(Timestamp, CallFailure)>>);
+pub(super) struct Failures(Mutex<Latest>);
+
+#[derive(Debug, Default)]
+struct Latest {
+    /// Oldest first.
+    kept: VecDeque<Noted>,
+    /// When an ADD succeeded last.
+    served: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Noted {
+    at: Timestamp,
+    /// An ADD that failed through no fault of its caller.
+    is_problem: bool,
+    failure: CallFailure,
+}
 
 impl Failures {
     /// A call of that verb about `subject` was refused or has failed. Runtimes ask for STATUS every few seconds: how that
@@ -24,33 +43,47 @@ impl Failures {
         if verb == Verb::Status {
             return;
         }
-        let now = Timestamp::now();
+        let at = Timestamp::now();
+        let is_problem = verb == Verb::Add && ConditionReason::of_refusal(failure.reason).is_some();
         let failure = CallFailure {
-            time: now.to_string(),
+            time: at.to_string(),
             verb: verb.as_str().into(),
             subject: bootstrap::cut(subject.to_owned(), LONGEST),
             code: failure.reason.to_string(),
             message: bootstrap::cut(failure.message.clone(), LONGEST),
         };
-        let mut kept = locked(&self.0);
-        kept.push_back((now, failure));
-        if kept.len() > KEPT {
-            kept.pop_front();
+        let mut latest = locked(&self.0);
+        latest.kept.push_back(Noted { at, is_problem, failure });
+        if latest.kept.len() > KEPT {
+            latest.kept.pop_front();
         }
+    }
+
+    /// An ADD has succeeded.
+    pub(super) fn note_add(&self) {
+        locked(&self.0).served = Some(Timestamp::now());
     }
 
     /// All that are remembered, oldest first.
     pub(super) fn all(&self) -> Vec<CallFailure> {
-        locked(&self.0).iter().map(|(_, failure)| failure.clone()).collect()
+        locked(&self.0).kept.iter().map(|noted| noted.failure.clone()).collect()
     }
 
-    /// Those of ADDs of the last `age`, oldest first.
-    pub(super) fn of_adds(&self, age: Duration) -> Vec<CallFailure> {
+    /// ADDs of the last `age` that failed through no fault of their callers. Empty once one has succeeded since and none
+    /// has failed for [`QUIET`]. Oldest first.
+    pub(super) fn problems(&self, age: Duration) -> Vec<CallFailure> {
         let now = Timestamp::now();
-        let is_recent = |at: Timestamp| now.duration_since(at).unsigned_abs() <= age;
-        let kept = locked(&self.0);
-        let recent = kept.iter().filter(|(at, failure)| is_recent(*at) && failure.verb == "ADD");
-        recent.map(|(_, failure)| failure.clone()).collect()
+        let latest = locked(&self.0);
+        let problems = || latest.kept.iter().filter(|noted| noted.is_problem);
+        let passed = |at: Timestamp| now.duration_since(at).unsigned_abs();
+        let is_over = |last: &Noted| {
+            passed(last.at) >= QUIET && latest.served.is_some_and(|served| served > last.at)
+        };
+        if problems().next_back().is_some_and(is_over) {
+            return Vec::new();
+        }
+        let recent = problems().filter(|noted| passed(noted.at) <= age);
+        recent.map(|noted| noted.failure.clone()).collect()
     }
 }
 
@@ -71,6 +104,27 @@ mod tests {
         let all = failures.all();
         assert_eq!((all.len(), all[0].subject.as_str()), (KEPT, "1"));
         assert_eq!(all[0].code, "VFS_EXHAUSTED");
-        assert_eq!(failures.of_adds(Duration::from_secs(60)).len(), KEPT);
+        assert_eq!(failures.problems(Duration::from_secs(60)).len(), KEPT);
+    }
+
+    #[test]
+    fn mistakes_of_callers_are_no_problem() {
+        let failures = Failures::default();
+        let failure = Failure::new(Reason::NetworkUnknown, "no network is named so");
+        failures.note(Verb::Add, "web/shop eth0", &failure);
+        assert_eq!(failures.all().len(), 1);
+        assert_eq!(failures.problems(Duration::from_secs(60)), []);
+    }
+
+    #[test]
+    fn a_later_add_that_succeeds_ends_a_problem() {
+        let failures = Failures::default();
+        let failure = Failure::new(Reason::VfsExhausted, "no VF is left");
+        failures.note(Verb::Add, "web/shop eth0", &failure);
+        failures.note_add();
+        let age = Duration::from_secs(60);
+        assert_eq!(failures.problems(age).len(), 1, "others may fail still");
+        locked(&failures.0).kept[0].at -= QUIET;
+        assert_eq!(failures.problems(age), []);
     }
 }

@@ -1,4 +1,4 @@
-//! What the agent has mended by itself, for whoever asks.
+//! What the agent has repaired by itself.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use offload_proto::v1;
+use tokio::sync::Notify;
 
 use super::defect::locked;
 
@@ -24,6 +25,7 @@ const KEPT: usize = 64;
 pub(super) struct Repairs {
     latest: Mutex<VecDeque<Repair>>,
     count: AtomicU64,
+    noted: Notify,
 }
 
 #[derive(Debug)]
@@ -31,18 +33,39 @@ struct Repair {
     at: Instant,
     subject: String,
     message: String,
+    /// Whether the DPU has it.
+    is_reported: bool,
 }
 
 impl Repairs {
-    /// Something of `subject` was mended just now: one sentence.
+    /// Something of `subject` was repaired just now: one sentence.
     pub(super) fn note(&self, subject: &str, message: String) {
-        tracing::info!(subject, "mended: {message}");
+        tracing::info!(subject, what = message, "the agent has repaired something");
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut kept = locked(&self.latest);
         if kept.len() == KEPT {
             kept.pop_front();
         }
-        kept.push_back(Repair { at: Instant::now(), subject: subject.to_owned(), message });
+        let (at, subject) = (Instant::now(), subject.to_owned());
+        kept.push_back(Repair { at, subject, message, is_reported: false });
+        self.noted.notify_one();
+    }
+
+    /// Waits until there is one that is not reported yet.
+    pub(super) async fn noted(&self) {
+        self.noted.notified().await;
+    }
+
+    /// Has the DPU know of those that it does not know of, oldest first. `send` returns whether the report is on its way;
+    /// after one that is not, the rest waits for the next call.
+    pub(super) fn report(&self, mut send: impl FnMut(v1::Repaired) -> bool) {
+        for repair in locked(&self.latest).iter_mut().filter(|repair| !repair.is_reported) {
+            let (subject, message) = (repair.subject.clone(), repair.message.clone());
+            repair.is_reported = send(v1::Repaired { subject, message });
+            if !repair.is_reported {
+                return;
+            }
+        }
     }
 
     /// How many there were since the agent started.
@@ -52,13 +75,13 @@ impl Repairs {
 
     /// What is remembered, oldest first.
     pub(super) fn all(&self) -> Vec<v1::Repair> {
-        let told = |repair: &Repair| v1::Repair {
+        let shown = |repair: &Repair| v1::Repair {
             ago_s: repair.at.elapsed().as_secs(),
             subject: repair.subject.clone(),
             message: repair.message.clone(),
             host: String::new(),
         };
-        locked(&self.latest).iter().map(told).collect()
+        locked(&self.latest).iter().map(shown).collect()
     }
 }
 
@@ -73,5 +96,26 @@ mod tests {
         let all = repairs.all();
         assert_eq!((all.len(), all[0].subject.as_str()), (KEPT, "1"));
         assert_eq!(repairs.count(), KEPT as u64 + 1);
+    }
+    #[test]
+    fn repairs_are_reported_once() {
+        let repairs = Repairs::default();
+        repairs.note("a", "restored".into());
+        repairs.note("b", "restored".into());
+        let mut reported = Vec::new();
+        repairs.report(|_| false);
+        repairs.report(|repaired| {
+            reported.push(repaired.subject);
+            reported.len() == 1
+        });
+        assert_eq!(reported, ["a", "b"]);
+        let mut again = Vec::new();
+        for _ in 0..2 {
+            repairs.report(|repaired| {
+                again.push(repaired.subject);
+                true
+            });
+        }
+        assert_eq!(again, ["b"]);
     }
 }

@@ -1,13 +1,14 @@
-//! What a person on the host is told: the session, the certificate, VFs, pods, and what affects them.
+//! The report for a person on the host: the session, the certificate, VFs, pods, and what affects them.
 
 use std::{
     collections::{HashMap, HashSet},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use jiff::Timestamp;
 use offload_proto::{
-    Failure,
+    Failure, Finding,
     v1::{Difference, PhysicalFunction, VfCondition, VirtualFunction},
 };
 use vf_alloc::{Device, FunctionId, PfId};
@@ -25,7 +26,8 @@ const RECENT: Duration = Duration::from_secs(300);
 
 /// How all is at the moment.
 pub(super) async fn report(doors: &Doors, failures: &Failures) -> Report {
-    let found = doors.dpu.pod_findings().current(doors.vfs.records());
+    let mut found = doors.dpu.pod_findings().current(doors.vfs.records());
+    found.extend(unrecorded(doors));
     let (session, certificate) = (session(doors), certificate(doors));
     let (vfs, vfs_unknown) = match vfs(doors).await {
         Ok(vfs) => (vfs, String::new()),
@@ -98,6 +100,21 @@ fn session_problem(session: &SessionReport) -> Option<String> {
     (!connected).then(|| format!("no session with DPU {dpu} since {since}: {message} ({code})"))
 }
 
+/// The pods whose attachments the DPU has no record of.
+fn unrecorded(doors: &Doors) -> Vec<Difference> {
+    let Standing::Up(session) = doors.dpu.session().standing() else { return Vec::new() };
+    let records = doors.vfs.records().all().into_iter();
+    let unrecorded = records.filter(|it| it.phase == Phase::Live && session.is_unrecorded(it.id()));
+    let found = |record: Arc<Record>| {
+        let message = format!(
+            "the DPU has no record of the attachment of {}, and has closed its port: recreate the pod",
+            record.key()
+        );
+        Finding::AttachmentUnknownToDpu.of(record.id(), message)
+    };
+    unrecorded.map(found).collect()
+}
+
 /// Why the DPU serves no ADD, though there is a session.
 async fn dpu_problem(doors: &Doors, session: &SessionReport) -> Option<String> {
     if !session.connected {
@@ -113,7 +130,7 @@ fn certificate_problem(doors: &Doors) -> Option<String> {
 }
 
 fn add_problem(failures: &Failures) -> Option<String> {
-    let recent = failures.of_adds(RECENT);
+    let recent = failures.problems(RECENT);
     let latest = recent.last()?;
     let adds =
         if recent.len() == 1 { "1 ADD".to_owned() } else { format!("{} ADDs", recent.len()) };

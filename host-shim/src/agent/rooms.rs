@@ -95,7 +95,8 @@ impl Agent {
         let told = Arc::clone(&device_plugin);
         let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, told);
         let (calls, endpoint) = (scrape::calls(), Endpoint::listen(config.metrics.listen));
-        let desk = Desk::new(doors.tasks.clone(), config.limits.connections, Arc::clone(&calls));
+        let (limit, dpu) = (config.limits.connections, Arc::clone(&doors.dpu));
+        let desk = Desk::new(doors.tasks.clone(), limit, Arc::clone(&calls), dpu);
         let agent = Self { config, doors, upkeep, device_plugin, desk };
         if let Some(endpoint) = endpoint {
             agent.tell_metrics(endpoint, calls);
@@ -135,6 +136,7 @@ impl Agent {
             never = self.upkeep.keeper().keep_agreement() => match never {},
             never = self.upkeep.host_ports().keep() => match never {},
             never = dpu.reports().keep_inventory() => match never {},
+            never = dpu.keep_repairs_reported() => match never {},
             never = self.device_plugin.keep() => match never {},
         }
     }

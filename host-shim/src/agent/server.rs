@@ -283,7 +283,7 @@ mod tests {
     /// One that answers one call at a time, and counts them.
     fn server(calls: &Arc<Calls>) -> (Server, tempfile::TempDir) {
         let (doors, folder) = doors();
-        let desk = Desk::new(doors.tasks.clone(), 1, Arc::clone(calls));
+        let desk = Desk::new(doors.tasks.clone(), 1, Arc::clone(calls), Arc::clone(&doors.dpu));
         let device_plugin = Arc::new(DevicePlugin::new(None));
         let room = Workloads::new(doors.clone(), desk.clone(), String::new());
         let workloads = Connections::serve(room, 1, CancellationToken::new());

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 fn perform(task: &Task) -> ExitCode {
     match install::run(task) {
         Ok(told) => {
-            // Nobody is left to be told if the stream is closed.
+            // A closed stream has no reader for an error.
             let _ = print(&told);
             ExitCode::SUCCESS
         }

@@ -78,7 +78,7 @@ impl Arrival {
             }
         };
         let addresses = timeout(ADDRESSES_LIMIT, local_addresses(self.announcement.as_ref()));
-        // What is lost until addresses that take longer can be used, neighbours send again.
+        // After the limit the pod gets its interface nevertheless: neighbours ask again each second.
         let (came, (), _) = tokio::join!(carrier, port, addresses);
         self.durations.without_carrier = !came.map_err(without_carrier)?;
         self.durations.carrier = started.elapsed();

@@ -370,9 +370,13 @@ pub fn open_netns(path: &str) -> Result<Netns, Failure> {
 }
 
 fn reason_of_netns(error: &NetnsError) -> Reason {
-    use Errno::{EMFILE, ENFILE, ENOMEM};
+    use Errno::{ELOOP, EMFILE, ENAMETOOLONG, ENFILE, ENOMEM, ENOTDIR};
     match error {
         NetnsError::Unreadable { errno: EMFILE | ENFILE | ENOMEM, .. } => Reason::Overloaded,
+        // The path itself is at fault.
+        NetnsError::Unreadable { errno: ELOOP | ENAMETOOLONG | ENOTDIR, .. } => {
+            Reason::NetnsInvalid
+        }
         NetnsError::Unreadable { .. } => Reason::MoveFailed,
         _ => Reason::NetnsInvalid,
     }
@@ -391,6 +395,7 @@ mod tests {
             (unreadable(Errno::EMFILE), Reason::Overloaded),
             (unreadable(Errno::ENFILE), Reason::Overloaded),
             (unreadable(Errno::EACCES), Reason::MoveFailed),
+            (unreadable(Errno::ENAMETOOLONG), Reason::NetnsInvalid),
         ] {
             assert_eq!(reason_of_netns(&error), reason, "{error}");
         }

@@ -12,7 +12,11 @@ use nix::sys::signal::Signal;
 use offload_proto::{ConditionReason, v1::ConditionStatus};
 use serde_json::Value;
 
-use crate::{disks::SmallDisk, gateway::nft};
+use crate::{
+    disks::{SmallDisk, attach_until_refused},
+    events::number_of_events,
+    gateway::nft,
+};
 
 /// What a wait gives up after. The row's own bound is shorter.
 const LIMIT: Duration = Duration::from_secs(75);
@@ -56,14 +60,15 @@ const fn row(
 }
 
 #[rustfmt::skip]
-const BREAKAGES: [Breakage; 22] = [
+const BREAKAGES: [Breakage; 23] = [
     row("an uplink has no carrier", Turns(ConditionReason::UplinkWithoutCarrier), "UPLINK_WITHOUT_CARRIER", "ConditionFalse", "UplinkDown", 5),
     row("an uplink is renamed", Turns(ConditionReason::UplinkMissing), "UPLINK_MISSING", "ConditionFalse", "UplinkDown", 5),
     row("a pool has no free VF, and refuses an ADD", Turns(ConditionReason::VfsExhausted), NONE, "AttachRefused", "AttachesRefused", 5),
     row("a subnet has no free address, and refuses an ADD", Turns(ConditionReason::AddressesExhausted), NONE, "AttachRefused", "AttachesRefused", 5),
-    row("free representors are in a foreign bridge, and an ADD fails", Turns(ConditionReason::ProgrammingFailed), "REPRESENTOR_TAKEN", "AttachmentFailed", "AttachesRefused", 5),
+    row("free representors are in a foreign bridge, and an ADD fails", Turns(ConditionReason::ProgrammingFailed), "REPRESENTOR_TAKEN", "AttachRefused", "AttachesRefused", 5),
     row("the VFs of a pool are in quarantine", Turns(ConditionReason::PoolQuarantined), "VF_QUARANTINED", "VfQuarantined", "ConditionNotTrue", 5),
     row("the disk of `state_dir` is full, and an ADD fails", Turns(ConditionReason::JournalNotWritable), "SERVICE_PROBLEM", "ConditionFalse", "JournalNotWritable", 5),
+    row("the disk of the agent's `state_dir` is full, and an ADD fails", Turns(ConditionReason::RecordsUnavailable), NONE, "AttachRefused", "AttachesRefused", 5),
     row("the journal is lost, or older than the pods", Turns(ConditionReason::AttachmentUnrecorded), "ATTACHMENT_UNKNOWN_TO_DPU", "ConditionFalse", "PodsNotConnected", 15),
     row("an attachment stays in Releasing", Turns(ConditionReason::ReleaseStuck), "RELEASE_PENDING", "ConditionFalse", "ConditionNotTrue", 40),
     row("a pod lacks the route to its own subnet, with `reconcile_s = 1`", Turns(ConditionReason::PodDiffers), "POD_DIFFERS", "PodDiffers", "PodsNotConnected", 10),
@@ -115,7 +120,7 @@ struct Watched {
 impl Watched {
     fn new(lab: &Lab, what: &str) -> Self {
         let row = *BREAKAGES.iter().find(|row| row.what == what).expect("a row");
-        Self { row, events: events(lab, row.event), clock: Stopwatch::start() }
+        Self { row, events: number_of_events(lab, row.event), clock: Stopwatch::start() }
     }
 
     /// Waits until status, event and metric show it, in time, and then asks the doctor.
@@ -127,7 +132,7 @@ impl Watched {
             Repaired => self.is_counted(lab),
             Exits(_) => panic!("{what}: no one answers"),
         }
-        wait_for(event, LIMIT, || (events(lab, event) > self.events).then_some(()));
+        wait_for(event, LIMIT, || (number_of_events(lab, event) > self.events).then_some(()));
         self.is_in_time();
         println!("doctor: {:?}", findings(lab));
         if finding != NONE {
@@ -167,13 +172,6 @@ fn pods_are_affected(lab: &Lab) -> bool {
     faults
         .iter()
         .any(|fault| fault["affectsPods"] == true && fault["status"] == "CONDITION_STATUS_FALSE")
-}
-
-/// How often an event of that kind has happened.
-fn events(lab: &Lab, kind: &str) -> u64 {
-    let listed = lab.operator().json(&["events", "--type", kind]);
-    let all = listed["events"].as_array().unwrap().iter();
-    all.map(|event| event["count"].as_u64().unwrap()).sum()
 }
 
 /// The codes of what the doctor finds.
@@ -305,23 +303,26 @@ mod records {
         lab.wait_until_good();
         let watched = Watched::new(&lab, "the disk of `state_dir` is full, and an ADD fails");
         disk.fill();
-        attach_until_refused(&lab);
+        attach_until_refused(&lab, 114);
         watched.is_shown(&lab);
         disk.empty();
         lab.service.stop();
     }
 
-    /// A full file system takes what it has room for.
-    fn attach_until_refused(lab: &Lab) {
-        for _ in 0..100 {
-            let pod = Netns::new("other");
-            let answer = lab.add("blue", &pod, "eth0");
-            if !answer.status.success() {
-                return answer.fails(114, &[]);
-            }
-            lab.del("blue", &pod, "eth0").nothing();
-        }
-        panic!("never refused");
+    #[test]
+    fn full_disk_of_the_agent_is_shown() {
+        let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
+        lab.agent.stop();
+        let disk = SmallDisk::under(lab.path().join("agent"));
+        lab.start_agent();
+        lab.wait_until_good();
+        let what = "the disk of the agent's `state_dir` is full, and an ADD fails";
+        let watched = Watched::new(&lab, what);
+        disk.fill();
+        attach_until_refused(&lab, 131);
+        watched.is_shown(&lab);
+        disk.empty();
+        lab.agent.stop();
     }
 
     #[test]
@@ -477,7 +478,7 @@ mod service {
         lab.pki.issue_for(Duration::from_secs(15), Role::Dpu, "dpu-1");
         let expiring = ConditionReason::CertificateExpiring.as_str();
         wait_for("the new certificate", LIMIT, || lab.operator().fault(expiring));
-        let before = events(&lab, "CertificateExpired");
+        let before = number_of_events(&lab, "CertificateExpired");
         let ends = || (status_exit(&lab) == Some(4)).then_some(());
         wait_for("the end of the certificate", LIMIT, ends);
         let row = *BREAKAGES.iter().find(|row| row.what == what).expect("a row");
@@ -491,7 +492,7 @@ mod service {
         watched.is_in_time();
         lab.pki.issue("dpu", "dpu-1");
         wait_for("a valid certificate", LIMIT, || (status_exit(&lab) == Some(0)).then_some(()));
-        assert!(events(&lab, row.event) > before);
+        assert!(number_of_events(&lab, row.event) > before);
     }
 
     #[test]
@@ -510,7 +511,7 @@ mod service {
         watched.is_in_time();
         lab.start_service();
         lab.wait_until_good();
-        assert!(events(&lab, watched.row.event) > watched.events);
+        assert!(number_of_events(&lab, watched.row.event) > watched.events);
     }
 
     fn status_exit(lab: &Lab) -> Option<i32> {

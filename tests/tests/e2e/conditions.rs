@@ -258,8 +258,9 @@ fn metrics_are_on_by_default_on_loopback() {
     assert!(check().contains("off"));
 }
 
-/// The table of one condition in the documentation: reason, whether pods are affected, and both times in seconds.
-fn documented(text: &str, kind: ConditionType) -> Vec<(String, bool, u64, u64)> {
+/// The table of one condition in the documentation: reason, whether pods are affected, both times in seconds, and what to
+/// do.
+fn documented(text: &str, kind: ConditionType) -> Vec<(String, bool, u64, u64, String)> {
     let section = text.split(&format!("\n### {}\n", kind.name())).nth(1);
     let section = section.unwrap_or_else(|| panic!("docs/CONDITIONS.md lacks {}", kind.name()));
     let section = section.split("\n#").next().unwrap();
@@ -268,7 +269,7 @@ fn documented(text: &str, kind: ConditionType) -> Vec<(String, bool, u64, u64)> 
     rows.map(|row| {
         let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
         let reason = cells[0].trim_matches('`').to_owned();
-        (reason, cells[1] == "yes", seconds(cells[4]), seconds(cells[5]))
+        (reason, cells[1] == "yes", seconds(cells[4]), seconds(cells[5]), cells[6].to_owned())
     })
     .collect()
 }
@@ -283,7 +284,8 @@ fn the_documentation_has_every_reason_as_the_code_does() {
             .map(|reason| {
                 let (begins, ends) =
                     (reason.begins_after().as_secs(), reason.ends_after().as_secs());
-                (reason.to_string(), reason.affects_pods(), begins, ends)
+                let advice = reason.advice().to_owned();
+                (reason.to_string(), reason.affects_pods(), begins, ends, advice)
             })
             .collect();
         assert_eq!(documented(&text, kind), expected, "{}", kind.name());

@@ -43,7 +43,7 @@ impl Drop for SmallDisk {
 }
 
 /// Attaches and detaches until it is refused; a full file system takes what it has room for.
-fn attach_until_refused(lab: &Lab, code: u64) {
+pub(crate) fn attach_until_refused(lab: &Lab, code: u64) {
     for _ in 0..100 {
         let pod = Netns::new("other");
         let answer = lab.add("blue", &pod, "eth0");
@@ -69,7 +69,7 @@ fn a_full_disk_of_the_service_refuses_attaches_and_harms_nothing() {
 
     disk.fill();
     attach_until_refused(&lab, 114);
-    // A disk that is full for one write has room for another: the condition stays false all the same.
+    // A disk that is full for one write has room for another. The condition stays false.
     for _ in 0..20 {
         let full = lab.operator().fault("JOURNAL_NOT_WRITABLE");
         assert!(full.is_some_and(|full| full["affectsPods"] == true));

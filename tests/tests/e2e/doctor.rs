@@ -35,7 +35,7 @@ fn doctor(lab: &Lab, arguments: &[&str]) -> (Value, Option<i32>) {
     (found, status.code())
 }
 
-/// Whether an exit code says that there are differences, or that pods are affected besides.
+/// Whether an exit code says that there are differences, or that pods are affected.
 fn has_found(exit: Option<i32>) -> bool {
     matches!(exit, Some(1 | 5))
 }

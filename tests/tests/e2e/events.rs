@@ -69,6 +69,12 @@ fn listed(lab: &Lab, options: &[&str]) -> Vec<Value> {
     lab.operator().json(&arguments)["events"].as_array().unwrap().clone()
 }
 
+/// How often an event of that kind has happened.
+pub(crate) fn number_of_events(lab: &Lab, kind: &str) -> u64 {
+    let count = |event: &Value| event["count"].as_u64().unwrap();
+    listed(lab, &["--type", kind]).iter().map(count).sum()
+}
+
 fn kinds(events: &[Value]) -> HashSet<&str> {
     events.iter().map(|event| event["kind"].as_str().unwrap()).collect()
 }
@@ -125,6 +131,8 @@ fn followed_events_outlast_a_killed_service() {
     assert!(missing.iter().all(is_later), "{missing:?}");
     let kinds = kinds(&printed);
     assert!(kinds.contains("ServiceStopUnclean") && kinds.contains("HostConnected"), "{kinds:?}");
+    let attached = printed.iter().filter(|event| event["kind"] == "AttachmentAttached");
+    assert_eq!(attached.count(), 1, "a pod that runs on is no event");
     let boots: HashSet<_> = printed.iter().map(|event| event["boot"].to_string()).collect();
     assert_eq!(boots.len(), 2);
 }
@@ -141,6 +149,17 @@ fn clean_stop_is_an_event_and_events_stay() {
     for unclean in ["ServiceStopUnclean", "HostDisconnected"] {
         assert!(!kinds.contains(unclean), "{unclean}: {kinds:?}");
     }
+}
+
+#[test]
+fn repairs_of_the_agent_are_events() {
+    let lab = Lab::start(&Settings::default());
+    lab.card.host.ip(&["link", "set", "p0v2", "mtu", "1400"]);
+    let of_agent = |event: &Value| event["author"] == "host/node-1";
+    let repair = wait_for("the repair", LIMIT, || {
+        listed(&lab, &["--type", "Repaired"]).into_iter().find(of_agent)
+    });
+    assert!(repair["message"].as_str().unwrap().contains("its MTU is 1400"), "{repair}");
 }
 
 #[test]

@@ -17,6 +17,8 @@ use e2e::{
 };
 use mtls::Role;
 
+use crate::events::number_of_events;
+
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Whose certificates are replaced: role and name.
@@ -199,8 +201,11 @@ fn the_end_is_told_everywhere(lab: &Lab, role: Role) {
     }
     let away = "node-1 is not connected: ";
     let told_of_end = |line: &str| line.contains("session ended") && line.contains("expired on 20");
-    let status = lab.operator().says(&["status"]);
-    assert!(status.lines().any(|it| it.contains(away) && told_of_end(it)), "{status}");
+    wait_for("a status that tells it", LIMIT, || {
+        let fault = lab.operator().fault("HOST_NOT_CONNECTED")?;
+        let message = fault["message"].as_str()?;
+        (message.contains(away) && told_of_end(message)).then_some(())
+    });
     let doctor = String::from_utf8(lab.operator().dpuctl(&["doctor"]).stdout).unwrap();
     let is_it = |line: &str| line.starts_with("HOST_NOT_CONNECTED  node-1: ") && told_of_end(line);
     assert!(doctor.lines().any(is_it) && doctor.contains(" on the host"), "{doctor}");
@@ -257,8 +262,8 @@ fn no_call_fails_while_certificates_that_live_for_seconds_are_renewed() {
     lab.agent.stop();
     lab.start_agent();
     lab.wait_until_good();
-    let renewals = || lab.service.log().matches("HostRenewed").count();
-    let ends = || lab.service.log().matches("HostDisconnected").count();
+    let renewals = || number_of_events(&lab, "HostRenewed");
+    let ends = || number_of_events(&lab, "HostDisconnected");
     let ended = ends();
     let begun = Stopwatch::start();
     let (mut renewed, mut pods) = (begun, 0);

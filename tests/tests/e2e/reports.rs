@@ -1,4 +1,4 @@
-//! What a person is told on the host, what the DPU says of peers that it refuses, and the archive for a bug report.
+//! The report on the host, what the DPU shows of peers that it refuses, and the archive for a bug report.
 
 use std::{collections::BTreeMap, fs, process::Command, process::Output, time::Duration};
 
@@ -80,6 +80,21 @@ fn agent_status_shows_refused_adds() {
     assert_eq!((&latest["verb"], &latest["code"]), (&"ADD".into(), &"VFS_EXHAUSTED".into()));
     assert!(latest["subject"].as_str().unwrap().contains(other.name()), "{found:#}");
     assert!(exit == Some(5) && found["problems"][0].as_str().unwrap().contains("VFS_EXHAUSTED"));
+}
+
+#[test]
+fn agent_status_shows_pods_unknown_to_the_dpu() {
+    let mut lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    lab.service.stop();
+    fs::remove_file(lab.path().join("service/journal.redb")).unwrap();
+    lab.start_service();
+    wait_for("the pod's problem", LIMIT, || {
+        let (found, exit) = report(&lab);
+        let problem = found["pods"][0]["problem"].as_str()?;
+        (exit == Some(5) && problem.contains("no record")).then_some(())
+    });
 }
 
 #[test]

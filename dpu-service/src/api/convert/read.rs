@@ -22,7 +22,7 @@ use offload_proto::{
 use vf_alloc::{Device, FunctionId, NumberError, VfPromise};
 
 pub(crate) use events::{audit_filter, event_cursor, event_filter};
-pub(crate) use examination::{examination, pod_findings};
+pub(crate) use examination::{examination, failed_add, pod_findings, repaired};
 pub(crate) use hello::{hello, inventory};
 
 use crate::{

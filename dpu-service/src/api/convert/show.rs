@@ -499,7 +499,7 @@ pub(crate) fn card(card: &Card) -> v1::Card {
     }
 }
 
-pub(crate) fn host(view: &HostView, rights: HostRights) -> v1::HostStatus {
+pub(crate) fn host(view: &HostView, rights: HostRights, maintenance: bool) -> v1::HostStatus {
     let contact = view.contact.as_ref();
     let refusal = contact.and_then(|contact| contact.refusal.as_ref());
     v1::HostStatus {
@@ -515,6 +515,8 @@ pub(crate) fn host(view: &HostView, rights: HostRights) -> v1::HostStatus {
         refusal: refusal.map(|refusal| refusal.reason.clone()).unwrap_or_default(),
         refused_at: refusal.map(|refusal| refusal.at.to_string()).unwrap_or_default(),
         pod_findings: view.pod_findings.clone(),
+        pod_findings_left_out: view.pod_findings_left_out,
+        maintenance,
     }
 }
 
@@ -571,6 +573,9 @@ pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
             attachment_id: id.to_string(),
             key: Some(key(&released)),
             reason,
+        }),
+        HostCommand::Unrecorded(ids) => Message::Unrecorded(v1::Unrecorded {
+            attachment_ids: ids.iter().map(ToString::to_string).collect(),
         }),
         HostCommand::NetworkChanged(changed) => {
             let ChangedNetwork { network, deleted, interface_prefix, pool, default_network } =

@@ -482,10 +482,10 @@ fn a_host_is_shown_with_what_it_may_ask_for() {
         pod_findings: Vec::new(),
         pod_findings_left_out: 0,
     };
-    let free = show::host(&view, HostRights::default());
-    assert!(free.networks.is_empty() && !free.own_macs_only);
+    let free = show::host(&view, HostRights::default(), true);
+    assert!(free.networks.is_empty() && !free.own_macs_only && free.maintenance);
     let bound = HostRights { networks: ["blue".into()].into(), any_mac: false };
-    let bound = show::host(&view, bound);
+    let bound = show::host(&view, bound, false);
     assert_eq!((bound.networks, bound.own_macs_only), (vec!["blue".to_owned()], true));
 }
 
@@ -499,4 +499,14 @@ fn pod_findings_of_a_host_are_bounded_and_clean() {
     assert_eq!((read.findings.len(), read.left_out), (63, 42), "{read:?}");
     let is_clean = |it: &v1::Difference| it.subject == id && !it.message.contains('\u{1b}');
     assert!(read.findings.iter().all(is_clean), "{read:?}");
+}
+
+#[test]
+fn failed_add_of_a_host_is_clean() {
+    let told = |reason: &str| {
+        read::failed_add(&v1::FailedAdd { reason: reason.into(), message: "lost\u{1b}[2J".into() })
+    };
+    let failure = told("MOVE_FAILED").unwrap();
+    assert_eq!((failure.reason, &*failure.message), (Reason::MoveFailed, "lost\u{fffd}[2J"));
+    assert_eq!(told("LATER"), None);
 }

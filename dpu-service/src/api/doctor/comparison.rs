@@ -11,11 +11,12 @@ use vf_alloc::FunctionId;
 
 use super::hosts::HostHalf;
 use crate::{
-    api::{Shared, convert::show},
+    api::convert::show,
     attachments::{DpuHalf, VfHalf},
     events::{Event, EventKind},
     host::{Examination, ExaminedVf, HostRecord},
     model::{AttachmentId, AttachmentState, AttachmentView, HostName},
+    shared::Shared,
 };
 
 /// How old an attachment is that its host must know, even if it has not said that the pod has the VF.
@@ -201,7 +202,9 @@ fn unknown_half(host: &HostHalf, problem: &str) -> v1::Difference {
 
 fn own_repairs(shared: &Shared) -> Vec<v1::Repair> {
     let now = Timestamp::now();
-    let events = shared.engine.events().of_kind(EventKind::Repaired);
+    let mut events = shared.engine.events().of_kind(EventKind::Repaired);
+    // Hosts report theirs in their own answers.
+    events.retain(|event| event.author.is_service());
     let latest = events.len().saturating_sub(REPAIRS_TOLD);
     let told = |event: &Event| v1::Repair {
         ago_s: now.duration_since(event.time).as_secs().try_into().unwrap_or_default(),

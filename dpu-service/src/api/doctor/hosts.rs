@@ -6,11 +6,11 @@ use futures::future::join_all;
 use tokio::time::timeout;
 
 use crate::{
-    api::Shared,
     attachments::Engine,
     host::Examination,
     model::HostName,
     sessions::{Examined, HostView, NotExamined},
+    shared::Shared,
 };
 
 /// What a host has.

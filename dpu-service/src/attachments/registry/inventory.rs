@@ -8,7 +8,7 @@ use vf_alloc::{FunctionId, HostId, VfFacts};
 use super::{Registry, ServedHosts};
 use crate::{
     host::{Inventory, LiveAttachment, VfCondition},
-    model::HostName,
+    model::{AttachmentId, HostName},
 };
 
 /// How a host's VFs are by an inventory, but for those of which it is outdated.
@@ -103,6 +103,12 @@ impl Registry {
         unlisted
     }
 
+    /// Those of a host's attachments that the journal does not know.
+    pub(crate) fn unrecorded(&self, live: &[LiveAttachment]) -> Vec<AttachmentId> {
+        let ids = live.iter().map(|live| live.id);
+        ids.filter(|id| self.entries.get(*id).is_none()).collect()
+    }
+
     /// Puts the VFs into quarantine that the host holds for nobody here, while it has attachments that
     /// the journal does not know, until the host says that they are clean. A host does not tell which
     /// VF is which attachment's. Nothing else of the host is touched. Returns these VFs and why.
@@ -111,8 +117,7 @@ impl Registry {
         live: &[LiveAttachment],
         conditions: &Conditions,
     ) -> (Vec<FunctionId>, String) {
-        let unknown = live.iter().filter(|live| self.entries.get(live.id).is_none());
-        let unknown: Vec<_> = unknown.map(|live| live.id.to_string()).collect();
+        let unknown: Vec<_> = self.unrecorded(live).into_iter().map(|id| id.to_string()).collect();
         if unknown.is_empty() {
             return (Vec::new(), String::new());
         }

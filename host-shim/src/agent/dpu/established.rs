@@ -1,6 +1,6 @@
 //! A session while it lasts: its calls, and its messages to the DPU.
 
-use std::{future::Future, sync::Mutex, time::Instant};
+use std::{collections::HashSet, future::Future, sync::Mutex, time::Instant};
 
 use offload_proto::v1::{
     self, HostMessage, host_message, workload_network_client::WorkloadNetworkClient,
@@ -38,6 +38,8 @@ pub(in crate::agent) struct Established {
     silent: CancellationToken,
     networks: Mutex<Networks>,
     promises: Mutex<Promises>,
+    /// The attachments that the DPU has no record of, by their ids.
+    unrecorded: Mutex<HashSet<String>>,
 }
 
 impl Established {
@@ -48,9 +50,9 @@ impl Established {
         outbox: mpsc::Sender<HostMessage>,
     ) -> Self {
         let (overflow, silent) = (Notify::new(), CancellationToken::new());
-        let (networks, promises) = Default::default();
+        let (networks, promises, unrecorded) = Default::default();
         let since = Instant::now();
-        Self { id, since, client, outbox, overflow, silent, networks, promises }
+        Self { id, since, client, outbox, overflow, silent, networks, promises, unrecorded }
     }
 
     /// The same, of a DPU that has told this of its networks.
@@ -71,6 +73,21 @@ impl Established {
     /// The DPU has promised VFs.
     pub(super) fn note_promises(&self, told: v1::Promises) {
         locked(&self.promises).note(told);
+    }
+
+    /// The DPU has no record of these attachments.
+    pub(super) fn note_unrecorded(&self, unrecorded: v1::Unrecorded) {
+        let attachments = unrecorded.attachment_ids;
+        tracing::error!(
+            ?attachments,
+            "the DPU has no record of attachments: their pods are cut off"
+        );
+        locked(&self.unrecorded).extend(attachments);
+    }
+
+    /// Whether the DPU has reported that it has no record of the attachment.
+    pub(in crate::agent) fn is_unrecorded(&self, id: &str) -> bool {
+        locked(&self.unrecorded).contains(id)
     }
 
     /// Takes the VF that somebody has chosen, if it is promised and can be claimed.

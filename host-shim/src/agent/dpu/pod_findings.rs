@@ -1,4 +1,4 @@
-//! What is not as it should be of this host's pods, as the DPU is told unasked.
+//! The problems of this host's pods, which the agent reports to the DPU.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
@@ -9,7 +9,7 @@ use crate::agent::{
     vfs::{Phase, Records},
 };
 
-/// How many findings the DPU is told.
+/// How many findings are reported to the DPU.
 const TOLD: usize = 64;
 
 /// The findings, each by its attachment's id.

@@ -25,6 +25,7 @@ use crate::{
         defect::locked,
         milestones::Milestone,
         pending::{Entered, Pending},
+        repairs::Repairs,
         vfs::{HostLinks, Phase, Record, Records, Vfs},
     },
     protocol::Key,
@@ -101,6 +102,11 @@ impl Reports {
     /// The host's records.
     pub(super) fn records(&self) -> &Records {
         self.vfs.records()
+    }
+
+    /// What the agent has repaired by itself.
+    pub(super) fn repairs(&self) -> &Repairs {
+        self.vfs.repairs()
     }
 
     /// Says that the DPU is asked for an attachment and nobody was answered, until the answer is dropped:

@@ -2,7 +2,10 @@
 
 use std::{convert::Infallible, sync::Arc};
 
-use offload_proto::v1::host_message;
+use offload_proto::{
+    Failure,
+    v1::{FailedAdd, host_message},
+};
 
 use super::{
     calls::Calls,
@@ -75,6 +78,30 @@ impl Dpu {
         }
     }
 
+    /// Reports to the DPU what the agent has repaired by itself, for ever. Without a session it waits for the next one.
+    pub(in crate::agent) async fn keep_repairs_reported(&self) -> Infallible {
+        loop {
+            self.reports.repairs().noted().await;
+            self.report_repairs();
+        }
+    }
+
+    fn report_repairs(&self) {
+        let send = |repaired| self.session.send(host_message::Message::Repaired(repaired));
+        self.reports.repairs().report(send);
+    }
+
+    /// Reports an ADD that failed on this host. Without a session it is not reported: then the DPU reports that.
+    pub(in crate::agent) fn report_failed_add(&self, subject: &str, failure: &Failure) {
+        let Standing::Up(session) = self.session.standing() else { return };
+        let message = match failure.message.contains(subject) {
+            true => failure.message.clone(),
+            false => format!("{subject}: {}", failure.message),
+        };
+        let reason = failure.reason.as_str().into();
+        session.send(host_message::Message::FailedAdd(FailedAdd { reason, message }));
+    }
+
     /// Keeps a session, for ever. `heard` is told what the DPU says, once what waits for it is delivered.
     pub(in crate::agent) async fn keep_session(&self, heard: impl Fn(FromDpu)) -> Infallible {
         let hello = async || self.reports.hello().await;
@@ -91,6 +118,7 @@ impl Dpu {
     fn session_began(&self) {
         self.welcomed.note();
         self.reports.tell_untold();
+        self.report_repairs();
         self.signals.inventory_changed();
     }
 }

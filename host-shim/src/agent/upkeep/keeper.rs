@@ -125,8 +125,9 @@ impl Keeper {
     ) -> Result<(), Failure> {
         let located = {
             let _one_at_a_time = self.keeping.lock().await;
-            self.vfs().locate(&record).await?
+            self.vfs().locate(&record).await
         };
+        let Some(located) = looked(&record, located) else { return Ok(()) };
         match located {
             (VfLocation::Host | VfLocation::Unfinished, true) => self.put_back(&record).await,
             (VfLocation::Host, false) => {
@@ -148,8 +149,9 @@ impl Keeper {
     async fn complete(self: &Arc<Self>, record: &Arc<Record>) -> Result<(), Failure> {
         let state = {
             let _one_at_a_time = self.keeping.lock().await;
-            self.vfs().state_in_pod(record).await?
+            self.vfs().state_in_pod(record).await
         };
+        let Some(state) = looked(record, state) else { return Ok(()) };
         match state {
             PodState::Complete => {}
             PodState::Lost(lost) => {
@@ -239,6 +241,14 @@ impl Keeper {
         now.saturating_duration_since(*locked(&self.last_pass))
             < self.doors.timeouts.reconcile() * 3 + LONGEST_PASS
     }
+}
+
+/// What a look at an attachment found. `None`: the look failed, which says nothing of the pod.
+fn looked<T>(record: &Record, look: Result<T, Failure>) -> Option<T> {
+    let warn = |failure: &Failure| {
+        tracing::warn!(attachment = record.id(), %failure, "the agent can't look at an attachment");
+    };
+    look.inspect_err(warn).ok()
 }
 
 #[cfg(test)]

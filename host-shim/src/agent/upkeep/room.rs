@@ -99,8 +99,11 @@ impl Upkeep {
                     self.doors.dpu.session().send(host_message::Message::Examination(busy));
                 }
             }
-            // Heartbeats and promises are the session's own, and a second welcome asks for nothing.
-            Message::Welcome(_) | Message::Heartbeat(_) | Message::Promises(_) => {}
+            // The session handles these itself, and a second welcome asks for nothing.
+            Message::Welcome(_)
+            | Message::Heartbeat(_)
+            | Message::Promises(_)
+            | Message::Unrecorded(_) => {}
         }
     }
 

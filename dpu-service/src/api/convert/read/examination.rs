@@ -1,7 +1,7 @@
 //! What a host found of its VFs.
 
 use ipnetwork::IpNetwork;
-use offload_proto::{Failure, v1};
+use offload_proto::{Failure, Reason, v1};
 
 use super::{IP_ADDRESS, collect, device, mac, optional, optional_attachment_id, parse, vf};
 use crate::host::{Examination, ExaminedVf, Holdings, HostRecord};
@@ -80,6 +80,16 @@ pub(crate) fn pod_findings(told: &v1::PodFindings) -> v1::PodFindings {
     let findings: Vec<_> = kept.filter(|it| optional_attachment_id(&it.subject).is_ok()).collect();
     let beyond = found.saturating_sub(u32::try_from(POD_FINDINGS).unwrap_or(u32::MAX));
     v1::PodFindings { findings, left_out: told.left_out.saturating_add(beyond) }
+}
+
+/// Why an ADD failed on its host. `None`: for a reason that this version does not know.
+pub(crate) fn failed_add(told: &v1::FailedAdd) -> Option<Failure> {
+    Reason::parse(&told.reason).map(|reason| Failure::new(reason, clean(&told.message)))
+}
+
+/// What a host's agent has repaired by itself: its subject, and what.
+pub(crate) fn repaired(told: &v1::Repaired) -> (String, String) {
+    (clean(&told.subject), clean(&told.message))
 }
 
 /// A host's text, fit for a terminal and a log.

@@ -72,6 +72,7 @@ pub(in crate::agent) async fn attend(
                     unanswered_since = None;
                     match message {
                         Some(Message::Promises(told)) => session.note_promises(told),
+                        Some(Message::Unrecorded(told)) => session.note_unrecorded(told),
                         Some(message) => {
                             if let Message::NetworkChanged(changed) = &message {
                                 session.note_network(changed);

@@ -1,0 +1,205 @@
+//! All that is wrong now, from all that know of something, and the watch that reports what turns.
+
+use std::{sync::Arc, time::Duration};
+
+use offload_proto::{ConditionReason, Failure, Reason, v1::ConditionStatus};
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::{
+    attachments::{AttachmentFilter, AttachmentTraffic, Engine},
+    conditions::{Condition, Fault, HandledTraffic},
+    events::EventKind,
+    model::HostName,
+    shared::Shared,
+};
+
+/// How often the conditions are looked at if no one asks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How often the rules of all ports are listed: that takes the kernel some time.
+const CARDS_PERIOD: Duration = Duration::from_secs(60);
+/// How long the journal may take to answer.
+const LONGEST_WRITE: Duration = Duration::from_secs(3);
+/// The fault of a DPU without networks.
+const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[network]] to the configuration file, or run \
+                           `dpuctl apply`";
+
+/// Looks at the conditions once a second, so that each turn is reported when it happens. Never returns.
+pub(crate) async fn watch(shared: Arc<Shared>) {
+    tokio::spawn(watch_cards(Arc::clone(&shared)));
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        conditions(&shared).await;
+    }
+}
+
+/// Looks at the cards once a minute, if the driver knows any. Never returns.
+async fn watch_cards(shared: Arc<Shared>) {
+    let mut ticks = interval(CARDS_PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if !shared.engine.programmer().cards().is_empty() {
+            let handled = handled_traffic(&shared.engine).await;
+            shared.conditions.cards().note(handled);
+        }
+    }
+}
+
+async fn handled_traffic(engine: &Arc<Engine>) -> Result<Vec<HandledTraffic>, String> {
+    let traffic = engine.operators().traffic(&AttachmentFilter::default()).await;
+    if let Some(why) = traffic.unknown {
+        return Err(why);
+    }
+    let handled = |attachment: AttachmentTraffic| {
+        let card = engine.programmer().card_of(attachment.view.record.vf)?;
+        let offloaded = attachment.traffic?.offloaded;
+        Some(HandledTraffic { card, rules: offloaded.rules, in_hardware: offloaded.in_hardware })
+    };
+    Ok(traffic.attachments.into_iter().filter_map(handled).collect())
+}
+
+/// The conditions as they are now. Those that turn are reported.
+pub(crate) async fn conditions(shared: &Shared) -> Vec<Condition> {
+    let has_no_cards = shared.engine.programmer().cards().is_empty();
+    // What turns while the service stops is the stop, which has an event of its own.
+    let report = |condition: &Condition| {
+        if !shared.stopping.is_cancelled() {
+            record_turn(shared, condition);
+        }
+    };
+    shared.conditions.look(has_no_cards, faults(shared), report).await
+}
+
+/// Records that a condition has turned.
+fn record_turn(shared: &Shared, condition: &Condition) {
+    let Condition { kind, status, reason, object, message, .. } = condition;
+    let event = match status {
+        ConditionStatus::True => EventKind::ConditionTrue,
+        ConditionStatus::Unknown | ConditionStatus::Unspecified => EventKind::ConditionUnknown,
+        ConditionStatus::False => EventKind::ConditionFalse,
+    };
+    let turned = format!("{} is {}", kind.name(), status.name());
+    let turned = match message.as_str() {
+        "" => turned,
+        message => format!("{turned}: {message}"),
+    };
+    let events = shared.engine.events();
+    // Without a reason, for those of all types are the same: events of one object with one reason are repetitions.
+    match status {
+        ConditionStatus::True => events.record(event, object, turned),
+        _ => events.record_reason(event, reason, object, turned),
+    }
+}
+
+/// All that is wrong now.
+pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
+    let engine = &shared.engine;
+    let mut all: Vec<_> = obstacles(engine).await.into_iter().map(obstacle).collect();
+    let refusals = engine.refusals().faults();
+    all.extend(certificate_faults(shared));
+    all.extend(journal_fault(&all, &refusals));
+    all.extend(refusals);
+    all.extend(not_serving(&all));
+    all.extend(configuration_faults(shared));
+    all.extend(hosts_faults(shared));
+    all.extend(shared.conditions.uplinks().faults(uplink_faults(Arc::clone(engine))).await);
+    all.extend(engine.operators().faults());
+    all.extend(shared.conditions.cards().faults());
+    all
+}
+
+async fn uplink_faults(engine: Arc<Engine>) -> Vec<Fault> {
+    engine.operators().uplink_faults().await
+}
+
+/// What keeps Attach from being served. A journal that can't be written is tried again by this, which takes as long as its
+/// disk.
+async fn obstacles(engine: &Engine) -> Vec<Failure> {
+    let asked = timeout(LONGEST_WRITE, engine.obstacles()).await;
+    asked.unwrap_or_else(|_| {
+        let message = format!("the disk of the journal has not answered for {LONGEST_WRITE:?}");
+        vec![Failure::new(Reason::JournalUnavailable, message)]
+    })
+}
+
+/// What keeps Attach from being served, as a fault.
+fn obstacle(failure: Failure) -> Fault {
+    let reason = match failure.reason {
+        Reason::JournalUnavailable => ConditionReason::JournalNotWritable,
+        Reason::Draining => ConditionReason::Draining,
+        _ => ConditionReason::FabricUnavailable,
+    };
+    Fault::of_dpu(reason, failure.message)
+}
+
+/// A disk that is full for one write has room for the next, smaller one: so a write that has failed counts until an ADD
+/// succeeds.
+fn journal_fault(faults: &[Fault], refusals: &[Fault]) -> Option<Fault> {
+    let is_reported = |fault: &Fault| fault.reason == ConditionReason::JournalNotWritable;
+    if faults.iter().any(is_reported) {
+        return None;
+    }
+    let failed = |fault: &&Fault| fault.reason == ConditionReason::JournalUnavailable;
+    let message = &refusals.iter().find(failed)?.message;
+    Some(Fault::of_dpu(ConditionReason::JournalNotWritable, message.as_str()))
+}
+
+/// That no pod can be attached, for what others tell.
+fn not_serving(faults: &[Fault]) -> Option<Fault> {
+    let is_obstacle = |fault: &&Fault| {
+        matches!(
+            fault.reason,
+            ConditionReason::JournalNotWritable
+                | ConditionReason::FabricUnavailable
+                | ConditionReason::CertificateExpired
+        )
+    };
+    let obstacles = faults.iter().filter(is_obstacle);
+    let reasons: Vec<_> = obstacles.map(|fault| fault.reason.condition().name()).collect();
+    let message = || {
+        format!(
+            "this DPU attaches no pods until {} is true: see that condition",
+            reasons.join(", ")
+        )
+    };
+    (!reasons.is_empty()).then(|| Fault::of_dpu(ConditionReason::NotServing, message()))
+}
+
+fn certificate_faults(shared: &Shared) -> Vec<Fault> {
+    let fault = |reason| move |message| Fault::of_dpu(reason, message);
+    let (expired, expiring) = (shared.credentials.expired(), shared.expiring());
+    let expiring = expiring.filter(|_| expired.is_none());
+    let refused = shared.credentials.refused();
+    let faults = [
+        expired.map(fault(ConditionReason::CertificateExpired)),
+        expiring.map(fault(ConditionReason::CertificateExpiring)),
+        refused.map(fault(ConditionReason::CertificateRefused)),
+    ];
+    faults.into_iter().flatten().collect()
+}
+
+fn configuration_faults(shared: &Shared) -> Vec<Fault> {
+    let refused = shared.configuration_problems().into_iter();
+    let refused =
+        refused.map(|problem| Fault::of_dpu(ConditionReason::ConfigurationRefused, problem));
+    let is_empty = shared.engine.networks().is_empty();
+    let empty = is_empty.then(|| Fault::of_dpu(ConditionReason::NoNetworks, NO_NETWORKS));
+    refused.chain(empty).collect()
+}
+
+/// The hosts without a session, but for those under maintenance.
+fn hosts_faults(shared: &Shared) -> Vec<Fault> {
+    let hosts = shared.engine.hosts().absent().into_iter();
+    let absent = hosts.filter(|(host, _)| !shared.is_under_maintenance(host));
+    let fault = |(host, why): (HostName, String)| {
+        let why = match why.as_str() {
+            "" => "its agent does not run, or can't reach the DPU",
+            why => why,
+        };
+        let message = format!("host {host} is not connected: {why}");
+        Fault::of_host(ConditionReason::HostNotConnected, &host, message)
+    };
+    absent.map(fault).collect()
+}

@@ -1,0 +1,67 @@
+//! A look at the uplinks that does not keep others waiting.
+
+use std::time::Duration;
+
+use offload_proto::ConditionReason;
+use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
+
+use super::fault::Fault;
+
+/// How long a look may take. A driver that resets its card can keep the kernel from answering for longer.
+const LONGEST: Duration = Duration::from_secs(3);
+
+/// The look that is under way, if the last caller did not wait for its end.
+#[derive(Debug, Default)]
+pub(crate) struct UplinkLook(Mutex<Option<JoinHandle<Vec<Fault>>>>);
+
+impl UplinkLook {
+    /// What `look` finds, or that the kernel does not answer. There is one look at a time: the next caller waits for one
+    /// that is under way.
+    pub(crate) async fn faults(
+        &self,
+        look: impl Future<Output = Vec<Fault>> + Send + 'static,
+    ) -> Vec<Fault> {
+        let mut under_way = self.0.lock().await;
+        let handle = under_way.get_or_insert_with(|| tokio::spawn(look));
+        match timeout(LONGEST, handle).await {
+            Ok(found) => {
+                *under_way = None;
+                found.unwrap_or_else(|error| {
+                    unreadable(&format!("the look at them broke off: {error}"))
+                })
+            }
+            Err(_) => unreadable(&format!("the kernel has not answered for {LONGEST:?}")),
+        }
+    }
+}
+
+fn unreadable(why: &str) -> Vec<Fault> {
+    let message = format!("how the uplinks are can't be read: {why}");
+    vec![Fault::of_dpu(ConditionReason::UplinksUnreadable, message)]
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_look_is_shown_and_waited_for() {
+        let looks = UplinkLook::default();
+        let (answer, answered) = oneshot::channel();
+        let found = looks.faults(async { answered.await.unwrap_or_default() }).await;
+        assert_eq!(found[0].reason, ConditionReason::UplinksUnreadable);
+        answer.send(Vec::new()).unwrap();
+        let second = async { unreadable("a second look") };
+        assert_eq!(looks.faults(second).await, [], "the first look has ended");
+        let third = looks.faults(async { unreadable("a third look") }).await;
+        assert!(third[0].message.ends_with("a third look"));
+    }
+
+    #[tokio::test]
+    async fn look_that_breaks_off_is_shown() {
+        let found = UplinkLook::default().faults(async { panic!("broken") }).await;
+        assert_eq!(found[0].reason, ConditionReason::UplinksUnreadable);
+    }
+}
