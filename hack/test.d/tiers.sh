@@ -30,11 +30,11 @@ tier_netns() {
 tier_long() {
     namespaces_are_there || { cannot_run "$1" && return; }
     build_once || return 0
-    [[ $1 != *-short ]] || { in_namespaces "$1" "kills, cuts, renewals, soak" && return; }
+    [[ $1 != *-short ]] || { in_namespaces "$1" "kills, cuts, renewals, breakages, soak" && return; }
     tools_of_long_are_there || { cannot_run "$1" && return; }
     check "the example of the Go package" silent hack/go-cni example
     check "Prometheus is there" silent hack/prometheus
-    in_namespaces long "kills, cuts, renewals, soak, packages, scripts"
+    in_namespaces long "kills, cuts, renewals, breakages, soak, packages, scripts"
 }
 
 tier_ovs() {
