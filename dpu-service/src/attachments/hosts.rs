@@ -64,7 +64,6 @@ impl Hosts<'_> {
         if self.0.registry().draining().is_some() {
             return tracing::info!(%host, "the session ends with the service");
         }
-        tracing::warn!(%host, reason = message, "a host's session has ended");
         self.0.events.record(EventKind::HostDisconnected, host, message);
     }
 
@@ -98,7 +97,6 @@ impl Hosts<'_> {
         let before = identities(&before);
         for (subject, message) in messages {
             if !before.contains(&subject) {
-                tracing::warn!(%host, attachment = subject, reason = message, "a pod is not as its attachment wants it");
                 self.0.events.record(EventKind::PodDiffers, subject, message);
             }
         }
