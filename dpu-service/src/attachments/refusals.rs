@@ -38,7 +38,11 @@ pub(super) fn note_outcome(
     }
 }
 
+/// As a rule nothing was refused: then an ADD makes no texts.
 fn note_served(engine: &Engine, record: &Record) {
+    if engine.refusals().is_empty() {
+        return;
+    }
     let host = &record.key.host;
     let objects = [
         format!("pool/{}", record.network.pool),

@@ -30,7 +30,7 @@ use tokio::sync::Mutex;
 
 pub use fault::Fault;
 pub(crate) use offload::{HandledTraffic, LatestLook};
-pub use refusals::{REMEMBERED, Refusals};
+pub use refusals::Refusals;
 pub(crate) use tracker::Condition;
 pub(crate) use uplinks::UplinkLook;
 

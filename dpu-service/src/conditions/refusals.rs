@@ -13,7 +13,7 @@ use super::fault::Fault;
 use crate::model::HostName;
 
 /// How long a refusal keeps `AttachesServed` false unless an ADD of the same object succeeds.
-pub const REMEMBERED: Duration = Duration::from_secs(300);
+const REMEMBERED: Duration = Duration::from_secs(300);
 
 /// An ADD that succeeds clears a refusal once none follows for so long: where some ADDs fail, others succeed.
 const QUIET: Duration = Duration::from_secs(20);
@@ -92,6 +92,11 @@ impl Refusals {
         let times = all.entry(Refused { object, reason, host: host.clone() }).or_default();
         times.note(message, Instant::now());
         times.expire();
+    }
+
+    /// Whether no ADD was refused lately.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
     }
 
     /// An ADD of `host` succeeded that needed these objects.
