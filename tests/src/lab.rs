@@ -145,6 +145,16 @@ impl Lab {
         self.card.reset(self.folder.path());
     }
 
+    /// Starts the service again without its journal.
+    ///
+    /// # Panics
+    /// When it has none.
+    pub fn lose_journal(&mut self) {
+        self.service.stop();
+        fs::remove_file(self.path().join("service/journal.redb")).expect("a journal");
+        self.start_service();
+    }
+
     /// Makes the named step of `dpu-service` or `host-shim-agent` fail, or kill its program, once and after its work.
     ///
     /// # Panics

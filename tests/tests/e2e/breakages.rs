@@ -13,7 +13,7 @@ use offload_proto::{ConditionReason, v1::ConditionStatus};
 use serde_json::Value;
 
 use crate::{
-    disks::{SmallDisk, attach_until_refused},
+    disks::{attach_until_refused, lab_with_small_disk_of_agent, lab_with_small_disk_of_service},
     events::number_of_events,
     gateway::nft,
 };
@@ -296,11 +296,7 @@ mod records {
 
     #[test]
     fn full_disk_is_shown() {
-        let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
-        lab.service.stop();
-        let disk = SmallDisk::under(lab.path().join("service"));
-        lab.start_service();
-        lab.wait_until_good();
+        let (mut lab, disk) = lab_with_small_disk_of_service();
         let watched = Watched::new(&lab, "the disk of `state_dir` is full, and an ADD fails");
         disk.fill();
         attach_until_refused(&lab, 114);
@@ -311,11 +307,7 @@ mod records {
 
     #[test]
     fn full_disk_of_the_agent_is_shown() {
-        let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
-        lab.agent.stop();
-        let disk = SmallDisk::under(lab.path().join("agent"));
-        lab.start_agent();
-        lab.wait_until_good();
+        let (mut lab, disk) = lab_with_small_disk_of_agent();
         let what = "the disk of the agent's `state_dir` is full, and an ADD fails";
         let watched = Watched::new(&lab, what);
         disk.fill();
@@ -330,9 +322,7 @@ mod records {
         let mut lab = Lab::start(&Settings::default());
         let _pod = pod(&lab);
         let watched = Watched::new(&lab, "the journal is lost, or older than the pods");
-        lab.service.stop();
-        fs::remove_file(lab.path().join("service/journal.redb")).unwrap();
-        lab.start_service();
+        lab.lose_journal();
         lab.wait_until_good();
         watched.is_shown(&lab);
     }

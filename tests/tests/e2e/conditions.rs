@@ -150,9 +150,7 @@ fn pods_that_a_lost_journal_does_not_know_are_a_condition() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
-    lab.service.stop();
-    fs::remove_file(lab.path().join("service/journal.redb")).unwrap();
-    lab.start_service();
+    lab.lose_journal();
     lab.wait_until_good();
     let lost = await_fault(&lab, "ATTACHMENT_UNRECORDED");
     assert_eq!((&lost["object"], &lost["affectsPods"]), (&json!("host/node-1"), &json!(true)));

@@ -42,6 +42,26 @@ impl Drop for SmallDisk {
     }
 }
 
+/// A lab whose service has its state on a small disk.
+pub(crate) fn lab_with_small_disk_of_service() -> (Lab, SmallDisk) {
+    let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
+    lab.service.stop();
+    let disk = SmallDisk::under(lab.path().join("service"));
+    lab.start_service();
+    lab.wait_until_good();
+    (lab, disk)
+}
+
+/// A lab whose agent has its state on a small disk.
+pub(crate) fn lab_with_small_disk_of_agent() -> (Lab, SmallDisk) {
+    let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
+    lab.agent.stop();
+    let disk = SmallDisk::under(lab.path().join("agent"));
+    lab.start_agent();
+    lab.wait_until_good();
+    (lab, disk)
+}
+
 /// Attaches and detaches until it is refused; a full file system takes what it has room for.
 pub(crate) fn attach_until_refused(lab: &Lab, code: u64) {
     for _ in 0..100 {
@@ -58,12 +78,8 @@ pub(crate) fn attach_until_refused(lab: &Lab, code: u64) {
 
 #[test]
 fn a_full_disk_of_the_service_refuses_attaches_and_harms_nothing() {
-    let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
+    let (mut lab, disk) = lab_with_small_disk_of_service();
     let (a, b) = (Netns::new("a"), Netns::new("b"));
-    lab.service.stop();
-    let disk = SmallDisk::under(lab.path().join("service"));
-    lab.start_service();
-    lab.wait_until_good();
     let _ = lab.add("blue", &a, "eth0").result();
     let of_b = addresses(&lab.add("blue", &b, "eth0").result());
 
@@ -89,12 +105,8 @@ fn a_full_disk_of_the_service_refuses_attaches_and_harms_nothing() {
 
 #[test]
 fn a_full_disk_of_the_agent_refuses_attaches_and_harms_nothing() {
-    let mut lab = Lab::start(&Settings { cool_down: 0, ..Settings::default() });
+    let (mut lab, disk) = lab_with_small_disk_of_agent();
     let (pod, other) = (Netns::new("pod"), Netns::new("other"));
-    lab.agent.stop();
-    let disk = SmallDisk::under(lab.path().join("agent"));
-    lab.start_agent();
-    lab.wait_until_good();
     let _ = lab.add("blue", &pod, "eth0").result();
     let of_other = addresses(&lab.add("blue", &other, "eth0").result());
     disk.fill();

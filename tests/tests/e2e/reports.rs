@@ -87,9 +87,7 @@ fn agent_status_shows_pods_unknown_to_the_dpu() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");
     let _ = lab.add("blue", &pod, "eth0").result();
-    lab.service.stop();
-    fs::remove_file(lab.path().join("service/journal.redb")).unwrap();
-    lab.start_service();
+    lab.lose_journal();
     wait_for("the pod's problem", LIMIT, || {
         let (found, exit) = report(&lab);
         let problem = found["pods"][0]["problem"].as_str()?;

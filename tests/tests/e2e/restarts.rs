@@ -190,7 +190,7 @@ fn calls_wait_in_a_held_socket_while_the_agent_finishes_its_work() {
     let under_way = begin(&pods[0]);
     lab.wait_for_call(&before);
     lab.agent.signal(Signal::SIGTERM);
-    // The first is of `hold_socket`, which starts the agent anew.
+    // The first is of `hold_socket`, which restarts the agent.
     wait_until_said(&lab, "SIGTERM received", 2);
     let waiting = begin(&pods[1]);
     wait_for("the agent's end", LIMIT, || lab.agent.is_over().then_some(()));

@@ -17,7 +17,7 @@ pub struct Service {
     pub promises: BTreeMap<Vf, Option<u8>>,
     /// The number of each VF's latest promise.
     pub last_told: BTreeMap<Vf, u8>,
-    /// VFs in quarantine, because their host holds them for nobody that the journal knows.
+    /// VFs in quarantine, because their host holds them for attachments that the journal does not know.
     pub unaccounted: BTreeSet<Vf>,
     /// The keys that their hosts gave back, and until when.
     pub overtaken: Vec<(Key, BootId, HostTime)>,
