@@ -147,14 +147,19 @@ at_once() {
     for profile in "${@:2}"; do finish_tests "$profile"; done
 }
 
-# begin_tests RUN PROFILE: in a group of processes of their own.
+# begin_tests RUN PROFILE
 begin_tests() {
     mkdir -p "target/nextest/$2"
     rm -f "$(report_of "$2")"
     runner "$2"
+    begin_job "$2" "target/nextest/$2/output" "$1" "$2"
+}
+
+# begin_job NAME OUTPUT COMMAND...: in a group of processes of its own.
+begin_job() {
     set -m
-    "$1" "$2" </dev/null >"target/nextest/$2/output" 2>&1 &
-    JOBS[$2]=$!
+    "${@:3}" </dev/null >"$2" 2>&1 &
+    JOBS[$1]=$!
     set +m
 }
 
@@ -169,10 +174,7 @@ finish_tests() {
 # begin_ahead WHAT COMMAND...: begins what a later tier needs.
 begin_ahead() {
     mkdir -p "$TESTS"
-    set -m
-    chrt --idle 0 "${@:2}" </dev/null >"$TESTS/ahead-$1" 2>&1 &
-    JOBS[ahead-$1]=$!
-    set +m
+    begin_job "ahead-$1" "$TESTS/ahead-$1" chrt --idle 0 "${@:2}"
 }
 
 # await_ahead WHAT: waits for it. What failed is tried again by the tier that needs it, which reports it.
