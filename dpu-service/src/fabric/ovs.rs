@@ -70,7 +70,7 @@ const NUMBER: u64 = 0xffff;
 const OURS: Cookies = Cookies { value: COOKIE, mask: u64::MAX << u32::BITS };
 
 /// All flows, those of other programs included.
-const EVERYBODYS: Cookies = Cookies { value: 0, mask: 0 };
+const ALL_FLOWS: Cookies = Cookies { value: 0, mask: 0 };
 
 /// The driver.
 #[derive(Debug)]
@@ -379,7 +379,7 @@ impl Fabric for OvsFabric {
     fn flows(&self) -> Result<Vec<String>, Refused> {
         let bridge = &self.inner.settings.name;
         let doing = format!("list the flows of bridge {bridge}");
-        let flows = self.inner.flows.with(&doing, |switch| switch.flows(EVERYBODYS))?;
+        let flows = self.inner.flows.with(&doing, |switch| switch.flows(ALL_FLOWS))?;
         Ok(flows.iter().map(|flow| format!("{bridge} {flow}")).collect())
     }
 

@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
 use netlink::{LinkChange, MacAddress, Rtnl};
-use openflow::{Action, Cookies, Flow, Match, Switch};
+use openflow::{Action, Flow, Match, Switch};
 use ovsdb::{Datum, Operation, Replica, Row};
 
 use super::{
-    COOKIE, Inner, OURS, number_of, openings,
+    ALL_FLOWS, COOKIE, Inner, OURS, number_of, openings,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
 };
 use crate::{
@@ -25,9 +25,6 @@ pub(super) struct SharedLinks {
     /// What somebody else has that comes before our ports' guards, for people.
     pub(super) problem: Option<String>,
 }
-
-/// All flows, whoever has set them.
-const ANYBODYS: Cookies = Cookies { value: 0, mask: 0 };
 
 /// A trunk of it alone carries what has no tag.
 const UNTAGGED: i64 = 0;
@@ -226,7 +223,7 @@ impl Inner {
     fn look_at_first_table(&self) -> Result<(), Refused> {
         let doing = format!("look at the flows of bridge {}", self.settings.name);
         // All flows begin there: each of our ports has one that leads to its guard, as long as it has any.
-        let first_table = |switch: &mut Switch| switch.flows_of_tables(&[0], ANYBODYS);
+        let first_table = |switch: &mut Switch| switch.flows_of_tables(&[0], ALL_FLOWS);
         let found: Vec<_> = self.flows.with(&doing, first_table)?;
         let found: Vec<_> = found.into_iter().map(|counted| counted.flow).collect();
         let (ours, others): (Vec<_>, Vec<_>) =
