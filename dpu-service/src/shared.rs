@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     /// This DPU's certificate, and with it its name.
     pub(crate) credentials: LiveCredentials,
-    /// How long before its end it is told that the certificate expires.
+    /// How long before its end the certificate counts as expiring.
     pub(crate) certificate_warning: Duration,
     pub(crate) started_at: Timestamp,
     pub(crate) session_limits: SessionLimits,

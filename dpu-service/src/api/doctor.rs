@@ -2,7 +2,7 @@
 //!
 //! Of each host and of the DPU there is an examination: what it finds in one look, by itself. A
 //! diagnosis is what follows from two looks at all of them. There is one diagnosis at a time, under
-//! `OperatorLimits::examination`: who only wants to look is told to try again, and who mends waits for his turn.
+//! `OperatorLimits::examination`: a look is refused while there is one, and a repair waits for its turn.
 //! The lock is given to whoever waits before anybody else can try for it, so that those who look, however
 //! often, hold up who mends by one diagnosis.
 

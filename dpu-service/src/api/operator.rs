@@ -221,7 +221,7 @@ impl v1::operator_server::Operator for OperatorApi {
         let shared = Arc::clone(&self.0);
         let repair = async move {
             let outcome = doctor::mend(&shared, patience).await?;
-            shared.engine.record_audit(mended(&cause, &outcome)).await?;
+            shared.engine.record_audit(repair_entry(&cause, &outcome)).await?;
             Ok::<_, Failure>(outcome)
         };
         // A task of its own: a caller that ends does not keep the audit from what was repaired.
@@ -278,12 +278,13 @@ impl OperatorApi {
     }
 }
 
-/// What the audit has of a repair: the differences that are gone by it.
-fn mended(cause: &Cause, outcome: &v1::Diagnosis) -> AuditEntry {
-    let are_mended = |found: &&v1::Difference| found.state() == v1::DifferenceState::Mended;
-    let told = |found: &v1::Difference| format!("{} {}", found.code, found.subject);
-    let mended: Vec<_> = outcome.differences.iter().filter(are_mended).map(told).collect();
-    AuditEntry::new(cause, AuditAction::Repair, "dpu".into()).after(&json!({ "repaired": mended }))
+/// The audit's entry of a repair: the differences that it removed.
+fn repair_entry(cause: &Cause, outcome: &v1::Diagnosis) -> AuditEntry {
+    let is_repaired = |found: &&v1::Difference| found.state() == v1::DifferenceState::Mended;
+    let name = |found: &v1::Difference| format!("{} {}", found.code, found.subject);
+    let repaired: Vec<_> = outcome.differences.iter().filter(is_repaired).map(name).collect();
+    AuditEntry::new(cause, AuditAction::Repair, "dpu".into())
+        .after(&json!({ "repaired": repaired }))
 }
 
 fn filter(network: String, host: String) -> Result<AttachmentFilter, Failure> {

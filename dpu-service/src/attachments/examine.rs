@@ -138,7 +138,7 @@ async fn programmed_for_nobody(engine: &Engine, vf: FunctionId) -> Option<Differ
     Some(Finding::RepresentorServesNobody.of(vf, message))
 }
 
-/// The representors of VFs that serve nobody, and that other programs have as ports: no attach can join them.
+/// The representors of free VFs that other programs have as ports: no attach can join them.
 async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Difference>, Failure> {
     let is_idle = |(vf, found): &(&FunctionId, &Surveyed)| {
         found.membership.is_none() && !engine.registry().serves(**vf)

@@ -140,7 +140,7 @@ fn end_of_the_daemon_is_reported_and_flows_return() {
     let refused = dpu.fabric.guard(&port, &pods[0].settings).unwrap_err();
     assert!(Chain(&refused).to_string().contains("no switch"), "{refused}");
     assert_eq!(refused.fault(), Fault::FabricAway);
-    wait_until("its end is told", || changes.has_changed().unwrap());
+    wait_until("the report of its end", || changes.has_changed().unwrap());
     assert_eq!(dpu.prepare().unwrap_err().fault(), Fault::FabricAway);
     changes.mark_unchanged();
     dpu.vswitch().start_daemon();

@@ -25,9 +25,9 @@ pub(super) struct Desk {
     dpu: Arc<Dpu>,
 }
 
-/// A call, as it is shown to a person.
+/// Where the outcome of one call is noted, and what it is about.
 #[derive(Clone, Debug)]
-struct Named {
+struct CallNotes {
     verb: Verb,
     /// Whom it is about.
     subject: String,
@@ -62,7 +62,7 @@ impl Desk {
         let begun = Instant::now();
         let (turns, asker) = (Arc::clone(&self.turns), Arc::clone(caller));
         let (failures, dpu) = (Arc::clone(&self.failures), Arc::clone(&self.dpu));
-        let call = Named { verb, subject, failures, dpu };
+        let call = CallNotes { verb, subject, failures, dpu };
         let named = call.clone();
         // A task of its own: a caller that ends does not stop the work in the middle.
         let mut work = self.tasks.spawn(async move {
@@ -97,7 +97,7 @@ impl Desk {
     }
 }
 
-impl Named {
+impl CallNotes {
     fn note(&self, answer: &Answer) {
         let Answer::Refused { failure, .. } = answer else { return };
         self.failures.note(self.verb, &self.subject, failure);
@@ -117,7 +117,7 @@ impl Named {
 
 /// What came of the work, for whom also its own failure is an answer.
 async fn of_ended(
-    call: &Named,
+    call: &CallNotes,
     caller: &Caller,
     ended: Result<Option<Reason>, JoinError>,
 ) -> Option<Reason> {
@@ -128,7 +128,7 @@ async fn of_ended(
 }
 
 /// Answers, if somebody still waits, and returns why it was refused.
-async fn tell(call: &Named, caller: &Caller, answer: Answer) -> Option<Reason> {
+async fn tell(call: &CallNotes, caller: &Caller, answer: Answer) -> Option<Reason> {
     call.note(&answer);
     let refusal = answer.refusal();
     if let Err(failure) = caller.answer(answer).await {

@@ -7,7 +7,7 @@ use vf_alloc::FunctionId;
 /// VFs that are not as their records, or the lack of any, want them.
 #[derive(Debug, Default)]
 pub(crate) struct Doubts {
-    /// In quarantine because their host holds them for nobody that the journal knows.
+    /// In quarantine because their host holds them for attachments that the journal does not know.
     unaccounted: BTreeSet<FunctionId>,
     /// Their representors kept some of their programming when it was taken back. They may have left
     /// the fabric, so that no look at its ports finds them.
@@ -21,7 +21,7 @@ impl Doubts {
         self.unaccounted.extend(vfs);
     }
 
-    /// Those that their host holds for nobody that the journal knows.
+    /// Those that their host holds for attachments that the journal does not know.
     pub(super) fn unaccounted(&self) -> impl Iterator<Item = FunctionId> {
         self.unaccounted.iter().copied()
     }

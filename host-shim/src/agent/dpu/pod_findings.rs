@@ -10,14 +10,14 @@ use crate::agent::{
 };
 
 /// How many findings are reported to the DPU.
-const TOLD: usize = 64;
+const REPORTED: usize = 64;
 
 /// The findings, each by its attachment's id.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct PodFindings {
     found: Mutex<BTreeMap<String, Difference>>,
-    /// What the DPU was told last, and in which session.
-    told: Mutex<Option<(String, v1::PodFindings)>>,
+    /// The latest report to the DPU, and its session.
+    reported: Mutex<Option<(String, v1::PodFindings)>>,
 }
 
 impl PodFindings {
@@ -39,19 +39,19 @@ impl PodFindings {
         found.values().cloned().collect()
     }
 
-    /// The message with those for the DPU. `None`: the DPU has been told them in that session.
+    /// The report for the DPU. `None`: the session has had the same one.
     pub(super) fn news(&self, session: &str, records: &Records) -> Option<v1::PodFindings> {
         let mut findings = self.current(records);
-        let left_out = u32::try_from(findings.len().saturating_sub(TOLD)).unwrap_or(u32::MAX);
-        findings.truncate(TOLD);
+        let left_out = u32::try_from(findings.len().saturating_sub(REPORTED)).unwrap_or(u32::MAX);
+        findings.truncate(REPORTED);
         let message = v1::PodFindings { findings, left_out };
-        let mut told = locked(&self.told);
-        let is_known = match &*told {
+        let mut reported = locked(&self.reported);
+        let is_known = match &*reported {
             Some((in_session, before)) if in_session == session => *before == message,
             // A session begins without any.
             _ => message.findings.is_empty(),
         };
-        *told = Some((session.to_owned(), message.clone()));
+        *reported = Some((session.to_owned(), message.clone()));
         (!is_known).then_some(message)
     }
 }
@@ -98,7 +98,7 @@ mod tests {
         let ids = || (0..100).map(|number| number.to_string());
         ids().for_each(|id| keep(vfs.records(), record(&id, &id)));
         let findings = findings_of(ids());
-        let told = findings.news("s", vfs.records()).unwrap();
-        assert_eq!((told.findings.len(), told.left_out), (TOLD, 36));
+        let report = findings.news("s", vfs.records()).unwrap();
+        assert_eq!((report.findings.len(), report.left_out), (REPORTED, 36));
     }
 }

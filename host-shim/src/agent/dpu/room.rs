@@ -78,7 +78,7 @@ impl Dpu {
         }
     }
 
-    /// Reports to the DPU what the agent has repaired by itself, for ever. Without a session it waits for the next one.
+    /// Reports the agent's repairs to the DPU, for ever. Without a session they wait for the next one.
     pub(in crate::agent) async fn keep_repairs_reported(&self) -> Infallible {
         loop {
             self.reports.repairs().noted().await;
@@ -91,7 +91,8 @@ impl Dpu {
         self.reports.repairs().report(send);
     }
 
-    /// Reports an ADD that failed on this host. Without a session it is not reported: then the DPU reports that.
+    /// Reports an ADD that failed on this host. Without a session nothing is reported: the DPU shows the host as not
+    /// connected.
     pub(in crate::agent) fn report_failed_add(&self, subject: &str, failure: &Failure) {
         let Standing::Up(session) = self.session.standing() else { return };
         let message = match failure.message.contains(subject) {
