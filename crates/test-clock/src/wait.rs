@@ -7,13 +7,14 @@ use crate::stopwatch::{Reading, Stopwatch};
 /// The limit of [`wait_until`] and [`wait_until_async`](crate::wait_until_async).
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The backoff between two looks begins with this and doubles, because many looks start a program.
+/// The backoff between two looks begins with this and grows by a quarter, so that a wait takes a fifth longer than what it
+/// waits for: many looks start a program.
 const MIN_BACKOFF: Duration = Duration::from_millis(1);
-const MAX_BACKOFF: Duration = Duration::from_millis(10);
+const MAX_BACKOFF: Duration = Duration::from_millis(50);
 
 /// The times between looks.
 pub(crate) fn backoff() -> impl Iterator<Item = Duration> {
-    let longer = |time: &Duration| Some((*time * 2).min(MAX_BACKOFF));
+    let longer = |time: &Duration| Some((*time * 5 / 4).min(MAX_BACKOFF));
     std::iter::successors(Some(MIN_BACKOFF), longer)
 }
 
@@ -136,8 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn backoff_grows_to_ten_milliseconds() {
-        let times: Vec<_> = backoff().take(6).map(|time| time.as_millis()).collect();
-        assert_eq!(times, [1, 2, 4, 8, 10, 10]);
+    fn backoff_grows_to_fifty_milliseconds() {
+        let mut elapsed = Duration::ZERO;
+        for pause in backoff().take(25) {
+            assert!(pause <= MAX_BACKOFF.min(elapsed / 4 + MIN_BACKOFF), "{pause:?}");
+            elapsed += pause;
+        }
+        assert_eq!(backoff().nth(25), Some(MAX_BACKOFF));
     }
 }

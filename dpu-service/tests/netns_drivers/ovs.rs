@@ -339,8 +339,11 @@ fn flows_of_somebody_else_before_the_guard_are_left_alone_and_told() {
 fn a_bridge_of_ours_goes_on_forwarding_nothing_by_itself() {
     let (mut dpu, _pods) = with_pods(1);
     dpu.vswitch().vsctl(&format!("set bridge {BRIDGE} fail_mode=standalone"));
-    dpu.prepare().unwrap();
-    assert_eq!(dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode")).trim(), "secure");
+    // The database reports the change to the fabric in its own time.
+    wait_until("the bridge is secure again", || {
+        dpu.prepare().unwrap();
+        dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode")).trim() == "secure"
+    });
 }
 
 #[test]
