@@ -172,9 +172,9 @@ tier_mutants() {
     check "no mutant of the registry survives" hack/mutants --sample 4 --seed "$seed" registry
 }
 
-# in_namespaces PROFILE WHAT: most tests mostly wait, so that two for each processor run at once.
+# in_namespaces PROFILE WHAT: most tests mostly wait. Two for each processor leave a third of it idle, three a sixth.
 in_namespaces() {
-    OFFLOAD_USERNS=1 NEXTEST_TEST_THREADS=$((2 * $(nproc))) run_tests "$1" "$2" in_private_namespaces
+    OFFLOAD_USERNS=1 NEXTEST_TEST_THREADS=$((4 * $(nproc))) run_tests "$1" "$2" in_private_namespaces
 }
 
 cannot_run() { fail "the tier $1 cannot run here; a line above says why"; }
