@@ -10,7 +10,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The backoff between two looks begins with this and grows by a quarter, so that a wait takes a fifth longer than what it
 /// waits for: many looks start a program.
 const MIN_BACKOFF: Duration = Duration::from_millis(1);
-const MAX_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_BACKOFF: Duration = Duration::from_millis(200);
 
 /// The times between looks.
 pub(crate) fn backoff() -> impl Iterator<Item = Duration> {
@@ -137,12 +137,12 @@ mod tests {
     }
 
     #[test]
-    fn backoff_grows_to_fifty_milliseconds() {
+    fn backoff_is_a_quarter_of_the_wait_at_most() {
         let mut elapsed = Duration::ZERO;
-        for pause in backoff().take(25) {
+        for pause in backoff().take(40) {
             assert!(pause <= MAX_BACKOFF.min(elapsed / 4 + MIN_BACKOFF), "{pause:?}");
             elapsed += pause;
         }
-        assert_eq!(backoff().nth(25), Some(MAX_BACKOFF));
+        assert_eq!(backoff().nth(40), Some(MAX_BACKOFF));
     }
 }
