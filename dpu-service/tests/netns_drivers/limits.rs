@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use dpu_service::{fabric::EgressLimit, model::Bandwidth};
-use test_clock::Stopwatch;
+use test_clock::{Stopwatch, wait_until};
 
 use crate::veth_dpu::{Dpu, On, Pod, can};
 
@@ -112,7 +112,8 @@ fn a_limit_is_set_changed_read_and_taken_back_and_goes_with_the_port() {
         dpu.netns.run("ip link delete pf0vf0");
         dpu.fabric.clear_egress_limit(&port).unwrap();
         dpu.plug_into(&pod);
-        assert!(dpu.fabric.set_egress_limit(&port, &limit).is_err());
+        // Open vSwitch reports in its own time that the port is another one.
+        wait_until("the port is refused", || dpu.fabric.set_egress_limit(&port, &limit).is_err());
         dpu.program(&pod);
         assert!(is_limited(&dpu, &pod, None));
     }
