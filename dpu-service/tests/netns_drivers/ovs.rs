@@ -9,7 +9,7 @@ use dpu_service::{
     model::{Bandwidth, PortSettings},
 };
 use netlink::{Request, VethEnd};
-use test_clock::{Stopwatch, wait_until};
+use test_clock::{DEFAULT_TIMEOUT, Stopwatch, wait_for, wait_until};
 
 use crate::{
     support::TestNetns,
@@ -159,7 +159,10 @@ fn a_database_that_comes_back_is_spoken_to_again() {
     pods[0].reaches("10.9.0.2");
     dpu.vswitch().kill_database();
     let port = dpu.representor(&pods[0]);
-    let refused = dpu.fabric.join(&port, &pods[0].settings).unwrap_err();
+    // Until the fabric has seen the connection's end, nothing is to be changed for a port that has joined.
+    let refused = wait_for("the database's end", DEFAULT_TIMEOUT, || {
+        dpu.fabric.join(&port, &pods[0].settings).err()
+    });
     let told = Chain(&refused).to_string();
     assert!(told.contains("Open vSwitch's database"), "{told}");
     assert_eq!(refused.fault(), Fault::FabricAway);
