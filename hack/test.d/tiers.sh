@@ -13,7 +13,8 @@ tier_check() {
 
 tier_unit() {
     build_once || return 0
-    NEXTEST_TEST_THREADS=$(tests_at_once) run_tests unit "tests without privileges"
+    # Half of them wait.
+    NEXTEST_TEST_THREADS=$((2 * $(nproc))) run_tests unit "tests without privileges"
     [[ $NAME ]] || { title "doc tests" && doc_tests; }
 }
 
@@ -172,11 +173,10 @@ tier_mutants() {
     check "no mutant of the registry survives" hack/mutants --sample 4 --seed "$seed" registry
 }
 
-# tests_at_once: most tests mostly wait. Two for each processor leave a third of it idle, three a sixth.
-tests_at_once() { say $((4 * $(nproc))); }
-
+# in_namespaces PROFILE WHAT: most of the tests mostly wait. Two for each processor leave a third of it idle, three a sixth;
+# with four, some are too slow beside other work.
 in_namespaces() {
-    OFFLOAD_USERNS=1 NEXTEST_TEST_THREADS=$(tests_at_once) run_tests "$1" "$2" in_private_namespaces
+    OFFLOAD_USERNS=1 NEXTEST_TEST_THREADS=$((3 * $(nproc))) run_tests "$1" "$2" in_private_namespaces
 }
 
 cannot_run() { fail "the tier $1 cannot run here; a line above says why"; }

