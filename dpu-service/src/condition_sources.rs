@@ -157,7 +157,8 @@ fn not_serving(faults: &[Fault]) -> Option<Fault> {
         )
     };
     let obstacles = faults.iter().filter(is_obstacle);
-    let reasons: Vec<_> = obstacles.map(|fault| fault.reason.condition().name()).collect();
+    let mut reasons: Vec<_> = obstacles.map(|fault| fault.reason.condition().name()).collect();
+    reasons.dedup();
     let message = || {
         format!(
             "this DPU attaches no pods until {} is true: see that condition",

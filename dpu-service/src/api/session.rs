@@ -59,10 +59,19 @@ async fn run(
     mut incoming: Streaming<v1::HostMessage>,
     outgoing: &Outgoing,
 ) -> Result<(), Status> {
-    let (hello, protocol) = first_words(shared, peer, host, &mut incoming).await?;
+    let address = peer.address.ip();
+    // An operator sees why the host has no session, unless that passes by itself.
+    let note_refused = |status: &Status| {
+        if Failure::from_status(status).is_some_and(|failure| !failure.reason.is_passing()) {
+            shared.engine.hosts().refused(host, address, status.message());
+        }
+    };
+    let (hello, protocol) =
+        first_words(shared, peer, host, &mut incoming).await.inspect_err(note_refused)?;
     let capabilities = hello.capabilities.clone();
-    let session = shared.engine.hosts().hello(host.clone(), hello).await?;
-    let (id, address) = (session.id, peer.address.ip());
+    let session = shared.engine.hosts().hello(host.clone(), hello).await;
+    let session = session.map_err(Status::from).inspect_err(note_refused)?;
+    let id = session.id;
     shared.engine.hosts().accepted(host, address);
     shared.refused_peers.forget(address);
     let mut conversation =

@@ -114,7 +114,8 @@ fn why_not_repaired(engine: &Engine, record: &Record) -> Option<String> {
     let events = engine.events.about(&record.id.to_string());
     let is_repair =
         |event: &&Event| matches!(event.kind, EventKind::Repaired | EventKind::RepairFailed);
-    let latest = events.into_iter().rev().find(|event| is_repair(&event))?;
+    let own = events.into_iter().filter(|event| event.author.is_service());
+    let latest = own.rev().find(|event| is_repair(&event))?;
     (latest.kind == EventKind::RepairFailed).then_some(latest.message)
 }
 

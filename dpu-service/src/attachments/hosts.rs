@@ -3,17 +3,20 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
-use offload_proto::{Failure, v1::PodFindings};
-use vf_alloc::Device;
+use offload_proto::{Failure, Finding, v1::PodFindings};
+use uuid::Uuid;
+use vf_alloc::{Device, FunctionId};
 
 use super::{engine::Engine, refusals::note_failed_on_host};
 use crate::{
-    author::Author,
     events::EventKind,
     host::{Examination, SessionId},
-    model::{HostName, HostRights},
+    model::{AttachmentId, HostName, HostRights},
     sessions::{Examined, HostView},
 };
+
+/// The code of a host's own repairs.
+const REPAIRED: &str = "REPAIRED_BY_HOST";
 
 /// What hosts say and are asked: see [`Engine::hosts`].
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +90,9 @@ impl Hosts<'_> {
     }
 
     /// The host's agent has reported what is not as it should be of its pods: all of it.
-    pub fn found_of_pods(self, host: &HostName, session: SessionId, findings: PodFindings) {
+    pub fn found_of_pods(self, host: &HostName, session: SessionId, mut findings: PodFindings) {
+        // A host speaks of its own attachments alone.
+        findings.findings.retain(|found| self.has(host, &found.subject));
         let now = identities(&findings);
         let messages: Vec<_> =
             findings.findings.iter().map(|it| (it.subject.clone(), it.message.clone())).collect();
@@ -97,16 +102,24 @@ impl Hosts<'_> {
         let before = identities(&before);
         for (subject, message) in messages {
             if !before.contains(&subject) {
-                self.0.events.record(EventKind::PodDiffers, subject, message);
+                let code = Finding::PodDiffers.as_str();
+                self.0.events.record_of_host(host, EventKind::PodDiffers, code, subject, message);
             }
         }
         for subject in before.difference(&now) {
-            self.0.events.record(
-                EventKind::PodDiffersCleared,
-                subject,
-                "its pod is as wanted again",
-            );
+            let message = "its pod is as wanted again";
+            self.0.events.record(EventKind::PodDiffersCleared, subject, message);
         }
+    }
+
+    /// Whether `subject` is the id of an attachment of the host.
+    fn has(self, host: &HostName, subject: &str) -> bool {
+        let Ok(id) = Uuid::parse_str(subject) else { return false };
+        let registry = self.0.registry();
+        registry
+            .entries()
+            .get(AttachmentId(id))
+            .is_some_and(|entry| entry.record().key.host == *host)
     }
 
     /// The host's agent reports an ADD that failed there.
@@ -117,11 +130,22 @@ impl Hosts<'_> {
     }
 
     /// The host's agent has repaired something by itself.
-    pub(crate) fn repaired(self, host: &HostName, session: SessionId, subject: &str, what: &str) {
-        if self.0.sessions.is_current(host, session) {
-            let author = Author::Host(host.clone());
-            self.0.events.record_by(&author, EventKind::Repaired, subject, what);
+    pub fn repaired(self, host: &HostName, session: SessionId, subject: &str, what: &str) {
+        if !self.0.sessions.is_current(host, session) {
+            return;
         }
+        // Of other subjects there may be any number.
+        let (subject, what) = match self.has(host, subject) || self.has_vf(host, subject) {
+            true => (subject.to_owned(), what.to_owned()),
+            false => (host.to_string(), format!("{subject}: {what}")),
+        };
+        self.0.events.record_of_host(host, EventKind::Repaired, REPAIRED, subject, what);
+    }
+
+    /// Whether `subject` is the name of a VF of the host.
+    fn has_vf(self, host: &HostName, subject: &str) -> bool {
+        let Ok(vf) = subject.parse::<FunctionId>() else { return false };
+        self.0.registry().hosts().owner(vf.pf) == Some(host)
     }
 
     /// Asks the host what it finds of its VFs.

@@ -32,12 +32,18 @@ pub use ended::EndedAttachment;
 pub(crate) use event::names;
 pub use event::{Event, EventCursor, EventFilter, EventKind, Severity};
 
-use crate::{author::Author, model::Record};
+use crate::{
+    author::Author,
+    model::{HostName, Record},
+};
 use log::{Log, Occurrence};
 use writer::Writer;
 
 /// How far a watcher may fall behind.
 const BEHIND: usize = 1024;
+
+/// Longest subject and sentence, in bytes: what a host names is of any length, and all events must fit into one answer.
+const LONGEST_TEXT: usize = 1024;
 
 /// The file of events in the state folder.
 const FILE: &str = "events.jsonl";
@@ -168,6 +174,21 @@ impl Events {
         self.add(Occurrence { kind, reason, author, subject, message, ended: None });
     }
 
+    /// Records what a host has reported, with a reason code: repetitions about one subject are one event, whatever the host
+    /// says of it.
+    pub(crate) fn record_of_host(
+        &self,
+        host: &HostName,
+        kind: EventKind,
+        reason: &str,
+        subject: impl fmt::Display,
+        message: impl Into<String>,
+    ) {
+        let (reason, message) = (Some(reason.to_owned()), message.into());
+        let (author, subject) = (Author::Host(host.clone()), subject.to_string());
+        self.add(Occurrence { kind, reason, author, subject, message, ended: None });
+    }
+
     /// Records the end of an attachment, so that it can be described afterwards.
     pub(crate) fn record_end(
         &self,
@@ -183,6 +204,11 @@ impl Events {
     }
 
     fn add(&self, occurrence: Occurrence) {
+        let (subject, message) = (
+            bootstrap::cut(occurrence.subject, LONGEST_TEXT),
+            bootstrap::cut(occurrence.message, LONGEST_TEXT),
+        );
+        let occurrence = Occurrence { subject, message, ..occurrence };
         let mut log = self.log();
         let event = log.add(occurrence, Timestamp::now());
         // No watcher is no error.

@@ -173,3 +173,12 @@ fn every_kind_has_its_name() {
     }
     assert_eq!(EventKind::named("Unknown"), None);
 }
+
+#[test]
+fn texts_of_events_are_bounded() {
+    let events = Events::default();
+    events.record(HostConnected, "s".repeat(100_000), "m".repeat(100_000));
+    let (listed, _) = events.list(&EventFilter::default());
+    assert!(listed[0].subject.len() < 2 * LONGEST_TEXT, "{}", listed[0].subject.len());
+    assert!(listed[0].message.len() < 2 * LONGEST_TEXT, "{}", listed[0].message.len());
+}

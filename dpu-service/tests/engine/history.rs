@@ -9,10 +9,13 @@ use dpu_service::{
     events::{Event, EventFilter, EventKind, Severity},
     model::Network,
 };
-use offload_proto::Reason;
+use offload_proto::{Finding, Reason, v1::PodFindings};
 use vf_alloc::FunctionId;
 
-use crate::world::{World, network, spec};
+use crate::{
+    other_host::{OtherHost, for_both, other},
+    world::{VFS, World, host, network, settings, spec},
+};
 
 fn alice() -> Cause {
     Cause::new(Author::Operator("alice".into()), "ticket 7")
@@ -180,4 +183,41 @@ async fn ended_attachment_stays_known_after_restart() {
         about.iter().find(|event| event.kind == EventKind::AttachmentReleasing).unwrap();
     assert_eq!(releasing.author.to_string(), "host/node-1");
     assert_eq!(releasing.message, "the host detaches it");
+}
+
+#[tokio::test]
+async fn hosts_speak_of_their_own_attachments_alone() {
+    let world = World::with(for_both(), settings(), VFS).await;
+    let second = OtherHost::connect(&world).await;
+    let id = world.attached("pod").await.record.id.to_string();
+    let hosts = || world.engine.hosts();
+    let differs =
+        || PodFindings { findings: vec![Finding::PodDiffers.of(&id, "lost")], left_out: 0 };
+    hosts().found_of_pods(&other(), second.session.id, differs());
+    hosts().repaired(&other(), second.session.id, &id, "a lie");
+    let of_hosts = || {
+        let about = events_about(&world, &id).into_iter();
+        about.filter(|event| !event.author.is_service()).map(|event| event.kind).collect::<Vec<_>>()
+    };
+    assert_eq!(of_hosts(), []);
+    assert_eq!(events_about(&world, "node-2").last().unwrap().kind, EventKind::Repaired);
+    hosts().found_of_pods(&host(), world.session_id(), differs());
+    hosts().repaired(&host(), world.session_id(), &id, "its route");
+    assert_eq!(of_hosts(), [EventKind::PodDiffers, EventKind::Repaired]);
+}
+
+#[tokio::test]
+async fn what_a_host_says_of_one_subject_is_one_event() {
+    let world = World::new().await;
+    let id = world.attached("pod").await.record.id.to_string();
+    for number in 0..100 {
+        let what = format!("change {number}");
+        world.engine.hosts().repaired(&host(), world.session_id(), &id, &what);
+        let stranger = format!("stranger-{number}");
+        world.engine.hosts().repaired(&host(), world.session_id(), &stranger, &what);
+    }
+    let (all, _) = world.engine.events().list(&EventFilter::default());
+    let repaired: Vec<_> = all.iter().filter(|event| event.kind == EventKind::Repaired).collect();
+    let counts: Vec<_> = repaired.iter().map(|event| event.count).collect();
+    assert_eq!(counts, [100, 100]);
 }

@@ -11,6 +11,9 @@ use crate::{
     model::{AttachmentId, HostName},
 };
 
+/// How many of the attachments that the journal does not know a reason names.
+const UNKNOWN_SHOWN: usize = 2;
+
 /// How a host's VFs are by an inventory, but for those of which it is outdated.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions {
@@ -117,18 +120,22 @@ impl Registry {
         live: &[LiveAttachment],
         conditions: &Conditions,
     ) -> (Vec<FunctionId>, String) {
-        let unknown: Vec<_> = self.unrecorded(live).into_iter().map(|id| id.to_string()).collect();
+        let mut unknown = self.unrecorded(live);
         if unknown.is_empty() {
             return (Vec::new(), String::new());
         }
+        // The same words each time, and few of them: there is a reason for each VF.
+        unknown.sort();
+        let first: Vec<_> = unknown.iter().take(UNKNOWN_SHOWN).map(ToString::to_string).collect();
         let is_in_use = |how| matches!(how, VfCondition::InUse | VfCondition::Taken);
         let in_use = conditions.listed.iter().filter(|(_, how)| is_in_use(**how));
         let held_for_nobody = in_use.filter(|(vf, _)| self.vfs.holder(**vf).is_none());
         let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
         self.doubts.note_unaccounted(&unaccounted);
         let reason = format!(
-            "its host still has it in a pod whose attachment has ended, one of {}: it is free when that pod ends",
-            unknown.join(", ")
+            "its host still has it in a pod whose attachment has ended, one of {}, such as {}: it is free when that pod ends",
+            unknown.len(),
+            first.join(" and ")
         );
         unaccounted.iter().for_each(|vf| self.vfs.quarantine(*vf, &reason));
         (unaccounted, reason)
