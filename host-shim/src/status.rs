@@ -177,7 +177,7 @@ fn pods(report: &Report) -> Vec<String> {
 
 fn field(text: &mut String, label: &str, value: &str) {
     // Writing to a string can't fail.
-    let _ = writeln!(text, "{:<18}{}", format!("{label}:"), printable(value));
+    let _ = writeln!(text, "{:<18}{}", format!("{label}:"), bootstrap::printable(value, &[]));
 }
 
 /// One line per item, or `none`.
@@ -187,13 +187,8 @@ fn list(text: &mut String, label: &str, items: &[String]) {
     }
     let _ = writeln!(text, "{label}:");
     for item in items {
-        let _ = writeln!(text, "  {}", printable(item));
+        let _ = writeln!(text, "  {}", bootstrap::printable(item, &[]));
     }
-}
-
-/// Without what a terminal takes for orders: names of pods and links are other people's.
-fn printable(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
 }
 
 #[cfg(test)]

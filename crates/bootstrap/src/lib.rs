@@ -6,11 +6,11 @@
 mod address;
 mod chain;
 mod config;
-mod cut;
 mod diagnosis;
 mod digest;
 #[cfg_attr(not(feature = "otlp"), path = "no_export.rs")]
 mod export;
+mod foreign_text;
 mod limits;
 mod logs;
 mod outcome;
@@ -24,10 +24,10 @@ mod without_secrets;
 pub use address::socket_address;
 pub use chain::Chain;
 pub use config::{CONFIG_LIMIT, ConfigError, ConfigFile, load_config, parse_config};
-pub use cut::cut;
 pub use diagnosis::{nearest, unknown_key};
 pub use digest::sha256;
 pub use export::Exporting;
+pub use foreign_text::{cut, printable};
 pub use limits::raise_file_limit;
 pub use logs::{LOG_VARIABLE, LogControl, LogError, LogFormat, LogSettings, init_logs};
 pub use outcome::{complain, good_configuration, misconfigured, print};

@@ -94,6 +94,5 @@ pub(crate) fn repaired(told: &v1::Repaired) -> (String, String) {
 
 /// A host's text, fit for a terminal and a log.
 fn clean(text: &str) -> String {
-    let text = text.replace(char::is_control, "\u{fffd}");
-    bootstrap::cut(text, LONGEST_SENTENCE)
+    bootstrap::cut(bootstrap::printable(text, &[]), LONGEST_SENTENCE)
 }
