@@ -137,6 +137,12 @@ reasons! {
     /// ADDs of a host failed in other CNI plugins.
     DelegateFailed = "DELEGATE_FAILED", AttachesServed, true, NOW, NOW,
         "see what the message says of the plugin, and its network's file in the agent's `delegates.networks`";
+    /// Three ADDs of a host failed in a row: files, memory or places for calls were used up.
+    Overloaded = "OVERLOADED", AttachesServed, true, NOW, NOW,
+        "raise the limit that the message names, or find what uses it up";
+    /// Three ADDs of a host failed in a row: they took longer than their callers wait.
+    DeadlineExceeded = "DEADLINE_EXCEEDED", AttachesServed, true, NOW, NOW,
+        "see which phase takes long: `dpuctl top --phases`";
     /// ADDs of a host failed by a defect of ours.
     Internal = "INTERNAL", AttachesServed, true, NOW, NOW,
         "send a bug report with the archive of `dpuctl bundle`";
@@ -244,6 +250,8 @@ impl ConditionReason {
             Reason::VfMissing => Some(Self::VfMissing),
             Reason::KubeletFailed => Some(Self::KubeletFailed),
             Reason::DelegateFailed => Some(Self::DelegateFailed),
+            Reason::Overloaded => Some(Self::Overloaded),
+            Reason::DeadlineExceeded => Some(Self::DeadlineExceeded),
             Reason::Internal => Some(Self::Internal),
             _ => None,
         }
@@ -260,8 +268,23 @@ impl ConditionReason {
                 | Self::VfMissing
                 | Self::KubeletFailed
                 | Self::DelegateFailed
+                | Self::Overloaded
+                | Self::DeadlineExceeded
                 | Self::Internal
         )
+    }
+
+    /// Whether an ADD that fails for this reason usually succeeds when the runtime tries again. Then
+    /// [`Self::failures_in_a_row`] is more than one, and the host's agent reports it, whichever side refused the ADD.
+    #[must_use]
+    pub const fn usually_passes(self) -> bool {
+        matches!(self, Self::Overloaded | Self::DeadlineExceeded)
+    }
+
+    /// How many ADDs must fail for this reason, with none that succeeds between them, before the condition turns.
+    #[must_use]
+    pub const fn failures_in_a_row(self) -> usize {
+        if self.usually_passes() { 3 } else { 1 }
     }
 }
 

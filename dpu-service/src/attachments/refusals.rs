@@ -13,7 +13,7 @@ use crate::{
 
 /// An ADD was refused before anything was recorded.
 pub(super) fn note_refused(engine: &Engine, spec: &AttachSpec, failure: &Failure) {
-    let Some(reason) = ConditionReason::of_refusal(failure.reason) else { return };
+    let Some(reason) = reason_of(failure) else { return };
     let network = {
         let registry = engine.registry();
         let network = registry.networks().find(spec.network.as_deref());
@@ -64,7 +64,7 @@ pub(super) fn note_failed_on_host(engine: &Engine, host: &HostName, failure: &Fa
 
 /// Several records of one call fail together: each object is noted once.
 fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
-    let Some(reason) = ConditionReason::of_refusal(failure.reason) else { return };
+    let Some(reason) = reason_of(failure) else { return };
     let mut noted = BTreeSet::new();
     for record in records {
         let host = &record.key.host;
@@ -74,6 +74,11 @@ fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
             engine.refusals().note_refused(fault, host);
         }
     }
+}
+
+/// Why the condition turns by a failure on the DPU. `None`: it does not, or the host's agent reports the failure.
+fn reason_of(failure: &Failure) -> Option<ConditionReason> {
+    ConditionReason::of_refusal(failure.reason).filter(|reason| !reason.usually_passes())
 }
 
 /// What has refused the ADD: a pool, a network, or else the host's DPU as a whole.

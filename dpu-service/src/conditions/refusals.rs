@@ -38,6 +38,10 @@ struct Times {
     message: String,
     /// When the first and the last of some refusals came, and how many they are. Oldest first.
     counts: VecDeque<Count>,
+    /// How many there were without an ADD between them that succeeded.
+    in_a_row: usize,
+    /// Whether there were once enough of them in a row to turn the condition.
+    is_shown: bool,
     /// Whether an ADD has succeeded since the last refusal.
     is_served: bool,
 }
@@ -50,8 +54,10 @@ struct Count {
 }
 
 impl Times {
-    fn note(&mut self, message: String, now: Instant) {
+    fn note(&mut self, message: String, least: usize, now: Instant) {
         self.message = message;
+        self.in_a_row = if self.is_served { 1 } else { self.in_a_row + 1 };
+        self.is_shown |= self.in_a_row >= least;
         self.is_served = false;
         match self.counts.back_mut() {
             Some(count) if now - count.first < TOGETHER => {
@@ -73,7 +79,7 @@ impl Times {
         self.counts.back().map(|count| count.last)
     }
 
-    /// Whether it keeps a condition false.
+    /// Whether it counts still.
     fn is_in_force(&self) -> bool {
         let is_quiet = |last: Instant| last.elapsed() >= QUIET;
         self.last().is_some_and(|last| !(self.is_served && is_quiet(last)))
@@ -90,7 +96,7 @@ impl Refusals {
         let Fault { reason, object, message } = fault;
         let mut all = self.lock();
         let times = all.entry(Refused { object, reason, host: host.clone() }).or_default();
-        times.note(message, Instant::now());
+        times.note(message, reason.failures_in_a_row(), Instant::now());
         times.expire();
     }
 
@@ -128,7 +134,7 @@ impl Refusals {
         all.values_mut().for_each(Times::expire);
         all.retain(|_, times| times.is_in_force());
         let mut by_object = BTreeMap::<_, Vec<&Times>>::new();
-        for (refused, times) in &*all {
+        for (refused, times) in all.iter().filter(|(_, times)| times.is_shown) {
             by_object.entry((refused.object.as_str(), refused.reason)).or_default().push(times);
         }
         let fault = |((object, reason), times): ((&str, ConditionReason), Vec<&Times>)| {
@@ -227,6 +233,29 @@ mod tests {
         refusals.note_done_on_host(&host("b"));
         assert_eq!(refusals.faults().len(), 1);
         refusals.note_done_on_host(&host("a"));
+        assert_eq!(refusals.faults(), []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_that_usually_pass_count_three_in_a_row() {
+        let refusals = Refusals::default();
+        let fail = |number| {
+            for _ in 0..number {
+                let reason = ConditionReason::Overloaded;
+                refusals.note_refused(Fault::of_host(reason, &host("a"), "files"), &host("a"));
+            }
+        };
+        fail(2);
+        refusals.note_done_on_host(&host("a"));
+        fail(2);
+        assert_eq!(refusals.faults(), []);
+        fail(1);
+        assert_eq!(refusals.faults()[0].reason, ConditionReason::Overloaded);
+        refusals.note_done_on_host(&host("a"));
+        fail(1);
+        assert_eq!(refusals.faults().len(), 1, "it goes on");
+        refusals.note_done_on_host(&host("a"));
+        advance(QUIET).await;
         assert_eq!(refusals.faults(), []);
     }
 

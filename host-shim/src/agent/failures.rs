@@ -31,9 +31,21 @@ struct Latest {
 #[derive(Debug)]
 struct Noted {
     at: Timestamp,
-    /// An ADD that failed through no fault of its caller.
-    is_problem: bool,
+    /// Why, if it is an ADD that failed through no fault of its caller.
+    problem: Option<ConditionReason>,
     failure: CallFailure,
+}
+
+impl Latest {
+    /// Failures that usually pass are problems once enough of them follow each other.
+    fn is_problem(&self, noted: &Noted) -> bool {
+        let is_unserved = |at: Timestamp| self.served.is_none_or(|served| served < at);
+        noted.problem.is_some_and(|reason| {
+            let same = |it: &&Noted| it.problem == Some(reason) && is_unserved(it.at);
+            !reason.usually_passes()
+                || self.kept.iter().filter(same).count() >= reason.failures_in_a_row()
+        })
+    }
 }
 
 impl Failures {
@@ -44,7 +56,7 @@ impl Failures {
             return;
         }
         let at = Timestamp::now();
-        let is_problem = verb == Verb::Add && ConditionReason::of_refusal(failure.reason).is_some();
+        let problem = ConditionReason::of_refusal(failure.reason).filter(|_| verb == Verb::Add);
         let failure = CallFailure {
             time: at.to_string(),
             verb: verb.as_str().into(),
@@ -53,7 +65,7 @@ impl Failures {
             message: bootstrap::cut(failure.message.clone(), LONGEST),
         };
         let mut latest = locked(&self.0);
-        latest.kept.push_back(Noted { at, is_problem, failure });
+        latest.kept.push_back(Noted { at, problem, failure });
         if latest.kept.len() > KEPT {
             latest.kept.pop_front();
         }
@@ -74,7 +86,7 @@ impl Failures {
     pub(super) fn problems(&self, age: Duration) -> Vec<CallFailure> {
         let now = Timestamp::now();
         let latest = locked(&self.0);
-        let problems = || latest.kept.iter().filter(|noted| noted.is_problem);
+        let problems = || latest.kept.iter().filter(|noted| latest.is_problem(noted));
         let passed = |at: Timestamp| now.duration_since(at).unsigned_abs();
         let is_over = |last: &Noted| {
             passed(last.at) >= QUIET && latest.served.is_some_and(|served| served > last.at)
@@ -114,6 +126,20 @@ mod tests {
         failures.note(Verb::Add, "web/shop eth0", &failure);
         assert_eq!(failures.all().len(), 1);
         assert_eq!(failures.problems(Duration::from_secs(60)), []);
+    }
+
+    #[test]
+    fn failures_that_usually_pass_are_problems_in_a_row() {
+        let failures = Failures::default();
+        let fail = || {
+            let failure = Failure::new(Reason::Overloaded, "no file descriptors are left");
+            failures.note(Verb::Add, "web/shop eth0", &failure);
+            failures.problems(Duration::from_secs(60)).len()
+        };
+        assert_eq!([fail(), fail()], [0, 0]);
+        failures.note_add();
+        assert_eq!([fail(), fail()], [0, 0]);
+        assert!(fail() >= 3);
     }
 
     #[test]

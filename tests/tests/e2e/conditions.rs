@@ -1,8 +1,9 @@
 //! Conditions: what breaks turns one of them, and what is whole turns it back.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, process::Command, thread, time::Duration};
 
 use e2e::{FabricKind, Lab, Netns, Settings, openmetrics, run, wait_for};
+use jiff::Timestamp;
 use mtls::Role;
 use nix::sys::signal::Signal;
 use offload_proto::{ConditionReason, v1::ConditionType};
@@ -55,6 +56,7 @@ fn lab_with_uplink() -> (Lab, Netns) {
 fn an_uplink_without_carrier_is_a_condition() {
     let (lab, outside) = lab_with_uplink();
     assert_eq!(exit_code(&lab, &["status"]), Some(0));
+    let before = Timestamp::now();
     outside.ip(&["link", "set", "eth0", "down"]);
     let links = lab.card.dpu.json("ip", &["link", "show", "uplink"]);
     assert_eq!(links[0]["operstate"], "LOWERLAYERDOWN");
@@ -64,6 +66,9 @@ fn an_uplink_without_carrier_is_a_condition() {
         (&json!("CONDITION_TYPE_UPLINKS_UP"), &json!("uplink/uplink"))
     );
     assert_eq!(down["affectsPods"], true);
+    let time = |key: &str| down[key].as_str().unwrap().parse::<Timestamp>().unwrap();
+    let (since, checked) = (time("since"), time("checked"));
+    assert!(before <= since && since <= checked && checked <= Timestamp::now(), "{down}");
     wait_for("the metric", LIMIT, || is_scraped(&lab, "UplinksUp", "uplink/uplink").then_some(()));
     for verb in ["status", "doctor"] {
         assert_eq!(exit_code(&lab, &[verb]), Some(5), "{verb}");
@@ -125,6 +130,29 @@ fn a_used_up_subnet_that_refuses_adds_is_a_condition() {
     lab.del("blue", &first, "eth0").nothing();
     let _ = lab.add("blue", &second, "eth0").result();
     await_truth(&lab);
+}
+
+#[test]
+fn agent_without_file_descriptors_is_a_condition() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let agent = lab.agent.id();
+    let limit = |files: usize| {
+        let limit = format!("--nofile={files}:");
+        let limited = run(Command::new("prlimit").args(["--pid", &agent.to_string(), &limit]));
+        assert!(limited.status.success(), "{limited:?}");
+    };
+    limit(fs::read_dir(format!("/proc/{agent}/fd")).unwrap().count() + 3);
+    for _ in 0..2 {
+        lab.add("blue", &pod, "eth0").fails(11, &["OVERLOADED"]);
+        assert_eq!(lab.operator().fault("OVERLOADED"), None);
+    }
+    lab.add("blue", &pod, "eth0").fails(11, &["OVERLOADED"]);
+    assert_eq!(await_fault(&lab, "OVERLOADED")["affectsPods"], true);
+    limit(1024);
+    let _ = lab.add("blue", &pod, "eth0").result();
+    await_truth(&lab);
+    lab.assert_invariants();
 }
 
 #[test]
