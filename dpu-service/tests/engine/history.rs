@@ -128,6 +128,19 @@ async fn audit_survives_a_power_cut_with_its_change() {
 }
 
 #[tokio::test]
+async fn release_and_its_audit_survive_a_power_cut_together() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    let cause = alice();
+    let release = world.engine.operators().by(&cause);
+    release.release(view.record.id, false, "maintenance".into()).await.unwrap();
+    let before = audit(&world);
+    assert_eq!(before.len(), 1);
+    world.restart_after_power_cut(|| journal::faulty_disk::Fate::Lost).await;
+    assert_eq!(audit(&world), before);
+}
+
+#[tokio::test]
 async fn change_that_cannot_be_audited_does_not_happen() {
     let mut world = World::new().await;
     world.set_full(true);

@@ -348,7 +348,7 @@ mod tests {
         let key = record("a", "c").key();
         let _held = server.doors.vfs.keys().lock(&key).await;
         let request = Request::Del(DelRequest { key, netns: String::new() });
-        let call = Call::new(MARGIN + Duration::from_millis(20), request);
+        let call = Call::new(MARGIN + Duration::from_millis(300), request);
         let (mut caller, stream) = UnixStream::pair().unwrap();
         let permits = Arc::new(Semaphore::new(1));
         let permit = Arc::clone(&permits).try_acquire_owned().unwrap();

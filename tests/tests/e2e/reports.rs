@@ -110,6 +110,28 @@ fn dpu_shows_why_a_hosts_connection_was_refused() {
 }
 
 #[test]
+fn dpu_shows_why_a_hosts_hello_was_refused() {
+    let mut lab = Lab::start(&Settings::default());
+    let path = lab.path().join("dpu-service.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let others = "pfs = [\"p9\"]\n\n[[host]]\nname = \"other\"\npfs = [\"p0\"]\n";
+    fs::write(&path, text.replacen("pfs = [\"p0\"]\n", others, 1)).unwrap();
+    assert!(lab.service.stop().success());
+    lab.start_service();
+    let wait = ["status", "--wait", "JournalWritable", "--timeout", "60"];
+    assert!(lab.operator().dpuctl(&wait).status.success());
+    let host = || lab.operator().json(&["status"])["hosts"][0].clone();
+    let is_refused = || (!host()["refusal"].as_str()?.is_empty()).then_some(());
+    wait_for("the refusal", LIMIT, is_refused);
+    assert_eq!(host()["connected"], false);
+    let event = || {
+        let events = lab.operator().says(&["events", "--object", "node-1"]);
+        events.contains("HostRefused").then_some(())
+    };
+    wait_for("the event", LIMIT, event);
+}
+
+#[test]
 fn dpu_shows_refused_peers_that_are_no_hosts() {
     let lab = Lab::start(&Settings::default());
     assert!(!lab.operator().says(&["status"]).contains("Refused peers"));
