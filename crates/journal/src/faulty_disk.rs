@@ -1,10 +1,10 @@
-//! A disk that fails, for tests: it refuses work, loses power, and then has lost or torn whatever was
-//! not synced.
+//! A disk that fails, for tests: it refuses work, hangs, loses power, and then has lost or torn whatever
+//! was not synced.
 
 use std::{
     io,
     ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::storage::StorageBackend;
@@ -20,7 +20,25 @@ const SECTOR: usize = 512;
 /// A disk in memory. Cloning it gives the same one, so that a test keeps a hand on it while the
 /// journal writes: `Journal::open_with(path, schema, commits, move |_| disk.clone())`.
 #[derive(Clone, Debug, Default)]
-pub struct FaultyDisk(Arc<Mutex<State>>);
+pub struct FaultyDisk(Arc<Disk>);
+
+#[derive(Debug, Default)]
+struct Disk {
+    state: Mutex<State>,
+    /// Notified when the disk no longer hangs.
+    answers: Condvar,
+}
+
+/// As long as it lives the disk hangs.
+#[derive(Debug)]
+pub struct Hang(FaultyDisk);
+
+impl Drop for Hang {
+    fn drop(&mut self) {
+        self.0.state().is_hanging = false;
+        self.0.0.answers.notify_all();
+    }
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -32,6 +50,7 @@ struct State {
     unsynced: Vec<Work>,
     /// Writes, syncs and changes of length so far.
     done: usize,
+    is_hanging: bool,
     /// Before how many of them the power is cut.
     power_until: Option<usize>,
     failing_writes: Option<i32>,
@@ -62,13 +81,20 @@ impl FaultyDisk {
     #[must_use]
     pub fn holding(content: Vec<u8>) -> Self {
         let state = State { synced: content.clone(), current: content, ..State::default() };
-        Self(Arc::new(Mutex::new(state)))
+        Self(Arc::new(Disk { state: Mutex::new(state), answers: Condvar::new() }))
     }
 
     /// What a reader sees.
     #[must_use]
     pub fn content(&self) -> Vec<u8> {
         self.state().current.clone()
+    }
+
+    /// Makes all writes, syncs and changes of length wait until what it returns is dropped.
+    #[must_use]
+    pub fn hang(&self) -> Hang {
+        self.state().is_hanging = true;
+        Hang(self.clone())
     }
 
     /// Makes all writes and changes of length fail with that error number, or none.
@@ -113,11 +139,17 @@ impl FaultyDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, once the disk does not hang.
+    fn answering(&self) -> MutexGuard<'_, State> {
+        let answering = self.0.answers.wait_while(self.state(), |state| state.is_hanging);
+        answering.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn work(&self, work: Work) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.answering();
         state.count()?;
         refuse(state.failing_writes)?;
         work.apply(&mut state.current);
@@ -173,7 +205,7 @@ impl StorageBackend for FaultyDisk {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut state = self.state();
+        let mut state = self.answering();
         state.count()?;
         refuse(state.failing_syncs)?;
         for work in std::mem::take(&mut state.unsynced) {

@@ -11,6 +11,7 @@ use std::{
     },
     task::{Context, Poll},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
@@ -105,7 +106,7 @@ impl Journal {
     /// Makes all `changes` like [`Self::commit`], when nobody needs to know. A failure is logged.
     pub fn commit_lazily(&self, changes: Vec<Change>) {
         match self.check_tables(&changes) {
-            Ok(()) => self.send(Message::Write { changes, answer: None }),
+            Ok(()) => self.send(Message::Write { changes, answer: None, queued: Instant::now() }),
             Err(error) => tracing::error!(%error, "a commit was dropped"),
         }
     }
@@ -124,6 +125,12 @@ impl Journal {
         self.health.problem()
     }
 
+    /// How long the oldest write that is queued or under way has waited for the disk. `None`: there is none.
+    #[must_use]
+    pub fn waiting(&self) -> Option<Duration> {
+        self.health.waiting()
+    }
+
     /// What it has done since it was opened.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
@@ -137,7 +144,7 @@ impl Journal {
 
     fn send_write(&self, changes: Vec<Change>) -> Answer {
         let (answer, done) = oneshot::channel();
-        self.send(Message::Write { changes, answer: Some(answer) });
+        self.send(Message::Write { changes, answer: Some(answer), queued: Instant::now() });
         done
     }
 

@@ -4,9 +4,12 @@
 //! being synced are the next one together. Nothing else reads or writes the file, so that no lock guards
 //! it; only [`Health`] is looked at by others.
 
-use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
-    mpsc::{Receiver, Sender},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{Receiver, Sender},
+    },
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
@@ -19,7 +22,7 @@ const GROUP: usize = 512;
 /// What the writer is asked.
 pub(crate) enum Message {
     Read { table: &'static str, answer: Sender<Result<Rows, ReadError>> },
-    Write { changes: Vec<Change>, answer: Option<Answer> },
+    Write { changes: Vec<Change>, answer: Option<Answer>, queued: Instant },
 }
 
 type Answer = oneshot::Sender<Result<(), WriteError>>;
@@ -48,6 +51,8 @@ pub(crate) struct Health(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     problem: Option<WriteError>,
+    /// When the oldest write under way was queued. Those in the queue are younger. `None`: none is under way.
+    waiting_since: Option<Instant>,
     statistics: Statistics,
 }
 
@@ -78,7 +83,8 @@ impl Writer {
                     // A reader that is gone needs no answer.
                     let _ = answer.send(self.read(table));
                 }
-                Message::Write { changes, answer } => {
+                Message::Write { changes, answer, queued } => {
+                    self.health.begin(queued);
                     let mut group = Group::default();
                     group.add(changes, answer);
                     next = group.gather(messages);
@@ -138,7 +144,7 @@ impl Group {
     fn gather(&mut self, messages: &Receiver<Message>) -> Option<Message> {
         for _ in 1..GROUP {
             match messages.try_recv().ok()? {
-                Message::Write { changes, answer } => self.add(changes, answer),
+                Message::Write { changes, answer, .. } => self.add(changes, answer),
                 read @ Message::Read { .. } => return Some(read),
             }
         }
@@ -151,12 +157,21 @@ impl Health {
         self.lock().problem.clone()
     }
 
+    pub(crate) fn waiting(&self) -> Option<Duration> {
+        self.lock().waiting_since.map(|since| since.elapsed())
+    }
+
     pub(crate) fn statistics(&self) -> Statistics {
         self.lock().statistics
     }
 
+    fn begin(&self, queued: Instant) {
+        self.lock().waiting_since = Some(queued);
+    }
+
     fn note(&self, result: &Result<(), WriteError>, commits: u64) {
         let mut state = self.lock();
+        state.waiting_since = None;
         state.problem = result.as_ref().err().cloned();
         match result {
             Ok(()) => {

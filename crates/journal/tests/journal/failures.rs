@@ -1,12 +1,13 @@
-//! Disks that fail, and power cuts.
+//! Disks that fail or hang, and power cuts.
 
-use std::error::Error;
+use std::{error::Error, time::Duration};
 
 use futures::future::join_all;
 use journal::{
     Change, Journal, WriteError,
     faulty_disk::{BROKEN, FULL, Fate, FaultyDisk},
 };
+use test_clock::wait_until;
 
 use crate::support::{Chance, PODS, Place, VALUE, empty_journal, open_on, place, put, row, rows};
 
@@ -56,6 +57,25 @@ async fn a_broken_disk_is_told_and_survived() {
 #[tokio::test]
 async fn a_commit_whose_sync_failed_has_not_happened() {
     fail_and_mend(FaultyDisk::fail_syncs, BROKEN).await;
+}
+
+#[tokio::test]
+async fn writes_on_a_hung_disk_are_known_to_wait() {
+    let place = place();
+    let (journal, disk) = faulty(&place);
+    journal.commit(vec![put("a", "1")]).await.unwrap();
+    assert_eq!(journal.waiting(), None);
+    let hang = disk.hang();
+    let under_way = journal.commit(vec![put("b", "1")]);
+    wait_until("the write waits", || journal.waiting().is_some());
+    let queued = journal.probe();
+    let longer = journal.waiting().unwrap() + Duration::from_millis(20);
+    wait_until("the first write counts", || journal.waiting().unwrap() > longer);
+    drop(hang);
+    under_way.await.unwrap();
+    queued.await.unwrap();
+    assert_eq!(journal.waiting(), None);
+    assert!(journal.problem().is_none());
 }
 
 #[tokio::test]
