@@ -3,27 +3,40 @@
 use std::time::Duration;
 
 use offload_proto::ConditionReason;
-use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::Mutex,
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
 
 use super::fault::Fault;
 
-/// How long a look may take. A driver that resets its card can keep the kernel from answering for longer.
+/// How long callers wait for a look, from its beginning. A driver that resets its card can keep the kernel from
+/// answering for longer.
 const LONGEST: Duration = Duration::from_secs(3);
 
 /// The look that is under way, if the last caller did not wait for its end.
 #[derive(Debug, Default)]
-pub(crate) struct UplinkLook(Mutex<Option<JoinHandle<Vec<Fault>>>>);
+pub(crate) struct UplinkLook(Mutex<Option<UnderWay>>);
+
+#[derive(Debug)]
+struct UnderWay {
+    look: JoinHandle<Vec<Fault>>,
+    /// When callers stop waiting for it.
+    end: Instant,
+}
 
 impl UplinkLook {
-    /// What `look` finds, or that the kernel does not answer. There is one look at a time: the next caller waits for one
-    /// that is under way.
+    /// What `look` finds, or that the kernel does not answer. There is one look at a time: the next caller gets what one
+    /// that is under way finds, and does not wait for one that is late.
     pub(crate) async fn faults(
         &self,
         look: impl Future<Output = Vec<Fault>> + Send + 'static,
     ) -> Vec<Fault> {
+        let begin = || UnderWay { look: tokio::spawn(look), end: Instant::now() + LONGEST };
         let mut under_way = self.0.lock().await;
-        let handle = under_way.get_or_insert_with(|| tokio::spawn(look));
-        match timeout(LONGEST, handle).await {
+        let UnderWay { look, end } = under_way.get_or_insert_with(begin);
+        match timeout_at(*end, look).await {
             Ok(found) => {
                 *under_way = None;
                 found.unwrap_or_else(|error| {
@@ -42,17 +55,22 @@ fn unreadable(why: &str) -> Vec<Fault> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::sync::oneshot;
+    use tokio::{sync::oneshot, task::yield_now};
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn slow_look_is_shown_and_waited_for() {
+    async fn late_look_is_shown_and_not_waited_for() {
         let looks = UplinkLook::default();
         let (answer, answered) = oneshot::channel();
         let found = looks.faults(async { answered.await.unwrap_or_default() }).await;
         assert_eq!(found[0].reason, ConditionReason::UplinksUnreadable);
+        let begun = Instant::now();
+        let found = looks.faults(async { Vec::new() }).await;
+        assert_eq!(found[0].reason, ConditionReason::UplinksUnreadable);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
         answer.send(Vec::new()).unwrap();
+        yield_now().await;
         let second = async { unreadable("a second look") };
         assert_eq!(looks.faults(second).await, [], "the first look has ended");
         let third = looks.faults(async { unreadable("a third look") }).await;
