@@ -4,6 +4,9 @@
 //! collection, by what a hello or an inventory tells, and by the reconciler, which repeats what the
 //! journal has refused. All of them hold the lock of its key, so that one of them frees it and the
 //! others find nothing.
+//!
+//! What an operator releases is recorded first, with its entry of the audit: a release that is refused
+//! changes nothing.
 
 use std::{sync::Arc, time::Instant};
 
@@ -23,7 +26,7 @@ use crate::{
     events::{EndedAttachment, EventKind},
     host::{HostTime, SessionId},
     milestones::Milestone,
-    model::{AttachmentId, AttachmentKey, AttachmentView, Record},
+    model::{AttachmentId, AttachmentKey, AttachmentView, Phase, Record},
     records::Changes,
     sessions::HostCommand,
 };
@@ -149,10 +152,21 @@ pub(super) async fn release(
     // A host that was removed reports nothing any more. Its VFs are given out once it is put back and offers them.
     let is_removed = !engine.registry().hosts().serves(&key.host);
     let vf = if is_removed { VfReturn::Gone } else { vf };
+    record_release(engine, &record, cause).await?;
     let view = give_back(engine, &record, vf, cause).await?;
     // Told once it is recorded: a host that hears of it detaches at once.
     tell_release(engine, &record, cause.reason.clone());
     Ok(view)
+}
+
+/// Records that an operator releases an attachment, in one transaction with the entry of the audit.
+async fn record_release(engine: &Engine, record: &Record, cause: &Cause) -> Result<(), Failure> {
+    let object = format!("attachment/{}", record.id);
+    let entry = AuditEntry::new(cause, AuditAction::ReleaseAttachment, object)
+        .before(&EndedAttachment::from(record));
+    let releasing = Record { phase: Phase::Releasing, ..record.clone() };
+    let changes = Changes::default().put_attachment(&releasing).audited(Some(entry));
+    engine.records.commit(changes).await
 }
 
 /// Unprograms an attachment and, once its VF is back and clean or gone, frees all that it holds. Returns
@@ -172,28 +186,18 @@ pub(super) async fn give_back(
         let (events, Cause { author, reason }) = (&engine.events, cause);
         events.record_by(author, EventKind::AttachmentReleasing, record.id, reason);
     }
-    let entry = audited(record, cause);
     let (view, returned) = mark_releasing(engine, record.id, vf)?;
     Milestone::ReleaseBegun.pass();
     let release = async {
         if returned {
-            return free(engine, record, entry).await;
+            return free(engine, record).await;
         }
-        let changes = Changes::default().put_attachment(&view.record).audited(entry);
+        let changes = Changes::default().put_attachment(&view.record);
         unprogram_and_write(engine, record, changes, Milestone::ReleaseParked).await
     };
     // Whoever gets its ports meanwhile puts them into force after this: rules are made of all that is held.
     let ((), released) = tokio::join!(unmap(engine, record), release);
     released.map(|()| view)
-}
-
-/// What the audit has of it. `None`: no operator has asked for it.
-fn audited(record: &Record, cause: &Cause) -> Option<AuditEntry> {
-    let object = || format!("attachment/{}", record.id);
-    matches!(cause.author, Author::Operator(_)).then(|| {
-        AuditEntry::new(cause, AuditAction::ReleaseAttachment, object())
-            .before(&EndedAttachment::from(record))
-    })
 }
 
 /// The attachment as it is then, and whether its VF need not be waited for.
@@ -212,9 +216,9 @@ fn mark_releasing(
 /// Unprograms and deletes an attachment, and frees what it held: an address that rests is recorded in
 /// the same transaction, so that no crash cuts its rest short. Freed in memory last: until disk and
 /// kernel have let go, nobody else may get the VF or the addresses.
-async fn free(engine: &Engine, record: &Record, entry: Option<AuditEntry>) -> Result<(), Failure> {
+async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
     let resting = engine.registry().networks().resting(record, now());
-    let changes = Changes::default().delete_attachment(record.id).audited(entry);
+    let changes = Changes::default().delete_attachment(record.id);
     let changes = resting.iter().fold(changes, Changes::put_cooling);
     unprogram_and_write(engine, record, changes, Milestone::ReleaseFreed).await?;
     engine.registry().free(record.id, resting, now());

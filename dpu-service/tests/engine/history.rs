@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use dpu_service::{
-    attachments::SubnetChange,
+    attachments::{Depth, SubnetChange},
     audit::{AuditAction, AuditEntry, AuditFilter},
     author::{Author, Cause},
     events::{Event, EventFilter, EventKind, Severity},
-    model::Network,
+    model::{AttachmentState, Network},
 };
 use offload_proto::{Finding, Reason, v1::PodFindings};
 use vf_alloc::FunctionId;
@@ -170,6 +170,34 @@ async fn release_by_an_operator_is_audited_and_a_detach_is_not() {
     let about = events_about(&world, &view.record.id.to_string());
     let releasing = about.iter().find(|event| event.kind == EventKind::AttachmentReleasing);
     assert_eq!(releasing.unwrap().author, alice().author);
+}
+
+#[tokio::test]
+async fn refused_release_leaves_the_pod_connected() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    let cause = alice();
+    world.set_full(true);
+    for forget in [false, true] {
+        let release = world.engine.operators().by(&cause);
+        let released = release.release(view.record.id, forget, "maintenance".into()).await;
+        assert_eq!(released.unwrap_err().reason, Reason::JournalUnavailable);
+        assert_eq!(world.state("pod"), Some(AttachmentState::Attached));
+        world.check();
+    }
+    let about = events_about(&world, &view.record.id.to_string());
+    assert!(about.iter().all(|event| event.kind != EventKind::AttachmentReleasing));
+
+    world.set_full(false);
+    world.restart().await;
+    world.engine.reconcile(Depth::Thorough).await;
+    assert!(audit(&world).is_empty());
+    assert_eq!(world.state("pod"), Some(AttachmentState::Programmed), "the service started");
+    let release = world.engine.operators().by(&cause);
+    release.release(view.record.id, true, "maintenance".into()).await.unwrap();
+    assert_eq!(world.state("pod"), None);
+    assert_eq!(latest(&world).object, format!("attachment/{}", view.record.id));
+    world.check();
 }
 
 #[tokio::test]
