@@ -208,8 +208,7 @@ fn flatten(
 fn open_engine(config: &Config, programmer: &Programmer) -> Result<Arc<Engine>, OpenError> {
     private_folder(&config.state_dir)?;
     let records = Records::open(&config.state_dir.join(JOURNAL))?;
-    // After the journal, whose lock keeps a second service out.
-    let events = Arc::new(Events::open(&config.state_dir));
+    let events = || Arc::new(Events::open(&config.state_dir));
     let (configuration, settings) = (config.for_engine(), config.engine_settings());
     Engine::open(records, events, programmer.clone(), configuration, settings)
 }

@@ -54,14 +54,14 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with what the journal holds, which records what happens in `events`. Nothing is programmed yet: the
-    /// reconciler does that.
+    /// An engine with what the journal holds, which records what happens in the events that `open_events` returns. Nothing
+    /// is programmed yet: the reconciler does that.
     ///
     /// # Errors
     /// The journal can't be read or contradicts itself, or the configuration can't be.
     pub fn open(
         records: Records,
-        events: Arc<Events>,
+        open_events: impl FnOnce() -> Arc<Events>,
         programmer: Programmer,
         configuration: Configuration,
         settings: Settings,
@@ -76,6 +76,9 @@ impl Engine {
             let survey = programmer.survey().unwrap_or_default();
             registry.note_representors(&[], survey.into_keys().collect());
         }
+        // Last: a start that fails has no stop, and would count as unclean. The lock of the journal keeps a second service
+        // from the events, too.
+        let events = open_events();
         Ok(Arc::new(Self {
             registry: Mutex::new(registry),
             records,

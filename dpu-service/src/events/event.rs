@@ -154,7 +154,7 @@ pub enum EventKind {
     ServiceStarted,
     /// The service stopped in good order.
     ServiceStopped,
-    /// The previous start of the service ended without a clean stop.
+    /// The previous start of the service ended without a clean stop, or its stop could not be written.
     ServiceStopUnclean,
     /// A changed configuration file is in force.
     ConfigurationReloaded,

@@ -101,7 +101,8 @@ impl Events {
             last_boot.is_some() && !of_last.any(|event| event.kind == EventKind::ServiceStopped)
         };
         if is_unclean {
-            let message = "the service ended without a clean stop";
+            let message =
+                "the previous start ended without a clean stop, or its stop could not be written";
             self.record(EventKind::ServiceStopUnclean, "dpu", message);
         }
         let version = env!("CARGO_PKG_VERSION");

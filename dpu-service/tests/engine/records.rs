@@ -135,6 +135,15 @@ async fn a_journal_in_which_two_attachments_hold_the_same_is_refused_by_name() {
     }
 }
 
+#[tokio::test]
+async fn start_that_the_journal_prevents_is_not_recorded() {
+    let mut world = World::new().await;
+    let first = world.attached("first").await.record;
+    let (_, twin) = twins(&first).swap_remove(0);
+    assert!(world.refusal_with(&twin).await.is_of_the_file());
+    assert_eq!(world.recorded_starts(), 1);
+}
+
 /// Records that have one thing in common with `first`, and what.
 fn twins(first: &Record) -> Vec<(String, Record)> {
     let own = || Record {

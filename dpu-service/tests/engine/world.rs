@@ -194,9 +194,15 @@ impl World {
         let Self { directory, configuration, settings, kernel, disk, .. } = &*self;
         let records = open_records(directory, disk);
         records.commit(Changes::default().put_attachment(record)).await.unwrap();
-        let (events, programmer) = (Arc::default(), kernel.programmer());
+        let (events, programmer) = (|| open_events(directory), kernel.programmer());
         Engine::open(records, events, programmer, configuration.clone(), settings.clone())
             .unwrap_err()
+    }
+
+    /// How often the service has started, by the file of events.
+    pub(crate) fn recorded_starts(&self) -> usize {
+        let file = self.directory.path().join("events.jsonl");
+        std::fs::read_to_string(file).unwrap().matches("ServiceStarted").count()
     }
 
     /// The file is locked until the last of the engine is gone.
@@ -328,8 +334,12 @@ fn open(
     disk: &Option<FaultyDisk>,
 ) -> Arc<Engine> {
     let records = open_records(directory, disk);
-    let (events, programmer) = (Arc::new(Events::open(directory.path())), kernel.programmer());
+    let (events, programmer) = (|| open_events(directory), kernel.programmer());
     Engine::open(records, events, programmer, configuration.clone(), settings.clone()).unwrap()
+}
+
+fn open_events(directory: &TempDir) -> Arc<Events> {
+    Arc::new(Events::open(directory.path()))
 }
 
 fn open_records(directory: &TempDir, disk: &Option<FaultyDisk>) -> Records {
