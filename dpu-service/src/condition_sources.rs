@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use offload_proto::{ConditionReason, Failure, Reason, v1::ConditionStatus};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::{
     attachments::{AttachmentFilter, AttachmentTraffic, Engine},
@@ -17,8 +17,6 @@ use crate::{
 const PERIOD: Duration = Duration::from_secs(1);
 /// How often the rules of all ports are listed: that takes the kernel some time.
 const CARDS_PERIOD: Duration = Duration::from_secs(60);
-/// How long the journal may take to answer.
-const LONGEST_WRITE: Duration = Duration::from_secs(3);
 /// The fault of a DPU without networks.
 const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[network]] to the configuration file, or run \
                            `dpuctl apply`";
@@ -26,18 +24,34 @@ const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[ne
 /// Looks at the conditions once a second, so that each turn is reported when it happens. Never returns.
 pub(crate) async fn watch(shared: Arc<Shared>) {
     tokio::spawn(watch_cards(Arc::clone(&shared)));
-    let mut ticks = interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    tokio::spawn(watch_journal(Arc::clone(&shared)));
+    let mut ticks = ticks(PERIOD);
     loop {
         ticks.tick().await;
         conditions(&shared).await;
     }
 }
 
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Tries a journal whose latest write failed, once a second. A look at the conditions reads what the journal knows, and
+/// never waits for its disk. Never returns.
+async fn watch_journal(shared: Arc<Shared>) {
+    let mut ticks = ticks(PERIOD);
+    loop {
+        ticks.tick().await;
+        // The journal itself knows and logs a failure.
+        let _ = shared.engine.probe_journal().await;
+    }
+}
+
 /// Looks at the cards once a minute, if the driver knows any. Never returns.
 async fn watch_cards(shared: Arc<Shared>) {
-    let mut ticks = interval(CARDS_PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(CARDS_PERIOD);
     loop {
         ticks.tick().await;
         if !shared.engine.programmer().cards().is_empty() {
@@ -96,7 +110,7 @@ fn record_turn(shared: &Shared, condition: &Condition) {
 /// All that is wrong now.
 pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     let engine = &shared.engine;
-    let mut all: Vec<_> = obstacles(engine).await.into_iter().map(obstacle).collect();
+    let mut all: Vec<_> = engine.obstacles().into_iter().map(obstacle).collect();
     let refusals = engine.refusals().faults();
     all.extend(certificate_faults(shared));
     all.extend(journal_fault(&all, &refusals));
@@ -112,16 +126,6 @@ pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
 
 async fn uplink_faults(engine: Arc<Engine>) -> Vec<Fault> {
     engine.operators().uplink_faults().await
-}
-
-/// What keeps Attach from being served. A journal that can't be written is tried again by this, which takes as long as its
-/// disk.
-async fn obstacles(engine: &Engine) -> Vec<Failure> {
-    let asked = timeout(LONGEST_WRITE, engine.obstacles()).await;
-    asked.unwrap_or_else(|_| {
-        let message = format!("the disk of the journal has not answered for {LONGEST_WRITE:?}");
-        vec![Failure::new(Reason::JournalUnavailable, message)]
-    })
 }
 
 /// What keeps Attach from being served, as a fault.

@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bootstrap::{Chain, FolderError};
@@ -19,6 +20,9 @@ use crate::{
         Record,
     },
 };
+
+/// How long a write may wait for the disk before the journal counts as one that can't be written.
+const LONGEST_WRITE: Duration = Duration::from_secs(3);
 
 const ATTACHMENTS: &str = "attachments";
 const NETWORKS: &str = "networks";
@@ -233,17 +237,30 @@ impl Records {
         }
     }
 
-    /// Why it can't be written. `None`: it can, or it was never tried.
-    pub(crate) async fn problem(&self) -> Option<Failure> {
-        self.journal.problem()?;
-        // Nothing may be written while the problem lasts, so its end has to be looked for.
-        self.journal.probe().await.err().map(|error| unavailable(&error))
+    /// Why it can't be written: the latest write failed, or one waits for the disk. Does not wait for the disk itself.
+    #[must_use]
+    pub(crate) fn problem(&self) -> Option<Failure> {
+        let failed = || self.journal.problem().map(|error| unavailable(&error));
+        self.hang().or_else(failed)
     }
 
-    /// Whether it could be written when that was tried last.
-    #[must_use]
-    pub(crate) fn can_be_written(&self) -> bool {
-        self.journal.problem().is_none()
+    fn hang(&self) -> Option<Failure> {
+        self.journal.waiting().filter(|waiting| *waiting >= LONGEST_WRITE)?;
+        let message = format!("the disk of the journal has not answered for {LONGEST_WRITE:?}");
+        Some(Failure::new(Reason::JournalUnavailable, message))
+    }
+
+    /// Writes to a journal whose latest write failed: nothing else may be written while that lasts, so its end has to be
+    /// looked for. Waits for the disk, unless others wait for it too long already.
+    ///
+    /// # Errors
+    /// [`Reason::JournalUnavailable`].
+    pub(crate) async fn probe(&self) -> Result<(), Failure> {
+        match (self.hang(), self.journal.problem()) {
+            (Some(hang), _) => Err(hang),
+            (None, None) => Ok(()),
+            (None, Some(_)) => self.journal.probe().await.map_err(|error| unavailable(&error)),
+        }
     }
 
     /// What it has done since it was opened.

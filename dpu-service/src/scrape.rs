@@ -68,7 +68,7 @@ pub(crate) async fn page_of(shared: &Arc<Shared>) -> Page {
 
 /// All but certificates, traffic and calls.
 async fn add_all(page: &mut Page, shared: Option<&Arc<Shared>>) {
-    add_readiness(page, shared).await;
+    add_readiness(page, shared);
     add_conditions(page, shared).await;
     let Some(shared) = shared else { return };
     add_journal(page, &shared.engine);
@@ -94,17 +94,12 @@ fn add_calls(page: &mut Page, calls: &Arc<Calls>) {
     page.calls("service", "Calls that were answered, streams that were begun", calls);
 }
 
-async fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
-    let (is_ready, is_writable) = match shared {
-        Some(shared) => {
-            // One look, which tries a journal that has a problem: what a page tells fits together.
-            let status = shared.status().await;
-            (status.is_empty(), shared.engine.operators().journal_can_be_written())
-        }
-        None => (false, false),
-    };
+fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
+    let is_ready = shared.is_some_and(|shared| shared.status().is_empty());
+    let is_writable =
+        shared.is_some_and(|shared| shared.engine.operators().journal_can_be_written());
     page.gauge("service_ready", "Whether new attachments can be made", is_ready.into());
-    let help = "Whether the journal could be written the last time";
+    let help = "Whether the latest write to the journal succeeded, and none waits for the disk";
     page.gauge("service_journal_writable", help, is_writable.into());
 }
 

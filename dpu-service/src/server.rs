@@ -134,7 +134,7 @@ async fn report_health(reporter: HealthReporter, shared: Arc<Shared>, stop: Canc
             _ = ticks.tick() => {}
             () = stop.cancelled() => break,
         }
-        let status = match shared.status().await.is_empty() {
+        let status = match shared.status().is_empty() {
             true => ServingStatus::Serving,
             false => ServingStatus::NotServing,
         };

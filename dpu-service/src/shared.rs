@@ -118,9 +118,9 @@ impl Shared {
 
     /// Why Attach can't be served, one sentence each. Open connections survive an expired certificate,
     /// new ones don't.
-    pub(crate) async fn status(&self) -> Vec<String> {
+    pub(crate) fn status(&self) -> Vec<String> {
         let expired = self.credentials.expired();
-        self.engine.status().await.into_iter().chain(expired).collect()
+        self.engine.status().into_iter().chain(expired).collect()
     }
 
     /// That the certificate expires soon, or has expired: one sentence.

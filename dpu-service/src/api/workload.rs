@@ -108,7 +108,7 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
         };
         let network = request.into_inner().network.map(standing).transpose()?;
         // An expired certificate ends the session itself, and hosts then wait for their grace.
-        let obstacles = self.0.engine.obstacles().await;
+        let obstacles = self.0.engine.obstacles();
         let reason =
             obstacles.first().map(|failure| failure.reason.to_string()).unwrap_or_default();
         let problems = obstacles.into_iter().map(|failure| failure.message).collect();

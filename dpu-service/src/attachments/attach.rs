@@ -263,8 +263,8 @@ async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failu
     if records.is_empty() {
         return Ok(());
     }
-    // A disk that is full stays so for long: the kernel is not to be changed to and fro.
-    if let Some(failure) = engine.records.problem().await {
+    // A disk that is full or hangs stays so for long: the kernel is not to be changed to and fro.
+    if let Err(failure) = engine.records.probe().await {
         forget(engine, records);
         return Err(failure);
     }

@@ -137,14 +137,15 @@ impl Engine {
     }
 
     /// Why Attach can't be served, one sentence each: see [`Self::obstacles`].
-    pub async fn status(&self) -> Vec<String> {
-        self.obstacles().await.into_iter().map(|failure| failure.message).collect()
+    pub fn status(&self) -> Vec<String> {
+        self.obstacles().into_iter().map(|failure| failure.message).collect()
     }
 
     /// Why Attach can't be served, with the code of each reason. Empty: it can. VFs or addresses that have run out
-    /// are no reason: what runs, runs well.
-    pub async fn obstacles(&self) -> Vec<Failure> {
-        let journal = self.records.problem().await;
+    /// are no reason: what runs, runs well. Waits for nothing.
+    #[must_use]
+    pub fn obstacles(&self) -> Vec<Failure> {
+        let journal = self.records.problem();
         let fabric = self.reconciler.fabric_problem().filter(|problem| !problem.is_partial);
         let fabric = fabric.map(|problem| Failure::new(Reason::FabricUnavailable, problem.what));
         let draining = self
@@ -152,6 +153,14 @@ impl Engine {
             .draining()
             .map(|reason| Failure::new(Reason::Draining, format!("the DPU is draining: {reason}")));
         [journal, fabric, draining].into_iter().flatten().collect()
+    }
+
+    /// Tries a journal whose latest write failed. Waits for its disk.
+    ///
+    /// # Errors
+    /// [`Reason::JournalUnavailable`].
+    pub async fn probe_journal(&self) -> Result<(), Failure> {
+        self.records.probe().await
     }
 
     /// The kernel reported a change of links: the reconciler will look into it.

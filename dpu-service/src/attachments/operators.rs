@@ -166,10 +166,10 @@ impl<'a> Operators<'a> {
         self.0.to_the_end(release).await
     }
 
-    /// Whether the journal could be written when that was tried last.
+    /// Whether the latest write to the journal succeeded, and none waits for the disk.
     #[must_use]
     pub(crate) fn journal_can_be_written(self) -> bool {
-        self.0.records.can_be_written()
+        self.0.records.problem().is_none()
     }
 
     /// What the journal has done since it was opened.

@@ -15,7 +15,8 @@
 //! cards, which is made once a minute because it lists all rules of all ports.
 //!
 //! What it locks: the tracker, for a look as a whole, across awaits, so that two looks are noted in the order in which they
-//! were made. Below it each source takes the registry, or a lock of its own, and gives it back before the next one.
+//! were made. Below it each source takes the registry, or a lock of its own, and gives it back before the next one. No
+//! source waits for a disk.
 //!
 //! Who runs concurrently: the watch, once a second; callers of `GetDpu`; scrapes. A flow of an attach takes only the lock
 //! of the refusals, for one insertion or removal.

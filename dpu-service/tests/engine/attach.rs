@@ -76,7 +76,7 @@ async fn pools_run_dry_by_name_and_status_stays_good() {
     let failure = world.attach(spec("c")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::VfsExhausted);
     assert!(failure.message.contains("\"default\""), "{failure}");
-    assert!(world.engine.status().await.is_empty());
+    assert!(world.engine.status().is_empty());
     world.check();
     world.detach("a").await;
     world.attached("c").await;
@@ -207,7 +207,7 @@ async fn a_draining_dpu_takes_no_new_attachments_and_keeps_the_old() {
     ));
     assert_eq!(world.refused(spec("new")).await, Reason::Draining);
     assert_eq!(world.attach(spec("old")).await.unwrap().record, view.record);
-    let obstacles = world.engine.obstacles().await;
+    let obstacles = world.engine.obstacles();
     assert!(obstacles.len() == 1 && obstacles[0].reason == Reason::Draining, "{obstacles:?}");
     world.engine.operators().set_draining(None);
     world.attach(spec("new")).await.unwrap();

@@ -124,7 +124,7 @@ async fn a_vf_that_fails_again_and_again_is_quarantined() {
     }
     assert_eq!(world.refused(spec("pod")).await, Reason::VfsExhausted);
     assert_eq!(world.engine.operators().pools()[0].usage.quarantined, 1);
-    assert!(world.engine.status().await.is_empty());
+    assert!(world.engine.status().is_empty());
 }
 
 #[tokio::test]

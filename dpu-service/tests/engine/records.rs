@@ -1,4 +1,4 @@
-//! Restarts, full disks, and commits that share transactions.
+//! Restarts, disks that are full or hang, and commits that share transactions.
 
 use std::sync::{Arc, mpsc};
 
@@ -10,6 +10,7 @@ use futures::future::join_all;
 use journal::faulty_disk::FULL;
 use netlink::MacAddress;
 use offload_proto::Reason;
+use test_clock::wait_until_async;
 use vf_alloc::FunctionId;
 
 use crate::world::{World, configuration, detach_of, key, live, settings, spec};
@@ -46,7 +47,7 @@ async fn a_full_disk_refuses_attaches_and_leaves_nothing() {
     let failure = world.attach(spec("pod")).await.unwrap_err();
     assert_eq!(failure.reason, Reason::JournalUnavailable);
     assert!(failure.message.contains("No space left"), "{failure}");
-    let obstacles = world.engine.obstacles().await;
+    let obstacles = world.engine.obstacles();
     assert!(
         obstacles.len() == 1 && obstacles[0].reason == Reason::JournalUnavailable,
         "{obstacles:?}"
@@ -55,11 +56,42 @@ async fn a_full_disk_refuses_attaches_and_leaves_nothing() {
     assert_eq!(world.engine.operators().pools()[0].usage.free, 3);
 
     world.set_full(false);
-    assert!(world.engine.status().await.is_empty());
+    world.engine.probe_journal().await.unwrap();
+    assert!(world.engine.status().is_empty());
     world.attached("pod").await;
     world.restart().await;
     assert_eq!(world.list().len(), 2);
     assert_eq!(world.list()[0].record, running.record);
+}
+
+#[tokio::test]
+async fn hung_disk_is_an_obstacle_until_it_answers() {
+    let world = World::new().await;
+    let hang = world.disk.as_ref().unwrap().hang();
+    let mut waiting = Box::pin(world.attach(spec("waiting")));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    wait_until_async("the obstacle", async || !world.engine.obstacles().is_empty()).await;
+    assert_eq!(world.engine.obstacles()[0].reason, Reason::JournalUnavailable);
+    assert_eq!(world.refused(spec("pod")).await, Reason::JournalUnavailable);
+    drop(hang);
+    waiting.await.unwrap();
+    assert!(world.engine.status().is_empty());
+    world.check();
+}
+
+#[tokio::test]
+async fn obstacle_is_known_while_a_probe_waits() {
+    let world = World::new().await;
+    world.set_full(true);
+    assert_eq!(world.refused(spec("pod")).await, Reason::JournalUnavailable);
+    let hang = world.disk.as_ref().unwrap().hang();
+    let mut probe = Box::pin(world.engine.probe_journal());
+    assert!(futures::poll!(&mut probe).is_pending());
+    assert_eq!(world.engine.obstacles()[0].reason, Reason::JournalUnavailable);
+    world.set_full(false);
+    drop(hang);
+    probe.await.unwrap();
+    assert!(world.engine.status().is_empty());
 }
 
 #[tokio::test]

@@ -156,7 +156,7 @@ async fn a_network_that_the_file_now_hinders_is_told_and_comes_back() {
     world.configuration.networks.push(named("green", "10.2.0.0/16"));
     world.restart().await;
     assert_warning(&world, &["blue", "not in force", "green"]);
-    assert!(world.engine.status().await.is_empty(), "Attach is served");
+    assert!(world.engine.status().is_empty(), "Attach is served");
     world.say(pending("running", &world)).await;
     assert_eq!(world.refused(on("blue", "pod")).await, Reason::NetworkUnknown);
     // What runs keeps what it has, and nobody else gets it.

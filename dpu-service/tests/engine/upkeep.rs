@@ -272,11 +272,11 @@ async fn a_fabric_that_cant_be_prepared_is_a_problem_until_it_can() {
     let world = World::new().await;
     world.kernel.refuse("prepare", 1);
     world.engine.reconcile(Depth::Thorough).await;
-    let problems = world.engine.status().await;
+    let problems = world.engine.status();
     assert!(problems[0].contains("br-offload"), "{problems:?}");
-    assert_eq!(world.engine.obstacles().await[0].reason, Reason::FabricUnavailable);
+    assert_eq!(world.engine.obstacles()[0].reason, Reason::FabricUnavailable);
     world.engine.reconcile(Depth::Thorough).await;
-    assert!(world.engine.status().await.is_empty());
+    assert!(world.engine.status().is_empty());
 }
 
 #[tokio::test]
@@ -286,7 +286,7 @@ async fn what_ports_do_without_is_told_and_keeps_nobody_from_attaching() {
     world.kernel.refuse("prepare", 2);
     world.engine.reconcile(Depth::Thorough).await;
     world.engine.reconcile(Depth::Thorough).await;
-    assert!(world.engine.status().await.is_empty());
+    assert!(world.engine.status().is_empty());
     let warnings = world.warnings();
     assert!(warnings[0].contains("br-offload"), "{warnings:?}");
     world.attach(spec("pod")).await.unwrap();
@@ -364,5 +364,5 @@ async fn what_runs_is_mended_though_the_fabric_lacks_something() {
     world.kernel.meddle(view.record.vf, |port| port.representor.up = false);
     world.engine.reconcile(Depth::Thorough).await;
     assert!(world.kernel.port(view.record.vf).representor.up);
-    assert_eq!(world.engine.status().await.len(), 1, "and it is told");
+    assert_eq!(world.engine.status().len(), 1, "and it is told");
 }

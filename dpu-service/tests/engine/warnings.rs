@@ -49,7 +49,7 @@ async fn attachments_without_representors_are_told_until_they_have_them_again() 
         assert!(warning.contains(word), "{word}: {warning}");
     }
     assert!(!warning.contains("pf0vf2"), "{warning}");
-    assert!(world.engine.status().await.is_empty(), "Attach is served");
+    assert!(world.engine.status().is_empty(), "Attach is served");
 
     world.kernel.make(vfs[0]);
     world.detach("b").await;
@@ -106,7 +106,7 @@ async fn a_pool_that_is_empty_for_quarantine_is_told_until_a_vf_is_cleared() {
     for word in ["pool default", "2 in quarantine", "`dpuctl clear-quarantine pf0vf0`"] {
         assert!(warning.contains(word), "{word}: {warning}");
     }
-    assert!(world.engine.status().await.is_empty(), "Attach is served");
+    assert!(world.engine.status().is_empty(), "Attach is served");
 
     world.engine.operators().clear_quarantine(FunctionId::local(0, 1)).await.unwrap();
     assert_eq!(world.attachment_warnings(), [""; 0]);
