@@ -63,7 +63,7 @@ pub struct EventCursor {
 /// Which events are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EventFilter {
-    /// Only those that happened at that time or later.
+    /// Only those that happened at that time or later. `None`: see [`super::Events::list`].
     pub since: Option<Timestamp>,
     /// Only those about this object: its name, or for an attachment the beginning of its id.
     pub object: Option<String>,
@@ -96,166 +96,118 @@ pub(crate) fn names(subject: &str, object: &str) -> bool {
     subject == object || name == object || name.len() == ID_LENGTH && begins
 }
 
-/// The kinds of events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum EventKind {
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])* $name:ident, $severity:ident;)*) => {
+        /// The kinds of events.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum EventKind { $($(#[doc = $doc])* $name,)* }
+
+        impl EventKind {
+            /// All kinds.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The stable name, such as `AttachmentReserved`.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+
+            /// How much events of this kind matter to a person.
+            #[must_use]
+            pub const fn severity(self) -> Severity {
+                match self { $(Self::$name => Severity::$severity,)* }
+            }
+        }
+    };
+}
+
+kinds! {
     /// A VF, a MAC address and addresses were reserved.
-    AttachmentReserved,
+    AttachmentReserved, Normal;
     /// The representor forwards.
-    AttachmentProgrammed,
+    AttachmentProgrammed, Normal;
     /// The host reported that the pod has the VF.
-    AttachmentAttached,
+    AttachmentAttached, Normal;
     /// The attachment is being released.
-    AttachmentReleasing,
+    AttachmentReleasing, Normal;
     /// All that it held is free.
-    AttachmentReleased,
+    AttachmentReleased, Normal;
     /// An attach failed and was undone. [`Self::AttachRefused`] reports the failure of the DPU.
-    AttachmentFailed,
+    AttachmentFailed, Normal;
     /// Its host does not know it and does not have its VF back: it is kept until the VF is.
-    AttachmentUnclaimed,
+    AttachmentUnclaimed, Warning;
     /// A machine beyond the uplinks uses an address of the attachment.
-    AddressConflict,
+    AddressConflict, Warning;
     /// The machine no longer uses the address.
-    AddressConflictCleared,
+    AddressConflictCleared, Normal;
     /// The pod of the attachment is not as wanted: its host's agent reports why.
-    PodDiffers,
+    PodDiffers, Warning;
     /// The pod is as wanted again.
-    PodDiffersCleared,
+    PodDiffersCleared, Normal;
     /// The kernel differed from the journal; the service repaired it.
-    Repaired,
+    Repaired, Normal;
     /// The kernel differs from the journal and could not be repaired.
-    RepairFailed,
+    RepairFailed, Warning;
     /// A VF is not given out any more.
-    VfQuarantined,
+    VfQuarantined, Warning;
     /// A quarantined VF is given out again.
-    VfCleared,
+    VfCleared, Normal;
     /// The fabric lacks something that all ports share.
-    FabricFailed,
+    FabricFailed, Warning;
     /// The fabric has again what it lacked.
-    FabricRestored,
+    FabricRestored, Normal;
     /// A host opened a session.
-    HostConnected,
+    HostConnected, Normal;
     /// A host renewed its connection, and its session goes on.
-    HostRenewed,
+    HostRenewed, Normal;
     /// A host's session ended.
-    HostDisconnected,
+    HostDisconnected, Warning;
     /// A host is no longer in the configuration.
-    HostRemoved,
+    HostRemoved, Normal;
     /// A connection with a host's certificate was refused.
-    HostRefused,
+    HostRefused, Warning;
     /// A network was created or changed.
-    NetworkApplied,
+    NetworkApplied, Normal;
     /// A network was deleted.
-    NetworkDeleted,
+    NetworkDeleted, Normal;
     /// The service takes no new attachments, or does so again.
-    Draining,
+    Draining, Normal;
     /// The service started.
-    ServiceStarted,
+    ServiceStarted, Normal;
     /// The service stopped in good order.
-    ServiceStopped,
+    ServiceStopped, Normal;
     /// The previous start of the service ended without a clean stop, or its stop could not be written.
-    ServiceStopUnclean,
+    ServiceStopUnclean, Warning;
     /// A changed configuration file is in force.
-    ConfigurationReloaded,
+    ConfigurationReloaded, Normal;
     /// A changed configuration file is not in force, or in part.
-    ConfigurationRefused,
+    ConfigurationRefused, Warning;
     /// The service uses a new certificate.
-    CertificateRenewed,
+    CertificateRenewed, Normal;
     /// A new certificate was refused; the earlier one stays in use.
-    CertificateRefused,
+    CertificateRefused, Warning;
     /// The certificate expires soon.
-    CertificateExpiring,
+    CertificateExpiring, Warning;
     /// The certificate has expired.
-    CertificateExpired,
+    CertificateExpired, Warning;
     /// The file of events was damaged; its readable events are kept.
-    EventsDamaged,
+    EventsDamaged, Warning;
     /// An ADD was refused or has failed for a reason that is the DPU's.
-    AttachRefused,
+    AttachRefused, Warning;
     /// A condition has turned false.
-    ConditionFalse,
+    ConditionFalse, Warning;
     /// A condition is true again.
-    ConditionTrue,
+    ConditionTrue, Normal;
     /// The service can no longer read what a condition is about.
-    ConditionUnknown,
+    ConditionUnknown, Warning;
 }
 
 impl EventKind {
-    /// The stable name, such as `AttachmentReserved`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::AttachmentReserved => "AttachmentReserved",
-            Self::AttachmentProgrammed => "AttachmentProgrammed",
-            Self::AttachmentAttached => "AttachmentAttached",
-            Self::AttachmentReleasing => "AttachmentReleasing",
-            Self::AttachmentReleased => "AttachmentReleased",
-            Self::AttachmentFailed => "AttachmentFailed",
-            Self::AttachmentUnclaimed => "AttachmentUnclaimed",
-            Self::AddressConflict => "AddressConflict",
-            Self::AddressConflictCleared => "AddressConflictCleared",
-            Self::PodDiffers => "PodDiffers",
-            Self::PodDiffersCleared => "PodDiffersCleared",
-            Self::Repaired => "Repaired",
-            Self::RepairFailed => "RepairFailed",
-            Self::VfQuarantined => "VfQuarantined",
-            Self::VfCleared => "VfCleared",
-            Self::FabricFailed => "FabricFailed",
-            Self::FabricRestored => "FabricRestored",
-            Self::HostConnected => "HostConnected",
-            Self::HostRenewed => "HostRenewed",
-            Self::HostDisconnected => "HostDisconnected",
-            Self::HostRemoved => "HostRemoved",
-            Self::HostRefused => "HostRefused",
-            Self::NetworkApplied => "NetworkApplied",
-            Self::NetworkDeleted => "NetworkDeleted",
-            Self::Draining => "Draining",
-            Self::ServiceStarted => "ServiceStarted",
-            Self::ServiceStopped => "ServiceStopped",
-            Self::ServiceStopUnclean => "ServiceStopUnclean",
-            Self::ConfigurationReloaded => "ConfigurationReloaded",
-            Self::ConfigurationRefused => "ConfigurationRefused",
-            Self::CertificateRenewed => "CertificateRenewed",
-            Self::CertificateRefused => "CertificateRefused",
-            Self::CertificateExpiring => "CertificateExpiring",
-            Self::CertificateExpired => "CertificateExpired",
-            Self::EventsDamaged => "EventsDamaged",
-            Self::AttachRefused => "AttachRefused",
-            Self::ConditionFalse => "ConditionFalse",
-            Self::ConditionTrue => "ConditionTrue",
-            Self::ConditionUnknown => "ConditionUnknown",
-        }
-    }
-
     /// The kind of that stable name. `None`: there is none.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         serde_json::from_value(name.into()).ok()
-    }
-
-    /// How much events of this kind matter to a person.
-    #[must_use]
-    pub const fn severity(self) -> Severity {
-        match self {
-            Self::AttachmentUnclaimed
-            | Self::AttachRefused
-            | Self::ConditionFalse
-            | Self::ConditionUnknown
-            | Self::AddressConflict
-            | Self::PodDiffers
-            | Self::RepairFailed
-            | Self::VfQuarantined
-            | Self::FabricFailed
-            | Self::HostDisconnected
-            | Self::HostRefused
-            | Self::ServiceStopUnclean
-            | Self::ConfigurationRefused
-            | Self::CertificateRefused
-            | Self::CertificateExpiring
-            | Self::CertificateExpired
-            | Self::EventsDamaged => Severity::Warning,
-            _ => Severity::Normal,
-        }
     }
 }
 

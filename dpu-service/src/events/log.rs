@@ -80,7 +80,7 @@ impl Log {
             last,
             normal: ByRevision::new(),
             warnings: ByRevision::new(),
-            counts: BTreeMap::new(),
+            counts: EventKind::ALL.iter().map(|kind| (*kind, 0)).collect(),
             repeatable: HashMap::new(),
         };
         for event in earlier {
@@ -210,7 +210,7 @@ impl Log {
         self.all().filter(|event| event.revision > known).cloned().collect()
     }
 
-    /// How many events of each kind this start has recorded.
+    /// How many events of each kind this start has recorded, 0 of some.
     pub(super) fn counts(&self) -> BTreeMap<EventKind, u64> {
         self.counts.clone()
     }

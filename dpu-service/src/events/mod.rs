@@ -262,7 +262,7 @@ impl Events {
         log.all().filter(|event| is_wanted(event)).map(|event| Event::clone(event)).collect()
     }
 
-    /// How many events of each kind this start has recorded, repetitions among them.
+    /// How many events of each kind this start has recorded, 0 of some. Repetitions are among them.
     pub(crate) fn counts(&self) -> BTreeMap<EventKind, u64> {
         self.log().counts()
     }

@@ -168,8 +168,8 @@ fn file_is_private_and_bounded() {
 
 #[test]
 fn every_kind_has_its_name() {
-    for kind in [HostConnected, ServiceStopUnclean, EventsDamaged] {
-        assert_eq!(EventKind::named(kind.as_str()), Some(kind));
+    for kind in EventKind::ALL {
+        assert_eq!(EventKind::named(kind.as_str()), Some(*kind));
     }
     assert_eq!(EventKind::named("Unknown"), None);
 }
@@ -182,3 +182,12 @@ fn texts_of_events_are_bounded() {
     assert!(listed[0].subject.len() < 2 * LONGEST_TEXT, "{}", listed[0].subject.len());
     assert!(listed[0].message.len() < 2 * LONGEST_TEXT, "{}", listed[0].message.len());
 }
+#[test]
+fn every_kind_is_counted_from_zero() {
+    let events = Events::default();
+    events.record(HostConnected, "node-1", "connected");
+    let counts = events.counts();
+    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), EventKind::ALL);
+    assert_eq!((counts[&HostConnected], counts.values().sum::<u64>()), (1, 1));
+}
+
