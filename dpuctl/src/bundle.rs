@@ -7,9 +7,9 @@ use std::{path::PathBuf, time::Duration};
 
 use jiff::Timestamp;
 use offload_proto::v1::{
-    Dpu, GetDebugInfoRequest, ListAttachmentsRequest, ListAuditRequest, ListEventsRequest,
-    ListNetworksRequest, ListPhasesRequest, ListPoolsRequest, ListTrafficRequest, ListVfsRequest,
-    operator_client::OperatorClient,
+    Dpu, EventFilter, GetDebugInfoRequest, ListAttachmentsRequest, ListAuditRequest,
+    ListEventsRequest, ListNetworksRequest, ListPhasesRequest, ListPoolsRequest,
+    ListTrafficRequest, ListVfsRequest, operator_client::OperatorClient,
 };
 use serde::Serialize;
 use tonic::{Request, Response, Status, transport::Channel};
@@ -100,7 +100,11 @@ impl Parts {
         )
         .await;
         self.list(client, "phases.json", OperatorClient::list_phases, ListPhasesRequest {}).await;
-        let (events, audit) = (ListEventsRequest::default(), ListAuditRequest::default());
+        // All that are kept.
+        let within_s = u64::MAX;
+        let filter = Some(EventFilter { within_s, ..EventFilter::default() });
+        let events = ListEventsRequest { filter };
+        let audit = ListAuditRequest { within_s, ..ListAuditRequest::default() };
         self.list(client, "events.json", OperatorClient::list_events, events).await;
         self.list(client, "audit.json", OperatorClient::list_audit, audit).await;
         self.debug_info(client).await;

@@ -306,10 +306,7 @@ async fn write(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> 
         }
     }
     Milestone::AttachRecorded.pass();
-    for record in records {
-        let message = format!("{} reserved for {}", record.vf, record.holder());
-        engine.events.record(EventKind::AttachmentReserved, record.id, message);
-    }
+    records.iter().for_each(|record| engine.events.record_reserved(record));
     Ok(())
 }
 

@@ -195,9 +195,7 @@ fn note_attached(engine: &Engine, host: &HostName, session: SessionId, id: Attac
     drop(registry);
     if is_news {
         engine.refusals().note_done_on_host(host);
-        let message = format!("{} has {}", record.holder(), record.vf);
-        // After a restart of the service each host reports its pods again.
-        engine.events.record_once(EventKind::AttachmentAttached, id, message);
+        engine.events.record_attached(&record);
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
 use super::{
@@ -18,8 +18,8 @@ use crate::author::Author;
 
 /// How many different events are kept.
 pub(super) const KEPT: usize = 10_000;
-/// How long an event is kept.
-const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Older events are listed only if a caller asks for that time.
+const LISTED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// For how long after its first time an event is repeated and not a new one.
 const WINDOW: Duration = Duration::from_secs(5 * 60);
 
@@ -124,9 +124,9 @@ impl Log {
             message,
             ended,
         });
-        self.expire(now);
         self.push(Arc::clone(&event));
         self.repeatable.insert(key, self.last);
+        self.forget_evicted();
         event
     }
 
@@ -168,14 +168,8 @@ impl Log {
         self.of_mut(event.kind.severity()).insert(event.revision, event);
     }
 
-    fn expire(&mut self, now: Timestamp) {
-        let is_old = |event: &Arc<Event>| now.duration_since(event.time).unsigned_abs() > KEPT_FOR;
-        // An event of a time when the clock was ahead is as old as it seems.
-        for kept in [&mut self.normal, &mut self.warnings] {
-            while kept.first_entry().is_some_and(|first| is_old(first.get())) {
-                kept.pop_first();
-            }
-        }
+    /// Removes the keys of evicted events, now and then.
+    fn forget_evicted(&mut self) {
         if self.repeatable.len() > 2 * KEPT {
             let (normal, warnings) = (&self.normal, &self.warnings);
             let is_kept =
@@ -196,10 +190,15 @@ impl Log {
         }
     }
 
-    /// The events that the filter lets pass, oldest first.
-    pub(super) fn list(&mut self, filter: &EventFilter, now: Timestamp) -> Vec<Arc<Event>> {
-        self.expire(now);
-        self.all().filter(|event| filter.matches(event)).cloned().collect()
+    /// The events that the filter lets pass, oldest first. Without a time in the filter, the list begins with the first event
+    /// of the last 7 days.
+    pub(super) fn list(&self, filter: &EventFilter, now: Timestamp) -> Vec<Arc<Event>> {
+        // Those that follow are listed whatever their time: the clock may have been wrong.
+        let is_left_out = |event: &&Arc<Event>| {
+            filter.since.is_none() && now.duration_since(event.time) > LISTED_FOR
+        };
+        let listed = self.all().skip_while(is_left_out);
+        listed.filter(|event| filter.matches(event)).cloned().collect()
     }
 
     /// All events after the cursor, oldest first. All events, if nothing is known of the cursor's start any more.
@@ -321,18 +320,42 @@ mod tests {
     }
 
     #[test]
-    fn log_is_bounded_in_number_and_time() {
+    fn log_is_bounded_in_number() {
         let mut log = log();
-        for number in 0..=KEPT {
+        for number in 0..3 * KEPT {
             log.add(occurrence(EventKind::Repaired, &number.to_string(), ""), at(0));
         }
-        assert_eq!(log.all().next().unwrap().subject, "1");
+        assert_eq!(log.all().next().unwrap().subject, (2 * KEPT).to_string());
         assert_eq!(log.all().count(), KEPT);
+        assert!(log.repeatable.len() <= 2 * KEPT);
+    }
+
+    #[test]
+    fn older_events_are_listed_on_request() {
+        let mut log = log();
         let week = 7 * 24 * 3600;
-        log.add(occurrence(EventKind::Repaired, "later", ""), at(week));
-        assert_eq!(log.list(&EventFilter::default(), at(week)).len(), KEPT);
-        let later = log.list(&EventFilter::default(), at(week + 1));
-        assert_eq!(subjects(&later), ["later"]);
+        log.add(occurrence(EventKind::HostConnected, "first", ""), at(0));
+        log.add(occurrence(EventKind::HostConnected, "second", ""), at(1));
+        let listed = |filter: &EventFilter| {
+            let listed = log.list(filter, at(week + 1));
+            listed.iter().map(|event| event.subject.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(&EventFilter::default()), ["second"]);
+        let all = EventFilter { since: Some(at(0)), ..EventFilter::default() };
+        assert_eq!(listed(&all), ["first", "second"]);
+    }
+
+    #[test]
+    fn wrong_clock_deletes_no_event() {
+        let mut log = log();
+        let month = 30 * 24 * 3600;
+        for (subject, time) in [("right", 0), ("ahead", month), ("behind", -month)] {
+            log.add(occurrence(EventKind::HostConnected, subject, ""), at(time));
+        }
+        // Ahead again, the list begins later. With the right time, it has all.
+        assert_eq!(subjects(&log.list(&EventFilter::default(), at(month))), ["ahead", "behind"]);
+        let all = log.list(&EventFilter::default(), at(1));
+        assert_eq!(subjects(&all), ["right", "ahead", "behind"]);
     }
 
     #[test]
@@ -379,7 +402,7 @@ mod tests {
         for subject in ["pool/default", "node-1", "node-10", id] {
             log.add(occurrence(EventKind::Repaired, subject, ""), at(0));
         }
-        let mut about = |object: &str| {
+        let about = |object: &str| {
             let filter = EventFilter { object: Some(object.into()), ..EventFilter::default() };
             log.list(&filter, at(0)).iter().map(|event| event.subject.clone()).collect::<Vec<_>>()
         };

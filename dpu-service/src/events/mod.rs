@@ -131,17 +131,22 @@ impl Events {
         self.record_by(&Author::Service, kind, subject, message);
     }
 
-    /// Records an event of the service itself, unless it is recorded already, be it by an earlier start.
-    pub(crate) fn record_once(
-        &self,
-        kind: EventKind,
-        subject: impl fmt::Display,
-        message: impl Into<String>,
-    ) {
-        let (author, subject, message) = (Author::Service, subject.to_string(), message.into());
-        let occurrence = Occurrence { kind, reason: None, author, subject, message, ended: None };
-        if !self.log().has(&occurrence) {
-            self.add(occurrence);
+    /// Records that an attachment holds its VF and addresses.
+    pub(crate) fn record_reserved(&self, record: &Record) {
+        self.add(reserved(record));
+    }
+
+    /// Records that the pod has its attachment, unless that was recorded: after a restart hosts report their pods again.
+    pub(crate) fn record_attached(&self, record: &Record) {
+        let message = format!("{} has {}", record.holder(), record.vf);
+        let attached = of_attachment(EventKind::AttachmentAttached, record, message);
+        let is_recorded = {
+            let log = self.log();
+            // The log loses the oldest events first. Without the reservation, what followed may be lost as well.
+            log.has(&attached) || !log.has(&reserved(record))
+        };
+        if !is_recorded {
+            self.add(attached);
         }
     }
 
@@ -238,10 +243,11 @@ impl Events {
         (log.after(cursor), self.feed.subscribe())
     }
 
-    /// The events that the filter lets pass, oldest first, and the place after the latest of all.
+    /// The events that the filter lets pass, oldest first, and the place after the latest of all. Without a time in the
+    /// filter, the list begins with the first event of the last 7 days.
     #[must_use]
     pub fn list(&self, filter: &EventFilter) -> (Vec<Arc<Event>>, EventCursor) {
-        let mut log = self.log();
+        let log = self.log();
         (log.list(filter, Timestamp::now()), log.end())
     }
 
@@ -276,6 +282,16 @@ impl Events {
     fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn reserved(record: &Record) -> Occurrence {
+    let message = format!("{} reserved for {}", record.vf, record.holder());
+    of_attachment(EventKind::AttachmentReserved, record, message)
+}
+
+fn of_attachment(kind: EventKind, record: &Record, message: String) -> Occurrence {
+    let (author, subject) = (Author::Service, record.id.to_string());
+    Occurrence { kind, reason: None, author, subject, message, ended: None }
 }
 
 /// Moves a damaged file aside. What was wrong with it: one sentence.

@@ -10,6 +10,7 @@ use super::{
     EventKind::{EventsDamaged, HostConnected, ServiceStarted, ServiceStopUnclean, ServiceStopped},
     *,
 };
+use crate::host::examination::tests::record;
 
 struct State(TempDir);
 
@@ -167,11 +168,33 @@ fn file_is_private_and_bounded() {
 }
 
 #[test]
+fn attached_pod_of_evicted_events_is_not_recorded() {
+    let (events, record) = (Events::default(), record());
+    let id = record.id.to_string();
+    events.record_reserved(&record);
+    events.record_attached(&record);
+    events.record_attached(&record);
+    assert_eq!(events.about(&id).iter().map(|event| event.count).collect::<Vec<_>>(), [1, 1]);
+    (0..log::KEPT).for_each(|number| events.record(HostConnected, number, "connected"));
+    events.record_attached(&record);
+    assert!(events.about(&id).is_empty());
+}
+
+#[test]
 fn every_kind_has_its_name() {
     for kind in EventKind::ALL {
         assert_eq!(EventKind::named(kind.as_str()), Some(*kind));
     }
     assert_eq!(EventKind::named("Unknown"), None);
+}
+
+#[test]
+fn every_kind_is_counted_from_zero() {
+    let events = Events::default();
+    events.record(HostConnected, "node-1", "connected");
+    let counts = events.counts();
+    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), EventKind::ALL);
+    assert_eq!((counts[&HostConnected], counts.values().sum::<u64>()), (1, 1));
 }
 
 #[test]
@@ -182,12 +205,3 @@ fn texts_of_events_are_bounded() {
     assert!(listed[0].subject.len() < 2 * LONGEST_TEXT, "{}", listed[0].subject.len());
     assert!(listed[0].message.len() < 2 * LONGEST_TEXT, "{}", listed[0].message.len());
 }
-#[test]
-fn every_kind_is_counted_from_zero() {
-    let events = Events::default();
-    events.record(HostConnected, "node-1", "connected");
-    let counts = events.counts();
-    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), EventKind::ALL);
-    assert_eq!((counts[&HostConnected], counts.values().sum::<u64>()), (1, 1));
-}
-

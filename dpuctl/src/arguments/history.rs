@@ -9,7 +9,7 @@ use super::{Format, name, reason};
 /// Which events.
 #[derive(Debug, Args)]
 pub struct Events {
-    /// Only the latest: those of the last 10m, 2h or 3d
+    /// Only those of the last 10m, 2h or 3d. Without it, the list begins with the first event of the last 7d
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub since: Option<u64>,
     /// Only those about this object: an attachment's id, a VF, a network, a host or a pool
@@ -29,7 +29,7 @@ pub struct Events {
 /// Which changes.
 #[derive(Debug, Args)]
 pub struct Audit {
-    /// Only the latest: those of the last 10m, 2h or 3d
+    /// Only those of the last 10m, 2h or 3d. Without it, the list begins with the first change of the last 90d
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub since: Option<u64>,
     /// Only those of this object: a network, a VF, or the beginning of an attachment's id

@@ -24,7 +24,8 @@ pub(super) async fn ended(
     if !is_unknown {
         return Err(unknown);
     }
-    let filter = Some(EventFilter { object: id.into(), ..EventFilter::default() });
+    let filter =
+        Some(EventFilter { object: id.into(), within_s: u64::MAX, ..EventFilter::default() });
     let request = ListEventsRequest { filter };
     let listed =
         client.call(async |operator, request| operator.list_events(request).await, request).await?;

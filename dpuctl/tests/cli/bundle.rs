@@ -27,6 +27,8 @@ async fn bundle_holds_the_state_without_secrets() {
     let line = format!("bundle -o {}", archive.display());
     let made = dut.dpuctl(&line).await;
     assert_eq!(made.code, 0, "{}", made.notes);
+    let all = format!("within_s: {}", u64::MAX);
+    assert_eq!(dut.asked().iter().filter(|asked| asked.contains(&all)).count(), 2);
     let files = unpacked(&archive);
     let names =
         ["versions.txt", "status.json", "doctor.json", "networks.json", "configuration.toml"];

@@ -40,7 +40,7 @@ fn optional(what: &str, name: String) -> Result<Option<String>, Failure> {
     Ok((!name.is_empty()).then_some(name))
 }
 
-/// So many seconds ago. 0: no limit.
+/// So many seconds ago. `None`: 0.
 fn since(within_s: u64) -> Option<Timestamp> {
     let within = (within_s != 0).then(|| Duration::from_secs(within_s))?;
     Some(Timestamp::now().checked_sub(within).unwrap_or(Timestamp::MIN))
@@ -57,4 +57,14 @@ fn event_kind(name: &str) -> Result<Option<EventKind>, Failure> {
 pub(crate) fn event_cursor(cursor: &v1::EventCursor) -> Result<EventCursor, Failure> {
     let boot = parse("boot", &cursor.boot, "a UUID")?;
     Ok(EventCursor { boot, revision: cursor.revision })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longest_age_reaches_the_oldest_time() {
+        assert_eq!([since(0), since(u64::MAX)], [None, Some(Timestamp::MIN)]);
+    }
 }
