@@ -1,15 +1,19 @@
 //! The audit: who has changed what through the API or by the configuration file, and why.
 //!
-//! [`Audit`] owns the entries in memory, oldest first. The journal has each in a row, written in the transaction of the
-//! change that it describes. The lock is held for one operation on the memory, never across an await.
+//! [`Audit`] owns the entries in memory, oldest first, and logs each. The journal has each in a row, written in the
+//! transaction of the change that it describes. Number and size bound what is kept, and age does not: a clock can be
+//! wrong. For the same reason ids are in the order of the entries, whatever the time. Each lock is held for one operation
+//! on the memory, never across an await.
 
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use jiff::Timestamp;
+use bootstrap::sha256;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{author::Cause, events::names};
@@ -18,14 +22,21 @@ use crate::{author::Cause, events::names};
 const KEPT: usize = 10_000;
 /// How many bytes the entries have that are kept: a list of them must fit into memory and into one answer.
 const KEPT_BYTES: usize = 16 * 1024 * 1024;
-/// How long an entry is kept, in milliseconds.
-const KEPT_FOR_MS: i64 = 90 * 24 * 3600 * 1000;
+/// Older entries are listed only if a caller asks for that time.
+const LISTED_FOR: SignedDuration = SignedDuration::from_hours(90 * 24);
+/// How many bytes an entry has at most that is kept as it is.
+const LONGEST: usize = 16 * 1024;
+/// How many bytes a field of a longer entry has at most that is kept as it is.
+const LONGEST_FIELD: usize = 256;
+
+/// The latest id that this process knows.
+static LATEST_ID: Mutex<Uuid> = Mutex::new(Uuid::nil());
 
 /// A change through the API, or by the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditEntry {
-    /// Its id. Ids are ordered by time (UUID version 7).
+    /// Its id (UUID version 7). Ids are in the order of the entries, also of earlier starts.
     pub id: Uuid,
     /// When: milliseconds since 1970, UTC.
     pub time: i64,
@@ -35,9 +46,9 @@ pub struct AuditEntry {
     pub action: AuditAction,
     /// What was changed, such as `network/blue`.
     pub object: String,
-    /// What it was before, as JSON. Empty: there was none.
+    /// What it was before: an object of JSON. Empty: there was none. In a large entry, long fields are digests.
     pub before: String,
-    /// What it is since, as JSON. Empty: there is none.
+    /// What it is since, in the same form. Empty: there is none.
     pub after: String,
 }
 
@@ -83,7 +94,7 @@ impl AuditEntry {
     /// An entry of this moment, for an object that did not exist before and does not after.
     pub(crate) fn new(cause: &Cause, action: AuditAction, object: String) -> Self {
         Self {
-            id: Uuid::now_v7(),
+            id: next_id(),
             time: Timestamp::now().as_millisecond(),
             cause: cause.clone(),
             action,
@@ -104,24 +115,62 @@ impl AuditEntry {
 
     /// With what the object was before.
     pub(crate) fn before(self, before: &impl Serialize) -> Self {
-        Self { before: json(before), ..self }
+        Self { before: encoded(before), ..self }
     }
 
     /// With what the object is since.
     pub(crate) fn after(self, after: &impl Serialize) -> Self {
-        Self { after: json(after), ..self }
+        Self { after: encoded(after), ..self }
+    }
+
+    /// With digests in place of long fields, if it is large: the changes of one operator must not displace those of others.
+    pub(crate) fn bounded(self) -> Self {
+        if self.before.len() + self.after.len() <= LONGEST {
+            return self;
+        }
+        Self { before: with_digests(&self.before), after: with_digests(&self.after), ..self }
     }
 }
 
+/// An id of this moment or, where the clock is behind, one that follows the latest.
+fn next_id() -> Uuid {
+    let mut latest = LATEST_ID.lock().unwrap_or_else(PoisonError::into_inner);
+    let following = Uuid::from_u128(latest.as_u128().saturating_add(1));
+    *latest = Uuid::now_v7().max(following);
+    *latest
+}
+
+/// Makes the ids of this process follow that of an earlier start.
+fn continue_after(earlier: Uuid) {
+    let mut latest = LATEST_ID.lock().unwrap_or_else(PoisonError::into_inner);
+    *latest = earlier.max(*latest);
+}
+
 /// What is written is made of texts, numbers and lists, which JSON has.
-fn json(value: &impl Serialize) -> String {
+fn encoded(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
+}
+
+/// The object with the digests of its long fields. Empty: there is no object.
+fn with_digests(object: &str) -> String {
+    let Ok(mut fields) = serde_json::from_str::<Map<String, Value>>(object) else {
+        return String::new();
+    };
+    fields.values_mut().for_each(shorten);
+    Value::from(fields).to_string()
+}
+
+fn shorten(field: &mut Value) {
+    let text = field.to_string();
+    if text.len() > LONGEST_FIELD {
+        *field = json!({ "sha256": sha256(text.as_bytes()), "bytes": text.len() });
+    }
 }
 
 /// Which entries are wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Only those of that time or later.
+    /// Only those of that time or later. `None`: from the first entry of the last 90 days on.
     pub since: Option<Timestamp>,
     /// Only those about this object: `network/blue`, `blue`, or the beginning of an attachment's id.
     pub object: Option<String>,
@@ -153,18 +202,18 @@ struct Entries {
 impl Audit {
     /// Takes over what the journal has, in the order of ids.
     pub(crate) fn load(&self, entries: Vec<AuditEntry>) {
+        entries.last().into_iter().for_each(|entry| continue_after(entry.id));
         let bytes = entries.iter().map(AuditEntry::size).sum();
         *self.entries() = Entries { kept: entries.into_iter().map(Arc::new).collect(), bytes };
     }
 
-    /// The entries that are too many, too large or too old once `next` is added.
+    /// The oldest entries that are too many or too large once `next` is added.
     pub(crate) fn surplus(&self, next: &AuditEntry) -> Vec<Uuid> {
         let entries = self.entries();
-        let oldest = Timestamp::now().as_millisecond() - KEPT_FOR_MS;
         let (mut number, mut bytes) = (entries.kept.len() + 1, entries.bytes + next.size());
         let mut surplus = Vec::new();
         for entry in &entries.kept {
-            if number <= KEPT && bytes <= KEPT_BYTES && entry.time >= oldest {
+            if number <= KEPT && bytes <= KEPT_BYTES {
                 break;
             }
             surplus.push(entry.id);
@@ -173,8 +222,10 @@ impl Audit {
         surplus
     }
 
-    /// Adds an entry that the journal has.
+    /// Adds an entry that the journal has, and logs it: the log may be kept where no operator of this DPU reaches it.
     pub(crate) fn add(&self, entry: AuditEntry) {
+        let AuditEntry { id, cause: Cause { author, reason }, action, object, .. } = &entry;
+        tracing::info!(%id, %author, action = action.as_str(), object, reason, "change audited");
         let mut entries = self.entries();
         entries.bytes += entry.size();
         entries.kept.push_back(Arc::new(entry));
@@ -190,9 +241,15 @@ impl Audit {
         entries.bytes = entries.kept.iter().map(|entry| entry.size()).sum();
     }
 
-    /// The entries that the filter lets pass, oldest first.
+    /// The entries that the filter lets pass, oldest first. Without a time in the filter, the list begins with the first
+    /// entry of the last 90 days.
     pub(crate) fn list(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
-        self.entries().kept.iter().filter(|entry| filter.matches(entry)).cloned().collect()
+        let oldest = (Timestamp::now() - LISTED_FOR).as_millisecond();
+        // Those that follow are listed whatever their time: the clock may have been wrong.
+        let is_left_out = |entry: &&Arc<AuditEntry>| filter.since.is_none() && entry.time < oldest;
+        let entries = self.entries();
+        let listed = entries.kept.iter().skip_while(is_left_out);
+        listed.filter(|entry| filter.matches(entry)).cloned().collect()
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
@@ -211,20 +268,75 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_bounded_in_number_and_age() {
+    fn entries_are_bounded_in_number() {
         let audit = Audit::default();
-        let mut entries: Vec<_> = (0..KEPT).map(|_| entry("alice", "network/blue")).collect();
-        entries[0].time -= KEPT_FOR_MS + 1000;
-        entries[1].time -= KEPT_FOR_MS + 1000;
-        let oldest = [entries[0].id, entries[1].id];
+        let entries: Vec<_> = (0..KEPT).map(|_| entry("alice", "network/blue")).collect();
+        let oldest = [entries[0].id];
         audit.load(entries);
         let next = || entry("alice", "network/blue");
         assert_eq!(audit.surplus(&next()), oldest);
         audit.remove(&oldest);
         assert!(audit.surplus(&next()).is_empty());
-        audit.add(next());
-        audit.add(next());
-        assert_eq!(audit.surplus(&next()).len(), 1);
+    }
+
+    /// An entry of that many days ago.
+    fn aged(days: i64) -> AuditEntry {
+        let now = entry("alice", "network/blue");
+        AuditEntry { time: now.time - days * 24 * 3600 * 1000, ..now }
+    }
+
+    #[test]
+    fn entries_follow_those_of_a_clock_ahead() {
+        let mut ahead = aged(0);
+        // A quarter of an hour: an id begins with 48 bits of milliseconds.
+        ahead.id = Uuid::from_u128(ahead.id.as_u128() + (1 << 100));
+        Audit::default().load(vec![ahead.clone()]);
+        let [next, last] = [aged(0), aged(0)];
+        assert!(ahead.id < next.id && next.id < last.id);
+    }
+
+    #[test]
+    fn wrong_clock_deletes_no_entry() {
+        let audit = Audit::default();
+        audit.load([100, -100, 100, 0].map(aged).into());
+        assert!(audit.surplus(&aged(0)).is_empty());
+    }
+
+    #[test]
+    fn older_entries_are_listed_on_request() {
+        let audit = Audit::default();
+        audit.load([91, 89, 91].map(aged).into());
+        assert_eq!(audit.list(&AuditFilter::default()).len(), 2);
+        let all = AuditFilter { since: Some(Timestamp::MIN), ..AuditFilter::default() };
+        assert_eq!(audit.list(&all).len(), 3);
+    }
+
+    #[test]
+    fn large_changes_displace_no_other() {
+        let audit = Audit::default();
+        audit.add(entry("alice", "network/evidence"));
+        for number in 0..12 {
+            let network = |mtu| json!({ "mtu": mtu, "subnets": vec!["fd00::/64"; 100_000] });
+            let large = entry("bob", "network/big").before(&network(number)).after(&network(1500));
+            let large = large.bounded();
+            assert!(audit.surplus(&large).is_empty());
+            audit.add(large);
+        }
+    }
+
+    #[test]
+    fn large_entry_shows_which_fields_have_changed() {
+        let network =
+            |exclude: &str| json!({ "mtu": 1400, "name": "x".repeat(300), "exclude": exclude });
+        let large = entry("alice", "network/blue").before(&network(&"a".repeat(LONGEST)));
+        let large = large.after(&network(&"b".repeat(LONGEST))).bounded();
+        let fields = |text: &str| serde_json::from_str::<Map<String, Value>>(text).unwrap();
+        let (before, after) = (fields(&large.before), fields(&large.after));
+        assert_eq!((&before["mtu"], &before["name"]), (&json!(1400), &after["name"]));
+        assert_eq!(before["exclude"]["bytes"], LONGEST + 2);
+        assert_ne!(before["exclude"]["sha256"], after["exclude"]["sha256"]);
+        let small = entry("alice", "network/blue").after(&network("a"));
+        assert_eq!(small.clone().bounded(), small);
     }
 
     #[test]

@@ -219,6 +219,7 @@ impl Records {
 
     /// Takes back changes that are committed and did not come into force, with their entry of the audit.
     pub(crate) fn take_back(&self, changes: Changes, entry: Uuid) {
+        tracing::info!(id = %entry, "audited change did not come into force");
         self.audit.remove(&[entry]);
         self.commit_lazily(changes.delete_audit(entry));
     }
@@ -363,7 +364,7 @@ impl Changes {
     /// Writes an entry of the audit, if there is one.
     #[must_use]
     pub(crate) fn audited(self, entry: Option<AuditEntry>) -> Self {
-        let Some(entry) = entry else { return self };
+        let Some(entry) = entry.map(AuditEntry::bounded) else { return self };
         let changes = self.put(AUDIT, entry.id.as_bytes(), &entry);
         Self { audit: Some(entry), ..changes }
     }

@@ -30,6 +30,8 @@ const VLANS: RangeInclusive<u16> = 1..=4094;
 const MTUS: RangeInclusive<u32> = 1280..=9216;
 /// Longest list of any kind inside a network.
 pub(super) const LONGEST_LIST: usize = 64;
+/// Longest list of a subnet.
+const LONGEST_OF_SUBNET: usize = 256;
 const LONGEST_DOMAIN: usize = 253;
 /// Checks one network by itself. Returns one sentence for each problem.
 #[must_use]
@@ -149,6 +151,12 @@ fn check_subnet(network: &Network, subnet: &Subnet) -> Vec<String> {
     problems.extend(subnet.gateway.and_then(|gateway| check_gateway(network, subnet, gateway)));
     if network.first_hop && subnet.gateway.is_none() {
         problems.push("first_hop = true needs its gateway, by which pods reach all others".into());
+    }
+    for (key, length) in [("ranges", subnet.ranges.len()), ("exclude", subnet.exclude.len())] {
+        if length > LONGEST_OF_SUBNET {
+            problems
+                .push(format!("{key} holds {length} entries; {LONGEST_OF_SUBNET} are the most"));
+        }
     }
     problems.extend(subnet.ranges.iter().filter_map(|range| check_range(subnet, range)));
     problems.extend(check_ranges_apart(&subnet.ranges));
@@ -608,6 +616,24 @@ pub(super) mod tests {
         for (subnet, expected) in cases {
             assert_problem(&format!("name = \"a\"\nsubnets = [{{ {subnet} }}]"), expected);
         }
+    }
+
+    #[test]
+    fn lists_of_a_subnet_are_bounded() {
+        let of = |number: u32| {
+            let addresses = (1..=number).map(|last| Ipv4Addr::from_bits(0x0a01_0000 + 2 * last));
+            let (exclude, ranges): (Vec<_>, Vec<_>) = addresses
+                .map(|it| (format!("'{it}/32'"), format!("{{ start = '{it}', end = '{it}' }}")))
+                .unzip();
+            let (exclude, ranges) = (exclude.join(", "), ranges.join(", "));
+            let cidr = "cidr = '10.1.0.0/16'";
+            [format!("exclude = [{exclude}]"), format!("ranges = [{ranges}]")]
+                .map(|list| format!("name = 'a'\nsubnets = [{{ {cidr}, {list} }}]"))
+        };
+        of(256).iter().for_each(|text| assert_eq!(check_network(&network(text)), [""; 0]));
+        let [exclude, ranges] = of(257);
+        assert_problem(&exclude, "exclude holds 257 entries; 256 are the most");
+        assert_problem(&ranges, "ranges holds 257 entries; 256 are the most");
     }
 
     #[test]

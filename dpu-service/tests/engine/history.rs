@@ -117,6 +117,22 @@ async fn events_of_changes_name_the_operator() {
 }
 
 #[tokio::test]
+async fn large_changes_are_audited_by_digests() {
+    let world = World::new().await;
+    apply(&world, green()).await.unwrap();
+    let exclude: Vec<_> = (1..200).map(|last| format!("'10.7.0.{last}/32'")).collect();
+    let subnet = |third: u8| {
+        let exclude = exclude.join(", ").replace("10.7.0.", &format!("10.7.{third}."));
+        format!("[[subnets]]\ncidr = '10.7.{third}.0/24'\nexclude = [{exclude}]\n")
+    };
+    let subnets: String = (0..8).map(subnet).collect();
+    apply(&world, network(&format!("name = 'green'\nmtu = 1300\n{subnets}"))).await.unwrap();
+    let large = latest(&world);
+    assert!(large.before.len() + large.after.len() < 16 * 1024, "{}", large.after.len());
+    assert!(large.after.contains("1300") && large.after.contains("sha256"), "{}", large.after);
+}
+
+#[tokio::test]
 async fn audit_survives_a_power_cut_with_its_change() {
     let mut world = World::new().await;
     apply(&world, green()).await.unwrap();
