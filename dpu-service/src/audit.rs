@@ -252,6 +252,11 @@ impl Audit {
         listed.filter(|entry| filter.matches(entry)).cloned().collect()
     }
 
+    /// The latest entry with that action.
+    pub(crate) fn latest(&self, action: AuditAction) -> Option<Arc<AuditEntry>> {
+        self.entries().kept.iter().rfind(|entry| entry.action == action).cloned()
+    }
+
     fn entries(&self) -> MutexGuard<'_, Entries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

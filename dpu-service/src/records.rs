@@ -14,7 +14,7 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{
-    audit::{Audit, AuditEntry, AuditFilter},
+    audit::{Audit, AuditAction, AuditEntry, AuditFilter},
     model::{
         AttachSpec, AttachmentId, CooledAddress, DomainAddress, FormerOwner, Layer2Domain, Network,
         Record,
@@ -228,6 +228,11 @@ impl Records {
     #[must_use]
     pub(crate) fn audit(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
         self.audit.list(filter)
+    }
+
+    /// The audit's latest entry with that action.
+    pub(crate) fn latest_audit(&self, action: AuditAction) -> Option<Arc<AuditEntry>> {
+        self.audit.latest(action)
     }
 
     /// Makes all changes, when nobody needs to know.

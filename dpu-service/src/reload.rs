@@ -7,19 +7,12 @@ use std::{
 };
 
 use bootstrap::{Chain, ConfigFile, LogControl, notify_ready, notify_reloading};
-use serde_json::json;
 use tokio::{
     signal::unix::Signal,
     time::{MissedTickBehavior, interval},
 };
 
-use crate::{
-    audit::{AuditAction, AuditEntry},
-    author::{Author, Cause},
-    config::Config,
-    events::EventKind,
-    shared::Shared,
-};
+use crate::{author::Author, config::Config, events::EventKind, shared::Shared};
 
 /// How often the file is read.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -61,33 +54,16 @@ impl Reloader {
                 Err(unreadable) => Err(unchanged(&unreadable)),
             };
             let problems = loaded.err().unwrap_or_default();
-            problems
-                .iter()
-                .for_each(|problem| self.record(EventKind::ConfigurationRefused, problem));
+            problems.iter().for_each(|problem| self.record_refusal(problem));
             self.shared.set_configuration_problems(problems);
             notify_ready();
         }
     }
 
-    /// The audit must not keep a file from being in force that is so already.
-    async fn audit(&self, digest: &str) {
-        let before = self.shared.configuration_digest();
-        if before == digest {
-            return;
-        }
-        let object = self.path.display().to_string();
-        let cause = Cause::new(Author::ConfigurationFile, "");
-        let entry = AuditEntry::new(&cause, AuditAction::LoadConfiguration, object)
-            .before(&json!({ "digest": before }))
-            .after(&json!({ "digest": digest }));
-        if let Err(failure) = self.shared.engine.record_audit(entry).await {
-            tracing::error!(%failure, "a reload is missing in the audit");
-        }
-    }
-
-    fn record(&self, kind: EventKind, message: &str) {
+    fn record_refusal(&self, problem: &str) {
         let (events, path) = (self.shared.engine.events(), self.path.display());
-        events.record_by(&Author::ConfigurationFile, kind, path, message);
+        let author = Author::ConfigurationFile;
+        events.record_by(&author, EventKind::ConfigurationRefused, path, problem);
     }
 
     /// `Err`: why the file is not in force, or which part of it: one sentence each.
@@ -96,10 +72,9 @@ impl Reloader {
         let next = Config::of(file, &self.path).map_err(|error| unchanged(&error.to_string()))?;
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
         loaded.map_err(|failure| unchanged(&failure.message))?;
-        self.audit(&file.digest()).await;
+        let engine = Arc::clone(&self.shared.engine);
+        engine.note_configuration(self.path.clone(), file.digest()).await;
         self.shared.set_configuration(file.clone(), next.under_maintenance());
-        let message = format!("in force, with digest {}", file.digest());
-        self.record(EventKind::ConfigurationReloaded, &message);
         let level = self.log.set_level(&next.log);
         level.map_err(|error| vec![Chain(&error).to_string()])?;
         match self.config.fixed_differences(&next).as_slice() {

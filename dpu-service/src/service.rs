@@ -92,6 +92,8 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     // Pods run again from here on, whatever the certificates are like.
     engine.reconcile(Depth::Thorough).await;
     keep_programmed(&engine, &programmer, &stop);
+    // Beside the start, which does not wait for the journal.
+    tokio::spawn(Arc::clone(&engine).note_configuration(path.clone(), file.digest()));
 
     let patience = Duration::from_secs(config.limits.shutdown_s);
     let credentials = tokio::select! {

@@ -2,11 +2,13 @@
 
 use std::{
     future::Future,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
 use offload_proto::{Failure, Reason};
+use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use traces::Instrument;
@@ -22,7 +24,8 @@ use super::{
     unknown,
 };
 use crate::{
-    audit::{AuditEntry, AuditFilter},
+    audit::{AuditAction, AuditEntry, AuditFilter},
+    author::{Author, Cause},
     conditions::Refusals,
     events::{EventKind, Events},
     gateway::Gateways,
@@ -113,6 +116,25 @@ impl Engine {
     /// [`Reason::JournalUnavailable`].
     pub(crate) async fn record_audit(&self, entry: AuditEntry) -> Result<(), Failure> {
         self.records.commit(Changes::default().audited(Some(entry))).await
+    }
+
+    /// Records in the audit and as an event that the configuration file is in force, unless the audit's latest entry has its
+    /// digest. An audit that can't be written keeps no configuration from being in force.
+    pub async fn note_configuration(self: Arc<Self>, path: PathBuf, digest: String) {
+        let (object, cause) =
+            (path.display().to_string(), Cause::new(Author::ConfigurationFile, ""));
+        let latest = self.records.latest_audit(AuditAction::LoadConfiguration);
+        let before = latest.map(|entry| entry.after.clone()).unwrap_or_default();
+        let entry = AuditEntry::new(&cause, AuditAction::LoadConfiguration, object.clone())
+            .after(&json!({ "digest": digest }));
+        if before == entry.after {
+            return;
+        }
+        if let Err(failure) = self.record_audit(AuditEntry { before, ..entry }).await {
+            tracing::error!(%failure, "a configuration is missing in the audit");
+        }
+        let message = format!("in force, with digest {digest}");
+        self.events.record_by(&cause.author, EventKind::ConfigurationReloaded, object, message);
     }
 
     /// The networks whose gateway this DPU is.

@@ -132,6 +132,31 @@ async fn large_changes_are_audited_by_digests() {
     assert!(large.after.contains("1300") && large.after.contains("sha256"), "{}", large.after);
 }
 
+async fn note_configuration(world: &World, digest: &str) {
+    let (engine, path) = (Arc::clone(&world.engine), "/etc/dpu.toml".into());
+    engine.note_configuration(path, digest.into()).await;
+}
+
+#[tokio::test]
+async fn configuration_of_a_start_is_audited_once() {
+    let mut world = World::new().await;
+    note_configuration(&world, "one").await;
+    world.restart().await;
+    note_configuration(&world, "one").await;
+    assert_eq!(audit(&world).len(), 1);
+    assert!(latest(&world).before.is_empty());
+    note_configuration(&world, "two").await;
+    let entry = latest(&world);
+    assert_eq!(entry.action, AuditAction::LoadConfiguration);
+    assert_eq!([&*entry.before, &entry.after], [r#"{"digest":"one"}"#, r#"{"digest":"two"}"#]);
+    let events = events_about(&world, "/etc/dpu.toml");
+    assert_eq!(events.len(), 2);
+    let is_known = |event: &Event| {
+        event.kind == EventKind::ConfigurationReloaded && event.author == entry.cause.author
+    };
+    assert!(events.iter().all(is_known), "{events:?}");
+}
+
 #[tokio::test]
 async fn audit_survives_a_power_cut_with_its_change() {
     let mut world = World::new().await;

@@ -13,7 +13,7 @@ use offload_proto::{
 use test_clock::wait_until_async;
 use tonic::transport::Channel;
 
-use crate::service_support::{NETWORKS, Setup};
+use crate::service_support::{NETWORKS, Service, Setup};
 
 async fn networks(operator: &mut OperatorClient<Channel>) -> Vec<String> {
     let listed = operator.list_networks(v1::ListNetworksRequest {}).await.unwrap().into_inner();
@@ -60,6 +60,41 @@ fn a_changed_file_is_taken_over_whole_or_not_at_all() {
         })
         .await;
     });
+}
+
+/// What the audit has of the file, once there are so many events of it.
+async fn loads(setup: &Setup, number: usize) -> Vec<v1::AuditEntry> {
+    let mut operator = setup.operator();
+    let filter = v1::EventFilter { kind: "ConfigurationReloaded".into(), ..Default::default() };
+    let request = v1::ListEventsRequest { filter: Some(filter) };
+    wait_until_async("the events are there", async || {
+        operator.list_events(request.clone()).await.unwrap().into_inner().events.len() == number
+    })
+    .await;
+    let request = v1::ListAuditRequest { object: "service.toml".into(), ..Default::default() };
+    operator.list_audit(request).await.unwrap().into_inner().entries
+}
+
+/// Ends the service, which writes its events before.
+fn stop(mut service: Service<'_>) {
+    service.signal(Signal::SIGTERM);
+    assert!(service.end());
+}
+
+#[test]
+fn configuration_of_a_restart_is_audited() {
+    let setup = Setup::new();
+    let service = setup.start();
+    let first = setup.client(async || loads(&setup, 1).await);
+    stop(service);
+    setup.configure("", &NETWORKS.replace("blue", "red"));
+    let service = setup.start();
+    let both = setup.client(async || loads(&setup, 2).await);
+    stop(service);
+    assert_eq!((&both[0], both[0].before.as_str()), (&first[0], ""));
+    assert_eq!((both[1].author.as_str(), &both[1].before), ("configuration file", &both[0].after));
+    let _service = setup.start();
+    assert_eq!(setup.client(async || loads(&setup, 2).await), both, "the file is as it was");
 }
 
 /// A FIFO blocks a program that opens it.

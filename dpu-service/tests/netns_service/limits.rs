@@ -75,7 +75,9 @@ fn operators_see_events_and_watchers_are_bounded() {
     let _service = setup.start();
     setup.client(async || {
         let mut operator = setup.operator();
-        let mut events = operator.watch(v1::WatchRequest::default()).await.unwrap().into_inner();
+        let filter = v1::EventFilter { object: "green".into(), ..v1::EventFilter::default() };
+        let of_green = v1::WatchRequest { filter: Some(filter), after: None };
+        let mut events = operator.watch(of_green).await.unwrap().into_inner();
         let refused = operator.watch(v1::WatchRequest::default()).await.map(drop);
         assert_eq!(reason(refused), Reason::Overloaded);
 
