@@ -15,6 +15,7 @@ use std::{
 };
 
 use offload_proto::{ConditionReason, Failure, Finding, MESSAGE_LIMIT, Reason, first_that_fit, v1};
+use serde_json::json;
 use tokio::{
     sync::{Mutex, MutexGuard},
     time::timeout,
@@ -22,6 +23,8 @@ use tokio::{
 
 use crate::{
     attachments::{AttachmentFilter, Depth},
+    audit::{AuditAction, AuditEntry},
+    author::Cause,
     condition_sources::faults,
     model::AttachmentView,
     shared::Shared,
@@ -40,16 +43,29 @@ pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::D
 
 /// Mends what can be mended, first on the hosts and then on the DPU, and tells what was. Its turn is
 /// waited for as long as `patience`, and hosts five times as long at most.
-pub(crate) async fn mend(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
+pub(crate) async fn mend(
+    shared: &Shared,
+    patience: Duration,
+    cause: &Cause,
+) -> Result<v1::Diagnosis, Failure> {
     let _alone = turn(&shared.operator_limits.examination, patience).await?;
     let mut hosts = Inquiry::new(shared, patience);
     let found = diagnose(shared, &mut hosts).await?;
     let obstacles = obstacles(&hosts.mend().await);
     shared.engine.reconcile(Depth::Thorough).await;
+    // Hosts and DPU are changed by now, whatever becomes of the look at what is left.
+    shared.engine.record_audit(repair_entry(cause, &found.differences)).await?;
     let mut left = diagnose(shared, &mut hosts).await?;
     // What is mended here is told as a difference that was.
     left.repairs = found.repairs;
     Ok(fit(outcome(found.differences, left, &obstacles), ROOM))
+}
+
+/// The audit's entry of a repair: the differences that it was for.
+fn repair_entry(cause: &Cause, found: &[v1::Difference]) -> AuditEntry {
+    let name = |found: &v1::Difference| format!("{} {}", found.code, found.subject);
+    let found: Vec<_> = found.iter().map(name).collect();
+    AuditEntry::new(cause, AuditAction::Repair, "dpu".into()).after(&json!({ "found": found }))
 }
 
 /// `Err`: another is under way. Who looks does not wait: one that hangs would take all the others with it.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use jiff::Timestamp;
 use offload_proto::{Failure, Reason, v1};
-use serde_json::json;
 use tonic::{Request, Response, Status};
 use traces::Instrument;
 
@@ -15,7 +14,6 @@ use super::{
 };
 use crate::{
     attachments::{AttachmentFilter, EnginePhases, NetworkView},
-    audit::{AuditAction, AuditEntry},
     author::Cause,
     condition_sources::conditions,
     model::ResourceVersion,
@@ -219,11 +217,7 @@ impl v1::operator_server::Operator for OperatorApi {
         let (patience, cause) =
             (read::patience(wait_ms)?, Cause::new(author, read::reason(reason)?));
         let shared = Arc::clone(&self.0);
-        let repair = async move {
-            let outcome = doctor::mend(&shared, patience).await?;
-            shared.engine.record_audit(repair_entry(&cause, &outcome)).await?;
-            Ok::<_, Failure>(outcome)
-        };
+        let repair = async move { doctor::mend(&shared, patience, &cause).await };
         // A task of its own: a caller that ends does not keep the audit from what was repaired.
         let repaired = tokio::spawn(repair.in_current_span()).await;
         let broken_off = |error| Failure::new(Reason::Internal, format!("it broke off: {error}"));
@@ -276,15 +270,6 @@ impl OperatorApi {
             |view: &NetworkView| show::network_status(view, outdated.get(&view.network.name));
         views.iter().map(status).collect()
     }
-}
-
-/// The audit's entry of a repair: the differences that it removed.
-fn repair_entry(cause: &Cause, outcome: &v1::Diagnosis) -> AuditEntry {
-    let is_repaired = |found: &&v1::Difference| found.state() == v1::DifferenceState::Mended;
-    let name = |found: &v1::Difference| format!("{} {}", found.code, found.subject);
-    let repaired: Vec<_> = outcome.differences.iter().filter(is_repaired).map(name).collect();
-    AuditEntry::new(cause, AuditAction::Repair, "dpu".into())
-        .after(&json!({ "repaired": repaired }))
 }
 
 fn filter(network: String, host: String) -> Result<AttachmentFilter, Failure> {

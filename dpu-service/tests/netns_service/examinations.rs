@@ -1,6 +1,12 @@
 //! What hosts find when the service asks them to look.
 
-use offload_proto::{Reason, v1};
+use std::fs;
+
+use offload_proto::{
+    Reason,
+    v1::{self, operator_client::OperatorClient},
+};
+use tonic::transport::Channel;
 
 use crate::{
     service_support::{Setup, reason},
@@ -43,12 +49,45 @@ fn repair_is_audited_with_its_reason() {
         operator.mend(mend("ticket 7")).await.unwrap();
         let refused = operator.mend(mend(&"x".repeat(100_000))).await.map(drop);
         assert_eq!(reason(refused), Reason::InvalidRequest);
-        let audit = operator.list_audit(v1::ListAuditRequest::default()).await;
-        let entries = audit.unwrap().into_inner().entries;
+        let entries = repairs(&mut operator).await;
         let [entry] = &entries[..] else { panic!("{entries:?}") };
         let v1::AuditEntry { author, action, object, after, reason, .. } = entry;
-        assert!(author.starts_with("operator/") && after.contains("repaired"), "{entry:?}");
+        assert!(author.starts_with("operator/") && after.contains("found"), "{entry:?}");
         assert_eq!([action.as_str(), object, reason], ["Repair", "dpu", "ticket 7"]);
+    });
+    let log = fs::read_to_string(setup.path("log")).unwrap();
+    assert!(log.contains("ticket 7"), "{log}");
+}
+
+/// The audit's entries about the DPU as a whole.
+async fn repairs(operator: &mut OperatorClient<Channel>) -> Vec<v1::AuditEntry> {
+    let request = v1::ListAuditRequest { object: "dpu".into(), ..v1::ListAuditRequest::default() };
+    operator.list_audit(request).await.unwrap().into_inner().entries
+}
+
+#[test]
+fn repair_is_audited_before_what_is_left_is_looked_for() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut host = Session::examinable(&setup).await;
+        let (mut operator, mut auditor) = (setup.operator(), setup.operator());
+        let repair = operator.mend(v1::MendRequest { wait_ms: 60_000, reason: String::new() });
+        let answers = async {
+            let repaired = loop {
+                let v1::Examine { request_id, mend, .. } = host.examine().await;
+                host.answer(request_id, &["pf0vf1"]).await;
+                if mend {
+                    break host.asked().await;
+                }
+            };
+            let entries = repairs(&mut auditor).await;
+            assert!(entries[0].after.contains("VF_DIFFERS pf0vf1"), "{entries:?}");
+            host.answer(repaired, &[]).await;
+        };
+        let (repaired, ()) = tokio::join!(repair, answers);
+        let found = repaired.unwrap().into_inner().differences;
+        assert_eq!(found[0].state(), v1::DifferenceState::Mended, "{found:?}");
     });
 }
 

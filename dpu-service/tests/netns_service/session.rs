@@ -73,9 +73,14 @@ impl Session {
 
     /// Waits for the next look.
     pub(crate) async fn asked(&mut self) -> u64 {
+        self.examine().await.request_id
+    }
+
+    /// Waits for the next look or repair.
+    pub(crate) async fn examine(&mut self) -> v1::Examine {
         let asked = self.hear().await.unwrap();
         let Some(dpu_message::Message::Examine(asked)) = asked else { panic!("{asked:?}") };
-        asked.request_id
+        asked
     }
 
     pub(crate) async fn answer(&self, request_id: u64, subjects: &[&str]) {
