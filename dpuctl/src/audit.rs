@@ -35,7 +35,7 @@ pub(crate) async fn audit(
         Audience::Programs => Ok(()),
         Audience::People { .. } if listed.entries.is_empty() => console.note("No changes."),
         Audience::People { wide } => {
-            console.print(&audit_table(&listed.entries, wide, Timestamp::now()))
+            console.print(&audit_table(&listed.entries, wide, client.now()))
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use mtls::{Connector, LiveCredentials, Role};
 use offload_proto::{
     MESSAGE_LIMIT,
     v1::{Event, WatchRequest, operator_client::OperatorClient},
 };
-use tonic::{Request, Response, Status, Streaming, transport::Channel};
+use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap, transport::Channel};
 
 use crate::{arguments::Options, config::Config, error::CallError};
 
@@ -19,6 +20,8 @@ const ANSWER_LIMIT: usize = 64 * MESSAGE_LIMIT;
 pub(crate) struct Client {
     operator: OperatorClient<Channel>,
     timeout: Duration,
+    /// The DPU's time at its latest answer.
+    answered_at: Option<Timestamp>,
 }
 
 impl Client {
@@ -32,7 +35,7 @@ impl Client {
         let connector = Connector::new(credentials, endpoint, dpu, options.timeout())?;
         let operator =
             OperatorClient::new(connector.connect().await?).max_decoding_message_size(ANSWER_LIMIT);
-        Ok(Self { operator, timeout: options.timeout() })
+        Ok(Self { operator, timeout: options.timeout(), answered_at: None })
     }
 
     /// Makes one call, such as `client.call(OperatorClient::get_dpu, GetDpuRequest {})`.
@@ -47,7 +50,14 @@ impl Client {
         let mut request = Request::new(question);
         request.set_timeout(self.timeout);
         let answered = method(&mut self.operator, request).await;
-        answered.map(Response::into_inner).map_err(|status| self.failed(status))
+        let answer = answered.map_err(|status| self.failed(status))?;
+        self.answered_at = time_of(answer.metadata());
+        Ok(answer.into_inner())
+    }
+
+    /// The DPU's time at its latest answer, in which the answer's times were a moment ago, whatever the time is here.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.answered_at.unwrap_or_else(Timestamp::now)
     }
 
     /// Opens the stream of events. It has no end, hence no time limit.
@@ -63,4 +73,10 @@ impl Client {
     pub(crate) fn failed(&self, status: Status) -> CallError {
         CallError::from_status(status, self.timeout)
     }
+}
+
+/// When the answer was sent (RFC 9110, section 6.6.1). `None`: a proxy has taken that out.
+fn time_of(answer: &MetadataMap) -> Option<Timestamp> {
+    let date = answer.get("date")?.to_str().ok()?;
+    DateTimeParser::new().parse_timestamp(date).ok()
 }

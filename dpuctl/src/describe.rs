@@ -31,7 +31,10 @@ pub(crate) async fn describe(
             Ok(detail) => attachment_text(&detail),
             Err(error) => ended(client, &id, error).await?,
         },
-        Described::Dpu => dpu_text(&dpu(client).await?),
+        Described::Dpu => {
+            let dpu = dpu(client).await?;
+            dpu_text(&dpu, client.now())
+        }
         Described::Host { name } => host_text(&one_named(dpu(client).await?.hosts, &name)?),
         Described::Network { name } => {
             network_text(&one_named(networks(client).await?.networks, &name)?)

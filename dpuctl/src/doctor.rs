@@ -36,7 +36,7 @@ pub(crate) async fn doctor(
     let diagnosis = diagnosis(client, repair, patience).await?;
     let dpu = dpu(client).await?;
     if let Audience::People { wide } = print_encoded(&diagnosis, format, console)? {
-        let conditions = pod_conditions(&dpu, Timestamp::now());
+        let conditions = pod_conditions(&dpu, client.now());
         console.print(&text_of(&diagnosis, &conditions, verbose || wide, wide))?;
     }
     check_pods(&dpu)?;

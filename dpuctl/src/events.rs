@@ -33,7 +33,7 @@ pub(crate) async fn events(
     let listed =
         client.call(async |operator, request| operator.list_events(request).await, request).await?;
     if !wanted.follow {
-        return print(&listed, wanted.output, console);
+        return print(&listed, client.now(), wanted.output, console);
     }
     for event in &listed.events {
         console.line(&line(event, wanted.output)?)?;
@@ -48,15 +48,14 @@ pub(crate) async fn events(
 
 fn print(
     listed: &ListEventsResponse,
+    now: Timestamp,
     format: Format,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     match print_encoded(listed, format, console)? {
         Audience::Programs => Ok(()),
         Audience::People { .. } if listed.events.is_empty() => console.note("No events."),
-        Audience::People { wide } => {
-            console.print(&event_table(&listed.events, wide, Timestamp::now()))
-        }
+        Audience::People { wide } => console.print(&event_table(&listed.events, wide, now)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, convert::Infallible, iter, time::Duration};
 
+use jiff::Timestamp;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -31,15 +32,16 @@ pub(crate) async fn follow<T: Resource>(
     let mut before = Vec::new();
     let mut now = ask(client).await?;
     if !options.no_headers && is_table(options.output) {
-        console.print(&layout.with_headings(rows(&changes(&before, &now), options.output)))?;
+        let rows = rows(&changes(&before, &now), options.output, client.now());
+        console.print(&layout.with_headings(rows))?;
     } else {
-        print(&changes(&before, &now), options.output, layout, console)?;
+        print(&changes(&before, &now), options.output, client.now(), layout, console)?;
     }
     loop {
         sleep(INTERVAL).await;
         before = now;
         now = or_nothing(ask(client).await)?;
-        print(&changes(&before, &now), options.output, layout, console)?;
+        print(&changes(&before, &now), options.output, client.now(), layout, console)?;
     }
 }
 
@@ -77,11 +79,12 @@ fn changes<T: Resource>(before: &[T], now: &[T]) -> Vec<Change<T>> {
 fn print<T: Resource>(
     changes: &[Change<T>],
     format: ListFormat,
+    time: Timestamp,
     layout: &mut Layout<'_>,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let text = match format {
-        ListFormat::Table | ListFormat::Wide => layout.rows(rows(changes, format)),
+        ListFormat::Table | ListFormat::Wide => layout.rows(rows(changes, format, time)),
         ListFormat::Name => changes.iter().map(|it| name_with_kind(&it.item) + "\n").collect(),
         ListFormat::Json => changes.iter().map(json_change).collect::<Result<_, _>>()?,
         ListFormat::Yaml => changes.iter().map(yaml_change).collect::<Result<_, _>>()?,
@@ -98,9 +101,13 @@ fn columns<T: Resource>(format: ListFormat) -> Vec<&'static str> {
     iter::once("EVENT").chain(columns.iter().copied()).collect()
 }
 
-fn rows<T: Resource>(changes: &[Change<T>], format: ListFormat) -> Vec<Vec<String>> {
+fn rows<T: Resource>(
+    changes: &[Change<T>],
+    format: ListFormat,
+    time: Timestamp,
+) -> Vec<Vec<String>> {
     let items: Vec<_> = changes.iter().map(|change| change.item.clone()).collect();
-    let mut rows = T::rows(&items, format == ListFormat::Wide);
+    let mut rows = T::rows(&items, format == ListFormat::Wide, time);
     for (row, change) in rows.iter_mut().zip(changes) {
         row.insert(0, change.event.into());
     }

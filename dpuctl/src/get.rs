@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use offload_proto::v1::{
     Attachment, AttachmentDetail, GetAttachmentRequest, ListAttachmentsRequest,
     ListNetworksRequest, ListNetworksResponse, ListPoolsRequest, ListVfsRequest, PoolStatus,
@@ -74,11 +75,13 @@ async fn list<T: Resource>(
     if options.watch {
         match follow(client, sorted, options, console).await? {}
     }
-    print(&sorted(client).await?, options, console)
+    let items = sorted(client).await?;
+    print(&items, client.now(), options, console)
 }
 
 fn print<T: Resource>(
     items: &[T],
+    now: Timestamp,
     options: &ListOptions,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
@@ -89,18 +92,20 @@ fn print<T: Resource>(
         ListFormat::Table | ListFormat::Wide if items.is_empty() => {
             console.note(&format!("No {}s.", T::KIND))
         }
-        ListFormat::Table => print_table(items, &T::COLUMNS[..T::NARROW], options, console),
-        ListFormat::Wide => print_table(items, T::COLUMNS, options, console),
+        ListFormat::Table => {
+            let rows = T::rows(items, false, now);
+            print_table(rows, &T::COLUMNS[..T::NARROW], options, console)
+        }
+        ListFormat::Wide => print_table(T::rows(items, true, now), T::COLUMNS, options, console),
     }
 }
 
-fn print_table<T: Resource>(
-    items: &[T],
+fn print_table(
+    rows: Vec<Vec<String>>,
     columns: &[&str],
     options: &ListOptions,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let rows = T::rows(items, options.output == ListFormat::Wide);
     let mut layout = Layout::new(columns);
     let table = if options.no_headers { layout.rows(rows) } else { layout.with_headings(rows) };
     console.print(&table)

@@ -33,8 +33,9 @@ pub(crate) trait Resource: Serialize + Clone + PartialEq {
     /// What tells it from all others of its kind.
     fn name(&self) -> String;
 
-    /// Its cells below [`Self::COLUMNS`], one row for each item. Cells that have a short form have it unless `wide`.
-    fn rows(items: &[Self], wide: bool) -> Vec<Vec<String>>;
+    /// Its cells below [`Self::COLUMNS`], one row for each item, as of `now`. Cells that have a short form have it unless
+    /// `wide`.
+    fn rows(items: &[Self], wide: bool, now: Timestamp) -> Vec<Vec<String>>;
 }
 
 impl Resource for VfStatus {
@@ -48,7 +49,7 @@ impl Resource for VfStatus {
         vf_name(self.vf.as_ref())
     }
 
-    fn rows(items: &[Self], _: bool) -> Vec<Vec<String>> {
+    fn rows(items: &[Self], _: bool, _: Timestamp) -> Vec<Vec<String>> {
         items.iter().map(vf_row).collect()
     }
 }
@@ -106,10 +107,9 @@ impl Resource for Attachment {
         self.id.clone()
     }
 
-    fn rows(items: &[Self], wide: bool) -> Vec<Vec<String>> {
+    fn rows(items: &[Self], wide: bool, now: Timestamp) -> Vec<Vec<String>> {
         let id_length = short_length(items.iter().map(|item| &*item.id));
         let container_length = if wide { usize::MAX } else { short_length(containers(items)) };
-        let now = Timestamp::now();
         let row = |item| attachment_row(item, id_length, container_length, now);
         items.iter().map(row).collect()
     }
@@ -214,7 +214,7 @@ impl Resource for NetworkStatus {
         self.network.as_ref().map(|network| network.name.clone()).unwrap_or_default()
     }
 
-    fn rows(items: &[Self], _: bool) -> Vec<Vec<String>> {
+    fn rows(items: &[Self], _: bool, _: Timestamp) -> Vec<Vec<String>> {
         items.iter().map(network_row).collect()
     }
 }
@@ -256,7 +256,7 @@ impl Resource for PoolStatus {
         self.name.clone()
     }
 
-    fn rows(items: &[Self], _: bool) -> Vec<Vec<String>> {
+    fn rows(items: &[Self], _: bool, _: Timestamp) -> Vec<Vec<String>> {
         items.iter().map(pool_row).collect()
     }
 }
@@ -290,8 +290,7 @@ impl Resource for HostStatus {
         self.name.clone()
     }
 
-    fn rows(items: &[Self], _: bool) -> Vec<Vec<String>> {
-        let now = Timestamp::now();
+    fn rows(items: &[Self], _: bool, now: Timestamp) -> Vec<Vec<String>> {
         items.iter().map(|host| host_row(host, now)).collect()
     }
 }
@@ -337,7 +336,7 @@ mod tests {
             attachment(&long('b'), "eth0"),
         ];
         let shown = |wide: bool| {
-            let rows = Attachment::rows(&items, wide).into_iter();
+            let rows = Attachment::rows(&items, wide, Timestamp::UNIX_EPOCH).into_iter();
             rows.map(|row| row[3..5].join(" ")).collect::<Vec<_>>()
         };
         let short = ["0123456789abcdefa eth0", "0123456789abcdefa net1", "0123456789abcdefb eth0"];

@@ -2,6 +2,7 @@
 
 use std::{mem, str::FromStr};
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{error::CallError, rows::Resource};
@@ -54,7 +55,9 @@ fn column_keys<T: Resource>(items: &[T], column: &str) -> Result<Vec<String>, Ca
     let unknown =
         || CallError::NoColumn { column: column.to_owned(), columns: T::COLUMNS.join(", ") };
     let place = place.ok_or_else(unknown)?;
-    Ok(T::rows(items, true).into_iter().map(|mut row| row.swap_remove(place)).collect())
+    // Ages have a field to sort by.
+    let rows = T::rows(items, true, Timestamp::UNIX_EPOCH);
+    Ok(rows.into_iter().map(|mut row| row.swap_remove(place)).collect())
 }
 
 /// Messages that are not set have no fields, so that one item that has the field is enough.

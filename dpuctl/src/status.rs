@@ -36,7 +36,7 @@ pub(crate) async fn status(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let dpu = dpu(client).await?;
-    print(&dpu, format, console)?;
+    print(&dpu, client.now(), format, console)?;
     check_pods(&dpu)
 }
 
@@ -55,18 +55,20 @@ pub(crate) async fn wait(
 ) -> Result<(), CallError> {
     let until = Instant::now() + options.timeout();
     let mut connection = None;
-    let outcome = loop {
+    let (outcome, now) = loop {
         let limit = LONGEST_LOOK.min(until - Instant::now());
         let looked = timeout(limit, look(&mut connection, options)).await;
         let looked = looked.unwrap_or(Err(CallError::TooSlow(limit)));
         let is_over = Instant::now() + LOOK_EVERY >= until;
         match looked {
-            Ok(dpu) if is_true(&dpu, wanted) || !is_shown(&dpu, wanted) || is_over => break dpu,
+            Ok((dpu, now)) if is_true(&dpu, wanted) || !is_shown(&dpu, wanted) || is_over => {
+                break (dpu, now);
+            }
             Err(error) if is_over || !error.is_passing() => return Err(error),
             _ => sleep(LOOK_EVERY).await,
         }
     };
-    print(&outcome, format, console)?;
+    print(&outcome, now, format, console)?;
     match is_true(&outcome, wanted) {
         true => Ok(()),
         false if !is_shown(&outcome, wanted) => Err(CallError::NotShown(wanted.name())),
@@ -74,19 +76,28 @@ pub(crate) async fn wait(
     }
 }
 
-/// Asks over the open connection, or opens one.
-async fn look(connection: &mut Option<Client>, options: &Options) -> Result<Dpu, CallError> {
+/// Asks over the open connection, or opens one. The answer comes with the DPU's time.
+async fn look(
+    connection: &mut Option<Client>,
+    options: &Options,
+) -> Result<(Dpu, Timestamp), CallError> {
     let client = match connection {
         Some(client) => client,
         None => connection.insert(Client::connect(options).await?),
     };
-    dpu(client).await
+    let dpu = dpu(client).await?;
+    Ok((dpu, client.now()))
 }
 
-fn print(dpu: &Dpu, format: Format, console: &mut Console<'_>) -> Result<(), CallError> {
+fn print(
+    dpu: &Dpu,
+    now: Timestamp,
+    format: Format,
+    console: &mut Console<'_>,
+) -> Result<(), CallError> {
     match print_encoded(dpu, format, console)? {
         Audience::Programs => Ok(()),
-        Audience::People { wide } => console.print(&summary(dpu, wide, Timestamp::now())),
+        Audience::People { wide } => console.print(&summary(dpu, wide, now)),
     }
 }
 

@@ -10,7 +10,8 @@ use crate::{
     text::{age, host_state, or, or_dash, short_id},
 };
 
-pub(super) fn dpu_text(dpu: &Dpu) -> String {
+/// All about the DPU, whose time is `now`.
+pub(super) fn dpu_text(dpu: &Dpu, now: Timestamp) -> String {
     let mut text = Description::default();
     text.field("Name", &dpu.name);
     text.field("Version", &dpu.version);
@@ -18,10 +19,10 @@ pub(super) fn dpu_text(dpu: &Dpu) -> String {
     text.field("Eswitch", &dpu.eswitch_driver);
     text.field("Fabric", &dpu.fabric_driver);
     text.field("Attachments", &dpu.attachments.to_string());
-    text.block("Conditions", &condition_table(&dpu.conditions, Timestamp::now()));
+    text.block("Conditions", &condition_table(&dpu.conditions, now));
     text.block("Cards", &card_table(&dpu.cards));
-    text.block("Refused peers", &refused_table(&dpu.refused_peers, Timestamp::now()));
-    text.block("Hosts", &host_table(&dpu.hosts, true, Timestamp::now()));
+    text.block("Refused peers", &refused_table(&dpu.refused_peers, now));
+    text.block("Hosts", &host_table(&dpu.hosts, true, now));
     text.block("Capabilities", &capability_table(dpu));
     text.finish()
 }
@@ -145,7 +146,7 @@ mod tests {
             ..Dpu::default()
         };
         assert_eq!(
-            dpu_text(&dpu),
+            dpu_text(&dpu, Timestamp::UNIX_EPOCH),
             "\
 Name:          dpu-1
 Version:       0.1.0
@@ -170,7 +171,7 @@ pci/0000:03:00.0   egress-rate      no            -
 "
         );
         let virtual_card = Dpu { cards: Vec::new(), ..dpu };
-        let told = dpu_text(&virtual_card);
+        let told = dpu_text(&virtual_card, Timestamp::UNIX_EPOCH);
         assert!(!told.contains("Cards") && told.contains("\n-        egress-rate "), "{told}");
     }
 

@@ -204,6 +204,17 @@ async fn events_are_a_table_or_json() {
 }
 
 #[tokio::test]
+async fn ages_are_by_the_clock_of_the_dpu() {
+    let dut = Dut::start().await;
+    for (line, age) in
+        [("events", "5m0s"), ("audit", "5m0s"), ("get hosts", "1h5m"), ("status", "1h5m")]
+    {
+        let output = output_of(&dut, line).await;
+        assert!(output.split_whitespace().any(|word| word == age), "{line}: {output}");
+    }
+}
+
+#[tokio::test]
 async fn audit_shows_who_changed_what_and_why() {
     let dut = Dut::start().await;
     let table = output_of(&dut, "audit --since 1h --object blue --operator alice").await;

@@ -211,6 +211,13 @@ impl Canned {
     }
 }
 
+/// An answer of a DPU with its own idea of the time.
+fn at_five_past_twelve<T>(message: T) -> Response<T> {
+    let mut answer = Response::new(message);
+    answer.metadata_mut().insert("date", "Sun, 01 Mar 2026 12:05:00 GMT".parse().unwrap());
+    answer
+}
+
 fn vf() -> Vf {
     Vf { controller: 0, pf: 0, vf: 3, device: "d000:00:00.4".into() }
 }
@@ -325,7 +332,8 @@ impl Operator for Canned {
 
     async fn get_dpu(&self, request: Request<GetDpuRequest>) -> Result<Response<Dpu>, Status> {
         self.note(&request);
-        let served = HostStatus { name: "served".into(), connected: true, ..HostStatus::default() };
+        let (name, since) = ("served".into(), "2026-03-01T11:00:00Z".into());
+        let served = HostStatus { name, since, connected: true, ..HostStatus::default() };
         let absence = "its certificate expired".into();
         let away = HostStatus { name: "away".into(), absence, ..HostStatus::default() };
         let (name, version) = ("dpu-1".into(), "9.9".into());
@@ -335,7 +343,7 @@ impl Operator for Canned {
             ..Condition::default()
         };
         let (hosts, conditions) = (vec![served, away], vec![ready]);
-        Ok(Response::new(Dpu { name, version, hosts, conditions, ..Dpu::default() }))
+        Ok(at_five_past_twelve(Dpu { name, version, hosts, conditions, ..Dpu::default() }))
     }
 
     async fn list_vfs(
@@ -544,7 +552,7 @@ impl Operator for Canned {
             reason: "ticket 7".into(),
             ..AuditEntry::default()
         };
-        Ok(Response::new(ListAuditResponse { entries: vec![entry] }))
+        Ok(at_five_past_twelve(ListAuditResponse { entries: vec![entry] }))
     }
 
     async fn list_events(
@@ -553,7 +561,7 @@ impl Operator for Canned {
     ) -> Result<Response<ListEventsResponse>, Status> {
         self.note(&request);
         let end = Some(EventCursor { boot: BOOT.into(), revision: 1 });
-        Ok(Response::new(ListEventsResponse { events: vec![event(1)], end }))
+        Ok(at_five_past_twelve(ListEventsResponse { events: vec![event(1)], end }))
     }
 
     /// One event per stream, up to the third.
