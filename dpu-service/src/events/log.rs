@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fmt,
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::Duration,
@@ -23,6 +24,9 @@ const LISTED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// For how long after its first time an event is repeated and not a new one.
 const WINDOW: Duration = Duration::from_secs(5 * 60);
 
+/// Longest subject and sentence, in bytes: what a host names is of any length, and all events must fit into one answer.
+pub(super) const LONGEST_TEXT: usize = 1024;
+
 /// What a caller reports.
 #[derive(Clone, Debug)]
 pub(super) struct Occurrence {
@@ -35,6 +39,22 @@ pub(super) struct Occurrence {
 }
 
 impl Occurrence {
+    /// Something that the service itself does or finds, for no reason with a code. Long texts are cut.
+    pub(super) fn new(
+        kind: EventKind,
+        subject: impl fmt::Display,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            kind,
+            reason: None,
+            author: Author::Service,
+            subject: bootstrap::cut(subject.to_string(), LONGEST_TEXT),
+            message: bootstrap::cut(message.into(), LONGEST_TEXT),
+            ended: None,
+        }
+    }
+
     fn key(&self) -> u64 {
         key(self.kind, &self.subject, self.reason.as_ref(), &self.message)
     }
@@ -209,7 +229,7 @@ impl Log {
         self.all().filter(|event| event.revision > known).cloned().collect()
     }
 
-    /// How many events of each kind this start has recorded, 0 of some.
+    /// How many events of each kind this start has recorded: 0 for a kind that it has not.
     pub(super) fn counts(&self) -> BTreeMap<EventKind, u64> {
         self.counts.clone()
     }
@@ -244,20 +264,9 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn occurrence(kind: EventKind, subject: &str, message: &str) -> Occurrence {
-        Occurrence {
-            kind,
-            reason: None,
-            author: Author::Service,
-            subject: subject.into(),
-            message: message.into(),
-            ended: None,
-        }
-    }
-
     fn refused(subject: &str, message: &str) -> Occurrence {
         let reason = Some("VFS_EXHAUSTED".into());
-        Occurrence { reason, ..occurrence(EventKind::AttachRefused, subject, message) }
+        Occurrence { reason, ..Occurrence::new(EventKind::AttachRefused, subject, message) }
     }
 
     fn at(seconds: i64) -> Timestamp {
@@ -276,7 +285,7 @@ mod tests {
     fn repeated_events_fold_with_count_and_times() {
         let mut log = log();
         let first = log.add(refused("pool/default", "15 of 16"), at(0));
-        log.add(occurrence(EventKind::HostConnected, "node-1", "up"), at(1));
+        log.add(Occurrence::new(EventKind::HostConnected, "node-1", "up"), at(1));
         let last = log.add(refused("pool/default", "16 of 16"), at(299));
         assert_eq!((last.count, last.sequence, last.revision), (2, first.sequence, 3));
         assert_eq!((last.first_time, last.time), (at(0), at(299)));
@@ -300,8 +309,8 @@ mod tests {
         log.add(refused("pool/a", "full"), at(0));
         log.add(refused("pool/b", "full"), at(0));
         log.add(Occurrence { reason: Some("OTHER".into()), ..refused("pool/a", "full") }, at(0));
-        log.add(occurrence(EventKind::Repaired, "pf0vf1", "vlan"), at(0));
-        log.add(occurrence(EventKind::Repaired, "pf0vf1", "guard"), at(0));
+        log.add(Occurrence::new(EventKind::Repaired, "pf0vf1", "vlan"), at(0));
+        log.add(Occurrence::new(EventKind::Repaired, "pf0vf1", "guard"), at(0));
         assert!(log.all().all(|event| event.count == 1));
         assert_eq!(log.all().count(), 5);
     }
@@ -309,12 +318,12 @@ mod tests {
     #[test]
     fn events_of_earlier_starts_are_known_and_do_not_fold() {
         let mut log = log();
-        let first = log.add(occurrence(EventKind::ServiceStarted, "dpu", "starts"), at(0));
+        let first = log.add(Occurrence::new(EventKind::ServiceStarted, "dpu", "starts"), at(0));
         let mut next = Log::new(Uuid::new_v4(), vec![Event::clone(&first)]);
-        assert!(next.has(&occurrence(EventKind::ServiceStarted, "dpu", "starts")));
-        assert!(!next.has(&occurrence(EventKind::ServiceStarted, "dpu", "starts again")));
+        assert!(next.has(&Occurrence::new(EventKind::ServiceStarted, "dpu", "starts")));
+        assert!(!next.has(&Occurrence::new(EventKind::ServiceStarted, "dpu", "starts again")));
         assert_eq!(
-            next.add(occurrence(EventKind::ServiceStarted, "dpu", "starts"), at(1)).count,
+            next.add(Occurrence::new(EventKind::ServiceStarted, "dpu", "starts"), at(1)).count,
             1
         );
     }
@@ -323,7 +332,7 @@ mod tests {
     fn log_is_bounded_in_number() {
         let mut log = log();
         for number in 0..3 * KEPT {
-            log.add(occurrence(EventKind::Repaired, &number.to_string(), ""), at(0));
+            log.add(Occurrence::new(EventKind::Repaired, number, ""), at(0));
         }
         assert_eq!(log.all().next().unwrap().subject, (2 * KEPT).to_string());
         assert_eq!(log.all().count(), KEPT);
@@ -334,8 +343,8 @@ mod tests {
     fn older_events_are_listed_on_request() {
         let mut log = log();
         let week = 7 * 24 * 3600;
-        log.add(occurrence(EventKind::HostConnected, "first", ""), at(0));
-        log.add(occurrence(EventKind::HostConnected, "second", ""), at(1));
+        log.add(Occurrence::new(EventKind::HostConnected, "first", ""), at(0));
+        log.add(Occurrence::new(EventKind::HostConnected, "second", ""), at(1));
         let listed = |filter: &EventFilter| {
             let listed = log.list(filter, at(week + 1));
             listed.iter().map(|event| event.subject.clone()).collect::<Vec<_>>()
@@ -350,7 +359,7 @@ mod tests {
         let mut log = log();
         let month = 30 * 24 * 3600;
         for (subject, time) in [("right", 0), ("ahead", month), ("behind", -month)] {
-            log.add(occurrence(EventKind::HostConnected, subject, ""), at(time));
+            log.add(Occurrence::new(EventKind::HostConnected, subject, ""), at(time));
         }
         // Ahead again, the list begins later. With the right time, it has all.
         assert_eq!(subjects(&log.list(&EventFilter::default(), at(month))), ["ahead", "behind"]);
@@ -363,7 +372,7 @@ mod tests {
         let mut log = log();
         log.add(refused("pool/default", "full"), at(0));
         for number in 0..=KEPT {
-            log.add(occurrence(EventKind::HostConnected, &number.to_string(), ""), at(0));
+            log.add(Occurrence::new(EventKind::HostConnected, number, ""), at(0));
         }
         assert_eq!(log.all().next().unwrap().subject, "pool/default");
         for number in 0..=KEPT {
@@ -376,12 +385,12 @@ mod tests {
     #[test]
     fn cursor_continues_without_gap_or_duplicate() {
         let mut log = log();
-        log.add(occurrence(EventKind::HostConnected, "a", ""), at(0));
+        log.add(Occurrence::new(EventKind::HostConnected, "a", ""), at(0));
         log.add(refused("pool/default", "full"), at(0));
         let end = log.end();
         assert!(log.after(&end).is_empty());
         log.add(refused("pool/default", "full"), at(1));
-        log.add(occurrence(EventKind::HostConnected, "b", ""), at(1));
+        log.add(Occurrence::new(EventKind::HostConnected, "b", ""), at(1));
         assert_eq!(subjects(&log.after(&end)), ["pool/default", "b"]);
 
         // The file may lack the last events of a start that was killed.
@@ -389,7 +398,7 @@ mod tests {
         let seen = log.end();
         let mut next = Log::new(Uuid::new_v4(), restored);
         assert!(next.after(&seen).is_empty());
-        next.add(occurrence(EventKind::HostConnected, "c", ""), at(2));
+        next.add(Occurrence::new(EventKind::HostConnected, "c", ""), at(2));
         assert_eq!(subjects(&next.after(&seen)), ["c"]);
         let unknown = EventCursor { boot: Uuid::new_v4(), revision: 99 };
         assert_eq!(next.after(&unknown).len(), 3);
@@ -400,7 +409,7 @@ mod tests {
         let mut log = log();
         let id = "0190aaaa-bbbb-7000-8000-000000000001";
         for subject in ["pool/default", "node-1", "node-10", id] {
-            log.add(occurrence(EventKind::Repaired, subject, ""), at(0));
+            log.add(Occurrence::new(EventKind::Repaired, subject, ""), at(0));
         }
         let about = |object: &str| {
             let filter = EventFilter { object: Some(object.into()), ..EventFilter::default() };

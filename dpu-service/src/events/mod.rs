@@ -42,9 +42,6 @@ use writer::Writer;
 /// How far a watcher may fall behind.
 const BEHIND: usize = 1024;
 
-/// Longest subject and sentence, in bytes: what a host names is of any length, and all events must fit into one answer.
-const LONGEST_TEXT: usize = 1024;
-
 /// The file of events in the state folder.
 const FILE: &str = "events.jsonl";
 
@@ -139,7 +136,7 @@ impl Events {
     /// Records that the pod has its attachment, unless that was recorded: after a restart hosts report their pods again.
     pub(crate) fn record_attached(&self, record: &Record) {
         let message = format!("{} has {}", record.holder(), record.vf);
-        let attached = of_attachment(EventKind::AttachmentAttached, record, message);
+        let attached = Occurrence::new(EventKind::AttachmentAttached, record.id, message);
         let is_recorded = {
             let log = self.log();
             // The log loses the oldest events first. Without the reservation, what followed may be lost as well.
@@ -158,8 +155,8 @@ impl Events {
         subject: impl fmt::Display,
         message: impl Into<String>,
     ) {
-        let (author, subject, message) = (author.clone(), subject.to_string(), message.into());
-        self.add(Occurrence { kind, reason: None, author, subject, message, ended: None });
+        let author = author.clone();
+        self.add(Occurrence { author, ..Occurrence::new(kind, subject, message) });
     }
 
     /// Records a failure, with its reason code.
@@ -175,9 +172,8 @@ impl Events {
         subject: impl fmt::Display,
         message: impl Into<String>,
     ) {
-        let (reason, message) = (Some(reason.to_owned()), message.into());
-        let (author, subject) = (Author::Service, subject.to_string());
-        self.add(Occurrence { kind, reason, author, subject, message, ended: None });
+        let reason = Some(reason.to_owned());
+        self.add(Occurrence { reason, ..Occurrence::new(kind, subject, message) });
     }
 
     /// Records what a host has reported, with a reason code: repetitions about one subject are one event, whatever the host
@@ -190,9 +186,8 @@ impl Events {
         subject: impl fmt::Display,
         message: impl Into<String>,
     ) {
-        let (reason, message) = (Some(reason.to_owned()), message.into());
-        let (author, subject) = (Author::Host(host.clone()), subject.to_string());
-        self.add(Occurrence { kind, reason, author, subject, message, ended: None });
+        let (reason, author) = (Some(reason.to_owned()), Author::Host(host.clone()));
+        self.add(Occurrence { reason, author, ..Occurrence::new(kind, subject, message) });
     }
 
     /// Records the end of an attachment, so that it can be described afterwards.
@@ -204,17 +199,11 @@ impl Events {
         message: impl Into<String>,
     ) {
         let reason = failure.map(|failure| failure.reason.as_str().to_owned());
-        let (subject, message) = (record.id.to_string(), message.into());
         let ended = Some(Box::new(EndedAttachment::from(record)));
-        self.add(Occurrence { kind, reason, author: Author::Service, subject, message, ended });
+        self.add(Occurrence { reason, ended, ..Occurrence::new(kind, record.id, message) });
     }
 
     fn add(&self, occurrence: Occurrence) {
-        let (subject, message) = (
-            bootstrap::cut(occurrence.subject, LONGEST_TEXT),
-            bootstrap::cut(occurrence.message, LONGEST_TEXT),
-        );
-        let occurrence = Occurrence { subject, message, ..occurrence };
         let mut log = self.log();
         let event = log.add(occurrence, Timestamp::now());
         // No watcher is no error.
@@ -268,7 +257,7 @@ impl Events {
         log.all().filter(|event| is_wanted(event)).map(|event| Event::clone(event)).collect()
     }
 
-    /// How many events of each kind this start has recorded, 0 of some. Repetitions are among them.
+    /// How many events of each kind this start has recorded, repetitions among them: 0 for a kind that it has not.
     pub(crate) fn counts(&self) -> BTreeMap<EventKind, u64> {
         self.log().counts()
     }
@@ -286,12 +275,7 @@ impl Events {
 
 fn reserved(record: &Record) -> Occurrence {
     let message = format!("{} reserved for {}", record.vf, record.holder());
-    of_attachment(EventKind::AttachmentReserved, record, message)
-}
-
-fn of_attachment(kind: EventKind, record: &Record, message: String) -> Occurrence {
-    let (author, subject) = (Author::Service, record.id.to_string());
-    Occurrence { kind, reason: None, author, subject, message, ended: None }
+    Occurrence::new(EventKind::AttachmentReserved, record.id, message)
 }
 
 /// Moves a damaged file aside. What was wrong with it: one sentence.

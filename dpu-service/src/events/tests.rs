@@ -8,6 +8,7 @@ use test_clock::wait_until;
 
 use super::{
     EventKind::{EventsDamaged, HostConnected, ServiceStarted, ServiceStopUnclean, ServiceStopped},
+    log::LONGEST_TEXT,
     *,
 };
 use crate::host::examination::tests::record;
