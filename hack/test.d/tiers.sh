@@ -13,7 +13,7 @@ tier_check() {
 
 tier_unit() {
     build_once || return 0
-    # Half of them wait.
+    # Many wait for certificates to expire and for other times.
     NEXTEST_TEST_THREADS=$((2 * $(nproc))) run_tests unit "tests without privileges"
     [[ $NAME ]] || { title "doc tests" && doc_tests; }
 }

@@ -3,8 +3,8 @@
 //! Of each host and of the DPU there is an examination: what it finds in one look, by itself. A
 //! diagnosis is what follows from two looks at all of them. There is one diagnosis at a time, under
 //! `OperatorLimits::examination`: a look is refused while there is one, and a repair waits for its turn.
-//! The lock is given to whoever waits before anybody else can try for it, so that those who look, however
-//! often, hold up who mends by one diagnosis.
+//! The lock goes to the caller that has waited longest, so that looks, however many, delay a repair by one
+//! diagnosis.
 
 mod comparison;
 mod hosts;

@@ -91,8 +91,8 @@ impl Hosts<'_> {
 
     /// The host's agent has reported what is not as it should be of its pods: all of it.
     pub fn found_of_pods(self, host: &HostName, session: SessionId, mut findings: PodFindings) {
-        // A host speaks of its own attachments alone.
-        findings.findings.retain(|found| self.has(host, &found.subject));
+        // What a host says of others' attachments is ignored.
+        findings.findings.retain(|found| self.has_attachment(host, &found.subject));
         let now = identities(&findings);
         let messages: Vec<_> =
             findings.findings.iter().map(|it| (it.subject.clone(), it.message.clone())).collect();
@@ -113,7 +113,7 @@ impl Hosts<'_> {
     }
 
     /// Whether `subject` is the id of an attachment of the host.
-    fn has(self, host: &HostName, subject: &str) -> bool {
+    fn has_attachment(self, host: &HostName, subject: &str) -> bool {
         let Ok(id) = Uuid::parse_str(subject) else { return false };
         let registry = self.0.registry();
         registry
@@ -134,8 +134,9 @@ impl Hosts<'_> {
         if !self.0.sessions.is_current(host, session) {
             return;
         }
-        // Of other subjects there may be any number.
-        let (subject, what) = match self.has(host, subject) || self.has_vf(host, subject) {
+        // A host could invent any number of other subjects, each with an event of its own.
+        let (subject, what) = match self.has_attachment(host, subject) || self.has_vf(host, subject)
+        {
             true => (subject.to_owned(), what.to_owned()),
             false => (host.to_string(), format!("{subject}: {what}")),
         };

@@ -236,8 +236,8 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel can't be asked.
     fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused>;
 
-    /// The flows of its bridges, those of other programs included: for people, one text each. Empty: it has none beside what the
-    /// kernel's tables tell.
+    /// The flows of its bridges, those of other programs included: for people, one text each. Empty: it has none beside
+    /// what the kernel's tables have.
     ///
     /// # Errors
     /// When they can't be listed.

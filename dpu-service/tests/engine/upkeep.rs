@@ -364,5 +364,5 @@ async fn what_runs_is_mended_though_the_fabric_lacks_something() {
     world.kernel.meddle(view.record.vf, |port| port.representor.up = false);
     world.engine.reconcile(Depth::Thorough).await;
     assert!(world.kernel.port(view.record.vf).representor.up);
-    assert_eq!(world.engine.status().len(), 1, "and it is told");
+    assert_eq!(world.engine.status().len(), 1, "status reports it");
 }

@@ -40,7 +40,7 @@ fn optional(what: &str, name: String) -> Result<Option<String>, Failure> {
     Ok((!name.is_empty()).then_some(name))
 }
 
-/// So many seconds ago. `None`: 0.
+/// The moment that many seconds ago. `None`: 0, which asks for no moment.
 fn since(within_s: u64) -> Option<Timestamp> {
     let within = (within_s != 0).then(|| Duration::from_secs(within_s))?;
     Some(Timestamp::now().checked_sub(within).unwrap_or(Timestamp::MIN))
