@@ -20,6 +20,6 @@ pub use address::{ParseAddressError, PciAddress};
 pub use driver::{Handover, VFIO, is_vfio};
 pub use error::Error;
 pub use function::{PhysicalFunction, VirtualFunction};
-pub use names::{device_name, vendor_name};
+pub use names::{SOFTWARE_VF, device_name, vendor_name};
 pub use provision::Provisioning;
 pub use sysfs::Sysfs;

@@ -1,15 +1,11 @@
 //! The VFs of the virtual card, which their alias tells as a PCI address tells those of a real one.
 
 use netlink::{Link, Request, Rtnl};
-use sriov::PciAddress;
+use sriov::{PciAddress, SOFTWARE_VF};
 use vf_alloc::{Device, FunctionId};
 use virtual_nic::VirtualVf;
 
 use super::{OWN_MTU, OwnState, PfFacts, RenewalError, VfIdentity, VfSource};
-
-/// PCI ids of the card that the virtual one stands in for: a ConnectX family VF.
-const VENDOR: &str = "15b3";
-const DEVICE: &str = "101e";
 
 /// VFs that crates/virtual-nic plugged in.
 #[derive(Clone, Debug, Default)]
@@ -60,7 +56,8 @@ impl VfSource for VirtualCard {
     }
 
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
-        PfFacts { device: pf_device(vf), vendor_id: VENDOR.into(), device_id: DEVICE.into() }
+        let (vendor, device) = SOFTWARE_VF;
+        PfFacts { device: pf_device(vf), vendor_id: vendor.into(), device_id: device.into() }
     }
 }
 

@@ -230,6 +230,30 @@ fn tables_name_what_is_there() {
     assert!(operator.says(&["get", "vfs", "-o", "yaml"]).contains("device:"));
 }
 
+#[test]
+fn software_card_is_named_as_software() {
+    let lab = Lab::start(&Settings::default());
+    let vfs = lab.operator().says(&["get", "vfs", "-o", "wide"]);
+    let named = vfs.lines().filter(|line| line.contains("software VF (veth)")).count();
+    assert_eq!(named, lab.operator().get("vfs").len(), "{vfs}");
+}
+
+#[test]
+fn deleted_network_waits_for_what_is_released() {
+    let lab = Lab::start(&Settings::default());
+    let pods = ["a", "b", "c"].map(Netns::new);
+    let _ = apply(&lab, "red.json", RED);
+    for pod in &pods {
+        let _ = lab.add("red", pod, "eth0").result();
+    }
+    // A DEL is answered before its VF and its addresses are free.
+    for pod in &pods {
+        lab.del("red", pod, "eth0").nothing();
+    }
+    let _ = lab.operator().says(&["delete", "network", "red"]);
+    lab.assert_clean_slate();
+}
+
 /// Phases of the service in the order in which they are told.
 const PHASES: [(&str, &str); 9] = [
     ("attach", "locks"),
