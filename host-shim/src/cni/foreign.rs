@@ -20,6 +20,9 @@ enum Instead {
     Capability(&'static str, Setting),
     /// Likewise, which keeps pods to their MAC addresses anyway while the key has this value.
     Spoofing(&'static str, Setting),
+    /// A setting of the network that lists what its pods may send from, or another that ends the check; unless the key
+    /// has this value, which asks for nothing.
+    Sources(&'static str, Setting, Setting),
 }
 
 /// A setting of the network.
@@ -43,6 +46,8 @@ impl Setting {
 }
 
 const EGRESS_RATE: Setting = Setting::new("bandwidth.egressRate", "bandwidth.egress_rate");
+const EGRESS_SHARE: Setting = Setting::new("bandwidth.egressShare", "bandwidth.egress_share");
+const ALLOWED_SOURCES: Setting = Setting::new("allowedSources", "allowed_sources");
 const MAC_SPOOFING: Setting = Setting::new("antiSpoofing", "anti_spoofing");
 const LIMITS: Instead = Instead::Capability("bandwidth", Setting::named("bandwidth"));
 const CHOSEN: Instead =
@@ -69,14 +74,14 @@ const KEYS: [(&str, Instead); 29] = [
     ("link_state", Instead::Words("the link is up while the VF is")),
     ("master", CHOSEN),
     ("max_tx_rate", Instead::Setting(EGRESS_RATE)),
-    ("min_tx_rate", Instead::Words("there are no guaranteed rates")),
+    ("min_tx_rate", Instead::Setting(EGRESS_SHARE)),
     ("mirrors", Instead::Words("there are no mirrors")),
     ("mtu", Instead::Setting(Setting::named("mtu"))),
     ("ofport_request", MADE_BY_DPU),
     ("portMappings", Instead::Words(MAPPED_BY_RUNTIME)),
     ("spoofchk", Instead::Spoofing("on", MAC_SPOOFING)),
     ("trunk", Instead::Setting(Setting::named("trunk"))),
-    ("trust", Instead::Spoofing("off", MAC_SPOOFING)),
+    ("trust", Instead::Sources("off", ALLOWED_SOURCES, MAC_SPOOFING)),
     ("vfid", CHOSEN),
     ("vlan", Instead::Setting(Setting::named("vlan"))),
     ("vlanProto", Instead::Words("VLANs are of 802.1Q")),
@@ -120,12 +125,21 @@ impl ForeignKey {
                  `\"{capability}\": true`; or {}",
                 how_to_set(setting, network)
             ),
-            Instead::Spoofing(usual, setting) if self.value == usual => format!(
-                "pods can send from no other MAC address than theirs anyway, unless `{}` of the \
-                 network is set",
-                setting.applied
-            ),
+            Instead::Spoofing(usual, setting) | Instead::Sources(usual, _, setting)
+                if self.value == usual =>
+            {
+                format!(
+                    "pods can send from no other MAC address than theirs anyway, unless `{}` of the \
+                     network is set",
+                    setting.applied
+                )
+            }
             Instead::Spoofing(_, setting) => how_to_set(setting, network),
+            Instead::Sources(_, sources, check) => format!(
+                "to let pods send from further MAC addresses, {}; `{}` of the network ends the check",
+                how_to_set(sources, network),
+                check.applied
+            ),
         }
     }
 }
@@ -136,7 +150,8 @@ fn how_to_set(Setting { applied, filed }: Setting, network: &str) -> String {
         named => format!("network {}", quoted(named)),
     };
     // The rates of other plugins are of Mbit/s.
-    let unit = if applied == EGRESS_RATE.applied { ", in bit/s" } else { "" };
+    let is_rate = [EGRESS_RATE, EGRESS_SHARE].iter().any(|rate| rate.applied == applied);
+    let unit = if is_rate { ", in bit/s" } else { "" };
     format!(
         "set `{applied}` of {network} with `dpuctl apply`, or `{filed}` in the service's file if the \
          network comes from there{unit}"
@@ -171,9 +186,11 @@ mod tests {
             (json!({"mtu": 9000}), "`mtu` of network \"blue\""),
             (json!({"ipam": {"type": "host-local"}}), "`subnets` of network \"blue\""),
             (json!({"spoofchk": "off"}), "`anti_spoofing` in"),
-            (json!({"trust": "on"}), "`antiSpoofing` of network"),
+            (json!({"trust": "on"}), "`allowedSources` of network \"blue\""),
+            (json!({"trust": "on"}), "`antiSpoofing` of the network"),
             (json!({"link_state": "enable"}), "the VF is"),
-            (json!({"min_tx_rate": 1}), "no guaranteed rates"),
+            (json!({"min_tx_rate": 1}), "`bandwidth.egressShare` of network \"blue\""),
+            (json!({"min_tx_rate": 1}), "in bit/s"),
             (json!({"max_tx_rate": 100}), "`bandwidth.egressRate` of network"),
             (
                 json!({"bridge": "br1"}),

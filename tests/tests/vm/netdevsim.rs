@@ -1,7 +1,7 @@
 //! The whole set-up on the kernel's simulated switchdev card: real devlink ports and representors, a
 //! bridge that keeps VLANs apart, rates that the card's driver is told, and its refusals.
 
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
 use e2e::{
     Card, Lab, Netns, Settings,
@@ -144,7 +144,12 @@ fn operators_see_the_card_and_what_it_can_do() {
     assert_eq!(of_card("port-mac").split_whitespace().nth(2), Some("no"), "{described}");
     assert!(of_card("filters").contains("in hardware"), "{described}");
     assert!(of_card("egress-rate").contains("in hardware"), "{described}");
-    assert!(of_card("ingress-rate").contains("in software"), "{described}");
+    let ingress_rate = of_card("ingress-rate");
+    assert!(ingress_rate.contains("in software"), "{described}");
+    // The page of limits quotes what the card's row says.
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/CONFIGURATION.md");
+    let (_, detail) = ingress_rate.split_once("in software").unwrap();
+    assert!(fs::read_to_string(page).unwrap().contains(detail.trim()), "{ingress_rate}");
 }
 
 /// What is told of one thing that the card can do.
