@@ -214,6 +214,36 @@ fn every_script_explains_itself() {
 }
 
 #[test]
+fn demo_says_what_stays() {
+    let said = text(&run(hack("demo").arg("--help")));
+    for words in ["What stays", "MB in target/", "Debian packages", "iproute2"] {
+        assert!(said.contains(words), "{words:?} is not in:\n{said}");
+    }
+    assert!(!said.contains("nothing is left"), "{said}");
+}
+
+/// The block of CONNECTIVITY.md that a reader runs in the lab.
+fn example_of_the_lab() -> String {
+    let page = fs::read_to_string(path("").join("../docs/CONNECTIVITY.md")).unwrap();
+    let (_, section) = page.split_once("## In the lab").unwrap();
+    let block = section.split("```sh\n").nth(1).unwrap().split("```").next().unwrap();
+    assert!(block.contains("delete network"), "{block}");
+    block.to_owned()
+}
+
+#[test]
+fn example_of_connectivity_works_to_its_last_line() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "4"]);
+    let mut example = Command::new("bash");
+    example.args(["-euo", "pipefail", "-c", &example_of_the_lab()]);
+    let output = run(example.current_dir(path("").join("..")).env("OFFLOAD_LAB", &lab.name));
+    let said = text(&output);
+    assert!(output.status.success() && said.contains("network/way-out deleted"), "{said}");
+    assert!(said.contains(" 1 received") && said.contains("tcp . 8080"), "{said}");
+}
+
+#[test]
 fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
     let folder = tempfile::tempdir().unwrap();
     for line in [
