@@ -17,18 +17,36 @@ make_debs() {
     done
 }
 
-# write_manual FOLDER: by the program that comes with those to be packed, if it runs on this machine.
+# write_manual FOLDER: by the program `manual` of a folder of programs, if it runs on this machine.
 write_manual() {
-    local architecture
-    for architecture in $ARCHITECTURES; do
-        "${FROM[$architecture]}/manual" "$1" 2>/dev/null && return
+    local folder
+    progress "writing the manual pages"
+    for folder in "${FROM[@]}" ${OFFLOAD_BIN_DIR:+"$OFFLOAD_BIN_DIR"}; do
+        "$folder/manual" "$1" 2>/dev/null && return
     done
-    (cd "$ROOT" && cargo run --quiet --locked --package manual -- "$1") || die "the manual can't be written"
+    progress "building the program that writes them: $(printf '%s ' "${FROM[@]}")has no manual for this machine"
+    build_manual && "$MANUAL" "$1" || die "the manual can't be written"
+}
+
+# build_manual: as the programs were built, so that their libraries are not compiled again; MANUAL is its path.
+build_manual() {
+    local folder profile=demo target=${CARGO_TARGET_DIR:-$ROOT/target}
+    if [[ $BUILT == yes ]]; then
+        folder=$("$ROOT/hack/cross" --profile "$PROFILE" --only manual "$(uname -m)") || return
+        MANUAL=$folder/manual
+        return
+    fi
+    for folder in "${FROM[@]}"; do
+        [[ $folder/.. -ef $target ]] && profile=$(basename "$folder")
+    done
+    (cd "$ROOT" && cargo build --profile "${profile/#debug/dev}" --locked --features "$FEATURES" --bin manual) || return
+    MANUAL=$target/$profile/manual
 }
 
 # make_deb PACKAGE ARCHITECTURE
 make_deb() {
     local tree=$WORK/$2/$1
+    progress "packing $1 for $2"
     FOLDER=$ROOT/hack/package.d/$1 BIN=${FROM[$2]}
     mkdir -p "$tree/DEBIAN"
     "stage_${1//-/_}" "$tree"

@@ -12,6 +12,7 @@ make_images() {
 # make_image NAME PROGRAM CONFIGURATION [PLUGIN]: with the plugin where installers take it from.
 make_image() {
     local name=$1 architecture manifests='[]'
+    progress "making the image $name"
     LAYOUT=$WORK/$name
     mkdir -p "$LAYOUT/blobs/sha256"
     for architecture in $ARCHITECTURES; do

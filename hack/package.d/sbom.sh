@@ -10,6 +10,7 @@ declare -A CRATE=([dpu-offload-host]=host-shim [dpu-offload-dpu]=dpu-service [dp
 
 make_bills() {
     local architecture package
+    progress "listing the crates of the programs"
     sums_of_crates >"$WORK/sums.json"
     for architecture in $ARCHITECTURES; do
         metadata "$architecture" >"$WORK/metadata.json"

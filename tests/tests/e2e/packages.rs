@@ -7,7 +7,8 @@ mod roots;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    env, fs,
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::Command,
 };
@@ -183,4 +184,43 @@ fn what_contradicts_itself_is_refused_before_anything_is_made() {
     let output = run(package(&to, &[amd64]).arg("aarch64"));
     assert!(text(&output).contains("the processors"), "{}", text(&output));
     assert!(!to.exists());
+}
+
+/// A cargo that lists crates and builds nothing.
+const CARGO: &str = r#"#!/bin/sh
+[ "$1" != metadata ] || PATH=${PATH#*:} exec cargo "$@"
+exit 101
+"#;
+
+#[test]
+fn manual_pages_come_from_ready_built_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (to, from, tools) =
+        (folder.path().join("to"), folder.path().join("from"), folder.path().join("tools"));
+    let [with_manual, _] = stand_in_folders();
+    making::fill(&from, |path| {
+        let stand_in = with_manual.join(path.file_name().unwrap());
+        assert!(fs::copy(stand_in, path).unwrap() > 0);
+    });
+    fs::remove_file(from.join("manual")).unwrap();
+    fs::create_dir(&tools).unwrap();
+    fs::write(tools.join("cargo"), CARGO).unwrap();
+    fs::set_permissions(tools.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", tools.display(), env::var("PATH").unwrap());
+    let package = || {
+        let mut command = package(&to, std::slice::from_ref(&from));
+        command.args(["--only", "deb"]).env("PATH", &path).env_remove("OFFLOAD_BIN_DIR");
+        command
+    };
+    let output = run(&mut package());
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("has no manual for this machine"), "{said}");
+    let output = run(package().env("OFFLOAD_BIN_DIR", &with_manual));
+    let said = text(&output);
+    assert!(output.status.success() && !said.contains("building"), "{said}");
+    for package in ["dpu-offload-host", "dpu-offload-dpu", "dpuctl", "dpu-offload-lab"] {
+        assert!(said.contains(&format!("package: packing {package} for amd64")), "{said}");
+    }
+    let deb = Made { folder: to }.deb("dpu-offload-dpu", "amd64");
+    assert!(contents(&deb).contains_key("/usr/share/man/man8/dpu-service.8.gz"));
 }
