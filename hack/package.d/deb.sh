@@ -61,14 +61,16 @@ stage_dpu_offload_host() {
     # By this name networks of podman ask for it.
     install -d "$1/usr/lib/netavark"
     ln -s ../cni/host-shim "$1/usr/lib/netavark/dpu-offload"
-    configuration "$1" host-shim.toml
+    configuration "$1" minimal/host-shim.toml
+    example "$1" dpu-offload-host host-shim.toml
     units "$1" dpu-offload-agent.service dpu-offload-agent.socket dpu-offload-agent@.service dpu-offload-agent@.socket
     example "$1" dpu-offload-host 10-dpu-offload.conflist
 }
 
 stage_dpu_offload_dpu() {
     program "$1" dpu-service
-    configuration "$1" dpu-service.toml
+    configuration "$1" minimal/dpu-service.toml
+    example "$1" dpu-offload-dpu dpu-service.toml
     units "$1" dpu-offload-service.service
 }
 
@@ -110,9 +112,10 @@ program() {
 
 # configuration TREE FILE: people change it, and dpkg keeps what they have changed.
 configuration() {
-    install -D -m 644 "$ROOT/configs/$2" "$1/etc/dpu-offload/$2"
+    local file=/etc/dpu-offload/${2##*/}
+    install -D -m 644 "$ROOT/configs/$2" "$1$file"
     mkdir -p "$1/etc/dpu-offload/tls"
-    say "/etc/dpu-offload/$2" >"$1/DEBIAN/conffiles"
+    say "$file" >"$1/DEBIAN/conffiles"
 }
 
 # units TREE UNIT...

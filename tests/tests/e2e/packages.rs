@@ -1,9 +1,12 @@
 //! The packages of `hack/package`, looked at and installed with Debian's own programs in trees of their own.
 
+mod configurations;
 mod images;
 mod installed;
 mod making;
+mod removed;
 mod roots;
+mod tree;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,6 +47,7 @@ fn each_package_holds_its_program_its_configuration_and_its_manual() {
                 ("/usr/lib/systemd/system/dpu-offload-agent@.socket", "-rw-r--r--"),
                 ("/usr/share/man/man8/host-shim-agent.8.gz", "-rw-r--r--"),
                 ("/usr/share/doc/dpu-offload-host/examples/10-dpu-offload.conflist", "-rw-r--r--"),
+                ("/usr/share/doc/dpu-offload-host/examples/host-shim.toml", "-rw-r--r--"),
             ][..],
         ),
         (
@@ -53,6 +57,7 @@ fn each_package_holds_its_program_its_configuration_and_its_manual() {
                 ("/etc/dpu-offload/dpu-service.toml", "-rw-r--r--"),
                 ("/usr/lib/systemd/system/dpu-offload-service.service", "-rw-r--r--"),
                 ("/usr/share/man/man8/dpu-service.8.gz", "-rw-r--r--"),
+                ("/usr/share/doc/dpu-offload-dpu/examples/dpu-service.toml", "-rw-r--r--"),
             ],
         ),
         (

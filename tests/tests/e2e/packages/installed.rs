@@ -1,126 +1,17 @@
 //! Packages that are installed, upgraded and removed: in empty trees, and in a copy of this machine.
 
 use std::{
-    collections::BTreeSet,
-    env, fs,
-    os::unix::fs::PermissionsExt,
+    fs,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::Command,
 };
 
 use e2e::run;
-use tempfile::TempDir;
 
-use super::making::{Made, says, text};
-
-const ALL: [&str; 4] = ["dpu-offload-host", "dpu-offload-dpu", "dpuctl", "dpu-offload-lab"];
-const AGENT_FILE: &str = "etc/dpu-offload/host-shim.toml";
-const LINK: &str = "opt/cni/bin/host-shim";
-
-/// What stands in for systemd: it writes down what it is asked, and says that those units run which `running`
-/// names.
-const SYSTEMD: &str = r#"#!/bin/sh
-echo "${0##*/} $*" >>"$STUBS/calls"
-case "$*" in *is-active*) grep -qx "${*##* }" "$STUBS/running" ;; esac
-"#;
-
-/// A folder with nothing but dpkg's own records. Scripts run with this machine's programs.
-struct Tree {
-    root: TempDir,
-    stubs: TempDir,
-}
-
-impl Tree {
-    fn new() -> Self {
-        let tree = Self { root: tempfile::tempdir().unwrap(), stubs: tempfile::tempdir().unwrap() };
-        let records = tree.path("var/lib/dpkg");
-        fs::create_dir_all(records.join("info")).unwrap();
-        fs::create_dir_all(records.join("updates")).unwrap();
-        fs::write(records.join("status"), "").unwrap();
-        for name in ["systemctl", "deb-systemd-invoke"] {
-            let stub = tree.stubs.path().join(name);
-            fs::write(&stub, SYSTEMD).unwrap();
-            fs::set_permissions(stub, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        tree
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.root.path().join(path)
-    }
-
-    fn write(&self, path: &str, text: &str) {
-        let path = self.path(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn read(&self, path: &str) -> String {
-        fs::read_to_string(self.path(path)).unwrap()
-    }
-
-    /// The tree has a systemd that runs these units.
-    fn runs(&self, units: &[&str]) {
-        fs::create_dir_all(self.path("run/systemd/system")).unwrap();
-        fs::write(self.stubs.path().join("running"), units.join("\n")).unwrap();
-    }
-
-    /// What systemd was asked to do since the last time that this was looked at.
-    fn calls(&self) -> Vec<String> {
-        let file = self.stubs.path().join("calls");
-        let calls = fs::read_to_string(&file).unwrap_or_default();
-        let _ = fs::remove_file(file);
-        let is_deed = |call: &&str| !call.contains("is-active") && !call.contains("--root");
-        calls.lines().filter(is_deed).map(str::to_owned).collect()
-    }
-
-    fn dpkg(&self, arguments: &[&str]) -> Output {
-        let path = format!("{}:{}", self.stubs.path().display(), env::var("PATH").unwrap());
-        let mut dpkg = Command::new("dpkg");
-        dpkg.arg("--root").arg(self.root.path()).env("PATH", path).env("STUBS", self.stubs.path());
-        // Of the packages that ours need there is none in the tree.
-        dpkg.args([
-            "--force-script-chrootless",
-            "--force-depends",
-            "--force-confold",
-            "--log=/dev/null",
-        ]);
-        run(dpkg.args(arguments))
-    }
-
-    fn dpkg_does(&self, arguments: &[&str]) -> String {
-        let output = self.dpkg(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
-        text(&output)
-    }
-
-    fn installs(&self, debs: &[PathBuf]) -> String {
-        let mut arguments = vec!["--install"];
-        arguments.extend(debs.iter().map(|deb| deb.to_str().unwrap()));
-        self.dpkg_does(&arguments)
-    }
-
-    fn files(&self) -> BTreeSet<String> {
-        let mut find = Command::new("find");
-        find.arg(self.root.path()).args([
-            "-path",
-            "*/var/lib/dpkg",
-            "-prune",
-            "-o",
-            "-printf",
-            "%P\n",
-        ]);
-        says(&mut find).lines().map(str::to_owned).collect()
-    }
-}
-
-fn architecture() -> String {
-    says(Command::new("dpkg").arg("--print-architecture")).trim().to_owned()
-}
-
-fn debs(made: &Made) -> Vec<PathBuf> {
-    ALL.map(|package| made.deb(package, &architecture())).into()
-}
+use super::{
+    making::{Made, says, text},
+    tree::{AGENT_FILE, ALL, LINK, Tree, architecture, debs},
+};
 
 /// The package of a later release, in which the configuration that is shipped differs.
 fn later(deb: &Path, configuration: &str, folder: &Path) -> PathBuf {
@@ -154,7 +45,11 @@ fn what_was_installed_is_gone_after_a_purge_with_all_that_the_programs_have_kept
     tree.write("var/lib/dpu-offload/agent/records.redb", "");
     tree.write("var/lib/dpu-offload/agent-dpu-2/records.redb", "");
     tree.write("var/lib/dpu-offload/service/journal.redb", "");
-    tree.dpkg_does(&[&["--remove"], &ALL[..]].concat());
+    tree.write("etc/dpu-offload/host-shim-dpu-2.toml", "");
+    tree.write("etc/dpu-offload/networks.d/storage.conf", "");
+    // The stand-in of the agent answers nothing.
+    let mut remove = tree.dpkg_command(&[&["--remove"], &ALL[..]].concat());
+    says(remove.env("DPU_OFFLOAD_REMOVE", "yes"));
     assert!(
         tree.path("var/lib/dpu-offload/agent/records.redb").exists()
             && tree.path(AGENT_FILE).exists()
@@ -230,13 +125,6 @@ fn an_installation_that_fails_half_way_says_what_to_do_and_goes_on_from_there() 
     assert!(fs::symlink_metadata(tree.path(LINK)).is_ok());
 }
 
-/// The agent's program, which accepts or refuses any configuration.
-fn set_agent(tree: &Tree, script: &str) {
-    tree.write("usr/bin/host-shim-agent", &format!("#!/bin/sh\n{script}\n"));
-    let mode = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(tree.path("usr/bin/host-shim-agent"), mode).unwrap();
-}
-
 #[test]
 fn an_upgrade_restarts_the_agents_that_run_and_no_other() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
@@ -256,11 +144,11 @@ fn an_agent_whose_successor_refuses_the_configuration_goes_on_and_the_upgrade_sa
     let deb = made.deb("dpu-offload-host", &architecture());
     let output = tree.dpkg(&["--install", deb.to_str().unwrap()]);
     let said = text(&output);
-    // There are no certificates.
+    // It names no DPU.
     assert!(!output.status.success() && said.contains("as before"), "{said}");
-    assert!(said.contains("/etc/dpu-offload/tls/") && said.contains("dpkg --configure"), "{said}");
+    assert!(said.contains("`endpoint`") && said.contains("dpkg --configure"), "{said}");
     assert_eq!(tree.calls(), ["systemctl daemon-reload"]);
-    set_agent(&tree, "exit 0");
+    tree.set_program("host-shim-agent", "exit 0");
     tree.dpkg_does(&["--configure", "dpu-offload-host"]);
     assert!(
         tree.calls().contains(&"deb-systemd-invoke restart dpu-offload-agent.service".to_owned())

@@ -1,0 +1,93 @@
+//! The configurations that the packages put into /etc: refused until a site writes its own, and examples are comments.
+
+use std::{fs, path::Path, process::Command};
+
+use e2e::{program, run};
+use tempfile::TempDir;
+
+use super::{
+    making::{Made, says, text},
+    tree::architecture,
+};
+
+/// EX_CONFIG of sysexits.h.
+const BAD_CONFIGURATION: i32 = 78;
+
+/// Packages, the programs that their files are for, and what the refusal names.
+const FILES: [(&str, &str, &str, &str); 2] = [
+    ("dpu-offload-dpu", "dpu-service", "dpu-service.toml", "there is no [[host]]"),
+    ("dpu-offload-host", "host-shim-agent", "host-shim.toml", "missing key `endpoint` in `dpu`"),
+];
+
+/// A package's files.
+fn unpacked(package: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let deb = Made::of_stand_ins().deb(package, &architecture());
+    says(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(folder.path()));
+    folder
+}
+
+fn checked(name: &str, file: &Path) -> (Option<i32>, String) {
+    let output = run(Command::new(program(name)).arg("--config").arg(file).arg("--check-config"));
+    (output.status.code(), text(&output))
+}
+
+/// The file with its examples in force: a comment that holds a section or a key is one.
+fn with_examples(text: &str) -> String {
+    let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    let is_example = |line: &&str| {
+        line.starts_with('[') || line.split_once(" = ").is_some_and(|(key, _)| is_name(key))
+    };
+    let line = |line: &str| {
+        let example = line.strip_prefix("# ").filter(is_example);
+        format!("{}\n", example.unwrap_or(line))
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn shipped_configurations_are_refused_in_one_line() {
+    for (package, name, file, words) in FILES {
+        let folder = unpacked(package);
+        let file = folder.path().join("etc/dpu-offload").join(file);
+        let (code, said) = checked(name, &file);
+        assert_eq!(code, Some(BAD_CONFIGURATION), "{name}: {said}");
+        assert!(said.lines().count() == 1 && said.contains(words), "{name}: {said}");
+    }
+}
+
+#[test]
+fn shipped_configurations_make_no_network() {
+    for (package, _, file, _) in FILES {
+        let folder = unpacked(package);
+        let text = fs::read_to_string(folder.path().join("etc/dpu-offload").join(file)).unwrap();
+        let in_force = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        let known = ["[dpu]", "[tls]", "ca", "certificate", "key", "trust_domain"];
+        for line in in_force {
+            let word = line.split(' ').next().unwrap();
+            assert!(known.contains(&word), "{file}: {line}");
+        }
+    }
+}
+
+#[test]
+fn examples_of_shipped_configurations_are_valid() {
+    for (package, name, file, _) in FILES {
+        let folder = unpacked(package);
+        let path = folder.path().join("etc/dpu-offload").join(file);
+        fs::write(&path, with_examples(&fs::read_to_string(&path).unwrap())).unwrap();
+        // All of the file is in order: what is missing are the site's certificates.
+        let (_, said) = checked(name, &path);
+        assert!(said.contains("/etc/dpu-offload/tls/") && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn whole_configurations_come_as_examples() {
+    for (package, name, file, _) in FILES {
+        let folder = unpacked(package);
+        let examples = folder.path().join("usr/share/doc").join(package).join("examples");
+        let (_, said) = checked(name, &examples.join(file));
+        assert!(said.contains("/etc/dpu-offload/tls/"), "{name}: {said}");
+    }
+}

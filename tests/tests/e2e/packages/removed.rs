@@ -1,0 +1,162 @@
+//! Removal of the host's package: refused while pods need the plugin, and what is there again after an installation.
+
+use std::process::Output;
+
+use e2e::run;
+
+use super::{
+    making::{Made, says, text},
+    tree::{AGENT_FILE, Tree, architecture},
+};
+
+const HOST: &str = "dpu-offload-host";
+const RECORDS: &str = "var/lib/dpu-offload/agent/records.redb";
+
+/// What an agent reports whose host has a port of its own, and two pods, one of them with two interfaces.
+const TWO_PODS: &str = r#"cat <<'REPORT'
+{
+  "problems": [],
+  "pods": [
+    {
+      "container": "3f0c5a9e77d1b",
+      "interface": "eth0"
+    },
+    {
+      "container": "3f0c5a9e77d1b",
+      "interface": "net1"
+    },
+    {
+      "container": "8a1b2c3d4e5f6",
+      "interface": "eth0"
+    },
+    {
+      "container": "host-port",
+      "interface": "offload0"
+    }
+  ]
+}
+REPORT"#;
+
+const NO_PODS: &str = r#"printf '{\n  "pods": []\n}\n'"#;
+
+/// A tree with the host's package, whose agent reports that.
+fn host(report: &str) -> Tree {
+    let (tree, made) = (Tree::new(), Made::of_stand_ins());
+    tree.installs(&[made.deb(HOST, &architecture())]);
+    tree.set_program("host-shim-agent", report);
+    tree
+}
+
+fn is_installed(tree: &Tree) -> bool {
+    tree.dpkg_does(&["--status", HOST]).contains("Status: install ok installed")
+}
+
+/// The package's own lines: others are dpkg's.
+fn own_lines(output: &Output) -> Vec<String> {
+    let said = text(output);
+    let own = said.lines().filter_map(|line| line.strip_prefix("dpu-offload-host: "));
+    own.map(str::to_owned).collect()
+}
+
+#[test]
+fn removal_is_refused_while_pods_run() {
+    let tree = host(TWO_PODS);
+    let output =
+        run(tree.dpkg_command(&["--remove", HOST]).env("DEBIAN_FRONTEND", "noninteractive"));
+    let own = own_lines(&output);
+    assert!(!output.status.success() && is_installed(&tree), "{}", text(&output));
+    let [line] = &own[..] else { panic!("{own:?}") };
+    assert!(line.starts_with("not removed: 2 pods "), "{line}");
+    assert!(line.contains("DPU_OFFLOAD_REMOVE=yes"), "{line}");
+    // Neither a plugin nor a unit is lost by the attempt.
+    assert!(tree.path("opt/cni/bin/host-shim").symlink_metadata().is_ok());
+}
+
+#[test]
+fn removal_is_refused_while_pods_are_unknown() {
+    let tree = host("exit 3");
+    tree.write(RECORDS, "");
+    let output = tree.dpkg(&["--remove", HOST]);
+    let own = own_lines(&output);
+    assert!(!output.status.success() && is_installed(&tree), "{}", text(&output));
+    assert!(own[0].starts_with("not removed: an unknown number of pods "), "{own:?}");
+}
+
+#[test]
+fn removal_without_pods_needs_no_leave() {
+    for report in [NO_PODS, "exit 3"] {
+        let tree = host(report);
+        tree.dpkg_does(&["--remove", HOST]);
+        assert!(!tree.path("usr/lib/cni/host-shim").exists());
+    }
+}
+
+#[test]
+fn removal_is_forced_by_the_environment() {
+    let tree = host(TWO_PODS);
+    says(tree.dpkg_command(&["--remove", HOST]).env("DPU_OFFLOAD_REMOVE", "yes"));
+    assert!(!tree.path("usr/lib/cni/host-shim").exists());
+}
+
+#[test]
+fn removal_is_forced_by_a_preseeded_answer() {
+    let tree = host(TWO_PODS);
+    tree.preseed("dpu-offload-host dpu-offload-host/remove boolean false");
+    assert!(!tree.dpkg(&["--remove", HOST]).status.success() && is_installed(&tree));
+    tree.preseed("dpu-offload-host dpu-offload-host/remove boolean true");
+    tree.dpkg_does(&["--remove", HOST]);
+    assert!(!tree.path("usr/lib/cni/host-shim").exists());
+    // A purge ends that, too: the next installation is asked about anew.
+    tree.dpkg_does(&["--purge", HOST]);
+    let made = Made::of_stand_ins();
+    tree.installs(&[made.deb(HOST, &architecture())]);
+    tree.set_program("host-shim-agent", TWO_PODS);
+    assert!(!tree.dpkg(&["--remove", HOST]).status.success());
+}
+
+#[test]
+fn upgrades_are_never_refused() {
+    let tree = host(TWO_PODS);
+    for arguments in [
+        &["upgrade", "99"][..],
+        &["deconfigure", "in-favour", "other", "1"],
+        &["failed-upgrade", "0"],
+    ] {
+        let output = run(tree.script("dpu-offload-host.prerm").args(arguments));
+        assert!(output.status.success() && text(&output).is_empty(), "{}", text(&output));
+    }
+    tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
+    assert!(is_installed(&tree));
+}
+
+#[test]
+fn reinstalled_agent_is_enabled_as_before() {
+    let tree = host(NO_PODS);
+    let units = ["dpu-offload-agent.service", "dpu-offload-agent@dpu-2.service"];
+    tree.write("etc/dpu-offload/host-shim-dpu-2.toml", "");
+    let is_enabled = |unit: &str| tree.systemctl(&["is-enabled", unit]).status.success();
+    for unit in units {
+        let enabled = tree.systemctl(&["enable", unit]);
+        assert!(enabled.status.success(), "{}", text(&enabled));
+    }
+    tree.dpkg_does(&["--remove", HOST]);
+    assert!(!units.iter().any(|unit| is_enabled(unit)));
+    let said = tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
+    assert!(said.contains("enabled again") && units.iter().all(|unit| is_enabled(unit)), "{said}");
+    assert!(is_enabled("dpu-offload-agent.socket"));
+    // A unit that was disabled by hand since stays so.
+    assert!(tree.systemctl(&["disable", units[1]]).status.success());
+    tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
+    assert!(is_enabled(units[0]) && !is_enabled(units[1]));
+}
+
+#[test]
+fn purge_keeps_keys_and_says_so() {
+    let tree = host(NO_PODS);
+    tree.write("etc/dpu-offload/tls/host.key", "a key");
+    tree.write(RECORDS, "");
+    let said = tree.dpkg_does(&["--purge", HOST]);
+    assert!(said.contains("purged, except for keys and certificates in "), "{said}");
+    assert_eq!(tree.read("etc/dpu-offload/tls/host.key"), "a key");
+    assert!(!tree.path(RECORDS).exists() && !tree.path(AGENT_FILE).exists());
+}
