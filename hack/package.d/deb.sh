@@ -95,6 +95,8 @@ stage_dpu_offload_lab() {
     install -D -m 644 "$ROOT/tests/fixtures/networks.toml" "$lab/tests/fixtures/networks.toml"
     for program in "${PROGRAMS[@]}"; do ln -s "../../bin/$program" "$links/$program"; done
     ln -sf ../cni/host-shim "$links/host-shim"
+    units "$1" dpu-offload-card.service
+    install -m 644 "$ROOT/configs/systemd/dpu-offload-service-card.conf" "$lab/card.conf"
     page_of_help "$ROOT/hack/lab" | compress >"$1/usr/share/man/man8/dpu-offload-lab.8.gz"
     example "$1" dpu-offload-lab ci/pods.yml
 }

@@ -206,7 +206,7 @@ namespaces_are_there() {
 need_plugins() { PATH=$PATH:/usr/lib/cni need macvlan=containernetworking-plugins host-local=containernetworking-plugins; }
 
 tools_of_long_are_there() {
-    need dpkg-shlibdeps=dpkg-dev strip=binutils lintian=lintian protoc=protobuf-compiler \
+    need dpkg-shlibdeps=dpkg-dev systemctl=systemd debconf-communicate=debconf strip=binutils lintian=lintian protoc=protobuf-compiler \
         ovs-vswitchd=openvswitch-switch curl=curl && need_grpcio
 }
 
@@ -253,22 +253,23 @@ units_are_checked() {
         { LEFT_OUT+=("checks of the systemd units; install systemd 250 or newer") && return; }
     check "the service's unit" unit_is_good configs/systemd/dpu-offload-service.service 28
     check "the agent's unit" unit_is_good configs/systemd/dpu-offload-agent.service 49
-    check "the agent's socket" socket_is_good configs/systemd/dpu-offload-agent.socket
+    check "the agent's socket" unit_is_understood configs/systemd/dpu-offload-agent.socket
     check "the unit of one of several agents" unit_is_good configs/systemd/dpu-offload-agent@.service 49
-    check "the socket of one of several agents" socket_is_good configs/systemd/dpu-offload-agent@.socket
+    check "the socket of one of several agents" unit_is_understood configs/systemd/dpu-offload-agent@.socket
+    check "the software card's unit" unit_is_understood configs/systemd/dpu-offload-card.service
 }
 
 # is_understood UNIT: by systemd, beside our other units, for which their programs need not be installed.
 is_understood() {
     local unit complaints
     for unit in configs/systemd/*; do
-        sed 's|^ExecStart=[^ ]*|ExecStart=/bin/true|' "$unit" >"${1%/*}/${unit##*/}"
+        sed 's|^\(Exec[A-Za-z]*\)=/usr/bin/[^ ]*|\1=/bin/true|' "$unit" >"${1%/*}/${unit##*/}"
     done
     complaints=$(systemd-analyze verify "$1" 2>&1 | grep "${1##*/}" || true)
     [[ -z $complaints ]] || { warn "$complaints" && return 1; }
 }
 
-socket_is_good() (
+unit_is_understood() (
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
     is_understood "$folder/${1##*/}"

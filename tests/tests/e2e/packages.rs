@@ -80,6 +80,8 @@ fn each_package_holds_its_program_its_configuration_and_its_manual() {
                 ("/usr/bin/virtual-nic", "-rwxr-xr-x"),
                 ("/usr/bin/dpu-offload-lab", "-rwxr-xr-x"),
                 ("/usr/share/man/man8/dpu-offload-lab.8.gz", "-rw-r--r--"),
+                ("/usr/lib/systemd/system/dpu-offload-card.service", "-rw-r--r--"),
+                ("/usr/share/dpu-offload-lab/card.conf", "-rw-r--r--"),
             ],
         ),
     ] {

@@ -132,6 +132,7 @@ fn writes(path: &str, text: &str) -> String {
 fn script() -> String {
     let [installation, connectivity, containerd] =
         ["INSTALLATION.md", "CONNECTIVITY.md", "runtimes/containerd.md"].map(page);
+    let (_, certificates) = installation.split_once("\n## Certificates\n").unwrap();
     let card = shown(&installation, "virtual-nic plug --host-netns host --dpu-netns dpu --pfs");
     let cni = shown(&containerd, r#"[plugins."io.containerd.grpc.v1.cri".cni]"#);
     [
@@ -139,7 +140,7 @@ fn script() -> String {
         &format!("{} >/tmp/card.log 2>&1 &\n", card.trim_end()),
         "wait_until 'grep plugged /tmp/card.log'\n",
         WORLD,
-        &shown(&installation, "pki init"),
+        &shown(certificates, "pki init"),
         "cd pki\n",
         &shown(&installation, "install -D -m 644 ca.crt"),
         OTHER_CERTIFICATES,

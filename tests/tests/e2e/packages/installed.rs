@@ -165,7 +165,7 @@ fn a_removal_stops_what_runs_and_names_the_configuration_that_runtimes_still_hav
     tree.write(AGENT_FILE, "[[host_port]]\nnetwork = \"blue\"\n");
     let said = tree.dpkg_does(&["--remove", "dpu-offload-host"]);
     assert!(said.contains("etc/cni/net.d/10-dpu-offload.conflist, too"), "{said}");
-    let of_host = format!("the host ports of {}/{AGENT_FILE} stay", tree.root.path().display());
+    let of_host = format!("the host ports of {} stay", tree.path(AGENT_FILE).display());
     assert!(said.contains(&of_host), "{said}");
     let stopped = ["socket", "service"]
         .map(|kind| format!("deb-systemd-invoke stop dpu-offload-agent.{kind}"));
@@ -179,7 +179,7 @@ fn units_start_what_the_packages_bring() {
     let units = says(
         Command::new("find").arg(tree.path("usr/lib/systemd/system")).args(["-name", "*.service"]),
     );
-    assert_eq!(units.lines().count(), 3, "{units}");
+    assert_eq!(units.lines().count(), 4, "{units}");
     for unit in units.lines() {
         let text = fs::read_to_string(unit).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("ExecStart=/")).unwrap();
