@@ -114,12 +114,14 @@ pub struct VirtualFunction {
 }
 
 /// How a VF is on its host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VfCondition {
     /// In no record, and proven to be as it was before any pod had it; or a device that no program has open.
     Clean,
     /// Held by a record of the agent.
     InUse,
+    /// Used by the host itself, or by another program there, and what for: the end of a sentence.
+    UsedByHost(String),
     /// Nowhere to be found, or not restored yet.
     Missing,
     /// Promised in this session, and taken for an attach that is under way.

@@ -192,8 +192,11 @@ impl Sysfs {
         }
     }
 
-    /// -1 in sysfs stands for none.
-    fn numa_node(&self, address: PciAddress) -> Result<Option<u32>, Error> {
+    /// The NUMA node next to a device. `None`: the machine has one only, or does not tell, which is -1 in sysfs.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub fn numa_node(&self, address: PciAddress) -> Result<Option<u32>, Error> {
         let node: Option<i64> = number(&self.device(address).join("numa_node"))?;
         Ok(node.and_then(|node| u32::try_from(node).ok()))
     }

@@ -76,6 +76,15 @@ impl Card {
         symlink(Path::new("../../../../bus/pci/drivers").join(driver), link).unwrap();
     }
 
+    /// Puts a device into the IOMMU group of that number.
+    fn add_to_group(&self, number: u32, address: &str) {
+        let devices = self.root.path().join(format!("kernel/iommu_groups/{number}/devices"));
+        fs::create_dir_all(&devices).unwrap();
+        symlink(self.device(address), devices.join(address)).unwrap();
+        let group = format!("../../../../kernel/iommu_groups/{number}");
+        symlink(group, self.device(address).join("iommu_group")).unwrap();
+    }
+
     fn add_netdev(&self, address: &str, name: &str) {
         fs::create_dir_all(self.device(address).join("net").join(name)).unwrap();
     }
@@ -101,6 +110,31 @@ fn pfs_are_told_from_other_devices() {
     assert_eq!((pf.total_vfs, pf.num_vfs, pf.numa_node), (16, 2, Some(1)));
     assert_eq!(pf.driver.as_deref(), Some("mlx5_core"));
     assert_eq!(pf.netdevs, ["p0"]);
+}
+
+#[test]
+fn numa_node_of_minus_one_is_none() {
+    let card = Card::new(16, 1);
+    let sysfs = card.sysfs();
+    assert_eq!(sysfs.numa_node(pci(PF)).unwrap(), Some(1));
+    assert_eq!(sysfs.numa_node(pci(&address_of(0))).unwrap(), None);
+}
+
+#[test]
+fn iommu_group_has_its_devices_without_bridges() {
+    let card = Card::new(16, 2);
+    let [first, second] = [0, 1].map(address_of);
+    let group = |vf: &str| card.sysfs().iommu_group(pci(vf)).unwrap();
+    assert_eq!(group(&first), None);
+    card.set("0000:00:02.0", "class", "0x060400");
+    for device in ["0000:00:02.0", &second, &first] {
+        card.add_to_group(7, device);
+    }
+    let found = group(&first).unwrap();
+    assert_eq!((found.number, found.devices), (7, vec![first.clone(), second]));
+    // As vfio names a group where there is no IOMMU.
+    fs::write(card.root.path().join("kernel/iommu_groups/7/name"), "vfio-noiommu\n").unwrap();
+    assert_eq!(group(&first), None);
 }
 
 #[test]

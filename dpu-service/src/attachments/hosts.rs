@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
-use offload_proto::{Failure, Finding, v1::PodFindings};
+use offload_proto::{
+    Failure, Finding,
+    v1::{Difference, PodFindings},
+};
 use uuid::Uuid;
 use vf_alloc::{Device, FunctionId};
 
@@ -93,20 +96,17 @@ impl Hosts<'_> {
     pub fn found_of_pods(self, host: &HostName, session: SessionId, mut findings: PodFindings) {
         // What a host says of others' attachments is ignored.
         findings.findings.retain(|found| self.has_attachment(host, &found.subject));
-        let now = identities(&findings);
-        let messages: Vec<_> =
-            findings.findings.iter().map(|it| (it.subject.clone(), it.message.clone())).collect();
+        let now = findings.findings.clone();
         let Some(before) = self.0.sessions.note_pod_findings(host, session, findings) else {
             return;
         };
-        let before = identities(&before);
-        for (subject, message) in messages {
-            if !before.contains(&subject) {
-                let code = Finding::PodDiffers.as_str();
-                self.0.events.record_of_host(host, EventKind::PodDiffers, code, subject, message);
-            }
+        let before = before.findings;
+        let is_new = |found: &&Difference| !before.iter().any(|it| identity(it) == identity(found));
+        for Difference { subject, message, code, .. } in now.iter().filter(is_new) {
+            let code = known_code(code);
+            self.0.events.record_of_host(host, EventKind::PodDiffers, code, subject, message);
         }
-        for subject in before.difference(&now) {
+        for subject in subjects(&before).difference(&subjects(&now)) {
             let message = "its pod is as wanted again";
             self.0.events.record(EventKind::PodDiffersCleared, subject, message);
         }
@@ -187,6 +187,17 @@ impl Hosts<'_> {
 }
 
 /// The attachments that findings are about.
-fn identities(findings: &PodFindings) -> BTreeSet<String> {
-    findings.findings.iter().map(|found| found.subject.clone()).collect()
+fn subjects(findings: &[Difference]) -> BTreeSet<&str> {
+    findings.iter().map(|found| found.subject.as_str()).collect()
+}
+
+/// What tells one finding from another: an attachment may have several.
+fn identity(found: &Difference) -> (&str, &str) {
+    (&found.subject, &found.code)
+}
+
+/// The code of a finding as its event's reason. A host could invent any number of others.
+fn known_code(code: &str) -> &'static str {
+    let mut known = Finding::ALL.iter().map(|finding| finding.as_str());
+    known.find(|known| *known == code).unwrap_or(Finding::PodDiffers.as_str())
 }

@@ -70,7 +70,7 @@ async fn an_attachment_that_the_host_has_lost_runs_until_its_vf_is_back() {
         let mut world = World::new().await;
         let lost = world.attached("lost").await;
         let mut events = world.engine.events().watch();
-        let without_records = hello_where(&world, lost.record.vf, condition);
+        let without_records = hello_where(&world, lost.record.vf, &condition);
         world.say(without_records.clone()).await;
         assert_eq!(world.state("lost"), Some(AttachmentState::Attached));
         assert!(world.warnings()[0].contains(&lost.record.id.to_string()));
@@ -91,10 +91,11 @@ async fn an_attachment_that_the_host_has_lost_runs_until_its_vf_is_back() {
 }
 
 /// No records, all VFs clean but for one.
-fn hello_where(world: &World, vf: FunctionId, condition: VfCondition) -> Hello {
+fn hello_where(world: &World, vf: FunctionId, condition: &VfCondition) -> Hello {
     let mut hello = hello(&world.kernel, &world.boot_id, &[vf]);
     let vfs = hello.inventory.pfs.iter_mut().flat_map(|pf| &mut pf.vfs);
-    vfs.filter(|vf| vf.condition == VfCondition::InUse).for_each(|vf| vf.condition = condition);
+    vfs.filter(|vf| vf.condition == VfCondition::InUse)
+        .for_each(|vf| vf.condition = condition.clone());
     hello
 }
 
@@ -103,7 +104,7 @@ async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
     for ending in 0..4 {
         let mut world = World::new().await;
         let lost = world.attached("lost").await;
-        world.say(hello_where(&world, lost.record.vf, VfCondition::Missing)).await;
+        world.say(hello_where(&world, lost.record.vf, &VfCondition::Missing)).await;
         match ending {
             0 => world.detach("lost").await,
             1 => {
@@ -112,7 +113,7 @@ async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
             }
             2 => {
                 let boot_id = "boot-2".into();
-                let lost = hello_where(&world, lost.record.vf, VfCondition::Missing);
+                let lost = hello_where(&world, lost.record.vf, &VfCondition::Missing);
                 world.say(Hello { boot_id, ..lost }).await;
             }
             _ => {
@@ -352,7 +353,7 @@ async fn what_the_host_saw_before_a_vf_came_back_is_outdated() {
         let vfs = &mut seen.pfs[0].vfs;
         vfs.iter_mut()
             .filter(|vf| vf.number == view.record.vf.vf)
-            .for_each(|vf| vf.condition = said);
+            .for_each(|vf| vf.condition = said.clone());
         let mut unlisted = seen.clone();
         unlisted.pfs[0].vfs.retain(|vf| vf.number != view.record.vf.vf);
 

@@ -289,6 +289,28 @@ async fn hosts_speak_of_their_own_attachments_alone() {
 }
 
 #[tokio::test]
+async fn each_finding_of_a_pod_is_an_event() {
+    let world = World::new().await;
+    let id = world.attached("pod").await.record.id.to_string();
+    let tell = |findings: Vec<Finding>| {
+        let findings = findings.into_iter().map(|finding| finding.of(&id, "differs")).collect();
+        let told = PodFindings { findings, left_out: 0 };
+        world.engine.hosts().found_of_pods(&host(), world.session_id(), told);
+    };
+    tell(vec![Finding::PodDiffers]);
+    tell(vec![Finding::PodDiffers, Finding::KubeletVfUnused]);
+    tell(vec![Finding::KubeletVfUnused]);
+    tell(Vec::new());
+    let about = events_about(&world, &id).into_iter();
+    let of_pod =
+        about.filter(|it| matches!(it.kind, EventKind::PodDiffers | EventKind::PodDiffersCleared));
+    let reasons: Vec<_> = of_pod.map(|it| it.reason.clone()).collect();
+    let reason = |finding: Finding| Some(finding.as_str().to_owned());
+    let [lost, unused] = [Finding::PodDiffers, Finding::KubeletVfUnused].map(reason);
+    assert_eq!(reasons, [lost, unused, None], "the end is told once all are over");
+}
+
+#[tokio::test]
 async fn what_a_host_says_of_one_subject_is_one_event() {
     let world = World::new().await;
     let id = world.attached("pod").await.record.id.to_string();

@@ -60,6 +60,22 @@ async fn a_vf_in_its_pod_is_well_and_one_that_can_not_be_had_is_not() {
 }
 
 #[tokio::test]
+async fn vf_of_another_program_is_reported_as_that() {
+    let world = world().await;
+    let mut seen = inventory(&world.kernel, &[]);
+    seen.pfs[0].vfs[3].condition =
+        VfCondition::UsedByHost("it has the address 192.0.2.1/24".into());
+    world.say_inventory(&seen).await;
+    let told = problems(&world, "kubelet");
+    assert_eq!(told[1], "another program on the host uses it: it has the address 192.0.2.1/24");
+    let device = world.engine.hosts().pools(&host())[1].vfs[1].device.clone();
+    let named = AttachSpec { device: Some(device), ..spec("c") };
+    let refused = world.attach(named).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::VfNotFree);
+    assert!(refused.message.contains("another program"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_quarantined_vf_is_told_with_the_reason() {
     let world = World::with(configuration(), settings(), 1).await;
     for _ in 0..3 {

@@ -71,6 +71,7 @@ async fn connected(setup: &Setup) -> (Session, String) {
         device: format!("0000:{:02x}:{:02x}.{}", 3 + vf / 256, vf / 8 % 32, vf % 8),
         condition: v1::VfCondition::Clean.into(),
         netdev: format!("p0v{vf}"),
+        use_by_host: String::new(),
     };
     let pf = v1::PhysicalFunction {
         device: "0000:02:00.0".into(),

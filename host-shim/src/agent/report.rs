@@ -190,27 +190,21 @@ fn pending_detaches(doors: &Doors) -> Vec<String> {
 }
 
 async fn vfs(doors: &Doors) -> Result<Vec<VfReport>, Failure> {
-    let listing = doors.dpu.reports().list().await?;
+    let inventory = doors.dpu.reports().list().await?;
     let offered = match doors.dpu.session().standing() {
         Standing::Up(session) => session.promised(),
         Standing::Down { .. } => Vec::new(),
     };
-    let found = FoundVfs {
-        doors,
-        offered: offered.into_iter().collect(),
-        uses: listing.uses.into_iter().collect(),
-    };
+    let found = FoundVfs { doors, offered: offered.into_iter().collect() };
     let vfs_of =
         |pf: &PhysicalFunction| pf.vfs.iter().map(|vf| found.report(pf, vf)).collect::<Vec<_>>();
-    Ok(listing.inventory.pfs.iter().flat_map(vfs_of).collect())
+    Ok(inventory.pfs.iter().flat_map(vfs_of).collect())
 }
 
 /// What tells how VFs are.
 struct FoundVfs<'a> {
     doors: &'a Doors,
     offered: HashSet<Device>,
-    /// What the host itself uses VFs for.
-    uses: HashMap<Device, String>,
 }
 
 impl FoundVfs<'_> {
@@ -230,16 +224,13 @@ impl FoundVfs<'_> {
             }
             VfCondition::Clean => (VfState::Free, String::new()),
             VfCondition::Taken => (VfState::Held, String::new()),
-            VfCondition::InUse => (VfState::Unavailable, self.use_of(device)),
+            VfCondition::InUse => {
+                (VfState::Unavailable, format!("the host uses it: {}", vf.use_by_host))
+            }
             VfCondition::Missing | VfCondition::Unspecified => {
                 (VfState::Unavailable, self.lack_of(device, vf))
             }
         }
-    }
-
-    fn use_of(&self, device: &Device) -> String {
-        let used = self.uses.get(device).map_or("a program has it open", String::as_str);
-        format!("the host uses it: {used}")
     }
 
     fn lack_of(&self, device: &Device, vf: &VirtualFunction) -> String {

@@ -91,7 +91,8 @@ impl Agent {
         let timeouts = config.timeouts;
         let doors = Doors { vfs, dpu, delegates, refusing, phases, tasks, timeouts };
         let (warning, host_ports) = (config.certificate_warning, config.host_port.clone());
-        let device_plugin = Arc::new(DevicePlugin::new(config.device_plugin.clone()));
+        let (settings, vfs) = (config.device_plugin.clone(), Arc::clone(&doors.vfs));
+        let device_plugin = Arc::new(DevicePlugin::new(settings, vfs));
         let told = Arc::clone(&device_plugin);
         let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, told);
         let (calls, endpoint) = (scrape::calls(), Endpoint::listen(config.metrics.listen));
@@ -129,7 +130,8 @@ impl Agent {
 
     /// Does all that is done unasked, until it can't.
     pub(super) async fn keep(&self, monitor: LinkMonitor) -> AgentError {
-        let dpu = &self.doors.dpu;
+        let (dpu, records) = (&self.doors.dpu, self.doors.vfs.records());
+        let reconcile = self.doors.timeouts.reconcile();
         tokio::select! {
             error = self.upkeep.watcher().watch(monitor) => error.into(),
             never = dpu.keep_session(|said| self.upkeep.act_on(said)) => match never {},
@@ -138,6 +140,7 @@ impl Agent {
             never = dpu.reports().keep_inventory() => match never {},
             never = dpu.keep_repairs_reported() => match never {},
             never = self.device_plugin.keep() => match never {},
+            never = self.device_plugin.keep_unused_reported(dpu, records, reconcile) => match never {},
         }
     }
 

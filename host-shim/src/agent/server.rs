@@ -240,7 +240,9 @@ async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> R
     match attach(request.clone()).await {
         Err(refusal) if refusal.reason == Reason::PoolPinnedOnly => {
             let chosen = server.device_plugin.chosen(&request, caller.deadline()).await?;
-            let device = chosen.ok_or(refusal)?;
+            let Some(device) = chosen else {
+                return Err(server.device_plugin.explained(refusal, &request).await);
+            };
             attach(AddRequest { device: Some(device), ..request }).await
         }
         attached => attached,
@@ -284,7 +286,7 @@ mod tests {
     fn server(calls: &Arc<Calls>) -> (Server, tempfile::TempDir) {
         let (doors, folder) = doors();
         let desk = Desk::new(doors.tasks.clone(), 1, Arc::clone(calls), Arc::clone(&doors.dpu));
-        let device_plugin = Arc::new(DevicePlugin::new(None));
+        let device_plugin = Arc::new(DevicePlugin::new(None, Arc::clone(&doors.vfs)));
         let room = Workloads::new(doors.clone(), desk.clone(), String::new());
         let workloads = Connections::serve(room, 1, CancellationToken::new());
         (Server { doors, device_plugin, desk, workloads }, folder)

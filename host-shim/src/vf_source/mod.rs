@@ -9,7 +9,7 @@ use vf_alloc::{Device, FunctionId, PfId};
 use netlink::{Error, IpNetwork, Link, MacAddress, Portrait, Rtnl};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
-use sriov::Handover;
+use sriov::{Handover, IommuGroup};
 
 pub use pci::{PciCards, PciError, PciPf, PciSettings};
 pub use virtual_card::VirtualCard;
@@ -137,6 +137,15 @@ impl PfPort {
     }
 }
 
+/// Where a VF is in the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VfPlacement {
+    /// Its PF.
+    pub pf: Device,
+    /// The NUMA node next to it. `None`: none in particular.
+    pub numa_node: Option<u32>,
+}
+
 /// Why a PF does not have as many VFs as wanted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -213,6 +222,20 @@ pub trait VfSource: Debug + Send + Sync {
         None
     }
 
+    /// The devices that a program has with the VF, if the VF is handed over to it. `None`: no IOMMU confines the VF to
+    /// the program's memory.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    fn iommu_group(&self, _device: &Device) -> Result<Option<IommuGroup>, sriov::Error> {
+        Ok(None)
+    }
+
+    /// Where the VF is in the machine, as far as that is known.
+    fn placement(&self, _device: &Device) -> VfPlacement {
+        VfPlacement::default()
+    }
+
     /// The VF as its PF knows it. `None`: it is not the PF that keeps a pod to its settings, but the
     /// DPU.
     fn pf_port(&self, _device: &Device) -> Option<PfPort> {
@@ -253,6 +276,9 @@ pub fn vfs<'a>(
 ) -> impl Iterator<Item = (VfIdentity, &'a Link)> {
     links.iter().filter_map(|link| Some((source.vf_of(link)?, link)))
 }
+
+/// What another program uses a VF for that is handed over to programs.
+pub(crate) const OPEN: &str = "a program has it open";
 
 /// What the host itself uses the link of a VF for, of all links and addresses in the link's
 /// namespace. `None`: for nothing. A VF that comes back from a pod has neither a bridge nor addresses,

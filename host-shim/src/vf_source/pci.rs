@@ -8,11 +8,12 @@ use std::{
 };
 
 use netlink::{Link, Rtnl};
-use sriov::{Handover, PciAddress, Provisioning, Sysfs};
+use sriov::{Handover, IommuGroup, PciAddress, Provisioning, Sysfs};
 use vf_alloc::{Device, PfId};
 
 use super::{
-    OtherVf, PfFacts, PfPort, ProvideError, RenewalError, VfIdentity, VfSource, Whereabouts,
+    OtherVf, PfFacts, PfPort, ProvideError, RenewalError, VfIdentity, VfPlacement, VfSource,
+    Whereabouts,
 };
 
 /// Which cards' VFs there are to be had, and how the DPU calls them.
@@ -232,6 +233,19 @@ impl VfSource for PciCards {
 
     fn handover(&self, device: &Device) -> Option<Handover> {
         logged(self.sysfs.handover(address_of(device)?)).flatten()
+    }
+
+    fn iommu_group(&self, device: &Device) -> Result<Option<IommuGroup>, sriov::Error> {
+        address_of(device).map_or(Ok(None), |address| self.sysfs.iommu_group(address))
+    }
+
+    fn placement(&self, device: &Device) -> VfPlacement {
+        let Some(address) = address_of(device) else { return VfPlacement::default() };
+        let pf = self.identity(address).and_then(|vf| self.pf_address(vf.id.pf.pf));
+        VfPlacement {
+            pf: pf.map(device_at).unwrap_or_default(),
+            numa_node: logged(self.sysfs.numa_node(address)).flatten(),
+        }
     }
 
     fn pf_port(&self, device: &Device) -> Option<PfPort> {

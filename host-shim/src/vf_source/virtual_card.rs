@@ -5,7 +5,7 @@ use sriov::{PciAddress, SOFTWARE_VF};
 use vf_alloc::{Device, FunctionId};
 use virtual_nic::VirtualVf;
 
-use super::{OWN_MTU, OwnState, PfFacts, RenewalError, VfIdentity, VfSource};
+use super::{OWN_MTU, OwnState, PfFacts, RenewalError, VfIdentity, VfPlacement, VfSource};
 
 /// VFs that crates/virtual-nic plugged in.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,7 @@ impl VirtualCard {
     }
 
     fn uses(&self, vf: &VfIdentity) -> bool {
-        self.pfs.is_empty() || self.pfs.contains(&pf_device(vf))
+        self.pfs.is_empty() || self.pfs.contains(&pf_device(&vf.device))
     }
 }
 
@@ -56,14 +56,22 @@ impl VfSource for VirtualCard {
     }
 
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts {
-        let (vendor, device) = SOFTWARE_VF;
-        PfFacts { device: pf_device(vf), vendor_id: vendor.into(), device_id: device.into() }
+        let (vendor_id, device_id) = SOFTWARE_VF;
+        PfFacts {
+            device: pf_device(&vf.device),
+            vendor_id: vendor_id.into(),
+            device_id: device_id.into(),
+        }
+    }
+
+    fn placement(&self, device: &Device) -> VfPlacement {
+        VfPlacement { pf: pf_device(device), numa_node: None }
     }
 }
 
 /// A PF has a domain of its own.
-fn pf_device(vf: &VfIdentity) -> Device {
-    let (domain, _) = vf.device.as_str().split_once(':').unwrap_or((vf.device.as_str(), ""));
+fn pf_device(vf: &Device) -> Device {
+    let (domain, _) = vf.as_str().split_once(':').unwrap_or((vf.as_str(), ""));
     format!("{domain}:00:00.0").into()
 }
 

@@ -296,6 +296,7 @@ fn functions(cards: &[Card], host: usize) -> v1::PhysicalFunction {
         device: device.clone(),
         condition: v1::VfCondition::Clean.into(),
         netdev: end.name.clone(),
+        use_by_host: String::new(),
     };
     v1::PhysicalFunction {
         controller,

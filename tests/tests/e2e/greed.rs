@@ -152,6 +152,7 @@ fn vf(number: u32) -> v1::VirtualFunction {
         device: format!("d001:00:00.{}", number + 1),
         condition: v1::VfCondition::Clean.into(),
         netdev: format!("p1v{number}"),
+        use_by_host: String::new(),
     }
 }
 

@@ -135,6 +135,7 @@ fn pf(number: u32, vfs: u32) -> v1::PhysicalFunction {
         device: format!("0000:03:00.{}", vf % 8),
         condition: v1::VfCondition::Clean.into(),
         netdev: String::new(),
+        use_by_host: String::new(),
     };
     v1::PhysicalFunction {
         pf: number,

@@ -61,7 +61,7 @@ impl Registry {
             if outdated.contains(&vf) {
                 continue;
             }
-            heard.conditions.listed.insert(vf, condition);
+            heard.conditions.listed.insert(vf, condition.clone());
             if self.note_condition(vf, facts, condition) {
                 heard.cleared.push(vf);
             }
@@ -85,6 +85,11 @@ impl Registry {
                 // Its end may be told by a Detach alone: then it is to be had without a word more.
                 self.vfs.learn(vf, facts);
                 self.vfs.withdraw(vf, "the host's agent holds it");
+            }
+            VfCondition::UsedByHost(used) => {
+                self.vfs.learn(vf, facts);
+                let why = format!("another program on the host uses it: {used}");
+                self.vfs.withdraw(vf, &why);
             }
             VfCondition::Missing => self.vfs.withdraw(vf, "the host can't find it"),
         }
@@ -127,8 +132,8 @@ impl Registry {
         // The same words each time, and few of them: there is a reason for each VF.
         unknown.sort();
         let first: Vec<_> = unknown.iter().take(UNKNOWN_SHOWN).map(ToString::to_string).collect();
-        let is_in_use = |how| matches!(how, VfCondition::InUse | VfCondition::Taken);
-        let in_use = conditions.listed.iter().filter(|(_, how)| is_in_use(**how));
+        let is_in_use = |how: &VfCondition| matches!(how, VfCondition::InUse | VfCondition::Taken);
+        let in_use = conditions.listed.iter().filter(|(_, how)| is_in_use(how));
         let held_for_nobody = in_use.filter(|(vf, _)| self.vfs.holder(**vf).is_none());
         let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
         self.doubts.note_unaccounted(&unaccounted);
@@ -158,7 +163,7 @@ fn listed(
                 vendor_id: pf.vendor_id,
                 device_id: pf.device_id,
             };
-            (FunctionId { pf: pf.id, vf: function.number }, facts, function.condition)
+            (FunctionId { pf: pf.id, vf: function.number }, facts, function.condition.clone())
         })
     });
     vfs.collect()

@@ -3,6 +3,7 @@
 //! The DPU says which of this host's VFs are in which pool, and which pools are only given out by name. Of these the
 //! kubelet is told, one resource for each ([`offer`]); and an ADD that the DPU refuses because it names none of them
 //! names the VF that the kubelet has chosen for its pod, which the kubelet's other socket tells ([`pod_resources`]).
+//! Pods that do not use a VF that they were given so are reported ([`unused`]).
 //!
 //! # Who races
 //!
@@ -17,21 +18,31 @@
 //! - *A VF that becomes unhealthy while it is being chosen.* The choice stands, the ADD is refused, and tried again: to
 //!   refuse the choice would end the pod for good.
 
+mod checkpoint;
 mod files;
 mod offer;
 mod plugin;
 mod pod_resources;
+mod preference;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod unused;
+mod vfio;
 
-use std::{collections::HashMap, convert::Infallible, future::pending, time::Instant};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    future::pending,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use offload_proto::{
     Failure,
     v1::{VfPool, VfPools},
 };
-use tokio::sync::watch;
+use tokio::{sync::watch, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
 use vf_alloc::Device;
 
@@ -40,8 +51,16 @@ pub use settings::DevicePluginSettings;
 pub(super) use settings::LONGEST_ANSWER_MS;
 pub(super) use settings::problems;
 
-use crate::protocol::AddRequest;
+use crate::{
+    agent::{
+        dpu::Dpu,
+        vfs::{Records, Vfs},
+    },
+    protocol::AddRequest,
+};
 use offer::Offer;
+use pod_resources::Untold;
+use unused::{Unused, UnusedVfs, unused};
 
 /// What the kubelet hands out.
 #[derive(Debug)]
@@ -50,12 +69,13 @@ pub(super) struct DevicePlugin {
     settings: Option<DevicePluginSettings>,
     /// The pools that are only given out by name, as the DPU told last.
     pools: watch::Sender<Vec<VfPool>>,
+    vfs: Arc<Vfs>,
 }
 
 impl DevicePlugin {
-    /// One that has heard of no pool yet.
-    pub(super) fn new(settings: Option<DevicePluginSettings>) -> Self {
-        Self { settings, pools: watch::Sender::new(Vec::new()) }
+    /// One that has heard of no pool yet, for that host's VFs.
+    pub(super) fn new(settings: Option<DevicePluginSettings>, vfs: Arc<Vfs>) -> Self {
+        Self { settings, pools: watch::Sender::new(Vec::new()), vfs }
     }
 
     /// The DPU says what pools there are.
@@ -75,7 +95,8 @@ impl DevicePlugin {
             offers.retain(|name, _| names.contains(name));
             for name in names {
                 offers.entry(name.clone()).or_insert_with(|| {
-                    let offer = Offer::new(settings.clone(), name, self.pools.subscribe());
+                    let (pools, vfs) = (self.pools.subscribe(), Arc::clone(&self.vfs));
+                    let offer = Offer::new(settings.clone(), name, pools, vfs);
                     AbortOnDropHandle::new(tokio::spawn(offer.keep()))
                 });
             }
@@ -96,11 +117,63 @@ impl DevicePlugin {
     ) -> Result<Option<Device>, Failure> {
         let Some(settings) = &self.settings else { return Ok(None) };
         let is_of_pod = !request.pod.namespace.is_empty() && !request.pod.name.is_empty();
-        let resources: Vec<_> =
-            self.pools.borrow().iter().map(|pool| settings.resource(&pool.name)).collect();
+        let resources = self.resources(settings);
         if request.device.is_some() || !is_of_pod || resources.is_empty() {
             return Ok(None);
         }
         pod_resources::device_of(settings, &request.pod, &resources, deadline).await
+    }
+
+    /// The refusal of an ADD whose pod the kubelet lists without a VF. It says so if the kubelet did give one, to an init
+    /// container: of that the kubelet does not tell, and no try changes it.
+    pub(super) async fn explained(&self, refusal: Failure, request: &AddRequest) -> Failure {
+        let Some(settings) = &self.settings else { return refusal };
+        let (folder, resources) = (settings.folder.clone(), self.resources(settings));
+        let uid = request.pod.uid.clone();
+        let look = move || checkpoint::container_of(&folder, &uid, &resources);
+        let Ok(Some(found)) = self.vfs.host().look(look).await else { return refusal };
+        let message = format!(
+            "container {} of pod {}/{} asks for {}, and the kubelet lists no init container that ends: let a \
+             container that keeps running ask for it, too",
+            found.container_name, request.pod.namespace, request.pod.name, found.resource_name
+        );
+        Failure::new(refusal.reason, message)
+    }
+
+    /// Reports the pods that do not use VFs that the kubelet gave them, for ever.
+    pub(super) async fn keep_unused_reported(
+        &self,
+        dpu: &Dpu,
+        records: &Records,
+        every: Duration,
+    ) -> Infallible {
+        let Some(settings) = &self.settings else { return pending().await };
+        let mut vfs = UnusedVfs::default();
+        loop {
+            sleep(every).await;
+            match self.unused(settings, records).await {
+                Ok(found) => dpu.report_unused_vfs(vfs.learn(found)),
+                // The ADDs that need the kubelet's word report it.
+                Err(why) => tracing::debug!(%why, "the kubelet does not tell which VFs pods have"),
+            }
+        }
+    }
+
+    async fn unused(
+        &self,
+        settings: &DevicePluginSettings,
+        records: &Records,
+    ) -> Result<Unused, Untold> {
+        let resources = self.resources(settings);
+        if resources.is_empty() || records.all().is_empty() {
+            return Ok(Unused::new());
+        }
+        let given = pod_resources::all_devices(settings, &resources).await?;
+        Ok(unused(&given, &records.all()))
+    }
+
+    /// The kubelet's resources.
+    fn resources(&self, settings: &DevicePluginSettings) -> Vec<String> {
+        self.pools.borrow().iter().map(|pool| settings.resource(&pool.name)).collect()
     }
 }

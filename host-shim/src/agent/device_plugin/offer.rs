@@ -5,7 +5,7 @@ use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 use bootstrap::private_socket;
 use offload_proto::{
     kubelet::deviceplugin::{
-        DevicePluginOptions, RegisterRequest, device_plugin_server::DevicePluginServer,
+        RegisterRequest, device_plugin_server::DevicePluginServer,
         registration_client::RegistrationClient,
     },
     v1::VfPool,
@@ -20,10 +20,10 @@ use tonic::transport::{Endpoint, Server};
 
 use super::{
     files::{FileIdentity, identity},
-    plugin::{Attention, Plugin},
+    plugin::{Attention, OPTIONS, Plugin},
     settings::DevicePluginSettings,
 };
-use crate::agent::authority::with_good_authority;
+use crate::agent::{authority::with_good_authority, vfs::Vfs};
 
 /// The version of the kubelet's interface that is spoken.
 const VERSION: &str = "v1beta1";
@@ -38,6 +38,7 @@ pub(super) struct Offer {
     settings: DevicePluginSettings,
     pool: String,
     pools: watch::Receiver<Vec<VfPool>>,
+    vfs: Arc<Vfs>,
 }
 
 /// The two sockets as they were when the resource was offered.
@@ -67,8 +68,9 @@ impl Offer {
         settings: DevicePluginSettings,
         pool: String,
         pools: watch::Receiver<Vec<VfPool>>,
+        vfs: Arc<Vfs>,
     ) -> Self {
-        Self { settings, pool, pools }
+        Self { settings, pool, pools, vfs }
     }
 
     /// Keeps it on offer, for ever. What hinders that is told once, and waited for.
@@ -133,7 +135,8 @@ impl Offer {
         let _socket = OwnSocket { path: self.own_path(), file: offered.own };
         let attention = Arc::new(Attention::default());
         let (pool, pools) = (self.pool.clone(), self.pools.clone());
-        let plugin = Plugin::new(self.resource(), pool, pools, Arc::clone(&attention));
+        let (vfs, heard) = (Arc::clone(&self.vfs), Arc::clone(&attention));
+        let plugin = Plugin::new(self.resource(), pool, pools, vfs, heard);
         let connections = UnixListenerStream::new(listener);
         let connections = connections.map(|accepted| {
             let (served, relay) = with_good_authority(accepted?);
@@ -203,7 +206,7 @@ impl Offer {
             version: VERSION.into(),
             endpoint: self.settings.socket(&self.pool),
             resource_name: self.resource(),
-            options: Some(DevicePluginOptions::default()),
+            options: Some(OPTIONS),
         };
         let call = async {
             let channel = endpoint.connect().await.map_err(|error| {

@@ -5,8 +5,9 @@ use std::{collections::HashMap, pin::Pin, sync::Arc};
 use offload_proto::{
     kubelet::deviceplugin::{
         AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
-        Device, DevicePluginOptions, Empty, ListAndWatchResponse, PreStartContainerRequest,
-        PreStartContainerResponse, PreferredAllocationRequest, PreferredAllocationResponse,
+        ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty,
+        ListAndWatchResponse, NumaNode, PreStartContainerRequest, PreStartContainerResponse,
+        PreferredAllocationRequest, PreferredAllocationResponse, TopologyInfo,
         device_plugin_server,
     },
     v1::VfPool,
@@ -14,6 +15,9 @@ use offload_proto::{
 use tokio::sync::{Notify, watch};
 use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
 use tonic::{Request, Response, Status};
+
+use super::{preference::preferred, vfio::device_nodes};
+use crate::agent::vfs::{Cards, Vfs};
 
 /// What kubelets call health.
 const HEALTHY: &str = "Healthy";
@@ -24,6 +28,7 @@ pub(super) struct Plugin {
     resource: String,
     pool: String,
     pools: watch::Receiver<Vec<VfPool>>,
+    vfs: Arc<Vfs>,
     attention: Arc<Attention>,
 }
 
@@ -56,9 +61,10 @@ impl Plugin {
         resource: String,
         pool: String,
         pools: watch::Receiver<Vec<VfPool>>,
+        vfs: Arc<Vfs>,
         attention: Arc<Attention>,
     ) -> Self {
-        Self { resource, pool, pools, attention }
+        Self { resource, pool, pools, vfs, attention }
     }
 
     fn has(&self, device: &str) -> bool {
@@ -67,17 +73,35 @@ impl Plugin {
         pool.is_some_and(|pool| pool.vfs.iter().any(|vf| vf.device == device))
     }
 
-    fn allocate_one(
+    async fn allocate_one(
         &self,
-        chosen: &ContainerAllocateRequest,
+        chosen: ContainerAllocateRequest,
     ) -> Result<ContainerAllocateResponse, Status> {
-        if let Some(unknown) = chosen.devices_i_ds.iter().find(|device| !self.has(device)) {
+        let ids = chosen.devices_i_ds;
+        if let Some(unknown) = ids.iter().find(|device| !self.has(device)) {
             let message = format!("{} has no device {unknown}", self.resource);
             return Err(Status::invalid_argument(message));
         }
-        let envs = HashMap::from([(variable(&self.resource), chosen.devices_i_ds.join(","))]);
-        Ok(ContainerAllocateResponse { envs })
+        let envs = HashMap::from([(variable(&self.resource), ids.join(","))]);
+        let given: Vec<_> = ids.into_iter().map(vf_alloc::Device::from).collect();
+        let devices = look(&self.vfs, move |cards| device_nodes(cards, &given)).await?;
+        let devices = devices.map_err(|error| Status::failed_precondition(error.to_string()))?;
+        Ok(ContainerAllocateResponse { envs, devices })
     }
+}
+
+/// What this plugin can do besides.
+pub(super) const OPTIONS: DevicePluginOptions =
+    DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true };
+
+/// Looks at the cards on a thread that may block.
+async fn look<T: Send + 'static>(
+    vfs: &Arc<Vfs>,
+    work: impl FnOnce(Cards<'_>) -> T + Send + 'static,
+) -> Result<T, Status> {
+    let host = Arc::clone(vfs.host());
+    let looked = vfs.host().look(move || work(host.cards())).await;
+    looked.map_err(|failure| Status::internal(failure.message))
 }
 
 /// The variable that tells a container its devices, as other device plugins of network cards name it.
@@ -89,10 +113,14 @@ fn variable(resource: &str) -> String {
     format!("PCIDEVICE_{}", resource.chars().map(in_capitals).collect::<String>())
 }
 
-fn devices(pool: &VfPool) -> ListAndWatchResponse {
+fn devices(cards: Cards<'_>, pool: &VfPool) -> ListAndWatchResponse {
     let devices = pool.vfs.iter().map(|vf| Device {
         id: vf.device.clone(),
         health: if vf.problem.is_empty() { HEALTHY } else { UNHEALTHY }.into(),
+        topology: cards
+            .placement(&vf.device.as_str().into())
+            .numa_node
+            .map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }),
     });
     ListAndWatchResponse { devices: devices.collect() }
 }
@@ -103,7 +131,7 @@ impl device_plugin_server::DevicePlugin for Plugin {
         &self,
         _request: Request<Empty>,
     ) -> Result<Response<DevicePluginOptions>, Status> {
-        Ok(Response::new(DevicePluginOptions::default()))
+        Ok(Response::new(OPTIONS))
     }
 
     type ListAndWatchStream =
@@ -120,24 +148,34 @@ impl device_plugin_server::DevicePlugin for Plugin {
             move |pools: Vec<VfPool>| pools.into_iter().find(|pool| pool.name == listening.pool);
         // A pool that is no more ends it, and with it the kubelet's hope.
         let lists = WatchStream::new(self.pools.clone()).map(pool).take_while(Option::is_some);
-        let lists = lists.map(|pool| Ok(devices(&pool.unwrap_or_default())));
+        let vfs = Arc::clone(&self.vfs);
+        let lists = lists.then(move |pool| {
+            let vfs = Arc::clone(&vfs);
+            async move { look(&vfs, move |cards| devices(cards, &pool.unwrap_or_default())).await }
+        });
         Ok(Response::new(Box::pin(lists)))
     }
 
     async fn get_preferred_allocation(
         &self,
-        _request: Request<PreferredAllocationRequest>,
+        request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
-        Err(Status::unimplemented("no VF of a pool is preferred to another"))
+        let mut container_responses = Vec::new();
+        for asked in request.into_inner().container_requests {
+            let device_i_ds = look(&self.vfs, move |cards| preferred(cards, asked)).await?;
+            container_responses.push(ContainerPreferredAllocationResponse { device_i_ds });
+        }
+        Ok(Response::new(PreferredAllocationResponse { container_responses }))
     }
 
     async fn allocate(
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
-        let containers = request.into_inner().container_requests;
-        let answers = containers.iter().map(|chosen| self.allocate_one(chosen));
-        let container_responses = answers.collect::<Result<_, _>>()?;
+        let mut container_responses = Vec::new();
+        for chosen in request.into_inner().container_requests {
+            container_responses.push(self.allocate_one(chosen).await?);
+        }
         Ok(Response::new(AllocateResponse { container_responses }))
     }
 

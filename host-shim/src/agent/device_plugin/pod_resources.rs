@@ -1,4 +1,4 @@
-//! Which VF the kubelet has chosen for a pod. A runtime does not tell.
+//! Which VFs the kubelet has chosen for pods. A runtime does not tell.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use offload_proto::{
     },
     v1::Pod,
 };
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 use tonic::{
     Status,
     transport::{self, Channel, Endpoint},
@@ -24,7 +24,7 @@ const LONGEST: usize = 4 * 1024 * 1024;
 
 /// Why the kubelet did not tell.
 #[derive(Debug, thiserror::Error)]
-enum Untold {
+pub(super) enum Untold {
     #[error("did not answer within {0} ms")]
     Silent(u64),
     #[error("can't be called: {0}")]
@@ -76,6 +76,30 @@ pub(super) async fn device_of(
     }
 }
 
+/// The devices of these resources that pods have, of each pod that has any.
+///
+/// # Errors
+/// When the kubelet does not tell in time, or tells nonsense.
+pub(super) async fn all_devices(
+    settings: &DevicePluginSettings,
+    resources: &[String],
+) -> Result<Vec<(Pod, Vec<Device>)>, Untold> {
+    let listing = async {
+        let answer = client(settings).await?.list(ListPodResourcesRequest {}).await?;
+        Ok::<_, Untold>(answer.into_inner().pod_resources)
+    };
+    let listed = timeout(settings.answer(), listing).await;
+    let mut pods = Vec::new();
+    for found in listed.map_err(|_| Untold::Silent(settings.answer_ms))?? {
+        let (namespace, name) = (found.namespace.clone(), found.name.clone());
+        let devices = chosen(Some(found), resources)?;
+        if !devices.is_empty() {
+            pods.push((Pod { namespace, name, uid: String::new() }, devices));
+        }
+    }
+    Ok(pods)
+}
+
 fn several(pod: &Pod, devices: &[Device]) -> Failure {
     let devices: Vec<_> = devices.iter().map(Device::as_str).collect();
     let message = format!(
@@ -88,15 +112,20 @@ fn several(pod: &Pod, devices: &[Device]) -> Failure {
     Failure::new(Reason::InvalidRequest, message)
 }
 
-/// What the kubelet has given the pod. `None`: it does not list the pod.
-///
-/// Each pod's connection is its own: one that was kept could lead to a kubelet that has ended, and the first pod after
-/// its restart would be refused for that.
-async fn ask(settings: &DevicePluginSettings, pod: &Pod) -> Result<Option<PodResources>, Untold> {
+/// A connection for one question: one that was kept could lead to a kubelet that has ended, and the first pod after its
+/// restart would be refused for that.
+async fn client(
+    settings: &DevicePluginSettings,
+) -> Result<PodResourcesListerClient<Channel>, Untold> {
     let address = format!("unix://{}", settings.pod_resources.display());
     let endpoint = Endpoint::from_shared(address).map_err(Untold::NoAddress)?;
     let channel = endpoint.connect().await.map_err(Untold::Unreachable)?;
-    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LONGEST);
+    Ok(PodResourcesListerClient::new(channel).max_decoding_message_size(LONGEST))
+}
+
+/// What the kubelet has given the pod. `None`: it does not list the pod.
+async fn ask(settings: &DevicePluginSettings, pod: &Pod) -> Result<Option<PodResources>, Untold> {
+    let mut client = client(settings).await?;
     // Older kubelets have no such call, or have it switched off; and what one says of a pod that it does not know is
     // no better than its list.
     match get(&mut client, pod).await {

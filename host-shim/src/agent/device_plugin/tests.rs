@@ -1,5 +1,6 @@
 //! The room beside a kubelet that is made of its two sockets only: a real one takes a cluster.
 
+mod devices;
 mod pods;
 mod raw;
 
@@ -11,8 +12,8 @@ use std::{
 
 use offload_proto::{
     kubelet::deviceplugin::{
-        AllocateRequest, ContainerAllocateRequest, Device, Empty, ListAndWatchResponse,
-        RegisterRequest,
+        AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Device,
+        Empty, ListAndWatchResponse, PreferredAllocationRequest, RegisterRequest,
         device_plugin_client::DevicePluginClient,
         registration_server::{Registration, RegistrationServer},
     },
@@ -29,7 +30,11 @@ use tonic::{
 };
 
 use super::*;
-use crate::protocol::Key;
+use crate::{
+    agent::vfs::tests::{vfs, vfs_of},
+    protocol::Key,
+    vf_source::VfSource,
+};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -102,19 +107,29 @@ fn settings(folder: &Path) -> DevicePluginSettings {
 struct Stage {
     room: Arc<DevicePlugin>,
     folder: TempDir,
+    _records: TempDir,
     _keeper: AbortOnDropHandle<()>,
 }
 
 impl Stage {
     fn new() -> Self {
+        Self::with(vfs())
+    }
+
+    /// On a host with a card of that kind.
+    fn of(source: impl VfSource + 'static) -> Self {
+        Self::with(vfs_of(Arc::new(source)))
+    }
+
+    fn with((vfs, _records): (Arc<Vfs>, TempDir)) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let room = Arc::new(DevicePlugin::new(Some(settings(folder.path()))));
+        let room = Arc::new(DevicePlugin::new(Some(settings(folder.path())), vfs));
         let ours = VfPool { pinned_only: false, ..pool("ours", &[("d000:00:00.3", "")]) };
         let gold = pool("gold", &[("d000:00:00.1", ""), ("d000:00:00.2", "quarantined")]);
         room.learn(VfPools { pools: vec![ours, gold] });
         let keeper = Arc::clone(&room);
         let keeper = tokio::spawn(async move { match keeper.keep().await {} });
-        Self { room, folder, _keeper: AbortOnDropHandle::new(keeper) }
+        Self { room, folder, _records, _keeper: AbortOnDropHandle::new(keeper) }
     }
 
     fn plugins(&self) -> PathBuf {
@@ -163,7 +178,7 @@ fn request() -> AddRequest {
 
 async fn next(lists: &mut Streaming<ListAndWatchResponse>) -> Option<Vec<(String, String)>> {
     let list = within(LIMIT, lists.message()).await.expect("no list").unwrap()?;
-    Some(list.devices.into_iter().map(|Device { id, health }| (id, health)).collect())
+    Some(list.devices.into_iter().map(|Device { id, health, .. }| (id, health)).collect())
 }
 
 fn told(list: &[(&str, &str)]) -> Option<Vec<(String, String)>> {
@@ -178,7 +193,7 @@ async fn the_kubelet_is_told_the_vfs_of_its_pools_and_their_health() {
     assert_eq!(registered.resource_name, "dpu-offload.io/gold");
     let mut client = stage.dial(&registered).await;
     let options = client.get_device_plugin_options(Empty {}).await.unwrap().into_inner();
-    assert!(!options.pre_start_required && !options.get_preferred_allocation_available);
+    assert!(!options.pre_start_required && options.get_preferred_allocation_available);
     let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
     let first = [("d000:00:00.1", "Healthy"), ("d000:00:00.2", "Unhealthy")];
     assert_eq!(next(&mut lists).await, told(&first));
@@ -283,8 +298,8 @@ async fn a_kubelet_that_comes_late_or_speaks_another_version_is_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn what_hinders_an_offer_is_said_in_a_sentence() {
     let stage = Stage::new();
-    let offer =
-        Offer::new(settings(stage.folder.path()), "gold".into(), stage.room.pools.subscribe());
+    let (settings, pools) = (settings(stage.folder.path()), stage.room.pools.subscribe());
+    let offer = Offer::new(settings, "gold".into(), pools, Arc::clone(&stage.room.vfs));
     let folder = stage.plugins();
     let told = offer.listen().unwrap_err();
     assert!(told.contains(&format!(" {}: ", folder.display())), "{told}");

@@ -60,6 +60,14 @@ fn holders(held: &Held) -> impl Iterator<Item = (Device, VfCondition)> {
     records.map(|record| (record.device().clone(), held.condition(record)))
 }
 
+/// What the DPU is told of a VF.
+#[derive(Default)]
+struct Told {
+    condition: VfCondition,
+    netdev: String,
+    use_by_host: String,
+}
+
 /// All VFs, by PF: those in the host's namespace, of which some are known to be clean, and those that
 /// records hold elsewhere.
 fn physical_functions(
@@ -73,44 +81,50 @@ fn physical_functions(
     // Answers of the DPU without a VF that can be are refused, so that no record holds one.
     for record in &held.records {
         if let Ok(identity) = record.vf() {
-            vfs.insert(identity.id, (identity, held.condition(record), String::new()));
+            let told = Told { condition: held.condition(record), ..Told::default() };
+            vfs.insert(identity.id, (identity, told));
         }
     }
     let claimed = held.claimed.iter().map(|device| (device.clone(), held.taken));
     // A VF that is claimed and recorded is what the record says.
     let mut known: HashMap<_, _> = claimed.chain(holders(held)).collect();
     for (identity, link) in host_vfs {
-        let condition = if let Some(condition) = known.get(&identity.device) {
-            *condition
-        } else if vf_source::use_by_host(link, links, addresses).is_some() {
-            VfCondition::InUse
+        let (condition, use_by_host) = if let Some(condition) = known.get(&identity.device) {
+            (*condition, String::new())
+        } else if let Some(used) = vf_source::use_by_host(link, links, addresses) {
+            (VfCondition::InUse, used)
         } else if clean.contains(&identity.device) {
-            VfCondition::Clean
+            (VfCondition::Clean, String::new())
         } else {
             // Until it is restored, or made anew.
-            VfCondition::Missing
+            (VfCondition::Missing, String::new())
         };
-        vfs.insert(identity.id, (identity.clone(), condition, link.name.clone()));
+        let told = Told { condition, netdev: link.name.clone(), use_by_host };
+        vfs.insert(identity.id, (identity.clone(), told));
     }
     let at_home =
         host_vfs.iter().map(|(identity, _)| (identity.device.clone(), VfCondition::Clean));
     known.extend(at_home);
     for vf in cards.others(&|device| known.contains_key(device)) {
-        let condition = match vf.whereabouts {
-            Whereabouts::HandedOver(Handover::Idle) => VfCondition::Clean,
-            Whereabouts::HandedOver(Handover::Open) => VfCondition::InUse,
-            Whereabouts::Elsewhere | Whereabouts::Unbound => VfCondition::Missing,
+        let (condition, use_by_host) = match vf.whereabouts {
+            Whereabouts::HandedOver(Handover::Idle) => (VfCondition::Clean, String::new()),
+            Whereabouts::HandedOver(Handover::Open) => {
+                (VfCondition::InUse, vf_source::OPEN.to_owned())
+            }
+            Whereabouts::Elsewhere | Whereabouts::Unbound => (VfCondition::Missing, String::new()),
         };
-        vfs.insert(vf.identity.id, (vf.identity, condition, String::new()));
+        let told = Told { condition, use_by_host, ..Told::default() };
+        vfs.insert(vf.identity.id, (vf.identity, told));
     }
     let mut pfs: Vec<PhysicalFunction> = Vec::new();
-    for (identity, condition, netdev) in vfs.into_values() {
+    for (identity, told) in vfs.into_values() {
         let PfId { controller, pf: number } = identity.id.pf;
         let vf = VirtualFunction {
             vf: identity.id.vf.into(),
             device: identity.device.to_string(),
-            condition: condition.into(),
-            netdev,
+            condition: told.condition.into(),
+            netdev: told.netdev,
+            use_by_host: told.use_by_host,
         };
         match pfs.last_mut() {
             Some(pf) if (pf.controller, pf.pf) == (controller, number.into()) => pf.vfs.push(vf),
@@ -120,23 +134,14 @@ fn physical_functions(
     pfs
 }
 
-/// The VFs that the host uses itself, by device, and what for. Its host ports are no such.
-pub(super) fn uses_by_host(
-    host_vfs: &[(VfIdentity, &Link)],
-    HostLinks { links, addresses }: &HostLinks,
-    records: &[Arc<Record>],
-) -> Vec<(Device, String)> {
-    let recorded: HashSet<_> = records.iter().map(|record| record.device()).collect();
-    let used = |(vf, link): &&(VfIdentity, &Link)| {
-        Some((vf.device.clone(), vf_source::use_by_host(link, links, addresses)?))
-    };
-    let unrecorded = host_vfs.iter().filter(|(vf, _)| !recorded.contains(&vf.device));
-    unrecorded.filter_map(|at_home| used(&at_home)).collect()
-}
-
-pub(super) fn log_uses(uses: &[(Device, String)]) {
-    for (vf, used) in uses {
-        tracing::info!(vf = vf.as_str(), "not offered, for the host uses it itself: {used}");
+/// Says in the log which VFs the host uses itself.
+pub(super) fn log_uses(pfs: &[PhysicalFunction]) {
+    for vf in pfs.iter().flat_map(|pf| &pf.vfs).filter(|vf| !vf.use_by_host.is_empty()) {
+        tracing::info!(
+            vf = vf.device,
+            "not offered, for the host uses it itself: {}",
+            vf.use_by_host
+        );
     }
 }
 
@@ -225,6 +230,9 @@ mod tests {
             ]
         );
         assert_eq!(pfs[1].device, "d001:00:00.0");
+        let used = pfs.iter().flat_map(|pf| pf.vfs.iter().map(|vf| vf.use_by_host.as_str()));
+        let used: Vec<_> = used.collect();
+        assert_eq!(used, ["", "", "", "", "", "it has the address 10.0.0.1/24", ""]);
     }
 
     fn by(record: Record) -> Held {

@@ -12,10 +12,13 @@ use crate::agent::{
 /// How many findings are reported to the DPU.
 const REPORTED: usize = 64;
 
-/// The findings, each by its attachment's id.
+/// The findings.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct PodFindings {
+    /// Of interfaces, each by its attachment's id.
     found: Mutex<BTreeMap<String, Difference>>,
+    /// Of VFs that the kubelet gave to pods which do not use them.
+    unused: Mutex<Vec<Difference>>,
     /// The latest report to the DPU, and its session.
     reported: Mutex<Option<(String, v1::PodFindings)>>,
 }
@@ -31,12 +34,25 @@ impl PodFindings {
         locked(&self.found).remove(id);
     }
 
+    /// These are the VFs of the kubelet's that pods do not use. The subject of each is an attachment of the pod.
+    pub(super) fn set_unused(&self, unused: Vec<Difference>) {
+        *locked(&self.unused) = unused;
+    }
+
     /// Those of attachments that are kept. Others are forgotten.
     pub(in crate::agent) fn current(&self, records: &Records) -> Vec<Difference> {
-        let is_kept = |id: &str| records.by_id(id).is_some_and(|it| it.phase == Phase::Live);
         let mut found = locked(&self.found);
-        found.retain(|id, _| is_kept(id));
-        found.values().cloned().collect()
+        found.retain(|id, _| is_kept(records, id));
+        let mut all: Vec<_> = found.values().cloned().collect();
+        all.extend(self.unused(records));
+        all
+    }
+
+    /// The VFs of the kubelet's that pods do not use.
+    pub(in crate::agent) fn unused(&self, records: &Records) -> Vec<Difference> {
+        let mut unused = locked(&self.unused).clone();
+        unused.retain(|found| is_kept(records, &found.subject));
+        unused
     }
 
     /// The report for the DPU. `None`: the session has had the same one.
@@ -54,6 +70,10 @@ impl PodFindings {
         *reported = Some((session.to_owned(), message.clone()));
         (!is_known).then_some(message)
     }
+}
+
+fn is_kept(records: &Records, id: &str) -> bool {
+    records.by_id(id).is_some_and(|record| record.phase == Phase::Live)
 }
 
 #[cfg(test)]
@@ -83,6 +103,18 @@ mod tests {
         findings.clear("a");
         assert_eq!(findings.news("s2", records).unwrap().findings, []);
         assert!(findings.news("s3", records).is_none());
+    }
+
+    #[test]
+    fn unused_vf_stays_when_an_interface_is_cleared() {
+        let (vfs, _folder) = vfs();
+        keep(vfs.records(), record("a", "c"));
+        let findings = findings_of(["a".to_owned()].into_iter());
+        let unused = Finding::KubeletVfUnused.of("a", "it is unused");
+        findings.set_unused(vec![unused.clone()]);
+        assert_eq!(findings.current(vfs.records()).len(), 2);
+        findings.clear("a");
+        assert_eq!(findings.current(vfs.records()), [unused]);
     }
 
     #[test]

@@ -13,11 +13,11 @@ use offload_proto::{
     v1::{self, Hello, Inventory, PhysicalFunction, VfCondition, host_message},
 };
 use tokio::time::timeout;
-use vf_alloc::{Device, VfPromise};
+use vf_alloc::VfPromise;
 
 use super::{
     calls::told,
-    inventory::{Held, functions_of, live, log_uses, uses_by_host},
+    inventory::{Held, functions_of, live, log_uses},
     session::{Session, protocol_versions},
 };
 use crate::{
@@ -48,13 +48,6 @@ pub(in crate::agent) struct Reports {
     /// The attachments that came into their pods while nobody could be told, by id.
     untold: Mutex<HashSet<String>>,
     sent: Mutex<SentInventory>,
-}
-
-/// What the host has.
-pub(in crate::agent) struct Listing {
-    pub(in crate::agent) inventory: Inventory,
-    /// The VFs that the host itself uses, each with what for.
-    pub(in crate::agent) uses: Vec<(Device, String)>,
 }
 
 /// What the DPU was told last.
@@ -186,11 +179,11 @@ impl Reports {
             // Between the ADD that began it and the one that goes on with it no call is under way.
             let attaching = records.iter().filter(|record| record.phase == Phase::Attaching);
             let attaching: Vec<_> = attaching.map(|record| record.key()).collect();
-            (inventory, live, attaching, uses_by_host(&at_home, &present, records))
+            (inventory, live, attaching)
         };
-        let (inventory, live, attaching, uses) = self.vfs.host().look(list).await?;
+        let (inventory, live, attaching) = self.vfs.host().look(list).await?;
         pending.extend(attaching);
-        log_uses(&uses);
+        log_uses(&inventory.pfs);
         self.note_told(&mut locked(&self.sent), inventory.pfs.clone());
         Ok(Hello {
             protocol: Some(protocol_versions()),
@@ -208,15 +201,13 @@ impl Reports {
     ///
     /// # Errors
     /// When the host's links can't be listed.
-    pub(in crate::agent) async fn list(&self) -> Result<Listing, Failure> {
+    pub(in crate::agent) async fn list(&self) -> Result<Inventory, Failure> {
         let (as_of_ns, present) = self.proven_links().await?;
         let vfs = Arc::clone(&self.vfs);
         let list = move || {
             let at_home: Vec<_> = vfs.host().cards().vfs(&present.links).collect();
             let held = Held::in_session(&vfs);
-            let pfs = functions_of(&vfs, &at_home, &present, &held);
-            let uses = uses_by_host(&at_home, &present, &held.records);
-            Listing { inventory: Inventory { pfs, as_of_ns }, uses }
+            Inventory { pfs: functions_of(&vfs, &at_home, &present, &held), as_of_ns }
         };
         self.vfs.host().look(list).await
     }
@@ -237,7 +228,7 @@ impl Reports {
 
     /// Lists the inventory and sends it, unless it is as it was. Returns whether the DPU has it.
     async fn tell_inventory(&self, is_wanted_again: bool) -> Result<bool, Failure> {
-        let Listing { inventory, uses } = self.list().await?;
+        let inventory = self.list().await?;
         let mut sent = locked(&self.sent);
         if sent.pfs == inventory.pfs && !is_wanted_again {
             return Ok(true);
@@ -246,7 +237,7 @@ impl Reports {
             return Ok(false);
         }
         Milestone::InventorySent.pass();
-        log_uses(&uses);
+        log_uses(&inventory.pfs);
         self.note_told(&mut sent, inventory.pfs);
         Ok(true)
     }

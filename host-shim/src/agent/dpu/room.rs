@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use offload_proto::{
     Failure,
-    v1::{FailedAdd, host_message},
+    v1::{Difference, FailedAdd, host_message},
 };
 
 use super::{
@@ -76,6 +76,12 @@ impl Dpu {
         if let Some(news) = self.pod_findings.news(&session.id, self.reports.records()) {
             session.send(host_message::Message::PodFindings(news));
         }
+    }
+
+    /// Reports the VFs of the kubelet's that pods do not use: all of them.
+    pub(in crate::agent) fn report_unused_vfs(&self, unused: Vec<Difference>) {
+        self.pod_findings.set_unused(unused);
+        self.tell_pod_findings();
     }
 
     /// Reports the agent's repairs to the DPU, for ever. Without a session they wait for the next one.

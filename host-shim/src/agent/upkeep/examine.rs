@@ -110,6 +110,8 @@ impl Examiner {
                 findings.differences.extend(self.certificate_findings());
                 findings.differences.extend(self.host_ports.differences());
                 findings.differences.extend(self.doors.delegates.differences());
+                let unused = self.doors.dpu.pod_findings().unused(self.vfs().records());
+                findings.differences.extend(unused);
                 findings.differences.iter_mut().for_each(|found| note_obstacle(found, &obstacles));
                 let vfs = findings.vfs.into_values().collect();
                 let differences = findings.differences;

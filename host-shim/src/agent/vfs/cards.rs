@@ -1,9 +1,10 @@
 //! The host's cards, as other rooms may use them.
 
 use netlink::Link;
+use sriov::{Handover, IommuGroup};
 use vf_alloc::Device;
 
-use crate::vf_source::{self, OtherVf, PfFacts, VfIdentity, VfSource};
+use crate::vf_source::{self, OtherVf, PfFacts, VfIdentity, VfPlacement, VfSource};
 
 /// The host's cards, for looking at: what changes a VF is this room's own business.
 #[derive(Clone, Copy, Debug)]
@@ -38,5 +39,26 @@ impl<'a> Cards<'a> {
     /// What is known of the PF of a VF.
     pub(in crate::agent) fn pf_of(self, vf: &VfIdentity) -> PfFacts {
         self.0.pf_of(vf)
+    }
+
+    /// How a VF is handed over to programs. `None`: it is not.
+    pub(in crate::agent) fn handover(self, device: &Device) -> Option<Handover> {
+        self.0.handover(device)
+    }
+
+    /// The devices that a program has with a VF. `None`: no IOMMU confines the VF.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub(in crate::agent) fn iommu_group(
+        self,
+        device: &Device,
+    ) -> Result<Option<IommuGroup>, sriov::Error> {
+        self.0.iommu_group(device)
+    }
+
+    /// Where a VF is in the machine.
+    pub(in crate::agent) fn placement(self, device: &Device) -> VfPlacement {
+        self.0.placement(device)
     }
 }

@@ -203,7 +203,7 @@ impl Drafts {
     fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, Failure> {
         match self.host.source().handover(&vf.device) {
             None => Err(not_there(vf)),
-            Some(Handover::Open) => Err(used_by_host(vf, "a program has it open")),
+            Some(Handover::Open) => Err(used_by_host(vf, vf_source::OPEN)),
             Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
         }
     }

@@ -93,6 +93,6 @@ pub(crate) fn repaired(told: &v1::Repaired) -> (String, String) {
 }
 
 /// A host's text, fit for a terminal and a log.
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     bootstrap::cut(bootstrap::printable(text, &[]), LONGEST_SENTENCE)
 }

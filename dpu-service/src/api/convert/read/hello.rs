@@ -6,7 +6,10 @@ use mtls::ConnectionNumber;
 use offload_proto::{Failure, PROTOCOL_HIGHEST, PROTOCOL_LOWEST, Reason, capability, v1};
 use vf_alloc::PfId;
 
-use super::{attachment_id, device, invalid, keys, label, no_such, optional_session, shortened};
+use super::{
+    attachment_id, device, examination::clean, invalid, keys, label, no_such, optional_session,
+    shortened,
+};
 use crate::{
     host::{
         Hello, HostTime, Inventory, LiveAttachment, PhysicalFunction, VfCondition, VirtualFunction,
@@ -96,7 +99,8 @@ fn physical_function(pf: &v1::PhysicalFunction) -> Result<PhysicalFunction, Fail
 fn virtual_function(pf: PfId, vf: &v1::VirtualFunction) -> Result<VirtualFunction, Failure> {
     let condition = match vf.condition() {
         v1::VfCondition::Clean => VfCondition::Clean,
-        v1::VfCondition::InUse => VfCondition::InUse,
+        v1::VfCondition::InUse if vf.use_by_host.is_empty() => VfCondition::InUse,
+        v1::VfCondition::InUse => VfCondition::UsedByHost(clean(&vf.use_by_host)),
         v1::VfCondition::Missing => VfCondition::Missing,
         v1::VfCondition::Taken => VfCondition::Taken,
         v1::VfCondition::Unspecified if vf.condition == 0 => {

@@ -88,6 +88,36 @@ async fn a_pod_without_our_resource_gets_no_vf_named() {
     assert_eq!(stage.chosen().await, Ok(None));
 }
 
+/// The kubelet lists no init container that ends, and notes what it gave each.
+#[tokio::test]
+async fn refusal_names_the_init_container_that_asks() {
+    let stage = Stage::new().with_folder();
+    let asked = AddRequest { pod: Pod { uid: "u1".into(), ..request().pod }, ..request() };
+    let refusal = || Failure::new(Reason::PoolPinnedOnly, "the pool is given by name");
+    assert_eq!(stage.room.explained(refusal(), &asked).await, refusal());
+    let note = r#"{"Data":{"PodDeviceEntries":[
+        {"PodUID":"u1","ContainerName":"setup","ResourceName":"dpu-offload.io/gold"}
+    ]},"Checksum":1}"#;
+    std::fs::write(stage.plugins().join("kubelet_internal_checkpoint"), note).unwrap();
+    let told = stage.room.explained(refusal(), &asked).await;
+    assert_eq!(told.reason, Reason::PoolPinnedOnly);
+    for named in ["container setup of pod shop/cart-0", GOLD, "init container"] {
+        assert!(told.message.contains(named), "{named}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn vfs_of_all_pods_are_listed() {
+    let stage = Stage::new();
+    let cart = pod("cart-0", GOLD, &["d000:00:00.1"]);
+    let other = pod("other", "example.com/card", &["card-1"]);
+    let _server = serve(&stage, Pods { pods: vec![cart, other], ..Pods::default() });
+    let settings = settings(stage.folder.path());
+    let listed = pod_resources::all_devices(&settings, &[GOLD.to_owned()]).await.unwrap();
+    let listed: Vec<_> = listed.iter().map(|(pod, vfs)| (pod.name.as_str(), vfs.len())).collect();
+    assert_eq!(listed, [("cart-0", 1)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_hangs_lies_or_is_away_is_told_by_its_socket_in_time() {
     let stage = Stage::new();
@@ -138,7 +168,7 @@ async fn who_names_a_vf_or_is_no_pod_or_has_no_kubelet_asks_nobody() {
     assert_eq!(stage.room.chosen(&bare, deadline).await, Ok(None));
     stage.room.learn(VfPools::default());
     assert_eq!(stage.chosen().await, Ok(None));
-    let without = DevicePlugin::new(None);
+    let without = DevicePlugin::new(None, Arc::clone(&stage.room.vfs));
     without.learn(VfPools { pools: vec![pool("gold", &[])] });
     assert_eq!(without.chosen(&request(), deadline).await, Ok(None));
 }

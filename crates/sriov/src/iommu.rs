@@ -1,0 +1,52 @@
+//! IOMMU groups: devices that the hardware cannot keep apart from each other.
+
+use crate::{
+    Error, PciAddress, Sysfs,
+    sysfs::{entries, link_target, text},
+};
+
+/// The name of a group that vfio makes where it is allowed to do without an IOMMU.
+const WITHOUT_IOMMU: &str = "vfio-noiommu";
+/// How the class of a PCI-to-PCI bridge begins.
+const BRIDGE: &str = "0x0604";
+
+/// Devices that reach each other's memory: a program that opens one of them has them all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IommuGroup {
+    /// Its number: its file is `/dev/vfio/NUMBER`.
+    pub number: u32,
+    /// The names of its devices in sysfs, which are PCI addresses but for devices of other buses. PCI bridges are left
+    /// out: the kernel keeps their driver while a program has the group.
+    pub devices: Vec<String>,
+}
+
+impl Sysfs {
+    /// The IOMMU group of a device. `None`: no IOMMU confines the device to the memory of the program that drives it.
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub fn iommu_group(&self, address: PciAddress) -> Result<Option<IommuGroup>, Error> {
+        let path = self.device(address).join("iommu_group");
+        let Some(name) = link_target(&path)? else { return Ok(None) };
+        if text(&path.join("name"))?.as_deref() == Some(WITHOUT_IOMMU) {
+            return Ok(None);
+        }
+        let Ok(number) = name.parse() else {
+            return Err(Error::Content { path, text: name, expected: "number" });
+        };
+        let mut devices = Vec::new();
+        for device in entries(&path.join("devices"))? {
+            if !self.is_bridge(&device)? {
+                devices.push(device);
+            }
+        }
+        devices.sort_unstable();
+        Ok(Some(IommuGroup { number, devices }))
+    }
+
+    fn is_bridge(&self, device: &str) -> Result<bool, Error> {
+        let class = text(&self.bus().join("devices").join(device).join("class"))?;
+        Ok(class.is_some_and(|class| class.starts_with(BRIDGE)))
+    }
+}

@@ -1,0 +1,98 @@
+//! Which of a pool's VFs a container had best be given: of one NUMA node, and spread over the PFs.
+
+use std::cmp::Reverse;
+
+use offload_proto::kubelet::deviceplugin::ContainerPreferredAllocationRequest;
+use vf_alloc::Device;
+
+use crate::{agent::vfs::Cards, vf_source::VfPlacement};
+
+/// A VF that the kubelet could give.
+struct Candidate {
+    id: String,
+    placement: VfPlacement,
+}
+
+/// The VFs to give, as many as are asked for if there are so many.
+pub(super) fn preferred(
+    cards: Cards<'_>,
+    asked: ContainerPreferredAllocationRequest,
+) -> Vec<String> {
+    let candidate = |id: String| {
+        let placement = cards.placement(&Device::from(id.as_str()));
+        Candidate { id, placement }
+    };
+    let available = asked.available_device_i_ds.into_iter().map(candidate).collect();
+    let size = usize::try_from(asked.allocation_size).unwrap_or(0);
+    choose(available, &asked.must_include_device_i_ds, size)
+}
+
+fn choose(available: Vec<Candidate>, must_include: &[String], size: usize) -> Vec<String> {
+    let (mut chosen, mut left): (Vec<_>, Vec<_>) =
+        available.into_iter().partition(|one| must_include.contains(&one.id));
+    let node = node_of(&chosen, &left);
+    while chosen.len() < size {
+        let of_pf = |those: &[Candidate], one: &Candidate| {
+            those.iter().filter(|other| other.placement.pf == one.placement.pf).count()
+        };
+        // The PF that serves this container least, and of those the one with the most VFs left.
+        let rank = |one: &Candidate| {
+            let is_elsewhere = one.placement.numa_node != node;
+            (is_elsewhere, of_pf(&chosen, one), Reverse(of_pf(&left, one)))
+        };
+        let Some(best) = (0..left.len()).min_by_key(|index| rank(&left[*index])) else { break };
+        chosen.push(left.remove(best));
+    }
+    chosen.into_iter().map(|one| one.id).collect()
+}
+
+/// The NUMA node of what is chosen already, or else the one with the most VFs left.
+fn node_of(chosen: &[Candidate], left: &[Candidate]) -> Option<u32> {
+    if let Some(first) = chosen.first() {
+        return first.placement.numa_node;
+    }
+    let nodes = || left.iter().map(|one| one.placement.numa_node);
+    let count = |node| nodes().filter(|other| *other == node).count();
+    nodes().max_by_key(|node| (count(*node), Reverse(*node))).flatten()
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+
+    /// VFs called by their number, each with its PF and its NUMA node.
+    fn available(vfs: &[(&str, Option<u32>)]) -> Vec<Candidate> {
+        let candidate = |(number, (pf, numa_node)): (usize, &(&str, Option<u32>))| Candidate {
+            id: number.to_string(),
+            placement: VfPlacement { pf: (*pf).into(), numa_node: *numa_node },
+        };
+        vfs.iter().enumerate().map(candidate).collect()
+    }
+
+    fn chosen(vfs: &[(&str, Option<u32>)], must: &[&str], size: usize) -> Vec<String> {
+        let must: Vec<_> = must.iter().map(ToString::to_string).collect();
+        choose(available(vfs), &must, size)
+    }
+
+    #[test]
+    fn vfs_of_a_container_are_of_one_node() {
+        let vfs = [("a", Some(0)), ("a", Some(0)), ("b", Some(1)), ("b", Some(1)), ("c", Some(1))];
+        assert_eq!(chosen(&vfs, &[], 3), ["2", "4", "3"]);
+        assert_eq!(chosen(&vfs, &["0"], 2), ["0", "1"], "as the one that it has in any case");
+        assert_eq!(chosen(&vfs, &["0"], 3), ["0", "1", "2"], "the node has no more");
+    }
+
+    #[test]
+    fn vfs_are_spread_over_the_pfs() {
+        let vfs = [("a", None), ("b", None), ("b", None), ("a", None), ("b", None)];
+        assert_eq!(chosen(&vfs, &[], 1), ["1"], "of the PF with the most left");
+        assert_eq!(chosen(&vfs, &[], 4), ["1", "0", "2", "3"]);
+        assert_eq!(chosen(&vfs, &["4"], 2), ["4", "0"]);
+    }
+
+    #[test]
+    fn no_more_than_the_available_vfs_are_preferred() {
+        assert_eq!(chosen(&[("a", None)], &[], 3), ["0"]);
+        assert_eq!(chosen(&[], &[], 1), [""; 0]);
+    }
+}

@@ -1,0 +1,133 @@
+//! What the kubelet is told of each VF besides its health, and what a container gets of it.
+
+use netlink::{Link, Rtnl};
+use vf_alloc::Device;
+
+use super::*;
+use crate::vf_source::{PciCards, PciSettings, PfFacts, RenewalError, VfIdentity, VfPlacement};
+
+/// A card whose VFs have a NUMA node, and a PF each.
+#[derive(Debug)]
+struct Placed;
+
+impl VfSource for Placed {
+    fn vf_of(&self, _link: &Link) -> Option<VfIdentity> {
+        None
+    }
+
+    fn pf_of(&self, _vf: &VfIdentity) -> PfFacts {
+        PfFacts::default()
+    }
+
+    fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
+        Ok(())
+    }
+
+    fn placement(&self, device: &Device) -> VfPlacement {
+        let numa_node = device.as_str().ends_with(".1").then_some(1);
+        VfPlacement { pf: device.clone(), numa_node }
+    }
+}
+
+#[tokio::test]
+async fn kubelet_is_told_the_numa_node_of_a_vf() {
+    let stage = Stage::of(Placed).with_folder();
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let mut client = stage.dial(&kubelet.registered().await).await;
+    let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
+    let list = within(LIMIT, lists.message()).await.expect("no list").unwrap().unwrap();
+    let nodes: Vec<_> = list
+        .devices
+        .iter()
+        .map(|device| device.topology.as_ref().map(|topology| topology.nodes[0].id))
+        .collect();
+    assert_eq!(nodes, [Some(1), None], "one that is next to none is left out");
+}
+
+#[tokio::test]
+async fn kubelet_is_told_which_vf_is_preferred() {
+    let stage = Stage::of(Placed).with_folder();
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let registered = kubelet.registered().await;
+    assert!(registered.options.unwrap().get_preferred_allocation_available);
+    let mut client = stage.dial(&registered).await;
+    let asked = ContainerPreferredAllocationRequest {
+        available_device_i_ds: vec!["d000:00:00.2".into(), "d000:00:00.1".into()],
+        must_include_device_i_ds: vec!["d000:00:00.1".into()],
+        allocation_size: 1,
+    };
+    let request = PreferredAllocationRequest { container_requests: vec![asked] };
+    let answer = client.get_preferred_allocation(request).await.unwrap().into_inner();
+    assert_eq!(answer.container_responses[0].device_i_ds, ["d000:00:00.1"]);
+}
+
+/// A folder that looks like /sys, with two VFs of one PF that are handed over to programs.
+fn handed_over() -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    let device = |address: &str| root.path().join("bus/pci/devices").join(address);
+    for address in ["d000:00:00.0", "d000:00:00.1", "d000:00:00.2"] {
+        std::fs::create_dir_all(device(address)).unwrap();
+        std::fs::write(device(address).join("vendor"), "0x15b3\n").unwrap();
+        std::fs::write(device(address).join("device"), "0x101e\n").unwrap();
+    }
+    for vf in ["d000:00:00.1", "d000:00:00.2"] {
+        let driver = "../../../../bus/pci/drivers/vfio-pci";
+        std::os::unix::fs::symlink(driver, device(vf).join("driver")).unwrap();
+    }
+    root
+}
+
+/// Puts VFs into an IOMMU group.
+fn group(root: &TempDir, number: u32, vfs: &[&str]) {
+    let group = root.path().join(format!("kernel/iommu_groups/{number}"));
+    for vf in vfs {
+        let device = root.path().join("bus/pci/devices").join(vf);
+        std::fs::create_dir_all(group.join("devices").join(vf)).unwrap();
+        let link = device.join("iommu_group");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&group, link).unwrap();
+    }
+}
+
+/// The nodes that a container gets with these VFs, or why it gets none.
+async fn nodes(
+    stage: &Stage,
+    registered: &RegisterRequest,
+    vfs: &[&str],
+) -> Result<Vec<String>, String> {
+    let devices_i_ds = vfs.iter().map(ToString::to_string).collect();
+    let request =
+        AllocateRequest { container_requests: vec![ContainerAllocateRequest { devices_i_ds }] };
+    let answer = stage.dial(registered).await.allocate(request).await;
+    let answer = answer.map_err(|refusal| refusal.message().to_owned())?.into_inner();
+    let specs = &answer.container_responses[0].devices;
+    assert!(specs.iter().all(|spec| spec.container_path == spec.host_path));
+    assert!(specs.iter().all(|spec| spec.permissions == "rw"));
+    Ok(specs.iter().map(|spec| spec.host_path.clone()).collect())
+}
+
+#[tokio::test]
+async fn container_gets_the_groups_of_its_own_vfs_alone() {
+    let root = handed_over();
+    let cards = PciCards::open(PciSettings {
+        sysfs: root.path().to_owned(),
+        pfs: Vec::new(),
+        controller: 0,
+        probe_drivers: None,
+        is_legacy: false,
+    });
+    let stage = Stage::of(cards.unwrap()).with_folder();
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let registered = kubelet.registered().await;
+    let one = &["d000:00:00.1"][..];
+    let told = nodes(&stage, &registered, one).await.unwrap_err();
+    assert!(told.contains("VF d000:00:00.1 ") && told.contains("IOMMU"), "{told}");
+    group(&root, 7, &["d000:00:00.1", "d000:00:00.2"]);
+    let told = nodes(&stage, &registered, one).await.unwrap_err();
+    assert!(told.contains("IOMMU group 7 with d000:00:00.2,"), "{told}");
+    let both = nodes(&stage, &registered, &["d000:00:00.1", "d000:00:00.2"]).await;
+    assert_eq!(both.unwrap(), ["/dev/vfio/7", "/dev/vfio/vfio"]);
+    group(&root, 8, one);
+    let own = nodes(&stage, &registered, one).await;
+    assert_eq!(own.unwrap(), ["/dev/vfio/8", "/dev/vfio/vfio"]);
+}

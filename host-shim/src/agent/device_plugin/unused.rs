@@ -1,0 +1,131 @@
+//! VFs that the kubelet gave to pods which do not use them.
+//!
+//! A pod that asks for a VF and attaches to a network of another pool runs on another VF. Its container is told one that
+//! the pod does not have, and nobody else can have it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use offload_proto::{
+    Finding,
+    v1::{Difference, Pod},
+};
+use vf_alloc::Device;
+
+use crate::agent::vfs::{Phase, Record};
+
+/// Findings by the attachments' ids.
+pub(super) type Unused = BTreeMap<String, Difference>;
+
+/// What was found by the latest look.
+#[derive(Debug, Default)]
+pub(super) struct UnusedVfs {
+    seen: Unused,
+    reported: Unused,
+}
+
+impl UnusedVfs {
+    /// Takes in what a look has found, and returns what is to be reported: what an earlier look found, too. Multus has
+    /// one interface made after the other, so that the VF may be one's that is yet to come.
+    pub(super) fn learn(&mut self, now: Unused) -> Vec<Difference> {
+        let lasting: Unused =
+            now.iter().filter(|(id, _)| self.seen.contains_key(*id)).map(cloned).collect();
+        for (id, found) in lasting.iter().filter(|(id, _)| !self.reported.contains_key(*id)) {
+            tracing::warn!(
+                attachment = id,
+                found = found.message,
+                "a pod does not use a VF that the kubelet gave it"
+            );
+        }
+        (self.seen, self.reported) = (now, lasting);
+        self.reported.values().cloned().collect()
+    }
+}
+
+fn cloned((id, found): (&String, &Difference)) -> (String, Difference) {
+    (id.clone(), found.clone())
+}
+
+/// The pods with VFs of the kubelet's that no record of the pod holds. A pod without an attachment is none of ours.
+pub(super) fn unused(given: &[(Pod, Vec<Device>)], records: &[Arc<Record>]) -> Unused {
+    let found = given.iter().filter_map(|(pod, vfs)| unused_by(pod, vfs, records));
+    found.map(|found| (found.subject.clone(), found)).collect()
+}
+
+fn unused_by(pod: &Pod, vfs: &[Device], records: &[Arc<Record>]) -> Option<Difference> {
+    let Pod { namespace, name, .. } = pod;
+    let is_its = |record: &&Arc<Record>| {
+        let labels = record.attachment.pod.as_ref();
+        labels.is_some_and(|it| (&it.namespace, &it.name) == (namespace, name))
+    };
+    let its: Vec<_> = records.iter().filter(is_its).collect();
+    let is_unused = |vf: &&Device| its.iter().all(|record| record.device() != *vf);
+    let unused: Vec<_> = vfs.iter().filter(is_unused).map(Device::as_str).collect();
+    let live = its.iter().filter(|record| record.phase == Phase::Live);
+    let first = live.min_by_key(|record| record.key().interface_name)?;
+    if unused.is_empty() {
+        return None;
+    }
+    let message = format!(
+        "the kubelet gave pod {namespace}/{name} VF {}, which none of its interfaces uses: {} is on VF {}, of network {}",
+        unused.join(" and "),
+        first.key().interface_name,
+        first.device(),
+        first.attachment.network
+    );
+    Some(Finding::KubeletVfUnused.of(first.id(), message))
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+    use crate::agent::vfs::record;
+
+    fn pod(name: &str) -> Pod {
+        Pod { namespace: "shop".into(), name: name.into(), uid: String::new() }
+    }
+
+    /// An interface of the pod `cart-0`, on the VF `pci-ID`.
+    fn interface(id: &str, name: &str) -> Arc<Record> {
+        let mut record = record(id, "c");
+        record.attachment.pod = Some(pod("cart-0"));
+        record.attachment.network = "blue".into();
+        record.attachment.key.as_mut().unwrap().interface_name = name.into();
+        Arc::new(record)
+    }
+
+    #[test]
+    fn vf_of_no_interface_is_unused() {
+        let records = [interface("b", "net1"), interface("a", "eth0")];
+        let found = |vfs: &[&str]| {
+            let vfs = vfs.iter().map(|vf| Device::from(*vf)).collect();
+            unused(&[(pod("cart-0"), vfs)], &records)
+        };
+        assert_eq!(found(&["pci-a", "pci-b"]), Unused::new());
+        let told = &found(&["pci-b", "pci-7"])["a"];
+        assert_eq!(told.code, Finding::KubeletVfUnused.as_str());
+        for named in ["shop/cart-0", "VF pci-7,", "eth0 is on VF pci-a", "network blue"] {
+            assert!(told.message.contains(named), "{named}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn pod_without_an_attachment_is_none_of_ours() {
+        let given = [(pod("other"), vec![Device::from("pci-7")])];
+        assert_eq!(unused(&given, &[interface("a", "eth0")]), Unused::new());
+        let mut leaving = Record::clone(&interface("a", "eth0"));
+        leaving.phase = Phase::Releasing;
+        let given = [(pod("cart-0"), vec![Device::from("pci-7")])];
+        assert_eq!(unused(&given, &[Arc::new(leaving)]), Unused::new());
+    }
+
+    #[test]
+    fn only_a_second_look_is_reported() {
+        let found = Finding::KubeletVfUnused.of("a", "it is unused");
+        let now = || Unused::from([("a".to_owned(), found.clone())]);
+        let mut vfs = UnusedVfs::default();
+        assert_eq!(vfs.learn(now()), []);
+        assert_eq!(vfs.learn(now()), std::slice::from_ref(&found));
+        assert_eq!(vfs.learn(Unused::new()), []);
+        assert_eq!(vfs.learn(now()), []);
+    }
+}
