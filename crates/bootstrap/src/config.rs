@@ -9,7 +9,11 @@ use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 
 use crate::{
-    cut, diagnosis::diagnose, open_regular_file, sha256, without_secrets::without_secrets,
+    cut,
+    diagnosis::diagnose,
+    open_regular_file, sha256,
+    variables::{Misuse, expand},
+    without_secrets::without_secrets,
 };
 
 /// Largest configuration file that is read, in bytes.
@@ -76,6 +80,20 @@ impl ConfigFile {
         spawn_blocking(move || Self::read(&owned)).await.unwrap_or_else(|error| {
             Err(ConfigError::Read { path: path.to_owned(), source: error.into() })
         })
+    }
+
+    /// The file with `${name}` replaced by `value`, which is a variable of the environment.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`], if the file has it and it is not set or is no name, or the file has another variable.
+    pub fn with_variable(self, name: &str, value: Option<&str>) -> Result<Self, ConfigError> {
+        let Self { path, text } = self;
+        match expand(&text, name, value) {
+            Ok(text) => Ok(Self { path, text }),
+            Err(Misuse { line, column, message }) => {
+                Err(ConfigError::Invalid { path, line, column, message })
+            }
+        }
     }
 
     /// The SHA-256 of the content in hexadecimal, as `sha256sum` prints it.

@@ -19,6 +19,7 @@ mod regular_file;
 mod service_manager;
 mod signals;
 mod tracing_settings;
+mod variables;
 mod without_secrets;
 
 pub use address::socket_address;

@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashSet,
+    env,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use bootstrap::{LogSettings, TracingSettings, load_config};
+use bootstrap::{ConfigFile, LogSettings, TracingSettings};
 use mtls::{Connector, ExpiryWarning, TlsSettings};
 use serde::Deserialize;
 use sriov::PciAddress;
@@ -38,6 +39,9 @@ const LONGEST_VF_RETURN_S: u64 = 30;
 const LONGEST_RECONNECT_MS: u64 = 3000;
 /// Longest wait for a carrier, in milliseconds.
 const LONGEST_CARRIER_MS: u64 = 5000;
+
+/// The variable of the environment that configuration files may have: the name of the node, by Kubernetes' Downward API.
+const NODE_NAME: &str = "NODE_NAME";
 
 /// The agent's configuration. configs/host-shim.toml documents every key.
 #[derive(Clone, Debug, Deserialize)]
@@ -299,12 +303,15 @@ impl Config {
         }
     }
 
-    /// Reads and checks a file, at whose folder relative paths of `[tls]` begin.
+    /// Reads and checks a file, at whose folder relative paths of `[tls]` begin. `${NODE_NAME}` in it is that variable of
+    /// the environment.
     ///
     /// # Errors
     /// [`AgentError::Config`] if it can't be read, [`AgentError::Senseless`] if it makes no sense.
     pub fn load(path: &Path) -> Result<Self, AgentError> {
-        let mut config: Self = load_config(path)?;
+        let node = env::var(NODE_NAME).ok();
+        let file = ConfigFile::read(path)?.with_variable(NODE_NAME, node.as_deref())?;
+        let mut config: Self = file.parse()?;
         config.tls.anchor(path);
         config.check().map_err(|problems| {
             let line = |problem: &String| format!("{}: {problem}", path.display());
@@ -457,6 +464,8 @@ impl Timeouts {
 
 #[cfg(test)]
 mod tests {
+    use bootstrap::load_config;
+
     use super::*;
     use crate::cni::{environment::Verb, request::patience};
 

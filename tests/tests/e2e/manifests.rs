@@ -84,25 +84,59 @@ fn a_kustomization_names_the_files_of_its_folder_and_no_others() {
 #[test]
 fn the_namespace_of_all_is_one_that_admits_what_agent_and_service_may() {
     let namespace = the_one(&base("namespace.yaml"));
-    assert_eq!(namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"], "privileged");
+    for mode in ["enforce", "warn", "audit"] {
+        let label = format!("pod-security.kubernetes.io/{mode}");
+        assert_eq!(namespace["metadata"]["labels"][&label], "privileged", "{label}");
+    }
     for name in ["host", "dpu", "cert-manager"] {
         let kustomization = the_one(&base(name).join("kustomization.yaml"));
         assert_eq!(kustomization["namespace"], namespace["metadata"]["name"], "{name}");
     }
 }
 
-/// A copy for another host is made by exchanging the name.
+/// A copy for another DPU is made by exchanging the name.
 #[test]
-fn a_host_or_dpu_is_named_alike_wherever_it_is() {
-    for (name, machine) in [("host", "node-1"), ("dpu", "dpu-1")] {
-        let kustomization = the_one(&base(name).join("kustomization.yaml"));
-        assert_eq!(kustomization["nameSuffix"], format!("-{machine}"));
-        let (set, pod) = (daemon_set(name), pod(name));
-        assert_eq!(pod["nodeSelector"]["kubernetes.io/hostname"], machine);
+fn dpu_is_named_alike_wherever_it_is() {
+    let kustomization = the_one(&base("dpu").join("kustomization.yaml"));
+    assert_eq!(kustomization["nameSuffix"], "-dpu-1");
+    assert_eq!(pod("dpu")["nodeSelector"]["kubernetes.io/hostname"], "dpu-1");
+    let labels = &daemon_set("dpu")["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["app.kubernetes.io/instance"], "dpu-1");
+}
+
+#[test]
+fn daemon_set_selects_its_own_pods() {
+    for name in ["host", "dpu"] {
+        let set = daemon_set(name);
         let labels = &set["spec"]["template"]["metadata"]["labels"];
-        assert_eq!(labels["app.kubernetes.io/instance"], machine);
         let selector = set["spec"]["selector"]["matchLabels"].as_object().unwrap();
-        assert!(selector.iter().all(|(key, value)| &labels[key] == value) && selector.len() == 2);
+        assert!(!selector.is_empty());
+        assert!(selector.iter().all(|(key, value)| &labels[key] == value), "{name}");
+    }
+}
+
+/// One DaemonSet, one configuration, and no file that more than one host may have.
+#[test]
+fn manifests_of_hosts_name_no_node() {
+    for entry in fs::read_dir(base("host")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("node-1"), "{}", path.display());
+    }
+    let pod = pod("host");
+    let env = list(&pod["containers"][0], "env");
+    assert_eq!(env[0]["name"], "NODE_NAME");
+    assert_eq!(env[0]["valueFrom"]["fieldRef"]["fieldPath"], "spec.nodeName");
+    let volumes = list(&pod, "volumes");
+    assert!(volumes.iter().all(|volume| volume["secret"].is_null()), "{volumes:?}");
+}
+
+#[test]
+fn last_words_of_a_program_are_shown_with_its_pod() {
+    for name in ["host", "dpu"] {
+        let pod = pod(name);
+        let shows = |it: &&Value| it["terminationMessagePolicy"] == "FallbackToLogsOnError";
+        assert!(containers(&pod).iter().all(shows), "{name}");
     }
 }
 
@@ -187,10 +221,11 @@ fn is_mounted(container: &Value, path: &str) -> bool {
 
 #[test]
 fn a_pod_has_the_files_that_its_program_uses_and_no_credentials_of_the_api_server() {
-    for (name, file, paths) in [
+    for (name, file, tls, paths) in [
         (
             "host",
             "host-shim.toml",
+            ["ca.crt", "host.crt", "host.key"],
             &[
                 "/run/dpu-offload/agent.sock",
                 "/run/dpu-offload/pods.lock",
@@ -201,7 +236,12 @@ fn a_pod_has_the_files_that_its_program_uses_and_no_credentials_of_the_api_serve
                 "/var/lib/kubelet/pod-resources/kubelet.sock",
             ][..],
         ),
-        ("dpu", "dpu-service.toml", &["/var/lib/dpu-offload/service"]),
+        (
+            "dpu",
+            "dpu-service.toml",
+            ["ca.crt", "tls.crt", "tls.key"],
+            &["/var/lib/dpu-offload/service"],
+        ),
     ] {
         let pod = pod(name);
         assert_eq!(pod["automountServiceAccountToken"], false);
@@ -209,7 +249,7 @@ fn a_pod_has_the_files_that_its_program_uses_and_no_credentials_of_the_api_serve
         let configuration = texts(container, "args")[1].clone();
         assert!(configuration.ends_with(file) && is_mounted(container, &configuration));
         let text = fs::read_to_string(base(name).join(file)).unwrap();
-        for key in ["tls.crt", "tls.key", "ca.crt"] {
+        for key in tls {
             let path = format!("/etc/dpu-offload/tls/{key}");
             assert!(text.contains(&format!("\"{path}\"")) && is_mounted(container, &path));
         }
@@ -251,6 +291,7 @@ fn configurations_are_good_but_for_the_certificates_that_are_not_here() {
         pki.issue(role, owner);
         fs::write(&copy, format!("{before}{}{after}", pki.section(role, owner))).unwrap();
         let mut command = Command::new(program(name));
+        command.env("NODE_NAME", "node-1");
         let output = run(command.arg("--config").arg(&copy).arg("--check-config"));
         assert!(output.status.success(), "{file}: {output:?}");
     }
@@ -268,6 +309,38 @@ fn the_cni_configuration_is_the_shipped_one_that_waits_longer_for_the_agent() {
     // A DaemonSet's pod is replaced within that, and an ADD has 15 s left of its 90.
     assert!((60..=75).contains(&seconds));
     assert_eq!(ours, shipped);
+}
+
+/// A port that the network cannot have is refused by the DPU, and not dropped by the runtime.
+#[test]
+fn shipped_configurations_have_mapped_ports_passed() {
+    for path in ["../10-dpu-offload.conflist", "host/10-dpu-offload.conflist"] {
+        let text = fs::read_to_string(base(path)).unwrap();
+        let configuration: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(configuration["plugins"][0]["capabilities"]["portMappings"], true, "{path}");
+    }
+}
+
+#[test]
+fn node_name_is_put_into_the_agents_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let pki = Pki::make(folder.path().join("pki"));
+    pki.issue("host", "node-7");
+    let tls = pki.section("host", "node-7");
+    let file = folder.path().join("it.toml");
+    let text = "socket = \"/run/dpu-offload/${NODE_NAME}/agent.sock\"\n[dpu]\n\
+                endpoint = \"${NODE_NAME}.dpu.example:7443\"\nname = \"dpu-${NODE_NAME}\"\n";
+    fs::write(&file, format!("{text}{tls}")).unwrap();
+    let check = |node: Option<&str>| {
+        let mut command = Command::new(program("host-shim-agent"));
+        command.arg("--config").arg(&file).arg("--check-config").env_remove("NODE_NAME");
+        run(command.envs(node.map(|node| ("NODE_NAME", node))))
+    };
+    assert!(check(Some("node-7")).status.success(), "{:?}", check(Some("node-7")));
+    let refused = check(None);
+    let told = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && told.contains("it.toml:1:"), "{told}");
+    assert!(told.contains("`NODE_NAME` is not set"), "{told}");
 }
 
 #[test]
@@ -297,12 +370,10 @@ fn certificates_name_who_their_owner_is_and_are_the_secrets_that_pods_mount() {
         assert!(texts(spec, "usages").contains(&usage.to_owned()), "{certificate}");
         secrets.insert(spec["secretName"].clone().to_string());
     }
-    for name in ["host", "dpu"] {
-        let pod = pod(name);
-        let volumes = list(&pod, "volumes");
-        let mounted = volumes.into_iter().find(|volume| volume["name"] == "certificates").unwrap();
-        assert!(secrets.contains(&mounted["secret"]["secretName"].to_string()), "{mounted}");
-    }
+    let pod = pod("dpu");
+    let volumes = list(&pod, "volumes");
+    let mounted = volumes.into_iter().find(|volume| volume["name"] == "certificates").unwrap();
+    assert!(secrets.contains(&mounted["secret"]["secretName"].to_string()), "{mounted}");
     let issuers = documents(&base("cert-manager/issuers.yaml"));
     let names: Vec<_> = issuers.iter().map(|issuer| &issuer["metadata"]["name"]).collect();
     for object in certificates.iter().chain(&issuers) {
@@ -323,4 +394,22 @@ fn the_admission_policy_is_bound_and_asks_for_a_resource_of_the_device_plugin() 
     let page = include_str!("../../../docs/KUBERNETES.md");
     assert!(expression.as_str().unwrap().contains("\"dpu-offload.io/gold\""));
     assert!(page.contains("dpu-offload.io/gold: 1"), "the resource that the page offers");
+}
+
+/// The expressions were tried on Kubernetes 1.36.2; no engine for them is here.
+#[test]
+fn admission_gives_a_pod_one_vf_and_its_network() {
+    let policy = documents(&base("admission/policy.yaml")).remove(0);
+    let conditions = list(&policy["spec"], "matchConditions");
+    let expression = |name: &str| {
+        let condition = conditions.iter().find(|condition| condition["name"] == name);
+        condition.unwrap()["expression"].as_str().unwrap().to_owned()
+    };
+    let asks = expression("asks-for-none-itself");
+    for word in ["spec.containers", "initContainers", "restartPolicy", "\"Always\""] {
+        assert!(asks.contains(word), "{word}: {asks}");
+    }
+    assert!(expression("has-no-claim").contains("spec.resourceClaims"));
+    let patch = policy["spec"]["mutations"][0]["jsonPatch"]["expression"].as_str().unwrap();
+    assert!(patch.contains("\"dpu-offload.io/network\"") && patch.contains("value: \"gold\""));
 }
