@@ -12,7 +12,19 @@ source "$ROOT/hack/cluster.d/kubernetes.sh"
 
 CACHE=${OFFLOAD_CLUSTER_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/dpu-offload/cluster}
 RECIPE=$(cat "$ROOT/hack/cluster.d/"{prepare,kubernetes}.sh "$ROOT/hack/debian.sh" "$ROOT/hack/packages.sh" | sha256sum)
-TREE=$CACHE/${RECIPE:0:12}
+# Without Kubernetes where another one is used.
+TREE=$CACHE/${RECIPE:0:12}${OFFLOAD_KUBERNETES_DIR:+-bare}
+
+# The Kubernetes that the caller names is whole.
+need_kubernetes() {
+    local program
+    [[ ${OFFLOAD_KUBERNETES_DIR:-} ]] || return 0
+    for program in "${KUBERNETES_PROGRAMS[@]}"; do
+        [[ -x $OFFLOAD_KUBERNETES_DIR/$program ]] ||
+            die "OFFLOAD_KUBERNETES_DIR=$OFFLOAD_KUBERNETES_DIR has no $program: it has to have ${KUBERNETES_PROGRAMS[*]}"
+    done
+    OFFLOAD_KUBERNETES_DIR=$(realpath "$OFFLOAD_KUBERNETES_DIR")
+}
 
 prepare() {
     no_more "$@"
@@ -34,11 +46,13 @@ build_tree() {
     unpack "$work/apt/archives" "$work/tree"
     name_iptables "$work/tree/usr/sbin"
     image "$work/tree"
-    add_sources
-    version=$(source_version)
-    kubernetes "$CACHE/kubernetes-$version-$KUBERNETES_RECIPE" "$work"
-    ln -s "../kubernetes-$version-$KUBERNETES_RECIPE" "$work/tree/kubernetes"
-    say "kubernetes $version" >>"$work/tree/versions"
+    if [[ ! ${OFFLOAD_KUBERNETES_DIR:-} ]]; then
+        add_sources
+        version=$(source_version)
+        kubernetes "$CACHE/kubernetes-$version-$KUBERNETES_RECIPE" "$work"
+        ln -s "../kubernetes-$version-$KUBERNETES_RECIPE" "$work/tree/kubernetes"
+        say "kubernetes $version" >>"$work/tree/versions"
+    fi
     mv "$work/tree" "$TREE"
     rm -rf "$work"
     warn "the cluster's programs are ready, $(ms_since "$began") ms"

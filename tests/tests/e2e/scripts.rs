@@ -641,6 +641,16 @@ fn pods_of_two_dpus_with_open_vswitch_reach_each_other_over_a_wire() {
 }
 
 #[test]
+fn cluster_refuses_a_folder_without_kubelet() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(hack("cluster").arg("up").env("OFFLOAD_KUBERNETES_DIR", folder.path()));
+    let said = text(&output);
+    assert!(!output.status.success(), "{said}");
+    let named = format!("OFFLOAD_KUBERNETES_DIR={} has no kubelet", folder.path().display());
+    assert!(said.contains(&named), "{said}");
+}
+
+#[test]
 fn a_broken_lab_is_taken_down_too() {
     let lab = HackLab::new();
     lab.succeeds(&["up", "--vfs", "2"]);
