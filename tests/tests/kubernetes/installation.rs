@@ -78,7 +78,7 @@ impl BareNode {
 
     /// Writes something else into a file of the copy, as the page says.
     fn edit(&self, file: &str, old: &str, new: &str) {
-        let path = self.folder.path().join("node-1").join(file);
+        let path = self.folder.path().join("agent").join(file);
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.contains(old), "{file}: {old}");
         fs::write(path, text.replace(old, new)).unwrap();
@@ -96,16 +96,18 @@ impl BareNode {
         succeeds(package.arg("--to").arg(&to).env("CARGO_NET_OFFLINE", "true"));
         let made = fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().path());
         let mut agents = made.filter(|path| path.to_str().unwrap().contains("dpu-offload-agent_"));
-        let said =
-            succeeds(Command::new("ctr").args(["images", "import"]).arg(agents.next().unwrap()));
-        let image = said.split_whitespace().find(|word| word.starts_with(IMAGE)).unwrap();
+        succeeds(Command::new("ctr").args(["images", "import"]).arg(agents.next().unwrap()));
         let next = format!("{IMAGE}:next");
+        let images = succeeds(Command::new("ctr").args(["images", "ls", "-q"]));
+        let is_it = |image: &&str| image.starts_with(IMAGE) && *image != next;
+        let image = images.lines().find(is_it).unwrap();
         succeeds(Command::new("ctr").args(["images", "tag", "--force", image, &next]));
         [image.split_once(':').unwrap().1.to_owned(), "next".to_owned()]
     }
 
     /// What else the page leaves to a person, for this node.
     fn edit_manifests(&self) {
+        self.edit("host-shim.toml", "dpu-${NODE_NAME}", "dpu-1");
         self.edit("host-shim.toml", "kind = \"pci\"", "kind = \"virtual\"");
         self.edit(
             "host-shim.toml",
@@ -183,6 +185,7 @@ impl Drop for BareNode {
         }
         kubectl(&["delete", "namespace", "dpu-offload", "--ignore-not-found", "--timeout=120s"]);
         kubectl(&["uncordon", NODE]);
+        kubectl(&["label", "node", NODE, "dpu-offload.io/host-"]);
         let restored = [(PLUGIN, &self.plugin), (CONFLIST, &self.conflist)].into_iter().all(
             |(path, content)| {
                 let copy = Path::new(path).with_extension("kept");
@@ -309,13 +312,14 @@ fn hand_over_side_by_side(node: &BareNode) {
         succeeds(bash.args(["-euxc", lines]).current_dir(node.folder.path()));
     };
     shell(
-        "cp -r node-1 node-1-next
-        sed -i 's/^nameSuffix: .*/nameSuffix: -node-1-next/' node-1-next/kustomization.yaml
-        sed -i 's#/instance: node-1#/instance: node-1-next#' node-1-next/daemonset.yaml
-        kubectl apply --kustomize node-1-next
-        kubectl --namespace dpu-offload rollout status daemonset dpu-offload-agent-node-1-next",
+        "cp -r agent agent-next
+        echo 'nameSuffix: -next' >>agent-next/kustomization.yaml
+        sed -i 's#/name: dpu-offload-agent,#/name: dpu-offload-next,#' agent-next/daemonset.yaml
+        sed -i 's#/name: dpu-offload-agent}#/name: dpu-offload-next}#' agent-next/daemonset.yaml
+        kubectl apply --kustomize agent-next
+        kubectl --namespace dpu-offload rollout status daemonset dpu-offload-agent-next",
     );
-    let delete = "kubectl --namespace dpu-offload delete daemonset dpu-offload-agent-node-1";
+    let delete = "kubectl --namespace dpu-offload delete daemonset dpu-offload-agent";
     thread::scope(|scope| {
         scope.spawn(|| shell(delete));
         for number in 0..STARTED_BESIDE {
