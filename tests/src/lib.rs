@@ -29,6 +29,7 @@ mod fleet;
 mod halves;
 mod host;
 mod invariants;
+mod kubelet;
 mod lab;
 mod netns;
 #[path = "../../crates/ovsdb/tests/support/open_vswitch.rs"]
@@ -58,6 +59,7 @@ pub use faults::FaultAction;
 pub use fleet::{Agent, DpuPlan, Fleet, UPLINK};
 pub use host::Host;
 pub use invariants::{Keeper, Scene};
+pub use kubelet::Kubelet;
 pub use lab::Lab;
 pub use netns::Netns;
 pub use open_vswitch::OpenVswitch;

@@ -5,6 +5,7 @@
 
 mod card;
 mod drivers;
+mod kubelet;
 mod lab;
 
 use e2e::{Netns, eventually, run, wait_for};

@@ -145,7 +145,7 @@ impl Drop for VirtualMachine {
 }
 
 /// VFIO_GROUP_SET_CONTAINER, VFIO_SET_IOMMU of type 1, VFIO_GROUP_GET_DEVICE_FD.
-const OPEN_DEVICE: &str = r#"
+pub(super) const OPEN_DEVICE: &str = r#"
 my ($path, $address) = @ARGV;
 open(my $container, '+<', '/dev/vfio/vfio') or die "container: $!";
 open(my $group, '+<', $path) or die "group: $!";

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, fs, time::Duration};
 
 use e2e::{
-    Answer, Call, CardSettings, HostEnd, Keeper, Netns, Operator, Pki, Program, Scene, Settings,
-    eventually, wait_for,
+    Answer, Call, CardSettings, HostEnd, Keeper, Kubelet, Netns, Operator, Pki, Program, Scene,
+    Settings, eventually, wait_for,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -78,6 +78,16 @@ pub(super) struct Vf {
 impl Lab {
     /// Brings all of it up, with so many VFs wanted.
     pub(super) fn start(vfs: usize) -> Self {
+        Self::with(vfs, "", "")
+    }
+
+    /// Likewise, with VFs that this kubelet hands out.
+    pub(super) fn of_kubelet(vfs: usize, kubelet: &Kubelet) -> Self {
+        Self::with(vfs, "pinned_only = true\n", &kubelet.section())
+    }
+
+    /// `pool`: further keys of the pool. `agent`: further sections of the agent's configuration.
+    fn with(vfs: usize, pool: &str, agent: &str) -> Self {
         let folder = tempfile::Builder::new().prefix("igb-").tempdir().unwrap();
         let path = folder.path();
         let card = Card::new();
@@ -86,13 +96,13 @@ impl Lab {
         let pki = Pki::make(path.join("pki"));
         fs::write(path.join("boot-id"), "7d0c4ae0-0000-4000-8000-000000000001\n").unwrap();
         fs::create_dir(path.join("faults")).unwrap();
-        write_service_file(&folder, &pki, vfs);
+        write_service_file(&folder, &pki, vfs, pool);
         let settings = Settings::default().agent_file(path, &pki);
         let pci = format!(
             "kind = \"pci\"\nmode = \"legacy\"\npfs = [{{ address = \"{}\" }}]",
             card.address()
         );
-        let settings = settings.replace("kind = \"virtual\"", &pci);
+        let settings = settings.replace("kind = \"virtual\"", &pci) + "\n" + agent;
         fs::write(path.join("host-shim.toml"), settings).unwrap();
         let service = start("dpu-service", "dpu-service.toml", &dpu, &folder);
         let agent = start("host-shim-agent", "host-shim.toml", &host, &folder);
@@ -102,7 +112,7 @@ impl Lab {
     }
 
     pub(super) fn want(&self, vfs: usize) {
-        write_service_file(&self.folder, &self.pki, vfs);
+        write_service_file(&self.folder, &self.pki, vfs, "");
     }
 
     /// Waits until the card has so many VFs, and the DPU may give all of them out.
@@ -276,11 +286,12 @@ fn plug_dpu(host: &Netns, dpu: &Netns) {
     }
 }
 
-fn write_service_file(folder: &TempDir, pki: &Pki, vfs: usize) {
+fn write_service_file(folder: &TempDir, pki: &Pki, vfs: usize, pool: &str) {
     let settings = Settings {
         card: CardSettings { has_eswitch: false, ..CardSettings::default() },
         pool: u32::try_from(MOST_VFS).unwrap(),
         networks: NETWORKS.into(),
+        service: pool.into(),
         cool_down: 0,
         ..Settings::default()
     };

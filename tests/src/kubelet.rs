@@ -1,0 +1,263 @@
+//! A kubelet that is made of its two sockets: a real one takes a cluster.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::Duration,
+};
+
+use offload_proto::kubelet::{
+    deviceplugin::{
+        AllocateRequest, ContainerAllocateRequest, DeviceSpec, Empty, RegisterRequest,
+        device_plugin_client::DevicePluginClient,
+        registration_server::{Registration, RegistrationServer},
+    },
+    podresources::{
+        ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
+        ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+        pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+    },
+};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::{net::UnixListener, runtime::Runtime};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{
+    Request, Response, Status,
+    transport::{Endpoint, Server},
+};
+
+use crate::{Lab, Settings, Timeouts, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long one look waits for a message.
+const LOOK: Duration = Duration::from_millis(100);
+const RESOURCE: &str = "dpu-offload.io/default";
+
+/// The devices that pods of the namespace `shop` were given, by the pods' names.
+type Given = Arc<Mutex<HashMap<String, String>>>;
+
+/// The kubelet's sockets, for as long as it is there.
+#[derive(Debug)]
+pub struct Kubelet {
+    registered: Receiver<RegisterRequest>,
+    given: Given,
+    /// `None`: it has ended.
+    executor: Option<Runtime>,
+    folder: TempDir,
+}
+
+struct Registrar(Mutex<Sender<RegisterRequest>>);
+
+#[tonic::async_trait]
+impl Registration for Registrar {
+    async fn register(&self, request: Request<RegisterRequest>) -> Result<Response<Empty>, Status> {
+        self.0.lock().unwrap().send(request.into_inner()).unwrap();
+        Ok(Response::new(Empty {}))
+    }
+}
+
+/// As kubelet 1.20 has it: without `Get`.
+struct Pods(Given);
+
+#[tonic::async_trait]
+impl PodResourcesLister for Pods {
+    async fn list(
+        &self,
+        _request: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
+        let given = self.0.lock().unwrap();
+        let pod = |(name, device): (&String, &String)| {
+            let resource_name = RESOURCE.to_owned();
+            let devices =
+                vec![ContainerDevices { resource_name, device_ids: vec![device.clone()] }];
+            let containers = vec![ContainerResources { name: "web".into(), devices }];
+            PodResources { name: name.clone(), namespace: "shop".into(), containers }
+        };
+        let pod_resources = given.iter().map(pod).collect();
+        Ok(Response::new(ListPodResourcesResponse { pod_resources }))
+    }
+
+    async fn get(
+        &self,
+        _request: Request<GetPodResourcesRequest>,
+    ) -> Result<Response<GetPodResourcesResponse>, Status> {
+        Err(Status::unimplemented("unknown method Get"))
+    }
+}
+
+impl Kubelet {
+    /// One that has given no pod anything.
+    ///
+    /// # Panics
+    /// When it can't listen.
+    #[must_use]
+    pub fn start() -> Self {
+        let folder = tempfile::Builder::new().prefix("offload-kubelet-").tempdir().unwrap();
+        let executor = Runtime::new().unwrap();
+        let _entered = executor.enter();
+        let (sender, registered) = channel();
+        let given = Given::default();
+        let registrar = RegistrationServer::new(Registrar(Mutex::new(sender)));
+        let incoming = listen(&folder.path().join("kubelet.sock"));
+        executor.spawn(Server::builder().add_service(registrar).serve_with_incoming(incoming));
+        let pods = PodResourcesListerServer::new(Pods(Arc::clone(&given)));
+        let incoming = listen(&folder.path().join("pods.sock"));
+        executor.spawn(Server::builder().add_service(pods).serve_with_incoming(incoming));
+        drop(_entered);
+        Self { registered, given, executor: Some(executor), folder }
+    }
+
+    /// Where it tells which devices pods have.
+    #[must_use]
+    pub fn pods_socket(&self) -> PathBuf {
+        self.folder.path().join("pods.sock")
+    }
+
+    /// The next registration of an agent.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn registered(&self) -> RegisterRequest {
+        wait_for("the agent to register", LIMIT, || self.registered.recv_timeout(LOOK).ok())
+    }
+
+    /// What it calls the container of a pod, by the pod's uid, that alone asks for a VF and is an init container.
+    ///
+    /// # Panics
+    /// When it can't be written.
+    pub fn notes(&self, uid: &str, container: &str) {
+        let entry = json!({"PodUID": uid, "ContainerName": container, "ResourceName": RESOURCE});
+        let note = json!({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1});
+        let path = self.folder.path().join("kubelet_internal_checkpoint");
+        fs::write(path, note.to_string()).unwrap();
+    }
+
+    /// The pod of that name has no device any more.
+    ///
+    /// # Panics
+    /// When a call of the agent's has failed within it.
+    pub fn takes_back(&self, pod: &str) {
+        self.given.lock().unwrap().remove(pod);
+    }
+
+    /// The sections of an agent's configuration that name this kubelet.
+    #[must_use]
+    pub fn section(&self) -> String {
+        let (folder, pods) = (self.folder.path(), self.pods_socket());
+        format!("[device_plugin]\nfolder = {folder:?}\npod_resources = {pods:?}\n")
+    }
+
+    /// It chooses these devices for a container, which gets those nodes.
+    ///
+    /// # Errors
+    /// The agent's refusal.
+    ///
+    /// # Panics
+    /// When the agent can't be called.
+    pub fn allocates(
+        &self,
+        registered: &RegisterRequest,
+        devices: &[&str],
+    ) -> Result<Vec<DeviceSpec>, Status> {
+        let path = self.folder.path().join(&registered.endpoint);
+        let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).unwrap();
+        let devices_i_ds = devices.iter().map(ToString::to_string).collect();
+        let container_requests = vec![ContainerAllocateRequest { devices_i_ds }];
+        let executor = self.executor.as_ref().unwrap();
+        // The agent offers the resource again when nobody listens, and has no socket in between.
+        let channel = wait_for("the agent's socket", LIMIT, || {
+            executor.block_on(async { endpoint.connect().await.ok() })
+        });
+        let request = AllocateRequest { container_requests };
+        let answer = executor.block_on(DevicePluginClient::new(channel).allocate(request))?;
+        let answer = answer.into_inner();
+        Ok(answer.container_responses.into_iter().flat_map(|it| it.devices).collect())
+    }
+
+    /// It gives the pod of that name a device.
+    ///
+    /// # Panics
+    /// When a call of the agent's has failed within it.
+    pub fn gives(&self, pod: &str, device: &str) {
+        self.given.lock().unwrap().insert(pod.into(), device.into());
+    }
+
+    /// What it is told at this moment: the devices with their health.
+    ///
+    /// # Panics
+    /// When it is told nothing.
+    #[must_use]
+    pub fn devices(&self, registered: &RegisterRequest) -> Vec<(String, String)> {
+        let path = self.folder.path().join(&registered.endpoint);
+        let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).unwrap();
+        let list = async || {
+            let mut client = DevicePluginClient::new(endpoint.connect().await.ok()?);
+            let mut lists = client.list_and_watch(Empty {}).await.ok()?.into_inner();
+            Some(lists.message().await.ok()??.devices)
+        };
+        let executor = self.executor.as_ref().unwrap();
+        // It listens for a moment only, so that it may find the resource being offered again.
+        let devices = wait_for("the devices", LIMIT, || executor.block_on(list()));
+        devices.into_iter().map(|device| (device.id, device.health)).collect()
+    }
+
+    /// Likewise, once all four of a lab are known.
+    ///
+    /// # Panics
+    /// When they do not become known.
+    pub fn all_devices(&self, registered: &RegisterRequest) -> Vec<(String, String)> {
+        wait_for("all four VFs", LIMIT, || {
+            Some(self.devices(registered)).filter(|devices| devices.len() == 4)
+        })
+    }
+
+    /// Waits until it is told that of a device.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub fn waits_for(&self, registered: &RegisterRequest, device: &str, health: &str) {
+        wait_for(&format!("{device} to be {health}"), LIMIT, || {
+            let devices = self.devices(registered);
+            devices
+                .iter()
+                .any(|(id, is)| (id.as_str(), is.as_str()) == (device, health))
+                .then_some(())
+        });
+    }
+
+    /// It ends.
+    ///
+    /// # Panics
+    /// When it has ended.
+    pub fn stop(&mut self) {
+        self.executor.take().unwrap().shutdown_background();
+        fs::remove_file(self.pods_socket()).unwrap();
+    }
+
+    /// A lab whose one pool is this kubelet's.
+    #[must_use]
+    pub fn lab(&self) -> Lab {
+        self.lab_with(Settings::default(), "")
+    }
+
+    /// A lab whose pool `default` is this kubelet's, and with these sections of the service's configuration.
+    #[must_use]
+    pub fn lab_with(&self, settings: Settings, sections: &str) -> Lab {
+        let others = format!("reconcile_s = 1\n{}", self.section());
+        let timeouts = Timeouts { others, ..Timeouts::default() };
+        // What follows the pool `default` in the file.
+        let service = format!("pinned_only = true\n{sections}");
+        Lab::start(&Settings { timeouts, service, ..settings })
+    }
+}
+
+fn listen(path: &Path) -> UnixListenerStream {
+    UnixListenerStream::new(UnixListener::bind(path).unwrap())
+}

@@ -1,0 +1,64 @@
+//! VFs of a real driver that a kubelet hands out.
+
+use std::process::Command;
+
+use e2e::{Kubelet, Netns, run, wait_for};
+use serde_json::json;
+
+use super::{
+    card::run_ok,
+    drivers::OPEN_DEVICE,
+    lab::{LIMIT, Lab},
+};
+
+/// What a container sees of its machine's devices: these nodes, under a /dev of its own.
+const CONTAINER: &str = r#"
+set -e
+mkdir /tmp/nodes
+for node in $NODES; do
+    cp --archive "$node" "/tmp/nodes/${node##*/}"
+done
+mount -t tmpfs tmpfs /dev
+mkdir /dev/vfio
+for node in $NODES; do
+    cp --archive "/tmp/nodes/${node##*/}" "$node"
+done
+[ "$(find /dev -type c | wc -l)" = 2 ]
+exec perl -e "$PROGRAM" "$GROUP" "$VF"
+"#;
+
+#[test]
+fn container_opens_the_vf_that_it_was_given() {
+    let kubelet = Kubelet::start();
+    let lab = Lab::of_kubelet(2, &kubelet);
+    run_ok("modprobe", &["vfio-pci"]);
+    let address = lab.card.vf_address(1);
+    lab.card.bind(1, "vfio-pci");
+    let registered = kubelet.registered();
+    kubelet.waits_for(&registered, &address, "Healthy");
+    wait_for("a VF without a netdev", LIMIT, || {
+        (lab.is_free(&address) && lab.vf_in(&lab.host, 1).is_none()).then_some(())
+    });
+    let nodes = kubelet.allocates(&registered, &[&address]).unwrap();
+    let nodes: Vec<_> = nodes.into_iter().map(|node| node.host_path).collect();
+    let [group, vfio] = &nodes[..] else { panic!("{nodes:?}") };
+    assert_eq!(vfio, "/dev/vfio/vfio");
+
+    let pod = Netns::new("pod");
+    let pinned = json!({ "runtimeConfig": { "deviceID": address } });
+    let result = lab.call_with("ADD", "blue", &pod, &pinned).result();
+    assert_eq!(result["interfaces"][0]["pciID"], address.as_str(), "{result}");
+    let mut container = Command::new("unshare");
+    container.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    container.arg(format!("mount -t tmpfs tmpfs /tmp; {CONTAINER}"));
+    container.env("NODES", nodes.join(" ")).env("PROGRAM", OPEN_DEVICE);
+    let opened = run(container.env("GROUP", group).env("VF", &address));
+    assert_eq!(String::from_utf8_lossy(&opened.stdout), "open\n", "{opened:?}");
+    lab.call_with("DEL", "blue", &pod, &pinned).nothing();
+    lab.wait_for_free(2);
+
+    // One that has a netdev needs no node.
+    let other = lab.card.vf_address(0);
+    kubelet.waits_for(&registered, &other, "Healthy");
+    assert_eq!(kubelet.allocates(&registered, &[&other]).unwrap(), []);
+}
