@@ -38,7 +38,7 @@ use super::{
     error::cannot,
     rooms::{self, boot_id, runtime},
     standby::open_records,
-    workloads::{Workloads, check_interface, check_netns, workload_id},
+    workloads::{Workloads, check_first_interface, check_interface, check_netns, workload_id},
 };
 use crate::{
     cni::environment::Verb,
@@ -96,7 +96,8 @@ pub struct Labels {
 /// An interface that is asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name in the workload's namespace.
+    /// Its name in the workload's namespace. Empty, for a workload's first one: as its network's `interface_prefix`
+    /// says, with a 0, or `eth0`.
     pub name: String,
     /// The DPU's network. Empty: its default one.
     pub network: String,
@@ -275,8 +276,9 @@ fn add(asked: Attach) -> Result<AddRequest, Failure> {
     let Attach { workload, netns, labels, interface, further } = asked;
     let workload = workload_id(&workload)?.to_owned();
     check_netns("netns", &netns)?;
-    let mut names = HashSet::new();
-    for Interface { name, .. } in [&interface].into_iter().chain(&further) {
+    check_first_interface("interface", &interface.name)?;
+    let mut names = HashSet::from([&interface.name]);
+    for Interface { name, .. } in &further {
         check_interface("interface", name)?;
         if !names.insert(name) {
             let message = format!("interface {name:?} is asked for twice: name each differently");

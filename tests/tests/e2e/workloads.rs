@@ -198,6 +198,45 @@ fn late_prefixes_serve_next_pods_beside_running_ones() {
     lab.assert_clean_slate();
 }
 
+/// Where the client leaves the name out, as no CNI runtime can.
+#[test]
+fn networks_prefix_names_first_interface() {
+    let lab = lab_on("later");
+    let caller = lab.workloads();
+    let has = |pod: &Netns, name: &str| {
+        pod.json("ip", &["link", "show"]).iter().any(|link| link["ifname"] == name)
+    };
+    // The agent hears of a change by itself.
+    let await_name = |name: &str| {
+        wait_for(&format!("a first interface {name}"), LIMIT, || {
+            let pod = Netns::new("pod");
+            let told = caller.attach(&pod, "").unwrap();
+            let is_named = has(&pod, name) && addresses_of(&pod, name) == told;
+            caller.detach(pod.name(), None).unwrap();
+            is_named.then_some(())
+        });
+    };
+    let say = |prefix: &str| {
+        let more = r#", "subnets": [{"cidr": "10.9.0.0/24"}], "interface_prefix": "#;
+        apply(&lab, "later", &format!("{more}{prefix:?}"));
+    };
+    say("data");
+    await_name("data0");
+    let (pod, other) = (Netns::new("pod"), Netns::new("other"));
+    let _ = caller.attach(&pod, "").unwrap();
+    let again = caller.attach(&pod, "");
+    is_refused(again, Code::AlreadyExists, &["by data0", "WORKLOAD_ATTACHED"]);
+    let _ = caller.attach(&other, "wan").unwrap();
+    assert!(has(&other, "wan") && !has(&other, "data0"), "who names it is heard");
+    lab.assert_invariants();
+    for pod in [&pod, &other] {
+        caller.detach(pod.name(), None).unwrap();
+    }
+    say("");
+    await_name("eth0");
+    lab.assert_clean_slate();
+}
+
 fn apply(lab: &Lab, name: &str, more: &str) {
     let file = lab.path().join("network.json");
     fs::write(&file, format!(r#"{{"name": {name:?}{more}}}"#)).unwrap();
@@ -235,7 +274,6 @@ fn what_can_not_be_is_refused_by_name() {
         (asked(&long, path, "eth0"), ["of 300 bytes", "INVALID_REQUEST"]),
         (asked("a/../b", path, "eth0"), ["a/../b", "INVALID_REQUEST"]),
         (asked("host-port", path, "offload0"), ["host-port", "INVALID_REQUEST"]),
-        (asked("a", path, ""), ["if_name", "INVALID_REQUEST"]),
         (asked("a", path, "sixteen-letters-"), ["sixteen-letters-", "INVALID_REQUEST"]),
         (asked("a", path, "lo"), ["loopback", "INVALID_REQUEST"]),
         (asked("a", "", "eth0"), ["netns_path", "NETNS_INVALID"]),

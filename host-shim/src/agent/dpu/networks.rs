@@ -16,13 +16,16 @@ pub(super) struct Networks {
 
 impl Networks {
     pub(super) fn interface_prefix(&self, network: &str) -> Option<&str> {
-        self.interface_prefixes.get(network).map(String::as_str)
+        self.interface_prefixes.get(self.named(network)).map(String::as_str)
     }
 
     /// `None`: it is not known, or there is no such network.
     pub(super) fn pool_of(&self, network: &str) -> Option<&str> {
-        let network = if network.is_empty() { &self.default } else { network };
-        self.pools.get(network).map(String::as_str)
+        self.pools.get(self.named(network)).map(String::as_str)
+    }
+
+    fn named<'a>(&'a self, network: &'a str) -> &'a str {
+        if network.is_empty() { &self.default } else { network }
     }
 
     pub(super) fn note(&mut self, changed: &NetworkChanged) {
@@ -51,7 +54,10 @@ mod tests {
     #[test]
     fn what_networks_say_is_known_from_the_welcome_on_and_may_change() {
         let mut networks = told();
-        assert_eq!(networks.interface_prefix("blue"), Some("data"));
+        assert_eq!(
+            [networks.interface_prefix("blue"), networks.interface_prefix("")],
+            [Some("data"); 2]
+        );
         assert_eq!(networks.interface_prefix("red"), None);
         assert_eq!([networks.pool_of("blue"), networks.pool_of("")], [Some("fast"); 2]);
         assert_eq!(networks.pool_of("red"), None);

@@ -30,7 +30,9 @@ use keyed_locks::KeyedLocks;
 use offload_proto::{Failure, Reason, v1::Attachment};
 
 pub(super) use connections::Connections;
-pub(super) use request::{check_interface, check_netns, workload as workload_id};
+pub(super) use request::{
+    check_first_interface, check_interface, check_netns, workload as workload_id,
+};
 pub use settings::WorkloadSettings;
 
 use super::{
@@ -43,6 +45,9 @@ use crate::{
     cni::{environment::Verb, request::patience},
     protocol::{AddRequest, DelRequest, Key},
 };
+
+/// How the name of a first interface begins that neither its caller nor its network names.
+const FIRST_PREFIX: &str = "eth";
 
 /// What workloads ask for.
 #[derive(Clone, Debug)]
@@ -95,7 +100,28 @@ impl Workloads {
             let message = format!("workload {workload} is attached already, by {interface}");
             return Err(Failure::new(Reason::WorkloadAttached, message));
         }
+        let request = self.named(request).await?;
         verbs::attach(&self.doors, request, &Destination::Pod, caller).await
+    }
+
+    /// The request with the name that its first interface gets: that which the workload has, or else one that begins as
+    /// the network says.
+    async fn named(&self, mut request: AddRequest) -> Result<AddRequest, Failure> {
+        if !request.key.interface_name.is_empty() {
+            return Ok(request);
+        }
+        let is_first = |held: &Arc<Record>| held.phase == Phase::Live && held.lead_key().is_none();
+        let there = self.records_of(&request.key.container_id).find(is_first);
+        request.key.interface_name = match there {
+            Some(there) => there.key().interface_name,
+            None => {
+                let reconnect = self.doors.timeouts.reconnect();
+                let session = self.doors.dpu.session().current(reconnect).await?;
+                let prefix = session.interface_prefix(&request.network);
+                format!("{}0", prefix.as_deref().unwrap_or(FIRST_PREFIX))
+            }
+        };
+        Ok(request)
     }
 
     /// Attaches a workload. One that is attached just so keeps what it has, and is told it again.
@@ -105,6 +131,7 @@ impl Workloads {
         caller: &Arc<Caller>,
     ) -> Result<(), Failure> {
         let _one_at_a_time = self.locks.lock(&request.key.container_id).await;
+        let request = self.named(request).await?;
         verbs::attach(&self.doors, request, &Destination::Pod, caller).await
     }
 

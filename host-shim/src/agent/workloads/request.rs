@@ -26,10 +26,18 @@ pub(super) fn add(asked: AttachRequest, network: &str) -> Result<AddRequest, Fai
         invalid("netns is missing, and a workload is attached by its network namespace alone")
     })?;
     let NetNsAttachment { netns_path, if_name } = netns;
-    check_interface("if_name", &if_name)?;
+    check_first_interface("if_name", &if_name)?;
     check_netns("netns_path", &netns_path)?;
     let key = Key { container_id, interface_name: if_name };
     Ok(AddRequest::plain(key, netns_path, network.to_owned()))
+}
+
+/// That a field's value can name a first interface: empty, the network names it.
+///
+/// # Errors
+/// [`Reason::InvalidRequest`] if not.
+pub(in crate::agent) fn check_first_interface(field: &str, name: &str) -> Result<(), Failure> {
+    if name.is_empty() { Ok(()) } else { check_interface(field, name) }
 }
 
 /// That a field's value can name an interface of a pod.
@@ -126,8 +134,7 @@ mod tests {
             (asked(&long, "/n", "eth0"), Reason::InvalidRequest, "of 254 bytes"),
             (asked("../a", "/n", "eth0"), Reason::InvalidRequest, "workload_id \"../a\""),
             (asked("host-port", "/n", "eth0"), Reason::InvalidRequest, "host-port"),
-            (asked("a", "/n", ""), Reason::InvalidRequest, "if_name"),
-            (asked("a", "/n", "a/b"), Reason::InvalidRequest, "\"a/b\""),
+            (asked("a", "/n", "a/b"), Reason::InvalidRequest, "if_name: interface name \"a/b\""),
             (asked("a", "/n", "lo"), Reason::InvalidRequest, "loopback"),
             (asked("a", "n", "eth0"), Reason::NetnsInvalid, "netns_path \"n\""),
             (asked("a", "", "eth0"), Reason::NetnsInvalid, "netns_path \"\""),
