@@ -7,7 +7,7 @@ mod attachment;
 mod calling;
 mod report;
 
-use std::{io, net::IpAddr, ops::Not, time::Duration};
+use std::{io, net::IpAddr, ops::Not, path::PathBuf, time::Duration};
 
 use netlink::MacAddress;
 use nix::time::ClockId;
@@ -209,12 +209,31 @@ pub struct AddRequest {
     /// Where to write the device-info file.
     #[serde(default)]
     pub device_info_file: Option<String>,
+    /// Where its caller has other plugins and their networks. Older agents ignore them.
+    #[serde(default, skip_serializing_if = "CallerFolders::is_empty")]
+    pub folders: CallerFolders,
     /// Addresses for interfaces of the pod that other plugins make. That is found out by the agent.
     #[serde(skip)]
     pub further_leases: Vec<v1::LeaseRequest>,
     /// What else the pod gets with it, all of it or nothing. A DEL of this one's key takes all back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further: Vec<FurtherInterface>,
+}
+
+/// The folders that a caller names by its environment: what they hold comes before what the agent's own have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CallerFolders {
+    /// `CNI_PATH`: where its plugins are, in the order in which they are looked through.
+    pub plugins: Vec<PathBuf>,
+    /// `CNI_CONF_DIR`: where networks are defined.
+    pub networks: Option<PathBuf>,
+}
+
+impl CallerFolders {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// An interface that a pod gets together with that of an ADD, in the same namespace.
@@ -269,6 +288,7 @@ impl AddRequest {
             port_mappings: Vec::new(),
             allowed_sources: Vec::new(),
             device_info_file: None,
+            folders: CallerFolders::default(),
             further_leases: Vec::new(),
             further: Vec::new(),
         }
@@ -415,6 +435,9 @@ pub struct StatusRequest {
     /// The further networks that pods get which ask for none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<String>,
+    /// Where its caller has other plugins and their networks.
+    #[serde(default, skip_serializing_if = "CallerFolders::is_empty")]
+    pub folders: CallerFolders,
 }
 
 /// The agent's answer.

@@ -1,6 +1,6 @@
 //! The environment that a runtime calls the plugin with.
 
-use std::env;
+use std::{env, path::Path};
 
 use offload_proto::form::{
     CONTAINER_ID_LIMIT, INTERFACE_NAMES, is_container_id, is_interface_name,
@@ -9,6 +9,7 @@ use offload_proto::form::{
 use serde_json::Value;
 
 use super::error::{CniError, code};
+use crate::protocol::CallerFolders;
 
 /// What the runtime asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,10 @@ pub struct Environment {
     pub args: String,
     /// `CNI_NETNS_OVERRIDE`: `1` or `true` allows the plugin's own namespace.
     pub netns_override: String,
+    /// `CNI_PATH`: folders of plugins, with colons between them.
+    pub path: String,
+    /// `CNI_CONF_DIR`: the folder of network configurations.
+    pub conf_dir: String,
 }
 
 /// The keys of `CNI_ARGS` that somebody defined.
@@ -104,13 +109,14 @@ impl Environment {
             interface_name: read("CNI_IFNAME"),
             args: read("CNI_ARGS"),
             netns_override: read("CNI_NETNS_OVERRIDE"),
+            path: read("CNI_PATH"),
+            conf_dir: read("CNI_CONF_DIR"),
         }
     }
 
     /// Checks the variables in the order that the reference library does, and tells the verb.
     ///
-    /// `CNI_PATH` is not asked for: it is where plugins find plugins to delegate to, and this one
-    /// delegates nothing.
+    /// `CNI_PATH` may be missing: the agent's configuration names folders of plugins, too.
     ///
     /// # Errors
     /// [`code::INVALID_ENVIRONMENT`] names the variables that are missing, or the invalid one.
@@ -158,6 +164,17 @@ impl Environment {
             return Ok(());
         }
         Err(invalid(format!("required env variables [{}] missing or empty", missing.join(","))))
+    }
+
+    /// The folders that it names. A relative path is relative to the plugin's working directory, which is the
+    /// runtime's: the agent has another.
+    #[must_use]
+    pub fn folders(&self) -> CallerFolders {
+        let absolute = |folder: &Path| std::path::absolute(folder).ok();
+        CallerFolders {
+            plugins: env::split_paths(&self.path).filter_map(|it| absolute(&it)).collect(),
+            networks: absolute(Path::new(&self.conf_dir)),
+        }
     }
 
     /// Whether the plugin's own namespace is allowed as the container's.
@@ -351,6 +368,21 @@ mod tests {
         let longest =
             Environment { interface_name: "0123456789abcde".into(), ..environment("ADD") };
         assert!(longest.verb().is_ok());
+    }
+
+    #[test]
+    fn folders_are_absolute_and_empty_ones_are_none() {
+        let environment = Environment {
+            path: "/opt/cni/bin:plugins::/usr/lib/cni".into(),
+            conf_dir: "net.d".into(),
+            ..environment("ADD")
+        };
+        let below = env::current_dir().unwrap();
+        let CallerFolders { plugins, networks } = environment.folders();
+        let absolute = ["/opt/cni/bin", "/usr/lib/cni"].map(Path::new);
+        assert_eq!(plugins, [absolute[0], &below.join("plugins"), absolute[1]]);
+        assert_eq!(networks, Some(below.join("net.d")));
+        assert_eq!(Environment::default().folders(), CallerFolders::default());
     }
 
     #[test]

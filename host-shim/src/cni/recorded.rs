@@ -31,7 +31,7 @@ fn prepared(call: &str) -> Result<Option<Prepared>, CniError> {
         netns: of("CNI_NETNS"),
         interface_name: of("CNI_IFNAME"),
         args: of("CNI_ARGS"),
-        netns_override: String::new(),
+        ..Environment::default()
     };
     match environment.verb()? {
         Verb::Version => Ok(None),

@@ -143,7 +143,8 @@ pub fn prepare(
         Verb::Check => Request::Check(check(environment, &configuration)?),
         Verb::Gc => Request::Gc(gc(configuration)?),
         Verb::Status | Verb::Version => {
-            Request::Status(StatusRequest { networks: networks::named_in(&configuration)? })
+            let networks = networks::named_in(&configuration)?;
+            Request::Status(StatusRequest { networks, folders: environment.folders() })
         }
     };
     Ok(Prepared { socket, patience: patience(verb), comeback, request, base })
@@ -236,6 +237,7 @@ fn add(
         port_mappings: wishes.port_mappings,
         allowed_sources: wishes.allowed_sources.into_iter().collect(),
         device_info_file: wishes.device_info_file,
+        folders: environment.folders(),
         further_leases: Vec::new(),
         further,
     };

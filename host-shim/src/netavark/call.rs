@@ -60,7 +60,7 @@ impl ContainerCall {
             netns: netns.into(),
             interface_name: self.interface_name().into(),
             args: format!("IgnoreUnknown=1;K8S_POD_NAME={}", self.container_name),
-            netns_override: String::new(),
+            ..Environment::default()
         }
     }
 

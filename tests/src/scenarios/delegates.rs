@@ -7,10 +7,10 @@ use std::{fs, time::Duration};
 
 use serde_json::{Value, json};
 
-use self::others::leased_of;
+use self::others::{MAKES_A_LINK, leased_of};
 pub use self::{others::Others, troubles::*};
 use super::several::{self, interfaces, links};
-use crate::{Call, Host, Lab, Netns, Settings, wait_for};
+use crate::{Call, CardKind, Host, Lab, Netns, Settings, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// How many pods' interfaces of other plugins the agent of a host keeps in mind.
@@ -289,6 +289,138 @@ pub fn status_asks_further_networks(settings: &Settings) {
     }
     others.lend_our_plugin();
     status(json!(["bare"])).fails(50, &["NETWORK_UNKNOWN", "purple"]);
+}
+
+/// A caller's folders of plugins and networks come before those of the agent's configuration, also when the agent takes
+/// back what was made by them.
+///
+/// # Panics
+/// When it is not so.
+pub fn callers_folders_are_honoured(settings: &Settings) {
+    let (host, caller) = (Others::new(), Others::new());
+    host.write_plugin("maker", "exit 3");
+    host.write_plugin("hosts", MAKES_A_LINK);
+    host.define("hosts", &json!([{ "type": "hosts" }]));
+    host.define("both", &json!([{ "type": "absent" }]));
+    caller.write_plugin("maker", &format!("echo \"$CNI_PATH\" > $STATE/path{MAKES_A_LINK}"));
+    for name in ["callers", "both"] {
+        caller.define(name, &json!([{ "type": "maker" }]));
+    }
+    // A runtime's folder has the configuration of our own plugin, too.
+    caller.define("blue", &json!([{ "type": "host-shim" }, { "type": "portmap" }]));
+    let [plugins, networks] = ["plugins", "networks"].map(|name| caller.path(name));
+    let with_folders = |call: Call| {
+        let path = format!("{}:/nonexistent", plugins.display());
+        call.with("CNI_PATH", path).with("CNI_CONF_DIR", &networks)
+    };
+    let mut lab = start(&host, settings);
+    let pod = Netns::new("pod");
+    let own = links(&pod);
+    let of_host = host.path("networks");
+    several::add(&lab, &pod, "callers").fails(101, &["callers", of_host.to_str().unwrap()]);
+
+    let add = with_folders(several::call(&lab, "ADD", &pod, "callers,hosts,both"));
+    let result = lab.execute(&add).result();
+    assert_eq!(interfaces(&result), ["eth0", "net1", "net2", "net3"]);
+    let path = fs::read_to_string(caller.path("path")).unwrap();
+    let of_agent = host.path("plugins");
+    let expected = [plugins.to_str().unwrap(), "/nonexistent", of_agent.to_str().unwrap()];
+    assert!(path.starts_with(&expected.join(":")), "{path}");
+    super::life::check(&lab, "blue", &pod, &result).nothing();
+    let mut configuration = lab.configuration("blue");
+    configuration["networks"] = json!(["callers"]);
+    let status = Call::new("STATUS", &configuration);
+    lab.execute(&with_folders(status.clone())).nothing();
+    lab.execute(&status).fails(50, &["NETWORK_UNKNOWN", "callers"]);
+
+    lab.agent.crash();
+    lab.start_agent();
+    lab.wait_until_good();
+    lab.del("blue", &pod, "eth0").nothing();
+    assert_eq!(links(&pod), own);
+    let taken_back = fs::read_to_string(caller.path("deleted")).unwrap();
+    assert!(taken_back.lines().count() >= 2, "by the caller's plugin: {taken_back}");
+    assert_clean_slate(&lab);
+}
+
+const STORE: &str = r#"
+[[network]]
+name = "store"
+mtu = 1400
+[[network.routes]]
+destination = "172.20.0.0/16"
+gateway = "10.66.0.254"
+[[network.subnets]]
+cidr = "10.66.0.0/24"
+gateway = "10.66.0.1"
+"#;
+
+/// One network of the DPU's gives interfaces of macvlan and of ipvlan their addresses, MTU and routes, by objects of the
+/// host that name a link each.
+///
+/// # Panics
+/// When it does not.
+pub fn one_object_serves_macvlan_and_ipvlan(settings: &Settings) {
+    let others = Others::new();
+    others.lend_our_plugin();
+    let has_ipvlan = settings.card.kind == CardKind::Netdevsim;
+    if !has_ipvlan {
+        // This machine's kernel may have no ipvlan: what its plugin is told is looked at instead.
+        let tells = r#"[ $CNI_COMMAND = ADD ] && echo "$document" > $STATE/told"#;
+        others.write_plugin("ipvlan", &format!("{tells}{MAKES_A_LINK}"));
+    }
+    let mut settings = settings.clone();
+    settings.networks.push_str(STORE);
+    let lab = &start(&others, &settings);
+    lab.card.host.ip(&["link", "add", "ext0", "type", "veth", "peer", "name", "ext1"]);
+    for link in ["ext0", "ext1"] {
+        lab.card.host.ip(&["link", "set", link, "up"]);
+    }
+    others.define_object("store", "{type: macvlan, master: ext0}");
+    others.define_object("sliced", "{network: store, type: ipvlan, master: ext1}");
+
+    let (a, b) = (Netns::new("a"), Netns::new("b"));
+    let own = [&a, &b].map(links);
+    let of_a = several::add(lab, &a, "store").result();
+    let of_b = several::add(lab, &b, r#"[{"name": "sliced", "ips": ["10.66.0.77"]}]"#).result();
+    assert!(several::addresses_of(&of_a, "net1")[0].starts_with("10.66.0."), "{of_a}");
+    assert_eq!(held(lab, "store"), 2);
+    assert_is_of_store(&a, "macvlan");
+    if has_ipvlan {
+        assert_eq!(several::addresses_of(&of_b, "net1"), ["10.66.0.77"]);
+        assert_is_of_store(&b, "ipvlan");
+        assert!(a.pings("10.66.0.77"), "{of_b}");
+    } else {
+        let told: Value =
+            serde_json::from_str(&fs::read_to_string(others.path("told")).unwrap()).unwrap();
+        assert_eq!((&told["master"], &told["mtu"]), (&json!("ext1"), &json!(1400)));
+        let addresses = json!([{ "address": "10.66.0.77/24", "gateway": "10.66.0.1" }]);
+        assert_eq!(told["ipam"]["result"]["ips"], addresses);
+    }
+    for (pod, result) in [(&a, &of_a), (&b, &of_b)] {
+        super::life::check(lab, "blue", pod, result).nothing();
+    }
+    lab.assert_invariants();
+
+    others.define_object("odd", "{type: bridge, master: ext0}");
+    let other = Netns::new("other");
+    several::add(lab, &other, "odd").fails(151, &["odd.yaml", "`bridge`", "`ipvlan`"]);
+    for (pod, own) in [&a, &b].into_iter().zip(&own) {
+        lab.del("blue", pod, "eth0").nothing();
+        assert_eq!(links(pod), *own);
+    }
+    lab.await_settled();
+    assert_eq!(held(lab, "store"), 0);
+    assert_clean_slate(lab);
+}
+
+/// Asserts that the pod's `net1` is of that kind, and has what the network `store` says.
+fn assert_is_of_store(pod: &Netns, kind: &str) {
+    let shown = pod.json("ip", &["-d", "address", "show", "net1"]).remove(0);
+    assert_eq!(shown["linkinfo"]["info_kind"], kind, "{shown}");
+    assert_eq!(shown["mtu"], 1400, "{shown}");
+    let route = pod.json("ip", &["route", "show", "172.20.0.0/16"]);
+    assert_eq!((&route[0]["dev"], &route[0]["gateway"]), (&json!("net1"), &json!("10.66.0.254")));
 }
 
 /// How many addresses of a network of the DPU's are held.

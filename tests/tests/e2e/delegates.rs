@@ -18,6 +18,16 @@ fn what_plugins_make_has_addresses_of_the_dpu() {
 }
 
 #[test]
+fn callers_folders_are_honoured() {
+    delegates::callers_folders_are_honoured(&Settings::default());
+}
+
+#[test]
+fn one_object_serves_macvlan_and_ipvlan() {
+    delegates::one_object_serves_macvlan_and_ipvlan(&Settings::default());
+}
+
+#[test]
 fn status_asks_further_networks() {
     delegates::status_asks_further_networks(&Settings::default());
 }

@@ -81,6 +81,11 @@ fn plugins_for_stacked_links_and_rates_make_further_interfaces() {
 }
 
 #[test]
+fn one_object_serves_macvlan_and_ipvlan() {
+    delegates::one_object_serves_macvlan_and_ipvlan(&settings());
+}
+
+#[test]
 fn pods_of_one_vlan_reach_each_other_and_those_of_another_are_not_heard() {
     let lab = Lab::start(&settings());
     let (a, b) = (Netns::new("a"), Netns::new("b"));

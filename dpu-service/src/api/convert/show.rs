@@ -70,6 +70,7 @@ pub(super) fn further_lease(its: &FurtherLease) -> v1::FurtherLease {
         addresses: its.leases.iter().map(lease).collect(),
         routes: its.network.routes_with(&its.leases).iter().map(route).collect(),
         dns: Some(dns(&its.network.dns)),
+        mtu: its.network.mtu,
     }
 }
 

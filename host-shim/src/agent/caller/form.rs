@@ -71,7 +71,7 @@ fn read(call: CniRequest) -> Result<(Request, Form), Refusal> {
         netns: call.netns,
         interface_name: call.interface_name,
         args: call.args,
-        netns_override: String::new(),
+        ..Environment::default()
     };
     let verb = environment.verb()?;
     let document = Document::of_forgetful(call.configuration.to_string().as_bytes())?;

@@ -17,7 +17,10 @@ use super::{
     definitions::{Definition, files, invalid, read_file, text},
     lease,
 };
-use crate::cni::{go_json, ipam::PROGRAM as OWN_PLUGIN};
+use crate::{
+    cni::{go_json, ipam::PROGRAM as OWN_PLUGIN},
+    protocol::CallerFolders,
+};
 
 /// A network that is made by plugins, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +38,12 @@ pub(super) struct Chain {
     /// What is set beside what they make.
     #[serde(default)] // as records of before have it
     pub additions: Additions,
+    /// Whether the plugins are told the MTU of the DPU's network that its interface has addresses of.
+    #[serde(default)]
+    pub has_networks_mtu: bool,
+    /// Where the caller has plugins. They are looked for there first.
+    #[serde(default)]
+    pub folders: Vec<PathBuf>,
 }
 
 /// What a name stands for on this host.
@@ -74,6 +83,26 @@ impl Catalogue {
         Ok(catalogue)
     }
 
+    /// Reads the folder of a caller. Configurations that call our own plugin are the runtime's, for first interfaces:
+    /// they define no further network.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(super) fn read_callers(folder: &Path) -> Result<Self, Failure> {
+        let mut catalogue = Self::read(folder)?;
+        catalogue.definitions.retain(|it| !calls_our_plugin(it));
+        Ok(catalogue)
+    }
+
+    /// What this one defines, and of `others` what it does not.
+    pub(super) fn over(mut self, others: Self) -> Self {
+        let is_new = |it: &Definition| self.definitions.iter().all(|own| own.name != it.name);
+        let more: Vec<_> = others.definitions.into_iter().filter(is_new).collect();
+        self.definitions.extend(more);
+        self.unread.extend(others.unread);
+        self
+    }
+
     /// What this name stands for when a pod of that namespace says it. `None`: no file says anything of it.
     ///
     /// # Errors
@@ -106,6 +135,16 @@ impl Catalogue {
     }
 }
 
+fn calls_our_plugin(definition: &Definition) -> bool {
+    let Definition { file, name, .. } = definition;
+    let plugins = definition.configuration().map(|body| plugins(file, name, body));
+    plugins.is_some_and(|plugins| plugins.is_ok_and(|all| all.iter().any(is_ours)))
+}
+
+fn is_ours(plugin: &Map<String, Value>) -> bool {
+    program(plugin) == OWN_PLUGIN
+}
+
 /// What a definition makes of its name.
 fn meaning_of(definition: &Definition) -> Result<Meaning, Failure> {
     let body = definition.configuration().ok_or_else(|| {
@@ -113,7 +152,11 @@ fn meaning_of(definition: &Definition) -> Result<Meaning, Failure> {
         let why = format!("it holds no `spec.config`, and no file defines {name} otherwise");
         invalid(&definition.file, &why)
     })?;
-    meaning(&definition.file, &definition.name, body)
+    let has_networks_mtu = definition.has_networks_mtu();
+    Ok(match meaning(&definition.file, &definition.name, body)? {
+        Meaning::Plugins(chain) => Meaning::Plugins(Chain { has_networks_mtu, ..chain }),
+        Meaning::Dpu(network) => Meaning::Dpu(network),
+    })
 }
 
 fn only_one(mut all: Vec<&Definition>) -> Result<Option<&Definition>, Failure> {
@@ -129,11 +172,11 @@ fn only_one(mut all: Vec<&Definition>) -> Result<Option<&Definition>, Failure> {
 fn meaning(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Meaning, Failure> {
     let plugins = plugins(file, network, body)?;
     if let [plugin] = &plugins[..]
-        && program(plugin) == OWN_PLUGIN
+        && is_ours(plugin)
     {
         return own_network(file, network, plugin).map(Meaning::Dpu);
     }
-    if plugins.iter().any(|plugin| program(plugin) == OWN_PLUGIN) {
+    if plugins.iter().any(is_ours) {
         let why = format!(
             "{network} has {OWN_PLUGIN} in a chain: a network is the DPU's or other plugins'"
         );
@@ -149,6 +192,8 @@ fn meaning(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Mean
         is_unchecked: field("disableCheck").is_some_and(|value| *value == Value::Bool(true)),
         plugins,
         additions: additions(file, network, body)?,
+        has_networks_mtu: false,
+        folders: Vec::new(),
     }))
 }
 
@@ -170,11 +215,11 @@ fn plugins(
     network: &str,
     body: &Map<String, Value>,
 ) -> Result<Vec<Map<String, Value>>, Failure> {
-    let is_ours = |key: &str| go_json::fits(key, additions::KEY);
+    let is_addition = |key: &str| go_json::fits(key, additions::KEY);
     let plugins = match go_json::get(body, "plugins") {
         None => {
             let mut plugin = body.clone();
-            plugin.retain(|key, _| !is_ours(key));
+            plugin.retain(|key, _| !is_addition(key));
             vec![plugin]
         }
         Some(list) => serde_json::from_value(list.clone())
@@ -183,7 +228,7 @@ fn plugins(
     if plugins.is_empty() {
         return Err(invalid(file, &format!("`plugins` of {network} is empty")));
     }
-    if plugins.iter().flat_map(Map::keys).any(|key| is_ours(key)) {
+    if plugins.iter().flat_map(Map::keys).any(|key| is_addition(key)) {
         let why =
             format!("`{}` of {network} belongs beside `plugins`, not into one", additions::KEY);
         return Err(invalid(file, &why));
@@ -219,6 +264,11 @@ fn check_leases(file: &Path, network: &str, plugins: &[Map<String, Value>]) -> R
 }
 
 impl Chain {
+    /// The same for a caller that has plugins in these folders.
+    pub(super) fn of_caller(self, folders: &CallerFolders) -> Self {
+        Self { folders: folders.plugins.clone(), ..self }
+    }
+
     /// The DPU's network that its interface has addresses of. `None`: its plugins see to them.
     pub(super) fn leased_network(&self) -> Option<&str> {
         self.plugins.iter().find_map(|plugin| lease::network_of(plugin).ok()?)
@@ -264,13 +314,75 @@ mod tests {
 
     /// The types of the plugins, or the DPU's network.
     fn told(folder: &TempDir, namespace: &str, name: &str) -> Result<String, Failure> {
-        Ok(match look_up(folder.path(), namespace, name)? {
+        look_up(folder.path(), namespace, name).map(shown)
+    }
+
+    fn shown(meaning: Option<Meaning>) -> String {
+        match meaning {
             None => "nothing".into(),
             Some(Meaning::Dpu(network)) => format!("the DPU's {network}"),
             Some(Meaning::Plugins(chain)) => {
                 chain.plugins.iter().map(program).collect::<Vec<_>>().join(", ")
             }
-        })
+        }
+    }
+
+    #[test]
+    fn callers_networks_come_first_without_our_configurations() {
+        let of_host = folder(&[
+            ("a.conf", r#"{"name": "storage", "type": "macvlan"}"#),
+            ("b.conf", r#"{"name": "disks", "type": "vlan"}"#),
+        ]);
+        let ours = json!({"name": "blue", "plugins": [
+            {"type": "host-shim", "capabilities": {"mac": true}}, {"type": "portmap"},
+        ]});
+        let of_caller = folder(&[
+            ("a.conf", r#"{"name": "storage", "type": "ipvlan"}"#),
+            ("10-blue.conflist", &ours.to_string()),
+        ]);
+        let of_host = Catalogue::read(of_host.path()).unwrap();
+        let both = Catalogue::read_callers(of_caller.path()).unwrap().over(of_host);
+        for (name, expected) in [("storage", "ipvlan"), ("disks", "vlan"), ("blue", "nothing")] {
+            assert_eq!(shown(both.look_up("", name).unwrap()), expected);
+        }
+    }
+
+    #[test]
+    fn delegated_network_becomes_plugins_configuration() {
+        let object = |name: &str, spec: &str| {
+            format!("kind: DelegatedNetwork\nmetadata: {{name: {name}}}\nspec: {spec}\n")
+        };
+        let page = include_str!("../../../../docs/RUNTIMES.md");
+        let documented = page.split("```").find(|it| it.contains("kind: DelegatedNetwork"));
+        let folder = folder(&[
+            ("page.yaml", documented.unwrap()),
+            (
+                "a.yaml",
+                &object("fast", "{network: green, type: macvlan, master: ens1, mode: vepa}"),
+            ),
+            ("b.yaml", &object("green", "{type: ipvlan, master: ens1}")),
+            ("wrong.yaml", &object("wrong", "{type: bridge, master: ens1}")),
+            ("bare.yaml", "kind: DelegatedNetwork\nmetadata: {name: bare}\n"),
+        ]);
+        for (name, plugin) in [
+            ("fast", json!({"type": "macvlan", "master": "ens1", "mode": "vepa"})),
+            ("green", json!({"type": "ipvlan", "master": "ens1"})),
+            ("storage", json!({"type": "macvlan", "master": "ens1f1"})),
+        ] {
+            let Some(Meaning::Plugins(mut chain)) = look_up(folder.path(), "", name).unwrap()
+            else {
+                panic!("plugins make {name}")
+            };
+            assert!(chain.has_networks_mtu && chain.versions.is_empty());
+            assert_eq!(chain.leased_network(), Some("green"));
+            chain.plugins[0].remove("ipam");
+            assert_eq!(Value::from(chain.plugins.remove(0)), plugin);
+        }
+        for (name, why) in [("wrong", "`bridge`"), ("bare", "`type`")] {
+            let failure = look_up(folder.path(), "", name).unwrap_err();
+            assert_eq!(failure.reason, Reason::DelegateInvalid);
+            assert!(failure.message.contains(why), "{failure}");
+        }
     }
 
     fn attachment_definition(namespace: &str, config: &Value) -> String {

@@ -9,8 +9,9 @@ use std::{
 
 use offload_proto::{Failure, Reason};
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use super::lease;
 use crate::cni::go_json;
 
 /// Longest file, in bytes.
@@ -19,6 +20,9 @@ const FILE_LIMIT: u64 = 1024 * 1024;
 const ENDINGS: [&str; 5] = ["conf", "conflist", "json", "yaml", "yml"];
 /// What a NetworkAttachmentDefinition is by its `kind`.
 const ATTACHMENT_DEFINITION: &str = "NetworkAttachmentDefinition";
+/// What a network of the DPU's on a link of the host is by its `kind`.
+const DELEGATED_NETWORK: &str = "DelegatedNetwork";
+
 /// What a file says of a name.
 #[derive(Debug)]
 pub(super) struct Definition {
@@ -41,18 +45,80 @@ enum Kind {
         /// `None`: the configuration of the same name.
         configuration: Option<Map<String, Value>>,
     },
+    /// A network of the DPU's that a plugin makes on a link of the host.
+    Delegated {
+        /// Whose pods may use it. `None`: everybody's.
+        namespace: Option<String>,
+        /// That of the plugin.
+        configuration: Map<String, Value>,
+    },
+}
+
+/// `spec` of a network of the DPU's on a link of the host.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DelegatedSpec {
+    /// The DPU's network. `None`: that of the same name.
+    network: Option<String>,
+    /// What makes the pods' interfaces.
+    #[serde(rename = "type")]
+    plugin: LinkPlugin,
+    /// The host's link that they are stacked on.
+    master: String,
+    /// How they are. `None`: the plugin's own default.
+    mode: Option<String>,
+}
+
+/// A plugin that stacks interfaces on a link.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LinkPlugin {
+    Macvlan,
+    Ipvlan,
+}
+
+impl LinkPlugin {
+    const fn program(self) -> &'static str {
+        match self {
+            Self::Macvlan => "macvlan",
+            Self::Ipvlan => "ipvlan",
+        }
+    }
+}
+
+impl DelegatedSpec {
+    /// The plugin's configuration. The version of the specification is left to the plugin, and the MTU to the lease.
+    fn configuration(self, name: &str) -> Map<String, Value> {
+        let network = self.network.as_deref().unwrap_or(name);
+        let mut configuration = Map::from_iter([
+            ("type".to_owned(), self.plugin.program().into()),
+            ("master".to_owned(), self.master.into()),
+            ("ipam".to_owned(), lease::section(network)),
+        ]);
+        if let Some(mode) = self.mode {
+            configuration.insert("mode".into(), mode.into());
+        }
+        configuration
+    }
 }
 
 impl Definition {
-    /// Whether it is a NetworkAttachmentDefinition.
+    /// Whether it is an object with metadata, as a NetworkAttachmentDefinition.
     pub(super) fn is_attachment(&self) -> bool {
-        matches!(self.kind, Kind::Attachment { .. })
+        matches!(self.kind, Kind::Attachment { .. } | Kind::Delegated { .. })
+    }
+
+    /// Whether its plugin is told the MTU of the DPU's network.
+    pub(super) fn has_networks_mtu(&self) -> bool {
+        matches!(self.kind, Kind::Delegated { .. })
     }
 
     /// Whether pods of that namespace may use it.
     pub(super) fn is_for(&self, pods: &str) -> bool {
         match &self.kind {
-            Kind::Attachment { namespace, .. } => namespace.as_ref().is_none_or(|it| it == pods),
+            Kind::Attachment { namespace, .. } | Kind::Delegated { namespace, .. } => {
+                namespace.as_ref().is_none_or(|it| it == pods)
+            }
             Kind::Configuration(_) => true,
         }
     }
@@ -60,7 +126,7 @@ impl Definition {
     /// The CNI configuration that it is or holds.
     pub(super) fn configuration(&self) -> Option<&Map<String, Value>> {
         match &self.kind {
-            Kind::Configuration(body) => Some(body),
+            Kind::Configuration(body) | Kind::Delegated { configuration: body, .. } => Some(body),
             Kind::Attachment { configuration, .. } => configuration.as_ref(),
         }
     }
@@ -113,28 +179,44 @@ fn definition(path: &Path, document: Value) -> Result<Definition, Failure> {
     let Value::Object(document) = document else {
         return Err(invalid(path, "it holds no object"));
     };
-    if document.get("kind").and_then(Value::as_str) == Some(ATTACHMENT_DEFINITION) {
-        return attachment(path, &document.into());
+    match document.get("kind").and_then(Value::as_str) {
+        Some(ATTACHMENT_DEFINITION) => return attachment(path, &document.into()),
+        Some(DELEGATED_NETWORK) => return delegated(path, document),
+        _ => {}
     }
     let Some(name) = text(go_json::get(&document, "name")) else {
         return Err(invalid(
             path,
-            "it is neither a CNI configuration with a `name`, nor a NetworkAttachmentDefinition",
+            "it is neither a CNI configuration with a `name`, nor a NetworkAttachmentDefinition or DelegatedNetwork",
         ));
     };
     Ok(Definition { file: path.into(), name, kind: Kind::Configuration(document) })
 }
 
-fn attachment(path: &Path, document: &Value) -> Result<Definition, Failure> {
+fn delegated(path: &Path, mut document: Map<String, Value>) -> Result<Definition, Failure> {
+    let spec = document.remove("spec").unwrap_or_else(|| json!({}));
+    let (name, namespace) = metadata(path, &document.into())?;
+    let spec: DelegatedSpec = serde_json::from_value(spec)
+        .map_err(|error| invalid(path, &format!("`spec` of {name}: {error}")))?;
+    let kind = Kind::Delegated { namespace, configuration: spec.configuration(&name) };
+    Ok(Definition { file: path.into(), name, kind })
+}
+
+/// The name of an object, and the namespace whose pods may use it.
+fn metadata(path: &Path, document: &Value) -> Result<(String, Option<String>), Failure> {
     let name = text(document.pointer("/metadata/name"))
         .ok_or_else(|| invalid(path, "its `metadata` has no `name`"))?;
+    Ok((name, text(document.pointer("/metadata/namespace"))))
+}
+
+fn attachment(path: &Path, document: &Value) -> Result<Definition, Failure> {
+    let (name, namespace) = metadata(path, document)?;
     let configuration = match text(document.pointer("/spec/config")) {
         None => None,
         Some(text) => Some(serde_json::from_str(&text).map_err(|error| {
             invalid(path, &format!("`spec.config` of {name} is no JSON object: {error}"))
         })?),
     };
-    let namespace = text(document.pointer("/metadata/namespace"));
     let kind = Kind::Attachment { namespace, configuration };
     Ok(Definition { file: path.into(), name, kind })
 }

@@ -2,7 +2,7 @@
 //! with the attachment that leads the interface, and told to the plugin by our own program as its IPAM plugin.
 
 use offload_proto::v1;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{
     cni::{
@@ -33,6 +33,11 @@ pub(super) fn network_of(plugin: &Map<String, Value>) -> Result<Option<&str>, St
         Some(network) => Ok(Some(network)),
         None => Err(format!("`ipam` of {OURS} names no `network`")),
     }
+}
+
+/// What `ipam` says for addresses of this network of the DPU's.
+pub(super) fn section(network: &str) -> Value {
+    json!({ "type": OURS, "network": network })
 }
 
 /// A plugin's configuration with `ipam` as our program reads it.
@@ -71,8 +76,6 @@ fn address(held: &v1::Address) -> Address {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn plugin(ipam: Value) -> Map<String, Value> {

@@ -231,8 +231,11 @@ fn repeated(text: &[u8]) -> String {
 }
 
 /// Where the program of a plugin is. `None`: in none of the folders.
-pub(super) fn find(folders: &[PathBuf], name: &str) -> Option<PathBuf> {
-    folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file())
+pub(super) fn find<'a>(
+    mut folders: impl Iterator<Item = &'a PathBuf>,
+    name: &str,
+) -> Option<PathBuf> {
+    folders.find_map(|folder| Some(folder.join(name)).filter(|path| path.is_file()))
 }
 
 #[cfg(test)]

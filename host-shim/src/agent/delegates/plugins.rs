@@ -95,7 +95,8 @@ impl Plugins {
     async fn ask_all(&self, chain: &Chain, deadline: Instant) -> Result<(), Failure> {
         let calls = memfd_create(c"status", MFdFlags::MFD_CLOEXEC).map(File::from);
         let calls = calls.map_err(|errno| failed(chain, errno.desc()))?;
-        let surroundings = Surroundings { folders: self.folders(":"), ..Surroundings::default() };
+        let folders = self.folders(chain, ":");
+        let surroundings = Surroundings { folders, ..Surroundings::default() };
         let call = Call { chain, surroundings, calls: &calls, deadline };
         let version = self.common_version(&call).await?;
         if Version::parse(version) < Some(Version::V1_1_0) {
@@ -121,16 +122,21 @@ impl Plugins {
     }
 
     fn program(&self, chain: &Chain, name: &str) -> Result<PathBuf, Failure> {
-        plugin::find(&self.settings.plugins, name).ok_or_else(|| {
-            let folders = self.folders(", ");
+        plugin::find(self.folders_for(chain), name).ok_or_else(|| {
+            let folders = self.folders(chain, ", ");
             failed(chain, &format!("there is no plugin {name} in {folders}"))
         })
     }
 
-    fn folders(&self, separator: &str) -> String {
-        let folders: Vec<_> =
-            self.settings.plugins.iter().map(|folder| folder.display().to_string()).collect();
-        folders.join(separator)
+    /// The caller's, and then those of the configuration.
+    fn folders_for<'a>(&'a self, chain: &'a Chain) -> impl Iterator<Item = &'a PathBuf> {
+        let own = self.settings.plugins.iter();
+        chain.folders.iter().chain(own.filter(move |folder| !chain.folders.contains(folder)))
+    }
+
+    fn folders(&self, chain: &Chain, separator: &str) -> String {
+        let folders = self.folders_for(chain).map(|folder| folder.display().to_string());
+        folders.collect::<Vec<_>>().join(separator)
     }
 
     fn call_for<'a>(
@@ -146,7 +152,7 @@ impl Plugins {
             netns: living.unwrap_or_default(),
             interface_name: delegated.key.interface_name.clone(),
             arguments: delegated.arguments.clone(),
-            folders: self.folders(":"),
+            folders: self.folders(&delegated.chain, ":"),
         };
         Call { chain: &delegated.chain, surroundings, calls, deadline }
     }
@@ -239,10 +245,14 @@ fn document(
     configuration: &Map<String, Value>,
     previous: Option<&Value>,
 ) -> Value {
-    let told = match &delegated.lease {
-        Some(lease) => lease::told(configuration.clone(), lease),
-        None => configuration.clone(),
-    };
+    let mut told = configuration.clone();
+    if let Some(lease) = &delegated.lease {
+        told = lease::told(told, lease);
+        // A DPU of before tells none: the plugin takes its master's.
+        if delegated.chain.has_networks_mtu && lease.mtu != 0 {
+            go_json::set(&mut told, "mtu", lease.mtu.into());
+        }
+    }
     let mut document = named(told, &delegated.chain, &delegated.version);
     let wishes = delegated.wishes.iter().filter(|(wish, _)| has_capability(configuration, wish));
     let wishes: Map<_, _> = wishes.map(|(wish, value)| (wish.clone(), value.clone())).collect();

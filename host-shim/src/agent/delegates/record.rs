@@ -320,6 +320,8 @@ pub(super) mod tests {
                 is_unchecked: false,
                 plugins: vec![Map::from_iter([("type".to_owned(), "macvlan".into())])],
                 additions: Additions::default(),
+                has_networks_mtu: false,
+                folders: Vec::new(),
             },
             version: "1.0.0".into(),
             arguments: String::new(),
@@ -397,7 +399,9 @@ pub(super) mod tests {
         for key in ["default_routes", "lease", "added"] {
             record.remove(key).unwrap();
         }
-        record["chain"].as_object_mut().unwrap().remove("additions").unwrap();
+        for key in ["additions", "has_networks_mtu", "folders"] {
+            record["chain"].as_object_mut().unwrap().remove(key).unwrap();
+        }
         let read: Delegated = serde_json::from_value(written).unwrap();
         assert_eq!((read.key, read.chain), (delegated.key, delegated.chain));
         assert!(read.lease.is_none() && read.added.is_none());

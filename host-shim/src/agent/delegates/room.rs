@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -32,7 +32,7 @@ use crate::{
     },
     cni::version::Version,
     mover::Shared,
-    protocol::{AddRequest, Key, Promise},
+    protocol::{AddRequest, CallerFolders, Key, Promise},
 };
 
 /// The interfaces that other plugins make.
@@ -104,6 +104,11 @@ impl Delegates {
             Some(Meaning::Dpu(network)) => add.network = network,
             None => {}
         }
+        // Only for further networks: the folder of a runtime has the configuration of this very ADD, too.
+        let catalogue = match add.further.is_empty() {
+            true => catalogue,
+            false => self.with_callers(catalogue, &add.folders).await?,
+        };
         let mut delegations = Vec::new();
         let mut own = Vec::new();
         let all = std::mem::take(&mut add.further);
@@ -128,6 +133,19 @@ impl Delegates {
         let Some(folder) = self.networks.clone() else { return Ok(Catalogue::default()) };
         let read = spawn_blocking(move || Catalogue::read(&folder)).await;
         read.map_err(|error| defect(&error))?
+    }
+
+    /// The same with the networks that a caller defines, which come before the host's of these names.
+    async fn with_callers(
+        &self,
+        own: Catalogue,
+        folders: &CallerFolders,
+    ) -> Result<Catalogue, Failure> {
+        let (Some(_), Some(folder)) = (&self.networks, folders.networks.clone()) else {
+            return Ok(own);
+        };
+        let read = spawn_blocking(move || Catalogue::read_callers(&folder)).await;
+        Ok(read.map_err(|error| defect(&error))??.over(own))
     }
 
     /// What a name stands for. What was made of it stays what it was for a repeat of its ADD, whatever became of the
@@ -291,10 +309,13 @@ impl Delegates {
     pub(in crate::agent) async fn asked_of_dpu(
         &self,
         network: &str,
+        folders: &CallerFolders,
         deadline: Instant,
     ) -> Result<Option<String>, Failure> {
-        match self.catalogue().await?.look_up("", network) {
+        let catalogue = self.with_callers(self.catalogue().await?, folders).await?;
+        match catalogue.look_up("", network) {
             Ok(Some(Meaning::Plugins(chain))) => {
+                let chain = chain.of_caller(folders);
                 let leased = chain.leased_network().map(str::to_owned);
                 self.plugins.trouble(&chain, deadline).await.map_or(Ok(leased), Err)
             }
@@ -357,24 +378,30 @@ impl Delegates {
         locked(&self.troubles).iter().map(told).collect()
     }
 
-    /// With the folder whose files define networks, too, if a network is unknown that an ADD has `asked` for.
+    /// With the folders whose files define networks, too, if a network is unknown that an ADD has `asked` for.
     pub(in crate::agent) fn with_folder(&self, failure: Failure, asked: &AddRequest) -> Failure {
         let further = asked.further.iter().map(|further| &further.network);
         let mut names = further.chain([&asked.network]).map(|name| format!("{name:?}"));
         let is_unknown = |name: String| {
             failure.reason == Reason::NetworkUnknown && failure.message.contains(&name)
         };
-        match &self.networks {
-            Some(folder) if names.any(is_unknown) => {
-                let folder = match folder.is_dir() {
-                    true => format!("a file in {}", folder.display()),
-                    false => format!("the folder {}, which is not there,", folder.display()),
-                };
-                let message = format!("{}, nor does {folder} define it", failure.message);
-                Failure { message, ..failure }
-            }
-            _ => failure,
+        if !names.any(is_unknown) {
+            return failure;
         }
+        let message = match (&self.networks, &asked.folders.networks) {
+            (Some(own), callers) => {
+                let folders: Vec<_> =
+                    callers.iter().chain([own]).map(|it| folder_of_files(it)).collect();
+                format!("{}, nor does {} define it", failure.message, folders.join(" or "))
+            }
+            (None, Some(callers)) => format!(
+                "{}; networks in {} (CNI_CONF_DIR) count where the agent's configuration has [delegates]",
+                failure.message,
+                callers.display()
+            ),
+            (None, None) => return failure,
+        };
+        Failure { message, ..failure }
     }
 
     /// Whether an interface has addresses of a lease, or may get them by a plugin that still runs.
@@ -429,6 +456,13 @@ fn log(made: &Delegated, in_plugins: Duration, total: Duration) {
         total_us = microseconds(total),
         "made by other plugins"
     );
+}
+
+fn folder_of_files(folder: &Path) -> String {
+    match folder.is_dir() {
+        true => format!("a file in {}", folder.display()),
+        false => format!("the folder {}, which is not there,", folder.display()),
+    }
 }
 
 /// A pod's first interface is the DPU's.

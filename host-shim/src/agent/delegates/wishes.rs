@@ -42,6 +42,7 @@ impl Delegation {
         chain: Chain,
     ) -> Result<Self, Failure> {
         let interface = &all[place];
+        let chain = chain.of_caller(&add.folders);
         let mut wishes = wishes(interface);
         let lease = lease(interface, &chain);
         if lease.is_some() {

@@ -171,6 +171,7 @@ fn request() -> AddRequest {
         port_mappings: Vec::new(),
         allowed_sources: Vec::new(),
         device_info_file: None,
+        folders: Default::default(),
         further_leases: Vec::new(),
         further: Vec::new(),
     }

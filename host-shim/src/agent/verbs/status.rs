@@ -8,7 +8,7 @@ use offload_proto::{Failure, Reason, v1::StatusResponse};
 use super::doors::Doors;
 use crate::{
     agent::{caller::Caller, dpu::Standing},
-    protocol::StatusRequest,
+    protocol::{CallerFolders, StatusRequest},
 };
 
 /// Runtimes ask often, and wait.
@@ -24,14 +24,21 @@ pub(in crate::agent) async fn status(
     caller: &Caller,
 ) -> Result<(), Failure> {
     trouble(doors, None).await.map_or(Ok(()), Err)?;
-    let asked = request.networks.iter().map(|network| ask_of(doors, network, caller.deadline()));
+    let StatusRequest { networks, folders } = request;
+    let deadline = caller.deadline();
+    let asked = networks.iter().map(|network| ask_of(doors, network, folders, deadline));
     try_join_all(asked).await.map(drop)
 }
 
 /// Whether a further network can be served: by its plugins, or by the DPU. It may be one without addresses.
-async fn ask_of(doors: &Doors, network: &str, deadline: Instant) -> Result<(), Failure> {
+async fn ask_of(
+    doors: &Doors,
+    network: &str,
+    folders: &CallerFolders,
+    deadline: Instant,
+) -> Result<(), Failure> {
     let deadline = deadline.checked_sub(PATIENCE).unwrap_or(deadline);
-    let Some(network) = doors.delegates.asked_of_dpu(network, deadline).await? else {
+    let Some(network) = doors.delegates.asked_of_dpu(network, folders, deadline).await? else {
         return Ok(());
     };
     let Standing::Up(session) = doors.dpu.session().standing() else { return Ok(()) };

@@ -79,6 +79,12 @@ impl Others {
         fs::write(self.definition(name), list.to_string()).unwrap();
     }
 
+    /// A network of the DPU's on a link of the host.
+    pub(super) fn define_object(&self, name: &str, spec: &str) {
+        let text = format!("kind: DelegatedNetwork\nmetadata: {{name: {name}}}\nspec: {spec}\n");
+        fs::write(self.path("networks").join(format!("{name}.yaml")), text).unwrap();
+    }
+
     pub(super) fn definition(&self, name: &str) -> PathBuf {
         self.path("networks").join(format!("{name}.conflist"))
     }
