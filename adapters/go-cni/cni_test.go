@@ -285,7 +285,11 @@ func TestFilesOfOursAreTakenByNameAndThoseOfOthersPassedOver(t *testing.T) {
 func TestWhatCantBeExecutedIsRefusedByName(t *testing.T) {
 	for text, why := range map[string]string{
 		`{"name":"n","plugins":[{"type":"bridge"}]}`:                         "there is no host-shim among them",
-		`{"name":"n","plugins":[{"type":"host-shim"},{"type":"portmap"}]}`:   "it has the plugin portmap besides host-shim",
+		`{"name":"n","plugins":[{"type":"host-shim"},{"type":"tuning"}]}`:    "it has the plugin tuning besides host-shim",
+		`{"name":"n","plugins":[{"type":"portmap"},{"type":"host-shim"}]}`:   "it has the plugin portmap before host-shim",
+		behind(`{"type":"portmap","conditionsV4":["-s","10.0.0.0/8"]}`):      "its plugin portmap has conditionsV4",
+		behind(`{"type":"bandwidth","unshapedSubnets":["10.0.0.0/8"]}`):      "its plugin bandwidth has unshapedSubnets",
+		behind(`{"type":"bandwidth","ingressRate":"fast"}`):                  "the limits of its plugin bandwidth",
 		`{"name":"n","plugins":[{"type":"host-shim"},{"type":"host-shim"}]}`: "it has host-shim twice",
 		`{"plugins":[{"type":"host-shim"}]}`:                                 "it has no name",
 		`{"name":"n"}`:                                                       "there is no host-shim among them",
@@ -301,6 +305,48 @@ func TestWhatCantBeExecutedIsRefusedByName(t *testing.T) {
 	}
 	if _, err := New(WithConfFile(filepath.Join(t.TempDir(), "missing"))); !IsReadFailure(err) {
 		t.Error(err)
+	}
+}
+
+// behind is a list with these plugins behind ours.
+func behind(plugins string) string {
+	return `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"host-shim"},` + plugins + `]}`
+}
+
+func TestPortmapAndBandwidthBehindOursAreLeftToTheAgent(t *testing.T) {
+	agent := startAgent(t, always(done))
+	folder := t.TempDir()
+	text := behind(`{"type":"portmap","snat":true,"capabilities":{"portMappings":true}},
+		{"type":"bandwidth","ingressRate":8000000,"ingressBurst":800000,"capabilities":{"bandwidth":true}}`)
+	if err := os.WriteFile(filepath.Join(folder, "10-n.conflist"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	network := newCNI(t, WithPluginConfDir(folder))
+	if err := network.Load(WithLoNetwork, WithDefaultConf); err != nil {
+		t.Fatal(err)
+	}
+	assertNetworks(t, network, "lo cni-loopback, eth0 n")
+	limits := func(ingress, burst, egress string) string {
+		return `"bandwidth":{"IngressRate":` + ingress + `,"IngressBurst":` + burst + `,"EgressRate":` + egress + `,"EgressBurst":0}`
+	}
+	for _, one := range []struct {
+		opt    NamespaceOpts
+		passed string
+	}{
+		{WithCapabilityPortMap([]PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}}), `{` +
+			limits("8000000", "800000", "0") +
+			`,"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":""}]}`},
+		{WithCapabilityBandWidth(BandWidth{EgressRate: 7}), `{` + limits("0", "0", "7") + `}`},
+		{WithCapabilityDNS(DNS{}), `{` + limits("8000000", "800000", "0") + `}`},
+	} {
+		before := len(agent.calls())
+		if err := network.Remove(context.Background(), "c1", "", one.opt); err != nil {
+			t.Fatal(err)
+		}
+		passed := string(agent.calls()[before].Configuration["runtimeConfig"])
+		if passed != one.passed {
+			t.Errorf("%s, not %s", passed, one.passed)
+		}
 	}
 }
 

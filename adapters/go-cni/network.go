@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -14,6 +15,17 @@ const plugin = "host-shim"
 
 // The version that the agent is spoken to in.
 const spokenVersion = "1.1.0"
+
+// standIns are plugins that may be behind ours in a list: what they are for, the agent does itself.
+var standIns = map[string]struct {
+	// With what a runtime asks for it.
+	capability string
+	// Keys of theirs that the agent has nothing for.
+	refused []string
+}{
+	"portmap":   {"portMappings", []string{"conditionsV4", "conditionsV6"}},
+	"bandwidth": {"bandwidth", []string{"shapedSubnets", "unshapedSubnets"}},
+}
 
 // A configuration that is none of ours.
 var errOfOthers = invalid("its plugins are not executed: there is no %s among them", plugin)
@@ -27,6 +39,8 @@ type network struct {
 	socket   string
 	// The capabilities that the configuration has. Nil: there is no configuration that could lack one.
 	capabilities map[string]bool
+	// Limits of a plugin bandwidth in the list, unless the runtime passes others. Nil: none.
+	limits *BandWidth
 }
 
 func defaultNetwork(ifName string) *network {
@@ -99,22 +113,28 @@ func list(bytes []byte) (*network, error) {
 	return networkOf(config)
 }
 
+// checkPlugins says whether the list has ours first, and behind it only what the agent does itself.
 func checkPlugins(config *NetworkConfList) error {
-	ours, other := false, ""
+	ours := 0
 	for _, conf := range config.Plugins {
 		if conf.Network.Type == plugin {
-			ours = true
-		} else {
-			other = conf.Network.Type
+			ours++
 		}
 	}
-	switch {
-	case !ours:
+	if ours == 0 {
 		return errOfOthers
-	case len(config.Plugins) > 1 && other == "":
+	}
+	if ours > 1 {
 		return invalid("it has %s twice: each wants a list of its own", plugin)
-	case other != "":
-		return invalid("it has the plugin %s besides %s, and that is not executed: leave it out", other, plugin)
+	}
+	for number, conf := range config.Plugins {
+		name := conf.Network.Type
+		if _, ok := standIns[name]; !ok && name != plugin {
+			return invalid("it has the plugin %s besides %s, and that is not executed: leave it out", name, plugin)
+		}
+		if number == 0 && name != plugin {
+			return invalid("it has the plugin %s before %s: put it behind", name, plugin)
+		}
 	}
 	return nil
 }
@@ -130,13 +150,49 @@ func networkOf(config *NetworkConfList) (*network, error) {
 	}
 	document["name"] = quoted(config.Name)
 	document["cniVersion"] = quoted(spokenVersion)
-	capabilities := only.Network.Capabilities
-	if capabilities == nil {
-		capabilities = map[string]bool{}
+	network := &network{
+		config: config, document: document, socket: socketOr(told.AgentSocket), capabilities: map[string]bool{},
 	}
-	return &network{
-		config: config, document: document, socket: socketOr(told.AgentSocket), capabilities: capabilities,
-	}, nil
+	for name, declared := range only.Network.Capabilities {
+		network.capabilities[name] = declared
+	}
+	for _, conf := range config.Plugins[1:] {
+		if err := network.standIn(conf); err != nil {
+			return nil, err
+		}
+	}
+	return network, nil
+}
+
+// standIn has the agent do what a plugin behind ours is for.
+func (n *network) standIn(conf *NetworkConf) error {
+	name := conf.Network.Type
+	its := standIns[name]
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(conf.Source), &keys); err != nil {
+		return invalid("its plugin %s can't be decoded: %v", name, err)
+	}
+	for key := range keys {
+		for _, refused := range its.refused {
+			if strings.EqualFold(key, refused) {
+				return invalid("its plugin %s has %s, which the agent has nothing for: leave it out", name, key)
+			}
+		}
+	}
+	if conf.Network.Capabilities[its.capability] {
+		n.capabilities[its.capability] = true
+	}
+	if name != "bandwidth" {
+		return nil
+	}
+	limits := BandWidth{}
+	if err := json.Unmarshal([]byte(conf.Source), &limits); err != nil {
+		return invalid("the limits of its plugin %s can't be decoded: %v", name, err)
+	}
+	if limits != (BandWidth{}) {
+		n.limits = &limits
+	}
+	return nil
 }
 
 func quoted(text string) json.RawMessage {
@@ -193,6 +249,9 @@ func (n *network) documentFor(ns *Namespace) (map[string]json.RawMessage, error)
 		if n.capabilities == nil || n.capabilities[name] {
 			passed[name] = value
 		}
+	}
+	if _, ok := passed["bandwidth"]; !ok && n.limits != nil {
+		passed["bandwidth"] = n.limits
 	}
 	bytes, err := json.Marshal(passed)
 	if err != nil {

@@ -34,6 +34,7 @@ tier_long() {
     [[ $1 != *-short ]] || { in_namespaces "$1" "kills, cuts, renewals, breakages, soak" && return; }
     tools_of_long_are_there || { cannot_run "$1" && return; }
     check "the example of the Go package" silent hack/go-cni example
+    check "the next Debian's go-cni is there" silent hack/go-cni --next prepare
     check "Prometheus is there" silent hack/prometheus
     in_namespaces long "kills, cuts, renewals, breakages, soak, packages, scripts"
 }

@@ -20,16 +20,16 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// What hack/go-cni prints of a command.
-fn hack(command: &str) -> String {
+fn hack(arguments: &[&str]) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/go-cni");
-    let output = run(Command::new(script).arg(command));
+    let output = run(Command::new(script).args(arguments));
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
 /// The example, which is built if it has not been.
 fn example() -> PathBuf {
-    PathBuf::from(hack("example").trim())
+    PathBuf::from(hack(&["example"]).trim())
 }
 
 fn command(lab: &Lab, verb: &str, pod: &Netns, path: &Path) -> Command {
@@ -78,7 +78,12 @@ fn begin(lab: &Lab, pod: &Netns) -> std::process::Child {
 /// enough.
 #[test]
 fn the_package_passes_its_own_tests_and_compiles_for_other_systems() {
-    let _ = hack("test");
+    let _ = hack(&["test"]);
+}
+
+#[test]
+fn package_fits_containerd_2s_go_cni() {
+    let _ = hack(&["--next", "test"]);
 }
 
 #[test]
