@@ -47,8 +47,9 @@ fn host(report: &str) -> Tree {
     tree
 }
 
+/// Whether all of the package is there. dpkg remembers that a refused removal is wanted ("deinstall ok installed").
 fn is_installed(tree: &Tree) -> bool {
-    tree.dpkg_does(&["--status", HOST]).contains("Status: install ok installed")
+    tree.dpkg_does(&["--status", HOST]).contains("install ok installed")
 }
 
 /// The package's own lines: others are dpkg's.
