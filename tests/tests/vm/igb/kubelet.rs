@@ -11,9 +11,11 @@ use super::{
     lab::{LIMIT, Lab},
 };
 
-/// What a container sees of its machine's devices: these nodes, under a /dev of its own.
+/// What a container sees of its machine's devices: these nodes, under a /dev of its own, and /dev/null, which perl
+/// reads its program from.
 const CONTAINER: &str = r#"
 set -e
+NODES="$NODES /dev/null"
 mkdir /tmp/nodes
 for node in $NODES; do
     cp --archive "$node" "/tmp/nodes/${node##*/}"
@@ -23,7 +25,7 @@ mkdir /dev/vfio
 for node in $NODES; do
     cp --archive "/tmp/nodes/${node##*/}" "$node"
 done
-[ "$(find /dev -type c | wc -l)" = 2 ]
+[ "$(find /dev -type c | wc -l)" = 3 ]
 exec perl -e "$PROGRAM" "$GROUP" "$VF"
 "#;
 
