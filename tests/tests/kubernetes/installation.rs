@@ -30,6 +30,10 @@ const MOST_STARTED: usize = 16;
 /// Likewise while another stands by.
 const STARTED_BESIDE: usize = 4;
 
+/// What the DaemonSet has, and what its comment has a person write for an older Kubernetes.
+const SURGE: &str = "{maxSurge: 1, maxUnavailable: 0}";
+const WITHOUT_SURGE: &str = "{maxUnavailable: 1}";
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
@@ -116,9 +120,8 @@ impl BareNode {
         );
         self.edit("10-dpu-offload.conflist", "\"network\": \"\"", "\"network\": \"pods\"");
         self.edit("daemonset.yaml", "path: /opt/cni/bin", "path: /usr/lib/cni");
-        if self.is_without_surge() {
-            let [surge, none] = ["{maxSurge: 1, maxUnavailable: 0}", "{maxUnavailable: 1}"];
-            self.edit("daemonset.yaml", surge, none);
+        if is_without_surge(&self.cluster) {
+            self.edit("daemonset.yaml", SURGE, WITHOUT_SURGE);
         }
         // The VFs' agent before has records, which are this one's now.
         let state = variable("STATE_DIR");
@@ -127,14 +130,6 @@ impl BareNode {
             "path: /var/lib/dpu-offload,",
             &format!("path: {},", state.display()),
         );
-    }
-
-    /// Whether it is of before 1.22.
-    fn is_without_surge(&self) -> bool {
-        let versions: Value =
-            serde_json::from_str(&self.cluster.kubectl(&["version", "-o", "json"])).unwrap();
-        let version = versions["serverVersion"]["gitVersion"].as_str().unwrap();
-        version.split('.').nth(1).unwrap().parse::<u32>().unwrap() < 22
     }
 
     fn install(&self, version: &str) -> String {
@@ -197,6 +192,14 @@ impl Drop for BareNode {
         let lab = run(Command::new(root().join("hack/lab")).args(["restart", "agent"]));
         eprintln!("the node is as it was: {restored}, {lab:?}");
     }
+}
+
+/// Whether the cluster is older than Kubernetes 1.22, whose DaemonSets have no `maxSurge`.
+fn is_without_surge(cluster: &Cluster) -> bool {
+    let versions: Value =
+        serde_json::from_str(&cluster.kubectl(&["version", "-o", "json"])).unwrap();
+    let version = versions["serverVersion"]["gitVersion"].as_str().unwrap();
+    version.split('.').nth(1).unwrap().parse::<u32>().unwrap() < 22
 }
 
 fn make_executable(path: &Path) -> bool {
@@ -271,6 +274,66 @@ fn the_api_server_takes_the_service_of_a_dpu_and_kubectl_makes_sense_of_all_mani
     let told = cluster.kubectl(&["apply", "--dry-run=server", "--kustomize", &base("dpu")]);
     cluster.kubectl(&["delete", "namespace", "dpu-offload"]);
     assert_eq!(told.matches("created (server dry run)").count(), 2, "{told}");
+}
+
+/// Nodes beside the cluster's own, without a kubelet. What tells an agent which node it is on runs on the real one.
+const FURTHER_NODES: [&str; 3] = ["rack-a", "rack-b", "rack-c"];
+
+/// A node with a DPU, with room for pods, as its kubelet would register it.
+fn node_with_dpu(name: &str) -> Value {
+    let room = json!({ "cpu": "1", "memory": "1Gi", "pods": "10" });
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": { "name": name, "labels": { "dpu-offload.io/host": "true" } },
+        "status": { "capacity": room, "allocatable": room },
+    })
+}
+
+/// The agents that the cluster has placed, each with its node.
+fn placed_agents(cluster: &Cluster) -> Vec<(String, Value)> {
+    let listing = ["--namespace", "dpu-offload", "get", "pods", "--output", "json"];
+    let pods: Value = serde_json::from_str(&cluster.kubectl(&listing)).unwrap();
+    let placed = pods["items"].as_array().unwrap().iter().filter_map(|pod| {
+        Some((pod["spec"]["nodeName"].as_str()?.to_owned(), pod["spec"]["containers"].clone()))
+    });
+    let mut placed: Vec<_> = placed.collect();
+    placed.sort_by(|one, other| one.0.cmp(&other.0));
+    placed
+}
+
+#[test]
+fn one_daemon_set_serves_three_nodes() {
+    let cluster = Cluster::take();
+    let (shipped, copy) = (root().join("configs/kubernetes/host"), tempfile::tempdir().unwrap());
+    for entry in fs::read_dir(&shipped).unwrap().map(|entry| entry.unwrap()) {
+        let text = fs::read_to_string(entry.path()).unwrap();
+        let surge = if is_without_surge(&cluster) { WITHOUT_SURGE } else { SURGE };
+        fs::write(copy.path().join(entry.file_name()), text.replace(SURGE, surge)).unwrap();
+    }
+    let namespace = shipped.with_file_name("namespace.yaml");
+    cluster.kubectl(&["apply", "--filename", namespace.to_str().unwrap()]);
+    cluster.apply(&FURTHER_NODES.map(node_with_dpu));
+    cluster.kubectl(&["apply", "--kustomize", copy.path().to_str().unwrap()]);
+    let agents = wait_for("an agent on each node", LIMIT, || {
+        Some(placed_agents(&cluster)).filter(|agents| agents.len() == FURTHER_NODES.len())
+    });
+    let deletes: [&[&str]; 3] = [
+        &["--namespace", "dpu-offload", "delete", "daemonset", "--all"],
+        &["--namespace", "dpu-offload", "delete", "pods", "--all", "--force", "--grace-period=0"],
+        &["delete", "namespace", "dpu-offload", "--timeout=120s"],
+    ];
+    deletes.iter().for_each(|delete| drop(cluster.kubectl(delete)));
+    cluster.kubectl(&[&["delete", "node"], &FURTHER_NODES[..]].concat());
+
+    assert!(agents.iter().map(|agent| agent.0.as_str()).eq(FURTHER_NODES), "{agents:?}");
+    let name = json!({
+        "name": "NODE_NAME",
+        "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } },
+    });
+    for (node, containers) in &agents {
+        assert_eq!(containers[0]["env"], json!([name]), "{node}");
+    }
 }
 
 /// Rolls another version out, while pods ping each other, start and end, and returns how many have started.
