@@ -34,6 +34,26 @@ impl Drop for HackLab {
 }
 
 #[test]
+fn card_check_reports_on_an_arm_dpu() {
+    let lab = HackLab { name: format!("t{}c", std::process::id()) };
+    let check = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/card-check");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report");
+    lab.shell("lab up --vfs 3 --dpu arm");
+    lab.shell(&format!(
+        "set -a; eval \"$(lab env)\"; set +a; {} --count 2 --to {}",
+        check.display(),
+        file.display()
+    ));
+    let report = std::fs::read_to_string(file).unwrap();
+    for row in
+        ["| nothing special | works |", "| CNI ADD | ", "floor on the host", "floor on the DPU"]
+    {
+        assert!(report.contains(row), "{row:?} is not in:\n{report}");
+    }
+}
+
+#[test]
 fn the_lab_with_an_arm_machine_can_be_driven_and_leaves_nothing_behind() {
     let lab = HackLab { name: format!("t{}", std::process::id()) };
     lab.shell("lab up --vfs 3 --dpu arm");

@@ -202,6 +202,7 @@ fn every_script_explains_itself() {
         "go-cni",
         "prometheus",
         "cluster",
+        "card-check",
     ] {
         let output = run(hack(script).arg("--help"));
         assert!(output.status.success() && text(&output).contains(&format!("hack/{script}")));
@@ -271,6 +272,7 @@ fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
         "package --only deb x",
         "arm-dpu fetch x",
         "arm-dpu down /tmp x",
+        "card-check x",
     ] {
         let words: Vec<_> = line.split(' ').collect();
         let output = run(hack(words[0]).args(&words[1..]).current_dir(&folder));

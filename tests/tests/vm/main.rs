@@ -8,6 +8,7 @@
 )]
 
 mod card;
+mod card_check;
 mod igb;
 mod machine;
 mod netdevsim;
