@@ -70,13 +70,14 @@ tiers_of_path() {
 
 # sort_tiers: of the tiers that do not run in any case, those that are wanted go to the caller's `called`, and the short
 # forms of those that may run in addition to its `others`. Mutants show what tests lack, whatever the change: they are for
-# hack/test all. Dependencies are the same until Cargo.lock or deny.toml changes.
+# hack/test all. Dependencies are the same until Cargo.lock or deny.toml changes, and what an old kernel lacks until the way
+# to speak to kernels does.
 sort_tiers() {
-    local tier
+    local tier named=" dependencies vm-old "
     for tier in "${TIERS[@]}"; do
         [[ $tier != *-short && $tier != mutants && " ${DEFAULT_TIERS[*]} " != *" $tier "* ]] || continue
-        if [[ " ${wanted[*]} " != *" $tier "* && ( $tier == dependencies || " ${wanted[*]} " != *" every "* ) ]]; then
-            [[ $tier == dependencies ]] || ! may_run "$tier" || others+=("$(short_forms "$tier")")
+        if [[ " ${wanted[*]} " != *" $tier "* && ( $named == *" $tier "* || " ${wanted[*]} " != *" every "* ) ]]; then
+            [[ $named == *" $tier "* ]] || ! may_run "$tier" || others+=("$(short_forms "$tier")")
         elif may_run "$tier"; then
             called+=("$tier")
         else

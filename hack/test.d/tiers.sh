@@ -130,11 +130,29 @@ tier_vm-ovs() {
     OFFLOAD_TEST_FABRIC=ovs at_once half_in_vm "$1-1" "$1-2"
 }
 
+tier_vm-old() {
+    build_once || return 0
+    title "making the virtual machine with the old kernel ready"
+    hack/vm --old prepare || { cannot_run "$1" && return; }
+    title "tests with the old kernel, in two virtual machines"
+    at_once in_old_vm vm-old vm-old-ovs
+}
+
 # half_in_vm PROFILE: in the place of this process, every second test, in a machine of its own. It runs one test at a time
 # and keeps one processor busy.
-half_in_vm() {
+half_in_vm() { in_vm hack/vm "$1"; }
+
+# in_old_vm PROFILE: likewise, with the old kernel, all tests.
+in_old_vm() {
+    [[ $1 != *-ovs ]] || export OFFLOAD_TEST_FABRIC=ovs
+    in_vm "hack/vm --old" "$1"
+}
+
+# in_vm MACHINE PROFILE
+in_vm() {
     export OFFLOAD_TEST_DATAPATH=system NEXTEST_TEST_THREADS=1
-    exec hack/vm run --timeout "$VM_SECONDS" --again --share "target/nextest/$1" -- "${RUNNER[@]}"
+    # shellcheck disable=SC2086 # a command and its option
+    exec $1 run --timeout "$VM_SECONDS" --again --share "target/nextest/$2" -- "${RUNNER[@]}"
 }
 
 # machine_is_ready TIER

@@ -3,8 +3,10 @@
 
 # The first kernel of Debian's that this was tried with; QEMU's igb came before.
 MIN_KERNEL=6.12
-# What finds the machine's files.
-BOOT_MODULES=(9p 9pnet_virtio overlay)
+# The oldest release of Debian whose kernel is tried, as cards' images have it: 6.1.
+OLD_SUITE=bookworm
+# What finds the machine's files, as far as it is not built in, and tells of it.
+BOOT_MODULES=(virtio_pci virtio_console 9p 9pnet_virtio overlay)
 # The part of the kernel's modules that a network's test may want: the rest takes long to index.
 MODULE_FOLDERS=(arch block crypto fs lib mm net virt drivers/{block,char,dca,i2c,iommu,net,pps,ptp,vfio,virtio})
 LIBRARIES=usr/lib/x86_64-linux-gnu
@@ -14,7 +16,12 @@ source "$ROOT/hack/debian.sh"
 
 CACHE=${OFFLOAD_VM_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/dpu-offload/vm}
 RECIPE=$(cat "$ROOT"/hack/vm.d/{prepare.sh,switchdevsim/*} "$ROOT/hack/debian.sh" | sha256sum)
+# Not empty: the kernel is that of OLD_SUITE.
+OLD=
 TREE=$CACHE/${RECIPE:0:12}
+
+# use_old_kernel: from here on.
+use_old_kernel() { OLD=1 TREE+=-old; }
 
 prepare() {
     no_more "$@"
@@ -47,7 +54,7 @@ build_tree() {
     warn "kernel $VERSION, netdevsim and QEMU are ready, $(ms_since "$began") ms"
 }
 
-# The machine's own suite if its kernel is new enough, else its backports.
+# The machine's own suite if its kernel is new enough, else its backports. They have QEMU for the old kernel, too.
 download() {
     local packages kernel
     prepare_own_apt "$WORK" amd64
@@ -55,11 +62,25 @@ download() {
     new_enough || die "Debian has no kernel $MIN_KERNEL or newer for $(codename), not even in its backports"
     own_apt apt-get install -y --download-only qemu-system-x86 busybox-static kmod >/dev/null ||
         die "apt can't get QEMU, busybox-static and kmod"
+    [[ ! $OLD ]] || prepare_old_apt
     kernel=$(depends_on linux-image-amd64 'linux-image-[0-9].*')
     VERSION=${kernel#linux-image-}
     mapfile -t packages < <(kernel_packages)
     (cd "$WORK/archives" && own_apt apt-get download "$kernel" "${packages[@]}" >/dev/null) ||
         die "apt can't get $kernel ${packages[*]}"
+}
+
+prepare_old_apt() {
+    APT_RELEASE=''
+    prepare_apt "$WORK/$OLD_SUITE" amd64 old_sources
+}
+
+# old_sources: that suite, from where the machine has its own.
+old_sources() {
+    local options='[check-valid-until=no] '
+    [[ ! -e $KEYRING ]] || options="[check-valid-until=no signed-by=$KEYRING] "
+    targets | awk -v suite="$(codename)" -v old="$OLD_SUITE" -v options="$options" '
+        $2 == suite && $3 == "main" && !seen++ { print "deb " options $1 " " old " main" }'
 }
 
 new_enough() {
@@ -79,16 +100,28 @@ kernel_packages() {
 }
 
 unpack() {
-    local package folder
+    local package folder folders
     mkdir -p "$WORK/build" "$NEW"/usr/{bin,sbin,lib,lib64}
     for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$NEW/$folder"; done
     for package in "$WORK"/archives/*.deb; do
         case ${package##*/} in
             linux-source-*) ;;
             linux-headers-* | linux-kbuild-*) dpkg-deb -x "$package" "$WORK/build" ;;
-            linux-image-*) extract "$package" './boot/vmlinuz-*' '*/modules.*' "${MODULE_FOLDERS[@]/#/*/$VERSION/kernel/}" ;;
+            linux-image-*)
+                mapfile -t folders < <(module_folders "$package")
+                extract "$package" './boot/vmlinuz-*' '*/modules.*' "${folders[@]}"
+                ;;
             *) extract "$package" ;;
         esac || die "${package##*/} can't be unpacked"
+    done
+}
+
+# module_folders PACKAGE: of MODULE_FOLDERS those that it has. What is built in differs from kernel to kernel.
+module_folders() {
+    local folder list
+    list=$(dpkg-deb --fsys-tarfile "$1" | tar -t)
+    for folder in "${MODULE_FOLDERS[@]}"; do
+        [[ $list != *"/$VERSION/kernel/$folder/"* ]] || say "*/$VERSION/kernel/$folder"
     done
 }
 
@@ -135,7 +168,8 @@ initramfs() {
     cp "$NEW/usr/bin/busybox" "$root/bin/"
     boot_modules | while read -r module; do
         name=$(basename "$module" .xz)
-        xz -dc "$module" >"$root/modules/$name"
+        # Older kernels' are not packed, and pass as they are.
+        xz -dcf "$module" >"$root/modules/$name"
         say "$name" >>"$root/modules/order"
     done
     archive "$NEW" "$root" >"$NEW/initramfs"
@@ -160,7 +194,8 @@ in_tree() { "$1/$LIBRARIES/ld-linux-x86-64.so.2" --library-path "$1/$LIBRARIES" 
 remove_old_trees() {
     local old in_use
     for old in "$CACHE"/*/; do
-        [[ ${old%/} == "$WORK" ]] && continue
+        # The other kernel's tree is of the same recipe.
+        case ${old%/} in "$WORK" | "$CACHE/${RECIPE:0:12}"*) continue ;; esac
         exec {in_use}<"$old"
         if flock -xn "$in_use"; then rm -rf "$old"; fi
         exec {in_use}<&-

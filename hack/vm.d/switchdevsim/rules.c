@@ -11,6 +11,7 @@
 #include <linux/netdevice.h>
 #include <linux/rculist.h>
 #include <linux/slab.h>
+#include <linux/version.h>
 #include <net/devlink.h>
 #include <net/flow_dissector.h>
 #include <net/flow_offload.h>
@@ -147,6 +148,17 @@ static int check_keys(const struct flow_match *match, struct netlink_ext_ack *ex
 	}
 	return 0;
 }
+
+/* Kernels before 6.10 leave it to each driver what it does with flags that it does not know. */
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 10, 0)
+static bool flow_rule_is_supp_control_flags(u32 known, u32 asked, struct netlink_ext_ack *extack)
+{
+	if (!(asked & ~known))
+		return true;
+	NL_SET_ERR_MSG_MOD(extack, "Unsupported match on control.flags");
+	return false;
+}
+#endif
 
 /* Not whether it is the first of a packet's fragments or a later one. */
 static int check_fragments(const struct flow_rule *asked, struct netlink_ext_ack *extack)
@@ -331,11 +343,21 @@ static int set_up_tc(struct net_device *dev, enum tc_setup_type type, void *data
 	return flow_block_cb_setup_simple(data, &blocks, asked_of_port, port, port, true);
 }
 
-static bool is_representor(const struct net_device *dev)
+/* Kernels before 6.2 ask the driver for it. */
+static const struct devlink_port *devlink_port_of(struct net_device *dev)
 {
-	const struct devlink_port *port = dev->devlink_port;
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 2, 0)
+	return dev->netdev_ops->ndo_get_devlink_port(dev);
+#else
+	return dev->devlink_port;
+#endif
+}
 
-	return is_port(dev) && port && port->attrs.flavour == DEVLINK_PORT_FLAVOUR_PCI_VF;
+static bool is_representor(struct net_device *dev)
+{
+	const struct devlink_port *port = is_port(dev) ? devlink_port_of(dev) : NULL;
+
+	return port && port->attrs.flavour == DEVLINK_PORT_FLAVOUR_PCI_VF;
 }
 
 static int add_port(struct net_device *dev)
