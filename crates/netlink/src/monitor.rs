@@ -58,7 +58,8 @@ impl LinkMonitor {
     /// To be called within a Tokio runtime.
     ///
     /// # Errors
-    /// When the process may have no more open files, or may not enter the namespace.
+    /// When the process may have no more open files, may not enter the namespace, or lacks CAP_NET_BROADCAST there
+    /// (`netlink_setsockopt` in net/netlink/af_netlink.c).
     pub fn open_with_neighbours(netns: &Netns) -> Result<Self, Error> {
         let open = || {
             let socket = open_socket()?;
