@@ -84,6 +84,12 @@ impl Error {
         self.errno().is_some_and(is_forbidden)
     }
 
+    /// Whether file descriptors or memory are used up.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        self.errno().is_some_and(is_exhausted)
+    }
+
     /// Whether the kernel or the device can't do this at all.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
@@ -106,6 +112,10 @@ impl error::Error for Error {}
 
 fn is_forbidden(errno: Errno) -> bool {
     matches!(errno, Errno::EPERM | Errno::EACCES)
+}
+
+fn is_exhausted(errno: Errno) -> bool {
+    matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)
 }
 
 /// A path that leads to no network namespace.
@@ -151,6 +161,12 @@ impl NetnsError {
         matches!(self, Self::Unreadable { errno, .. } if is_forbidden(*errno))
     }
 
+    /// Whether file descriptors or memory are used up.
+    #[must_use]
+    pub fn is_exhausted(&self) -> bool {
+        matches!(self, Self::Unreadable { errno, .. } if is_exhausted(*errno))
+    }
+
     /// Whether no network namespace is there (any more), rather than one that can't be opened.
     #[must_use]
     pub fn is_gone(&self) -> bool {
@@ -169,5 +185,12 @@ mod tests {
         let numbered = Error::errno_of("set MTU 5", Errno::EINVAL);
         assert!(numbered.to_string().ends_with("set MTU 5: Invalid argument"), "{numbered}");
         assert_eq!(numbered.errno(), Some(Errno::EINVAL));
+    }
+
+    #[test]
+    fn used_up_descriptors_and_memory_are_told() {
+        let is_exhausted = |errno| Error::errno_of("open a socket", errno).is_exhausted();
+        assert!(is_exhausted(Errno::EMFILE) && is_exhausted(Errno::ENOBUFS));
+        assert!(!is_exhausted(Errno::EINVAL) && !Error::answer("read", "nonsense").is_exhausted());
     }
 }

@@ -94,6 +94,7 @@ impl MoveError {
             Self::InterfaceExists(_) => Reason::InterfaceExists,
             Self::Missing(_) | Self::NoPort(_) => Reason::VfMissing,
             Self::IngressLimit | Self::NobodyKeeps(_) | Self::Trunk(_) => Reason::Unsupported,
+            Self::Kernel(error) if error.is_exhausted() => Reason::Overloaded,
             Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) => Reason::MoveFailed,
         }
     }
@@ -370,9 +371,9 @@ pub fn open_netns(path: &str) -> Result<Netns, Failure> {
 }
 
 fn reason_of_netns(error: &NetnsError) -> Reason {
-    use Errno::{ELOOP, EMFILE, ENAMETOOLONG, ENFILE, ENOMEM, ENOTDIR};
+    use Errno::{ELOOP, ENAMETOOLONG, ENOTDIR};
     match error {
-        NetnsError::Unreadable { errno: EMFILE | ENFILE | ENOMEM, .. } => Reason::Overloaded,
+        error if error.is_exhausted() => Reason::Overloaded,
         // The path itself is at fault.
         NetnsError::Unreadable { errno: ELOOP | ENAMETOOLONG | ENOTDIR, .. } => {
             Reason::NetnsInvalid

@@ -7,7 +7,7 @@ use std::{
 };
 
 use netlink::{Error, Link, Netns, NetnsId, Rtnl};
-use offload_proto::{Failure, Reason};
+use offload_proto::Failure;
 use vf_alloc::Device;
 
 use super::{
@@ -76,7 +76,7 @@ impl Abroad {
         let interface = request.key.interface_name.clone();
         let work = move || {
             let fetched = this.fetch_from_pod_now(&pod, &interface);
-            fetched.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
+            fetched.map_err(|error| Failure::new(error.reason(), error.to_string()))
         };
         let seen = self.host.move_vf(Way::Home, work).await??;
         let found = self.cleanliness.prove(seen).await?;

@@ -247,7 +247,7 @@ impl Vfs {
         let Some(pod) = record.netns.living() else { return Ok(PodState::Complete) };
         let spec = self.host.move_of(record)?;
         let state = self.host.look(move || state_in_pod(&spec, &pod)).await?;
-        state.map_err(|error| Failure::new(Reason::MoveFailed, error.to_string()))
+        state.map_err(|error| Failure::new(error.reason(), error.to_string()))
     }
 
     /// What wakes the keepers.
