@@ -70,6 +70,7 @@ pub(super) struct Tracker {
     true_since: BTreeMap<i32, Timestamp>,
     started: Timestamp,
     checked: Timestamp,
+    first_look: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -88,12 +89,14 @@ impl Tracker {
             true_since: BTreeMap::new(),
             started: now.time,
             checked: now.time,
+            first_look: None,
         }
     }
 
     /// A look has found these faults, and no others. Returns the conditions that have turned.
     pub(super) fn observe(&mut self, found: Vec<Fault>, now: Moment) -> Vec<Condition> {
         self.checked = now.time;
+        self.first_look.get_or_insert(now.instant);
         found.into_iter().for_each(|fault| self.note(fault, now));
         let mut turned = self.begun(now);
         turned.extend(self.ended(now));
@@ -177,10 +180,24 @@ impl Tracker {
             // Without cards nothing can be said of them.
             if all.len() == before && !(kind == ConditionType::Offloaded && has_no_cards) {
                 let since = self.true_since.get(&kind.into()).copied().unwrap_or(self.started);
-                all.push(self.as_true(kind, String::new(), since));
+                let as_true = || self.as_true(kind, String::new(), since);
+                all.push(self.undecided(kind).unwrap_or_else(as_true));
             }
         }
         all
+    }
+
+    /// The condition of a type of which the first look has found a fault, while that has not held long enough. Whether it
+    /// is true is not known: it has not been true since the service runs.
+    fn undecided(&self, kind: ConditionType) -> Option<Condition> {
+        let is_undecided =
+            |tracked: &Tracked| !tracked.is_shown && Some(tracked.began.instant) == self.first_look;
+        let ((reason, object), tracked) = self
+            .faults
+            .iter()
+            .find(|((reason, _), tracked)| reason.condition() == kind && is_undecided(tracked))?;
+        let fault = condition(*reason, object, tracked, self.checked);
+        Some(Condition { status: ConditionStatus::Unknown, ..fault })
     }
 
     const fn as_true(&self, kind: ConditionType, object: String, since: Timestamp) -> Condition {
@@ -247,6 +264,7 @@ mod tests {
     fn a_condition_turns_false_once_its_fault_has_held() {
         let clock = Clock(Moment::now());
         let mut tracker = Tracker::new(clock.0);
+        tracker.observe(Vec::new(), Moment::now());
         assert_eq!(tracker.observe(down("uplink/p0"), clock.after(0)), []);
         assert_eq!(told(&tracker)[0].status, ConditionStatus::True);
         let turned = tracker.observe(down("uplink/p0"), clock.after(1000));
@@ -255,6 +273,23 @@ mod tests {
         let Condition { status, reason, object, since, .. } = &turned[0];
         assert_eq!((*status, *reason, &**object, *since), expected);
         assert_eq!(tracker.observe(down("uplink/p0"), clock.after(1500)), [], "it turns once");
+    }
+
+    #[test]
+    fn fault_of_the_first_look_is_unknown_at_first() {
+        let clock = Clock(Moment::now());
+        let mut tracker = Tracker::new(clock.0);
+        assert_eq!(tracker.observe(down("uplink/p0"), clock.after(0)), [], "nothing has turned");
+        let Condition { status, reason, object, message, .. } = &told(&tracker)[0];
+        assert_eq!((*status, *reason), (ConditionStatus::Unknown, "UPLINK_DOWN"));
+        assert_eq!((object.as_str(), message.as_str()), ("uplink/p0", "no carrier"));
+        tracker.observe(down("uplink/p0"), clock.after(1000));
+        assert_eq!(told(&tracker)[0].status, ConditionStatus::False);
+
+        let mut tracker = Tracker::new(clock.0);
+        tracker.observe(down("uplink/p0"), clock.after(0));
+        assert_eq!(tracker.observe(Vec::new(), clock.after(500)), []);
+        assert_eq!(told(&tracker)[0].status, ConditionStatus::True);
     }
 
     #[test]
