@@ -320,6 +320,7 @@ write_conflist() {
         "ips": true,
         "bandwidth": true,
         "dns": true,
+        "portMappings": true,
         "deviceID": true,
         "CNIDeviceInfoFile": true,
         "io.kubernetes.cri.pod-annotations": true

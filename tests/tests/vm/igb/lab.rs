@@ -48,6 +48,8 @@ pub(super) struct Lab {
     pub(super) dpu: Netns,
     pub(super) host: Netns,
     pub(super) folder: TempDir,
+    /// Further keys of the pool.
+    pool: &'static str,
 }
 
 /// A pod's attachment.
@@ -81,13 +83,13 @@ impl Lab {
         Self::with(vfs, "", "")
     }
 
-    /// Likewise, with VFs that this kubelet hands out.
+    /// Brings all of it up, with so many VFs wanted, which this kubelet hands out.
     pub(super) fn of_kubelet(vfs: usize, kubelet: &Kubelet) -> Self {
         Self::with(vfs, "pinned_only = true\n", &kubelet.section())
     }
 
     /// `pool`: further keys of the pool. `agent`: further sections of the agent's configuration.
-    fn with(vfs: usize, pool: &str, agent: &str) -> Self {
+    fn with(vfs: usize, pool: &'static str, agent: &str) -> Self {
         let folder = tempfile::Builder::new().prefix("igb-").tempdir().unwrap();
         let path = folder.path();
         let card = Card::new();
@@ -106,13 +108,13 @@ impl Lab {
         fs::write(path.join("host-shim.toml"), settings).unwrap();
         let service = start("dpu-service", "dpu-service.toml", &dpu, &folder);
         let agent = start("host-shim-agent", "host-shim.toml", &host, &folder);
-        let lab = Self { agent, _service: service, pki, card, dpu, host, folder };
+        let lab = Self { agent, _service: service, pki, card, dpu, host, folder, pool };
         lab.wait_for_free(vfs);
         lab
     }
 
     pub(super) fn want(&self, vfs: usize) {
-        write_service_file(&self.folder, &self.pki, vfs, "");
+        write_service_file(&self.folder, &self.pki, vfs, self.pool);
     }
 
     /// Waits until the card has so many VFs, and the DPU may give all of them out.
