@@ -6,7 +6,7 @@ SUITES=(own next)
 
 packages_of() {
     say containerd runc podman conmon containernetworking-plugins busybox-static
-    [[ $1 == own ]] || say netavark
+    if [[ $1 == own ]]; then say systemd; else say netavark; fi
 }
 
 # shellcheck source=hack/debian.sh

@@ -7,10 +7,17 @@
 )]
 
 mod containerd;
+mod copy;
 mod go_cni;
+/// Packages of the programs that are tested.
+#[path = "../e2e/packages/making.rs"]
+#[allow(dead_code, reason = "the tests of packages need more of it")]
+mod making;
 mod netavark;
 mod newcomer;
+mod pages;
 mod podman;
+mod rebooted;
 mod scenarios;
 
 /// Each scenario is a test on each runtime.

@@ -1,36 +1,24 @@
 //! What the pages tell a newcomer to do, done as they say: packages, certificates, configurations, containerd, and
 //! a container with a way in and out.
 
-use std::{fs, path::Path, process::Command};
+use std::{env, fs, process::Command};
 
 use e2e::run;
 
-/// Packages of the programs that are tested.
-#[path = "../e2e/packages/making.rs"]
-#[allow(dead_code, reason = "the tests of packages need more of it")]
-mod making;
+use crate::{
+    copy::COPY,
+    making,
+    pages::{page, shown, told, writes},
+};
 
-/// Runs a script on a copy of this machine, with a root and namespaces of its own, of which nothing stays. A root
-/// that is only changed would be left by what runc does in its own.
-const COPY: &str = r#"
-set -e
-mount -t tmpfs tmpfs /run
-mkdir -p /run/copy/root
-mount -t tmpfs tmpfs /run/copy/root
-for folder in etc opt usr var; do
-    mkdir -p "/run/copy/$folder/upper" "/run/copy/$folder/scratch" "/run/copy/root/$folder"
-    mount -t overlay -o "lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/scratch" \
-        overlay "/run/copy/root/$folder"
-done
-cd /run/copy/root
-for folder in bin sbin lib lib64; do [ ! -L "/$folder" ] || ln -s "usr/$folder" "$folder"; done
-mkdir dev proc run sys tmp made before
+/// Runs a script in the copy, with namespaces of its own. A root that is only changed would be left by what runc does in
+/// its own.
+const RUN: &str = r#"
 mount --rbind /dev dev
 mount -t proc proc proc
 mount -t sysfs sysfs sys
 mount --rbind /sys/fs/cgroup sys/fs/cgroup
 mount -t tmpfs tmpfs run
-cp "$@" made
 pivot_root . before
 cd /made
 umount --lazy /before
@@ -40,8 +28,6 @@ exec bash -e ./script
 /// What the pages leave to the system: a way to wait.
 const BEFORE: &str = r#"
 export CONTAINERD_SNAPSHOTTER=native DEBIAN_FRONTEND=noninteractive
-# As a system that installs documentation.
-rm -f /etc/dpkg/dpkg.cfg.d/*
 wait_until() {
     local end=$((SECONDS + 30))
     until eval "$1" >/dev/null 2>&1; do
@@ -103,31 +89,6 @@ on_host dpuctl doctor
 echo the pod was there
 "#;
 
-fn page(name: &str) -> String {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-    fs::read_to_string(docs.join(name)).unwrap()
-}
-
-/// The block of a page that has these words.
-fn shown(page: &str, words: &str) -> String {
-    let mut blocks = page.split("\n```").skip(1).step_by(2);
-    let block = blocks.find(|block| block.contains(words));
-    let block = block.unwrap_or_else(|| panic!("no block of the page has {words:?}"));
-    let (_, lines) = block.split_once('\n').unwrap();
-    format!("{lines}\n")
-}
-
-/// The command in a page's text that begins so.
-fn told(page: &str, beginning: &str) -> String {
-    let mut commands = page.split('`').filter(|code| code.starts_with(beginning));
-    commands.next().unwrap_or_else(|| panic!("the page tells no {beginning:?}")).to_owned()
-}
-
-/// Writes a file in the script.
-fn writes(path: &str, text: &str) -> String {
-    format!("cat >{path} <<'END_OF_FILE'\n{text}END_OF_FILE\n")
-}
-
 /// All that the pages say, in their order.
 fn script() -> String {
     let [installation, connectivity, containerd] =
@@ -163,8 +124,9 @@ fn whoever_does_what_the_pages_say_has_a_container_with_a_way_in_and_out() {
     let path = folder.path().join("script");
     fs::write(&path, script()).unwrap();
     let mut copy = Command::new("unshare");
-    copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", COPY, "copy"]);
-    copy.args(made.debs()).arg(&path).arg(std::env::var_os("OFFLOAD_RUNTIMES_IMAGE").unwrap());
+    copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c"]);
+    copy.arg([COPY, RUN].concat()).arg("copy");
+    copy.args(made.debs()).arg(&path).arg(env::var_os("OFFLOAD_RUNTIMES_IMAGE").unwrap());
     // What was installed is to be used.
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
     let said = making::text(&output);
