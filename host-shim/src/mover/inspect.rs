@@ -20,7 +20,8 @@ pub fn inspect(
     mac: Option<MacAddress>,
 ) -> Result<Option<String>, MoveError> {
     if spec.original.is_handed_over {
-        let is_still = spec.source.handover(&spec.device).is_some();
+        let handover = spec.source.handover(&spec.device).map_err(MoveError::Driver)?;
+        let is_still = handover.is_some();
         return Ok((!is_still).then(|| format!("VF {} has another driver now", spec.device)));
     }
     let mut rtnl = Rtnl::open_in(pod)?;

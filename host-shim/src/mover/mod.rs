@@ -84,6 +84,9 @@ pub enum MoveError {
     /// The kernel refused.
     #[error(transparent)]
     Kernel(#[from] netlink::Error),
+    /// Sysfs does not show which driver the VF has.
+    #[error("the driver of the VF can't be read: {}", bootstrap::Chain(.0))]
+    Driver(sriov::Error),
 }
 
 impl MoveError {
@@ -95,7 +98,9 @@ impl MoveError {
             Self::Missing(_) | Self::NoPort(_) => Reason::VfMissing,
             Self::IngressLimit | Self::NobodyKeeps(_) | Self::Trunk(_) => Reason::Unsupported,
             Self::Kernel(error) if error.is_exhausted() => Reason::Overloaded,
-            Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) => Reason::MoveFailed,
+            Self::NoPf(_) | Self::PfDown(_) | Self::Kernel(_) | Self::Driver(_) => {
+                Reason::MoveFailed
+            }
         }
     }
 }

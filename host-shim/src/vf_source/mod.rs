@@ -218,8 +218,11 @@ pub trait VfSource: Debug + Send + Sync {
 
     /// How the VF is handed over to programs as a device, and so has no link to move. `None`: it is
     /// not.
-    fn handover(&self, _device: &Device) -> Option<Handover> {
-        None
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    fn handover(&self, _device: &Device) -> Result<Option<Handover>, sriov::Error> {
+        Ok(None)
     }
 
     /// The devices that a program has with the VF, if the VF is handed over to it. `None`: no IOMMU confines the VF to

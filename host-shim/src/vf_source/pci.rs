@@ -137,7 +137,7 @@ impl PciCards {
 
     /// Why a VF has no link in the host's namespace.
     fn whereabouts(&self, device: &Device) -> Whereabouts {
-        if let Some(handover) = self.handover(device) {
+        if let Some(handover) = logged(self.handover(device)).flatten() {
             return Whereabouts::HandedOver(handover);
         }
         let address = address_of(device);
@@ -231,8 +231,8 @@ impl VfSource for PciCards {
         address_of(device).map_or(Ok(()), |address| self.sysfs.find_driver(address))
     }
 
-    fn handover(&self, device: &Device) -> Option<Handover> {
-        logged(self.sysfs.handover(address_of(device)?)).flatten()
+    fn handover(&self, device: &Device) -> Result<Option<Handover>, sriov::Error> {
+        address_of(device).map_or(Ok(None), |address| self.sysfs.handover(address))
     }
 
     fn iommu_group(&self, device: &Device) -> Result<Option<IommuGroup>, sriov::Error> {

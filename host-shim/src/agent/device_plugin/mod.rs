@@ -3,7 +3,8 @@
 //! The DPU says which of this host's VFs are in which pool, and which pools are only given out by name. Of these the
 //! kubelet is told, one resource for each ([`offer`]); and an ADD that the DPU refuses because it names none of them
 //! names the VF that the kubelet has chosen for its pod, which the kubelet's other socket tells ([`pod_resources`]).
-//! Pods that do not use a VF that they were given so are reported ([`unused`]).
+//! Pods that do not use a VF that they were given so are reported ([`unused`]). A VF that is handed over to programs comes
+//! with its device nodes ([`vfio`]).
 //!
 //! # Who races
 //!
@@ -15,8 +16,9 @@
 //!   kubelet tries again; the DPU alone decides.
 //! - *The kubelet's restart.* It empties its folder, our socket with it, and makes its own anew. Either is seen in the
 //!   next look, a second later at most, and the resource offered again from the start.
-//! - *A VF that becomes unhealthy while it is being chosen.* The choice stands, the ADD is refused, and tried again: to
-//!   refuse the choice would end the pod for good.
+//! - *A VF that becomes unhealthy while it is being chosen.* The choice stands, the ADD is refused, and the kubelet tries
+//!   it again. Allocate refuses only what no container could open ([`vfio`]), because a refused Allocate ends the pod for
+//!   good. Such VFs are reported as unhealthy before.
 
 mod checkpoint;
 mod files;

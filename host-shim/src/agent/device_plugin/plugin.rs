@@ -1,6 +1,6 @@
 //! What the kubelet asks of a resource.
 
-use std::{collections::HashMap, pin::Pin, sync::Arc};
+use std::{collections::HashMap, pin::Pin, sync::Arc, time::Duration};
 
 use offload_proto::{
     kubelet::deviceplugin::{
@@ -12,12 +12,25 @@ use offload_proto::{
     },
     v1::VfPool,
 };
-use tokio::sync::{Notify, watch};
-use tokio_stream::{Stream, StreamExt, wrappers::WatchStream};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, interval_at},
+};
+use tokio_stream::{
+    Stream, StreamExt,
+    wrappers::{IntervalStream, WatchStream},
+};
 use tonic::{Request, Response, Status};
 
-use super::{preference::preferred, vfio::device_nodes};
+use super::{
+    preference::preferred,
+    vfio::{VfioProblems, device_nodes},
+};
 use crate::agent::vfs::{Cards, Vfs};
+
+/// How often a kubelet that listens is told what has changed on the host alone: a VF that another driver has now is in
+/// the same pool.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// What kubelets call health.
 const HEALTHY: &str = "Healthy";
@@ -30,6 +43,7 @@ pub(super) struct Plugin {
     pools: watch::Receiver<Vec<VfPool>>,
     vfs: Arc<Vfs>,
     attention: Arc<Attention>,
+    problems: Arc<VfioProblems>,
 }
 
 /// Whether the kubelet listens to what it is told of the VFs.
@@ -64,7 +78,7 @@ impl Plugin {
         vfs: Arc<Vfs>,
         attention: Arc<Attention>,
     ) -> Self {
-        Self { resource, pool, pools, vfs, attention }
+        Self { resource, pool, pools, vfs, attention, problems: Arc::default() }
     }
 
     fn has(&self, device: &str) -> bool {
@@ -90,7 +104,7 @@ impl Plugin {
     }
 }
 
-/// What this plugin can do besides.
+/// Options sent at registration.
 pub(super) const OPTIONS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true };
 
@@ -113,14 +127,21 @@ fn variable(resource: &str) -> String {
     format!("PCIDEVICE_{}", resource.chars().map(in_capitals).collect::<String>())
 }
 
-fn devices(cards: Cards<'_>, pool: &VfPool) -> ListAndWatchResponse {
-    let devices = pool.vfs.iter().map(|vf| Device {
-        id: vf.device.clone(),
-        health: if vf.problem.is_empty() { HEALTHY } else { UNHEALTHY }.into(),
-        topology: cards
-            .placement(&vf.device.as_str().into())
-            .numa_node
-            .map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }),
+/// The pool's VFs with their health. A VF that Allocate would refuse is unhealthy: the kubelet ends a pod for good whose
+/// Allocate is refused, and a Deployment makes the next one.
+fn devices(cards: Cards<'_>, pool: &VfPool, problems: &VfioProblems) -> ListAndWatchResponse {
+    let has_no_problem = pool.vfs.iter().filter(|vf| vf.problem.is_empty());
+    let healthy: Vec<_> =
+        has_no_problem.map(|vf| vf_alloc::Device::from(vf.device.as_str())).collect();
+    let devices = pool.vfs.iter().map(|vf| {
+        let device = vf_alloc::Device::from(vf.device.as_str());
+        let is_healthy = vf.problem.is_empty() && problems.can_be_opened(cards, &device, &healthy);
+        let node = cards.placement(&device).numa_node;
+        Device {
+            id: vf.device.clone(),
+            health: if is_healthy { HEALTHY } else { UNHEALTHY }.into(),
+            topology: node.map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }),
+        }
     });
     ListAndWatchResponse { devices: devices.collect() }
 }
@@ -144,16 +165,26 @@ impl device_plugin_server::DevicePlugin for Plugin {
         self.attention.asked.notify_one();
         let (pools, attention) = (self.pools.clone(), Arc::clone(&self.attention));
         let listening = Listening { pool: self.pool.clone(), pools, attention };
-        let pool =
-            move |pools: Vec<VfPool>| pools.into_iter().find(|pool| pool.name == listening.pool);
+        let pool = move |()| {
+            let pools = listening.pools.borrow();
+            pools.iter().find(|pool| pool.name == listening.pool).cloned()
+        };
+        let looks = IntervalStream::new(interval_at(Instant::now() + LOOK, LOOK)).map(|_| ());
+        let reports = WatchStream::new(self.pools.clone()).map(|_| ());
         // A pool that is no more ends it, and with it the kubelet's hope.
-        let lists = WatchStream::new(self.pools.clone()).map(pool).take_while(Option::is_some);
-        let vfs = Arc::clone(&self.vfs);
-        let lists = lists.then(move |pool| {
-            let vfs = Arc::clone(&vfs);
-            async move { look(&vfs, move |cards| devices(cards, &pool.unwrap_or_default())).await }
+        let pools = reports.merge(looks).map(pool).take_while(Option::is_some);
+        let (vfs, problems) = (Arc::clone(&self.vfs), Arc::clone(&self.problems));
+        let lists = pools.then(move |pool| {
+            let (vfs, problems) = (Arc::clone(&vfs), Arc::clone(&problems));
+            let list = move |cards: Cards<'_>| devices(cards, &pool.unwrap_or_default(), &problems);
+            async move { look(&vfs, list).await }
         });
-        Ok(Response::new(Box::pin(lists)))
+        let mut latest = None;
+        let news = lists.filter(move |list| match list {
+            Ok(list) => latest.replace(list.clone()).as_ref() != Some(list),
+            Err(_) => true,
+        });
+        Ok(Response::new(Box::pin(news)))
     }
 
     async fn get_preferred_allocation(

@@ -42,7 +42,13 @@ impl<'a> Cards<'a> {
     }
 
     /// How a VF is handed over to programs. `None`: it is not.
-    pub(in crate::agent) fn handover(self, device: &Device) -> Option<Handover> {
+    ///
+    /// # Errors
+    /// When sysfs can't be read.
+    pub(in crate::agent) fn handover(
+        self,
+        device: &Device,
+    ) -> Result<Option<Handover>, sriov::Error> {
         self.0.handover(device)
     }
 

@@ -16,7 +16,7 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
-    mover::{Original, meets_others},
+    mover::{MoveError, Original, meets_others},
     protocol::{AddRequest, Key},
     vf_source::{self, VfIdentity, VfSource},
 };
@@ -153,7 +153,7 @@ impl Drafts {
                 vf_source::use_by_host(link, links, addresses).is_some()
                     || self.cleanliness.looks_clean(&vf, link)
             }
-            None => self.host.source().handover(&vf.device).is_some(),
+            None => self.host.source().handover(&vf.device).is_ok_and(|found| found.is_some()),
         }
     }
 
@@ -201,7 +201,8 @@ impl Drafts {
 
     /// What a VF without a link is like.
     fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, Failure> {
-        match self.host.source().handover(&vf.device) {
+        let handover = self.host.source().handover(&vf.device);
+        match handover.map_err(|error| not_moved(MoveError::Driver(error)))? {
             None => Err(not_there(vf)),
             Some(Handover::Open) => Err(used_by_host(vf, vf_source::OPEN)),
             Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),

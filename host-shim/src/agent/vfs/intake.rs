@@ -390,8 +390,8 @@ pub(in crate::agent) mod tests {
             Ok(())
         }
 
-        fn handover(&self, _device: &Device) -> Option<Handover> {
-            Some(Handover::Idle)
+        fn handover(&self, _device: &Device) -> Result<Option<Handover>, sriov::Error> {
+            Ok(Some(Handover::Idle))
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the kubelet is told of each VF besides its health, and what a container gets of it.
+//! NUMA nodes, preferred VFs, and VFs that are handed over to programs.
 
 use netlink::{Link, Rtnl};
 use vf_alloc::Device;
@@ -77,6 +77,17 @@ fn handed_over() -> TempDir {
     root
 }
 
+fn cards(root: &TempDir) -> PciCards {
+    let settings = PciSettings {
+        sysfs: root.path().to_owned(),
+        pfs: Vec::new(),
+        controller: 0,
+        probe_drivers: None,
+        is_legacy: false,
+    };
+    PciCards::open(settings).unwrap()
+}
+
 /// Puts VFs into an IOMMU group.
 fn group(root: &TempDir, number: u32, vfs: &[&str]) {
     let group = root.path().join(format!("kernel/iommu_groups/{number}"));
@@ -109,14 +120,7 @@ async fn nodes(
 #[tokio::test]
 async fn container_gets_the_groups_of_its_own_vfs_alone() {
     let root = handed_over();
-    let cards = PciCards::open(PciSettings {
-        sysfs: root.path().to_owned(),
-        pfs: Vec::new(),
-        controller: 0,
-        probe_drivers: None,
-        is_legacy: false,
-    });
-    let stage = Stage::of(cards.unwrap()).with_folder();
+    let stage = Stage::of(cards(&root)).with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let registered = kubelet.registered().await;
     let one = &["d000:00:00.1"][..];
@@ -125,9 +129,52 @@ async fn container_gets_the_groups_of_its_own_vfs_alone() {
     group(&root, 7, &["d000:00:00.1", "d000:00:00.2"]);
     let told = nodes(&stage, &registered, one).await.unwrap_err();
     assert!(told.contains("IOMMU group 7 with d000:00:00.2,"), "{told}");
+    assert!(told.contains("which this request does not include"), "{told}");
     let both = nodes(&stage, &registered, &["d000:00:00.1", "d000:00:00.2"]).await;
     assert_eq!(both.unwrap(), ["/dev/vfio/7", "/dev/vfio/vfio"]);
     group(&root, 8, one);
     let own = nodes(&stage, &registered, one).await;
     assert_eq!(own.unwrap(), ["/dev/vfio/8", "/dev/vfio/vfio"]);
+}
+
+#[tokio::test]
+async fn vf_with_unreadable_driver_is_refused() {
+    let root = handed_over();
+    group(&root, 8, &["d000:00:00.1"]);
+    let driver = root.path().join("bus/pci/devices/d000:00:00.1/driver");
+    std::fs::remove_file(&driver).unwrap();
+    std::fs::write(&driver, "no link").unwrap();
+    let stage = Stage::of(cards(&root)).with_folder();
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let registered = kubelet.registered().await;
+    let told = nodes(&stage, &registered, &["d000:00:00.1"]).await.unwrap_err();
+    assert!(told.contains("VF d000:00:00.1 can't be read: ") && told.contains("driver"), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn vf_that_allocate_refuses_is_unhealthy() {
+    const VFS: [&str; 2] = ["d000:00:00.1", "d000:00:00.2"];
+    let root = handed_over();
+    let stage = Stage::of(cards(&root)).with_folder();
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let mut client = stage.dial(&kubelet.registered().await).await;
+    let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
+    let health = |first, second| told(&[(VFS[0], first), (VFS[1], second)]);
+    let mut waits_for = async |expected| while next(&mut lists).await != expected {};
+    let learn = |second: &str| {
+        let gold = pool("gold", &[(VFS[0], ""), (VFS[1], second)]);
+        stage.room.learn(VfPools { pools: vec![gold] });
+    };
+    // Without an IOMMU group.
+    waits_for(health("Unhealthy", "Unhealthy")).await;
+    group(&root, 7, &VFS);
+    learn("");
+    waits_for(health("Healthy", "Healthy")).await;
+    // With half of a group.
+    learn("quarantined");
+    waits_for(health("Unhealthy", "Unhealthy")).await;
+    // The DPU does not report this.
+    group(&root, 8, &VFS[..1]);
+    std::fs::remove_dir(root.path().join("kernel/iommu_groups/7/devices").join(VFS[0])).unwrap();
+    waits_for(health("Healthy", "Unhealthy")).await;
 }
