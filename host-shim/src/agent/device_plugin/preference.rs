@@ -1,16 +1,19 @@
-//! Which of a pool's VFs a container had best be given: of one NUMA node, and spread over the PFs.
+//! Which of a pool's VFs a container had best be given: whole IOMMU groups, of one NUMA node, and spread over the PFs.
 
 use std::cmp::Reverse;
 
 use offload_proto::kubelet::deviceplugin::ContainerPreferredAllocationRequest;
 use vf_alloc::Device;
 
+use super::vfio;
 use crate::{agent::vfs::Cards, vf_source::VfPlacement};
 
 /// A VF that the kubelet could give.
 struct Candidate {
     id: String,
     placement: VfPlacement,
+    /// The devices that a container needs to open the VF, if it is handed over to programs. Empty: it is not.
+    group: Vec<String>,
 }
 
 /// The VFs to give, as many as are asked for if there are so many.
@@ -19,8 +22,11 @@ pub(super) fn preferred(
     asked: ContainerPreferredAllocationRequest,
 ) -> Vec<String> {
     let candidate = |id: String| {
-        let placement = cards.placement(&Device::from(id.as_str()));
-        Candidate { id, placement }
+        let vf = Device::from(id.as_str());
+        // One whose group is not known is unhealthy: see `vfio`.
+        let group = vfio::group_of(cards, &vf).ok().flatten();
+        let group = group.map(|group| group.devices).unwrap_or_default();
+        Candidate { id, placement: cards.placement(&vf), group }
     };
     let available = asked.available_device_i_ds.into_iter().map(candidate).collect();
     let size = usize::try_from(asked.allocation_size).unwrap_or(0);
@@ -35,15 +41,30 @@ fn choose(available: Vec<Candidate>, must_include: &[String], size: usize) -> Ve
         let of_pf = |those: &[Candidate], one: &Candidate| {
             those.iter().filter(|other| other.placement.pf == one.placement.pf).count()
         };
-        // The PF that serves this container least, and of those the one with the most VFs left.
+        let room = size - chosen.len();
+        // A VF of a group that is begun, a VF of a group that can be given as a whole, the PF that serves this container
+        // least, and of those the one with the most VFs left.
         let rank = |one: &Candidate| {
             let is_elsewhere = one.placement.numa_node != node;
-            (is_elsewhere, of_pf(&chosen, one), Reverse(of_pf(&left, one)))
+            let spread = (of_pf(&chosen, one), Reverse(of_pf(&left, one)));
+            (!has_any(&chosen, one), !has_room(room, &chosen, &left, one), is_elsewhere, spread)
         };
         let Some(best) = (0..left.len()).min_by_key(|index| rank(&left[*index])) else { break };
         chosen.push(left.remove(best));
     }
     chosen.into_iter().map(|one| one.id).collect()
+}
+
+/// Whether any VF of the candidate's group is among these.
+fn has_any(chosen: &[Candidate], one: &Candidate) -> bool {
+    chosen.iter().any(|other| one.group.contains(&other.id))
+}
+
+/// Whether what is not chosen of the candidate's group is available, and no more than `room`.
+fn has_room(room: usize, chosen: &[Candidate], left: &[Candidate], one: &Candidate) -> bool {
+    let is_among = |those: &[Candidate], id: &String| those.iter().any(|other| other.id == *id);
+    let mut lacking = one.group.iter().filter(|id| !is_among(chosen, id));
+    lacking.clone().count() <= room && lacking.all(|id| is_among(left, id))
 }
 
 /// The NUMA node of what is chosen already, or else the one with the most VFs left.
@@ -65,6 +86,7 @@ mod unit_tests {
         let candidate = |(number, (pf, numa_node)): (usize, &(&str, Option<u32>))| Candidate {
             id: number.to_string(),
             placement: VfPlacement { pf: (*pf).into(), numa_node: *numa_node },
+            group: Vec::new(),
         };
         vfs.iter().enumerate().map(candidate).collect()
     }
@@ -88,6 +110,30 @@ mod unit_tests {
         assert_eq!(chosen(&vfs, &[], 1), ["1"], "of the PF with the most left");
         assert_eq!(chosen(&vfs, &[], 4), ["1", "0", "2", "3"]);
         assert_eq!(chosen(&vfs, &["4"], 2), ["4", "0"]);
+    }
+
+    #[test]
+    fn whole_iommu_groups_are_preferred() {
+        let groups: [(&str, &[&str]); 5] = [
+            ("a", &["0", "3"]),
+            ("b", &["1", "4"]),
+            ("c", &["2"]),
+            ("a", &["0", "3"]),
+            ("b", &["1", "4"]),
+        ];
+        let chosen = |must: &[&str], size| {
+            let vfs = groups.map(|(pf, _)| (pf, None));
+            let mut available = available(&vfs);
+            for (one, (_, group)) in available.iter_mut().zip(groups) {
+                one.group = group.iter().map(ToString::to_string).collect();
+            }
+            let must: Vec<_> = must.iter().map(ToString::to_string).collect();
+            choose(available, &must, size)
+        };
+        assert_eq!(chosen(&[], 1), ["2"], "the others have two devices");
+        assert_eq!(chosen(&[], 2), ["0", "3"]);
+        assert_eq!(chosen(&["4"], 2), ["4", "1"]);
+        assert_eq!(chosen(&[], 3), ["0", "3", "2"]);
     }
 
     #[test]
