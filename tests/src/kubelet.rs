@@ -128,15 +128,16 @@ impl Kubelet {
         wait_for("the agent to register", LIMIT, || self.registered.recv_timeout(LOOK).ok())
     }
 
-    /// What it calls the container of a pod, by the pod's uid, that alone asks for a VF and is an init container.
+    /// It has a container of the pod with that uid in its checkpoint, and does not list it by its socket: an init
+    /// container that alone requests a VF.
     ///
     /// # Panics
     /// When it can't be written.
-    pub fn notes(&self, uid: &str, container: &str) {
+    pub fn keeps_unreported(&self, uid: &str, container: &str) {
         let entry = json!({"PodUID": uid, "ContainerName": container, "ResourceName": RESOURCE});
-        let note = json!({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1});
+        let checkpoint = json!({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1});
         let path = self.folder.path().join("kubelet_internal_checkpoint");
-        fs::write(path, note.to_string()).unwrap();
+        fs::write(path, checkpoint.to_string()).unwrap();
     }
 
     /// The pod of that name has no device any more.

@@ -239,9 +239,9 @@ async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> R
         async |request| verbs::attach(&server.doors, request, &Destination::Pod, caller).await;
     match attach(request.clone()).await {
         Err(refusal) if refusal.reason == Reason::PoolPinnedOnly => {
-            let chosen = server.device_plugin.chosen(&request, caller.deadline()).await?;
-            let Some(device) = chosen else {
-                return Err(server.device_plugin.explained(refusal, &request).await);
+            let (kubelet, deadline) = (&server.device_plugin, caller.deadline());
+            let Some(device) = kubelet.chosen(&request, deadline).await? else {
+                return Err(kubelet.with_unreported_container(refusal, &request, deadline).await);
             };
             attach(AddRequest { device: Some(device), ..request }).await
         }

@@ -157,10 +157,14 @@ fn init_container_that_alone_asks_is_named() {
     let lab = kubelet.lab();
     let registered = kubelet.registered();
     kubelet.all_devices(&registered);
-    // As the kubelet notes it, and tells nobody by its socket.
-    kubelet.notes("1", "setup");
+    kubelet.keeps_unreported("1", "setup");
     let pod = Netns::new("pod");
-    let told = ["container setup of pod shop/cart-0", RESOURCE, "POOL_PINNED_ONLY"];
-    add(&lab, "cart-0", &pod).fails(140, &told);
+    let words = [
+        "gives VFs only to requests",
+        "container setup of pod shop/cart-0",
+        RESOURCE,
+        "POOL_PINNED_ONLY",
+    ];
+    add(&lab, "cart-0", &pod).fails(140, &words);
     lab.assert_clean_slate();
 }

@@ -1,15 +1,15 @@
-//! The kubelet's own note of which container it gave which devices, beside its socket for device plugins.
+//! The kubelet's checkpoint: its file of which container it gave which devices, beside its socket for device plugins.
 //!
-//! It tells of one kind of container that PodResources leaves out: an ordinary init container. The note's form is the
-//! kubelet's own affair and may change, so that it only explains a refusal: nothing is decided by it.
+//! It has one kind of container that PodResources leaves out: an ordinary init container. The kubelet may change the
+//! file's form, so that it only completes the sentence of a refusal: nothing is decided by it.
 
 use std::{fs::File, io::Read, path::Path};
 
 use serde::Deserialize;
 
-/// The note's name in the kubelet's folder for device plugins.
+/// The file's name in the kubelet's folder for device plugins.
 const NAME: &str = "kubelet_internal_checkpoint";
-/// Longest note that is read, in bytes: more than that of any node.
+/// Longest file that is read, in bytes: more than that of any node.
 const LONGEST: u64 = 16 * 1024 * 1024;
 
 #[derive(Deserialize)]
@@ -36,8 +36,8 @@ pub(super) struct Entry {
     pub resource_name: String,
 }
 
-/// A container of the pod that was given devices of one of these resources. `None`: there is none, or no note that
-/// could be read.
+/// A container of the pod that was given devices of one of these resources. `None`: there is none, or the file can't be
+/// read.
 pub(super) fn container_of(folder: &Path, pod_uid: &str, resources: &[String]) -> Option<Entry> {
     let mut text = String::new();
     File::open(folder.join(NAME)).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
@@ -53,7 +53,7 @@ mod unit_tests {
     use super::*;
 
     /// As kubelet 1.20 writes it, and later ones.
-    const NOTE: &str = r#"{"Data":{"PodDeviceEntries":[
+    const CHECKPOINT: &str = r#"{"Data":{"PodDeviceEntries":[
         {"PodUID":"u1","ContainerName":"setup","ResourceName":"dpu-offload.io/gold",
          "DeviceIDs":{"-1":["d000:00:00.1"]},"AllocResp":"CgA="}
     ],"RegisteredDevices":{"dpu-offload.io/gold":["d000:00:00.1"]}},"Checksum":1}"#;
@@ -65,8 +65,8 @@ mod unit_tests {
             let found = container_of(folder.path(), uid, &[resource.to_owned()]);
             found.map(|entry| entry.container_name)
         };
-        assert_eq!(found("u1", "dpu-offload.io/gold"), None, "there is no note");
-        fs::write(folder.path().join(NAME), NOTE).unwrap();
+        assert_eq!(found("u1", "dpu-offload.io/gold"), None, "there is no file");
+        fs::write(folder.path().join(NAME), CHECKPOINT).unwrap();
         assert_eq!(found("u1", "dpu-offload.io/gold").as_deref(), Some("setup"));
         assert_eq!(found("u2", "dpu-offload.io/gold"), None);
         assert_eq!(found("u1", "dpu-offload.io/silver"), None);

@@ -44,7 +44,11 @@ use offload_proto::{
     Failure,
     v1::{VfPool, VfPools},
 };
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{sleep, timeout_at},
+};
 use tokio_util::task::AbortOnDropHandle;
 use vf_alloc::Device;
 
@@ -61,7 +65,7 @@ use crate::{
     protocol::AddRequest,
 };
 use offer::Offer;
-use pod_resources::Untold;
+use pod_resources::PodResourcesError;
 use unused::{Unused, UnusedVfs, unused};
 
 /// What the kubelet hands out.
@@ -126,17 +130,25 @@ impl DevicePlugin {
         pod_resources::device_of(settings, &request.pod, &resources, deadline).await
     }
 
-    /// The refusal of an ADD whose pod the kubelet lists without a VF. It says so if the kubelet did give one, to an init
-    /// container: of that the kubelet does not tell, and no try changes it.
-    pub(super) async fn explained(&self, refusal: Failure, request: &AddRequest) -> Failure {
+    /// The refusal of an ADD whose pod has no VF by the kubelet's PodResources. Names the container that requests one
+    /// by the kubelet's checkpoint: PodResources leaves out ordinary init containers, and no retry changes that.
+    pub(super) async fn with_unreported_container(
+        &self,
+        refusal: Failure,
+        request: &AddRequest,
+        deadline: Instant,
+    ) -> Failure {
         let Some(settings) = &self.settings else { return refusal };
-        let (folder, resources) = (settings.folder.clone(), self.resources(settings));
+        let (folder, resources) = (settings.folder.clone(), self.refused(settings, &refusal));
         let uid = request.pod.uid.clone();
-        let look = move || checkpoint::container_of(&folder, &uid, &resources);
-        let Ok(Some(found)) = self.vfs.host().look(look).await else { return refusal };
+        // No look at the kernel, whose turns others wait for: the file may be large, and its disk slow.
+        let reading = spawn_blocking(move || checkpoint::container_of(&folder, &uid, &resources));
+        let Ok(Ok(Some(found))) = timeout_at(deadline.into(), reading).await else {
+            return refusal;
+        };
         let message = format!(
-            "container {} of pod {}/{} asks for {}, and the kubelet lists no init container that ends: let a \
-             container that keeps running ask for it, too",
+            "{refusal}; container {} of pod {}/{} requests {}, and the kubelet does not report it: if that is an init \
+             container, request the VF in an app container or a sidecar, too",
             found.container_name, request.pod.namespace, request.pod.name, found.resource_name
         );
         Failure::new(refusal.reason, message)
@@ -156,7 +168,7 @@ impl DevicePlugin {
             match self.unused(settings, records).await {
                 Ok(found) => dpu.report_unused_vfs(vfs.learn(found)),
                 // The ADDs that need the kubelet's word report it.
-                Err(why) => tracing::debug!(%why, "the kubelet does not tell which VFs pods have"),
+                Err(why) => tracing::debug!(%why, "the kubelet did not list the VFs of pods"),
             }
         }
     }
@@ -165,13 +177,24 @@ impl DevicePlugin {
         &self,
         settings: &DevicePluginSettings,
         records: &Records,
-    ) -> Result<Unused, Untold> {
+    ) -> Result<Unused, PodResourcesError> {
         let resources = self.resources(settings);
         if resources.is_empty() || records.all().is_empty() {
             return Ok(Unused::new());
         }
         let given = pod_resources::all_devices(settings, &resources).await?;
         Ok(unused(&given, &records.all()))
+    }
+
+    /// The resources of the pool that a refusal names in quotes, or all if it names none.
+    fn refused(&self, settings: &DevicePluginSettings, refusal: &Failure) -> Vec<String> {
+        let mut resources = self.resources(settings);
+        let pools = self.pools.borrow();
+        let is_named = |pool: &&VfPool| refusal.message.contains(&format!("{:?}", pool.name));
+        if let Some(pool) = pools.iter().find(is_named) {
+            resources.retain(|resource| *resource == settings.resource(&pool.name));
+        }
+        resources
     }
 
     /// The kubelet's resources.

@@ -22,9 +22,9 @@ use super::settings::DevicePluginSettings;
 /// Longest answer that is read: more than all pods of any node take.
 const LONGEST: usize = 4 * 1024 * 1024;
 
-/// Why the kubelet did not tell.
+/// Why the kubelet's answer is not known.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Untold {
+pub(super) enum PodResourcesError {
     #[error("did not answer within {0} ms")]
     Silent(u64),
     #[error("can't be called: {0}")]
@@ -39,7 +39,7 @@ pub(super) enum Untold {
     NoVf(String),
 }
 
-impl From<Status> for Untold {
+impl From<Status> for PodResourcesError {
     fn from(refusal: Status) -> Self {
         Self::Refused(Box::new(refusal))
     }
@@ -59,7 +59,7 @@ pub(super) async fn device_of(
     let until = deadline.min(Instant::now() + settings.answer());
     let answer = match timeout_at(until.into(), ask(settings, pod)).await {
         Ok(answer) => answer,
-        Err(_) => Err(Untold::Silent(settings.answer_ms)),
+        Err(_) => Err(PodResourcesError::Silent(settings.answer_ms)),
     };
     let chosen = answer.and_then(|found| chosen(found, resources));
     let devices = chosen.map_err(|why| {
@@ -79,18 +79,18 @@ pub(super) async fn device_of(
 /// The devices of these resources that pods have, of each pod that has any.
 ///
 /// # Errors
-/// When the kubelet does not tell in time, or tells nonsense.
+/// When the kubelet does not answer in time, or answers nonsense.
 pub(super) async fn all_devices(
     settings: &DevicePluginSettings,
     resources: &[String],
-) -> Result<Vec<(Pod, Vec<Device>)>, Untold> {
+) -> Result<Vec<(Pod, Vec<Device>)>, PodResourcesError> {
     let listing = async {
         let answer = client(settings).await?.list(ListPodResourcesRequest {}).await?;
-        Ok::<_, Untold>(answer.into_inner().pod_resources)
+        Ok::<_, PodResourcesError>(answer.into_inner().pod_resources)
     };
     let listed = timeout(settings.answer(), listing).await;
     let mut pods = Vec::new();
-    for found in listed.map_err(|_| Untold::Silent(settings.answer_ms))?? {
+    for found in listed.map_err(|_| PodResourcesError::Silent(settings.answer_ms))?? {
         let (namespace, name) = (found.namespace.clone(), found.name.clone());
         let devices = chosen(Some(found), resources)?;
         if !devices.is_empty() {
@@ -116,42 +116,45 @@ fn several(pod: &Pod, devices: &[Device]) -> Failure {
 /// restart would be refused for that.
 async fn client(
     settings: &DevicePluginSettings,
-) -> Result<PodResourcesListerClient<Channel>, Untold> {
+) -> Result<PodResourcesListerClient<Channel>, PodResourcesError> {
     let address = format!("unix://{}", settings.pod_resources.display());
-    let endpoint = Endpoint::from_shared(address).map_err(Untold::NoAddress)?;
-    let channel = endpoint.connect().await.map_err(Untold::Unreachable)?;
+    let endpoint = Endpoint::from_shared(address).map_err(PodResourcesError::NoAddress)?;
+    let channel = endpoint.connect().await.map_err(PodResourcesError::Unreachable)?;
     Ok(PodResourcesListerClient::new(channel).max_decoding_message_size(LONGEST))
 }
 
 /// What the kubelet has given the pod. `None`: it does not list the pod.
-async fn ask(settings: &DevicePluginSettings, pod: &Pod) -> Result<Option<PodResources>, Untold> {
+async fn ask(
+    settings: &DevicePluginSettings,
+    pod: &Pod,
+) -> Result<Option<PodResources>, PodResourcesError> {
     let mut client = client(settings).await?;
     // Older kubelets have no such call, or have it switched off; and what one says of a pod that it does not know is
     // no better than its list.
     match get(&mut client, pod).await {
-        Err(Untold::Refused(_)) => list(&mut client, pod).await,
-        told => told,
+        Err(PodResourcesError::Refused(_)) => list(&mut client, pod).await,
+        answer => answer,
     }
 }
 
 async fn get(
     client: &mut PodResourcesListerClient<Channel>,
     pod: &Pod,
-) -> Result<Option<PodResources>, Untold> {
+) -> Result<Option<PodResources>, PodResourcesError> {
     let request =
         GetPodResourcesRequest { pod_name: pod.name.clone(), pod_namespace: pod.namespace.clone() };
     let answer = client.get(request).await?.into_inner();
     let found = answer.pod_resources.ok_or_else(|| Status::unknown("an empty answer"))?;
     match is_of(pod, &found) {
         true => Ok(Some(found)),
-        false => Err(Untold::OfAnother { namespace: found.namespace, name: found.name }),
+        false => Err(PodResourcesError::OfAnother { namespace: found.namespace, name: found.name }),
     }
 }
 
 async fn list(
     client: &mut PodResourcesListerClient<Channel>,
     pod: &Pod,
-) -> Result<Option<PodResources>, Untold> {
+) -> Result<Option<PodResources>, PodResourcesError> {
     let answer = client.list(ListPodResourcesRequest {}).await?;
     Ok(answer.into_inner().pod_resources.into_iter().find(|found| is_of(pod, found)))
 }
@@ -161,14 +164,17 @@ fn is_of(pod: &Pod, found: &PodResources) -> bool {
 }
 
 /// The devices of these resources.
-fn chosen(found: Option<PodResources>, resources: &[String]) -> Result<Vec<Device>, Untold> {
+fn chosen(
+    found: Option<PodResources>,
+    resources: &[String],
+) -> Result<Vec<Device>, PodResourcesError> {
     let containers = found.into_iter().flat_map(|pod| pod.containers);
     let given = containers.flat_map(|container| container.devices);
     let ours = given.filter(|given| resources.contains(&given.resource_name));
     let mut devices = Vec::new();
     for id in ours.flat_map(|given| given.device_ids) {
         let device = form::device(&id);
-        devices.push(Device::from(device.ok_or(Untold::NoVf(id))?));
+        devices.push(Device::from(device.ok_or(PodResourcesError::NoVf(id))?));
     }
     // Kubelets list a device once for each NUMA node.
     devices.sort();

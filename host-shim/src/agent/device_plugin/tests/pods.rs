@@ -1,5 +1,6 @@
 //! What the kubelet tells of pods.
 
+use nix::{sys::stat::Mode, unistd::mkfifo};
 use offload_proto::{
     Reason,
     kubelet::podresources::{
@@ -88,22 +89,44 @@ async fn a_pod_without_our_resource_gets_no_vf_named() {
     assert_eq!(stage.chosen().await, Ok(None));
 }
 
-/// The kubelet lists no init container that ends, and notes what it gave each.
+/// The kubelet lists no ordinary init container by its socket, and has each in its checkpoint.
 #[tokio::test]
-async fn refusal_names_the_init_container_that_asks() {
+async fn refusal_names_the_container_that_is_not_reported() {
     let stage = Stage::new().with_folder();
+    let silver = pool("silver", &[("d000:00:00.4", "")]);
+    stage.room.learn(VfPools { pools: vec![silver, pool("gold", &[("d000:00:00.1", "")])] });
     let asked = AddRequest { pod: Pod { uid: "u1".into(), ..request().pod }, ..request() };
-    let refusal = || Failure::new(Reason::PoolPinnedOnly, "the pool is given by name");
-    assert_eq!(stage.room.explained(refusal(), &asked).await, refusal());
-    let note = r#"{"Data":{"PodDeviceEntries":[
+    let refusal = |pool: &str| Failure::new(Reason::PoolPinnedOnly, format!("VF pool {pool:?}"));
+    let completed = async |pool: &str| {
+        let deadline = Instant::now() + LIMIT;
+        stage.room.with_unreported_container(refusal(pool), &asked, deadline).await
+    };
+    assert_eq!(completed("gold").await, refusal("gold"), "there is no checkpoint");
+    let checkpoint = r#"{"Data":{"PodDeviceEntries":[
+        {"PodUID":"u1","ContainerName":"other","ResourceName":"dpu-offload.io/silver"},
         {"PodUID":"u1","ContainerName":"setup","ResourceName":"dpu-offload.io/gold"}
     ]},"Checksum":1}"#;
-    std::fs::write(stage.plugins().join("kubelet_internal_checkpoint"), note).unwrap();
-    let told = stage.room.explained(refusal(), &asked).await;
-    assert_eq!(told.reason, Reason::PoolPinnedOnly);
-    for named in ["container setup of pod shop/cart-0", GOLD, "init container"] {
-        assert!(told.message.contains(named), "{named}: {told}");
-    }
+    std::fs::write(stage.plugins().join("kubelet_internal_checkpoint"), checkpoint).unwrap();
+    let failure = completed("gold").await;
+    assert_eq!(failure.reason, Reason::PoolPinnedOnly);
+    let named =
+        "VF pool \"gold\"; container setup of pod shop/cart-0 requests dpu-offload.io/gold,";
+    assert!(failure.message.starts_with(named), "{failure}");
+    assert!(completed("bronze").await.message.contains("container other "), "no pool is known");
+}
+
+#[tokio::test]
+async fn slow_checkpoint_delays_no_refusal_past_its_deadline() {
+    let stage = Stage::new().with_folder();
+    let path = stage.plugins().join("kubelet_internal_checkpoint");
+    mkfifo(&path, Mode::S_IRWXU).unwrap();
+    let refusal = || Failure::new(Reason::PoolPinnedOnly, "the pool is given by name");
+    let deadline = Instant::now() + Duration::from_millis(100);
+    let asked = request();
+    let completed = stage.room.with_unreported_container(refusal(), &asked, deadline);
+    assert_eq!(within(LIMIT, completed).await, Some(refusal()));
+    // Ends the read.
+    drop(std::fs::OpenOptions::new().write(true).open(&path).unwrap());
 }
 
 #[tokio::test]
