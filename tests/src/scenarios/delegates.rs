@@ -360,7 +360,7 @@ gateway = "10.66.0.1"
 ///
 /// # Panics
 /// When it does not.
-pub fn one_object_serves_macvlan_and_ipvlan(settings: &Settings) {
+pub fn one_network_serves_macvlan_and_ipvlan(settings: &Settings) {
     let others = Others::new();
     others.lend_our_plugin();
     let has_ipvlan = settings.card.kind == CardKind::Netdevsim;

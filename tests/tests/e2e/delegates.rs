@@ -23,8 +23,8 @@ fn callers_folders_are_honoured() {
 }
 
 #[test]
-fn one_object_serves_macvlan_and_ipvlan() {
-    delegates::one_object_serves_macvlan_and_ipvlan(&Settings::default());
+fn one_network_serves_macvlan_and_ipvlan() {
+    delegates::one_network_serves_macvlan_and_ipvlan(&Settings::default());
 }
 
 #[test]

@@ -81,8 +81,8 @@ fn plugins_for_stacked_links_and_rates_make_further_interfaces() {
 }
 
 #[test]
-fn one_object_serves_macvlan_and_ipvlan() {
-    delegates::one_object_serves_macvlan_and_ipvlan(&settings());
+fn one_network_serves_macvlan_and_ipvlan() {
+    delegates::one_network_serves_macvlan_and_ipvlan(&settings());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::{
     ffi::OsString,
+    iter::successors,
     path::{Path, PathBuf},
 };
 
@@ -38,9 +39,9 @@ pub(super) struct Chain {
     /// What is set beside what they make.
     #[serde(default)] // as records of before have it
     pub additions: Additions,
-    /// Whether the plugins are told the MTU of the DPU's network that its interface has addresses of.
+    /// Whether the plugins get the MTU of the DPU's network that its interface has addresses of.
     #[serde(default)]
-    pub has_networks_mtu: bool,
+    pub uses_network_mtu: bool,
     /// Where the caller has plugins. They are looked for there first.
     #[serde(default)]
     pub folders: Vec<PathBuf>,
@@ -61,6 +62,8 @@ pub(super) struct Catalogue {
     definitions: Vec<Definition>,
     /// The files that can't be read, by what they are called, and why.
     unread: Vec<(OsString, Failure)>,
+    /// What has lower priority.
+    fallback: Option<Box<Self>>,
 }
 
 impl Catalogue {
@@ -94,13 +97,10 @@ impl Catalogue {
         Ok(catalogue)
     }
 
-    /// What this one defines, and of `others` what it does not.
-    pub(super) fn over(mut self, others: Self) -> Self {
-        let is_new = |it: &Definition| self.definitions.iter().all(|own| own.name != it.name);
-        let more: Vec<_> = others.definitions.into_iter().filter(is_new).collect();
-        self.definitions.extend(more);
-        self.unread.extend(others.unread);
-        self
+    /// The same, with `others` at a lower priority. A definition hides those of the same name and kind that the same
+    /// pods may use, and no others: an object of theirs still says which namespaces a name is for.
+    pub(super) fn over(self, others: Self) -> Self {
+        Self { fallback: Some(Box::new(others)), ..self }
     }
 
     /// What this name stands for when a pod of that namespace says it. `None`: no file says anything of it.
@@ -109,29 +109,56 @@ impl Catalogue {
     /// [`Reason::NetworkNotAllowed`]: it is other namespaces' only. [`Reason::DelegateInvalid`]: what is defined
     /// can't be used.
     pub(super) fn look_up(&self, namespace: &str, name: &str) -> Result<Option<Meaning>, Failure> {
-        if let Some((_, failure)) = self.unread.iter().find(|(called, _)| called == name) {
-            return Err(failure.clone());
+        self.check_files(name)?;
+        let configuration = || self.first(|it| it.name == name && !it.is_object());
+        let is_object = |it: &Definition| it.name == name && it.is_object();
+        match self.first(|it| is_object(it) && it.is_for(namespace))? {
+            Some(object) if object.configuration().is_some() => meaning_of(object).map(Some),
+            Some(object) => meaning_of(configuration()?.unwrap_or(object)).map(Some),
+            None if self.all().any(is_object) => {
+                let objects = self.all().filter(|it| is_object(it));
+                let files: Vec<_> = objects.map(|it| it.file.display().to_string()).collect();
+                let message = format!(
+                    "network {name} is not for pods of the namespace {namespace:?}: {} has another one",
+                    files.join(" and ")
+                );
+                Err(Failure::new(Reason::NetworkNotAllowed, message))
+            }
+            None => configuration()?.map(meaning_of).transpose(),
         }
-        let found: Vec<_> = self.definitions.iter().filter(|it| it.name == name).collect();
-        let attachments: Vec<_> = found.iter().copied().filter(|one| one.is_attachment()).collect();
-        if attachments.is_empty() {
-            let configuration = only_one(found)?;
-            return configuration.map(meaning_of).transpose();
+    }
+
+    /// This one and what it is over, by priority.
+    fn layers(&self) -> impl Iterator<Item = &Self> {
+        successors(Some(self), |layer| layer.fallback.as_deref())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Definition> {
+        self.layers().flat_map(|layer| &layer.definitions)
+    }
+
+    /// The one definition of that kind, of the highest priority that has any.
+    fn first(&self, is_it: impl Fn(&Definition) -> bool) -> Result<Option<&Definition>, Failure> {
+        for layer in self.layers() {
+            let found: Vec<_> = layer.definitions.iter().filter(|it| is_it(it)).collect();
+            if !found.is_empty() {
+                return only_one(found);
+            }
         }
-        let usable = attachments.into_iter().filter(|one| one.is_for(namespace)).collect();
-        let Some(attachment) = only_one(usable)? else {
-            let files: Vec<_> = found.iter().map(|it| it.file.display().to_string()).collect();
-            let message = format!(
-                "network {name} is not for pods of the namespace {namespace:?}: {} has another one",
-                files.join(" and ")
-            );
-            return Err(Failure::new(Reason::NetworkNotAllowed, message));
-        };
-        if attachment.configuration().is_some() {
-            return meaning_of(attachment).map(Some);
+        Ok(None)
+    }
+
+    /// That no file of this name is unreadable. One of lower priority does not count where the name is defined.
+    fn check_files(&self, name: &str) -> Result<(), Failure> {
+        for layer in self.layers() {
+            if let Some((_, failure)) = layer.unread.iter().find(|(called, _)| called == name) {
+                return Err(failure.clone());
+            }
+            if layer.definitions.iter().any(|it| it.name == name) {
+                return Ok(());
+            }
         }
-        let configurations = found.into_iter().filter(|one| !one.is_attachment()).collect();
-        meaning_of(only_one(configurations)?.unwrap_or(attachment)).map(Some)
+        Ok(())
     }
 }
 
@@ -152,9 +179,9 @@ fn meaning_of(definition: &Definition) -> Result<Meaning, Failure> {
         let why = format!("it holds no `spec.config`, and no file defines {name} otherwise");
         invalid(&definition.file, &why)
     })?;
-    let has_networks_mtu = definition.has_networks_mtu();
+    let uses_network_mtu = definition.uses_network_mtu();
     Ok(match meaning(&definition.file, &definition.name, body)? {
-        Meaning::Plugins(chain) => Meaning::Plugins(Chain { has_networks_mtu, ..chain }),
+        Meaning::Plugins(chain) => Meaning::Plugins(Chain { uses_network_mtu, ..chain }),
         Meaning::Dpu(network) => Meaning::Dpu(network),
     })
 }
@@ -192,7 +219,7 @@ fn meaning(file: &Path, network: &str, body: &Map<String, Value>) -> Result<Mean
         is_unchecked: field("disableCheck").is_some_and(|value| *value == Value::Bool(true)),
         plugins,
         additions: additions(file, network, body)?,
-        has_networks_mtu: false,
+        uses_network_mtu: false,
         folders: Vec::new(),
     }))
 }
@@ -347,6 +374,62 @@ mod tests {
         }
     }
 
+    /// What a caller's folder with these files and the host's with those make of the name `storage` for a pod of that
+    /// namespace.
+    fn told_of_both(
+        of_caller: &[(&str, &str)],
+        of_host: &[(&str, &str)],
+        namespace: &str,
+    ) -> Result<String, Failure> {
+        let (of_caller, of_host) = (folder(of_caller), folder(of_host));
+        let of_host = Catalogue::read(of_host.path())?;
+        let both = Catalogue::read_callers(of_caller.path())?.over(of_host);
+        both.look_up(namespace, "storage").map(shown)
+    }
+
+    /// A NetworkAttachmentDefinition of the name `storage` without a configuration.
+    fn thin(namespace: &str) -> String {
+        format!(
+            "kind: NetworkAttachmentDefinition\nmetadata: {{name: storage, namespace: {namespace}}}\n"
+        )
+    }
+
+    const MACVLAN: &str = r#"{"name": "storage", "type": "macvlan"}"#;
+
+    #[test]
+    fn callers_configuration_leaves_the_hosts_namespaces() {
+        let (of_caller, thin) = ([("storage.conf", MACVLAN)], thin("prod"));
+        let told = |namespace| told_of_both(&of_caller, &[("prod.yaml", &thin)], namespace);
+        assert_eq!(told("prod").unwrap(), "macvlan");
+        assert_eq!(told("dev").unwrap_err().reason, Reason::NetworkNotAllowed);
+    }
+
+    #[test]
+    fn callers_object_finds_the_hosts_configuration() {
+        let told = told_of_both(&[("prod.yaml", &thin("prod"))], &[("a.conf", MACVLAN)], "prod");
+        assert_eq!(told.unwrap(), "macvlan");
+    }
+
+    #[test]
+    fn callers_object_leaves_other_namespaces_theirs() {
+        let of_a = attachment_definition("a", &json!({"type": "vlan"}));
+        let of_b = attachment_definition("b", &json!({"type": "ipvlan"}));
+        let own_a = attachment_definition("a", &json!({"type": "bridge"}));
+        let (of_caller, of_host) =
+            ([("a.json", &*own_a)], [("a.json", &*of_a), ("b.json", &*of_b)]);
+        let told = |namespace| told_of_both(&of_caller, &of_host, namespace);
+        assert_eq!(told("a").unwrap(), "bridge");
+        assert_eq!(told("b").unwrap(), "ipvlan");
+    }
+
+    #[test]
+    fn broken_file_of_the_host_blocks_no_caller() {
+        let of_caller = [("a.conf", MACVLAN)];
+        assert_eq!(told_of_both(&of_caller, &[("storage.conf", "{")], "").unwrap(), "macvlan");
+        assert!(told_of_both(&[], &[("storage.conf", "{")], "").is_err());
+        assert!(told_of_both(&[("storage.conf", "{")], &of_caller, "").is_err());
+    }
+
     #[test]
     fn delegated_network_becomes_plugins_configuration() {
         let object = |name: &str, spec: &str| {
@@ -373,7 +456,7 @@ mod tests {
             else {
                 panic!("plugins make {name}")
             };
-            assert!(chain.has_networks_mtu && chain.versions.is_empty());
+            assert!(chain.uses_network_mtu && chain.versions.is_empty());
             assert_eq!(chain.leased_network(), Some("green"));
             chain.plugins[0].remove("ipam");
             assert_eq!(Value::from(chain.plugins.remove(0)), plugin);

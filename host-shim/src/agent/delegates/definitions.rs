@@ -103,13 +103,13 @@ impl DelegatedSpec {
 }
 
 impl Definition {
-    /// Whether it is an object with metadata, as a NetworkAttachmentDefinition.
-    pub(super) fn is_attachment(&self) -> bool {
+    /// Whether it is an object with metadata, and no CNI configuration.
+    pub(super) fn is_object(&self) -> bool {
         matches!(self.kind, Kind::Attachment { .. } | Kind::Delegated { .. })
     }
 
-    /// Whether its plugin is told the MTU of the DPU's network.
-    pub(super) fn has_networks_mtu(&self) -> bool {
+    /// Whether its plugin gets the MTU of the DPU's network.
+    pub(super) fn uses_network_mtu(&self) -> bool {
         matches!(self.kind, Kind::Delegated { .. })
     }
 

@@ -245,15 +245,15 @@ fn document(
     configuration: &Map<String, Value>,
     previous: Option<&Value>,
 ) -> Value {
-    let mut told = configuration.clone();
+    let mut plugin = configuration.clone();
     if let Some(lease) = &delegated.lease {
-        told = lease::told(told, lease);
-        // A DPU of before tells none: the plugin takes its master's.
-        if delegated.chain.has_networks_mtu && lease.mtu != 0 {
-            go_json::set(&mut told, "mtu", lease.mtu.into());
+        plugin = lease::told(plugin, lease);
+        // A service of the previous release reports none: the plugin takes its master's.
+        if delegated.chain.uses_network_mtu && lease.mtu != 0 {
+            go_json::set(&mut plugin, "mtu", lease.mtu.into());
         }
     }
-    let mut document = named(told, &delegated.chain, &delegated.version);
+    let mut document = named(plugin, &delegated.chain, &delegated.version);
     let wishes = delegated.wishes.iter().filter(|(wish, _)| has_capability(configuration, wish));
     let wishes: Map<_, _> = wishes.map(|(wish, value)| (wish.clone(), value.clone())).collect();
     if !wishes.is_empty() {

@@ -320,7 +320,7 @@ pub(super) mod tests {
                 is_unchecked: false,
                 plugins: vec![Map::from_iter([("type".to_owned(), "macvlan".into())])],
                 additions: Additions::default(),
-                has_networks_mtu: false,
+                uses_network_mtu: false,
                 folders: Vec::new(),
             },
             version: "1.0.0".into(),
@@ -399,7 +399,7 @@ pub(super) mod tests {
         for key in ["default_routes", "lease", "added"] {
             record.remove(key).unwrap();
         }
-        for key in ["additions", "has_networks_mtu", "folders"] {
+        for key in ["additions", "uses_network_mtu", "folders"] {
             record["chain"].as_object_mut().unwrap().remove(key).unwrap();
         }
         let read: Delegated = serde_json::from_value(written).unwrap();
