@@ -468,6 +468,25 @@ mod tests {
         }
     }
 
+    #[test]
+    fn misspelled_keys_open_no_network() {
+        let object = |head: &str| {
+            format!("kind: DelegatedNetwork\n{head}\nspec: {{type: macvlan, master: ens1}}\n")
+        };
+        for (head, why) in [
+            ("metadata: {name: storage, namespase: prod}", "`metadata.namespase`"),
+            ("metadata: {name: storage}\nnamespace: prod", "`namespace`"),
+            ("metadata: {name: storage, namespace: 7}", "is no text"),
+        ] {
+            let folder = folder(&[("storage.yaml", &object(head))]);
+            let failure = told(&folder, "dev", "storage").unwrap_err();
+            assert_eq!(failure.reason, Reason::DelegateInvalid);
+            assert!(failure.message.contains(why), "{failure}");
+        }
+        let folder = folder(&[("a.yaml", &object("metadata: {name: storage, namespace: prod}"))]);
+        assert_eq!(told(&folder, "prod", "storage").unwrap(), "macvlan");
+    }
+
     fn attachment_definition(namespace: &str, config: &Value) -> String {
         json!({
             "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",

@@ -23,6 +23,11 @@ const ATTACHMENT_DEFINITION: &str = "NetworkAttachmentDefinition";
 /// What a network of the DPU's on a link of the host is by its `kind`.
 const DELEGATED_NETWORK: &str = "DelegatedNetwork";
 
+/// The keys of a DelegatedNetwork.
+const DELEGATED_KEYS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
+/// The keys of its metadata.
+const METADATA_KEYS: [&str; 4] = ["name", "namespace", "labels", "annotations"];
+
 /// What a file says of a name.
 #[derive(Debug)]
 pub(super) struct Definition {
@@ -194,6 +199,10 @@ fn definition(path: &Path, document: Value) -> Result<Definition, Failure> {
 }
 
 fn delegated(path: &Path, mut document: Map<String, Value>) -> Result<Definition, Failure> {
+    check_keys(path, "", &document, &DELEGATED_KEYS)?;
+    if let Some(Value::Object(metadata)) = document.get("metadata") {
+        check_keys(path, "metadata.", metadata, &METADATA_KEYS)?;
+    }
     let spec = document.remove("spec").unwrap_or_else(|| json!({}));
     let (name, namespace) = metadata(path, &document.into())?;
     let spec: DelegatedSpec = serde_json::from_value(spec)
@@ -202,11 +211,31 @@ fn delegated(path: &Path, mut document: Map<String, Value>) -> Result<Definition
     Ok(Definition { file: path.into(), name, kind })
 }
 
+/// That an object has no other keys than these. A misspelled `namespace` would open a network to all pods.
+fn check_keys(
+    path: &Path,
+    prefix: &str,
+    object: &Map<String, Value>,
+    known: &[&str],
+) -> Result<(), Failure> {
+    match object.keys().find(|key| !known.contains(&key.as_str())) {
+        None => Ok(()),
+        Some(key) => {
+            let why = format!("unknown key `{prefix}{key}`: use {}", known.join(", "));
+            Err(invalid(path, &why))
+        }
+    }
+}
+
 /// The name of an object, and the namespace whose pods may use it.
 fn metadata(path: &Path, document: &Value) -> Result<(String, Option<String>), Failure> {
     let name = text(document.pointer("/metadata/name"))
         .ok_or_else(|| invalid(path, "its `metadata` has no `name`"))?;
-    Ok((name, text(document.pointer("/metadata/namespace"))))
+    let namespace = document.pointer("/metadata/namespace");
+    if namespace.is_some_and(|it| !it.is_string() && !it.is_null()) {
+        return Err(invalid(path, &format!("`metadata.namespace` of {name} is no text")));
+    }
+    Ok((name, text(namespace)))
 }
 
 fn attachment(path: &Path, document: &Value) -> Result<Definition, Failure> {
