@@ -14,7 +14,7 @@ use std::{
 
 use jiff::Timestamp;
 use mtls::ConnectionNumber;
-use offload_proto::{Failure, Reason, v1};
+use offload_proto::{Failure, Finding, Reason, v1};
 use tokio::sync::{Notify, mpsc};
 use vf_alloc::{Device, PfId};
 
@@ -344,8 +344,10 @@ impl Sessions {
     pub(crate) fn pod_findings(&self) -> Vec<(HostName, v1::Difference, usize)> {
         let first = |(host, entry): (&HostName, &HostEntry)| {
             let v1::PodFindings { findings, left_out } = &entry.open.as_ref()?.pod_findings;
-            let number = findings.len() + usize::try_from(*left_out).unwrap_or_default();
-            Some((host.clone(), findings.first()?.clone(), number))
+            let mut differing = findings.iter().filter(|found| is_of_interface(found));
+            let first = differing.next()?.clone();
+            let number = 1 + differing.count() + usize::try_from(*left_out).unwrap_or_default();
+            Some((host.clone(), first, number))
         };
         self.lock().iter().filter_map(first).collect()
     }
@@ -361,6 +363,11 @@ impl Sessions {
     fn absences(&self) -> MutexGuard<'_, HashMap<HostName, Absence>> {
         self.absences.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a finding is of a pod's interface. A VF that the pod does not use does not disconnect it.
+fn is_of_interface(found: &v1::Difference) -> bool {
+    found.code != Finding::KubeletVfUnused.as_str()
 }
 
 impl HostEntry {

@@ -100,15 +100,14 @@ impl Hosts<'_> {
         let Some(before) = self.0.sessions.note_pod_findings(host, session, findings) else {
             return;
         };
-        let before = before.findings;
-        let is_new = |found: &&Difference| !before.iter().any(|it| identity(it) == identity(found));
-        for Difference { subject, message, code, .. } in now.iter().filter(is_new) {
+        for Difference { subject, message, code, .. } in not_among(&now, &before.findings) {
             let code = known_code(code);
-            self.0.events.record_of_host(host, EventKind::PodDiffers, code, subject, message);
+            self.0.events.record_of_host(host, kind_of(code), code, subject, message);
         }
-        for subject in subjects(&before).difference(&subjects(&now)) {
-            let message = "its pod is as wanted again";
-            self.0.events.record(EventKind::PodDiffersCleared, subject, message);
+        for Difference { subject, code, .. } in not_among(&before.findings, &now) {
+            let code = known_code(code);
+            let (kind, message) = end_of(code);
+            self.0.events.record_of_host(host, kind, code, subject, message);
         }
     }
 
@@ -186,14 +185,32 @@ impl Hosts<'_> {
     }
 }
 
-/// The attachments that findings are about.
-fn subjects(findings: &[Difference]) -> BTreeSet<&str> {
-    findings.iter().map(|found| found.subject.as_str()).collect()
+/// The findings that are not among others. An attachment may have several, each with a code of its own.
+fn not_among<'a>(
+    findings: &'a [Difference],
+    others: &'a [Difference],
+) -> impl Iterator<Item = &'a Difference> {
+    let identity = |found: &Difference| (found.subject.clone(), found.code.clone());
+    let known: BTreeSet<_> = others.iter().map(identity).collect();
+    findings.iter().filter(move |found| !known.contains(&identity(found)))
 }
 
-/// What tells one finding from another: an attachment may have several.
-fn identity(found: &Difference) -> (&str, &str) {
-    (&found.subject, &found.code)
+/// The kind of the event of a finding with this code.
+fn kind_of(code: &str) -> EventKind {
+    match code == Finding::KubeletVfUnused.as_str() {
+        true => EventKind::KubeletVfUnused,
+        false => EventKind::PodDiffers,
+    }
+}
+
+/// The kind of the event that a finding with this code is over, and its sentence.
+fn end_of(code: &str) -> (EventKind, &'static str) {
+    match code == Finding::KubeletVfUnused.as_str() {
+        true => {
+            (EventKind::KubeletVfUnusedCleared, "its pod has no unused VF of the kubelet any more")
+        }
+        false => (EventKind::PodDiffersCleared, "its pod is as wanted again"),
+    }
 }
 
 /// The code of a finding as its event's reason. A host could invent any number of others.

@@ -145,6 +145,10 @@ kinds! {
     PodDiffers, Warning;
     /// The pod is as wanted again.
     PodDiffersCleared, Normal;
+    /// The pod of the attachment does not use a VF that the kubelet gave it.
+    KubeletVfUnused, Warning;
+    /// The pod has no unused VF of the kubelet any more.
+    KubeletVfUnusedCleared, Normal;
     /// The kernel differed from the journal; the service repaired it.
     Repaired, Normal;
     /// The kernel differs from the journal and could not be repaired.

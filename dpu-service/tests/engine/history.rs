@@ -289,7 +289,7 @@ async fn hosts_speak_of_their_own_attachments_alone() {
 }
 
 #[tokio::test]
-async fn each_finding_of_a_pod_is_an_event() {
+async fn each_finding_of_a_pod_begins_and_ends() {
     let world = World::new().await;
     let id = world.attached("pod").await.record.id.to_string();
     let tell = |findings: Vec<Finding>| {
@@ -302,12 +302,17 @@ async fn each_finding_of_a_pod_is_an_event() {
     tell(vec![Finding::KubeletVfUnused]);
     tell(Vec::new());
     let about = events_about(&world, &id).into_iter();
-    let of_pod =
-        about.filter(|it| matches!(it.kind, EventKind::PodDiffers | EventKind::PodDiffersCleared));
-    let reasons: Vec<_> = of_pod.map(|it| it.reason.clone()).collect();
-    let reason = |finding: Finding| Some(finding.as_str().to_owned());
-    let [lost, unused] = [Finding::PodDiffers, Finding::KubeletVfUnused].map(reason);
-    assert_eq!(reasons, [lost, unused, None], "the end is told once all are over");
+    let of_host = about.filter(|it| !it.author.is_service());
+    let kinds: Vec<_> = of_host.map(|it| (it.kind, it.reason.unwrap_or_default())).collect();
+    let [lost, unused] =
+        [Finding::PodDiffers, Finding::KubeletVfUnused].map(|it| it.as_str().to_owned());
+    let expected = [
+        (EventKind::PodDiffers, lost.clone()),
+        (EventKind::KubeletVfUnused, unused.clone()),
+        (EventKind::PodDiffersCleared, lost),
+        (EventKind::KubeletVfUnusedCleared, unused),
+    ];
+    assert_eq!(kinds, expected);
 }
 
 #[tokio::test]

@@ -140,14 +140,18 @@ fn unused_vf_of_the_kubelet_is_reported() {
     wait_for("the VF in describe", LIMIT, || described().contains(&chosen).then_some(()));
     assert!(lab.agent.log().contains("shop/cart-0"), "the log names the pod");
     let events = lab.operator().says(&["describe", "attachment", &id]);
-    assert!(events.contains("PodDiffers") && events.contains(&chosen), "{events}");
-    let found = lab.operator().json(&["doctor"]);
+    assert!(events.contains("KubeletVfUnused") && events.contains(&chosen), "{events}");
+    assert!(lab.operator().faults().is_empty(), "the pod is connected");
+    let found = lab.operator().dpuctl(&["doctor", "-o", "json"]).stdout;
+    let found: serde_json::Value = serde_json::from_slice(&found).unwrap();
     let found = found["differences"].as_array().unwrap().clone();
     let found: Vec<_> = found.iter().map(|it| (&it["code"], &it["subject"])).collect();
     assert_eq!(found, [(&"KUBELET_VF_UNUSED".into(), &id.as_str().into())]);
 
     kubelet.takes_back("cart-0");
     wait_for("no VF in describe", LIMIT, || (!described().contains(&chosen)).then_some(()));
+    let events = lab.operator().says(&["describe", "attachment", &id]);
+    assert!(events.contains("KubeletVfUnusedCleared"), "{events}");
     lab.assert_invariants();
 }
 
