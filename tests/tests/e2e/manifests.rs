@@ -7,10 +7,10 @@ use std::{
     process::Command,
 };
 
-use e2e::{Pki, program, run};
+use e2e::{Call, Lab, Netns, Pki, Settings, program, run};
 use mtls::{Identity, Role};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const BASES: [&str; 5] = ["host", "dpu", "cert-manager", "networks", "admission"];
 const IMAGES: &str = include_str!("../../../hack/package.d/image.sh");
@@ -131,8 +131,9 @@ fn manifests_of_hosts_name_no_node() {
     assert!(volumes.iter().all(|volume| volume["secret"].is_null()), "{volumes:?}");
 }
 
+/// The kubelet then shows a failed program's last lines with its pod.
 #[test]
-fn last_words_of_a_program_are_shown_with_its_pod() {
+fn containers_fall_back_to_their_logs() {
     for name in ["host", "dpu"] {
         let pod = pod(name);
         let shows = |it: &&Value| it["terminationMessagePolicy"] == "FallbackToLogsOnError";
@@ -311,14 +312,27 @@ fn the_cni_configuration_is_the_shipped_one_that_waits_longer_for_the_agent() {
     assert_eq!(ours, shipped);
 }
 
-/// A port that the network cannot have is refused by the DPU, and not dropped by the runtime.
+/// A runtime passes what a configuration declares, and drops the rest.
 #[test]
-fn shipped_configurations_have_mapped_ports_passed() {
+fn shipped_configurations_have_host_ports_refused() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
     for path in ["../10-dpu-offload.conflist", "host/10-dpu-offload.conflist"] {
         let text = fs::read_to_string(base(path)).unwrap();
-        let configuration: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(configuration["plugins"][0]["capabilities"]["portMappings"], true, "{path}");
+        let list: Value = serde_json::from_str(&text).unwrap();
+        let mut configuration = list["plugins"][0].clone();
+        configuration["cniVersion"] = list["cniVersion"].clone();
+        configuration["name"] = list["name"].clone();
+        configuration["network"] = "blue".into();
+        configuration["agentSocket"] = json!(lab.socket());
+        if configuration["capabilities"]["portMappings"] == true {
+            let port = json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp"});
+            configuration["runtimeConfig"] = json!({ "portMappings": [port] });
+        }
+        let add = Call::new("ADD", &configuration).of(pod.name(), Some(&pod.path()), "eth0");
+        lab.execute(&add).fails(109, &["8080/tcp", "gateway_mode = \"dpu\""]);
     }
+    lab.assert_clean_slate();
 }
 
 #[test]
@@ -396,9 +410,9 @@ fn the_admission_policy_is_bound_and_asks_for_a_resource_of_the_device_plugin() 
     assert!(page.contains("dpu-offload.io/gold: 1"), "the resource that the page offers");
 }
 
-/// The expressions were tried on Kubernetes 1.36.2; no engine for them is here.
+/// No engine for the expressions is here.
 #[test]
-fn admission_gives_a_pod_one_vf_and_its_network() {
+fn admission_expressions_name_what_they_decide_by() {
     let policy = documents(&base("admission/policy.yaml")).remove(0);
     let conditions = list(&policy["spec"], "matchConditions");
     let expression = |name: &str| {
@@ -410,6 +424,8 @@ fn admission_gives_a_pod_one_vf_and_its_network() {
         assert!(asks.contains(word), "{word}: {asks}");
     }
     assert!(expression("has-no-claim").contains("spec.resourceClaims"));
+    let network = "annotations[\"dpu-offload.io/network\"] == \"gold\"";
+    assert!(expression("names-no-other-network").ends_with(network));
     let patch = policy["spec"]["mutations"][0]["jsonPatch"]["expression"].as_str().unwrap();
     assert!(patch.contains("\"dpu-offload.io/network\"") && patch.contains("value: \"gold\""));
 }

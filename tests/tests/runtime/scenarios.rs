@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::SocketAddr, thread, time::Duration};
 
 use e2e::{
     DPU_OUTSIDE, Lab, Settings, Stopwatch, outside_of,
-    runtime::{Conversation, Kind, Node, write_conflist},
+    runtime::{Conversation, Kind, Node},
     wait_for,
 };
 use nix::sys::signal::Signal;
@@ -187,9 +187,6 @@ pub(crate) fn a_mapped_port_leads_to_the_pod_from_the_outside_and_from_the_host(
     let others = "reconcile_s = 1\n[[host_port]]\nnetwork = \"blue\"\n";
     let lab = Lab::start(&Settings { timeouts: others.into(), ..Settings::with_gateways() });
     let outside = outside_of(&lab);
-    write_conflist(&lab, "net.d/10-dpu-offload.conflist", |shipped| {
-        shipped["plugins"][0]["capabilities"]["portMappings"] = true.into();
-    });
     let node = Node::on(kind, lab);
     let host = &node.lab.card.host;
     wait_for("the host port", LIMIT, || host.pings("10.1.0.1").then_some(()));
