@@ -166,6 +166,9 @@ ms_since() { say $(((${EPOCHREALTIME/[^0-9]/} - ${1/[^0-9]/}) / 1000)); }
 
 in_netns() { nsenter --net="/run/netns/$1" "${@:2}"; }
 
+# dpu_name NUMBER: dpu-1, or with OFFLOAD_LAB_DPU=dpu-node dpu-node-1.
+dpu_name() { say "${OFFLOAD_LAB_DPU:-dpu}-$1"; }
+
 # make_pki DIR [DPUS]: a development CA with certificates for host node-1, DPU dpu-1 and operator admin; for as many
 # DPUs with a host each.
 make_pki() {
@@ -173,7 +176,7 @@ make_pki() {
     "$BIN/dpuctl" pki init --dir "$1" --trust-domain dpu-offload.local >/dev/null
     for ((number = 1; number <= ${2:-1}; number++)); do
         "$BIN/dpuctl" pki issue host "node-$number" --dir "$1" >/dev/null
-        "$BIN/dpuctl" pki issue dpu "dpu-$number" --dir "$1" >/dev/null
+        "$BIN/dpuctl" pki issue dpu "$(dpu_name "$number")" --dir "$1" >/dev/null
     done
     "$BIN/dpuctl" pki issue operator admin --dir "$1" >/dev/null
 }
@@ -255,7 +258,7 @@ write_service_config() {
 listen = "0.0.0.0:7443"
 state_dir = "$1/state/service"
 
-$(tls_section "$1/pki" "dpu-dpu-$number")
+$(tls_section "$1/pki" "dpu-$(dpu_name "$number")")
 
 [eswitch]
 driver = "$driver"
@@ -285,7 +288,7 @@ pod_locks = "$1/pods.lock"
 
 [dpu]
 endpoint = "192.168.100.2:7443"
-name = "dpu-$number"
+name = "$(dpu_name "$number")"
 
 $(tls_section "$1/pki" "host-node-$number")
 
@@ -298,7 +301,7 @@ TOML
 write_dpuctl_config() {
     cat >"$1/dpuctl.toml" <<TOML
 endpoint = "$2"
-dpu = "dpu-${3:-1}"
+dpu = "$(dpu_name "${3:-1}")"
 
 $(tls_section "$1/pki" operator-admin)
 TOML

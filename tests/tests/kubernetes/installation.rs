@@ -111,7 +111,6 @@ impl BareNode {
 
     /// What else the page leaves to a person, for this node.
     fn edit_manifests(&self) {
-        self.edit("host-shim.toml", "dpu-${NODE_NAME}", "dpu-1");
         self.edit("host-shim.toml", "kind = \"pci\"", "kind = \"virtual\"");
         self.edit(
             "host-shim.toml",
@@ -276,8 +275,34 @@ fn the_api_server_takes_the_service_of_a_dpu_and_kubectl_makes_sense_of_all_mani
     assert_eq!(told.matches("created (server dry run)").count(), 2, "{told}");
 }
 
-/// Nodes beside the cluster's own, without a kubelet. What tells an agent which node it is on runs on the real one.
+/// Nodes beside the cluster's own, without a kubelet. The agent of the cluster's own node expands `${NODE_NAME}` in
+/// the test of the page's lines.
 const FURTHER_NODES: [&str; 3] = ["rack-a", "rack-b", "rack-c"];
+
+/// The further nodes and their DaemonSet. Their end is that of the objects: the next test finds none of them.
+struct FurtherNodes<'a>(&'a Cluster);
+
+impl Drop for FurtherNodes<'_> {
+    fn drop(&mut self) {
+        let nodes = [&["delete", "node", "--ignore-not-found"], &FURTHER_NODES[..]].concat();
+        let deletes: [&[&str]; 4] = [
+            &["--namespace", "dpu-offload", "delete", "daemonset", "--all"],
+            // Without a kubelet nobody ends them.
+            &[
+                "--namespace",
+                "dpu-offload",
+                "delete",
+                "pods",
+                "--all",
+                "--force",
+                "--grace-period=0",
+            ],
+            &["delete", "namespace", "dpu-offload", "--ignore-not-found", "--timeout=120s"],
+            &nodes,
+        ];
+        deletes.iter().for_each(|delete| drop(self.0.try_kubectl(delete)));
+    }
+}
 
 /// A node with a DPU, with room for pods, as its kubelet would register it.
 fn node_with_dpu(name: &str) -> Value {
@@ -312,20 +337,13 @@ fn one_daemon_set_serves_three_nodes() {
         fs::write(copy.path().join(entry.file_name()), text.replace(SURGE, surge)).unwrap();
     }
     let namespace = shipped.with_file_name("namespace.yaml");
+    let _further = FurtherNodes(&cluster);
     cluster.kubectl(&["apply", "--filename", namespace.to_str().unwrap()]);
     cluster.apply(&FURTHER_NODES.map(node_with_dpu));
     cluster.kubectl(&["apply", "--kustomize", copy.path().to_str().unwrap()]);
     let agents = wait_for("an agent on each node", LIMIT, || {
         Some(placed_agents(&cluster)).filter(|agents| agents.len() == FURTHER_NODES.len())
     });
-    let deletes: [&[&str]; 3] = [
-        &["--namespace", "dpu-offload", "delete", "daemonset", "--all"],
-        &["--namespace", "dpu-offload", "delete", "pods", "--all", "--force", "--grace-period=0"],
-        &["delete", "namespace", "dpu-offload", "--timeout=120s"],
-    ];
-    deletes.iter().for_each(|delete| drop(cluster.kubectl(delete)));
-    cluster.kubectl(&[&["delete", "node"], &FURTHER_NODES[..]].concat());
-
     assert!(agents.iter().map(|agent| agent.0.as_str()).eq(FURTHER_NODES), "{agents:?}");
     let name = json!({
         "name": "NODE_NAME",
