@@ -224,6 +224,8 @@ impl FoundVfs<'_> {
             }
             VfCondition::Clean => (VfState::Free, String::new()),
             VfCondition::Taken => (VfState::Held, String::new()),
+            // By a record that ended after the inventory was made.
+            VfCondition::InUse if vf.use_by_host.is_empty() => (VfState::Held, String::new()),
             VfCondition::InUse => {
                 (VfState::Unavailable, format!("the host uses it: {}", vf.use_by_host))
             }
@@ -267,6 +269,19 @@ mod tests {
         },
         cni::environment::Verb,
     };
+
+    #[tokio::test]
+    async fn vf_of_an_ended_record_is_held() {
+        let (doors, _folder) = doors();
+        let found = FoundVfs { doors: &doors, offered: HashSet::new() };
+        let state = |use_by_host: &str| {
+            let mut vf = VirtualFunction { use_by_host: use_by_host.into(), ..Default::default() };
+            vf.set_condition(VfCondition::InUse);
+            found.state(&Device::from("d000:00:00.9"), &vf)
+        };
+        assert_eq!(state(""), (VfState::Held, String::new()));
+        assert_eq!(state("it is a port").1, "the host uses it: it is a port");
+    }
 
     #[tokio::test]
     async fn report_names_session_pods_and_failures() {
