@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 
 use crate::{
     cut,
-    diagnosis::diagnose,
+    diagnosis::{diagnose, place},
     open_regular_file, sha256,
     variables::{Misuse, expand},
     without_secrets::without_secrets,
@@ -59,7 +59,10 @@ pub enum ConfigError {
 #[derive(Clone, Debug)]
 pub struct ConfigFile {
     path: PathBuf,
+    /// As it was read.
     text: String,
+    /// With a variable's value. `None`: as it was read.
+    expanded: Option<String>,
 }
 
 impl ConfigFile {
@@ -68,7 +71,7 @@ impl ConfigFile {
     /// # Errors
     /// [`ConfigError`], if the file is missing, unreadable or too large.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        Ok(Self { path: path.to_owned(), text: read(path)? })
+        Ok(Self { path: path.to_owned(), text: read(path)?, expanded: None })
     }
 
     /// Reads the file at `path` on a thread for blocking work: a file system that hangs keeps no other task waiting.
@@ -82,21 +85,21 @@ impl ConfigFile {
         })
     }
 
-    /// The file with `${name}` replaced by `value`, which is a variable of the environment.
+    /// The file with `${name}` in its strings replaced by `value`, which is a variable of the environment.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`], if the file has it and it is not set or is no name, or the file has another variable.
+    /// [`ConfigError::Invalid`], if a string has it and it is not set or is no name, or a string has another variable.
     pub fn with_variable(self, name: &str, value: Option<&str>) -> Result<Self, ConfigError> {
-        let Self { path, text } = self;
-        match expand(&text, name, value) {
-            Ok(text) => Ok(Self { path, text }),
-            Err(Misuse { line, column, message }) => {
-                Err(ConfigError::Invalid { path, line, column, message })
+        match expand(&self.text, name, value) {
+            Ok(expanded) => Ok(Self { expanded: Some(expanded), ..self }),
+            Err(Misuse { offset, message }) => {
+                let (line, column) = place(&self.text, offset);
+                Err(ConfigError::Invalid { path: self.path, line, column, message })
             }
         }
     }
 
-    /// The SHA-256 of the content in hexadecimal, as `sha256sum` prints it.
+    /// The SHA-256 of the file as it was read, in hexadecimal, as `sha256sum` prints it.
     #[must_use]
     pub fn digest(&self) -> String {
         sha256(self.text.as_bytes())
@@ -105,7 +108,7 @@ impl ConfigFile {
     /// The content as TOML without comments, and without values that may be secret. Empty, if it is no TOML.
     #[must_use]
     pub fn without_secrets(&self) -> String {
-        toml::from_str(&self.text).map(without_secrets).unwrap_or_default()
+        toml::from_str(self.content()).map(without_secrets).unwrap_or_default()
     }
 
     /// What the content says.
@@ -113,7 +116,11 @@ impl ConfigFile {
     /// # Errors
     /// [`ConfigError::Invalid`], if it is not TOML or does not fit `T`.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        parse_config(&self.text, &self.path)
+        parse_config(self.content(), &self.path)
+    }
+
+    fn content(&self) -> &str {
+        self.expanded.as_deref().unwrap_or(&self.text)
     }
 }
 
@@ -292,6 +299,19 @@ mod tests {
         fs::write(file.path(), "abc").unwrap();
         let digest = ConfigFile::read(file.path()).unwrap().digest();
         assert_eq!(digest, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn variable_changes_content_and_no_digest() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "listen = '${NODE_NAME}'").unwrap();
+        let read = ConfigFile::read(file.path()).unwrap();
+        let expanded = read.clone().with_variable("NODE_NAME", Some("n1")).unwrap();
+        assert_eq!(expanded.digest(), read.digest());
+        assert_eq!(expanded.parse::<Sample>().unwrap().listen, "n1");
+        assert!(expanded.without_secrets().contains("n1"));
+        let refused = read.with_variable("NODE_NAME", None).unwrap_err().to_string();
+        assert!(refused.contains(":1:11: `NODE_NAME` is not set"), "{refused}");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) fn diagnose(text: &str, error: &toml::de::Error) -> Diagnosis {
 }
 
 /// Line and column, from 1, of the byte at `offset`.
-fn place(text: &str, offset: usize) -> (usize, usize) {
+pub(crate) fn place(text: &str, offset: usize) -> (usize, usize) {
     let before = text.get(..offset).unwrap_or(text);
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)

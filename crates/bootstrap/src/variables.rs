@@ -1,63 +1,90 @@
 //! `${NAME}` in configuration files: one variable of the environment, so that many machines can have one file.
 
-/// What is wrong with a use of a variable.
+use std::ops::Range;
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+/// A use of a variable that is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Misuse {
-    /// Line, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
+    /// The byte of the file where it is, from 0.
+    pub offset: usize,
     /// What is wrong there.
     pub message: String,
 }
 
-/// The text with `${name}` replaced by the variable's value. Lines that are comments stay as they are.
+/// The TOML text with `${name}` in strings replaced by the variable's value. Keys and comments stay as they are, and so
+/// does a text that is no TOML.
 ///
 /// The value is a name as hosts have it, so that it cannot change what the file means otherwise.
 ///
 /// # Errors
-/// The variable is not set or is no name, or the file has another one.
+/// The variable is not set or is no name, or a string has another one.
 pub(crate) fn expand(text: &str, name: &str, value: Option<&str>) -> Result<String, Misuse> {
-    let mut expanded = String::with_capacity(text.len());
-    for (index, line) in text.split_inclusive('\n').enumerate() {
-        let expanded_line = match line.trim_start().starts_with('#') {
-            true => Ok(line.to_owned()),
-            false => expand_line(line, name, value),
-        };
-        expanded += &expanded_line.map_err(|(column, message)| Misuse {
-            line: index + 1,
-            column,
-            message,
-        })?;
+    let mut strings = Vec::new();
+    if let Ok(table) = DeTable::parse(text) {
+        strings_of_table(table.get_ref(), &mut strings);
     }
-    Ok(expanded)
+    strings.sort_by_key(|span| span.start);
+    let mut expanded = String::with_capacity(text.len());
+    let mut end = 0;
+    for span in strings {
+        expanded += &text[end..span.start];
+        expand_string(&text[span.clone()], span.start, name, value, &mut expanded)?;
+        end = span.end;
+    }
+    Ok(expanded + &text[end..])
 }
 
-/// Errors are told with their column.
-fn expand_line(line: &str, name: &str, value: Option<&str>) -> Result<String, (usize, String)> {
-    let mut expanded = String::new();
-    let mut rest = line;
+fn strings_of_table(table: &DeTable<'_>, strings: &mut Vec<Range<usize>>) {
+    table.values().for_each(|value| strings_of_value(value, strings));
+}
+
+fn strings_of_value(value: &Spanned<DeValue<'_>>, strings: &mut Vec<Range<usize>>) {
+    match value.get_ref() {
+        DeValue::String(_) => strings.push(value.span()),
+        DeValue::Array(items) => items.iter().for_each(|item| strings_of_value(item, strings)),
+        DeValue::Table(table) => strings_of_table(table, strings),
+        _ => {}
+    }
+}
+
+/// Appends a string of the file, which begins at `start`.
+fn expand_string(
+    text: &str,
+    start: usize,
+    name: &str,
+    value: Option<&str>,
+    expanded: &mut String,
+) -> Result<(), Misuse> {
+    let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
-        let column = line.len() - rest.len() + before.len();
-        let at = |message| (line[..column].chars().count() + 1, message);
-        let Some((written, behind)) = after.split_once('}').filter(|(it, _)| *it == name) else {
-            return Err(at(format!("unknown variable: only `${{{name}}}` can be written here")));
+        let offset = start + text.len() - rest.len() + before.len();
+        let Some((_, behind)) = after.split_once('}').filter(|(it, _)| *it == name) else {
+            let message = format!("unknown variable: only `${{{name}}}` can be written here");
+            return Err(Misuse { offset, message });
         };
-        let value = value.ok_or_else(|| {
-            at(format!(
-                "`{written}` is not set in the environment: set it to the name of this node"
-            ))
-        })?;
-        if !is_name(value) {
-            let message =
-                format!("`{written}` is {value:?}: use 1 to 253 of a-z, 0-9, `.` and `-`");
-            return Err(at(message));
-        }
-        expanded += before;
-        expanded += value;
+        expanded.push_str(before);
+        expanded.push_str(value_of(name, value).map_err(|message| Misuse { offset, message })?);
         rest = behind;
     }
-    Ok(expanded + rest)
+    expanded.push_str(rest);
+    Ok(())
+}
+
+fn value_of<'a>(name: &str, value: Option<&'a str>) -> Result<&'a str, String> {
+    match value {
+        None => {
+            Err(format!("`{name}` is not set in the environment: set it to the name of this node"))
+        }
+        Some(value) if !is_name(value) => {
+            Err(format!("`{name}` is {value:?}: use 1 to 253 of a-z, 0-9, `.` and `-`"))
+        }
+        Some(value) => Ok(value),
+    }
 }
 
 fn is_name(text: &str) -> bool {
@@ -76,17 +103,21 @@ mod tests {
     }
 
     #[test]
-    fn variable_is_replaced_wherever_it_is() {
-        let text =
-            "# of ${OTHER}\nname = \"dpu-${NODE_NAME}\"\npath = '/a/${NODE_NAME}/${NODE_NAME}'";
-        let expected = "# of ${OTHER}\nname = \"dpu-n1.eu\"\npath = '/a/n1.eu/n1.eu'";
+    fn variable_is_replaced_in_strings_alone() {
+        let text = "# of ${OTHER}\nname = \"dpu-${NODE_NAME}\" # ${HOME}\n\
+                    [b.'${OTHER}']\npaths = ['/a/${NODE_NAME}/${NODE_NAME}', { a = \"${NODE_NAME}\" }]\n\
+                    lines = \"\"\"\n# ${NODE_NAME}\n\"\"\"\n";
+        let expected = "# of ${OTHER}\nname = \"dpu-n1.eu\" # ${HOME}\n\
+                        [b.'${OTHER}']\npaths = ['/a/n1.eu/n1.eu', { a = \"n1.eu\" }]\n\
+                        lines = \"\"\"\n# n1.eu\n\"\"\"\n";
         assert_eq!(expanded(text, Some("n1.eu")).unwrap(), expected);
         assert_eq!(expanded("a = 1\n", None).unwrap(), "a = 1\n");
+        assert_eq!(expanded("no TOML ${NODE_NAME}", None).unwrap(), "no TOML ${NODE_NAME}");
     }
 
     #[test]
-    fn misuse_of_a_variable_is_told_with_its_place() {
-        for (text, value, told) in [
+    fn misuse_has_its_place() {
+        for (text, value, words) in [
             ("a = 1\nb = 'ü${NODE_NAME}'", None, "`NODE_NAME` is not set"),
             ("a = 1\nb = 'ü${NODENAME}'", Some("n"), "only `${NODE_NAME}`"),
             ("a = 1\nb = 'ü${NODE_NAME'", Some("n"), "only `${NODE_NAME}`"),
@@ -94,8 +125,8 @@ mod tests {
             ("a = 1\nb = 'ü${NODE_NAME}'", Some("../n"), "`NODE_NAME` is \"../n"),
         ] {
             let misuse = expanded(text, value).unwrap_err();
-            assert_eq!((misuse.line, misuse.column), (2, 7), "{text}");
-            assert!(misuse.message.contains(told), "{misuse:?}");
+            assert_eq!(Some(misuse.offset), text.find("${"), "{text}");
+            assert!(misuse.message.contains(words), "{misuse:?}");
         }
     }
 }
