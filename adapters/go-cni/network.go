@@ -16,8 +16,8 @@ const plugin = "host-shim"
 // The version that the agent is spoken to in.
 const spokenVersion = "1.1.0"
 
-// standIns are plugins that may be behind ours in a list: what they are for, the agent does itself.
-var standIns = map[string]struct {
+// builtInPlugins may be behind ours in a list: what they are for, the agent does itself.
+var builtInPlugins = map[string]struct {
 	// With what a runtime asks for it.
 	capability string
 	// Keys of theirs that the agent has nothing for.
@@ -129,7 +129,7 @@ func checkPlugins(config *NetworkConfList) error {
 	}
 	for number, conf := range config.Plugins {
 		name := conf.Network.Type
-		if _, ok := standIns[name]; !ok && name != plugin {
+		if _, ok := builtInPlugins[name]; !ok && name != plugin {
 			return invalid("it has the plugin %s besides %s, and that is not executed: leave it out", name, plugin)
 		}
 		if number == 0 && name != plugin {
@@ -142,8 +142,8 @@ func checkPlugins(config *NetworkConfList) error {
 func networkOf(config *NetworkConfList) (*network, error) {
 	only := config.Plugins[0]
 	document := map[string]json.RawMessage{}
-	var told struct{ AgentSocket string }
-	for _, target := range []interface{}{&document, &told} {
+	var settings struct{ AgentSocket string }
+	for _, target := range []interface{}{&document, &settings} {
 		if err := json.Unmarshal([]byte(only.Source), target); err != nil {
 			return nil, invalid("its plugin can't be decoded: %v", err)
 		}
@@ -151,23 +151,23 @@ func networkOf(config *NetworkConfList) (*network, error) {
 	document["name"] = quoted(config.Name)
 	document["cniVersion"] = quoted(spokenVersion)
 	network := &network{
-		config: config, document: document, socket: socketOr(told.AgentSocket), capabilities: map[string]bool{},
+		config: config, document: document, socket: socketOr(settings.AgentSocket), capabilities: map[string]bool{},
 	}
 	for name, declared := range only.Network.Capabilities {
 		network.capabilities[name] = declared
 	}
 	for _, conf := range config.Plugins[1:] {
-		if err := network.standIn(conf); err != nil {
+		if err := network.useBuiltIn(conf); err != nil {
 			return nil, err
 		}
 	}
 	return network, nil
 }
 
-// standIn has the agent do what a plugin behind ours is for.
-func (n *network) standIn(conf *NetworkConf) error {
+// useBuiltIn has the agent do what a plugin behind ours is for.
+func (n *network) useBuiltIn(conf *NetworkConf) error {
 	name := conf.Network.Type
-	its := standIns[name]
+	its := builtInPlugins[name]
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(conf.Source), &keys); err != nil {
 		return invalid("its plugin %s can't be decoded: %v", name, err)

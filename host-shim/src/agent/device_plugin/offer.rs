@@ -135,8 +135,8 @@ impl Offer {
         let _socket = OwnSocket { path: self.own_path(), file: offered.own };
         let attention = Arc::new(Attention::default());
         let (pool, pools) = (self.pool.clone(), self.pools.clone());
-        let (vfs, heard) = (Arc::clone(&self.vfs), Arc::clone(&attention));
-        let plugin = Plugin::new(self.resource(), pool, pools, vfs, heard);
+        let (vfs, shared) = (Arc::clone(&self.vfs), Arc::clone(&attention));
+        let plugin = Plugin::new(self.resource(), pool, pools, vfs, shared);
         let connections = UnixListenerStream::new(listener);
         let connections = connections.map(|accepted| {
             let (served, relay) = with_good_authority(accepted?);

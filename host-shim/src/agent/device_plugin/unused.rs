@@ -1,7 +1,7 @@
 //! VFs that the kubelet gave to pods which do not use them.
 //!
-//! A pod that asks for a VF and attaches to a network of another pool runs on another VF. Its container is told one that
-//! the pod does not have, and nobody else can have it.
+//! A pod that asks for a VF and attaches to a network of another pool runs on another VF. Its container gets the
+//! address of one that the pod does not have, and no other pod can have that VF.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -101,10 +101,10 @@ mod unit_tests {
             unused(&[(pod("cart-0"), vfs)], &records)
         };
         assert_eq!(found(&["pci-a", "pci-b"]), Unused::new());
-        let told = &found(&["pci-b", "pci-7"])["a"];
-        assert_eq!(told.code, Finding::KubeletVfUnused.as_str());
+        let unused = &found(&["pci-b", "pci-7"])["a"];
+        assert_eq!(unused.code, Finding::KubeletVfUnused.as_str());
         for named in ["shop/cart-0", "VF pci-7,", "eth0 is on VF pci-a", "network blue"] {
-            assert!(told.message.contains(named), "{named}: {told:?}");
+            assert!(unused.message.contains(named), "{named}: {unused:?}");
         }
     }
 

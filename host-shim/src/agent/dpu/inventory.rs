@@ -31,7 +31,7 @@ pub(super) fn functions_of(
 pub(super) struct Held {
     claimed: HashSet<Device>,
     pub records: Vec<Arc<Record>>,
-    /// What is told of VFs that were promised in the session and are taken.
+    /// The condition that is reported of VFs that were promised in the session and are taken.
     taken: VfCondition,
 }
 
@@ -60,9 +60,9 @@ fn holders(held: &Held) -> impl Iterator<Item = (Device, VfCondition)> {
     records.map(|record| (record.device().clone(), held.condition(record)))
 }
 
-/// What the DPU is told of a VF.
+/// What is reported to the DPU of a VF.
 #[derive(Default)]
-struct Told {
+struct VfReport {
     condition: VfCondition,
     netdev: String,
     use_by_host: String,
@@ -81,8 +81,8 @@ fn physical_functions(
     // Answers of the DPU without a VF that can be are refused, so that no record holds one.
     for record in &held.records {
         if let Ok(identity) = record.vf() {
-            let told = Told { condition: held.condition(record), ..Told::default() };
-            vfs.insert(identity.id, (identity, told));
+            let report = VfReport { condition: held.condition(record), ..VfReport::default() };
+            vfs.insert(identity.id, (identity, report));
         }
     }
     let claimed = held.claimed.iter().map(|device| (device.clone(), held.taken));
@@ -99,8 +99,8 @@ fn physical_functions(
             // Until it is restored, or made anew.
             (VfCondition::Missing, String::new())
         };
-        let told = Told { condition, netdev: link.name.clone(), use_by_host };
-        vfs.insert(identity.id, (identity.clone(), told));
+        let report = VfReport { condition, netdev: link.name.clone(), use_by_host };
+        vfs.insert(identity.id, (identity.clone(), report));
     }
     let at_home =
         host_vfs.iter().map(|(identity, _)| (identity.device.clone(), VfCondition::Clean));
@@ -113,18 +113,18 @@ fn physical_functions(
             }
             Whereabouts::Elsewhere | Whereabouts::Unbound => (VfCondition::Missing, String::new()),
         };
-        let told = Told { condition, use_by_host, ..Told::default() };
-        vfs.insert(vf.identity.id, (vf.identity, told));
+        let report = VfReport { condition, use_by_host, ..VfReport::default() };
+        vfs.insert(vf.identity.id, (vf.identity, report));
     }
     let mut pfs: Vec<PhysicalFunction> = Vec::new();
-    for (identity, told) in vfs.into_values() {
+    for (identity, report) in vfs.into_values() {
         let PfId { controller, pf: number } = identity.id.pf;
         let vf = VirtualFunction {
             vf: identity.id.vf.into(),
             device: identity.device.to_string(),
-            condition: told.condition.into(),
-            netdev: told.netdev,
-            use_by_host: told.use_by_host,
+            condition: report.condition.into(),
+            netdev: report.netdev,
+            use_by_host: report.use_by_host,
         };
         match pfs.last_mut() {
             Some(pf) if (pf.controller, pf.pf) == (controller, number.into()) => pf.vfs.push(vf),
