@@ -652,6 +652,49 @@ fn cluster_refuses_a_folder_without_kubelet() {
     assert!(said.contains(&named), "{said}");
 }
 
+/// What was got before is there already: its folder is named after what it is made by.
+#[test]
+fn cluster_versions_are_of_what_runs() {
+    let (programs, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in [
+        "kubelet",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kube-proxy",
+        "etcd",
+        "kubectl",
+    ] {
+        let program = programs.path().join(name);
+        fs::write(&program, format!("#!/bin/sh\necho {name} 9.9 \"$@\"\n")).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut recipe = Command::new("sh");
+    recipe.args([
+        "-c",
+        "cat cluster.d/prepare.sh cluster.d/kubernetes.sh debian.sh packages.sh | sha256sum",
+    ]);
+    let recipe = text(&run(recipe.current_dir(path(""))));
+    let tree = cache.path().join(format!("{}-bare", &recipe[..12]));
+    fs::create_dir(&tree).unwrap();
+    let packages = "etcd-server 3\ncontainerd 1\nrunc 1\ncontainernetworking-plugins 1\n\
+                    busybox-static 1\nkubernetes-client 1\niptables 1\nconntrack 1\n";
+    fs::write(tree.join("versions"), packages).unwrap();
+    let mut versions = hack("cluster");
+    versions.arg("versions").env("OFFLOAD_CLUSTER_DIR", cache.path());
+    let output = run(versions.env("OFFLOAD_KUBERNETES_DIR", programs.path()));
+    let said = text(&output);
+    for line in [
+        "kubernetes kubelet 9.9 --version",
+        "etcd-server etcd 9.9 --version",
+        "containerd 1",
+        "kubernetes-client kubectl 9.9 version --client",
+    ] {
+        assert!(said.lines().any(|it| it == line), "{line}: {said}");
+    }
+    assert!(output.status.success() && !said.contains("etcd-server 3"), "{said}");
+}
+
 #[test]
 fn a_broken_lab_is_taken_down_too() {
     let lab = HackLab::new();
