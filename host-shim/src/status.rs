@@ -1,6 +1,7 @@
 //! `host-shim-agent status`: how the agent of this host is, for a person on the host.
 
 use std::{
+    collections::BTreeSet,
     fmt::Write,
     io,
     path::{Path, PathBuf},
@@ -9,6 +10,7 @@ use std::{
 };
 
 use bootstrap::{Chain, complain, misconfigured, print};
+use offload_proto::form::HOST_PORT_CONTAINER;
 
 use crate::{
     agent::Config,
@@ -27,7 +29,7 @@ const NAME: &str = "host-shim-agent";
 
 const AFTER_HELP: &str = "\
 Exit codes:
-  0   the agent answers, and nothing affects pods
+  0   the agent answers, and nothing affects pods; with --output containers whenever it answers
   3   the agent does not answer
   5   the agent answers, and something affects pods: see Problems
   78  the configuration file can't be read";
@@ -55,6 +57,8 @@ enum Form {
     Text,
     /// For programs
     Json,
+    /// The ids of the containers that hold a VF or are about to get one, one a line
+    Containers,
 }
 
 /// Asks the agent, and prints what it reports.
@@ -80,10 +84,23 @@ fn show(report: &Report, form: Form) -> ExitCode {
     let text = match form {
         Form::Text => text(report),
         Form::Json => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
+        Form::Containers => containers(report),
     };
     // A closed stream has no reader for an error.
     let _ = print(&text);
-    if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(AFFECTS_PODS) }
+    if report.problems.is_empty() || form == Form::Containers {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(AFFECTS_PODS)
+    }
+}
+
+/// The containers that have an attachment which is not being released, one a line. Host ports belong to no container.
+fn containers(report: &Report) -> String {
+    let pods = report.pods.iter();
+    let pods = pods.filter(|it| it.state != "releasing" && it.container != HOST_PORT_CONTAINER);
+    let containers: BTreeSet<_> = pods.map(|it| &*it.container).collect();
+    containers.iter().map(|it| format!("{it}\n")).collect()
 }
 
 /// Which socket does not answer, and what to do.
@@ -268,6 +285,26 @@ Last failures:    none
             ..report()
         };
         assert!(text(&failed).contains("(VFS_EXHAUSTED)"));
+    }
+
+    #[test]
+    fn containers_are_those_that_hold_vfs() {
+        let pod = |container: &str, state: &str| PodReport {
+            container: container.into(),
+            state: state.into(),
+            ..PodReport::default()
+        };
+        let pods = vec![
+            pod("web", "live"),
+            pod("web", "live"),
+            pod("new", "attaching"),
+            pod("ended", "releasing"),
+            pod(HOST_PORT_CONTAINER, "live"),
+        ];
+        let report = Report { pods, problems: vec!["no session".into()], ..Report::default() };
+        assert_eq!(containers(&report), "new\nweb\n");
+        let code = format!("{:?}", show(&report, Form::Containers));
+        assert_eq!(code, format!("{:?}", ExitCode::SUCCESS));
     }
 
     #[test]

@@ -52,6 +52,22 @@ fn agent_status_shows_session_certificate_vfs_and_pods() {
 }
 
 #[test]
+fn agent_status_lists_containers_with_vfs() {
+    let mut lab = Lab::start(&Settings::default());
+    let listed = || {
+        let output = agent_status(&lab, &["-o", "containers"]);
+        (String::from_utf8(output.stdout).unwrap(), output.status.code())
+    };
+    assert_eq!(listed(), (String::new(), Some(0)));
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    assert_eq!(listed(), (format!("{}\n", pod.name()), Some(0)));
+    lab.agent.stop();
+    let output = agent_status(&lab, &["-o", "containers"]);
+    assert!(output.stdout.is_empty() && output.status.code() == Some(3), "{output:?}");
+}
+
+#[test]
 fn agent_status_says_why_there_is_no_session() {
     let mut lab = Lab::start(&Settings::default());
     lab.service.stop();
