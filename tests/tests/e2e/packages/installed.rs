@@ -47,7 +47,7 @@ fn what_was_installed_is_gone_after_a_purge_with_all_that_the_programs_have_kept
     tree.write("var/lib/dpu-offload/service/journal.redb", "");
     tree.write("etc/dpu-offload/host-shim-dpu-2.toml", "");
     tree.write("etc/dpu-offload/networks.d/storage.conf", "");
-    // The stand-in of the agent answers nothing.
+    // The stand-in of the agent prints its last argument, which counts as a pod.
     let mut remove = tree.dpkg_command(&[&["--remove"], &ALL[..]].concat());
     says(remove.env("DPU_OFFLOAD_REMOVE", "yes"));
     assert!(
@@ -106,6 +106,7 @@ fn a_plugin_that_somebody_else_has_put_there_stays_and_is_told() {
         said.contains("/opt/cni/bin/host-shim stays") && said.contains("dpkg-reconfigure"),
         "{said}"
     );
+    tree.set_program("host-shim-agent", "exit 3");
     tree.dpkg_does(&["--purge", "dpu-offload-host"]);
     assert_eq!(tree.read(LINK), "by hand");
 }
@@ -160,6 +161,7 @@ fn a_removal_stops_what_runs_and_names_the_configuration_that_runtimes_still_hav
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.runs(&["dpu-offload-agent.service"]);
     tree.installs(&[made.deb("dpu-offload-host", &architecture())]);
+    tree.set_program("host-shim-agent", "exit 3");
     tree.calls();
     tree.write("etc/cni/net.d/10-dpu-offload.conflist", r#"{"plugins": [{"type": "host-shim"}]}"#);
     tree.write(AGENT_FILE, "[[host_port]]\nnetwork = \"blue\"\n");

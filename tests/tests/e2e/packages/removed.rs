@@ -1,4 +1,4 @@
-//! Removal of the host's package: refused while pods need the plugin, and what is there again after an installation.
+//! Removal of the packages: refused while pods run, and what is there again after an installation.
 
 use std::process::Output;
 
@@ -6,44 +6,30 @@ use e2e::run;
 
 use super::{
     making::{Made, says, text},
-    tree::{AGENT_FILE, Tree, architecture},
+    tree::{AGENT_FILE, Tree, architecture, debs},
 };
 
 const HOST: &str = "dpu-offload-host";
+const LAB: &str = "dpu-offload-lab";
 const RECORDS: &str = "var/lib/dpu-offload/agent/records.redb";
 
-/// What an agent reports whose host has a port of its own, and two pods, one of them with two interfaces.
-const TWO_PODS: &str = r#"cat <<'REPORT'
-{
-  "problems": [],
-  "pods": [
-    {
-      "container": "3f0c5a9e77d1b",
-      "interface": "eth0"
-    },
-    {
-      "container": "3f0c5a9e77d1b",
-      "interface": "net1"
-    },
-    {
-      "container": "8a1b2c3d4e5f6",
-      "interface": "eth0"
-    },
-    {
-      "container": "host-port",
-      "interface": "offload0"
-    }
-  ]
-}
-REPORT"#;
+/// An agent whose host has two pods.
+const TWO_PODS: &str = r#"case "$*" in
+    "status --config "*" --output containers") printf '%s\n' 3f0c5a9e77d1b 8a1b2c3d4e5f6 ;;
+    *) exit 2 ;;
+esac"#;
 
-const NO_PODS: &str = r#"printf '{\n  "pods": []\n}\n'"#;
+/// An agent whose host has no pods.
+const NO_PODS: &str = "exit 0";
 
-/// A tree with the host's package, whose agent reports that.
-fn host(report: &str) -> Tree {
+/// An agent that does not answer.
+const SILENT: &str = "exit 3";
+
+/// A tree with the host's package and this agent.
+fn host(agent: &str) -> Tree {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.installs(&[made.deb(HOST, &architecture())]);
-    tree.set_program("host-shim-agent", report);
+    tree.set_program("host-shim-agent", agent);
     tree
 }
 
@@ -75,18 +61,93 @@ fn removal_is_refused_while_pods_run() {
 
 #[test]
 fn removal_is_refused_while_pods_are_unknown() {
-    let tree = host("exit 3");
+    let tree = host(SILENT);
     tree.write(RECORDS, "");
     let output = tree.dpkg(&["--remove", HOST]);
     let own = own_lines(&output);
     assert!(!output.status.success() && is_installed(&tree), "{}", text(&output));
     assert!(own[0].starts_with("not removed: an unknown number of pods "), "{own:?}");
+    assert!(own[0].contains("systemctl start dpu-offload-agent, "), "{own:?}");
+}
+
+#[test]
+fn refused_removal_names_the_silent_agent() {
+    let tree = host(SILENT);
+    tree.write("etc/dpu-offload/host-shim-dpu-2.toml", "");
+    tree.write("var/lib/dpu-offload/agent-dpu-2/records.redb", "");
+    let own = own_lines(&tree.dpkg(&["--remove", HOST]));
+    assert!(own[0].contains("systemctl start dpu-offload-agent@dpu-2, "), "{own:?}");
+}
+
+/// A tree with all packages, a host with two pods and a card that runs.
+fn host_with_card() -> Tree {
+    let tree = Tree::new();
+    tree.installs(&debs(&Made::of_stand_ins()));
+    tree.set_program("host-shim-agent", TWO_PODS);
+    tree.runs(&["dpu-offload-card.service"]);
+    tree
+}
+
+#[test]
+fn refused_removal_stops_no_card() {
+    let tree = host_with_card();
+    let output = tree.dpkg(&["--remove", LAB, HOST]);
+    let said = text(&output);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("dpu-offload-lab: not removed: 2 pods of this host "), "{said}");
+    let calls = tree.calls();
+    assert!(!calls.iter().any(|call| call.contains(" stop ")), "{calls:?}");
+}
+
+#[test]
+fn forced_removal_stops_the_card() {
+    let stops = |tree: &Tree| {
+        let stop = "deb-systemd-invoke stop dpu-offload-card.service";
+        tree.calls().iter().any(|call| call == stop)
+    };
+    let tree = host_with_card();
+    says(tree.dpkg_command(&["--remove", LAB]).env("DPU_OFFLOAD_REMOVE", "yes"));
+    assert!(stops(&tree));
+    // One answer is for both packages.
+    let tree = host_with_card();
+    tree.preseed("dpu-offload-host dpu-offload-host/remove boolean true");
+    tree.dpkg_does(&["--remove", LAB, HOST]);
+    assert!(stops(&tree));
+}
+
+#[test]
+fn removed_lab_leaves_no_drop_in() {
+    const CARD: &str = "etc/systemd/system/dpu-offload-service.service.d/card.conf";
+    let tree = Tree::new();
+    tree.installs(&debs(&Made::of_stand_ins()));
+    tree.write(CARD, "[Unit]\nRequires=dpu-offload-card.service\n");
+    let said = tree.dpkg_does(&["--remove", LAB]);
+    assert!(said.contains("card.conf, too") && !tree.path(CARD).exists(), "{said}");
+    assert!(!tree.path(CARD).parent().unwrap().exists());
+}
+
+#[test]
+fn failed_removal_starts_again_what_ran() {
+    let tree = host(NO_PODS);
+    tree.write("etc/dpu-offload/host-shim-dpu-2.toml", "");
+    let (first, second) = ("dpu-offload-agent.service", "dpu-offload-agent@dpu-2.service");
+    tree.runs(&[first, second]);
+    tree.does_not_stop(second);
+    tree.calls();
+    let output = tree.dpkg(&["--remove", HOST]);
+    assert!(!output.status.success() && is_installed(&tree), "{}", text(&output));
+    let start = format!("systemctl start {first} {second}");
+    let calls = tree.calls();
+    assert_eq!(calls.last(), Some(&start), "{calls:?}");
+    // The next installation starts nothing by that.
+    tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
+    assert!(!tree.calls().contains(&start));
 }
 
 #[test]
 fn removal_without_pods_needs_no_leave() {
-    for report in [NO_PODS, "exit 3"] {
-        let tree = host(report);
+    for agent in [NO_PODS, SILENT] {
+        let tree = host(agent);
         tree.dpkg_does(&["--remove", HOST]);
         assert!(!tree.path("usr/lib/cni/host-shim").exists());
     }
@@ -107,7 +168,10 @@ fn removal_is_forced_by_a_preseeded_answer() {
     tree.preseed("dpu-offload-host dpu-offload-host/remove boolean true");
     tree.dpkg_does(&["--remove", HOST]);
     assert!(!tree.path("usr/lib/cni/host-shim").exists());
-    // A purge ends that, too: the next installation is asked about anew.
+    // It is in force until a purge, for later installations, too.
+    tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
+    tree.set_program("host-shim-agent", TWO_PODS);
+    tree.dpkg_does(&["--remove", HOST]);
     tree.dpkg_does(&["--purge", HOST]);
     let made = Made::of_stand_ins();
     tree.installs(&[made.deb(HOST, &architecture())]);

@@ -23,7 +23,10 @@ pub(super) const LINK: &str = "opt/cni/bin/host-shim";
 const SYSTEMD: &str = r#"#!/bin/sh
 case "$*" in *--root=*) PATH=${PATH#*:} exec "${0##*/}" "$@" ;; esac
 echo "${0##*/} $*" >>"$STUBS/calls"
-case "$*" in *is-active*) grep -qx "${*##* }" "$STUBS/running" ;; esac
+case "$*" in
+    *is-active*) grep -qx "${*##* }" "$STUBS/running" ;;
+    "stop "*) ! grep -qsx "${*##* }" "$STUBS/stuck" ;;
+esac
 "#;
 
 /// A folder with nothing but dpkg's own records. Scripts run with this machine's programs.
@@ -69,6 +72,11 @@ impl Tree {
     pub(super) fn runs(&self, units: &[&str]) {
         fs::create_dir_all(self.path("run/systemd/system")).unwrap();
         fs::write(self.stubs.path().join("running"), units.join("\n")).unwrap();
+    }
+
+    /// The tree's systemd can't stop this unit.
+    pub(super) fn does_not_stop(&self, unit: &str) {
+        fs::write(self.stubs.path().join("stuck"), unit).unwrap();
     }
 
     /// What systemd was asked to do since the last time that this was looked at.
