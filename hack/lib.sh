@@ -348,9 +348,9 @@ start_program() {
     setsid nsenter --net="/run/netns/$1" "$BIN/$3" "${@:4}" </dev/null >>"$2" 2>&1 &
 }
 
-# cni VERB DIR NETWORK [CONTAINER NETNS INTERFACE]: executes the plugin as a runtime does.
+# cni VERB SOCKET NETWORK [CONTAINER NETNS INTERFACE]: executes the plugin as a runtime does, by that agent.
 cni() {
-    printf '{"cniVersion":"1.1.0","name":"%s","type":"host-shim","agentSocket":"%s/agent.sock"}' "$3" "$2" |
+    printf '{"cniVersion":"1.1.0","name":"%s","type":"host-shim","agentSocket":"%s"}' "$3" "$2" |
         CNI_COMMAND=$1 CNI_PATH=$BIN CNI_CONTAINERID=${4:-} CNI_NETNS=${5:+/run/netns/$5} CNI_IFNAME=${6:-} \
             "$BIN/host-shim"
 }

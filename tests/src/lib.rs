@@ -17,6 +17,7 @@
 mod arm;
 mod breach;
 mod card;
+pub mod card_check;
 pub mod cluster;
 mod cni;
 mod command;

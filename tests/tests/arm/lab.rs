@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use e2e::{program, run};
+use e2e::{card_check::assert_complete, program, run};
 
 /// A lab of its own name, taken down when dropped.
 struct HackLab {
@@ -46,11 +46,8 @@ fn card_check_reports_on_an_arm_dpu() {
         file.display()
     ));
     let report = std::fs::read_to_string(file).unwrap();
-    for row in
-        ["| nothing special | works |", "| CNI ADD | ", "floor on the host", "floor on the DPU"]
-    {
-        assert!(report.contains(row), "{row:?} is not in:\n{report}");
-    }
+    // The fabric is a bridge, and the emulated card has no rate tree.
+    assert_complete(&report, &["ingress rules", "egress share", "total egress"]);
 }
 
 #[test]

@@ -2,14 +2,19 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    fs::{self, File, Permissions},
+    os::unix::fs::{PermissionsExt, symlink},
     path::{Path, PathBuf},
     process::{Command, Output},
     thread,
 };
 
-use e2e::{Call, Netns, program, run, scenarios::pods::addresses};
+use e2e::{
+    Call, Netns,
+    card_check::{assert_complete, rows},
+    program, run,
+    scenarios::pods::addresses,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -503,6 +508,92 @@ fn the_lab_can_be_driven_and_leaves_nothing_behind() {
     lab.succeeds(&["down"]);
     assert_eq!(lab.left(), "");
     lab.succeeds(&["down"]);
+}
+
+/// Runs `hack/card-check` in a lab. Its report, and whether it succeeded.
+fn card_check(lab: &HackLab, arguments: &[&str], variables: &[(&str, &str)]) -> (String, bool) {
+    // Its namespaces have the same names in every lab.
+    let turn = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("card-check")).unwrap();
+    turn.lock().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("report");
+    let mut check = hack("card-check");
+    check.envs(lab.environment()).envs(variables.iter().copied());
+    let output = run(check.args(["--count", "2", "--to"]).arg(&file).args(arguments));
+    let said = text(&output);
+    assert!(said.contains("the report is in "), "{said}");
+    assert!(!text(&run(Command::new("ip").args(["netns", "list"]))).contains("card-check"));
+    (fs::read_to_string(file).unwrap(), output.status.success())
+}
+
+#[test]
+fn card_check_pings_with_each_setting() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "4"]);
+    let environment = lab.environment();
+    // An agent's socket may have any name.
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("other.sock");
+    symlink(&environment["AGENT_SOCKET"], &socket).unwrap();
+    let variables = [("AGENT_SOCKET", socket.to_str().unwrap())];
+    let (report, is_good) = card_check(&lab, &[], &variables);
+    assert!(is_good, "{report}");
+    // The software card has no rate tree, the fabric is a bridge, and kernels may have neither VLANs nor policing.
+    let may_be_refused =
+        ["egress share", "total egress", "ingress rules", "VLAN", "trunk", "egress limit"];
+    assert_complete(&report, &may_be_refused);
+    let networks = dpuctl(&environment, &["get", "networks"]);
+    assert!(!networks.contains("card-check"), "{networks}");
+}
+
+/// What the lab's operator is told.
+fn dpuctl(environment: &BTreeMap<String, String>, arguments: &[&str]) -> String {
+    let mut dpuctl = Command::new(program("dpuctl"));
+    text(&run(dpuctl.args(arguments).env("DPUCTL_CONFIG", &environment["DPUCTL_CONFIG"])))
+}
+
+/// A bridge that passes no long frames on.
+const SHORT_FRAMES: &str = "add table bridge short
+add chain bridge short forward { type filter hook forward priority 0; }
+add rule bridge short forward ip length > 8000 drop";
+
+#[test]
+fn card_check_reports_pings_without_answer() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "4"]);
+    let dpu = format!("--net=/run/netns/{}", lab.environment()["DPU_NETNS"]);
+    let added = run(Command::new("nsenter").args([&dpu, "nft", SHORT_FRAMES]));
+    assert!(added.status.success(), "{}", text(&added));
+    let (report, _) = card_check(&lab, &[], &[]);
+    let rows = rows(&report);
+    assert_eq!(rows["MTU 9000"], "accepted, but no answer to ping", "{report}");
+    assert_eq!(rows["nothing special"], "works", "{report}");
+}
+
+#[test]
+fn card_check_reports_failed_steps() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "1"]);
+    let (report, is_good) = card_check(&lab, &["--host", "node-7"], &[]);
+    assert!(!is_good, "{report}");
+    let rows = rows(&report);
+    // The second pod has no VF, and the floor none of another host.
+    let adds = rows["nothing special"];
+    assert!(adds.starts_with("failed: ") && adds.contains("VFS_EXHAUSTED"), "{report}");
+    let floor = rows["floor on the host: bare netlink into the pod, with two processes of ip"];
+    assert!(floor.starts_with("failed: ") && floor.contains("node-7"), "{report}");
+    assert!(!rows["CNI ADD"].contains("failed"), "{report}");
+    let left = dpuctl(&lab.environment(), &["get", "attachments"]);
+    assert!(!left.contains("card-check"), "{left}");
+}
+
+#[test]
+fn card_check_reports_a_silent_dpu() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "1"]);
+    let (report, is_good) = card_check(&lab, &[], &[("DPUCTL_CONFIG", "/nonexistent")]);
+    assert!(!is_good && report.contains("Nothing else was tried."), "{report}");
+    assert!(report.contains("failed: ") && report.contains("/nonexistent"), "{report}");
 }
 
 #[test]

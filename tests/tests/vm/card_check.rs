@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use e2e::{program, run};
+use e2e::{card_check::assert_complete, program, run};
 
 /// Runs a script of shell from the repository, with the lab's name and the programs.
 fn shell(script: &str) -> String {
@@ -38,18 +38,9 @@ fn card_check_reports_on_a_switchdev_card() {
     let check = format!("hack/card-check --count 2 --to {}", file.display());
     shell(&format!("set -a; eval \"$(hack/lab env)\"; set +a; {check}"));
     let report = fs::read_to_string(file).unwrap();
-    for row in [
-        "ingress-rate",
-        "| nothing special | works |",
-        "| VLAN | works |",
-        "| egress limit | works |",
-        "| CNI ADD | ",
-        "| CNI DEL | ",
-        "floor on the host",
-        "floor on the DPU",
-    ] {
-        assert!(report.contains(row), "{row:?} is not in:\n{report}");
-    }
+    // The fabric is a bridge.
+    assert_complete(&report, &["ingress rules"]);
+    assert!(report.contains("egress-rate"), "{report}");
     let left = shell("ip netns list; hack/lab down");
     assert!(!left.contains("card-check"), "{left}");
 }
