@@ -155,7 +155,7 @@ struct Open {
     /// What the host was asked and has not answered.
     asked: Option<Question>,
     clock: HostClock,
-    /// What the agent reports of its pods.
+    /// What the agent reports of its pods and of its configuration.
     pod_findings: v1::PodFindings,
 }
 
@@ -343,13 +343,30 @@ impl Sessions {
     /// The first finding of each connected host whose agent reports any of its pods, and how many there are.
     pub(crate) fn pod_findings(&self) -> Vec<(HostName, v1::Difference, usize)> {
         let first = |(host, entry): (&HostName, &HostEntry)| {
-            let v1::PodFindings { findings, left_out } = &entry.open.as_ref()?.pod_findings;
+            let v1::PodFindings { findings, left_out, .. } = &entry.open.as_ref()?.pod_findings;
             let mut differing = findings.iter().filter(|found| is_of_interface(found));
             let first = differing.next()?.clone();
             let number = 1 + differing.count() + usize::try_from(*left_out).unwrap_or_default();
             Some((host.clone(), first, number))
         };
         self.lock().iter().filter_map(first).collect()
+    }
+
+    /// Why the configuration file of the host's agent is not in force, as session `id` has told; empty: it is. `None`: that is
+    /// not the session in force.
+    pub(crate) fn configuration_problem(&self, host: &HostName, id: SessionId) -> Option<String> {
+        let hosts = self.lock();
+        let entry = hosts.get(host).filter(|entry| entry.is_in(id))?;
+        Some(entry.open.as_ref()?.pod_findings.configuration_problem.clone())
+    }
+
+    /// The connected hosts whose agents' configuration files are not in force, each with why.
+    pub(crate) fn configuration_problems(&self) -> Vec<(HostName, String)> {
+        let problem = |(host, entry): (&HostName, &HostEntry)| {
+            let problem = &entry.open.as_ref()?.pod_findings.configuration_problem;
+            (!problem.is_empty()).then(|| (host.clone(), problem.clone()))
+        };
+        self.lock().iter().filter_map(problem).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<HostName, HostEntry>> {

@@ -203,6 +203,9 @@ reasons! {
     /// The configuration file is not in force as it is.
     ConfigurationRefused = "CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW,
         "correct the file; the service reads it within 2 s, or restart it if the message says so";
+    /// The configuration file of a host's agent is not in force.
+    HostConfigurationRefused = "HOST_CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW,
+        "correct the file that the message names, and send the agent SIGHUP";
     /// There is no network, so that no pod can attach.
     NoNetworks = "NO_NETWORKS", ConfigurationApplied, false, NOW, NOW,
         "add a `[[network]]` to the service's file, or run `dpuctl apply`";

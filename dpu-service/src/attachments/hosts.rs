@@ -12,6 +12,7 @@ use vf_alloc::{Device, FunctionId};
 
 use super::{engine::Engine, refusals::note_failed_on_host};
 use crate::{
+    author::Author,
     events::EventKind,
     host::{Examination, SessionId},
     model::{AttachmentId, HostName, HostRights},
@@ -119,6 +120,23 @@ impl Hosts<'_> {
             .entries()
             .get(AttachmentId(id))
             .is_some_and(|entry| entry.record().key.host == *host)
+    }
+
+    /// The host's agent reports why its configuration file is not in force, or with an empty text that it is. Called before
+    /// [`Self::found_of_pods`] replaces what the host has reported before.
+    pub(crate) fn configuration_of_agent(self, host: &HostName, session: SessionId, problem: &str) {
+        let before = self.0.sessions.configuration_problem(host, session);
+        let (author, events) = (Author::Host(host.clone()), &self.0.events);
+        match problem {
+            _ if before.as_deref().is_none_or(|before| before == problem) => {}
+            "" => {
+                let message = "the agent's configuration file is in force again";
+                events.record_by(&author, EventKind::ConfigurationReloaded, host, message);
+            }
+            problem => {
+                events.record_by(&author, EventKind::ConfigurationRefused, host, problem);
+            }
+        }
     }
 
     /// The host's agent reports an ADD that failed there.

@@ -27,7 +27,9 @@ const RELEASED_AFTER: Duration = Duration::from_secs(30);
 impl Operators<'_> {
     /// What is wrong though Attach can be served.
     pub(crate) fn faults(self) -> Vec<Fault> {
-        [self.network_faults(), self.driver_faults(), self.attachment_faults()].concat()
+        let configurations = host_configurations(self);
+        [self.network_faults(), self.driver_faults(), self.attachment_faults(), configurations]
+            .concat()
     }
 
     /// What is wrong with networks, and with the pools that they draw from.
@@ -175,6 +177,15 @@ fn pods(operators: Operators<'_>) -> Vec<Fault> {
         Fault::of_host(ConditionReason::PodDiffers, &host, message)
     };
     operators.0.sessions.pod_findings().into_iter().map(fault).collect()
+}
+
+/// One fault for each host whose agent's configuration file is not in force.
+fn host_configurations(operators: Operators<'_>) -> Vec<Fault> {
+    let fault = |(host, problem): (HostName, String)| {
+        let reason = ConditionReason::HostConfigurationRefused;
+        Fault::of_host(reason, &host, format!("host {host}: {problem}"))
+    };
+    operators.0.sessions.configuration_problems().into_iter().map(fault).collect()
 }
 
 /// That attachments of the host do not come to the end of being given back.

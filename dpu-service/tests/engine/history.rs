@@ -273,8 +273,10 @@ async fn hosts_speak_of_their_own_attachments_alone() {
     let second = OtherHost::connect(&world).await;
     let id = world.attached("pod").await.record.id.to_string();
     let hosts = || world.engine.hosts();
-    let differs =
-        || PodFindings { findings: vec![Finding::PodDiffers.of(&id, "lost")], left_out: 0 };
+    let differs = || PodFindings {
+        findings: vec![Finding::PodDiffers.of(&id, "lost")],
+        ..Default::default()
+    };
     hosts().found_of_pods(&other(), second.session.id, differs());
     hosts().repaired(&other(), second.session.id, &id, "a lie");
     let of_hosts = || {
@@ -294,7 +296,7 @@ async fn each_finding_of_a_pod_begins_and_ends() {
     let id = world.attached("pod").await.record.id.to_string();
     let tell = |findings: Vec<Finding>| {
         let findings = findings.into_iter().map(|finding| finding.of(&id, "differs")).collect();
-        let told = PodFindings { findings, left_out: 0 };
+        let told = PodFindings { findings, ..PodFindings::default() };
         world.engine.hosts().found_of_pods(&host(), world.session_id(), told);
     };
     tell(vec![Finding::PodDiffers]);

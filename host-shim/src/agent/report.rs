@@ -37,6 +37,7 @@ pub(super) async fn report(doors: &Doors, failures: &Failures) -> Report {
         session_problem(&session).into_iter().collect(),
         dpu_problem(doors, &session).await.into_iter().collect(),
         certificate_problem(doors).into_iter().collect(),
+        doors.dpu.pod_findings().configuration_problem().into_iter().collect(),
         found.iter().map(|found| found.message.clone()).collect(),
         add_problem(failures).into_iter().collect::<Vec<_>>(),
     ];
@@ -293,6 +294,7 @@ mod tests {
             &Failure::new(Reason::VfsExhausted, "no free VF"),
         );
         keep(doors.vfs.records(), record("a", "c"));
+        doors.dpu.pod_findings().set_configuration_problem("c.toml is not in force".into());
         let releasing = Record { phase: Phase::Releasing, ..record("b", "d") };
         keep(doors.vfs.records(), releasing);
         let report = report(&doors, &failures).await;
@@ -303,7 +305,9 @@ mod tests {
         assert_eq!(report.pending_detaches, ["d/eth0"]);
         assert_eq!(report.failures[0].code, "VFS_EXHAUSTED");
         let problems = report.problems.join("\n");
-        for value in [&*report.session.code, "web/shop eth0", "VFS_EXHAUSTED"] {
+        for value in
+            [&*report.session.code, "web/shop eth0", "VFS_EXHAUSTED", "c.toml is not in force"]
+        {
             assert!(problems.contains(value), "{value}: {problems}");
         }
     }

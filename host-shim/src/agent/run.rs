@@ -173,16 +173,33 @@ async fn run_keepers(
 }
 
 /// SIGHUP reads `[[host_port]]` again, and compares records and kernel at once. Certificates are followed without
-/// it. A file that makes no sense changes nothing.
+/// it. A file that is refused changes nothing, and is a problem until one is accepted.
 async fn reconcile_on_hangup(agent: &Agent, path: &Path, mut hangups: Signal) -> Infallible {
     while hangups.recv().await.is_some() {
-        match load_aside(path).await {
-            Ok(config) => agent.upkeep.host_ports().want(config.host_port),
-            Err(error) => tracing::error!("nothing is reloaded: {}", bootstrap::Chain(&error)),
+        let problem = match load_aside(path).await {
+            Ok(config) => {
+                agent.upkeep.host_ports().want(config.host_port);
+                String::new()
+            }
+            Err(error) => not_in_force(path, &error),
+        };
+        if !problem.is_empty() {
+            tracing::error!(%problem, "the agent reloads nothing");
         }
+        agent.doors.dpu.pod_findings().set_configuration_problem(problem);
+        agent.doors.dpu.tell_pod_findings();
         agent.doors.vfs.signals().ask_for_pass();
     }
     std::future::pending().await
+}
+
+/// Why the agent goes on with the configuration that it has: one sentence.
+fn not_in_force(path: &Path, error: &AgentError) -> String {
+    let why = bootstrap::Chain(error).to_string().lines().collect::<Vec<_>>().join("; ");
+    format!(
+        "configuration {} is not in force: {why}: correct it; the agent does not start again with it",
+        path.display()
+    )
 }
 
 /// Reads the configuration on a thread for blocking work: a file system that hangs keeps no call waiting.

@@ -60,7 +60,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-const BREAKAGES: [Breakage; 23] = [
+const BREAKAGES: [Breakage; 24] = [
     row("an uplink has no carrier", Turns(ConditionReason::UplinkWithoutCarrier), "UPLINK_WITHOUT_CARRIER", "ConditionFalse", "UplinkDown", 5),
     row("an uplink is renamed", Turns(ConditionReason::UplinkMissing), "UPLINK_MISSING", "ConditionFalse", "UplinkDown", 5),
     row("a pool has no free VF, and refuses an ADD", Turns(ConditionReason::VfsExhausted), NONE, "AttachRefused", "AttachesRefused", 5),
@@ -79,6 +79,7 @@ const BREAKAGES: [Breakage; 23] = [
     row("nftables is flushed", Repaired, NONE, "Repaired", NONE, 5),
     row("the link of a gateway is deleted", Repaired, NONE, "Repaired", NONE, 5),
     row("a changed configuration file has a mistake", Turns(ConditionReason::ConfigurationRefused), "SERVICE_PROBLEM", "ConfigurationRefused", "ConditionNotTrue", 10),
+    row("a changed configuration file of an agent has a mistake", Turns(ConditionReason::HostConfigurationRefused), "SERVICE_PROBLEM", "ConfigurationRefused", "ConditionNotTrue", 10),
     row("the clock is an hour slow, and the certificate is replaced", Turns(ConditionReason::CertificateRefused), "SERVICE_PROBLEM", "CertificateRefused", "ConditionNotTrue", 15),
     row("the certificate of the DPU expires", Exits(4), NONE, "CertificateExpired", "CertificateNotValid", 5),
     row("the management link is cut", Turns(ConditionReason::HostNotConnected), "HOST_NOT_CONNECTED", "HostDisconnected", "HostNotConnected", 20),
@@ -448,6 +449,18 @@ mod service {
         let path = lab.path().join("dpu-service.toml");
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, format!("{text}\nnonsense = 1\n")).unwrap();
+        watched.is_shown(&lab);
+    }
+
+    #[test]
+    fn bad_reload_of_an_agent_is_shown() {
+        let lab = Lab::start(&Settings::default());
+        let what = "a changed configuration file of an agent has a mistake";
+        let watched = Watched::new(&lab, what);
+        let path = lab.path().join("host-shim.toml");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{text}\n[nonsense]\n")).unwrap();
+        lab.agent.signal(Signal::SIGHUP);
         watched.is_shown(&lab);
     }
 

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fs, process::Command, process::Output, time::Du
 
 use e2e::{FabricKind, Lab, Netns, Settings, program, run, wait_for};
 use mtls::Role;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::gateway;
@@ -96,6 +97,29 @@ fn agent_status_shows_refused_adds() {
     assert_eq!((&latest["verb"], &latest["code"]), (&"ADD".into(), &"VFS_EXHAUSTED".into()));
     assert!(latest["subject"].as_str().unwrap().contains(other.name()), "{found:#}");
     assert!(exit == Some(5) && found["problems"][0].as_str().unwrap().contains("VFS_EXHAUSTED"));
+}
+
+#[test]
+fn refused_reload_of_an_agent_is_shown() {
+    let lab = Lab::start(&Settings::default());
+    let path = lab.path().join("host-shim.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    let reload = |text: String| {
+        fs::write(&path, text).unwrap();
+        lab.agent.signal(Signal::SIGHUP);
+    };
+    let fault = || lab.operator().fault("HOST_CONFIGURATION_REFUSED");
+    reload(format!("{text}\n[nonsense]\n"));
+    let fault_shown = wait_for("the condition", LIMIT, fault);
+    assert!(fault_shown["message"].as_str().unwrap().contains("nonsense"), "{fault_shown}");
+    let (found, exit) = report(&lab);
+    let problem = found["problems"][0].as_str().unwrap();
+    assert!(problem.contains("host-shim.toml is not in force"), "{found:#}");
+    assert!(exit == Some(5) && problem.contains("nonsense"), "{found:#}");
+    reload(text);
+    wait_for("the condition's end", LIMIT, || fault().is_none().then_some(()));
+    let (found, exit) = report(&lab);
+    assert_eq!((exit, found["problems"].as_array().unwrap().len()), (Some(0), 0), "{found:#}");
 }
 
 #[test]

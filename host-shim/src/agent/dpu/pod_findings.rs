@@ -1,4 +1,4 @@
-//! The problems of this host's pods, which the agent reports to the DPU.
+//! The problems of this host's pods and of its agent's configuration, which the agent reports to the DPU.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
@@ -19,6 +19,8 @@ pub(in crate::agent) struct PodFindings {
     found: Mutex<BTreeMap<String, Difference>>,
     /// Of VFs that the kubelet gave to pods which do not use them.
     unused: Mutex<Vec<Difference>>,
+    /// Why the agent's configuration file is not in force: one sentence. Empty: it is.
+    configuration: Mutex<String>,
     /// The latest report to the DPU, and its session.
     reported: Mutex<Option<(String, v1::PodFindings)>>,
 }
@@ -37,6 +39,16 @@ impl PodFindings {
     /// These are the VFs of the kubelet's that pods do not use. The subject of each is an attachment of the pod.
     pub(super) fn set_unused(&self, unused: Vec<Difference>) {
         *locked(&self.unused) = unused;
+    }
+
+    /// The agent's configuration file is not in force, for this reason. Empty: it is.
+    pub(in crate::agent) fn set_configuration_problem(&self, problem: String) {
+        *locked(&self.configuration) = problem;
+    }
+
+    /// Why the agent's configuration file is not in force. `None`: it is.
+    pub(in crate::agent) fn configuration_problem(&self) -> Option<String> {
+        Some(locked(&self.configuration).clone()).filter(|problem| !problem.is_empty())
     }
 
     /// Those of attachments that are kept. Others are forgotten.
@@ -60,12 +72,13 @@ impl PodFindings {
         let mut findings = self.current(records);
         let left_out = u32::try_from(findings.len().saturating_sub(REPORTED)).unwrap_or(u32::MAX);
         findings.truncate(REPORTED);
-        let message = v1::PodFindings { findings, left_out };
+        let configuration_problem = self.configuration_problem().unwrap_or_default();
+        let message = v1::PodFindings { findings, left_out, configuration_problem };
         let mut reported = locked(&self.reported);
         let is_known = match &*reported {
             Some((in_session, before)) if in_session == session => *before == message,
             // A session begins without any.
-            _ => message.findings.is_empty(),
+            _ => message == v1::PodFindings::default(),
         };
         *reported = Some((session.to_owned(), message.clone()));
         (!is_known).then_some(message)
@@ -103,6 +116,18 @@ mod tests {
         findings.clear("a");
         assert_eq!(findings.news("s2", records).unwrap().findings, []);
         assert!(findings.news("s3", records).is_none());
+    }
+
+    #[test]
+    fn refused_configuration_is_news_once() {
+        let (vfs, _folder) = vfs();
+        let findings = PodFindings::default();
+        findings.set_configuration_problem("refused".into());
+        let told = findings.news("s1", vfs.records()).unwrap();
+        assert_eq!(told.configuration_problem, "refused");
+        assert!(findings.news("s1", vfs.records()).is_none());
+        findings.set_configuration_problem(String::new());
+        assert_eq!(findings.news("s1", vfs.records()), Some(v1::PodFindings::default()));
     }
 
     #[test]

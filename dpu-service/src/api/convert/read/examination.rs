@@ -73,13 +73,17 @@ fn repair(told: &v1::Repair) -> v1::Repair {
     }
 }
 
-/// What a host reports of its pods, of as many as are kept.
+/// What a host reports of its pods, of as many as are kept, and of its agent's configuration.
 pub(crate) fn pod_findings(told: &v1::PodFindings) -> v1::PodFindings {
     let found = u32::try_from(told.findings.len()).unwrap_or(u32::MAX);
     let kept = told.findings.iter().take(POD_FINDINGS).map(difference);
     let findings: Vec<_> = kept.filter(|it| optional_attachment_id(&it.subject).is_ok()).collect();
     let beyond = found.saturating_sub(u32::try_from(POD_FINDINGS).unwrap_or(u32::MAX));
-    v1::PodFindings { findings, left_out: told.left_out.saturating_add(beyond) }
+    v1::PodFindings {
+        findings,
+        left_out: told.left_out.saturating_add(beyond),
+        configuration_problem: clean(&told.configuration_problem),
+    }
 }
 
 /// Why an ADD failed on its host. `None`: for a reason that this version does not know.
