@@ -88,20 +88,25 @@ async fn compare(engine: &Engine, depth: Depth) {
 
 async fn prepare_fabric(engine: &Engine) {
     let prepared = engine.ports.prepare().await;
+    let fabric = engine.programmer().fabric_name();
+    for repair in engine.programmer().take_repairs() {
+        engine.events.record(EventKind::Repaired, fabric, repair);
+    }
     let problem = prepared.err().map(|refused| FabricProblem {
         what: Chain(&refused).to_string(),
         is_partial: refused.is_partial(),
     });
-    if !engine.reconciler.set_fabric_problem(problem.clone()) {
+    let before = engine.reconciler.set_fabric_problem(problem.clone());
+    if before == problem {
         return;
     }
-    let fabric = engine.programmer().fabric_name();
     match problem {
         Some(FabricProblem { what, .. }) => {
             engine.events.record(EventKind::FabricFailed, fabric, what);
         }
         None => {
-            let message = "it has all again that it lacked";
+            let what = before.map(|problem| problem.what).unwrap_or_default();
+            let message = format!("the fabric is complete again; the problem was: {what}");
             engine.events.record(EventKind::FabricRestored, fabric, message);
         }
     }
@@ -199,7 +204,11 @@ async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
         Ok(()) => {
             Milestone::PortCleared.pass();
             engine.registry().note_unprogrammed(vf);
-            engine.events.record(EventKind::Repaired, vf, "served nobody: unprogrammed");
+            engine.events.record(
+                EventKind::Repaired,
+                vf,
+                "no attachment used its representor: removed it from the fabric",
+            );
         }
         Err(leftover) => {
             let is_news = engine.registry().doubts().note_stuck(vf);

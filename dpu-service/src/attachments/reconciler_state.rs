@@ -1,6 +1,7 @@
 //! How the reconciler stands, for whoever waits for it or looks after it.
 
 use std::{
+    mem,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -42,12 +43,13 @@ impl ReconcilerState {
         self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether it was another one, or none, before.
-    pub(super) fn set_fabric_problem(&self, problem: Option<FabricProblem>) -> bool {
+    /// Sets what the fabric lacks, and returns what it lacked before.
+    pub(super) fn set_fabric_problem(
+        &self,
+        problem: Option<FabricProblem>,
+    ) -> Option<FabricProblem> {
         let mut before = self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_news = *before != problem;
-        *before = problem;
-        is_news
+        mem::replace(&mut before, problem)
     }
 
     pub(super) fn note_end(&self) {

@@ -38,7 +38,7 @@ use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus};
 
 use super::{
     BridgeSettings, EgressLimit, Fabric, GatewayLinks, GatewayPort, Membership,
-    guard::only_station, offload, sockets::Sockets,
+    guard::only_station, offload, repairs::Repairs, sockets::Sockets,
 };
 use crate::{
     counters::{Drops, Offloaded},
@@ -71,6 +71,7 @@ pub struct BridgeFabric {
     police: Ability,
     refusals: guard::Refusals,
     detours: Detours,
+    repairs: Repairs,
 }
 
 impl BridgeFabric {
@@ -99,6 +100,7 @@ impl BridgeFabric {
             police: of_kernel.police.clone(),
             refusals: guard::Refusals::default(),
             detours: Detours::open(of_kernel.detours.clone())?,
+            repairs: Repairs::default(),
         })
     }
 
@@ -309,9 +311,10 @@ impl Fabric for BridgeFabric {
     /// Does all that can be done, then tells the first thing that could not.
     fn prepare(&self) -> Result<(), Refused> {
         self.sockets.with(|rtnl| {
-            let bridge = self.bridge.ensure(rtnl, self.filters_vlans())?;
-            let joined = self.uplinks.join(rtnl, (bridge, self.bridge.name()));
-            let kept = kept::join(rtnl, bridge, &self.settings, self.filters_vlans());
+            let (filters_vlans, repairs) = (self.filters_vlans(), &self.repairs);
+            let bridge = self.bridge.ensure(rtnl, filters_vlans, repairs)?;
+            let joined = self.uplinks.join(rtnl, (bridge, self.bridge.name()), repairs);
+            let kept = kept::join(rtnl, bridge, &self.settings, filters_vlans, repairs);
             let synced = self.sync_uplinks(rtnl, bridge);
             // The bridge takes one of its ports', and so has it only now.
             let own_macs = self.find_own_macs(rtnl);
@@ -320,6 +323,10 @@ impl Fabric for BridgeFabric {
                 .map_err(|error| self.bridge.refused("set the VLANs of the uplinks of", error))
                 .and(joined.and(kept).map_err(Refused::partial))
         })
+    }
+
+    fn take_repairs(&self) -> Vec<String> {
+        self.repairs.take()
     }
 
     /// With br_netfilter, which others may have loaded for theirs.

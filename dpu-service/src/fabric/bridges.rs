@@ -144,6 +144,10 @@ impl Fabric for Bridges {
         first.and(further.into_iter().collect())
     }
 
+    fn take_repairs(&self) -> Vec<String> {
+        self.all().flat_map(|bridge| bridge.fabric.take_repairs()).collect()
+    }
+
     fn together(&self) -> usize {
         self.first.fabric.together()
     }

@@ -7,6 +7,7 @@ mod guard;
 mod limit;
 mod offload;
 pub mod ovs;
+mod repairs;
 mod settings;
 mod sockets;
 
@@ -106,6 +107,12 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// When the kernel refuses. What ports can join without, such as an uplink that is missing, is told as
     /// [partial](Refused::partial), and only if nothing else is.
     fn prepare(&self) -> Result<(), Refused>;
+
+    /// What [`Self::prepare`] has repaired of what all ports share since the latest call, for people: one sentence each.
+    /// What it makes for the first time is no repair.
+    fn take_repairs(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// How many ports are best worked at at a time, where there are many. Does not ask the kernel.
     fn together(&self) -> usize {

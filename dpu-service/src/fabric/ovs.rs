@@ -46,6 +46,7 @@ use super::{
     BridgeSettings, EgressLimit, Fabric, Membership,
     guard::{told, wanted},
     offload,
+    repairs::Repairs,
     sockets::Sockets,
 };
 use crate::{
@@ -95,6 +96,7 @@ struct Inner {
     /// Whether the bridge that was found last is somebody else's.
     is_others: AtomicBool,
     touched: Touched,
+    repairs: Repairs,
     /// Whether nobody is interested any more in what happens.
     is_over: Mutex<bool>,
     /// Told of that.
@@ -119,6 +121,7 @@ impl OvsFabric {
             meters: Mutex::new(Ok(())),
             is_others: AtomicBool::default(),
             touched: Touched::default(),
+            repairs: Repairs::default(),
             is_over: Mutex::default(),
             over: Condvar::new(),
         };
@@ -301,6 +304,10 @@ impl Fabric for OvsFabric {
 
     fn prepare(&self) -> Result<(), Refused> {
         self.inner.prepare()
+    }
+
+    fn take_repairs(&self) -> Vec<String> {
+        self.inner.repairs.take()
     }
 
     /// With every change the daemon goes through all of its ports, and through several changes together.

@@ -43,6 +43,16 @@ impl Role {
         }
     }
 
+    /// That the link of that name was not in the bridge and now is.
+    pub(super) fn joined(self, name: &str, bridge: &str) -> String {
+        format!("{} {name} was not in bridge {bridge}: joined it", self.name())
+    }
+
+    /// That the link of that name was switched off and now is on.
+    pub(super) fn switched_on(self, name: &str) -> String {
+        format!("{} {name} was switched off: switched it on", self.name())
+    }
+
     /// That the link of that name, which the bridge is to have, is not there.
     pub(super) fn missing(self, name: &str, bridge: &str) -> Refused {
         let what = self.name();
@@ -51,7 +61,7 @@ impl Role {
             Self::Kept => "keep",
         };
         Refused::because(format!(
-            "there is no {what} {name} for bridge {bridge}: bring it, or correct `{key}` in the service's \
+            "there is no {what} {name} for bridge {bridge}: bring it back, or correct `{key}` in the service's \
              configuration"
         ))
         .blamed_on(Fault::Elsewhere)

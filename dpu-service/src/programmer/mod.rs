@@ -292,6 +292,12 @@ impl Programmer {
         prepared.and(fabric.prepare())
     }
 
+    /// What was repaired of what all ports share: see [`Fabric::take_repairs`].
+    #[must_use]
+    pub fn take_repairs(&self) -> Vec<String> {
+        self.drivers.as_ref().map(|drivers| drivers.fabric.take_repairs()).unwrap_or_default()
+    }
+
     /// Runs all steps and returns the representor's index. What is in place already stays.
     ///
     /// # Errors

@@ -53,6 +53,24 @@ fn a_link_of_the_bridges_name_that_is_none_is_refused() {
 }
 
 #[test]
+fn repairs_of_bridge_and_uplinks_are_reported() {
+    let dpu = Dpu::with_uplinks(&["p0"]);
+    assert!(dpu.prepare().is_err(), "there is no uplink");
+    dpu.netns.run("ip link add p0 type veth peer name wire0");
+    let repairs = || {
+        dpu.prepare().unwrap();
+        dpu.fabric.take_repairs()
+    };
+    assert_eq!(repairs(), [""; 0], "they are there for the first time");
+    dpu.netns.run("ip link set p0 down");
+    assert_eq!(repairs(), ["uplink p0 was switched off: switched it on"]);
+    dpu.netns.run(&format!("ip link delete {BRIDGE}"));
+    let missing = format!("bridge {BRIDGE} was missing: created it again");
+    assert_eq!(repairs(), [missing, format!("uplink p0 was not in bridge {BRIDGE}: joined it")]);
+    assert_eq!(repairs(), [""; 0]);
+}
+
+#[test]
 fn uplinks_join_and_what_cannot_is_told_by_name() {
     let dpu = Dpu::with_uplinks(&["gone", "taken", "p0"]);
     dpu.netns.run("ip link add p0 type veth peer name wire0");

@@ -60,7 +60,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-const BREAKAGES: [Breakage; 24] = [
+const BREAKAGES: [Breakage; 25] = [
     row("an uplink has no carrier", Turns(ConditionReason::UplinkWithoutCarrier), "UPLINK_WITHOUT_CARRIER", "ConditionFalse", "UplinkDown", 5),
     row("an uplink is renamed", Turns(ConditionReason::UplinkMissing), "UPLINK_MISSING", "ConditionFalse", "UplinkDown", 5),
     row("a pool has no free VF, and refuses an ADD", Turns(ConditionReason::VfsExhausted), NONE, "AttachRefused", "AttachesRefused", 5),
@@ -75,6 +75,7 @@ const BREAKAGES: [Breakage; 24] = [
     row("`ovsdb-server` is dead", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
     row("`ovs-vswitchd` is dead", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
     row("the flows of Open vSwitch are deleted", Repaired, NONE, "Repaired", NONE, 70),
+    row("an uplink is switched off", Repaired, NONE, "Repaired", NONE, 5),
     row("the bridge is deleted", Repaired, NONE, "Repaired", NONE, 10),
     row("nftables is flushed", Repaired, NONE, "Repaired", NONE, 5),
     row("the link of a gateway is deleted", Repaired, NONE, "Repaired", NONE, 5),
@@ -227,6 +228,14 @@ fn refused(lab: &Lab, code: u64) {
 
 mod uplinks {
     use super::*;
+
+    #[test]
+    fn uplink_switched_off_is_repaired() {
+        let (lab, _outside) = lab_with_uplink();
+        let watched = Watched::new(&lab, "an uplink is switched off");
+        lab.card.dpu.ip(&["link", "set", "uplink", "down"]);
+        watched.is_shown(&lab);
+    }
 
     #[test]
     fn uplink_without_carrier_is_shown() {
@@ -408,6 +417,16 @@ mod fabric {
         watched.is_shown(&lab);
         let reaches = || held.iter().all(|address| one.pings(address)).then_some(());
         wait_for("the pods' traffic", LIMIT, reaches);
+        all_is_well(&lab);
+    }
+
+    #[test]
+    fn deleted_bridge_without_ports_is_repaired() {
+        let lab = lab_on(FabricKind::Bridge);
+        all_is_well(&lab);
+        let watched = Watched::new(&lab, "the bridge is deleted");
+        lab.card.dpu.ip(&["link", "delete", "br-offload"]);
+        watched.is_shown(&lab);
         all_is_well(&lab);
     }
 

@@ -5,7 +5,10 @@ use netlink::{Error, Request, Rtnl};
 use super::{link::BridgeLink, vlans::access_vlan};
 use crate::{
     driver::Refused,
-    fabric::settings::{BridgeSettings, Role},
+    fabric::{
+        repairs::Repairs,
+        settings::{BridgeSettings, Role},
+    },
 };
 
 /// Joins all that can be, then tells the first that could not.
@@ -14,9 +17,10 @@ pub(super) fn join(
     bridge: u32,
     settings: &BridgeSettings,
     filters_vlans: bool,
+    repairs: &Repairs,
 ) -> Result<(), Refused> {
     let mut join_one = |name: &String| {
-        let link = BridgeLink::take_in(rtnl, (bridge, &settings.name), Role::Kept, name)?;
+        let link = BridgeLink::take_in(rtnl, (bridge, &settings.name), Role::Kept, name, repairs)?;
         if !filters_vlans {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use netlink::{Bridge, Error, Family, Link, LinkChange, Request, Rtnl, set_sysctl
 
 use crate::{
     driver::{Fault, Refused},
-    fabric::settings::Role,
+    fabric::{repairs::Repairs, settings::Role},
 };
 
 /// Marks a bridge that this service made.
@@ -79,16 +79,26 @@ impl BridgeLink {
 
     /// Makes the bridge unless there is one, and returns its index. One that somebody else made is used
     /// as it is.
-    pub(super) fn ensure(&self, rtnl: &mut Rtnl, vlan_filtering: bool) -> Result<u32, Refused> {
+    pub(super) fn ensure(
+        &self,
+        rtnl: &mut Rtnl,
+        vlan_filtering: bool,
+        repairs: &Repairs,
+    ) -> Result<u32, Refused> {
         let found = rtnl.link_by_name(&self.name);
+        let mut change = None;
         if found.map_err(|error| self.refused("find", error))?.is_none() {
             self.make(rtnl, vlan_filtering).map_err(|error| self.refused("make", error))?;
+            change = Some(format!("bridge {} was missing: created it again", self.name));
         }
         let bridge = self.find(rtnl)?;
         if !bridge.is_up {
             let up = rtnl.change_link(bridge.index, &LinkChange::new().up());
             up.map_err(|error| self.refused("switch on", error))?;
+            let switched_on = || format!("bridge {} was switched off: switched it on", self.name);
+            change.get_or_insert_with(switched_on);
         }
+        repairs.note_in_place(&self.name, change);
         Ok(bridge.index)
     }
 
@@ -111,15 +121,36 @@ impl BridgeLink {
     /// is left there.
     pub(super) fn take_in(
         rtnl: &mut Rtnl,
+        bridge: (u32, &str),
+        role: Role,
+        name: &str,
+        repairs: &Repairs,
+    ) -> Result<Link, Refused> {
+        match Self::join(rtnl, bridge, role, name) {
+            Ok((link, change)) => {
+                repairs.note_in_place(name, change);
+                Ok(link)
+            }
+            Err(refused) => {
+                repairs.note_missing(name);
+                Err(refused)
+            }
+        }
+    }
+
+    /// Joins the link and switches it on. Also returns what had to be changed, if anything: one sentence.
+    fn join(
+        rtnl: &mut Rtnl,
         (bridge, bridge_name): (u32, &str),
         role: Role,
         name: &str,
-    ) -> Result<Link, Refused> {
+    ) -> Result<(Link, Option<String>), Refused> {
         let what = role.name();
         let refused =
             |error| Refused::new(format!("join {what} {name} to bridge {bridge_name}"), error);
         let missing = || role.missing(name, bridge_name);
         let link = rtnl.link_by_name(name).map_err(refused)?.ok_or_else(missing)?;
+        let mut change = None;
         match link.master {
             Some(master) if master == bridge => {}
             Some(_) => {
@@ -128,14 +159,17 @@ impl BridgeLink {
                      first, with `ip link set {name} nomaster`"
                 )));
             }
-            None => rtnl
-                .change_link(link.index, &LinkChange::new().master(Some(bridge)))
-                .map_err(refused)?,
+            None => {
+                let join = LinkChange::new().master(Some(bridge));
+                rtnl.change_link(link.index, &join).map_err(refused)?;
+                change = Some(role.joined(name, bridge_name));
+            }
         }
         if !link.is_up {
             rtnl.change_link(link.index, &LinkChange::new().up()).map_err(refused)?;
+            change.get_or_insert_with(|| role.switched_on(name));
         }
-        Ok(link)
+        Ok((link, change))
     }
 
     /// The bridge forwards between pods; it is no neighbour of theirs. What pods send to an address that the DPU has

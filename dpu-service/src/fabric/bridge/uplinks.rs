@@ -5,7 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use netlink::{Error, Rtnl};
 
 use super::{link::BridgeLink, vlans::uplink_changes};
-use crate::{driver::Refused, fabric::settings::Role};
+use crate::{
+    driver::Refused,
+    fabric::{repairs::Repairs, settings::Role},
+};
 
 /// The uplinks of a bridge.
 #[derive(Debug)]
@@ -24,8 +27,13 @@ impl Uplinks {
     }
 
     /// Joins all that can be, then tells the first that could not.
-    pub(super) fn join(&self, rtnl: &mut Rtnl, bridge: (u32, &str)) -> Result<(), Refused> {
-        let join = |name: &String| BridgeLink::take_in(rtnl, bridge, Role::Uplink, name);
+    pub(super) fn join(
+        &self,
+        rtnl: &mut Rtnl,
+        bridge: (u32, &str),
+        repairs: &Repairs,
+    ) -> Result<(), Refused> {
+        let join = |name: &String| BridgeLink::take_in(rtnl, bridge, Role::Uplink, name, repairs);
         let joined: Vec<_> = self.names.iter().map(join).collect();
         *self.lock_mtu() = joined.iter().filter_map(|link| Some(link.as_ref().ok()?.mtu)).min();
         joined.into_iter().try_for_each(|joined| joined.map(drop))

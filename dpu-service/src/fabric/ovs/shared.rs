@@ -36,7 +36,11 @@ impl Inner {
     /// Does all that can be done, then tells the first thing that could not.
     pub(super) fn prepare(&self) -> Result<(), Refused> {
         let is_ours = self.ensure_bridge()?;
-        let join = |(role, name)| (role, self.join_link(role, name));
+        let join = |(role, name)| {
+            let joined =
+                self.join_link(role, name).inspect_err(|_| self.repairs.note_missing(name));
+            (role, joined)
+        };
         let joined: Vec<_> = self.settings.links().map(join).collect();
         let uplinks = joined.iter().filter(|(role, _)| *role == Role::Uplink);
         let shared = self.look_at_links(uplinks.filter_map(|(_, mtu)| mtu.as_ref().ok()).min());
@@ -59,10 +63,16 @@ impl Inner {
         let found = self.vswitch.look(of_bridge)?;
         if let Some((_, is_ours, _)) = found {
             self.is_others.store(!is_ours, Ordering::Relaxed);
+            self.repairs.note_in_place(&self.settings.name, None);
         }
         match found {
             None if self.is_others.load(Ordering::Relaxed) => return Err(self.taken_away()),
-            None => self.make_bridge()?,
+            None => {
+                self.make_bridge()?;
+                let change = format!("bridge {} was missing: created it again", self.settings.name);
+                self.repairs.note_in_place(&self.settings.name, Some(change));
+                return Ok(true);
+            }
             Some((row, true, false)) => {
                 let doing = format!("set fail_mode of bridge {}", self.settings.name);
                 let mode = [("fail_mode", Datum::text(SECURE))];
@@ -130,11 +140,13 @@ impl Inner {
             let port = Port::find(replica, name);
             (bridge, port.map(|port| (port.bridge.id(), port.index())))
         };
+        let mut change = None;
         match self.vswitch.look(of_link)? {
             (None, _) => return Err(self.no_bridge()),
             (Some(bridge), None) => {
                 self.check_free(what, name, link.master)?;
                 self.add_link(role, name, link.index, bridge)?;
+                change = Some(role.joined(name, &self.settings.name));
             }
             (Some(bridge), Some((other, _))) if other != bridge => {
                 return Err(Refused::because(format!(
@@ -144,6 +156,7 @@ impl Inner {
             (Some(bridge), Some((_, index))) if index != Some(link.index) => {
                 self.remove_link(role, name, bridge)?;
                 self.add_link(role, name, link.index, bridge)?;
+                change = Some(role.joined(name, &self.settings.name));
             }
             (Some(_), Some(_)) => {}
         }
@@ -152,7 +165,9 @@ impl Inner {
                 rtnl.change_link(link.index, &LinkChange::new().up()).map_err(refused)
             };
             self.sockets.with(up)?;
+            change.get_or_insert_with(|| role.switched_on(name));
         }
+        self.repairs.note_in_place(name, change);
         Ok(link.mtu)
     }
 
