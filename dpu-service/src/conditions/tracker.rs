@@ -1,7 +1,7 @@
 //! Since when conditions are as they are. Pure: the caller gives the time.
 
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     time::Instant,
 };
 
@@ -137,33 +137,37 @@ impl Tracker {
         begun
     }
 
-    /// Forgets the faults that are gone for long enough, and returns those that were shown, as true.
+    /// Forgets the faults that are gone for long enough. Returns as true the conditions of those that were shown, unless an
+    /// object has another fault of the type.
     fn ended(&mut self, now: Moment) -> Vec<Condition> {
-        let mut over = Vec::new();
+        let mut over = BTreeSet::new();
         self.faults.retain(|(reason, object), tracked| {
             let gone = now.instant - tracked.seen;
             let is_over =
                 tracked.seen != now.instant && (!tracked.is_shown || gone >= reason.ends_after());
             if is_over && tracked.is_shown {
-                over.push((reason.condition(), object.clone()));
+                over.insert((reason.condition(), object.clone()));
             }
             !is_over
         });
         let mut ended = Vec::new();
         for (kind, object) in over {
-            if !self.is_shown(kind) {
+            if self.shown(kind).next().is_none() {
                 self.true_since.insert(kind.into(), now.time);
             }
-            ended.push(self.as_true(kind, object, now.time));
+            if !self.shown(kind).any(|other| *other == object) {
+                ended.push(self.as_true(kind, object, now.time));
+            }
         }
         ended
     }
 
-    fn is_shown(&self, kind: ConditionType) -> bool {
-        let is_it = |((reason, _), tracked): (&(ConditionReason, String), &Tracked)| {
+    /// The objects with faults of a type that are shown.
+    fn shown(&self, kind: ConditionType) -> impl Iterator<Item = &String> {
+        let is_it = move |((reason, _), tracked): &(&(ConditionReason, String), &Tracked)| {
             tracked.is_shown && reason.condition() == kind
         };
-        self.faults.iter().any(is_it)
+        self.faults.iter().filter(is_it).map(|((_, object), _)| object)
     }
 
     /// The conditions, in the order of their types.
@@ -332,6 +336,26 @@ mod tests {
         tracker.observe(down("uplink/p1"), clock.after(3000));
         let objects: Vec<_> = told(&tracker).into_iter().map(|it| it.object).collect();
         assert_eq!(objects, ["uplink/p1"]);
+    }
+
+    #[test]
+    fn object_with_another_fault_is_not_true() {
+        let clock = Clock(Moment::now());
+        let mut tracker = Tracker::new(clock.0);
+        let fault = |reason| vec![Fault::of_dpu(reason, "the certificate")];
+        let statuses = |tracker: &mut Tracker, found, at| {
+            let turned = tracker.observe(found, clock.after(at));
+            turned.iter().map(|it| (it.status, it.reason)).collect::<Vec<_>>()
+        };
+        let expiring = fault(ConditionReason::CertificateExpiring);
+        assert_eq!(statuses(&mut tracker, expiring, 0).len(), 1);
+        let expired = fault(ConditionReason::CertificateExpired);
+        let turned = statuses(&mut tracker, expired, 1000);
+        assert_eq!(turned, [(ConditionStatus::False, "CERTIFICATE_EXPIRED")]);
+        assert_eq!(
+            statuses(&mut tracker, Vec::new(), 2000),
+            [(ConditionStatus::True, AS_EXPECTED)]
+        );
     }
 
     #[test]
