@@ -1,6 +1,7 @@
 //! Small texts for people.
 
 use jiff::Timestamp;
+pub(crate) use offload_proto::form::seconds;
 use offload_proto::v1::{HostStatus, Vf};
 use vf_alloc::FunctionId;
 
@@ -75,19 +76,6 @@ pub(crate) fn age(since: &str, now: Timestamp) -> String {
     let Ok(since) = since.parse::<Timestamp>() else { return "-".into() };
     let elapsed = now.duration_since(since).as_secs();
     seconds(u64::try_from(elapsed).unwrap_or_default())
-}
-
-/// A length of time, such as `5m12s`, `3h4m` or `12d`.
-pub(crate) fn seconds(seconds: u64) -> String {
-    const MINUTE: u64 = 60;
-    const HOUR: u64 = 60 * MINUTE;
-    const DAY: u64 = 24 * HOUR;
-    match seconds {
-        0..MINUTE => format!("{seconds}s"),
-        MINUTE..HOUR => format!("{}m{}s", seconds / MINUTE, seconds % MINUTE),
-        HOUR..DAY => format!("{}h{}m", seconds / HOUR, seconds % HOUR / MINUTE),
-        _ => format!("{}d", seconds / DAY),
-    }
 }
 
 /// An enum's value as people say it: `ATTACHMENT_STATE_HOST_REMOVED` becomes `HostRemoved`.

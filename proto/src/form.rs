@@ -63,6 +63,20 @@ fn is_hexadecimal(part: &str, lengths: RangeInclusive<usize>) -> bool {
     lengths.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
+/// A length of time, such as `5m12s`, `3h4m` or `12d`.
+#[must_use]
+pub fn seconds(seconds: u64) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    match seconds {
+        0..MINUTE => format!("{seconds}s"),
+        MINUTE..HOUR => format!("{}m{}s", seconds / MINUTE, seconds % MINUTE),
+        HOUR..DAY => format!("{}h{}m", seconds / HOUR, seconds % HOUR / MINUTE),
+        _ => format!("{}d", seconds / DAY),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

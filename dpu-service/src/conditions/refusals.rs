@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use offload_proto::ConditionReason;
+use offload_proto::{ConditionReason, form::seconds};
 use tokio::time::Instant;
 
 use super::fault::Fault;
@@ -148,14 +148,15 @@ impl Refusals {
     }
 }
 
-/// What the refusals of all hosts say of one object: the latest sentence, how many they are, and how long ago the last was.
+/// What the refusals of all hosts say of one object: how many they are, how long ago the last was, and its error. The error
+/// may no longer be true.
 fn fault(object: &str, reason: ConditionReason, times: &[&Times]) -> Option<Fault> {
     let latest = times.iter().max_by_key(|times| times.last())?;
     let number: usize = times.iter().map(|times| times.number()).sum();
-    let adds = if number == 1 { "ADD" } else { "ADDs" };
-    let ago = latest.last()?.elapsed().as_secs();
+    let adds = if number == 1 { "ADD was" } else { "ADDs were" };
+    let ago = seconds(latest.last()?.elapsed().as_secs());
     let message = format!(
-        "{}: {number} {adds} refused in the last 5 minutes, the last one {ago} s ago",
+        "{number} {adds} refused in the last 5 minutes, the last one {ago} ago; its error was: {}",
         latest.message
     );
     Some(Fault { reason, object: object.to_owned(), message })
@@ -188,10 +189,11 @@ mod tests {
         refuse(&refusals, "b");
         let faults = refusals.faults();
         assert_eq!((faults.len(), &*faults[0].object), (1, POOL));
-        assert!(faults[0].message.contains(": 3 ADDs "), "{faults:?}");
-        assert!(faults[0].message.ends_with("the last one 0 s ago"), "{faults:?}");
+        assert!(faults[0].message.starts_with("3 ADDs were "), "{faults:?}");
+        assert!(faults[0].message.ends_with("; its error was: no free VF"), "{faults:?}");
         advance(REMEMBERED / 2).await;
-        assert!(refusals.faults()[0].message.contains(": 2 ADDs "));
+        let message = &refusals.faults()[0].message;
+        assert!(message.starts_with("2 ADDs were ") && message.contains(" 2m30s ago"), "{message}");
         advance(REMEMBERED / 2).await;
         assert_eq!(refusals.faults(), []);
     }
@@ -202,9 +204,9 @@ mod tests {
         refuse(&refusals, "a");
         refuse(&refusals, "b");
         refusals.note_served(&host("a"), &[POOL.into()]);
-        assert!(refusals.faults()[0].message.contains(": 2 ADDs "), "others may be refused still");
+        assert!(refusals.faults()[0].message.starts_with("2 ADDs "), "others may be refused still");
         advance(QUIET).await;
-        assert!(refusals.faults()[0].message.contains(": 1 ADD "));
+        assert!(refusals.faults()[0].message.starts_with("1 ADD was "));
         refusals.note_served(&host("b"), &["pool/other".into()]);
         assert_eq!(refusals.faults().len(), 1);
         refusals.note_served(&host("b"), &[POOL.into()]);
@@ -219,7 +221,7 @@ mod tests {
         advance(QUIET / 2).await;
         refuse(&refusals, "a");
         advance(QUIET).await;
-        assert!(refusals.faults()[0].message.contains(": 2 ADDs "));
+        assert!(refusals.faults()[0].message.starts_with("2 ADDs "));
     }
 
     #[tokio::test(start_paused = true)]
