@@ -20,6 +20,9 @@ const CARDS_PERIOD: Duration = Duration::from_secs(60);
 /// The fault of a DPU without networks.
 const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[network]] to the configuration file, or run \
                            `dpuctl apply`";
+/// What an expired certificate keeps from being served.
+const NO_NEW_SESSIONS: &str =
+    "new sessions are refused until CertificatesValid is true; hosts that are connected go on";
 
 /// Looks at the conditions once a second, so that each turn is reported when it happens. Never returns.
 pub(crate) async fn watch(shared: Arc<Shared>) {
@@ -150,26 +153,20 @@ fn journal_fault(faults: &[Fault], refusals: &[Fault]) -> Option<Fault> {
     Some(Fault::of_dpu(ConditionReason::JournalNotWritable, message.as_str()))
 }
 
-/// That no pod can be attached, for what others tell.
+/// That no pod can be attached, or none of a host without a session, for what others tell.
 fn not_serving(faults: &[Fault]) -> Option<Fault> {
-    let is_obstacle = |fault: &&Fault| {
-        matches!(
-            fault.reason,
-            ConditionReason::JournalNotWritable
-                | ConditionReason::FabricUnavailable
-                | ConditionReason::CertificateExpired
-        )
+    let has = |reason| faults.iter().any(|fault| fault.reason == reason);
+    let obstacles = [ConditionReason::JournalNotWritable, ConditionReason::FabricUnavailable];
+    let obstacles = obstacles.into_iter().filter(|reason| has(*reason));
+    let attaches_none = |reason: ConditionReason| {
+        format!("this DPU attaches no pods until {} is true", reason.condition().name())
     };
-    let obstacles = faults.iter().filter(is_obstacle);
-    let mut reasons: Vec<_> = obstacles.map(|fault| fault.reason.condition().name()).collect();
-    reasons.dedup();
-    let message = || {
-        format!(
-            "this DPU attaches no pods until {} is true: see that condition",
-            reasons.join(", ")
-        )
-    };
-    (!reasons.is_empty()).then(|| Fault::of_dpu(ConditionReason::NotServing, message()))
+    let mut all: Vec<_> = obstacles.map(attaches_none).collect();
+    if has(ConditionReason::CertificateExpired) {
+        all.push(NO_NEW_SESSIONS.into());
+    }
+    let message = || format!("{}: see that condition", all.join("; "));
+    (!all.is_empty()).then(|| Fault::of_dpu(ConditionReason::NotServing, message()))
 }
 
 fn certificate_faults(shared: &Shared) -> Vec<Fault> {
@@ -207,4 +204,23 @@ fn hosts_faults(shared: &Shared) -> Vec<Fault> {
         Fault::of_host(ConditionReason::HostNotConnected, &host, message)
     };
     absent.map(fault).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(reasons: &[ConditionReason]) -> String {
+        let faults: Vec<_> = reasons.iter().map(|reason| Fault::of_dpu(*reason, "why")).collect();
+        not_serving(&faults).map(|fault| fault.message).unwrap_or_default()
+    }
+
+    #[test]
+    fn expired_certificate_ends_no_session() {
+        let expired = told(&[ConditionReason::CertificateExpired]);
+        assert_eq!(expired, format!("{NO_NEW_SESSIONS}: see that condition"));
+        let away = told(&[ConditionReason::FabricUnavailable]);
+        assert_eq!(away, "this DPU attaches no pods until FabricReady is true: see that condition");
+        assert_eq!(told(&[ConditionReason::CertificateExpiring]), "");
+    }
 }

@@ -98,7 +98,8 @@ fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
     let is_ready = shared.is_some_and(|shared| shared.status().is_empty());
     let is_writable =
         shared.is_some_and(|shared| shared.engine.operators().journal_can_be_written());
-    page.gauge("service_ready", "Whether new attachments can be made", is_ready.into());
+    let help = "Whether new attachments can be made; with an expired certificate, connected hosts go on at 0";
+    page.gauge("service_ready", help, is_ready.into());
     let help = "Whether the latest write to the journal succeeded, and none waits for the disk";
     page.gauge("service_journal_writable", help, is_writable.into());
 }

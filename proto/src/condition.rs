@@ -74,7 +74,8 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// What `JournalWritable`, `FabricReady` or `CertificatesValid` names keeps all pods from being attached.
+    /// What `JournalWritable` or `FabricReady` names keeps all pods from being attached, or `CertificatesValid` those of hosts
+    /// without a session.
     NotServing = "NOT_SERVING", Ready, true, NOW, seconds(5),
         "see the condition that the message names";
     /// The DPU takes no new attachments for now.
