@@ -209,6 +209,20 @@ fn pod_gets_lost_address_mac_and_route_back() {
     assert!(held.iter().all(|address| other.pings(address)));
 }
 
+#[test]
+fn fix_clears_the_condition_of_a_pod() {
+    let lab = lab_without_a_timer();
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    pod.ip(&["link", "set", "eth0", "arp", "off"]);
+    // The agent looks at its pods.
+    lab.agent.signal(Signal::SIGHUP);
+    wait_for("the condition", LIMIT, || lab.operator().fault("POD_DIFFERS"));
+    let (repaired, exit) = doctor(&lab, &["--fix"]);
+    let expected = ("POD_DIFFERS".to_owned(), "DIFFERENCE_STATE_MENDED".to_owned());
+    assert_eq!((differences(&repaired), exit), (vec![expected], Some(0)), "{repaired:#}");
+}
+
 /// A namespace that the agent looks into, as it does into those of processes.
 fn foreign_netns(lab: &Lab) -> Netns {
     let netns = Netns::new("foreign");

@@ -168,11 +168,26 @@ impl Examiner {
             let Ok(Some(what)) = self.difference_of(&record).await else { continue };
             let port = self.doors.dpu.calls().await_port(&record.attachment);
             match self.vfs().intake().move_in(&record, port).await {
-                Ok(_) => self.vfs().repairs().note(record.id(), what),
+                Ok(_) => {
+                    self.vfs().repairs().note(record.id(), what);
+                    self.look_again(&record).await;
+                }
                 Err(failure) => drop(obstacles.insert(record.id().to_owned(), failure.message)),
             }
         }
+        self.doors.dpu.tell_pod_findings();
         obstacles
+    }
+
+    /// Looks at a pod that was repaired, so that the DPU learns of it before the operator is answered, and not from the next
+    /// pass. That one looks again where this look fails.
+    async fn look_again(self: &Arc<Self>, record: &Arc<Record>) {
+        let findings = self.doors.dpu.pod_findings();
+        match self.difference_of(record).await {
+            Ok(None) => findings.clear(record.id()),
+            Ok(Some(what)) => findings.note(told::pod_differs(record, &what)),
+            Err(_) => {}
+        }
     }
 
     /// What is not as it should be in the pod of a record, if anything.
