@@ -122,7 +122,7 @@ impl Log {
     /// Adds what happened: as a new event, or to the one that it repeats.
     pub(super) fn add(&mut self, occurrence: Occurrence, now: Timestamp) -> Arc<Event> {
         let key = occurrence.key();
-        let repeated = self.take_repeated(key, &occurrence, now);
+        let repeated = self.take_repeated(&occurrence, now);
         self.last += 1;
         *self.counts.entry(occurrence.kind).or_default() += 1;
         let Occurrence { kind, reason, author, subject, message, ended } = occurrence;
@@ -150,21 +150,24 @@ impl Log {
         event
     }
 
-    /// Takes the event out that the occurrence repeats, if it is recent.
-    fn take_repeated(
-        &mut self,
-        key: u64,
-        occurrence: &Occurrence,
-        now: Timestamp,
-    ) -> Option<Arc<Event>> {
-        let revision = *self.repeatable.get(&key)?;
-        let boot = self.boot;
-        let kept = self.of_mut(occurrence.kind.severity());
-        let event = kept.get(&revision)?;
+    /// The event that the occurrence repeats, if it is recent.
+    fn repeated(&self, occurrence: &Occurrence, now: Timestamp) -> Option<&Arc<Event>> {
+        let revision = self.repeatable.get(&occurrence.key())?;
+        let event = self.of(occurrence.kind.severity()).get(revision)?;
         let is_recent = now.duration_since(event.first_time).unsigned_abs() < WINDOW;
         // An event of an earlier start stays as it was.
-        let is_recent = is_recent && event.boot == boot;
-        if is_recent && occurrence.repeats(event) { kept.remove(&revision) } else { None }
+        (is_recent && event.boot == self.boot && occurrence.repeats(event)).then_some(event)
+    }
+
+    fn take_repeated(&mut self, occurrence: &Occurrence, now: Timestamp) -> Option<Arc<Event>> {
+        let revision = self.repeated(occurrence, now)?.revision;
+        self.of_mut(occurrence.kind.severity()).remove(&revision)
+    }
+
+    /// Whether the service's log gets a line for it: each event does, but of its repetitions one in a second.
+    pub(super) fn is_logged(&self, occurrence: &Occurrence, now: Timestamp) -> bool {
+        let repeated = self.repeated(occurrence, now);
+        repeated.is_none_or(|event| event.time.as_second() != now.as_second())
     }
 
     const fn of(&self, severity: Severity) -> &ByRevision {
@@ -337,6 +340,21 @@ mod tests {
         assert_eq!(log.all().next().unwrap().subject, (2 * KEPT).to_string());
         assert_eq!(log.all().count(), KEPT);
         assert!(log.repeatable.len() <= 2 * KEPT);
+    }
+
+    #[test]
+    fn repetitions_are_logged_once_a_second() {
+        let mut log = log();
+        let mut logged = |time| {
+            let refused = refused("pool/default", "full");
+            let is_logged = log.is_logged(&refused, time);
+            log.add(refused, time);
+            is_logged
+        };
+        assert_eq!(
+            [0, 0, 1, 1, 2].map(|second| logged(at(second))),
+            [true, false, true, false, true]
+        );
     }
 
     #[test]

@@ -204,15 +204,18 @@ impl Events {
     }
 
     fn add(&self, occurrence: Occurrence) {
-        let mut log = self.log();
-        let event = log.add(occurrence, Timestamp::now());
+        let (mut log, now) = (self.log(), Timestamp::now());
+        let is_logged = log.is_logged(&occurrence, now);
+        let event = log.add(occurrence, now);
         // No watcher is no error.
         let _ = self.feed.send(Arc::clone(&event));
         if let Some(writer) = &self.writer {
             writer.write(Arc::clone(&event));
         }
         drop(log);
-        report(&event);
+        if is_logged {
+            report(&event);
+        }
     }
 
     /// Events from now on. A watcher that falls more than 1024 events behind gets
@@ -293,19 +296,16 @@ fn damage(path: &Path, read: &io::Result<file::Contents>) -> Option<String> {
     })
 }
 
-/// Logs an event, once for all its repetitions.
+/// Logs an event, or a repetition of it.
 fn report(event: &Event) {
     let Event { kind, subject, message, reason, author, count, .. } = event;
     let (kind, reason) = (kind.as_str(), reason.as_deref());
     match event.kind.severity() {
-        _ if *count > 1 => {
-            tracing::debug!(kind, subject, reason, count, detail = message, "event repeated");
-        }
         Severity::Normal => {
-            tracing::info!(kind, subject, %author, detail = message, "event");
+            tracing::info!(kind, subject, %author, count, detail = message, "event");
         }
         Severity::Warning => {
-            tracing::warn!(kind, subject, reason, %author, detail = message, "event");
+            tracing::warn!(kind, subject, reason, %author, count, detail = message, "event");
         }
     }
 }
