@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, interval, timeout, timeout_at},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::{convert::read, convert::show};
 use crate::{attachments::HostPool, host::Hello, model::HostName, sessions, shared::Shared};
@@ -77,8 +77,23 @@ async fn run(
     let mut conversation =
         Conversation { shared, host, incoming, outgoing, session, told_pools: None };
     let result = conversation.hold(protocol, capabilities).await;
-    shared.engine.hosts().goodbye(host, id, expired(peer.certificate_end));
+    let how = ending(&result, shared.credentials.expired());
+    shared.engine.hosts().goodbye(host, id, &how, expired(peer.certificate_end));
     result
+}
+
+/// How a session has ended, one clause. The end of this DPU's certificate breaks the connections that began with it.
+fn ending(result: &Result<(), Status>, own_certificate: Option<String>) -> String {
+    let how = match result {
+        Ok(()) => "the host closed it".to_owned(),
+        Err(status) if status.code() == Code::Cancelled => "the host closed it".to_owned(),
+        Err(status) if Failure::from_status(status).is_some() => status.message().to_owned(),
+        Err(status) => format!("its connection broke: {}", status.message()),
+    };
+    match own_certificate {
+        Some(expired) => format!("{how}; this DPU's {expired}"),
+        None => how,
+    }
 }
 
 /// That a host's certificate has expired, and its connection with it.
@@ -139,7 +154,7 @@ impl Conversation<'_> {
         loop {
             tokio::select! {
                 received = timeout_at(silent_at, self.incoming.message()) => {
-                    let Some(received) = received.map_err(|_| self.silence())?? else {
+                    let Some(received) = received.map_err(|_| self.lost("sent no heartbeat"))?? else {
                         return Ok(());
                     };
                     silent_at = Instant::now() + self.patience();
@@ -261,20 +276,19 @@ impl Conversation<'_> {
     async fn send(&self, message: dpu_message::Message) -> Result<(), Status> {
         let message = v1::DpuMessage { message: Some(message) };
         let sent = timeout(self.patience(), self.outgoing.send(Box::new(Ok(message)))).await;
-        sent.map_err(|_| self.silence())?.map_err(|_| Status::cancelled("the host hung up"))
+        sent.map_err(|_| self.lost("took no message"))?
+            .map_err(|_| Status::cancelled("the host hung up"))
     }
 
     fn patience(&self) -> Duration {
         self.shared.session_limits.heartbeat * MISSED_HEARTBEATS
     }
 
-    fn silence(&self) -> Status {
+    /// That the host did nothing of that kind for too long.
+    fn lost(&self, nothing: &str) -> Status {
         let seconds = self.patience().as_secs_f64();
-        Failure::new(
-            Reason::StaleSession,
-            format!("host {} was silent for {seconds} s: its session is over", self.host),
-        )
-        .into()
+        let message = format!("host {} {nothing} for {seconds} s", self.host);
+        Failure::new(Reason::StaleSession, message).into()
     }
 
     /// Why the service has ended the session.
@@ -284,5 +298,26 @@ impl Conversation<'_> {
         }
         let why = format!("host {} was removed from the DPU's configuration", self.host);
         Failure::new(Reason::HostUnknown, why).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_sessions_are_told_apart() {
+        let silent = Failure::new(Reason::StaleSession, "host a sent no heartbeat for 15 s");
+        let ends = [
+            (Ok(()), "the host closed it"),
+            (Err(Status::cancelled("hung up")), "the host closed it"),
+            (Err(silent.into()), "host a sent no heartbeat for 15 s"),
+            (Err(Status::unknown("broken pipe")), "its connection broke: broken pipe"),
+        ];
+        for (result, expected) in ends {
+            assert_eq!(ending(&result, None), expected);
+        }
+        let expired = ending(&Ok(()), Some("certificate a.crt expired: renew it".into()));
+        assert_eq!(expired, "the host closed it; this DPU's certificate a.crt expired: renew it");
     }
 }

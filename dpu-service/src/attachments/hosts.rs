@@ -61,9 +61,9 @@ impl Hosts<'_> {
         self.0.registry().hosts().rights(host)
     }
 
-    /// The host's session ended, and why, if that tells why the host stays away: one clause.
-    pub fn goodbye(self, host: &HostName, session: SessionId, why: Option<String>) {
-        let message = why.clone().unwrap_or_else(|| "its session ended".into());
+    /// The host's session ended; `how`: one clause. `why` tells why the host stays away, if that is known: one sentence.
+    pub fn goodbye(self, host: &HostName, session: SessionId, how: &str, why: Option<String>) {
+        let message = why.clone().unwrap_or_else(|| format!("its session ended: {how}"));
         if !self.0.sessions.close(host, session, why) {
             return;
         }

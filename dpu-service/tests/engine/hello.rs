@@ -17,6 +17,9 @@ use crate::world::{
     spec, without,
 };
 
+/// How sessions end.
+const CLOSED: &str = "the host closed it";
+
 #[tokio::test]
 async fn attachments_of_an_earlier_boot_are_released() {
     let mut world = World::new().await;
@@ -196,7 +199,7 @@ async fn a_host_is_told_how_many_vfs_its_pfs_shall_have() {
 async fn what_was_released_meanwhile_is_told() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
-    world.engine.hosts().goodbye(&host(), world.session_id(), None);
+    world.engine.hosts().goodbye(&host(), world.session_id(), CLOSED, None);
     world.engine.operators().release(view.record.id, false, "it floods".into()).await.unwrap();
     world.hello(&[live(&view, true)]).await;
     let command = world.command();
@@ -278,7 +281,7 @@ async fn words_of_an_old_session_are_ignored() {
     let pending = vec![key("pod")];
     world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
     world.engine.hosts().attached(&host(), old, view.record.id);
-    world.engine.hosts().goodbye(&host(), old, None);
+    world.engine.hosts().goodbye(&host(), old, CLOSED, None);
     let nothing = dpu_service::host::Inventory::default();
     let failure = world.engine.hosts().inventory(&host(), old, &nothing).unwrap_err();
     assert_eq!(failure.reason, Reason::StaleSession);
@@ -298,7 +301,7 @@ async fn a_host_that_renews_its_connection_is_never_away() {
     let mut world = World::new().await;
     let (old, mut events) = (world.session_id(), world.engine.events().watch());
     world.say(Hello { renewed: Some(old), ..hello(&world.kernel, "boot-1", &[]) }).await;
-    world.engine.hosts().goodbye(&host(), old, None);
+    world.engine.hosts().goodbye(&host(), old, CLOSED, None);
     let kinds: Vec<_> = told(&mut events).into_iter().map(|(kind, _)| kind).collect();
     assert_eq!(kinds, [EventKind::HostRenewed]);
 }
@@ -308,7 +311,7 @@ async fn sessions_ended_by_a_clean_stop_are_no_events() {
     let world = World::new().await;
     let mut events = world.engine.events().watch();
     world.engine.operators().set_draining(Some("the service is stopping".into()));
-    world.engine.hosts().goodbye(&host(), world.session_id(), None);
+    world.engine.hosts().goodbye(&host(), world.session_id(), CLOSED, None);
     assert_eq!(told(&mut events), []);
     assert!(!world.engine.hosts().list()[0].connected);
 }
@@ -325,7 +328,7 @@ async fn why_a_host_is_away_is_told_as_far_as_it_is_known() {
     assert!(told(&mut events).is_empty() && absence(&world).is_empty(), "it is connected");
 
     let why = "expired";
-    world.engine.hosts().goodbye(&host(), world.session_id(), Some(why.into()));
+    world.engine.hosts().goodbye(&host(), world.session_id(), CLOSED, Some(why.into()));
     assert_eq!(told(&mut events), [(EventKind::HostDisconnected, why.to_owned())]);
     assert_eq!(absence(&world), why);
 
@@ -339,7 +342,7 @@ async fn why_a_host_is_away_is_told_as_far_as_it_is_known() {
     assert!(world.engine.hosts().list().iter().all(|it| &*it.name.0 != "node-9"));
     world.hello(&[]).await;
     assert_eq!(absence(&world), "");
-    world.engine.hosts().goodbye(&host(), world.session_id(), None);
+    world.engine.hosts().goodbye(&host(), world.session_id(), CLOSED, None);
     assert_eq!(absence(&world), "", "it says nothing of why");
 }
 
