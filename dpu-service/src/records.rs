@@ -252,7 +252,9 @@ impl Records {
 
     fn hang(&self) -> Option<Failure> {
         self.journal.waiting().filter(|waiting| *waiting >= LONGEST_WRITE)?;
-        let message = format!("the disk of the journal has not answered for {LONGEST_WRITE:?}");
+        let journal = self.path.display();
+        let message =
+            format!("the disk of the journal {journal} has not answered for {LONGEST_WRITE:?}");
         Some(Failure::new(Reason::JournalUnavailable, message))
     }
 
@@ -416,13 +418,30 @@ pub(crate) fn parse_cooling(key: &[u8], value: &[u8]) -> Option<Cooling> {
 }
 
 fn unavailable(error: &WriteError) -> Failure {
-    Failure::new(Reason::JournalUnavailable, Chain(error).to_string())
+    let message = match error {
+        WriteError::Failed { path, source } => format!(
+            "cannot write the journal {}: {}: make room on its disk, and see that it can be written",
+            path.display(),
+            Chain(&**source)
+        ),
+        error => Chain(error).to_string(),
+    };
+    Failure::new(Reason::JournalUnavailable, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::AntiSpoofing;
+
+    #[test]
+    fn failed_write_names_the_file_and_remedy() {
+        let source = Arc::new(std::io::Error::from_raw_os_error(28));
+        let told =
+            unavailable(&WriteError::Failed { path: Path::new("/state/journal").into(), source });
+        assert!(told.message.contains("journal /state/journal: No space left"), "{told}");
+        assert!(told.message.contains("make room on its disk"), "{told}");
+    }
 
     #[tokio::test]
     async fn what_an_older_service_wrote_goes_on() {

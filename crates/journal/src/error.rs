@@ -1,6 +1,11 @@
 //! Why a journal can't be opened, read or written.
 
-use std::{error::Error, io, path::PathBuf, sync::Arc};
+use std::{
+    error::Error,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// What went wrong underneath.
 pub type Cause = Box<dyn Error + Send + Sync>;
@@ -104,8 +109,13 @@ pub enum ReadError {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WriteError {
     /// The disk, or what is on it. Shared by all commits of one transaction.
-    #[error("can't write the journal")]
-    Failed(#[source] Arc<dyn Error + Send + Sync>),
+    #[error("can't write {}", path.display())]
+    Failed {
+        /// The file.
+        path: Arc<Path>,
+        /// Why.
+        source: Arc<dyn Error + Send + Sync>,
+    },
     /// The schema names no such table.
     #[error("the journal has no table {0:?}")]
     NoTable(&'static str),

@@ -69,7 +69,7 @@ impl Journal {
         let first = open()?;
         let health = Arc::<Health>::default();
         let (sender, receiver) = mpsc::channel();
-        let writer = Writer::new(first, Box::new(open), Arc::clone(&health));
+        let writer = Writer::new(first, Box::new(open), path, Arc::clone(&health));
         let writer = thread::Builder::new()
             .name("journal".into())
             .spawn(move || writer.serve(&receiver))

@@ -5,6 +5,7 @@
 //! it; only [`Health`] is looked at by others.
 
 use std::{
+    path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, Sender},
@@ -63,6 +64,7 @@ pub(crate) struct Writer {
     /// `None` after an error: redb refuses all further work on a file that failed.
     store: Option<Store>,
     open: Open,
+    path: Arc<Path>,
     /// What undoes the transaction that failed: it may be in the file all the same, when it was the
     /// sync that failed.
     take_back: Vec<Change>,
@@ -70,8 +72,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(store: Store, open: Open, health: Arc<Health>) -> Self {
-        Self { store: Some(store), open, take_back: Vec::new(), health }
+    pub(crate) fn new(store: Store, open: Open, path: &Path, health: Arc<Health>) -> Self {
+        Self { store: Some(store), open, path: path.into(), take_back: Vec::new(), health }
     }
 
     /// Serves until all senders are gone and their messages are done.
@@ -100,7 +102,10 @@ impl Writer {
     }
 
     fn commit(&mut self, group: Group) {
-        let result = self.write(&group.changes).map_err(|cause| WriteError::Failed(cause.into()));
+        let result = self.write(&group.changes).map_err(|cause| {
+            let (path, source) = (Arc::clone(&self.path), cause.into());
+            WriteError::Failed { path, source }
+        });
         self.health.note(&result, group.commits);
         for answer in group.answers {
             // A caller that is gone needs no answer.

@@ -29,7 +29,7 @@ async fn fail_and_mend(fail: impl Fn(&FaultyDisk, Option<i32>), number: i32) {
     fail(&disk, Some(number));
     let failing = vec![put("a", "2"), Change::delete(PODS, "a"), put("b", "2")];
     for _ in 0..2 {
-        assert!(matches!(journal.commit(failing.clone()).await, Err(WriteError::Failed(_))));
+        assert!(matches!(journal.commit(failing.clone()).await, Err(WriteError::Failed { .. })));
         assert!(journal.problem().is_some());
         assert!(journal.probe().await.is_err());
     }
@@ -97,7 +97,7 @@ fn blocking_caller_gets_the_result() {
     journal.commit(vec![put("a", "1")]).wait().unwrap();
     disk.fail_writes(Some(FULL));
     let refused = journal.commit(vec![put("a", "2")]).wait();
-    assert!(matches!(refused, Err(WriteError::Failed(_))), "{refused:?}");
+    assert!(matches!(refused, Err(WriteError::Failed { .. })), "{refused:?}");
     let foreign = journal.commit(vec![Change::put("foreign", "a", "1")]).wait();
     assert!(matches!(foreign, Err(WriteError::NoTable("foreign"))), "{foreign:?}");
 }

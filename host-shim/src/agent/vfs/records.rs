@@ -13,7 +13,9 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
-use journal::{Cause, Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, Tables};
+use journal::{
+    Cause, Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, Tables, WriteError,
+};
 use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
@@ -424,7 +426,7 @@ impl Written {
     /// # Errors
     /// [`Reason::RecordsUnavailable`]: what the file holds has not changed.
     pub(in crate::agent) async fn done(self) -> Result<(), Failure> {
-        self.0?.await.map_err(|error| unavailable(&error))
+        self.0?.await.map_err(|error| not_written(&error))
     }
 
     /// Likewise, on a thread that may block.
@@ -432,7 +434,7 @@ impl Written {
     /// # Errors
     /// As [`Self::done`].
     pub(in crate::agent) fn wait(self) -> Result<(), Failure> {
-        self.0?.wait().map_err(|error| unavailable(&error))
+        self.0?.wait().map_err(|error| not_written(&error))
     }
 }
 
@@ -443,8 +445,18 @@ pub(in crate::agent) fn read(id: &[u8], row: &[u8]) -> Result<Arc<Record>, Recor
     })
 }
 
+fn not_written(error: &WriteError) -> Failure {
+    let WriteError::Failed { path, source } = error else { return unavailable(error) };
+    let message = format!(
+        "cannot write the agent's records in {}: {}: make room on its disk",
+        path.display(),
+        bootstrap::Chain(&**source)
+    );
+    Failure::new(Reason::RecordsUnavailable, message)
+}
+
 fn unavailable(error: &(dyn std::error::Error + 'static)) -> Failure {
-    let message = format!("the agent's record can't be written: {}", bootstrap::Chain(error));
+    let message = format!("cannot write the agent's records: {}", bootstrap::Chain(error));
     Failure::new(Reason::RecordsUnavailable, message)
 }
 
@@ -455,6 +467,15 @@ pub(crate) mod tests {
     use tempfile::TempDir;
 
     use super::*;
+
+    #[test]
+    fn failed_write_names_the_file_and_remedy() {
+        let source = Arc::new(io::Error::from_raw_os_error(28));
+        let path = Path::new("/state/records.redb").into();
+        let told = not_written(&WriteError::Failed { path, source }).message;
+        assert!(told.contains(" in /state/records.redb: No space left"), "{told}");
+        assert!(told.ends_with(": make room on its disk"), "{told}");
+    }
 
     pub(crate) fn record(id: &str, container_id: &str) -> Record {
         Record {
