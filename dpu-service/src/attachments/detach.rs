@@ -46,6 +46,8 @@ pub struct Detach {
     pub as_of: HostTime,
     /// The session that the host called on. `None`: not told.
     pub session: Option<SessionId>,
+    /// Why the host detaches it, one clause. Empty: for a DEL.
+    pub cause: String,
 }
 
 impl Engine {
@@ -101,7 +103,11 @@ async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Fa
     engine.registry().note_detach(&record, detach.as_of, latest);
     let returned = detach.returned || detach.returned_device.as_ref() == Some(&record.device);
     let vf = if returned { VfReturn::Clean } else { VfReturn::Awaited };
-    let cause = of_host(&record, "the host detaches it");
+    let cause = match detach.cause.as_str() {
+        "" => "the host detaches it",
+        cause => cause,
+    };
+    let cause = of_host(&record, cause);
     give_back(engine, &record, vf, &cause).await.map(drop)
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dpu_service::{
     attachments::{Configuration, Depth, Detach, Settings},
+    events::EventKind,
     model::{AttachSpec, AttachmentState},
 };
 use netlink::MacAddress;
@@ -229,5 +230,19 @@ async fn forgotten_attachment_of_an_absent_host_frees_its_address() {
         view.record.leases.iter().map(|lease| lease.address.to_string().parse().unwrap());
     let asking = AttachSpec { addresses: addresses.collect(), ..spec("other") };
     assert_eq!(world.attach(asking).await.unwrap().record.leases, view.record.leases);
+    world.check();
+}
+
+#[tokio::test]
+async fn cause_of_a_detach_is_in_its_event() {
+    let world = World::new().await;
+    let id = world.attached("pod").await.record.id.to_string();
+    let cause = "its network namespace ended without a DEL";
+    let leaving = Detach { returned: false, cause: cause.into(), ..detach_of("pod") };
+    world.engine.detach(leaving).await.unwrap();
+    world.detach("pod").await;
+    let events = world.engine.events().about(&id);
+    let releasing = events.iter().find(|event| event.kind == EventKind::AttachmentReleasing);
+    assert_eq!(releasing.map(|event| event.message.as_str()), Some(cause));
     world.check();
 }

@@ -74,6 +74,7 @@ pub(crate) fn detach_of(container: &str) -> Detach {
         returned_device: None,
         as_of: HostTime::default(),
         session: None,
+        cause: String::new(),
     }
 }
 

@@ -103,6 +103,23 @@ fn followed_events_show_an_attachments_life() {
 }
 
 #[test]
+fn ended_namespace_is_named_as_cause() {
+    let lab = Lab::start(&Settings::default());
+    let pod = Netns::new("pod");
+    let _ = lab.add("blue", &pod, "eth0").result();
+    let id = only_attachment(&lab);
+    drop(pod);
+    let releasing = || {
+        let all = listed(&lab, &["--type", "AttachmentReleasing"]);
+        all.into_iter().find(|event| event["subject"] == *id)
+    };
+    let releasing = wait_for("the release", LIMIT, releasing);
+    assert_eq!(releasing["message"], "its network namespace ended without a DEL");
+    assert_eq!(releasing["author"], "host/node-1");
+    lab.assert_clean_slate();
+}
+
+#[test]
 fn followed_events_outlast_a_killed_service() {
     let mut lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");

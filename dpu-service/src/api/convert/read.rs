@@ -158,6 +158,7 @@ pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Deta
         returned_device: optional(request.returned_device, |text| device(&text))?,
         as_of: HostTime(request.as_of_ns),
         session: optional_session(host, &request.session_id)?,
+        cause: examination::clean(&request.cause),
     })
 }
 

@@ -334,7 +334,8 @@ pub(in crate::agent) fn detach_request(
 ) -> DetachRequest {
     let as_of_ns = nanoseconds_since_boot();
     let (session_id, returned_device) = Default::default();
-    DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id, returned_device }
+    let cause = String::new();
+    DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id, returned_device, cause }
 }
 
 /// Takes back whatever there is of a key, and of those that it leads. Where its VF is is not known.

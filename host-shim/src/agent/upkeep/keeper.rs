@@ -17,7 +17,10 @@ use crate::agent::{
     defect::locked,
     milestones::Milestone,
     repairs::Obstacles,
-    verbs::{Doors, Renewal, mend_delegated, release, release_untaken, take_back_unanswered},
+    verbs::{
+        Doors, Renewal, mend_delegated, release, release_untaken, release_without_del,
+        take_back_unanswered,
+    },
     vfs::{Phase, Record, VfLocation, Vfs},
 };
 use crate::mover::PodState;
@@ -132,7 +135,7 @@ impl Keeper {
             (VfLocation::Host | VfLocation::Unfinished, true) => self.put_back(&record).await,
             (VfLocation::Host, false) => {
                 tracing::info!(attachment = record.id(), "its pod's namespace has ended");
-                release(&self.doors, record, Duration::ZERO, renewal).await;
+                release_without_del(&self.doors, record, renewal).await;
                 Ok(())
             }
             (VfLocation::Pod, true) => self.complete(&record).await,

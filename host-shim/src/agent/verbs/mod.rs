@@ -33,7 +33,9 @@ pub(super) use detach::detach;
 pub(super) use doors::Doors;
 pub(super) use gc::gc;
 pub(super) use phases::VerbPhases;
-pub(super) use release::{Renewal, release, release_on_request, take_back_unanswered};
+pub(super) use release::{
+    Renewal, release, release_on_request, release_without_del, take_back_unanswered,
+};
 pub(super) use status::{status, trouble};
 
 #[cfg(test)]

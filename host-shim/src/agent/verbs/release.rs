@@ -49,6 +49,17 @@ pub(in crate::agent) async fn release(
     settle(doors, left, renewal).await;
 }
 
+/// Likewise of an attachment whose pod's network namespace has ended. The DPU is told so first: its events name the cause.
+pub(in crate::agent) async fn release_without_del(
+    doors: &Doors,
+    record: Arc<Record>,
+    renewal: Renewal,
+) {
+    let cause = "its network namespace ended without a DEL".to_owned();
+    tell_leaving(doors, &record, cause).await;
+    release(doors, record, Duration::ZERO, renewal).await;
+}
+
 /// An attachment that has left its pod, as far as it could, and is still to be settled.
 #[must_use = "the DPU holds it until it is settled"]
 pub(super) struct Left {
@@ -83,18 +94,20 @@ pub(super) async fn leave_at_once(doors: &Doors, record: Arc<Record>, patience: 
     let leaving = leave(doors, Arc::clone(&record), patience, &moving);
     let telling = async {
         moving.notified().await;
-        tell_leaving(doors, &record).await;
+        tell_leaving(doors, &record, String::new()).await;
     };
     let both = async { tokio::join!(leaving, telling).0 };
     doors.phases.detach.time(TOTAL, both).await
 }
 
-/// Has the DPU unprogram an attachment. Of a guess nobody knows what there is to unprogram.
-async fn tell_leaving(doors: &Doors, record: &Record) {
+/// Has the DPU unprogram an attachment. `cause` says why, if not for a DEL. Of a guess nobody knows what there is to
+/// unprogram.
+async fn tell_leaving(doors: &Doors, record: &Record, cause: String) {
     if record.is_guess {
         return;
     }
     let leaving = detach_request(record.attachment.key.clone(), record.id().to_owned(), false);
+    let leaving = DetachRequest { cause, ..leaving };
     let telling = doors.dpu.calls().detach(leaving);
     if let Err(failure) = doors.phases.detach.time(RPC, telling).await {
         tracing::debug!(attachment = record.id(), "unprogrammed later: {failure}");
