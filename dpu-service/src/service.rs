@@ -209,8 +209,16 @@ fn flatten(
 
 fn open_engine(config: &Config, programmer: &Programmer) -> Result<Arc<Engine>, OpenError> {
     private_folder(&config.state_dir)?;
-    let records = Records::open(&config.state_dir.join(JOURNAL))?;
-    let events = || Arc::new(Events::open(&config.state_dir));
+    let journal = config.state_dir.join(JOURNAL);
+    let is_new = !journal.exists();
+    let records = Records::open(&journal)?;
+    let events = || {
+        let events = Events::open(&config.state_dir);
+        if is_new {
+            events.note_new_journal(&journal);
+        }
+        Arc::new(events)
+    };
     let (configuration, settings) = (config.for_engine(), config.engine_settings());
     Engine::open(records, events, programmer.clone(), configuration, settings)
 }

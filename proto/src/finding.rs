@@ -112,7 +112,7 @@ findings! {
     /// A pod uses a gateway that its network no longer has.
     FormerGateway = "FORMER_GATEWAY", "recreate the pod: it keeps the gateway of its attach until it ends";
     /// A VF is not handed out.
-    VfQuarantined = "VF_QUARANTINED", "mend the cause, then run `dpuctl clear-quarantine`";
+    VfQuarantined = "VF_QUARANTINED", "repair the cause, then run `dpuctl clear-quarantine`";
     /// A host has no session.
     HostNotConnected = "HOST_NOT_CONNECTED", "run `host-shim-agent status` on the host, and check the management link";
     /// A host's half could not be looked at.

@@ -8,6 +8,7 @@
 pub mod capability;
 mod codec;
 pub mod condition;
+pub mod event;
 pub mod failure;
 pub mod finding;
 pub mod form;

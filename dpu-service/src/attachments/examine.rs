@@ -70,7 +70,7 @@ async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
     }
     let name = |(vf, surveyed): (&FunctionId, &Surveyed)| (*vf, surveyed.representor.name.clone());
     let views = vf_views(&engine.registry(), &survey.iter().map(name).collect());
-    differences.extend(views.iter().filter_map(quarantine));
+    differences.extend(views.iter().filter_map(|view| quarantine(engine, view)));
     differences.extend(taken_representors(engine, &survey).await?);
     differences.extend(engine.ports.uplinks().await?.iter().filter_map(uplink_difference));
     differences.extend(conflicts::differences(&engine.registry()));
@@ -172,11 +172,12 @@ fn step_difference(record: &Record, step: &StepStatus) -> Difference {
     Finding::RepresentorDiffers.of(record.vf, message)
 }
 
-fn quarantine(view: &VfView) -> Option<Difference> {
-    match &view.state {
-        VfState::Quarantined { reason } => {
-            Some(Finding::VfQuarantined.of(view.vf, format!("it is not handed out: {reason}")))
-        }
-        _ => None,
+fn quarantine(engine: &Engine, view: &VfView) -> Option<Difference> {
+    let VfState::Quarantined { reason } = &view.state else { return None };
+    let found = Finding::VfQuarantined.of(view.vf, format!("it is not handed out: {reason}"));
+    // A VF that a pod has gets free by itself, and must not be cleared before.
+    match engine.registry().doubts().is_unaccounted(view.vf) {
+        true => Some(Difference { advice: "end or recreate that pod".into(), ..found }),
+        false => Some(found),
     }
 }

@@ -106,6 +106,23 @@ impl Events {
         self.record(EventKind::ServiceStarted, "dpu", format!("version {version} starts"));
     }
 
+    /// Records that the journal `path` was lost, unless this is the first start: then there was none.
+    pub(crate) fn note_new_journal(&self, path: &Path) {
+        let is_first = {
+            let log = self.log();
+            let boot = log.latest().map(|event| event.boot);
+            log.all().all(|event| Some(event.boot) == boot)
+        };
+        if !is_first {
+            let message = format!(
+                "there was no journal {}: a new, empty one was begun; end or recreate the pods that run, which it does not \
+                 know",
+                path.display()
+            );
+            self.record(EventKind::JournalLost, "dpu", message);
+        }
+    }
+
     /// Records that the service stops in good order, and waits until that is written. Blocks for a bounded time.
     pub fn close(&self) {
         self.record(EventKind::ServiceStopped, "dpu", "the service stops");

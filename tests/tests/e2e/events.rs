@@ -103,6 +103,18 @@ fn followed_events_show_an_attachments_life() {
 }
 
 #[test]
+fn lost_journal_is_a_warning() {
+    let mut lab = Lab::start(&Settings::default());
+    assert_eq!(number_of_events(&lab, "JournalLost"), 0, "the first start begins a new journal");
+    lab.lose_journal();
+    lab.wait_until_good();
+    let lost = listed(&lab, &["--type", "JournalLost"]);
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    assert!(lost[0]["message"].as_str().unwrap().contains("journal.redb"), "{lost:?}");
+    assert_eq!(lost[0]["severity"], "EVENT_SEVERITY_WARNING");
+}
+
+#[test]
 fn ended_namespace_is_named_as_cause() {
     let lab = Lab::start(&Settings::default());
     let pod = Netns::new("pod");

@@ -26,6 +26,11 @@ impl Doubts {
         self.unaccounted.iter().copied()
     }
 
+    /// Whether its host holds the VF for an attachment that the journal does not know.
+    pub(crate) fn is_unaccounted(&self, vf: FunctionId) -> bool {
+        self.unaccounted.contains(&vf)
+    }
+
     /// The host has the VF back, clean. Tells whether it was unaccounted.
     pub(super) fn end_unaccounted(&mut self, vf: FunctionId) -> bool {
         self.unaccounted.remove(&vf)

@@ -138,7 +138,8 @@ impl Registry {
         let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
         self.doubts.note_unaccounted(&unaccounted);
         let reason = format!(
-            "its host still has it in a pod whose attachment has ended, one of {}, such as {}: it is free when that pod ends",
+            "its host has it in a pod whose attachment this DPU does not know, one of {}, such as {}: it is free when that pod \
+             ends",
             unknown.len(),
             first.join(" and ")
         );
