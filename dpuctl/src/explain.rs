@@ -1,7 +1,11 @@
 //! `dpuctl explain`: what a code means, without a DPU and without a configuration.
 
 use bootstrap::nearest;
-use offload_proto::{ConditionReason, Finding, Reason, v1::ConditionType};
+use offload_proto::{
+    ConditionReason, Finding, Reason,
+    event::{EventKind, Severity},
+    v1::ConditionType,
+};
 
 use crate::{console::Console, description::Description, error::CallError, table::table};
 
@@ -11,19 +15,60 @@ const FINDINGS: &str = include_str!("../../docs/TROUBLESHOOTING.md");
 /// The page with a row for each code, which says when the condition turns.
 const CONDITIONS: &str = include_str!("../../docs/CONDITIONS.md");
 
-/// Numbers of the CNI specification (section "Error") that the plugin answers with, and their meaning there.
-const SPECIFIED: [(u32, &str); 10] = [
-    (1, "Incompatible CNI version."),
-    (2, "Unsupported field in the network configuration; the message has its key and value."),
-    (4, "Invalid environment variables, such as CNI_COMMAND or CNI_CONTAINERID."),
-    (5, "I/O failure, such as standard input that can't be read."),
-    (6, "Content that can't be decoded."),
-    (7, "Invalid network configuration."),
-    (8, "CNI_NETNS is the network namespace that the plugin itself runs in."),
-    (11, "Try again later: the failure passes by itself."),
-    (50, "STATUS: the plugin can't serve ADD."),
-    (51, "STATUS: the plugin can't serve ADD, and running containers may lack their network."),
+/// Numbers of the CNI specification (section "Error") that the plugin answers with, their meaning there, and what to do.
+const SPECIFIED: [(u32, &str, &str); 10] = [
+    (
+        1,
+        "Incompatible CNI version.",
+        "set `cniVersion` to a version that `details` of the error lists",
+    ),
+    (
+        2,
+        "Unsupported field in the network configuration; the message has its key and value.",
+        "do what `details` of the error say, or remove the field",
+    ),
+    (
+        4,
+        "Invalid environment variables, such as CNI_COMMAND or CNI_CONTAINERID.",
+        "correct the variable that the message names; there are no `details`",
+    ),
+    (
+        5,
+        "I/O failure, such as standard input that can't be read.",
+        "see the message for what can't be read, and call again; there are no `details`",
+    ),
+    (
+        6,
+        "Content that can't be decoded.",
+        "pass one JSON object on standard input; there are no `details`",
+    ),
+    (
+        7,
+        "Invalid network configuration.",
+        "correct what the message names; pass the configuration of one plugin, and not a list; there are no `details`",
+    ),
+    (
+        8,
+        "CNI_NETNS is the network namespace that the plugin itself runs in.",
+        "name the container's network namespace, or set CNI_NETNS_OVERRIDE=1; there are no `details`",
+    ),
+    (
+        11,
+        "Try again later: the failure passes by itself.",
+        "wait: the runtime tries again; `details` of the error begin with one of the codes below",
+    ),
+    (50, "STATUS: the plugin can't serve ADD.", STATUS_REMEDY),
+    (
+        51,
+        "STATUS: the plugin can't serve ADD, and running containers may lack their network.",
+        STATUS_REMEDY,
+    ),
 ];
+
+/// What to do about a STATUS that fails. docs/OPERATIONS.md lists the codes under "What NotReady costs".
+const STATUS_REMEDY: &str = "explain the code with which `details` of the error begin: AGENT_UNREACHABLE, \
+                             DPU_UNREACHABLE, CERTIFICATE_REFUSED, HOST_UNKNOWN, JOURNAL_UNAVAILABLE, \
+                             FABRIC_UNAVAILABLE, DRAINING, or one of a network that can't be served";
 
 /// A code as the program prints it.
 enum Code {
@@ -31,6 +76,7 @@ enum Code {
     Finding(Finding),
     Condition(ConditionReason),
     Type(ConditionType),
+    Event(EventKind),
 }
 
 /// Explains `code`, a stable code or a number of CNI, or lists all codes.
@@ -47,12 +93,13 @@ pub(crate) fn explain(code: Option<&str>, console: &mut Console<'_>) -> Result<(
 }
 
 fn of_number(number: u32) -> Vec<String> {
-    let specified = SPECIFIED.iter().filter(|(code, _)| *code == number);
+    let specified = SPECIFIED.iter().filter(|(code, ..)| *code == number);
     let reasons = Reason::ALL.iter().filter(|reason| reason.cni_code() == number);
-    let specified = specified.map(|(_, meaning)| {
+    let specified = specified.map(|(_, meaning, remedy)| {
         let mut text = Description::default();
         text.field("CNI", &format!("{number}, of the CNI specification"));
         text.field("Means", meaning);
+        text.field("Remedy", remedy);
         text.finish()
     });
     specified.chain(reasons.map(|reason| Code::Reason(*reason).explanation())).collect()
@@ -71,7 +118,9 @@ fn codes() -> impl Iterator<Item = Code> {
     let findings = Finding::ALL.iter().copied().map(Code::Finding);
     let conditions = ConditionReason::ALL.iter().copied().map(Code::Condition);
     let types = ConditionType::ALL.into_iter().map(Code::Type);
-    Reason::ALL.iter().copied().map(Code::Reason).chain(findings).chain(conditions).chain(types)
+    let events = EventKind::ALL.iter().copied().map(Code::Event);
+    let reasons = Reason::ALL.iter().copied().map(Code::Reason);
+    reasons.chain(findings).chain(conditions).chain(types).chain(events)
 }
 
 fn list() -> String {
@@ -85,6 +134,7 @@ impl Code {
             Self::Finding(finding) => finding.as_str(),
             Self::Condition(reason) => reason.as_str(),
             Self::Type(kind) => kind.name(),
+            Self::Event(kind) => kind.as_str(),
         }
     }
 
@@ -94,13 +144,14 @@ impl Code {
             Self::Finding(finding) => finding.meaning(),
             Self::Condition(reason) => reason.meaning(),
             Self::Type(kind) => first_line(CONDITIONS, kind.name()),
+            Self::Event(kind) => kind.meaning(),
         }
     }
 
     fn row(&self) -> Vec<String> {
         let cni = match self {
             Self::Reason(reason) => reason.cni_code().to_string(),
-            Self::Finding(_) | Self::Condition(_) | Self::Type(_) => "-".into(),
+            Self::Finding(_) | Self::Condition(_) | Self::Type(_) | Self::Event(_) => "-".into(),
         };
         vec![self.name().into(), cni, without_links(self.meaning())]
     }
@@ -130,6 +181,16 @@ impl Code {
                 let reasons = ConditionReason::ALL.iter().filter(|it| it.condition() == *kind);
                 let reasons: Vec<_> = reasons.map(|it| it.as_str().to_owned()).collect();
                 text.list("Reasons", &reasons);
+            }
+            Self::Event(kind) => {
+                text.field("Printed by", "dpuctl events");
+                text.field("Type", &format!("{:?}", kind.severity()));
+                text.field("Means", kind.meaning());
+                if kind.severity() == Severity::Warning {
+                    let remedy =
+                        format!("see the messages: `dpuctl events --type {}`", self.name());
+                    text.field("Remedy", &remedy);
+                }
             }
         }
         text.finish()
@@ -229,6 +290,22 @@ mod tests {
                 first_line(CONDITIONS, kind.name()).len() > 20 && !told.contains("]("),
                 "{told}"
             );
+        }
+    }
+
+    #[test]
+    fn each_kind_of_event_is_explained() {
+        for kind in EventKind::ALL {
+            let told = of_name(kind.as_str()).concat();
+            assert!(told.contains("dpuctl events") && told.contains(kind.meaning()), "{told}");
+        }
+        assert!(of_name("ConditionFalse").concat().contains("--type ConditionFalse"));
+    }
+
+    #[test]
+    fn numbers_of_cni_have_remedies() {
+        for number in [1, 2, 4, 5, 6, 7, 8, 11, 50, 51] {
+            assert!(of_number(number)[0].contains("\nRemedy: "), "{number}");
         }
     }
 
