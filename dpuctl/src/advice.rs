@@ -37,7 +37,9 @@ impl CallError {
             Self::Unknown { kind: Kind::Pool, .. } => {
                 Some("list the pools with `dpuctl get pools`")
             }
-            Self::Unknown { kind: Kind::Host, .. } => Some("list the hosts with `dpuctl status`"),
+            Self::Unknown { kind: Kind::Host, .. } => {
+                Some("list the hosts with `dpuctl get hosts`")
+            }
             Self::PassedOver { .. } => Some("upgrade the service, then apply the network again"),
             Self::NoSuchCall => Some("upgrade the service"),
             Self::Unexplained { .. } => Some("list the codes with `dpuctl explain`"),

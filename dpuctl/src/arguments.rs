@@ -4,7 +4,7 @@ mod examples;
 mod history;
 mod listed;
 
-use std::{net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{ffi::OsString, net::IpAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
@@ -41,6 +41,19 @@ pub struct Arguments {
     /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+/// The command line with `describe KIND/NAME` as `describe KIND NAME`: `get -o name` prints such names.
+pub fn with_kind_apart(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    const KINDS: [&str; 3] = ["attachment", "host", "network"];
+    let mut all: Vec<_> = arguments.collect();
+    let Some(verb) = all.iter().position(|argument| argument == "describe") else { return all };
+    let named = all.get(verb + 1).and_then(|argument| argument.to_str()?.split_once('/'));
+    if let Some((kind, name)) = named.filter(|(kind, _)| KINDS.contains(kind)) {
+        let apart = [kind, name].map(OsString::from);
+        drop(all.splice(verb + 1..verb + 2, apart));
+    }
+    all
 }
 
 /// What goes for every verb.
@@ -82,7 +95,7 @@ pub enum Verb {
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
-    /// Compare hosts, DPU and records, and show what is not as it should be
+    /// Compare hosts, DPU and records, and show the problems
     #[command(after_help = examples::DOCTOR)]
     Doctor {
         /// Repair it
@@ -174,7 +187,7 @@ pub enum Verb {
         /// All attachments of this host, which is no longer in the service's configuration
         #[arg(long, value_parser = name())]
         host: Option<String>,
-        /// Why, for the log
+        /// Why, for the audit
         #[arg(long, value_parser = reason)]
         reason: String,
         /// Don't wait for the VF, which no longer exists
@@ -281,9 +294,9 @@ pub enum Described {
     /// An attachment
     #[command(after_help = examples::DESCRIBE_ATTACHMENT)]
     Attachment {
-        /// Its id, or a unique beginning of it
-        #[arg(value_parser = name_of("attachment/"))]
-        id: String,
+        /// Its id or the beginning of it, or its pod, container, address, MAC address or VF, as for `get attachments`
+        #[arg(value_parser = name_of("attachment/"), value_name = "ID|POD|CONTAINER|ADDRESS|VF")]
+        name: String,
     },
     /// The DPU itself
     #[command(after_help = examples::DESCRIBE_DPU)]
@@ -537,13 +550,30 @@ mod tests {
     #[test]
     fn printed_names_are_taken_back() {
         let id = |line: &str| match parse(line).unwrap().verb {
-            Verb::Describe { what: Described::Attachment { id } } => id,
+            Verb::Describe { what: Described::Attachment { name } } => name,
             Verb::ClearQuarantine { vf, .. } => vf.to_string(),
             other => panic!("{other:?}"),
         };
         assert_eq!(id("dpuctl describe attachment attachment/0190aaaa"), "0190aaaa");
         assert_eq!(id("dpuctl describe attachment 0190aaaa"), "0190aaaa");
         assert_eq!(id("dpuctl clear-quarantine vf/pf0vf3"), "pf0vf3");
+    }
+
+    #[test]
+    fn kind_and_name_are_taken_apart() {
+        let apart = |line: &str| {
+            let apart = with_kind_apart(line.split(' ').map(OsString::from)).into_iter();
+            apart.map(|argument| argument.into_string().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        for (line, expected) in [
+            ("dpuctl describe attachment/0190aaaa", "dpuctl describe attachment 0190aaaa"),
+            ("dpuctl describe host/node-1", "dpuctl describe host node-1"),
+            ("dpuctl describe attachment web/shop", "dpuctl describe attachment web/shop"),
+            ("dpuctl describe dpu", "dpuctl describe dpu"),
+            ("dpuctl get vfs vf/pf0vf3", "dpuctl get vfs vf/pf0vf3"),
+        ] {
+            assert_eq!(apart(line), expected);
+        }
     }
 
     #[test]
@@ -612,6 +642,7 @@ mod tests {
             ("dpuctl status --timeout 1ms", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl pki init --days 1y", "a whole number of days from 1 to 36500, such as 30"),
             ("dpuctl events --since 10", "such as 10m, 2h or 3d"),
+            ("dpuctl events --type nope", "use normal, warning or one of the kinds"),
             ("dpuctl top --lines x", "a whole number of lines from 1 to 1000000, such as 30"),
             ("dpuctl top --interval 0", "a whole number of seconds from 1 to 3600, such as 30"),
             ("dpuctl top --phases --lines 3", "'--phases' cannot be used with '--lines <NUMBER>'"),

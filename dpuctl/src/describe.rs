@@ -6,6 +6,8 @@ mod ended;
 mod network;
 mod settings;
 
+use offload_proto::Reason;
+
 use self::{
     attachment::attachment_text,
     dpu::{dpu_text, host_text},
@@ -17,7 +19,7 @@ use crate::{
     client::Client,
     console::Console,
     error::CallError,
-    get::{attachment, networks, one_named},
+    get::{attachment, attachments_called, networks, one_named},
     status::dpu,
 };
 
@@ -27,10 +29,7 @@ pub(crate) async fn describe(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let text = match what {
-        Described::Attachment { id } => match attachment(client, &id).await {
-            Ok(detail) => attachment_text(&detail),
-            Err(error) => ended(client, &id, error).await?,
-        },
+        Described::Attachment { name } => of_attachment(client, &name).await?,
         Described::Dpu => {
             let dpu = dpu(client).await?;
             dpu_text(&dpu, client.now())
@@ -41,4 +40,21 @@ pub(crate) async fn describe(
         }
     };
     console.print(&text)
+}
+
+/// The attachment whose id begins with `name`, or else the only one that is called so, or has ended.
+async fn of_attachment(client: &mut Client, name: &str) -> Result<String, CallError> {
+    let unknown = match attachment(client, name).await {
+        Ok(detail) => return Ok(attachment_text(&detail)),
+        Err(error) if error.reason() == Some(Reason::AttachmentUnknown) => error,
+        Err(error) => return Err(error),
+    };
+    match attachments_called(client, name).await?.as_slice() {
+        [] => ended(client, name, unknown).await,
+        [one] => Ok(attachment_text(&attachment(client, &one.id).await?)),
+        several => Err(CallError::Several {
+            name: name.to_owned(),
+            ids: several.iter().map(|it| it.id.clone()).collect(),
+        }),
+    }
 }

@@ -60,6 +60,14 @@ pub enum CallError {
         /// What was asked for.
         name: String,
     },
+    /// A name means several attachments.
+    #[error("{} attachments are called {name:?}: describe one by its id: {}", ids.len(), ids.join(", "))]
+    Several {
+        /// What was asked for.
+        name: String,
+        /// Their ids.
+        ids: Vec<String>,
+    },
     /// A file with networks can't be read.
     #[error("cannot read {}", path.display())]
     File {
@@ -253,6 +261,7 @@ impl CallError {
                 FAILED
             }
             Self::PassedOver { .. } | Self::NoSuchCall | Self::Unexplained { .. } => FAILED,
+            Self::Several { .. } => FAILED,
             Self::NotShown(_) => FAILED,
             Self::Encode(_) | Self::Output(_) | Self::Archive { .. } => FAILED,
             Self::NoConfig { .. } | Self::Config(_) | Self::Unset(_) | Self::Endpoint(_) => USAGE,

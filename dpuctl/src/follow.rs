@@ -14,11 +14,16 @@ use crate::{
     format::{json_line, yaml},
     get::name_with_kind,
     rows::Resource,
-    table::Layout,
+    table::{Layout, STATE},
 };
 
 /// How long it is from one look to the next. What comes and goes within this time is not seen.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The event of an item that is there no longer: its state is the last that was seen.
+const DELETED: &str = "DELETED";
+/// The longest event, for the width of its column.
+const LONGEST_EVENT: &str = "MODIFIED";
 
 /// Prints the list, and then what changes in it. Only an interrupt ends it well.
 pub(crate) async fn follow<T: Resource>(
@@ -29,6 +34,7 @@ pub(crate) async fn follow<T: Resource>(
 ) -> Result<Infallible, CallError> {
     let columns = columns::<T>(options.output);
     let layout = &mut Layout::new(&columns);
+    layout.widen(0, LONGEST_EVENT);
     let mut before = Vec::new();
     let mut now = ask(client).await?;
     if !options.no_headers && is_table(options.output) {
@@ -71,8 +77,7 @@ fn changes<T: Resource>(before: &[T], now: &[T]) -> Vec<Change<T>> {
         };
         changes.push(Change { event, item: item.clone() });
     }
-    changes
-        .extend(earlier.into_values().map(|item| Change { event: "DELETED", item: item.clone() }));
+    changes.extend(earlier.into_values().map(|item| Change { event: DELETED, item: item.clone() }));
     changes
 }
 
@@ -108,7 +113,14 @@ fn rows<T: Resource>(
 ) -> Vec<Vec<String>> {
     let items: Vec<_> = changes.iter().map(|change| change.item.clone()).collect();
     let mut rows = T::rows(&items, format == ListFormat::Wide, time);
+    let state = T::COLUMNS.iter().position(|column| *column == STATE);
     for (row, change) in rows.iter_mut().zip(changes) {
+        if let Some(place) = state
+            && change.event == DELETED
+            && let Some(cell) = row.get_mut(place)
+        {
+            *cell = "-".into();
+        }
         row.insert(0, change.event.into());
     }
     rows
@@ -132,10 +144,10 @@ fn encoded<T: Resource>(item: &T) -> Result<serde_json::Value, CallError> {
 
 #[cfg(test)]
 mod tests {
-    use offload_proto::v1::PoolStatus;
+    use offload_proto::v1::{Attachment, AttachmentState, PoolStatus};
 
     use super::*;
-    use crate::error::Kind;
+    use crate::{colour, error::Kind};
 
     fn pool(name: &str, free: u64) -> PoolStatus {
         PoolStatus { name: name.into(), free, ..PoolStatus::default() }
@@ -150,6 +162,26 @@ mod tests {
         let expected =
             [("ADDED", pool("d", 1)), ("MODIFIED", pool("b", 0)), ("DELETED", pool("a", 1))];
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn deleted_items_are_aligned_and_stateless() {
+        let attachment = Attachment {
+            id: "0190aaaa".into(),
+            state: AttachmentState::Attached.into(),
+            ..Attachment::default()
+        };
+        let columns = columns::<Attachment>(ListFormat::Table);
+        let layout = &mut Layout::new(&columns);
+        layout.widen(0, LONGEST_EVENT);
+        let mut line = |before: &[Attachment], now: &[Attachment]| {
+            let rows = rows(&changes(before, now), ListFormat::Table, Timestamp::UNIX_EPOCH);
+            colour::without(&layout.rows(rows))
+        };
+        let all = std::slice::from_ref(&attachment);
+        let (added, deleted) = (line(&[], all), line(all, &[]));
+        assert_eq!(added.find("0190aaaa"), deleted.find("0190aaaa"));
+        assert!(added.contains("Attached") && !deleted.contains("Attached"), "{deleted}");
     }
 
     #[test]

@@ -160,6 +160,16 @@ async fn attachments(
     named(answer.attachments, wanted, is_called)
 }
 
+/// The attachments that have `name` as their pod, container, address, VF or the like. Empty: there are none.
+pub(crate) async fn attachments_called(
+    client: &mut Client,
+    name: &str,
+) -> Result<Vec<Attachment>, CallError> {
+    let mut all = attachments(client, None, &Filters { network: None, host: None }).await?;
+    all.retain(|attachment| is_called(attachment, name));
+    Ok(all)
+}
+
 /// The attachment whose id begins with `id`.
 pub(crate) async fn attachment(
     client: &mut Client,

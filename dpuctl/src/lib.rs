@@ -34,7 +34,7 @@ mod table;
 mod text;
 mod top;
 
-pub use arguments::{Arguments, Audit, Events, Options, Top, Verb, Why};
+pub use arguments::{Arguments, Audit, Events, Options, Top, Verb, Why, with_kind_apart};
 pub use config::Config;
 pub use console::{Console, report, wants_colours};
 pub use error::{CallError, EditError, Kind};

@@ -8,11 +8,11 @@ use std::{
 };
 
 use clap::Parser;
-use dpuctl::{Arguments, Console, report, run, wants_colours};
+use dpuctl::{Arguments, Console, report, run, wants_colours, with_kind_apart};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::parse_from(with_kind_apart(env::args_os()));
     let is_screen = io::stdout().is_terminal();
     let [no_color, term] = ["NO_COLOR", "TERM"].map(env::var_os);
     let console = &mut Console {

@@ -10,7 +10,7 @@ use crate::{error::CallError, rows::Resource};
 /// What a list is sorted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SortBy {
-    /// A column of the widest table, by its heading.
+    /// A column of the widest table, by its heading in any case.
     Column(String),
     /// A field of the JSON form, as a JSON pointer (RFC 6901).
     Field(String),
@@ -27,7 +27,7 @@ impl FromStr for SortBy {
             path if path.starts_with('.') => {
                 Ok(Self::Field(path.replace('[', ".").replace(']', "").replace('.', "/")))
             }
-            column => Ok(Self::Column(column.to_uppercase())),
+            column => Ok(Self::Column(column.to_owned())),
         }
     }
 }
@@ -38,7 +38,9 @@ impl FromStr for SortBy {
 /// [`CallError::NoColumn`] and [`CallError::NoField`].
 pub(crate) fn sort<T: Resource>(items: &mut Vec<T>, by: &SortBy) -> Result<(), CallError> {
     let (keys, is_age) = match (by, T::AGE) {
-        (SortBy::Column(column), Some((heading, since))) if column == heading => {
+        (SortBy::Column(column), Some((heading, since)))
+            if column.eq_ignore_ascii_case(heading) =>
+        {
             (field_keys(items, since)?, true)
         }
         (SortBy::Column(column), _) => (column_keys(items, column)?, false),
@@ -51,7 +53,7 @@ pub(crate) fn sort<T: Resource>(items: &mut Vec<T>, by: &SortBy) -> Result<(), C
 }
 
 fn column_keys<T: Resource>(items: &[T], column: &str) -> Result<Vec<String>, CallError> {
-    let place = T::COLUMNS.iter().position(|heading| *heading == column);
+    let place = T::COLUMNS.iter().position(|heading| heading.eq_ignore_ascii_case(column));
     let unknown =
         || CallError::NoColumn { column: column.to_owned(), columns: T::COLUMNS.join(", ") };
     let place = place.ok_or_else(unknown)?;
@@ -147,8 +149,8 @@ mod tests {
 
     #[test]
     fn unknown_columns_and_fields_are_named() {
-        let told = sorted("COLOUR").unwrap_err().to_string();
-        assert!(told.contains("\"COLOUR\"") && told.contains("NETWORK, VF"), "{told}");
+        let told = sorted("colour").unwrap_err().to_string();
+        assert!(told.contains("\"colour\"") && told.contains("NETWORK, VF"), "{told}");
         let told = sorted(".vf.colour").unwrap_err().to_string();
         assert!(told.contains(".vf.colour"), "{told}");
         assert!(".".parse::<SortBy>().is_err());

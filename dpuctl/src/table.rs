@@ -8,7 +8,7 @@ use crate::{colour, text::printable};
 const GAP: usize = 3;
 
 /// The column whose words have colours.
-const STATE: &str = "STATE";
+pub(crate) const STATE: &str = "STATE";
 
 /// Rows under headings.
 pub(crate) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
@@ -35,6 +35,11 @@ pub(crate) struct Layout<'a> {
 impl<'a> Layout<'a> {
     pub(crate) fn new(headings: &'a [&'a str]) -> Self {
         Self { headings, widths: vec![0; headings.len()] }
+    }
+
+    /// Makes a column wide enough for `cell`.
+    pub(crate) fn widen(&mut self, column: usize, cell: &str) {
+        self.widths[column] = self.widths[column].max(cell.width());
     }
 
     /// The headings and `rows` below them.

@@ -2,7 +2,10 @@
 
 use clap::Args;
 use jiff::SignedDuration;
-use offload_proto::v1::{EventFilter, EventSeverity};
+use offload_proto::{
+    event::EventKind,
+    v1::{EventFilter, EventSeverity},
+};
 
 use super::{Format, name, reason};
 
@@ -16,7 +19,7 @@ pub struct Events {
     #[arg(long, value_parser = name())]
     pub object: Option<String>,
     /// Only those of this type: normal, warning, or a kind such as HostConnected
-    #[arg(long = "type", value_name = "TYPE", value_parser = name())]
+    #[arg(long = "type", value_name = "TYPE", value_parser = event_type)]
     pub of_type: Option<String>,
     /// Go on with new events until interrupted; a lost connection is opened again
     #[arg(short, long)]
@@ -74,6 +77,16 @@ impl Events {
     }
 }
 
+/// A severity, or the kind of that name in any case.
+fn event_type(text: &str) -> Result<String, String> {
+    let names = EventKind::ALL.iter().map(|kind| kind.as_str());
+    let mut types = ["normal", "warning"].into_iter().chain(names.clone());
+    types.find(|name| name.eq_ignore_ascii_case(text)).map(String::from).ok_or_else(|| {
+        let kinds: Vec<_> = names.collect();
+        format!("use normal, warning or one of the kinds {}", kinds.join(", "))
+    })
+}
+
 /// Seconds of a length of time such as `10m`.
 fn age(text: &str) -> Result<u64, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
@@ -88,6 +101,13 @@ fn age(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn event_types_have_any_case() {
+        assert_eq!(event_type("Warning").unwrap(), "warning");
+        assert_eq!(event_type("hostconnected").unwrap(), "HostConnected");
+        assert!(event_type("nope").unwrap_err().contains("HostConnected, HostRenewed"));
+    }
 
     #[test]
     fn ages_have_units() {

@@ -10,7 +10,7 @@ use crate::{
     events::event_line,
     rows::{anti_spoofing, attachment_state, in_hardware, pod_name, vlan},
     table::table,
-    text::{bytes, or_dash, short_id, vf_name, yes_or_no},
+    text::{bytes, or_dash, vf_name, yes_or_no},
 };
 
 pub(super) fn attachment_text(detail: &AttachmentDetail) -> String {
@@ -93,7 +93,7 @@ fn port_mapping(mapping: &PortMapping) -> String {
 }
 
 fn event_lines(events: &[Event]) -> String {
-    events.iter().map(|event| event_line(event, short_id(&event.subject)) + "\n").collect()
+    events.iter().map(|event| event_line(event, &event.author) + "\n").collect()
 }
 
 fn step_table(steps: &[StepStatus]) -> String {
@@ -158,6 +158,7 @@ mod tests {
                 kind: "AttachmentReserved".into(),
                 subject: "0190".into(),
                 message: "for web/shop".into(),
+                author: "dpu-service".into(),
                 severity: EventSeverity::Normal.into(),
                 ..Event::default()
             }],
@@ -212,7 +213,7 @@ STEP   IN PLACE   DETAIL
 vlan   no         missing
 
 Events:
-2026-03-01T12:00:00Z  Normal   AttachmentReserved  0190  for web/shop
+2026-03-01T12:00:00Z  Normal   AttachmentReserved  dpu-service  for web/shop
 "
         );
     }

@@ -1,9 +1,6 @@
 //! An attachment that has ended, as its events have it.
 
-use offload_proto::{
-    Reason,
-    v1::{Attachment, AttachmentKey, Event, EventFilter, ListEventsRequest},
-};
+use offload_proto::v1::{Attachment, AttachmentKey, Event, EventFilter, ListEventsRequest};
 
 use crate::{
     client::Client,
@@ -14,16 +11,12 @@ use crate::{
     text::vf_name,
 };
 
-/// Describes an attachment that the DPU no longer has, by the events that are kept.
+/// Describes an attachment that the DPU no longer has, by the events that are kept. Without any, `unknown` is the error.
 pub(super) async fn ended(
     client: &mut Client,
     id: &str,
     unknown: CallError,
 ) -> Result<String, CallError> {
-    let is_unknown = matches!(&unknown, CallError::Refused(failure) if failure.reason == Reason::AttachmentUnknown);
-    if !is_unknown {
-        return Err(unknown);
-    }
     let filter =
         Some(EventFilter { object: id.into(), within_s: u64::MAX, ..EventFilter::default() });
     let request = ListEventsRequest { filter };
