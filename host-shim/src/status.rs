@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use bootstrap::{Chain, complain, misconfigured, print};
+use bootstrap::{Chain, ConfigError, complain, misconfigured, print};
 use offload_proto::form::HOST_PORT_CONTAINER;
 
 use crate::{
-    agent::Config,
+    agent::{AgentError, Config},
     protocol::{CertificateReport, Report, SessionReport, VfReport, VfState, ask_report},
 };
 
@@ -27,6 +27,9 @@ const AFFECTS_PODS: u8 = 5;
 
 const NAME: &str = "host-shim-agent";
 
+/// The configuration file unless another one is named.
+pub(crate) const CONFIGURATION: &str = "/etc/dpu-offload/host-shim.toml";
+
 const AFTER_HELP: &str = "\
 Exit codes:
   0   the agent answers, and nothing affects pods; with --output containers whenever it answers
@@ -38,9 +41,9 @@ Exit codes:
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct StatusArguments {
-    /// The agent's configuration file, which names its socket
-    #[arg(long, value_name = "FILE", default_value = "/etc/dpu-offload/host-shim.toml")]
-    config: PathBuf,
+    /// The agent's configuration file, which names its socket; /etc/dpu-offload/host-shim.toml unless named
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// The agent's socket, instead of the configuration's
     #[arg(long, value_name = "FILE")]
     socket: Option<PathBuf>,
@@ -61,20 +64,43 @@ enum Form {
     Containers,
 }
 
+impl StatusArguments {
+    /// Takes this configuration unless another one is named.
+    pub(crate) fn default_config(&mut self, config: Option<PathBuf>) {
+        self.config = self.config.take().or(config);
+    }
+
+    /// The agent's configuration file.
+    pub(crate) fn config(&self) -> &Path {
+        self.config.as_deref().unwrap_or(Path::new(CONFIGURATION))
+    }
+}
+
+/// Why the configuration does not name a socket, and what to do if there is none.
+fn without_configuration(error: &AgentError) -> String {
+    match error {
+        AgentError::Config(ConfigError::Missing(_)) => format!(
+            "{error}: name the agent's socket with --socket, or its configuration with --config"
+        ),
+        error => Chain(error).to_string(),
+    }
+}
+
 /// Asks the agent, and prints what it reports.
 #[must_use]
 pub fn status(arguments: &StatusArguments) -> ExitCode {
     let socket = match &arguments.socket {
         Some(socket) => socket.clone(),
-        None => match Config::load(&arguments.config) {
+        None => match Config::load(arguments.config()) {
             Ok(config) => config.socket,
-            Err(error) => return misconfigured(NAME, &Chain(&error)),
+            Err(error) => return misconfigured(NAME, &without_configuration(&error)),
         },
     };
     match ask_report(&socket, PATIENCE) {
         Ok(report) => show(&report, arguments.output),
         Err(error) => {
-            complain(NAME, &silence(&socket, &error));
+            let is_named = arguments.socket.is_some();
+            complain(NAME, &silence(&socket, is_named, &error));
             ExitCode::from(NO_ANSWER)
         }
     }
@@ -103,8 +129,9 @@ fn containers(report: &Report) -> String {
     containers.iter().map(|it| format!("{it}\n")).collect()
 }
 
-/// Which socket does not answer, and what to do.
-fn silence(socket: &Path, error: &io::Error) -> String {
+/// Which socket does not answer, and what to do. `is_named`: on the command line, so that it may be another agent's than the
+/// installed one's.
+fn silence(socket: &Path, is_named: bool, error: &io::Error) -> String {
     let what = match error.kind() {
         io::ErrorKind::PermissionDenied => "run this command as root or as the agent's user",
         // The socket's own timeout.
@@ -115,6 +142,9 @@ fn silence(socket: &Path, error: &io::Error) -> String {
                 socket.display()
             );
             return what;
+        }
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused if is_named => {
+            "start the agent whose configuration names this socket, or name another one with --socket"
         }
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             "start the agent with `systemctl start dpu-offload-agent`, or name its socket with --socket"
@@ -308,10 +338,25 @@ Last failures:    none
     }
 
     #[test]
+    fn named_socket_gets_no_advice_on_the_unit() {
+        let refused = io::ErrorKind::ConnectionRefused.into();
+        let told = silence(Path::new("/tmp/a.sock"), true, &refused);
+        assert!(told.contains("/tmp/a.sock") && !told.contains("systemctl"), "{told}");
+    }
+
+    #[test]
+    fn missing_configuration_offers_the_socket() {
+        let missing = AgentError::Config(ConfigError::Missing("/etc/a.toml".into()));
+        let told = without_configuration(&missing);
+        assert!(told.contains("/etc/a.toml does not exist: name the agent's socket"), "{told}");
+    }
+
+    #[test]
     fn silence_names_the_socket() {
-        let told = silence(Path::new("/run/agent.sock"), &io::ErrorKind::NotFound.into());
+        let told = silence(Path::new("/run/agent.sock"), false, &io::ErrorKind::NotFound.into());
         assert!(told.contains("/run/agent.sock") && told.contains("systemctl start"), "{told}");
-        let suspended = silence(Path::new("/run/agent.sock"), &io::ErrorKind::WouldBlock.into());
+        let suspended =
+            silence(Path::new("/run/agent.sock"), false, &io::ErrorKind::WouldBlock.into());
         assert!(suspended.contains("suspended") && suspended.contains("10s"), "{suspended}");
     }
 }

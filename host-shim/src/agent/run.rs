@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    ffi::OsString,
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
@@ -12,6 +13,7 @@ use bootstrap::{
     ShutdownSignals, feed_watchdog, good_configuration, init_logs, notify_ready, notify_stopping,
     raise_file_limit, reload_signals,
 };
+use clap::{CommandFactory, Parser, error::ErrorKind};
 use netlink::LinkMonitor;
 use tokio::{signal::unix::Signal, task::spawn_blocking};
 use tokio_util::sync::CancellationToken;
@@ -30,19 +32,19 @@ use super::{
 use crate::{
     install::Task,
     mover::{AHEAD_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS},
-    status::StatusArguments,
+    status::{CONFIGURATION, StatusArguments},
 };
 
 /// The agent: keeps the connection to the DPU and moves VFs in and out of pods.
 #[derive(Debug, clap::Parser)]
-#[command(name = "host-shim-agent", version, args_conflicts_with_subcommands = true)]
+#[command(name = "host-shim-agent", version)]
 pub struct Arguments {
     /// What is wanted of the program instead of the agent.
     #[command(subcommand)]
     pub task: Option<OtherTask>,
-    /// The configuration file.
-    #[arg(long, value_name = "FILE", default_value = "/etc/dpu-offload/host-shim.toml")]
-    config: PathBuf,
+    /// The configuration file, /etc/dpu-offload/host-shim.toml unless named.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Wait for the end of another agent with the same socket, rather than fail.
     #[arg(long)]
     standby: bool,
@@ -55,6 +57,37 @@ pub struct Arguments {
     /// Only print the names of the points at which a test can kill the agent.
     #[arg(long)]
     list_kill_points: bool,
+}
+
+impl Arguments {
+    /// The command line. Options of the agent before a subcommand are refused, but for the configuration that `status` asks
+    /// for, too.
+    #[must_use]
+    pub fn from_command_line() -> Self {
+        Self::parsed(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    fn parsed(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut arguments = Self::try_parse_from(line)?;
+        let config = arguments.config.clone();
+        let is_for_agent = arguments.standby
+            || arguments.check_config
+            || arguments.list_steps
+            || arguments.list_kill_points;
+        let is_misplaced = match &mut arguments.task {
+            None => false,
+            Some(OtherTask::Status(asked)) => {
+                asked.default_config(config);
+                is_for_agent
+            }
+            Some(OtherTask::Files(_)) => is_for_agent || config.is_some(),
+        };
+        if is_misplaced {
+            let message = "options of the agent can't be used with a subcommand: write the subcommand's own behind it";
+            return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
+        }
+        Ok(arguments)
+    }
 }
 
 /// What the program does instead of being the agent.
@@ -78,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     if arguments.list_kill_points {
         return print(&lines(Milestone::kill_points()));
     }
-    let path = &arguments.config;
+    let path = arguments.config.as_deref().unwrap_or(Path::new(CONFIGURATION));
     let config = Config::load(path)?;
     if arguments.check_config {
         return check_certificates(&config, path);
@@ -207,4 +240,28 @@ async fn load_aside(path: &Path) -> Result<Config, AgentError> {
     let path = path.to_owned();
     let loaded = spawn_blocking(move || Config::load(&path)).await;
     loaded.map_err(|error| cannot("read the configuration")(error.into()))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Arguments, clap::Error> {
+        Arguments::parsed(line.split(' ').map(OsString::from))
+    }
+
+    #[test]
+    fn configuration_may_precede_status() {
+        for line in ["agent --config a.toml status", "agent status --config a.toml"] {
+            let Some(OtherTask::Status(asked)) = parsed(line).unwrap().task else {
+                panic!("{line}")
+            };
+            assert_eq!(asked.config(), Path::new("a.toml"), "{line}");
+        }
+        for line in ["agent --standby status", "agent --config a.toml install"] {
+            let refused = parsed(line).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::ArgumentConflict, "{line}");
+        }
+        assert!(parsed("agent --config a.toml --check-config").is_ok());
+    }
 }

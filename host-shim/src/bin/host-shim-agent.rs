@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 
 use bootstrap::{Chain, complain, misconfigured, print};
-use clap::Parser;
 use host_shim::{
     agent::{self, OtherTask},
     install::{self, Task},
@@ -13,7 +12,7 @@ use host_shim::{
 const NAME: &str = "host-shim-agent";
 
 fn main() -> ExitCode {
-    let arguments = agent::Arguments::parse();
+    let arguments = agent::Arguments::from_command_line();
     match &arguments.task {
         Some(OtherTask::Status(asked)) => return status(asked),
         Some(OtherTask::Files(task)) => return perform(task),
