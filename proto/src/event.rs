@@ -104,6 +104,8 @@ kinds! {
     ServiceStopped, Normal;
     /// The previous start of the service ended without a clean stop, or its stop could not be written.
     ServiceStopUnclean, Warning;
+    /// The first configuration file is in force.
+    ConfigurationLoaded, Normal;
     /// A changed configuration file is in force.
     ConfigurationReloaded, Normal;
     /// A changed configuration file is not in force, or in part.

@@ -124,6 +124,10 @@ impl Engine {
         let (object, cause) =
             (path.display().to_string(), Cause::new(Author::ConfigurationFile, ""));
         let latest = self.records.latest_audit(AuditAction::LoadConfiguration);
+        let kind = match latest {
+            Some(_) => EventKind::ConfigurationReloaded,
+            None => EventKind::ConfigurationLoaded,
+        };
         let before = latest.map(|entry| entry.after.clone()).unwrap_or_default();
         let entry = AuditEntry::new(&cause, AuditAction::LoadConfiguration, object.clone())
             .after(&json!({ "digest": digest }));
@@ -134,7 +138,7 @@ impl Engine {
             tracing::error!(%failure, "a configuration is missing in the audit");
         }
         let message = format!("in force, with digest {digest}");
-        self.events.record_by(&cause.author, EventKind::ConfigurationReloaded, object, message);
+        self.events.record_by(&cause.author, kind, object, message);
     }
 
     /// The networks whose gateway this DPU is.

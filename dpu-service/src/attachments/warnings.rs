@@ -138,9 +138,9 @@ fn unclaimed(suspects: &[&Entry], host: &HostName) -> Option<String> {
     let shown = ids.iter().take(UNCLAIMED_SHOWN).cloned().collect::<Vec<_>>().join(", ");
     (!ids.is_empty()).then(|| {
         format!(
-            "host {host} does not know {} of its attachments, whose VFs it does not have \
-             back: they are kept; release those whose pods have gone: {shown}",
-            ids.len()
+            "host {host} does not know {} of this DPU and does not have the VFs back: release \
+             what has no pod any more: {shown}",
+            counted(ids.len(), "attachment")
         )
     })
 }
@@ -157,9 +157,9 @@ fn unrecorded(registry: &Registry) -> Vec<Fault> {
     let fault = |(host, vfs): (&HostName, Vec<String>)| {
         let shown = vfs.iter().take(FIRST_SHOWN).cloned().collect::<Vec<_>>().join(" and ");
         let message = format!(
-            "host {host} has {} VFs in pods that this DPU's journal does not know, among them {shown}: these pods are \
+            "host {host} has {} in pods that this DPU's journal does not know, among them {shown}: these pods are \
              cut off; recreate them",
-            vfs.len()
+            counted(vfs.len(), "VF")
         );
         Fault::of_host(ConditionReason::AttachmentUnrecorded, host, message)
     };
@@ -170,9 +170,11 @@ fn unrecorded(registry: &Registry) -> Vec<Fault> {
 fn pods(operators: Operators<'_>) -> Vec<Fault> {
     let fault = |(host, first, number): (HostName, v1::Difference, usize)| {
         let message = format!(
-            "host {host}: {number} of its attachments are not as wanted in their pods, among them {} ({}): `dpuctl doctor` \
-             names them, and what to do",
-            first.subject, first.message
+            "host {host} reports {} with {} in the pod, among them {} ({}): `dpuctl doctor` names each, and what to do",
+            counted(number, "attachment"),
+            if number == 1 { "a difference" } else { "differences" },
+            first.subject,
+            first.message
         );
         Fault::of_host(ConditionReason::PodDiffers, &host, message)
     };
@@ -188,14 +190,21 @@ fn host_configurations(operators: Operators<'_>) -> Vec<Fault> {
     operators.0.sessions.configuration_problems().into_iter().map(fault).collect()
 }
 
+/// Such as `1 VF` or `2 VFs`.
+fn counted(number: usize, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{ending}")
+}
+
 /// That attachments of the host do not come to the end of being given back.
 fn stuck_releases(suspects: &[&Entry], host: &HostName) -> Option<String> {
     let is_stuck =
         |entry: &&Entry| !entry.is_held() && !entry.is_leaving_for_less_than(RELEASED_AFTER);
     let (number, shown) = number_and_first(suspects.iter().copied().filter(is_stuck))?;
     Some(format!(
-        "{number} attachments of host {host} stay in Releasing, so that their VFs and addresses are not free, among them \
-         {shown}: see that the host's agent runs, and `dpuctl describe attachment`"
+        "host {host} keeps {} in Releasing, so that VFs and addresses are not free, among them {shown}: see that \
+         the host's agent runs, and `dpuctl describe attachment`",
+        counted(number, "attachment")
     ))
 }
 
@@ -210,8 +219,9 @@ fn of_removed_hosts(registry: &Registry) -> Vec<Fault> {
     }
     let tell = |(host, attachments): (&HostName, usize)| {
         let message = format!(
-            "host {host} is not in the configuration, and {attachments} of its attachments go on: put it back, or end \
-             them by `dpuctl release --host {host} --reason TEXT`"
+            "host {host} is not in the configuration and has {}: put the host back, or end what it has by `dpuctl \
+             release --host {host} --reason TEXT`",
+            counted(attachments, "attachment")
         );
         Fault::of_host(ConditionReason::HostRemoved, host, message)
     };
@@ -243,8 +253,9 @@ fn without_representors(suspects: &[&Entry], patience: Duration) -> Option<Strin
     };
     let (number, shown) = number_and_first(suspects.iter().copied().filter(is_missing))?;
     Some(format!(
-        "this DPU has no representor for {number} of its attachments, whose pods are cut off, among them {shown}: look \
-         at the card, and run `dpuctl doctor`"
+        "this DPU has no representor for {}, so that pods are cut off, among them {shown}: look at the card, and run \
+         `dpuctl doctor`",
+        counted(number, "attachment")
     ))
 }
 
@@ -253,8 +264,9 @@ fn beyond_repair(suspects: &[&Entry]) -> Option<String> {
     let is_it = |entry: &&Entry| entry.is_held() && entry.is_beyond_repair();
     let (number, shown) = number_and_first(suspects.iter().copied().filter(is_it))?;
     Some(format!(
-        "{number} attachments can't be programmed as they should be, so that their pods may be cut \
-         off, or send what they must not, among them {shown}: `dpuctl doctor` says why"
+        "{} can't be programmed, so that pods may be cut off, or send what they must not, among them {shown}: `dpuctl \
+         doctor` says why",
+        counted(number, "attachment")
     ))
 }
 
@@ -279,4 +291,14 @@ fn quarantined(registry: &Registry, pool: &PoolSpec) -> Option<Fault> {
         quarantined.len()
     );
     Some(Fault::of_pool(ConditionReason::PoolQuarantined, &pool.name, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_a_kind_is_singular() {
+        assert_eq!([0, 1, 2].map(|number| counted(number, "VF")), ["0 VFs", "1 VF", "2 VFs"]);
+    }
 }

@@ -189,7 +189,7 @@ async fn a_repair_that_fails_is_told_once_and_left_to_the_timer() {
     };
     assert_eq!(count(EventKind::RepairFailed), 1);
     let warned = world.attachment_warnings().concat();
-    assert!(warned.contains("1 attachments can't"), "{warned}");
+    assert!(warned.contains("1 attachment can't"), "{warned}");
     world.engine.reconcile(Depth::Thorough).await;
     assert_eq!(count(EventKind::Repaired), 1);
     assert_eq!(world.attachment_warnings(), [""; 0]);

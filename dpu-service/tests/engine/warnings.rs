@@ -45,7 +45,7 @@ async fn attachments_without_representors_are_told_until_they_have_them_again() 
     let warnings = world.attachment_warnings();
     let [warning] = &warnings[..] else { panic!("{warnings:?}") };
     let first = &world.list()[0].record.id.to_string();
-    for word in ["3 of its", "pf0vf0", "pf0vf1", "`dpuctl doctor`", first] {
+    for word in ["3 attachments", "pf0vf0", "pf0vf1", "`dpuctl doctor`", first] {
         assert!(warning.contains(word), "{word}: {warning}");
     }
     assert!(!warning.contains("pf0vf2"), "{warning}");
@@ -54,7 +54,7 @@ async fn attachments_without_representors_are_told_until_they_have_them_again() 
     world.kernel.make(vfs[0]);
     world.detach("b").await;
     world.engine.reconcile(Depth::Quick).await;
-    assert!(world.attachment_warnings()[0].contains("1 of its"));
+    assert!(world.attachment_warnings()[0].contains("1 attachment,"));
     world.kernel.make(vfs[2]);
     world.engine.reconcile(Depth::Quick).await;
     assert_eq!(world.attachment_warnings(), [""; 0]);

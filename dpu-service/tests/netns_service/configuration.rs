@@ -62,17 +62,17 @@ fn a_changed_file_is_taken_over_whole_or_not_at_all() {
     });
 }
 
-/// What the audit has of the file, once there are so many events of it.
+/// What the audit has of the file, once it has so many entries.
 async fn loads(setup: &Setup, number: usize) -> Vec<v1::AuditEntry> {
     let mut operator = setup.operator();
-    let filter = v1::EventFilter { kind: "ConfigurationReloaded".into(), ..Default::default() };
-    let request = v1::ListEventsRequest { filter: Some(filter) };
-    wait_until_async("the events are there", async || {
-        operator.list_events(request.clone()).await.unwrap().into_inner().events.len() == number
+    let request = v1::ListAuditRequest { object: "service.toml".into(), ..Default::default() };
+    let mut entries = Vec::new();
+    wait_until_async("the entries are there", async || {
+        entries = operator.list_audit(request.clone()).await.unwrap().into_inner().entries;
+        entries.len() == number
     })
     .await;
-    let request = v1::ListAuditRequest { object: "service.toml".into(), ..Default::default() };
-    operator.list_audit(request).await.unwrap().into_inner().entries
+    entries
 }
 
 /// Ends the service, which writes its events before.
