@@ -275,6 +275,13 @@ mod tests {
     }
 
     #[test]
+    fn missing_key_leads_to_its_example() {
+        let told = error_of("# listen = 'x'\npool = []\n");
+        let remedy = ": remove the `# ` before `listen`, and write your own value";
+        assert!(told.ends_with(&format!("missing key `listen`{remedy}")), "{told}");
+    }
+
+    #[test]
     fn a_syntax_error_has_its_place() {
         assert!(error_of("listen = 'x'\nlimits = = 3\n").starts_with("/etc/sample.toml:2:10: "));
         assert!(error_of("listen = 'x'\nlisten = 'y'\n").starts_with("/etc/sample.toml:2:1: "));

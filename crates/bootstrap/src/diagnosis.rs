@@ -21,7 +21,7 @@ pub(crate) fn diagnose(text: &str, error: &toml::de::Error) -> Diagnosis {
     let span = error.span().unwrap_or_default();
     let (line, column) = place(text, span.start);
     let key = key_at(text, &span);
-    Diagnosis { line, column, message: explain(error.message(), key.as_deref()) }
+    Diagnosis { line, column, message: explain(error.message(), key.as_deref(), text) }
 }
 
 /// Line and column, from 1, of the byte at `offset`.
@@ -58,7 +58,7 @@ fn key_in_value(value: &Spanned<DeValue<'_>>, span: &Range<usize>, name: &str) -
     deeper.or_else(|| (value.span() == *span).then(|| name.to_owned()))
 }
 
-fn explain(message: &str, key: Option<&str>) -> String {
+fn explain(message: &str, key: Option<&str>, text: &str) -> String {
     let message = message.trim().replace('\n', ", ");
     if let Some((found, known)) = quoted_names(&message, "unknown field ") {
         return unknown_key(key.unwrap_or(found), found, &known);
@@ -68,9 +68,21 @@ fn explain(message: &str, key: Option<&str>) -> String {
     }
     if let Some((missing, _)) = quoted_names(&message, "missing field ") {
         let place = key.map(|table| format!(" in `{table}`")).unwrap_or_default();
-        return format!("missing key `{missing}`{place}");
+        return format!("missing key `{missing}`{place}{}", from_comment(missing, text));
     }
     name(key, &message)
+}
+
+/// What to do about a missing key that a comment of the file has as an example. Empty: none has it.
+fn from_comment(key: &str, text: &str) -> String {
+    let is_example = |line: &str| {
+        let value = line.trim_start().strip_prefix("# ").and_then(|line| line.strip_prefix(key));
+        value.is_some_and(|value| value.trim_start().starts_with('='))
+    };
+    match text.lines().any(is_example) {
+        true => format!(": remove the `# ` before `{key}`, and write your own value"),
+        false => String::new(),
+    }
 }
 
 fn name(key: Option<&str>, message: &str) -> String {
