@@ -64,7 +64,7 @@ kinds! {
     AddressConflictCleared, Normal;
     /// The pod of the attachment is not as wanted: its host's agent reports why.
     PodDiffers, Warning;
-    /// The pod is as wanted again.
+    /// The pod matches its attachment again.
     PodDiffersCleared, Normal;
     /// The pod of the attachment does not use a VF that the kubelet gave it.
     KubeletVfUnused, Warning;

@@ -227,7 +227,7 @@ fn end_of(code: &str) -> (EventKind, &'static str) {
         true => {
             (EventKind::KubeletVfUnusedCleared, "its pod has no unused VF of the kubelet any more")
         }
-        false => (EventKind::PodDiffersCleared, "its pod is as wanted again"),
+        false => (EventKind::PodDiffersCleared, "the pod matches its attachment again"),
     }
 }
 
