@@ -115,7 +115,8 @@ fn limits_are_set_on_ports_and_nodes() {
     let Lab { device, devlink, .. } = &mut lab;
     let held = devlink.delete_rate_node(device, "tenant").unwrap_err().to_string();
     let why = "Node has children. Cannot delete node.";
-    assert!(held.ends_with(&format!(" tenant of {device}: {why}")), "{held}");
+    // Linux 6.1 begins its sentences with "leftover: ".
+    assert!(held.contains(&format!(" tenant of {device}: ")) && held.ends_with(why), "{held}");
     let free = RateChange::new().parent(None).share_bits(0).max_bits(0);
     devlink.set_rate(device, &leaf, &free).unwrap();
     devlink.delete_rate_node(device, "tenant").unwrap();
@@ -137,8 +138,8 @@ fn what_is_refused_is_told_in_the_kernels_words() {
     let refused = devlink.set_port_mac(&port, mac).unwrap_err();
     assert!(refused.is_unsupported());
     let why = "Port doesn't support function attributes";
-    let told = format!(" port {port} to {mac}: {why}");
-    assert!(refused.to_string().ends_with(&told), "{refused}");
+    let told = refused.to_string();
+    assert!(told.contains(&format!(" port {port} to {mac}: ")) && told.ends_with(why), "{told}");
     assert!(devlink.set_port_state(&port, PortState::Inactive).unwrap_err().is_unsupported());
 
     let leaf = RateSubject::Leaf(port.index);
