@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
 use offload_proto::{
-    Failure, Finding,
+    ConditionReason, Failure, Finding,
     v1::{Difference, PodFindings},
 };
 use uuid::Uuid;
@@ -12,7 +12,6 @@ use vf_alloc::{Device, FunctionId};
 
 use super::{engine::Engine, refusals::note_failed_on_host};
 use crate::{
-    author::Author,
     events::EventKind,
     host::{Examination, SessionId},
     model::{AttachmentId, HostName, HostRights},
@@ -124,19 +123,19 @@ impl Hosts<'_> {
 
     /// The host's agent reports why its configuration file is not in force, or with an empty text that it is. Called before
     /// [`Self::found_of_pods`] replaces what the host has reported before.
-    pub(crate) fn configuration_of_agent(self, host: &HostName, session: SessionId, problem: &str) {
+    pub fn configuration_of_agent(self, host: &HostName, session: SessionId, problem: &str) {
         let before = self.0.sessions.configuration_problem(host, session);
-        let (author, events) = (Author::Host(host.clone()), &self.0.events);
-        match problem {
-            _ if before.as_deref().is_none_or(|before| before == problem) => {}
-            "" => {
-                let message = "the agent's configuration file is in force again";
-                events.record_by(&author, EventKind::ConfigurationReloaded, host, message);
-            }
-            problem => {
-                events.record_by(&author, EventKind::ConfigurationRefused, host, problem);
-            }
-        }
+        let (kind, message) = match problem {
+            _ if before.as_deref().is_none_or(|before| before == problem) => return,
+            "" => (
+                EventKind::ConfigurationReloaded,
+                "the agent's configuration file is in force again",
+            ),
+            problem => (EventKind::ConfigurationRefused, problem),
+        };
+        // With a code of its own: a host could invent any number of texts, each an event of its own.
+        let reason = ConditionReason::HostConfigurationRefused.as_str();
+        self.0.events.record_of_host(host, kind, reason, host, message);
     }
 
     /// The host's agent reports an ADD that failed there.

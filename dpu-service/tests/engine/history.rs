@@ -330,3 +330,18 @@ async fn what_a_host_says_of_one_subject_is_one_event() {
     let counts: Vec<_> = repaired.iter().map(|event| event.count).collect();
     assert_eq!(counts, [100, 100]);
 }
+
+#[tokio::test]
+async fn inventive_host_has_one_refused_configuration() {
+    let world = World::new().await;
+    let hosts = world.engine.hosts();
+    for number in 0..100 {
+        let configuration_problem = format!("line {number} is wrong");
+        hosts.configuration_of_agent(&host(), world.session_id(), &configuration_problem);
+        let findings = PodFindings { configuration_problem, ..PodFindings::default() };
+        hosts.found_of_pods(&host(), world.session_id(), findings);
+    }
+    let (all, _) = world.engine.events().list(&EventFilter::default());
+    let refused = all.iter().filter(|event| event.kind == EventKind::ConfigurationRefused);
+    assert_eq!(refused.map(|event| event.count).collect::<Vec<_>>(), [100]);
+}

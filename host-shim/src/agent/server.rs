@@ -240,7 +240,7 @@ async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> R
     match attach(request.clone()).await {
         Err(refusal) if refusal.reason == Reason::PoolPinnedOnly => {
             let (kubelet, deadline) = (&server.device_plugin, caller.deadline());
-            let Some(device) = kubelet.chosen(&request, deadline).await? else {
+            let Some(device) = kubelet.chosen(&refusal, &request, deadline).await? else {
                 return Err(kubelet.with_unreported_container(refusal, &request, deadline).await);
             };
             attach(AddRequest { device: Some(device), ..request }).await

@@ -510,11 +510,16 @@ fn the_lab_can_be_driven_and_leaves_nothing_behind() {
     lab.succeeds(&["down"]);
 }
 
-/// Runs `hack/card-check` in a lab. Its report, and whether it succeeded.
-fn card_check(lab: &HackLab, arguments: &[&str], variables: &[(&str, &str)]) -> (String, bool) {
-    // Its namespaces have the same names in every lab.
+/// The namespaces of hack/card-check have the same names in every lab.
+fn card_check_turn() -> File {
     let turn = File::create(Path::new(env!("CARGO_TARGET_TMPDIR")).join("card-check")).unwrap();
     turn.lock().unwrap();
+    turn
+}
+
+/// Runs `hack/card-check` in a lab. Its report, and whether it succeeded.
+fn card_check(lab: &HackLab, arguments: &[&str], variables: &[(&str, &str)]) -> (String, bool) {
+    let _turn = card_check_turn();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report");
     let mut check = hack("card-check");
@@ -556,6 +561,23 @@ fn dpuctl(environment: &BTreeMap<String, String>, arguments: &[&str]) -> String 
 const SHORT_FRAMES: &str = "add table bridge short
 add chain bridge short forward { type filter hook forward priority 0; }
 add rule bridge short forward ip length > 8000 drop";
+
+#[test]
+fn card_check_leaves_another_checks_namespaces() {
+    let lab = HackLab::new();
+    lab.succeeds(&["up", "--vfs", "4"]);
+    let _turn = card_check_turn();
+    let netns = |arguments: &[&str]| text(&run(Command::new("ip").arg("netns").args(arguments)));
+    assert_eq!(netns(&["add", "card-check-2"]), "");
+    let folder = tempfile::tempdir().unwrap();
+    let mut check = hack("card-check");
+    check.envs(lab.environment()).arg("--to").arg(folder.path().join("report"));
+    let output = run(&mut check);
+    let left = netns(&["list"]);
+    assert_eq!(netns(&["delete", "card-check-2"]), "");
+    assert!(!output.status.success() && left.contains("card-check-2"), "{left}");
+    assert!(text(&output).contains("card-check-2 is there"), "{}", text(&output));
+}
 
 #[test]
 fn card_check_reports_pings_without_answer() {

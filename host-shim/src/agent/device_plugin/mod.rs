@@ -112,18 +112,20 @@ impl DevicePlugin {
         }
     }
 
-    /// The VF that the kubelet has chosen for a request's pod, if the request names none and there is one.
+    /// The VF of the refused pool that the kubelet has chosen for a request's pod, if the request names none and there is
+    /// one.
     ///
     /// # Errors
     /// When the kubelet does not tell, or tells nonsense.
     pub(super) async fn chosen(
         &self,
+        refusal: &Failure,
         request: &AddRequest,
         deadline: Instant,
     ) -> Result<Option<Device>, Failure> {
         let Some(settings) = &self.settings else { return Ok(None) };
         let is_of_pod = !request.pod.namespace.is_empty() && !request.pod.name.is_empty();
-        let resources = self.resources(settings);
+        let resources = self.refused(settings, refusal);
         if request.device.is_some() || !is_of_pod || resources.is_empty() {
             return Ok(None);
         }

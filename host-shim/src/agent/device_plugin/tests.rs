@@ -11,6 +11,7 @@ use std::{
 };
 
 use offload_proto::{
+    Reason,
     kubelet::deviceplugin::{
         AllocateRequest, ContainerAllocateRequest, ContainerPreferredAllocationRequest, Device,
         Empty, ListAndWatchResponse, PreferredAllocationRequest, RegisterRequest,
@@ -150,9 +151,14 @@ impl Stage {
 
     async fn chosen(&self) -> Result<Option<String>, Failure> {
         let deadline = Instant::now() + LIMIT;
-        let chosen = self.room.chosen(&request(), deadline).await?;
+        let chosen = self.room.chosen(&refusal_of("gold"), &request(), deadline).await?;
         Ok(chosen.map(|device| device.to_string()))
     }
+}
+
+/// As the DPU refuses an ADD that names no VF of a pool.
+fn refusal_of(pool: &str) -> Failure {
+    Failure::new(Reason::PoolPinnedOnly, format!("VF pool {pool:?}"))
 }
 
 fn request() -> AddRequest {

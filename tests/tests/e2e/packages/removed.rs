@@ -1,6 +1,6 @@
 //! Removal of the packages: refused while pods run, and what is there again after an installation.
 
-use std::process::Output;
+use std::{fs::File, process::Output};
 
 use e2e::run;
 
@@ -142,6 +142,41 @@ fn failed_removal_starts_again_what_ran() {
     // The next installation starts nothing by that.
     tree.installs(&[Made::of_stand_ins().deb(HOST, &architecture())]);
     assert!(!tree.calls().contains(&start));
+}
+
+#[test]
+fn interrupted_removal_starts_again_at_configure() {
+    let tree = host(NO_PODS);
+    let unit = "dpu-offload-agent.service";
+    tree.runs(&[unit]);
+    says(tree.script("dpu-offload-host.prerm").arg("remove"));
+    tree.calls();
+    says(tree.script("dpu-offload-host.postinst").arg("configure"));
+    assert!(tree.calls().contains(&format!("systemctl start {unit}")));
+}
+
+#[test]
+fn silent_agent_may_keep_records_elsewhere() {
+    let tree = host(SILENT);
+    tree.write(AGENT_FILE, "state_dir = \"/data/agent\"\n");
+    tree.write("data/agent/records.redb", "");
+    let output = tree.dpkg(&["--remove", HOST]);
+    assert!(!output.status.success() && is_installed(&tree), "{}", text(&output));
+}
+
+#[test]
+fn purge_spares_another_agent() {
+    let tree = host(NO_PODS);
+    let socket = "run/dpu-offload/agent.sock";
+    for path in [RECORDS, socket] {
+        tree.write(path, "");
+    }
+    tree.dpkg_does(&["--remove", HOST]);
+    let records = File::open(tree.path(RECORDS)).unwrap();
+    records.lock().unwrap();
+    let said = tree.dpkg_does(&["--purge", HOST]);
+    assert!(said.contains("another agent uses it"), "{said}");
+    assert!(tree.path(RECORDS).exists() && tree.path(socket).exists());
 }
 
 #[test]

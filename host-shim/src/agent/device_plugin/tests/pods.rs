@@ -1,13 +1,10 @@
 //! What the kubelet tells of pods.
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
-use offload_proto::{
-    Reason,
-    kubelet::podresources::{
-        ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
-        ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
-        pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
-    },
+use offload_proto::kubelet::podresources::{
+    ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
+    ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+    pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
 };
 
 use super::*;
@@ -79,6 +76,17 @@ async fn a_pod_gets_the_vf_that_the_kubelet_chose_also_of_an_older_kubelet() {
 }
 
 #[tokio::test]
+async fn vf_is_of_the_pool_that_was_refused() {
+    let stage = Stage::new();
+    let silver = pool("silver", &[("d000:00:00.4", "")]);
+    stage.room.learn(VfPools { pools: vec![silver, pool("gold", &[("d000:00:00.1", "")])] });
+    let mut cart = pod("cart-0", GOLD, &["d000:00:00.1"]);
+    cart.containers.extend(pod("", "dpu-offload.io/silver", &["d000:00:00.4"]).containers);
+    let _server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
+    assert_eq!(stage.chosen().await, Ok(Some("d000:00:00.1".to_owned())));
+}
+
+#[tokio::test]
 async fn a_pod_without_our_resource_gets_no_vf_named() {
     let stage = Stage::new();
     let cart = pod("cart-0", "example.com/card", &["card-1"]);
@@ -96,12 +104,11 @@ async fn refusal_names_the_container_that_is_not_reported() {
     let silver = pool("silver", &[("d000:00:00.4", "")]);
     stage.room.learn(VfPools { pools: vec![silver, pool("gold", &[("d000:00:00.1", "")])] });
     let asked = AddRequest { pod: Pod { uid: "u1".into(), ..request().pod }, ..request() };
-    let refusal = |pool: &str| Failure::new(Reason::PoolPinnedOnly, format!("VF pool {pool:?}"));
     let completed = async |pool: &str| {
         let deadline = Instant::now() + LIMIT;
-        stage.room.with_unreported_container(refusal(pool), &asked, deadline).await
+        stage.room.with_unreported_container(refusal_of(pool), &asked, deadline).await
     };
-    assert_eq!(completed("gold").await, refusal("gold"), "there is no checkpoint");
+    assert_eq!(completed("gold").await, refusal_of("gold"), "there is no checkpoint");
     let checkpoint = r#"{"Data":{"PodDeviceEntries":[
         {"PodUID":"u1","ContainerName":"other","ResourceName":"dpu-offload.io/silver"},
         {"PodUID":"u1","ContainerName":"setup","ResourceName":"dpu-offload.io/gold"}
@@ -186,12 +193,12 @@ async fn who_names_a_vf_or_is_no_pod_or_has_no_kubelet_asks_nobody() {
     let stage = Stage::new();
     let deadline = Instant::now() + LIMIT;
     let named = AddRequest { device: Some("d000:00:00.9".into()), ..request() };
-    assert_eq!(stage.room.chosen(&named, deadline).await, Ok(None));
+    assert_eq!(stage.room.chosen(&refusal_of("gold"), &named, deadline).await, Ok(None));
     let bare = AddRequest { pod: Pod::default(), ..request() };
-    assert_eq!(stage.room.chosen(&bare, deadline).await, Ok(None));
+    assert_eq!(stage.room.chosen(&refusal_of("gold"), &bare, deadline).await, Ok(None));
     stage.room.learn(VfPools::default());
     assert_eq!(stage.chosen().await, Ok(None));
     let without = DevicePlugin::new(None, Arc::clone(&stage.room.vfs));
     without.learn(VfPools { pools: vec![pool("gold", &[])] });
-    assert_eq!(without.chosen(&request(), deadline).await, Ok(None));
+    assert_eq!(without.chosen(&refusal_of("gold"), &request(), deadline).await, Ok(None));
 }
