@@ -157,6 +157,19 @@ fn an_agent_whose_successor_refuses_the_configuration_goes_on_and_the_upgrade_sa
 }
 
 #[test]
+fn upgrade_checks_with_the_name_of_the_node() {
+    let (tree, made) = (Tree::new(), Made::of_programs());
+    tree.runs(&["dpu-offload-agent.service"]);
+    tree.has_environment("NODE_NAME=node-7");
+    tree.write(AGENT_FILE, "[dpu]\nendpoint = \"192.0.2.1:7443\"\nname = \"dpu-${NODE_NAME}\"\n");
+    let output =
+        tree.dpkg(&["--install", made.deb("dpu-offload-host", &architecture()).to_str().unwrap()]);
+    let said = text(&output);
+    // It goes as far as the certificates, of which the file names none.
+    assert!(said.contains("`tls`") && !said.contains("NODE_NAME"), "{said}");
+}
+
+#[test]
 fn a_removal_stops_what_runs_and_names_the_configuration_that_runtimes_still_have() {
     let (tree, made) = (Tree::new(), Made::of_stand_ins());
     tree.runs(&["dpu-offload-agent.service"]);

@@ -165,6 +165,14 @@ fn silent_agent_may_keep_records_elsewhere() {
 }
 
 #[test]
+fn agents_are_asked_with_the_name_of_their_node() {
+    let tree = host(r#"[ "$NODE_NAME" = node-7 ]"#);
+    tree.write(RECORDS, "");
+    tree.has_environment("LANG=C NODE_NAME=node-7 TZ=UTC");
+    tree.dpkg_does(&["--remove", HOST]);
+}
+
+#[test]
 fn purge_spares_another_agent() {
     let tree = host(NO_PODS);
     let socket = "run/dpu-offload/agent.sock";

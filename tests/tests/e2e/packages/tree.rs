@@ -25,6 +25,7 @@ case "$*" in *--root=*) PATH=${PATH#*:} exec "${0##*/}" "$@" ;; esac
 echo "${0##*/} $*" >>"$STUBS/calls"
 case "$*" in
     *is-active*) grep -qx "${*##* }" "$STUBS/running" ;;
+    "show "*) cat "$STUBS/environment" 2>/dev/null ;;
     "stop "*) ! grep -qsx "${*##* }" "$STUBS/stuck" ;;
 esac
 "#;
@@ -74,6 +75,11 @@ impl Tree {
         fs::write(self.stubs.path().join("running"), units.join("\n")).unwrap();
     }
 
+    /// The tree's units have these variables.
+    pub(super) fn has_environment(&self, variables: &str) {
+        fs::write(self.stubs.path().join("environment"), variables).unwrap();
+    }
+
     /// The tree's systemd can't stop this unit.
     pub(super) fn does_not_stop(&self, unit: &str) {
         fs::write(self.stubs.path().join("stuck"), unit).unwrap();
@@ -84,7 +90,7 @@ impl Tree {
         let file = self.stubs.path().join("calls");
         let calls = fs::read_to_string(&file).unwrap_or_default();
         let _ = fs::remove_file(file);
-        let is_deed = |call: &&str| !call.contains("is-active");
+        let is_deed = |call: &&str| !call.contains("is-active") && !call.contains(" show ");
         calls.lines().filter(is_deed).map(str::to_owned).collect()
     }
 
