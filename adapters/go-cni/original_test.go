@@ -93,7 +93,7 @@ func compareFields(t *testing.T, ours, theirs reflect.Type) {
 	}
 }
 
-// Nobody can have a Network, for none is ever handed out; and RWMutex is the lock of go-cni's own.
+// No caller can have a Network, for none is ever handed out; and RWMutex is the lock of go-cni's own.
 var unreachable = map[string]bool{"Network": true, "RWMutex": true}
 
 func TestEveryNameOfTheOriginalIsThere(t *testing.T) {

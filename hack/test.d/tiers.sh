@@ -142,7 +142,7 @@ tier_vm-old() {
 # and keeps one processor busy.
 half_in_vm() { in_vm hack/vm "$1"; }
 
-# in_old_vm PROFILE: likewise, with the old kernel, all tests.
+# in_old_vm PROFILE: in the place of this process, all tests, in a machine with the old kernel.
 in_old_vm() {
     [[ $1 != *-ovs ]] || export OFFLOAD_TEST_FABRIC=ovs
     in_vm "hack/vm --old" "$1"

@@ -68,7 +68,7 @@ findings! {
         unmended: "recreate the pod";
     /// A pod's interface is not as its attachment wants it.
     PodDiffers = "POD_DIFFERS", FIX, unmended: "recreate the pod";
-    /// A pod does not use a VF that the kubelet gave it: the container is told a VF that the pod does not have.
+    /// A pod does not use a VF that the kubelet gave it: the container's environment names a VF that the pod does not have.
     KubeletVfUnused = "KUBELET_VF_UNUSED", "attach the pod to a network of that VF's pool, or have it ask for no VF of that pool, and recreate it";
     /// A port of the host itself is not in place.
     HostPortMissing = "HOST_PORT_MISSING", "mend what the message names, or change `[[host_port]]` in the agent's file";

@@ -172,7 +172,7 @@ impl Kubelet {
         let devices_i_ds = devices.iter().map(ToString::to_string).collect();
         let container_requests = vec![ContainerAllocateRequest { devices_i_ds }];
         let executor = self.executor.as_ref().unwrap();
-        // The agent offers the resource again when nobody listens, and has no socket in between.
+        // The agent offers the resource again when no kubelet listens, and has no socket in between.
         let channel = wait_for("the agent's socket", LIMIT, || {
             executor.block_on(async { endpoint.connect().await.ok() })
         });
@@ -190,10 +190,10 @@ impl Kubelet {
         self.given.lock().unwrap().insert(pod.into(), device.into());
     }
 
-    /// What it is told at this moment: the devices with their health.
+    /// The devices that the plugin lists at this moment, with their health.
     ///
     /// # Panics
-    /// When it is told nothing.
+    /// When the plugin lists nothing.
     #[must_use]
     pub fn devices(&self, registered: &RegisterRequest) -> Vec<(String, String)> {
         let path = self.folder.path().join(&registered.endpoint);
@@ -209,7 +209,7 @@ impl Kubelet {
         devices.into_iter().map(|device| (device.id, device.health)).collect()
     }
 
-    /// Likewise, once all four of a lab are known.
+    /// The devices, once all four of a lab are listed.
     ///
     /// # Panics
     /// When they do not become known.
@@ -219,7 +219,7 @@ impl Kubelet {
         })
     }
 
-    /// Waits until it is told that of a device.
+    /// Waits until the plugin lists a device with that health.
     ///
     /// # Panics
     /// When it is not.

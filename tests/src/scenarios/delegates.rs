@@ -365,7 +365,7 @@ pub fn one_network_serves_macvlan_and_ipvlan(settings: &Settings) {
     others.lend_our_plugin();
     let has_ipvlan = settings.card.kind == CardKind::Netdevsim;
     if !has_ipvlan {
-        // This machine's kernel may have no ipvlan: what its plugin is told is looked at instead.
+        // This machine's kernel may have no ipvlan: the test looks at its plugin's input instead.
         let tells = r#"[ $CNI_COMMAND = ADD ] && echo "$document" > $STATE/told"#;
         others.write_plugin("ipvlan", &format!("{tells}{MAKES_A_LINK}"));
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use e2e::{Answer, Call, Kubelet, Lab, Netns, Settings, openmetrics, wait_for};
+use offload_proto::kubelet::deviceplugin::RegisterRequest;
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// VFs that are not the kubelet's, and a network on them.
@@ -102,16 +103,21 @@ fn a_vf_that_the_host_uses_itself_is_unhealthy_for_so_long() {
     kubelet.waits_for(&registered, &device, "Healthy");
 }
 
+/// The first VF of a pool of two, once the kubelet knows both.
+fn first_of_two(kubelet: &Kubelet, registered: &RegisterRequest) -> String {
+    wait_for("both VFs of the kubelet's", LIMIT, || {
+        let devices = kubelet.devices(registered);
+        (devices.len() == 2).then(|| devices[0].0.clone())
+    })
+}
+
 /// As Multus calls: the default network first, whose pool is not the kubelet's.
 #[test]
 fn the_kubelets_vf_is_for_the_interface_whose_network_is_on_its_pool() {
     let kubelet = Kubelet::start();
     let lab = kubelet.lab_with(Settings { pool: 2, ..Settings::default() }, OURS);
     let registered = kubelet.registered();
-    let chosen = wait_for("both VFs of the kubelet's", LIMIT, || {
-        let devices = kubelet.devices(&registered);
-        (devices.len() == 2).then(|| devices[0].0.clone())
-    });
+    let chosen = first_of_two(&kubelet, &registered);
     kubelet.waits_for(&registered, &chosen, "Healthy");
     kubelet.gives("cart-0", &chosen);
     let cart = Netns::new("cart");
@@ -122,16 +128,13 @@ fn the_kubelets_vf_is_for_the_interface_whose_network_is_on_its_pool() {
     lab.assert_invariants();
 }
 
-/// Its network is of another pool, and the kubelet has given it a VF all the same.
+/// Its network is of another pool, and the kubelet has given it a VF nevertheless.
 #[test]
 fn unused_vf_of_the_kubelet_is_reported() {
     let kubelet = Kubelet::start();
     let lab = kubelet.lab_with(Settings { pool: 2, ..Settings::default() }, OURS);
     let registered = kubelet.registered();
-    let chosen = wait_for("both VFs of the kubelet's", LIMIT, || {
-        let devices = kubelet.devices(&registered);
-        (devices.len() == 2).then(|| devices[0].0.clone())
-    });
+    let chosen = first_of_two(&kubelet, &registered);
     kubelet.gives("cart-0", &chosen);
     let cart = Netns::new("cart");
     let _ = add_to(&lab, "plain", "eth0", "cart-0", &cart).result();

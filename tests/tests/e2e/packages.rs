@@ -1,6 +1,7 @@
 //! The packages of `hack/package`, looked at and installed with Debian's own programs in trees of their own.
 
 mod configurations;
+mod copy;
 mod images;
 mod installed;
 mod making;

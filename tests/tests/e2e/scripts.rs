@@ -551,7 +551,7 @@ fn card_check_pings_with_each_setting() {
     assert!(!networks.contains("card-check"), "{networks}");
 }
 
-/// What the lab's operator is told.
+/// What dpuctl prints for the lab's operator.
 fn dpuctl(environment: &BTreeMap<String, String>, arguments: &[&str]) -> String {
     let mut dpuctl = Command::new(program("dpuctl"));
     text(&run(dpuctl.args(arguments).env("DPUCTL_CONFIG", &environment["DPUCTL_CONFIG"])))

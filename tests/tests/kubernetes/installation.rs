@@ -287,7 +287,7 @@ impl Drop for FurtherNodes<'_> {
         let nodes = [&["delete", "node", "--ignore-not-found"], &FURTHER_NODES[..]].concat();
         let deletes: [&[&str]; 4] = [
             &["--namespace", "dpu-offload", "delete", "daemonset", "--all"],
-            // Without a kubelet nobody ends them.
+            // Without a kubelet they do not end by themselves.
             &[
                 "--namespace",
                 "dpu-offload",

@@ -7,6 +7,8 @@
 )]
 
 mod containerd;
+/// A copy of this machine, which tests of packages have too.
+#[path = "../e2e/packages/copy.rs"]
 mod copy;
 mod go_cni;
 /// Packages of the programs that are tested.

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::agent::vfs::{Cards, Vfs};
 
-/// How often a kubelet that listens is told what has changed on the host alone: a VF that another driver has now is in
+/// How often changes on the host alone are reported to a kubelet that listens: a VF that another driver has now is in
 /// the same pool.
 const LOOK: Duration = Duration::from_secs(10);
 

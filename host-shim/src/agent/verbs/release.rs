@@ -49,7 +49,8 @@ pub(in crate::agent) async fn release(
     settle(doors, left, renewal).await;
 }
 
-/// Likewise of an attachment whose pod's network namespace has ended. The DPU is told so first: its events name the cause.
+/// Releases an attachment whose pod's network namespace has ended. Reports that to the DPU first, so that its events
+/// name the cause.
 pub(in crate::agent) async fn release_without_del(
     doors: &Doors,
     record: Arc<Record>,
@@ -100,8 +101,8 @@ pub(super) async fn leave_at_once(doors: &Doors, record: Arc<Record>, patience: 
     doors.phases.detach.time(TOTAL, both).await
 }
 
-/// Has the DPU unprogram an attachment. `cause` says why, if not for a DEL. Of a guess nobody knows what there is to
-/// unprogram.
+/// Has the DPU unprogram an attachment. `cause` says why, if not for a DEL. What the DPU has
+/// programmed for a guess is not known.
 async fn tell_leaving(doors: &Doors, record: &Record, cause: String) {
     if record.is_guess {
         return;

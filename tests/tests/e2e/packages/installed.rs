@@ -9,6 +9,7 @@ use std::{
 use e2e::run;
 
 use super::{
+    copy::COPY,
     making::{Made, says, text},
     tree::{AGENT_FILE, ALL, LINK, Tree, architecture, debs},
 };
@@ -202,24 +203,11 @@ fn units_start_what_the_packages_bring() {
     }
 }
 
-/// Runs a script on a copy of this machine, with namespaces of its own, of which nothing stays.
-const COPY: &str = r#"
-set -e
-mount -t tmpfs tmpfs /run
-mkdir -p /run/copy/root
-mount -t tmpfs tmpfs /run/copy/root
-for folder in etc opt usr var; do
-    mkdir -p "/run/copy/$folder/upper" "/run/copy/$folder/scratch" "/run/copy/root/$folder"
-    mount -t overlay -o "userxattr,lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/scratch" \
-        overlay "/run/copy/root/$folder"
-done
-cd /run/copy/root
-for folder in bin sbin lib lib64; do [ ! -L "/$folder" ] || ln -s "usr/$folder" "$folder"; done
-mkdir dev proc run sys tmp made
+/// Runs a script in the copy, with namespaces of its own.
+const RUN: &str = r#"
 mount --rbind /dev dev
 mount -t proc proc proc
 mount -t sysfs sysfs sys
-cp "$@" made
 exec chroot . /bin/bash -e -c 'cd /made && . ./script'
 "#;
 
@@ -243,7 +231,8 @@ fn the_workflow_for_other_peoples_ci_has_pods_on_a_dpu() {
     let apt = folder.path().join("apt.conf");
     fs::write(&apt, "APT::Sandbox::User \"root\";\nAPT::Get::Upgrade \"false\";\n").unwrap();
     let mut copy = Command::new("unshare");
-    copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", COPY, "copy"]);
+    copy.args(["--mount", "--net", "--pid", "--fork", "--kill-child", "bash", "-c"]);
+    copy.arg([COPY, RUN].concat()).arg("copy");
     copy.args(made.debs()).arg(&script).arg(&apt).env("APT_CONFIG", "/made/apt.conf");
     // The lab is to find the programs that were installed.
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));

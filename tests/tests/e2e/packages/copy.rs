@@ -1,6 +1,6 @@
 //! A copy of this machine with a root of its own. What is written there stays in memory.
 
-/// Makes the copy in the working directory, in a mount namespace of its own, and puts the arguments, which are files, into
+/// Makes the copy the working directory, in a mount namespace of its own, and puts the arguments, which are files, into
 /// its /made.
 pub(crate) const COPY: &str = r#"
 set -e
@@ -9,7 +9,7 @@ mkdir -p /run/copy/root
 mount -t tmpfs tmpfs /run/copy/root
 for folder in etc opt usr var; do
     mkdir -p "/run/copy/$folder/upper" "/run/copy/$folder/scratch" "/run/copy/root/$folder"
-    mount -t overlay -o "lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/scratch" \
+    mount -t overlay -o "userxattr,lowerdir=/$folder,upperdir=/run/copy/$folder/upper,workdir=/run/copy/$folder/scratch" \
         overlay "/run/copy/root/$folder"
 done
 cd /run/copy/root
