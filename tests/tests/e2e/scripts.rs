@@ -219,6 +219,41 @@ fn every_script_explains_itself() {
     }
 }
 
+/// The files that a script consists of: itself, and what it sources, directly or not.
+fn parts_of(script: &Path) -> BTreeSet<PathBuf> {
+    let text = fs::read_to_string(script).unwrap();
+    let mut parts = BTreeSet::from([script.to_owned()]);
+    for line in text.lines().filter_map(|line| line.strip_prefix("source \"")) {
+        let part = match line.trim_end_matches('"') {
+            line if line.starts_with("$ROOT/hack/") => path(&line["$ROOT/hack/".len()..]),
+            line => script.parent().unwrap().join(&line["$(dirname \"$0\")/".len()..]),
+        };
+        parts.extend(parts_of(&part.canonicalize().unwrap()));
+    }
+    parts
+}
+
+/// The functions that a file of shell code defines.
+fn functions_of(part: &Path) -> Vec<String> {
+    let text = fs::read_to_string(part).unwrap();
+    let names = text.lines().filter_map(|line| line.split_once("() "));
+    names.map(|(name, _)| name.to_owned()).filter(|name| !name.starts_with([' ', '#'])).collect()
+}
+
+/// Bash takes the last definition in silence, also for the callers of the first.
+#[test]
+fn no_script_redefines_a_sourced_function() {
+    let scripts = fs::read_dir(path("")).unwrap().map(|entry| entry.unwrap().path());
+    let scripts: Vec<_> = scripts.filter(|script| script.is_file()).collect();
+    assert!(scripts.contains(&path("cluster")), "{scripts:?}");
+    for script in scripts {
+        let mut seen = BTreeSet::new();
+        for function in parts_of(&script).iter().flat_map(|part| functions_of(part)) {
+            assert!(seen.insert(function.clone()), "{} has two of {function}()", script.display());
+        }
+    }
+}
+
 #[test]
 fn demo_says_what_stays() {
     let said = text(&run(hack("demo").arg("--help")));
