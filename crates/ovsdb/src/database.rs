@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    io::Write,
+    io::{ErrorKind, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
     path::PathBuf,
@@ -312,11 +312,16 @@ impl Shared {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let written = writer.write_all(message.as_bytes());
         drop(writer);
-        written.map_err(|error| {
-            let why = format!("nothing can be written ({error})");
-            self.end(&why);
-            self.closed(&why)
-        })
+        match written {
+            // The server has closed the connection. The reader has yet to read why, and then ends all calls.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => {
+                let why = format!("nothing can be written ({error})");
+                self.end(&why);
+                Err(self.closed(&why))
+            }
+            Ok(()) => Ok(()),
+        }
     }
 
     /// Waits until what is waited for has come.

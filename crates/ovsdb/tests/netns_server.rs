@@ -4,6 +4,7 @@
 use std::{
     fs::File,
     io::{Read, Write},
+    net::Shutdown,
     os::unix::net::{UnixListener, UnixStream},
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -293,6 +294,36 @@ fn peers_that_are_no_database_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let nobody = Database::open(&settings(folder.path().join("db.sock"))).unwrap_err();
     assert!(matches!(nobody, Error::Connect { .. }), "{nobody}");
+}
+
+/// The server closes its side before it says what is no message, so that a call cannot be written.
+#[test]
+fn last_words_are_the_reason_for_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(folder.path().join("db.sock")).unwrap();
+    let (is_deaf, deaf) = mpsc::channel();
+    let (has_failed, failed) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buffer = [0; 65536];
+        for answer in [SCHEMA_ANSWER, r#"{"id":2,"error":null,"result":{}}"#] {
+            assert!(stream.read(&mut buffer).unwrap() > 0);
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+        stream.shutdown(Shutdown::Read).unwrap();
+        is_deaf.send(()).unwrap();
+        // A call that does not wait for the last words fails before they are said.
+        let _ = failed.recv_timeout(HALF / 5);
+        stream.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
+    });
+    let settings = settings(folder.path().join("db.sock"));
+    let database =
+        Database::open(&Settings { deadline: Duration::from_secs(30), ..settings }).unwrap();
+    deaf.recv().unwrap();
+    let ended = database.transact(&[]).unwrap_err();
+    let _ = has_failed.send(());
+    server.join().unwrap();
+    assert!(ended.to_string().contains("no message"), "{ended}");
 }
 
 #[test]
