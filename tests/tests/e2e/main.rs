@@ -8,6 +8,7 @@
     reason = "helpers of tests too: a failure is a panic at its place, and figures are printed"
 )]
 
+mod admission;
 mod allow;
 mod breakages;
 mod bridges;

@@ -16,12 +16,12 @@ const BASES: [&str; 5] = ["host", "dpu", "cert-manager", "networks", "admission"
 const IMAGES: &str = include_str!("../../../hack/package.d/image.sh");
 const WORKSPACE: &str = include_str!("../../../Cargo.toml");
 
-fn base(name: &str) -> PathBuf {
+pub(crate) fn base(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/kubernetes").join(name)
 }
 
 /// All documents of a YAML file.
-fn documents(path: &Path) -> Vec<Value> {
+pub(crate) fn documents(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     let documents = serde_norway::Deserializer::from_str(&text);
     documents
@@ -394,38 +394,4 @@ fn certificates_name_who_their_owner_is_and_are_the_secrets_that_pods_mount() {
         let issuer = &object["spec"]["issuerRef"]["name"];
         assert!(issuer.is_null() || names.contains(&issuer), "{object}");
     }
-}
-
-#[test]
-fn the_admission_policy_is_bound_and_asks_for_a_resource_of_the_device_plugin() {
-    let documents = documents(&base("admission/policy.yaml"));
-    let [policy, binding] = &documents[..] else { panic!("{documents:?}") };
-    assert_eq!(policy["kind"], "MutatingAdmissionPolicy");
-    assert_eq!(binding["kind"], "MutatingAdmissionPolicyBinding");
-    assert_eq!(policy["apiVersion"], binding["apiVersion"]);
-    assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
-    let expression = &policy["spec"]["mutations"][0]["jsonPatch"]["expression"];
-    let page = include_str!("../../../docs/KUBERNETES.md");
-    assert!(expression.as_str().unwrap().contains("\"dpu-offload.io/gold\""));
-    assert!(page.contains("dpu-offload.io/gold: 1"), "the resource that the page offers");
-}
-
-/// No engine for the expressions is here.
-#[test]
-fn admission_expressions_name_what_they_decide_by() {
-    let policy = documents(&base("admission/policy.yaml")).remove(0);
-    let conditions = list(&policy["spec"], "matchConditions");
-    let expression = |name: &str| {
-        let condition = conditions.iter().find(|condition| condition["name"] == name);
-        condition.unwrap()["expression"].as_str().unwrap().to_owned()
-    };
-    let asks = expression("asks-for-none-itself");
-    for word in ["spec.containers", "initContainers", "restartPolicy", "\"Always\""] {
-        assert!(asks.contains(word), "{word}: {asks}");
-    }
-    assert!(expression("has-no-claim").contains("spec.resourceClaims"));
-    let network = "annotations[\"dpu-offload.io/network\"] == \"gold\"";
-    assert!(expression("names-no-other-network").ends_with(network));
-    let patch = policy["spec"]["mutations"][0]["jsonPatch"]["expression"].as_str().unwrap();
-    assert!(patch.contains("\"dpu-offload.io/network\"") && patch.contains("value: \"gold\""));
 }
