@@ -119,14 +119,26 @@ fn first_boot() -> String {
     .concat()
 }
 
+/// The card's program is killed and leaves its links. Its unit removes them and plugs new ones, and the agent configures
+/// the host port again.
+const KILLED_CARD: &str = r#"
+systemctl kill --signal=KILL dpu-offload-card
+timeout 60 bash -c '
+    until [ "$(systemctl show -P NRestarts dpu-offload-card)" = 1 ] && systemctl is-active -q dpu-offload-card; do
+        sleep 0.1
+    done
+    until ip -4 -o address show offload0 | grep -q inet; do sleep 0.1; done'
+"#;
+
 fn second_boot() -> String {
     let installation = page("INSTALLATION.md");
     let steps = shown(&installation, "enable --now dpu-offload-card");
-    format!("{}\n{}", steps.lines().last().unwrap(), pod_that_answers())
+    let pod = pod_that_answers();
+    format!("{}\n{pod}{KILLED_CARD}{pod}", steps.lines().last().unwrap())
 }
 
 #[test]
-fn software_card_serves_pods_after_a_reboot() {
+fn software_card_serves_pods_after_reboot_and_kill() {
     let made = making::Made::of_programs();
     let folder = tempfile::tempdir().unwrap();
     let files = [
@@ -147,5 +159,5 @@ fn software_card_serves_pods_after_a_reboot() {
     let output = run(copy.env_remove("OFFLOAD_BIN_DIR"));
     let said = making::text(&output);
     assert!(output.status.success(), "{said}");
-    assert_eq!(said.matches("3 packets transmitted, 3 received").count(), 2, "{said}");
+    assert_eq!(said.matches("3 packets transmitted, 3 received").count(), 3, "{said}");
 }

@@ -3,10 +3,11 @@
 use std::{
     collections::BTreeSet,
     env,
-    fs::{self, File, Permissions},
+    fs::{self, DirEntry, File, Permissions},
     os::unix::fs::{FileExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Command, Output, id},
+    time::Duration,
 };
 
 use e2e::{program, run};
@@ -94,15 +95,19 @@ impl Made {
     }
 }
 
-/// The folder of this run of the tests. Those of earlier runs go.
+/// A run of the tests takes less.
+const OLD: Duration = Duration::from_hours(2);
+
+/// The folder of this run of the tests. Those of earlier runs are removed.
 fn shared() -> PathBuf {
     let run = env::var("NEXTEST_RUN_ID").unwrap_or_else(|_| id().to_string());
     let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
     fs::create_dir_all(all.join(&run)).unwrap();
-    let old = fs::read_dir(&all)
-        .unwrap()
-        .map(|entry| entry.unwrap())
-        .filter(|entry| entry.file_name() != *run);
+    let is_old = |entry: &DirEntry| {
+        let began = entry.metadata().and_then(|metadata| metadata.created());
+        began.is_ok_and(|began| began.elapsed().is_ok_and(|age| age > OLD))
+    };
+    let old = fs::read_dir(&all).unwrap().map(|entry| entry.unwrap()).filter(is_old);
     // Another test may be faster.
     old.for_each(|entry| drop(fs::remove_dir_all(entry.path())));
     all.join(run)

@@ -1,6 +1,9 @@
 //! Removal of the packages: refused while pods run, and what is there again after an installation.
 
-use std::{fs::File, process::Output};
+use std::{
+    fs::{self, File},
+    process::Output,
+};
 
 use e2e::run;
 
@@ -267,4 +270,15 @@ fn purge_keeps_keys_and_says_so() {
     assert!(said.contains("purged, except for keys and certificates in "), "{said}");
     assert_eq!(tree.read("etc/dpu-offload/tls/host.key"), "a key");
     assert!(!tree.path(RECORDS).exists() && !tree.path(AGENT_FILE).exists());
+}
+
+#[test]
+fn purge_removes_empty_folders_of_run() {
+    let tree = host(NO_PODS);
+    let folders = ["run/dpu-offload", "run/dpu-offload-dpu-2"].map(|folder| tree.path(folder));
+    for folder in &folders {
+        fs::create_dir_all(folder).unwrap();
+    }
+    tree.dpkg_does(&["--purge", HOST]);
+    assert!(!folders.iter().any(|folder| folder.exists()));
 }
