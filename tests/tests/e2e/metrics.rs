@@ -131,10 +131,10 @@ fn documented_name(name: &str, family: &Family) -> String {
     format!("{name}{suffix}")
 }
 
-/// Labels whose values the tables in docs/OPERATIONS.md list.
+/// Labels whose values the tables in docs/METRICS.md list.
 const LISTED: [&str; 5] = ["cause", "certificate", "phase", "state", "verb"];
 
-/// What the tables in docs/OPERATIONS.md say of a metric.
+/// What the tables in docs/METRICS.md say of a metric.
 #[derive(Debug)]
 struct Row {
     labels: BTreeSet<String>,
@@ -142,7 +142,7 @@ struct Row {
 }
 
 fn documented() -> BTreeMap<String, Row> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/OPERATIONS.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/METRICS.md");
     let text = fs::read_to_string(path).unwrap();
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `dpu_offload_"));
     rows.map(|row| {
