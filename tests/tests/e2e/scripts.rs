@@ -284,6 +284,45 @@ fn example_of_connectivity_works_to_its_last_line() {
     assert!(said.contains(" 1 received") && said.contains("tcp . 8080"), "{said}");
 }
 
+/// What a reader of TUTORIAL.md types: the blocks of `sh`, and of those of `console` what follows a prompt.
+fn typed_in_the_tutorial() -> String {
+    let page = fs::read_to_string(path("").join("../docs/TUTORIAL.md")).unwrap();
+    let mut typed = Vec::new();
+    for block in page.split("```").skip(1).step_by(2) {
+        match block.split_once('\n') {
+            Some(("sh", text)) => typed.extend(text.lines()),
+            Some(("console", text)) => {
+                typed.extend(text.lines().filter_map(|line| line.strip_prefix("$ ")));
+            }
+            _ => panic!("neither typed nor printed: {block}"),
+        }
+    }
+    typed.join("\n")
+}
+
+#[test]
+fn tutorial_works_to_its_last_line() {
+    let lab = HackLab::new();
+    let programs: PathBuf = program("dpuctl").parent().unwrap().into();
+    let mut reader = Command::new("bash");
+    reader.args(["-uc", &typed_in_the_tutorial()]).current_dir(path("").join(".."));
+    let output = run(reader.env("OFFLOAD_LAB", &lab.name).env("OFFLOAD_BIN_DIR", programs));
+    let said = text(&output);
+    assert!(output.status.success(), "{said}");
+    let shown = [
+        " 3 received",
+        "Repaired",
+        "VFS_EXHAUSTED",
+        "exit code 5",
+        "HOST_NOT_CONNECTED",
+        "AGENT_UNREACHABLE",
+        "the lab is down",
+    ];
+    for words in shown {
+        assert!(said.contains(words), "{words:?} is not in:\n{said}");
+    }
+}
+
 #[test]
 fn arguments_that_mean_nothing_are_refused_and_nothing_is_done() {
     let folder = tempfile::tempdir().unwrap();
