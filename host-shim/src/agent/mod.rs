@@ -37,6 +37,8 @@ mod failures;
 #[cfg(test)]
 mod fuzz;
 mod host_port;
+#[cfg(test)]
+mod logged;
 mod metrics_settings;
 mod milestones;
 mod out_of_range;

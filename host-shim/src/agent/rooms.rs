@@ -13,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     config::{Config, VfSourceKind},
-    delegates::Delegates,
+    delegates::{Delegates, FOLDER_READERS},
     desk::Desk,
     device_plugin::DevicePlugin,
     dpu::Dpu,
@@ -39,7 +39,7 @@ const LAST_WORK: Duration = Duration::from_secs(3);
 /// What waits for the kernel or the disk has threads of its own.
 pub(super) fn runtime() -> Result<Runtime, AgentError> {
     Builder::new_current_thread()
-        .max_blocking_threads(BLOCKING_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS + FOLDER_READERS)
         .enable_all()
         .build()
         .map_err(cannot("start the agent's threads"))

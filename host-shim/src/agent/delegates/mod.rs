@@ -6,6 +6,7 @@
 //! | [`default_routes`] | by which interface of a pod its default routes go |
 //! | [`definitions`] | reads the files of the host that define networks |
 //! | [`catalogue`] | finds what a name stands for in the files of the host |
+//! | [`folders`] | reads the folders of these files, of which one may hang |
 //! | [`lease`] | addresses of the DPU for their interfaces |
 //! | [`wishes`] | says what is asked of the plugins, or that it can't be |
 //! | [`versions`] | finds the version of the specification that a chain of plugins is spoken to in |
@@ -30,6 +31,7 @@ mod additions;
 mod catalogue;
 mod default_routes;
 mod definitions;
+mod folders;
 mod interface;
 mod lease;
 mod outcome;
@@ -43,6 +45,7 @@ mod wishes;
 
 pub use settings::DelegateSettings;
 
+pub(super) use folders::FOLDER_READERS;
 pub(super) use record::Delegated;
 pub(super) use room::{Again, Delegates};
 pub(super) use settings::problems;

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -13,11 +13,13 @@ use offload_proto::{
     Failure, Finding, Reason,
     v1::{self, Difference},
 };
-use tokio::{sync::watch, task::spawn_blocking};
+use tokio::sync::watch;
 
 use super::{
     catalogue::{Catalogue, Meaning},
-    failed, interface, outcome,
+    failed,
+    folders::Folders,
+    interface, outcome,
     plugins::Plugins,
     record::{Delegated, Store},
     settings::DelegateSettings,
@@ -26,7 +28,7 @@ use super::{
 use crate::{
     agent::{
         clock::microseconds,
-        defect::{defect, locked},
+        defect::locked,
         milestones::Milestone,
         vfs::{Phase, PodNetns},
     },
@@ -38,8 +40,8 @@ use crate::{
 /// The interfaces that other plugins make.
 #[derive(Debug)]
 pub(in crate::agent) struct Delegates {
-    /// `None`: no network of the host's is other plugins'. What was made before is taken back all the same.
-    networks: Option<PathBuf>,
+    /// Without one of the agent's own no network is other plugins'. What was made before is taken back all the same.
+    folders: Folders,
     plugins: Plugins,
     store: Store,
     /// Why plugins have not taken back what they were called for last.
@@ -73,11 +75,11 @@ impl Delegates {
         settings: Option<DelegateSettings>,
         folder: PathBuf,
     ) -> io::Result<Self> {
-        let networks = settings.as_ref().map(|settings| settings.networks.clone());
+        let folders = Folders::new(settings.as_ref().map(|settings| settings.networks.clone()));
         let plugins = Plugins::new(settings.unwrap_or_default());
         let store = Store::open(folder)?;
         Ok(Self {
-            networks,
+            folders,
             plugins,
             store,
             troubles: Mutex::default(),
@@ -86,15 +88,16 @@ impl Delegates {
     }
 
     /// Takes out of an ADD the further interfaces that other plugins make, and has those that files say are the DPU's
-    /// be of the network that they name.
+    /// be of the network that they name. Waits for the files until `deadline` at most.
     ///
     /// # Errors
     /// What a network's file says can't be had, or what is asked of it.
     pub(in crate::agent) async fn take_out(
         &self,
         mut add: AddRequest,
+        deadline: Instant,
     ) -> Result<(AddRequest, Vec<Delegation>), Failure> {
-        let catalogue = self.catalogue().await;
+        let catalogue = self.folders.own(deadline).await;
         let namespace = add.pod.namespace.clone();
         // A pod that asks for no further network has to do without the files if they can't be read.
         let catalogue =
@@ -107,7 +110,7 @@ impl Delegates {
         // Only for further networks: the folder of a runtime has the configuration of this very ADD, too.
         let catalogue = match add.further.is_empty() {
             true => catalogue,
-            false => self.with_callers(catalogue, &add.folders).await?,
+            false => self.folders.with_callers(catalogue, &add.folders, deadline).await,
         };
         let mut delegations = Vec::new();
         let mut own = Vec::new();
@@ -126,26 +129,6 @@ impl Delegates {
         }
         add.further = own;
         Ok((add, delegations))
-    }
-
-    /// What the host's files say. They may be many, and on a slow disk.
-    async fn catalogue(&self) -> Result<Catalogue, Failure> {
-        let Some(folder) = self.networks.clone() else { return Ok(Catalogue::default()) };
-        let read = spawn_blocking(move || Catalogue::read(&folder)).await;
-        read.map_err(|error| defect(&error))?
-    }
-
-    /// The same with the networks that a caller defines, which come before the host's of these names.
-    async fn with_callers(
-        &self,
-        own: Catalogue,
-        folders: &CallerFolders,
-    ) -> Result<Catalogue, Failure> {
-        let (Some(_), Some(folder)) = (&self.networks, folders.networks.clone()) else {
-            return Ok(own);
-        };
-        let read = spawn_blocking(move || Catalogue::read_callers(&folder)).await;
-        Ok(read.map_err(|error| defect(&error))??.over(own))
     }
 
     /// What a name stands for. What was made of it stays what it was for a repeat of its ADD, whatever became of the
@@ -312,7 +295,8 @@ impl Delegates {
         folders: &CallerFolders,
         deadline: Instant,
     ) -> Result<Option<String>, Failure> {
-        let catalogue = self.with_callers(self.catalogue().await?, folders).await?;
+        let own = self.folders.own(deadline).await?;
+        let catalogue = self.folders.with_callers(own, folders, deadline).await;
         match catalogue.look_up("", network) {
             Ok(Some(Meaning::Plugins(chain))) => {
                 let chain = chain.of_caller(folders);
@@ -380,28 +364,7 @@ impl Delegates {
 
     /// With the folders whose files define networks, too, if a network is unknown that an ADD has `asked` for.
     pub(in crate::agent) fn with_folder(&self, failure: Failure, asked: &AddRequest) -> Failure {
-        let further = asked.further.iter().map(|further| &further.network);
-        let mut names = further.chain([&asked.network]).map(|name| format!("{name:?}"));
-        let is_unknown = |name: String| {
-            failure.reason == Reason::NetworkUnknown && failure.message.contains(&name)
-        };
-        if !names.any(is_unknown) {
-            return failure;
-        }
-        let message = match (&self.networks, &asked.folders.networks) {
-            (Some(own), callers) => {
-                let folders: Vec<_> =
-                    callers.iter().chain([own]).map(|it| folder_of_files(it)).collect();
-                format!("{}, nor does {} define it", failure.message, folders.join(" or "))
-            }
-            (None, Some(callers)) => format!(
-                "{}; networks in {} (CNI_CONF_DIR) count where the agent's configuration has [delegates]",
-                failure.message,
-                callers.display()
-            ),
-            (None, None) => return failure,
-        };
-        Failure { message, ..failure }
+        self.folders.with_folders(failure, asked)
     }
 
     /// Whether an interface has addresses of a lease, or may get them by a plugin that still runs.
@@ -456,13 +419,6 @@ fn log(made: &Delegated, in_plugins: Duration, total: Duration) {
         total_us = microseconds(total),
         "made by other plugins"
     );
-}
-
-fn folder_of_files(folder: &Path) -> String {
-    match folder.is_dir() {
-        true => format!("a file in {}", folder.display()),
-        false => format!("the folder {}, which is not there,", folder.display()),
-    }
 }
 
 /// A pod's first interface is the DPU's.

@@ -18,10 +18,14 @@
 //!   next look, a second later at most, and the resource offered again from the start.
 //! - *A VF that becomes unhealthy while it is being chosen.* The choice stands, the ADD is refused, and the kubelet tries
 //!   it again. Allocate refuses only what no container could open ([`vfio`]), because a refused Allocate ends the pod for
-//!   good. Such VFs are reported as unhealthy before.
+//!   good. Such VFs are reported as unhealthy before. One that has just left its pool is not refused ([`advertised`]).
+//! - *Two pods with VFs of one IOMMU group.* Allocate gives a group to the first of them ([`holders`]); the kubelet is told
+//!   at once, and the group's other VFs are preferred last until it knows.
 
+mod advertised;
 mod checkpoint;
 mod files;
+mod holders;
 mod offer;
 mod plugin;
 mod pod_resources;
@@ -41,8 +45,8 @@ use std::{
 };
 
 use offload_proto::{
-    Failure,
-    v1::{VfPool, VfPools},
+    Failure, Reason,
+    v1::{Pod, VfPool, VfPools},
 };
 use tokio::{
     sync::watch,
@@ -65,8 +69,8 @@ use crate::{
     protocol::AddRequest,
 };
 use offer::Offer;
-use pod_resources::PodResourcesError;
 use unused::{Unused, UnusedVfs, unused};
+use vfio::{Choice, choices};
 
 /// What the kubelet hands out.
 #[derive(Debug)]
@@ -113,10 +117,11 @@ impl DevicePlugin {
     }
 
     /// The VF of the refused pool that the kubelet has chosen for a request's pod, if the request names none and there is
-    /// one.
+    /// one. Of VFs that a program has together it is the first.
     ///
     /// # Errors
-    /// When the kubelet does not tell, or tells nonsense.
+    /// [`Reason::KubeletFailed`] when the kubelet does not tell, or tells nonsense; [`Reason::InvalidRequest`] when the pod
+    /// has several.
     pub(super) async fn chosen(
         &self,
         refusal: &Failure,
@@ -129,7 +134,22 @@ impl DevicePlugin {
         if request.device.is_some() || !is_of_pod || resources.is_empty() {
             return Ok(None);
         }
-        pod_resources::device_of(settings, &request.pod, &resources, deadline).await
+        let devices =
+            pod_resources::devices_of(settings, &request.pod, &resources, deadline).await?;
+        match &self.choices(devices.clone()).await?[..] {
+            [] => Ok(None),
+            [Choice { vf, .. }] => Ok(Some(vf.clone())),
+            _ => Err(several(&request.pod, &devices)),
+        }
+    }
+
+    /// The choices among VFs of a pod.
+    async fn choices(&self, vfs: Vec<Device>) -> Result<Vec<Choice>, Failure> {
+        if vfs.len() < 2 {
+            return Ok(vfs.into_iter().map(Choice::from).collect());
+        }
+        let host = Arc::clone(self.vfs.host());
+        self.vfs.host().look(move || choices(host.cards(), vfs)).await
     }
 
     /// The refusal of an ADD whose pod has no VF by the kubelet's PodResources. Names the container that requests one
@@ -179,12 +199,17 @@ impl DevicePlugin {
         &self,
         settings: &DevicePluginSettings,
         records: &Records,
-    ) -> Result<Unused, PodResourcesError> {
+    ) -> Result<Unused, Failure> {
         let resources = self.resources(settings);
         if resources.is_empty() || records.all().is_empty() {
             return Ok(Unused::new());
         }
-        let given = pod_resources::all_devices(settings, &resources).await?;
+        let mut given = Vec::new();
+        let listed = pod_resources::all_devices(settings, &resources).await;
+        let listed = listed.map_err(|why| Failure::new(Reason::KubeletFailed, why.to_string()));
+        for (pod, vfs) in listed? {
+            given.push((pod, self.choices(vfs).await?));
+        }
         Ok(unused(&given, &records.all()))
     }
 
@@ -203,4 +228,16 @@ impl DevicePlugin {
     fn resources(&self, settings: &DevicePluginSettings) -> Vec<String> {
         self.pools.borrow().iter().map(|pool| settings.resource(&pool.name)).collect()
     }
+}
+
+fn several(pod: &Pod, devices: &[Device]) -> Failure {
+    let devices: Vec<_> = devices.iter().map(Device::as_str).collect();
+    let message = format!(
+        "the kubelet gave pod {}/{} several VFs ({}), of which this interface can't tell its own: have the pod ask for \
+         one, or name them with deviceID, as Multus does",
+        pod.namespace,
+        pod.name,
+        devices.join(", ")
+    );
+    Failure::new(Reason::InvalidRequest, message)
 }

@@ -136,7 +136,7 @@ impl Offer {
         let attention = Arc::new(Attention::default());
         let (pool, pools) = (self.pool.clone(), self.pools.clone());
         let (vfs, shared) = (Arc::clone(&self.vfs), Arc::clone(&attention));
-        let plugin = Plugin::new(self.resource(), pool, pools, vfs, shared);
+        let plugin = Plugin::new(self.settings.clone(), pool, pools, vfs, shared);
         let connections = UnixListenerStream::new(listener);
         let connections = connections.map(|accepted| {
             let (served, relay) = with_good_authority(accepted?);

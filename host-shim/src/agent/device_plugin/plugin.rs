@@ -1,17 +1,24 @@
 //! What the kubelet asks of a resource.
 
-use std::{collections::HashMap, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    pin::Pin,
+    slice,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use offload_proto::{
     kubelet::deviceplugin::{
         AllocateRequest, AllocateResponse, ContainerAllocateRequest, ContainerAllocateResponse,
-        ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty,
+        ContainerPreferredAllocationResponse, Device, DevicePluginOptions, DeviceSpec, Empty,
         ListAndWatchResponse, NumaNode, PreStartContainerRequest, PreStartContainerResponse,
         PreferredAllocationRequest, PreferredAllocationResponse, TopologyInfo,
         device_plugin_server,
     },
-    v1::VfPool,
+    v1::{PooledVf, VfPool},
 };
+use sriov::IommuGroup;
 use tokio::{
     sync::{Notify, watch},
     time::{Instant, interval_at},
@@ -23,10 +30,17 @@ use tokio_stream::{
 use tonic::{Request, Response, Status};
 
 use super::{
+    advertised::Advertised,
+    holders::{GivenVfs, Holders},
+    pod_resources,
     preference::preferred,
-    vfio::{VfioProblems, device_nodes},
+    settings::DevicePluginSettings,
+    vfio::{VfioError, VfioProblems, check_pool, device_nodes, group_of, groups_of, problem_of},
 };
-use crate::agent::vfs::{Cards, Vfs};
+use crate::agent::{
+    defect::locked,
+    vfs::{Cards, Vfs},
+};
 
 /// How often changes on the host alone are reported to a kubelet that listens: a VF that another driver has now is in
 /// the same pool.
@@ -38,12 +52,29 @@ const UNHEALTHY: &str = "Unhealthy";
 
 /// One pool's resource, as the kubelet sees it.
 pub(super) struct Plugin {
-    resource: String,
     pool: String,
     pools: watch::Receiver<Vec<VfPool>>,
-    vfs: Arc<Vfs>,
     attention: Arc<Attention>,
+    lister: Lister,
+}
+
+/// Lists the VFs of a pool for the kubelet.
+#[derive(Clone)]
+struct Lister {
+    settings: DevicePluginSettings,
+    resource: String,
+    vfs: Arc<Vfs>,
+    given: Arc<GivenVfs>,
+    advertised: Arc<Mutex<Advertised>>,
     problems: Arc<VfioProblems>,
+}
+
+/// What this host has of a VF.
+struct Found {
+    vf: vf_alloc::Device,
+    numa_node: Option<u32>,
+    /// `None`: it is not handed over to programs.
+    group: Result<Option<IommuGroup>, VfioError>,
 }
 
 /// Whether the kubelet listens to what it is told of the VFs.
@@ -72,35 +103,60 @@ impl Drop for Listening {
 
 impl Plugin {
     pub(super) fn new(
-        resource: String,
+        settings: DevicePluginSettings,
         pool: String,
         pools: watch::Receiver<Vec<VfPool>>,
         vfs: Arc<Vfs>,
         attention: Arc<Attention>,
     ) -> Self {
-        Self { resource, pool, pools, vfs, attention, problems: Arc::default() }
+        let resource = settings.resource(&pool);
+        let (given, advertised, problems) = Default::default();
+        let lister = Lister { settings, resource, vfs, given, advertised, problems };
+        Self { pool, pools, attention, lister }
     }
 
-    fn has(&self, device: &str) -> bool {
-        let pools = self.pools.borrow();
-        let pool = pools.iter().find(|pool| pool.name == self.pool);
-        pool.is_some_and(|pool| pool.vfs.iter().any(|vf| vf.device == device))
+    fn current_pool(&self) -> Option<VfPool> {
+        self.pools.borrow().iter().find(|pool| pool.name == self.pool).cloned()
     }
 
     async fn allocate_one(
         &self,
         chosen: ContainerAllocateRequest,
     ) -> Result<ContainerAllocateResponse, Status> {
+        let Lister { resource, vfs, advertised, .. } = &self.lister;
         let ids = chosen.devices_i_ds;
-        if let Some(unknown) = ids.iter().find(|device| !self.has(device)) {
-            let message = format!("{} has no device {unknown}", self.resource);
-            return Err(Status::invalid_argument(message));
+        let pool = self.current_pool().unwrap_or_default();
+        let is_known = |id: &String| {
+            pool.vfs.iter().any(|vf| vf.device == *id) || locked(advertised).has(id, Instant::now())
+        };
+        if let Some(unknown) = ids.iter().find(|id| !is_known(id)) {
+            return Err(Status::invalid_argument(format!("{resource} has no device {unknown}")));
         }
-        let envs = HashMap::from([(variable(&self.resource), ids.join(","))]);
-        let given: Vec<_> = ids.into_iter().map(vf_alloc::Device::from).collect();
-        let devices = look(&self.vfs, move |cards| device_nodes(cards, &given)).await?;
+        let envs = HashMap::from([(variable(resource), ids.join(","))]);
+        let own: Vec<_> = ids.into_iter().map(vf_alloc::Device::from).collect();
+        let looked_at = own.clone();
+        let groups = look(vfs, move |cards| groups_of(cards, looked_at)).await?;
+        let devices = groups.and_then(|groups| self.give(&own, &groups, &pool));
         let devices = devices.map_err(|error| Status::failed_precondition(error.to_string()))?;
         Ok(ContainerAllocateResponse { envs, devices })
+    }
+
+    /// Gives a container its `own` VFs with their groups. Only of VFs that are handed over to programs there is anything
+    /// to give.
+    fn give(
+        &self,
+        own: &[vf_alloc::Device],
+        groups: &[(vf_alloc::Device, IommuGroup)],
+        pool: &VfPool,
+    ) -> Result<Vec<DeviceSpec>, VfioError> {
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let usable = [own, &healthy(pool)].concat();
+        groups.iter().try_for_each(|(vf, group)| check_pool(vf, group, &usable))?;
+        let Lister { given, vfs, .. } = &self.lister;
+        given.give(own, groups, vfs.records(), Instant::now())?;
+        Ok(device_nodes(groups))
     }
 }
 
@@ -127,23 +183,84 @@ fn variable(resource: &str) -> String {
     format!("PCIDEVICE_{}", resource.chars().map(in_capitals).collect::<String>())
 }
 
-/// The pool's VFs with their health. A VF that Allocate would refuse is unhealthy: the kubelet ends a pod for good whose
-/// Allocate is refused, and a Deployment makes the next one.
-fn devices(cards: Cards<'_>, pool: &VfPool, problems: &VfioProblems) -> ListAndWatchResponse {
-    let has_no_problem = pool.vfs.iter().filter(|vf| vf.problem.is_empty());
-    let healthy: Vec<_> =
-        has_no_problem.map(|vf| vf_alloc::Device::from(vf.device.as_str())).collect();
-    let devices = pool.vfs.iter().map(|vf| {
-        let device = vf_alloc::Device::from(vf.device.as_str());
-        let is_healthy = vf.problem.is_empty() && problems.can_be_opened(cards, &device, &healthy);
-        let node = cards.placement(&device).numa_node;
-        Device {
-            id: vf.device.clone(),
-            health: if is_healthy { HEALTHY } else { UNHEALTHY }.into(),
-            topology: node.map(|node| TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }),
+impl Lister {
+    /// The pool's VFs with their health. A VF that Allocate would refuse is unhealthy: the kubelet ends a pod for good
+    /// whose Allocate is refused, and a Deployment makes the next one.
+    async fn list(&self, pool: VfPool) -> Result<ListAndWatchResponse, Status> {
+        let of_pool: Vec<_> = pool.vfs.iter().map(device).collect();
+        let find = move |cards: Cards<'_>| {
+            of_pool.into_iter().map(|vf| Found::of(cards, vf)).collect::<Vec<_>>()
+        };
+        let found = look(&self.vfs, find).await?;
+        if found.iter().any(Found::shares_its_group) {
+            self.ask_kubelet().await;
         }
-    });
-    ListAndWatchResponse { devices: devices.collect() }
+        let ids = pool.vfs.iter().map(|vf| vf.device.clone()).collect();
+        locked(&self.advertised).learn(ids, Instant::now());
+        let (holders, healthy) = (self.given.holders(self.vfs.records()), healthy(&pool));
+        let devices = found.into_iter().map(|found| {
+            let is_usable =
+                healthy.contains(&found.vf) && self.can_be_opened(&found, &healthy, &holders);
+            Device {
+                id: found.vf.to_string(),
+                health: if is_usable { HEALTHY } else { UNHEALTHY }.into(),
+                topology: found.numa_node.map(on_node),
+            }
+        });
+        Ok(ListAndWatchResponse { devices: devices.collect() })
+    }
+
+    /// Whether a container can open a VF now, as far as it is handed over to programs.
+    fn can_be_opened(
+        &self,
+        Found { vf, group, .. }: &Found,
+        healthy: &[vf_alloc::Device],
+        holders: &Holders,
+    ) -> bool {
+        let shared = match group {
+            Ok(group) => group.as_ref().and_then(|it| problem_of(vf, it, healthy, holders)),
+            Err(_) => None,
+        };
+        let problem = group.as_ref().err().or(shared.as_ref());
+        self.problems.note(vf, problem);
+        problem.is_none()
+    }
+
+    /// Asks the kubelet which VFs pods have, unless it was asked just now.
+    async fn ask_kubelet(&self) {
+        let asked = Instant::now();
+        if !self.given.is_outdated(asked) {
+            return;
+        }
+        let resources = slice::from_ref(&self.resource);
+        let listed = pod_resources::all_devices(&self.settings, resources).await;
+        let listed = listed.map(|pods| pods.into_iter().map(|(_, vfs)| vfs).collect());
+        self.given.learn(listed.map_err(|why| why.to_string()), asked);
+    }
+}
+
+impl Found {
+    fn of(cards: Cards<'_>, vf: vf_alloc::Device) -> Self {
+        let group = group_of(cards, &vf);
+        Self { numa_node: cards.placement(&vf).numa_node, group, vf }
+    }
+
+    fn shares_its_group(&self) -> bool {
+        matches!(&self.group, Ok(Some(group)) if group.devices.len() > 1)
+    }
+}
+
+fn device(vf: &PooledVf) -> vf_alloc::Device {
+    vf.device.as_str().into()
+}
+
+/// The VFs that the pool gives.
+fn healthy(pool: &VfPool) -> Vec<vf_alloc::Device> {
+    pool.vfs.iter().filter(|vf| vf.problem.is_empty()).map(device).collect()
+}
+
+fn on_node(node: u32) -> TopologyInfo {
+    TopologyInfo { nodes: vec![NumaNode { id: node.into() }] }
 }
 
 #[tonic::async_trait]
@@ -171,13 +288,15 @@ impl device_plugin_server::DevicePlugin for Plugin {
         };
         let looks = IntervalStream::new(interval_at(Instant::now() + LOOK, LOOK)).map(|_| ());
         let reports = WatchStream::new(self.pools.clone()).map(|_| ());
+        // Of a group that a pod was just given, the kubelet must choose no other VF.
+        let given = WatchStream::from_changes(self.lister.given.subscribe());
         // A pool that is no more ends it, and with it the kubelet's hope.
-        let pools = reports.merge(looks).map(pool).take_while(Option::is_some);
-        let (vfs, problems) = (Arc::clone(&self.vfs), Arc::clone(&self.problems));
+        let news = reports.merge(looks).merge(given);
+        let pools = news.map(pool).take_while(Option::is_some);
+        let lister = self.lister.clone();
         let lists = pools.then(move |pool| {
-            let (vfs, problems) = (Arc::clone(&vfs), Arc::clone(&problems));
-            let list = move |cards: Cards<'_>| devices(cards, &pool.unwrap_or_default(), &problems);
-            async move { look(&vfs, list).await }
+            let lister = lister.clone();
+            async move { lister.list(pool.unwrap_or_default()).await }
         });
         let mut latest = None;
         let news = lists.filter(move |list| match list {
@@ -192,8 +311,10 @@ impl device_plugin_server::DevicePlugin for Plugin {
         request: Request<PreferredAllocationRequest>,
     ) -> Result<Response<PreferredAllocationResponse>, Status> {
         let mut container_responses = Vec::new();
+        let Lister { vfs, given, .. } = &self.lister;
         for asked in request.into_inner().container_requests {
-            let device_i_ds = look(&self.vfs, move |cards| preferred(cards, asked)).await?;
+            let holders = given.holders(vfs.records());
+            let device_i_ds = look(vfs, move |cards| preferred(cards, &holders, asked)).await?;
             container_responses.push(ContainerPreferredAllocationResponse { device_i_ds });
         }
         Ok(Response::new(PreferredAllocationResponse { container_responses }))

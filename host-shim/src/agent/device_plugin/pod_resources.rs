@@ -45,35 +45,29 @@ impl From<Status> for PodResourcesError {
     }
 }
 
-/// The one device of these resources that the pod has. `None`: it has none.
+/// The devices of these resources that the pod has.
 ///
 /// # Errors
-/// [`Reason::KubeletFailed`] when the kubelet does not tell in time, or nonsense; [`Reason::InvalidRequest`] when the
-/// pod has several.
-pub(super) async fn device_of(
+/// [`Reason::KubeletFailed`] when the kubelet does not tell in time, or nonsense.
+pub(super) async fn devices_of(
     settings: &DevicePluginSettings,
     pod: &Pod,
     resources: &[String],
     deadline: Instant,
-) -> Result<Option<Device>, Failure> {
+) -> Result<Vec<Device>, Failure> {
     let until = deadline.min(Instant::now() + settings.answer());
     let answer = match timeout_at(until.into(), ask(settings, pod)).await {
         Ok(answer) => answer,
         Err(_) => Err(PodResourcesError::Silent(settings.answer_ms)),
     };
     let chosen = answer.and_then(|found| chosen(found, resources));
-    let devices = chosen.map_err(|why| {
+    chosen.map_err(|why| {
         let (Pod { namespace, name, .. }, socket) = (pod, settings.pod_resources.display());
         let message = format!(
             "which VF the kubelet chose for pod {namespace}/{name} is not known: at {socket} it {why}"
         );
         Failure::new(Reason::KubeletFailed, message)
-    })?;
-    match <[Device; 1]>::try_from(devices) {
-        Ok([device]) => Ok(Some(device)),
-        Err(devices) if devices.is_empty() => Ok(None),
-        Err(devices) => Err(several(pod, &devices)),
-    }
+    })
 }
 
 /// The devices of these resources that pods have, of each pod that has any.
@@ -98,18 +92,6 @@ pub(super) async fn all_devices(
         }
     }
     Ok(pods)
-}
-
-fn several(pod: &Pod, devices: &[Device]) -> Failure {
-    let devices: Vec<_> = devices.iter().map(Device::as_str).collect();
-    let message = format!(
-        "the kubelet gave pod {}/{} several VFs ({}), of which this interface can't tell its own: have the pod ask for \
-         one, or name them with deviceID, as Multus does",
-        pod.namespace,
-        pod.name,
-        devices.join(", ")
-    );
-    Failure::new(Reason::InvalidRequest, message)
 }
 
 /// A connection for one question: one that was kept could lead to a kubelet that has ended, and the first pod after its

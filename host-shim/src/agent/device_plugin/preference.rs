@@ -5,28 +5,33 @@ use std::cmp::Reverse;
 use offload_proto::kubelet::deviceplugin::ContainerPreferredAllocationRequest;
 use vf_alloc::Device;
 
-use super::vfio;
+use super::{holders::Holders, vfio};
 use crate::{agent::vfs::Cards, vf_source::VfPlacement};
 
 /// A VF that the kubelet could give.
 struct Candidate {
     id: String,
     placement: VfPlacement,
-    /// The devices that a container needs to open the VF, if it is handed over to programs. Empty: it is not.
+    /// The devices that a program has with the VF, if it is handed over to programs. Empty: it is not.
     group: Vec<String>,
+    /// Whether another pod has its group: the kubelet was not told yet.
+    is_taken: bool,
 }
 
 /// The VFs to give, as many as are asked for if there are so many.
 pub(super) fn preferred(
     cards: Cards<'_>,
+    holders: &Holders,
     asked: ContainerPreferredAllocationRequest,
 ) -> Vec<String> {
     let candidate = |id: String| {
         let vf = Device::from(id.as_str());
         // One whose group is not known is unhealthy: see `vfio`.
         let group = vfio::group_of(cards, &vf).ok().flatten();
+        let own = std::slice::from_ref(&vf);
+        let is_taken = group.as_ref().is_some_and(|it| holders.check(&vf, it, own).is_err());
         let group = group.map(|group| group.devices).unwrap_or_default();
-        Candidate { id, placement: cards.placement(&vf), group }
+        Candidate { id, placement: cards.placement(&vf), group, is_taken }
     };
     let available = asked.available_device_i_ds.into_iter().map(candidate).collect();
     let size = usize::try_from(asked.allocation_size).unwrap_or(0);
@@ -42,12 +47,13 @@ fn choose(available: Vec<Candidate>, must_include: &[String], size: usize) -> Ve
             those.iter().filter(|other| other.placement.pf == one.placement.pf).count()
         };
         let room = size - chosen.len();
-        // A VF of a group that is begun, a VF of a group that can be given as a whole, the PF that serves this container
+        // A VF whose group no other pod has, a VF of a group that is begun, a VF of a group that can be given as a whole, the PF that serves this container
         // least, and of those the one with the most VFs left.
         let rank = |one: &Candidate| {
             let is_elsewhere = one.placement.numa_node != node;
             let spread = (of_pf(&chosen, one), Reverse(of_pf(&left, one)));
-            (!has_any(&chosen, one), !has_room(room, &chosen, &left, one), is_elsewhere, spread)
+            let of_group = (!has_any(&chosen, one), !has_room(room, &chosen, &left, one));
+            (one.is_taken, of_group, is_elsewhere, spread)
         };
         let Some(best) = (0..left.len()).min_by_key(|index| rank(&left[*index])) else { break };
         chosen.push(left.remove(best));
@@ -87,6 +93,7 @@ mod unit_tests {
             id: number.to_string(),
             placement: VfPlacement { pf: (*pf).into(), numa_node: *numa_node },
             group: Vec::new(),
+            is_taken: false,
         };
         vfs.iter().enumerate().map(candidate).collect()
     }
@@ -134,6 +141,16 @@ mod unit_tests {
         assert_eq!(chosen(&[], 2), ["0", "3"]);
         assert_eq!(chosen(&["4"], 2), ["4", "1"]);
         assert_eq!(chosen(&[], 3), ["0", "3", "2"]);
+    }
+
+    #[test]
+    fn group_of_another_pod_is_preferred_last() {
+        let mut available = available(&[("a", None), ("b", None), ("b", None)]);
+        for (one, group) in available.iter_mut().zip([["0", "3"], ["1", "4"], ["2", "5"]]) {
+            one.group = group.map(Into::into).into();
+            one.is_taken = one.id == "1";
+        }
+        assert_eq!(choose(available, &[], 3), ["2", "0", "1"]);
     }
 
     #[test]

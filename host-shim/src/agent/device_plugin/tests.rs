@@ -228,6 +228,24 @@ async fn a_container_is_told_its_vf_and_one_that_is_none_is_refused() {
     assert_eq!(refused.message(), "dpu-offload.io/gold has no device d000:00:00.3");
 }
 
+/// A refused Allocate would end the pod for good.
+#[tokio::test]
+async fn vf_that_just_left_its_pool_is_allocated() {
+    let stage = Stage::new().with_folder();
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let mut client = stage.dial(&kubelet.registered().await).await;
+    let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
+    assert!(next(&mut lists).await.is_some());
+    stage.room.learn(VfPools { pools: vec![pool("gold", &[("d000:00:00.2", "")])] });
+    assert_eq!(next(&mut lists).await, told(&[("d000:00:00.2", "Healthy")]));
+    let mut allocate = async |id: &str| {
+        let container_requests = vec![ContainerAllocateRequest { devices_i_ds: vec![id.into()] }];
+        client.allocate(AllocateRequest { container_requests }).await.is_ok()
+    };
+    assert!(allocate("d000:00:00.1").await);
+    assert!(!allocate("d000:00:00.9").await, "it was in no list");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_kubelet_that_begins_anew_is_told_anew() {
     let stage = Stage::new().with_folder();

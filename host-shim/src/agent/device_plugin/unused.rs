@@ -11,6 +11,7 @@ use offload_proto::{
 };
 use vf_alloc::Device;
 
+use super::vfio::Choice;
 use crate::agent::vfs::{Phase, Record};
 
 /// Findings by the attachments' ids.
@@ -46,20 +47,21 @@ fn cloned((id, found): (&String, &Difference)) -> (String, Difference) {
 }
 
 /// The pods with VFs of the kubelet's that no record of the pod holds. A pod without an attachment is none of ours.
-pub(super) fn unused(given: &[(Pod, Vec<Device>)], records: &[Arc<Record>]) -> Unused {
+pub(super) fn unused(given: &[(Pod, Vec<Choice>)], records: &[Arc<Record>]) -> Unused {
     let found = given.iter().filter_map(|(pod, vfs)| unused_by(pod, vfs, records));
     found.map(|found| (found.subject.clone(), found)).collect()
 }
 
-fn unused_by(pod: &Pod, vfs: &[Device], records: &[Arc<Record>]) -> Option<Difference> {
+fn unused_by(pod: &Pod, choices: &[Choice], records: &[Arc<Record>]) -> Option<Difference> {
     let Pod { namespace, name, .. } = pod;
     let is_its = |record: &&Arc<Record>| {
         let labels = record.attachment.pod.as_ref();
         labels.is_some_and(|it| (&it.namespace, &it.name) == (namespace, name))
     };
     let its: Vec<_> = records.iter().filter(is_its).collect();
-    let is_unused = |vf: &&Device| its.iter().all(|record| record.device() != *vf);
-    let unused: Vec<_> = vfs.iter().filter(is_unused).map(Device::as_str).collect();
+    let is_used = |vf: &Device| its.iter().any(|record| record.device() == vf);
+    let unused = choices.iter().filter(|choice| !choice.vfs().any(is_used));
+    let unused: Vec<_> = unused.flat_map(Choice::vfs).map(Device::as_str).collect();
     let live = its.iter().filter(|record| record.phase == Phase::Live);
     let first = live.min_by_key(|record| record.key().interface_name)?;
     if unused.is_empty() {
@@ -78,7 +80,7 @@ fn unused_by(pod: &Pod, vfs: &[Device], records: &[Arc<Record>]) -> Option<Diffe
 #[cfg(test)]
 mod unit_tests {
     use super::*;
-    use crate::agent::vfs::record;
+    use crate::agent::{logged::logged, vfs::record};
 
     fn pod(name: &str) -> Pod {
         Pod { namespace: "shop".into(), name: name.into(), uid: String::new() }
@@ -97,7 +99,7 @@ mod unit_tests {
     fn vf_of_no_interface_is_unused() {
         let records = [interface("b", "net1"), interface("a", "eth0")];
         let found = |vfs: &[&str]| {
-            let vfs = vfs.iter().map(|vf| Device::from(*vf)).collect();
+            let vfs = vfs.iter().map(|vf| Device::from(*vf).into()).collect();
             unused(&[(pod("cart-0"), vfs)], &records)
         };
         assert_eq!(found(&["pci-a", "pci-b"]), Unused::new());
@@ -109,13 +111,32 @@ mod unit_tests {
     }
 
     #[test]
+    fn vf_of_a_used_group_is_used() {
+        let records = [interface("a", "eth0")];
+        let group = |vf: &str, other: &str| Choice { vf: vf.into(), others: vec![other.into()] };
+        let found = |choice| unused(&[(pod("cart-0"), vec![choice])], &records).len();
+        assert_eq!(found(group("pci-7", "pci-a")), 0);
+        assert_eq!(found(group("pci-7", "pci-8")), 1);
+    }
+
+    #[test]
     fn pod_without_an_attachment_is_none_of_ours() {
-        let given = [(pod("other"), vec![Device::from("pci-7")])];
+        let given = [(pod("other"), vec![Device::from("pci-7").into()])];
         assert_eq!(unused(&given, &[interface("a", "eth0")]), Unused::new());
         let mut leaving = Record::clone(&interface("a", "eth0"));
         leaving.phase = Phase::Releasing;
-        let given = [(pod("cart-0"), vec![Device::from("pci-7")])];
+        let given = [(pod("cart-0"), vec![Device::from("pci-7").into()])];
         assert_eq!(unused(&given, &[Arc::new(leaving)]), Unused::new());
+    }
+
+    #[test]
+    fn unused_vf_is_logged_once() {
+        let found = Finding::KubeletVfUnused.of("a", "it is unused");
+        let now = || Unused::from([("a".to_owned(), found.clone())]);
+        let mut vfs = UnusedVfs::default();
+        let mut lines = |now| logged(|| drop(vfs.learn(now))).len();
+        assert_eq!([now(), now(), now(), now()].map(&mut lines), [0, 1, 0, 0]);
+        assert_eq!([Unused::new(), now(), now()].map(&mut lines), [0, 0, 1], "it began again");
     }
 
     #[test]

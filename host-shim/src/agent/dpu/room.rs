@@ -155,6 +155,11 @@ pub(in crate::agent) mod tests {
         Arc::new(bootstrap::parse_config(CONFIGURATION, "/c.toml".as_ref()).unwrap())
     }
 
+    /// Has the agent's first attempt to have a session begin. It has no end.
+    pub(in crate::agent) fn begin_first_attempt(dpu: &Dpu) {
+        dpu.session().begin();
+    }
+
     /// A DPU without a session, and the folder of the host's records.
     pub(in crate::agent) fn dpu() -> (Arc<Dpu>, TempDir) {
         let (vfs, folder) = vfs();

@@ -204,7 +204,7 @@ impl Session {
         }
     }
 
-    fn begin(&self) {
+    pub(super) fn begin(&self) {
         self.standing.send_modify(|standing| {
             if let Standing::Down { first_attempt, .. } = standing {
                 *first_attempt = FirstAttempt::UnderWay;

@@ -1,5 +1,7 @@
 //! What an ADD asks for: its form, the names that its interfaces get, and who makes which.
 
+use std::time::Instant;
+
 use offload_proto::{
     Failure, Reason,
     form::{INTERFACE_NAMES, MOST_INTERFACES, is_container_id, is_interface_name},
@@ -38,9 +40,10 @@ pub(super) fn check_form(asked: &AddRequest) -> Result<(), Failure> {
 pub(super) async fn name_and_lock(
     doors: &Doors,
     asked: &AddRequest,
+    deadline: Instant,
 ) -> Result<(Named, LockedKeys), Failure> {
     loop {
-        let (mut own, delegations) = doors.delegates.take_out(asked.clone()).await?;
+        let (mut own, delegations) = doors.delegates.take_out(asked.clone(), deadline).await?;
         own.further_leases = delegations.iter().filter_map(|one| one.lease.clone()).collect();
         let whole = named(doors, &own).await?;
         let (order, requests) = (order(&whole, &delegations)?, whole.each());

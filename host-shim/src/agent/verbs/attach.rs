@@ -76,7 +76,7 @@ pub(in crate::agent) async fn attach(
     caller: &Arc<Caller>,
 ) -> Result<(), Failure> {
     check_form(&asked)?;
-    let (named, keys) = name_and_lock(doors, &asked).await?;
+    let (named, keys) = name_and_lock(doors, &asked, caller.deadline()).await?;
     // Until all that fails is taken back.
     let mut taken = Taken::default();
     let attached = attach_alone(doors, named, destination, caller, &mut taken).await;

@@ -49,15 +49,14 @@ pub(in crate::agent) async fn release(
     settle(doors, left, renewal).await;
 }
 
-/// Releases an attachment whose pod's network namespace has ended. Reports that to the DPU first, so that its events
-/// name the cause.
+/// Releases an attachment whose pod's network namespace has ended. The DPU's events name that as the cause.
 pub(in crate::agent) async fn release_without_del(
     doors: &Doors,
     record: Arc<Record>,
     renewal: Renewal,
 ) {
-    let cause = "its network namespace ended without a DEL".to_owned();
-    tell_leaving(doors, &record, cause).await;
+    let release_cause = "its network namespace ended without a DEL".to_owned();
+    let record = Arc::new(Record { release_cause, ..Record::clone(&record) });
     release(doors, record, Duration::ZERO, renewal).await;
 }
 
@@ -95,20 +94,18 @@ pub(super) async fn leave_at_once(doors: &Doors, record: Arc<Record>, patience: 
     let leaving = leave(doors, Arc::clone(&record), patience, &moving);
     let telling = async {
         moving.notified().await;
-        tell_leaving(doors, &record, String::new()).await;
+        tell_leaving(doors, &record).await;
     };
     let both = async { tokio::join!(leaving, telling).0 };
     doors.phases.detach.time(TOTAL, both).await
 }
 
-/// Has the DPU unprogram an attachment. `cause` says why, if not for a DEL. What the DPU has
-/// programmed for a guess is not known.
-async fn tell_leaving(doors: &Doors, record: &Record, cause: String) {
+/// Has the DPU unprogram an attachment. What the DPU has programmed for a guess is not known.
+async fn tell_leaving(doors: &Doors, record: &Record) {
     if record.is_guess {
         return;
     }
     let leaving = detach_request(record.attachment.key.clone(), record.id().to_owned(), false);
-    let leaving = DetachRequest { cause, ..leaving };
     let telling = doors.dpu.calls().detach(leaving);
     if let Err(failure) = doors.phases.detach.time(RPC, telling).await {
         tracing::debug!(attachment = record.id(), "unprogrammed later: {failure}");
@@ -169,7 +166,9 @@ fn giving_back(record: &Record, is_returned: bool) -> DetachRequest {
         let returned_device = returned.unwrap_or_default();
         return DetachRequest { returned_device, ..disowning(&record.key()) };
     }
-    detach_request(record.attachment.key.clone(), record.id().to_owned(), is_returned)
+    let cause = record.release_cause.clone();
+    let id = record.id().to_owned();
+    DetachRequest { cause, ..detach_request(record.attachment.key.clone(), id, is_returned) }
 }
 
 /// Makes a VF anew that is home and not as it was, at once or when its key is free again. Not again
@@ -261,4 +260,47 @@ async fn answer_unknown(doors: &Doors, wanted: Release) {
         tracing::info!("a release of the DPU is settled later: {failure}");
     }
     doors.dpu.reports().inventory_wanted();
+}
+
+#[cfg(test)]
+mod tests {
+    use test_clock::wait_until_async;
+
+    use super::*;
+    use crate::agent::{
+        dpu::{
+            Dpu,
+            tests::{begin_first_attempt, config},
+        },
+        verbs::tests::doors,
+        vfs::{record, tests::keep},
+    };
+
+    /// Whoever calls the DPU waits an hour for a session.
+    #[tokio::test]
+    async fn vf_is_restored_before_the_dpu_answers() {
+        let (mut doors, _folder) = doors();
+        let mut config = Arc::into_inner(config()).unwrap();
+        config.timeouts.reconnect_ms = 3_600_000;
+        let dpu = Dpu::new(Arc::new(config), "boot".into(), Arc::clone(&doors.vfs));
+        begin_first_attempt(&dpu);
+        doors.dpu = Arc::new(dpu);
+        let mut record = record("a", "c");
+        record.attachment.mac = "02:00:00:00:00:01".into();
+        // It has no link that the kernel would have to have.
+        record.original.is_handed_over = true;
+        keep(doors.vfs.records(), record.clone());
+        let releasing = {
+            let doors = doors.clone();
+            let release = async move {
+                release_without_del(&doors, Arc::new(record), Renewal::Later).await;
+            };
+            tokio::spawn(release)
+        };
+        let kept = || doors.vfs.records().by_id("a").unwrap();
+        wait_until_async("the VF to be restored", async || kept().is_returned).await;
+        assert_eq!(giving_back(&kept(), true).cause, kept().release_cause);
+        assert!(!kept().release_cause.is_empty(), "the release that is delivered later has it");
+        releasing.abort();
+    }
 }

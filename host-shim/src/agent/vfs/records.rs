@@ -116,6 +116,9 @@ pub(in crate::agent) struct Record {
     /// made anew.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stacked: Vec<String>,
+    /// Why it is given back, one clause. Empty: for a DEL.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub release_cause: String,
     /// What the VF of a guess was promised by, in a session that may be over.
     #[serde(skip)]
     pub promise: Option<VfPromise>,
@@ -502,6 +505,7 @@ pub(crate) mod tests {
             device_info_file: None,
             is_guess: false,
             stacked: Vec::new(),
+            release_cause: String::new(),
             promise: None,
             is_returned: false,
             device: OnceLock::new(),

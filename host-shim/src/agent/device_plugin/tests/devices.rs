@@ -3,10 +3,14 @@
 use netlink::{Link, Rtnl};
 use vf_alloc::Device;
 
-use super::*;
+use super::{
+    pods::{GOLD, Pods, pod, serve},
+    *,
+};
+use crate::agent::vfs::{record, tests::keep};
 use crate::vf_source::{PciCards, PciSettings, PfFacts, RenewalError, VfIdentity, VfPlacement};
 
-/// A card whose VFs have a NUMA node, and a PF each.
+/// A card whose VFs have a PF each. Those with odd numbers are next to a NUMA node.
 #[derive(Debug)]
 struct Placed;
 
@@ -24,7 +28,8 @@ impl VfSource for Placed {
     }
 
     fn placement(&self, device: &Device) -> VfPlacement {
-        let numa_node = device.as_str().ends_with(".1").then_some(1);
+        let is_odd = device.as_str().ends_with(['1', '3', '5', '7', '9']);
+        let numa_node = is_odd.then_some(1);
         VfPlacement { pf: device.clone(), numa_node }
     }
 }
@@ -51,18 +56,29 @@ async fn kubelet_is_told_which_vf_is_preferred() {
     let registered = kubelet.registered().await;
     assert!(registered.options.unwrap().get_preferred_allocation_available);
     let mut client = stage.dial(&registered).await;
-    let asked = ContainerPreferredAllocationRequest {
-        available_device_i_ds: vec!["d000:00:00.2".into(), "d000:00:00.1".into()],
-        must_include_device_i_ds: vec!["d000:00:00.1".into()],
-        allocation_size: 1,
+    let vfs = |numbers: &[u8]| numbers.iter().map(|it| format!("d000:00:00.{it}")).collect();
+    let asked = |available: &[u8], must_include: &[u8], allocation_size| {
+        ContainerPreferredAllocationRequest {
+            available_device_i_ds: vfs(available),
+            must_include_device_i_ds: vfs(must_include),
+            allocation_size,
+        }
     };
-    let request = PreferredAllocationRequest { container_requests: vec![asked] };
+    let container_requests = vec![
+        asked(&[2, 1, 3], &[], 1),
+        asked(&[1, 3, 5, 2, 4], &[], 2),
+        asked(&[1, 3, 5, 2, 4], &[4], 2),
+    ];
+    let request = PreferredAllocationRequest { container_requests };
     let answer = client.get_preferred_allocation(request).await.unwrap().into_inner();
-    assert_eq!(answer.container_responses[0].device_i_ds, ["d000:00:00.1"]);
+    let preferred = answer.container_responses.into_iter().map(|one| one.device_i_ds);
+    // Of the node with the most VFs, or else of the node of the VF that the container has in any case.
+    let expected: [Vec<String>; 3] = [vfs(&[1]), vfs(&[1, 3]), vfs(&[4, 2])];
+    assert_eq!(preferred.collect::<Vec<_>>(), expected);
 }
 
 /// A folder that looks like /sys, with two VFs of one PF that are handed over to programs.
-fn handed_over() -> TempDir {
+pub(super) fn handed_over() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     let device = |address: &str| root.path().join("bus/pci/devices").join(address);
     for address in ["d000:00:00.0", "d000:00:00.1", "d000:00:00.2"] {
@@ -77,7 +93,7 @@ fn handed_over() -> TempDir {
     root
 }
 
-fn cards(root: &TempDir) -> PciCards {
+pub(super) fn cards(root: &TempDir) -> PciCards {
     let settings = PciSettings {
         sysfs: root.path().to_owned(),
         pfs: Vec::new(),
@@ -89,7 +105,7 @@ fn cards(root: &TempDir) -> PciCards {
 }
 
 /// Puts VFs into an IOMMU group.
-fn group(root: &TempDir, number: u32, vfs: &[&str]) {
+pub(super) fn group(root: &TempDir, number: u32, vfs: &[&str]) {
     let group = root.path().join(format!("kernel/iommu_groups/{number}"));
     for vf in vfs {
         let device = root.path().join("bus/pci/devices").join(vf);
@@ -129,7 +145,6 @@ async fn container_gets_the_groups_of_its_own_vfs_alone() {
     group(&root, 7, &["d000:00:00.1", "d000:00:00.2"]);
     let told = nodes(&stage, &registered, one).await.unwrap_err();
     assert!(told.contains("IOMMU group 7 with d000:00:00.2,"), "{told}");
-    assert!(told.contains("which this request does not include"), "{told}");
     let both = nodes(&stage, &registered, &["d000:00:00.1", "d000:00:00.2"]).await;
     assert_eq!(both.unwrap(), ["/dev/vfio/7", "/dev/vfio/vfio"]);
     group(&root, 8, one);
@@ -151,15 +166,57 @@ async fn vf_with_unreadable_driver_is_refused() {
     assert!(told.contains("VF d000:00:00.1 can't be read: ") && told.contains("driver"), "{told}");
 }
 
+const VFS: [&str; 2] = ["d000:00:00.1", "d000:00:00.2"];
+
+fn health(first: &str, second: &str) -> Option<Vec<(String, String)>> {
+    told(&[(VFS[0], first), (VFS[1], second)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn group_belongs_to_one_pod_at_a_time() {
+    let root = handed_over();
+    group(&root, 7, &VFS);
+    let stage = Stage::of(cards(&root)).with_folder();
+    stage.room.learn(VfPools { pools: vec![pool("gold", &VFS.map(|vf| (vf, "")))] });
+    let nobody = serve(&stage, Pods::default());
+    let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
+    let registered = kubelet.registered().await;
+    let mut client = stage.dial(&registered).await;
+    let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
+    let mut waits_for = async |expected| while next(&mut lists).await != expected {};
+    waits_for(health("Healthy", "Healthy")).await;
+    let given = nodes(&stage, &registered, &VFS[..1]).await;
+    assert_eq!(given.unwrap(), ["/dev/vfio/7", "/dev/vfio/vfio"]);
+    let refused = nodes(&stage, &registered, &VFS[1..]).await.unwrap_err();
+    assert!(refused.contains("IOMMU group 7 with VF d000:00:00.1,"), "{refused}");
+    waits_for(health("Healthy", "Unhealthy")).await;
+    // Its pod has ended: the kubelet does not list it.
+    waits_for(health("Healthy", "Healthy")).await;
+    drop(nobody);
+    // As an agent finds it that has just started.
+    let server = serve(&stage, Pods::of(pod("cart-0", GOLD, &VFS[1..])));
+    waits_for(health("Unhealthy", "Healthy")).await;
+    drop(server);
+    let _nobody = serve(&stage, Pods::default());
+    waits_for(health("Healthy", "Healthy")).await;
+    // An attachment whose VF was named, of no pod of the kubelet's.
+    let mut attached = record("a", "c");
+    attached.attachment.vf.as_mut().unwrap().device = VFS[0].into();
+    keep(stage.room.vfs.records(), attached);
+    waits_for(health("Healthy", "Unhealthy")).await;
+    // One pod that has both, of which one is attached.
+    let both = nodes(&stage, &registered, &VFS).await;
+    assert_eq!(both.unwrap(), ["/dev/vfio/7", "/dev/vfio/vfio"]);
+    waits_for(health("Healthy", "Healthy")).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn vf_that_allocate_refuses_is_unhealthy() {
-    const VFS: [&str; 2] = ["d000:00:00.1", "d000:00:00.2"];
     let root = handed_over();
     let stage = Stage::of(cards(&root)).with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let mut client = stage.dial(&kubelet.registered().await).await;
     let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
-    let health = |first, second| told(&[(VFS[0], first), (VFS[1], second)]);
     let mut waits_for = async |expected| while next(&mut lists).await != expected {};
     let learn = |second: &str| {
         let gold = pool("gold", &[(VFS[0], ""), (VFS[1], second)]);

@@ -7,15 +7,25 @@ use offload_proto::kubelet::podresources::{
     pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
 };
 
-use super::*;
+use super::{
+    devices::{cards, group, handed_over},
+    *,
+};
 
 /// The kubelet's other socket.
 #[derive(Default)]
-struct Pods {
+pub(super) struct Pods {
     /// Whether it has `Get`, or is older.
     has_get: bool,
     hangs: bool,
     pods: Vec<PodResources>,
+}
+
+impl Pods {
+    /// A kubelet that has this pod alone.
+    pub(super) fn of(pod: PodResources) -> Self {
+        Self { pods: vec![pod], ..Self::default() }
+    }
 }
 
 #[tonic::async_trait]
@@ -42,14 +52,14 @@ impl PodResourcesLister for Pods {
     }
 }
 
-fn pod(name: &str, resource: &str, devices: &[&str]) -> PodResources {
+pub(super) fn pod(name: &str, resource: &str, devices: &[&str]) -> PodResources {
     let device_ids = devices.iter().map(ToString::to_string).collect();
     let devices = vec![ContainerDevices { resource_name: resource.into(), device_ids }];
     let container = ContainerResources { name: "web".into(), devices };
     PodResources { name: name.into(), namespace: "shop".into(), containers: vec![container] }
 }
 
-fn serve(stage: &Stage, pods: Pods) -> AbortOnDropHandle<()> {
+pub(super) fn serve(stage: &Stage, pods: Pods) -> AbortOnDropHandle<()> {
     let path = stage.folder.path().join("pods.sock");
     let _ = std::fs::remove_file(&path);
     let listener = UnixListener::bind(path).unwrap();
@@ -59,7 +69,7 @@ fn serve(stage: &Stage, pods: Pods) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move { server.await.unwrap() }))
 }
 
-const GOLD: &str = "dpu-offload.io/gold";
+pub(super) const GOLD: &str = "dpu-offload.io/gold";
 
 #[tokio::test]
 async fn a_pod_gets_the_vf_that_the_kubelet_chose_also_of_an_older_kubelet() {
@@ -185,6 +195,20 @@ async fn a_pod_with_several_vfs_is_asked_to_name_them() {
     let failure = stage.chosen().await.unwrap_err();
     assert_eq!(failure.reason, Reason::InvalidRequest);
     assert!(failure.message.contains("several VFs (d000:00:00.1, d000:00:00.2)"), "{failure}");
+}
+
+/// A program that opens one of them has both.
+#[tokio::test]
+async fn vfs_of_one_group_are_one_choice() {
+    let root = handed_over();
+    let vfs = ["d000:00:00.1", "d000:00:00.2"];
+    let stage = Stage::of(cards(&root));
+    let _server = serve(&stage, Pods::of(pod("cart-0", GOLD, &vfs)));
+    group(&root, 7, &vfs);
+    assert_eq!(stage.chosen().await, Ok(Some("d000:00:00.1".to_owned())));
+    group(&root, 8, &vfs[..1]);
+    let failure = stage.chosen().await.unwrap_err();
+    assert_eq!(failure.reason, Reason::InvalidRequest);
 }
 
 /// Nobody listens where the kubelet would be asked.

@@ -1,0 +1,215 @@
+//! Which pods have which VFs: an IOMMU group belongs to one pod at a time.
+//!
+//! A program that opens one VF of a group has all of them. So while a pod has a VF of a group, the others are given to no
+//! other pod. Three sources tell of pods: the kubelet's list, which has pods whose ADD is yet to come, too; the agent's
+//! records; and what the kubelet was given just now, which its list may lack.
+
+use std::{collections::BTreeMap, sync::Mutex, time::Duration};
+
+use netlink::NetnsId;
+use sriov::IommuGroup;
+use tokio::{sync::watch, time::Instant};
+use vf_alloc::Device;
+
+use crate::agent::{
+    defect::locked,
+    vfs::{Phase, Records},
+};
+
+/// How long the kubelet's list may lack what the kubelet was given.
+const UNLISTED: Duration = Duration::from_secs(10);
+/// How old the list may be before the kubelet is asked again.
+const FRESH: Duration = Duration::from_secs(5);
+
+/// The VFs that the kubelet gave to pods.
+#[derive(Debug, Default)]
+pub(super) struct GivenVfs {
+    state: Mutex<State>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the kubelet was asked last.
+    asked: Option<Instant>,
+    /// Of each pod that the kubelet lists.
+    listed: Vec<Vec<Device>>,
+    /// Of each Allocate that its list may lack.
+    allocated: Vec<(Instant, Vec<Device>)>,
+    /// Why the kubelet did not list its pods.
+    trouble: Option<String>,
+}
+
+/// The VFs of pods, of each together.
+#[derive(Debug, Default)]
+pub(super) struct Holders(Vec<Vec<Device>>);
+
+/// Another pod has an IOMMU group.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "VF {vf} is in IOMMU group {group} with VF {other}, which another pod has: a program that opens the group has both. \
+     Have one container ask for all VFs of the group, or use a slot that separates them (ACS)"
+)]
+pub(super) struct GroupInUse {
+    vf: Device,
+    group: u32,
+    other: Device,
+}
+
+impl Holders {
+    /// That no other pod has the group of a VF. A pod that has any of the `own` VFs is the same, or has ended: the kubelet
+    /// gives no VF twice.
+    ///
+    /// # Errors
+    /// One has.
+    pub(super) fn check(
+        &self,
+        vf: &Device,
+        IommuGroup { number, devices, .. }: &IommuGroup,
+        own: &[Device],
+    ) -> Result<(), GroupInUse> {
+        let others = self.0.iter().filter(|vfs| !has_any(vfs, own));
+        let is_in_group = |vf: &&Device| devices.iter().any(|device| device == vf.as_str());
+        match others.flatten().find(is_in_group) {
+            None => Ok(()),
+            Some(other) => Err(GroupInUse { vf: vf.clone(), group: *number, other: other.clone() }),
+        }
+    }
+}
+
+fn has_any(vfs: &[Device], of: &[Device]) -> bool {
+    vfs.iter().any(|vf| of.contains(vf))
+}
+
+/// The VFs of attachments that are wanted, of each pod together.
+fn attached(records: &Records, is_wanted: impl Fn(&Device) -> bool) -> Vec<Vec<Device>> {
+    let mut pods: BTreeMap<NetnsId, Vec<Device>> = BTreeMap::new();
+    for record in records.all() {
+        if record.phase != Phase::Releasing && is_wanted(record.device()) {
+            pods.entry(record.netns.id).or_default().push(record.device().clone());
+        }
+    }
+    pods.into_values().collect()
+}
+
+impl State {
+    fn holders(&self, records: &Records) -> Holders {
+        let given = self.allocated.iter().map(|(_, vfs)| vfs).chain(&self.listed).cloned();
+        let mut pods: Vec<_> = given.collect();
+        // A pod may have more of the kubelet's VFs than are attached.
+        let others = attached(records, |vf| pods.iter().all(|vfs| !vfs.contains(vf)));
+        pods.extend(others);
+        Holders(pods)
+    }
+}
+
+impl GivenVfs {
+    /// The pods that have VFs.
+    pub(super) fn holders(&self, records: &Records) -> Holders {
+        locked(&self.state).holders(records)
+    }
+
+    /// Hears of each Allocate.
+    pub(super) fn subscribe(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    /// Gives a container these VFs of these groups.
+    ///
+    /// # Errors
+    /// Another pod has one of the groups.
+    pub(super) fn give(
+        &self,
+        vfs: &[Device],
+        groups: &[(Device, IommuGroup)],
+        records: &Records,
+        now: Instant,
+    ) -> Result<(), GroupInUse> {
+        let mut state = locked(&self.state);
+        let holders = state.holders(records);
+        groups.iter().try_for_each(|(vf, group)| holders.check(vf, group, vfs))?;
+        // Whoever had them before has ended.
+        state.listed.retain(|before| !has_any(before, vfs));
+        state.allocated.retain(|(_, before)| !has_any(before, vfs));
+        state.allocated.push((now, vfs.to_vec()));
+        drop(state);
+        self.changed.send_replace(());
+        Ok(())
+    }
+
+    /// Whether the kubelet is to be asked again.
+    pub(super) fn is_outdated(&self, now: Instant) -> bool {
+        locked(&self.state).asked.is_none_or(|asked| now >= asked + FRESH)
+    }
+
+    /// The kubelet lists these VFs, of each pod together, or does not list them. It was asked at that time.
+    pub(super) fn learn(&self, listed: Result<Vec<Vec<Device>>, String>, asked: Instant) {
+        let mut state = locked(&self.state);
+        state.asked = Some(asked);
+        let trouble = match listed {
+            Ok(listed) => {
+                let is_part =
+                    |vfs: &[Device]| listed.iter().any(|pod| vfs.iter().all(|vf| pod.contains(vf)));
+                state.allocated.retain(|(since, vfs)| asked < *since + UNLISTED && !is_part(vfs));
+                state.listed = listed;
+                None
+            }
+            Err(why) => Some(why),
+        };
+        if let Some(why) = trouble.as_ref().filter(|_| trouble != state.trouble) {
+            tracing::warn!(why, "the kubelet does not list the VFs of pods");
+        }
+        state.trouble = trouble;
+    }
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::*;
+    use crate::agent::vfs::{
+        Record, record,
+        tests::{keep, vfs},
+    };
+
+    fn devices(vfs: &[&str]) -> Vec<Device> {
+        vfs.iter().map(|vf| Device::from(*vf)).collect()
+    }
+
+    fn give(given: &GivenVfs, records: &Records, vf: &str, now: Instant) {
+        given.give(&devices(&[vf]), &[], records, now).unwrap();
+    }
+
+    #[test]
+    fn pods_are_known_until_the_kubelet_lists_them_no_more() {
+        let ((vfs, _folder), given, begin) = (vfs(), GivenVfs::default(), Instant::now());
+        let records = vfs.records();
+        give(&given, records, "a", begin);
+        let listed = |vfs: &[&str], after| {
+            given.learn(Ok(vec![devices(vfs)]), begin + after);
+            let state = locked(&given.state);
+            (state.listed.concat(), state.allocated.len())
+        };
+        let soon = Duration::from_secs(1);
+        assert_eq!(listed(&[], soon), (devices(&[]), 1), "its list lacks it");
+        assert_eq!(listed(&["a"], soon), (devices(&["a"]), 0));
+        assert_eq!(listed(&[], soon), (devices(&[]), 0), "its pod has ended");
+        give(&given, records, "b", begin);
+        assert_eq!(listed(&[], UNLISTED * 2), (devices(&[]), 0), "it was never the pod's");
+    }
+
+    #[test]
+    fn vfs_of_a_pod_are_attached_together() {
+        let (vfs, _folder) = vfs();
+        let records = vfs.records();
+        keep(records, record("a", "c"));
+        keep(records, record("b", "c"));
+        let mut other = record("c", "d");
+        other.netns.id.inode += 1;
+        keep(records, other.clone());
+        let mut pods = attached(records, |_| true);
+        pods.iter_mut().for_each(|vfs| vfs.sort());
+        assert_eq!(pods, [devices(&["pci-a", "pci-b"]), devices(&["pci-c"])]);
+        keep(records, Record { phase: Phase::Releasing, ..other });
+        assert_eq!(attached(records, |_| true).len(), 1);
+    }
+}
