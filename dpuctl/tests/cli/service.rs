@@ -378,12 +378,10 @@ impl Operator for Canned {
         request: Request<GetAttachmentRequest>,
     ) -> Result<Response<AttachmentDetail>, Status> {
         self.note(&request);
-        if !ID.starts_with(&request.get_ref().id) {
-            return Err(
-                Failure::new(Reason::AttachmentUnknown, "there is no such attachment").into()
-            );
-        }
-        let attachment = Some(attachment());
+        let mut all = [attachment(), second()].into_iter();
+        let attachment = all.find(|it| it.id.starts_with(&request.get_ref().id));
+        let unknown = || Failure::new(Reason::AttachmentUnknown, "there is no such attachment");
+        let attachment = Some(attachment.ok_or_else(unknown)?);
         Ok(Response::new(AttachmentDetail { attachment, ..AttachmentDetail::default() }))
     }
 
