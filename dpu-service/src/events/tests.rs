@@ -153,8 +153,21 @@ fn events_that_cannot_be_written_are_counted() {
     let events = Events::open(&folder.path().join("missing"));
     events.record(HostConnected, "node-1", "connected");
     events.close();
-    assert_eq!(events.dropped(), 3);
-    assert_eq!(events.about("node-1").len(), 1);
+    let dropped = events.dropped();
+    let first = events.list(&EventFilter::default()).0[0].time;
+    assert_eq!((dropped.number, dropped.since), (3, Some(first)));
+    assert!(dropped.failure.is_some() && events.about("node-1").len() == 1);
+}
+
+#[test]
+fn file_is_tried_again_without_an_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let events = Events::open(&state);
+    assert!(events.dropped().failure.is_some());
+    fs::create_dir(&state).unwrap();
+    wait_until("the file is written", || events.dropped().failure.is_none());
+    assert_eq!(events.dropped().number, 1, "what was dropped stays counted");
 }
 
 #[test]

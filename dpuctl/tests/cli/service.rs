@@ -42,6 +42,8 @@ use tokio::net::TcpListener;
 use tokio_stream::Iter;
 use tonic::{Request, Response, Status};
 
+/// The object whose events are listed by a service that could not write some.
+pub(crate) const FULL_DISK: &str = "full-disk";
 const BOOT: &str = "0190aaaa-cccc-7000-8000-000000000001";
 pub(crate) const ID: &str = "0190aaaa-bbbb-7000-8000-000000000001";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -559,7 +561,11 @@ impl Operator for Canned {
     ) -> Result<Response<ListEventsResponse>, Status> {
         self.note(&request);
         let end = Some(EventCursor { boot: BOOT.into(), revision: 1 });
-        Ok(at_five_past_twelve(ListEventsResponse { events: vec![event(1)], end }))
+        let mut listed = ListEventsResponse { events: vec![event(1)], end, ..Default::default() };
+        if request.into_inner().filter.is_some_and(|filter| filter.object == FULL_DISK) {
+            (listed.dropped, listed.dropped_since) = (3, "2026-03-01T12:00:00Z".into());
+        }
+        Ok(at_five_past_twelve(listed))
     }
 
     /// One event per stream, up to the third.
