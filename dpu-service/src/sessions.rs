@@ -1,6 +1,5 @@
 //! The hosts' sessions: one for each host, the newest.
 
-mod absence;
 mod asking;
 mod clock;
 mod contact;
@@ -18,7 +17,6 @@ use offload_proto::{Failure, Finding, Reason, v1};
 use tokio::sync::{Notify, mpsc};
 use vf_alloc::{Device, PfId};
 
-use absence::Absence;
 use clock::HostClock;
 pub use contact::{Contact, Refusal};
 use question::Question;
@@ -129,8 +127,8 @@ pub struct HostView {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     hosts: Mutex<HashMap<HostName, HostEntry>>,
-    /// Of hosts that are not connected. Locked after `hosts`.
-    absences: Mutex<HashMap<HostName, Absence>>,
+    /// Why hosts are not connected, as far as that is known. Locked after `hosts`.
+    absences: Mutex<HashMap<HostName, String>>,
     /// The latest connection of each host that is served. No other lock is taken while it is held.
     contacts: Mutex<HashMap<HostName, Contact>>,
 }
@@ -203,7 +201,7 @@ impl Sessions {
         entry.open = None;
         entry.since = Timestamp::now();
         if let Some(why) = why {
-            self.absences().insert(host.clone(), Absence::new(why));
+            self.absences().insert(host.clone(), why);
         }
         true
     }
@@ -215,29 +213,22 @@ impl Sessions {
         }
     }
 
-    /// A host that is not connected was refused for `reason`; `why` says so with the time. Tells whether
-    /// that is news.
-    pub(crate) fn refused(&self, host: &HostName, reason: &str, why: String) -> bool {
-        let hosts = self.lock();
-        if hosts.get(host).is_some_and(|entry| entry.open.is_some()) {
-            return false;
-        }
-        let mut absences = self.absences();
-        let absence = absences.entry(host.clone()).or_insert_with(|| Absence::new(String::new()));
-        absence.note_refusal(reason, why)
-    }
-
     /// The host was accepted from that address.
     pub(crate) fn note_accepted(&self, host: &HostName, address: IpAddr) {
         self.contacts().insert(host.clone(), Contact::accepted(address));
     }
 
-    /// A connection with the certificate of a host that is served was refused.
-    pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str) {
+    /// A peer with the certificate of a host that is served was refused for `reason`. `why` says so with the time: why the
+    /// host is away, if it is not connected.
+    pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str, why: String) {
         self.contacts().insert(host.clone(), Contact::refused(address, reason));
     }
 
     /// Replaces what the host has reported of its pods in session `id`, and returns what it reported before. `None`: that
+        let hosts = self.lock();
+        if hosts.get(host).is_none_or(|entry| entry.open.is_none()) {
+            self.absences().insert(host.clone(), why);
+        }
     /// is not the session in force.
     pub(crate) fn note_pod_findings(
         &self,
@@ -323,7 +314,7 @@ impl Sessions {
             agent_version: entry.map(|entry| entry.agent_version.clone()).unwrap_or_default(),
             boot_id: entry.map(|entry| entry.boot_id.clone()).unwrap_or_default(),
             since: entry.map(|entry| entry.since),
-            absence: self.absences().get(host).map(|absence| absence.why().to_owned()),
+            absence: self.absences().get(host).cloned(),
             contact: self.contacts().get(host).cloned(),
             pod_findings: findings.findings,
             pod_findings_left_out: findings.left_out,
@@ -337,7 +328,7 @@ impl Sessions {
             return None;
         }
         let absences = self.absences();
-        Some(absences.get(host).map(|absence| absence.why().to_owned()).unwrap_or_default())
+        Some(absences.get(host).cloned().unwrap_or_default())
     }
 
     /// The first finding of each connected host whose agent reports any of its pods, and how many there are.
@@ -377,7 +368,7 @@ impl Sessions {
         self.contacts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn absences(&self) -> MutexGuard<'_, HashMap<HostName, Absence>> {
+    fn absences(&self) -> MutexGuard<'_, HashMap<HostName, String>> {
         self.absences.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,6 +20,8 @@ use crate::{
 
 /// The code of a host's own repairs.
 const REPAIRED: &str = "REPAIRED_BY_HOST";
+/// The code of refused peers with a host's certificate.
+const REFUSED: &str = "HOST_REFUSED";
 
 /// What hosts say and are asked: see [`Engine::hosts`].
 #[derive(Clone, Copy, Debug)]
@@ -73,18 +75,16 @@ impl Hosts<'_> {
         self.0.events.record(EventKind::HostDisconnected, host, message);
     }
 
-    /// Somebody at `address` showed the host's certificate, and was refused for `reason`.
+    /// A peer at `address` showed the host's certificate, and was refused for `reason`. One event for each host, with a
+    /// count: a peer may try without end.
     pub fn refused(self, host: &HostName, address: IpAddr, reason: &str) {
         if !self.serves(host) {
             return;
         }
-        self.0.sessions.note_refused(host, address, reason);
-        let refusal =
-            format!("a connection from {address} with its certificate was refused: {reason}");
+        let refusal = format!("a peer at {address} with its certificate was refused: {reason}");
         let why = format!("at {} {refusal}", Timestamp::now());
-        if self.0.sessions.refused(host, &refusal, why.clone()) {
-            self.0.events.record(EventKind::HostRefused, host, why);
-        }
+        self.0.sessions.note_refused(host, address, reason, why);
+        self.0.events.record_reason(EventKind::HostRefused, REFUSED, host, refusal);
     }
 
     /// The host was accepted from that address.

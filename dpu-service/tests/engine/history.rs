@@ -345,3 +345,19 @@ async fn inventive_host_has_one_refused_configuration() {
     let refused = all.iter().filter(|event| event.kind == EventKind::ConfigurationRefused);
     assert_eq!(refused.map(|event| event.count).collect::<Vec<_>>(), [100]);
 }
+
+#[tokio::test]
+async fn refused_peers_with_a_hosts_certificate_are_one_event() {
+    let mut world = World::new().await;
+    let address = std::net::Ipv4Addr::LOCALHOST.into();
+    for number in 0..100 {
+        let reason = format!("it expired {number} s ago");
+        world.engine.hosts().refused(&host(), address, &reason);
+    }
+    world.hello(&[]).await;
+    world.engine.hosts().refused(&host(), address, "the role is wrong");
+    let about = events_about(&world, "node-1");
+    let refused: Vec<_> = about.iter().filter(|it| it.kind == EventKind::HostRefused).collect();
+    assert_eq!(refused.iter().map(|event| event.count).collect::<Vec<_>>(), [101]);
+    assert!(refused[0].message.ends_with("the role is wrong"), "{}", refused[0].message);
+}
