@@ -4,16 +4,17 @@ mod asking;
 mod clock;
 mod contact;
 mod question;
+mod reports;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
 use mtls::ConnectionNumber;
-use offload_proto::{Failure, Finding, Reason, v1};
+use offload_proto::{Failure, Reason, v1};
 use tokio::sync::{Notify, mpsc};
 use vf_alloc::{Device, PfId};
 
@@ -21,6 +22,8 @@ use clock::HostClock;
 pub use contact::{Contact, Refusal};
 use question::Question;
 pub use question::{Examined, NotExamined};
+use reports::Reports;
+pub(crate) use reports::{FindingId, Turns, known_code};
 
 use crate::{
     host::{Hello, HostTime, SessionId},
@@ -154,7 +157,7 @@ struct Open {
     asked: Option<Question>,
     clock: HostClock,
     /// What the agent reports of its pods and of its configuration.
-    pod_findings: v1::PodFindings,
+    reports: Reports,
 }
 
 impl Sessions {
@@ -182,7 +185,7 @@ impl Sessions {
                 capabilities: hello.capabilities.clone(),
                 asked: None,
                 clock: HostClock::heard_now(hello.inventory.as_of),
-                pod_findings: v1::PodFindings::default(),
+                reports: Reports::default(),
             }),
             agent_version: hello.agent_version.clone(),
             boot_id: hello.boot_id.clone(),
@@ -229,16 +232,20 @@ impl Sessions {
         if hosts.get(host).is_none_or(|entry| entry.open.is_none()) {
             self.absences().insert(host.clone(), why);
         }
-    /// is not the session in force.
-    pub(crate) fn note_pod_findings(
+    }
+
+    /// Replaces what the host has reported in session `id`, and returns what that changes. `attachments` are the host's that
+    /// are not being released. `None`: that is not the session in force.
+    pub(crate) fn note_report(
         &self,
         host: &HostName,
         id: SessionId,
-        findings: v1::PodFindings,
-    ) -> Option<v1::PodFindings> {
+        report: v1::PodFindings,
+        attachments: &BTreeSet<String>,
+    ) -> Option<Turns> {
         let mut hosts = self.lock();
         let entry = hosts.get_mut(host).filter(|entry| entry.is_in(id))?;
-        Some(std::mem::replace(&mut entry.open.as_mut()?.pod_findings, findings))
+        Some(entry.open.as_mut()?.reports.note(report, attachments))
     }
 
     /// Whether `id` is the host's session in force.
@@ -307,7 +314,7 @@ impl Sessions {
         let hosts = self.lock();
         let entry = hosts.get(host);
         let open = entry.and_then(|entry| entry.open.as_ref());
-        let findings = open.map(|open| open.pod_findings.clone()).unwrap_or_default();
+        let findings = open.and_then(|open| open.reports.latest()).cloned().unwrap_or_default();
         HostView {
             name: host.clone(),
             connected: entry.is_some_and(|entry| entry.open.is_some()),
@@ -334,27 +341,16 @@ impl Sessions {
     /// The first finding of each connected host whose agent reports any of its pods, and how many there are.
     pub(crate) fn pod_findings(&self) -> Vec<(HostName, v1::Difference, usize)> {
         let first = |(host, entry): (&HostName, &HostEntry)| {
-            let v1::PodFindings { findings, left_out, .. } = &entry.open.as_ref()?.pod_findings;
-            let mut differing = findings.iter().filter(|found| is_of_interface(found));
-            let first = differing.next()?.clone();
-            let number = 1 + differing.count() + usize::try_from(*left_out).unwrap_or_default();
+            let (first, number) = entry.open.as_ref()?.reports.of_interfaces()?;
             Some((host.clone(), first, number))
         };
         self.lock().iter().filter_map(first).collect()
     }
 
-    /// Why the configuration file of the host's agent is not in force, as session `id` has told; empty: it is. `None`: that is
-    /// not the session in force.
-    pub(crate) fn configuration_problem(&self, host: &HostName, id: SessionId) -> Option<String> {
-        let hosts = self.lock();
-        let entry = hosts.get(host).filter(|entry| entry.is_in(id))?;
-        Some(entry.open.as_ref()?.pod_findings.configuration_problem.clone())
-    }
-
     /// The connected hosts whose agents' configuration files are not in force, each with why.
     pub(crate) fn configuration_problems(&self) -> Vec<(HostName, String)> {
         let problem = |(host, entry): (&HostName, &HostEntry)| {
-            let problem = &entry.open.as_ref()?.pod_findings.configuration_problem;
+            let problem = &entry.open.as_ref()?.reports.latest()?.configuration_problem;
             (!problem.is_empty()).then(|| (host.clone(), problem.clone()))
         };
         self.lock().iter().filter_map(problem).collect()
@@ -371,11 +367,6 @@ impl Sessions {
     fn absences(&self) -> MutexGuard<'_, HashMap<HostName, String>> {
         self.absences.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether a finding is of a pod's interface. A VF that the pod does not use does not disconnect it.
-fn is_of_interface(found: &v1::Difference) -> bool {
-    found.code != Finding::KubeletVfUnused.as_str()
 }
 
 impl HostEntry {

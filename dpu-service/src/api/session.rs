@@ -253,9 +253,7 @@ impl Conversation<'_> {
                 hosts.untaken(self.host, &read::promises(untaken.promises)?);
             }
             Some(host_message::Message::PodFindings(found)) => {
-                let found = read::pod_findings(&found);
-                hosts.configuration_of_agent(self.host, session, &found.configuration_problem);
-                hosts.found_of_pods(self.host, session, found);
+                hosts.reported(self.host, session, read::pod_findings(&found));
             }
             Some(host_message::Message::FailedAdd(failed)) => {
                 if let Some(failure) = read::failed_add(&failed) {

@@ -180,11 +180,10 @@ impl DevicePlugin {
         settings: &DevicePluginSettings,
         records: &Records,
     ) -> Result<Unused, PodResourcesError> {
-        let resources = self.resources(settings);
-        if resources.is_empty() || records.all().is_empty() {
+        if records.all().is_empty() {
             return Ok(Unused::new());
         }
-        let given = pod_resources::all_devices(settings, &resources).await?;
+        let given = pod_resources::all_devices(settings).await?;
         Ok(unused(&given, &records.all()))
     }
 
