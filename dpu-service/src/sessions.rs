@@ -225,9 +225,6 @@ impl Sessions {
     /// host is away, if it is not connected.
     pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str, why: String) {
         self.contacts().insert(host.clone(), Contact::refused(address, reason));
-    }
-
-    /// Replaces what the host has reported of its pods in session `id`, and returns what it reported before. `None`: that
         let hosts = self.lock();
         if hosts.get(host).is_none_or(|entry| entry.open.is_none()) {
             self.absences().insert(host.clone(), why);
@@ -286,11 +283,10 @@ impl Sessions {
     }
 
     /// Tells the host something, if it has a session. A host without one learns it from what the
-    /// service makes of its next hello.
-    pub(crate) fn send(&self, host: &HostName, command: HostCommand) {
-        if let Some(entry) = self.lock().get_mut(host) {
-            entry.send(host, command);
-        }
+    /// service makes of its next hello. Returns whether the host has lost its session by that: it takes no commands.
+    #[must_use]
+    pub(crate) fn send(&self, host: &HostName, command: HostCommand) -> bool {
+        self.lock().get_mut(host).is_some_and(|entry| entry.send(command))
     }
 
     /// Something has changed of the host's VFs.
@@ -301,11 +297,14 @@ impl Sessions {
         }
     }
 
-    /// Tells all hosts that have a session.
-    pub(crate) fn broadcast(&self, command: &HostCommand) {
-        for (host, entry) in self.lock().iter_mut() {
-            entry.send(host, command.clone());
-        }
+    /// Tells all hosts that have a session. Returns those that have lost it by that: they take no commands.
+    #[must_use]
+    pub(crate) fn broadcast(&self, command: &HostCommand) -> Vec<HostName> {
+        let mut hosts = self.lock();
+        let lost = hosts
+            .iter_mut()
+            .filter_map(|(host, entry)| entry.send(command.clone()).then(|| host.clone()));
+        lost.collect()
     }
 
     /// A host as operators see it.
@@ -374,13 +373,15 @@ impl HostEntry {
         self.open.as_ref().is_some_and(|open| open.id == id)
     }
 
-    fn send(&mut self, host: &HostName, command: HostCommand) {
-        let Some(open) = &self.open else { return };
-        if open.commands.try_send(command).is_err() {
-            tracing::warn!(%host, "the host does not take its commands: its session is dropped");
+    /// Returns whether the session is lost: the host takes no commands.
+    fn send(&mut self, command: HostCommand) -> bool {
+        let Some(open) = &self.open else { return false };
+        let is_lost = open.commands.try_send(command).is_err();
+        if is_lost {
             self.open = None;
             self.since = Timestamp::now();
         }
+        is_lost
     }
 }
 
@@ -448,10 +449,10 @@ mod tests {
     #[test]
     fn a_host_without_a_session_misses_commands() {
         let sessions = Sessions::default();
-        sessions.send(&host(), draining());
+        assert!(!sessions.send(&host(), draining()));
         let mut session = open(&sessions);
         assert!(session.commands.try_recv().is_err());
-        sessions.broadcast(&draining());
+        assert_eq!(sessions.broadcast(&draining()), []);
         assert!(session.commands.try_recv().is_ok());
     }
 
@@ -459,9 +460,8 @@ mod tests {
     fn a_host_that_takes_no_commands_loses_its_session() {
         let sessions = Sessions::default();
         let session = open(&sessions);
-        for _ in 0..=COMMANDS_WAITING {
-            sessions.send(&host(), draining());
-        }
+        let losses = (0..=COMMANDS_WAITING).filter(|_| sessions.send(&host(), draining()));
+        assert_eq!(losses.count(), 1);
         assert!(!sessions.is_current(&host(), session.id));
         assert!(!sessions.view(&host()).connected);
     }

@@ -292,7 +292,8 @@ impl Conversation<'_> {
     /// Why the service has ended the session.
     fn ended(&self) -> Status {
         if self.shared.engine.hosts().serves(self.host) {
-            return Status::aborted(format!("host {} has opened a newer session", self.host));
+            let why = format!("host {} has opened a newer session, or took no commands", self.host);
+            return Status::aborted(why);
         }
         let why = format!("host {} was removed from the DPU's configuration", self.host);
         Failure::new(Reason::HostUnknown, why).into()

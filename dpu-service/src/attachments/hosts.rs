@@ -15,7 +15,7 @@ use crate::{
     events::EventKind,
     host::{Examination, SessionId},
     model::{AttachmentId, HostName, HostRights},
-    sessions::{Examined, FindingId, HostView, known_code},
+    sessions::{Examined, FindingId, HostCommand, HostView, NotExamined, known_code},
 };
 
 /// The code of a host's own repairs.
@@ -36,6 +36,23 @@ impl Engine {
     #[must_use]
     pub const fn hosts(self: &Arc<Self>) -> Hosts<'_> {
         Hosts(self)
+    }
+
+    /// Tells the host something, if it has a session. A host that takes no commands loses its session.
+    pub(super) fn tell(&self, host: &HostName, command: HostCommand) {
+        if self.sessions.send(host, command) {
+            self.note_lost(host);
+        }
+    }
+
+    /// Tells all hosts that have a session.
+    pub(super) fn tell_all(&self, command: &HostCommand) {
+        self.sessions.broadcast(command).iter().for_each(|host| self.note_lost(host));
+    }
+
+    fn note_lost(&self, host: &HostName) {
+        let message = "its session ended: it takes no commands";
+        self.events.record(EventKind::HostDisconnected, host, message);
     }
 }
 
@@ -206,7 +223,8 @@ impl Hosts<'_> {
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
     pub(crate) async fn examine(self, host: &HostName) -> Examined {
-        self.0.sessions.look(host).await
+        let examined = self.0.sessions.look(host).await;
+        self.noting_loss(host, examined)
     }
 
     /// Likewise, once the host has mended what it can. VFs that attachments hold are left to these,
@@ -215,7 +233,16 @@ impl Hosts<'_> {
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
     pub(crate) async fn mend(self, host: &HostName) -> Examined {
-        self.0.sessions.mend(host, self.devices_held(host)).await
+        let examined = self.0.sessions.mend(host, self.devices_held(host)).await;
+        self.noting_loss(host, examined)
+    }
+
+    /// What asking a host has led to, with an event if it has lost its session by that.
+    fn noting_loss(self, host: &HostName, examined: Examined) -> Examined {
+        if matches!(examined, Err(NotExamined::TakesNoCommands)) {
+            self.0.note_lost(host);
+        }
+        examined
     }
 
     /// The host found something, or tells why it could not look.
