@@ -8,7 +8,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use crate::{
     attachments::{AttachmentFilter, AttachmentTraffic, Engine},
     conditions::{Condition, Fault, HandledTraffic},
-    events::EventKind,
+    events::{DroppedEvents, EventKind},
     model::HostName,
     shared::Shared,
 };
@@ -117,6 +117,7 @@ pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     let refusals = engine.refusals().faults();
     all.extend(certificate_faults(shared));
     all.extend(journal_fault(&all, &refusals));
+    all.extend(events_fault(engine.events().dropped()));
     all.extend(refusals);
     all.extend(not_serving(&all));
     all.extend(configuration_faults(shared));
@@ -151,6 +152,16 @@ fn journal_fault(faults: &[Fault], refusals: &[Fault]) -> Option<Fault> {
     let failed = |fault: &&Fault| fault.reason == ConditionReason::JournalUnavailable;
     let message = &refusals.iter().find(failed)?.message;
     Some(Fault::of_dpu(ConditionReason::JournalNotWritable, message.as_str()))
+}
+
+/// That events are not in their file. An event may be the last word of what has ended the service.
+fn events_fault(dropped: DroppedEvents) -> Option<Fault> {
+    let DroppedEvents { number, since, failure } = dropped;
+    let message = format!(
+        "the file of events can't be written: {}; events dropped: {number}, since {}; they are lost when the service ends",
+        failure?, since?
+    );
+    Some(Fault::of_dpu(ConditionReason::EventsNotWritten, message))
 }
 
 /// That no pod can be attached, or none of a host without a session, for what others tell.

@@ -1,6 +1,7 @@
 //! Peers that were refused and are none of the hosts, as far as the service can tell.
 //!
-//! - **Does**: remembers the latest refusal of each peer, so that an operator sees why a new host does not come.
+//! - **Does**: remembers the latest refusal of each peer, so that an operator sees why a new host does not come. All
+//!   together are one event with a count, since a peer can invent names and call from many addresses.
 //! - **Owns**: at most [`KEPT`] peers of the last 24 h, with a reason of at most [`LONGEST_REASON`] bytes each: a peer that tries from many
 //!   addresses pushes out others, and takes no more memory.
 //! - **Locks**: one mutex, for the moment of a look or a change.
@@ -14,6 +15,11 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use mtls::Identity;
 
+use crate::events::{EventKind, Events};
+
+/// What the event of all refused peers is about, and its code.
+const SUBJECT: &str = "peers";
+const REFUSED: &str = "PEER_REFUSED";
 /// How many peers are remembered.
 const KEPT: usize = 32;
 /// How long a refusal is remembered.
@@ -42,7 +48,19 @@ pub(crate) struct RefusedPeers(Mutex<VecDeque<RefusedPeer>>);
 
 impl RefusedPeers {
     /// A peer at `address` was refused for `reason`. `holder`: whose certificate it showed, if that is by the DPU's CA.
-    pub(crate) fn note(&self, address: IpAddr, holder: Option<&Identity>, reason: &str) {
+    pub(crate) fn note(
+        &self,
+        address: IpAddr,
+        holder: Option<&Identity>,
+        reason: &str,
+        events: &Events,
+    ) {
+        self.remember(address, holder, reason);
+        let message = format!("a peer at {address} was refused: {reason}");
+        events.record_reason(EventKind::PeerRefused, REFUSED, SUBJECT, message);
+    }
+
+    fn remember(&self, address: IpAddr, holder: Option<&Identity>, reason: &str) {
         let name = holder.map(|it| format!("{}/{}", it.role(), it.name())).unwrap_or_default();
         let mut peers = self.lock();
         let known = peers.iter().position(|peer| peer.address == address && peer.name == name);
@@ -83,7 +101,7 @@ mod tests {
         let peers = RefusedPeers::default();
         let reason = "x".repeat(LONGEST_REASON * 2);
         for last in 0..1000 {
-            peers.note(address(last), None, &reason);
+            peers.remember(address(last), None, &reason);
         }
         let all = peers.all();
         assert_eq!((all.len(), all[0].address), (KEPT, address(999)));
@@ -91,12 +109,24 @@ mod tests {
     }
 
     #[test]
+    fn peers_of_any_name_are_one_event() {
+        let (peers, events) = (RefusedPeers::default(), Events::default());
+        for last in 0..100 {
+            let holder: Identity = format!("spiffe://lab/host/node-{last}").parse().unwrap();
+            peers.note(address(last), Some(&holder), &format!("unknown {last}"), &events);
+        }
+        let refused = events.of_kind(EventKind::PeerRefused);
+        assert_eq!(refused.iter().map(|event| event.count).collect::<Vec<_>>(), [100]);
+        assert!(refused[0].message.ends_with("unknown 99"), "{}", refused[0].message);
+    }
+
+    #[test]
     fn a_peer_is_listed_once_until_it_is_accepted() {
         let peers = RefusedPeers::default();
         let holder: Identity = "spiffe://lab/host/node-7".parse().unwrap();
-        peers.note(address(1), Some(&holder), "unknown");
-        peers.note(address(2), None, "too slow");
-        peers.note(address(1), Some(&holder), "expired");
+        peers.remember(address(1), Some(&holder), "unknown");
+        peers.remember(address(2), None, "too slow");
+        peers.remember(address(1), Some(&holder), "expired");
         let told: Vec<_> =
             peers.all().into_iter().map(|peer| (peer.name, peer.reason, peer.count)).collect();
         let expected = [("host/node-7", "expired", 2), ("", "too slow", 1)];

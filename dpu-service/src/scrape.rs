@@ -87,7 +87,7 @@ fn add_events(page: &mut Page, events: &Events) {
     let series = counts.map(|(kind, number)| ([("kind", kind.as_str().to_owned())], number));
     page.counters("service_events", "Events since the start, by kind", series);
     let help = "Events that are not in their file: it could not be written";
-    page.counter("service_events_dropped", help, events.dropped());
+    page.counter("service_events_dropped", help, events.dropped().number);
 }
 
 fn add_calls(page: &mut Page, calls: &Arc<Calls>) {

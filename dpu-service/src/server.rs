@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use metrics::Calls;
-use mtls::{LiveCredentials, RefusedPeer, Role, Server, incoming};
+use mtls::{LiveCredentials, RefusedPeer, Server, incoming};
 use offload_proto::{
     MESSAGE_LIMIT,
     v1::{
@@ -24,7 +24,6 @@ use tower::Layer;
 use crate::{
     api::{Authorise, Count, Finish, OperatorApi, WorkloadApi},
     config::{Config, Limits},
-    model::HostName,
     shared::Shared,
     transport,
 };
@@ -108,13 +107,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// Ends with the listener.
 async fn note_refusals(mut refusals: mpsc::Receiver<RefusedPeer>, shared: Arc<Shared>) {
     while let Some(RefusedPeer { holder, address, reason }) = refusals.recv().await {
-        let hosts = shared.engine.hosts();
-        let host = holder.as_ref().filter(|holder| holder.role() == Role::Host);
-        let host = host.map(|holder| HostName(holder.name().into()));
-        match host.filter(|host| hosts.serves(host)) {
-            Some(host) => hosts.refused(&host, address.ip(), &reason),
-            None => shared.refused_peers.note(address.ip(), holder.as_ref(), &reason),
-        }
+        shared.note_refused(address.ip(), holder.as_ref(), &reason);
     }
 }
 

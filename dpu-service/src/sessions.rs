@@ -1,28 +1,29 @@
 //! The hosts' sessions: one for each host, the newest.
 
-mod absence;
 mod asking;
 mod clock;
 mod contact;
 mod question;
+mod reports;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
 use mtls::ConnectionNumber;
-use offload_proto::{Failure, Finding, Reason, v1};
+use offload_proto::{Failure, Reason, v1};
 use tokio::sync::{Notify, mpsc};
 use vf_alloc::{Device, PfId};
 
-use absence::Absence;
 use clock::HostClock;
 pub use contact::{Contact, Refusal};
 use question::Question;
 pub use question::{Examined, NotExamined};
+use reports::Reports;
+pub(crate) use reports::{FindingId, Turns, known_code};
 
 use crate::{
     host::{Hello, HostTime, SessionId},
@@ -129,8 +130,8 @@ pub struct HostView {
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     hosts: Mutex<HashMap<HostName, HostEntry>>,
-    /// Of hosts that are not connected. Locked after `hosts`.
-    absences: Mutex<HashMap<HostName, Absence>>,
+    /// Why hosts are not connected, as far as that is known. Locked after `hosts`.
+    absences: Mutex<HashMap<HostName, String>>,
     /// The latest connection of each host that is served. No other lock is taken while it is held.
     contacts: Mutex<HashMap<HostName, Contact>>,
 }
@@ -156,7 +157,7 @@ struct Open {
     asked: Option<Question>,
     clock: HostClock,
     /// What the agent reports of its pods and of its configuration.
-    pod_findings: v1::PodFindings,
+    reports: Reports,
 }
 
 impl Sessions {
@@ -184,7 +185,7 @@ impl Sessions {
                 capabilities: hello.capabilities.clone(),
                 asked: None,
                 clock: HostClock::heard_now(hello.inventory.as_of),
-                pod_findings: v1::PodFindings::default(),
+                reports: Reports::default(),
             }),
             agent_version: hello.agent_version.clone(),
             boot_id: hello.boot_id.clone(),
@@ -203,7 +204,7 @@ impl Sessions {
         entry.open = None;
         entry.since = Timestamp::now();
         if let Some(why) = why {
-            self.absences().insert(host.clone(), Absence::new(why));
+            self.absences().insert(host.clone(), why);
         }
         true
     }
@@ -215,39 +216,33 @@ impl Sessions {
         }
     }
 
-    /// A host that is not connected was refused for `reason`; `why` says so with the time. Tells whether
-    /// that is news.
-    pub(crate) fn refused(&self, host: &HostName, reason: &str, why: String) -> bool {
-        let hosts = self.lock();
-        if hosts.get(host).is_some_and(|entry| entry.open.is_some()) {
-            return false;
-        }
-        let mut absences = self.absences();
-        let absence = absences.entry(host.clone()).or_insert_with(|| Absence::new(String::new()));
-        absence.note_refusal(reason, why)
-    }
-
     /// The host was accepted from that address.
     pub(crate) fn note_accepted(&self, host: &HostName, address: IpAddr) {
         self.contacts().insert(host.clone(), Contact::accepted(address));
     }
 
-    /// A connection with the certificate of a host that is served was refused.
-    pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str) {
+    /// A peer with the certificate of a host that is served was refused for `reason`. `why` says so with the time: why the
+    /// host is away, if it is not connected.
+    pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str, why: String) {
         self.contacts().insert(host.clone(), Contact::refused(address, reason));
+        let hosts = self.lock();
+        if hosts.get(host).is_none_or(|entry| entry.open.is_none()) {
+            self.absences().insert(host.clone(), why);
+        }
     }
 
-    /// Replaces what the host has reported of its pods in session `id`, and returns what it reported before. `None`: that
-    /// is not the session in force.
-    pub(crate) fn note_pod_findings(
+    /// Replaces what the host has reported in session `id`, and returns what that changes. `attachments` are the host's that
+    /// are not being released. `None`: that is not the session in force.
+    pub(crate) fn note_report(
         &self,
         host: &HostName,
         id: SessionId,
-        findings: v1::PodFindings,
-    ) -> Option<v1::PodFindings> {
+        report: v1::PodFindings,
+        attachments: &BTreeSet<String>,
+    ) -> Option<Turns> {
         let mut hosts = self.lock();
         let entry = hosts.get_mut(host).filter(|entry| entry.is_in(id))?;
-        Some(std::mem::replace(&mut entry.open.as_mut()?.pod_findings, findings))
+        Some(entry.open.as_mut()?.reports.note(report, attachments))
     }
 
     /// Whether `id` is the host's session in force.
@@ -288,11 +283,10 @@ impl Sessions {
     }
 
     /// Tells the host something, if it has a session. A host without one learns it from what the
-    /// service makes of its next hello.
-    pub(crate) fn send(&self, host: &HostName, command: HostCommand) {
-        if let Some(entry) = self.lock().get_mut(host) {
-            entry.send(host, command);
-        }
+    /// service makes of its next hello. Returns whether the host has lost its session by that: it takes no commands.
+    #[must_use]
+    pub(crate) fn send(&self, host: &HostName, command: HostCommand) -> bool {
+        self.lock().get_mut(host).is_some_and(|entry| entry.send(command))
     }
 
     /// Something has changed of the host's VFs.
@@ -303,11 +297,14 @@ impl Sessions {
         }
     }
 
-    /// Tells all hosts that have a session.
-    pub(crate) fn broadcast(&self, command: &HostCommand) {
-        for (host, entry) in self.lock().iter_mut() {
-            entry.send(host, command.clone());
-        }
+    /// Tells all hosts that have a session. Returns those that have lost it by that: they take no commands.
+    #[must_use]
+    pub(crate) fn broadcast(&self, command: &HostCommand) -> Vec<HostName> {
+        let mut hosts = self.lock();
+        let lost = hosts
+            .iter_mut()
+            .filter_map(|(host, entry)| entry.send(command.clone()).then(|| host.clone()));
+        lost.collect()
     }
 
     /// A host as operators see it.
@@ -316,14 +313,14 @@ impl Sessions {
         let hosts = self.lock();
         let entry = hosts.get(host);
         let open = entry.and_then(|entry| entry.open.as_ref());
-        let findings = open.map(|open| open.pod_findings.clone()).unwrap_or_default();
+        let findings = open.and_then(|open| open.reports.latest()).cloned().unwrap_or_default();
         HostView {
             name: host.clone(),
             connected: entry.is_some_and(|entry| entry.open.is_some()),
             agent_version: entry.map(|entry| entry.agent_version.clone()).unwrap_or_default(),
             boot_id: entry.map(|entry| entry.boot_id.clone()).unwrap_or_default(),
             since: entry.map(|entry| entry.since),
-            absence: self.absences().get(host).map(|absence| absence.why().to_owned()),
+            absence: self.absences().get(host).cloned(),
             contact: self.contacts().get(host).cloned(),
             pod_findings: findings.findings,
             pod_findings_left_out: findings.left_out,
@@ -337,33 +334,22 @@ impl Sessions {
             return None;
         }
         let absences = self.absences();
-        Some(absences.get(host).map(|absence| absence.why().to_owned()).unwrap_or_default())
+        Some(absences.get(host).cloned().unwrap_or_default())
     }
 
     /// The first finding of each connected host whose agent reports any of its pods, and how many there are.
     pub(crate) fn pod_findings(&self) -> Vec<(HostName, v1::Difference, usize)> {
         let first = |(host, entry): (&HostName, &HostEntry)| {
-            let v1::PodFindings { findings, left_out, .. } = &entry.open.as_ref()?.pod_findings;
-            let mut differing = findings.iter().filter(|found| is_of_interface(found));
-            let first = differing.next()?.clone();
-            let number = 1 + differing.count() + usize::try_from(*left_out).unwrap_or_default();
+            let (first, number) = entry.open.as_ref()?.reports.of_interfaces()?;
             Some((host.clone(), first, number))
         };
         self.lock().iter().filter_map(first).collect()
     }
 
-    /// Why the configuration file of the host's agent is not in force, as session `id` has told; empty: it is. `None`: that is
-    /// not the session in force.
-    pub(crate) fn configuration_problem(&self, host: &HostName, id: SessionId) -> Option<String> {
-        let hosts = self.lock();
-        let entry = hosts.get(host).filter(|entry| entry.is_in(id))?;
-        Some(entry.open.as_ref()?.pod_findings.configuration_problem.clone())
-    }
-
     /// The connected hosts whose agents' configuration files are not in force, each with why.
     pub(crate) fn configuration_problems(&self) -> Vec<(HostName, String)> {
         let problem = |(host, entry): (&HostName, &HostEntry)| {
-            let problem = &entry.open.as_ref()?.pod_findings.configuration_problem;
+            let problem = &entry.open.as_ref()?.reports.latest()?.configuration_problem;
             (!problem.is_empty()).then(|| (host.clone(), problem.clone()))
         };
         self.lock().iter().filter_map(problem).collect()
@@ -377,14 +363,9 @@ impl Sessions {
         self.contacts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn absences(&self) -> MutexGuard<'_, HashMap<HostName, Absence>> {
+    fn absences(&self) -> MutexGuard<'_, HashMap<HostName, String>> {
         self.absences.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether a finding is of a pod's interface. A VF that the pod does not use does not disconnect it.
-fn is_of_interface(found: &v1::Difference) -> bool {
-    found.code != Finding::KubeletVfUnused.as_str()
 }
 
 impl HostEntry {
@@ -392,13 +373,15 @@ impl HostEntry {
         self.open.as_ref().is_some_and(|open| open.id == id)
     }
 
-    fn send(&mut self, host: &HostName, command: HostCommand) {
-        let Some(open) = &self.open else { return };
-        if open.commands.try_send(command).is_err() {
-            tracing::warn!(%host, "the host does not take its commands: its session is dropped");
+    /// Returns whether the session is lost: the host takes no commands.
+    fn send(&mut self, command: HostCommand) -> bool {
+        let Some(open) = &self.open else { return false };
+        let is_lost = open.commands.try_send(command).is_err();
+        if is_lost {
             self.open = None;
             self.since = Timestamp::now();
         }
+        is_lost
     }
 }
 
@@ -466,10 +449,10 @@ mod tests {
     #[test]
     fn a_host_without_a_session_misses_commands() {
         let sessions = Sessions::default();
-        sessions.send(&host(), draining());
+        assert!(!sessions.send(&host(), draining()));
         let mut session = open(&sessions);
         assert!(session.commands.try_recv().is_err());
-        sessions.broadcast(&draining());
+        assert_eq!(sessions.broadcast(&draining()), []);
         assert!(session.commands.try_recv().is_ok());
     }
 
@@ -477,9 +460,8 @@ mod tests {
     fn a_host_that_takes_no_commands_loses_its_session() {
         let sessions = Sessions::default();
         let session = open(&sessions);
-        for _ in 0..=COMMANDS_WAITING {
-            sessions.send(&host(), draining());
-        }
+        let losses = (0..=COMMANDS_WAITING).filter(|_| sessions.send(&host(), draining()));
+        assert_eq!(losses.count(), 1);
         assert!(!sessions.is_current(&host(), session.id));
         assert!(!sessions.view(&host()).connected);
     }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -9,7 +10,7 @@ use std::{
 use bootstrap::ConfigFile;
 use jiff::Timestamp;
 use metrics::Calls;
-use mtls::LiveCredentials;
+use mtls::{Identity, LiveCredentials, Role};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -121,6 +122,18 @@ impl Shared {
     pub(crate) fn status(&self) -> Vec<String> {
         let expired = self.credentials.expired();
         self.engine.status().into_iter().chain(expired).collect()
+    }
+
+    /// A peer at `address` was refused, at the handshake or at a call. `holder`: whose certificate it showed, if that is by
+    /// the DPU's CA.
+    pub(crate) fn note_refused(&self, address: IpAddr, holder: Option<&Identity>, reason: &str) {
+        let hosts = self.engine.hosts();
+        let host = holder.filter(|holder| holder.role() == Role::Host);
+        let host = host.map(|holder| HostName(holder.name().into()));
+        match host.filter(|host| hosts.serves(host)) {
+            Some(host) => hosts.refused(&host, address, reason),
+            None => self.refused_peers.note(address, holder, reason, self.engine.events()),
+        }
     }
 
     /// That the certificate expires soon, or has expired: one sentence.

@@ -24,7 +24,7 @@ use serde::{
     Deserialize,
     de::{DeserializeOwned, IgnoredAny},
 };
-use serde_norway::Deserializer;
+use serde_norway::{Deserializer, Value};
 
 use request::{ask, with_defaults};
 use taken::passed_over;
@@ -117,7 +117,7 @@ fn parse(text: &str) -> Result<Vec<ListedNetwork>, Mistake> {
     // A document can be read once; the first reading only tells of what kind it is.
     let readers = Deserializer::from_str(text).zip(Deserializer::from_str(text));
     for (index, (kind, reader)) in readers.enumerate() {
-        let document = Document { index };
+        let document = Document { index, text };
         let read = if is_list(kind) { document.list(reader) } else { document.single(reader) };
         found.extend(read.map_err(|mistake| match looks_like_toml(text) {
             true => elsewhere("this looks like TOML: networks are written as YAML or JSON".into()),
@@ -139,11 +139,12 @@ fn is_list(document: Deserializer<'_>) -> bool {
 
 /// One of the documents in a text.
 #[derive(Clone, Copy)]
-struct Document {
+struct Document<'a> {
     index: usize,
+    text: &'a str,
 }
 
-impl Document {
+impl Document<'_> {
     fn list(self, reader: Deserializer<'_>) -> Result<Vec<ListedNetwork>, Mistake> {
         let list: ListNetworksResponse = self.deserialize(reader)?;
         list.networks.into_iter().map(|status| self.found(status)).collect()
@@ -190,8 +191,25 @@ impl Document {
         match (read, unknown) {
             (Ok(_), Some(path)) => Err(self.mistake(&mistake::unknown::<T>(&path))),
             (Ok(read), None) => Ok(read),
-            (Err(error), _) => Err(mistake::located(&track.path().to_string(), &error)),
+            (Err(error), _) => {
+                let path = track.path().to_string();
+                Err(mistake::located::<T>(&path, &error, self.value_at(&path).as_ref()))
+            }
         }
+    }
+
+    /// The value at a path of it, such as `subnets[0].ranges`. `None`: it can't be read at all.
+    fn value_at(self, path: &str) -> Option<Value> {
+        let reader = Deserializer::from_str(self.text).nth(self.index)?;
+        let document = Value::deserialize(reader).ok()?;
+        let mut value = &document;
+        for segment in mistake::segments(path) {
+            value = match segment.parse::<usize>() {
+                Ok(index) if value.is_sequence() => value.get(index)?,
+                _ => value.get(segment)?,
+            };
+        }
+        Some(value.clone())
     }
 }
 
@@ -412,9 +430,9 @@ mod tests {
             ),
             ("# blue\nname = \"blue\"\nvlan = 3\n", ": this looks"),
             ("[[network]]\nname = \"blue\"\n", ": this looks"),
-            ("[\n{\"name\": \"a\"}]\n", ":1:1: invalid type: sequence"),
-            ("- name: a\n", ":1:1: invalid type: sequence"),
-            ("hello\n", ":1:1: invalid type: string \"hello\""),
+            ("[\n{\"name\": \"a\"}]\n", ":1:1: found a list, expected keys"),
+            ("- name: a\n", ":1:1: found a list, expected keys"),
+            ("hello\n", ":1:1: found the text \"hello\", expected keys"),
             ("name: a\nMTU: 1500\n", ": document 1: unknown key `MTU`: did you mean `mtu`?"),
             ("name: a\nmtu: 1\nmtu: 2\n", ":1:1: duplicate field `mtu`"),
             (
@@ -430,23 +448,46 @@ mod tests {
 
     #[test]
     fn values_of_another_kind_are_told_with_the_path_to_their_key() {
-        let no_number = "it is no whole";
-        for (line, path, expected) in [
-            ("vlan: many", "vlan", "invalid digit"),
-            ("vlan: -1", "vlan", no_number),
-            ("vlan: 1.5", "vlan", no_number),
-            ("vlan: 99999999999", "vlan", no_number),
-            ("vlan: \"\"", "vlan", "cannot parse"),
-            ("trunk: [a]", "trunk[0]", "invalid digit"),
-            ("trunk: 5", "trunk", "invalid type: integer `5`, expected a sequence"),
-            ("bandwidth: {ingressRate: -1}", "bandwidth.ingressRate", no_number),
-            ("routes: [{mtu: x}]", "routes[0].mtu", "invalid digit"),
-            ("subnets: [10.3.0.0/24]", "subnets[0]", "invalid type: string \"10.3.0.0/24\", "),
-            ("name: [a]", "name", "invalid type: sequence"),
+        for (line, path, found, expected) in [
+            ("vlan: many", "vlan", "the text \"many\"", "a whole number"),
+            ("vlan: -1", "vlan", "the number -1", "a whole number"),
+            ("vlan: 1.5", "vlan", "the number 1.5", "a whole number"),
+            ("vlan: 99999999999", "vlan", "the number 99999999999", "a whole number"),
+            ("vlan: \"\"", "vlan", "the text \"\"", "a whole number"),
+            ("vlan: [1]", "vlan", "a list", "a whole number"),
+            ("trunk: [a]", "trunk[0]", "the text \"a\"", "a whole number"),
+            ("trunk: 5", "trunk", "the number 5", "a list"),
+            ("bandwidth: {ingressRate: -1}", "bandwidth.ingressRate", "the number -1", "a whole"),
+            ("bandwidth: 5", "bandwidth", "the number 5", "keys such as `ingress_rate`"),
+            ("routes: [{mtu: x}]", "routes[0].mtu", "the text \"x\"", "a whole number"),
+            (
+                "subnets: [10.3.0.0/24]",
+                "subnets[0]",
+                "the text \"10.3.0.0/24\"",
+                "keys such as `cidr`",
+            ),
+            ("name: [a]", "name", "a list", "text"),
+            ("vlan:", "vlan", "nothing", "a whole number"),
+            ("allow_mac_spoofing: 5", "allow_mac_spoofing", "the number 5", "`true` or `false`"),
+            ("routes: {mtu: 5}", "routes", "keys with values", "a list"),
         ] {
             let told = parse(&format!("pool: a\n{line}\n")).unwrap_err();
-            assert!(told.message.starts_with(&format!("`{path}`: {expected}")), "{line}: {told}");
+            let sentence = format!("`{path}`: found {found}, expected {expected}");
+            assert!(told.message.starts_with(&sentence), "{line}: {told}");
             assert!(told.place.unwrap().0 <= 2, "{line}: {told}");
+        }
+    }
+
+    #[test]
+    fn text_as_ranges_is_told_in_words() {
+        for (ranges, path, expected) in [
+            ("10.0.0.0/24", "subnets[0].ranges", "a list"),
+            ("[10.0.0.0/24]", "subnets[0].ranges[0]", "keys such as `start` and `end`"),
+        ] {
+            let text = format!("name: a\nsubnets: [{{cidr: 10.0.0.0/16, ranges: {ranges}}}]\n");
+            let told = parse(&text).unwrap_err();
+            let sentence = format!("`{path}`: found the text \"10.0.0.0/24\", expected {expected}");
+            assert_eq!(told.message, sentence);
         }
     }
 

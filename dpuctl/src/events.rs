@@ -38,6 +38,7 @@ pub(crate) async fn events(
     for event in &listed.events {
         console.line(&line(event, wanted.output)?)?;
     }
+    note_dropped(&listed, console)?;
     let filter = EventFilter { within_s: 0, ..wanted.filter() };
     let mut follower = Follower { filter, format: wanted.output, end: listed.end };
     loop {
@@ -53,10 +54,23 @@ fn print(
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     match print_encoded(listed, format, console)? {
-        Audience::Programs => Ok(()),
-        Audience::People { .. } if listed.events.is_empty() => console.note("No events."),
-        Audience::People { wide } => console.print(&event_table(&listed.events, wide, now)),
+        Audience::Programs => return Ok(()),
+        Audience::People { .. } if listed.events.is_empty() => console.note("No events.")?,
+        Audience::People { wide } => console.print(&event_table(&listed.events, wide, now))?,
     }
+    note_dropped(listed, console)
+}
+
+/// Says how many events the DPU could not write.
+fn note_dropped(listed: &ListEventsResponse, console: &mut Console<'_>) -> Result<(), CallError> {
+    let ListEventsResponse { dropped, dropped_since, .. } = listed;
+    if *dropped == 0 {
+        return Ok(());
+    }
+    console.note(&format!(
+        "Events dropped: {dropped}, since {dropped_since}. The DPU could not write them to its disk, and lists them until \
+         dpu-service ends. See `dpuctl explain EVENTS_NOT_WRITTEN`."
+    ))
 }
 
 /// Continues with the events after the latest that it has printed.

@@ -153,6 +153,9 @@ reasons! {
     /// The journal can't be written.
     JournalNotWritable = "JOURNAL_NOT_WRITABLE", JournalWritable, true, NOW, seconds(10),
         "make room on the disk of `state_dir`, and see that it can be written: the service tries again by itself";
+    /// Events are dropped: their file can't be written.
+    EventsNotWritten = "EVENTS_NOT_WRITTEN", JournalWritable, false, NOW, seconds(10),
+        "make room on the disk of `state_dir`: the service tries again by itself; see `dpuctl events` before it ends";
     /// A host has no session.
     HostNotConnected = "HOST_NOT_CONNECTED", HostsConnected, true, seconds(5), NOW,
         "run `host-shim-agent status` on the host, and check the management link";

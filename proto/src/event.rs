@@ -90,8 +90,10 @@ kinds! {
     HostDisconnected, Warning;
     /// A host is no longer in the configuration.
     HostRemoved, Normal;
-    /// A connection with a host's certificate was refused.
+    /// A connection or a call with a host's certificate was refused.
     HostRefused, Warning;
+    /// A connection or a call of a peer that is none of the hosts was refused.
+    PeerRefused, Warning;
     /// A network was created or changed.
     NetworkApplied, Normal;
     /// A network was deleted.

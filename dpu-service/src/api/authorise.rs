@@ -48,7 +48,11 @@ impl Authorise {
         let Some((kind, roles)) = rules(path) else {
             return Err(Status::unimplemented(format!("there is no call {path}")));
         };
-        self.check(peer, path, roles)?;
+        let note_refused = |refusal: &Failure| {
+            let (address, holder) = (peer.address.ip(), Some(&peer.identity));
+            self.shared.note_refused(address, holder, &refusal.message);
+        };
+        self.check(peer, path, roles).inspect_err(note_refused)?;
         Ok((self.room.admit(&peer.identity), kind))
     }
 
@@ -65,20 +69,18 @@ impl Authorise {
             ));
         }
         if identity.role() == Role::Host && roles == HOSTS {
-            return self.check_host(peer);
+            return self.check_host(identity.name());
         }
         Ok(())
     }
 
-    fn check_host(&self, peer: &Peer) -> Result<(), Failure> {
-        let name = peer.identity.name();
+    fn check_host(&self, name: &str) -> Result<(), Failure> {
         if self.shared.engine.hosts().serves(&HostName(name.into())) {
             return Ok(());
         }
         let message = format!(
             "host {name} is none of those that this DPU serves: add a [[host]] of that name"
         );
-        self.shared.refused_peers.note(peer.address.ip(), Some(&peer.identity), &message);
         Err(Failure::new(Reason::HostUnknown, message))
     }
 }

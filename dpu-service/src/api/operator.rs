@@ -236,10 +236,16 @@ impl v1::operator_server::Operator for OperatorApi {
         request: Request<v1::ListEventsRequest>,
     ) -> Result<Response<v1::ListEventsResponse>, Status> {
         let filter = read::event_filter(request.into_inner().filter)?;
-        let (events, end) = self.0.engine.events().list(&filter);
+        let all = self.0.engine.events();
+        let ((events, end), dropped) = (all.list(&filter), all.dropped());
         let dpu = self.0.dpu();
         let events = events.iter().map(|event| show::event(&dpu, event)).collect();
-        Ok(Response::new(v1::ListEventsResponse { events, end: Some(show::cursor(end)) }))
+        Ok(Response::new(v1::ListEventsResponse {
+            events,
+            end: Some(show::cursor(end)),
+            dropped: dropped.number,
+            dropped_since: dropped.since.map(|since| since.to_string()).unwrap_or_default(),
+        }))
     }
 
     async fn list_audit(

@@ -253,9 +253,7 @@ impl Conversation<'_> {
                 hosts.untaken(self.host, &read::promises(untaken.promises)?);
             }
             Some(host_message::Message::PodFindings(found)) => {
-                let found = read::pod_findings(&found);
-                hosts.configuration_of_agent(self.host, session, &found.configuration_problem);
-                hosts.found_of_pods(self.host, session, found);
+                hosts.reported(self.host, session, read::pod_findings(&found));
             }
             Some(host_message::Message::FailedAdd(failed)) => {
                 if let Some(failure) = read::failed_add(&failed) {
@@ -294,7 +292,8 @@ impl Conversation<'_> {
     /// Why the service has ended the session.
     fn ended(&self) -> Status {
         if self.shared.engine.hosts().serves(self.host) {
-            return Status::aborted(format!("host {} has opened a newer session", self.host));
+            let why = format!("host {} has opened a newer session, or took no commands", self.host);
+            return Status::aborted(why);
         }
         let why = format!("host {} was removed from the DPU's configuration", self.host);
         Failure::new(Reason::HostUnknown, why).into()

@@ -259,5 +259,5 @@ async fn unprogram_and_write(
 /// Tells the host to give an attachment's VF back.
 pub(super) fn tell_release(engine: &Engine, record: &Record, reason: String) {
     let command = HostCommand::Release { id: record.id, key: record.key.clone(), reason };
-    engine.sessions.send(&record.key.host, command);
+    engine.tell(&record.key.host, command);
 }

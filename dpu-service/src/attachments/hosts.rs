@@ -15,11 +15,17 @@ use crate::{
     events::EventKind,
     host::{Examination, SessionId},
     model::{AttachmentId, HostName, HostRights},
-    sessions::{Examined, HostView},
+    sessions::{Examined, FindingId, HostCommand, HostView, NotExamined, known_code},
 };
 
 /// The code of a host's own repairs.
 const REPAIRED: &str = "REPAIRED_BY_HOST";
+/// The code of refused peers with a host's certificate.
+const REFUSED: &str = "HOST_REFUSED";
+/// The code of a VF of the kubelet's that a pod does not use.
+const UNUSED: &str = Finding::KubeletVfUnused.as_str();
+/// The code of a host's configuration file that is not in force, or is again.
+const CONFIGURATION: &str = ConditionReason::HostConfigurationRefused.as_str();
 
 /// What hosts say and are asked: see [`Engine::hosts`].
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +36,23 @@ impl Engine {
     #[must_use]
     pub const fn hosts(self: &Arc<Self>) -> Hosts<'_> {
         Hosts(self)
+    }
+
+    /// Tells the host something, if it has a session. A host that takes no commands loses its session.
+    pub(super) fn tell(&self, host: &HostName, command: HostCommand) {
+        if self.sessions.send(host, command) {
+            self.note_lost(host);
+        }
+    }
+
+    /// Tells all hosts that have a session.
+    pub(super) fn tell_all(&self, command: &HostCommand) {
+        self.sessions.broadcast(command).iter().for_each(|host| self.note_lost(host));
+    }
+
+    fn note_lost(&self, host: &HostName) {
+        let message = "its session ended: it takes no commands";
+        self.events.record(EventKind::HostDisconnected, host, message);
     }
 }
 
@@ -73,18 +96,16 @@ impl Hosts<'_> {
         self.0.events.record(EventKind::HostDisconnected, host, message);
     }
 
-    /// Somebody at `address` showed the host's certificate, and was refused for `reason`.
+    /// A peer at `address` showed the host's certificate, and was refused for `reason`. One event for each host, with a
+    /// count: a peer may try without end.
     pub fn refused(self, host: &HostName, address: IpAddr, reason: &str) {
         if !self.serves(host) {
             return;
         }
-        self.0.sessions.note_refused(host, address, reason);
-        let refusal =
-            format!("a connection from {address} with its certificate was refused: {reason}");
+        let refusal = format!("a peer at {address} with its certificate was refused: {reason}");
         let why = format!("at {} {refusal}", Timestamp::now());
-        if self.0.sessions.refused(host, &refusal, why.clone()) {
-            self.0.events.record(EventKind::HostRefused, host, why);
-        }
+        self.0.sessions.note_refused(host, address, reason, why);
+        self.0.events.record_reason(EventKind::HostRefused, REFUSED, host, refusal);
     }
 
     /// The host was accepted from that address.
@@ -92,23 +113,72 @@ impl Hosts<'_> {
         self.0.sessions.note_accepted(host, address);
     }
 
-    /// The host's agent has reported what is not as it should be of its pods: all of it.
-    pub fn found_of_pods(self, host: &HostName, session: SessionId, mut findings: PodFindings) {
+    /// The host's agent has reported the problems of its pods and of its configuration: all of them.
+    pub fn reported(self, host: &HostName, session: SessionId, mut report: PodFindings) {
+        let attachments = self.held_by(host);
         // What a host says of others' attachments is ignored.
-        findings.findings.retain(|found| self.has_attachment(host, &found.subject));
-        let now = findings.findings.clone();
-        let Some(before) = self.0.sessions.note_pod_findings(host, session, findings) else {
-            return;
+        report.findings.retain(|found| attachments.contains(&found.subject));
+        let problem = report.configuration_problem.clone();
+        let turns = self.0.sessions.note_report(host, session, report, &attachments);
+        let Some(turns) = turns else { return };
+        let before = turns.configuration_before.unwrap_or_else(|| self.known_problem(host));
+        self.note_configuration(host, &before, &problem);
+        for found in turns.begun {
+            self.note_begun(host, found);
+        }
+        for cured in turns.cured {
+            self.note_cured(host, cured);
+        }
+    }
+
+    /// The ids of the host's attachments that are not being released.
+    fn held_by(self, host: &HostName) -> BTreeSet<String> {
+        let registry = self.0.registry();
+        let held = registry.entries().of_host(host).filter(|entry| entry.is_held());
+        held.map(|entry| entry.record().id.to_string()).collect()
+    }
+
+    fn note_begun(self, host: &HostName, found: Difference) {
+        let code = known_code(&found.code);
+        let kind = match code == UNUSED {
+            true => EventKind::KubeletVfUnused,
+            false => EventKind::PodDiffers,
         };
-        for Difference { subject, message, code, .. } in not_among(&now, &before.findings) {
-            let code = known_code(code);
-            self.0.events.record_of_host(host, kind_of(code), code, subject, message);
-        }
-        for Difference { subject, code, .. } in not_among(&before.findings, &now) {
-            let code = known_code(code);
-            let (kind, message) = end_of(code);
-            self.0.events.record_of_host(host, kind, code, subject, message);
-        }
+        self.0.events.record_of_host(host, kind, code, found.subject, found.message);
+    }
+
+    fn note_cured(self, host: &HostName, (subject, code): FindingId) {
+        let (kind, message) = match code == UNUSED {
+            true => (
+                EventKind::KubeletVfUnusedCleared,
+                "its pod has no unused VF of the kubelet any more",
+            ),
+            false => (EventKind::PodDiffersCleared, "the pod matches its attachment again"),
+        };
+        self.0.events.record_of_host(host, kind, code, subject, message);
+    }
+
+    /// The problem of the agent's configuration file that the events have of an earlier session. Empty: it was in force.
+    fn known_problem(self, host: &HostName) -> String {
+        let events = self.0.events.about(&host.0);
+        let mut of_file = events.into_iter().rev();
+        let latest = of_file.find(|event| event.reason.as_deref() == Some(CONFIGURATION));
+        let refused = latest.filter(|event| event.kind == EventKind::ConfigurationRefused);
+        refused.map(|event| event.message).unwrap_or_default()
+    }
+
+    /// Records that the problem of the agent's configuration file has changed. Empty: the file is in force.
+    fn note_configuration(self, host: &HostName, before: &str, problem: &str) {
+        let (kind, message) = match problem {
+            _ if before == problem => return,
+            "" => (
+                EventKind::ConfigurationReloaded,
+                "the agent's configuration file is in force again",
+            ),
+            problem => (EventKind::ConfigurationRefused, problem),
+        };
+        // With a code of its own: a host could invent any number of texts, each an event of its own.
+        self.0.events.record_of_host(host, kind, CONFIGURATION, host, message);
     }
 
     /// Whether `subject` is the id of an attachment of the host.
@@ -119,23 +189,6 @@ impl Hosts<'_> {
             .entries()
             .get(AttachmentId(id))
             .is_some_and(|entry| entry.record().key.host == *host)
-    }
-
-    /// The host's agent reports why its configuration file is not in force, or with an empty text that it is. Called before
-    /// [`Self::found_of_pods`] replaces what the host has reported before.
-    pub fn configuration_of_agent(self, host: &HostName, session: SessionId, problem: &str) {
-        let before = self.0.sessions.configuration_problem(host, session);
-        let (kind, message) = match problem {
-            _ if before.as_deref().is_none_or(|before| before == problem) => return,
-            "" => (
-                EventKind::ConfigurationReloaded,
-                "the agent's configuration file is in force again",
-            ),
-            problem => (EventKind::ConfigurationRefused, problem),
-        };
-        // With a code of its own: a host could invent any number of texts, each an event of its own.
-        let reason = ConditionReason::HostConfigurationRefused.as_str();
-        self.0.events.record_of_host(host, kind, reason, host, message);
     }
 
     /// The host's agent reports an ADD that failed there.
@@ -170,7 +223,8 @@ impl Hosts<'_> {
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
     pub(crate) async fn examine(self, host: &HostName) -> Examined {
-        self.0.sessions.look(host).await
+        let examined = self.0.sessions.look(host).await;
+        self.noting_loss(host, examined)
     }
 
     /// Likewise, once the host has mended what it can. VFs that attachments hold are left to these,
@@ -179,7 +233,16 @@ impl Hosts<'_> {
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
     pub(crate) async fn mend(self, host: &HostName) -> Examined {
-        self.0.sessions.mend(host, self.devices_held(host)).await
+        let examined = self.0.sessions.mend(host, self.devices_held(host)).await;
+        self.noting_loss(host, examined)
+    }
+
+    /// What asking a host has led to, with an event if it has lost its session by that.
+    fn noting_loss(self, host: &HostName, examined: Examined) -> Examined {
+        if matches!(examined, Err(NotExamined::TakesNoCommands)) {
+            self.0.note_lost(host);
+        }
+        examined
     }
 
     /// The host found something, or tells why it could not look.
@@ -200,38 +263,4 @@ impl Hosts<'_> {
         let devices = held.map(|entry| &entry.record().device);
         devices.filter(|device| !device.is_empty()).cloned().collect()
     }
-}
-
-/// The findings that are not among others. An attachment may have several, each with a code of its own.
-fn not_among<'a>(
-    findings: &'a [Difference],
-    others: &'a [Difference],
-) -> impl Iterator<Item = &'a Difference> {
-    let identity = |found: &Difference| (found.subject.clone(), found.code.clone());
-    let known: BTreeSet<_> = others.iter().map(identity).collect();
-    findings.iter().filter(move |found| !known.contains(&identity(found)))
-}
-
-/// The kind of the event of a finding with this code.
-fn kind_of(code: &str) -> EventKind {
-    match code == Finding::KubeletVfUnused.as_str() {
-        true => EventKind::KubeletVfUnused,
-        false => EventKind::PodDiffers,
-    }
-}
-
-/// The kind of the event that a finding with this code is over, and its sentence.
-fn end_of(code: &str) -> (EventKind, &'static str) {
-    match code == Finding::KubeletVfUnused.as_str() {
-        true => {
-            (EventKind::KubeletVfUnusedCleared, "its pod has no unused VF of the kubelet any more")
-        }
-        false => (EventKind::PodDiffersCleared, "the pod matches its attachment again"),
-    }
-}
-
-/// The code of a finding as its event's reason. A host could invent any number of others.
-fn known_code(code: &str) -> &'static str {
-    let mut known = Finding::ALL.iter().map(|finding| finding.as_str());
-    known.find(|known| *known == code).unwrap_or(Finding::PodDiffers.as_str())
 }

@@ -172,7 +172,7 @@ fn set_programmed(engine: &Engine, record: &Record, before: Option<u32>, index: 
     drop(registry);
     // A representor that was made anew belongs to a VF that was: it has left its pod.
     if before.is_some_and(|before| before != index) {
-        engine.sessions.send(&record.key.host, HostCommand::Reattach(view));
+        engine.tell(&record.key.host, HostCommand::Reattach(view));
     }
 }
 

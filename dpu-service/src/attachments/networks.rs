@@ -530,7 +530,7 @@ fn tell_host(engine: &Engine, host: &HostName, network: &str, deleted: bool) {
         default_network: default.unwrap_or_default().to_owned(),
     };
     drop(registry);
-    engine.sessions.send(host, HostCommand::NetworkChanged(changed));
+    engine.tell(host, HostCommand::NetworkChanged(changed));
 }
 
 fn view(engine: &Engine, name: &str) -> Result<NetworkView, Failure> {

@@ -184,7 +184,7 @@ impl<'a> Operators<'a> {
         match reason {
             Some(reason) => {
                 self.0.events.record(EventKind::Draining, "dpu", reason.clone());
-                self.0.sessions.broadcast(&HostCommand::Draining { reason });
+                self.0.tell_all(&HostCommand::Draining { reason });
             }
             None => self.0.events.record(EventKind::Draining, "dpu", "over"),
         }

@@ -109,7 +109,7 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     Milestone::HelloSettled.pass();
     let draining = engine.registry().draining().map(ToOwned::to_owned);
     if let Some(reason) = draining {
-        engine.sessions.send(host, HostCommand::Draining { reason });
+        engine.tell(host, HostCommand::Draining { reason });
     }
     tell_wanted_vfs(engine, host);
     engine.reconciler.look_closely();
@@ -135,7 +135,7 @@ pub(super) fn tell_all_wanted_vfs(engine: &Engine) {
 fn tell_wanted_vfs(engine: &Engine, host: &HostName) {
     let wanted = engine.registry().hosts().wanted_vfs(host);
     for (pf, count) in wanted {
-        engine.sessions.send(host, HostCommand::WantedVfs { pf, count });
+        engine.tell(host, HostCommand::WantedVfs { pf, count });
     }
 }
 
@@ -248,7 +248,7 @@ fn quarantine_unaccounted(engine: &Engine, live: &[LiveAttachment], conditions: 
 fn tell_unrecorded(engine: &Engine, host: &HostName, live: &[LiveAttachment]) {
     let unrecorded = engine.registry().unrecorded(live);
     if !unrecorded.is_empty() {
-        engine.sessions.send(host, HostCommand::Unrecorded(unrecorded));
+        engine.tell(host, HostCommand::Unrecorded(unrecorded));
     }
 }
 
@@ -344,7 +344,7 @@ async fn carry_out(
         Verdict::Attached => note_attached(engine, &record.key.host, session, record.id),
         Verdict::Reattach => {
             if let Ok(view) = engine.view(&record) {
-                engine.sessions.send(&record.key.host, HostCommand::Reattach(view));
+                engine.tell(&record.key.host, HostCommand::Reattach(view));
             }
         }
         Verdict::TellRelease => {

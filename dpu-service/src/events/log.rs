@@ -23,6 +23,8 @@ pub(super) const KEPT: usize = 10_000;
 const LISTED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// For how long after its first time an event is repeated and not a new one.
 const WINDOW: Duration = Duration::from_secs(5 * 60);
+/// The same for refused peers, who may try for days.
+const PEERS_WINDOW: Duration = Duration::from_secs(60 * 60);
 
 /// Longest subject and sentence, in bytes: what a host names is of any length, and all events must fit into one answer.
 pub(super) const LONGEST_TEXT: usize = 1024;
@@ -74,6 +76,13 @@ fn key(kind: EventKind, subject: &str, reason: Option<&String>, message: &str) -
     let text = reason.map_or(message, String::as_str);
     (kind, subject, text).hash(&mut hasher);
     hasher.finish()
+}
+
+const fn window(kind: EventKind) -> Duration {
+    match kind {
+        EventKind::HostRefused | EventKind::PeerRefused => PEERS_WINDOW,
+        _ => WINDOW,
+    }
 }
 
 /// The latest events.
@@ -154,7 +163,8 @@ impl Log {
     fn repeated(&self, occurrence: &Occurrence, now: Timestamp) -> Option<&Arc<Event>> {
         let revision = self.repeatable.get(&occurrence.key())?;
         let event = self.of(occurrence.kind.severity()).get(revision)?;
-        let is_recent = now.duration_since(event.first_time).unsigned_abs() < WINDOW;
+        let age = now.duration_since(event.first_time).unsigned_abs();
+        let is_recent = age < window(occurrence.kind);
         // An event of an earlier start stays as it was.
         (is_recent && event.boot == self.boot && occurrence.repeats(event)).then_some(event)
     }
@@ -304,6 +314,18 @@ mod tests {
         let next = log.add(refused("pool/default", "full"), at(300));
         assert_eq!((next.count, next.sequence), (1, 2));
         assert_eq!(log.add(refused("pool/default", "full"), at(301)).count, 2);
+    }
+
+    #[test]
+    fn refused_peers_are_repeated_for_an_hour() {
+        let mut log = log();
+        let refused = || Occurrence {
+            reason: Some("PEER_REFUSED".into()),
+            ..Occurrence::new(EventKind::PeerRefused, "peers", "no certificate")
+        };
+        log.add(refused(), at(0));
+        assert_eq!(log.add(refused(), at(3599)).count, 2);
+        assert_eq!(log.add(refused(), at(3600)).count, 1);
     }
 
     #[test]

@@ -3,10 +3,11 @@
 //! [`Events`] owns the log of the latest events (`log.rs`), in which repeated events are one with a count. A thread of
 //! its own (`writer.rs`) appends them to a file (`file.rs`) in batches, so that no caller waits for the disk.
 //!
-//! The log has the one lock. It is held for some microseconds and never across an await; no other lock is taken under
-//! it. Any thread records events. The feed is served under the lock, so that watchers receive events in the order of
+//! The log has one lock. It is held for some microseconds and never across an await. The account of dropped events
+//! (`dropped.rs`) has another, which may be taken under it. Any thread records events. The feed is served under the lock, so that watchers receive events in the order of
 //! their revisions. The writer takes the lock only to write the whole log to a new file.
 
+mod dropped;
 mod ended;
 mod event;
 mod file;
@@ -28,6 +29,7 @@ use offload_proto::Failure;
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
+pub(crate) use dropped::DroppedEvents;
 pub use ended::EndedAttachment;
 pub(crate) use event::names;
 pub use event::{Event, EventCursor, EventFilter, EventKind, Severity};
@@ -282,10 +284,10 @@ impl Events {
         self.log().counts()
     }
 
-    /// How many events are not in the file: the disk was full or did not answer.
+    /// The events that are not in the file: the disk was full or did not answer.
     #[must_use]
-    pub(crate) fn dropped(&self) -> u64 {
-        self.writer.as_ref().map_or(0, Writer::dropped)
+    pub(crate) fn dropped(&self) -> DroppedEvents {
+        self.writer.as_ref().map(Writer::dropped).unwrap_or_default()
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {

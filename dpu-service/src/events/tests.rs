@@ -1,10 +1,15 @@
 //! The file of events, across starts of the service.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::atomic::{AtomicI64, Ordering},
+};
 
 use offload_proto::Reason;
 use tempfile::TempDir;
 use test_clock::wait_until;
+use tracing::{Metadata, Subscriber, span, subscriber::with_default};
 
 use super::{
     EventKind::{EventsDamaged, HostConnected, ServiceStarted, ServiceStopUnclean, ServiceStopped},
@@ -148,8 +153,21 @@ fn events_that_cannot_be_written_are_counted() {
     let events = Events::open(&folder.path().join("missing"));
     events.record(HostConnected, "node-1", "connected");
     events.close();
-    assert_eq!(events.dropped(), 3);
-    assert_eq!(events.about("node-1").len(), 1);
+    let dropped = events.dropped();
+    let first = events.list(&EventFilter::default()).0[0].time;
+    assert_eq!((dropped.number, dropped.since), (3, Some(first)));
+    assert!(dropped.failure.is_some() && events.about("node-1").len() == 1);
+}
+
+#[test]
+fn file_is_tried_again_without_an_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    let events = Events::open(&state);
+    assert!(events.dropped().failure.is_some());
+    fs::create_dir(&state).unwrap();
+    wait_until("the file is written", || events.dropped().failure.is_none());
+    assert_eq!(events.dropped().number, 1, "what was dropped stays counted");
 }
 
 #[test]
@@ -205,4 +223,42 @@ fn texts_of_events_are_bounded() {
     let (listed, _) = events.list(&EventFilter::default());
     assert!(listed[0].subject.len() < 2 * LONGEST_TEXT, "{}", listed[0].subject.len());
     assert!(listed[0].message.len() < 2 * LONGEST_TEXT, "{}", listed[0].message.len());
+}
+
+/// A log that only counts its lines.
+#[derive(Clone, Debug, Default)]
+struct LogLines(Arc<AtomicI64>);
+
+impl Subscriber for LogLines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn log_has_a_repetition_once_a_second() {
+    let (events, lines) = (Events::default(), LogLines::default());
+    let begun = Timestamp::now();
+    with_default(lines.clone(), || {
+        (0..100).for_each(|_| events.record(HostConnected, "node-1", "connected"));
+    });
+    let seconds = 1 + Timestamp::now().as_second() - begun.as_second();
+    assert!((1..=seconds).contains(&lines.0.load(Ordering::Relaxed)), "{lines:?} in {seconds} s");
+    assert_eq!(events.about("node-1")[0].count, 100);
 }

@@ -5,18 +5,19 @@ use std::{
     io,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-        mpsc::{self, Receiver, Sender, SyncSender, TrySendError},
+        Arc, Mutex, MutexGuard, PoisonError,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TrySendError},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use super::{event::Event, file::EventFile, log::Log};
+use super::{dropped::DroppedEvents, event::Event, file::EventFile, log::Log};
 
 /// How long events are collected before they are written together.
 const BATCH: Duration = Duration::from_millis(500);
+/// How long after a failed write the file is tried again, if no event comes before.
+const RETRY: Duration = Duration::from_secs(1);
 /// How many events wait for a disk that does not answer.
 const WAITING: usize = 4096;
 /// How long a start or a stop waits for its batch.
@@ -31,7 +32,7 @@ enum Message {
 #[derive(Debug)]
 pub(super) struct Writer {
     messages: SyncSender<Message>,
-    dropped: Arc<AtomicU64>,
+    dropped: Arc<Mutex<DroppedEvents>>,
 }
 
 impl Writer {
@@ -41,7 +42,7 @@ impl Writer {
     /// The thread can't be started.
     pub(super) fn start(path: PathBuf, log: Arc<Mutex<Log>>) -> io::Result<Self> {
         let (messages, received) = mpsc::sync_channel(WAITING);
-        let dropped = Arc::new(AtomicU64::new(0));
+        let dropped = Arc::<Mutex<DroppedEvents>>::default();
         let file = Destination { path, log, file: None, dropped: Arc::clone(&dropped) };
         thread::Builder::new().name("events".into()).spawn(move || serve(file, &received))?;
         Ok(Self { messages, dropped })
@@ -49,8 +50,10 @@ impl Writer {
 
     /// Queues an event. It is dropped and counted if the disk does not keep up.
     pub(super) fn write(&self, event: Arc<Event>) {
-        if let Err(TrySendError::Full(_)) = self.messages.try_send(Message::Event(event)) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        if let Err(TrySendError::Full(Message::Event(event))) =
+            self.messages.try_send(Message::Event(event))
+        {
+            locked(&self.dropped).note(&[event], "the disk does not answer");
         }
     }
 
@@ -63,23 +66,35 @@ impl Writer {
         }
     }
 
-    /// How many events are not in the file.
-    pub(super) fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+    /// The events that could not be written.
+    pub(super) fn dropped(&self) -> DroppedEvents {
+        locked(&self.dropped).clone()
     }
 }
 
+fn locked(dropped: &Mutex<DroppedEvents>) -> MutexGuard<'_, DroppedEvents> {
+    dropped.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn serve(mut file: Destination, messages: &Receiver<Message>) {
-    while let Ok(first) = messages.recv() {
-        let mut batch = Batch::default();
-        batch.add(first);
-        batch.gather(messages);
-        let events: Vec<_> = batch.events.into_values().collect();
-        file.write(&events);
-        // The caller may no longer wait.
-        for done in &batch.flushes {
-            let _ = done.send(());
+    loop {
+        match messages.recv_timeout(RETRY) {
+            Ok(first) => serve_batch(&mut file, first, messages),
+            Err(RecvTimeoutError::Timeout) => file.try_again(),
+            Err(RecvTimeoutError::Disconnected) => return,
         }
+    }
+}
+
+fn serve_batch(file: &mut Destination, first: Message, messages: &Receiver<Message>) {
+    let mut batch = Batch::default();
+    batch.add(first);
+    batch.gather(messages);
+    let events: Vec<_> = batch.events.into_values().collect();
+    file.write(&events);
+    // The caller may no longer wait.
+    for done in &batch.flushes {
+        let _ = done.send(());
     }
 }
 
@@ -114,7 +129,7 @@ struct Destination {
     log: Arc<Mutex<Log>>,
     /// `None`: it was not written yet, or could not be.
     file: Option<EventFile>,
-    dropped: Arc<AtomicU64>,
+    dropped: Arc<Mutex<DroppedEvents>>,
 }
 
 impl Destination {
@@ -123,10 +138,28 @@ impl Destination {
             Some(file) if !file.is_long() => file.append(events),
             _ => self.rewrite(),
         };
-        if let Err(error) = written {
-            let number = events.len() as u64;
-            let dropped = self.dropped.fetch_add(number, Ordering::Relaxed) + number;
-            tracing::error!(path = %self.path.display(), %error, dropped, "events were dropped: their file can't be written");
+        let mut dropped = locked(&self.dropped);
+        match written {
+            Ok(()) => dropped.note_written(),
+            Err(error) => {
+                dropped.note(events, error.to_string());
+                tracing::error!(path = %self.path.display(), %error, dropped = dropped.number, "events were dropped: their file can't be written");
+            }
+        }
+    }
+
+    /// Tries a file that could not be written with the latest event: of two lines of one event the last one counts.
+    fn try_again(&mut self) {
+        if locked(&self.dropped).failure.is_none() {
+            return;
+        }
+        let latest = self.log.lock().unwrap_or_else(PoisonError::into_inner).latest().cloned();
+        let written = match &mut self.file {
+            Some(file) => file.append(latest.as_slice()),
+            None => self.rewrite(),
+        };
+        if written.is_ok() {
+            locked(&self.dropped).note_written();
         }
     }
 

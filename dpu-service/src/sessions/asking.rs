@@ -72,8 +72,10 @@ impl Sessions {
         let (request_id, _) = Uuid::new_v4().as_u64_pair();
         let (sender, answer) = oneshot::channel();
         open.asked = Some(Question { request_id, answer: sender });
-        entry.send(host, HostCommand::Examine { request_id, mend_except });
-        Ok(answer)
+        match entry.send(HostCommand::Examine { request_id, mend_except }) {
+            true => Err(NotExamined::TakesNoCommands),
+            false => Ok(answer),
+        }
     }
 }
 

@@ -24,6 +24,9 @@ pub enum NotExamined {
     /// It was asked before, and has not answered.
     #[error("it still examines its VFs for an earlier call: try again")]
     Busy,
+    /// It takes no commands, and has lost its session by that.
+    #[error("it takes no commands: its session ended")]
+    TakesNoCommands,
     /// Its session ended meanwhile.
     #[error("its session ended before it answered")]
     SessionEnded,

@@ -275,7 +275,7 @@ async fn hosts_speak_of_their_own_attachments_alone() {
         findings: vec![Finding::PodDiffers.of(&id, "lost")],
         ..Default::default()
     };
-    hosts().found_of_pods(&other(), second.session.id, differs());
+    hosts().reported(&other(), second.session.id, differs());
     hosts().repaired(&other(), second.session.id, &id, "a lie");
     let of_hosts = || {
         let about = events_about(&world, &id).into_iter();
@@ -283,7 +283,7 @@ async fn hosts_speak_of_their_own_attachments_alone() {
     };
     assert_eq!(of_hosts(), []);
     assert_eq!(events_about(&world, "node-2").last().unwrap().kind, EventKind::Repaired);
-    hosts().found_of_pods(&host(), world.session_id(), differs());
+    hosts().reported(&host(), world.session_id(), differs());
     hosts().repaired(&host(), world.session_id(), &id, "its route");
     assert_eq!(of_hosts(), [EventKind::PodDiffers, EventKind::Repaired]);
 }
@@ -295,7 +295,7 @@ async fn each_finding_of_a_pod_begins_and_ends() {
     let tell = |findings: Vec<Finding>| {
         let findings = findings.into_iter().map(|finding| finding.of(&id, "differs")).collect();
         let told = PodFindings { findings, ..PodFindings::default() };
-        world.engine.hosts().found_of_pods(&host(), world.session_id(), told);
+        world.engine.hosts().reported(&host(), world.session_id(), told);
     };
     tell(vec![Finding::PodDiffers]);
     tell(vec![Finding::PodDiffers, Finding::KubeletVfUnused]);
@@ -337,11 +337,76 @@ async fn inventive_host_has_one_refused_configuration() {
     let hosts = world.engine.hosts();
     for number in 0..100 {
         let configuration_problem = format!("line {number} is wrong");
-        hosts.configuration_of_agent(&host(), world.session_id(), &configuration_problem);
-        let findings = PodFindings { configuration_problem, ..PodFindings::default() };
-        hosts.found_of_pods(&host(), world.session_id(), findings);
+        hosts.reported(&host(), world.session_id(), configuration_report(&configuration_problem));
     }
     let (all, _) = world.engine.events().list(&EventFilter::default());
     let refused = all.iter().filter(|event| event.kind == EventKind::ConfigurationRefused);
     assert_eq!(refused.map(|event| event.count).collect::<Vec<_>>(), [100]);
+}
+
+fn configuration_report(problem: &str) -> PodFindings {
+    PodFindings { configuration_problem: problem.into(), ..PodFindings::default() }
+}
+
+fn kinds_of_configuration(world: &World) -> Vec<EventKind> {
+    let (all, _) = world.engine.events().list(&EventFilter::default());
+    let kinds = all.iter().map(|event| event.kind);
+    let wanted = [EventKind::ConfigurationRefused, EventKind::ConfigurationReloaded];
+    kinds.filter(|kind| wanted.contains(kind)).collect()
+}
+
+#[tokio::test]
+async fn configuration_repaired_while_away_has_its_end() {
+    let mut world = World::new().await;
+    let report = |world: &World, problem| {
+        let report = configuration_report(problem);
+        world.engine.hosts().reported(&host(), world.session_id(), report);
+    };
+    report(&world, "");
+    assert_eq!(kinds_of_configuration(&world), []);
+    report(&world, "line 7 is wrong");
+    world.hello(&[]).await;
+    report(&world, "line 7 is wrong");
+    assert_eq!(kinds_of_configuration(&world), [EventKind::ConfigurationRefused]);
+    // The service does not know the session before, either.
+    world.restart().await;
+    world.hello(&[]).await;
+    report(&world, "");
+    let both = [EventKind::ConfigurationRefused, EventKind::ConfigurationReloaded];
+    assert_eq!(kinds_of_configuration(&world), both);
+    world.hello(&[]).await;
+    report(&world, "");
+    assert_eq!(kinds_of_configuration(&world), both);
+}
+
+#[tokio::test]
+async fn finding_that_ends_with_its_pod_is_not_cured() {
+    let world = World::new().await;
+    let id = world.attached("pod").await.record.id.to_string();
+    let report = |findings| PodFindings { findings, ..PodFindings::default() };
+    let findings =
+        [Finding::PodDiffers, Finding::KubeletVfUnused].map(|it| it.of(&id, "it differs"));
+    world.engine.hosts().reported(&host(), world.session_id(), report(findings.into()));
+    world.detach("pod").await;
+    world.engine.hosts().reported(&host(), world.session_id(), report(Vec::new()));
+    let about = events_about(&world, &id);
+    let of_host = about.iter().filter(|event| event.reason.is_some()).map(|event| event.kind);
+    let kinds: Vec<_> = of_host.collect();
+    assert_eq!(kinds, [EventKind::PodDiffers, EventKind::KubeletVfUnused]);
+}
+
+#[tokio::test]
+async fn refused_peers_with_a_hosts_certificate_are_one_event() {
+    let mut world = World::new().await;
+    let address = std::net::Ipv4Addr::LOCALHOST.into();
+    for number in 0..100 {
+        let reason = format!("it expired {number} s ago");
+        world.engine.hosts().refused(&host(), address, &reason);
+    }
+    world.hello(&[]).await;
+    world.engine.hosts().refused(&host(), address, "the role is wrong");
+    let about = events_about(&world, "node-1");
+    let refused: Vec<_> = about.iter().filter(|it| it.kind == EventKind::HostRefused).collect();
+    assert_eq!(refused.iter().map(|event| event.count).collect::<Vec<_>>(), [101]);
+    assert!(refused[0].message.ends_with("the role is wrong"), "{}", refused[0].message);
 }

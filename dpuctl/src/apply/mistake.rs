@@ -1,6 +1,6 @@
-//! What is wrong in a file of networks: the parser's own words with the path to the key, and for a key that
-//! there is none of, which one was probably meant. The parser passes over those and tells only their path,
-//! so that the type is followed along it once more.
+//! What is wrong in a file of networks, with the path to the key. For a value of another kind: what was found and what is
+//! expected. For a key that there is none of: which one was probably meant. The parser passes over those and tells only
+//! their path, so that the type is followed along it once more.
 
 use std::cell::Cell;
 
@@ -14,17 +14,31 @@ use serde::{
     forward_to_deserialize_any,
 };
 
+use serde_norway::Value;
+
 use crate::mistake::Mistake;
 
-/// What the parser says of a number: a type of its own tried all that it might be.
-const NO_NUMBER: &str = "data did not match any variant of untagged enum Content";
+/// What the parser says of a value that is not the number that is expected. Of the first, a type of its own tried all that it
+/// might be.
+const NO_NUMBER: [&str; 5] = [
+    "data did not match any variant of untagged enum Content",
+    "invalid digit found in string",
+    "cannot parse integer from empty string",
+    "number too large to fit in target type",
+    "number too small to fit in target type",
+];
+
+/// Longest text that is repeated of a file, in characters.
+const LONGEST_TEXT: usize = 64;
+
+/// How many keys are named of those that are expected.
+const NAMED: usize = 3;
 
 /// The key at the end of `path`, such as `subnets.1.cidrr`, is none of those that `T` has there.
 pub(super) fn unknown<'de, T: Deserialize<'de>>(path: &str) -> String {
     let segments: Vec<_> = path.split('.').collect();
     let key = segments.last().copied().unwrap_or_default();
     // Keys of several words have a second name, for those who write as the protocol does: such as this key is.
-    let is_protocols = |key: &str| key.contains(|c: char| c.is_ascii_uppercase());
     let is_other = |known: &str| match is_protocols(key) {
         true => known.contains('_'),
         false => is_protocols(known),
@@ -34,18 +48,81 @@ pub(super) fn unknown<'de, T: Deserialize<'de>>(path: &str) -> String {
     unknown_key(&full_name(&segments), key, &known)
 }
 
-/// The parser's sentence with its line and column, which may be those of the map around the value, and the key's
-/// path if it is known.
-pub(super) fn located(path: &str, error: &serde_norway::Error) -> Mistake {
+/// Whether a key is written as the protocol does.
+fn is_protocols(key: &str) -> bool {
+    key.contains(|c: char| c.is_ascii_uppercase())
+}
+
+/// What is wrong with its line and column, which may be those of the map around the value, and the key's path if it is
+/// known. `found` is the value at the path.
+pub(super) fn located<'de, T: Deserialize<'de>>(
+    path: &str,
+    error: &serde_norway::Error,
+    found: Option<&Value>,
+) -> Mistake {
     let place = error.location().map(|location| (location.line(), location.column()));
     let suffix = place.map(|(line, column)| format!(" at line {line} column {column}"));
     let said = error.to_string().replace(&suffix.unwrap_or_default(), "");
-    let said = said.replace(NO_NUMBER, "it is no whole number, or one that can't be here");
-    let is_known = path != "." && !path.contains('?');
     // The parser begins with some of the path itself.
     let begun = said.split_once(": ").filter(|(begun, _)| path.starts_with(begun));
-    let named = format!("`{path}`: {}", begun.map_or(said.as_str(), |(_, rest)| rest));
-    Mistake { place, message: if is_known { named } else { said } }
+    let said = begun.map_or(said.as_str(), |(_, rest)| rest);
+    let kinds = expected::<T>(path, said).zip(found.map(kind_of));
+    let said = match kinds {
+        Some((expected, found)) => format!("found {found}, expected {expected}"),
+        None => said.into(),
+    };
+    let is_known = path != "." && !path.contains('?');
+    Mistake { place, message: if is_known { format!("`{path}`: {said}") } else { said } }
+}
+
+/// The keys and indices of a path, such as `subnets[1].cidr`.
+pub(super) fn segments(path: &str) -> impl Iterator<Item = &str> {
+    path.split(['.', '[', ']']).filter(|segment| !segment.is_empty())
+}
+
+/// What is expected where `path` ends, by what the parser says. `None`: the value's kind is not what is wrong.
+fn expected<'de, T: Deserialize<'de>>(path: &str, said: &str) -> Option<String> {
+    if NO_NUMBER.contains(&said) {
+        return Some("a whole number that is not negative and not too large".into());
+    }
+    let (_, expected) = said.strip_prefix("invalid type: ")?.rsplit_once(", expected ")?;
+    Some(match expected {
+        "a sequence" => "a list".into(),
+        "a map" => "keys with values".into(),
+        "a string" => "text".into(),
+        "a boolean" => "`true` or `false`".into(),
+        // It goes on with the name of a type.
+        of_type if of_type.starts_with("struct ") => some_keys::<T>(path),
+        other => other.into(),
+    })
+}
+
+/// Some of the keys that `T` has in the value where `path` ends.
+fn some_keys<'de, T: Deserialize<'de>>(path: &str) -> String {
+    let path: Vec<_> = segments(path).chain([""]).collect();
+    let keys = keys_of::<T>(&path).iter().filter(|key| !is_protocols(key));
+    let keys: Vec<_> = keys.take(NAMED).map(|key| format!("`{key}`")).collect();
+    match keys.as_slice() {
+        [] => "keys with values".into(),
+        [one] => format!("the key {one}"),
+        [first @ .., last] => format!("keys such as {} and {last}", first.join(", ")),
+    }
+}
+
+/// What a value is.
+fn kind_of(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".into(),
+        Value::Bool(is_true) => format!("`{is_true}`"),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => {
+            let shown: String = text.chars().take(LONGEST_TEXT).collect();
+            format!("the text {shown:?}")
+        }
+        Value::Sequence(_) => "a list".into(),
+        Value::Mapping(_) => "keys with values".into(),
+        Value::Tagged(tagged) => format!("a value with the tag {}", tagged.tag),
+    }
 }
 
 /// Such as `subnets[1].cidr`.

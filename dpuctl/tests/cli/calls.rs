@@ -8,7 +8,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::service::{Dut, ID, Outcome, run};
+use crate::service::{Dut, FULL_DISK, ID, Outcome, run};
 
 /// What a verb that succeeds prints.
 async fn output_of(dut: &Dut, line: &str) -> String {
@@ -189,6 +189,19 @@ async fn programs_get_json_and_yaml() {
 }
 
 #[tokio::test]
+async fn attachment_is_described_by_each_of_its_names() {
+    let dut = Dut::start().await;
+    for name in ["0190cccc", "10.1.0.5", "10.1.0.5/16", "shop", "web/shop", "c2", "pf0vf10"] {
+        let text = output_of(&dut, &format!("describe attachment {name}")).await;
+        assert!(text.contains("0190cccc-") && text.contains("web/shop"), "{name}: {text}");
+    }
+    let several = dut.dpuctl("describe attachment 02:00:00:00:00:01").await;
+    assert!(several.code != 0 && several.output.is_empty(), "{several:?}");
+    assert!(several.notes.contains(ID) && several.notes.contains("0190cccc-"), "{several:?}");
+    assert_ne!(dut.dpuctl("describe attachment 10.1.0.6").await.code, 0);
+}
+
+#[tokio::test]
 async fn events_are_a_table_or_json() {
     let dut = Dut::start().await;
     let table = output_of(&dut, "events --since 10m --object pf0vf3 --type warning").await;
@@ -201,6 +214,19 @@ async fn events_are_a_table_or_json() {
     let listed: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(listed["events"][0]["sequence"], 1);
     assert!(dut.asked().pop().unwrap().contains("kind: \"HostConnected\", severity: Unspecified"));
+}
+
+#[tokio::test]
+async fn dropped_events_are_named() {
+    let dut = Dut::start().await;
+    let outcome = dut.dpuctl(&format!("events --object {FULL_DISK}")).await;
+    for named in ["Events dropped: 3, since 2026-03-01T12:00:00Z", "EVENTS_NOT_WRITTEN"] {
+        assert!(outcome.notes.contains(named), "{named}: {outcome:?}");
+    }
+    let json = output_of(&dut, &format!("events --object {FULL_DISK} -o json")).await;
+    let listed: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let dropped = (&listed["dropped"], &listed["droppedSince"]);
+    assert_eq!(dropped, (&3.into(), &"2026-03-01T12:00:00Z".into()));
 }
 
 #[tokio::test]

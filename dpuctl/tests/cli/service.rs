@@ -42,6 +42,8 @@ use tokio::net::TcpListener;
 use tokio_stream::Iter;
 use tonic::{Request, Response, Status};
 
+/// The object whose events are listed by a service that could not write some.
+pub(crate) const FULL_DISK: &str = "full-disk";
 const BOOT: &str = "0190aaaa-cccc-7000-8000-000000000001";
 pub(crate) const ID: &str = "0190aaaa-bbbb-7000-8000-000000000001";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -378,12 +380,10 @@ impl Operator for Canned {
         request: Request<GetAttachmentRequest>,
     ) -> Result<Response<AttachmentDetail>, Status> {
         self.note(&request);
-        if !ID.starts_with(&request.get_ref().id) {
-            return Err(
-                Failure::new(Reason::AttachmentUnknown, "there is no such attachment").into()
-            );
-        }
-        let attachment = Some(attachment());
+        let mut all = [attachment(), second()].into_iter();
+        let attachment = all.find(|it| it.id.starts_with(&request.get_ref().id));
+        let unknown = || Failure::new(Reason::AttachmentUnknown, "there is no such attachment");
+        let attachment = Some(attachment.ok_or_else(unknown)?);
         Ok(Response::new(AttachmentDetail { attachment, ..AttachmentDetail::default() }))
     }
 
@@ -561,7 +561,11 @@ impl Operator for Canned {
     ) -> Result<Response<ListEventsResponse>, Status> {
         self.note(&request);
         let end = Some(EventCursor { boot: BOOT.into(), revision: 1 });
-        Ok(at_five_past_twelve(ListEventsResponse { events: vec![event(1)], end }))
+        let mut listed = ListEventsResponse { events: vec![event(1)], end, ..Default::default() };
+        if request.into_inner().filter.is_some_and(|filter| filter.object == FULL_DISK) {
+            (listed.dropped, listed.dropped_since) = (3, "2026-03-01T12:00:00Z".into());
+        }
+        Ok(at_five_past_twelve(listed))
     }
 
     /// One event per stream, up to the third.

@@ -237,6 +237,13 @@ fn full_disk_drops_events_and_no_detach() {
         let name = "dpu_offload_service_events_dropped";
         openmetrics::value(&page, name, "_total", &[]).filter(|dropped| *dropped > 0.0)
     });
+    let names_dropped = || {
+        let answer = lab.operator().dpuctl(&["events"]);
+        let note = String::from_utf8(answer.stderr).unwrap();
+        (note.contains("Events dropped: ") && note.contains("EVENTS_NOT_WRITTEN")).then_some(())
+    };
+    wait_for("the dropped events in `dpuctl events`", LIMIT, names_dropped);
+    wait_for("the condition", LIMIT, || lab.operator().fault("EVENTS_NOT_WRITTEN"));
     fs::write(&configuration, good).unwrap();
     let kinds_of_pod = kinds_about(&listed(&lab, &[]), &id);
     assert!(kinds_of_pod.contains(&"AttachmentReleasing".to_owned()), "{kinds_of_pod:?}");

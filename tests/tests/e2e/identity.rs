@@ -115,6 +115,10 @@ fn a_host_certificate_makes_no_operator_calls() {
     let lab = Lab::start(&Settings::default());
     let complaint = lab.dpuctl_as("host", "node-1").is_refused(&["get", "vfs"]);
     assert!(complaint.contains("host/node-1"), "{complaint}");
+    let refused = lab.operator().says(&["events", "--type", "HostRefused"]);
+    assert!(refused.contains("node-1") && refused.contains("may not call"), "{refused}");
+    let host = &lab.operator().json(&["status"])["hosts"][0];
+    assert_eq!(host["connected"], true, "the call was not its agent's");
 }
 
 #[test]
@@ -128,6 +132,8 @@ fn a_viewer_looks_and_changes_nothing() {
     let id = attachments[0]["id"].as_str().unwrap();
     let complaint = guest.is_refused(&["release", id, "--reason", "mine", "--yes"]);
     assert!(complaint.contains("NOT_AUTHORISED"), "{complaint}");
+    let refused = lab.operator().says(&["events", "--type", "PeerRefused"]);
+    assert!(refused.contains("viewer/guest"), "{refused}");
     assert_eq!(lab.operator().get("attachments").len(), 1);
 }
 

@@ -182,6 +182,8 @@ fn dpu_shows_refused_peers_that_are_no_hosts() {
     assert!(peers()[0]["reason"].as_str().unwrap().contains("no certificate"), "{:#}", peers());
     let described = lab.operator().says(&["describe", "dpu"]);
     assert!(described.contains("no certificate was presented"), "{described}");
+    let events = lab.operator().says(&["events", "--type", "PeerRefused"]);
+    assert!(events.contains("192.168.100.1") && events.contains("no certificate"), "{events}");
 }
 
 /// The files of an archive, as `tar` has them.

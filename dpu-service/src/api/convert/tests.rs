@@ -496,8 +496,16 @@ fn pod_findings_of_a_host_are_bounded_and_clean() {
     let found = |subject: &str| Finding::PodDiffers.of(subject, "lost\u{1b}[2J");
     let mut findings = vec![found("no id")];
     findings.extend((0..100).map(|_| found(id)));
-    let read = read::pod_findings(&v1::PodFindings { findings, left_out: 5, ..Default::default() });
-    assert_eq!((read.findings.len(), read.left_out), (63, 42), "{read:?}");
+    findings.push(Finding::KubeletVfUnused.of(id, "it is unused"));
+    let told = v1::PodFindings {
+        findings,
+        left_out: 5,
+        kubelet_vf_unused_left_out: 2,
+        ..Default::default()
+    };
+    let read = read::pod_findings(&told);
+    assert_eq!((read.findings.len(), read.left_out), (63, 43), "{read:?}");
+    assert_eq!(read.kubelet_vf_unused_left_out, 3);
     let is_clean = |it: &v1::Difference| it.subject == id && !it.message.contains('\u{1b}');
     assert!(read.findings.iter().all(is_clean), "{read:?}");
 }

@@ -200,12 +200,11 @@ impl DevicePlugin {
         settings: &DevicePluginSettings,
         records: &Records,
     ) -> Result<Unused, Failure> {
-        let resources = self.resources(settings);
-        if resources.is_empty() || records.all().is_empty() {
+        if records.all().is_empty() {
             return Ok(Unused::new());
         }
         let mut given = Vec::new();
-        let listed = pod_resources::all_devices(settings, &resources).await;
+        let listed = pod_resources::all_devices(settings).await;
         let listed = listed.map_err(|why| Failure::new(Reason::KubeletFailed, why.to_string()));
         for (pod, vfs) in listed? {
             given.push((pod, self.choices(vfs).await?));

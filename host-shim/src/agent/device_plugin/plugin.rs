@@ -3,7 +3,6 @@
 use std::{
     collections::HashMap,
     pin::Pin,
-    slice,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -232,8 +231,7 @@ impl Lister {
         if !self.given.is_outdated(asked) {
             return;
         }
-        let resources = slice::from_ref(&self.resource);
-        let listed = pod_resources::all_devices(&self.settings, resources).await;
+        let listed = pod_resources::all_devices(&self.settings).await;
         let listed = listed.map(|pods| pods.into_iter().map(|(_, vfs)| vfs).collect());
         self.given.learn(listed.map_err(|why| why.to_string()), asked);
     }

@@ -60,7 +60,8 @@ pub(super) async fn devices_of(
         Ok(answer) => answer,
         Err(_) => Err(PodResourcesError::Silent(settings.answer_ms)),
     };
-    let chosen = answer.and_then(|found| chosen(found, resources));
+    let is_asked_for = |resource: &str| resources.iter().any(|it| it == resource);
+    let chosen = answer.and_then(|found| chosen(found, is_asked_for));
     chosen.map_err(|why| {
         let (Pod { namespace, name, .. }, socket) = (pod, settings.pod_resources.display());
         let message = format!(
@@ -70,13 +71,12 @@ pub(super) async fn devices_of(
     })
 }
 
-/// The devices of these resources that pods have, of each pod that has any.
+/// The VFs that the kubelet gave to pods, of each pod that has any. A pod keeps those of a pool that was removed.
 ///
 /// # Errors
 /// When the kubelet does not answer in time, or answers nonsense.
 pub(super) async fn all_devices(
     settings: &DevicePluginSettings,
-    resources: &[String],
 ) -> Result<Vec<(Pod, Vec<Device>)>, PodResourcesError> {
     let listing = async {
         let answer = client(settings).await?.list(ListPodResourcesRequest {}).await?;
@@ -86,7 +86,7 @@ pub(super) async fn all_devices(
     let mut pods = Vec::new();
     for found in listed.map_err(|_| PodResourcesError::Silent(settings.answer_ms))?? {
         let (namespace, name) = (found.namespace.clone(), found.name.clone());
-        let devices = chosen(Some(found), resources)?;
+        let devices = chosen(Some(found), |resource| settings.is_ours(resource))?;
         if !devices.is_empty() {
             pods.push((Pod { namespace, name, uid: String::new() }, devices));
         }
@@ -145,16 +145,16 @@ fn is_of(pod: &Pod, found: &PodResources) -> bool {
     (&found.namespace, &found.name) == (&pod.namespace, &pod.name)
 }
 
-/// The devices of these resources.
+/// The devices of the resources that are wanted.
 fn chosen(
     found: Option<PodResources>,
-    resources: &[String],
+    is_wanted: impl Fn(&str) -> bool,
 ) -> Result<Vec<Device>, PodResourcesError> {
     let containers = found.into_iter().flat_map(|pod| pod.containers);
     let given = containers.flat_map(|container| container.devices);
-    let ours = given.filter(|given| resources.contains(&given.resource_name));
+    let wanted = given.filter(|given| is_wanted(&given.resource_name));
     let mut devices = Vec::new();
-    for id in ours.flat_map(|given| given.device_ids) {
+    for id in wanted.flat_map(|given| given.device_ids) {
         let device = form::device(&id);
         devices.push(Device::from(device.ok_or(PodResourcesError::NoVf(id))?));
     }

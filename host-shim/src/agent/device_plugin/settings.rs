@@ -40,6 +40,12 @@ impl DevicePluginSettings {
         format!("{}/{pool}", self.prefix)
     }
 
+    /// Whether the resource is one of a pool, also of one that there is no more.
+    pub(super) fn is_ours(&self, resource: &str) -> bool {
+        let pool = resource.strip_prefix(&self.prefix);
+        pool.is_some_and(|pool| pool.starts_with('/'))
+    }
+
     /// The name of the socket in the kubelet's folder by which a pool's resource is offered.
     pub(super) fn socket(&self, pool: &str) -> String {
         format!("{}_{pool}.sock", self.prefix)

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Mutex};
 
-use offload_proto::v1::{self, Difference};
+use offload_proto::{
+    Finding,
+    v1::{self, Difference},
+};
 
 use crate::agent::{
     defect::locked,
@@ -11,6 +14,9 @@ use crate::agent::{
 
 /// How many findings are reported to the DPU.
 const REPORTED: usize = 64;
+
+/// The code of a VF that a pod does not use.
+const UNUSED: &str = Finding::KubeletVfUnused.as_str();
 
 /// The findings.
 #[derive(Debug, Default)]
@@ -51,51 +57,72 @@ impl PodFindings {
         Some(locked(&self.configuration).clone()).filter(|problem| !problem.is_empty())
     }
 
-    /// Those of attachments that are kept. Others are forgotten.
+    /// Those of attachments whose pods have them.
     pub(in crate::agent) fn current(&self, records: &Records) -> Vec<Difference> {
-        let mut found = locked(&self.found);
-        found.retain(|id, _| is_kept(records, id));
-        let mut all: Vec<_> = found.values().cloned().collect();
-        all.extend(self.unused(records));
+        let mut all = self.recorded(records);
+        all.retain(|found| is_live(records, &found.subject));
         all
     }
 
     /// The VFs of the kubelet's that pods do not use.
     pub(in crate::agent) fn unused(&self, records: &Records) -> Vec<Difference> {
         let mut unused = locked(&self.unused).clone();
-        unused.retain(|found| is_kept(records, &found.subject));
+        unused.retain(|found| is_live(records, &found.subject));
         unused
+    }
+
+    /// Those of attachments that have a record, of interfaces first. Others are forgotten.
+    fn recorded(&self, records: &Records) -> Vec<Difference> {
+        let is_recorded = |id: &str| records.by_id(id).is_some();
+        let mut found = locked(&self.found);
+        found.retain(|id, _| is_recorded(id));
+        let unused = locked(&self.unused);
+        let unused = unused.iter().filter(|found| is_recorded(&found.subject));
+        found.values().chain(unused).cloned().collect()
     }
 
     /// The report for the DPU. `None`: the session has had the same one.
     pub(super) fn news(&self, session: &str, records: &Records) -> Option<v1::PodFindings> {
-        let mut findings = self.current(records);
-        let left_out = u32::try_from(findings.len().saturating_sub(REPORTED)).unwrap_or(u32::MAX);
-        findings.truncate(REPORTED);
-        let configuration_problem = self.configuration_problem().unwrap_or_default();
-        let message = v1::PodFindings { findings, left_out, configuration_problem };
+        let report = Some((session.to_owned(), self.report(records)));
         let mut reported = locked(&self.reported);
-        let is_known = match &*reported {
-            Some((in_session, before)) if in_session == session => *before == message,
-            // A session begins without any.
-            _ => message == v1::PodFindings::default(),
-        };
-        *reported = Some((session.to_owned(), message.clone()));
-        (!is_known).then_some(message)
+        if *reported == report {
+            return None;
+        }
+        reported.clone_from(&report);
+        report.map(|(_, report)| report)
+    }
+
+    fn report(&self, records: &Records) -> v1::PodFindings {
+        let (mut findings, ending): (Vec<_>, Vec<_>) =
+            self.recorded(records).into_iter().partition(|found| is_live(records, &found.subject));
+        let left_out = findings.split_off(REPORTED.min(findings.len()));
+        let unused = left_out.iter().filter(|found| found.code == UNUSED).count();
+        let mut releasing: Vec<_> = ending.into_iter().map(|found| found.subject).collect();
+        releasing.sort();
+        releasing.dedup();
+        v1::PodFindings {
+            findings,
+            left_out: count(left_out.len()),
+            configuration_problem: self.configuration_problem().unwrap_or_default(),
+            kubelet_vf_unused_left_out: count(unused),
+            releasing,
+        }
     }
 }
 
-fn is_kept(records: &Records, id: &str) -> bool {
+fn is_live(records: &Records, id: &str) -> bool {
     records.by_id(id).is_some_and(|record| record.phase == Phase::Live)
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use offload_proto::Finding;
-
     use super::*;
     use crate::agent::vfs::{
-        record,
+        Record, record,
         tests::{keep, vfs},
     };
 
@@ -115,7 +142,17 @@ mod tests {
         assert!(findings.news("s2", records).is_some());
         findings.clear("a");
         assert_eq!(findings.news("s2", records).unwrap().findings, []);
-        assert!(findings.news("s3", records).is_none());
+    }
+
+    #[test]
+    fn each_session_learns_that_nothing_is_wrong() {
+        let (vfs, _folder) = vfs();
+        let findings = PodFindings::default();
+        for session in ["s1", "s2"] {
+            let told = findings.news(session, vfs.records());
+            assert_eq!(told, Some(v1::PodFindings::default()), "{session}");
+            assert_eq!(findings.news(session, vfs.records()), None);
+        }
     }
 
     #[test]
@@ -155,7 +192,22 @@ mod tests {
         let ids = || (0..100).map(|number| number.to_string());
         ids().for_each(|id| keep(vfs.records(), record(&id, &id)));
         let findings = findings_of(ids());
+        let unused = ids().take(7).map(|id| Finding::KubeletVfUnused.of(id, "it is unused"));
+        findings.set_unused(unused.collect());
         let report = findings.news("s", vfs.records()).unwrap();
-        assert_eq!((report.findings.len(), report.left_out), (REPORTED, 36));
+        assert_eq!((report.findings.len(), report.left_out), (REPORTED, 43));
+        assert_eq!(report.kubelet_vf_unused_left_out, 7);
+    }
+
+    #[test]
+    fn finding_of_a_released_pod_is_not_cured() {
+        let (vfs, _folder) = vfs();
+        keep(vfs.records(), record("a", "c"));
+        let findings = findings_of(["a".to_owned()].into_iter());
+        assert!(findings.news("s", vfs.records()).unwrap().releasing.is_empty());
+        keep(vfs.records(), Record { phase: Phase::Releasing, ..record("a", "c") });
+        assert_eq!(findings.current(vfs.records()), []);
+        let report = findings.news("s", vfs.records()).unwrap();
+        assert_eq!((report.findings, report.releasing), (Vec::new(), vec!["a".to_owned()]));
     }
 }

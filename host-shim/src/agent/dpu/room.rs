@@ -70,7 +70,7 @@ impl Dpu {
         &self.pod_findings
     }
 
-    /// Tells the DPU what is not as it should be of the host's pods, unless it knows.
+    /// Reports the problems of the host's pods and of the agent's configuration to the DPU, unless the session has the same report.
     pub(in crate::agent) fn tell_pod_findings(&self) {
         let Standing::Up(session) = self.session.standing() else { return };
         if let Some(news) = self.pod_findings.news(&session.id, self.reports.records()) {

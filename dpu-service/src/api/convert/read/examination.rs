@@ -1,7 +1,7 @@
 //! What a host found of its VFs.
 
 use ipnetwork::IpNetwork;
-use offload_proto::{Failure, Reason, v1};
+use offload_proto::{Failure, Finding, Reason, v1};
 
 use super::{IP_ADDRESS, collect, device, mac, optional, optional_attachment_id, parse, vf};
 use crate::host::{Examination, ExaminedVf, Holdings, HostRecord};
@@ -75,15 +75,23 @@ fn repair(told: &v1::Repair) -> v1::Repair {
 
 /// What a host reports of its pods, of as many as are kept, and of its agent's configuration.
 pub(crate) fn pod_findings(told: &v1::PodFindings) -> v1::PodFindings {
-    let found = u32::try_from(told.findings.len()).unwrap_or(u32::MAX);
-    let kept = told.findings.iter().take(POD_FINDINGS).map(difference);
-    let findings: Vec<_> = kept.filter(|it| optional_attachment_id(&it.subject).is_ok()).collect();
-    let beyond = found.saturating_sub(u32::try_from(POD_FINDINGS).unwrap_or(u32::MAX));
+    let (kept, beyond) = told.findings.split_at(told.findings.len().min(POD_FINDINGS));
+    let findings = kept.iter().map(difference);
+    let findings = findings.filter(|it| optional_attachment_id(&it.subject).is_ok()).collect();
+    let unused = beyond.iter().filter(|it| it.code == Finding::KubeletVfUnused.as_str());
     v1::PodFindings {
         findings,
-        left_out: told.left_out.saturating_add(beyond),
+        left_out: told.left_out.saturating_add(count(beyond.len())),
         configuration_problem: clean(&told.configuration_problem),
+        kubelet_vf_unused_left_out: told
+            .kubelet_vf_unused_left_out
+            .saturating_add(count(unused.count())),
+        releasing: told.releasing.clone(),
     }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// Why an ADD failed on its host. `None`: for a reason that this version does not know.

@@ -1,16 +1,20 @@
 //! What the kubelet tells of pods.
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
-use offload_proto::kubelet::podresources::{
-    ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
-    ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
-    pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+use offload_proto::{
+    Finding,
+    kubelet::podresources::{
+        ContainerDevices, ContainerResources, GetPodResourcesRequest, GetPodResourcesResponse,
+        ListPodResourcesRequest, ListPodResourcesResponse, PodResources,
+        pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+    },
 };
 
 use super::{
     devices::{cards, group, handed_over},
     *,
 };
+use crate::agent::vfs::{record, tests::keep};
 
 /// The kubelet's other socket.
 #[derive(Default)]
@@ -153,9 +157,24 @@ async fn vfs_of_all_pods_are_listed() {
     let other = pod("other", "example.com/card", &["card-1"]);
     let _server = serve(&stage, Pods { pods: vec![cart, other], ..Pods::default() });
     let settings = settings(stage.folder.path());
-    let listed = pod_resources::all_devices(&settings, &[GOLD.to_owned()]).await.unwrap();
+    let listed = pod_resources::all_devices(&settings).await.unwrap();
     let listed: Vec<_> = listed.iter().map(|(pod, vfs)| (pod.name.as_str(), vfs.len())).collect();
     assert_eq!(listed, [("cart-0", 1)]);
+}
+
+#[tokio::test]
+async fn unused_vf_of_a_removed_pool_stays_reported() {
+    let stage = Stage::new();
+    let (settings, records) = (settings(stage.folder.path()), stage.room.vfs.records());
+    let mut record = record("a", "c");
+    record.attachment.pod = Some(request().pod);
+    keep(records, record);
+    let cart = pod("cart-0", GOLD, &["d000:00:00.1"]);
+    let _server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
+    let found = stage.room.unused(&settings, records).await.unwrap();
+    assert_eq!(found["a"].code, Finding::KubeletVfUnused.as_str());
+    stage.room.learn(VfPools::default());
+    assert_eq!(stage.room.unused(&settings, records).await.unwrap(), found);
 }
 
 #[tokio::test(start_paused = true)]
