@@ -508,7 +508,6 @@ pub struct Record {
     pub port_mappings: Vec<PortMapping>,
     /// Whom the pod has asked to send for besides itself.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-   
     pub asked_sources: BTreeSet<Source>,
     /// The families of which the pod has asked for an address. `None`: each that the network has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -517,7 +516,6 @@ pub struct Record {
     pub network: Arc<Network>,
     /// Likewise the prefixes of the networks that its rules name.
     #[serde(default, skip_serializing_if = "Prefixes::is_empty")]
-   
     pub named_networks: Prefixes,
     /// The interface of the pod whose attachment leads this one: they come and go together. `None`: it leads, or is
     /// by itself.

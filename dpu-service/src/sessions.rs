@@ -197,13 +197,7 @@ impl Sessions {
         };
         hosts.insert(host.clone(), entry);
         self.absences().remove(host);
-        Ok(Session {
-            id,
-            commands,
-            vfs_changed,
-            is_renewed: renewed_since.is_some(),
-            has_replaced,
-        })
+        Ok(Session { id, commands, vfs_changed, is_renewed: renewed_since.is_some(), has_replaced })
     }
 
     /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
@@ -460,7 +454,8 @@ mod tests {
     #[test]
     fn replaced_session_was_open_and_is_not_renewed() {
         let sessions = Sessions::default();
-        let open = |renewed| sessions.open(&host(), &Hello { renewed, ..hello("boot", 0) }).unwrap();
+        let open =
+            |renewed| sessions.open(&host(), &Hello { renewed, ..hello("boot", 0) }).unwrap();
         let first = open(None);
         let second = open(None);
         let renewed = open(Some(second.id));

@@ -330,8 +330,7 @@ mod tests {
 
     #[test]
     fn json_is_read() {
-        let text =
-            r#"{"name": "blue", "bandwidth": {"egressRate": "5000"}, "firstHop": true}"#;
+        let text = r#"{"name": "blue", "bandwidth": {"egressRate": "5000"}, "firstHop": true}"#;
         let networks = networks(text);
         assert_eq!(networks[0].bandwidth.unwrap().egress_rate, 5000);
         assert!(networks[0].first_hop);

@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn json_with_half_a_key_stays_json() {
-        for name in ["see -----BEGIN here", "-----BEGIN KEY-----\nabc", "-----BEGIN \"KEY\"-----\n"] {
+        for name in ["see -----BEGIN here", "-----BEGIN KEY-----\nabc", "-----BEGIN \"KEY\"-----\n"]
+        {
             let text = serde_json::json!({ "name": name, "end": "-----END KEY-----" }).to_string();
             let clean: serde_json::Value = serde_json::from_str(&scrub(&text)).unwrap();
             assert_eq!(clean["end"], "-----END KEY-----", "{text}");

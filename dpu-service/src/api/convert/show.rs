@@ -21,9 +21,9 @@ use crate::{
     gateway::GatewayView,
     host::ExaminedVf,
     model::{
-        AllowRule, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns,
-        FurtherLease, HostRights, Lease, Network, PolicyRule, PortMapping, Record, ResourceVersion,
-        Route, Subnet, Sysctls,
+        AllowRule, AttachmentKey, AttachmentState, AttachmentView, Bandwidth, Dns, FurtherLease,
+        HostRights, Lease, Network, PolicyRule, PortMapping, Record, ResourceVersion, Route,
+        Subnet, Sysctls,
     },
     programmer::StepStatus,
     refused_peers::RefusedPeer,

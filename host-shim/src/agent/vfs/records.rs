@@ -13,9 +13,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
-use journal::{
-    Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, WriteError,
-};
+use journal::{Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, WriteError};
 use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
