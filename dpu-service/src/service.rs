@@ -22,7 +22,7 @@ use crate::{
     certificates::{Certificates, record_changes},
     condition_sources,
     conditions::Conditions,
-    config::{self, Config, LoadError},
+    config::{Config, LoadError},
     driver::Capability,
     drivers,
     error::ServiceError,
