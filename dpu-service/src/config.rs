@@ -11,7 +11,6 @@ mod label;
 mod limits;
 mod metrics;
 mod networks;
-mod older_spelling;
 mod problems;
 mod routing;
 mod section;
@@ -40,7 +39,6 @@ pub use metrics::Metrics;
 pub(crate) use networks::check_routed_subnets;
 pub(crate) use networks::is_label;
 pub use networks::{check_network, check_networks, check_reaches};
-pub(crate) use older_spelling::with_older_spelling;
 pub use problems::Problems;
 pub(crate) use sources::check_source;
 

@@ -12,7 +12,6 @@ mod request;
 mod resource_version;
 mod rights;
 mod routing;
-mod spelling;
 
 use std::{
     collections::BTreeSet,
@@ -172,10 +171,9 @@ impl Subnet {
 }
 
 /// What a pod is attached to. The form in which configuration files give it. The journal keeps it with
-/// each attachment, its lists under the names that they had in its first version: so services of either
-/// version can open it. It is read and written by way of [`spelling`].
+/// each attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, remote = "Self")]
+#[serde(deny_unknown_fields)]
 pub struct Network {
     /// Its name.
     pub name: String,
@@ -201,13 +199,13 @@ pub struct Network {
     #[serde(default = "default_mtu")]
     pub mtu: u32,
     /// Its subnets; none means an interface of layer 2 only.
-    #[serde(default, alias = "subnet", rename(serialize = "subnet"))]
+    #[serde(default)]
     pub subnets: Vec<Subnet>,
     /// Routes for the pods, besides the default routes by the subnets' gateways.
-    #[serde(default, alias = "route", rename(serialize = "route"))]
+    #[serde(default)]
     pub routes: Vec<Route>,
     /// Policy rules for the pods.
-    #[serde(default, alias = "rule", rename(serialize = "rule"))]
+    #[serde(default)]
     pub rules: Vec<PolicyRule>,
     /// Settings of the pods' interfaces.
     #[serde(default, skip_serializing_if = "Sysctls::is_empty")]
@@ -222,12 +220,7 @@ pub struct Network {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub total_egress_rate: u64,
     /// What of pods' frames is checked.
-    #[serde(
-        default,
-        rename(serialize = "allow_mac_spoofing"),
-        serialize_with = "AntiSpoofing::in_older_spelling",
-        skip_serializing_if = "AntiSpoofing::is_full"
-    )]
+    #[serde(default)]
     pub anti_spoofing: AntiSpoofing,
     /// Whom pods may send for besides themselves.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -289,8 +282,7 @@ impl GatewayMode {
         }
     }
 
-    /// By reference, as serde asks. What says nothing is left out of the journal, so that a service of
-    /// the release before can open it.
+    /// By reference, as serde asks.
     fn is_router(&self) -> bool {
         *self == Self::Router
     }
@@ -507,29 +499,27 @@ pub struct Record {
     /// The addresses it holds.
     pub leases: Vec<Lease>,
     /// What it holds for interfaces of its pod that others make.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")] // as journals of before have it
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_leases: Vec<FurtherLease>,
     /// Rate limits in force: the network's, or tighter ones that were asked for.
     pub bandwidth: Bandwidth,
     /// The DPU's ports that lead to it, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")] // as journals of before have it
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub port_mappings: Vec<PortMapping>,
     /// Whom the pod has asked to send for besides itself.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    // as journals of before have it
     pub asked_sources: BTreeSet<Source>,
     /// The families of which the pod has asked for an address. `None`: each that the network has.
-    #[serde(default, skip_serializing_if = "Option::is_none")] // as journals of before have it
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub families: Option<IpFamilies>,
     /// The network as it was at the attach.
     pub network: Arc<Network>,
     /// Likewise the prefixes of the networks that its rules name.
     #[serde(default, skip_serializing_if = "Prefixes::is_empty")]
-    // as journals of before have it
     pub named_networks: Prefixes,
     /// The interface of the pod whose attachment leads this one: they come and go together. `None`: it leads, or is
     /// by itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")] // as journals of before have it
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lead: Option<Arc<str>>,
     /// The host kernel's boot id at the attach.
     pub boot_id: String,

@@ -7,10 +7,9 @@ use std::{
 };
 
 use bootstrap::{Chain, FolderError};
-use journal::{Cause, Change, Journal, Outlives, Schema, Statistics, Tables, WriteError};
+use journal::{Change, Journal, Outlives, Schema, Statistics, WriteError};
 use offload_proto::{Failure, Reason};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::Value;
 use uuid::Uuid;
 
 use crate::{
@@ -30,12 +29,7 @@ const COOLING: &str = "cooling";
 const AUDIT: &str = "audit";
 
 const TABLES: &[&str] = &[ATTACHMENTS, NETWORKS, COOLING, AUDIT];
-const SCHEMA: Schema = Schema {
-    name: "dpu-service",
-    version: 2,
-    tables: TABLES,
-    migrations: &[owners_come_and_interface_names_go],
-};
+const SCHEMA: Schema = Schema { name: "dpu-service", version: 1, tables: TABLES, migrations: &[] };
 
 /// Why the journal can't be used. Its file is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -116,31 +110,6 @@ struct Rest {
     until: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<FormerOwner>,
-}
-
-/// Version 1 had of a rest its end alone, in decimal digits. And its networks had the name of an interface,
-/// which nobody read.
-fn owners_come_and_interface_names_go(tables: &mut Tables) -> Result<(), Cause> {
-    for (_, value) in tables.entry(COOLING).or_default() {
-        let until = std::str::from_utf8(value)?.parse()?;
-        *value = serde_json::to_vec(&Rest { until, owner: None })?;
-    }
-    for (_, value) in tables.entry(NETWORKS).or_default() {
-        *value = without_interface_name(value, "")?;
-    }
-    for (_, value) in tables.entry(ATTACHMENTS).or_default() {
-        *value = without_interface_name(value, "/network")?;
-    }
-    Ok(())
-}
-
-/// A row without the name of an interface in the object that `pointer` leads to.
-fn without_interface_name(row: &[u8], pointer: &str) -> Result<Vec<u8>, Cause> {
-    let mut row: Value = serde_json::from_slice(row)?;
-    if let Some(Value::Object(network)) = row.pointer_mut(pointer) {
-        network.remove("interface_name");
-    }
-    Ok(serde_json::to_vec(&row)?)
 }
 
 /// All that the journal holds.
@@ -431,8 +400,9 @@ fn unavailable(error: &WriteError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
-    use crate::model::AntiSpoofing;
 
     #[test]
     fn failed_write_names_the_file_and_remedy() {
@@ -443,41 +413,11 @@ mod tests {
         assert!(told.message.contains("make room on its disk"), "{told}");
     }
 
-    #[tokio::test]
-    async fn what_an_older_service_wrote_goes_on() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("journal");
-        let older = Schema { version: 1, migrations: &[], ..SCHEMA };
-        let journal = Journal::open(&path, older, Outlives::Machine).unwrap();
-        let network: Network = toml::from_str("name = 'blue'\nmtu = 1400").unwrap();
-        let mut row = serde_json::to_value(&network).unwrap();
-        row["interface_name"] = "eth0".into();
-        let rows = vec![
-            Change::put(COOLING, "blue 10.1.0.9", "1790000000"),
-            Change::put(NETWORKS, "blue", row.to_string()),
-            Change::put(ATTACHMENTS, [0; 16], attachment(&row).to_string()),
-        ];
-        journal.commit(rows).await.unwrap();
-        drop(journal);
-        let loaded = Records::open(&path).unwrap().load().unwrap();
-        let address = "10.1.0.9".parse().unwrap();
-        let of = CooledAddress { network: "blue".into(), address, domain: None };
-        let rest = Cooling { of, until: 1_790_000_000, owner: None };
-        assert_eq!(loaded.cooling, [rest]);
-        assert_eq!(loaded.networks, std::slice::from_ref(&network));
-        assert_eq!(*loaded.attachments[0].network, network);
-        assert!(loaded.attachments[0].port_mappings.is_empty());
-    }
-
     #[test]
-    fn an_attachment_without_mapped_ports_and_rules_is_written_as_the_release_before_did() {
+    fn attachments_are_read_as_written() {
         let network: Network = toml::from_str("name = 'blue'").unwrap();
         let row = attachment(&serde_json::to_value(network).unwrap());
         let mut record: Record = serde_json::from_value(row).unwrap();
-        let written = serde_json::to_value(&record).unwrap();
-        let is_new = |row: &Value, key: &str| row.get(key).is_some();
-        assert!(!is_new(&written, "port_mappings") && !is_new(&written, "named_networks"));
-        assert!(!is_new(&written["network"], "allow"));
         let mapping = serde_json::json!({
             "host_port": 8080, "protocol": "tcp", "host_ip": null, "container_port": 80,
         });
@@ -487,21 +427,6 @@ mod tests {
         record.named_networks = [("green".into(), ["10.2.0.0/16".parse().unwrap()].into())].into();
         let written = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<Record>(&written).unwrap(), record);
-    }
-
-    #[test]
-    fn what_was_attached_before_addresses_were_checked_keeps_what_was_checked_then() {
-        let level = |network: Value| {
-            let record: Record = serde_json::from_value(attachment(&network)).unwrap();
-            record.port_settings().anti_spoofing
-        };
-        let network: Network = toml::from_str("name = 'blue'").unwrap();
-        let mut row = serde_json::to_value(network).unwrap();
-        assert_eq!(level(row.clone()), AntiSpoofing::Full);
-        row["allow_mac_spoofing"] = false.into();
-        assert_eq!(level(row.clone()), AntiSpoofing::Mac);
-        row["allow_mac_spoofing"] = true.into();
-        assert_eq!(level(row), AntiSpoofing::Off);
     }
 
     fn attachment(network: &Value) -> Value {

@@ -22,7 +22,7 @@ use crate::{
     certificates::{Certificates, record_changes},
     condition_sources,
     conditions::Conditions,
-    config::{self, Config, LoadError},
+    config::{Config, LoadError},
     driver::Capability,
     drivers,
     error::ServiceError,
@@ -76,7 +76,6 @@ impl StartFile {
 pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     let StartFile { path, config, file } = file;
     raise_file_limit();
-    warn_of_older_spelling(&path);
     let hangups = reload_signals().map_err(ServiceError::Signals)?;
     let mut shutdown = ShutdownSignals::catch().map_err(ServiceError::Signals)?;
     let certificates = Arc::new(Certificates::of(&config));
@@ -221,19 +220,6 @@ fn open_engine(config: &Config, programmer: &Programmer) -> Result<Arc<Engine>, 
     };
     let (configuration, settings) = (config.for_engine(), config.engine_settings());
     Engine::open(records, events, programmer.clone(), configuration, settings)
-}
-
-/// Once, at the start: what is still read, and no longer to be written.
-fn warn_of_older_spelling(path: &Path) {
-    let networks = config::with_older_spelling(path);
-    if !networks.is_empty() {
-        tracing::warn!(
-            "{}: allow_mac_spoofing of networks {} is an older spelling: write anti_spoofing = \"off\" for \
-             true and \"mac\" for false, or leave it out, so that addresses are checked, too",
-            path.display(),
-            networks.join(", ")
-        );
-    }
 }
 
 fn log_capability(capability: &Capability) {

@@ -101,6 +101,8 @@ pub struct Session {
     pub vfs_changed: Arc<Notify>,
     /// It goes on with the host's session before it.
     pub is_renewed: bool,
+    /// It ended another session of the host, which was open.
+    pub has_replaced: bool,
 }
 
 /// A host as operators see it.
@@ -174,6 +176,8 @@ impl Sessions {
         }
         let is_renewed = |entry: &&HostEntry| hello.renewed.is_some_and(|id| entry.is_in(id));
         let renewed_since = hosts.get(host).filter(is_renewed).map(|entry| entry.since);
+        let is_open = hosts.get(host).is_some_and(|entry| entry.open.is_some());
+        let has_replaced = is_open && renewed_since.is_none();
         let (sender, commands) = mpsc::channel(COMMANDS_WAITING);
         let vfs_changed = Arc::<Notify>::default();
         let id = SessionId::new();
@@ -194,7 +198,7 @@ impl Sessions {
         };
         hosts.insert(host.clone(), entry);
         self.absences().remove(host);
-        Ok(Session { id, commands, vfs_changed, is_renewed: renewed_since.is_some() })
+        Ok(Session { id, commands, vfs_changed, is_renewed: renewed_since.is_some(), has_replaced })
     }
 
     /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
@@ -428,6 +432,19 @@ mod tests {
         assert_eq!(open("boot", 4).unwrap_err().reason, Reason::StaleSession);
         open("boot", 5).unwrap();
         open("next boot", 6).unwrap();
+    }
+
+    #[test]
+    fn replaced_session_was_open_and_is_not_renewed() {
+        let sessions = Sessions::default();
+        let open =
+            |renewed| sessions.open(&host(), &Hello { renewed, ..hello("boot", 0) }).unwrap();
+        let first = open(None);
+        let second = open(None);
+        let renewed = open(Some(second.id));
+        sessions.close(&host(), renewed.id, None);
+        let replaced = [first, second, renewed, open(None)].map(|session| session.has_replaced);
+        assert_eq!(replaced, [false, true, false, false]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ impl CallError {
         match self {
             Self::Refused(failure) => Some(failure.reason),
             Self::Unknown { kind, .. } => kind.reason(),
-            Self::PassedOver { .. } | Self::NoSuchCall => Some(Reason::Unsupported),
+            Self::NoSuchCall => Some(Reason::Unsupported),
             Self::Credentials(_) => Some(Reason::CertificateRefused),
             Self::Connect(error) if error.is_certificate() => Some(Reason::CertificateRefused),
             Self::Connect(_) => Some(Reason::DpuUnreachable),
@@ -40,7 +40,6 @@ impl CallError {
             Self::Unknown { kind: Kind::Host, .. } => {
                 Some("list the hosts with `dpuctl get hosts`")
             }
-            Self::PassedOver { .. } => Some("upgrade the service, then apply the network again"),
             Self::NoSuchCall => Some("upgrade the service"),
             Self::Unexplained { .. } => Some("list the codes with `dpuctl explain`"),
             Self::Credentials(error) => for_credentials(error),

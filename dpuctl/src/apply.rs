@@ -3,7 +3,6 @@
 mod conflict;
 mod mistake;
 mod request;
-mod taken;
 
 use std::{
     collections::BTreeMap,
@@ -26,8 +25,7 @@ use serde::{
 };
 use serde_norway::{Deserializer, Value};
 
-use request::{ask, with_defaults};
-use taken::passed_over;
+use request::ask;
 
 use crate::{
     client::Client, console::Console, error::CallError, mistake::Mistake, outdated::outdated,
@@ -266,7 +264,7 @@ async fn apply_one(
         return console.note(&format!("network/{name} skipped: it is the configuration file's"));
     }
     let question = ApplyNetworkRequest {
-        network: Some(with_defaults(network.clone())),
+        network: Some(network.clone()),
         dry_run: how.dry_run,
         resource_version,
         reason: how.reason.clone(),
@@ -282,11 +280,6 @@ async fn apply_one(
     let outcome = format!("{}{suffix}", answer.outcome);
     let status = answer.network.unwrap_or_default();
     let outdated = outdated(&status);
-    let taken = status.network.unwrap_or_default();
-    let fields = passed_over(&network, &taken);
-    if !fields.is_empty() {
-        return Err(CallError::PassedOver { network: name, outcome, fields });
-    }
     console.line(&format!("network/{name} {outcome}"))?;
     outdated.map_or(Ok(()), |pods| {
         console
@@ -344,30 +337,21 @@ mod tests {
     fn yaml_with_several_documents_is_read() {
         let networks = networks(
             "---\n# blue\nname: blue\nvlan: 100\nsubnets:\n- cidr: 10.1.0.0/16\n  gateway: 10.1.0.1\n\
-             ---\nname: red\nbandwidth: {ingressRate: 250000000}\nallow_mac_spoofing: true\n---\n",
+             ---\nname: red\nbandwidth: {ingressRate: 250000000}\nfirst_hop: true\n---\n",
         );
         assert_eq!(networks.len(), 2);
         assert_eq!((networks[0].name.as_str(), networks[0].vlan), ("blue", 100));
         assert_eq!(networks[0].subnets[0].gateway, "10.1.0.1");
         assert_eq!(networks[1].bandwidth.unwrap().ingress_rate, 250_000_000);
-        assert!(networks[1].allow_mac_spoofing);
+        assert!(networks[1].first_hop);
     }
 
     #[test]
     fn json_is_read() {
-        let text =
-            r#"{"name": "blue", "bandwidth": {"egressRate": "5000"}, "allowMacSpoofing": true}"#;
+        let text = r#"{"name": "blue", "bandwidth": {"egressRate": "5000"}, "firstHop": true}"#;
         let networks = networks(text);
         assert_eq!(networks[0].bandwidth.unwrap().egress_rate, 5000);
-        assert!(networks[0].allow_mac_spoofing);
-    }
-
-    #[test]
-    fn what_says_no_level_is_checked_as_in_the_services_file() {
-        let level = |text: &str| with_defaults(networks(text).remove(0)).anti_spoofing;
-        assert_eq!(level("name: a"), "full");
-        assert_eq!(level("name: a\nanti_spoofing: mac"), "mac");
-        assert_eq!(level("name: a\nallow_mac_spoofing: true"), "");
+        assert!(networks[0].first_hop);
     }
 
     #[test]
@@ -401,8 +385,8 @@ mod tests {
                 ": document 2: unknown key `vlam`: did you mean `vlan`?",
             ),
             (
-                "name: a\nallow_mac_spoofin: b\n",
-                ": document 1: unknown key `allow_mac_spoofin`: did you mean `allow_mac_spoofing`?",
+                "name: a\nanti_spoofin: b\n",
+                ": document 1: unknown key `anti_spoofin`: did you mean `anti_spoofing`?",
             ),
             ("vlan: 3\n", ": document 1: "),
             ("name: a\nvlan: many\n", ":1:1: `vlan`: "),

@@ -92,19 +92,6 @@ pub enum CallError {
         /// Where and what.
         mistake: Mistake,
     },
-    /// The service took a network over, and not all of it.
-    #[error(
-        "network/{network} {outcome} without {}: the DPU's service is of a release that does not know that",
-        fields.join(", ")
-    )]
-    PassedOver {
-        /// The network.
-        network: String,
-        /// What became of it, such as `created`.
-        outcome: String,
-        /// The fields that the service has passed over, by their paths.
-        fields: Vec<String>,
-    },
     /// A network can't be edited.
     #[error(transparent)]
     Edit(#[from] EditError),
@@ -260,7 +247,7 @@ impl CallError {
             Self::Refused(_) | Self::Unknown { .. } | Self::Declined | Self::Differences(_) => {
                 FAILED
             }
-            Self::PassedOver { .. } | Self::NoSuchCall | Self::Unexplained { .. } => FAILED,
+            Self::NoSuchCall | Self::Unexplained { .. } => FAILED,
             Self::Several { .. } => FAILED,
             Self::NotShown(_) => FAILED,
             Self::Encode(_) | Self::Output(_) | Self::Archive { .. } => FAILED,

@@ -194,15 +194,6 @@ pub(crate) fn vlan(vlan: u32) -> String {
     if vlan == 0 { "-".into() } else { vlan.to_string() }
 }
 
-/// What of pods' frames is checked; a service of before says it in its own words.
-pub(crate) fn anti_spoofing(level: &str, allow_mac_spoofing: bool) -> &str {
-    match (level, allow_mac_spoofing) {
-        ("", true) => "off",
-        ("", false) => "mac",
-        (level, _) => level,
-    }
-}
-
 impl Resource for NetworkStatus {
     const KIND: Kind = Kind::Network;
     const LIST: &'static str = "networks";

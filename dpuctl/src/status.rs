@@ -56,16 +56,19 @@ pub(crate) async fn wait(
     let until = Instant::now() + options.timeout();
     let mut connection = None;
     let (outcome, now) = loop {
-        let limit = LONGEST_LOOK.min(until - Instant::now());
+        let left = until - Instant::now();
+        // The last look begins when the time is over.
+        let limit = left.clamp(LOOK_EVERY, LONGEST_LOOK);
         let looked = timeout(limit, look(&mut connection, options)).await;
-        let looked = looked.unwrap_or(Err(CallError::TooSlow(limit)));
-        let is_over = Instant::now() + LOOK_EVERY >= until;
+        let looked = looked.unwrap_or(Err(CallError::TooSlow(options.timeout())));
+        let left = until - Instant::now();
+        let is_over = left.is_zero();
         match looked {
             Ok((dpu, now)) if is_true(&dpu, wanted) || !is_shown(&dpu, wanted) || is_over => {
                 break (dpu, now);
             }
             Err(error) if is_over || !error.is_passing() => return Err(error),
-            _ => sleep(LOOK_EVERY).await,
+            _ => sleep(LOOK_EVERY.min(left)).await,
         }
     };
     print(&outcome, now, format, console)?;

@@ -82,7 +82,7 @@ fn without_configuration(error: &AgentError) -> String {
         AgentError::Config(ConfigError::Missing(_)) => format!(
             "{error}: name the agent's socket with --socket, or its configuration with --config"
         ),
-        error => Chain(error).to_string(),
+        error => format!("{}; or name the agent's socket with --socket", Chain(error)),
     }
 }
 
@@ -91,8 +91,8 @@ fn without_configuration(error: &AgentError) -> String {
 pub fn status(arguments: &StatusArguments) -> ExitCode {
     let socket = match &arguments.socket {
         Some(socket) => socket.clone(),
-        None => match Config::load(arguments.config()) {
-            Ok(config) => config.socket,
+        None => match Config::socket_in(arguments.config()) {
+            Ok(socket) => socket,
             Err(error) => return misconfigured(NAME, &without_configuration(&error)),
         },
     };

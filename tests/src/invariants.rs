@@ -236,7 +236,7 @@ impl Scene<'_> {
             Keeper::Pfs { .. } => {
                 let port = &picture.ports[pci];
                 let vlan = port["vlan_list"][0]["vlan"].as_u64().unwrap_or(0);
-                let spoofing_allowed = attachment["allowMacSpoofing"] == true;
+                let spoofing_allowed = attachment["antiSpoofing"] == "off";
                 let is_kept = port["address"] == attachment["mac"]
                     && Some(vlan) == attachment["vlan"].as_u64()
                     && port["spoofchk"] != spoofing_allowed;

@@ -85,7 +85,7 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     // it opened later, an Attach of the old session could reserve what nobody judges any more.
     let session = engine.sessions.open(host, &hello)?;
     engine.registry().end_promises(host);
-    note_session(engine, host, &hello, session.is_renewed);
+    note_session(engine, host, &hello, &session);
     // Before the inventory: a Detach at a time that the clock can't show outdates nothing.
     let latest = engine.sessions.latest_time(host);
     engine.registry().note_host_clock(host, latest);
@@ -116,12 +116,15 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     Ok(session)
 }
 
-fn note_session(engine: &Engine, host: &HostName, hello: &Hello, is_renewed: bool) {
-    if is_renewed {
+fn note_session(engine: &Engine, host: &HostName, hello: &Hello, session: &Session) {
+    if session.is_renewed {
         let message = "it renewed its connection, and its session goes on";
         return engine.events.record(EventKind::HostRenewed, host, message);
     }
-    let message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
+    let mut message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);
+    if session.has_replaced {
+        message += ", in place of an open session: if this repeats, another agent uses this host's certificate";
+    }
     engine.events.record(EventKind::HostConnected, host, message);
 }
 

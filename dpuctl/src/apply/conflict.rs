@@ -3,7 +3,7 @@
 use offload_proto::v1::{ApplyNetworkRequest, Network};
 use similar::TextDiff;
 
-use super::request::{ask, with_defaults};
+use super::request::ask;
 use crate::{
     client::Client,
     console::Console,
@@ -38,12 +38,11 @@ pub(super) async fn show(
 /// The network as the service would have it: defaults are there, and addresses are written in one way. Where the service
 /// refuses it, it is as the operator wrote it.
 async fn spelled_by_service(client: &mut Client, wanted: Network) -> Network {
-    let network = with_defaults(wanted);
     let question = ApplyNetworkRequest {
-        network: Some(network.clone()),
+        network: Some(wanted.clone()),
         dry_run: true,
         ..ApplyNetworkRequest::default()
     };
     let answer = ask(client, question).await.ok();
-    answer.and_then(|answer| answer.network?.network).unwrap_or(network)
+    answer.and_then(|answer| answer.network?.network).unwrap_or(wanted)
 }

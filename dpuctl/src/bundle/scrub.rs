@@ -26,11 +26,25 @@ fn replace(text: &str, begins: impl Fn(&str) -> bool, length: impl Fn(&str) -> u
     clean
 }
 
-/// To the end of the section's last line, or of the text if it has none.
+/// To the end of the section's last line, or of all that a key could consist of. A host may choose a text that looks like
+/// the beginning of a key: what follows that text is kept, and JSON stays JSON.
 fn pem_length(section: &str) -> usize {
-    let end = section.find(PEM_END).map(|end| end + PEM_END.len());
+    let mut length = PEM.len();
+    while let Some(step) = step_in_pem(&section[length..]) {
+        length += step;
+    }
+    let end = section[..length].find(PEM_END).map(|end| end + PEM_END.len());
     let end = end.and_then(|end| Some(end + section[end..].find("-----")? + 5));
-    end.unwrap_or(section.len())
+    end.unwrap_or(length)
+}
+
+/// The length of the next character of a PEM section, or of the escape that JSON has for an end of a line.
+fn step_in_pem(rest: &str) -> Option<usize> {
+    if rest.starts_with("\\n") || rest.starts_with("\\r") {
+        return Some(2);
+    }
+    let is_of_pem = |c: &char| c.is_ascii_alphanumeric() || "+/=-:,. \t\r\n".contains(*c);
+    rest.chars().next().filter(is_of_pem).map(char::len_utf8)
 }
 
 fn is_bearer(rest: &str) -> bool {
@@ -53,5 +67,16 @@ mod tests {
         assert_eq!(scrub(text), "a: \"(removed)\", é\n(removed)\nb");
         assert_eq!(scrub("-----BEGIN PRIVATE KEY-----\nabc"), "(removed)");
         assert_eq!(scrub("forbearance"), "forbearance");
+    }
+
+    #[test]
+    fn json_with_half_a_key_stays_json() {
+        for name in ["see -----BEGIN here", "-----BEGIN KEY-----\nabc", "-----BEGIN \"KEY\"-----\n"]
+        {
+            let text = serde_json::json!({ "name": name, "end": "-----END KEY-----" }).to_string();
+            let clean: serde_json::Value = serde_json::from_str(&scrub(&text)).unwrap();
+            assert_eq!(clean["end"], "-----END KEY-----", "{text}");
+            assert!(!clean["name"].as_str().unwrap().contains("-----BEGIN"), "{clean}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::settings::{bandwidth, routing};
 use crate::{
     description::Description,
     events::event_line,
-    rows::{anti_spoofing, attachment_state, in_hardware, pod_name, vlan},
+    rows::{attachment_state, in_hardware, pod_name, vlan},
     table::table,
     text::{bytes, or_dash, vf_name, yes_or_no},
 };
@@ -36,8 +36,7 @@ pub(super) fn attachment_text(detail: &AttachmentDetail) -> String {
     text.field("MAC", &attachment.mac);
     text.field("VLAN", &vlan(attachment.vlan));
     text.field("MTU", &attachment.mtu.to_string());
-    let level = anti_spoofing(&attachment.anti_spoofing, attachment.allow_mac_spoofing);
-    text.field("Anti-spoofing", level);
+    text.field("Anti-spoofing", &attachment.anti_spoofing);
     if !attachment.allowed_sources.is_empty() {
         text.field("Sources", &attachment.allowed_sources.join(", "));
     }

@@ -6,7 +6,7 @@ use super::settings::{bandwidth, routing};
 use crate::{
     description::Description,
     outdated::outdated,
-    rows::{anti_spoofing, vlan},
+    rows::vlan,
     table::table,
     text::{count, or, or_dash, rate, yes_or_no},
 };
@@ -22,8 +22,7 @@ pub(super) fn network_text(status: &NetworkStatus) -> String {
     text.field("Trunk", &network.trunk.iter().map(u32::to_string).collect::<Vec<_>>().join(", "));
     text.field("Pool", &network.pool);
     text.field("MTU", &network.mtu.to_string());
-    let level = anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing);
-    text.field("Anti-spoofing", level);
+    text.field("Anti-spoofing", &network.anti_spoofing);
     text.list("Sources", &sources(&network));
     allow(&mut text, &network.allow);
     bandwidth(&mut text, network.bandwidth.as_ref());
@@ -120,16 +119,13 @@ mod tests {
 
     #[test]
     fn a_network_is_told_with_what_is_checked_and_whom_pods_may_send_for() {
-        let network =
-            Network { allow_mac_spoofing: true, anti_spoofing: "off".into(), ..Network::default() };
+        let network = Network { anti_spoofing: "off".into(), ..Network::default() };
         let told = |network: &Network| {
             let network = Some(network.clone());
             network_text(&NetworkStatus { network, ..NetworkStatus::default() })
         };
         let has = |text: &str, lines: &str| assert!(text.contains(lines), "{text}");
         has(&told(&network), "\nAnti-spoofing: off\nSources:       none\n");
-        let of_before = Network { anti_spoofing: String::new(), ..network.clone() };
-        has(&told(&of_before), "\nAnti-spoofing: off\n");
         let with_sources = Network {
             allowed_sources: vec!["10.1.0.7/32".into(), "fd07::/64".into()],
             optional_sources: vec!["00:00:5e:00:01:07".into()],

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bootstrap::{ConfigFile, LogSettings, TracingSettings};
+use bootstrap::{ConfigError, ConfigFile, LogSettings, TracingSettings};
 use mtls::{Connector, ExpiryWarning, TlsSettings};
 use serde::Deserialize;
 use sriov::PciAddress;
@@ -258,6 +258,19 @@ impl Default for Limits {
     }
 }
 
+/// The one key of the file that a caller needs.
+#[derive(Deserialize)]
+struct CallSocket {
+    #[serde(default = "default_socket")]
+    socket: PathBuf,
+}
+
+/// The file with `${NODE_NAME}` replaced by that variable of the environment.
+fn with_node_name(file: ConfigFile) -> Result<ConfigFile, ConfigError> {
+    let node = env::var_os(NODE_NAME).map(|name| name.to_string_lossy().into_owned());
+    file.with_variable(NODE_NAME, node.as_deref())
+}
+
 fn default_socket() -> PathBuf {
     DEFAULT_SOCKET.into()
 }
@@ -309,15 +322,29 @@ impl Config {
     /// # Errors
     /// [`AgentError::Config`] if it can't be read, [`AgentError::Senseless`] if it makes no sense.
     pub fn load(path: &Path) -> Result<Self, AgentError> {
-        let node = env::var(NODE_NAME).ok();
-        let file = ConfigFile::read(path)?.with_variable(NODE_NAME, node.as_deref())?;
-        let mut config: Self = file.parse()?;
+        let mut config: Self = with_node_name(ConfigFile::read(path)?)?.parse()?;
         config.tls.anchor(path);
         config.check().map_err(|problems| {
             let line = |problem: &String| format!("{}: {problem}", path.display());
             AgentError::Senseless(problems.iter().map(line).collect::<Vec<_>>().join("\n"))
         })?;
         Ok(config)
+    }
+
+    /// The socket on which the agent with the file at `path` takes calls. The rest of the file may be wrong: an agent goes
+    /// on with what it read before.
+    ///
+    /// # Errors
+    /// [`AgentError::Config`], if the file can't be read, is no TOML, or names no path.
+    pub(crate) fn socket_in(path: &Path) -> Result<PathBuf, AgentError> {
+        let file = ConfigFile::read(path)?;
+        let CallSocket { socket } = file.parse()?;
+        // A person's shell need not have the variable for the other keys.
+        if !socket.to_string_lossy().contains("${") {
+            return Ok(socket);
+        }
+        let CallSocket { socket } = with_node_name(file)?.parse()?;
+        Ok(socket)
     }
 
     /// Where VFs are looked for that no record names. Nowhere for the card made of software, unless
@@ -481,6 +508,19 @@ mod tests {
 
     fn config(more: &str) -> Config {
         bootstrap::parse_config(&format!("{more}\n{LEAST}"), Path::new("/c.toml")).unwrap()
+    }
+
+    #[test]
+    fn socket_is_read_beside_mistakes() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let socket = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            Config::socket_in(file.path())
+        };
+        assert_eq!(socket("sockt = 1\n").unwrap(), Path::new(DEFAULT_SOCKET));
+        let beside = "socket = '/run/a.sock'\ndpu.endpoint = '${NODE_NAME}'\nsockt = 1\n";
+        assert_eq!(socket(beside).unwrap(), Path::new("/run/a.sock"));
+        assert!(socket("socket = 7\n").is_err() && socket("socket = ").is_err());
     }
 
     #[test]

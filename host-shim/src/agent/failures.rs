@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Mutex, time::Duration};
 
 use jiff::Timestamp;
-use offload_proto::{ConditionReason, Failure};
+use offload_proto::{ConditionReason, Failure, Reason};
 
 use super::defect::locked;
 use crate::{cni::environment::Verb, protocol::CallFailure};
@@ -32,7 +32,7 @@ struct Latest {
 struct Noted {
     at: Timestamp,
     /// Why, if it is an ADD that failed through no fault of its caller.
-    problem: Option<ConditionReason>,
+    problem: Option<Reason>,
     failure: CallFailure,
 }
 
@@ -42,10 +42,18 @@ impl Latest {
         let is_unserved = |at: Timestamp| self.served.is_none_or(|served| served < at);
         noted.problem.is_some_and(|reason| {
             let same = |it: &&Noted| it.problem == Some(reason) && is_unserved(it.at);
-            !reason.usually_passes()
-                || self.kept.iter().filter(same).count() >= reason.failures_in_a_row()
+            let condition = ConditionReason::of_refusal(reason).filter(|it| it.usually_passes());
+            condition.is_none_or(|condition| {
+                self.kept.iter().filter(same).count() >= condition.failures_in_a_row()
+            })
         })
     }
+}
+
+/// Whether an ADD that fails for this reason has met a problem of the DPU, of this host, or between them. An unreachable
+/// DPU cannot report it as a condition.
+fn is_problem(reason: Reason) -> bool {
+    reason == Reason::DpuUnreachable || ConditionReason::of_refusal(reason).is_some()
 }
 
 impl Failures {
@@ -56,7 +64,7 @@ impl Failures {
             return;
         }
         let at = Timestamp::now();
-        let problem = ConditionReason::of_refusal(failure.reason).filter(|_| verb == Verb::Add);
+        let problem = (verb == Verb::Add && is_problem(failure.reason)).then_some(failure.reason);
         let failure = CallFailure {
             time: at.to_string(),
             verb: verb.as_str().into(),
@@ -101,8 +109,6 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
-    use offload_proto::Reason;
-
     use super::*;
 
     #[test]
@@ -126,6 +132,14 @@ mod tests {
         failures.note(Verb::Add, "web/shop eth0", &failure);
         assert_eq!(failures.all().len(), 1);
         assert_eq!(failures.problems(Duration::from_secs(60)), []);
+    }
+
+    #[test]
+    fn unreachable_dpu_is_a_problem() {
+        let failures = Failures::default();
+        let failure = Failure::new(Reason::DpuUnreachable, "the session has ended");
+        failures.note(Verb::Add, "web/shop eth0", &failure);
+        assert_eq!(failures.problems(Duration::from_secs(60)).len(), 1);
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl Plan {
             vlan: u16::try_from(attachment.vlan)
                 .map_err(|_| PlanError { what: "VLAN", value: attachment.vlan.to_string() })?,
             trunk: attachment.trunk.clone(),
-            spoof_check: !attachment.allow_mac_spoofing,
+            spoof_check: attachment.anti_spoofing != "off",
             further_macs: attachment.allowed_sources.iter().flat_map(|it| it.parse()).collect(),
             needs_pf: attachment.host_keeps_port,
             egress_mbit: in_mbit(bandwidth.egress_rate),

@@ -199,14 +199,15 @@ mod tests {
 
     #[test]
     fn the_pf_checks_the_senders_address_unless_the_network_allows_others() {
-        let allow = |allow_mac_spoofing| {
-            let attachment = v1::Attachment { allow_mac_spoofing, vlan: 7, ..Default::default() };
+        let checks = |level: &str| {
+            let anti_spoofing = level.into();
+            let attachment = v1::Attachment { anti_spoofing, vlan: 7, ..Default::default() };
             let settings = settings(attachment).unwrap();
             assert_eq!(settings.vlan, 7);
             settings.spoof_check
         };
-        assert!(allow(false));
-        assert!(!allow(true));
+        assert!(checks("mac"));
+        assert!(!checks("off"));
     }
 
     #[test]
@@ -214,13 +215,13 @@ mod tests {
         let check = |attachment: v1::Attachment| {
             check_kept(&plan(attachment)).map_err(|error| error.to_string())
         };
-        let free = v1::Attachment { allow_mac_spoofing: true, ..Default::default() };
+        let free = v1::Attachment { anti_spoofing: "off".into(), ..Default::default() };
         let unkept = v1::Attachment { host_keeps_port: true, ..free.clone() };
         assert_eq!(check(unkept.clone()), Ok(()));
         assert_eq!(check(v1::Attachment { vlan: 7, ..free }), Ok(()), "the DPU keeps it");
         let in_vlan = check(v1::Attachment { vlan: 7, ..unkept.clone() }).unwrap_err();
         assert!(in_vlan.contains("VLAN 7: "), "{in_vlan}");
-        let spoofing = v1::Attachment { allow_mac_spoofing: false, ..unkept.clone() };
+        let spoofing = v1::Attachment { anti_spoofing: "mac".into(), ..unkept.clone() };
         assert!(check(spoofing).unwrap_err().contains("MAC address: "));
         let bandwidth = Some(v1::Bandwidth { egress_rate: 1, ..Default::default() });
         assert!(check(v1::Attachment { bandwidth, ..unkept }).unwrap_err().contains("to a rate: "));

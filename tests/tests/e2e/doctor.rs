@@ -117,7 +117,7 @@ fn what_is_in_order_is_shown_from_both_sides() {
 /// A card without a DPU has no representors, and lacks none.
 #[test]
 fn a_host_whose_dpu_has_nothing_to_program_is_in_order() {
-    let networks = "[[network]]\nname = \"plain\"\nallow_mac_spoofing = true\n\
+    let networks = "[[network]]\nname = \"plain\"\nanti_spoofing = \"off\"\n\
                     [[network.subnets]]\ncidr = \"10.1.0.0/24\"\n";
     let card = CardSettings { has_eswitch: false, ..CardSettings::default() };
     let settings = Settings { card, networks: networks.into(), ..Settings::default() };

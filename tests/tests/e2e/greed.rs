@@ -136,12 +136,12 @@ const NETWORKS: &str = r#"
 [[network]]
 name = "blue"
 default = true
-allow_mac_spoofing = true
+anti_spoofing = "off"
 subnets = [{ cidr = "10.1.0.0/16" }]
 [[network]]
 name = "other"
 pool = "other"
-allow_mac_spoofing = true
+anti_spoofing = "off"
 subnets = [{ cidr = "10.2.0.0/16" }]
 "#;
 

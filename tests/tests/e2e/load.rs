@@ -31,7 +31,7 @@ fn no_pod_waits_for_the_carrier_of_another() {
     let lab = Lab::start(&Settings {
         card: CardSettings { has_eswitch: false, ..CardSettings::default() },
         timeouts: Timeouts { carrier_ms: 5000, ..Timeouts::default() },
-        networks: "[[network]]\nname = \"open\"\nallow_mac_spoofing = true\n".into(),
+        networks: "[[network]]\nname = \"open\"\nanti_spoofing = \"off\"\n".into(),
         ..Settings::with_vfs(PODS)
     });
     let pods: Vec<_> = (0..PODS).map(|_| Netns::new("pod")).collect();

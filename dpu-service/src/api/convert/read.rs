@@ -384,7 +384,7 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
         dns: dns(network.dns.unwrap_or_default())?,
         bandwidth: bandwidth(network.bandwidth.unwrap_or_default()),
         total_egress_rate: network.total_egress_rate,
-        anti_spoofing: anti_spoofing(&network.anti_spoofing, network.allow_mac_spoofing)?,
+        anti_spoofing: anti_spoofing(&network.anti_spoofing)?,
         allowed_sources: sources("allowed_sources", &network.allowed_sources)?,
         optional_sources: sources("optional_sources", &network.optional_sources)?,
         default: network.default,
@@ -422,21 +422,11 @@ fn told(problems: Vec<String>) -> String {
     }
 }
 
-/// A client of before knows the older spelling alone, and means `mac` by what it leaves out.
-fn anti_spoofing(text: &str, allow_mac_spoofing: bool) -> Result<AntiSpoofing, Failure> {
+fn anti_spoofing(text: &str) -> Result<AntiSpoofing, Failure> {
     if text.is_empty() {
-        return Ok(AntiSpoofing::of_older_spelling(allow_mac_spoofing));
+        return Ok(AntiSpoofing::default());
     }
-    let level = text
-        .parse::<AntiSpoofing>()
-        .map_err(|error| invalid(format!("anti_spoofing {} {error}", shortened(text))))?;
-    if allow_mac_spoofing && level != AntiSpoofing::Off {
-        return Err(invalid(format!(
-            "allow_mac_spoofing is an older spelling of anti_spoofing = \"off\" and stands beside \
-             anti_spoofing = {text:?}: leave it out"
-        )));
-    }
-    Ok(level)
+    text.parse().map_err(|error| invalid(format!("anti_spoofing {} {error}", shortened(text))))
 }
 
 fn sources(field: &str, texts: &[String]) -> Result<BTreeSet<Source>, Failure> {

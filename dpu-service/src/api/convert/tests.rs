@@ -321,33 +321,22 @@ fn a_network_gets_the_files_defaults_and_rules() {
     }
 }
 
-/// Who applies a network again by a client of before gets what that client means.
 #[test]
-fn a_level_that_is_left_out_is_what_clients_of_before_mean() {
-    let said = |text: &str, allow_mac_spoofing| v1::Network {
-        name: "a".into(),
-        anti_spoofing: text.into(),
-        allow_mac_spoofing,
-        ..v1::Network::default()
+fn anti_spoofing_is_full_by_default() {
+    let level = |text: &str| {
+        let anti_spoofing = text.into();
+        let network = v1::Network { name: "a".into(), anti_spoofing, ..v1::Network::default() };
+        read::network(Some(network)).map(|network| network.anti_spoofing)
     };
-    for (text, older, level) in [
-        ("", false, AntiSpoofing::Mac),
-        ("", true, AntiSpoofing::Off),
-        ("full", false, AntiSpoofing::Full),
-        ("mac", false, AntiSpoofing::Mac),
-        ("off", true, AntiSpoofing::Off),
-        ("off", false, AntiSpoofing::Off),
+    for (text, expected) in [
+        ("", AntiSpoofing::Full),
+        ("full", AntiSpoofing::Full),
+        ("mac", AntiSpoofing::Mac),
+        ("off", AntiSpoofing::Off),
     ] {
-        let read = read::network(Some(said(text, older))).unwrap();
-        assert_eq!(read.anti_spoofing, level, "{text:?} beside {older}");
+        assert_eq!(level(text).unwrap(), expected, "{text:?}");
     }
-    for (text, older, told) in [
-        ("half", false, "\"half\" must be \"full\""),
-        ("full", true, "stands beside anti_spoofing = \"full\""),
-        ("mac", true, "stands beside anti_spoofing = \"mac\""),
-    ] {
-        assert_refused(read::network(Some(said(text, older))), Reason::InvalidRequest, told);
-    }
+    assert_refused(level("half"), Reason::InvalidRequest, "\"half\" must be \"full\"");
 }
 
 #[test]

@@ -191,7 +191,7 @@ mod tests {
         assert!(warning.contains("runtimeConfig.mac"), "{warning}");
         record.attachment.allowed_sources = vec!["10.0.0.9/32".into(), other.to_string()];
         assert_eq!(warning_of(&record, other), None);
-        let free = v1::Attachment { allow_mac_spoofing: true, ..record.attachment.clone() };
+        let free = v1::Attachment { anti_spoofing: "off".into(), ..record.attachment.clone() };
         record.attachment = v1::Attachment { allowed_sources: Vec::new(), ..free };
         assert_eq!(warning_of(&record, other), None);
     }

@@ -13,13 +13,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
-use journal::{
-    Cause, Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, Tables, WriteError,
-};
+use journal::{Change, Commit, Journal, OpenError, Outlives, ReadError, Schema, WriteError};
 use netlink::{Netns, NetnsId};
 use offload_proto::{Failure, Reason, v1};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use vf_alloc::{Device, VfPromise};
 
 use crate::{
@@ -30,22 +27,7 @@ use crate::{
 };
 
 const TABLE: &str = "attachments";
-const SCHEMA: Schema =
-    Schema { name: "host-shim", version: 2, tables: &[TABLE], migrations: &[vfs_have_devices] };
-
-/// Version 1 called the device of a VF by what it was then always: its PCI address.
-fn vfs_have_devices(tables: &mut Tables) -> Result<(), Cause> {
-    for (_, row) in tables.entry(TABLE).or_default() {
-        let mut record: Value = serde_json::from_slice(row)?;
-        if let Some(Value::Object(vf)) = record.pointer_mut("/attachment/vf")
-            && let Some(address) = vf.remove("pciAddress")
-        {
-            vf.insert("device".into(), address);
-        }
-        *row = serde_json::to_vec(&record)?;
-    }
-    Ok(())
-}
+const SCHEMA: Schema = Schema { name: "host-shim", version: 1, tables: &[TABLE], migrations: &[] };
 
 /// Whether an attachment is being kept or given back. Whether its VF is in the pod is not recorded:
 /// the kernel knows.
@@ -572,20 +554,6 @@ pub(crate) mod tests {
         assert!(records.by_id("c").is_none());
         assert!(records.by_key(&record("c", "c3").key()).is_none());
         assert!(records.by_device(&"pci-c".into()).is_none());
-    }
-
-    #[tokio::test]
-    async fn records_of_before_devices_are_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let older = Schema { version: 1, migrations: &[], ..SCHEMA };
-        let path = folder.path().join("records.redb");
-        let journal = Journal::open(&path, older, Outlives::Process).unwrap();
-        let mut row = serde_json::to_value(record("a", "c1")).unwrap();
-        row["attachment"]["vf"] = serde_json::json!({ "vf": 3, "pciAddress": "0000:03:00.4" });
-        journal.commit(vec![Change::put(TABLE, "a", row.to_string())]).await.unwrap();
-        drop(journal);
-        let records = open(&folder).unwrap();
-        assert_eq!(records.by_device(&"0000:03:00.4".into()).unwrap().id(), "a");
     }
 
     #[tokio::test]

@@ -161,10 +161,18 @@ fn interrupted_removal_starts_again_at_configure() {
 #[test]
 fn silent_agent_may_keep_records_elsewhere() {
     let tree = host(SILENT);
-    tree.write(AGENT_FILE, "state_dir = \"/data/agent\"\n");
-    tree.write("data/agent/records.redb", "");
-    let output = tree.dpkg(&["--remove", HOST]);
-    assert!(!output.status.success() && is_installed(&tree), "{}", text(&output));
+    for line in [
+        "state_dir = \"/data/agent\"",
+        "state_dir = '/data/agent'",
+        "\"state_dir\" = \"/data/agent\"",
+        "state_dir = \"/data/${NODE_NAME}\"",
+    ] {
+        tree.write(AGENT_FILE, &format!("{line}\n"));
+        let output = tree.dpkg(&["--remove", HOST]);
+        assert!(!output.status.success() && is_installed(&tree), "{line}: {}", text(&output));
+    }
+    tree.write(AGENT_FILE, "# state_dir = \"/data/agent\"\n");
+    tree.dpkg_does(&["--remove", HOST]);
 }
 
 #[test]
