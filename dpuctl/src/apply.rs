@@ -452,7 +452,7 @@ mod tests {
             ),
             ("name: [a]", "name", "a list", "text"),
             ("vlan:", "vlan", "nothing", "a whole number"),
-            ("allow_mac_spoofing: 5", "allow_mac_spoofing", "the number 5", "`true` or `false`"),
+            ("first_hop: 5", "first_hop", "the number 5", "`true` or `false`"),
             ("routes: {mtu: 5}", "routes", "keys with values", "a list"),
         ] {
             let told = parse(&format!("pool: a\n{line}\n")).unwrap_err();
