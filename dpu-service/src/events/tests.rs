@@ -119,6 +119,19 @@ fn damaged_file_is_moved_aside_and_reported() {
 }
 
 #[test]
+fn line_with_the_last_revision_is_damaged() {
+    let state = State::new();
+    state.run(&["node-1", "node-2"]);
+    let last = format!("\"revision\":{},", u64::MAX);
+    let damaged = state.text().replace("\"revision\":2,", &last);
+    assert!(damaged.contains(&last), "{damaged}");
+    fs::write(state.file(), damaged).unwrap();
+    let events = state.open();
+    assert!(kinds(&events).contains(&EventsDamaged));
+    assert_eq!(["node-1", "node-2"].map(|subject| events.about(subject).len()), [0, 1]);
+}
+
+#[test]
 fn half_a_last_line_is_cut_off() {
     let state = State::new();
     state.run(&["node-1"]);
