@@ -345,3 +345,18 @@ async fn inventive_host_has_one_refused_configuration() {
     let refused = all.iter().filter(|event| event.kind == EventKind::ConfigurationRefused);
     assert_eq!(refused.map(|event| event.count).collect::<Vec<_>>(), [100]);
 }
+
+#[tokio::test]
+async fn invented_vfs_have_no_events_of_their_own() {
+    let world = World::new().await;
+    let repaired = |number| {
+        let vf = FunctionId::local(0, number).to_string();
+        world.engine.hosts().repaired(&host(), world.session_id(), &vf, "its MTU");
+    };
+    (VFS..VFS + 100).for_each(repaired);
+    repaired(1);
+    let filter = EventFilter { kind: Some(EventKind::Repaired), ..EventFilter::default() };
+    let (all, _) = world.engine.events().list(&filter);
+    let counts: Vec<_> = all.iter().map(|event| (event.subject.as_str(), event.count)).collect();
+    assert_eq!(counts, [("node-1", 100), ("pf0vf1", 1)]);
+}
