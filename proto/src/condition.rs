@@ -189,6 +189,9 @@ reasons! {
     /// This DPU's certificate has expired.
     CertificateExpired = "CERTIFICATE_EXPIRED", CertificatesValid, true, NOW, NOW,
         "renew it: the files are read again by themselves";
+    /// This DPU's clock shows a time before its certificate's first moment.
+    CertificateNotYetValid = "CERTIFICATE_NOT_YET_VALID", CertificatesValid, true, NOW, NOW,
+        "set the DPU's clock, and see that it is synchronised, such as by NTP";
     /// This DPU's certificate expires soon.
     CertificateExpiring = "CERTIFICATE_EXPIRING", CertificatesValid, false, NOW, NOW,
         "renew it: the files are read again by themselves";
