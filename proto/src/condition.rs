@@ -206,7 +206,7 @@ reasons! {
         "see the service's log";
     /// The configuration file is not in force as it is.
     ConfigurationRefused = "CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW,
-        "correct the file; the service reads it within 2 s, or restart it if the message says so";
+        "correct the file, or end the attachments in its way: the service tries within 2 s; restart it if the message says so";
     /// The configuration file of a host's agent is not in force.
     HostConfigurationRefused = "HOST_CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW,
         "correct the file that the message names, and send the agent SIGHUP";
