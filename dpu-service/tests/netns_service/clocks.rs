@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command};
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
 use offload_proto::{
     ConditionReason,
     condition::AS_EXPECTED,
@@ -13,6 +13,9 @@ use test_clock::wait_until_async;
 use tonic::transport::Channel;
 
 use crate::service_support::{Service, Setup};
+
+/// More than the threads that answer.
+const CALLS: usize = 32;
 
 /// The service's clock: a library that is asked for the time in place of the C library.
 struct Clock<'a>(&'a Setup);
@@ -37,6 +40,34 @@ impl<'a> Clock<'a> {
         let library = ("LD_PRELOAD", self.0.path("clock.so"));
         self.0.start_with([library, ("OFFLOAD_TEST_CLOCK", self.0.path("ahead"))])
     }
+}
+
+/// How far the times of answers are from this machine's: the least and the most, in minutes.
+async fn minutes_ahead(operator: &mut OperatorClient<Channel>) -> (i64, i64) {
+    let mut ahead = Vec::new();
+    for _ in 0..CALLS {
+        let answer = operator.get_dpu(v1::GetDpuRequest {}).await.unwrap();
+        let date = answer.metadata().get("date").unwrap().to_str().unwrap();
+        let time = DateTimeParser::new().parse_timestamp(date).unwrap();
+        let rounded = time.duration_since(Timestamp::now()) + SignedDuration::from_secs(30);
+        ahead.push(rounded.as_secs().div_euclid(60));
+    }
+    (*ahead.iter().min().unwrap(), *ahead.iter().max().unwrap())
+}
+
+/// Operators' programs compute ages by it.
+#[test]
+fn answers_have_the_time_of_the_dpu() {
+    let setup = Setup::new();
+    let clock = Clock::new(&setup);
+    clock.set(SignedDuration::from_mins(30));
+    let _service = clock.start_service();
+    setup.client(async || {
+        let mut operator = setup.operator();
+        assert_eq!(minutes_ahead(&mut operator).await, (30, 30));
+        clock.set(SignedDuration::ZERO);
+        assert_eq!(minutes_ahead(&mut operator).await, (0, 0));
+    });
 }
 
 /// The reasons of conditions that are not true, about the certificate.
