@@ -20,7 +20,7 @@ const CARDS_PERIOD: Duration = Duration::from_secs(60);
 /// The fault of a DPU without networks.
 const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[network]] to the configuration file, or run \
                            `dpuctl apply`";
-/// What an expired certificate keeps from being served.
+/// What a certificate that is not valid now keeps from being served.
 const NO_NEW_SESSIONS: &str =
     "new sessions are refused until CertificatesValid is true; hosts that are connected go on";
 
@@ -173,7 +173,7 @@ fn not_serving(faults: &[Fault]) -> Option<Fault> {
         format!("this DPU attaches no pods until {} is true", reason.condition().name())
     };
     let mut all: Vec<_> = obstacles.map(attaches_none).collect();
-    if has(ConditionReason::CertificateExpired) {
+    if has(ConditionReason::CertificateExpired) || has(ConditionReason::CertificateNotYetValid) {
         all.push(NO_NEW_SESSIONS.into());
     }
     let message = || format!("{}: see that condition", all.join("; "));
@@ -187,6 +187,7 @@ fn certificate_faults(shared: &Shared) -> Vec<Fault> {
     let refused = shared.credentials.refused();
     let faults = [
         expired.map(fault(ConditionReason::CertificateExpired)),
+        shared.credentials.not_yet_valid().map(fault(ConditionReason::CertificateNotYetValid)),
         expiring.map(fault(ConditionReason::CertificateExpiring)),
         refused.map(fault(ConditionReason::CertificateRefused)),
     ];
@@ -227,9 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn expired_certificate_ends_no_session() {
-        let expired = told(&[ConditionReason::CertificateExpired]);
-        assert_eq!(expired, format!("{NO_NEW_SESSIONS}: see that condition"));
+    fn invalid_certificate_ends_no_session() {
+        for reason in [ConditionReason::CertificateExpired, ConditionReason::CertificateNotYetValid]
+        {
+            assert_eq!(told(&[reason]), format!("{NO_NEW_SESSIONS}: see that condition"));
+        }
         let away = told(&[ConditionReason::FabricUnavailable]);
         assert_eq!(away, "this DPU attaches no pods until FabricReady is true: see that condition");
         assert_eq!(told(&[ConditionReason::CertificateExpiring]), "");

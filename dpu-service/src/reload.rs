@@ -17,6 +17,22 @@ use crate::{author::Author, config::Config, events::EventKind, shared::Shared};
 /// How often the file is read.
 const PERIOD: Duration = Duration::from_secs(2);
 
+/// Why a file, or a part of it, is not in force: one sentence each.
+enum Refusal {
+    /// What the file says: it stays refused until it changes.
+    OfFile(Vec<String>),
+    /// What runs is in the way, such as attachments to a network that the file no longer has.
+    OfState(Vec<String>),
+}
+
+impl Refusal {
+    fn problems(&self) -> &[String] {
+        match self {
+            Self::OfFile(problems) | Self::OfState(problems) => problems,
+        }
+    }
+}
+
 /// Follows the configuration file.
 pub(crate) struct Reloader {
     /// The file.
@@ -29,11 +45,12 @@ pub(crate) struct Reloader {
 
 impl Reloader {
     /// Loads the file at each SIGHUP, and whenever its content, or why it can't be read, differs from what was
-    /// loaded or refused last. Ends never.
+    /// loaded or refused last. A file that what runs is in the way of is tried again every 2 s. Ends never.
     ///
     /// Contents are compared, not times or earlier looks: a file that is changed back at once is loaded again.
     pub(crate) async fn run(self, mut hangups: Signal) {
         let mut tried = Ok(self.shared.configuration_digest());
+        let mut may_pass = false;
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -44,20 +61,36 @@ impl Reloader {
             let file = ConfigFile::read_aside(&self.path).await;
             let file = file.map_err(|error| Chain(&error).to_string());
             let found = file.as_ref().map(ConfigFile::digest).map_err(Clone::clone);
-            if !is_asked && found == tried {
+            let is_news = is_asked || found != tried;
+            if !is_news && !may_pass {
                 continue;
             }
             tried = found;
-            notify_reloading();
-            let loaded = match file {
-                Ok(file) => self.load(&file).await,
-                Err(unreadable) => Err(unchanged(&unreadable)),
+            let refusal = match is_news {
+                true => self.try_news(file).await,
+                false => self.try_file(file).await,
             };
-            let problems = loaded.err().unwrap_or_default();
-            problems.iter().for_each(|problem| self.record_refusal(problem));
-            self.shared.set_configuration_problems(problems);
-            notify_ready();
+            may_pass = matches!(refusal, Some(Refusal::OfState(_)));
         }
+    }
+
+    /// Loads a changed file, or one that a person asks to load. The service manager and events report it.
+    async fn try_news(&self, file: Result<ConfigFile, String>) -> Option<Refusal> {
+        notify_reloading();
+        self.shared.credentials.reload().await;
+        let refusal = self.try_file(file).await;
+        let problems = refusal.iter().flat_map(Refusal::problems);
+        problems.for_each(|problem| self.record_refusal(problem));
+        notify_ready();
+        refusal
+    }
+
+    /// Loads a file. The conditions show why it is not in force.
+    async fn try_file(&self, file: Result<ConfigFile, String>) -> Option<Refusal> {
+        let refusal = self.load(file).await.err();
+        let problems = refusal.as_ref().map(Refusal::problems).unwrap_or_default();
+        self.shared.set_configuration_problems(problems.to_vec());
+        refusal
     }
 
     fn record_refusal(&self, problem: &str) {
@@ -66,23 +99,24 @@ impl Reloader {
         events.record_by(&author, EventKind::ConfigurationRefused, path, problem);
     }
 
-    /// `Err`: why the file is not in force, or which part of it: one sentence each.
-    async fn load(&self, file: &ConfigFile) -> Result<(), Vec<String>> {
-        self.shared.credentials.reload().await;
-        let next = Config::of(file, &self.path).map_err(|error| unchanged(&error.to_string()))?;
+    /// Puts the file in force. `Err`: it could not be read, or is not in force as a whole.
+    async fn load(&self, file: Result<ConfigFile, String>) -> Result<(), Refusal> {
+        let of_file = |mistakes: &str| Refusal::OfFile(unchanged(mistakes));
+        let file = file.map_err(|unreadable| of_file(&unreadable))?;
+        let next = Config::of(&file, &self.path).map_err(|error| of_file(&error.to_string()))?;
         let loaded = self.shared.engine.load_configuration(next.for_engine()).await;
-        loaded.map_err(|failure| unchanged(&failure.message))?;
+        loaded.map_err(|failure| Refusal::OfState(unchanged(&failure.message)))?;
         let engine = Arc::clone(&self.shared.engine);
         engine.note_configuration(self.path.clone(), file.digest()).await;
         self.shared.set_configuration(file.clone(), next.under_maintenance());
         let level = self.log.set_level(&next.log);
-        level.map_err(|error| vec![Chain(&error).to_string()])?;
+        level.map_err(|error| Refusal::OfFile(vec![Chain(&error).to_string()]))?;
         match self.config.fixed_differences(&next).as_slice() {
             [] => {
                 tracing::info!(path = %self.path.display(), digest = file.digest(), "configuration in force");
                 Ok(())
             }
-            waiting => Err(vec![in_part(&self.path, waiting)]),
+            waiting => Err(Refusal::OfFile(vec![in_part(&self.path, waiting)])),
         }
     }
 }

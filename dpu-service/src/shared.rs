@@ -117,11 +117,11 @@ impl Shared {
         self.configuration.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why Attach can't be served, one sentence each. Open connections survive an expired certificate,
-    /// new ones don't.
+    /// Why Attach can't be served, one sentence each. Open connections survive a certificate that is not valid any more
+    /// or not yet, new ones don't.
     pub(crate) fn status(&self) -> Vec<String> {
-        let expired = self.credentials.expired();
-        self.engine.status().into_iter().chain(expired).collect()
+        let invalid = self.credentials.outside_validity();
+        self.engine.status().into_iter().chain(invalid).collect()
     }
 
     /// A peer at `address` was refused, at the handshake or at a call. `holder`: whose certificate it showed, if that is by

@@ -22,7 +22,7 @@ use std::{
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, header::DATE};
 use hyper::{
     body::{Body as HttpBody, Frame, Incoming},
     rt::Executor,
@@ -30,6 +30,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::{Timestamp, fmt::rfc2822::DateTimePrinter};
 use mtls::ServerStream;
 use tokio::{
     task_local,
@@ -95,7 +96,7 @@ async fn serve_connection<S, B>(
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let answer = service.clone().oneshot(request.map(Body::new));
-        async move { answer.await.map(|answer| answer.map(ChunkedBody::of)) }
+        async move { answer.await.map(|answer| dated(answer.map(ChunkedBody::of))) }
     });
     let stalled = CancellationToken::new();
     let http2 = settings(&limits, Streams { limit: limits.unread(), stalled: stalled.clone() });
@@ -106,6 +107,17 @@ async fn serve_connection<S, B>(
         () = stop.cancelled() => served.as_mut().graceful_shutdown(),
     }
     note_end(served.await);
+}
+
+/// Gives an answer the time of this machine, by which operators' programs compute ages. hyper's own date never goes back
+/// when the clock is set back.
+fn dated(mut answer: Response<Body>) -> Response<Body> {
+    let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&Timestamp::now());
+    // A year that has no such form is left to hyper.
+    if let Some(date) = date.ok().and_then(|date| HeaderValue::try_from(date).ok()) {
+        answer.headers_mut().insert(DATE, date);
+    }
+    answer
 }
 
 fn note_end(ended: hyper::Result<()>) {

@@ -192,6 +192,9 @@ reasons! {
     /// This DPU's certificate has expired.
     CertificateExpired = "CERTIFICATE_EXPIRED", CertificatesValid, true, NOW, NOW,
         "renew it: the files are read again by themselves";
+    /// This DPU's clock shows a time before its certificate's first moment.
+    CertificateNotYetValid = "CERTIFICATE_NOT_YET_VALID", CertificatesValid, true, NOW, NOW,
+        "set the DPU's clock, and see that it is synchronised, such as by NTP";
     /// This DPU's certificate expires soon.
     CertificateExpiring = "CERTIFICATE_EXPIRING", CertificatesValid, false, NOW, NOW,
         "renew it: the files are read again by themselves";
@@ -206,7 +209,7 @@ reasons! {
         "see the service's log";
     /// The configuration file is not in force as it is.
     ConfigurationRefused = "CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW,
-        "correct the file; the service reads it within 2 s, or restart it if the message says so";
+        "correct the file, or end the attachments in its way: the service tries within 2 s; restart it if the message says so";
     /// The configuration file of a host's agent is not in force.
     HostConfigurationRefused = "HOST_CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW,
         "correct the file that the message names, and send the agent SIGHUP";

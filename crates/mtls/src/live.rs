@@ -101,11 +101,17 @@ impl LiveCredentials {
         )
     }
 
-    /// What is wrong, one sentence: the certificate in force has expired, or its replacement was
-    /// refused. `None`: nothing.
+    /// What is wrong, one sentence: the certificate in force has expired or is not valid yet, or its
+    /// replacement was refused. `None`: nothing.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        self.expired().or_else(|| self.refused())
+        self.outside_validity().or_else(|| self.refused())
+    }
+
+    /// That the certificate in force has expired or is not valid yet, one sentence. `None`: it is valid.
+    #[must_use]
+    pub fn outside_validity(&self) -> Option<String> {
+        self.expired().or_else(|| self.not_yet_valid())
     }
 
     /// Why the latest replacement was refused. `None`: it was not.
@@ -198,6 +204,22 @@ impl LiveCredentials {
             format!(
                 "certificate {path} expired on {}: renew it",
                 date(current.validity().not_after)
+            )
+        })
+    }
+
+    /// That the certificate in force is not valid yet, one sentence: the clock was set back, for a certificate is only put
+    /// in force while it is valid. `None`: its validity has begun.
+    #[must_use]
+    pub fn not_yet_valid(&self) -> Option<String> {
+        let current = self.current();
+        let (path, now) = (self.0.settings.certificate.display(), SystemTime::now());
+        let not_before = current.validity().not_before;
+        (now < not_before).then(|| {
+            format!(
+                "certificate {path} is valid from {} on, and the clock of this machine shows {}: set the clock",
+                date(not_before),
+                date(now)
             )
         })
     }

@@ -77,7 +77,7 @@ async fn run(
     let mut conversation =
         Conversation { shared, host, incoming, outgoing, session, told_pools: None };
     let result = conversation.hold(protocol, capabilities).await;
-    let how = ending(&result, shared.credentials.expired());
+    let how = ending(&result, shared.credentials.outside_validity());
     shared.engine.hosts().goodbye(host, id, &how, expired(peer.certificate_end));
     result
 }

@@ -212,10 +212,12 @@ impl Hosts<'_> {
         self.0.events.record_of_host(host, EventKind::Repaired, REPAIRED, subject, what);
     }
 
-    /// Whether `subject` is the name of a VF of the host.
+    /// Whether `subject` is the name of a VF that the host has, and for which this DPU has a port.
     fn has_vf(self, host: &HostName, subject: &str) -> bool {
         let Ok(vf) = subject.parse::<FunctionId>() else { return false };
-        self.0.registry().hosts().owner(vf.pf) == Some(host)
+        let registry = self.0.registry();
+        let is_there = || registry.vfs().vfs().any(|view| view.vf == vf && view.has_port);
+        registry.hosts().owner(vf.pf) == Some(host) && is_there()
     }
 
     /// Asks the host what it finds of its VFs.

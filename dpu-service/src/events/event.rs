@@ -12,7 +12,7 @@ use crate::author::Author;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// The start of the service that recorded it: random for each start.
+    /// The start of the service that recorded it: a UUID of version 7, which has the time of the start.
     pub boot: Uuid,
     /// Its number within that start. It grows with each new event.
     pub sequence: u64,

@@ -12,6 +12,9 @@ use bootstrap::private_file;
 
 use super::{event::Event, log::KEPT};
 
+/// Revisions count from 1. A higher one than this is damage, and would leave no number for the events to come.
+const HIGHEST_REVISION: u64 = u64::MAX / 2;
+
 /// An open file of events.
 #[derive(Debug)]
 pub(super) struct EventFile {
@@ -44,8 +47,10 @@ pub(super) fn read(path: &Path) -> io::Result<Contents> {
     let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     for line in bytes[..complete].split_inclusive(|byte| *byte == b'\n') {
         match serde_json::from_slice::<Event>(line) {
-            Ok(event) => drop(latest.insert((event.boot, event.sequence), event)),
-            Err(_) => damaged += 1,
+            Ok(event) if event.revision <= HIGHEST_REVISION => {
+                latest.insert((event.boot, event.sequence), event);
+            }
+            _ => damaged += 1,
         }
     }
     let mut events: Vec<_> = latest.into_values().collect();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use uuid::Uuid;
+use uuid::{Uuid, Version};
 
 use super::{
     ended::EndedAttachment,
@@ -234,12 +234,21 @@ impl Log {
         listed.filter(|event| filter.matches(event)).cloned().collect()
     }
 
-    /// All events after the cursor, oldest first. All events, if nothing is known of the cursor's start any more.
+    /// All events after the cursor, oldest first. If none of the cursor's start is kept, as after a start on a full disk,
+    /// all events but those of earlier starts.
     pub(super) fn after(&self, cursor: &EventCursor) -> Vec<Arc<Event>> {
         let is_known =
-            |event: &&Arc<Event>| event.boot == cursor.boot && event.revision <= cursor.revision;
-        let known = self.all().filter(is_known).last().map_or(0, |event| event.revision);
+            |event: &Event| event.boot == cursor.boot && event.revision <= cursor.revision;
+        // This start is the latest, also if the clock was set back before it.
+        let is_earlier =
+            |event: &Event| event.boot != self.boot && is_before(event.boot, cursor.boot);
+        let known = self.last_revision(is_known).or_else(|| self.last_revision(is_earlier));
+        let known = known.unwrap_or_default();
         self.all().filter(|event| event.revision > known).cloned().collect()
+    }
+
+    fn last_revision(&self, is_meant: impl Fn(&Event) -> bool) -> Option<u64> {
+        self.all().filter(|event| is_meant(event)).last().map(|event| event.revision)
     }
 
     /// How many events of each kind this start has recorded: 0 for a kind that it has not.
@@ -271,6 +280,13 @@ impl Log {
             }
         })
     }
+}
+
+/// Whether one start of the service was before another, by its id. Starts of older versions have ids without a time, and
+/// were before those with one.
+fn is_before(start: Uuid, other: Uuid) -> bool {
+    let with_time = |start: Uuid| (start.get_version() == Some(Version::SortRand)).then_some(start);
+    with_time(start) < with_time(other)
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ impl Events {
     }
 
     fn with(earlier: Vec<Event>) -> Self {
-        let log = Arc::new(Mutex::new(Log::new(Uuid::new_v4(), earlier)));
+        let log = Arc::new(Mutex::new(Log::new(Uuid::now_v7(), earlier)));
         Self { log, feed: broadcast::Sender::new(BEHIND), writer: None }
     }
 

@@ -124,6 +124,36 @@ fn damaged_file_is_moved_aside_and_reported() {
 }
 
 #[test]
+fn line_with_the_last_revision_is_damaged() {
+    let state = State::new();
+    state.run(&["node-1", "node-2"]);
+    let last = format!("\"revision\":{},", u64::MAX);
+    let damaged = state.text().replace("\"revision\":2,", &last);
+    assert!(damaged.contains(&last), "{damaged}");
+    fs::write(state.file(), damaged).unwrap();
+    let events = state.open();
+    assert!(kinds(&events).contains(&EventsDamaged));
+    assert_eq!(["node-1", "node-2"].map(|subject| events.about(subject).len()), [0, 1]);
+}
+
+#[test]
+fn start_that_was_not_written_repeats_no_event() {
+    let state = State::new();
+    state.run(&["node-1"]);
+    let written = state.text();
+    let events = state.open();
+    events.record(HostConnected, "node-2", "connected");
+    let (_, seen) = events.list(&EventFilter::default());
+    events.close();
+    fs::write(state.file(), written).unwrap();
+    let next = state.open();
+    next.record(HostConnected, "node-3", "connected");
+    let (backlog, _feed) = next.watch_after(&seen);
+    let kinds: Vec<_> = backlog.iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [ServiceStarted, HostConnected]);
+}
+
+#[test]
 fn half_a_last_line_is_cut_off() {
     let state = State::new();
     state.run(&["node-1"]);

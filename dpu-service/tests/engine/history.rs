@@ -410,3 +410,18 @@ async fn refused_peers_with_a_hosts_certificate_are_one_event() {
     assert_eq!(refused.iter().map(|event| event.count).collect::<Vec<_>>(), [101]);
     assert!(refused[0].message.ends_with("the role is wrong"), "{}", refused[0].message);
 }
+
+#[tokio::test]
+async fn invented_vfs_have_no_events_of_their_own() {
+    let world = World::new().await;
+    let repaired = |number| {
+        let vf = FunctionId::local(0, number).to_string();
+        world.engine.hosts().repaired(&host(), world.session_id(), &vf, "its MTU");
+    };
+    (VFS..VFS + 100).for_each(repaired);
+    repaired(1);
+    let filter = EventFilter { kind: Some(EventKind::Repaired), ..EventFilter::default() };
+    let (all, _) = world.engine.events().list(&filter);
+    let counts: Vec<_> = all.iter().map(|event| (event.subject.as_str(), event.count)).collect();
+    assert_eq!(counts, [("node-1", 100), ("pf0vf1", 1)]);
+}

@@ -231,6 +231,19 @@ async fn releases_that_do_not_end_are_a_fault() {
 }
 
 #[tokio::test]
+async fn release_that_outlasts_a_restart_has_its_time() {
+    let mut world = World::new().await;
+    let view = world.attached("pod").await;
+    world.engine.operators().release(view.record.id, false, "a test".into()).await.unwrap();
+    world.restart().await;
+    assert_eq!(faults(&world), [], "it may end soon");
+    pause();
+    advance(Duration::from_secs(30)).await;
+    resume();
+    assert_eq!(faults(&world), [(ConditionReason::ReleaseStuck, "host/node-1".into())]);
+}
+
+#[tokio::test]
 async fn pods_that_no_record_names_are_a_fault() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;

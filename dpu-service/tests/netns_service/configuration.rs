@@ -8,6 +8,7 @@ use nix::{
 };
 use offload_proto::{
     ConditionReason,
+    event::EventKind,
     v1::{self, operator_client::OperatorClient},
 };
 use test_clock::wait_until_async;
@@ -59,6 +60,37 @@ fn a_changed_file_is_taken_over_whole_or_not_at_all() {
             problems.iter().any(|problem| problem.ends_with(": `limits.connections`"))
         })
         .await;
+    });
+}
+
+#[test]
+fn refused_file_is_tried_again_by_itself() {
+    let setup = Setup::new();
+    let _service = setup.start();
+    setup.client(async || {
+        let mut operator = setup.operator();
+        let green = v1::Network { name: "green".into(), ..v1::Network::default() };
+        let apply = v1::ApplyNetworkRequest { network: Some(green), ..Default::default() };
+        operator.apply_network(apply).await.unwrap();
+        setup.configure("", &format!("{NETWORKS}\n[[network]]\nname = \"green\""));
+        wait_until_async("the network of the API is in the way", async || {
+            problems(&mut operator).await.iter().any(|problem| problem.contains("green"))
+        })
+        .await;
+        let delete = v1::DeleteNetworkRequest { name: "green".into(), ..Default::default() };
+        operator.delete_network(delete).await.unwrap();
+        assert_eq!(networks(&mut operator).await, ["blue"]);
+        wait_until_async("the file is in force", async || {
+            networks(&mut operator).await == ["blue", "green"]
+        })
+        .await;
+        wait_until_async("all is well", async || problems(&mut operator).await.is_empty()).await;
+        let refused = EventKind::ConfigurationRefused.as_str().to_owned();
+        let filter = v1::EventFilter { kind: refused, ..v1::EventFilter::default() };
+        let listed = operator.list_events(v1::ListEventsRequest { filter: Some(filter) }).await;
+        let events = listed.unwrap().into_inner().events;
+        let counts: Vec<_> = events.iter().map(|event| event.count).collect();
+        assert_eq!(counts, [1], "only the first refusal is an event");
     });
 }
 

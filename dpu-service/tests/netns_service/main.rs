@@ -14,6 +14,7 @@ mod service_support;
 mod support;
 
 mod access;
+mod clocks;
 mod configuration;
 mod examinations;
 mod idle;

@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -52,7 +52,7 @@ impl Setup {
         setup
     }
 
-    pub fn path(&self, name: &str) -> std::path::PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -107,9 +107,14 @@ impl Setup {
 
     /// Starts the service and waits until it serves.
     pub fn start(&self) -> Service<'_> {
+        self.start_with([])
+    }
+
+    /// Likewise, with these variables of the environment.
+    pub fn start_with<const N: usize>(&self, variables: [(&str, PathBuf); N]) -> Service<'_> {
         let log = fs::File::create(self.path("log")).unwrap();
         let mut command = self.command();
-        command.stdout(Stdio::null()).stderr(log);
+        command.stdout(Stdio::null()).stderr(log).envs(variables);
         let process = self.netns.netns.run(|| command.spawn().unwrap()).unwrap();
         let mut service = Service { setup: self, process };
         service.wait_until_it_serves();

@@ -508,3 +508,15 @@ fn failed_add_of_a_host_is_clean() {
     assert_eq!((failure.reason, &*failure.message), (Reason::MoveFailed, "lost\u{fffd}[2J"));
     assert_eq!(told("LATER"), None);
 }
+
+#[test]
+fn unknown_states_of_findings_are_readable_as_json() {
+    let later = v1::Difference { state: 77, ..Finding::PodDiffers.of(ATTACHMENT, "lost") };
+    let differences = vec![later];
+    let pods = v1::PodFindings { findings: differences.clone(), ..v1::PodFindings::default() };
+    let look = v1::Examination { differences, ..v1::Examination::default() };
+    let (pods, look) = (read::pod_findings(&pods), read::examination(&look).unwrap());
+    for found in [&pods.findings[0], &look.differences[0]] {
+        assert_eq!(serde_json::to_value(found).unwrap()["state"], "DIFFERENCE_STATE_FOUND");
+    }
+}

@@ -31,8 +31,8 @@ pub(super) enum Stage {
         vf: VfReturn,
         /// As in [`PodState::Awaited`].
         session: Option<SessionId>,
-        /// When that began. `None`: before the service started.
-        since: Option<Instant>,
+        /// When that began, or when the service started, if it began before.
+        since: Instant,
     },
 }
 
@@ -72,11 +72,12 @@ impl Stage {
     }
 
     /// What a journal tells of an attachment. What is not in there, kernel and host tell again.
-    pub(super) const fn restored(phase: Phase) -> Self {
+    pub(super) fn restored(phase: Phase) -> Self {
         match phase {
             Phase::Held => Self::Recorded { programmed: None, host: HostWord::awaited(None) },
             Phase::Releasing => {
-                Self::Releasing { vf: VfReturn::Awaited, session: None, since: None }
+                let since = Instant::now();
+                Self::Releasing { vf: VfReturn::Awaited, session: None, since }
             }
         }
     }
@@ -115,10 +116,10 @@ impl Stage {
         }
     }
 
-    /// When it began to be given back. `None`: it did not, or before the service started.
+    /// When it began to be given back, or when the service started, if it began before. `None`: it did not begin.
     pub(super) const fn leaving_since(self) -> Option<Instant> {
         match self {
-            Self::Releasing { since, .. } => since,
+            Self::Releasing { since, .. } => Some(since),
             Self::Reserved(_) | Self::Recorded { .. } => None,
         }
     }
@@ -194,7 +195,7 @@ impl Stage {
         let vf = vf.max(self.vf_return());
         let since = match self {
             Self::Releasing { since, .. } => *since,
-            Self::Reserved(_) | Self::Recorded { .. } => Some(Instant::now()),
+            Self::Reserved(_) | Self::Recorded { .. } => Instant::now(),
         };
         *self = Self::Releasing { vf, session: self.awaited_in(), since };
     }

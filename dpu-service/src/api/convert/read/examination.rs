@@ -59,8 +59,16 @@ fn difference(found: &v1::Difference) -> v1::Difference {
         message: clean(&found.message),
         why: clean(&found.why),
         advice: clean(&found.advice),
-        state: found.state,
+        state: state(found).into(),
         host: String::new(),
+    }
+}
+
+/// A state that this version does not know is `Found`: the JSON of an answer has names for known states only.
+fn state(found: &v1::Difference) -> v1::DifferenceState {
+    match found.state() {
+        v1::DifferenceState::Unspecified => v1::DifferenceState::Found,
+        known => known,
     }
 }
 
