@@ -84,9 +84,9 @@ reasons! {
     /// The fabric or the eswitch can't be prepared or asked.
     FabricUnavailable = "FABRIC_UNAVAILABLE", FabricReady, true, NOW, seconds(2),
         "bring back what the message names, such as Open vSwitch, or correct `[fabric]` in the service's file";
-    /// A part of the fabric is missing, such as an uplink.
+    /// A part of the fabric is missing, such as an uplink, or another program's bridge runs STP.
     FabricIncomplete = "FABRIC_INCOMPLETE", FabricReady, true, NOW, seconds(2),
-        "bring back the link or bridge that the message names, or correct `[fabric]` in the service's file";
+        "bring back the link or bridge that the message names, switch STP off, or correct `[fabric]` in the service's file";
     /// The eswitch or the fabric can't serve some ports as it should.
     PortsUnserved = "PORTS_UNSERVED", FabricReady, false, seconds(2), NOW,
         "compare `dpuctl describe dpu` with what the networks require; take back what other programs changed in the fabric";

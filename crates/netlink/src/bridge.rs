@@ -2,7 +2,7 @@
 
 use netlink_packet_route::{
     RouteNetlinkMessage,
-    link::{InfoBridge, InfoBridgePort, LinkMessage},
+    link::{BridgePortState, BridgeStpState, InfoBridge, InfoBridgePort, InfoKind, LinkMessage},
 };
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder};
 
@@ -22,6 +22,9 @@ pub struct Bridge {
     pub default_pvid: Option<u16>,
     /// Whether it watches IGMP and MLD. `None`: the kernel's default, yes if it can.
     pub multicast_snooping: Option<bool>,
+    /// Whether a spanning tree decides which of its ports forward, the kernel's or that of a daemon. `None`: the kernel's
+    /// default, no.
+    pub spanning_tree: Option<bool>,
 }
 
 /// Settings of a port of a bridge. `None` in a request: left as it is; read back, all are `Some`.
@@ -41,6 +44,8 @@ pub struct BridgePort {
     pub broadcast_flood: Option<bool>,
     /// Frames may go back out of the port that they came in by.
     pub hairpin: Option<bool>,
+    /// The bridge answers ARP requests for what is behind the port, and floods nothing there.
+    pub proxy_arp: Option<bool>,
 }
 
 impl Bridge {
@@ -51,10 +56,28 @@ impl Bridge {
                 InfoBridge::VlanFiltering(on) => bridge.vlan_filtering = *on,
                 InfoBridge::VlanDefaultPvid(vlan) => bridge.default_pvid = Some(*vlan),
                 InfoBridge::MulticastSnooping(on) => bridge.multicast_snooping = Some(*on),
+                InfoBridge::StpState(state) => {
+                    bridge.spanning_tree = Some(*state != BridgeStpState::Disabled);
+                }
                 _ => {}
             }
         }
         bridge
+    }
+
+    fn settings(&self) -> impl Iterator<Item = InfoBridge> {
+        let stp_state = |on| match on {
+            true => BridgeStpState::KernelStp,
+            false => BridgeStpState::Disabled,
+        };
+        [
+            self.vlan_filtering.then_some(InfoBridge::VlanFiltering(true)),
+            self.default_pvid.map(InfoBridge::VlanDefaultPvid),
+            self.multicast_snooping.map(InfoBridge::MulticastSnooping),
+            self.spanning_tree.map(|on| InfoBridge::StpState(stp_state(on))),
+        ]
+        .into_iter()
+        .flatten()
     }
 }
 
@@ -70,13 +93,14 @@ impl BridgePort {
                 InfoBridgePort::MulticastFlood(on) => port.multicast_flood = Some(*on),
                 InfoBridgePort::BroadcastFlood(on) => port.broadcast_flood = Some(*on),
                 InfoBridgePort::HairpinMode(on) => port.hairpin = Some(*on),
+                InfoBridgePort::ProxyARP(on) => port.proxy_arp = Some(*on),
                 _ => {}
             }
         }
         port
     }
 
-    fn message(&self, index: u32, flush: Option<InfoBridgePort>) -> LinkMessage {
+    fn message(&self, index: u32, more: Option<InfoBridgePort>) -> LinkMessage {
         let settings = [
             self.learning.map(InfoBridgePort::Learning),
             self.locked.map(InfoBridgePort::Locked),
@@ -85,11 +109,12 @@ impl BridgePort {
             self.multicast_flood.map(InfoBridgePort::MulticastFlood),
             self.broadcast_flood.map(InfoBridgePort::BroadcastFlood),
             self.hairpin.map(InfoBridgePort::HairpinMode),
+            self.proxy_arp.map(InfoBridgePort::ProxyARP),
         ];
         let append = |message: LinkMessageBuilder<LinkBridgePort>, setting| {
             message.append_info_data(setting)
         };
-        let settings = settings.into_iter().flatten().chain(flush);
+        let settings = settings.into_iter().flatten().chain(more);
         settings.fold(LinkBridgePort::new(index), append).build()
     }
 }
@@ -98,18 +123,16 @@ impl Request<'_> {
     /// Makes a bridge, down.
     #[must_use]
     pub fn add_bridge(name: &str, bridge: &Bridge) -> Self {
-        let mut message = LinkBridge::new(name);
-        if bridge.vlan_filtering {
-            message = message.vlan_filtering(true);
-        }
-        if let Some(pvid) = bridge.default_pvid {
-            message = message.vlan_default_pvid(pvid);
-        }
-        if let Some(on) = bridge.multicast_snooping {
-            message = message.mcast_snooping(on);
-        }
-        let message = RouteNetlinkMessage::NewLink(message.build());
+        let message = with_settings(LinkBridge::new(name), bridge);
         Self::new(format!("add the bridge {name}"), None, message, Existing::Refused)
+    }
+
+    /// Changes the settings of a bridge: those that are `Some`, and VLAN filtering where it is to be on.
+    #[must_use]
+    pub fn set_bridge(index: u32, bridge: &Bridge) -> Self {
+        let message = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge);
+        let message = with_settings(message.index(index), bridge);
+        Self::new(format!("set up the bridge {LINK}"), Some(index), message, Existing::Required)
     }
 
     /// Sets how a port of a bridge behaves. Read back by [`Link::bridge_port`](crate::Link::bridge_port).
@@ -120,6 +143,16 @@ impl Request<'_> {
         Self::new(operation, Some(index), message, Existing::Required)
     }
 
+    /// Sets how a port of a bridge behaves, and has it forward at once. A bridge with a spanning tree of the kernel's
+    /// refuses that, and so does a port without a carrier (`br_set_port_state` in net/bridge/br_stp_if.c).
+    #[must_use]
+    pub fn set_and_forward_bridge_port(index: u32, port: &BridgePort) -> Self {
+        let state = InfoBridgePort::State(BridgePortState::Forwarding);
+        let message = RouteNetlinkMessage::NewLink(port.message(index, Some(state)));
+        let operation = format!("have the bridge port {LINK} forward");
+        Self::new(operation, Some(index), message, Existing::Required)
+    }
+
     /// Sets how a port of a bridge behaves, then makes it forget the stations that were learnt there.
     #[must_use]
     pub fn set_and_flush_bridge_port(index: u32, port: &BridgePort) -> Self {
@@ -127,4 +160,10 @@ impl Request<'_> {
         let operation = format!("set up and flush the bridge port {LINK}");
         Self::new(operation, Some(index), RouteNetlinkMessage::NewLink(message), Existing::Required)
     }
+}
+
+fn with_settings(message: LinkMessageBuilder<LinkBridge>, bridge: &Bridge) -> RouteNetlinkMessage {
+    let append =
+        |message: LinkMessageBuilder<LinkBridge>, setting| message.append_info_data(setting);
+    RouteNetlinkMessage::NewLink(bridge.settings().fold(message, append).build())
 }

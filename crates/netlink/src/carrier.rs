@@ -50,7 +50,7 @@ impl CarrierWatch {
             let has_carrier = match monitor.next().await? {
                 LinkEvent::Changed(link) => link.index == self.index && link.is_running,
                 LinkEvent::Gone { index, .. } if index == self.index => return Err(gone(index)),
-                LinkEvent::Gone { .. } => false,
+                LinkEvent::Gone { .. } | LinkEvent::PortChanged { .. } => false,
                 LinkEvent::Missed => has_carrier(&mut self.rtnl, self.index)?,
             };
             if has_carrier {

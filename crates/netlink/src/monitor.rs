@@ -20,6 +20,13 @@ pub enum LinkEvent {
     /// It is new in this namespace, or something about it changed. The kernel does not tell of a
     /// new alias or group of a link that is down.
     Changed(Box<Link>),
+    /// Settings of it as a port of a bridge changed, such as `isolated`. The kernel tells of some of them in no other way.
+    PortChanged {
+        /// Its index.
+        index: u32,
+        /// The index of the bridge.
+        bridge: u32,
+    },
     /// It was deleted, or moved to another namespace.
     Gone {
         /// Its index.
@@ -149,6 +156,10 @@ fn event(object: Object<'_>) -> Result<Option<LinkEvent>, String> {
         RouteNetlinkMessage::NewLink(message) if is_about_link(&message) => {
             Link::described_by(object)?.map(|link| LinkEvent::Changed(Box::new(link)))
         }
+        RouteNetlinkMessage::NewLink(message) if is_about_port(&message) => {
+            let Link { index, master, .. } = message.into();
+            master.map(|bridge| LinkEvent::PortChanged { index, bridge })
+        }
         RouteNetlinkMessage::DelLink(message) if is_about_link(&message) => {
             let Link { index, name, alias, parent_bus, parent_device, .. } = message.into();
             Some(LinkEvent::Gone { index, name, alias, parent: parent_bus.zip(parent_device) })
@@ -160,4 +171,8 @@ fn event(object: Object<'_>) -> Result<Option<LinkEvent>, String> {
 /// Bridges tell of their ports in the same way: one that leaves its bridge is "deleted".
 fn is_about_link(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Unspec
+}
+
+fn is_about_port(message: &LinkMessage) -> bool {
+    message.header.interface_family == AddressFamily::Bridge
 }

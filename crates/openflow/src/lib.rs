@@ -4,6 +4,8 @@
 //! has something else in it, as others may set, reads as such and is like none that is wanted. What is changed together
 //! is changed at once, or not at all: by a bundle, which Open vSwitch takes in 1.3 as an extension (ONF EXT-230).
 //! Meters it does not take in one, so that each is changed by itself.
+//!
+//! What keeps frames from passing ports is said in OpenFlow 1.0, as far as the bridge speaks it: see [`PortSwitch`].
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -11,10 +13,12 @@ mod error;
 mod flow;
 mod message;
 mod oxm;
+mod port;
 mod switch;
 
 pub use error::Error;
 pub use flow::{
     Action, Change, Connection, Cookies, CountedFlow, Flow, Match, Meter, Ports, VlanMatch,
 };
-pub use switch::{LOCAL, Switch};
+pub use port::SwitchPort;
+pub use switch::{LOCAL, PortSwitch, Switch};

@@ -5,8 +5,59 @@ use crate::{
     oxm,
 };
 
-/// OpenFlow 1.3.
-pub(crate) const VERSION: u8 = 4;
+/// A version of the protocol. All but ports is said in 1.3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// OpenFlow 1.0.
+    V10,
+    /// OpenFlow 1.3.
+    V13,
+}
+
+impl Version {
+    /// As messages begin with it.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::V10 => 1,
+            Self::V13 => 4,
+        }
+    }
+
+    /// The kind of messages that ask for statistics.
+    pub(crate) const fn statistics_request(self) -> u8 {
+        match self {
+            Self::V10 => 16,
+            Self::V13 => MULTIPART_REQUEST,
+        }
+    }
+
+    /// The kind of the replies.
+    pub(crate) const fn statistics_reply(self) -> u8 {
+        self.statistics_request() + 1
+    }
+
+    /// The kind of messages that set up a port.
+    pub(crate) const fn port_mod(self) -> u8 {
+        match self {
+            Self::V10 => 15,
+            Self::V13 => 16,
+        }
+    }
+
+    /// The kind of messages that ask whether all before is done.
+    pub(crate) const fn barrier_request(self) -> u8 {
+        match self {
+            Self::V10 => 18,
+            Self::V13 => 20,
+        }
+    }
+
+    /// The kind of the replies.
+    pub(crate) const fn barrier_reply(self) -> u8 {
+        self.barrier_request() + 1
+    }
+}
+
 pub(crate) const HEADER_LEN: usize = 8;
 
 pub(crate) const HELLO: u8 = 0;
@@ -19,9 +70,6 @@ pub(crate) const GET_CONFIG_REPLY: u8 = 8;
 const SET_CONFIG: u8 = 9;
 const FLOW_MOD: u8 = 14;
 const MULTIPART_REQUEST: u8 = 18;
-pub(crate) const MULTIPART_REPLY: u8 = 19;
-pub(crate) const BARRIER_REQUEST: u8 = 20;
-pub(crate) const BARRIER_REPLY: u8 = 21;
 const METER_MOD: u8 = 29;
 
 /// Any port, any group, no buffered packet.
@@ -78,12 +126,17 @@ const DROP_BAND: u16 = 1;
 /// The error of a meter that is not there: its type and code.
 pub(crate) const UNKNOWN_METER: (u16, u16) = (12, 3);
 
-/// A message with that number.
+/// A message of OpenFlow 1.3 with that number.
 pub(crate) fn message(kind: u8, number: u32, body: &[u8]) -> Vec<u8> {
+    message_of(Version::V13, kind, number, body)
+}
+
+/// A message of that version with that number.
+pub(crate) fn message_of(version: Version, kind: u8, number: u32, body: &[u8]) -> Vec<u8> {
     // What is longer does not come about: a bundle is several messages.
     let length = u16::try_from(HEADER_LEN + body.len()).unwrap_or(u16::MAX);
     let [high, low] = length.to_be_bytes();
-    [&[VERSION, kind, high, low][..], &number.to_be_bytes(), body].concat()
+    [&[version.number(), kind, high, low][..], &number.to_be_bytes(), body].concat()
 }
 
 /// What of a bundle is next.
@@ -184,6 +237,11 @@ pub(crate) fn forget_connections(number: u32, zone: u16) -> Vec<u8> {
     message(EXPERIMENTER, number, &[&head, &[0; 6][..], &zone.to_be_bytes()].concat())
 }
 
+/// Asks whether the switch is there.
+pub(crate) fn echo_request(number: u32) -> Vec<u8> {
+    message(ECHO_REQUEST, number, &[])
+}
+
 /// Asks how the switch deals with fragments, among other things.
 pub(crate) fn config_request(number: u32) -> Vec<u8> {
     message(GET_CONFIG_REQUEST, number, &[])
@@ -211,7 +269,7 @@ pub(crate) fn flows_request(number: u32, table: Option<u8>, cookies: Cookies) ->
 
 /// The flows of a part of the reply, and whether more parts follow. `None`: it makes no sense.
 pub(crate) fn flows(body: &[u8]) -> Option<(Vec<CountedFlow>, bool)> {
-    let (mut rest, has_more) = part(FLOW_STATISTICS, body)?;
+    let (mut rest, has_more) = part(Version::V13, FLOW_STATISTICS, body)?;
     let mut flows = Vec::new();
     while !rest.is_empty() {
         let length = u16::from_be_bytes(*rest.first_chunk::<2>()?);
@@ -308,7 +366,7 @@ pub(crate) fn meter_statistics_request(number: u32) -> Vec<u8> {
 /// How many packets the first band of each meter has counted in a part of the reply, by the meter's number, and whether
 /// more parts follow. `None`: it makes no sense.
 pub(crate) fn meter_drops(body: &[u8]) -> Option<(Vec<(u32, u64)>, bool)> {
-    let (mut rest, has_more) = part(METER_STATISTICS, body)?;
+    let (mut rest, has_more) = part(Version::V13, METER_STATISTICS, body)?;
     let mut drops = Vec::new();
     while !rest.is_empty() {
         let (head, _) = rest.split_first_chunk::<40>()?;
@@ -336,13 +394,18 @@ pub(crate) fn highest_meter(body: &[u8]) -> Option<u32> {
 
 /// What is behind the head of a reply of that kind.
 fn reply(kind: u16, body: &[u8]) -> Option<&[u8]> {
-    part(kind, body).map(|(rest, _)| rest)
+    part(Version::V13, kind, body).map(|(rest, _)| rest)
 }
 
 /// The same of one that may have several parts, and whether more follow.
-fn part(kind: u16, body: &[u8]) -> Option<(&[u8], bool)> {
-    let (head, rest) = body.split_first_chunk::<8>()?;
+pub(crate) fn part(version: Version, kind: u16, body: &[u8]) -> Option<(&[u8], bool)> {
+    let (head, rest) = body.split_first_chunk::<4>()?;
     let [of, flags] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_be_bytes);
+    let filling = match version {
+        Version::V10 => 0,
+        Version::V13 => 4,
+    };
+    let rest = rest.get(filling..)?;
     (of == kind).then_some((rest, flags & MORE != 0))
 }
 

@@ -14,12 +14,13 @@ use crate::{
     Error,
     flow::{Change, Cookies, CountedFlow, Meter},
     message::{
-        BARRIER_REPLY, BARRIER_REQUEST, Bundle, ECHO_REPLY, ECHO_REQUEST, ERROR, GET_CONFIG_REPLY,
-        HEADER_LEN, HELLO, MULTIPART_REPLY, MeterChange, READ_FIRST_FRAGMENT, UNKNOWN_METER,
-        VERSION, bundle, config_request, flows, flows_request, forget_connections, fragments,
-        highest_meter, is_meter, message, meter_drops, meter_features_request, meter_mod,
-        meter_request, meter_statistics_request, set_fragments,
+        Bundle, ECHO_REPLY, ECHO_REQUEST, ERROR, GET_CONFIG_REPLY, HEADER_LEN, HELLO, MeterChange,
+        READ_FIRST_FRAGMENT, UNKNOWN_METER, Version, bundle, config_request, echo_request, flows,
+        flows_request, forget_connections, fragments, highest_meter, is_meter, message_of,
+        meter_drops, meter_features_request, meter_mod, meter_request, meter_statistics_request,
+        set_fragments,
     },
+    port::{SwitchPort, open_port, ports, ports_request},
 };
 
 /// The number of the bridge's own port.
@@ -31,9 +32,14 @@ pub struct Switch {
     socket: PathBuf,
     stream: UnixStream,
     deadline: Duration,
+    version: Version,
     latest: u32,
     is_broken: bool,
 }
+
+/// A connection to a bridge that is about its ports. After any error but [`Error::Refused`] it is of no use.
+#[derive(Debug)]
+pub struct PortSwitch(Switch);
 
 /// What the switch said.
 struct Said {
@@ -49,11 +55,17 @@ impl Switch {
     /// # Errors
     /// [`Error::Connect`]; [`Error::Version`]; or as any call.
     pub fn connect(socket: &Path, deadline: Duration) -> Result<Self, Error> {
-        let refused = |source| Error::Connect { socket: socket.to_owned(), source };
-        let stream = UnixStream::connect(socket).map_err(refused)?;
-        stream.set_write_timeout(Some(deadline)).map_err(refused)?;
+        Self::connect_in(Version::V13, socket, deadline)
+    }
+
+    fn connect_in(version: Version, socket: &Path, deadline: Duration) -> Result<Self, Error> {
+        let stream = patience::connect(socket, deadline);
         let socket = socket.to_owned();
-        let mut switch = Self { socket, stream, deadline, latest: 0, is_broken: false };
+        let stream = stream.map_err(|source| match source.kind() {
+            ErrorKind::TimedOut => timed_out(&socket, deadline),
+            _ => Error::Connect { socket: socket.clone(), source },
+        })?;
+        let mut switch = Self { socket, stream, deadline, version, latest: 0, is_broken: false };
         switch.guarded(Self::greet)?;
         Ok(switch)
     }
@@ -252,7 +264,7 @@ impl Switch {
             let Some(place) = places.get(&said.number) else { continue };
             match said.kind {
                 ERROR => return Err(refusal(&said.body)?),
-                MULTIPART_REPLY | GET_CONFIG_REPLY => {
+                kind if self.is_reply(kind) => {
                     let garbage = Error::Garbage { why: "a reply that makes no sense" };
                     if !take(*place, &said.body).ok_or(garbage)? {
                         places.remove(&said.number);
@@ -264,25 +276,44 @@ impl Switch {
         Ok(())
     }
 
-    /// Blocks until the other side has closed the connection, or says what makes no sense.
-    pub fn wait_until_closed(&mut self) {
-        while !self.is_broken {
-            let _ = self.guarded(|switch| switch.next(None).map(drop));
-        }
+    fn is_reply(&self, kind: u8) -> bool {
+        kind == self.version.statistics_reply() || matches!(kind, GET_CONFIG_REPLY | ECHO_REPLY)
+    }
+
+    /// Blocks for as long as `pause`, and then asks whether the switch is there. Returns at once when the connection ends.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn watch(&mut self, pause: Duration) -> Result<(), Error> {
+        self.guarded(|switch| {
+            let mut patience = Patience::new(pause);
+            let ended = loop {
+                // Nothing is asked for, so that nothing that is said matters.
+                if let Err(error) = switch.next(&mut patience) {
+                    break error;
+                }
+            };
+            match ended {
+                Error::TimedOut { .. } => switch.ask(echo_request, |_| Some(false)),
+                ended => Err(ended),
+            }
+        })
     }
 
     /// Says that, and waits until the switch is done with it.
     fn say(&mut self, messages: impl FnOnce(u32) -> Vec<u8>) -> Result<(), Error> {
         let (number, barrier) = (self.next_number(), self.next_number());
         let mut all = messages(number);
-        all.extend(message(BARRIER_REQUEST, barrier, &[]));
+        all.extend(message_of(self.version, self.version.barrier_request(), barrier, &[]));
         self.write(&all)?;
         let mut refused = Ok(());
         let mut patience = Patience::new(self.deadline);
         loop {
             let said = self.answer(&mut patience)?;
             match said.kind {
-                BARRIER_REPLY if said.number == barrier => return refused,
+                kind if kind == self.version.barrier_reply() && said.number == barrier => {
+                    return refused;
+                }
                 // The first is why the others are.
                 ERROR if said.number == number => refused = refused.and(Err(refusal(&said.body)?)),
                 _ => {}
@@ -302,10 +333,10 @@ impl Switch {
 
     fn greet(&mut self) -> Result<(), Error> {
         let number = self.next_number();
-        self.write(&message(HELLO, number, &[]))?;
-        let said = self.next(Some(&mut Patience::new(self.deadline)))?;
+        self.write(&message_of(self.version, HELLO, number, &[]))?;
+        let said = self.next(&mut Patience::new(self.deadline))?;
         match (said.kind, said.version) {
-            (HELLO, VERSION..) => Ok(()),
+            (HELLO, version) if version >= self.version.number() => Ok(()),
             (HELLO | ERROR, _) => Err(Error::Version),
             _ => Err(Error::Garbage { why: "it does not begin with a greeting" }),
         }
@@ -322,25 +353,25 @@ impl Switch {
 
     /// What the switch says next in the version that was agreed on.
     fn answer(&mut self, patience: &mut Patience) -> Result<Said, Error> {
-        let said = self.next(Some(patience))?;
+        let said = self.next(patience)?;
         // The greeting tells whether it speaks ours; that it took another, only what it says then.
-        if said.version == VERSION { Ok(said) } else { Err(Error::Version) }
+        if said.version == self.version.number() { Ok(said) } else { Err(Error::Version) }
     }
 
     /// What the switch says next, but for the question whether somebody is there, which is answered.
-    fn next(&mut self, mut patience: Option<&mut Patience>) -> Result<Said, Error> {
+    fn next(&mut self, patience: &mut Patience) -> Result<Said, Error> {
         loop {
-            let said = self.read(patience.as_deref_mut())?;
+            let said = self.read(patience)?;
             if said.kind != ECHO_REQUEST {
                 return Ok(said);
             }
-            self.write(&message(ECHO_REPLY, said.number, &said.body))?;
+            self.write(&message_of(self.version, ECHO_REPLY, said.number, &said.body))?;
         }
     }
 
-    fn read(&mut self, mut patience: Option<&mut Patience>) -> Result<Said, Error> {
+    fn read(&mut self, patience: &mut Patience) -> Result<Said, Error> {
         let mut head = [0; HEADER_LEN];
-        self.fill(&mut head, patience.as_deref_mut())?;
+        self.fill(&mut head, patience)?;
         let [version, kind, high, low, a, b, c, d] = head;
         let length = usize::from(u16::from_be_bytes([high, low]));
         let rest = length.checked_sub(HEADER_LEN);
@@ -350,22 +381,13 @@ impl Switch {
         Ok(Said { version, kind, number: u32::from_be_bytes([a, b, c, d]), body })
     }
 
-    fn fill(
-        &mut self,
-        mut buffer: &mut [u8],
-        mut patience: Option<&mut Patience>,
-    ) -> Result<(), Error> {
+    fn fill(&mut self, mut buffer: &mut [u8], patience: &mut Patience) -> Result<(), Error> {
         while !buffer.is_empty() {
-            let mut read =
-                |most| self.stream.set_read_timeout(most).and_then(|()| self.stream.read(buffer));
-            let read = match &mut patience {
-                None => read(None),
-                Some(patience) => {
-                    let waited = patience.wait(|most| read(Some(most)));
-                    waited.ok_or_else(|| self.failed(ErrorKind::TimedOut))?
-                }
-            };
-            match read {
+            let read = patience.wait(|most| {
+                self.stream.set_read_timeout(Some(most))?;
+                self.stream.read(buffer)
+            });
+            match read.ok_or_else(|| self.failed(ErrorKind::TimedOut))? {
                 Ok(0) => return Err(self.closed()),
                 Ok(read) => buffer = &mut buffer[read..],
                 // Nothing came in this stretch of the waiting.
@@ -379,10 +401,7 @@ impl Switch {
 
     fn failed(&self, kind: ErrorKind) -> Error {
         match kind {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => Error::TimedOut {
-                socket: self.socket.clone(),
-                milliseconds: self.deadline.as_millis(),
-            },
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => timed_out(&self.socket, self.deadline),
             _ => self.closed(),
         }
     }
@@ -390,6 +409,54 @@ impl Switch {
     fn closed(&self) -> Error {
         Error::Closed { socket: self.socket.clone() }
     }
+}
+
+impl PortSwitch {
+    /// Connects as [`Switch::connect`], and reads all ports: in OpenFlow 1.0, which alone tells all that may keep frames
+    /// from passing them, or in 1.3 if the bridge's `protocols` do not have that.
+    ///
+    /// # Errors
+    /// As [`Switch::connect`], or as any call.
+    pub fn connect(socket: &Path, deadline: Duration) -> Result<(Self, Vec<SwitchPort>), Error> {
+        let connect = |version| {
+            let mut switch = Self(Switch::connect_in(version, socket, deadline)?);
+            let ports = switch.ports()?;
+            Ok((switch, ports))
+        };
+        match connect(Version::V10) {
+            // A bridge that does not speak a version says so, and ends the connection.
+            Err(Error::Version | Error::Closed { .. }) => connect(Version::V13),
+            connected => connected,
+        }
+    }
+
+    fn ports(&mut self) -> Result<Vec<SwitchPort>, Error> {
+        self.0.guarded(|switch| {
+            let (version, mut all) = (switch.version, Vec::new());
+            switch.ask(
+                |number| ports_request(version, number),
+                |body| {
+                    let (found, has_more) = ports(version, body)?;
+                    all.extend(found);
+                    Some(has_more)
+                },
+            )?;
+            Ok(all)
+        })
+    }
+
+    /// Has frames pass a port again that something keeps them from.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], and nothing was done; others, and it may have been.
+    pub fn open(&mut self, port: &SwitchPort) -> Result<(), Error> {
+        let version = self.0.version;
+        self.0.guarded(|switch| switch.say(|number| open_port(version, number, port)))
+    }
+}
+
+fn timed_out(socket: &Path, deadline: Duration) -> Error {
+    Error::TimedOut { socket: socket.to_owned(), milliseconds: deadline.as_millis() }
 }
 
 /// What an error of the switch's tells.

@@ -16,7 +16,8 @@ use std::{
 use netlink::MacAddress;
 use open_vswitch::OpenVswitch;
 use openflow::{
-    Action, Change, Connection, Cookies, Error, Flow, LOCAL, Match, Meter, Ports, Switch, VlanMatch,
+    Action, Change, Connection, Cookies, Error, Flow, LOCAL, Match, Meter, PortSwitch, Ports,
+    Switch, VlanMatch,
 };
 use test_clock::wait_until;
 
@@ -297,14 +298,55 @@ fn frames_are_counted() {
 fn an_end_of_the_daemon_is_told_at_once() {
     let mut vswitch = start();
     let (mut waiting, mut other) = (connect(&vswitch), connect(&vswitch));
-    let waiting = thread::spawn(move || waiting.wait_until_closed());
+    let waiting = thread::spawn(move || waiting.watch(Duration::from_secs(600)));
     vswitch.kill_daemon();
-    waiting.join().unwrap();
+    assert!(matches!(waiting.join().unwrap(), Err(Error::Closed { .. })));
     let closed = other.flows(Cookies::exactly(COOKIE)).unwrap_err();
     assert!(matches!(closed, Error::Closed { .. }), "{closed}");
     assert!(matches!(other.change(&[]), Err(Error::Closed { .. })));
     let nobody = Switch::connect(&vswitch.management("br0"), DEADLINE).unwrap_err();
     assert!(matches!(nobody, Error::Connect { .. }), "{nobody}");
+}
+
+#[test]
+fn suspended_daemon_does_not_answer() {
+    let vswitch = start();
+    let mut switch = connect(&vswitch);
+    let pause = Duration::from_millis(100);
+    switch.watch(pause).unwrap();
+    vswitch.signal_daemon("STOP");
+    let silent = switch.watch(pause).unwrap_err();
+    vswitch.signal_daemon("CONT");
+    assert!(matches!(silent, Error::TimedOut { .. }), "{silent}");
+}
+
+/// In OpenFlow 1.0, and in 1.3 once the bridge has no other version.
+#[test]
+fn ports_held_back_are_opened() {
+    let vswitch = start();
+    let config = |setting, version: &str| {
+        let command = ["-O", version, "mod-port"];
+        let _ = vswitch.ofctl(&command, "br0", &["p1", setting]);
+    };
+    let open = |held_back_by: &[&str]| {
+        let (mut switch, ports) =
+            PortSwitch::connect(&vswitch.management("br0"), DEADLINE).unwrap();
+        let port = ports.iter().find(|port| port.number == 1).unwrap();
+        assert_eq!(port.held_back_by().collect::<Vec<_>>(), held_back_by);
+        switch.open(port).unwrap();
+    };
+    for setting in ["no-receive", "no-flood", "no-forward"] {
+        config(setting, "OpenFlow10");
+        open(&[setting]);
+        open(&[]);
+    }
+    vswitch.vsctl("set bridge br0 protocols=OpenFlow13");
+    for setting in ["no-receive", "no-forward"] {
+        config(setting, "OpenFlow13");
+        open(&[setting]);
+        let shown = vswitch.ofctl(&["show"], "br0", &[]);
+        assert!(!shown.contains("NO_"), "{shown}");
+    }
 }
 
 /// What comes of a question to a peer that greets, and then says that.

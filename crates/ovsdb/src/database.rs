@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    io::{ErrorKind, Write},
+    io::{self, ErrorKind, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
     path::PathBuf,
@@ -111,9 +111,15 @@ impl Database {
     /// # Errors
     /// [`Error::Connect`]; [`Error::TooOld`], if a table or column is not there; or as any call.
     pub fn open(settings: &Settings) -> Result<Self, Error> {
-        let connect = |source| Error::Connect { socket: settings.socket.clone(), source };
-        let writer = UnixStream::connect(&settings.socket).map_err(connect)?;
-        writer.set_write_timeout(Some(settings.deadline)).map_err(connect)?;
+        let connect = |source: io::Error| match source.kind() {
+            ErrorKind::TimedOut => Error::TimedOut {
+                socket: settings.socket.clone(),
+                what: "accepted a connection",
+                milliseconds: settings.deadline.as_millis(),
+            },
+            _ => Error::Connect { socket: settings.socket.clone(), source },
+        };
+        let writer = patience::connect(&settings.socket, settings.deadline).map_err(connect)?;
         let reader = writer.try_clone().map_err(connect)?;
         let stream = writer.try_clone().map_err(connect)?;
         let shared = Arc::new(Shared {
@@ -140,13 +146,31 @@ impl Database {
     /// [`Error::NotSame`] or [`Error::Refused`], and nothing was done; [`Error::Closed`] or [`Error::TimedOut`], and
     /// it may have been done, or be done yet.
     pub fn transact(&self, operations: &[Operation]) -> Result<Vec<Outcome>, Error> {
-        if self.shared.is_silent() {
-            self.call_within(SIGN_OF_LIFE, "echo", &json!([]))?;
-        }
+        self.look_for_life()?;
         let name = Value::from(self.name.as_str());
         let operations = operations.iter().map(|operation| operation.0.clone());
         let params = std::iter::once(name).chain(operations).collect();
         Outcome::all(self.call("transact", &params)?)
+    }
+
+    /// Asks the server whether it is there.
+    ///
+    /// # Errors
+    /// [`Error::Closed`]; [`Error::TimedOut`].
+    pub fn echo(&self) -> Result<(), Error> {
+        self.call("echo", &json!([])).map(drop)
+    }
+
+    /// The same, briefly, of a server that has once not answered in time, and has said nothing since. Any other is not
+    /// asked.
+    ///
+    /// # Errors
+    /// As [`Self::echo`].
+    pub fn look_for_life(&self) -> Result<(), Error> {
+        match self.shared.is_silent() {
+            true => self.call_within(SIGN_OF_LIFE, "echo", &json!([])).map(drop),
+            false => Ok(()),
+        }
     }
 
     /// Looks at the replica.
@@ -169,16 +193,16 @@ impl Database {
         deadline: Duration,
         look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
     ) -> Result<T, Error> {
-        self.shared.look_out("shown what was waited for", Some(deadline), look)
+        self.shared.look_out(deadline, look)
     }
 
     /// Blocks until the replica is of another version than `seen`, and returns that.
     ///
     /// # Errors
-    /// [`Error::Closed`].
-    pub fn wait_for_change(&self, seen: u64) -> Result<u64, Error> {
+    /// [`Error::Closed`]; [`Error::TimedOut`] after `deadline`.
+    pub fn wait_for_change(&self, seen: u64, deadline: Duration) -> Result<u64, Error> {
         let look = move |replica: &Replica| Some(replica.version()).filter(|now| *now != seen);
-        self.shared.look_out("changed", None, look)
+        self.wait(deadline, look)
     }
 
     /// Ends the connection. Whoever waits is told.
@@ -225,8 +249,7 @@ impl Database {
         let (id, answer) = self.shared.expect_answer(method)?;
         let message = json!({"id": id, "method": method, "params": params});
         let answered = self.shared.write(&message);
-        let answered =
-            answered.and_then(|()| self.shared.receive("answered", Some(deadline), &answer));
+        let answered = answered.and_then(|()| self.shared.receive("answered", deadline, &answer));
         let mut state = self.shared.lock();
         state.calls.remove(&id);
         if matches!(answered, Err(Error::TimedOut { .. })) {
@@ -285,8 +308,7 @@ impl Shared {
     /// Waits until `look` finds something.
     fn look_out<T: Send + 'static>(
         &self,
-        what: &'static str,
-        deadline: Option<Duration>,
+        deadline: Duration,
         mut look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
     ) -> Result<T, Error> {
         let mut state = self.lock();
@@ -301,7 +323,7 @@ impl Shared {
         let number = state.latest_lookout;
         state.lookouts.insert(number, Lookout(Box::new(tell)));
         drop(state);
-        let found = self.receive(what, deadline, &found);
+        let found = self.receive("shown what was waited for", deadline, &found);
         self.lock().lookouts.remove(&number);
         found
     }
@@ -328,23 +350,17 @@ impl Shared {
     fn receive<T>(
         &self,
         what: &'static str,
-        deadline: Option<Duration>,
+        deadline: Duration,
         awaited: &Receiver<T>,
     ) -> Result<T, Error> {
-        let mut patience = deadline.map(Patience::new);
+        let mut patience = Patience::new(deadline);
         let silent = || Error::TimedOut {
             socket: self.socket.clone(),
             what,
-            milliseconds: deadline.unwrap_or_default().as_millis(),
+            milliseconds: deadline.as_millis(),
         };
         loop {
-            let received = match &mut patience {
-                None => awaited.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(patience) => {
-                    patience.wait(|most| awaited.recv_timeout(most)).ok_or_else(silent)?
-                }
-            };
-            match received {
+            match patience.wait(|most| awaited.recv_timeout(most)).ok_or_else(silent)? {
                 Ok(received) => return Ok(received),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),

@@ -23,6 +23,9 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 const HALF: Duration = Duration::from_millis(500);
 
+/// Longer than any test waits.
+const LONG: Duration = Duration::from_secs(600);
+
 struct Server {
     folder: TempDir,
     process: Child,
@@ -237,12 +240,26 @@ fn a_server_that_is_silent_is_waited_for_once_and_then_briefly() {
 }
 
 #[test]
+fn suspended_server_does_not_echo() {
+    let server = Server::start();
+    let database = server.open();
+    database.echo().unwrap();
+    server.signal("STOP");
+    database.look_for_life().expect("it was not silent yet");
+    assert!(matches!(database.echo(), Err(Error::TimedOut { .. })));
+    let late = database.look_for_life().unwrap_err();
+    assert!(matches!(late, Error::TimedOut { milliseconds: ..500, .. }), "{late}");
+    server.signal("CONT");
+    wait_until("it says something", || database.look_for_life().is_ok());
+}
+
+#[test]
 fn whoever_waits_is_told_that_the_server_has_ended() {
     let server = Server::start();
     let database = server.open();
     let version = database.read(Replica::version).unwrap();
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| database.wait_for_change(version));
+        let waiting = scope.spawn(|| database.wait_for_change(version, LONG));
         drop(server);
         let ended = waiting.join().unwrap().unwrap_err();
         assert!(matches!(ended, Error::Closed { .. }), "{ended}");

@@ -5,7 +5,23 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-use std::time::{Duration, Instant};
+use std::{
+    io::{self, ErrorKind},
+    os::{fd::AsRawFd, unix::net::UnixStream},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    errno::Errno,
+    sys::{
+        socket::{
+            AddressFamily, SockFlag, SockType, UnixAddr, connect as connect_socket, setsockopt,
+            socket, sockopt::SendTimeout,
+        },
+        time::{TimeVal, TimeValLike},
+    },
+};
 
 /// Waits take no longer than that at once, and count for no more.
 const STRETCH: Duration = Duration::from_millis(100);
@@ -40,9 +56,42 @@ impl Patience {
     }
 }
 
+/// Connects to a server's socket. A server that stands still accepts nothing, and once its queue is full, connecting
+/// would block for ever (`unix_stream_connect` in net/unix/af_unix.c). What is written waits for as long at most, too.
+///
+/// # Errors
+/// [`ErrorKind::TimedOut`] after `deadline`; or the server can't be reached.
+pub fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
+    let stream = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    let milliseconds = i64::try_from(deadline.as_millis()).unwrap_or(i64::MAX);
+    setsockopt(&stream, SendTimeout, &TimeVal::milliseconds(milliseconds))?;
+    match connect_socket(stream.as_raw_fd(), &UnixAddr::new(path)?) {
+        Ok(()) => Ok(stream.into()),
+        Err(Errno::EAGAIN) => Err(ErrorKind::TimedOut.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use nix::sys::socket::{Backlog, bind, listen};
+
     use super::*;
+
+    #[test]
+    fn full_queue_of_a_server_is_told_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let absent = connect(&path, Duration::from_secs(1)).unwrap_err();
+        assert_eq!(absent.kind(), ErrorKind::NotFound);
+        let server =
+            socket(AddressFamily::Unix, SockType::Stream, SockFlag::empty(), None).unwrap();
+        bind(server.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&server, Backlog::new(1).unwrap()).unwrap();
+        let connect = |_| connect(&path, Duration::from_millis(50)).map(drop);
+        let refused = (0..4).map(connect).find_map(Result::err).unwrap();
+        assert_eq!(refused.kind(), ErrorKind::TimedOut);
+    }
 
     #[test]
     fn patience_ends_after_as_much_waiting_as_it_was_for() {

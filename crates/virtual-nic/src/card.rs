@@ -194,6 +194,7 @@ impl Card {
                     self.look_for(id)?;
                 }
             }
+            LinkEvent::PortChanged { .. } => {}
             LinkEvent::Missed => self.look_again()?,
         }
         Ok(())

@@ -415,6 +415,7 @@ impl Eswitch for DevlinkEswitch {
     fn concerns(&self, event: &LinkEvent) -> bool {
         let index = match event {
             LinkEvent::Missed => return true,
+            LinkEvent::PortChanged { .. } => return false,
             LinkEvent::Changed(link) => link.index,
             LinkEvent::Gone { index, .. } => *index,
         };

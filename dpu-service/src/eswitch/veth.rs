@@ -69,6 +69,7 @@ impl Eswitch for VethEswitch {
     fn concerns(&self, event: &LinkEvent) -> bool {
         let alias = match event {
             LinkEvent::Missed => return true,
+            LinkEvent::PortChanged { .. } => return false,
             LinkEvent::Changed(link) => link.alias.as_deref(),
             LinkEvent::Gone { alias, .. } => alias.as_deref(),
         };

@@ -14,6 +14,7 @@ mod abilities;
 mod detours;
 mod gateways;
 mod guard;
+mod held_back;
 mod kept;
 mod limit;
 mod link;
@@ -34,7 +35,7 @@ use gateways::GatewayPairs;
 use link::{ALIAS, BridgeLink};
 
 use uplinks::Uplinks;
-use vlans::{UNTAGGED, membership, port_changes, port_vlans, surplus};
+use vlans::{UNTAGGED, Vlans, membership, port_changes, port_vlans, surplus};
 
 use super::{
     BridgeSettings, EgressLimit, Fabric, GatewayLinks, GatewayPort, Membership,
@@ -172,6 +173,24 @@ impl BridgeFabric {
         self.sync_uplinks(rtnl, bridge)
     }
 
+    /// Takes off a port of this bridge what keeps frames from passing it. One that has just joined has nothing of the
+    /// kind.
+    fn open_port(&self, rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Error> {
+        if port.master != Some(bridge) {
+            return Ok(());
+        }
+        match rtnl.link_by_index(port.index)? {
+            Some(link) => held_back::open(rtnl, &link, self.bridge.runs_stp()),
+            None => Ok(()),
+        }
+    }
+
+    /// How a port of the bridge is joined.
+    fn membership_of(&self, port: &Link, vlans: &Vlans) -> Membership {
+        let held_back_by = held_back::held_back_by(port, self.bridge.runs_stp());
+        Membership { held_back_by, ..membership(vlans, port.index) }
+    }
+
     /// Refuses a port that somebody else's bridge or bond has. A bridge that this service made under
     /// another name is its own, and so are ports of the fabric's other bridges.
     fn check_free(&self, rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Refused> {
@@ -200,6 +219,11 @@ impl BridgeFabric {
             master.alias.as_deref() != Some(ALIAS) && !self.settings.siblings.contains(&master.name)
         };
         Ok(master.filter(is_foreign).map(|master| master.name))
+    }
+
+    /// The VLANs of all ports. Where the kernel can't keep VLANs apart, ports are in none.
+    fn vlans_of_ports(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<Vlans, Error> {
+        if self.filters_vlans() { rtnl.bridge_vlans(bridge) } else { Ok(Vlans::new()) }
     }
 
     /// The VLANs that a port is in, as the forwarding table names them.
@@ -302,6 +326,7 @@ impl Fabric for BridgeFabric {
     fn concerns(&self, event: &LinkEvent) -> bool {
         let name = match event {
             LinkEvent::Missed => return true,
+            LinkEvent::PortChanged { bridge, .. } => return self.bridge.is_known_as(*bridge),
             LinkEvent::Changed(link) => &link.name,
             LinkEvent::Gone { name, .. } => name,
         };
@@ -321,7 +346,7 @@ impl Fabric for BridgeFabric {
             *self.lock_own_macs() = own_macs;
             synced
                 .map_err(|error| self.bridge.refused("set the VLANs of the uplinks of", error))
-                .and(joined.and(kept).map_err(Refused::partial))
+                .and(joined.and(kept).and(self.bridge.check_stp()).map_err(Refused::partial))
         })
     }
 
@@ -386,7 +411,8 @@ impl Fabric for BridgeFabric {
         self.sockets.with(|rtnl| {
             let bridge = self.bridge.index(rtnl)?;
             self.check_free(rtnl, bridge, port)?;
-            self.enslave(rtnl, bridge, port.index, settings).map_err(|error| {
+            let joined = self.enslave(rtnl, bridge, port.index, settings);
+            joined.and_then(|()| self.open_port(rtnl, bridge, port)).map_err(|error| {
                 // Perhaps somebody deleted the bridge, and the reconciler made it anew under another
                 // index: the next join looks it up.
                 self.bridge.forget_index();
@@ -413,13 +439,11 @@ impl Fabric for BridgeFabric {
     fn member(&self, port: &Representor) -> Result<Option<Membership>, Refused> {
         self.sockets.with(|rtnl| {
             let Some(member) = self.member_link(rtnl, port)? else { return Ok(None) };
-            if !self.filters_vlans() {
-                return Ok(Some(Membership::default()));
-            }
-            let vlans = rtnl.bridge_vlans(member.master.unwrap_or_default());
+            let bridge = member.master.unwrap_or_default();
+            let vlans = self.vlans_of_ports(rtnl, bridge);
             let vlans =
                 vlans.map_err(|error| Refused::new(format!("look at {}", port.name), error))?;
-            Ok(Some(membership(&vlans, port.index)))
+            Ok(Some(self.membership_of(&member, &vlans)))
         })
     }
 
@@ -428,12 +452,9 @@ impl Fabric for BridgeFabric {
             let refused = |error| self.bridge.refused("list the ports of", error);
             let links = rtnl.links().map_err(refused)?;
             let Some(bridge) = self.bridge.among(&links) else { return Ok(BTreeMap::new()) };
-            let vlans = match self.filters_vlans() {
-                true => rtnl.bridge_vlans(bridge).map_err(refused)?,
-                false => BTreeMap::new(),
-            };
+            let vlans = self.vlans_of_ports(rtnl, bridge).map_err(refused)?;
             let ports = links.iter().filter(|link| link.master == Some(bridge));
-            Ok(ports.map(|link| (link.index, membership(&vlans, link.index))).collect())
+            Ok(ports.map(|link| (link.index, self.membership_of(link, &vlans))).collect())
         })
     }
 

@@ -40,13 +40,16 @@ pub struct Membership {
     pub vlan: Option<u16>,
     /// The VLANs that pass tagged.
     pub trunk: BTreeSet<u16>,
+    /// What keeps frames from passing though it is joined, by the names of the fabric's own tools, such as `isolated`.
+    /// Nothing wants any.
+    pub held_back_by: BTreeSet<&'static str>,
 }
 
 impl Membership {
     /// What a port wants of a fabric with one bridge.
     #[must_use]
     pub fn of(settings: &PortSettings) -> Self {
-        Self { bridge: None, vlan: settings.vlan, trunk: settings.trunk.clone() }
+        Self { vlan: settings.vlan, trunk: settings.trunk.clone(), ..Self::default() }
     }
 }
 
@@ -60,11 +63,15 @@ impl fmt::Display for Membership {
             None => write!(out, ", untagged")?,
             Some(vlan) => write!(out, " in VLAN {vlan}")?,
         }
-        if self.trunk.is_empty() {
-            return Ok(());
+        if !self.trunk.is_empty() {
+            let trunk: Vec<_> = self.trunk.iter().map(u16::to_string).collect();
+            write!(out, ", tagged in {}", trunk.join(" "))?;
         }
-        let trunk: Vec<_> = self.trunk.iter().map(u16::to_string).collect();
-        write!(out, ", tagged in {}", trunk.join(" "))
+        if !self.held_back_by.is_empty() {
+            let held_back_by = Vec::from_iter(self.held_back_by.iter().copied());
+            write!(out, ", held back by {}", held_back_by.join(" "))?;
+        }
+        Ok(())
     }
 }
 

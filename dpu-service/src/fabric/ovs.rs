@@ -292,6 +292,7 @@ impl Fabric for OvsFabric {
     fn concerns(&self, event: &LinkEvent) -> bool {
         let name = match event {
             LinkEvent::Missed => return true,
+            LinkEvent::PortChanged { .. } => return false,
             LinkEvent::Changed(link) => &link.name,
             LinkEvent::Gone { name, .. } => name,
         };

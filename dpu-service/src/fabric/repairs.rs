@@ -27,6 +27,11 @@ impl Repairs {
         state.made.extend(change.filter(|_| was_in_place));
     }
 
+    /// A repair that was made, whatever of: one sentence.
+    pub(super) fn note(&self, made: String) {
+        self.lock().made.push(made);
+    }
+
     /// The link of that name can't be brought into place: the fabric reports it as missing.
     pub(super) fn note_missing(&self, link: &str) {
         self.lock().in_place.remove(link);

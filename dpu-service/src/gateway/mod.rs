@@ -148,7 +148,7 @@ impl Gateways {
         match event {
             LinkEvent::Changed(link) => self.settings.uplinks.contains(&link.name),
             LinkEvent::Gone { name, .. } => self.settings.uplinks.contains(name),
-            LinkEvent::Missed => false,
+            LinkEvent::PortChanged { .. } | LinkEvent::Missed => false,
         }
     }
 

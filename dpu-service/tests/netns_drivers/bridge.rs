@@ -3,6 +3,7 @@
 use dpu_service::{driver::Fault, fabric::Fabric};
 use netlink::{LinkChange, Request, VethEnd};
 use serde_json::Value;
+use test_clock::wait_until;
 
 use crate::veth_dpu::{BRIDGE, Dpu, Pod, at_once, can, open_fabric};
 
@@ -90,6 +91,76 @@ fn uplinks_join_and_what_cannot_is_told_by_name() {
     assert_eq!(dpu.netns.link("gone")["master"], BRIDGE);
     dpu.netns.run("ip link set taken nomaster");
     dpu.prepare().unwrap();
+}
+
+#[test]
+fn ports_that_others_hold_back_are_opened() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    let pods = [dpu.plug(0), dpu.plug(1)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    pods[0].reaches("10.9.0.2");
+    let before = ["pf0vf0", "pf0vf1"].map(|port| dpu.bridge_port(port));
+    for (setting, command, cuts_off) in [
+        ("isolated", "bridge link set dev PORT isolated on", true),
+        ("bcast_flood", "bridge link set dev PORT bcast_flood off", true),
+        ("mcast_flood", "bridge link set dev PORT mcast_flood off", false),
+        ("locked", "bridge link set dev PORT locked on", false),
+        ("proxy_arp", "ip link set dev PORT type bridge_slave proxy_arp on", true),
+        ("state", "bridge link set dev PORT state 0", true),
+    ] {
+        for port in ["pf0vf0", "pf0vf1"] {
+            dpu.netns.run(&command.replace("PORT", port));
+        }
+        for pod in &pods {
+            pod.netns.run("ip neigh flush dev eth0");
+        }
+        assert!(!cuts_off || !pods[0].pings("10.9.0.2"), "{setting}");
+        for pod in &pods {
+            let port = dpu.representor(pod);
+            let found = dpu.fabric.member(&port).unwrap().unwrap();
+            assert_eq!(found.held_back_by, [setting].into());
+            assert_eq!(dpu.fabric.members().unwrap()[&port.index], found);
+            dpu.program(pod);
+        }
+        assert_eq!(["pf0vf0", "pf0vf1"].map(|port| dpu.bridge_port(port)), before, "{setting}");
+        pods[0].reaches("10.9.0.2");
+    }
+}
+
+#[test]
+fn own_bridge_gets_its_settings_back() {
+    let dpu = Dpu::new();
+    dpu.prepare().unwrap();
+    dpu.netns.run(&format!("ip link set dev {BRIDGE} type bridge stp_state 1 mcast_snooping 1"));
+    dpu.prepare().unwrap();
+    assert!(dpu.fabric.take_repairs().concat().contains(BRIDGE));
+    let found = dpu.netns.link(BRIDGE)["linkinfo"]["info_data"].clone();
+    assert_eq!((&found["stp_state"], &found["mcast_snooping"]), (&0.into(), &0.into()));
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.fabric.take_repairs(), [""; 0]);
+}
+
+#[test]
+fn stp_of_a_foreign_bridge_is_refused_by_name() {
+    let dpu = Dpu::new();
+    dpu.netns.run(&format!("ip link add {BRIDGE} type bridge stp_state 1"));
+    let refused = dpu.prepare().unwrap_err();
+    assert!(refused.is_partial(), "pods are joined all the same");
+    for named in [BRIDGE, "stp_state 0"] {
+        assert!(refused.to_string().contains(named), "{refused}");
+    }
+    let pods = [dpu.plug(0), dpu.plug(1)];
+    pods.iter().for_each(|pod| dpu.program(pod));
+    wait_until("STP begins with the port", || dpu.bridge_port("pf0vf0")["state"] == "listening");
+    let found = dpu.fabric.member(&dpu.representor(&pods[0])).unwrap().unwrap();
+    assert_eq!(found.held_back_by, [].into(), "that is STP's affair");
+
+    dpu.netns.run(&format!("ip link set dev {BRIDGE} type bridge stp_state 0"));
+    dpu.prepare().unwrap();
+    pods.iter().for_each(|pod| dpu.program(pod));
+    assert_eq!(dpu.bridge_port("pf0vf0")["state"], "forwarding", "before its delay is over");
+    pods[0].reaches("10.9.0.2");
 }
 
 /// tests/vm_fabric.rs has what is done where the kernel keeps VLANs apart.

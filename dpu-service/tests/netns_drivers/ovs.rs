@@ -204,6 +204,88 @@ fn a_daemon_that_stands_still_is_told_and_no_ports_fault() {
     assert!(is_member(&dpu, &pods[0]));
 }
 
+/// Though nothing is asked of either.
+#[test]
+fn daemons_that_stand_still_are_reported() {
+    let (mut dpu, _pods) = with_pods(1);
+    let mut changes = dpu.fabric.changes().pop().unwrap();
+    wait_until("both connections are watched", || *changes.borrow() >= 2);
+    for signal in [OpenVswitch::signal_daemon, OpenVswitch::signal_database] {
+        changes.mark_unchanged();
+        signal(dpu.vswitch(), "STOP");
+        let begun = Stopwatch::start();
+        wait_until("the report", || changes.has_changed().unwrap());
+        assert!(begun.unstalled() < Duration::from_secs(8), "{:?}", begun.unstalled());
+        let begun = Stopwatch::start();
+        assert_eq!(dpu.prepare().unwrap_err().fault(), Fault::FabricAway);
+        assert!(begun.unstalled() < Duration::from_secs(2), "{:?}", begun.unstalled());
+        changes.mark_unchanged();
+        signal(dpu.vswitch(), "CONT");
+        wait_until("the report that it goes on", || changes.has_changed().unwrap());
+        wait_until("the fabric is complete", || dpu.prepare().is_ok());
+    }
+}
+
+/// The daemon's queue holds 64 connections that it has not accepted.
+#[test]
+fn calls_end_though_the_daemons_queue_is_full() {
+    let (mut dpu, pods) = with_pods(1);
+    dpu.vswitch().signal_daemon("STOP");
+    let port = dpu.representor(&pods[0]);
+    for _ in 0..80 {
+        assert!(dpu.fabric.guard(&port, &pods[0].settings).is_err());
+    }
+    dpu.vswitch().signal_daemon("CONT");
+    wait_until("the daemon answers", || dpu.fabric.guard(&port, &pods[0].settings).is_ok());
+}
+
+#[test]
+fn ports_that_others_hold_back_are_opened() {
+    let (mut dpu, pods) = with_pods(2);
+    pods[0].reaches("10.9.0.2");
+    for setting in ["no-receive", "no-forward", "no-flood"] {
+        let command = ["-O", "OpenFlow10", "mod-port"];
+        dpu.vswitch().ofctl(&command, BRIDGE, &["pf0vf1", setting]);
+        dpu.forget_decisions();
+        for pod in &pods {
+            pod.netns.run("ip neigh flush dev eth0");
+        }
+        assert!(!pods[0].pings("10.9.0.2"), "{setting}");
+        dpu.prepare().unwrap();
+        let repairs = dpu.fabric.take_repairs().concat();
+        assert!(repairs.contains("pf0vf1") && repairs.contains(setting), "{repairs}");
+        let shown = dpu.vswitch().ofctl(&["-O", "OpenFlow10", "show"], BRIDGE, &[]);
+        assert!(!shown.contains("NO_"), "{shown}");
+        dpu.forget_decisions();
+        pods[0].reaches("10.9.0.2");
+    }
+    dpu.prepare().unwrap();
+    assert_eq!(dpu.fabric.take_repairs(), [""; 0]);
+}
+
+#[test]
+fn ports_take_no_part_in_spanning_trees() {
+    let (mut dpu, pods) = with_pods(2);
+    for (tree, key) in [("stp", "stp-enable"), ("rstp", "rstp-enable")] {
+        dpu.vswitch().vsctl(&format!("set bridge {BRIDGE} {tree}_enable=true"));
+        pods[0].reaches("10.9.0.2");
+        dpu.vswitch().vsctl("set port pf0vf0 other_config:priority-tags=never");
+        dpu.vswitch().vsctl(&format!("remove port pf0vf0 other_config {key}"));
+        let port = dpu.representor(&pods[0]);
+        let held_back_by = |dpu: &Dpu| dpu.fabric.member(&port).unwrap().unwrap().held_back_by;
+        let name = tree.to_uppercase();
+        wait_until("it is found", || Vec::from_iter(held_back_by(&dpu)) == [name.as_str()]);
+        dpu.program(&pods[0]);
+        assert!(is_member(&dpu, &pods[0]), "{tree}");
+        let options = dpu.vswitch().vsctl("get port pf0vf0 other_config");
+        for option in [format!("{key}=\"false\""), "priority-tags=never".into()] {
+            assert!(options.contains(&option), "{options}");
+        }
+        pods[0].reaches("10.9.0.2");
+        dpu.vswitch().vsctl(&format!("set bridge {BRIDGE} {tree}_enable=false"));
+    }
+}
+
 #[test]
 fn a_representor_that_was_made_anew_joins_anew() {
     let (mut dpu, pods) = with_pods(2);

@@ -27,6 +27,7 @@ const SETTLED: BridgePort = BridgePort {
     multicast_flood: None,
     broadcast_flood: None,
     hairpin: None,
+    proxy_arp: None,
 };
 
 /// What addresses pods get.

@@ -60,7 +60,7 @@ const fn row(
 }
 
 #[rustfmt::skip]
-const BREAKAGES: [Breakage; 25] = [
+const BREAKAGES: [Breakage; 30] = [
     row("an uplink has no carrier", Turns(ConditionReason::UplinkWithoutCarrier), "UPLINK_WITHOUT_CARRIER", "ConditionFalse", "UplinkDown", 5),
     row("an uplink is renamed", Turns(ConditionReason::UplinkMissing), "UPLINK_MISSING", "ConditionFalse", "UplinkDown", 5),
     row("a pool has no free VF, and refuses an ADD", Turns(ConditionReason::VfsExhausted), NONE, "AttachRefused", "AttachesRefused", 5),
@@ -74,6 +74,11 @@ const BREAKAGES: [Breakage; 25] = [
     row("a pod lacks the route to its own subnet, with `reconcile_s = 1`", Turns(ConditionReason::PodDiffers), "POD_DIFFERS", "PodDiffers", "PodsNotConnected", 10),
     row("`ovsdb-server` is dead", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
     row("`ovs-vswitchd` is dead", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
+    row("`ovsdb-server` is suspended", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
+    row("`ovs-vswitchd` is suspended", Turns(ConditionReason::FabricUnavailable), NONE, "FabricFailed", "FabricNotReady", 10),
+    row("another program's Linux bridge runs STP", Turns(ConditionReason::FabricIncomplete), "SERVICE_PROBLEM", "FabricFailed", "FabricNotReady", 5),
+    row("the port of a pod is isolated in its Linux bridge", Repaired, NONE, "Repaired", NONE, 5),
+    row("the port of a pod is set to `no-forward` in Open vSwitch", Repaired, NONE, "Repaired", NONE, 70),
     row("the flows of Open vSwitch are deleted", Repaired, NONE, "Repaired", NONE, 70),
     row("an uplink is switched off", Repaired, NONE, "Repaired", NONE, 5),
     row("the bridge is deleted", Repaired, NONE, "Repaired", NONE, 10),
@@ -395,6 +400,77 @@ mod fabric {
         watched.is_shown(&lab);
         lab.vswitch.as_mut().unwrap().start_daemon();
         all_is_well(&lab);
+    }
+
+    #[test]
+    fn suspended_ovsdb_server_is_shown() {
+        let lab = lab_on(FabricKind::OpenVswitch);
+        let _pod = pod(&lab);
+        let watched = Watched::new(&lab, "`ovsdb-server` is suspended");
+        lab.vswitch.as_ref().unwrap().signal_database("STOP");
+        watched.is_shown(&lab);
+        lab.vswitch.as_ref().unwrap().signal_database("CONT");
+        all_is_well(&lab);
+    }
+
+    #[test]
+    fn suspended_daemon_of_open_vswitch_is_shown() {
+        let lab = lab_on(FabricKind::OpenVswitch);
+        let _pod = pod(&lab);
+        let watched = Watched::new(&lab, "`ovs-vswitchd` is suspended");
+        lab.vswitch.as_ref().unwrap().signal_daemon("STOP");
+        watched.is_shown(&lab);
+        lab.vswitch.as_ref().unwrap().signal_daemon("CONT");
+        all_is_well(&lab);
+    }
+
+    #[test]
+    fn stp_of_a_foreign_bridge_is_shown() {
+        let lab = lab_on(FabricKind::Bridge);
+        // Its alias tells the service whose it is.
+        lab.card.dpu.ip(&["link", "set", "dev", "br-offload", "alias", ""]);
+        let watched = Watched::new(&lab, "another program's Linux bridge runs STP");
+        set_stp(&lab, "1");
+        watched.is_shown(&lab);
+        set_stp(&lab, "0");
+        all_is_well(&lab);
+    }
+
+    fn set_stp(lab: &Lab, state: &str) {
+        let stp = ["type", "bridge", "stp_state", state];
+        lab.card.dpu.ip(&[&["link", "set", "dev", "br-offload"][..], &stp].concat());
+    }
+
+    #[test]
+    fn isolated_port_is_repaired() {
+        let lab = lab_on(FabricKind::Bridge);
+        let _pod = pod(&lab);
+        let port = port_of_the_pod(&lab);
+        let watched = Watched::new(&lab, "the port of a pod is isolated in its Linux bridge");
+        let mut bridge = lab.card.dpu.command("bridge");
+        let isolated = run(bridge.args(["link", "set", "dev", &port, "isolated", "on"]));
+        assert!(isolated.status.success(), "{isolated:?}");
+        watched.is_shown(&lab);
+        all_is_well(&lab);
+    }
+
+    #[test]
+    fn port_set_not_to_forward_is_repaired() {
+        let lab = lab_on(FabricKind::OpenVswitch);
+        let _pod = pod(&lab);
+        let port = port_of_the_pod(&lab);
+        let what = "the port of a pod is set to `no-forward` in Open vSwitch";
+        let watched = Watched::new(&lab, what);
+        let vswitch = lab.vswitch.as_ref().unwrap();
+        let _ = vswitch.ofctl(&["mod-port"], "br-offload", &[&port, "no-forward"]);
+        watched.is_shown(&lab);
+        all_is_well(&lab);
+    }
+
+    /// The name of the only attachment's representor.
+    fn port_of_the_pod(lab: &Lab) -> String {
+        let vf = &lab.operator().get("attachments")[0]["vf"]["vf"];
+        format!("pf0vf{vf}")
     }
 
     #[test]

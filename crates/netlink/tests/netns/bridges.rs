@@ -2,6 +2,7 @@
 
 use netlink::{Bridge, BridgePort, BridgeVlan, LinkChange, MacAddress, Request, Rtnl, VethEnd};
 use serde_json::json;
+use test_clock::wait_until;
 
 use crate::support::TestNetns;
 
@@ -41,13 +42,14 @@ fn the_settings_of_a_port_are_set_and_read() {
         multicast_flood: Some(false),
         broadcast_flood: Some(false),
         hairpin: Some(true),
+        proxy_arp: Some(true),
     };
     rtnl.change(Request::set_bridge_port(PORT, &wanted)).unwrap();
     let shown = &netns.link("rep")["linkinfo"]["info_slave_data"];
     for off in ["learning", "flood", "mcast_flood", "bcast_flood"] {
         assert_eq!(shown[off], false, "{off}");
     }
-    for on in ["locked", "isolated", "hairpin"] {
+    for on in ["locked", "isolated", "hairpin", "proxy_arp"] {
         assert_eq!(shown[on], true, "{on}");
     }
     assert_eq!(rtnl.link_by_index(PORT).unwrap().unwrap().bridge_port, Some(wanted));
@@ -59,6 +61,34 @@ fn the_settings_of_a_port_are_set_and_read() {
     .unwrap();
     let read = rtnl.link_by_index(PORT).unwrap().unwrap().bridge_port.unwrap();
     assert_eq!(read, BridgePort { locked: Some(false), ..wanted });
+}
+
+#[test]
+fn port_that_was_disabled_forwards_again() {
+    let (netns, mut rtnl, bridge) = with_port();
+    for link in [bridge, 50, PORT] {
+        rtnl.change_link(link, &LinkChange::new().up()).unwrap();
+    }
+    let state = || netns.json("bridge -j link show dev rep")[0]["state"].clone();
+    wait_until("the port forwards", || state() == "forwarding");
+    netns.run("bridge link set dev rep state 0");
+    assert_eq!(state(), "disabled");
+    assert!(!rtnl.link_by_index(PORT).unwrap().unwrap().is_forwarding);
+    rtnl.change(Request::set_and_forward_bridge_port(PORT, &BridgePort::default())).unwrap();
+    assert_eq!(state(), "forwarding");
+}
+
+#[test]
+fn settings_of_a_bridge_are_changed_and_read() {
+    let (netns, mut rtnl, bridge) = with_port();
+    let found = |rtnl: &mut Rtnl| rtnl.link_by_name("br").unwrap().unwrap().bridge.unwrap();
+    for on in [true, false] {
+        let wanted = Bridge { spanning_tree: Some(on), ..Bridge::default() };
+        rtnl.change(Request::set_bridge(bridge, &wanted)).unwrap();
+        let shown = &netns.link("br")["linkinfo"]["info_data"];
+        assert_eq!(shown["stp_state"], u8::from(on));
+        assert_eq!(found(&mut rtnl).spanning_tree, Some(on));
+    }
 }
 
 #[test]

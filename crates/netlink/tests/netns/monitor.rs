@@ -75,6 +75,22 @@ async fn leaving_a_bridge_is_not_taken_for_being_deleted() {
 }
 
 #[tokio::test]
+async fn settings_of_a_bridge_port_are_seen() {
+    let host = TestNetns::new();
+    host.run("ip link add name br index 60 type bridge");
+    host.run("ip link add name vf type veth peer name rep");
+    host.run("ip link set dev rep master br");
+    let rep = host.rtnl().link_by_name("rep").unwrap().unwrap().index;
+    let mut monitor = LinkMonitor::open(&host.netns).unwrap();
+    host.run("bridge link set dev rep isolated on");
+    let told = first(&mut monitor, |event| match event {
+        LinkEvent::PortChanged { index, bridge } => Some((index, bridge)),
+        _ => None,
+    });
+    assert_eq!(told.await, (rep, 60));
+}
+
+#[tokio::test]
 async fn neighbours_are_watched_too() {
     let (dpu, host, pod) = (TestNetns::new(), TestNetns::new(), TestNetns::new());
     let mut monitor = LinkMonitor::open_with_neighbours(&dpu.netns).unwrap();

@@ -118,7 +118,16 @@ impl OpenVswitch {
 
     /// Stops the daemon, or lets it go on.
     pub fn signal_daemon(&self, signal: &str) {
-        let process = self.daemon.as_ref().unwrap().id().to_string();
+        self.signal(self.daemon.as_ref(), signal);
+    }
+
+    /// The same of the database.
+    pub fn signal_database(&self, signal: &str) {
+        self.signal(self.database.as_ref(), signal);
+    }
+
+    fn signal(&self, program: Option<&Child>, signal: &str) {
+        let process = program.unwrap().id().to_string();
         self.tool("kill", &[&format!("-{signal}"), &process]);
     }
 

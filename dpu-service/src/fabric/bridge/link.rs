@@ -1,6 +1,9 @@
 //! The bridge itself: found by its name, made unless somebody else has made it, and joined by links that are no pods'.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 use netlink::{Bridge, Error, Family, Link, LinkChange, Request, Rtnl, set_sysctl};
 
@@ -19,11 +22,14 @@ pub(super) struct BridgeLink {
     /// Its index when it was last looked up, so that not every port has to; `None`: it is to be looked up
     /// again. Held while it is, so that nobody keeps what he read before another found it wrong.
     index: Mutex<Option<u32>>,
+    /// Whether a spanning tree decides which of its ports forward, as the latest [`Self::ensure`] found.
+    runs_stp: AtomicBool,
 }
 
 impl BridgeLink {
     pub(super) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), index: Mutex::default() }
+        let runs_stp = AtomicBool::default();
+        Self { name: name.to_owned(), index: Mutex::default(), runs_stp }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -68,6 +74,11 @@ impl BridgeLink {
         known.map_or_else(|| Ok(self.find(rtnl)?.index), Ok)
     }
 
+    /// Whether its index is that one, as it was last known. Does not ask the kernel.
+    pub(super) fn is_known_as(&self, index: u32) -> bool {
+        *self.known_index() == Some(index)
+    }
+
     /// The next who wants to know its index looks it up.
     pub(super) fn forget_index(&self) {
         *self.known_index() = None;
@@ -75,6 +86,24 @@ impl BridgeLink {
 
     fn known_index(&self) -> MutexGuard<'_, Option<u32>> {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a spanning tree decides which of its ports forward. Does not ask the kernel.
+    pub(super) fn runs_stp(&self) -> bool {
+        self.runs_stp.load(Ordering::Relaxed)
+    }
+
+    /// Refuses another program's bridge with a spanning tree: of a port that joins, it drops all frames at first.
+    pub(super) fn check_stp(&self) -> Result<(), Refused> {
+        if !self.runs_stp() {
+            return Ok(());
+        }
+        let name = &self.name;
+        Err(Refused::because(format!(
+            "bridge {name} runs STP, by which the port of each new pod drops all frames for twice its forward delay, \
+             30 s by default: switch it off, with `ip link set dev {name} type bridge stp_state 0`"
+        ))
+        .blamed_on(Fault::Elsewhere))
     }
 
     /// Makes the bridge unless there is one, and returns its index. One that somebody else made is used
@@ -98,20 +127,37 @@ impl BridgeLink {
             let switched_on = || format!("bridge {} was switched off: switched it on", self.name);
             change.get_or_insert_with(switched_on);
         }
-        repairs.note_in_place(&self.name, change);
+        let changed = self.put_back(rtnl, &bridge, vlan_filtering)?;
+        repairs.note_in_place(&self.name, change.or(changed));
         Ok(bridge.index)
     }
 
-    /// Without multicast snooping: with it, and no querier, IPv6 neighbours would stop to find each
-    /// other some minutes after they last spoke. Without a default VLAN: the kernel would put each port
-    /// that joins into it, before it can be told the port's own.
+    /// Gives a bridge that this service made the settings back that another program has changed. Also returns that, if
+    /// so: one sentence.
+    fn put_back(
+        &self,
+        rtnl: &mut Rtnl,
+        bridge: &Link,
+        vlan_filtering: bool,
+    ) -> Result<Option<String>, Refused> {
+        let found = bridge.bridge.unwrap_or_default();
+        let runs_stp = found.spanning_tree == Some(true);
+        let is_changed = runs_stp
+            || found.multicast_snooping == Some(true)
+            || (vlan_filtering && !found.vlan_filtering);
+        if bridge.alias.as_deref() != Some(ALIAS) || !is_changed {
+            self.runs_stp.store(runs_stp, Ordering::Relaxed);
+            return Ok(None);
+        }
+        let wanted = Bridge { default_pvid: None, ..settings(vlan_filtering) };
+        rtnl.change(Request::set_bridge(bridge.index, &wanted))
+            .map_err(|error| self.refused("set up", error))?;
+        self.runs_stp.store(false, Ordering::Relaxed);
+        Ok(Some(format!("settings of bridge {} were changed: put them back", self.name)))
+    }
+
     fn make(&self, rtnl: &mut Rtnl, vlan_filtering: bool) -> Result<(), Error> {
-        let settings = Bridge {
-            vlan_filtering,
-            default_pvid: vlan_filtering.then_some(0),
-            multicast_snooping: Some(false),
-        };
-        rtnl.change(Request::add_bridge(&self.name, &settings))?;
+        rtnl.change(Request::add_bridge(&self.name, &settings(vlan_filtering)))?;
         let made = rtnl.link_by_name(&self.name)?.unwrap_or_default();
         self.hide_from_pods();
         rtnl.change_link(made.index, &LinkChange::new().alias(ALIAS))
@@ -185,5 +231,18 @@ impl BridgeLink {
                 tracing::warn!(bridge = self.name, %error, "pods may see the DPU's own addresses");
             }
         }
+    }
+}
+
+/// Those of a bridge that this service makes. Without multicast snooping: with it, and no querier, IPv6 neighbours would
+/// stop to find each other some minutes after they last spoke. Without a default VLAN: the kernel would put each port
+/// that joins into it, before it can be told the port's own. Without a spanning tree: each port that joins would drop
+/// all frames at first.
+fn settings(vlan_filtering: bool) -> Bridge {
+    Bridge {
+        vlan_filtering,
+        default_pvid: vlan_filtering.then_some(0),
+        multicast_snooping: Some(false),
+        spanning_tree: Some(false),
     }
 }

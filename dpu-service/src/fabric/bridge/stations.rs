@@ -25,6 +25,7 @@ const fn port_settings(settled: bool) -> BridgePort {
         multicast_flood: None,
         broadcast_flood: None,
         hairpin: None,
+        proxy_arp: None,
     }
 }
 

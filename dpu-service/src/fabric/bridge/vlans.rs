@@ -10,7 +10,7 @@ use crate::{fabric::Membership, model::PortSettings};
 pub(super) const UNTAGGED: u16 = 1;
 
 /// The VLANs of ports, by index.
-type Vlans = BTreeMap<u32, Vec<BridgeVlan>>;
+pub(super) type Vlans = BTreeMap<u32, Vec<BridgeVlan>>;
 
 /// A VLAN whose port neither sends nor takes tags.
 const fn access(vlan: u16) -> BridgeVlan {
@@ -41,9 +41,9 @@ pub(super) fn membership(vlans: &Vlans, port: u32) -> Membership {
     let vlans = vlans.get(&port).map_or(&[][..], Vec::as_slice);
     let access = vlans.iter().find(|vlan| vlan.pvid).map(|vlan| vlan.id);
     Membership {
-        bridge: None,
         vlan: access.filter(|id| *id != UNTAGGED),
         trunk: vlans.iter().map(|vlan| vlan.id).filter(|id| Some(*id) != access).collect(),
+        ..Membership::default()
     }
 }
 

@@ -1,9 +1,9 @@
 //! The bridge's flows. Calls for several ports overlap: the daemon answers all that have asked, each on a connection of
 //! its own, whenever it comes round.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
-use openflow::{Action, Change, Cookies, Error, Flow, Switch};
+use openflow::{Action, Change, Cookies, Error, Flow, Switch, SwitchPort};
 
 use super::switches::Switches;
 use crate::driver::{Fault, Refused};
@@ -25,18 +25,33 @@ impl Flows {
         doing: &str,
         work: impl FnMut(&mut Switch) -> Result<T, Error>,
     ) -> Result<T, Refused> {
-        self.switches.with(work).map_err(|error| match error {
-            Error::Connect { .. } => {
-                Refused::new(format!("{doing} (does ovs-vswitchd run?)"), error)
-                    .blamed_on(Fault::FabricAway)
-            }
-            error => Refused::new(doing, error).blamed_on(Fault::Elsewhere),
-        })
+        self.switches.with(work).map_err(|error| refused(doing, error))
+    }
+
+    /// Has frames pass those of the bridge's ports that are `ours`, by number. Returns those that something kept frames
+    /// from.
+    pub(super) fn open_ports(
+        &self,
+        doing: &str,
+        is_ours: impl Fn(u32) -> bool,
+    ) -> Result<Vec<SwitchPort>, Refused> {
+        let refused = |error| refused(doing, error);
+        let (mut switch, ports) = self.switches.ports().map_err(refused)?;
+        let is_held_back = |port: &SwitchPort| port.held_back_by().next().is_some();
+        let held_back = ports.into_iter().filter(|port| is_ours(port.number) && is_held_back(port));
+        let open = |port: SwitchPort| switch.open(&port).map(|()| port).map_err(refused);
+        held_back.map(open).collect()
     }
 
     /// A connection of one's own.
     pub(super) fn connect(&self) -> Result<Switch, Error> {
         self.switches.connect()
+    }
+
+    /// Blocks for as long as `pause`, and then asks whether the daemon is there. Returns at once when the connection
+    /// ends.
+    pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<(), Error> {
+        self.switches.watch(switch, pause)
     }
 
     /// Those with exactly that cookie.
@@ -65,6 +80,16 @@ impl Flows {
             left.into_iter().try_for_each(|zone| switch.forget_connections(zone))?;
             Ok(!found.is_empty())
         })
+    }
+}
+
+fn refused(doing: &str, error: Error) -> Refused {
+    match error {
+        Error::Connect { .. } => Refused::new(format!("{doing} (does ovs-vswitchd run?)"), error)
+            .blamed_on(Fault::FabricAway),
+        Error::TimedOut { .. } => Refused::new(format!("{doing} (see ovs-vswitchd's log)"), error)
+            .blamed_on(Fault::FabricAway),
+        error => Refused::new(doing, error).blamed_on(Fault::Elsewhere),
     }
 }
 

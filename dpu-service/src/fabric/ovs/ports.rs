@@ -158,8 +158,9 @@ impl Inner {
             ("external_ids", rows::marks_of_link(&port.vf.to_string(), port.index)),
         ];
         let marks = ("external_ids", rows::marks(&port.vf.to_string()));
-        let columns =
-            rows::vlans(wanted).into_iter().chain([("qos", Datum::reference(queues)), marks]);
+        let options = (rows::OPTIONS, rows::no_spanning_tree());
+        let columns = rows::vlans(wanted).into_iter();
+        let columns = columns.chain([("qos", Datum::reference(queues)), options, marks]);
         let _touching = self.touch(&port.name);
         let insert = rows::insert_port(bridge, &port.name, interface, columns);
         let added = self.vswitch.change(&doing, insert.into());
@@ -200,10 +201,12 @@ impl Inner {
         wanted: &Membership,
         queues: Uuid,
     ) -> Result<(), Refused> {
-        let doing = format!("move {} to other VLANs of bridge {}", port.name, self.settings.name);
+        let doing = format!("set up {} in bridge {}", port.name, self.settings.name);
         let _touching = self.touch(&port.name);
         let columns = rows::vlans(wanted).into_iter().chain([("qos", Datum::reference(queues))]);
-        self.vswitch.change(&doing, vec![Operation::update(PORT, row, columns)])
+        let mut operations = vec![Operation::update(PORT, row, columns)];
+        operations.extend(rows::leave_spanning_trees(row));
+        self.vswitch.change(&doing, operations)
     }
 
     /// The database forgets a port that no bridge has, and its interface.

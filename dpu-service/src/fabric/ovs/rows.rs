@@ -17,8 +17,16 @@ pub(super) const QOS: &str = "QoS";
 /// By which a row of ours is known, among its `external_ids`.
 const OWNER: (&str, &str) = ("owner", "dpu-offload");
 
+/// Settings of a port that have no column of their own.
+pub(super) const OPTIONS: &str = "other_config";
+
 /// The queues of ports that others queue for.
 const NO_QUEUES: &str = "linux-noop";
+
+/// The spanning trees of a bridge: the column that switches one on, the key by which a port takes no part in it, and its
+/// name for people.
+const SPANNING_TREES: [(&str, &str, &str); 2] =
+    [("stp_enable", "stp-enable", "STP"), ("rstp_enable", "rstp-enable", "RSTP")];
 
 /// All VLANs that a port may be in.
 const EVERY_VLAN: std::ops::RangeInclusive<u16> = 1..=4094;
@@ -27,10 +35,13 @@ const EVERY_VLAN: std::ops::RangeInclusive<u16> = 1..=4094;
 pub(super) fn tables() -> Vec<MonitoredTable> {
     vec![
         MonitoredTable::new(ROOT, ["bridges", "cur_cfg", "next_cfg", "other_config"]),
-        MonitoredTable::new(BRIDGE, ["name", "ports", "external_ids", "fail_mode"]),
+        MonitoredTable::new(
+            BRIDGE,
+            ["name", "ports", "external_ids", "fail_mode", "stp_enable", "rstp_enable"],
+        ),
         MonitoredTable::new(
             PORT,
-            ["name", "interfaces", "tag", "trunks", "vlan_mode", "qos", "external_ids"],
+            ["name", "interfaces", "tag", "trunks", "vlan_mode", "qos", OPTIONS, "external_ids"],
         ),
         MonitoredTable::new(
             INTERFACE,
@@ -181,7 +192,17 @@ impl<'a> Port<'a> {
             // Nothing untagged, or only what is untagged in no VLAN: what is carried tells 0 then.
             _ => (None, carried),
         };
-        Membership { bridge: None, vlan: vlan.filter(|vlan| *vlan != 0), trunk }
+        let vlan = vlan.filter(|vlan| *vlan != 0);
+        Membership { bridge: None, vlan, trunk, held_back_by: self.spanning_trees() }
+    }
+
+    /// The spanning trees in which it takes part. Each holds up a port that joins.
+    fn spanning_trees(&self) -> BTreeSet<&'static str> {
+        let options = self.port.map(OPTIONS);
+        let takes_part = |(column, key, _): &(&str, &str, &str)| {
+            self.bridge.flag(column) == Some(true) && options.get(key) != Some(&"false")
+        };
+        SPANNING_TREES.into_iter().filter(takes_part).map(|(.., name)| name).collect()
     }
 
     /// Whether its columns say exactly that.
@@ -206,6 +227,21 @@ pub(super) fn insert_port<'a>(
         Operation::insert(INTERFACE, "interface", interface),
         Operation::insert(PORT, "port", port),
         Operation::add_to_set(BRIDGE, bridge, "ports", &Datum::inserted("port")),
+    ]
+}
+
+/// What has a pod's port take no part in the spanning trees of its bridge: it would drop all frames at first, and its
+/// guard lets no frame of a spanning tree pass.
+pub(super) fn no_spanning_tree() -> Datum {
+    Datum::map(SPANNING_TREES.map(|(_, key, _)| (key, "false")))
+}
+
+/// What replaces the same in the row of a port that there is. The rest of the column is left alone.
+pub(super) fn leave_spanning_trees(port: Uuid) -> [Operation; 2] {
+    let keys = Datum::set(SPANNING_TREES.map(|(_, key, _)| Datum::text(key)));
+    [
+        Operation::remove_from_set(PORT, port, OPTIONS, &keys),
+        Operation::add_to_set(PORT, port, OPTIONS, &no_spanning_tree()),
     ]
 }
 

@@ -1,6 +1,9 @@
 //! What all ports share: the bridge, the links in it that are no pods', and the flows of both.
 
-use std::{collections::BTreeSet, sync::atomic::Ordering};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering,
+};
 
 use netlink::{LinkChange, MacAddress, Rtnl};
 use openflow::{Action, Flow, Match, Switch};
@@ -35,6 +38,8 @@ const SECURE: &str = "secure";
 impl Inner {
     /// Does all that can be done, then tells the first thing that could not.
     pub(super) fn prepare(&self) -> Result<(), Refused> {
+        // What there is of the rows says nothing of a server that stands still.
+        self.vswitch.look_for_life()?;
         let is_ours = self.ensure_bridge()?;
         let join = |(role, name)| {
             let joined =
@@ -49,8 +54,9 @@ impl Inner {
         let flows = self.set_own_flows(is_ours);
         let forgotten = self.look_at_first_table();
         let meters = self.look_for_meters();
+        let opened = self.open_ports();
         let joined = joined.into_iter().try_for_each(|(_, joined)| joined.map(drop));
-        flows.and(forgotten).and(meters).and(joined.map_err(Refused::partial))
+        flows.and(forgotten).and(meters).and(opened).and(joined.map_err(Refused::partial))
     }
 
     /// Makes the bridge unless there is one. Whether it is ours. One that somebody else has made, and taken away, is
@@ -229,6 +235,21 @@ impl Inner {
         if self.flows.set(&doing, COOKIE, &wanted)? {
             let bridge = &self.settings.name;
             tracing::warn!(bridge, "flows of all ports were not as they should be: put right");
+        }
+        Ok(())
+    }
+
+    /// Has frames pass ports of ours that another program has set not to receive, to forward or to be flooded. The
+    /// database does not have these settings, which end with the daemon.
+    fn open_ports(&self) -> Result<(), Refused> {
+        let name = |port: Port<'_>| Some((port.number()?, port.name().to_owned()));
+        let ours: BTreeMap<u32, String> =
+            self.of_ports(|port| name(port).filter(|_| port.is_ours()))?;
+        let doing = format!("look at the ports of bridge {}", self.settings.name);
+        for port in self.flows.open_ports(&doing, |number| ours.contains_key(&number))? {
+            let held_back_by = Vec::from_iter(port.held_back_by()).join(" and ");
+            let name = ours.get(&port.number).map_or("", |name| name);
+            self.repairs.note(format!("port {name} was set to {held_back_by}: set it back"));
         }
         Ok(())
     }

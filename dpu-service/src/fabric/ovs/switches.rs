@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use openflow::{Error, Switch};
+use openflow::{Error, PortSwitch, Switch, SwitchPort};
 
 /// How long the daemon has to answer.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -54,6 +54,24 @@ impl Switches {
     /// A connection of one's own.
     pub(super) fn connect(&self) -> Result<Switch, Error> {
         let connected = Switch::connect(&self.socket, ANSWER);
+        self.note(&connected);
+        connected
+    }
+
+    /// Blocks for as long as `pause`, and then asks whether the daemon is there. Returns at once when the connection
+    /// ends.
+    pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<(), Error> {
+        let watched = switch.watch(pause);
+        self.note(&watched);
+        watched
+    }
+
+    /// The bridge's ports, and a connection by which they are set up.
+    pub(super) fn ports(&self) -> Result<(PortSwitch, Vec<SwitchPort>), Error> {
+        if self.is_stalled.load(Ordering::Relaxed) {
+            self.look_for_life()?;
+        }
+        let connected = PortSwitch::connect(&self.socket, ANSWER);
         self.note(&connected);
         connected
     }

@@ -139,6 +139,12 @@ impl Vswitch {
         }
     }
 
+    /// Asks a server that has not answered the last time whether it is there again. Any other is not asked.
+    pub(super) fn look_for_life(&self) -> Result<(), Refused> {
+        let looked = self.database()?.look_for_life();
+        looked.map_err(|error| refused("ask Open vSwitch's database", error))
+    }
+
     /// One look at the rows, if there is a connection.
     pub(super) fn glance<T>(&self, look: impl FnOnce(&Replica) -> T) -> Option<T> {
         let database = self.lock().database.clone();

@@ -1,8 +1,7 @@
-//! What happens to Open vSwitch that the kernel tells nothing of: its daemons end and come back, and others change
-//! our rows. A daemon that comes back has no flows.
+//! What happens to Open vSwitch that the kernel tells nothing of: its daemons end, stand still and come back, and others
+//! change our rows. A daemon that comes back has no flows.
 //!
-//! Two threads wait, one for the database and one for the daemon. They end with the fabric; the second, which waits on
-//! a connection of its own, when the daemon ends.
+//! Two threads wait, one for the database and one for the daemon, on a connection of its own. They end with the fabric.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use ovsdb::{Database, Replica};
+use ovsdb::{Database, Error, Replica};
 use tokio::sync::watch;
 
 use super::{
@@ -25,6 +24,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long database or daemon may be away, as while they are restarted, before their end is reported.
 const RESTART: Duration = Duration::from_secs(1);
+
+/// How often each of the two that says nothing is asked whether it is there.
+const PROBE: Duration = Duration::from_secs(2);
 
 /// How long changes are gathered: every join causes some.
 const GATHER: Duration = Duration::from_millis(50);
@@ -55,13 +57,25 @@ fn spawn(
     }
 }
 
-/// Reports that the daemon is there, and that it has gone.
+fn report(count: &watch::Sender<u64>) {
+    count.send_modify(|count| *count += 1);
+}
+
+/// Reports that the daemon is there, and that it has gone or stands still.
 fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
     let Ok(mut switch) = fabric.flows.connect() else { return };
-    count.send_modify(|count| *count += 1);
-    switch.wait_until_closed();
-    if !fabric.is_over_after(RESTART) && fabric.flows.connect().is_err() {
-        count.send_modify(|count| *count += 1);
+    report(count);
+    let ended = loop {
+        if fabric.is_over_after(Duration::ZERO) {
+            return;
+        }
+        if let Err(error) = fabric.flows.watch(&mut switch, PROBE) {
+            break error;
+        }
+    };
+    let stands_still = matches!(ended, openflow::Error::TimedOut { .. });
+    if stands_still || !fabric.is_over_after(RESTART) && fabric.flows.connect().is_err() {
+        report(count);
     }
 }
 
@@ -72,10 +86,10 @@ fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
     if fabric.is_over_after(Duration::ZERO) {
         return;
     }
-    count.send_modify(|count| *count += 1);
+    report(count);
     watch_rows(fabric, &database, count);
     if !fabric.is_over_after(RESTART) && fabric.vswitch.database().is_err() {
-        count.send_modify(|count| *count += 1);
+        report(count);
     }
 }
 
@@ -90,11 +104,45 @@ fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
         };
         let ports = fabric.touched.take();
         if known.replace(shown.clone()).is_some_and(|known| is_by_others(known, &shown, ports)) {
-            count.send_modify(|count| *count += 1);
+            report(count);
         }
-        if database.wait_for_change(version).is_err() || fabric.is_over_after(GATHER) {
+        let changed = await_change(fabric, database, version, count);
+        if changed.is_err() || fabric.is_over_after(GATHER) {
             return;
         }
+    }
+}
+
+/// Until the rows are of another version than `seen`, or the fabric is dropped: reports that the server stands still, and
+/// that it goes on.
+fn await_change(
+    fabric: &Inner,
+    database: &Database,
+    seen: u64,
+    count: &watch::Sender<u64>,
+) -> Result<(), Error> {
+    let mut stands_still = false;
+    loop {
+        let is_changed = match database.wait_for_change(seen, PROBE) {
+            Err(Error::TimedOut { .. }) => false,
+            changed => changed.map(|_| true)?,
+        };
+        let stood_still = stands_still;
+        stands_still = !is_changed && !answers(database)?;
+        if stands_still != stood_still {
+            report(count);
+        }
+        if is_changed || fabric.is_over_after(Duration::ZERO) {
+            return Ok(());
+        }
+    }
+}
+
+/// Whether the server answers in time.
+fn answers(database: &Database) -> Result<bool, Error> {
+    match database.echo() {
+        Err(Error::TimedOut { .. }) => Ok(false),
+        answered => answered.map(|()| true),
     }
 }
 

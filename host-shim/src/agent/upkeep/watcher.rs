@@ -45,6 +45,7 @@ impl Watcher {
                         (link.parent_bus, link.parent_device) = parent.unzip();
                         self.vf_gone(&link);
                     }
+                    Ok(LinkEvent::PortChanged { .. }) => {}
                     Ok(LinkEvent::Missed) => self.vfs.signals().ask_for_pass(),
                     Err(error) => return error,
                 },

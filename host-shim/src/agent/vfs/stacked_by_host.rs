@@ -61,6 +61,7 @@ impl Followed {
                 }
                 LinkEvent::Changed(link) => _ = self.stacked.remove(&link.index),
                 LinkEvent::Gone { index, .. } => _ = self.stacked.remove(&index),
+                LinkEvent::PortChanged { .. } => {}
                 LinkEvent::Missed => return Ok(None),
             }
         }
