@@ -213,13 +213,12 @@ impl LiveCredentials {
     #[must_use]
     pub fn not_yet_valid(&self) -> Option<String> {
         let current = self.current();
-        let (path, now) = (self.0.settings.certificate.display(), SystemTime::now());
+        let path = self.0.settings.certificate.display();
         let not_before = current.validity().not_before;
-        (now < not_before).then(|| {
+        (SystemTime::now() < not_before).then(|| {
             format!(
-                "certificate {path} is valid from {} on, and the clock of this machine shows {}: set the clock",
-                date(not_before),
-                date(now)
+                "certificate {path} is valid from {} on, and the clock of this machine shows an earlier time: set the clock",
+                date(not_before)
             )
         })
     }

@@ -3,6 +3,7 @@
 use std::{fs, process::Command};
 
 use jiff::{SignedDuration, Timestamp, fmt::rfc2822::DateTimeParser};
+use mtls::Role;
 use offload_proto::{
     ConditionReason,
     condition::AS_EXPECTED,
@@ -11,6 +12,9 @@ use offload_proto::{
 };
 use test_clock::wait_until_async;
 use tonic::transport::Channel;
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
 
 use crate::service_support::{Service, Setup};
 
@@ -85,25 +89,27 @@ fn clock_before_the_certificate_is_reported() {
     let _service = clock.start_service();
     let reason = ConditionReason::CertificateNotYetValid.as_str();
     setup.client(async || {
-        let (mut operator, mut host) = (setup.operator(), setup.host());
-        let mut is_served = async || {
-            let status = host.status(v1::StatusRequest::default()).await.unwrap();
-            status.into_inner().problems.is_empty()
+        let mut operator = setup.operator();
+        let mut health = HealthClient::new(setup.channel(Role::Host, "node-1"));
+        let mut is_healthy = async || {
+            let request = HealthCheckRequest { service: "offload.v1.WorkloadNetwork".into() };
+            let answer = health.check(request).await.unwrap().into_inner();
+            answer.status() == ServingStatus::Serving
         };
         assert_eq!(certificate_faults(&mut operator).await, [""; 0]);
-        assert!(is_served().await);
+        wait_until_async("a healthy service", &mut is_healthy).await;
         clock.set(SignedDuration::from_hours(-1));
         wait_until_async("the condition", async || {
             certificate_faults(&mut operator).await == [reason]
         })
         .await;
-        assert!(!is_served().await);
+        wait_until_async("a service that is not healthy", async || !is_healthy().await).await;
         clock.set(SignedDuration::ZERO);
         wait_until_async("a valid certificate", async || {
             certificate_faults(&mut operator).await.is_empty()
         })
         .await;
-        assert!(is_served().await);
+        wait_until_async("a healthy service again", &mut is_healthy).await;
         let kind = EventKind::ConditionFalse.as_str().to_owned();
         let filter = v1::EventFilter { kind, ..v1::EventFilter::default() };
         let listed = operator.list_events(v1::ListEventsRequest { filter: Some(filter) }).await;
