@@ -88,6 +88,8 @@ struct State {
     heard: u64,
     /// What had been read when an answer did not come in time.
     silent_at: Option<u64>,
+    /// Counts answers that did not come in time.
+    silences: u64,
     /// Why there is no connection any more.
     ended: Option<String>,
 }
@@ -161,7 +163,13 @@ impl Database {
         self.call("echo", &json!([])).map(drop)
     }
 
-    /// The same, briefly, of a server that has once not answered in time, and has said nothing since. Any other is not
+    /// Counts answers that did not come in time.
+    #[must_use]
+    pub fn silences(&self) -> u64 {
+        self.shared.lock().silences
+    }
+
+    /// The same as [`Self::echo`], briefly, of a server that has once not answered in time, and has said nothing since. Any other is not
     /// asked.
     ///
     /// # Errors
@@ -254,6 +262,7 @@ impl Database {
         state.calls.remove(&id);
         if matches!(answered, Err(Error::TimedOut { .. })) {
             state.silent_at = Some(state.heard);
+            state.silences += 1;
         }
         drop(state);
         answered?.map_err(|told| refusal(&told))

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use bootstrap::Chain;
 use dpu_service::{
-    driver::Fault,
+    driver::{Fault, Refused},
     fabric::{EgressLimit, Membership},
     model::{Bandwidth, PortSettings},
 };
@@ -211,19 +211,34 @@ fn daemons_that_stand_still_are_reported() {
     let mut changes = dpu.fabric.changes().pop().unwrap();
     wait_until("both connections are watched", || *changes.borrow() >= 2);
     for signal in [OpenVswitch::signal_daemon, OpenVswitch::signal_database] {
-        changes.mark_unchanged();
         signal(dpu.vswitch(), "STOP");
         let begun = Stopwatch::start();
-        wait_until("the report", || changes.has_changed().unwrap());
-        assert!(begun.unstalled() < Duration::from_secs(8), "{:?}", begun.unstalled());
-        let begun = Stopwatch::start();
-        assert_eq!(dpu.prepare().unwrap_err().fault(), Fault::FabricAway);
-        assert!(begun.unstalled() < Duration::from_secs(2), "{:?}", begun.unstalled());
-        changes.mark_unchanged();
+        // What went on before may be reported meanwhile.
+        wait_until("the report", || {
+            let is_reported = changes.has_changed().unwrap();
+            changes.mark_unchanged();
+            let is_away = |refused: Refused| refused.fault() == Fault::FabricAway;
+            is_reported && dpu.prepare().is_err_and(is_away)
+        });
+        assert!(begun.unstalled() < Duration::from_secs(9), "{:?}", begun.unstalled());
         signal(dpu.vswitch(), "CONT");
         wait_until("the report that it goes on", || changes.has_changed().unwrap());
         wait_until("the fabric is complete", || dpu.prepare().is_ok());
     }
+}
+
+/// The fabric found that it stood still by a call, before the daemon was asked whether it is there.
+#[test]
+fn return_of_a_daemon_is_reported_early() {
+    let (mut dpu, _pods) = with_pods(1);
+    let mut changes = dpu.fabric.changes().pop().unwrap();
+    wait_until("both connections are watched", || *changes.borrow() >= 2);
+    // Often a daemon that has just answered is asked again only after the call has ended.
+    dpu.vswitch().signal_daemon("STOP");
+    assert!(dpu.prepare().is_err());
+    changes.mark_unchanged();
+    dpu.vswitch().signal_daemon("CONT");
+    wait_until("the report that it goes on", || changes.has_changed().unwrap());
 }
 
 /// The daemon's queue holds 64 connections that it has not accepted.

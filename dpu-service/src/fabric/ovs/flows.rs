@@ -49,8 +49,8 @@ impl Flows {
     }
 
     /// Blocks for as long as `pause`, and then asks whether the daemon is there. Returns at once when the connection
-    /// ends.
-    pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<(), Error> {
+    /// ends. Whether the daemon did not answer someone in time since it was asked last.
+    pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<bool, Error> {
         self.switches.watch(switch, pause)
     }
 

@@ -24,11 +24,14 @@ pub(super) struct Switches {
     idle: Mutex<Vec<Switch>>,
     /// Whether the latest answer did not come in time.
     is_stalled: AtomicBool,
+    /// Whether an answer did not come in time since [`Self::watch`] last had one.
+    has_stalled: AtomicBool,
 }
 
 impl Switches {
     pub(super) fn new(socket: PathBuf) -> Self {
-        Self { socket, idle: Mutex::default(), is_stalled: AtomicBool::default() }
+        let [is_stalled, has_stalled] = [false; 2].map(AtomicBool::new);
+        Self { socket, idle: Mutex::default(), is_stalled, has_stalled }
     }
 
     /// Does `work`, which may be done twice, with a connection that nobody else uses meanwhile.
@@ -59,11 +62,11 @@ impl Switches {
     }
 
     /// Blocks for as long as `pause`, and then asks whether the daemon is there. Returns at once when the connection
-    /// ends.
-    pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<(), Error> {
+    /// ends. Whether the daemon did not answer someone in time since it was asked last.
+    pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<bool, Error> {
         let watched = switch.watch(pause);
         self.note(&watched);
-        watched
+        watched.map(|()| self.has_stalled.swap(false, Ordering::Relaxed))
     }
 
     /// The bridge's ports, and a connection by which they are set up.
@@ -86,6 +89,7 @@ impl Switches {
         let is_stalled = matches!(outcome, Err(Error::TimedOut { .. }));
         self.is_stalled.store(is_stalled, Ordering::Relaxed);
         if is_stalled {
+            self.has_stalled.store(true, Ordering::Relaxed);
             self.idle().clear();
         }
     }

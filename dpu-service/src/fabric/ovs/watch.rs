@@ -69,8 +69,11 @@ fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
         if fabric.is_over_after(Duration::ZERO) {
             return;
         }
-        if let Err(error) = fabric.flows.watch(&mut switch, PROBE) {
-            break error;
+        match fabric.flows.watch(&mut switch, PROBE) {
+            // Whoever found it so has reported it; that it goes on is told here alone.
+            Ok(has_stalled) if has_stalled => report(count),
+            Ok(_) => {}
+            Err(error) => break error,
         }
     };
     let stands_still = matches!(ended, openflow::Error::TimedOut { .. });
@@ -95,7 +98,7 @@ fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
 
 /// Until the database can't be asked any more: reports rows of ours that another program has changed.
 fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
-    let mut known = None;
+    let (mut known, mut silences) = (None, database.silences());
     loop {
         let Ok((version, shown)) =
             database.read(|replica| (replica.version(), all_shown(replica, &fabric.settings.name)))
@@ -106,7 +109,7 @@ fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
         if known.replace(shown.clone()).is_some_and(|known| is_by_others(known, &shown, ports)) {
             report(count);
         }
-        let changed = await_change(fabric, database, version, count);
+        let changed = await_change(fabric, database, version, count, &mut silences);
         if changed.is_err() || fabric.is_over_after(GATHER) {
             return;
         }
@@ -114,12 +117,13 @@ fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
 }
 
 /// Until the rows are of another version than `seen`, or the fabric is dropped: reports that the server stands still, and
-/// that it goes on.
+/// that it goes on, also after others found it so: `silences` were known.
 fn await_change(
     fabric: &Inner,
     database: &Database,
     seen: u64,
     count: &watch::Sender<u64>,
+    silences: &mut u64,
 ) -> Result<(), Error> {
     let mut stands_still = false;
     loop {
@@ -129,7 +133,9 @@ fn await_change(
         };
         let stood_still = stands_still;
         stands_still = !is_changed && !answers(database)?;
-        if stands_still != stood_still {
+        let known = std::mem::replace(silences, database.silences());
+        let goes_on = !stands_still && known != *silences;
+        if stands_still != stood_still || goes_on {
             report(count);
         }
         if is_changed || fabric.is_over_after(Duration::ZERO) {
