@@ -489,19 +489,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_the_journal_keeps_has_the_names_of_its_first_version() {
-        let lists = r#""subnet":[{"cidr":"10.1.0.0/16"}],"route":[],"rule":[{"source":"10.1.0.0/16","table":1}]"#;
-        let kept: Network = serde_json::from_str(&format!(r#"{{"name":"a",{lists}}}"#)).unwrap();
-        let mut rewritten = serde_json::to_value(&kept).unwrap();
-        assert_eq!(serde_json::from_value::<Network>(rewritten.clone()).unwrap(), kept);
-        let names = ["subnet", "route", "rule"].map(|name| rewritten[name].take().is_array());
-        assert_eq!(names, [true; 3]);
-        let file = "name = 'a'\nsubnets = [{ cidr = '10.1.0.0/16' }]\n\
-                    rules = [{ source = '10.1.0.0/16', table = 1 }]";
-        assert_eq!(network(file), kept);
-    }
-
-    #[test]
     fn a_first_hop_is_each_subnets_gateway_and_may_be_link_local() {
         let of = |rest: &str| format!("name = \"a\"\n{rest}");
         let link_local = "subnets = [{ cidr = \"10.1.0.0/16\", gateway = \"169.254.77.1\" }, \

@@ -506,18 +506,6 @@ async fn subnets_are_added_and_deleted_one_by_one() {
 }
 
 #[tokio::test]
-async fn what_an_older_service_passes_over_is_an_error() {
-    let dut = Dut::start().await;
-    let network = "name: older\noptional_sources: [10.1.0.7]";
-    let outcome = dut.dpuctl_with_input("apply -f - --dry-run", network).await;
-    assert_eq!((outcome.code, outcome.output.as_str()), (1, ""));
-    let told = "error: network/older created (dry run) without optional_sources: ";
-    assert!(outcome.notes.starts_with(told), "{outcome:?}");
-    let advised = "\ncode: UNSUPPORTED\nadvice: upgrade the service, ";
-    assert!(outcome.notes.contains(advised), "{outcome:?}");
-}
-
-#[tokio::test]
 async fn a_malformed_file_changes_nothing() {
     let dut = Dut::start().await;
     let outcome =

@@ -478,10 +478,7 @@ impl Operator for Canned {
             return Err(Failure::new(Reason::NetworkConflict, message).into());
         }
         let outcome = "created".into();
-        let mut network = request.into_inner().network;
-        if let Some(network) = network.as_mut().filter(|network| network.name == "older") {
-            network.optional_sources.clear();
-        }
+        let network = request.into_inner().network;
         let network = Some(NetworkStatus { network, ..NetworkStatus::default() });
         Ok(Response::new(ApplyNetworkResponse { network, outcome }))
     }

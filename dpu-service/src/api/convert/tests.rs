@@ -276,7 +276,7 @@ fn rules_read_back_as_shown() {
 #[test]
 fn a_network_gets_the_files_defaults_and_rules() {
     let small = v1::Network { name: "a".into(), ..v1::Network::default() };
-    let expected: Network = toml::from_str("name = 'a'\nanti_spoofing = 'mac'").unwrap();
+    let expected: Network = toml::from_str("name = 'a'").unwrap();
     assert_eq!(read::network(Some(small.clone())).unwrap(), expected);
     let wide = v1::Network { vlan: 70_000, mtu: 1, ..small.clone() };
     assert_refused(read::network(Some(wide)), Reason::InvalidRequest, "vlan");
