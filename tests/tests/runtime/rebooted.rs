@@ -130,11 +130,16 @@ timeout 60 bash -c '
     until ip -4 -o address show offload0 | grep -q inet; do sleep 0.1; done'
 "#;
 
+/// A host may be connected before the service knows its VFs.
+const FREE_VF: &str =
+    "timeout 60 bash -c 'until dpuctl get vfs | grep -qw Free; do sleep 0.1; done'\n";
+
 fn second_boot() -> String {
     let installation = page("INSTALLATION.md");
     let steps = shown(&installation, "enable --now dpu-offload-card");
     let pod = pod_that_answers();
-    format!("{}\n{pod}{KILLED_CARD}{pod}", steps.lines().last().unwrap())
+    let connected = steps.lines().last().unwrap();
+    format!("{connected}\n{FREE_VF}{pod}{KILLED_CARD}{FREE_VF}{pod}")
 }
 
 #[test]
