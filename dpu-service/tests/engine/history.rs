@@ -425,3 +425,13 @@ async fn invented_vfs_have_no_events_of_their_own() {
     let counts: Vec<_> = all.iter().map(|event| (event.subject.as_str(), event.count)).collect();
     assert_eq!(counts, [("node-1", 100), ("pf0vf1", 1)]);
 }
+
+#[tokio::test]
+async fn session_that_replaces_an_open_one_says_so() {
+    let mut world = World::new().await;
+    world.hello(&[]).await;
+    let filter = EventFilter { kind: Some(EventKind::HostConnected), ..EventFilter::default() };
+    let (all, _) = world.engine.events().list(&filter);
+    let replaces = all.iter().map(|event| event.message.contains("in place of an open session"));
+    assert_eq!(replaces.collect::<Vec<_>>(), [false, true]);
+}

@@ -3,8 +3,8 @@
 use std::{fs, path::Path, time::Duration};
 
 use e2e::{
-    FabricKind, FaultAction, Lab, METRICS, Netns, Settings, Stopwatch, outside_of, run,
-    scenarios::pods::addresses, wait_for,
+    FabricKind, FaultAction, Lab, METRICS, Netns, OpenVswitch, Settings, Stopwatch, outside_of,
+    run, scenarios::pods::addresses, wait_for,
 };
 use e2e::{Fault, openmetrics};
 use mtls::Role;
@@ -402,26 +402,26 @@ mod fabric {
         all_is_well(&lab);
     }
 
-    #[test]
-    fn suspended_ovsdb_server_is_shown() {
+    /// Suspends a daemon of Open vSwitch by `signal` until the row's breakage is shown.
+    fn suspended_daemon_is_shown(row: &str, signal: impl Fn(&OpenVswitch, &str)) {
         let lab = lab_on(FabricKind::OpenVswitch);
         let _pod = pod(&lab);
-        let watched = Watched::new(&lab, "`ovsdb-server` is suspended");
-        lab.vswitch.as_ref().unwrap().signal_database("STOP");
+        let watched = Watched::new(&lab, row);
+        let vswitch = lab.vswitch.as_ref().unwrap();
+        signal(vswitch, "STOP");
         watched.is_shown(&lab);
-        lab.vswitch.as_ref().unwrap().signal_database("CONT");
+        signal(vswitch, "CONT");
         all_is_well(&lab);
     }
 
     #[test]
+    fn suspended_ovsdb_server_is_shown() {
+        suspended_daemon_is_shown("`ovsdb-server` is suspended", OpenVswitch::signal_database);
+    }
+
+    #[test]
     fn suspended_daemon_of_open_vswitch_is_shown() {
-        let lab = lab_on(FabricKind::OpenVswitch);
-        let _pod = pod(&lab);
-        let watched = Watched::new(&lab, "`ovs-vswitchd` is suspended");
-        lab.vswitch.as_ref().unwrap().signal_daemon("STOP");
-        watched.is_shown(&lab);
-        lab.vswitch.as_ref().unwrap().signal_daemon("CONT");
-        all_is_well(&lab);
+        suspended_daemon_is_shown("`ovs-vswitchd` is suspended", OpenVswitch::signal_daemon);
     }
 
     #[test]
