@@ -169,8 +169,8 @@ impl Database {
         self.shared.lock().silences
     }
 
-    /// The same as [`Self::echo`], briefly, of a server that has once not answered in time, and has said nothing since. Any other is not
-    /// asked.
+    /// Sends [`Self::echo`] with a short deadline, and only to a server whose latest answer did not come in time and
+    /// which has said nothing since.
     ///
     /// # Errors
     /// As [`Self::echo`].

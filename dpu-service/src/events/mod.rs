@@ -4,8 +4,9 @@
 //! its own (`writer.rs`) appends them to a file (`file.rs`) in batches, so that no caller waits for the disk.
 //!
 //! The log has one lock. It is held for some microseconds and never across an await. The account of dropped events
-//! (`dropped.rs`) has another, which may be taken under it. Any thread records events. The feed is served under the lock, so that watchers receive events in the order of
-//! their revisions. The writer takes the lock only to write the whole log to a new file.
+//! (`dropped.rs`) has another, which may be taken under it. Any thread records events. The feed is served under the
+//! lock, so that watchers receive events in the order of their revisions. The writer takes the lock to write the whole
+//! log to a new file, and to read the latest event when it tries a failed file again.
 
 mod dropped;
 mod ended;

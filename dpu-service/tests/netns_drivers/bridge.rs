@@ -146,7 +146,7 @@ fn stp_of_a_foreign_bridge_is_refused_by_name() {
     let dpu = Dpu::new();
     dpu.netns.run(&format!("ip link add {BRIDGE} type bridge stp_state 1"));
     let refused = dpu.prepare().unwrap_err();
-    assert!(refused.is_partial(), "pods are joined all the same");
+    assert!(refused.is_partial(), "the ports of pods are still joined");
     for named in [BRIDGE, "stp_state 0"] {
         assert!(refused.to_string().contains(named), "{refused}");
     }

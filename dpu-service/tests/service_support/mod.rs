@@ -110,7 +110,7 @@ impl Setup {
         self.start_with([])
     }
 
-    /// Likewise, with these variables of the environment.
+    /// Starts the service with these variables of the environment.
     pub fn start_with<const N: usize>(&self, variables: [(&str, PathBuf); N]) -> Service<'_> {
         let log = fs::File::create(self.path("log")).unwrap();
         let mut command = self.command();

@@ -70,7 +70,7 @@ fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
             return;
         }
         match fabric.flows.watch(&mut switch, PROBE) {
-            // Whoever found it so has reported it; that it goes on is told here alone.
+            // The call that timed out has reported that the daemon stands still. Only this thread reports its return.
             Ok(has_stalled) if has_stalled => report(count),
             Ok(_) => {}
             Err(error) => break error,

@@ -40,7 +40,7 @@ use crate::{
 /// The interfaces that other plugins make.
 #[derive(Debug)]
 pub(in crate::agent) struct Delegates {
-    /// Without one of the agent's own no network is other plugins'. What was made before is taken back all the same.
+    /// Without a folder of the agent's own, other plugins make no network. Interfaces that they made before are still removed.
     folders: Folders,
     plugins: Plugins,
     store: Store,

@@ -20,7 +20,7 @@ pub(super) struct Advertised {
 }
 
 impl Advertised {
-    /// The kubelet is told of these VFs.
+    /// Notes the VFs of the list that the kubelet gets now.
     pub(super) fn learn(&mut self, listed: HashSet<String>, now: Instant) {
         let gone = self.listed.difference(&listed).map(|vf| (vf.clone(), now));
         self.left.extend(gone);

@@ -128,7 +128,7 @@ impl GivenVfs {
         let mut state = locked(&self.state);
         let holders = state.holders(records);
         groups.iter().try_for_each(|(vf, group)| holders.check(vf, group, vfs))?;
-        // Whoever had them before has ended.
+        // The kubelet gives a VF again only after its previous pod has ended.
         state.listed.retain(|before| !has_any(before, vfs));
         state.allocated.retain(|(_, before)| !has_any(before, vfs));
         state.allocated.push((now, vfs.to_vec()));

@@ -19,8 +19,8 @@
 //! - *A VF that becomes unhealthy while it is being chosen.* The choice stands, the ADD is refused, and the kubelet tries
 //!   it again. Allocate refuses only what no container could open ([`vfio`]), because a refused Allocate ends the pod for
 //!   good. Such VFs are reported as unhealthy before. One that has just left its pool is not refused ([`advertised`]).
-//! - *Two pods with VFs of one IOMMU group.* Allocate gives a group to the first of them ([`holders`]); the kubelet is told
-//!   at once, and the group's other VFs are preferred last until it knows.
+//! - *Two pods with VFs of one IOMMU group.* Allocate gives a group to the first of them ([`holders`]). The kubelet gets
+//!   a new list at once. Until then the group's other VFs are preferred last.
 
 mod advertised;
 mod checkpoint;

@@ -276,7 +276,7 @@ mod tests {
         vfs::{record, tests::keep},
     };
 
-    /// Whoever calls the DPU waits an hour for a session.
+    /// Calls to the DPU wait an hour for a session.
     #[tokio::test]
     async fn vf_is_restored_before_the_dpu_answers() {
         let (mut doors, _folder) = doors();

@@ -178,7 +178,7 @@ async fn group_belongs_to_one_pod_at_a_time() {
     group(&root, 7, &VFS);
     let stage = Stage::of(cards(&root)).with_folder();
     stage.room.learn(VfPools { pools: vec![pool("gold", &VFS.map(|vf| (vf, "")))] });
-    let nobody = serve(&stage, Pods::default());
+    let no_pods = serve(&stage, Pods::default());
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let registered = kubelet.registered().await;
     let mut client = stage.dial(&registered).await;
@@ -192,7 +192,7 @@ async fn group_belongs_to_one_pod_at_a_time() {
     waits_for(health("Healthy", "Unhealthy")).await;
     // Its pod has ended: the kubelet does not list it.
     waits_for(health("Healthy", "Healthy")).await;
-    drop(nobody);
+    drop(no_pods);
     // As an agent finds it that has just started.
     let server = serve(&stage, Pods::of(pod("cart-0", GOLD, &VFS[1..])));
     waits_for(health("Unhealthy", "Healthy")).await;
