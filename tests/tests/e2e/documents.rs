@@ -23,7 +23,8 @@ fn read(path: &str) -> String {
 fn documents() -> Vec<PathBuf> {
     let folders = ["docs", "docs/runtimes"].map(|name| fs::read_dir(root().join(name)).unwrap());
     let folder = folders.into_iter().flatten().map(|entry| entry.unwrap().path());
-    let top = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(|name| root().join(name));
+    let top = ["README.md", "CONTRIBUTING.md", "MAINTAINERS.md", "CHANGELOG.md"];
+    let top = top.map(|name| root().join(name));
     let is_document = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "md");
     folder.filter(is_document).chain(top).collect()
 }
