@@ -29,12 +29,12 @@ struct Row<'a> {
     shown_by: &'a str,
 }
 
-/// The rows of all tables: a letter and a number, what is wanted, what is here, what shows it.
+/// The rows of all tables: a letter and a number, the feature, the tests that show it.
 fn rows(page: &str) -> Vec<Row<'_>> {
     let row = |text| {
         let mut cells = str::split(text, '|').map(str::trim);
         let id = cells.nth(1).filter(|id| id.ends_with(|last: char| last.is_ascii_digit()))?;
-        Some(Row { id, text, shown_by: cells.nth(2)? })
+        Some(Row { id, text, shown_by: cells.nth(1)? })
     };
     page.lines().filter_map(row).collect()
 }
@@ -71,13 +71,13 @@ fn every_row_names_tests_that_there_are_or_a_reason() {
 
 #[test]
 fn a_row_that_names_no_test_or_one_that_is_not_there_is_found_out() {
-    let page = "| | what is wanted | here | shown by |\n\
-                | --- | --- | --- | --- |\n\
-                | A1 | a | b | `e2e::pods::two_interfaces_of_one_network_are_in_one_pod` |\n\
-                | A2 | a | b | `e2e::pods::no_such`, `host-shim::pods::no_such`; planned: c |\n\
-                | A3 | a | | |\n\
-                | A3 | a | | planned: b |\n\
-                | A4 | a | b | does not apply: c, but `runtime::on_podman::no_such` |\n";
+    let page = "| | feature | tests |\n\
+                | --- | --- | --- |\n\
+                | A1 | a | `e2e::pods::two_interfaces_of_one_network_are_in_one_pod` |\n\
+                | A2 | a | `e2e::pods::no_such`, `host-shim::pods::no_such`; planned: c |\n\
+                | A3 | a | |\n\
+                | A3 | a | planned: b |\n\
+                | A4 | a | does not apply: c, but `runtime::on_podman::no_such` |\n";
     let expected = [
         "A3 twice",
         "A3: nothing",
