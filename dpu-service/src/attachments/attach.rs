@@ -1,9 +1,11 @@
-//! Attach: reserve, then record and program. Several attachments of one pod go the same way together, as one: all
-//! that a call has made stays, or nothing of it.
+//! Attach: reserve, then record and program. The attachments of one call succeed together or leave nothing behind.
 //!
-//! The keys are locked all the while, so that calls for one key come one after the other. In between,
-//! without these locks, only inventories and hellos may change an attachment, and those only mark it:
-//! whoever releases or frees it waits for the key.
+//! Locks: the keys of all attachments from beginning to end, then their VFs, then the registry for short reads and
+//! changes.
+//!
+//! Concurrently: inventories and hellos may change an attachment without its key's lock, but they only mark it. A flow
+//! that
+//! releases or frees an attachment waits for the key.
 
 use std::sync::Arc;
 
@@ -32,26 +34,27 @@ use crate::{
 };
 
 impl Engine {
-    /// Reserves a VF, a MAC address and addresses, records that, and programs the representor.
-    /// Repeating the call gives the same attachment.
+    /// Reserves a VF, a MAC address and addresses, records that, and programs the representor. Idempotent: repeating
+    /// the call
+    /// returns the same attachment.
     ///
     /// # Errors
-    /// What was refused or failed; then nothing of it is left.
+    /// The refusal or failure; nothing of the attachment is left.
     pub async fn attach(
         self: &Arc<Self>,
         spec: AttachSpec,
         asked: Asked,
     ) -> Result<AttachmentView, Failure> {
         let mut views = self.attach_all(vec![spec], asked).await?;
-        // There is one for each spec.
         Ok(views.remove(0))
     }
 
-    /// Likewise for all of these, of which there is one at least, and no two of one key. Those that are new are
-    /// recorded in one transaction.
+    /// Attaches several interfaces together. `specs` has at least one element and no key twice. New attachments are
+    /// recorded in
+    /// one transaction.
     ///
     /// # Errors
-    /// What was refused or failed of one; then nothing is left of any that is new.
+    /// The first refusal or failure; nothing of any new attachment is left.
     pub async fn attach_all(
         self: &Arc<Self>,
         specs: Vec<AttachSpec>,
@@ -67,12 +70,12 @@ impl Engine {
     }
 }
 
-/// Those of a call, in its order.
+/// The attachments of one call, in its order.
 struct Admitted {
     all: Vec<Arc<Record>>,
-    /// Those that it has reserved.
+    /// Reserved by this call.
     new: Vec<Arc<Record>>,
-    /// Those of an earlier call that it repeats.
+    /// Made by an earlier call that this one repeats.
     known: Vec<Arc<Record>>,
 }
 
@@ -93,8 +96,9 @@ async fn attach_all(
     all.iter().map(|record| engine.view(record)).collect()
 }
 
-/// Admits all, and locks their VFs: from before the records are durable, so that the reconciler does not take
-/// them for neglected.
+/// Admits all specs and locks their VFs. The locks are taken before the records are durable: the reconciler repairs
+/// every
+/// recorded attachment that is not programmed, unless its VF is locked.
 async fn reserve_all(
     engine: &Engine,
     specs: &[AttachSpec],
@@ -105,7 +109,7 @@ async fn reserve_all(
     Ok((admitted, vfs))
 }
 
-/// Reserves all that attachments need, or finds those that a repeated call means: of all, or nothing.
+/// Admits all specs, or forgets those already reserved and returns the failure.
 fn admit_all(engine: &Engine, specs: &[AttachSpec], asked: Asked) -> Result<Admitted, Failure> {
     let mut admitted = Admitted { all: Vec::new(), new: Vec::new(), known: Vec::new() };
     for spec in specs {
@@ -122,7 +126,7 @@ fn admit_all(engine: &Engine, specs: &[AttachSpec], asked: Asked) -> Result<Admi
     Ok(admitted)
 }
 
-/// Of VFs that are not enough: how many of those in use are of the same call.
+/// Adds to `VFS_EXHAUSTED` how many of the VFs in use belong to the same call.
 fn with_those_before(failure: Failure, reserved: usize, asked: usize) -> Failure {
     if failure.reason != Reason::VfsExhausted || reserved == 0 {
         return failure;
@@ -134,7 +138,7 @@ fn with_those_before(failure: Failure, reserved: usize, asked: usize) -> Failure
     Failure { message, ..failure }
 }
 
-/// Forgets reservations that nobody has heard of.
+/// Forgets reservations that were never reported to a host.
 fn forget(engine: &Engine, records: &[Arc<Record>]) {
     let mut registry = engine.registry();
     for record in records {
@@ -142,21 +146,21 @@ fn forget(engine: &Engine, records: &[Arc<Record>]) {
     }
 }
 
-/// Reserves all that an attachment needs, or finds the one that a repeated call means. Tells
-/// whether it is a new one.
+/// Reserves what a new attachment needs, or finds the existing one of a repeated call. Returns whether it is new.
 ///
-/// The session is looked at in the hold of the registry that reserves: a hello opens its session
-/// before it looks for attachments that its host does not know, so either it sees what is reserved
-/// here, or this call is refused.
+/// The session is checked under the same lock of the registry that reserves. A hello opens its session before it
+/// searches
+/// for attachments that its host does not know. So either the hello sees this reservation, or this call is refused as
+/// stale.
 fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record>, bool), Failure> {
     let Asked { session, as_of } = asked;
     let mut registry = engine.registry();
     let host = &spec.key.host;
-    // Said before anything of a session: an unknown host has none.
+    // Before the session check: an unknown host has no session, and `STALE_SESSION` would hide the reason.
     registry.hosts().number(host)?;
     let boot_id = engine.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
     if engine.keys.overtaken().has(&spec.key, &boot_id, as_of) {
-        let why = format!("{} was given back since it was asked for", spec.key);
+        let why = format!("{} was detached after this Attach was sent", spec.key);
         return Err(Failure::new(Reason::DeadlineExceeded, why));
     }
     if let Some(entry) = registry.entries().by_key(&spec.key) {
@@ -168,12 +172,12 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
         }
         return Ok((record, false));
     }
-    // Only new ones: a host may repeat a call whose answer it has lost.
+    // Draining refuses new attachments only: a host may repeat a call whose answer was lost.
     if let Some(reason) = registry.draining() {
         return Err(Failure::new(Reason::Draining, format!("the DPU is draining: {reason}")));
     }
     let record = registry.reserve(spec, asked, boot_id, now())?;
-    // Only the record says which limits are in force: those asked for may be tighter.
+    // Checked on the record, not on the spec: the network's limits may be tighter than the requested ones.
     let checked = check_mac(engine, &record).and_then(|()| check_kept(engine, &record, session));
     if let Err(failure) = checked {
         registry.forget(record.id, None, now());
@@ -182,30 +186,32 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     Ok((record, true))
 }
 
-/// Refuses what the fabric's own links have: the pod would get what is meant for them, or nothing at all.
+/// Refuses the MAC address of one of the fabric's own links: the pod would receive the link's frames, or none.
 fn check_mac(engine: &Engine, record: &Record) -> Result<(), Failure> {
     if !engine.programmer().has_mac(record.mac) {
         return Ok(());
     }
-    let why =
-        format!("MAC address {} is of a link of the DPU's fabric: ask for another", record.mac);
+    let why = format!(
+        "MAC address {} belongs to a link of the DPU's fabric: request another one",
+        record.mac
+    );
     Err(Failure::new(Reason::MacInUse, why))
 }
 
-/// Whether the pod will be kept to what its network says: by the card, or else by the host.
+/// Checks that the card or the host enforces the network's settings on the pod.
 fn check_kept(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
     let checked = engine.programmer().check(&record.port_settings());
     checked.map_err(|unsupported| unsupported_by(record, &unsupported.to_string()))?;
     check_host(engine, record, session)
 }
 
-/// Whether the host's agent does all that is left to it.
+/// Checks that the host's agent supports its share of the settings.
 fn check_host(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
     check_understood(engine, record, session)?;
     check_kept_by_host(engine, record, session)
 }
 
-/// Whether the host's agent knows of all that the network says: it would pass the rest over in silence.
+/// Refuses settings that the host's agent does not know: it would ignore them silently.
 fn check_understood(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
     let host = &record.key.host;
     let unknown = record
@@ -214,12 +220,12 @@ fn check_understood(engine: &Engine, record: &Record, session: SessionId) -> Res
         .find(|(_, capability)| !engine.sessions.can(host, session, capability));
     let Some((what, _)) = unknown else { return Ok(()) };
     let why = format!(
-        "{what} can't be had: the agent of host {host} is of a version that does not know of it; upgrade it"
+        "{what} is not supported: the agent of host {host} is of a version that does not know of it; upgrade it"
     );
     Err(unsupported_by(record, &why))
 }
 
-/// Whether the host does what is left to it. An agent that does not know of it would say nothing.
+/// Refuses an agent that cannot have the PF enforce the settings when the DPU has no port of the VF.
 fn check_kept_by_host(engine: &Engine, record: &Record, session: SessionId) -> Result<(), Failure> {
     let host = &record.key.host;
     let is_kept = engine.programmer().has_representors()
@@ -229,14 +235,14 @@ fn check_kept_by_host(engine: &Engine, record: &Record, session: SessionId) -> R
         return Ok(());
     }
     let why = format!(
-        "nobody would keep the pod to its VLAN, its MAC address and its rates: the DPU has no \
-         port of the VF, and the agent of host {host} is of a version that can't have the PF do \
-         it; upgrade it"
+        "neither DPU nor host would enforce the pod's VLAN, MAC address and rates: the DPU has no \
+        port of the VF, and the agent of host {host} is of a version that cannot configure the PF; \
+        upgrade it"
     );
     Err(unsupported_by(record, &why))
 }
 
-/// What came of the kernel's part of an attachment.
+/// Results of programming the representor and of mapping ports.
 struct SetUp {
     programmed: Result<u32, ProgramError>,
     mapped: Result<(), Failure>,
@@ -248,22 +254,23 @@ impl SetUp {
         programmed.or_else(|| self.mapped.clone().err())
     }
 
-    /// Whether it is the representor's own fault, and why.
+    /// Why the representor itself is at fault, if it is: counts towards the VF's quarantine.
     fn against_vf(&self) -> Option<String> {
         let error = self.programmed.as_ref().err().filter(|error| error.fault() == Fault::Port)?;
         Some(failure_of(error).message)
     }
 }
 
-/// Records reservations and programs the representors, at the same time: the disk and the kernel do
-/// not wait for each other, and the host hears of the attachments once all is done. Unless all
-/// succeeds, what can be is taken back: nobody has used it yet. Should the service die in between, the
-/// reconciler programs what is recorded and clears what is not. The caller holds the VFs' locks.
+/// Records reservations and programs their representors concurrently, then returns. On any failure, takes all of it
+/// back:
+/// the host has received no answer, so no pod uses it. After a crash in between, the reconciler programs recorded
+/// attachments
+/// and clears unrecorded ports. The caller holds the VFs' locks.
 async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> {
     if records.is_empty() {
         return Ok(());
     }
-    // A disk that is full or hangs stays so for long: the kernel is not to be changed to and fro.
+    // Probed first: a full or hanging disk stays so for long, and each attach would program and unprogram in vain.
     if let Err(failure) = engine.records.probe().await {
         forget(engine, records);
         return Err(failure);
@@ -281,9 +288,9 @@ async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failu
         }
         return Ok(());
     };
-    // Of several failures the host is told one.
+    // The answer carries the first failure; the others are only logged.
     for failure in &failures[1..] {
-        tracing::warn!(id = %records[0].id, %failure, "failed, too");
+        tracing::warn!(attachment = %records[0].id, error = %failure, "another step of a failed attach failed, too");
     }
     take_back(engine, records, &ports, is_written.then_some(failure)).await;
     Err(failure.clone())
@@ -295,7 +302,6 @@ async fn set_up(engine: &Engine, record: &Arc<Record>) -> SetUp {
     SetUp { programmed, mapped }
 }
 
-/// Writes the records to the journal.
 async fn write(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> {
     let changes = Changes::default();
     let changes = records.iter().fold(changes, |changes, record| changes.put_attachment(record));
@@ -310,15 +316,16 @@ async fn write(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Takes attachments back of which one at least failed; nobody has used them yet. They are `recorded`, and then
-/// that failure is told of them, or are not.
+/// Takes back attachments of which at least one failed. No pod has used them. `recorded` is the failure to report if
+/// their
+/// records are in the journal.
 async fn take_back(
     engine: &Engine,
     records: &[Arc<Record>],
     ports: &[SetUp],
     recorded: Option<&Failure>,
 ) {
-    // Unprogrammed first: once they are forgotten, another attach may get the VFs and the addresses.
+    // Unprogram before forgetting: a forgotten VF or address may go to another attach at once.
     for (record, port) in records.iter().zip(ports) {
         match &port.programmed {
             Ok(_) => engine.unprogram(record.vf).await,
@@ -337,12 +344,12 @@ async fn take_back(
     }
 }
 
-/// Deletes the records of attachments of which nothing is programmed any more.
+/// Deletes the records of attachments that are no longer programmed.
 async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], failure: &Failure) {
-    // Marked first: a record that can't be deleted must not be programmed again.
+    // Marked as releasing first: if the delete fails, the reconciler must not program the record again.
     for record in records {
         let mut registry = engine.registry();
-        // One that was promised its host may have begun to move.
+        // The host may already have moved a VF that it was offered.
         let is_at_home = !registry.vfs().is_promised(record.vf);
         let vf = if is_at_home { VfReturn::Clean } else { VfReturn::Awaited };
         registry.release(record.id, vf);
@@ -357,8 +364,10 @@ async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], fail
                 note_quarantine(engine, record.vf);
             }
         }
-        // They stay as releasing; the reconciler goes on trying.
-        Err(error) => tracing::error!(id = %records[0].id, %error, "a failed attachment stays"),
+        // They stay as releasing; the reconciler retries.
+        Err(error) => {
+            tracing::error!(attachment = %records[0].id, %error, "cannot delete the records of a failed attach; retrying");
+        }
     }
     for record in records {
         let (kind, message) = (EventKind::AttachmentFailed, failure.message.clone());
@@ -366,7 +375,7 @@ async fn abandon(engine: &Engine, records: &[Arc<Record>], ports: &[SetUp], fail
     }
 }
 
-/// Records that the failure was one too many for the VF, which had no quarantine before: it was in use.
+/// Reports a quarantine that this failure has caused. The VF was in use, so it had no quarantine before.
 fn note_quarantine(engine: &Engine, vf: FunctionId) {
     let state = engine.registry().vfs().state(vf);
     if let Some(VfState::Quarantined { reason }) = state {
@@ -374,10 +383,11 @@ fn note_quarantine(engine: &Engine, vf: FunctionId) {
     }
 }
 
-/// Programs what is not yet programmed for an earlier call. Pods may use the attachments, so they
-/// stay whatever happens. The caller holds the VFs' locks.
+/// Programs what an earlier call left unprogrammed. Pods may use these attachments, so a failure takes nothing back.
+/// The
+/// caller holds the VFs' locks.
 async fn bring_up_again(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> {
-    // What was programmed once, or runs already, is the reconciler's to look after.
+    // Once programmed or attached, only the reconciler repairs an attachment.
     let is_up = |entry: &Entry| entry.programmed().is_some() || entry.is_attached();
     for record in records {
         if engine.registry().entries().get(record.id).is_some_and(is_up) {
@@ -412,7 +422,7 @@ fn failure_of(error: &ProgramError) -> Failure {
     Failure::new(reason, Chain(error).to_string())
 }
 
-/// Whether `spec` asks for what `entry` is.
+/// Refuses a repeated Attach whose request differs from the existing attachment.
 fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(), Failure> {
     let record = entry.record();
     if !entry.is_held() {
@@ -435,7 +445,7 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     if spec.device.as_ref().is_some_and(|device| *device != record.device) {
         return differs(format!("the VF at {}", record.device));
     }
-    // The host asks again without it, and is given this one.
+    // With `VF_NOT_FREE` the host asks again without naming a VF, and then gets this attachment.
     if spec.promised.as_ref().is_some_and(|promise| promise.device != record.device) {
         let message = format!("{} has the VF at {} already", record.key, record.device);
         return Err(Failure::new(Reason::VfNotFree, message));
@@ -444,10 +454,12 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
         return differs("other rate limits".into());
     }
     if spec.lead != record.lead {
-        return differs(record.lead.as_ref().map_or_else(
-            || "no other interface to lead it".into(),
-            |lead| format!("interface {lead} to lead it"),
-        ));
+        return differs(
+            record.lead.as_ref().map_or_else(
+                || "no lead interface".into(),
+                |lead| format!("lead interface {lead}"),
+            ),
+        );
     }
     if spec.port_mappings != record.port_mappings {
         return differs("other mapped ports".into());
@@ -460,7 +472,7 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     }
     if spec.further_leases.len() != record.further_leases.len() {
         let held = record.further_leases.len();
-        return differs(format!("addresses for {held} interfaces that others make"));
+        return differs(format!("addresses for {held} interfaces of other plugins"));
     }
     for LeaseSpec { interface_name, network, addresses } in &spec.further_leases {
         let is_its = |held: &&FurtherLease| held.interface_name == *interface_name;
@@ -478,7 +490,7 @@ fn check_same(entry: &Entry, spec: &AttachSpec, registry: &Registry) -> Result<(
     }
 }
 
-/// The first of the wanted addresses that is not among the leases.
+/// Returns the first wanted address that is not among the leases.
 fn not_held<'a>(wanted: &'a [WantedAddress], leases: &[Lease]) -> Option<&'a WantedAddress> {
     let is_held = |address: &&WantedAddress| {
         leases.iter().map(|lease| lease.address).any(|held| {

@@ -1,4 +1,4 @@
-//! Check (CNI's CHECK): whether an attachment is as its record says.
+//! Check (CNI's CHECK): compares an attachment with its record and the kernel.
 
 use bootstrap::Chain;
 use offload_proto::{Failure, Reason};
@@ -19,7 +19,7 @@ impl Engine {
         key: AttachmentKey,
         id: Option<AttachmentId>,
     ) -> Result<AttachmentView, Failure> {
-        // An attach or detach of the key would be found half done.
+        // Locked, so that no attach or detach of the key is half done.
         let _key = self.keys.lock(&key).await;
         let record = self.record_of(&key).filter(|record| id.is_none_or(|id| id == record.id));
         let record = record.ok_or_else(|| unknown(&key))?;

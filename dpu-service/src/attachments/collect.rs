@@ -1,4 +1,4 @@
-//! The runtime's garbage collection (CNI's GC): attachments that it does not list are given back.
+//! Garbage collection (CNI's GC): releases attachments that the runtime does not list.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -16,8 +16,9 @@ use crate::{
 };
 
 impl Engine {
-    /// Puts those of the host's attachments of `network` (`None`: the default one) that are not
-    /// `valid` into releasing, and returns them: the host gives their VFs back and detaches them.
+    /// Marks the host's attachments of `network` (`None`: the default one) that are not `valid` as releasing, and
+    /// returns them.
+    /// The host then returns their VFs and detaches them.
     ///
     /// # Errors
     /// [`NetworkUnknown`][`offload_proto::Reason::NetworkUnknown`] or
@@ -45,8 +46,9 @@ async fn collect(
     Ok(released.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
-/// The runtime's list may be older than an Attach that is under way: such an attachment stays, and
-/// the next list has it.
+/// Returns the attachments to release. The runtime's list may be older than an Attach under way: such an attachment
+/// stays
+/// until the next GC.
 fn not_valid(
     engine: &Engine,
     host: &HostName,
@@ -73,18 +75,18 @@ fn not_valid(
     Ok(outdated.map(|entry| Arc::clone(entry.record())).collect())
 }
 
-/// `None`: it is gone meanwhile.
+/// Releases one attachment. `None`: it is already gone.
 async fn collect_one(
     engine: &Engine,
     record: &Arc<Record>,
 ) -> Result<Option<AttachmentView>, Failure> {
     let _key = engine.keys.lock(&record.key).await;
-    // Whoever had the key may have freed it.
+    // The previous holder of the key's lock may have freed the attachment.
     if engine.registry().entries().get(record.id).is_none() {
         return Ok(None);
     }
     let cause = of_host(record, "the runtime's garbage collection");
     give_back(engine, record, VfReturn::Awaited, &cause).await?;
-    // Whose VF was back already is free now.
+    // `None` if the VF had already returned: then everything is free now.
     Ok(engine.view(record).ok())
 }

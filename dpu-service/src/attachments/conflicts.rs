@@ -1,8 +1,10 @@
-//! Whether a machine beyond the uplinks uses an address of an attachment, too.
+//! Detects machines beyond the uplinks that use an attachment's address.
 //!
-//! Attachments are probed after they were answered, a few each second, so that no ADD waits and many ADDs cause no storm.
-//! What the probes find, the registry keeps with the attachment; nothing is changed. It is not recorded: a service that
-//! starts probes all attachments again, at the same rate.
+//! Probes run after attaches are answered, a few each second: no ADD waits and many ADDs cause no storm. The registry
+//! keeps
+//! the result with the attachment; nothing else changes. Results are not recorded: a restarted service probes all
+//! attachments
+//! again at the same rate.
 
 use std::{
     cmp::Reverse,
@@ -27,19 +29,18 @@ use super::{
 };
 use crate::{conditions::Fault, events::EventKind, model::Record, programmer::Programmer};
 
-/// How often the service looks for addresses to probe.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How many attachments are probed at a time.
+/// Maximum number of attachments probed at a time.
 const AT_A_TIME: usize = 32;
 
-/// How long answers are waited for.
+/// How long a probe collects answers.
 const PATIENCE: Duration = Duration::from_millis(600);
 
-/// How many of a network's conflicts a warning names.
+/// How many conflicts of a network a warning names.
 const FIRST_SHOWN: usize = 2;
 
-/// Probes the addresses of each attachment that is new, and again those that have another user. Never returns.
+/// Probes the addresses of each new attachment, and again those with a known conflict. Never returns.
 pub(crate) async fn watch_for_conflicts(engine: Arc<Engine>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -66,7 +67,7 @@ async fn probe_due(engine: &Engine) {
     }
 }
 
-/// New attachments come first, the latest of them before others.
+/// New attachments come first, the most recent before the others.
 fn due(engine: &Engine) -> Vec<Arc<Record>> {
     let has_uplinks =
         |record: &Record| !engine.programmer().uplinks(record.network.bridge.as_deref()).is_empty();
@@ -82,7 +83,7 @@ fn due(engine: &Engine) -> Vec<Arc<Record>> {
     due.into_iter().take(AT_A_TIME).map(|(_, record)| record).collect()
 }
 
-/// The users of each record's addresses. `None`: no uplink could be asked by.
+/// Returns the other users of each record's addresses. `None`: no uplink is running, so nothing was probed.
 fn users_of(programmer: &Programmer, records: &[Arc<Record>]) -> Result<Vec<Option<Users>>, Error> {
     let mut rtnl = Rtnl::open()?;
     let mut probes = Vec::new();
@@ -103,7 +104,6 @@ fn users_of(programmer: &Programmer, records: &[Arc<Record>]) -> Result<Vec<Opti
     Ok(records.iter().zip(&probes).map(users).collect())
 }
 
-/// Those of the links that pass frames.
 fn running(rtnl: &mut Rtnl, names: &[String]) -> Result<Vec<Link>, Error> {
     let mut links = Vec::new();
     for name in names {
@@ -112,7 +112,7 @@ fn running(rtnl: &mut Rtnl, names: &[String]) -> Result<Vec<Link>, Error> {
     Ok(links)
 }
 
-/// A question for each address by each uplink.
+/// One probe for each address and uplink.
 fn probes_of(record: &Record, uplinks: &[Link]) -> Vec<Probe> {
     let vlan = record.network.vlan;
     let by = |link: &Link| {
@@ -123,7 +123,7 @@ fn probes_of(record: &Record, uplinks: &[Link]) -> Vec<Probe> {
     uplinks.iter().filter_map(by).flatten().collect()
 }
 
-/// Keeps what probes have found, and reports what is news of it.
+/// Stores the result of probes and reports what changed.
 fn note(engine: &Engine, record: &Record, users: Option<Users>) {
     let news = engine.registry().change(record.id).map(|entry| entry.note_probed(users));
     for (address, users) in news.into_iter().flatten() {
@@ -136,7 +136,6 @@ fn note(engine: &Engine, record: &Record, users: Option<Users>) {
     }
 }
 
-/// An address of an attachment that other machines use.
 struct Conflict<'a> {
     record: &'a Record,
     address: IpAddr,
@@ -173,7 +172,6 @@ impl Conflict<'_> {
     }
 }
 
-/// All conflicts of attachments that are held, by their addresses.
 fn all(registry: &Registry) -> Vec<Conflict<'_>> {
     let mut all: Vec<_> = registry.entries().iter().flat_map(conflicts_of).collect();
     all.sort_by_key(|conflict| (conflict.address, conflict.record.id));
@@ -186,7 +184,7 @@ fn conflicts_of(entry: &Entry) -> impl Iterator<Item = Conflict<'_>> {
     users.map(move |(address, users)| Conflict { record, address: *address, users })
 }
 
-/// One fault for each network of whose pods' addresses other machines use some.
+/// One fault for each network with conflicts.
 pub(super) fn faults(registry: &Registry) -> Vec<Fault> {
     let mut by_network = BTreeMap::<_, Vec<_>>::new();
     for conflict in all(registry) {
@@ -212,7 +210,7 @@ fn message(network: &str, conflicts: &[Conflict<'_>]) -> String {
     )
 }
 
-/// Each conflict, for the doctor.
+/// One finding for each conflict, for `dpuctl doctor`.
 pub(super) fn differences(registry: &Registry) -> Vec<Difference> {
     let tell =
         |conflict: Conflict<'_>| Finding::AddressConflict.of(conflict.address, conflict.sentence());
@@ -220,7 +218,7 @@ pub(super) fn differences(registry: &Registry) -> Vec<Difference> {
 }
 
 impl Operators<'_> {
-    /// How many conflicts each network has, those without included.
+    /// Number of conflicts of each network, including networks without any.
     #[must_use]
     pub(crate) fn conflicts_by_network(self) -> BTreeMap<String, u64> {
         let registry = self.0.registry();

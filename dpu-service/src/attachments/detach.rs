@@ -1,12 +1,13 @@
-//! The way back: unprogram and record at the same time, then free.
+//! Detach: unprogram and record concurrently, then free.
 //!
-//! An attachment comes here by its host's Detach, by an operator, by the runtime's garbage
-//! collection, by what a hello or an inventory tells, and by the reconciler, which repeats what the
-//! journal has refused. All of them hold the lock of its key, so that one of them frees it and the
-//! others find nothing.
+//! Callers are the host's Detach, operators, the runtime's garbage collection, hellos and inventories, and the
+//! reconciler,
+//! which retries what the journal has refused. Each holds the lock of the attachment's key, so exactly one of them
+//! frees it
+//! and the others find nothing.
 //!
-//! What an operator releases is recorded first, with its entry of the audit: a release that is refused
-//! changes nothing.
+//! An operator's release is recorded first, together with its audit entry: a release that cannot be recorded changes
+//! nothing.
 
 use std::{sync::Arc, time::Instant};
 
@@ -31,32 +32,33 @@ use crate::{
     sessions::HostCommand,
 };
 
-/// A host gives an attachment back.
+/// A host's request to detach an attachment.
 #[derive(Clone, Debug)]
 pub struct Detach {
     /// The attachment's key.
     pub key: AttachmentKey,
-    /// Only this attachment of the key is meant. `None`: whichever it is, with those that it leads.
+    /// Only this attachment of the key is meant. `None`: any attachment of the key, with the members of its group.
     pub id: Option<AttachmentId>,
-    /// Its VF is back and clean.
+    /// The attachment's VF is back and clean.
     pub returned: bool,
-    /// This VF is, by its device on the host, if it is the attachment's.
+    /// The VF with this device is back and clean, if it is the attachment's.
     pub returned_device: Option<Device>,
-    /// When the host knew that: what it saw before is outdated.
+    /// When the host observed that, by its clock. Earlier inventories of the VF are outdated.
     pub as_of: HostTime,
-    /// The session that the host called on. `None`: not told.
+    /// The session of the call. `None`: not given.
     pub session: Option<SessionId>,
-    /// Why the host detaches it, one clause. Empty: for a DEL.
+    /// Why the host detaches it, one clause. Empty for a DEL.
     pub cause: String,
 }
 
 impl Engine {
-    /// Gives an attachment back. One that is gone already, or not the one that is meant, is no error.
-    /// Unless its VF has returned, it is held until the host says that it is back.
+    /// Detaches an attachment. Succeeds if the attachment is already gone or is not the one meant. Until its VF has
+    /// returned,
+    /// the attachment stays as releasing.
     ///
     /// # Errors
     /// [`Reason::JournalUnavailable`](offload_proto::Reason::JournalUnavailable) or
-    /// [`Reason::StaleSession`](offload_proto::Reason::StaleSession): to be repeated.
+    /// [`Reason::StaleSession`](offload_proto::Reason::StaleSession). The caller repeats the call.
     pub async fn detach(self: &Arc<Self>, detach: Detach) -> Result<(), Failure> {
         let detach = async move |engine: Arc<Self>| {
             let detached = engine.phases.detach.time(TOTAL, detach_now(&engine, &detach)).await;
@@ -74,7 +76,7 @@ async fn detach_now(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
         None => engine.registry().entries().led_by(&detach.key),
     };
     for key in led {
-        // Where the VFs of these are, the host has not told.
+        // The host reported the VF of the named attachment only.
         detach_one(engine, &Detach { key, returned: false, ..detach.clone() }).await?;
     }
     Ok(())
@@ -83,12 +85,12 @@ async fn detach_now(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
 async fn detach_one(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
     let (key, session) = (&detach.key, detach.session);
     let _key = engine.phases.detach.time(LOCKS, engine.keys.lock(key)).await;
-    // Looked at with the key held: a hello that came meanwhile has decided on this attachment.
+    // Checked under the key's lock: a hello that arrived while we waited has already decided on this attachment.
     if let Some(session) = session.filter(|id| !engine.sessions.is_current(&key.host, *id)) {
         return Err(stale(session));
     }
     let detached = detach_what_is_there(engine, detach).await;
-    // Last: who was overtaken waits for the key, however long that took.
+    // Last: an Attach that this Detach overtook may wait for the key for however long the detach took.
     note_overtaken(engine, key, detach.as_of);
     detached
 }
@@ -99,7 +101,7 @@ async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Fa
     if is_outdated(engine, detach, &record, latest) {
         return Ok(());
     }
-    // Before it is given back: an inventory from before may free nothing of it meanwhile.
+    // Noted before the release: an older inventory must not free the VF while the release runs.
     engine.registry().note_detach(&record, detach.as_of, latest);
     let returned = detach.returned || detach.returned_device.as_ref() == Some(&record.device);
     let vf = if returned { VfReturn::Clean } else { VfReturn::Awaited };
@@ -111,13 +113,14 @@ async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Fa
     give_back(engine, &record, vf, &cause).await.map(drop)
 }
 
-/// What the record's host causes.
+/// A cause whose author is the record's host.
 pub(super) fn of_host(record: &Record, reason: &str) -> Cause {
     Cause::new(Author::Host(record.key.host.clone()), reason)
 }
 
-/// Whether a late Detach means an earlier attachment of its key. One without an id does if the host has
-/// asked for this one since: two calls on one connection come in order, but the later may be served first.
+/// Whether a late Detach means an earlier attachment of its key. Without an id, it does if the host has sent an Attach
+/// since:
+/// calls on one connection arrive in order, but each is served by its own task, so a later call may run first.
 fn is_outdated(engine: &Engine, detach: &Detach, record: &Record, latest: HostTime) -> bool {
     match detach.id {
         Some(id) => id != record.id,
@@ -129,8 +132,9 @@ fn is_outdated(engine: &Engine, detach: &Detach, record: &Record, latest: HostTi
     }
 }
 
-/// The host, one of whose calls has the key at a time, wants nothing any more of what it asked for
-/// before: an Attach of then may come now.
+/// Records a tombstone for the key: an Attach that the host sent before this Detach may only arrive now, and must not
+/// reserve
+/// anything.
 fn note_overtaken(engine: &Engine, key: &AttachmentKey, as_of: HostTime) {
     if as_of > engine.sessions.latest_time(&key.host) {
         return;
@@ -142,7 +146,7 @@ fn note_overtaken(engine: &Engine, key: &AttachmentKey, as_of: HostTime) {
     }
 }
 
-/// Takes an attachment away from its pod, for an operator. With [`VfReturn::Gone`] it does not wait for the VF.
+/// Releases an attachment for an operator. With [`VfReturn::Gone`] it does not wait for the VF.
 pub(super) async fn release(
     engine: &Engine,
     id: AttachmentId,
@@ -152,20 +156,20 @@ pub(super) async fn release(
     let key = engine.registry().entries().get(id).map(|entry| entry.record().key.clone());
     let key = key.ok_or_else(|| unknown(&id))?;
     let _key = engine.keys.lock(&key).await;
-    // Whoever had the key may have ended it, and begun another one.
+    // The previous holder of the key's lock may have ended the attachment and started another one.
     let record = engine.record_of(&key).filter(|record| record.id == id);
     let record = record.ok_or_else(|| unknown(&id))?;
-    // A host that was removed reports nothing any more. Its VFs are given out once it is put back and offers them.
+    // A removed host reports no VFs. Its VFs become available once it is configured again and advertises them.
     let is_removed = !engine.registry().hosts().serves(&key.host);
     let vf = if is_removed { VfReturn::Gone } else { vf };
     record_release(engine, &record, cause).await?;
     let view = give_back(engine, &record, vf, cause).await?;
-    // Told once it is recorded: a host that hears of it detaches at once.
+    // Sent after the commit: the host detaches as soon as it receives the command.
     tell_release(engine, &record, cause.reason.clone());
     Ok(view)
 }
 
-/// Records that an operator releases an attachment, in one transaction with the entry of the audit.
+/// Records an operator's release together with its audit entry, in one transaction.
 async fn record_release(engine: &Engine, record: &Record, cause: &Cause) -> Result<(), Failure> {
     let object = format!("attachment/{}", record.id);
     let entry = AuditEntry::new(cause, AuditAction::ReleaseAttachment, object)
@@ -175,13 +179,14 @@ async fn record_release(engine: &Engine, record: &Record, cause: &Cause) -> Resu
     engine.records.commit(changes).await
 }
 
-/// Unprograms an attachment and, once its VF is back and clean or gone, frees all that it holds. Returns
-/// the attachment as it was while it was given back. The caller holds the lock of its key.
+/// Unprograms an attachment and frees what it holds once its VF has returned or is gone. Returns the attachment as it
+/// was
+/// while releasing. The caller holds the lock of its key.
 ///
-/// Disk and kernel do not wait for each other. Should the journal fail, all that the kernel can give
-/// back is given back; the rest stays as releasing, and the reconciler and the host's repetitions
-/// go on trying. Should the service die once the record is gone, the reconciler unprograms what
-/// serves nobody.
+/// Disk and kernel work run concurrently. If the journal fails, the kernel's part is still undone; the attachment stays
+/// as
+/// releasing, and the reconciler and the host retry. If the service dies after the record was deleted, the reconciler
+/// unprograms the port.
 pub(super) async fn give_back(
     engine: &Engine,
     record: &Arc<Record>,
@@ -201,12 +206,14 @@ pub(super) async fn give_back(
         let changes = Changes::default().put_attachment(&view.record);
         unprogram_and_write(engine, record, changes, Milestone::ReleaseParked).await
     };
-    // Whoever gets its ports meanwhile puts them into force after this: rules are made of all that is held.
+    // Ports are unmapped concurrently. An attachment that maps the same ports writes its rules after this one: the
+    // gateway
+    // rebuilds them from all held attachments.
     let ((), released) = tokio::join!(unmap(engine, record), release);
     released.map(|()| view)
 }
 
-/// The attachment as it is then, and whether its VF need not be waited for.
+/// Returns the attachment in its new state, and whether its VF has already returned.
 fn mark_releasing(
     engine: &Engine,
     id: AttachmentId,
@@ -215,13 +222,13 @@ fn mark_releasing(
     let mut registry = engine.registry();
     registry.release(id, vf);
     let entry = registry.entries().get(id).ok_or_else(|| unknown(&id))?;
-    // An earlier call may have known already that the VF is back.
+    // An earlier call may already have reported the VF's return.
     Ok((entry.view(), entry.is_returned()))
 }
 
-/// Unprograms and deletes an attachment, and frees what it held: an address that rests is recorded in
-/// the same transaction, so that no crash cuts its rest short. Freed in memory last: until disk and
-/// kernel have let go, nobody else may get the VF or the addresses.
+/// Unprograms and deletes an attachment, and frees what it held. The cool-down of its addresses is recorded in the same
+/// transaction, so that a crash does not shorten it. Memory is freed last: until disk and kernel are done, no other
+/// attachment may get the VF or the addresses.
 async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
     let resting = engine.registry().networks().resting(record, now());
     let changes = Changes::default().delete_attachment(record.id);
@@ -256,7 +263,7 @@ async fn unprogram_and_write(
     written
 }
 
-/// Tells the host to give an attachment's VF back.
+/// Sends the host a command to release an attachment.
 pub(super) fn tell_release(engine: &Engine, record: &Record, reason: String) {
     let command = HostCommand::Release { id: record.id, key: record.key.clone(), reason };
     engine.tell(&record.key.host, command);

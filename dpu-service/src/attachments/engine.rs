@@ -1,4 +1,4 @@
-//! What all flows share: the state, the locks, and that a flow runs to its end.
+//! State that all flows share: records, locks and drivers. Flows run to their end even if their caller goes away.
 
 use std::{
     future::Future,
@@ -35,10 +35,10 @@ use crate::{
     sessions::Sessions,
 };
 
-/// The engine of attachments. The page of its room says who races with whom, and what is locked in
-/// which order.
+/// The engine of attachments. The page of [`attachments`](super) states its locks, their order and who runs
+/// concurrently.
 ///
-/// Every call that changes something runs to its end, even when its caller goes away meanwhile.
+/// Every call that changes something runs to its end, even if its caller goes away.
 #[derive(Debug)]
 pub struct Engine {
     registry: Mutex<Registry>,
@@ -47,7 +47,7 @@ pub struct Engine {
     pub(super) sessions: Sessions,
     pub(super) events: Arc<Events>,
     pub(super) keys: Keys,
-    /// Held while networks change.
+    /// Serialises changes of networks.
     pub(super) network_changes: tokio::sync::Mutex<()>,
     flows: TaskTracker,
     pub(super) reconciler: ReconcilerState,
@@ -57,11 +57,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with what the journal holds, which records what happens in the events that `open_events` returns. Nothing
-    /// is programmed yet: the reconciler does that.
+    /// Restores an engine from the journal. Programs nothing: the reconciler does. `open_events` is called once nothing
+    /// else can
+    /// fail.
     ///
     /// # Errors
-    /// The journal can't be read or contradicts itself, or the configuration can't be.
+    /// The journal cannot be read or contradicts itself, or the configuration is invalid.
     pub fn open(
         records: Records,
         open_events: impl FnOnce() -> Arc<Events>,
@@ -75,12 +76,13 @@ impl Engine {
         let mut registry =
             Registry::restore(records.load()?, configuration, settings, microseconds())?;
         if programmer.has_representors() {
-            // Where the kernel can't be asked yet, the reconciler's first good look tells.
+            // If the kernel cannot be asked yet, the reconciler's first successful survey reports the representors.
             let survey = programmer.survey().unwrap_or_default();
             registry.note_representors(&[], survey.into_keys().collect());
         }
-        // Last: a start that fails has no stop, and would count as unclean. The lock of the journal keeps a second service
-        // from the events, too.
+        // Events are opened last: a start that fails here writes no stop event and would be reported as an unclean end.
+        // The
+        // journal's file lock also keeps a second service from the events.
         let events = open_events();
         Ok(Arc::new(Self {
             registry: Mutex::new(registry),
@@ -98,19 +100,19 @@ impl Engine {
         }))
     }
 
-    /// What happened, and what happens.
+    /// The log of events.
     #[must_use]
     pub const fn events(&self) -> &Arc<Events> {
         &self.events
     }
 
-    /// The changes that were audited and that the filter lets pass, oldest first.
+    /// The audit entries that match the filter, oldest first.
     #[must_use]
     pub fn audit(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
         self.records.audit(filter)
     }
 
-    /// Records a change that has no other row in the journal.
+    /// Writes an audit entry for a change that has no other row in the journal.
     ///
     /// # Errors
     /// [`Reason::JournalUnavailable`].
@@ -118,8 +120,9 @@ impl Engine {
         self.records.commit(Changes::default().audited(Some(entry))).await
     }
 
-    /// Records in the audit and as an event that the configuration file is in force, unless the audit's latest entry has its
-    /// digest. An audit that can't be written keeps no configuration from being in force.
+    /// Records in the audit and as an event that a configuration file is in force, unless the latest entry has the same
+    /// digest.
+    /// An audit that cannot be written does not keep the configuration from being in force.
     pub async fn note_configuration(self: Arc<Self>, path: PathBuf, digest: String) {
         let (object, cause) =
             (path.display().to_string(), Cause::new(Author::ConfigurationFile, ""));
@@ -135,40 +138,41 @@ impl Engine {
             return;
         }
         if let Err(failure) = self.record_audit(AuditEntry { before, ..entry }).await {
-            tracing::error!(%failure, "a configuration is missing in the audit");
+            tracing::error!(error = %failure, "cannot record the loaded configuration in the audit");
         }
         let message = format!("in force, with digest {digest}");
         self.events.record_by(&cause.author, kind, object, message);
     }
 
-    /// The networks whose gateway this DPU is.
+    /// The gateways of networks whose gateway is this DPU.
     pub(crate) const fn gateways(&self) -> &Arc<Gateways> {
         &self.gateways
     }
 
-    /// How long what took.
+    /// Time spent in each phase.
     pub(crate) const fn phases(&self) -> &EnginePhases {
         &self.phases
     }
 
-    /// The ADDs that were refused lately.
+    /// Recently refused ADDs.
     pub(crate) const fn refusals(&self) -> &Refusals {
         &self.refusals
     }
 
-    /// The drivers.
+    /// The eswitch and fabric drivers.
     #[must_use]
     pub(crate) const fn programmer(&self) -> &Programmer {
         self.ports.programmer()
     }
 
-    /// Why Attach can't be served, one sentence each: see [`Self::obstacles`].
+    /// Why Attach cannot be served, one sentence each: the messages of [`Self::obstacles`].
     pub fn status(&self) -> Vec<String> {
         self.obstacles().into_iter().map(|failure| failure.message).collect()
     }
 
-    /// Why Attach can't be served, with the code of each reason. Empty: it can. VFs or addresses that have run out
-    /// are no reason: what runs, runs well. Waits for nothing.
+    /// Why Attach cannot be served, with a reason code each. Empty: it can. Exhausted VFs or addresses are no obstacle,
+    /// since
+    /// running attachments are unaffected. Does not wait.
     #[must_use]
     pub fn obstacles(&self) -> Vec<Failure> {
         let journal = self.records.problem();
@@ -181,7 +185,7 @@ impl Engine {
         [journal, fabric, draining].into_iter().flatten().collect()
     }
 
-    /// Tries a journal whose latest write failed. Waits for its disk.
+    /// Retries a journal whose latest write failed. Waits for the disk.
     ///
     /// # Errors
     /// [`Reason::JournalUnavailable`].
@@ -189,17 +193,17 @@ impl Engine {
         self.records.probe().await
     }
 
-    /// The kernel reported a change of links: the reconciler will look into it.
+    /// Wakes the reconciler: the kernel reported a change of links.
     pub fn kernel_changed(&self) {
         self.ports.note_report();
     }
 
-    /// The fabric's own daemon has changed something, or has lost it: the reconciler will look at all of it.
+    /// Requests a thorough comparison: the fabric's daemon has changed or lost something.
     pub(crate) fn fabric_changed(&self) {
         self.reconciler.look_closely();
     }
 
-    /// Another program has changed nftables. If guards have lost rules there, the reconciler compares everything.
+    /// Another program has changed nftables. Requests a thorough comparison if the guards have lost rules.
     pub(crate) async fn rules_changed(&self) {
         if self.ports.lost_rules().await {
             self.reconciler.look_closely();
@@ -210,23 +214,24 @@ impl Engine {
         self.ports.reports()
     }
 
-    /// Returns when the reconciler is to look at all there is.
+    /// Waits until a thorough comparison is requested.
     pub(crate) async fn close_look_wanted(&self) {
         self.reconciler.close_look_wanted().await;
     }
 
-    /// Lets what is under way finish, and the journal write what it still has to.
+    /// Waits for running flows and for pending writes to the journal.
     pub async fn close(self: Arc<Self>) {
         self.flows.close();
         self.flows.wait().await;
-        // Whatever was committed lazily comes before it.
+        // Commits are ordered: this one returns after every lazy commit before it.
         if let Err(failure) = self.records.commit(Changes::default()).await {
-            tracing::error!(%failure, "the journal can't be closed in good order");
+            tracing::error!(error = %failure, "cannot write the last changes to the journal");
         }
     }
 
-    /// Runs a flow to its end, whatever becomes of the caller that waits for it. Half of it would be
-    /// a record without its port, or a port without its record, until the reconciler comes.
+    /// Runs a flow to its end, even if its caller goes away. Half a flow would leave a record without its port, or a
+    /// port
+    /// without its record, until the next reconciliation.
     pub(super) async fn to_the_end<T, F>(
         self: &Arc<Self>,
         run: impl FnOnce(Arc<Self>) -> F,
@@ -237,11 +242,11 @@ impl Engine {
     {
         let flow = self.flows.spawn(run(Arc::clone(self)).in_current_span());
         flow.await.unwrap_or_else(|error| {
-            Err(Failure::new(Reason::Internal, format!("the call broke off: {error}")))
+            Err(Failure::new(Reason::Internal, format!("the call was aborted: {error}")))
         })
     }
 
-    /// Goes on by itself; [`Self::close`] waits for it.
+    /// Runs a flow in the background; [`Self::close`] waits for it.
     pub(super) fn spawn<F>(&self, flow: F) -> tokio::task::JoinHandle<()>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -249,7 +254,7 @@ impl Engine {
         self.flows.spawn(flow)
     }
 
-    /// Never held across an await.
+    /// Locks the registry. Never held across an await.
     pub(super) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -264,8 +269,9 @@ impl Engine {
         entry.map(Entry::view).ok_or_else(|| unknown(&record.id))
     }
 
-    /// Takes the representor's programming back. The caller holds the VF's lock. What can't be taken back
-    /// keeps the VF from being given out; the reconciler goes on trying.
+    /// Unprograms the representor. The caller holds the VF's lock. If that fails, the VF is unavailable and the
+    /// reconciler
+    /// retries.
     pub(super) async fn unprogram(&self, vf: FunctionId) {
         match self.ports.unprogram(vf).await {
             Ok(()) => self.registry().note_unprogrammed(vf),
@@ -273,27 +279,28 @@ impl Engine {
         }
     }
 
-    /// A VF whose representor keeps some of its programming is not to be given out: until that is taken
-    /// back, or, where the port itself is to blame, until an operator says so.
+    /// Makes a VF unavailable whose representor keeps some of its programming: until the reconciler has removed that
+    /// or, if the
+    /// port itself is at fault, until an operator clears the quarantine.
     pub(super) fn note_leftover(&self, leftover: &Leftover) {
         let (vf, reason) = (leftover.vf, leftover.to_string());
         if leftover.is_ports_fault {
             self.registry().quarantine_unclean(vf, &reason);
             self.events.record(EventKind::VfQuarantined, vf, reason);
         } else {
-            let reason = format!("{reason}; it is given out again once that is taken back");
+            let reason = format!("{reason}; it becomes available once that is removed");
             self.registry().withhold_unclean(vf, &reason);
             self.events.record(EventKind::RepairFailed, vf, reason);
         }
     }
 }
 
-/// Seconds since 1970, UTC: the clock of all pools, so that rests outlive a restart.
+/// Seconds since 1970, UTC: the clock of all pools. Wall time, so that cool-downs outlive a restart.
 pub(super) fn now() -> u64 {
     u64::try_from(Timestamp::now().as_second()).unwrap_or_default()
 }
 
-/// Likewise in microseconds.
+/// Microseconds since 1970, UTC.
 fn microseconds() -> u64 {
     u64::try_from(Timestamp::now().as_microsecond()).unwrap_or_default()
 }

@@ -1,5 +1,4 @@
-//! The DPU's half of an examination: what its kernel has of each VF, and how that differs from the
-//! records. Nothing is changed.
+//! The DPU's half of an examination: compares each VF's state in the kernel with the records. Changes nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,21 +18,20 @@ use crate::{
     programmer::{ProgramError, StepStatus, Surveyed, Uplink},
 };
 
-/// How long a VF is waited for that somebody is working at.
+/// Maximum wait for a VF that another flow has locked.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the DPU has.
+/// The DPU's VFs and how they differ from the records.
 #[derive(Clone, Debug)]
 pub struct DpuHalf {
     /// All VFs, in the order of their numbers.
     pub vfs: Vec<VfHalf>,
     /// What differs from the records.
     pub differences: Vec<Difference>,
-    /// VFs have representors: cards without a DPU have none.
+    /// Whether VFs have representors. Cards without a DPU have none.
     pub has_representors: bool,
 }
 
-/// A VF as the DPU has it.
 #[derive(Clone, Debug)]
 pub struct VfHalf {
     /// The VF.
@@ -43,8 +41,7 @@ pub struct VfHalf {
 }
 
 impl Operators<'_> {
-    /// Compares the records with what the DPU's kernel has, at each programming step of each
-    /// attachment, and changes nothing.
+    /// Compares the records with the DPU's kernel, at each programming step of each attachment. Changes nothing.
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -54,12 +51,12 @@ impl Operators<'_> {
 }
 
 async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
-    // Before the survey, so that what is attached meanwhile is not taken for missing.
+    // Read before the survey: an attachment made after it would be reported as missing.
     let held = engine.registry().entries().held();
     let survey = engine.ports.survey().await?;
     let mut differences = Vec::new();
     for record in held {
-        // What somebody is working at is neither one way nor the other.
+        // A VF that stays locked is in transition: skipped.
         let looked = timeout(PATIENCE, differences_of(engine, &record)).await;
         differences.extend(looked.unwrap_or_default());
     }
@@ -83,10 +80,10 @@ async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
     })
 }
 
-/// What of an attachment's programming is not in place.
+/// Returns the programming steps of an attachment that are not in place.
 async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference> {
     let _vf = engine.ports.lock(record.vf).await;
-    // Whoever had the lock may have ended the attachment.
+    // The previous holder of the lock may have ended the attachment.
     if !engine.registry().entries().get(record.id).is_some_and(Entry::is_held) {
         return Vec::new();
     }
@@ -109,7 +106,7 @@ async fn differences_of(engine: &Engine, record: &Arc<Record>) -> Vec<Difference
     }
 }
 
-/// Why the latest repair of an attachment's representor has failed, if it has.
+/// Why the latest repair of an attachment's representor failed, if it did.
 fn why_not_repaired(engine: &Engine, record: &Record) -> Option<String> {
     let events = engine.events.about(&record.id.to_string());
     let is_repair =
@@ -119,7 +116,7 @@ fn why_not_repaired(engine: &Engine, record: &Record) -> Option<String> {
     (latest.kind == EventKind::RepairFailed).then_some(latest.message)
 }
 
-/// A representor that is joined to the fabric for nobody, or has kept some other programming.
+/// Reports a representor without an attachment that is joined to the fabric or keeps other programming.
 async fn programmed_for_nobody(engine: &Engine, vf: FunctionId) -> Option<Difference> {
     if engine.registry().serves(vf) {
         return None;
@@ -139,7 +136,7 @@ async fn programmed_for_nobody(engine: &Engine, vf: FunctionId) -> Option<Differ
     Some(Finding::RepresentorServesNobody.of(vf, message))
 }
 
-/// The representors of free VFs that other programs have as ports: no attach can join them.
+/// Representors of free VFs that are ports of other programs' bridges or bonds: no attach can join them.
 async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Difference>, Failure> {
     let is_idle = |(vf, found): &(&FunctionId, &Surveyed)| {
         found.membership.is_none() && !engine.registry().serves(**vf)
@@ -156,7 +153,7 @@ async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Diff
     Ok(occupied.into_iter().map(tell).collect())
 }
 
-/// What keeps an uplink from carrying frames. `None`: nothing.
+/// Reports what keeps an uplink from carrying frames, if anything.
 fn uplink_difference(uplink: &Uplink) -> Option<Difference> {
     Some(uplink.finding()?.of_link(&uplink.name, &uplink.name, uplink.problem()?))
 }
@@ -174,8 +171,8 @@ fn step_difference(record: &Record, step: &StepStatus) -> Difference {
 
 fn quarantine(engine: &Engine, view: &VfView) -> Option<Difference> {
     let VfState::Quarantined { reason } = &view.state else { return None };
-    let found = Finding::VfQuarantined.of(view.vf, format!("it is not handed out: {reason}"));
-    // A VF that a pod has gets free by itself, and must not be cleared before.
+    let found = Finding::VfQuarantined.of(view.vf, format!("it is unavailable: {reason}"));
+    // A VF that is still in a pod becomes free when the pod ends, and must not be cleared before.
     match engine.registry().doubts().is_unaccounted(view.vf) {
         true => Some(Difference { advice: "end or recreate that pod".into(), ..found }),
         false => Some(found),

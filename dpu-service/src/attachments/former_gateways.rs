@@ -1,4 +1,4 @@
-//! Attachments that use a gateway which their network no longer has.
+//! Attachments whose gateway their network no longer has.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -31,7 +31,7 @@ pub(super) fn faults(registry: &Registry) -> Vec<Fault> {
     by_network.into_iter().filter_map(tell).collect()
 }
 
-/// Each such attachment, for the doctor.
+/// One finding for each such attachment, for `dpuctl doctor`.
 pub(super) fn differences(registry: &Registry) -> Vec<Difference> {
     let tell = |entry: &Entry| {
         let record = entry.record();
@@ -56,8 +56,9 @@ fn users(registry: &Registry) -> impl Iterator<Item = &Entry> {
     registry.entries().iter().filter(|entry| entry.is_held()).filter(is_user)
 }
 
-/// Whether attachments of the network as it was `then` have a gateway that does not answer them `now`. A router answers
-/// whatever becomes of the network; of a network that was deleted, nothing is known of it.
+/// Whether attachments of the network as it was `then` have a gateway that does not answer `now`. A router answers
+/// whatever
+/// happens to the network; whether the router of a deleted network still exists is unknown.
 fn has_lost_gateway(then: &Network, now: Option<&Arc<Network>>) -> bool {
     let Some(now) = now else {
         return then.gateway_mode == GatewayMode::Dpu && gateways(then).next().is_some();

@@ -1,5 +1,6 @@
-//! When a port begins to forward: where its carrier follows the VF, only after the host has switched
-//! that on.
+//! When a port begins to forward. Where the port's carrier follows the VF, that is only after the host has switched on
+//! the
+//! VF.
 
 use std::time::Duration;
 
@@ -12,11 +13,10 @@ use crate::{
     model::{AttachmentId, HostName},
 };
 
-/// Nobody is kept waiting for longer.
+/// Maximum wait, whatever limit the caller gives.
 const LONGEST: Duration = Duration::from_secs(60);
 
 impl Engine {
-    /// Whether the attachment's port forwards.
     pub async fn forwards(&self, id: AttachmentId) -> bool {
         let programmed = self.registry().entries().get(id).and_then(Entry::programmed);
         match programmed {
@@ -25,7 +25,7 @@ impl Engine {
         }
     }
 
-    /// Waits until the port of the host's attachment forwards, and tells whether it does.
+    /// Waits until the port of the host's attachment forwards. Returns whether it does.
     ///
     /// # Errors
     /// [`Reason::AttachmentUnknown`](offload_proto::Reason::AttachmentUnknown).
@@ -41,10 +41,10 @@ impl Engine {
             return Err(unknown(&id));
         }
         Milestone::AttachAwaited.pass();
-        // From before the first look, so that no report falls in between.
+        // Subscribed before the first check, so that no report falls in between.
         let mut reports = self.ports.reports();
         let mut forwards = self.forwards(id).await;
-        // The limit is for a port that does not forward, not for a kernel that is slow to tell.
+        // The limit starts after the first check: it covers the port, not a slow kernel.
         let until = Instant::now() + limit.min(LONGEST);
         while !forwards {
             match timeout_at(until, reports.changed()).await {

@@ -1,4 +1,4 @@
-//! Hostile files: the configuration and the journal.
+//! Fuzz targets: the configuration and the journal.
 
 use std::{path::Path, sync::LazyLock};
 
@@ -18,7 +18,7 @@ static EXAMPLE: LazyLock<Config> = LazyLock::new(|| {
     parse_config(text, Path::new("dpu-service.toml")).unwrap()
 });
 
-/// What `--check-config` finds good, the service starts with.
+/// The service starts with every configuration that `--check-config` accepts.
 #[test]
 fn service_configuration() {
     fuzz::target("service_configuration", |input| {
@@ -35,8 +35,9 @@ fn service_configuration() {
     });
 }
 
-/// Rows of the journal, a line each: the table's first letter, a blank, and key and value of a
-/// resting address or the JSON of another row. They are taken over whole, or refused by name.
+/// Rows of the journal, one a line: the table's first letter, a blank, then the row's JSON. A row of an address in
+/// cool-down is
+/// key and value instead. All rows are restored, or one is refused by name.
 #[test]
 fn service_journal() {
     fuzz::target("service_journal", |input| {
@@ -58,7 +59,6 @@ fn service_journal() {
     });
 }
 
-/// Each VF, key and MAC address leads to the attachment that has it.
 fn assert_all_found(registry: &Registry, records: &[Record]) {
     for record in records {
         let found = [
@@ -86,7 +86,7 @@ fn loaded(input: &[u8]) -> Option<Loaded> {
     Some(loaded)
 }
 
-/// A row that can be read is written as it is.
+/// Parses a row and checks that writing it gives the same bytes again.
 fn row_of<T: Serialize + DeserializeOwned>(row: &[u8]) -> Option<T> {
     let read: T = serde_json::from_slice(row).ok()?;
     let written = serde_json::to_vec(&read).unwrap();

@@ -1,4 +1,4 @@
-//! What the gateways of this DPU are wanted for: networks, and the ports that attachments have mapped.
+//! What the gateways of this DPU have to do: for networks, and for mapped ports and neighbours of attachments.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
     model::Record,
 };
 
-/// Makes this DPU the gateway of those networks that want it, and no longer of others.
+/// Reconciles gateways and permanent neighbours with the networks and attachments.
 pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
     let wanted = || wanted_of_gateways(engine, Scope::All);
     for mended in engine.gateways().reconcile(wanted, is_thorough).await {
@@ -32,19 +32,19 @@ pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
     }
 }
 
-/// Has the gateway know a pod whose port is about to be programmed.
+/// Adds a pod's permanent neighbours, before its port is programmed.
 pub(super) async fn add_neighbours(engine: &Engine, record: &Record) {
     let pods = pod_addresses_of(&engine.registry(), record);
     engine.gateways().add_neighbours(pods).await;
 }
 
-/// Has the gateway forget a pod whose port was unprogrammed.
+/// Deletes a pod's permanent neighbours, after its port was unprogrammed.
 pub(super) async fn delete_neighbours(engine: &Engine, record: &Record) {
     let pods = pod_addresses_of(&engine.registry(), record);
     engine.gateways().delete_neighbours(pods).await;
 }
 
-/// Has the gateways' rules know the pods that there are, as they come and go. Ends never.
+/// Keeps the pods' addresses in the gateways' rules up to date. Never returns.
 pub(crate) async fn keep_pods_known(engine: Arc<Engine>) {
     loop {
         let pods = engine.gateways().pods_due().await;
@@ -52,7 +52,7 @@ pub(crate) async fn keep_pods_known(engine: Arc<Engine>) {
     }
 }
 
-/// Has the DPU's ports lead to its pod, if it has any.
+/// Redirects the DPU's mapped ports to the attachment, if it has any.
 pub(super) async fn map(engine: &Engine, record: &Record) -> Result<(), Failure> {
     if record.port_mappings.is_empty() {
         return Ok(());
@@ -61,7 +61,7 @@ pub(super) async fn map(engine: &Engine, record: &Record) -> Result<(), Failure>
     map_ports(engine, Remapping { begun, ..Remapping::default() }).await
 }
 
-/// Once it is no longer held. What fails here the next pass over the gateways mends.
+/// Ends the redirections of an attachment that is no longer held. The next pass over the gateways retries a failure.
 pub(super) async fn unmap(engine: &Engine, record: &Record) {
     if record.port_mappings.is_empty() {
         return;
@@ -69,16 +69,15 @@ pub(super) async fn unmap(engine: &Engine, record: &Record) {
     let ended = redirections_of(record);
     let remapping = Remapping { ended, ..Remapping::default() };
     if let Err(failure) = map_ports(engine, remapping).await {
-        tracing::warn!(id = %record.id, %failure, "its mapped ports are closed later");
+        tracing::warn!(attachment = %record.id, error = %failure, "cannot close an attachment's mapped ports; retrying");
     }
 }
 
-/// Has mapped ports lead where attachments want them, and nowhere else.
 async fn map_ports(engine: &Engine, remapping: Remapping) -> Result<(), Failure> {
     let mapped =
         engine.gateways().redirect(|scope| wanted_of_gateways(engine, scope), remapping).await;
     mapped.map_err(|refused| {
-        let why = format!("the mapped ports can't be mapped: {}", Chain(&refused));
+        let why = format!("cannot map the requested ports: {}", Chain(&refused));
         Failure::new(Reason::ProgrammingFailed, why)
     })
 }

@@ -1,4 +1,4 @@
-//! The hosts: who is served, who has a session, and what they are asked.
+//! Hosts: which are served, which have a session, what they report and which commands they get.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -18,59 +18,58 @@ use crate::{
     sessions::{Examined, FindingId, HostCommand, HostView, NotExamined, known_code},
 };
 
-/// The code of a host's own repairs.
+/// Reason code of a host's own repairs.
 const REPAIRED: &str = "REPAIRED_BY_HOST";
-/// The code of refused peers with a host's certificate.
+/// Reason code of refused peers with a host's certificate.
 const REFUSED: &str = "HOST_REFUSED";
-/// The code of a VF of the kubelet's that a pod does not use.
+/// Reason code of a VF that the kubelet allocated and the pod does not use.
 const UNUSED: &str = Finding::KubeletVfUnused.as_str();
-/// The code of a host's configuration file that is not in force, or is again.
+/// Reason code of a host's configuration file that was refused, or is in force again.
 const CONFIGURATION: &str = ConditionReason::HostConfigurationRefused.as_str();
 
-/// What hosts say and are asked: see [`Engine::hosts`].
+/// The hosts' part of the engine: see [`Engine::hosts`].
 #[derive(Clone, Copy, Debug)]
 pub struct Hosts<'a>(pub(super) &'a Arc<Engine>);
 
 impl Engine {
-    /// What hosts say, and what they are asked.
+    /// Reports from hosts and commands to them.
     #[must_use]
     pub const fn hosts(self: &Arc<Self>) -> Hosts<'_> {
         Hosts(self)
     }
 
-    /// Tells the host something, if it has a session. A host that takes no commands loses its session.
+    /// Sends the host a command, if it has a session. A host that does not read its commands loses its session.
     pub(super) fn tell(&self, host: &HostName, command: HostCommand) {
         if self.sessions.send(host, command) {
             self.note_lost(host);
         }
     }
 
-    /// Tells all hosts that have a session.
+    /// Sends a command to all hosts that have a session.
     pub(super) fn tell_all(&self, command: &HostCommand) {
         self.sessions.broadcast(command).iter().for_each(|host| self.note_lost(host));
     }
 
     fn note_lost(&self, host: &HostName) {
-        let message = "its session ended: it takes no commands";
+        let message = "its session ended: the host does not read its commands";
         self.events.record(EventKind::HostDisconnected, host, message);
     }
 }
 
 impl Hosts<'_> {
-    /// Whether the host is one that is served.
     #[must_use]
     pub(crate) fn serves(self, host: &HostName) -> bool {
         self.0.registry().hosts().serves(host)
     }
 
-    /// The hosts that are served, by name.
+    /// The configured hosts, by name.
     #[must_use]
     pub fn list(self) -> Vec<HostView> {
         let hosts: Vec<_> = self.0.registry().hosts().names().cloned().collect();
         hosts.iter().map(|host| self.0.sessions.view(host)).collect()
     }
 
-    /// The hosts that are served and not connected, each with why, as far as that is known.
+    /// The hosts without a session, each with the reason if it is known.
     pub(crate) fn absent(self) -> Vec<(HostName, String)> {
         let registry = self.0.registry();
         let absent = |host: &HostName| Some((host.clone(), self.0.sessions.absence(host)?));
@@ -83,21 +82,22 @@ impl Hosts<'_> {
         self.0.registry().hosts().rights(host)
     }
 
-    /// The host's session ended; `how`: one clause. `why` tells why the host stays away, if that is known: one sentence.
+    /// Ends the host's session. `how` is one clause; `why` is a sentence on why the host stays away, if that is known.
     pub fn goodbye(self, host: &HostName, session: SessionId, how: &str, why: Option<String>) {
         let message = why.clone().unwrap_or_else(|| format!("its session ended: {how}"));
         if !self.0.sessions.close(host, session, why) {
             return;
         }
-        // A service that stops ends all sessions, and has an event of its own.
+        // A stop ends all sessions and has its own event: one disconnect event for each host would only repeat it.
         if self.0.registry().draining().is_some() {
-            return tracing::info!(%host, "the session ends with the service");
+            return tracing::info!(%host, "host session ended by the stop of the service");
         }
         self.0.events.record(EventKind::HostDisconnected, host, message);
     }
 
-    /// A peer at `address` showed the host's certificate, and was refused for `reason`. One event for each host, with a
-    /// count: a peer may try without end.
+    /// A peer at `address` with the host's certificate was refused for `reason`. Recorded as one event for each host
+    /// with a
+    /// count: a peer may retry without end.
     pub fn refused(self, host: &HostName, address: IpAddr, reason: &str) {
         if !self.serves(host) {
             return;
@@ -108,15 +108,15 @@ impl Hosts<'_> {
         self.0.events.record_reason(EventKind::HostRefused, REFUSED, host, refusal);
     }
 
-    /// The host was accepted from that address.
+    /// Records that the host was accepted from `address`.
     pub(crate) fn accepted(self, host: &HostName, address: IpAddr) {
         self.0.sessions.note_accepted(host, address);
     }
 
-    /// The host's agent has reported the problems of its pods and of its configuration: all of them.
+    /// Stores the complete list of problems that the host's agent reports of its pods and its configuration.
     pub fn reported(self, host: &HostName, session: SessionId, mut report: PodFindings) {
         let attachments = self.held_by(host);
-        // What a host says of others' attachments is ignored.
+        // A host must not report on other hosts' attachments.
         report.findings.retain(|found| attachments.contains(&found.subject));
         let problem = report.configuration_problem.clone();
         let turns = self.0.sessions.note_report(host, session, report, &attachments);
@@ -158,7 +158,7 @@ impl Hosts<'_> {
         self.0.events.record_of_host(host, kind, code, subject, message);
     }
 
-    /// The problem of the agent's configuration file that the events have of an earlier session. Empty: it was in force.
+    /// The configuration problem of an earlier session, from its events. Empty: the file was in force.
     fn known_problem(self, host: &HostName) -> String {
         let events = self.0.events.about(&host.0);
         let mut of_file = events.into_iter().rev();
@@ -167,7 +167,7 @@ impl Hosts<'_> {
         refused.map(|event| event.message).unwrap_or_default()
     }
 
-    /// Records that the problem of the agent's configuration file has changed. Empty: the file is in force.
+    /// Records a change of the configuration problem. Empty: the file is in force.
     fn note_configuration(self, host: &HostName, before: &str, problem: &str) {
         let (kind, message) = match problem {
             _ if before == problem => return,
@@ -177,11 +177,10 @@ impl Hosts<'_> {
             ),
             problem => (EventKind::ConfigurationRefused, problem),
         };
-        // With a code of its own: a host could invent any number of texts, each an event of its own.
+        // A fixed reason code folds all texts into one event: a host could invent any number of texts.
         self.0.events.record_of_host(host, kind, CONFIGURATION, host, message);
     }
 
-    /// Whether `subject` is the id of an attachment of the host.
     fn has_attachment(self, host: &HostName, subject: &str) -> bool {
         let Ok(id) = Uuid::parse_str(subject) else { return false };
         let registry = self.0.registry();
@@ -191,19 +190,19 @@ impl Hosts<'_> {
             .is_some_and(|entry| entry.record().key.host == *host)
     }
 
-    /// The host's agent reports an ADD that failed there.
+    /// Records an ADD that failed on the host.
     pub fn add_failed(self, host: &HostName, session: SessionId, failure: &Failure) {
         if self.0.sessions.is_current(host, session) {
             note_failed_on_host(self.0, host, failure);
         }
     }
 
-    /// The host's agent has repaired something by itself.
+    /// Records a repair that the host's agent made by itself.
     pub fn repaired(self, host: &HostName, session: SessionId, subject: &str, what: &str) {
         if !self.0.sessions.is_current(host, session) {
             return;
         }
-        // A host could invent any number of other subjects, each with an event of its own.
+        // Unknown subjects count as the host: a host could invent any number of subjects, each with its own event.
         let (subject, what) = match self.has_attachment(host, subject) || self.has_vf(host, subject)
         {
             true => (subject.to_owned(), what.to_owned()),
@@ -212,7 +211,7 @@ impl Hosts<'_> {
         self.0.events.record_of_host(host, EventKind::Repaired, REPAIRED, subject, what);
     }
 
-    /// Whether `subject` is the name of a VF that the host has, and for which this DPU has a port.
+    /// Whether `subject` names a VF of the host for which this DPU has a port.
     fn has_vf(self, host: &HostName, subject: &str) -> bool {
         let Ok(vf) = subject.parse::<FunctionId>() else { return false };
         let registry = self.0.registry();
@@ -220,7 +219,7 @@ impl Hosts<'_> {
         registry.hosts().owner(vf.pf) == Some(host) && is_there()
     }
 
-    /// Asks the host what it finds of its VFs.
+    /// Asks the host to examine its VFs.
     ///
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
@@ -229,8 +228,9 @@ impl Hosts<'_> {
         self.noting_loss(host, examined)
     }
 
-    /// Likewise, once the host has mended what it can. VFs that attachments hold are left to these,
-    /// also where the host has no record of them.
+    /// Asks the host to repair what it can and then to examine its VFs. The host leaves VFs alone that attachments
+    /// hold, even if
+    /// it has no record of them.
     ///
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
@@ -239,7 +239,7 @@ impl Hosts<'_> {
         self.noting_loss(host, examined)
     }
 
-    /// What asking a host has led to, with an event if it has lost its session by that.
+    /// Records the loss of the host's session if the question caused it.
     fn noting_loss(self, host: &HostName, examined: Examined) -> Examined {
         if matches!(examined, Err(NotExamined::TakesNoCommands)) {
             self.0.note_lost(host);
@@ -247,7 +247,7 @@ impl Hosts<'_> {
         examined
     }
 
-    /// The host found something, or tells why it could not look.
+    /// Passes on the host's answer: its findings, or why it could not examine its VFs.
     pub(crate) fn examined(
         self,
         host: &HostName,
@@ -258,7 +258,7 @@ impl Hosts<'_> {
         self.0.sessions.examined(host, session, request_id, found);
     }
 
-    /// What the VFs are known by that the host's attachments hold.
+    /// The devices of all VFs that the host's attachments hold.
     fn devices_held(self, host: &HostName) -> Vec<Device> {
         let registry = self.0.registry();
         let held = registry.entries().of_host(host);

@@ -1,4 +1,4 @@
-//! The locks of attachments' keys, and what is known of a key under its lock.
+//! Locks of attachments' keys, and tombstones, which are used under these locks.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +7,7 @@ use keyed_locks::{Held, KeyedLocks};
 use super::overtaken::Overtaken;
 use crate::model::AttachmentKey;
 
-/// Each flow of an attachment holds the lock of its key from beginning to end.
+/// Every flow of an attachment holds the lock of its key from beginning to end.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     locks: KeyedLocks<AttachmentKey>,
@@ -15,12 +15,11 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// Waits for the lock of the key.
     pub(super) async fn lock(&self, key: &AttachmentKey) -> Held {
         self.locks.lock(key).await
     }
 
-    /// Waits for the locks of several keys, in their order.
+    /// Locks several keys, in their sort order: two calls with the same keys cannot deadlock.
     pub(super) async fn lock_all<'a>(
         &self,
         keys: impl IntoIterator<Item = &'a AttachmentKey>,
@@ -28,7 +27,7 @@ impl Keys {
         self.locks.lock_all(keys).await
     }
 
-    /// The calls that a Detach has overtaken. Used under the key's lock.
+    /// Tombstones of detached keys. Used under the key's lock.
     pub(super) fn overtaken(&self) -> MutexGuard<'_, Overtaken> {
         self.overtaken.lock().unwrap_or_else(PoisonError::into_inner)
     }

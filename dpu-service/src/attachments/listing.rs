@@ -1,4 +1,4 @@
-//! VFs and attachments as operators see them: what hosts, records and the DPU's kernel have of them.
+//! VFs and attachments as operators see them: merged from hosts, records and the DPU's kernel.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::model::AttachmentId;
 
-/// All VFs that were ever offered or held, and those that only have a representor.
+/// All VFs that were ever advertised or held, and those that only have a representor.
 pub(super) fn vf_views(registry: &Registry, representors: &PortNames) -> Vec<VfView> {
     let mut views: BTreeMap<_, _> =
         representors.keys().map(|vf| (*vf, unoffered_view(registry, *vf))).collect();
@@ -24,7 +24,7 @@ pub(super) fn vf_views(registry: &Registry, representors: &PortNames) -> Vec<VfV
     views.into_values().collect()
 }
 
-/// How many attachments there are, and the first two by their VFs. `None`: there is none.
+/// The number of attachments and the first two by VF. `None`: there is none.
 pub(super) fn number_and_first<'a>(
     entries: impl Iterator<Item = &'a Entry>,
 ) -> Option<(usize, String)> {
@@ -58,7 +58,7 @@ fn vf_view(registry: &Registry, known: &vf_alloc::VfView<'_, AttachmentId>) -> V
     }
 }
 
-/// As the host offers it, or as its holder's record has it: a host offers no VF that is in use.
+/// The VF's device as the host advertises it, else as its holder's record has it: hosts do not advertise VFs in use.
 fn device(registry: &Registry, known: &vf_alloc::VfView<'_, AttachmentId>) -> Device {
     let offered = known.facts.map(|facts| facts.device.clone());
     let held = || Some(registry.entries().get(*known.holder?)?.record().device.clone());

@@ -1,10 +1,11 @@
-//! Making the kernel agree with the records: recovery and upkeep are the same code.
+//! Makes the kernel agree with the records. Recovery and periodic repair are this same code.
 //!
-//! A pass looks at the records, then at the kernel, and goes through what differs, as many
-//! representors at a time as the fabric does together. Attaches and detaches go on meanwhile, so that
-//! what was looked at may be outdated: each representor is worked at under the lock of its VF, once the
-//! registry was asked again. A record is looked for only once the journal has it; until then the attach
-//! that makes it holds the VF's lock.
+//! A pass reads the records, surveys the kernel, and repairs each difference, with as much concurrency as the fabric
+//! supports.
+//! Attaches and detaches run concurrently and outdate what the pass has read. So each representor is repaired under the
+//! lock
+//! of its VF, after asking the registry again. Only recorded attachments are repaired; until the record is durable, the
+//! attach holds the VF's lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,14 +34,13 @@ use crate::{
 /// How closely the kernel is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// What one look at all links tells. What could not be mended the last time is left alone.
+    /// Compare what one survey of all links shows. Repairs that failed before are skipped.
     Quick,
-    /// Every step of every attachment.
+    /// Inspect every step of every attachment.
     Thorough,
 }
 
 impl Engine {
-    /// Makes the kernel agree with the records, once.
     pub async fn reconcile(self: &Arc<Self>, depth: Depth) {
         let reconciled = self.to_the_end(async move |engine: Arc<Self>| {
             compare(&engine, depth).await;
@@ -48,11 +48,11 @@ impl Engine {
             Ok(())
         });
         if let Err(failure) = reconciled.await {
-            tracing::error!(%failure, "the reconciler broke off");
+            tracing::error!(error = %failure, "reconciliation was aborted");
         }
     }
 
-    /// How long ago the latest comparison ended.
+    /// Time since the latest comparison ended.
     #[must_use]
     pub fn since_reconciled(&self) -> Duration {
         self.reconciler.since_end()
@@ -60,13 +60,15 @@ impl Engine {
 }
 
 async fn compare(engine: &Engine, depth: Depth) {
-    // Whatever the fabric lacks, such as an uplink, what runs is looked after.
+    // An incomplete fabric, such as a missing uplink, does not stop repairs of running attachments.
     prepare_fabric(engine).await;
-    // Before the survey, so that what is attached meanwhile is not taken for missing.
+    // Read before the survey: an attachment made after it would look missing.
     let held = engine.registry().entries().held();
     let survey = match engine.ports.survey().await {
         Ok(survey) => survey,
-        Err(failure) => return tracing::error!(%failure, "the kernel can't be asked"),
+        Err(failure) => {
+            return tracing::error!(error = %failure, "cannot survey the representors; skipping this pass");
+        }
     };
     if engine.programmer().has_representors() {
         let present = survey.keys().copied().collect();
@@ -112,7 +114,6 @@ async fn prepare_fabric(engine: &Engine) {
     }
 }
 
-/// As many at a time as the fabric does together.
 async fn mend_all(engine: &Engine, held: Vec<Arc<Record>>, survey: &Survey, depth: Depth) {
     let mend_one = async |record: Arc<Record>| {
         if depth == Depth::Thorough || looks_wrong(engine, &record, survey) {
@@ -124,9 +125,11 @@ async fn mend_all(engine: &Engine, held: Vec<Arc<Record>>, survey: &Survey, dept
     stream::iter(held).map(mend_one).buffer_unordered(together).collect::<()>().await;
 }
 
-/// As far as one look tells. A representor that is missing is none to mend, and one that could
-/// not be mended the last time waits for a thorough look: mending it would make the kernel report
-/// changes without end. One that has come since is another one.
+/// Whether the survey shows a difference. A missing representor cannot be repaired. A repair that failed on this
+/// ifindex
+/// waits for a thorough pass: each attempt makes the kernel report changes, which would start the next attempt at once.
+/// A new
+/// ifindex is a new representor and is tried.
 fn looks_wrong(engine: &Engine, record: &Record, survey: &Survey) -> bool {
     let Some(surveyed) = survey.get(&record.vf) else { return false };
     engine.registry().entries().get(record.id).is_some_and(|entry| {
@@ -137,11 +140,10 @@ fn looks_wrong(engine: &Engine, record: &Record, survey: &Survey) -> bool {
     })
 }
 
-/// Programs an attachment's representor, which had this index when it was looked at, again, if it
-/// is not as it should be.
+/// Repairs an attachment's representor. `index` is its ifindex in the survey.
 async fn mend(engine: &Engine, record: &Arc<Record>, index: Option<u32>) {
     let _vf = engine.ports.lock(record.vf).await;
-    // Whoever had the lock may have ended the attachment.
+    // The previous holder of the lock may have ended the attachment.
     let Some(before) = still_held(engine, record.id) else { return };
     match engine.ports.repair(record).await {
         Ok(repaired) => note_repaired(engine, record, before, &repaired),
@@ -149,8 +151,7 @@ async fn mend(engine: &Engine, record: &Arc<Record>, index: Option<u32>) {
     }
 }
 
-/// The index of the representor that was programmed before, if any was. `None`: the attachment
-/// is not held any more.
+/// The ifindex that was programmed before, if any. `None`: the attachment is no longer held.
 fn still_held(engine: &Engine, id: AttachmentId) -> Option<Option<u32>> {
     let registry = engine.registry();
     registry.entries().get(id).filter(|entry| entry.is_held()).map(Entry::programmed)
@@ -170,15 +171,15 @@ fn set_programmed(engine: &Engine, record: &Record, before: Option<u32>, index: 
     entry.note_programmed(index);
     let view = entry.view();
     drop(registry);
-    // A representor that was made anew belongs to a VF that was: it has left its pod.
+    // A new ifindex means that the card made VF and representor again: the VF has fallen out of its pod.
     if before.is_some_and(|before| before != index) {
         engine.tell(&record.key.host, HostCommand::Reattach(view));
     }
 }
 
-/// Tells once for each time that it begins to fail.
+/// Records an event when repairs begin to fail, not for each attempt.
 fn note_repair_failed(engine: &Engine, record: &Record, index: Option<u32>, error: &ProgramError) {
-    // One that was gone by then has not failed: it is tried as soon as there is one again.
+    // A representor that vanished has not failed: the reconciler programs it as soon as it exists again.
     let failed_on = index.filter(|_| !matches!(error, ProgramError::NoRepresentor(_)));
     let mut registry = engine.registry();
     let is_news = registry.change(record.id).is_some_and(|it| it.note_repair_failed(failed_on));
@@ -188,15 +189,15 @@ fn note_repair_failed(engine: &Engine, record: &Record, index: Option<u32>, erro
     }
 }
 
-/// Unprograms a representor that serves nobody: a crash between kernel and journal may leave one, and
-/// so may an undo that failed.
+/// Unprograms a representor without an attachment. A crash between kernel and journal or a failed undo leaves such
+/// ports.
 async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
     let is_left_alone = depth == Depth::Quick && engine.registry().doubts().is_stuck(vf);
     if is_left_alone || serves(engine, vf) {
         return;
     }
     let _vf = engine.ports.lock(vf).await;
-    // An attachment may have got the VF meanwhile, or lost it in good order.
+    // Checked again under the lock: an attach may have got the VF, or a detach may have cleared it.
     if serves(engine, vf) || !(is_unclean(engine, vf) || engine.ports.is_programmed(vf).await) {
         return;
     }
@@ -227,7 +228,7 @@ fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {
     engine.registry().doubts().is_unclean(vf)
 }
 
-/// Frees what only the journal's failure has kept from being freed.
+/// Frees attachments whose release failed only because the journal could not be written.
 async fn finish_returned(engine: &Engine) {
     let returned: Vec<_> = {
         let registry = engine.registry();
@@ -237,22 +238,23 @@ async fn finish_returned(engine: &Engine) {
     let cause = Cause::new(Author::Service, "the journal can be written again");
     for (record, vf) in returned {
         let _key = engine.keys.lock(&record.key).await;
-        // Whoever had the key may have freed it.
+        // The previous holder of the key's lock may have freed the attachment.
         if engine.registry().entries().get(record.id).is_none() {
             continue;
         }
         if let Err(failure) = give_back(engine, &record, vf, &cause).await {
-            return tracing::error!(%failure, "attachments can't be released yet");
+            return tracing::error!(error = %failure, "cannot release returned attachments yet; retrying");
         }
     }
 }
 
-/// Deletes the journal's rows of addresses that have rested.
+/// Deletes the journal's rows of addresses whose cool-down has ended.
 fn forget_rested(engine: &Engine) {
     let mut registry = engine.registry();
     let over = registry.forget_rested(now());
     if !over.is_empty() {
-        // In the same hold, so that no commit of an address's next rest comes before.
+        // Enqueued under the same lock: otherwise the commit of the address's next cool-down could come first and be
+        // deleted.
         engine.records.commit_lazily(over.iter().fold(Changes::default(), Changes::delete_cooling));
     }
 }

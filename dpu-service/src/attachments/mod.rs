@@ -1,49 +1,51 @@
-//! Attachments: who holds which VF and which addresses, from the first request to the last trace.
+//! Attachments: which pod interface holds which VF and addresses.
 //!
-//! [`Engine`] is the one door. `attachments/` as a whole is the room: its files share the fields of
-//! `Engine`, and nobody else can.
+//! [`Engine`] is the only entry point. Its fields are visible only to the files of this folder.
 //!
-//! | files | what they are |
+//! | files | contents |
 //! | --- | --- |
-//! | `engine` | the state and the locks that all share |
-//! | `attach`, `detach`, `check`, `collect`, `forwarding`, `welcome`, `mend` | flows: functions over the rooms below, each read from the top down |
-//! | `hosts`, `networks`, `operators` | doors for what these ask of the engine: [`Hosts`], [`Networks`] with the flows that change networks, [`Operators`] |
-//! | `examine`, `listing`, `pooled`, `views`, `warnings` | what callers see; nothing is changed |
-//! | `promises` | which VFs a host may begin to move before it has asked for one |
-//! | `requirements` | what networks require that cards can't do |
-//! | `conflicts` | asks other machines whether they use the pods' addresses |
-//! | `refusals` | what is noted of ADDs that were refused, and of those that succeed |
-//! | `gateways` | has the gateways do what networks and attachments want of them |
-//! | `settings`, `overtaken`, `reconciler_state`, `phases` | what flows are told, what they keep in mind for one another, and how long they take |
-//! | `registry`, `ports` | rooms with walls: the one holds all that is known in memory and alone changes it, the other has the representors programmed, by one flow at a time each |
+//! | `engine` | shared state and locks |
+//! | `attach`, `detach`, `check`, `collect`, `forwarding`, `welcome`, `mend` | flows: functions over the modules below |
+//! | `hosts`, `networks`, `operators` | the engine's methods by caller: [`Hosts`], [`Networks`] with the flows that change networks, [`Operators`] |
+//! | `examine`, `listing`, `pooled`, `views`, `warnings` | views for callers; they change nothing |
+//! | `promises` | VFs offered to a host, so that it can move one before the DPU has answered |
+//! | `requirements` | networks' requirements that a card does not meet |
+//! | `conflicts` | probes for other machines that use the pods' addresses |
+//! | `refusals` | statistics of refused and successful ADDs |
+//! | `gateways` | what networks and attachments require of the gateways |
+//! | `settings`, `overtaken`, `reconciler_state`, `phases` | settings, tombstones, state of the reconciler, timings |
+//! | `registry` | all state in memory, under one lock |
+//! | `ports` | programming of representors, one flow at a time each |
 //!
-//! Beside them, `records` has the journal and `sessions` the hosts' sessions.
+//! `records` owns the journal and `sessions` the hosts' sessions.
 //!
-//! Who may race, and what orders them:
-//! - Two flows of one attachment, such as an old DEL and a new ADD: the lock of its key, held from
-//!   beginning to end.
-//! - Two attachments that want the same VF, MAC or address: the registry, held for each reservation,
-//!   never across an await. What is reserved is taken, whatever becomes of its record.
-//! - Two flows that program one representor, such as an attach and the reconciler: the lock of the
-//!   VF. Whoever has it looks into the registry again for who holds the VF now.
-//! - A flow of an old session and the hello of a new one: an attach looks at the session in force
-//!   within the same hold of the registry that reserves. A hello opens its session before it looks for
-//!   attachments that the host does not know, so that it sees all that earlier sessions have made.
-//! - An inventory and the Detach that overtook it: what it says of a VF counts only from after the
-//!   latest Detach of that VF, by the host's clock.
-//! - An Attach and the Detach that overtook it: `overtaken` remembers the Detach, and is looked at and
-//!   written under the key's lock.
-//! - Two changes of networks, or one and the configuration file read again: a lock of their own.
+//! Who runs concurrently, and what orders them:
+//! - Two flows of one attachment, such as an old DEL and a new ADD: the lock of its key, from beginning to end.
+//! - Two attachments that want the same VF, MAC or address: the registry's lock, held for each reservation and never
+//!   across
+//! an await. A reservation holds whether its record is durable or not.
+//! - Two flows that program one representor, such as an attach and the reconciler: the lock of the VF. Its holder asks
+//!   the
+//! registry again which attachment has the VF.
+//! - A flow of an old session and the hello of a new one: an attach checks the session under the same lock of the
+//!   registry
+//! that reserves. A hello opens its session before it searches for attachments that the host does not know. So it sees
+//! everything that earlier sessions have made.
+//! - An inventory and a later Detach: the inventory counts for a VF only if it is newer than the latest Detach of that
+//!   VF, by
+//! the host's clock.
+//! - An Attach and a later Detach that was served first: `overtaken` keeps a tombstone, read and written under the
+//!   key's lock.
+//! - Two changes of networks, or one and a reload of the configuration file: a lock of their own.
 //!
-//! Locked in this order, and never the other way: networks; a key; a VF; one of a host's turn (`ports`),
-//! the neighbours' turn and the gateways' work; the registry; what may be asked under it, `sessions` and
-//! `overtaken`; last, the events' and the audit's. Those before the registry are held across an await. A flow that
-//! holds a key waits for no other key, and one that holds a VF for no other VF: a flow that ends many
-//! attachments takes each key for itself. Commits wait for the disk without the registry, so that concurrent flows share
-//! a transaction.
+//! Lock order: networks; a key; a VF; a host's turn (`ports`), the neighbours' turn and the gateways' work; the
+//! registry;
+//! `sessions` and `overtaken`; events and audit. Locks before the registry are held across an await. A flow that holds
+//! a key
+//! waits for no other key, and one that holds a VF for no other VF: a flow that ends many attachments locks each key by
+//! itself. Commits wait for the disk without the registry's lock, so that concurrent flows share a transaction.
 //!
-//! Where kernel and disk disagree after a crash, nobody has to know how far a flow had come: the
-//! journal says what is held, and the reconciler makes the kernel agree.
+//! After a crash no flow is resumed: the journal says what is held, and the reconciler makes the kernel agree.
 
 mod attach;
 mod check;

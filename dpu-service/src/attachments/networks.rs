@@ -1,10 +1,11 @@
-//! Networks applied and deleted through the API, and the configuration file read again. Running
-//! attachments keep the snapshot of the network that they were made with.
+//! Networks: applied and deleted through the API, or loaded from the configuration file. Running attachments keep the
+//! snapshot of the network that they were made with.
 //!
-//! Changes come one after the other, under a lock of their own: each is checked in one hold of the
-//! registry, recorded, and put into force in another. Attaches go on in between, so that a lease may
-//! get into the way of what was checked already; then the journal gets the network of before back. A
-//! network that is to be deleted is closed to attaches first.
+//! Locks: changes are serialised by a lock of their own. Each is checked under the registry's lock, recorded, and put
+//! into
+//! force under the registry's lock again. Attaches run in between, so a new lease may conflict with a checked change;
+//! then
+//! the journal gets the previous network back. A network is closed to attaches before it is deleted.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -33,36 +34,36 @@ use crate::{
     sessions::{ChangedNetwork, HostCommand},
 };
 
-/// How long renaming a network waits for attaches that have begun: each takes one write of the journal.
+/// How long renaming a network waits for attaches under way: each needs one write of the journal.
 const RECORDS_WAIT: Duration = Duration::from_secs(2);
 const RECORDS_POLL: Duration = Duration::from_millis(5);
 
-/// The networks: see [`Engine::networks`].
+/// The networks' part of the engine: see [`Engine::networks`].
 #[derive(Clone, Copy, Debug)]
 pub struct Networks<'a>(pub(super) &'a Arc<Engine>, Option<&'a Cause>);
 
-/// What a host's agent has to know of networks.
+/// What a host's agent knows of the networks that the host may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownNetworks {
-    /// The pool that each draws from.
+    /// The pool of each network.
     pub pools: HashMap<String, String>,
-    /// How the names of interfaces begin that the pod does not name, of networks that say so.
+    /// Prefixes of names for interfaces that the pod does not name, by network.
     pub interface_prefixes: HashMap<String, String>,
-    /// The network of an attach that names none.
+    /// The network of an attach that names none, if the host may use it.
     pub default: Option<String>,
 }
 
 impl Engine {
-    /// The networks.
+    /// Networks: queries and changes.
     #[must_use]
     pub const fn networks(self: &Arc<Self>) -> Networks<'_> {
         Networks(self, None)
     }
 
-    /// Takes a changed configuration file over: all of it or, when something in it can't be, nothing.
+    /// Puts a changed configuration file into force: all of it or, if any part is invalid, nothing.
     ///
     /// # Errors
-    /// What can't be.
+    /// What is invalid.
     pub async fn load_configuration(
         self: &Arc<Self>,
         configuration: Configuration,
@@ -72,7 +73,7 @@ impl Engine {
 }
 
 impl<'a> Networks<'a> {
-    /// The same, for changes by that author and for that reason. Without it the service itself is the author.
+    /// Sets the author and reason of changes. Without it the author is the service.
     #[must_use]
     pub const fn by(self, cause: &'a Cause) -> Self {
         Self(self.0, Some(cause))
@@ -82,7 +83,6 @@ impl<'a> Networks<'a> {
         self.1.cloned().unwrap_or_default()
     }
 
-    /// Whether there is no network.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0.registry().networks().len() == 0
@@ -99,11 +99,12 @@ impl<'a> Networks<'a> {
         views.map(|view| with_gateway(self.0, view)).collect()
     }
 
-    /// What the host's attachments to the network of that name get addresses of. Without a name it is the default one,
-    /// and where none is, all that the host may use.
+    /// The subnets of the named network. An empty name means the default network or, if there is none, all networks
+    /// that the
+    /// host may use.
     ///
     /// # Errors
-    /// There is no such network that the host may use, or none at all.
+    /// [`Reason::NetworkUnknown`], or the host may not use the network.
     pub fn prefixes_of(self, host: &HostName, name: &str) -> Result<Vec<IpNetwork>, Failure> {
         let registry = self.0.registry();
         let (networks, rights) = (registry.networks(), registry.hosts().rights(host));
@@ -129,7 +130,7 @@ impl<'a> Networks<'a> {
         }
     }
 
-    /// What a host's agent has to know of the networks that the host may use.
+    /// The networks that the host may use, for its agent.
     #[must_use]
     pub fn shown_to(self, host: &HostName) -> ShownNetworks {
         let registry = self.0.registry();
@@ -148,22 +149,22 @@ impl<'a> Networks<'a> {
         shown
     }
 
-    /// Makes this DPU the gateway of those networks that want it, and no longer of others.
+    /// Reconciles the gateways with the networks.
     pub(crate) async fn look_after_gateways(self, is_thorough: bool) {
         let look_after = async move |engine: Arc<Engine>| {
             look_after_gateways(&engine, is_thorough).await;
             Ok(())
         };
-        // It can fail only by a panic, which was told of.
+        // It fails only by a panic, which is logged where it happens.
         let _ = self.0.to_the_end(look_after).await;
     }
 
-    /// Creates a network or replaces it; with `dry_run`, only says what that would do. Its form is
-    /// the caller's to check. Running attachments keep the settings that they were made with. With `read`, it replaces
-    /// only that version of the network.
+    /// Creates or replaces a network; with `dry_run`, only returns the outcome. The caller validates the network's
+    /// form. With
+    /// `read`, replaces only that version of the network. Running attachments keep their settings.
     ///
     /// # Errors
-    /// The network can't be, another version is in force, a lease is in the way, or the journal can't be written.
+    /// The network is invalid, another version is in force, a lease conflicts, or the journal cannot be written.
     pub async fn apply(
         self,
         network: Network,
@@ -176,12 +177,14 @@ impl<'a> Networks<'a> {
         self.0.to_the_end(apply).await
     }
 
-    /// Gives a network another name. Its attachments keep their addresses and belong to the renamed network. Attaches to
-    /// it are refused until that is durable.
+    /// Renames a network. Its attachments keep their addresses and belong to the renamed network. Attaches to it are
+    /// refused
+    /// until the rename is durable.
     ///
     /// # Errors
-    /// The network is unknown or of the configuration file; the new name is taken; other networks or hosts' rights name
-    /// the network; attaches to it do not end; or the journal can't be written.
+    /// The network is unknown or the configuration file's; the new name is taken; other networks or hosts' rights name
+    /// the
+    /// network; attaches to it do not end in time; or the journal cannot be written.
     pub async fn rename(self, name: String, new_name: String) -> Result<NetworkView, Failure> {
         let cause = self.cause();
         let rename =
@@ -189,12 +192,13 @@ impl<'a> Networks<'a> {
         self.0.to_the_end(rename).await
     }
 
-    /// Changes the subnets of a network that there is: all that is asked for, or nothing. Running attachments keep
-    /// their addresses.
+    /// Changes the subnets of an existing network: all requested changes, or none. Running attachments keep their
+    /// addresses.
     ///
     /// # Errors
-    /// There is no such network, or it is the configuration file's; a subnet can't be; a lease is in the way; or
-    /// the journal can't be written.
+    /// The network is unknown or the configuration file's; a subnet is invalid; a lease conflicts; or the journal
+    /// cannot be
+    /// written.
     pub async fn change_subnets(
         self,
         name: String,
@@ -206,10 +210,10 @@ impl<'a> Networks<'a> {
         self.0.to_the_end(change).await
     }
 
-    /// Deletes a network. With `force` even while attachments use it: they keep their snapshot of it.
+    /// Deletes a network. With `force` even while attachments use it; they keep their snapshot.
     ///
     /// # Errors
-    /// It is unknown, or of the configuration file, or in use, or the journal can't be written.
+    /// The network is unknown, the configuration file's, or in use, or the journal cannot be written.
     pub async fn delete(self, name: String, force: bool) -> Result<(), Failure> {
         let cause = self.cause();
         let delete = async move |engine: Arc<Engine>| delete(&engine, name, force, &cause).await;
@@ -243,7 +247,7 @@ async fn change_subnets(
     apply_alone(engine, network, false, (AuditAction::ChangeSubnets, cause)).await
 }
 
-/// Whoever calls it holds the lock of networks.
+/// The caller holds the lock of networks.
 async fn apply_alone(
     engine: &Engine,
     network: Network,
@@ -259,7 +263,7 @@ async fn apply_alone(
     }
     let name = network.name.clone();
     if outcome != Applied::Unchanged {
-        // Recorded first: a network that pods may be attached to must outlive a crash.
+        // Recorded before it is put into force: a crash must not lose a network with attachments.
         let entry = AuditEntry::new(cause, action, format!("network/{name}")).after(&network);
         let entry = with_former(engine, &name, entry);
         let id = entry.id;
@@ -278,7 +282,7 @@ async fn apply_alone(
     Ok((view(engine, &name)?, outcome))
 }
 
-/// The entry with the API's network as it is now, if there is one, in force or not.
+/// Adds the current version of the API's network to the audit entry, whether that version is in force or suspended.
 fn with_former(engine: &Engine, name: &str, entry: AuditEntry) -> AuditEntry {
     let registry = engine.registry();
     let networks = registry.networks();
@@ -307,12 +311,12 @@ async fn rename(
     tell(engine, name, true);
     tell(engine, new_name, false);
     look_after_gateways(engine, false).await;
-    // What ports share on a card is named after their network.
+    // Objects that ports share on a card have the network's name.
     engine.reconciler.look_closely();
     view(engine, new_name)
 }
 
-/// Renames a network that takes no new attachments.
+/// Renames a network that is closed to new attachments.
 async fn rename_closed(
     engine: &Engine,
     name: &str,
@@ -325,8 +329,9 @@ async fn rename_closed(
         .before(&json!({ "name": name }))
         .after(&json!({ "name": renamed.name }));
     let committed = {
-        // The journal is given the changes while the registry is held: a release that begins afterwards comes later
-        // there, too, and the record of an attachment that has ended is not written again.
+        // The changes are enqueued while the registry is locked: a release that begins afterwards is also enqueued
+        // later, so
+        // this commit cannot write back the record of an ended attachment.
         let mut registry = engine.registry();
         let records = registry.change_networks().records_renamed(name, &renamed.name);
         let changes = Changes::default().delete_network(name).put_network(&renamed);
@@ -339,7 +344,7 @@ async fn rename_closed(
     Ok(())
 }
 
-/// Waits until the journal has all attachments to a network that takes no new ones.
+/// Waits until all attachments of a closed network are recorded.
 async fn wait_for_records(engine: &Engine, name: &str) -> Result<(), Failure> {
     let recorded = async {
         while engine.registry().entries().has_unrecorded(name) {
@@ -357,7 +362,7 @@ async fn delete(engine: &Engine, name: String, force: bool, cause: &Cause) -> Re
     if engine.registry().networks().is_suspended(&name) {
         return delete_suspended(engine, name, cause).await;
     }
-    // Closed first, or an attach would get into it while the journal forgets it.
+    // Closed before the commit: otherwise an attach could join the network while the journal deletes it.
     engine.registry().change_networks().close(&name, force)?;
     let deleted = engine.records.commit(deletion(engine, &name, cause)).await;
     match &deleted {
@@ -392,7 +397,7 @@ fn check_mtu(engine: &Engine, network: &Network) -> Result<(), Failure> {
     }
 }
 
-/// That the network has larger packets than leave this DPU, one sentence.
+/// A sentence if the network's MTU exceeds what the uplinks carry.
 pub(super) fn too_large_for_uplinks(engine: &Engine, network: &Network) -> Option<String> {
     let carried = engine
         .programmer()
@@ -405,8 +410,7 @@ pub(super) fn too_large_for_uplinks(engine: &Engine, network: &Network) -> Optio
     ))
 }
 
-/// Deletes a network of the API that is not in force. The configuration file may have one of its
-/// name, which stays.
+/// Deletes a suspended network of the API. A network of the same name in the configuration file stays.
 async fn delete_suspended(engine: &Engine, name: String, cause: &Cause) -> Result<(), Failure> {
     engine.records.commit(deletion(engine, &name, cause)).await?;
     engine.registry().change_networks().forget_suspended(&name);
@@ -443,7 +447,7 @@ fn rights_of_all(engine: &Engine) -> HashMap<HostName, HostRights> {
     hosts.names().map(|host| (host.clone(), hosts.rights(host))).collect()
 }
 
-/// Ends the sessions of hosts that are served no more. Their attachments go on.
+/// Ends the sessions of hosts that are no longer configured. Their attachments stay.
 fn end_removed<'a>(engine: &Engine, before: impl Iterator<Item = &'a HostName>) {
     for host in before {
         let registry = engine.registry();
@@ -460,8 +464,9 @@ fn end_removed<'a>(engine: &Engine, before: impl Iterator<Item = &'a HostName>) 
     }
 }
 
-/// Reports to each host which networks it gains or loses by its rights. Of a network that was deleted together with a
-/// host's right to it, the host would learn by nothing else.
+/// Reports to each host the networks it gains or loses by its rights. That includes networks deleted together with the
+/// right:
+/// no other report would reach the host.
 fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, deleted: Vec<String>) {
     let mut networks = deleted;
     {
@@ -480,8 +485,9 @@ fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, delet
     }
 }
 
-/// Puts into force what the journal has already. Should an attachment have got into the way
-/// since it was checked, the journal gets the former network back, or forgets the new one, and the audit its entry.
+/// Puts a recorded network into force. If an attachment made since the check conflicts, takes the change back from
+/// journal
+/// and audit.
 fn install(engine: &Engine, network: Network, entry: Uuid) -> Result<(), Failure> {
     let mut registry = engine.registry();
     let name = network.name.clone();
@@ -498,7 +504,7 @@ fn install(engine: &Engine, network: Network, entry: Uuid) -> Result<(), Failure
     installed
 }
 
-/// Puts those networks of the API into force that now can be.
+/// Puts suspended networks of the API into force whose conflict is gone.
 fn resume(engine: &Engine) {
     let resumed = engine.registry().change_networks().resume();
     for network in resumed {
@@ -507,7 +513,7 @@ fn resume(engine: &Engine) {
     }
 }
 
-/// Tells the hosts that may use the network.
+/// Reports a changed network to the hosts that may use it.
 fn tell(engine: &Engine, network: &str, deleted: bool) {
     for (host, rights) in rights_of_all(engine) {
         if rights.allows(network) {

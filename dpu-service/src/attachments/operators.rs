@@ -1,4 +1,4 @@
-//! What operators see, and what they do to attachments and VFs.
+//! What operators see of attachments, VFs and pools, and what they change.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,12 +26,12 @@ use crate::{
     sessions::HostCommand,
 };
 
-/// What operators see and do: see [`Engine::operators`].
+/// The operators' part of the engine: see [`Engine::operators`].
 #[derive(Clone, Copy, Debug)]
 pub struct Operators<'a>(pub(super) &'a Arc<Engine>, Option<&'a Cause>);
 
 impl Engine {
-    /// What operators see and do.
+    /// Queries and changes for operators.
     #[must_use]
     pub const fn operators(self: &Arc<Self>) -> Operators<'_> {
         Operators(self, None)
@@ -39,7 +39,7 @@ impl Engine {
 }
 
 impl<'a> Operators<'a> {
-    /// The same, for changes by that author and for that reason. Without it the service itself is the author.
+    /// Sets the author and reason of changes. Without it the author is the service.
     #[must_use]
     pub const fn by(self, cause: &'a Cause) -> Self {
         Self(self.0, Some(cause))
@@ -49,7 +49,7 @@ impl<'a> Operators<'a> {
         self.1.cloned().unwrap_or_default()
     }
 
-    /// The attachments that the filter lets pass, oldest first.
+    /// The recorded attachments that match the filter, oldest first.
     #[must_use]
     pub fn attachments(self, filter: &AttachmentFilter) -> Vec<AttachmentView> {
         let is_wanted = |entry: &&Entry| {
@@ -62,12 +62,12 @@ impl<'a> Operators<'a> {
         let wanted = registry.entries().iter().filter(is_wanted);
         let mut views: Vec<_> = wanted.map(|entry| registry.shown(entry)).collect();
         drop(registry);
-        // Ids begin with the time of their making.
+        // Ids are UUIDv7 and sort by creation time.
         views.sort_by_key(|view| view.record.id);
         views
     }
 
-    /// How many attachments there are in each state.
+    /// The number of attachments in each state.
     #[must_use]
     pub fn attachments_by_state(self) -> [(AttachmentState, usize); 5] {
         let mut numbers = AttachmentState::ALL.map(|state| (state, 0));
@@ -78,16 +78,16 @@ impl<'a> Operators<'a> {
         numbers
     }
 
-    /// How many attachments there are, those included that are not recorded yet.
+    /// The number of attachments, including those not recorded yet.
     #[must_use]
     pub fn attachment_count(self) -> usize {
         self.0.registry().entries().len()
     }
 
-    /// The attachment whose id is `id`, or begins so: at least 4 characters.
+    /// The attachment with the given id or unique prefix of at least 4 characters.
     ///
     /// # Errors
-    /// [`Reason::AttachmentUnknown`], or [`Reason::InvalidRequest`] where several ids begin so.
+    /// [`Reason::AttachmentUnknown`], or [`Reason::InvalidRequest`] if several ids have the prefix.
     pub async fn attachment(self, id: &str) -> Result<AttachmentDetail, Failure> {
         let view = {
             let registry = self.0.registry();
@@ -120,7 +120,7 @@ impl<'a> Operators<'a> {
         Ok(AttachmentDetail { view, representor, steps, events, traffic, unknown })
     }
 
-    /// The attachments that the filter lets pass, with what their ports have carried and dropped.
+    /// The attachments that match the filter, with their ports' traffic and drops.
     pub async fn traffic(self, filter: &AttachmentFilter) -> Traffic {
         let views = self.attachments(filter);
         let vfs = views.iter().map(|view| view.record.vf).collect();
@@ -135,10 +135,10 @@ impl<'a> Operators<'a> {
         Traffic { attachments: views.into_iter().map(of_one).collect(), unknown }
     }
 
-    /// All attachments that have a port, oldest first, with what it has carried and dropped.
+    /// All attachments that have a port, oldest first, with their ports' counters.
     ///
     /// # Errors
-    /// When the kernel can't be asked.
+    /// The kernel cannot be asked.
     pub(crate) async fn counters(self) -> Result<Vec<(AttachmentView, PortCounters)>, Failure> {
         let views = self.attachments(&AttachmentFilter::default());
         let counters = self.0.ports.counters().await?;
@@ -149,8 +149,9 @@ impl<'a> Operators<'a> {
         Ok(views.into_iter().filter_map(counted).collect())
     }
 
-    /// Takes an attachment away from its pod. With `forget`, and where its host was removed, all that it holds is free at
-    /// once, without waiting for its VF. That is given out only once a host has offered it.
+    /// Releases an attachment. With `forget`, or if its host was removed, frees everything without waiting for the VF.
+    /// The VF
+    /// becomes available once a host advertises it.
     ///
     /// # Errors
     /// [`Reason::AttachmentUnknown`] or [`Reason::JournalUnavailable`].
@@ -166,19 +167,19 @@ impl<'a> Operators<'a> {
         self.0.to_the_end(release).await
     }
 
-    /// Whether the latest write to the journal succeeded, and none waits for the disk.
+    /// Whether the latest write to the journal succeeded and none hangs on the disk.
     #[must_use]
     pub(crate) fn journal_can_be_written(self) -> bool {
         self.0.records.problem().is_none()
     }
 
-    /// What the journal has done since it was opened.
+    /// The journal's statistics since it was opened.
     #[must_use]
     pub fn journal_statistics(self) -> journal::Statistics {
         self.0.records.statistics()
     }
 
-    /// Refuses new attachments, for that reason, or takes them again.
+    /// Starts draining for `reason`: new attachments are refused. `None` ends draining.
     pub fn set_draining(self, reason: Option<String>) {
         self.0.registry().set_draining(reason.clone());
         match reason {
@@ -190,16 +191,16 @@ impl<'a> Operators<'a> {
         }
     }
 
-    /// All VFs, in the order of their numbers.
+    /// All VFs, sorted by id.
     ///
     /// # Errors
-    /// When the kernel can't be asked.
+    /// The kernel cannot be asked.
     pub async fn vfs(self) -> Result<Vec<VfView>, Failure> {
         let representors = self.0.ports.names().await?;
         Ok(vf_views(&self.0.registry(), &representors))
     }
 
-    /// Gives a quarantined VF back to its pools.
+    /// Ends the quarantine of a VF.
     ///
     /// # Errors
     /// [`Reason::VfUnknown`], [`Reason::VfNotQuarantined`] or [`Reason::JournalUnavailable`].
@@ -228,7 +229,7 @@ async fn clear_quarantine(engine: &Engine, vf: FunctionId, cause: &Cause) -> Res
         .before(&json!({ "state": "quarantined" }))
         .after(&json!({ "state": "free" }));
     let id = entry.id;
-    // Recorded first: a change that the audit does not have must not happen.
+    // Recorded first: every change must have an audit entry. A refused change takes the entry back.
     engine.record_audit(entry).await?;
     let cleared = engine.registry().clear_quarantine(vf);
     cleared.map_err(|error| {

@@ -1,4 +1,5 @@
-//! Attachments with older settings of their network than those in force: pods keep what they were attached with.
+//! Attachments with older settings of their network than those in force: pods keep the settings they were attached
+//! with.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -8,21 +9,20 @@ use std::{
 use super::networks::Networks;
 use crate::model::{Network, Record};
 
-/// How many attachments of a network are named.
+/// How many attachments of a network are listed.
 const NAMED: usize = 5;
 
-/// The attachments of a network that have older settings of it.
 #[derive(Clone, Debug, Default)]
 pub struct Outdated {
-    /// How many they are.
+    /// Number of such attachments.
     pub number: usize,
-    /// The first of them, oldest first.
+    /// Up to [`NAMED`] of them, oldest first.
     pub first: Vec<Arc<Record>>,
 }
 
 impl Networks<'_> {
-    /// The attachments that have other settings of these networks, by the network's name. Networks without such
-    /// attachments are left out.
+    /// The attachments with other settings than `networks`, by network name. Networks without such attachments are left
+    /// out.
     #[must_use]
     pub(crate) fn outdated<'a>(
         self,
@@ -30,7 +30,9 @@ impl Networks<'_> {
     ) -> BTreeMap<String, Outdated> {
         let networks: HashMap<&str, _> = networks.map(|it| (it.name.as_str(), it)).collect();
         let mut found = BTreeMap::<String, Outdated>::new();
-        // Compared without the registry's lock: after a restart each record has a copy of its network.
+        // Compared without the registry's lock: after a restart each record has its own copy of the network, and
+        // comparing all of
+        // them takes long.
         for record in self.records_of_others(&networks) {
             let network = networks[record.network.name.as_str()];
             if is_outdated(&record, network) {
@@ -44,7 +46,7 @@ impl Networks<'_> {
         found
     }
 
-    /// The records that have another value of one of these networks, oldest first.
+    /// The records whose network is another value than the given one, oldest first.
     fn records_of_others(self, networks: &HashMap<&str, &Arc<Network>>) -> Vec<Arc<Record>> {
         let is_of_other = |record: &Arc<Record>| {
             let network = networks.get(record.network.name.as_str());

@@ -1,8 +1,10 @@
-//! Calls of Attach that a Detach of their key has overtaken.
+//! Tombstones of detached keys.
 //!
-//! A host that hears no answer to its Attach takes back whatever there is of the key. Both calls come on
-//! one connection, in order, but each is served by a task of its own, and so the Detach may be first:
-//! it finds nothing, and what the Attach would reserve then, nobody would ever give back.
+//! An agent that gets no answer to its Attach sends a Detach of the same key. Both calls arrive on one connection in
+//! order,
+//! but each is served by its own task, so the Detach may run first. It finds nothing, and an Attach that ran afterwards
+//! would
+//! make an attachment that no host ever detaches. The tombstone refuses that Attach.
 
 use std::{
     collections::HashMap,
@@ -15,22 +17,23 @@ use crate::{
     model::{AttachmentKey, HostName},
 };
 
-/// How long it is known at least that a key was given back. A call that was overtaken has come to the
-/// service before the one that overtook it, and waits for nothing but a processor and the key's lock.
+/// How long a tombstone is kept at least. An overtaken call has reached the service before the Detach: it waits only
+/// for a
+/// processor and the key's lock.
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// The most keys of one host of which that is known. Who gives back more within [`MEMORY`] has the
-/// oldest forgotten: no host takes another's room.
+/// Maximum tombstones of one generation of one host. A host that detaches more loses its oldest: no host uses another's
+/// share.
 const MOST_KEYS: usize = 8192;
 
-/// The keys that hosts gave back lately, and up to what times of their clocks. Used under the key's lock.
+/// Detached keys of each host, each with the host's time of the Detach. Used under the key's lock.
 #[derive(Debug, Default)]
 pub(super) struct Overtaken(HashMap<HostName, OfHost>);
 
-/// Two generations: what is in neither was given back more than [`MEMORY`] ago, or before too many others.
+/// Two generations: a key in neither was detached more than [`MEMORY`] ago, or has made room for newer ones.
 #[derive(Debug)]
 struct OfHost {
-    /// The boot that the times belong to.
+    /// The boot whose clock the times use.
     boot_id: String,
     newer: HashMap<AttachmentKey, HostTime>,
     /// When the newer generation began.
@@ -39,7 +42,7 @@ struct OfHost {
 }
 
 impl Overtaken {
-    /// Notes that all is given back of a key that its host asked for in that boot until that time.
+    /// Adds a tombstone: Attaches of the key that the host sent in this boot until `until` are refused.
     pub(super) fn note(
         &mut self,
         key: &AttachmentKey,
@@ -55,8 +58,8 @@ impl Overtaken {
         of_host.note(key, until, now);
     }
 
-    /// Whether the key was given back since its host has asked for it. A host that does not tell when it
-    /// asked is always served.
+    /// Whether the key was detached after the host sent its Attach at `asked`. An Attach without a time is always
+    /// served.
     pub(super) fn has(&self, key: &AttachmentKey, boot_id: &str, asked: HostTime) -> bool {
         let of_boot = self.0.get(&key.host).filter(|of_host| of_host.boot_id == boot_id);
         let until = of_boot.and_then(|of_host| of_host.until(key));
@@ -71,7 +74,7 @@ impl OfHost {
     }
 
     fn note(&mut self, key: &AttachmentKey, until: HostTime, now: Instant) {
-        // A call that was repeated may tell an earlier time than the last one.
+        // Hosts repeat calls: a repeated Detach may carry an earlier time.
         let until = self.until(key).map_or(until, |known| known.max(until));
         if now.duration_since(self.since) >= MEMORY || self.newer.len() >= MOST_KEYS {
             self.older = mem::take(&mut self.newer);

@@ -1,31 +1,31 @@
-//! Where the time of attaching and of giving back goes.
+//! Timings of attach and detach by phase.
 
 use metrics::Phases;
 
-/// Until the locks of the keys were held.
+/// Waiting for the locks of the keys.
 pub(super) const LOCKS: &str = "locks";
 
-/// Until all was reserved, or found, and the locks of the VFs were held.
+/// Reserving, including the wait for the locks of the VFs.
 pub(super) const RESERVE: &str = "reserve";
 
-/// Until the journal had it on the disk, with what came at the same time.
+/// Waiting until the journal is on the disk. Concurrent commits share a write.
 pub(super) const JOURNAL: &str = "journal";
 
-/// Until the representors were programmed, and mapped ports led to their pods; meanwhile the journal is written.
+/// Programming the representors and mapping ports; concurrent with [`JOURNAL`].
 pub(super) const PROGRAM: &str = "program";
 
-/// Until the representor was unprogrammed, likewise.
+/// Unprogramming the representor; concurrent with [`JOURNAL`].
 pub(super) const UNPROGRAM: &str = "unprogram";
 
-/// All of a call, but for its way.
+/// The whole call, without transport.
 pub(super) const TOTAL: &str = "total";
 
-/// How long the phases took of all that was attached and given back.
+/// Timings of all attaches and detaches.
 #[derive(Clone, Debug)]
 pub(crate) struct EnginePhases {
-    /// Of calls that attach, whatever came of them.
+    /// Attach calls, successful or not.
     pub attach: Phases,
-    /// Of all that gives attachments back; the first and the last of the host's calls alone.
+    /// Everything that detaches. [`LOCKS`] and [`TOTAL`] only count the hosts' Detach calls.
     pub detach: Phases,
 }
 

@@ -1,27 +1,25 @@
-//! Which of a host's VFs are in which pool, for who hands them out on the host.
+//! Which of a host's VFs are in which pool, for the host's device plugin.
 
 use vf_alloc::{Device, HostId, PoolSpec, VfState};
 
 use super::{hosts::Hosts, registry::Registry};
 use crate::model::{AttachmentId, HostName};
 
-/// A pool, as far as it has VFs of one host.
+/// The part of a pool that belongs to one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPool {
-    /// Its name.
     pub name: String,
-    /// Whether its VFs are only given to requests that name one.
+    /// Whether only requests that name a VF get one.
     pub pinned_only: bool,
-    /// Its VFs of that host.
     pub vfs: Vec<PooledVf>,
 }
 
 /// A VF of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PooledVf {
-    /// What its host knows it by.
+    /// The VF's device on its host.
     pub device: Device,
-    /// Why it will not be given out, be it held now or not.
+    /// Why the VF is unavailable, whether it is held now or not.
     pub problem: Option<String>,
 }
 
@@ -47,7 +45,7 @@ fn host_pool(registry: &Registry, host: HostId, spec: &PoolSpec) -> HostPool {
     HostPool { name: spec.name.clone(), pinned_only: spec.pinned_only, vfs: vfs.collect() }
 }
 
-/// One that an attachment holds is no problem, for that ends.
+/// Why a VF is unavailable. A VF that an attachment holds has no problem: it becomes free again.
 fn problem(known: &vf_alloc::VfView<'_, AttachmentId>) -> Option<String> {
     if let Some(reason) = known.quarantine {
         return Some(format!("quarantined: {reason}"));

@@ -1,40 +1,41 @@
-//! VFs that are promised to a host: they are given to nobody but who names one by its promise's number, so that the
-//! host's agent can begin to move it before it has asked.
+//! VFs offered to a host for one session. Only an attach that names the offer gets such a VF, so the host's agent can
+//! move
+//! it before the DPU has answered.
 //!
-//! A promise holds for one session. It begins in the hold of the registry that finds the session to be the one in
-//! force; a hello opens its own session first, and ends all promises then, before it hears what the host has.
+//! Offers are made under the same lock of the registry that checks the session. A hello opens its session first and
+//! then
+//! ends all earlier offers, before its inventory is read.
 
 use vf_alloc::{PfId, Policy, VfPromise};
 
 use super::hosts::Hosts;
 use crate::{host::SessionId, model::HostName};
 
-/// As many VFs of each pool that nobody else hands out are promised: more than attaches of a host are under way while
-/// it is told of further ones.
+/// VFs offered of each pool that the agent allocates from: more than a host's attaches under way while the next offers
+/// reach
+/// it.
 const PROMISED: usize = 32;
 
-/// A VF that is promised to its host.
+/// A VF offered to its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PromisedVf {
-    /// What its host names it by.
+    /// The VF's device on its host and the number of the offer.
     pub promise: VfPromise,
-    /// The pools out of which an attach may get it whose VF nobody has chosen.
+    /// The pools from which an attach without a chosen VF may get it.
     pub pools: Vec<OpenPool>,
-    /// Its PF.
     pub pf: PfId,
 }
 
-/// A pool whose VFs may be had unchosen.
+/// A pool that serves attaches without a chosen VF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenPool {
-    /// Its name.
     pub name: String,
-    /// Which PF serves next.
+    /// The policy that selects the PF.
     pub policy: Policy,
 }
 
 impl Hosts<'_> {
-    /// What the host is to be told in that session besides what it was told already.
+    /// New offers for the session. Offers already sent in it are not repeated.
     #[must_use]
     pub fn promise(self, host: &HostName, session: SessionId) -> Vec<PromisedVf> {
         let mut registry = self.0.registry();
@@ -44,7 +45,7 @@ impl Hosts<'_> {
         }
     }
 
-    /// The host has taken these VFs, which it was promised, and does not use them after all.
+    /// The host declines VFs that it took and does not use.
     pub fn untaken(self, host: &HostName, promises: &[VfPromise]) {
         let mut registry = self.0.registry();
         promises.iter().for_each(|promise| registry.note_untaken(host, promise));

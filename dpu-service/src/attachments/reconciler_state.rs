@@ -1,4 +1,4 @@
-//! How the reconciler stands, for whoever waits for it or looks after it.
+//! State of the reconciler: the fabric's problem, the latest pass, and requests for a thorough pass.
 
 use std::{
     mem,
@@ -8,14 +8,11 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-/// The latest pass of the reconciler, and what it should look at next.
 #[derive(Debug)]
 pub(super) struct ReconcilerState {
-    /// What the fabric lacks. `None`: nothing.
     fabric_problem: Mutex<Option<FabricProblem>>,
-    /// When the latest pass ended.
     ended_at: Mutex<Instant>,
-    /// A host said something, or the fabric, which one look at all links does not tell.
+    /// Requests a thorough pass: a host or the fabric reported something that a survey of links does not show.
     close_look: Notify,
 }
 
@@ -24,7 +21,7 @@ pub(super) struct ReconcilerState {
 pub(super) struct FabricProblem {
     /// One sentence.
     pub(super) what: String,
-    /// Whether ports can be programmed all the same.
+    /// Whether ports can still be programmed.
     pub(super) is_partial: bool,
 }
 
@@ -43,7 +40,7 @@ impl ReconcilerState {
         self.fabric_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sets what the fabric lacks, and returns what it lacked before.
+    /// Stores the fabric's problem and returns the previous one.
     pub(super) fn set_fabric_problem(
         &self,
         problem: Option<FabricProblem>,
@@ -60,7 +57,7 @@ impl ReconcilerState {
         self.ended_at.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
-    /// Wakes the reconciler; one that works now looks again afterwards.
+    /// Requests a thorough pass. A request during a pass starts another one afterwards.
     pub(super) fn look_closely(&self) {
         self.close_look.notify_one();
     }

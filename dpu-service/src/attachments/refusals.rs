@@ -1,4 +1,4 @@
-//! What is noted of ADDs that were refused or have failed, and of those that succeed.
+//! Records refused, failed and successful ADDs for conditions and events.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
     model::{AttachSpec, HostName, Network, Record},
 };
 
-/// An ADD was refused before anything was recorded.
+/// Notes an ADD that was refused before anything was recorded.
 pub(super) fn note_refused(engine: &Engine, spec: &AttachSpec, failure: &Failure) {
     let Some(reason) = reason_of(failure) else { return };
     let network = {
@@ -26,7 +26,7 @@ pub(super) fn note_refused(engine: &Engine, spec: &AttachSpec, failure: &Failure
     }
 }
 
-/// New attachments were established, or have failed.
+/// Notes that new attachments were established or have failed.
 pub(super) fn note_outcome(
     engine: &Engine,
     records: &[Arc<Record>],
@@ -38,7 +38,7 @@ pub(super) fn note_outcome(
     }
 }
 
-/// As a rule nothing was refused: then an ADD makes no texts.
+/// Returns early if nothing was refused, the usual case: a successful ADD then formats no strings.
 fn note_served(engine: &Engine, record: &Record) {
     if engine.refusals().is_empty() {
         return;
@@ -53,7 +53,7 @@ fn note_served(engine: &Engine, record: &Record) {
     engine.refusals().note_served(host, &objects);
 }
 
-/// An ADD failed on its host after the DPU had served it, or before the DPU was asked.
+/// Notes an ADD that failed on its host, before or after the DPU's part.
 pub(super) fn note_failed_on_host(engine: &Engine, host: &HostName, failure: &Failure) {
     let reason = ConditionReason::of_refusal(failure.reason).filter(|it| it.is_of_host());
     let Some(reason) = reason else { return };
@@ -62,7 +62,7 @@ pub(super) fn note_failed_on_host(engine: &Engine, host: &HostName, failure: &Fa
     engine.refusals().note_refused(fault, host);
 }
 
-/// Several records of one call fail together: each object is noted once.
+/// Records of one call fail together: each pool, network, DPU or host is noted once.
 fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
     let Some(reason) = reason_of(failure) else { return };
     let mut noted = BTreeSet::new();
@@ -76,12 +76,12 @@ fn note_failed(engine: &Engine, records: &[Arc<Record>], failure: &Failure) {
     }
 }
 
-/// Why the condition turns by a failure on the DPU. `None`: it does not, or the host's agent reports the failure.
+/// The condition's reason for a failure on the DPU. `None`: the failure usually passes, or the host's agent reports it.
 fn reason_of(failure: &Failure) -> Option<ConditionReason> {
     ConditionReason::of_refusal(failure.reason).filter(|reason| !reason.usually_passes())
 }
 
-/// What has refused the ADD: a pool, a network, or else the host's DPU as a whole.
+/// The fault of a refused ADD. Its object is a pool, a network, the DPU or the host.
 fn fault(reason: ConditionReason, network: &Network, host: &HostName, failure: &Failure) -> Fault {
     let message = failure.message.clone();
     match reason {

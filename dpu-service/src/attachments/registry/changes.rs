@@ -1,4 +1,4 @@
-//! How networks come, change and go in memory, and how a changed configuration file is taken over.
+//! Changes of networks in memory, including a changed configuration file.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,16 +18,16 @@ use crate::{
     records::OpenError,
 };
 
-/// A network that a configuration file has changed.
 #[derive(Debug)]
 pub(crate) struct Changed {
     pub(crate) name: String,
-    /// Whether it is gone.
+    /// Whether the file no longer has it.
     pub(crate) deleted: bool,
 }
 
-/// The door to changing networks. Whoever uses it holds the lock of networks, so that what was checked
-/// in one hold of the registry and recorded since can still be put into force in the next.
+/// Changes of networks. The caller holds the lock of networks, so that what was checked under one lock of the registry
+/// and
+/// recorded since can be put into force under the next.
 #[derive(Debug)]
 pub(crate) struct NetworkChanges<'a>(&'a mut Registry);
 
@@ -38,7 +38,7 @@ impl Registry {
 }
 
 impl NetworkChanges<'_> {
-    /// The networks of the configuration and those that were made through the API.
+    /// Restores the configuration's networks and those of the API.
     pub(super) fn restore(
         mut self,
         configured: Vec<Network>,
@@ -57,10 +57,10 @@ impl NetworkChanges<'_> {
         Ok(())
     }
 
-    /// The network of that name, if it can be applied anew.
+    /// Returns the API's network of that name.
     ///
     /// # Errors
-    /// There is none, or it is the configuration file's.
+    /// The network is unknown or the configuration file's.
     pub(crate) fn changeable(&self, name: &str) -> Result<Network, Failure> {
         let entry = self.0.networks.find(Some(name))?;
         match entry.origin() {
@@ -69,10 +69,10 @@ impl NetworkChanges<'_> {
         }
     }
 
-    /// What applying the network would do.
+    /// Checks a network and returns what applying it would do.
     ///
     /// # Errors
-    /// It can't be applied.
+    /// The network is invalid or conflicts with others.
     pub(crate) fn check(&self, network: &Network) -> Result<Applied, Failure> {
         self.check_pool(network)?;
         self.check_bridge(network)?;
@@ -99,7 +99,7 @@ impl NetworkChanges<'_> {
     /// Puts a network of the API into force.
     ///
     /// # Errors
-    /// An attachment got into its way since it was checked. The one of before stays.
+    /// An attachment made since the check conflicts. The previous network stays in force.
     pub(crate) fn install(&mut self, network: Network) -> Result<(), Failure> {
         let name = network.name.clone();
         self.put(network, Origin::Api)?;
@@ -107,8 +107,9 @@ impl NetworkChanges<'_> {
         Ok(())
     }
 
-    /// Refuses to replace another version of the network than the one that the caller has read. A network that is as
-    /// requested already may have any version: the caller may be repeating itself.
+    /// Refuses to replace another version than the caller has read. A network that already equals `network` passes with
+    /// any
+    /// version: the caller may be repeating its call.
     ///
     /// # Errors
     /// [`Reason::NetworkConflict`].
@@ -133,10 +134,10 @@ impl NetworkChanges<'_> {
         ))
     }
 
-    /// Closes a network to new attachments until it has its new name. Returns it with that name.
+    /// Closes a network to new attachments until it is renamed. Returns it under its new name.
     ///
     /// # Errors
-    /// The network can't have the name.
+    /// The network cannot be renamed, or not to this name.
     pub(crate) fn begin_renaming(
         &mut self,
         name: &str,
@@ -159,8 +160,9 @@ impl NetworkChanges<'_> {
         Ok(network.renamed(new_name))
     }
 
-    /// An agent knows its host ports by their networks' names: under another name it would release the port and make a new
-    /// one.
+    /// Refuses networks with host ports. An agent identifies its host ports by network name: after a rename it would
+    /// release the
+    /// port and make a new one.
     fn check_no_host_port(&self, name: &str) -> Result<(), Failure> {
         let is_one = |record: &&Arc<Record>| {
             record.key.is_host_port() && record.networks().any(|network| network.name == name)
@@ -177,8 +179,9 @@ impl NetworkChanges<'_> {
         }
     }
 
-    /// The MAC address of a gateway follows from its network's name. Running pods would send to the old one until their
-    /// kernels find it gone.
+    /// Refuses networks whose gateway's MAC address would change: it is derived from the network's name. Running pods
+    /// would keep
+    /// sending to the old address until their neighbour entries expire.
     fn check_gateway_stays(&self, network: &Network) -> Result<(), Failure> {
         let users = self.0.entries.users_of(&network.name);
         if network.gateway_mode == GatewayMode::Router || users == 0 {
@@ -194,7 +197,7 @@ impl NetworkChanges<'_> {
         ))
     }
 
-    /// A host that may use the network by its name today must be allowed to use it by the new one.
+    /// Refuses a rename by which a host would lose its right to use the network.
     fn check_hosts_may_use(&self, name: &str, new_name: &str) -> Result<(), Failure> {
         let hosts = &self.0.hosts;
         let loses = |host: &&HostName| {
@@ -213,20 +216,21 @@ impl NetworkChanges<'_> {
         }
     }
 
-    /// The records that the journal is to have with the network's new name. Attachments that are being released are not
-    /// among them, as a commit that deletes their records may be on its way.
+    /// The records to rewrite with the network's new name. Attachments being released are left out: a commit that
+    /// deletes their
+    /// records may be under way.
     pub(crate) fn records_renamed(&self, name: &str, new_name: &str) -> Vec<Record> {
         let held = self.0.entries.held();
         held.iter().filter_map(|record| record.with_network_renamed(name, new_name)).collect()
     }
 
-    /// The journal has the network under its new name.
+    /// Renames the network in memory once the journal has the new name.
     pub(crate) fn finish_renaming(&mut self, name: &str, renamed: Network) {
         self.0.entries.rename_network(name, &renamed.name);
         self.0.networks.rename(name, Arc::new(renamed));
     }
 
-    /// Lets a network take no new attachments, if it may be deleted.
+    /// Closes a network to new attachments if it may be deleted.
     pub(crate) fn close(&mut self, name: &str, force: bool) -> Result<(), Failure> {
         let users = self.0.entries.users_of(name);
         let entry = self.0.networks.get(name).ok_or_else(|| {
@@ -238,7 +242,7 @@ impl NetworkChanges<'_> {
         if users > 0 && !force {
             return Err(in_use(name, users));
         }
-        // Who lets it in would let in nobody.
+        // Checked even with `force`: without the named network, an `allow` rule would admit nothing.
         self.check_unnamed(name, "allow", is_allowed_by)?;
         if !force {
             self.check_unnamed(name, "reaches", |by, name| by.reaches.contains(name))?;
@@ -247,7 +251,7 @@ impl NetworkChanges<'_> {
         Ok(())
     }
 
-    /// Refuses to take away what other networks name by a key of theirs.
+    /// Refuses to remove a network that other networks name in `key`.
     fn check_unnamed(
         &self,
         name: &str,
@@ -262,22 +266,22 @@ impl NetworkChanges<'_> {
         }
     }
 
-    /// It takes new attachments again, as it could not be deleted or renamed.
+    /// Opens a network again that could not be deleted or renamed.
     pub(crate) fn reopen(&mut self, name: &str) {
         self.0.networks.set_closing(name, false);
     }
 
-    /// It is deleted. Attachments that use it keep their snapshot of it.
+    /// Removes a deleted network. Its attachments keep their snapshot.
     pub(crate) fn remove(&mut self, name: &str) {
         self.0.networks.remove(name);
     }
 
-    /// A network that was not in force is deleted.
+    /// Removes a deleted network that was suspended.
     pub(crate) fn forget_suspended(&mut self, name: &str) {
         self.0.networks.forget_suspended(name);
     }
 
-    /// Tries again what is not in force. Returns the names of the networks that now are.
+    /// Tries to put suspended networks into force. Returns the names of those that now are.
     pub(crate) fn resume(&mut self) -> Vec<String> {
         let suspended = self.0.networks.take_suspended();
         let resumed = suspended.filter_map(|network| {
@@ -287,12 +291,12 @@ impl NetworkChanges<'_> {
         resumed.collect()
     }
 
-    /// Takes a changed configuration over: all of it or nothing. Returns the networks that differ.
+    /// Puts a changed configuration into force: all of it or nothing. Returns the networks that differ.
     pub(crate) fn load(&mut self, configuration: Configuration) -> Result<Vec<Changed>, Failure> {
         let gone = self.configured_but_not_in(&configuration.networks);
         self.check_configuration(&configuration, &gone)?;
         let Configuration { hosts, rights, vfs: wanted_vfs, pools, networks } = configuration;
-        // The last that may refuse, and then it has changed nothing either.
+        // The last step that may fail; it changes nothing then.
         self.0
             .vfs
             .replace_pools(pools)
@@ -343,7 +347,7 @@ impl NetworkChanges<'_> {
         self.check_hosts(hosts)
     }
 
-    /// A network of the file must not have the name of one of the API.
+    /// Refuses a network of the file whose name a network of the API has.
     fn check_not_made(&self, network: &Network) -> Result<(), Failure> {
         let known = self.0.networks.get(&network.name);
         if known.is_none_or(|entry| entry.origin() == Origin::Configuration) {
@@ -355,8 +359,9 @@ impl NetworkChanges<'_> {
         ))
     }
 
-    /// A PF stays with the host whose attachments hold VFs of it: no other host could give them back. A host that is
-    /// removed leaves its attachments behind.
+    /// Keeps a PF with the host whose attachments hold its VFs: no other host could return them. A host may be removed
+    /// from the
+    /// configuration while it has attachments.
     fn check_hosts(&self, hosts: &[(HostName, Vec<PfId>)]) -> Result<(), Failure> {
         let is_served = |name: &HostName| hosts.iter().any(|(host, _)| host == name);
         for entry in self.0.entries.iter() {
@@ -379,7 +384,7 @@ impl NetworkChanges<'_> {
         Ok(())
     }
 
-    /// VFs of PFs that change hands are not to be had until their new host offers them.
+    /// Withdraws VFs of PFs that change hands until the new host advertises them.
     fn replace_hosts(
         &mut self,
         hosts: Vec<(HostName, Vec<PfId>)>,
@@ -408,7 +413,7 @@ impl NetworkChanges<'_> {
         check_pool_of(network, self.0.vfs.pools().map(|pool| pool.name.as_str()))
     }
 
-    /// Of the bridges that the service was started with.
+    /// Checks against the bridges that the service was started with.
     fn check_bridge(&self, network: &Network) -> Result<(), Failure> {
         match check_bridge(network, &self.0.settings.bridges) {
             Some(problem) => Err(Failure::new(Reason::InvalidRequest, problem)),
@@ -416,14 +421,14 @@ impl NetworkChanges<'_> {
         }
     }
 
-    /// Whether `network` can be in force beside those of other names.
+    /// Checks `network` together with the networks of other names.
     fn check_beside_others(&self, network: &Network) -> Result<(), Failure> {
         let all = self.0.networks.iter().map(|entry| &**entry.network());
         let others = all.filter(|other| other.name != network.name);
         self.check_together(&others.chain([network]).collect::<Vec<_>>())
     }
 
-    /// Whether these networks can be in force together.
+    /// Checks that these networks can be in force together.
     fn check_together(&self, networks: &[&Network]) -> Result<(), Failure> {
         let bridges = &self.0.settings.bridges;
         first_problem(check_networks(networks.iter().copied(), bridges))?;
@@ -434,9 +439,9 @@ impl NetworkChanges<'_> {
         }
     }
 
-    /// Whether `network` reaches such as there are, and can be reached by those that name it; likewise of whom
-    /// its rules name. Others that are in force already stay so, whatever has become of those that they name, as
-    /// by a forced deletion: they just do not reach them, or let nobody in for them.
+    /// Checks that the networks named by `network` exist, and that networks which name it still may. Other networks
+    /// stay in force
+    /// even if one they name is gone, as after a forced deletion: they no longer reach it and admit nothing from it.
     fn check_named(&self, network: &Network) -> Result<(), Failure> {
         let all = self.0.networks.iter().map(|entry| &**entry.network());
         let others = all.filter(|other| other.name != network.name);
@@ -446,7 +451,7 @@ impl NetworkChanges<'_> {
         first_problem(check_named_networks(all, concerns))
     }
 
-    /// Puts a network of the API into force or, where it can't be, aside. Returns why it can't.
+    /// Puts a network of the API into force or suspends it. Returns why it was suspended.
     fn put_or_suspend(&mut self, network: Network) -> Option<String> {
         let why = self.put_made(&network).err()?.message;
         self.0.networks.suspend(network, why.clone());
@@ -506,7 +511,7 @@ fn fixed(network: &Network) -> Failure {
     )
 }
 
-/// Itself a network may name.
+/// Whether `by` admits another network of that name. A network may name itself.
 fn is_allowed_by(by: &Network, name: &str) -> bool {
     by.name != name && named_networks(&by.allow).any(|named| named == name)
 }

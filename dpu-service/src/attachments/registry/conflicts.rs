@@ -1,4 +1,4 @@
-//! Which machines beyond the uplinks use the addresses of one attachment, as probes find them.
+//! Results of address probes of one attachment: other machines that use its addresses.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,34 +9,32 @@ use std::{
 use netlink::MacAddress;
 use tokio::time::Instant;
 
-/// How long after probes that found a user, or that could not be sent, addresses are probed again.
+/// Time until the next probe after a conflict or a probe that could not be sent.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Addresses with the Ethernet addresses of machines that use them.
+/// Other users of each address, by MAC address.
 pub(crate) type Users = BTreeMap<IpAddr, BTreeSet<MacAddress>>;
 
-/// What probes of an attachment's addresses have found.
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    /// When the latest probes ended. `None`: there were none since the attachment began, or the service.
+    /// When the latest probe ended. `None`: not probed since the service or the attachment started.
     probed_at: Option<Instant>,
-    /// Whether probes could be sent since then.
+    /// Whether any probe could be sent.
     are_known: bool,
     users: Users,
 }
 
 impl Conflicts {
-    /// Which addresses have which users.
     pub(crate) const fn users(&self) -> &Users {
         &self.users
     }
 
-    /// Whether there were no probes yet.
+    /// Whether the addresses were never probed.
     pub(crate) const fn are_new(&self) -> bool {
         self.probed_at.is_none()
     }
 
-    /// Whether the addresses are to be probed now: once, and again as long as one has a user.
+    /// Whether to probe now: once, and then periodically while there is a conflict or probes cannot be sent.
     pub(crate) fn are_due(&self) -> bool {
         let is_settled = self.are_known && self.users.is_empty();
         self.probed_at.is_none_or(|at| !is_settled && at.elapsed() >= AGAIN)
@@ -50,7 +48,7 @@ impl Conflicts {
         let before = std::mem::replace(&mut self.users, found);
         let gone = before.keys().filter(|address| !self.users.contains_key(address));
         let gone = gone.map(|address| (*address, BTreeSet::new()));
-        // A machine that answers from other MAC addresses each time makes no further news.
+        // A machine that answers from changing MAC addresses is reported only once.
         let begun = self.users.iter().filter(|(address, _)| !before.contains_key(address));
         gone.chain(begun.map(|(address, users)| (*address, users.clone()))).collect()
     }

@@ -1,8 +1,8 @@
-//! Up to when hosts have spoken of VFs by Detach.
+//! Times of the latest Detach of each VF, by the host's clock.
 //!
-//! Detach is a call of its own, and overtakes the messages of a session: an inventory that is heard
-//! after it may have been looked at before it. A VF that was clean before it was attached may be away
-//! now, so what such an inventory says of it counts for nothing.
+//! Detach is a call of its own and may overtake messages of the session: an inventory processed after it may have been
+//! taken
+//! before it. The inventory may then list a VF as clean that was attached and detached since, so its entry is ignored.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,13 +14,12 @@ use crate::{
     model::{HostName, Record},
 };
 
-/// As of when the latest Detach of each VF spoke, and the boot that this time belongs to.
+/// Boot id and host's time of the latest Detach of each VF.
 #[derive(Debug, Default)]
 pub(super) struct Detaches(HashMap<FunctionId, (String, HostTime)>);
 
 impl Detaches {
-    /// Notes as of when the host has given the attachment back, with its VF or without. A time that its
-    /// clock can't show, being later than `latest`, is as good as none.
+    /// Stores the time of a Detach. A time after `latest`, which the host's clock cannot show yet, is ignored.
     pub(super) fn note(&mut self, record: &Record, as_of: HostTime, latest: HostTime) {
         if as_of <= latest {
             self.0.insert(record.vf, (record.boot_id.clone(), as_of));
@@ -29,13 +28,12 @@ impl Detaches {
         }
     }
 
-    /// Forgets what the host has told at times later than `latest`: its clock was set back since, or
-    /// was never so late.
+    /// Removes times after `latest`: the host's clock was set back, or was never that late.
     pub(super) fn forget_after(&mut self, hosts: &ServedHosts, host: &HostName, latest: HostTime) {
         self.0.retain(|vf, (_, at)| *at <= latest || !hosts.has(host, vf.pf));
     }
 
-    /// The VFs of which a Detach has spoken after `as_of` in this boot.
+    /// The VFs detached after `as_of` in this boot.
     pub(super) fn after(&self, boot_id: &str, as_of: HostTime) -> HashSet<FunctionId> {
         if as_of == HostTime::default() {
             return HashSet::new();

@@ -1,18 +1,19 @@
-//! VFs with which something is wrong that was told once and is to be set right.
+//! VFs that are unavailable because records and kernel disagree.
 
 use std::collections::BTreeSet;
 
 use vf_alloc::FunctionId;
 
-/// VFs that are not as their records, or the lack of any, want them.
+/// VFs with a known anomaly, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Doubts {
-    /// In quarantine because their host holds them for attachments that the journal does not know.
+    /// Quarantined because their host holds them for attachments that the journal does not have.
     unaccounted: BTreeSet<FunctionId>,
-    /// Their representors kept some of their programming when it was taken back. They may have left
-    /// the fabric, so that no look at its ports finds them.
+    /// Unprogramming their representors failed in part. They may have left the fabric, so a survey of its ports may not
+    /// show
+    /// them.
     unclean: BTreeSet<FunctionId>,
-    /// Their representors serve nobody and can't be unprogrammed; that was told.
+    /// Their representors have no attachment and cannot be unprogrammed; already reported.
     stuck: BTreeSet<FunctionId>,
 }
 
@@ -21,17 +22,16 @@ impl Doubts {
         self.unaccounted.extend(vfs);
     }
 
-    /// Those that their host holds for attachments that the journal does not know.
+    /// VFs that their host holds for attachments that the journal does not have.
     pub(super) fn unaccounted(&self) -> impl Iterator<Item = FunctionId> {
         self.unaccounted.iter().copied()
     }
 
-    /// Whether its host holds the VF for an attachment that the journal does not know.
     pub(crate) fn is_unaccounted(&self, vf: FunctionId) -> bool {
         self.unaccounted.contains(&vf)
     }
 
-    /// The host has the VF back, clean. Tells whether it was unaccounted.
+    /// The host has the VF back, clean. Returns whether it was unaccounted.
     pub(super) fn end_unaccounted(&mut self, vf: FunctionId) -> bool {
         self.unaccounted.remove(&vf)
     }
@@ -44,7 +44,7 @@ impl Doubts {
         self.unclean.contains(&vf)
     }
 
-    /// Tells whether that is news: what an unclean one has kept was told.
+    /// Returns whether to report it: the leftover of an unclean VF was reported before.
     pub(crate) fn note_stuck(&mut self, vf: FunctionId) -> bool {
         self.stuck.insert(vf) && !self.is_unclean(vf)
     }

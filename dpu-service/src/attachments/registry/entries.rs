@@ -1,4 +1,4 @@
-//! The attachments, found by what no two of them share.
+//! All attachments, indexed by what no two of them share.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -21,28 +21,27 @@ use crate::{
     records::OpenError,
 };
 
-/// The shortest beginning of an id that names an attachment.
+/// Minimum length of an id's prefix.
 const SHORTEST_ID: usize = 4;
 
-/// All attachments.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     by_id: HashMap<AttachmentId, Entry>,
     by_key: HashMap<AttachmentKey, AttachmentId>,
     by_mac: HashMap<MacAddress, AttachmentId>,
-    /// By the key of the one that leads them.
+    /// Members of a group by the key of its lead.
     by_lead: HashMap<AttachmentKey, Vec<AttachmentId>>,
-    /// By each address that they hold.
+    /// By each held address.
     by_address: HashMap<DomainAddress, AttachmentId>,
-    /// Those in their hosts' own namespaces.
+    /// Attachments in their hosts' own namespaces.
     host_ports: HashSet<AttachmentId>,
-    /// How many attachments use an address without holding it: see [`Record::used_addresses`].
+    /// Number of attachments that use an address without holding it: see [`Record::used_addresses`].
     users_of_address: BTreeMap<DomainAddress, usize>,
     domains: Layer2Domains,
 }
 
 impl Entries {
-    /// No attachments. `domains` tells which layer-2 domains networks are in.
+    /// Creates an empty index. `domains` maps networks to layer-2 domains.
     pub(super) fn new(domains: Layer2Domains) -> Self {
         Self { domains, ..Self::default() }
     }
@@ -67,26 +66,27 @@ impl Entries {
         self.iter().filter(move |entry| entry.record().key.host == *host)
     }
 
-    /// The keys of those that the attachment of that key leads, or has led.
+    /// The keys of the other members of the group that this key leads.
     pub(crate) fn led_by(&self, key: &AttachmentKey) -> Vec<AttachmentKey> {
         let led = self.by_lead.get(key).into_iter().flatten().filter_map(|id| self.get(*id));
         led.map(|entry| entry.record().key.clone()).collect()
     }
 
-    /// The records of what is held and in the journal. Whoever compares them with the kernel asks
-    /// for them before looking there, so that what is attached meanwhile is not taken for missing.
+    /// The records that are held and in the journal. Read them before surveying the kernel: an attachment made in
+    /// between would
+    /// look missing.
     pub(crate) fn held(&self) -> Vec<Arc<Record>> {
         let held = self.iter().filter(|entry| entry.is_recorded() && entry.is_held());
         held.map(|entry| Arc::clone(entry.record())).collect()
     }
 
-    /// How many attachments use the network.
+    /// Number of attachments that use the network.
     pub(crate) fn users_of(&self, network: &str) -> usize {
         let uses = |entry: &&Entry| entry.record().networks().any(|one| one.name == network);
         self.iter().filter(uses).count()
     }
 
-    /// Likewise, of all networks that are used.
+    /// Number of attachments that use each network.
     pub(crate) fn users(&self) -> HashMap<&str, usize> {
         let mut users = HashMap::<_, usize>::new();
         for network in self.iter().flat_map(|entry| entry.record().networks()) {
@@ -95,13 +95,13 @@ impl Entries {
         users
     }
 
-    /// Whether attachments to the network are on their way into the journal.
+    /// Whether attachments to the network are reserved and not recorded yet.
     pub(crate) fn has_unrecorded(&self, network: &str) -> bool {
         let uses = |entry: &Entry| entry.record().networks().any(|one| one.name == network);
         self.iter().any(|entry| !entry.is_recorded() && uses(entry))
     }
 
-    /// Gives a network another name in all records.
+    /// Renames a network in all records.
     pub(super) fn rename_network(&mut self, from: &str, to: &str) {
         self.by_id.values_mut().for_each(|entry| entry.rename_network(from, to));
     }
@@ -110,10 +110,10 @@ impl Entries {
         self.by_id.len()
     }
 
-    /// The id that begins so.
+    /// Returns the id with that prefix.
     ///
     /// # Errors
-    /// None does, or several do, or the beginning is too short to tell.
+    /// No id or several have the prefix, or the prefix is too short.
     pub(crate) fn find_id(&self, beginning: &str) -> Result<AttachmentId, Failure> {
         if beginning.len() < SHORTEST_ID {
             return Err(Failure::new(
@@ -139,7 +139,7 @@ impl Entries {
         self.get(*self.by_address.get(at)?)
     }
 
-    /// The attachment that holds an address of the network's layer-2 domain.
+    /// The attachment that holds the address in the network's layer-2 domain.
     pub(super) fn holder_in(&self, network: &Network, address: IpAddr) -> Option<&Entry> {
         self.holder(&DomainAddress { domain: self.domains.of(network), address })
     }
@@ -149,7 +149,7 @@ impl Entries {
         self.users_of_address.contains_key(at)
     }
 
-    /// The addresses of a subnet that attachments use without holding them, in order.
+    /// Addresses of a subnet that attachments use without holding them, sorted.
     pub(super) fn used_in(
         &self,
         domain: &Layer2Domain,
@@ -160,14 +160,15 @@ impl Entries {
         used.map(|(at, _)| at.address)
     }
 
-    /// All addresses that attachments hold, as they are in cool-down once they are given back.
+    /// All addresses that attachments hold, as cool-down entries.
     pub(super) fn held_addresses(&self) -> HashSet<CooledAddress> {
         let held = self.iter().flat_map(|entry| entry.record().held());
         held.map(|(network, lease)| self.domains.cooled(network, lease)).collect()
     }
 
-    /// One sentence for each of these networks that a host would take for that of one of its host ports: a host has one
-    /// route to a subnet, whichever layer-2 domain that is in.
+    /// One sentence for each of these networks that shares a subnet with a host port's network in another layer-2
+    /// domain: the
+    /// host has one routing table for both.
     pub(crate) fn conflicts_with_host_ports<'a>(
         &'a self,
         networks: impl Iterator<Item = &'a Network>,
@@ -196,7 +197,7 @@ impl Entries {
         networks.filter_map(conflict).collect()
     }
 
-    /// Whether a host may have a port in `network`, beside the networks `in_force` and those of running attachments.
+    /// Checks that no network in force and no running attachment conflicts with a host port in `network`.
     pub(super) fn check_host_port<'a>(
         &'a self,
         network: &Network,
@@ -277,8 +278,9 @@ impl Entries {
         }
     }
 
-    /// The MAC address asked for, or a free one of the prefix. Never a gateway's: whoever had it would
-    /// get what is meant for the gateway.
+    /// The requested MAC address, or a free one with the prefix. Never a gateway's: its holder would receive the
+    /// gateway's
+    /// frames.
     pub(super) fn choose_mac(
         &self,
         spec: &AttachSpec,
@@ -315,7 +317,7 @@ impl Entries {
         }
     }
 
-    /// The first free one from a random one on.
+    /// Returns the first free address after a random one.
     fn new_mac(&self, prefix: &[u8], networks: &PooledNetworks) -> Result<MacAddress, Failure> {
         let start: u64 = rand::random();
         let mac = |number: u64| {
@@ -328,7 +330,7 @@ impl Entries {
         let is_free = |mac: &MacAddress| {
             self.by_mac(*mac).is_none() && networks.with_gateway_mac(*mac).is_none()
         };
-        // Among one more than are held there is a free one, unless the prefix leaves fewer.
+        // One more candidate than addresses are held: one is free unless the prefix leaves fewer.
         (0..=(self.len() + networks.len()) as u64)
             .map(|offset| mac(start.wrapping_add(offset)))
             .find(is_free)
@@ -338,8 +340,9 @@ impl Entries {
     }
 }
 
-/// Refuses records of which two hold the same. Only a damaged journal has such, and whichever of the
-/// two were believed, the other one's pod would lose what it uses.
+/// Refuses a journal in which two records hold the same thing. Only a damaged journal has such records. Keeping either
+/// one
+/// would cut off the other's pod.
 pub(super) fn check_unshared(records: &[Record], domains: &Layer2Domains) -> Result<(), OpenError> {
     let mut holders = HashMap::<String, &Record>::new();
     for record in records {
@@ -354,7 +357,7 @@ pub(super) fn check_unshared(records: &[Record], domains: &Layer2Domains) -> Res
     Ok(())
 }
 
-/// What no other attachment may hold, as people call it.
+/// What no two attachments may hold, as text for messages.
 fn held_alone(record: &Record, domains: &Layer2Domains) -> impl Iterator<Item = String> {
     let Record { key, vf, mac, .. } = record;
     let addresses =
@@ -366,8 +369,8 @@ fn held_alone(record: &Record, domains: &Layer2Domains) -> impl Iterator<Item = 
 
 fn shared(what: &str, one: &Record, other: &Record) -> OpenError {
     OpenError::Contradiction(format!(
-        "attachments {} ({}) and {} ({}) both hold {what}: put back a copy of the journal from \
-         before, or empty the hosts of these pods and move the journal away",
+        "attachments {} ({}) and {} ({}) both hold {what}: restore an earlier copy of the journal, \
+        or empty the hosts of these pods and move the journal away",
         one.id, one.key, other.id, other.key
     ))
 }
@@ -418,7 +421,7 @@ mod tests {
         assert!(told.contains("address 10.1.0.1 in the untagged VLAN"), "{told}");
         Arc::make_mut(&mut other.network).vlan = Some(7);
         assert!(check_unshared(&[one.clone(), other.clone()], &domains).is_ok());
-        // Its pod may speak in the other one's VLAN.
+        // The pod's trunk includes the other one's VLAN, so both are in one domain.
         Arc::make_mut(&mut other.network).vlan = Some(8);
         Arc::make_mut(&mut other.network).trunk = [7].into();
         let mut third = record(3);

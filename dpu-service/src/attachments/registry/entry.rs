@@ -1,4 +1,4 @@
-//! One attachment in memory: its record, its stage, and what was seen of its representor.
+//! One attachment in memory: its record, its stage, and the state of its representor.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,43 +13,41 @@ use crate::{
     model::{AttachmentState, AttachmentView, Phase, Record},
 };
 
-/// One attachment. Its record's phase is its stage's, always: both change in [`Entry::release`] alone.
+/// One attachment. The record's phase always matches the stage: only [`Entry::release`] changes them.
 #[derive(Debug)]
 pub(crate) struct Entry {
     record: Arc<Record>,
     stage: Stage,
-    /// When its host has last asked for it, by the host's clock in the record's boot. 0: not told, or
-    /// before the service started.
+    /// When the host last sent an Attach, by its clock in the record's boot. 0: unknown, or before the service started.
     asked: HostTime,
     representor: Sightings,
     conflicts: Conflicts,
 }
 
-/// What was last seen of a representor, and told. In whatever stage its attachment is.
+/// State of the representor as last surveyed. Independent of the attachment's stage.
 #[derive(Debug, Default)]
 struct Sightings {
-    /// Since when every look at the kernel has found none. `None`: the latest found one.
+    /// When the representor was first missing. `None`: the latest survey found it.
     missing_since: Option<Instant>,
-    /// The latest repair failed, and that was told.
+    /// The latest repair failed, and an event reports it.
     failed: Option<FailedRepair>,
 }
 
-/// A repair that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FailedRepair {
-    /// The index of the representor that it failed on. `None`: none was there.
+    /// The ifindex of the representor. `None`: it was missing.
     on: Option<u32>,
 }
 
 impl Entry {
-    /// What was just reserved, as asked for. The journal has it not.
+    /// A new reservation. The journal does not have it yet.
     pub(super) fn reserved(record: Arc<Record>, asked: Asked) -> Self {
         let stage = Stage::reserved(asked.session);
         let (representor, conflicts) = (Sightings::default(), Conflicts::default());
         Self { record, stage, asked: asked.as_of, representor, conflicts }
     }
 
-    /// What the journal has.
+    /// An attachment of the journal.
     pub(super) fn restored(record: Record) -> Self {
         let stage = Stage::restored(record.phase);
         let (asked, representor) = (HostTime::default(), Sightings::default());
@@ -61,12 +59,12 @@ impl Entry {
         &self.record
     }
 
-    /// Whether it is not being given back.
+    /// Whether the attachment is not being released.
     pub(crate) fn is_held(&self) -> bool {
         self.stage.phase() == Phase::Held
     }
 
-    /// Whether the journal has it, or had it.
+    /// Whether the journal has or had the attachment.
     pub(crate) const fn is_recorded(&self) -> bool {
         !matches!(self.stage, Stage::Reserved(_))
     }
@@ -75,33 +73,34 @@ impl Entry {
         self.stage.is_attached()
     }
 
-    /// Whether its host's hello did not know it, nor had the host its VF back.
+    /// Whether the host's hello omitted the attachment and its VF has not returned.
     pub(crate) fn is_unclaimed(&self) -> bool {
         self.stage.is_unclaimed()
     }
 
-    /// Whether it is being given back, and all that is missing is the journal.
+    /// Whether the VF has returned and only the journal's delete is missing.
     pub(crate) fn is_returned(&self) -> bool {
         self.vf_return() != VfReturn::Awaited
     }
 
-    /// Where its VF is, while it is being given back.
+    /// Where the VF is during a release.
     pub(crate) const fn vf_return(&self) -> VfReturn {
         self.stage.vf_return()
     }
 
-    /// Whether it has been begun to be given back, and less than that ago.
+    /// Whether the release began less than `time` ago.
     pub(crate) fn is_leaving_for_less_than(&self, time: Duration) -> bool {
         self.stage.leaving_since().is_some_and(|since| since.elapsed() < time)
     }
 
-    /// Whether the host may still be about to move the VF into the pod, in an Attach of this very
-    /// session: an inventory or a list of what is valid may be older than the move.
+    /// Whether an Attach of this session may still move the VF into the pod: an inventory or a list of valid
+    /// attachments may be
+    /// older than the move.
     pub(crate) fn is_under_way(&self, session: Option<SessionId>) -> bool {
         self.stage.is_under_way(session)
     }
 
-    /// The index of its representor, once that was programmed.
+    /// The ifindex of the programmed representor.
     pub(crate) const fn programmed(&self) -> Option<u32> {
         self.stage.programmed()
     }
@@ -114,90 +113,93 @@ impl Entry {
         AttachmentView { record: Arc::clone(&self.record), state: self.state() }
     }
 
-    /// For how long it has had no representor. `None`: the latest look found one.
+    /// How long the representor has been missing. `None`: the latest survey found it.
     pub(crate) fn missing_for(&self) -> Option<Duration> {
         self.representor.missing_since.map(|since| since.elapsed())
     }
 
-    /// Whether the latest repair failed, and on the representor of that index.
+    /// Whether the latest repair failed on the representor with that ifindex.
     pub(crate) fn repair_failed_on(&self, index: u32) -> bool {
         self.representor.failed == Some(FailedRepair { on: Some(index) })
     }
 
-    /// Whether it has a representor, and that could not be repaired the last time.
+    /// Whether the latest repair failed on an existing representor.
     pub(crate) fn is_beyond_repair(&self) -> bool {
         self.representor.failed.is_some_and(|failed| failed.on.is_some())
     }
 
-    /// Which of its addresses other machines use. `None`: it is being given back, or is not programmed yet, so that its
-    /// addresses are not probed.
+    /// Conflicts of the attachment's addresses. `None` if they are not probed: it is being released or not programmed
+    /// yet.
     pub(crate) fn conflicts(&self) -> Option<&Conflicts> {
         (self.is_held() && self.programmed().is_some()).then_some(&self.conflicts)
     }
 
-    /// Probes of its addresses have found these users of them; `None`: the probes could not be sent. Returns what is news:
-    /// each address with its users, or with none.
+    /// Stores the users that probes found; `None`: the probes could not be sent. Returns the changes: each address with
+    /// its
+    /// users, or with none.
     pub(crate) fn note_probed(&mut self, found: Option<Users>) -> Users {
         if self.is_held() { self.conflicts.note(found) } else { Users::new() }
     }
 
-    /// The journal has it.
+    /// The journal has the attachment.
     pub(crate) fn note_recorded(&mut self) {
         self.stage.record();
     }
 
-    /// Its representor, of this index, is programmed as it should be.
+    /// The representor with that ifindex is programmed.
     pub(crate) fn note_programmed(&mut self, index: u32) {
         self.stage.program(index);
         self.representor.failed = None;
     }
 
-    /// Its representor could not be repaired. Tells whether it is news that repairs fail.
+    /// A repair failed. Returns whether the one before had not.
     pub(crate) fn note_repair_failed(&mut self, on: Option<u32>) -> bool {
         self.representor.failed.replace(FailedRepair { on }).is_none()
     }
 
-    /// The host asks for it again.
+    /// The host repeats its Attach.
     pub(crate) fn note_asked(&mut self, asked: Asked) {
         self.stage.ask(asked.session);
         self.asked = self.asked.max(asked.as_of);
     }
 
-    /// Whether its host has asked for it after it has said something at the time `told`, up to `latest`:
-    /// a time that its clock can't show yet says nothing.
+    /// Whether the host sent its latest Attach after the time `told`. An Attach after `latest`, which the host's clock
+    /// cannot
+    /// show yet, does not count.
     pub(crate) fn was_asked_after(&self, told: HostTime, latest: HostTime) -> bool {
         told != HostTime::default() && told < self.asked && self.asked <= latest
     }
 
-    /// Notes whether the host's hello did not know it. Tells whether that it is unclaimed is news.
+    /// Stores whether the host's hello omitted the attachment. Returns whether it is now unclaimed and was not before.
     pub(crate) fn set_unclaimed(&mut self, unclaimed: bool) -> bool {
         self.stage.set_unclaimed(unclaimed)
     }
 
-    /// A look at the kernel found a representor of its VF, or none.
+    /// Stores whether a survey found the representor.
     pub(super) fn note_representor(&mut self, is_there: bool) {
         let since = self.representor.missing_since.unwrap_or_else(Instant::now);
         self.representor.missing_since = (!is_there).then_some(since);
     }
 
-    /// The host said that the pod has the VF. Tells whether that is news. The pools are to know it.
+    /// The host reported that the pod has the VF. Returns whether that is new. Call [`super::Registry::note_attached`],
+    /// which
+    /// also updates the pools.
     pub(super) fn note_attached(&mut self) -> bool {
         self.stage.attach()
     }
 
-    /// The host itself gives it back: none of its calls will move the VF any more.
+    /// The host detaches the attachment itself: none of its calls will move the VF again.
     pub(super) fn note_given_up(&mut self) {
         self.stage.give_up();
     }
 
-    /// A network of it has another name.
     pub(super) fn rename_network(&mut self, from: &str, to: &str) {
         if let Some(renamed) = self.record.with_network_renamed(from, to) {
             self.record = Arc::new(renamed);
         }
     }
 
-    /// Marks it as being released. `vf` says where its VF is. The pools are to know it.
+    /// Marks the attachment as releasing. Call [`super::Registry::release`], which also updates the pools.
     pub(super) fn release(&mut self, vf: VfReturn) {
         self.stage.release(vf);
         if self.record.phase == Phase::Held {

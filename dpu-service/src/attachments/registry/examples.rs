@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::Entry;
 use crate::model::{AttachmentId, Bandwidth, Lease, Network, PortMapping, Protocol, Record};
 
-/// The attachment of that number: container `c<number>`, 10.1.0.<number>, and port 8000 + number of the DPU.
+/// Attachment `number`: container `c<number>`, 10.1.0.<number>, and port 8000 + number of the DPU.
 pub(super) fn record(number: u8) -> Record {
     let network = "name = 'red'\nsubnets = [{ cidr = '10.1.0.0/24', gateway = '10.1.0.254' }]";
     let network: Network = toml::from_str(network).unwrap();

@@ -1,4 +1,4 @@
-//! The hosts that are served, as the configuration has them.
+//! The configured hosts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,13 +7,13 @@ use vf_alloc::{HostId, PfId};
 
 use crate::model::{HostName, HostRights};
 
-/// Who is served, with which PFs, and how many VFs these shall have.
+/// The configured hosts with their PFs, rights and numbers of VFs.
 #[derive(Debug, Default)]
 pub(crate) struct ServedHosts {
     pfs: BTreeMap<HostName, BTreeSet<PfId>>,
     wanted_vfs: BTreeMap<PfId, u32>,
     rights: BTreeMap<HostName, HostRights>,
-    /// Numbers for the allocator. A host that is served no more keeps its number.
+    /// The allocator's numbers. A removed host keeps its number: its attachments may still hold VFs.
     numbers: HashMap<HostName, HostId>,
 }
 
@@ -42,12 +42,11 @@ impl ServedHosts {
         self.rights = rights;
     }
 
-    /// What the host may ask for.
     pub(crate) fn rights(&self, host: &HostName) -> HostRights {
         self.rights.get(host).cloned().unwrap_or_default()
     }
 
-    /// All of them, by name.
+    /// Names of all hosts, sorted.
     pub(crate) fn names(&self) -> impl Iterator<Item = &HostName> {
         self.pfs.keys()
     }
@@ -56,10 +55,9 @@ impl ServedHosts {
         self.pfs.contains_key(host)
     }
 
-    /// The allocator's number of the host.
     ///
     /// # Errors
-    /// [`Reason::HostUnknown`]: it is not served.
+    /// [`Reason::HostUnknown`].
     pub(crate) fn number(&self, host: &HostName) -> Result<HostId, Failure> {
         let number = self.numbers.get(host).filter(|_| self.serves(host));
         number.copied().ok_or_else(|| {
@@ -68,17 +66,15 @@ impl ServedHosts {
         })
     }
 
-    /// The host that the PF belongs to.
     pub(crate) fn owner(&self, pf: PfId) -> Option<&HostName> {
         self.pfs.iter().find(|(_, pfs)| pfs.contains(&pf)).map(|(host, _)| host)
     }
 
-    /// Whether the PF is the host's.
     pub(super) fn has(&self, host: &HostName, pf: PfId) -> bool {
         self.pfs.get(host).is_some_and(|pfs| pfs.contains(&pf))
     }
 
-    /// How many VFs the host's PFs shall have, as far as that is configured.
+    /// The configured numbers of VFs of the host's PFs. PFs without one are left out.
     pub(crate) fn wanted_vfs(&self, host: &HostName) -> Vec<(PfId, u32)> {
         let pfs = self.pfs.get(host).into_iter().flatten();
         pfs.filter_map(|pf| Some((*pf, *self.wanted_vfs.get(pf)?))).collect()

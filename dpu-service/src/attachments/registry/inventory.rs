@@ -1,4 +1,4 @@
-//! What the pools make of an inventory.
+//! Applies inventories to the pools.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,43 +11,42 @@ use crate::{
     model::{AttachmentId, HostName},
 };
 
-/// How many of the attachments that the journal does not know a reason names.
+/// How many unknown attachments a quarantine's reason names.
 const UNKNOWN_SHOWN: usize = 2;
 
-/// How a host's VFs are by an inventory, but for those of which it is outdated.
+/// Conditions of a host's VFs by an inventory, without VFs for which it is outdated.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions {
     listed: HashMap<FunctionId, VfCondition>,
-    /// VFs of the host's PFs that were there before.
+    /// Known VFs of the host's PFs that the inventory lacks.
     unlisted: HashSet<FunctionId>,
 }
 
 impl Conditions {
-    /// The VF is at home, and as it was before any pod had it.
+    /// Whether the VF is in the host's namespace and matches its baseline.
     pub(crate) fn is_clean(&self, vf: FunctionId) -> bool {
         self.listed.get(&vf) == Some(&VfCondition::Clean)
     }
 
-    /// The host no longer has such a VF.
+    /// Whether the host no longer has the VF.
     pub(crate) fn is_gone(&self, vf: FunctionId) -> bool {
         self.unlisted.contains(&vf)
     }
 }
 
-/// What an inventory told.
+/// Result of an inventory.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// How the VFs are.
     pub(crate) conditions: Conditions,
-    /// VFs that left quarantine, since the host has them back.
+    /// VFs whose quarantine ended because the host has them back.
     pub(crate) cleared: Vec<FunctionId>,
 }
 
 impl Registry {
-    /// Tells the pools which VFs there are to be had, as the host saw it in this boot.
+    /// Updates the pools with an inventory that the host took in this boot.
     ///
     /// # Errors
-    /// The host is not served.
+    /// The host is not configured.
     pub(crate) fn take_inventory(
         &mut self,
         host: &HostName,
@@ -72,17 +71,17 @@ impl Registry {
         Ok(heard)
     }
 
-    /// Tells whether that ended the VF's quarantine.
+    /// Applies a VF's condition. Returns whether that ended its quarantine.
     fn note_condition(&mut self, vf: FunctionId, facts: VfFacts, condition: VfCondition) -> bool {
         match condition {
             VfCondition::Clean => {
                 self.vfs.offer(vf, facts);
                 return self.doubts.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
             }
-            // It is given to who names it, whatever else the host does with it.
+            // Only an attach that names the offer gets it, so the host may already have moved it.
             VfCondition::Taken if self.vfs.is_promised(vf) => self.vfs.learn(vf, facts),
             VfCondition::InUse | VfCondition::Taken => {
-                // Its end may be told by a Detach alone: then it is to be had without a word more.
+                // Its return may be reported by a Detach alone, so the facts are stored although the VF is unavailable.
                 self.vfs.learn(vf, facts);
                 self.vfs.withdraw(vf, "the host's agent holds it");
             }
@@ -96,7 +95,7 @@ impl Registry {
         false
     }
 
-    /// Withdraws VFs that the host no longer lists, and returns them.
+    /// Withdraws the VFs that the host no longer lists. Returns them.
     fn withdraw_unlisted(
         &mut self,
         host: &HostName,
@@ -111,15 +110,17 @@ impl Registry {
         unlisted
     }
 
-    /// Those of a host's attachments that the journal does not know.
+    /// The live attachments of a host that the journal does not have.
     pub(crate) fn unrecorded(&self, live: &[LiveAttachment]) -> Vec<AttachmentId> {
         let ids = live.iter().map(|live| live.id);
         ids.filter(|id| self.entries.get(*id).is_none()).collect()
     }
 
-    /// Puts the VFs into quarantine that the host holds for nobody here, while it has attachments that
-    /// the journal does not know, until the host says that they are clean. A host does not tell which
-    /// VF is which attachment's. Nothing else of the host is touched. Returns these VFs and why.
+    /// Quarantines the VFs that the host has in use while no attachment holds them, if the host reports attachments
+    /// that the
+    /// journal does not have. The inventory does not say which VF belongs to which attachment. Ends when the host
+    /// reports the VF
+    /// clean. Returns these VFs and the reason.
     pub(crate) fn quarantine_unaccounted(
         &mut self,
         live: &[LiveAttachment],
@@ -129,7 +130,7 @@ impl Registry {
         if unknown.is_empty() {
             return (Vec::new(), String::new());
         }
-        // The same words each time, and few of them: there is a reason for each VF.
+        // Sorted and few: the text must not change from one inventory to the next, and each VF keeps a copy.
         unknown.sort();
         let first: Vec<_> = unknown.iter().take(UNKNOWN_SHOWN).map(ToString::to_string).collect();
         let is_in_use = |how: &VfCondition| matches!(how, VfCondition::InUse | VfCondition::Taken);
@@ -148,7 +149,7 @@ impl Registry {
     }
 }
 
-/// The host's own VFs, flat.
+/// The VFs of the host's own PFs.
 fn listed(
     host: &HostName,
     number: HostId,

@@ -1,7 +1,8 @@
-//! Refusals that may soon be over: what is asked for is being given back, or has lost its representor.
+//! Refusals that may soon pass: the requested VF or address is being released, or the VF has lost its representor.
 //!
-//! The DPU answers a DEL before it has everything back, so the next ADD may come too early, on any host. A VF that is
-//! reset loses its representor for a moment.
+//! The DPU answers a DEL before everything is free, so the next ADD may come too early, on any host. A VF in reset
+//! loses its
+//! representor for a moment.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,12 +12,11 @@ use vf_alloc::FunctionId;
 use super::{Entry, Registry};
 use crate::model::{AttachSpec, FormerOwner, Record};
 
-/// As a rule an attachment is given back within a second. What takes longer waits for its host, and nobody knows for how
-/// long.
+/// A release usually takes less than a second. A longer one waits for its host, with no known end.
 const SOON: Duration = Duration::from_secs(10);
 
 impl Registry {
-    /// The refusal, or [`Reason::Releasing`] if the same request may succeed a moment later.
+    /// Returns the refusal, or [`Reason::Releasing`] if a retry may succeed.
     pub(super) fn or_releasing(&self, refusal: Failure, spec: &AttachSpec) -> Failure {
         let passing = self
             .leaving_with(refusal.reason, spec)
@@ -27,15 +27,15 @@ impl Registry {
         }
     }
 
-    /// The attachment that leaves with what is refused for that reason.
+    /// Describes the attachment being released that holds what was refused.
     fn leaving_with(&self, refusal: Reason, spec: &AttachSpec) -> Option<String> {
         let leaving = self.entries.iter().filter(|entry| entry.is_leaving_for_less_than(SOON));
         let mut leaving = leaving.map(Entry::record).map(Arc::as_ref);
         let record = leaving.find(|record| self.is_in_the_way(record, refusal, spec))?;
-        Some(format!("{} is just being given back", record.named_to(&spec.key.host)))
+        Some(format!("{} is being released", record.named_to(&spec.key.host)))
     }
 
-    /// The VF that the request would get if its representor, which went a moment ago, were back.
+    /// Describes the VF that the request would have got if its representor had not vanished a moment ago.
     fn without_representor(&self, refusal: Reason, spec: &AttachSpec) -> Option<String> {
         let host = self.hosts.number(&spec.key.host).ok()?;
         let is_wanted = |vf: FunctionId| {
@@ -53,7 +53,7 @@ impl Registry {
         Some(format!("VF {vf} lost its representor less than {} s ago", SOON.as_secs()))
     }
 
-    /// The refusal of an address, with the attachment of the same host that has it.
+    /// Adds the attachment of the same host that holds the requested address.
     pub(super) fn with_holder(&self, refusal: Failure, spec: &AttachSpec) -> Failure {
         if refusal.reason != Reason::AddressInUse {
             return refusal;
@@ -68,7 +68,7 @@ impl Registry {
         }
     }
 
-    /// Whether a refusal for that reason is for something that the record has.
+    /// Whether the record holds what was refused.
     fn is_in_the_way(&self, record: &Record, refusal: Reason, spec: &AttachSpec) -> bool {
         let is_of_host = record.key.host == spec.key.host;
         match refusal {
@@ -91,19 +91,20 @@ impl Registry {
         }
     }
 
-    /// Whether a VF is of the pool that an attach draws from.
+    /// Whether the VF is in the pool of the requested network.
     fn is_in_pool_for(&self, vf: FunctionId, spec: &AttachSpec) -> bool {
         let network = self.networks.find(spec.network.as_deref());
         let mut pools = self.vfs.open_pools_of(vf);
         network.is_ok_and(|network| pools.any(|pool| pool.name == network.network().pool))
     }
 
-    /// Whether who asks may have a record's addresses once they are given back: they rest then for everybody else.
+    /// Whether the request may use the record's addresses right after the release: their cool-down excludes other
+    /// owners.
     fn frees_addresses_for(&self, record: &Record, spec: &AttachSpec) -> bool {
         !self.networks.lets_addresses_rest() || FormerOwner::of(record).asks(spec)
     }
 
-    /// Whether an attach wants an address of a network.
+    /// Whether an attach requests an address of the network.
     fn asks_for(&self, spec: &AttachSpec, network: &str) -> bool {
         let own = self.networks.find(spec.network.as_deref());
         own.is_ok_and(|own| own.network().name == network)

@@ -1,4 +1,4 @@
-//! Ports of this DPU that lead to pods: who may have them, and where each of them leads.
+//! Mapped ports of this DPU: which may be mapped, and where they lead.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,10 +17,10 @@ use crate::{
     },
 };
 
-/// The most that there may be, of all attachments together.
+/// Maximum number of mapped ports of all attachments.
 const MOST: usize = 4096;
 
-/// Whether the attachment can have the mapped ports that it asks for.
+/// Checks that the attachment can have the requested mapped ports.
 pub(super) fn check_mapped_ports(
     spec: &AttachSpec,
     network: &Network,
@@ -84,7 +84,7 @@ fn check_family(
     Err(Failure::new(Reason::Unsupported, why))
 }
 
-/// The service's own ports stay its own, on the addresses that it listens on.
+/// Refuses the service's own ports on the addresses that it listens on.
 fn check_own(mapping: &PortMapping, own: &[SocketAddr]) -> Result<(), Failure> {
     let is_taken = |own: &&SocketAddr| {
         (own.port(), Protocol::Tcp) == (mapping.host_port, mapping.protocol)
@@ -101,7 +101,7 @@ fn check_own(mapping: &PortMapping, own: &[SocketAddr]) -> Result<(), Failure> {
     }
 }
 
-/// Who listens on all addresses of IPv6 mostly gets what comes by IPv4, too.
+/// The address for the comparison. A listener on `::` usually receives IPv4, too.
 fn listens_on(address: IpAddr) -> Option<IpAddr> {
     (address != IpAddr::from([0_u16; 8])).then_some(address)
 }
@@ -120,17 +120,18 @@ fn check_free(mapping: &PortMapping, host: &HostName, entries: &Entries) -> Resu
     }
 }
 
-/// Where the mapped ports of all that is held lead.
+/// The redirections of all held attachments.
 pub(crate) fn redirections(registry: &Registry) -> Vec<Redirection> {
     led_to(registry).flat_map(redirections_of).collect()
 }
 
-/// Where those lead, at least, that have a port or a pod's address of one of these.
+/// The redirections of attachments that share a port or a pod address with one of `these`.
 pub(crate) fn redirections_beside(registry: &Registry, these: &[Redirection]) -> Vec<Redirection> {
     beside(led_to(registry), these)
 }
 
-/// A gateway leads to pods that are in its network as that is now: see [`super::pod_addresses`].
+/// Attachments that a gateway leads to: their network is still in the domain of the attach (see
+/// [`super::pod_addresses`]).
 fn led_to(registry: &Registry) -> impl Iterator<Item = &Record> {
     let records = held(registry.entries()).map(|entry| &**entry.record());
     records.filter(|record| registry.networks().has_stayed(&record.network))
@@ -149,7 +150,7 @@ fn beside<'a>(
     records.filter(|record| is_beside(record)).flat_map(redirections_of).collect()
 }
 
-/// One that is being given back has its ports no more, wherever its VF is.
+/// An attachment being released has lost its ports, wherever its VF is.
 fn held(entries: &Entries) -> impl Iterator<Item = &Entry> {
     entries.iter().filter(|entry| entry.is_held())
 }
@@ -198,7 +199,6 @@ mod tests {
     fn redirections_beside_share_a_port_or_an_address() {
         let records = [1, 2, 3].map(record);
         let [first, second] = [1, 2].map(|number| redirections_of(&record(number)).remove(0));
-        // The port of the first, the address of the second.
         let wanted = Redirection { target: second.target, ..first.clone() };
         let found = beside(records.iter(), &[wanted]);
         let ports = found.iter().map(|one| one.mapping.host_port);

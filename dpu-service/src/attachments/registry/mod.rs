@@ -1,15 +1,17 @@
-//! All attachments and what they draw from, in memory, under one lock that is never held across
-//! an await. The journal is its durable image; what is only here, the kernel and the hosts tell
-//! again after a restart.
+//! All attachments with their VFs, networks and hosts, in memory. The journal is the durable copy; the rest is reported
+//! by
+//! kernel and hosts after a restart.
 //!
-//! This is the one room that changes where an attachment stands. Its doors: [`Registry::reserve`];
-//! the transitions, most of them of one [`Entry`] behind [`Registry::change`], and those that the
-//! pools of VFs have to know, too, of the registry itself; [`Registry::free`] and
-//! [`Registry::forget`]; and views that change nothing. Networks come and go by
-//! [`Registry::change_networks`].
+//! Owns: the stage of each attachment; no other module changes it. It changes by [`Registry::reserve`], by transitions
+//! of one
+//! [`Entry`] behind [`Registry::change`], by transitions of the registry that also update the VF pools, and by
+//! [`Registry::free`] and [`Registry::forget`]. Networks change by [`Registry::change_networks`].
 //!
-//! Nothing in here waits, locks or asks the kernel. Whoever holds an entry for longer than one hold
-//! of the lock looks again: in between, flows of other keys, inventories and hellos go on.
+//! Locks: one lock around the registry, never held across an await. Nothing in here waits, locks or asks the kernel. A
+//! flow
+//! that needs an entry again after it released the lock looks it up again: flows of other keys, inventories and hellos
+//! run in
+//! between.
 
 mod changes;
 mod conflicts;
@@ -62,7 +64,6 @@ use crate::{
 };
 use detaches::Detaches;
 
-/// All attachments, and the VFs, networks and hosts that they are of.
 #[derive(Debug)]
 pub(crate) struct Registry {
     settings: Settings,
@@ -72,15 +73,16 @@ pub(crate) struct Registry {
     hosts: ServedHosts,
     detaches: Detaches,
     doubts: Doubts,
-    /// VFs whose representors have gone, and when.
+    /// VFs whose representors vanished, and when.
     lost_representors: HashMap<FunctionId, Instant>,
-    /// Why no new attachments are taken. `None`: they are.
+    /// Why new attachments are refused. `None`: they are not.
     draining: Option<String>,
 }
 
 impl Registry {
-    /// What the journal holds, under a configuration that may have changed since. Promises are numbered from
-    /// `promised_before` on: no earlier registry's may have been so high.
+    /// Restores the journal under a configuration that may have changed. Numbers of VF offers start after
+    /// `promised_before`: an
+    /// agent must not mistake an offer for one of an earlier service.
     pub(crate) fn restore(
         loaded: Loaded,
         configuration: Configuration,
@@ -115,7 +117,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// A port stays in its bridge until its attachment has ended: nobody else could take it out.
+    /// Refuses a configuration without the bridge of a recorded attachment: no driver could remove the port from it.
     fn check_bridge_of(&self, record: &Record) -> Result<(), OpenError> {
         let Some(problem) = check_bridge(&record.network, &self.settings.bridges) else {
             return Ok(());
@@ -160,12 +162,12 @@ impl Registry {
         &self.hosts
     }
 
-    /// Why no new attachments are taken. `None`: they are.
+    /// Why new attachments are refused. `None`: they are not.
     pub(crate) fn draining(&self) -> Option<&str> {
         self.draining.as_deref()
     }
 
-    /// An attachment as operators see it.
+    /// The attachment as operators see it.
     pub(crate) fn shown(&self, entry: &Entry) -> AttachmentView {
         let view = entry.view();
         match entry.is_held() && !self.hosts.serves(&view.record.key.host) {
@@ -174,12 +176,12 @@ impl Registry {
         }
     }
 
-    /// Whether an attachment holds the VF and is not being given back.
+    /// Whether an attachment holds the VF and is not being released.
     pub(crate) fn serves(&self, vf: FunctionId) -> bool {
         self.by_vf(vf).is_some_and(Entry::is_held)
     }
 
-    /// Who holds the VF, if only until it is back.
+    /// The attachment that holds the VF, also while it is being released.
     pub(crate) fn by_vf(&self, vf: FunctionId) -> Option<&Entry> {
         self.entries.get(*self.vfs.holder(vf)?)
     }
@@ -188,12 +190,12 @@ impl Registry {
         self.draining = reason;
     }
 
-    /// An attachment, for transitions that concern nothing else.
+    /// The attachment, for transitions that do not concern the pools.
     pub(crate) fn change(&mut self, id: AttachmentId) -> Option<&mut Entry> {
         self.entries.get_mut(id)
     }
 
-    /// The host said that the pod has the VF. Tells whether that is news.
+    /// The host reported that the pod has the VF. Returns whether that is new.
     pub(crate) fn note_attached(&mut self, id: AttachmentId) -> bool {
         let is_news = self.entries.get_mut(id).is_some_and(Entry::note_attached);
         if is_news {
@@ -202,7 +204,7 @@ impl Registry {
         is_news
     }
 
-    /// Marks an attachment as being given back, with what is known of its VF.
+    /// Marks an attachment as releasing. `vf` states where its VF is.
     pub(crate) fn release(&mut self, id: AttachmentId, vf: VfReturn) {
         self.vfs.releasing(&id);
         if let Some(entry) = self.entries.get_mut(id) {
@@ -210,7 +212,7 @@ impl Registry {
         }
     }
 
-    /// Frees all that an attachment holds. Of its addresses, `resting` rest first.
+    /// Frees all that an attachment holds. The addresses in `resting` are in cool-down first.
     pub(crate) fn free(&mut self, id: AttachmentId, resting: Vec<Cooling>, now: u64) {
         if let Some(entry) = self.entries.remove(id) {
             match entry.vf_return() {
@@ -225,8 +227,8 @@ impl Registry {
         }
     }
 
-    /// Takes back a reservation that nobody has ever used. With `failed`, its VF could not be
-    /// programmed, for that reason, which is the VF's own fault.
+    /// Removes a reservation that was never used. `failed`: why its VF could not be programmed, if the VF itself is at
+    /// fault.
     pub(crate) fn forget(&mut self, id: AttachmentId, failed: Option<&str>, now: u64) {
         match failed {
             Some(reason) => self.vfs.fail(&id, reason),
@@ -238,8 +240,7 @@ impl Registry {
         }
     }
 
-    /// The host itself gives the attachment back, with its VF or without, and knew that at `as_of` of
-    /// its clock, which can show `latest` by now.
+    /// The host detaches the attachment; it observed that at `as_of` of its clock, which shows at most `latest` now.
     pub(crate) fn note_detach(&mut self, record: &Record, as_of: HostTime, latest: HostTime) {
         if let Some(entry) = self.entries.get_mut(record.id) {
             entry.note_given_up();
@@ -247,7 +248,7 @@ impl Registry {
         self.detaches.note(record, as_of, latest);
     }
 
-    /// Promises the host free VFs, until it has `most` of each pool. Returns those that it is to be told of.
+    /// Offers the host free VFs, up to `most` of each pool. Returns the offers not yet sent.
     pub(crate) fn promise(&mut self, host: &HostName, most: usize) -> Vec<PromisedVf> {
         let Ok(number) = self.hosts.number(host) else { return Vec::new() };
         let untold = self.vfs.promise(number, most).into_iter();
@@ -260,7 +261,7 @@ impl Registry {
         told.collect()
     }
 
-    /// The host has taken a VF by the promise of that number, and does not use it.
+    /// The host declines the VF of that offer.
     pub(crate) fn note_untaken(&mut self, host: &HostName, promise: &VfPromise) {
         let Ok(number) = self.hosts.number(host) else { return };
         if let Some(vf) = self.vfs.at_device(number, &promise.device) {
@@ -268,19 +269,19 @@ impl Registry {
         }
     }
 
-    /// Ends what was promised to the host in an earlier session.
+    /// Ends all offers to the host: they are valid for one session.
     pub(crate) fn end_promises(&mut self, host: &HostName) {
         if let Ok(number) = self.hosts.number(host) {
             self.vfs.end_promises(number);
         }
     }
 
-    /// The host's clock can show `latest` by now.
+    /// The host's clock shows at most `latest` now.
     pub(crate) fn note_host_clock(&mut self, host: &HostName, latest: HostTime) {
         self.detaches.forget_after(&self.hosts, host, latest);
     }
 
-    /// Notes which VFs have representors now, and which of the attachments of `held` lack theirs.
+    /// Stores which VFs have representors, and which of the `held` attachments lack theirs.
     pub(crate) fn note_representors(
         &mut self,
         held: &[Arc<Record>],
@@ -302,7 +303,7 @@ impl Registry {
         self.lost_representors.extend(lost.map(|vf| (vf, Instant::now())));
     }
 
-    /// Forgets the addresses that have rested and returns those whose rows the journal may lose.
+    /// Forgets addresses whose cool-down has ended. Returns those whose rows can be deleted from the journal.
     pub(crate) fn forget_rested(&mut self, now: u64) -> Vec<Cooling> {
         if !self.networks.has_rested(now) {
             return Vec::new();
@@ -310,35 +311,35 @@ impl Registry {
         self.networks.forget_rested(&self.entries.held_addresses(), now)
     }
 
-    /// The VFs that hosts hold for no attachment that the journal knows.
+    /// The VFs that hosts hold for attachments that the journal does not have.
     pub(crate) fn unaccounted(&self) -> impl Iterator<Item = FunctionId> {
         self.doubts.unaccounted()
     }
 
-    /// VFs with which something is wrong.
+    /// VFs with a known anomaly.
     pub(crate) const fn doubts(&mut self) -> &mut Doubts {
         &mut self.doubts
     }
 
-    /// Keeps a VF from being given out whose representor, by its own fault, kept some of its programming.
+    /// Quarantines a VF whose representor could not be fully unprogrammed by its own fault.
     pub(crate) fn quarantine_unclean(&mut self, vf: FunctionId, reason: &str) {
         self.doubts.note_unclean(vf);
         self.vfs.quarantine(vf, reason);
     }
 
-    /// Likewise of one whose fault it is not: until it is unprogrammed.
+    /// Makes a VF unavailable until its representor is unprogrammed.
     pub(crate) fn withhold_unclean(&mut self, vf: FunctionId, reason: &str) {
         self.doubts.note_unclean(vf);
         self.vfs.withhold(vf, reason);
     }
 
-    /// The VF's representor is unprogrammed.
+    /// The VF's representor is unprogrammed: the VF may be used again.
     pub(crate) fn note_unprogrammed(&mut self, vf: FunctionId) {
         self.doubts.note_unprogrammed(vf);
         self.vfs.stop_withholding(vf);
     }
 
-    /// Gives a quarantined VF back to its pools.
+    /// Ends the quarantine of a VF.
     pub(crate) fn clear_quarantine(&mut self, vf: FunctionId) -> Result<(), ClearError> {
         self.vfs.clear(vf)
     }

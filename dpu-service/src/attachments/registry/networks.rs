@@ -1,4 +1,4 @@
-//! The networks that there are, and their address pools. In memory only.
+//! Networks and their address pools, in memory.
 
 mod addresses;
 mod shape;
@@ -28,37 +28,37 @@ use crate::{
     records::Cooling,
 };
 
-/// The addresses that attachments hold, by layer-2 domain.
+/// Addresses that attachments hold, by layer-2 domain.
 type Holders<'a> = HashMap<Layer2Domain, Vec<(IpAddr, &'a Record)>>;
 
-/// All networks, by name. Leases and cool-downs are in `addresses`, the making of pools is in `shape`.
+/// All networks, by name. `addresses` has leases and cool-downs, `shape` creates and resizes pools.
 #[derive(Debug, Default)]
 pub(crate) struct PooledNetworks {
     by_name: BTreeMap<String, PooledNetwork>,
-    /// Their names, by the first address of each subnet in each domain that they reach.
+    /// Names by the first address of each subnet, in each domain that the network reaches.
     by_subnet: BTreeMap<DomainAddress, String>,
-    /// Their names, by the MAC address of the gateway that each has, or would have.
+    /// Names by the MAC address that the network's gateway has, or would have.
     by_gateway: HashMap<MacAddress, String>,
     /// Networks of the API that are not in force. The journal keeps them.
     suspended: BTreeMap<String, Suspended>,
-    /// Addresses that rest, or have rested, as the journal has them.
+    /// Cool-downs as the journal has them, ended ones included until their rows are deleted.
     rests: Vec<Cooling>,
-    /// Seconds that an address rests.
+    /// Duration of the cool-down, in seconds.
     cool_down: u64,
     domains: Layer2Domains,
 }
 
-/// A network and its address pools, one for each subnet, in the subnets' order.
+/// A network with one address pool for each subnet, in the subnets' order.
 #[derive(Debug)]
 pub(crate) struct PooledNetwork {
     network: Arc<Network>,
     origin: Origin,
     pools: Vec<Pool<AttachmentId>>,
-    /// Being deleted: takes no new attachments.
+    /// Being deleted or renamed: takes no new attachments.
     closing: bool,
 }
 
-/// A network of the API that can't be in force beside the others.
+/// A network of the API that conflicts with others.
 #[derive(Debug)]
 pub(crate) struct Suspended {
     network: Network,
@@ -66,7 +66,7 @@ pub(crate) struct Suspended {
     why: String,
 }
 
-/// A lease in force, or an address that rests, whichever network it was made for.
+/// A lease in force, or an address in cool-down, of whichever network.
 enum Claim<'a> {
     Held(AttachmentId, DomainAddress),
     Cooling(&'a Cooling),
@@ -77,12 +77,12 @@ impl PooledNetworks {
         Self { cool_down, domains, ..Self::default() }
     }
 
-    /// Whether an address that is given back rests before it goes to another owner.
+    /// Whether released addresses have a cool-down.
     pub(super) fn lets_addresses_rest(&self) -> bool {
         self.cool_down > 0
     }
 
-    /// The network of that name or, without one, the default network.
+    /// The network of that name, or the default network.
     pub(crate) fn find(&self, name: Option<&str>) -> Result<&PooledNetwork, Failure> {
         let found = match name {
             Some(name) => self.by_name.get(name),
@@ -115,18 +115,16 @@ impl PooledNetworks {
         self.by_name.values()
     }
 
-    /// The network of who names none.
     pub(crate) fn default_name(&self) -> Option<&str> {
         let default = self.by_name.values().find(|entry| entry.network.default);
         default.map(|entry| entry.network.name.as_str())
     }
 
-    /// The network whose gateway has that MAC address, or would have it were this DPU its gateway.
+    /// The network whose gateway has that MAC address, or would have it with `gateway_mode = "dpu"`.
     pub(super) fn with_gateway_mac(&self, mac: MacAddress) -> Option<&str> {
         self.by_gateway.get(&mac).map(String::as_str)
     }
 
-    /// Those of the file, or of the API.
     pub(super) fn of_origin(&self, origin: Origin) -> impl Iterator<Item = &Arc<Network>> {
         let of_origin = self.iter().filter(move |entry| entry.origin == origin);
         of_origin.map(|entry| &entry.network)
@@ -142,7 +140,7 @@ impl PooledNetworks {
         self.by_name.len()
     }
 
-    /// With `closing`, the network takes no new attachments.
+    /// Opens or closes the network to new attachments.
     pub(super) fn set_closing(&mut self, name: &str, closing: bool) {
         if let Some(entry) = self.by_name.get_mut(name) {
             entry.closing = closing;
@@ -153,7 +151,7 @@ impl PooledNetworks {
         self.take(name);
     }
 
-    /// Gives the network of the name `from` its new name. Leases and addresses in cool-down stay with it.
+    /// Renames a network. Leases and cool-downs stay with it.
     pub(super) fn rename(&mut self, from: &str, renamed: Arc<Network>) {
         if let Some(entry) = self.take(from) {
             self.insert(PooledNetwork { network: renamed, closing: false, ..entry });
@@ -162,7 +160,7 @@ impl PooledNetworks {
 
     fn take(&mut self, name: &str) -> Option<PooledNetwork> {
         let taken = self.by_name.remove(name)?;
-        // Another one may have taken a subnet over.
+        // Another network may own the subnet's entry by now.
         for at in self.first_addresses(&taken.network) {
             if self.by_subnet.get(&at).is_some_and(|owner| owner == name) {
                 self.by_subnet.remove(&at);
@@ -180,7 +178,7 @@ impl PooledNetworks {
         self.by_name.insert(name.clone(), entry);
     }
 
-    /// Those of the network's subnets in each domain that it reaches.
+    /// The first address of each subnet in each domain that the network reaches.
     fn first_addresses(&self, network: &Network) -> Vec<DomainAddress> {
         let of_domain = |domain: Layer2Domain| {
             let subnets = network.subnets.iter().map(|subnet| subnet.cidr.network());
@@ -189,7 +187,7 @@ impl PooledNetworks {
         self.domains.reached_from(network).flat_map(of_domain).collect()
     }
 
-    /// Networks of the API that are not in force, each with the reason.
+    /// Suspended networks of the API with their reasons.
     pub(crate) fn suspended(&self) -> impl Iterator<Item = (&str, &str)> {
         self.suspended.iter().map(|(name, suspended)| (name.as_str(), suspended.why.as_str()))
     }
@@ -210,13 +208,14 @@ impl PooledNetworks {
         self.suspended.remove(name);
     }
 
-    /// All that is suspended, to be tried again.
+    /// Takes all suspended networks, for another attempt.
     pub(super) fn take_suspended(&mut self) -> impl Iterator<Item = Network> + use<> {
         std::mem::take(&mut self.suspended).into_values().map(|suspended| suspended.network)
     }
 
-    /// The pool that the address lies in, whichever network it was leased for. Subnets of one domain are apart, so that
-    /// it can only be the one that begins last before it.
+    /// The pool that contains the address, of whichever network. Subnets of one domain do not overlap, so only the one
+    /// that starts
+    /// last before the address can contain it.
     fn pool_with(&mut self, at: &DomainAddress) -> Option<&mut Pool<AttachmentId>> {
         self.network_with(at).map(|(_, pool)| pool)
     }
@@ -231,7 +230,7 @@ impl PooledNetworks {
         Some((network, pool))
     }
 
-    /// Lets an attachment hold its addresses, whichever networks they are of now.
+    /// Restores the leases of an attachment in the networks that have its addresses now.
     pub(super) fn restore_leases(&mut self, attachment: &Entry) {
         let record = attachment.record();
         let held: Vec<_> = self.domains.held_by(record).collect();
@@ -242,7 +241,7 @@ impl PooledNetworks {
         }
     }
 
-    /// Lets addresses rest as the journal has it. What is held is restored before.
+    /// Restores cool-downs from the journal. Leases are restored first.
     pub(super) fn restore_rests(&mut self, rests: Vec<Cooling>) {
         for rest in &rests {
             let CooledAddress { address, domain, .. } = rest.of.clone();
@@ -265,13 +264,13 @@ impl PooledNetworks {
         self.domains.held_by(entry.record()).map(move |at| Claim::Held(id, at))
     }
 
-    /// Whether a network, as it was at an attach, has stayed in its layer-2 domain.
+    /// Whether a network is still in the layer-2 domain that it was in at the attach.
     pub(crate) fn has_stayed(&self, network: &Network) -> bool {
         let now = self.get(&network.name).map(|entry| self.domains.of(&entry.network));
         now == Some(self.domains.of(network))
     }
 
-    /// Whether `network` can be put in the place of the one of its name.
+    /// Checks that `network` can replace the one of its name.
     pub(super) fn check(&self, network: &Network, attachments: &Entries) -> Result<(), Failure> {
         let conflicts = attachments.conflicts_with_host_ports([network].into_iter());
         if let Some(conflict) = conflicts.into_iter().next() {
@@ -281,7 +280,7 @@ impl PooledNetworks {
         self.check_trunk(network, attachments)?;
         let shape = self.shape(network, attachments);
         let before = self.by_name.get(&network.name);
-        // What is leased in the domain that the network leaves stays so.
+        // A network that moves to another domain gets new pools: leases stay in the old domain.
         let is_leased_here =
             |entry: &&PooledNetwork| self.domains.of(&entry.network) == self.domains.of(network);
         let Some(entry) = before.filter(is_leased_here) else {
@@ -301,8 +300,9 @@ impl PooledNetworks {
         }
     }
 
-    /// Refuses a gateway, next hop, network or broadcast address that an attachment holds: its pod would receive what the
-    /// network's pods send to the world. What the network in force uses already is not looked at.
+    /// Refuses a gateway, next hop, network or broadcast address that an attachment holds: its pod would receive the
+    /// packets of
+    /// the network's pods. Addresses that the network in force already uses are accepted.
     fn check_used_addresses(
         &self,
         network: &Network,
@@ -331,8 +331,9 @@ impl PooledNetworks {
         }
     }
 
-    /// Refuses a trunk that would join two domains in which two attachments hold one address of the network's subnets.
-    /// What the network in force joins already is not looked at: a start has taken it, and a warning names it.
+    /// Refuses a trunk that joins two domains in which two attachments hold the same address of the network's subnets.
+    /// What the
+    /// network in force already joins is accepted: it passed at a start, and a warning names it.
     fn check_trunk(&self, network: &Network, attachments: &Entries) -> Result<(), Failure> {
         let reached = |network: &Network| self.domains.reached_from(network).collect::<Vec<_>>();
         let is_in_force = self.by_name.get(&network.name).is_some_and(|entry| {
@@ -345,7 +346,6 @@ impl PooledNetworks {
         joined.map_or(Ok(()), |joined| Err(Failure::new(Reason::LeaseInTheWay, joined)))
     }
 
-    /// The addresses that attachments hold, by layer-2 domain.
     fn holders<'a>(&self, attachments: &'a Entries) -> Holders<'a> {
         let mut holders = Holders::new();
         for record in attachments.iter().map(Entry::record) {
@@ -356,7 +356,7 @@ impl PooledNetworks {
         holders
     }
 
-    /// One sentence if the network reaches two domains in which two attachments hold one address of its subnets.
+    /// One sentence if the network joins two domains in which two attachments hold the same address of its subnets.
     fn joined_holders(&self, network: &Network, holders: &Holders<'_>) -> Option<String> {
         let reached: BTreeSet<_> = self.domains.reached_from(network).collect();
         let mut by_address = BTreeMap::<_, BTreeMap<_, _>>::new();
@@ -380,8 +380,9 @@ impl PooledNetworks {
         ))
     }
 
-    /// One sentence, after the network's name, for each network in force that uses the address of an attachment, or joins
-    /// two holders of one address. The service takes such a file at its start.
+    /// Name and one sentence of each network in force that uses an attachment's address or joins two holders of one
+    /// address. A
+    /// start accepts such a file, because running pods must not lose their network by it.
     pub(crate) fn conflicts_with_leases(&self, attachments: &Entries) -> Vec<(String, String)> {
         let conflict = |network: &Network| {
             network.used_addresses().find_map(|address| {
@@ -409,8 +410,9 @@ impl PooledNetworks {
         used.chain(joined).collect()
     }
 
-    /// Puts `network` in the place of the one of its name. It takes over all leases of `attachments`
-    /// and all rests that lie in its subnets and domains, also those of networks that have gone or were renamed.
+    /// Replaces the network of the same name. Takes over all leases and cool-downs in its subnets and domains,
+    /// including those of
+    /// deleted or renamed networks.
     pub(super) fn put(
         &mut self,
         network: Network,
@@ -420,7 +422,7 @@ impl PooledNetworks {
         self.check(&network, attachments)?;
         let shape = self.shape(&network, attachments);
         let before = self.take(&network.name);
-        // Where it reaches other domains than before, other leases count.
+        // In other domains other leases count: the pools are created again.
         let before = before.filter(|entry| {
             self.domains.reached_from(&entry.network).eq(shape.reached.iter().cloned())
         });
@@ -436,7 +438,7 @@ impl PooledNetworks {
         Ok(())
     }
 
-    /// Withholds the addresses that attachments of a journal use.
+    /// Excludes the addresses that the journal's attachments use.
     pub(super) fn withhold_used(&mut self, attachments: &Entries) {
         for PooledNetwork { network, pools, .. } in self.by_name.values_mut() {
             let shape = Shape::new(network, attachments, &self.domains);
@@ -448,14 +450,15 @@ impl PooledNetworks {
         Shape::new(network, attachments, &self.domains)
     }
 
-    /// Brings the pools in line with the attachments that are left after the end of one.
+    /// Updates the pools after the end of an attachment.
     pub(super) fn note_end(&mut self, ended: &Record, attachments: &Entries) {
         self.hold_for_others(ended, attachments);
         self.update_withheld(ended, attachments);
     }
 
-    /// Lets another attachment hold the addresses of one that has ended. A pool has one holder of an address; a file
-    /// with a new trunk may have joined two at a start.
+    /// Leases the addresses of an ended attachment to another holder. A pool has one holder for an address, but a file
+    /// with a new
+    /// trunk may have joined two domains at a start.
     fn hold_for_others(&mut self, ended: &Record, attachments: &Entries) {
         let domains = self.domains.clone();
         for DomainAddress { domain, address } in domains.held_by(ended) {
@@ -469,7 +472,7 @@ impl PooledNetworks {
         }
     }
 
-    /// Frees addresses that only an ended attachment used, and withholds those that it held and others use.
+    /// Returns addresses to the pools that only the ended attachment used, and excludes those it held that others use.
     fn update_withheld(&mut self, ended: &Record, attachments: &Entries) {
         let domains = self.domains.clone();
         let used = domains.used_by(ended).map(|at| (at, true));
@@ -481,7 +484,7 @@ impl PooledNetworks {
             let is_used =
                 reached.any(|domain| attachments.is_used(&DomainAddress { domain, address }));
             let is_withheld = pool.spec().exclude.contains(&address.into());
-            // A gateway that others still use, and an address that nothing uses, are the common cases.
+            // Skips the common cases: a gateway that others still use, and an address that nothing uses.
             let is_due = if was_used { !is_used && is_withheld } else { is_used && !is_withheld };
             if is_due {
                 Shape::new(network, attachments, &domains).reshape(pool);
@@ -527,7 +530,6 @@ impl Claim<'_> {
         }
     }
 
-    /// Whether it is of one of these domains.
     fn is_of(&self, domains: &[Layer2Domain]) -> bool {
         match self {
             Self::Held(_, at) => domains.contains(&at.domain),
@@ -537,7 +539,7 @@ impl Claim<'_> {
         }
     }
 
-    /// Puts it back into that of a network's pools that it lies in. `reached` are the network's domains.
+    /// Restores the claim in the pool that contains it, if it is in one of the `reached` domains.
     fn restore_among(&self, pools: &mut [Pool<AttachmentId>], reached: &[Layer2Domain]) {
         let mut pools = pools.iter_mut();
         if self.is_of(reached)
@@ -547,17 +549,17 @@ impl Claim<'_> {
         }
     }
 
-    /// Puts it back into the pool that it lies in.
     fn restore(&self, pool: &mut Pool<AttachmentId>) {
         let address = self.address();
         match self {
             Self::Held(id, _) => match pool.restore(*id, address) {
                 Ok(()) => {}
-                // A subnet that was two has two addresses of one attachment, and keeps one for it.
+                // Two subnets became one, and the attachment holds an address of each: the pool leases one and never
+                // frees the other.
                 Err(RestoreError::KeyHoldsAnother { .. }) => pool.rest(address, u64::MAX),
-                // Its other holder is in another domain, which a trunk has joined: see `joined_holders`.
+                // The other holder is in a domain that a trunk has joined: see `joined_holders`.
                 Err(RestoreError::InUse { .. }) => {}
-                Err(error) => tracing::error!(%error, "a lease has no place in its subnet"),
+                Err(error) => tracing::error!(%error, "cannot restore a lease in its subnet"),
             },
             Self::Cooling(cooling) => pool.rest(address, cooling.until),
         }

@@ -1,7 +1,8 @@
-//! The addresses of pods, as their gateways know them.
+//! The addresses of pods, for their gateways.
 //!
-//! A network that has got another VLAN or bridge has taken its gateway along. Pods that were attached before the change
-//! are not there: the gateway may meet another pod that has the same address.
+//! A network that changes its VLAN or bridge takes its gateway along, but not the pods attached before. These are left
+//! out:
+//! in the new domain another pod may have the same address.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +13,7 @@ use std::{
 use super::Registry;
 use crate::{gateway::PodAddress, model::Record};
 
-/// The addresses of all attachments that are held.
+/// The addresses of all held attachments.
 pub(crate) fn pod_addresses(registry: &Registry) -> Vec<PodAddress> {
     let held = registry.entries().iter().filter(|entry| entry.is_held());
     held.flat_map(|entry| pod_addresses_of(registry, entry.record())).collect()
@@ -21,7 +22,7 @@ pub(crate) fn pod_addresses(registry: &Registry) -> Vec<PodAddress> {
 /// Those of `these` that an attachment holds.
 pub(crate) fn pod_addresses_among(registry: &Registry, these: &[PodAddress]) -> Vec<PodAddress> {
     let entries = registry.entries();
-    // No attachment holds a link-local address: it follows from the MAC address.
+    // Link-local addresses are no leases: their holder is found by the MAC address they derive from.
     let holder = |pod: &PodAddress| {
         entries.holder_in(&pod.network, pod.address).or_else(|| entries.by_mac(pod.mac))
     };
@@ -32,8 +33,9 @@ pub(crate) fn pod_addresses_among(registry: &Registry, these: &[PodAddress]) -> 
     held.filter(|pod| these.contains(&pod.address)).collect()
 }
 
-/// Those of an attachment's own port, with the link-local one that follows from its MAC address: by that a pod asks for
-/// its neighbours.
+/// The addresses of an attachment's own port, including the link-local one that derives from its MAC address: the pod
+/// sends
+/// its neighbour solicitations from it.
 pub(crate) fn pod_addresses_of(registry: &Registry, record: &Record) -> Vec<PodAddress> {
     if !registry.networks().has_stayed(&record.network) {
         return Vec::new();

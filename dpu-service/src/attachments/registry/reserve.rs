@@ -1,4 +1,4 @@
-//! Reserving a VF, a MAC address and addresses as one unit: all of them or nothing.
+//! Reserves VF, MAC address and addresses as one unit: all of them or nothing.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Registry {
-    /// Reserves for `spec` all that it needs. Only in memory: journal and kernel come next.
+    /// Reserves what `spec` needs, in memory only. The caller records and programs it.
     pub(crate) fn reserve(
         &mut self,
         spec: &AttachSpec,
@@ -85,7 +85,7 @@ impl Registry {
         Ok(record)
     }
 
-    /// Reserves addresses for the pod's interfaces that others make: all of them or nothing.
+    /// Reserves addresses for interfaces of other plugins: all of them or nothing.
     fn reserve_further(
         &mut self,
         spec: &AttachSpec,
@@ -110,8 +110,9 @@ impl Registry {
         Ok(reserved)
     }
 
-    /// It is allowed as being attached to its network is. Of the `taken` networks the attachment has an address
-    /// already.
+    /// Reserves addresses of one further network, under the same rights as an attach to it. `taken`: networks in which
+    /// the
+    /// attachment already has an address.
     fn reserve_lease(
         &mut self,
         spec: &AttachSpec,
@@ -167,7 +168,7 @@ fn check_room(held: usize, limit: usize) -> Result<(), Failure> {
     ))
 }
 
-/// The network's limits, or tighter ones that were asked for.
+/// The tighter of the network's and the requested limits.
 pub(crate) fn tighter(network: &Bandwidth, asked: &Bandwidth) -> Bandwidth {
     let (ingress_rate, ingress_burst) = tighter_rate(
         (network.ingress_rate, network.ingress_burst),
@@ -177,7 +178,7 @@ pub(crate) fn tighter(network: &Bandwidth, asked: &Bandwidth) -> Bandwidth {
         (network.egress_rate, network.egress_burst),
         (asked.egress_rate, asked.egress_burst),
     );
-    // Nobody is sure of more than it may send.
+    // A guaranteed share above the limit would be pointless.
     let egress_share = match egress_rate {
         0 => network.egress_share,
         rate => network.egress_share.min(rate),
@@ -185,7 +186,7 @@ pub(crate) fn tighter(network: &Bandwidth, asked: &Bandwidth) -> Bandwidth {
     Bandwidth { ingress_rate, ingress_burst, egress_rate, egress_burst, egress_share }
 }
 
-/// Rates with their bursts; a rate of 0 is no limit.
+/// The tighter of two rates with their bursts. A rate of 0 means no limit.
 fn tighter_rate(network: (u64, u64), asked: (u64, u64)) -> (u64, u64) {
     match (network, asked) {
         (network, (0, _)) => network,
@@ -195,11 +196,11 @@ fn tighter_rate(network: (u64, u64), asked: (u64, u64)) -> (u64, u64) {
     }
 }
 
-/// `is_named`: the host has taken the VF, of those that it was promised.
+/// `is_named`: the request names an offered VF.
 fn vf_failure(error: &ReserveError, is_named: bool) -> Failure {
     let reason = match error {
         ReserveError::PoolUnknown { .. } => Reason::InvalidRequest,
-        // Those that are free are promised to its host, which may not have heard of it yet.
+        // The free VFs are offered to the host, whose agent may not have received the offers yet.
         ReserveError::Exhausted { usage, .. } if usage.free > 0 => Reason::VfsPromised,
         ReserveError::NotPromised { .. } if !is_named => Reason::VfsPromised,
         ReserveError::Exhausted { .. } => Reason::VfsExhausted,
@@ -208,7 +209,7 @@ fn vf_failure(error: &ReserveError, is_named: bool) -> Failure {
         ReserveError::PinnedNotFree { .. }
         | ReserveError::NotPromised { .. }
         | ReserveError::PinnedNotInPool { .. } => Reason::VfNotFree,
-        // An id is new, so that it can't hold anything yet.
+        // The id is new, so it holds nothing yet.
         ReserveError::KeyHoldsAnother { .. }
         | ReserveError::KeyReleasing { .. }
         | ReserveError::OtherHost { .. } => Reason::Internal,

@@ -1,5 +1,4 @@
-//! What networks lease, and what rests: an address that was given back is nobody else's until its
-//! cool-down is over, and its former owner's until then.
+//! Leases and cool-downs of networks. An address in cool-down is reserved for its former owner.
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
@@ -17,11 +16,12 @@ use crate::{
 };
 
 impl PooledNetworks {
-    /// One address of each family that the network has: those asked for or, where none is, one of
-    /// the family's first subnet that has a free one. Several subnets of a family extend each other.
+    /// Leases one address of each family of the network: the requested ones, else one of the family's first subnet with
+    /// a free
+    /// address. Further subnets of a family extend the first.
     ///
     /// # Errors
-    /// One of them can't be had; then none is taken.
+    /// An address is not available; then none is leased.
     pub(in crate::attachments::registry) fn reserve(
         &mut self,
         spec: &AttachSpec,
@@ -98,7 +98,7 @@ impl PooledNetworks {
                 return Ok(lease(network, pool.spec().cidr, address));
             }
         }
-        // None is free, so that the one that has been in cool-down longest is given.
+        // No address is free: lease the one whose cool-down ends first.
         pools.sort_by_key(|pool| pool.first_end().unwrap_or(u64::MAX));
         let mut refusals = Vec::new();
         for pool in pools {
@@ -114,7 +114,7 @@ impl PooledNetworks {
         ))
     }
 
-    /// Takes back what was reserved of a network before something else could not be.
+    /// Removes the leases of an unfinished reservation.
     pub(in crate::attachments::registry) fn forget_unfinished(
         &mut self,
         network: &Network,
@@ -128,8 +128,7 @@ impl PooledNetworks {
         forgotten.into_iter().map(at).for_each(|at| self.let_rest_on(&at, now));
     }
 
-    /// Takes back the addresses of a record that nobody has ever used. Those that their former owner
-    /// was to have before their rest was over go on resting.
+    /// Removes the leases of a record that was never used. Addresses that were in cool-down before stay so.
     pub(in crate::attachments::registry) fn forget(&mut self, record: &Record, now: u64) {
         self.give_back(record, |pool| {
             pool.forget(&record.id);
@@ -138,7 +137,7 @@ impl PooledNetworks {
         held.iter().for_each(|at| self.let_rest_on(at, now));
     }
 
-    /// Takes back the addresses of a record, of which `resting` rest first, as the journal has it.
+    /// Releases the addresses of a record. `resting` are their cool-downs, as recorded in the journal.
     pub(in crate::attachments::registry) fn release(
         &mut self,
         record: &Record,
@@ -151,13 +150,13 @@ impl PooledNetworks {
         self.rests.extend(resting);
     }
 
-    /// Whichever network they are of now: that of the record may have gone.
+    /// Applies `give_back` to the pools that contain the record's addresses now: the record's network may be gone.
     fn give_back(&mut self, record: &Record, give_back: impl Fn(&mut Pool<AttachmentId>)) {
         let held: Vec<_> = self.domains.held_by(record).collect();
         held.iter().for_each(|at| self.pool_with(at).into_iter().for_each(&give_back));
     }
 
-    /// The addresses that an attach asks for, in the domains of their networks.
+    /// The addresses that an attach requests, with the domains of their networks.
     pub(in crate::attachments::registry) fn wanted_at(
         &self,
         spec: &AttachSpec,
@@ -179,7 +178,7 @@ impl PooledNetworks {
         wanted
     }
 
-    /// What rests once `record` is freed.
+    /// The cool-downs that start when `record` is freed.
     pub(crate) fn resting(&self, record: &Record, now: u64) -> Vec<Cooling> {
         let until = now.saturating_add(self.cool_down);
         let rest = |(network, lease): (&Arc<Network>, &Lease)| Cooling {
@@ -190,7 +189,7 @@ impl PooledNetworks {
         if until == now { Vec::new() } else { record.held().map(rest).collect() }
     }
 
-    /// An address that nobody holds goes on resting.
+    /// Continues the cool-down of an address that is no longer held.
     fn let_rest_on(&mut self, at: &DomainAddress, now: u64) {
         let Some(until) = rest_of(&self.rests, at, now).map(|rest| rest.until) else { return };
         if let Some(pool) = self.pool_with(at) {
@@ -198,14 +197,14 @@ impl PooledNetworks {
         }
     }
 
-    /// Whether the rest of any address is over.
+    /// Whether any cool-down has ended.
     pub(in crate::attachments::registry) fn has_rested(&self, now: u64) -> bool {
         self.rests.iter().any(|rest| rest.until <= now)
     }
 
-    /// Forgets the addresses that have rested and returns those whose rows the journal may lose.
-    /// Those that are `held` again stay: they may be about to be freed, by a commit that writes the
-    /// same rows anew.
+    /// Forgets ended cool-downs and returns those whose rows can be deleted. Rows of addresses that are `held` again
+    /// stay: a
+    /// release may be about to write the same rows, and the delete would come after it.
     pub(in crate::attachments::registry) fn forget_rested(
         &mut self,
         held: &HashSet<CooledAddress>,
@@ -221,14 +220,15 @@ impl PooledNetworks {
     }
 }
 
-/// The rest of an address that ends last, if it is not over.
+/// The cool-down of an address that ends last, unless it is over.
 fn rest_of<'a>(rests: &'a [Cooling], at: &DomainAddress, now: u64) -> Option<&'a Cooling> {
     let rests = rests.iter().filter(|rest| rest.is_at(at) && rest.until > now);
     rests.max_by_key(|rest| rest.until)
 }
 
-/// The addresses asked for, each once: podman asks for one twice when it reloads a container's network.
-/// Each must lie in one of the network's subnets, and in one of its own.
+/// The requested addresses without duplicates: podman requests an address twice when it reloads a container's network.
+/// Each
+/// must be in a subnet of the network, and no two in the same one.
 pub(in crate::attachments::registry) fn distinct_addresses(
     spec: &AttachSpec,
     network: &Network,
@@ -251,11 +251,10 @@ pub(in crate::attachments::registry) fn distinct_addresses(
     Ok(taken.into_iter().map(|(_, ip)| ip).collect())
 }
 
-/// Whether the network has a subnet of each family of which an address is asked for, and no address is asked for of
-/// another family.
+/// Checks that the network has a subnet of each requested family, and that no address of another family is requested.
 ///
 /// # Errors
-/// [`Reason::AddressNotAllowed`] or [`Reason::InvalidRequest`] with the family.
+/// [`Reason::AddressNotAllowed`] or [`Reason::InvalidRequest`], naming the family.
 pub(in crate::attachments::registry) fn check_families(
     spec: &AttachSpec,
     network: &Network,
@@ -285,7 +284,7 @@ pub(in crate::attachments::registry) fn check_families(
     }
 }
 
-/// The subnet of the network that an address asked for lies in, if it has the prefix length of addresses there.
+/// The subnet that contains a requested address, if the address has the prefix length of addresses there.
 fn subnet_of(address: &WantedAddress, network: &Network) -> Result<IpNetwork, Failure> {
     let refused = |why: String| {
         let message = format!("{address} {why}");
@@ -308,7 +307,7 @@ fn subnet_of(address: &WantedAddress, network: &Network) -> Result<IpNetwork, Fa
 
 fn lease(network: &Network, subnet: IpNetwork, address: IpAddr) -> Lease {
     let length = network.length_in_pods(subnet);
-    // A prefix length that the subnet can have is one that its addresses can have.
+    // Cannot fail: the length is one of the address's family.
     let address = IpNetwork::new(address, length).unwrap_or_else(|_| address.into());
     let subnet = network.subnets.iter().find(|own| own.cidr == subnet);
     Lease { address, gateway: subnet.and_then(|subnet| subnet.gateway) }
@@ -336,14 +335,14 @@ fn address_failure(network: &Network, error: &RequestError<AttachmentId>) -> Fai
         _ => "",
     };
     let what = match error {
-        // Whose it is, other hosts do not learn.
+        // Without its holder: other hosts must not learn it.
         RequestError::InUse { address, .. } => format!("{address} is held by another attachment"),
         _ => format!("{error}{way_out}"),
     };
     Failure::new(reason, format!("network {}: {what}", network.name))
 }
 
-/// Whether the network itself has the address excluded.
+/// Whether the network's own configuration excludes the address.
 fn excludes(network: &Network, address: IpAddr) -> bool {
     let mut subnets = network.subnets.iter();
     let subnet = subnets.find(|subnet| subnet.cidr.contains(address));

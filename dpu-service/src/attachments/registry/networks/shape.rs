@@ -1,4 +1,4 @@
-//! What the pools of a network are to be, and how the pools of its earlier form become them.
+//! Address pools of a network: their specification, and how the pools of an earlier version become them.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -9,8 +9,9 @@ use offload_proto::{Failure, Reason};
 use super::super::Entries;
 use crate::model::{AttachmentId, DomainAddress, Layer2Domain, Layer2Domains, Network, Subnet};
 
-/// For each subnet of `network` the position of the pool that it takes over, and the positions of
-/// those that none takes over. A subnet takes over a pool that lies in it, or that it lies in.
+/// Pairs each subnet of `network` with the pool that it takes over: one that contains it or is contained in it. Also
+/// returns
+/// the pools that no subnet takes over.
 pub(super) fn pair<'a>(
     network: &'a Network,
     pools: &[Pool<AttachmentId>],
@@ -28,11 +29,10 @@ pub(super) fn pair<'a>(
     (paired, left)
 }
 
-/// What the pools of a network are to be.
+/// Specification of a network's pools.
 pub(super) struct Shape<'a> {
     network: &'a Network,
     attachments: &'a Entries,
-    /// The domains that the network reaches.
     pub(super) reached: Vec<Layer2Domain>,
 }
 
@@ -45,8 +45,9 @@ impl<'a> Shape<'a> {
         Self { network, attachments, reached: domains.reached_from(network).collect() }
     }
 
-    /// What may be leased of a subnet: all that the network has, but what running attachments use of an earlier form of
-    /// it, or of another network that had the subnet. A pod with such an address would receive their packets.
+    /// The pool's specification: that of the network without addresses that running attachments use by an earlier
+    /// version of it
+    /// or by another network. A pod with such an address would receive their packets.
     fn spec_of(&self, subnet: &Subnet) -> SubnetSpec {
         let mut spec = self.network.pool_of(subnet);
         let is_reserved = |address: &IpAddr| {
@@ -58,7 +59,7 @@ impl<'a> Shape<'a> {
             domains
                 .any(|domain| self.attachments.holder(&DomainAddress { domain, address }).is_some())
         };
-        // Nearly always the network reserves all of them itself.
+        // The network nearly always reserves all of them itself.
         let domains = self.reached.iter();
         let used = domains.flat_map(|domain| self.attachments.used_in(domain, subnet.cidr));
         let used = used.filter(|address| !is_reserved(address) && !is_held(*address));
@@ -86,7 +87,7 @@ impl<'a> Shape<'a> {
         paired.into_iter().map(&mut change).collect()
     }
 
-    /// Tries a change on a copy of the pool.
+    /// Tries a resize on a copy of the pool.
     pub(super) fn check_resize(
         &self,
         pool: &Pool<AttachmentId>,
@@ -122,7 +123,7 @@ impl<'a> Shape<'a> {
         })
     }
 
-    /// Withholds from a pool what attachments use now, and nothing else.
+    /// Excludes from a pool exactly what attachments use now.
     pub(super) fn reshape(&self, pool: &mut Pool<AttachmentId>) {
         let cidr = pool.spec().cidr;
         let mut subnets = self.network.subnets.iter();
