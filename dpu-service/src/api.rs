@@ -1,4 +1,4 @@
-//! The gRPC API: what each service's calls do, and who may make them.
+//! The gRPC API: implementations of the services, authorisation, limits and conversion of messages.
 
 mod answer;
 mod authorise;

@@ -1,4 +1,4 @@
-//! What hosts say: the words of their sessions, for the rooms that hear them.
+//! What hosts report over their sessions.
 
 pub(crate) mod examination;
 
@@ -12,12 +12,12 @@ pub use examination::{Examination, ExaminedVf, Holdings, HostRecord};
 
 use crate::model::{AttachmentId, AttachmentKey};
 
-/// Names a session. Unique over all time.
+/// Id of a session. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(Uuid);
 
 impl SessionId {
-    /// One that no session has had.
+    /// Creates a random id.
     pub(crate) fn new() -> Self {
         Self(Uuid::new_v4())
     }
@@ -37,59 +37,53 @@ impl FromStr for SessionId {
     }
 }
 
-/// A host's first words.
+/// The first message of a session.
 #[derive(Clone, Debug)]
 pub struct Hello {
-    /// The connection that they came by.
+    /// The connection that carried it.
     pub connection: ConnectionNumber,
-    /// The agent's version, for people.
+    /// The agent's version, for display.
     pub agent_version: String,
-    /// The host kernel's boot id.
     pub boot_id: String,
-    /// What its agent and this service can both do.
+    /// Capabilities that both the agent and this service support.
     pub capabilities: Vec<&'static str>,
-    /// Its PFs and VFs.
     pub inventory: Inventory,
-    /// The attachments that it holds records of.
+    /// Attachments of which the agent has records.
     pub live: Vec<LiveAttachment>,
-    /// Keys of calls that it has under way and will repeat on this session.
+    /// Keys of calls under way that the agent will repeat in this session.
     pub pending: Vec<AttachmentKey>,
-    /// The session that this one goes on with, on another connection.
+    /// The earlier session that continues on this new connection.
     pub renewed: Option<SessionId>,
 }
 
-/// An attachment that a host holds a record of.
+/// An attachment of which the host has a record.
 #[derive(Clone, Debug)]
 pub struct LiveAttachment {
-    /// Its id.
     pub id: AttachmentId,
-    /// Whether the VF is in the pod.
     pub in_pod: bool,
 }
 
-/// A time on a host's clock: nanoseconds since it booted. 0: not told.
+/// Nanoseconds since the host booted, by its clock. 0: unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostTime(pub u64);
 
-/// When a host has asked for an attachment.
+/// When a host sent an Attach.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// In this session.
+    /// The session of the call.
     pub session: SessionId,
-    /// At this time of its clock.
+    /// The host's time.
     pub as_of: HostTime,
 }
 
 /// All PFs and VFs of a host.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
-    /// When the host began to look.
+    /// When the host began to collect it. Changes after that may be missing.
     pub as_of: HostTime,
-    /// The PFs.
     pub pfs: Vec<PhysicalFunction>,
 }
 
-/// A PF and its VFs.
 #[derive(Clone, Debug)]
 pub struct PhysicalFunction {
     /// The PF.
@@ -98,32 +92,30 @@ pub struct PhysicalFunction {
     pub vendor_id: u16,
     /// PCI device id of its VFs.
     pub device_id: u16,
-    /// Its VFs.
     pub vfs: Vec<VirtualFunction>,
 }
 
-/// A VF as its host sees it.
+/// A VF as its host reports it.
 #[derive(Clone, Debug)]
 pub struct VirtualFunction {
-    /// Its number within the PF.
+    /// Number within the PF.
     pub number: u16,
-    /// What its host knows it by.
+    /// The VF's device on the host.
     pub device: Device,
-    /// How it is.
     pub condition: VfCondition,
 }
 
-/// How a VF is on its host.
+/// Condition of a VF on its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VfCondition {
-    /// In no record, and proven to be as it was before any pod had it; or a device that no program has open.
+    /// No record holds it and it matches its baseline, or it is a device that no program has open.
     Clean,
-    /// Held by a record of the agent.
+    /// A record of the agent holds it.
     InUse,
-    /// Used by the host itself, or by another program there, and what for: the end of a sentence.
+    /// The host or another program on it uses it. The text ends a sentence: "uses it: …".
     UsedByHost(String),
-    /// Nowhere to be found, or not restored yet.
+    /// Not found, or not restored yet.
     Missing,
-    /// Promised in this session, and taken for an attach that is under way.
+    /// Offered in this session and taken for an attach under way.
     Taken,
 }

@@ -1,4 +1,6 @@
-//! The hosts' sessions: one for each host, the newest.
+//! The hosts' sessions: at most one open session for each host, the newest.
+//!
+//! Locks: `hosts` before `absences`; `contacts` alone. No lock is held across an await.
 
 mod asking;
 mod clock;
@@ -30,111 +32,103 @@ use crate::{
     model::{AttachmentId, AttachmentKey, AttachmentView, HostName},
 };
 
-/// How many commands may wait for a host. One that falls further behind loses its session; the
-/// hello of its next one tells it all again.
+/// Maximum number of queued commands for a host. A host that falls further behind loses its session; the hello of its
+/// next
+/// one settles what it missed.
 const COMMANDS_WAITING: usize = 8192;
 
-/// What a host is told.
+/// A command to a host.
 #[derive(Clone, Debug)]
 pub enum HostCommand {
     /// Move the VF back into the pod.
     Reattach(AttachmentView),
-    /// Give the VF back and detach.
+    /// Return the VF and detach.
     Release {
-        /// The attachment's id.
         id: AttachmentId,
-        /// Its key.
         key: AttachmentKey,
         /// Why: one sentence without a final stop.
         reason: String,
     },
-    /// The DPU has no record of these attachments, which the host has.
+    /// The DPU has no record of these attachments of the host.
     Unrecorded(Vec<AttachmentId>),
     /// A network was applied or deleted.
     NetworkChanged(ChangedNetwork),
-    /// The service takes no new attachments, as it stops.
+    /// The service is stopping and takes no new attachments.
     Draining {
         /// Why: one sentence without a final stop.
         reason: String,
     },
-    /// Look at all VFs.
+    /// Examine all VFs.
     Examine {
-        /// Told again in the answer.
+        /// Repeated in the answer.
         request_id: u64,
-        /// `Some`: first mend what is not as it should be, but for those of these VFs of which the
-        /// host has no record.
+        /// `Some`: repair problems first, but leave these VFs alone if the host has no record of them.
         mend_except: Option<Vec<Device>>,
     },
-    /// Provide so many VFs.
+    /// Create this number of VFs.
     WantedVfs {
-        /// Of this PF.
+        /// The PF.
         pf: PfId,
-        /// So many.
+        /// The number of VFs.
         count: u32,
     },
 }
 
-/// A network that was applied or deleted.
 #[derive(Clone, Debug)]
 pub struct ChangedNetwork {
-    /// Its name.
     pub network: String,
-    /// Whether it is gone.
+    /// Whether it was deleted.
     pub deleted: bool,
-    /// How the names of its interfaces begin that nobody names. Empty: it does not say.
+    /// Prefix of names for interfaces that the pod does not name. Empty: none is configured.
     pub interface_prefix: String,
-    /// The pool that it draws from. Empty: it is gone.
+    /// The pool that it draws from. Empty: the network was deleted.
     pub pool: String,
     /// The network of an attach that names none. Empty: there is none.
     pub default_network: String,
 }
 
-/// A session just opened.
+/// A session that was just opened.
 #[derive(Debug)]
 pub struct Session {
-    /// Its id.
     pub id: SessionId,
-    /// What to tell the host. Ends when the session is over: replaced by a newer one, or dropped
-    /// because the host does not keep up.
+    /// Commands to the host. Ends when the session is over: replaced by a newer one, or dropped because the host did
+    /// not read its
+    /// commands.
     pub commands: mpsc::Receiver<HostCommand>,
-    /// Something has changed of VFs: others may be promised to the host.
+    /// Notified when VFs of the host changed, so that new ones may be offered.
     pub vfs_changed: Arc<Notify>,
-    /// It goes on with the host's session before it.
+    /// Whether it continues the host's previous session.
     pub is_renewed: bool,
-    /// It ended another session of the host, which was open.
+    /// Whether it ended another open session of the host.
     pub has_replaced: bool,
 }
 
-/// A host as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostView {
-    /// Its name.
     pub name: HostName,
-    /// Whether it has a session.
     pub connected: bool,
-    /// Its agent's version, once told.
+    /// Version of its agent, once reported.
     pub agent_version: String,
-    /// Its kernel's boot id, once told.
+    /// Boot id of its kernel, once reported.
     pub boot_id: String,
-    /// Since when it is connected or not.
+    /// When it was connected, or lost its connection.
     pub since: Option<Timestamp>,
-    /// Why it is not connected, as far as that is known, without a final stop.
+    /// Why it is not connected, if known, without a final stop.
     pub absence: Option<String>,
     /// Its latest connection. `None`: there was none.
     pub contact: Option<Contact>,
-    /// What its agent reports of its pods.
+    /// Problems of its pods that its agent reports.
     pub pod_findings: Vec<v1::Difference>,
-    /// How many more findings there are.
+    /// Number of further findings that the report left out.
     pub pod_findings_left_out: u32,
 }
 
-/// All hosts' sessions.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     hosts: Mutex<HashMap<HostName, HostEntry>>,
-    /// Why hosts are not connected, as far as that is known. Locked after `hosts`.
+    /// Why hosts are not connected, if known. Locked after `hosts`.
     absences: Mutex<HashMap<HostName, String>>,
-    /// The latest connection of each host that is served. No other lock is taken while it is held.
+    /// The latest connection of each host. No other lock is taken while it is held.
     contacts: Mutex<HashMap<HostName, Contact>>,
 }
 
@@ -143,7 +137,7 @@ struct HostEntry {
     open: Option<Open>,
     agent_version: String,
     boot_id: String,
-    /// The newest connection that the host has said hello by.
+    /// The newest connection with a hello of the host.
     connection: ConnectionNumber,
     since: Timestamp,
 }
@@ -153,25 +147,26 @@ struct Open {
     id: SessionId,
     commands: mpsc::Sender<HostCommand>,
     vfs_changed: Arc<Notify>,
-    /// What both sides can do.
+    /// Capabilities that both sides support.
     capabilities: Vec<&'static str>,
-    /// What the host was asked and has not answered.
+    /// A question that the host has not answered yet.
     asked: Option<Question>,
     clock: HostClock,
-    /// What the agent reports of its pods and of its configuration.
+    /// What the agent reports of its pods and its configuration.
     reports: Reports,
 }
 
 impl Sessions {
-    /// Opens a session for `host` and ends the one it has. Which hello is the newest, the order of the
-    /// connections tells: a host's clock may be set, and its word is no proof.
+    /// Opens a session for `host` and ends its current one. The newest hello is that of the newest connection: the
+    /// host's clock
+    /// may be set, so its times prove nothing.
     ///
     /// # Errors
-    /// [`Reason::StaleSession`]: the host has said hello since, on a newer connection.
+    /// [`Reason::StaleSession`]: the host has sent a hello on a newer connection.
     pub(crate) fn open(&self, host: &HostName, hello: &Hello) -> Result<Session, Failure> {
         let mut hosts = self.lock();
         if hosts.get(host).is_some_and(|entry| hello.connection < entry.connection) {
-            let message = format!("host {host} has said hello again since");
+            let message = format!("host {host} has sent a newer hello on another connection");
             return Err(Failure::new(Reason::StaleSession, message));
         }
         let is_renewed = |entry: &&HostEntry| hello.renewed.is_some_and(|id| entry.is_in(id));
@@ -201,7 +196,7 @@ impl Sessions {
         Ok(Session { id, commands, vfs_changed, is_renewed: renewed_since.is_some(), has_replaced })
     }
 
-    /// Ends the session, unless a newer one has replaced it already. Tells whether it did.
+    /// Ends the session unless a newer one has replaced it. Returns whether it did.
     pub(crate) fn close(&self, host: &HostName, id: SessionId, why: Option<String>) -> bool {
         let mut hosts = self.lock();
         let Some(entry) = hosts.get_mut(host).filter(|entry| entry.is_in(id)) else { return false };
@@ -213,20 +208,21 @@ impl Sessions {
         true
     }
 
-    /// Ends the session that the host has, if any: it was removed from the configuration.
+    /// Ends the session of a host that was removed from the configuration, if it has one.
     pub(crate) fn end(&self, host: &HostName) {
         if let Some(id) = self.current(host) {
             self.close(host, id, None);
         }
     }
 
-    /// The host was accepted from that address.
+    /// Records that the host was accepted from that address.
     pub(crate) fn note_accepted(&self, host: &HostName, address: IpAddr) {
         self.contacts().insert(host.clone(), Contact::accepted(address));
     }
 
-    /// A peer with the certificate of a host that is served was refused for `reason`. `why` says so with the time: why the
-    /// host is away, if it is not connected.
+    /// Records that a peer with the host's certificate was refused for `reason`. `why` adds the time and explains the
+    /// host's
+    /// absence if it is not connected.
     pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str, why: String) {
         self.contacts().insert(host.clone(), Contact::refused(address, reason));
         let hosts = self.lock();
@@ -235,8 +231,9 @@ impl Sessions {
         }
     }
 
-    /// Replaces what the host has reported in session `id`, and returns what that changes. `attachments` are the host's that
-    /// are not being released. `None`: that is not the session in force.
+    /// Replaces what the host has reported in session `id`. Returns what changes, or `None` if that session is not
+    /// open.
+    /// `attachments` are the host's that are not being released.
     pub(crate) fn note_report(
         &self,
         host: &HostName,
@@ -249,27 +246,26 @@ impl Sessions {
         Some(entry.open.as_mut()?.reports.note(report, attachments))
     }
 
-    /// Whether `id` is the host's session in force.
+    /// Whether `id` is the host's open session.
     #[must_use]
     pub(crate) fn is_current(&self, host: &HostName, id: SessionId) -> bool {
         self.lock().get(host).is_some_and(|entry| entry.is_in(id))
     }
 
-    /// The host's session in force. `None`: it has none.
+    /// The host's open session.
     #[must_use]
     pub(crate) fn current(&self, host: &HostName) -> Option<SessionId> {
         self.lock().get(host)?.open.as_ref().map(|open| open.id)
     }
 
-    /// The boot id that the host told when it opened session `id`. `None`: that is not the session
-    /// in force.
+    /// The boot id that the host reported in session `id`. `None`: that session is not open.
     #[must_use]
     pub(crate) fn boot_id(&self, host: &HostName, id: SessionId) -> Option<String> {
         let hosts = self.lock();
         hosts.get(host).filter(|entry| entry.is_in(id)).map(|entry| entry.boot_id.clone())
     }
 
-    /// The latest time that the host's clock can show by now.
+    /// The latest time that the host's clock can show now.
     #[must_use]
     pub(crate) fn latest_time(&self, host: &HostName) -> HostTime {
         let hosts = self.lock();
@@ -277,8 +273,7 @@ impl Sessions {
         open.map_or(HostTime(u64::MAX), |open| open.clock.latest())
     }
 
-    /// Whether both sides of session `id` can do this, one of [`offload_proto::capability::ALL`]. If
-    /// that is not the session in force, they can't.
+    /// Whether session `id` is open and both sides support the capability, one of [`offload_proto::capability::ALL`].
     #[must_use]
     pub(crate) fn can(&self, host: &HostName, id: SessionId, capability: &str) -> bool {
         let hosts = self.lock();
@@ -286,14 +281,15 @@ impl Sessions {
         open.is_some_and(|open| open.capabilities.contains(&capability))
     }
 
-    /// Tells the host something, if it has a session. A host without one learns it from what the
-    /// service makes of its next hello. Returns whether the host has lost its session by that: it takes no commands.
+    /// Sends the host a command if it has a session. Without one, its next hello settles what the command would have.
+    /// Returns
+    /// whether the host has just lost its session because it does not read its commands.
     #[must_use]
     pub(crate) fn send(&self, host: &HostName, command: HostCommand) -> bool {
         self.lock().get_mut(host).is_some_and(|entry| entry.send(command))
     }
 
-    /// Something has changed of the host's VFs.
+    /// Wakes the task that offers the host new VFs.
     pub(crate) fn note_vfs_changed(&self, host: &HostName) {
         let hosts = self.lock();
         if let Some(open) = hosts.get(host).and_then(|entry| entry.open.as_ref()) {
@@ -301,7 +297,8 @@ impl Sessions {
         }
     }
 
-    /// Tells all hosts that have a session. Returns those that have lost it by that: they take no commands.
+    /// Sends a command to all hosts with a session. Returns those that have just lost it because they do not read their
+    /// commands.
     #[must_use]
     pub(crate) fn broadcast(&self, command: &HostCommand) -> Vec<HostName> {
         let mut hosts = self.lock();
@@ -311,7 +308,7 @@ impl Sessions {
         lost.collect()
     }
 
-    /// A host as operators see it.
+    /// The host as operators see it.
     #[must_use]
     pub(crate) fn view(&self, host: &HostName) -> HostView {
         let hosts = self.lock();
@@ -331,7 +328,7 @@ impl Sessions {
         }
     }
 
-    /// Why the host is not connected, as far as that is known; an empty sentence if it is not. `None`: it is connected.
+    /// Why the host is not connected; an empty string if the reason is unknown. `None`: it is connected.
     pub(crate) fn absence(&self, host: &HostName) -> Option<String> {
         let hosts = self.lock();
         if hosts.get(host).is_some_and(|entry| entry.open.is_some()) {
@@ -341,7 +338,7 @@ impl Sessions {
         Some(absences.get(host).cloned().unwrap_or_default())
     }
 
-    /// The first finding of each connected host whose agent reports any of its pods, and how many there are.
+    /// For each connected host with findings of pods: the first one and their number.
     pub(crate) fn pod_findings(&self) -> Vec<(HostName, v1::Difference, usize)> {
         let first = |(host, entry): (&HostName, &HostEntry)| {
             let (first, number) = entry.open.as_ref()?.reports.of_interfaces()?;
@@ -350,7 +347,7 @@ impl Sessions {
         self.lock().iter().filter_map(first).collect()
     }
 
-    /// The connected hosts whose agents' configuration files are not in force, each with why.
+    /// The connected hosts whose agents refused their configuration files, each with the reason.
     pub(crate) fn configuration_problems(&self) -> Vec<(HostName, String)> {
         let problem = |(host, entry): (&HostName, &HostEntry)| {
             let problem = &entry.open.as_ref()?.reports.latest()?.configuration_problem;
@@ -377,7 +374,7 @@ impl HostEntry {
         self.open.as_ref().is_some_and(|open| open.id == id)
     }
 
-    /// Returns whether the session is lost: the host takes no commands.
+    /// Returns whether the session is lost because the host does not read its commands.
     fn send(&mut self, command: HostCommand) -> bool {
         let Some(open) = &self.open else { return false };
         let is_lost = open.commands.try_send(command).is_err();

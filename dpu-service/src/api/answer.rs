@@ -1,4 +1,4 @@
-//! Answers that hold their calls' permits until they are taken.
+//! Responses that hold their calls' permits until the peer has read them.
 
 use std::{
     future::poll_fn,
@@ -16,19 +16,20 @@ use tonic::{Status, body::Body};
 
 use super::room::CallPermit;
 
-/// The body of an answer. Its call is under way until the stream has ended and all bytes were written.
+/// Body of a response. Its call counts as under way until the stream has ended and all bytes are written.
 pub(super) struct Answer {
     body: Body,
-    /// The first frame, unless it was given out or has to be waited for.
+    /// The first frame, unless it was already returned or is not ready.
     first: Option<Result<Frame<Bytes>, Status>>,
     permit: Arc<CallPermit>,
 }
 
 impl Answer {
-    /// Encodes the answer at once, for it takes a multiple of that memory before. A stream has none yet.
+    /// Encodes the response at once: the decoded message takes a multiple of its memory. A stream has no first frame
+    /// yet.
     ///
     /// # Errors
-    /// [`Reason::Overloaded`](offload_proto::Reason::Overloaded): the peer has not taken earlier answers.
+    /// [`Reason::Overloaded`](offload_proto::Reason::Overloaded): the peer has not read earlier responses.
     pub(super) fn hold(
         answer: Response<Body>,
         mut permit: CallPermit,
@@ -64,7 +65,7 @@ impl HttpBody for Answer {
     }
 }
 
-/// Bytes of an answer until they are written.
+/// Bytes of a response that are not yet written.
 struct Held {
     data: Bytes,
     _permit: Arc<CallPermit>,

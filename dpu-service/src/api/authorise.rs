@@ -1,5 +1,4 @@
-//! Who may call what, and whether there is room for it: asked of every call before it reaches its
-//! service.
+//! Authorisation and admission: checks each call's role and limits before it reaches its service.
 
 use std::{
     sync::Arc,
@@ -24,20 +23,20 @@ use super::{
 };
 use crate::{author::Author, config::Limits, model::HostName, shared::Shared};
 
-/// The longest request: a message with its prefix of gRPC.
+/// Maximum length of a request: a message and its gRPC prefix.
 const LONGEST_REQUEST: usize = MESSAGE_LIMIT + 5;
 
-/// Lets a call pass if its peer's role may make it, and if there is room for it.
+/// Admits a call if its peer's role may make it and the limits allow it.
 #[derive(Clone, Debug)]
 pub(crate) struct Authorise {
     shared: Arc<Shared>,
     room: Arc<Room>,
-    /// How long a peer may take to send a request.
+    /// Time limit for a peer to send a request.
     unread: Duration,
 }
 
 impl Authorise {
-    /// For all connections together.
+    /// One value for all connections: the limits are shared.
     pub(crate) fn new(shared: Arc<Shared>, limits: &Limits) -> Self {
         Self { shared, room: Arc::new(Room::new(limits)), unread: limits.unread() }
     }
@@ -85,19 +84,19 @@ impl Authorise {
     }
 }
 
-/// Who makes the call.
+/// The calling peer.
 pub(crate) fn peer(extensions: &Extensions) -> Result<&Peer, Failure> {
     extensions
         .get()
         .ok_or_else(|| Failure::new(Reason::Internal, "the call came without its peer's identity"))
 }
 
-/// The host that makes the call.
+/// The calling host.
 pub(crate) fn calling_host<T>(request: &tonic::Request<T>) -> Result<HostName, Failure> {
     Ok(HostName(peer(request.extensions())?.identity.name().into()))
 }
 
-/// The operator that makes the call.
+/// The calling operator.
 pub(crate) fn calling_operator<T>(request: &tonic::Request<T>) -> Result<Author, Failure> {
     Ok(Author::Operator(peer(request.extensions())?.identity.name().to_owned()))
 }
@@ -154,8 +153,9 @@ where
     }
 }
 
-/// Takes a place for a request. One that is no stream is read as a whole before: so a peer that does not finish it has
-/// neither a place nor a turn.
+/// Admits a request. Unary requests are read completely first, so that a peer which does not finish one occupies
+/// neither a
+/// place nor a turn.
 async fn enter(
     request: Request<Body>,
     kind: Kind,
@@ -170,17 +170,17 @@ async fn enter(
     Ok(request)
 }
 
-/// The answer with its permit, or the refusal in its place.
+/// The response with its permit, or a refusal instead.
 fn hold(answer: Response<Body>, permit: CallPermit) -> Response<Body> {
     let held = Answer::hold(answer, permit);
     held.unwrap_or_else(|failure| Status::from(failure).into_http())
 }
 
-/// Waits until the peer has sent all of its request, no longer than `unread`.
+/// Reads the whole request, for no longer than `unread`.
 ///
 /// # Errors
-/// [`Reason::DeadlineExceeded`]; [`Reason::Overloaded`] if the peer has much of other requests under way; or
-/// [`Reason::InvalidRequest`] for a request that is too long or breaks off.
+/// [`Reason::DeadlineExceeded`]; [`Reason::Overloaded`] if the peer has too many bytes of other requests under way; or
+/// [`Reason::InvalidRequest`] for a request that is too long or ends early.
 async fn read_whole(
     request: Request<Body>,
     unread: Duration,

@@ -1,4 +1,4 @@
-//! The API's calls, and who may make them: one table, for all that has to know them.
+//! Table of the API's calls and the roles that may make them.
 
 use mtls::Role;
 
@@ -6,23 +6,23 @@ pub(super) const HOSTS: &[Role] = &[Role::Host];
 const OPERATORS: &[Role] = &[Role::Operator];
 const OPERATORS_AND_VIEWERS: &[Role] = &[Role::Operator, Role::Viewer];
 
-/// What the paths of all calls of ours begin with.
+/// Prefix of all paths of this API.
 const PACKAGE: &str = "/offload.v1.";
 
-/// How a call takes room.
+/// How a call counts towards the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It ends with its answer.
+    /// Ends with its answer.
     Call,
-    /// A call whose answer may be large, and takes the processor for a while.
+    /// A call with a large answer that takes processor time.
     List,
-    /// It may stay open for long.
+    /// May stay open for long.
     Stream,
 }
 
 use Kind::{Call, List, Stream};
 
-/// All calls of ours, and the roles that may make them.
+/// All calls of this API and the roles that may make them.
 const CALLS: &[(&str, Kind, &[Role])] = &[
     ("Operator/ApplyNetwork", Call, OPERATORS),
     ("Operator/ChangeSubnets", Call, OPERATORS),
@@ -54,7 +54,7 @@ const CALLS: &[(&str, Kind, &[Role])] = &[
     ("WorkloadNetwork/Status", Call, HOSTS),
 ];
 
-/// Services that the API has from gRPC, whose calls all may make.
+/// Standard gRPC services, whose calls every role may make.
 const COMMON: [(&str, Kind); 4] = [
     ("/grpc.health.v1.Health/Watch", Stream),
     ("/grpc.health.v1.Health/", Call),
@@ -62,17 +62,17 @@ const COMMON: [(&str, Kind); 4] = [
     ("/grpc.reflection.v1alpha.ServerReflection/", Stream),
 ];
 
-/// The names of all calls of ours, such as `WorkloadNetwork/Attach`.
+/// Names of all calls of this API, such as `WorkloadNetwork/Attach`.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     CALLS.iter().map(|(name, ..)| *name)
 }
 
-/// The name of the call of that gRPC path. Empty: it is none of ours.
+/// Name of the call of a gRPC path. Empty: not of this API.
 pub(super) fn name_of(path: &str) -> &str {
     path.strip_prefix(PACKAGE).unwrap_or_default()
 }
 
-/// The kind of the call of that gRPC path, and the roles that may make it. `None`: there is no such call.
+/// Kind and roles of the call of a gRPC path. `None`: there is no such call.
 pub(super) fn rules(path: &str) -> Option<(Kind, &'static [Role])> {
     if let Some((_, kind)) = COMMON.iter().find(|(prefix, _)| path.starts_with(prefix)) {
         return Some((*kind, &Role::ALL));

@@ -1,7 +1,8 @@
-//! Between the protocol's messages and the service's own words.
+//! Conversion between protocol messages and domain types.
 //!
-//! [`read`] checks the form of everything that a peer sends: lengths, characters, numbers. Whether it
-//! fits networks and pools is the engine's to say.
+//! [`read`] checks the form of all fields that a peer sends: lengths, characters, numbers. The engine checks them
+//! against
+//! networks and pools.
 
 pub(crate) mod read;
 pub(crate) mod show;

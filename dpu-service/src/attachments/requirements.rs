@@ -1,5 +1,6 @@
-//! What networks require of the cards whose VFs are in their pools. An attach is refused what its port can't be given;
-//! of networks that is told before the first.
+//! Requirements of networks that the cards of their pools do not meet. An attach is refused for its port; this module
+//! reports
+//! them when the network is applied, and as conditions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +10,20 @@ use vf_alloc::{FunctionId, PfId};
 use super::{engine::Engine, registry::Registry};
 use crate::{conditions::Fault, model::Network};
 
-/// Of each PF with a VF in a pool that has a port, one of these: what one can do, the others can.
+/// One VF with a port for each PF in a pool: all VFs of a PF have the same abilities.
 type Examples = BTreeMap<PfId, FunctionId>;
 
-/// A VF that no card has: what it can't be given, none can.
+/// A VF of no card: what it cannot have, no VF of any card can.
 const OF_NO_CARD: FunctionId = FunctionId::local(u16::MAX, u16::MAX);
 
-/// What of a network can't be done.
+/// Requirements of a network that are not met.
 struct Lack {
-    /// Whether no VF can be given the network, of those that are known.
+    /// Whether no known VF meets them.
     is_complete: bool,
-    /// One sentence for each reason.
     sentences: Vec<String>,
 }
 
-/// Refuses a network that no card of its pool can do. Where some can, it is of use, and [`unmet`] tells of the others.
+/// Refuses a network that no card of its pool supports. If some cards do, [`unmet`] reports the others.
 pub(super) fn check_requirements(engine: &Engine, network: &Network) -> Result<(), Failure> {
     let registry = engine.registry();
     let examples = examples(&registry).remove(&*network.pool).unwrap_or_default();
@@ -35,7 +35,7 @@ pub(super) fn check_requirements(engine: &Engine, network: &Network) -> Result<(
     }
 }
 
-/// What cards can't do of the networks there are, one fault for each network and reason.
+/// Unmet requirements of all networks, one fault for each network and reason.
 pub(super) fn unmet(engine: &Engine, registry: &Registry) -> Vec<Fault> {
     let (examples, none) = (examples(registry), Examples::default());
     let lacks = registry.networks().iter().filter_map(|entry| {
@@ -52,7 +52,7 @@ pub(super) fn unmet(engine: &Engine, registry: &Registry) -> Vec<Fault> {
     faults.collect()
 }
 
-/// Of each pool, by name.
+/// Examples for each pool, by the pool's name.
 fn examples(registry: &Registry) -> BTreeMap<&str, Examples> {
     let vfs = registry.vfs();
     let mut examples = BTreeMap::<_, Examples>::new();
@@ -64,7 +64,7 @@ fn examples(registry: &Registry) -> BTreeMap<&str, Examples> {
     examples
 }
 
-/// `None`: each VF that is known can be given the network.
+/// The requirements of `network` that are not met. `None`: every known VF meets them.
 fn lack(
     engine: &Engine,
     registry: &Registry,
@@ -78,7 +78,7 @@ fn lack(
         hosts.owner(vf.pf).is_none_or(|host| hosts.rights(host).allows(&network.name))
     };
     if examples.is_empty() {
-        // What none can be given is known without one.
+        // What no card supports is known without an example.
         let unsupported = engine.programmer().check(&settings(OF_NO_CARD)).err()?;
         let sentences = vec![format!("network {}: {unsupported}", network.name)];
         return Some(Lack { is_complete: true, sentences });
@@ -95,7 +95,7 @@ fn lack(
     })
 }
 
-/// What is lacking for the same reason is told together.
+/// One sentence for each reason, with all places that share it.
 fn told(network: &Network, lacking: Vec<(String, String)>) -> Vec<String> {
     let mut reasons = BTreeMap::<_, BTreeSet<_>>::new();
     for (why, place) in lacking {
@@ -108,7 +108,7 @@ fn told(network: &Network, lacking: Vec<(String, String)>) -> Vec<String> {
     reasons.into_iter().map(tell).collect()
 }
 
-/// Whose VF it is, and of which card, as far as is known.
+/// The VF's host and card, as far as they are known.
 fn place(engine: &Engine, registry: &Registry, vf: FunctionId) -> String {
     let owner = registry.hosts().owner(vf.pf);
     let host = owner.map_or_else(|| format!("PF {}", vf.pf), |host| format!("host {host}"));

@@ -1,4 +1,4 @@
-//! What the engine is told by the configuration file.
+//! Settings of the engine, from the configuration file.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -10,45 +10,43 @@ use crate::{
     model::{HostName, HostRights, Network},
 };
 
-/// What can change while the service runs.
+/// Settings that a reload of the configuration file may change.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
-    /// The hosts that are served, each with its PFs.
+    /// The hosts with their PFs.
     pub hosts: Vec<(HostName, Vec<PfId>)>,
-    /// What hosts may ask for, as far as that is limited.
+    /// Rights of hosts. A host without an entry may request everything.
     pub rights: BTreeMap<HostName, HostRights>,
-    /// How many VFs PFs shall have. The hosts leave the other PFs as they are.
+    /// Numbers of VFs by PF. Hosts leave PFs without an entry as they are.
     pub vfs: BTreeMap<PfId, u32>,
-    /// The pools of VFs.
+    /// Pools of VFs.
     pub pools: Vec<PoolSpec>,
-    /// The networks of the configuration file.
     pub networks: Vec<Network>,
 }
 
-/// What stays for the life of the service.
+/// Settings that need a restart to change.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long an address rests before it is handed out again. Whole seconds count.
+    /// Time in cool-down before an address is leased to another owner. Whole seconds count.
     pub address_cool_down: Duration,
-    /// The first bytes of the MAC addresses handed out: 1 to 5, locally administered unicast.
+    /// First 1 to 5 bytes of generated MAC addresses, locally administered unicast.
     pub mac_prefix: Vec<u8>,
-    /// Failures in a row after which a VF is quarantined. 0: never.
+    /// Number of consecutive failures that quarantine a VF. 0: never.
     pub quarantine_after: u32,
-    /// How many attachments there may be.
+    /// Maximum number of attachments.
     pub attachments: usize,
-    /// How many networks there may be, of file and API together.
+    /// Maximum number of networks, of file and API together.
     pub networks: usize,
-    /// The fabric's driver.
     pub fabric: FabricDriver,
-    /// The fabric's bridges, by name.
+    /// Names of the fabric's bridges.
     pub bridges: Vec<String>,
-    /// Where networks lead whose gateway is this DPU.
+    /// Settings of networks whose gateway is this DPU.
     pub gateway: GatewaySettings,
-    /// Where the service listens itself, by TCP.
+    /// TCP addresses on which the service itself listens: no pod may map these ports.
     pub own_ports: Vec<SocketAddr>,
-    /// How long an attach waits for a representor that the card has not made yet.
+    /// How long an attach waits for a representor that the card has not created yet.
     pub representor_wait: Duration,
-    /// How long a representor may be missing, as while its card is reset, until that is told.
+    /// How long a representor may be missing, as during a reset of its card, before a condition reports it.
     pub missing_told_after: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Subnets that come to a network, and go, while its attachments run.
+//! Adding and removing subnets of a network while its attachments run.
 
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Reason};
@@ -8,20 +8,20 @@ use crate::{
     model::{Network, Subnet},
 };
 
-/// What is to be changed of a network's subnets.
+/// Changes of a network's subnets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubnetChange {
-    /// To be added. One that is there just so already is left as it is.
+    /// Subnets to add. One that already exists with the same settings is accepted.
     pub add: Vec<Subnet>,
-    /// To be taken away. One that is gone already stays so.
+    /// Subnets to remove. One that does not exist is accepted.
     pub remove: Vec<IpNetwork>,
 }
 
 impl SubnetChange {
-    /// The network with that changed.
+    /// Returns the network with the changes. Repeating a change gives the same network.
     ///
     /// # Errors
-    /// It would make no sense.
+    /// [`Reason::InvalidRequest`]: a subnet exists with other settings, or the resulting network is invalid.
     pub(super) fn made_of(self, mut network: Network) -> Result<Network, Failure> {
         network.subnets.retain(|subnet| !self.remove.contains(&subnet.cidr));
         for subnet in self.add {

@@ -1,4 +1,4 @@
-//! What callers see of attachments, VFs, pools and networks.
+//! Views of attachments, VFs, pools and networks for callers.
 
 use std::sync::Arc;
 
@@ -12,124 +12,107 @@ use crate::{
     model::{AttachmentId, AttachmentView, HostName, Network},
 };
 
-/// Which attachments to list. `None`: all.
+/// A filter for attachments. `None` matches all.
 #[derive(Clone, Debug, Default)]
 pub struct AttachmentFilter {
-    /// Only those of this network.
     pub network: Option<String>,
-    /// Only those of this host.
     pub host: Option<HostName>,
 }
 
-/// One attachment, with what the kernel has of it.
+/// An attachment with the state of its port in the kernel.
 #[derive(Clone, Debug)]
 pub struct AttachmentDetail {
-    /// The attachment.
     pub view: AttachmentView,
-    /// Its representor's name. Empty: the card has made none.
+    /// Name of its representor. Empty: the card has created none.
     pub representor: String,
-    /// Each programming step, in order.
+    /// The programming steps in order, with their status.
     pub steps: Vec<crate::programmer::StepStatus>,
-    /// Its latest events, oldest first.
     pub events: Vec<Event>,
-    /// Its port's. `None`: it has none, or that is not known.
+    /// Traffic of its port. `None`: it has no port, or the counters cannot be read.
     pub traffic: Option<PortTraffic>,
-    /// What is not known of its port, and why, one sentence each.
+    /// What could not be read of its port, one sentence each.
     pub unknown: Vec<String>,
 }
 
-/// Attachments, and what their ports have carried and dropped.
+/// Attachments with the traffic of their ports.
 #[derive(Clone, Debug)]
 pub struct Traffic {
-    /// Oldest first.
     pub attachments: Vec<AttachmentTraffic>,
-    /// Why that of no port is known. `None`: it is.
+    /// Why no traffic could be read. `None`: it could.
     pub unknown: Option<String>,
 }
 
-/// An attachment, and what its port has carried and dropped.
+/// An attachment with the traffic of its port.
 #[derive(Clone, Debug)]
 pub struct AttachmentTraffic {
-    /// The attachment.
     pub view: AttachmentView,
-    /// Its port's. `None`: it has none, or that is not known.
+    /// `None`: it has no port, or the counters cannot be read.
     pub traffic: Option<PortTraffic>,
 }
 
-/// A VF as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfView {
     /// The VF.
     pub vf: FunctionId,
-    /// What its host knows it by. Empty: the host has not told.
+    /// Its device on the host. Empty: not reported.
     pub device: Device,
-    /// Its PCI vendor and device. `None`: the host has not told.
+    /// PCI vendor and device id. `None`: not reported.
     pub device_ids: Option<(u16, u16)>,
-    /// Its host. `None`: its PF belongs to no host of the configuration.
+    /// Its host. `None`: its PF is configured for no host.
     pub host: Option<HostName>,
-    /// The pools it is in.
+    /// Names of its pools.
     pub pools: Vec<String>,
-    /// Where it is in its life.
     pub state: vf_alloc::VfState,
-    /// Its representor's name. Empty: the card has made none.
+    /// Name of its representor. Empty: the card has created none.
     pub representor: String,
-    /// Whom it serves.
+    /// The attachment that holds it.
     pub attachment: Option<AttachmentId>,
 }
 
 /// Where a network comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The configuration file.
     Configuration,
-    /// The API.
     Api,
 }
 
-/// A network as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkView {
-    /// The network.
     pub network: Arc<Network>,
-    /// Where it comes from.
     pub origin: Origin,
-    /// How many attachments use it.
+    /// Number of attachments that use the network.
     pub attachments: usize,
-    /// Its subnets, in order.
     pub subnets: Vec<SubnetUsage>,
-    /// This DPU as its gateway. `None`: it is not, or not yet.
+    /// State of this DPU as its gateway. `None`: it is not the gateway, or not yet.
     pub gateway: Option<GatewayView>,
 }
 
 /// How a subnet's addresses are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubnetUsage {
-    /// The subnet.
     pub cidr: IpNetwork,
-    /// Addresses that may be handed out. Saturates.
+    /// Addresses that can be leased. Saturates.
     pub capacity: u64,
-    /// Held by attachments.
     pub held: u64,
-    /// Resting.
+    /// In cool-down.
     pub cooling: u64,
 }
 
 /// A pool of VFs as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolView {
-    /// Its name, what it draws from and in which order.
+    /// Name, selectors and policy.
     pub spec: vf_alloc::PoolSpec,
-    /// How its VFs are used.
     pub usage: vf_alloc::Usage,
 }
 
-/// What applying a network did, or with a dry run would do.
+/// Outcome of applying a network, or of a dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// There was none of its name.
+    /// There was no network of that name.
     Created,
-    /// It differs from the one before.
+    /// The network differed.
     Changed,
-    /// It is as it was.
+    /// The network was equal.
     Unchanged,
 }

@@ -1,4 +1,4 @@
-//! What is wrong with attachments, networks and pools: the faults that conditions show.
+//! Faults of attachments, networks and pools, for conditions.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,24 +15,24 @@ use super::{
 };
 use crate::{conditions::Fault, model::HostName, programmer::Uplink};
 
-/// How many of the attachments that a host has lost track of are named in a warning.
+/// How many unclaimed attachments of a host a message names.
 const UNCLAIMED_SHOWN: usize = 3;
 
-/// How many of the VFs that the journal does not know are named.
+/// How many unrecorded VFs of a host a message names.
 const FIRST_SHOWN: usize = 2;
 
-/// As a rule an attachment is given back within a second.
+/// Time after which a release counts as stuck; most take less than a second.
 const RELEASED_AFTER: Duration = Duration::from_secs(30);
 
 impl Operators<'_> {
-    /// What is wrong though Attach can be served.
+    /// All faults that do not keep Attach from being served.
     pub(crate) fn faults(self) -> Vec<Fault> {
         let configurations = host_configurations(self);
         [self.network_faults(), self.driver_faults(), self.attachment_faults(), configurations]
             .concat()
     }
 
-    /// What is wrong with networks, and with the pools that they draw from.
+    /// Faults of networks and of their pools.
     #[must_use]
     pub fn network_faults(self) -> Vec<Fault> {
         let registry = self.0.registry();
@@ -57,7 +57,7 @@ impl Operators<'_> {
         of_networks.chain(unowned(&registry)).collect()
     }
 
-    /// What eswitch, fabric and gateways lack.
+    /// Faults of eswitch, fabric and gateways.
     #[must_use]
     pub fn driver_faults(self) -> Vec<Fault> {
         let partial = self.0.reconciler.fabric_problem().filter(|problem| problem.is_partial);
@@ -68,8 +68,7 @@ impl Operators<'_> {
         partial.into_iter().chain(unserved).chain(self.0.gateways().faults()).collect()
     }
 
-    /// What is wrong with attachments and their VFs, one fault for all of a host, a network or a pool:
-    /// [`Self::examine_dpu`] finds them one by one.
+    /// Faults of attachments and their VFs, one for all of a host, network or pool. [`Self::examine_dpu`] lists each.
     #[must_use]
     pub fn attachment_faults(self) -> Vec<Fault> {
         let registry = self.0.registry();
@@ -84,7 +83,7 @@ impl Operators<'_> {
         all.chain(conflicts::faults(&registry)).chain(pods(self)).collect()
     }
 
-    /// What keeps uplinks from carrying frames. Looks at the links that have these names now.
+    /// Faults of the uplinks. Reads the links that have the configured names now.
     pub(crate) async fn uplink_faults(self) -> Vec<Fault> {
         match self.0.ports.uplink_links().await {
             Ok(uplinks) => uplinks.iter().filter_map(uplink_fault).collect(),
@@ -95,14 +94,14 @@ impl Operators<'_> {
     }
 }
 
-/// `None`: it carries frames.
+/// `None`: the uplink carries frames.
 fn uplink_fault(uplink: &Uplink) -> Option<Fault> {
     let advice = uplink.finding()?.advice_for(&uplink.name);
     let message = format!("{}; {advice}", uplink.problem()?);
     Some(Fault { reason: uplink.condition()?, object: format!("uplink/{}", uplink.name), message })
 }
 
-/// What is wrong with attachments, one fault for all of a host.
+/// Faults of attachments, one of each kind for a host.
 fn by_hosts(registry: &Registry) -> Vec<Fault> {
     let is_suspect = |entry: &&Entry| {
         !entry.is_held()
@@ -131,7 +130,7 @@ fn of_host(registry: &Registry, host: &HostName, suspects: &[&Entry]) -> Vec<Fau
     faults.into_iter().filter_map(fault).collect()
 }
 
-/// That the host has lost track of attachments.
+/// One sentence on the host's unclaimed attachments.
 fn unclaimed(suspects: &[&Entry], host: &HostName) -> Option<String> {
     let unclaimed = suspects.iter().filter(|entry| entry.is_unclaimed());
     let ids: Vec<_> = unclaimed.map(|entry| entry.record().id.to_string()).collect();
@@ -145,7 +144,7 @@ fn unclaimed(suspects: &[&Entry], host: &HostName) -> Option<String> {
     })
 }
 
-/// One fault for each host that has VFs in pods of which the journal knows nothing: it was lost, or is older than the
+/// One fault for each host with VFs in pods that the journal does not have: the journal was lost or is older than the
 /// pods.
 fn unrecorded(registry: &Registry) -> Vec<Fault> {
     let mut by_host = BTreeMap::<&HostName, Vec<String>>::new();
@@ -166,7 +165,7 @@ fn unrecorded(registry: &Registry) -> Vec<Fault> {
     by_host.into_iter().map(fault).collect()
 }
 
-/// One fault for each host whose agent reports pods that are not as their attachments want them.
+/// One fault for each host whose agent reports pods that differ from their attachments.
 fn pods(operators: Operators<'_>) -> Vec<Fault> {
     let fault = |(host, first, number): (HostName, v1::Difference, usize)| {
         let message = format!(
@@ -181,7 +180,7 @@ fn pods(operators: Operators<'_>) -> Vec<Fault> {
     operators.0.sessions.pod_findings().into_iter().map(fault).collect()
 }
 
-/// One fault for each host whose agent's configuration file is not in force.
+/// One fault for each host whose agent refused its configuration file.
 fn host_configurations(operators: Operators<'_>) -> Vec<Fault> {
     let fault = |(host, problem): (HostName, String)| {
         let reason = ConditionReason::HostConfigurationRefused;
@@ -190,13 +189,13 @@ fn host_configurations(operators: Operators<'_>) -> Vec<Fault> {
     operators.0.sessions.configuration_problems().into_iter().map(fault).collect()
 }
 
-/// Such as `1 VF` or `2 VFs`.
+/// Formats a count, such as `1 VF` or `2 VFs`.
 fn counted(number: usize, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{ending}")
 }
 
-/// That attachments of the host do not come to the end of being given back.
+/// One sentence on the host's releases that do not end.
 fn stuck_releases(suspects: &[&Entry], host: &HostName) -> Option<String> {
     let is_stuck =
         |entry: &&Entry| !entry.is_held() && !entry.is_leaving_for_less_than(RELEASED_AFTER);
@@ -208,7 +207,7 @@ fn stuck_releases(suspects: &[&Entry], host: &HostName) -> Option<String> {
     ))
 }
 
-/// One fault for each host that was removed from the configuration and has attachments.
+/// One fault for each host with attachments that is no longer configured.
 fn of_removed_hosts(registry: &Registry) -> Vec<Fault> {
     let mut removed = BTreeMap::<&HostName, usize>::new();
     for entry in registry.entries().iter() {
@@ -228,7 +227,7 @@ fn of_removed_hosts(registry: &Registry) -> Vec<Fault> {
     removed.into_iter().map(tell).collect()
 }
 
-/// One fault for each pool that names a PF of no host.
+/// One fault for each pool that selects a PF of no host.
 fn unowned(registry: &Registry) -> Vec<Fault> {
     let is_unowned = |selector: &&Selector| match selector {
         Selector::Functions { pf, .. } => registry.hosts().owner(*pf).is_none(),
@@ -245,8 +244,9 @@ fn unowned(registry: &Registry) -> Vec<Fault> {
     registry.vfs().pools().filter_map(tell).collect()
 }
 
-/// One sentence for all attachments of the host whose representors have been missing for some time: a card
-/// that was reset soon has them again.
+/// One sentence on the host's attachments whose representors have been missing for longer than `patience`: after a
+/// reset the
+/// card soon creates them again.
 fn without_representors(suspects: &[&Entry], patience: Duration) -> Option<String> {
     let is_missing = |entry: &&Entry| {
         entry.is_held() && entry.missing_for().is_some_and(|missing| missing >= patience)
@@ -259,7 +259,7 @@ fn without_representors(suspects: &[&Entry], patience: Duration) -> Option<Strin
     ))
 }
 
-/// One sentence for all attachments of the host whose representors can't be programmed as they should be.
+/// One sentence on the host's attachments whose representors cannot be programmed.
 fn beyond_repair(suspects: &[&Entry]) -> Option<String> {
     let is_it = |entry: &&Entry| entry.is_held() && entry.is_beyond_repair();
     let (number, shown) = number_and_first(suspects.iter().copied().filter(is_it))?;
@@ -270,7 +270,7 @@ fn beyond_repair(suspects: &[&Entry]) -> Option<String> {
     ))
 }
 
-/// That nothing but quarantine keeps the pool from having a VF to give.
+/// A fault if the pool has no free VF and only quarantine is the cause.
 fn quarantined(registry: &Registry, pool: &PoolSpec) -> Option<Fault> {
     let vfs = registry.vfs();
     let usage = vfs.usage(&pool.name).unwrap_or_default();
@@ -278,14 +278,14 @@ fn quarantined(registry: &Registry, pool: &PoolSpec) -> Option<Fault> {
         return None;
     }
     let is_in_pool = |vf: FunctionId| vfs.pools_of(vf).any(|name| name == pool.name);
-    // Without a port it could not be given out either.
+    // A VF without a port is unavailable for that reason already.
     let quarantined = vfs.vfs().filter(|view| {
         view.has_port && matches!(view.state, VfState::Quarantined { .. }) && is_in_pool(view.vf)
     });
     let quarantined: Vec<_> = quarantined.map(|view| view.vf).collect();
     let first = quarantined.first()?;
     let message = format!(
-        "pool {} has no free VF, and {} in quarantine: mend what `dpuctl get vfs` says of each, \
+        "pool {} has no free VF, and {} in quarantine: repair what `dpuctl get vfs` says of each, \
          then clear it, such as by `dpuctl clear-quarantine {first}`",
         pool.name,
         quarantined.len()

@@ -1,9 +1,10 @@
-//! What the service makes of a host's hello, its inventories and its word that a pod has its VF.
+//! Processing of a host's hello, its inventories, and its reports that a pod has its VF.
 //!
-//! A host's words may be outdated when they are heard: a newer session may have begun, a Detach may
-//! have overtaken them, an Attach of this very session may be about to move a VF that they call
-//! clean. So whatever follows from them is done under the key's lock, once they were found to be
-//! still in force; and what they say of a VF counts only from after its latest Detach.
+//! A report may be outdated when it is processed: a newer session may have begun, a Detach may have overtaken it, or an
+//! Attach of this session may be about to move a VF that the inventory calls clean. So its consequences run under the
+//! key's
+//! lock after checking the session again, and an inventory counts for a VF only if it is newer than the VF's latest
+//! Detach.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -29,38 +30,40 @@ use crate::{
     sessions::{HostCommand, Session},
 };
 
-/// What a hello means for one of the host's attachments.
+/// Consequence of a hello for one of the host's attachments.
 enum Verdict {
-    /// The pod has the VF.
     Attached,
-    /// The pod shall have the VF and does not.
+    /// The pod lacks the VF: send `Reattach`.
     Reattach,
-    /// It is being given back, and the host does not know that.
+    /// The attachment is being released and the host may not know: send `Release`.
     TellRelease,
-    /// The host does not know it, and does not have its VF back either: a pod may run on it, of an
-    /// agent that has lost its records. It goes on until the VF is back.
+    /// The host does not know the attachment and its VF has not returned. A pod may use it, under an agent that lost
+    /// its
+    /// records, so the attachment stays until the VF returns.
     Keep,
-    /// It is over.
-    Release { vf: VfReturn, reason: &'static str },
-    /// The host will say more.
+    Release {
+        vf: VfReturn,
+        reason: &'static str,
+    },
+    /// A later report decides.
     Wait,
 }
 
 impl Hosts<'_> {
-    /// Opens a session for the host. Returns once everything that its words settle is settled.
+    /// Opens a session for the host. Returns after all consequences of the hello were carried out.
     ///
     /// # Errors
-    /// The host is not served, it names a PF of another host, or it has said a newer hello since.
+    /// The host is not configured, names a PF of another host, or has sent a newer hello.
     pub async fn hello(self, host: HostName, hello: Hello) -> Result<Session, Failure> {
         let welcome = async move |engine: Arc<Engine>| welcome(&engine, &host, hello).await;
         self.0.to_the_end(welcome).await
     }
 
-    /// The host said what it has now. The pools know at once; freeing what is back goes on in a task
-    /// of its own, which the caller may wait for.
+    /// Processes an inventory. The pools are updated before this returns; freeing attachments runs in the returned
+    /// task.
     ///
     /// # Errors
-    /// It names a PF of another host, or the session is over.
+    /// The inventory names a PF of another host, or the session is over.
     pub fn inventory(
         self,
         host: &HostName,
@@ -73,7 +76,7 @@ impl Hosts<'_> {
         Ok(self.0.spawn(async move { free_returned(&engine, session, returned).await }))
     }
 
-    /// The host said that the pod has the VF.
+    /// Processes the host's report that the pod has the VF.
     pub fn attached(self, host: &HostName, session: SessionId, id: AttachmentId) {
         note_attached(self.0, host, session, id);
     }
@@ -81,18 +84,19 @@ impl Hosts<'_> {
 
 async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Session, Failure> {
     check_owner(engine, host, &hello.inventory)?;
-    // From here on calls of earlier sessions are refused: what they have made is all there is. Were
-    // it opened later, an Attach of the old session could reserve what nobody judges any more.
+    // Calls of earlier sessions are refused from here on, so the attachments they made are complete. If the session
+    // were opened
+    // later, an Attach of the old session could reserve an attachment that this hello does not judge.
     let session = engine.sessions.open(host, &hello)?;
     engine.registry().end_promises(host);
     note_session(engine, host, &hello, &session);
-    // Before the inventory: a Detach at a time that the clock can't show outdates nothing.
+    // Before the inventory: a Detach with a time that the clock cannot show yet outdates nothing.
     let latest = engine.sessions.latest_time(host);
     engine.registry().note_host_clock(host, latest);
 
     Milestone::HelloOpened.pass();
     let conditions = take_inventory(engine, host, session.id, &hello.inventory);
-    // The host may have been removed since it was looked for.
+    // The host may have been removed from the configuration since `check_owner`.
     let conditions = conditions.inspect_err(|_| {
         engine.sessions.close(host, session.id, None);
     })?;
@@ -100,7 +104,7 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     quarantine_unaccounted(engine, &hello.live, &conditions);
     tell_unrecorded(engine, host, &hello.live);
     let verdicts = judge(engine, host, &hello, &conditions);
-    // Before any key is waited for: what an inventory finds meanwhile depends on it.
+    // Before waiting for any key: inventories that arrive in between depend on it.
     note_unclaimed(engine, &verdicts);
     let carried_out = verdicts.into_iter().map(|(record, verdict)| {
         carry_out(engine, session.id, record, verdict, hello.live.as_slice())
@@ -128,13 +132,13 @@ fn note_session(engine: &Engine, host: &HostName, hello: &Hello, session: &Sessi
     engine.events.record(EventKind::HostConnected, host, message);
 }
 
-/// Tells the hosts how many VFs their PFs shall have.
+/// Sends all hosts the configured numbers of VFs.
 pub(super) fn tell_all_wanted_vfs(engine: &Engine) {
     let hosts: Vec<_> = engine.registry().hosts().names().cloned().collect();
     hosts.iter().for_each(|host| tell_wanted_vfs(engine, host));
 }
 
-/// Tells a host how many VFs its PFs shall have. One that has as many does nothing.
+/// Sends a host the configured numbers of VFs. A host that already has that many does nothing.
 fn tell_wanted_vfs(engine: &Engine, host: &HostName) {
     let wanted = engine.registry().hosts().wanted_vfs(host);
     for (pf, count) in wanted {
@@ -142,9 +146,8 @@ fn tell_wanted_vfs(engine: &Engine, host: &HostName) {
     }
 }
 
-/// Returns the attachments that can be freed, now that their VFs are back, each of them once: that
-/// they are back is noted in the hold of the registry that finds them, so that the next inventory
-/// does not find them again. Words of an earlier session are refused.
+/// Applies an inventory and returns the attachments whose VFs have returned. They are marked under the same lock of the
+/// registry that finds them, so that the next inventory does not find them again. Refuses an earlier session.
 fn note_inventory(
     engine: &Engine,
     host: &HostName,
@@ -155,7 +158,7 @@ fn note_inventory(
     let conditions = take_inventory(engine, host, session, inventory)?;
     let boot_id = engine.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
     let mut registry = engine.registry();
-    // One that is returned already has a flow, or waits for the journal and the reconciler.
+    // A returned attachment already has a flow, or waits for the journal and the reconciler.
     let may_return = |entry: &&Entry| {
         (!entry.is_held() || entry.is_unclaimed())
             && !entry.is_returned()
@@ -170,7 +173,7 @@ fn note_inventory(
     Ok(back)
 }
 
-/// Frees attachments whose VFs are back. What the journal refuses, the reconciler tries again.
+/// Frees attachments whose VFs have returned. The reconciler retries if the journal refuses.
 async fn free_returned(
     engine: &Engine,
     session: SessionId,
@@ -187,7 +190,7 @@ async fn free_returned(
 }
 
 fn note_attached(engine: &Engine, host: &HostName, session: SessionId, id: AttachmentId) {
-    // A newer hello has told, or will tell, how it stands now.
+    // A newer hello reports the current state.
     if !engine.sessions.is_current(host, session) {
         return;
     }
@@ -202,7 +205,6 @@ fn note_attached(engine: &Engine, host: &HostName, session: SessionId, id: Attac
     }
 }
 
-/// Refuses an inventory that names another host's PF.
 fn check_owner(engine: &Engine, host: &HostName, inventory: &Inventory) -> Result<(), Failure> {
     let registry = engine.registry();
     let hosts = registry.hosts();
@@ -216,14 +218,15 @@ fn check_owner(engine: &Engine, host: &HostName, inventory: &Inventory) -> Resul
                     format!("host {host} claims PF {}, which belongs to another host", pf.id),
                 ));
             }
-            None => tracing::warn!(%host, pf = %pf.id, "the PF belongs to no host: left alone"),
+            None => {
+                tracing::warn!(%host, pf = %pf.id, "host reports a PF that is configured for no host; ignoring it")
+            }
         }
     }
     Ok(())
 }
 
-/// Tells the pools which VFs there are to be had, unless a newer session has told it already: that is
-/// looked at in the hold of the registry that tells them.
+/// Updates the pools with an inventory, unless a newer session has begun. Both happen under one lock of the registry.
 fn take_inventory(
     engine: &Engine,
     host: &HostName,
@@ -247,7 +250,7 @@ fn quarantine_unaccounted(engine: &Engine, live: &[LiveAttachment], conditions: 
     }
 }
 
-/// Tells the host which of its attachments have no record here, so that it can report them to a person.
+/// Sends the host the ids of its attachments that have no record here, so that it can report them.
 fn tell_unrecorded(engine: &Engine, host: &HostName, live: &[LiveAttachment]) {
     let unrecorded = engine.registry().unrecorded(live);
     if !unrecorded.is_empty() {
@@ -278,14 +281,13 @@ fn judge(
     registry.entries().of_host(host).map(judge).collect()
 }
 
-/// What a hello tells of an attachment.
+/// What a hello reports of one attachment.
 struct Told {
     is_of_earlier_boot: bool,
-    /// Whether the pod has its VF. `None`: the host has no record of it.
+    /// Whether the pod has its VF. `None`: the host has no record of the attachment.
     in_pod: Option<bool>,
-    /// The host has a call of its key under way.
+    /// Whether the host has a call of the key under way.
     is_pending: bool,
-    /// Where its VF is.
     vf: VfReturn,
 }
 
@@ -305,7 +307,7 @@ impl Told {
         if self.is_of_earlier_boot {
             return self.release("its host has rebooted");
         }
-        // Whoever is about to move the VF is to be told, too.
+        // A host that is about to move the VF must learn of the release, too.
         match self.in_pod.is_some() || self.is_pending {
             true => Verdict::TellRelease,
             false if self.vf == VfReturn::Awaited => Verdict::Wait,
@@ -318,7 +320,7 @@ impl Told {
     }
 }
 
-/// Notes which attachments the host does not know though it lacks their VFs, and tells of new ones.
+/// Stores which attachments are unclaimed and records an event for each new one.
 fn note_unclaimed(engine: &Engine, verdicts: &[(Arc<Record>, Verdict)]) {
     let mut registry = engine.registry();
     let mut is_news = |(record, verdict): &&(Arc<Record>, Verdict)| {
@@ -360,8 +362,8 @@ async fn carry_out(
     }
 }
 
-/// Gives an attachment back that is over, as the host's words say, if these are still in force once
-/// its key is free. With `is_live`, the host is told to do likewise.
+/// Releases an attachment that is over by the host's report, if the report is still valid once the key is locked. With
+/// `is_live`, also sends the host a `Release`.
 async fn end(
     engine: &Engine,
     session: SessionId,
@@ -371,22 +373,22 @@ async fn end(
     is_live: bool,
 ) {
     let _key = engine.keys.lock(&record.key).await;
-    // A newer hello may have brought the host's word, or a flow may have ended it.
+    // While waiting for the key, a newer hello may have begun, or another flow may have ended the attachment.
     if !engine.sessions.is_current(&record.key.host, session)
         || engine.registry().entries().get(record.id).is_none()
     {
         return;
     }
     if let Err(failure) = give_back(engine, record, vf, &of_host(record, reason)).await {
-        tracing::error!(id = %record.id, %failure, "an attachment can't be released yet");
+        tracing::error!(attachment = %record.id, error = %failure, "cannot release an attachment yet; retrying");
     }
     if is_live {
         tell_release(engine, record, reason.into());
     }
 }
 
-/// Where an attachment's VF is, by its host's inventory in the boot of that id. A VF that is not listed is gone for good
-/// if the host has rebooted since the attach: no pod can have it. In the same boot a pod may.
+/// Where an attachment's VF is, by an inventory of that boot. An unlisted VF is gone if the host has rebooted since the
+/// attach, because no pod can have it. In the same boot a pod may.
 fn vf_return(record: &Record, boot_id: &str, conditions: &Conditions) -> VfReturn {
     if conditions.is_clean(record.vf) {
         VfReturn::Clean

@@ -1,4 +1,4 @@
-//! What hosts find of their VFs, and how their records differ from the journal's.
+//! Results of a host's examination, and comparison of its records with the journal.
 
 use std::collections::BTreeSet;
 
@@ -12,60 +12,55 @@ use vf_alloc::{Device, FunctionId};
 
 use crate::model::{AttachmentId, Record};
 
-/// What a host found.
+/// Result of a host's examination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Examination {
-    /// Its VFs.
     pub vfs: Vec<ExaminedVf>,
-    /// How many VFs it has besides, too many to be told.
+    /// Number of VFs that did not fit into the answer.
     pub vfs_left_out: u32,
-    /// What is not as it should be.
+    /// Problems found.
     pub differences: Vec<Difference>,
-    /// How many differences there are besides, too many to be told.
+    /// Number of differences that did not fit into the answer.
     pub differences_left_out: u32,
-    /// What the host has lately mended by itself, oldest first.
+    /// Recent repairs by the host's agent, oldest first.
     pub repairs: Vec<Repair>,
 }
 
 /// A VF as its host found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExaminedVf {
-    /// The VF.
     pub vf: FunctionId,
-    /// What its host knows it by. Empty: not told.
+    /// Its device on the host. Empty: not reported.
     pub device: Device,
-    /// Where it is.
     pub place: VfPlace,
-    /// Its netdev's name there.
+    /// Name of its netdev in that place.
     pub netdev: String,
-    /// The network namespace that it is in, unless it is the host's: its path.
+    /// Path of the network namespace, unless it is the host's.
     pub netns: String,
-    /// What the host itself uses it for. Empty: for nothing.
+    /// What the host itself uses it for. Empty: it does not.
     pub use_by_host: String,
-    /// The host's record that holds it.
+    /// The agent's record that holds it.
     pub record: Option<HostRecord>,
 }
 
 /// A host's record of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRecord {
-    /// The attachment.
     pub id: AttachmentId,
-    /// What it holds. `None`: an agent of an earlier version does not tell.
+    /// What the record holds. `None`: an agent of an earlier version does not report it.
     pub holdings: Option<Holdings>,
 }
 
-/// What an attachment holds besides its VF, as its host has it.
+/// What a host's record holds in addition to its VF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holdings {
-    /// The MAC address.
     pub mac: MacAddress,
-    /// The addresses, with their subnets' prefix lengths.
+    /// The addresses with the prefix lengths of their subnets.
     pub addresses: Vec<IpNetwork>,
 }
 
 impl ExaminedVf {
-    /// How the host's record of an attachment differs from the journal's, if it does.
+    /// Compares the host's record of an attachment with the journal's.
     pub(crate) fn difference_from(&self, journal: &Record) -> Option<Difference> {
         let mut differences = Vec::new();
         let mut compare = |what: &str, host: String, dpu: String| {
@@ -84,7 +79,7 @@ impl ExaminedVf {
     }
 }
 
-/// In one order, whichever they are told in.
+/// Sorted, because hosts report addresses in any order.
 fn listed(addresses: impl Iterator<Item = IpNetwork>) -> String {
     let texts: Vec<_> =
         addresses.collect::<BTreeSet<_>>().iter().map(ToString::to_string).collect();
@@ -98,7 +93,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::model::{AttachmentKey, Bandwidth, HostName, Lease, Phase};
 
-    /// Changes a good record.
+    /// A change to a valid record.
     type Change = fn(&mut Record);
 
     /// An attachment of node-1.
@@ -130,7 +125,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The VF in its pod, as a host finds it whose record is as that one.
+    /// The VF in its pod, as a host with this record finds it.
     pub(crate) fn examined(record: &Record) -> ExaminedVf {
         let addresses = record.leases.iter().rev().map(|lease| lease.address).collect();
         let holdings = Some(Holdings { mac: record.mac, addresses });

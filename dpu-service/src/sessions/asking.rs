@@ -1,4 +1,4 @@
-//! Asks a host over its session what it finds of its VFs: one question at a time.
+//! Asks a host over its session to examine its VFs: one question at a time.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Sessions {
-    /// What the host finds of its VFs. Waits for its answer as long as the session lasts.
+    /// Asks the host to examine its VFs. Waits for its answer until the session ends.
     ///
     /// # Errors
     /// [`NotExamined`].
@@ -25,8 +25,9 @@ impl Sessions {
         answered(self.ask(host, None)?).await
     }
 
-    /// Lets the host mend what is not as it should be, but for those of the VFs `held` that it
-    /// has no record of, and then look. Likewise.
+    /// Asks the host to repair problems and then to examine its VFs. It leaves the VFs `held` alone if it has no record
+    /// of them.
+    /// Waits for its answer until the session ends.
     ///
     /// # Errors
     /// [`NotExamined`].
@@ -37,7 +38,7 @@ impl Sessions {
         answered(self.ask(host, Some(held))?).await
     }
 
-    /// The host found something. What nobody waits for any more is dropped.
+    /// Passes on the host's answer. An answer to no open question is dropped.
     pub(crate) fn examined(
         &self,
         host: &HostName,
@@ -50,7 +51,7 @@ impl Sessions {
         let Some(open) = entry.and_then(|entry| entry.open.as_mut()) else { return };
         let is_answered = |asked: &mut Question| asked.request_id == request_id;
         if let Some(asked) = open.asked.take_if(is_answered) {
-            // Whoever waited may have given up.
+            // The caller may have timed out.
             let _ = asked.answer.send(found.map(Arc::new).map_err(NotExamined::Failed));
         }
     }
@@ -104,12 +105,12 @@ mod tests {
         sessions.open(&host(), &hello).unwrap()
     }
 
-    /// Asks, and gives up at once unless the answer is there.
+    /// Asks, and gives up unless the answer is there at once.
     async fn ask(sessions: &Sessions) -> Option<Examined> {
         timeout(Duration::ZERO, sessions.look(&host())).await.ok()
     }
 
-    /// The question that the host was sent, and whether it is to mend.
+    /// The question that the host was sent, and whether it is to repair.
     fn asked_of(session: &mut Session) -> Option<(u64, bool)> {
         match session.commands.try_recv() {
             Ok(HostCommand::Examine { request_id, mend_except }) => {

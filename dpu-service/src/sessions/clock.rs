@@ -1,15 +1,14 @@
-//! What a host's clock can show, as far as its hello tells.
+//! Bounds for a host's clock, from the time in its hello.
 
 use std::time::{Duration, Instant};
 
 use crate::host::HostTime;
 
-/// How old a hello may be when it is heard.
+/// Maximum age of a hello on arrival.
 const ON_THE_WAY: Duration = Duration::from_secs(60);
-/// A clock gains less than this part of the time that passes.
+/// A clock gains less than this fraction of the time that passes.
 const DRIFT: u32 = 1000;
 
-/// A host's clock.
 #[derive(Debug)]
 pub(super) struct HostClock {
     told: HostTime,
@@ -17,12 +16,12 @@ pub(super) struct HostClock {
 }
 
 impl HostClock {
-    /// It showed `told` when the host began to say what was heard just now.
+    /// The clock showed `told` when the host began to collect what arrived now.
     pub(super) fn heard_now(told: HostTime) -> Self {
         Self { told, heard: Instant::now() }
     }
 
-    /// The latest time that it can show by now. A host that does not tell the time may have any.
+    /// The latest time that the clock can show now. A host without a time may show any.
     pub(super) fn latest(&self) -> HostTime {
         self.latest_after(self.heard.elapsed())
     }

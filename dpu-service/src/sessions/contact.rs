@@ -1,24 +1,21 @@
-//! From where a host was last heard of, and how that went.
+//! Where a host last connected from, and whether it was accepted.
 
 use std::net::IpAddr;
 
 use jiff::Timestamp;
 
-/// The latest connection of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
-    /// Where it came from.
+    /// Remote address.
     pub address: IpAddr,
-    /// Why it was refused, if it was.
     pub refusal: Option<Refusal>,
 }
 
-/// That a connection with a host's certificate was refused.
+/// A refused connection with a host's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Why: one clause without a final stop.
     pub reason: String,
-    /// When.
     pub at: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! What a host is asked of its VFs, and what comes of it.
+//! A question to a host about its VFs, and its outcome.
 
 use std::sync::Arc;
 
@@ -6,43 +6,43 @@ use tokio::sync::oneshot;
 
 use crate::host::Examination;
 
-/// What a host finds, or why that is not known.
+/// The host's findings, or why they are unknown.
 pub type Examined = Result<Arc<Examination>, NotExamined>;
 
-/// Most devices in a question, such that a message takes them.
+/// Maximum number of devices in a question, so that the message fits.
 pub(super) const MOST_HELD: usize = 50_000;
 
-/// Why it is not known what a host finds.
+/// Why a host's findings are unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotExamined {
-    /// It has no session.
+    /// The host has no session.
     #[error("it is not connected")]
     NotConnected,
-    /// Its agent does not know the question.
+    /// The agent does not know the question.
     #[error("its agent is of a version that can't be asked: upgrade it")]
     TooOld,
-    /// It was asked before, and has not answered.
+    /// The host has not answered an earlier question.
     #[error("it still examines its VFs for an earlier call: try again")]
     Busy,
-    /// It takes no commands, and has lost its session by that.
-    #[error("it takes no commands: its session ended")]
+    /// The host does not read its commands and has lost its session.
+    #[error("it does not read its commands: its session ended")]
     TakesNoCommands,
-    /// Its session ended meanwhile.
     #[error("its session ended before it answered")]
     SessionEnded,
-    /// It must not be asked to mend, for it can't be told what to leave alone.
-    #[error("it has {0} attachments, and {MOST_HELD} are the most that can be told to it")]
+    /// A repair is refused because the list of VFs to leave alone does not fit into the question.
+    #[error("it has {0} attachments, and a question can name at most {MOST_HELD}")]
     TooManyHeld(usize),
-    /// It could not look, or its answer can't be read: one sentence without a final stop.
+    /// The host could not examine its VFs, or its answer is invalid: one sentence without a final stop.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What a host was asked and has not answered. Whoever asked may have given up since: the host is not
-/// asked again all the same, so that nobody can have it look more often than it is able to.
+/// A question that the host has not answered. It stays after the caller has timed out: the host is not asked again
+/// until it
+/// answers, so that repeated calls cannot overload it.
 #[derive(Debug)]
 pub(super) struct Question {
-    /// Unique over all time, so that what was asked in another session is not answered here.
+    /// Random, so that an answer to another session's question is not taken for this one's.
     pub(super) request_id: u64,
     pub(super) answer: oneshot::Sender<Examined>,
 }

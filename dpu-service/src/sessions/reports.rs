@@ -1,4 +1,4 @@
-//! What the agent of a host reports in a session, and what each report changes.
+//! What a host's agent reports in a session, and what each report changes.
 
 use std::{collections::BTreeSet, mem};
 
@@ -7,32 +7,31 @@ use offload_proto::{
     v1::{Difference, PodFindings},
 };
 
-/// An attachment's id and the code of a finding: an attachment may have several findings, each with a code of its own.
+/// Id of an attachment and code of a finding. An attachment may have several findings, each with its own code.
 pub(crate) type FindingId = (String, &'static str);
 
-/// The reports of a session.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
-    /// `None`: the agent has reported nothing yet.
+    /// `None`: nothing was reported yet.
     latest: Option<PodFindings>,
-    /// The findings that were reported, and not yet that they are over.
+    /// Findings that began and have not ended.
     standing: BTreeSet<FindingId>,
 }
 
-/// What a report changes.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Turns {
-    /// The findings that are new.
+    /// New findings.
     pub(crate) begun: Vec<Difference>,
-    /// The findings whose cause is gone.
+    /// Findings whose cause is gone.
     pub(crate) cured: Vec<FindingId>,
-    /// The configuration problem of the report before. `None`: there was no report before.
+    /// Configuration problem of the previous report. `None`: there was no report.
     pub(crate) configuration_before: Option<String>,
 }
 
 impl Reports {
-    /// Replaces the latest report. `attachments` are the host's: what it finds of others, or of those that are being
-    /// released, ends without being cured. A report that leaves findings out does not say which are over.
+    /// Replaces the latest report. Findings of attachments that are not in `attachments` or are being released end
+    /// without being
+    /// cured. A report that left findings out does not tell which ones are over, so none is cured.
     pub(super) fn note(
         &mut self,
         mut report: PodFindings,
@@ -58,12 +57,12 @@ impl Reports {
         Turns { begun, cured, configuration_before }
     }
 
-    /// The latest report. `None`: there is none.
+    /// The latest report, if any.
     pub(super) const fn latest(&self) -> Option<&PodFindings> {
         self.latest.as_ref()
     }
 
-    /// The first finding of a pod's interface, and how many the agent has found. `None`: it has found none.
+    /// The first finding of a pod's interface, and their number. `None`: there is none.
     pub(super) fn of_interfaces(&self) -> Option<(Difference, usize)> {
         let PodFindings { findings, left_out, kubelet_vf_unused_left_out, .. } =
             self.latest.as_ref()?;
@@ -79,12 +78,12 @@ fn id_of(found: &Difference) -> FindingId {
     (found.subject.clone(), known_code(&found.code))
 }
 
-/// Whether a finding is of a pod's interface. A VF that the pod does not use does not disconnect it.
+/// Whether a finding concerns a pod's interface. An unused VF does not disconnect a pod.
 fn is_of_interface(found: &Difference) -> bool {
     found.code != Finding::KubeletVfUnused.as_str()
 }
 
-/// The code of a finding as its event's reason. A host could invent any number of others.
+/// Maps a finding's code to a known one, for its event's reason: a host could invent any number of others.
 pub(crate) fn known_code(code: &str) -> &'static str {
     let mut known = Finding::ALL.iter().map(|finding| finding.as_str());
     known.find(|known| *known == code).unwrap_or(Finding::PodDiffers.as_str())

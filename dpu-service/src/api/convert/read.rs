@@ -1,4 +1,4 @@
-//! From the protocol: every field's form is checked here, once.
+//! From the protocol: the form of every field is checked here, once.
 
 mod events;
 mod examination;
@@ -36,16 +36,16 @@ use crate::{
     },
 };
 
-/// Longest text of a field that has no tighter limit, in bytes.
+/// Maximum length of a text without a tighter limit, in bytes.
 const LONGEST_TEXT: usize = 253;
-/// Most problems of a network that a refusal tells, and the longest of them, in bytes.
+/// Maximum number of a network's problems in a refusal; [`LONGEST_PROBLEM`] limits each, in bytes.
 const MOST_PROBLEMS: usize = 8;
 const LONGEST_PROBLEM: usize = 256;
-/// Most addresses that one pod can ask for.
+/// Maximum number of addresses that one pod can request.
 const MOST_ADDRESSES: usize = 16;
-/// Most sources that one pod can ask for.
+/// Maximum number of sources that one pod can request.
 const MOST_SOURCES: usize = 16;
-/// How long hosts are waited for that are asked what they find.
+/// Default timeout for hosts' examinations.
 const USUAL_PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_PATIENCE_MS: u32 = 60_000;
 
@@ -53,7 +53,7 @@ fn invalid(sentence: impl Into<String>) -> Failure {
     Failure::new(Reason::InvalidRequest, sentence)
 }
 
-/// Enough of a hostile text to recognise it by.
+/// Shortens a peer's text to what identifies it.
 fn shortened(text: &str) -> String {
     let cut: String = text.chars().take(40).collect();
     let dots = if cut.len() < text.len() { "…" } else { "" };
@@ -64,7 +64,7 @@ fn parse<T: FromStr>(what: &str, text: &str, form: &str) -> Result<T, Failure> {
     text.parse().map_err(|_| invalid(format!("{what} {} is not {form}", shortened(text))))
 }
 
-/// A text for people: short, and without characters that would spoil a terminal or a log.
+/// Checks a text for people: short and without control characters, which could spoil a terminal or a log.
 fn label(what: &str, text: String) -> Result<String, Failure> {
     if text.len() > LONGEST_TEXT || text.chars().any(char::is_control) {
         return Err(invalid(format!(
@@ -75,7 +75,6 @@ fn label(what: &str, text: String) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// An attachment's key on `host`.
 pub(crate) fn key(
     host: &HostName,
     key: Option<v1::AttachmentKey>,
@@ -101,7 +100,6 @@ pub(crate) fn key(
     })
 }
 
-/// Several keys on `host`.
 pub(crate) fn keys(
     host: &HostName,
     keys: Vec<v1::AttachmentKey>,
@@ -109,22 +107,19 @@ pub(crate) fn keys(
     keys.into_iter().map(|one| key(host, Some(one))).collect()
 }
 
-/// An attachment's whole id.
 pub(crate) fn attachment_id(text: &str) -> Result<AttachmentId, Failure> {
     parse("attachment id", text, "a UUID").map(AttachmentId)
 }
 
-/// An attachment's whole id. Empty: none.
+/// A complete attachment id. Empty: none.
 pub(crate) fn optional_attachment_id(text: &str) -> Result<Option<AttachmentId>, Failure> {
     if text.is_empty() { Ok(None) } else { attachment_id(text).map(Some) }
 }
 
-/// A network's name. Empty: none.
 pub(crate) fn optional_network(name: String) -> Result<Option<String>, Failure> {
     if name.is_empty() { Ok(None) } else { network_name(name).map(Some) }
 }
 
-/// A network's name.
 pub(crate) fn network_name(name: String) -> Result<String, Failure> {
     if is_label(&name) {
         return Ok(name);
@@ -136,7 +131,6 @@ pub(crate) fn network_name(name: String) -> Result<String, Failure> {
     )))
 }
 
-/// A session of `host`.
 fn session(host: &HostName, text: &str) -> Result<SessionId, Failure> {
     text.parse().map_err(|_| {
         let id = shortened(text);
@@ -144,12 +138,10 @@ fn session(host: &HostName, text: &str) -> Result<SessionId, Failure> {
     })
 }
 
-/// A session of `host`. Empty: none.
 fn optional_session(host: &HostName, text: &str) -> Result<Option<SessionId>, Failure> {
     if text.is_empty() { Ok(None) } else { session(host, text).map(Some) }
 }
 
-/// What a host gives back.
 pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Detach, Failure> {
     Ok(Detach {
         key: key(host, request.key)?,
@@ -162,7 +154,7 @@ pub(crate) fn detach(host: &HostName, request: v1::DetachRequest) -> Result<Deta
     })
 }
 
-/// What a host asks for, and when it does.
+/// Converts an attach request; also returns when the host sent it.
 pub(crate) fn attach(
     host: &HostName,
     request: v1::AttachRequest,
@@ -187,7 +179,7 @@ pub(crate) fn attach(
     Ok((spec, asked))
 }
 
-/// Addresses for interfaces of the pod that others make.
+/// Addresses for interfaces of other plugins.
 fn further_leases(requests: Vec<v1::LeaseRequest>) -> Result<Vec<LeaseSpec>, Failure> {
     if requests.len() >= MOST_INTERFACES {
         let (count, most) = (requests.len(), MOST_INTERFACES - 1);
@@ -210,7 +202,7 @@ fn further_leases(requests: Vec<v1::LeaseRequest>) -> Result<Vec<LeaseSpec>, Fai
     Ok(leases)
 }
 
-/// What a host asks for at once, of which the first leads the others, and when it does.
+/// Converts an AttachAll; the first interface leads the others. Also returns when the host sent it.
 pub(crate) fn attach_all(
     host: &HostName,
     requests: Vec<v1::AttachRequest>,
@@ -255,7 +247,6 @@ fn pod(pod: v1::Pod) -> Result<v1::Pod, Failure> {
     })
 }
 
-/// What a host names promised VFs by.
 pub(crate) fn promises(promises: Vec<v1::VfPromise>) -> Result<Vec<VfPromise>, Failure> {
     promises.into_iter().map(promise).collect()
 }
@@ -264,8 +255,7 @@ fn promise(v1::VfPromise { device: text, number }: v1::VfPromise) -> Result<VfPr
     Ok(VfPromise { device: device(&text)?, number })
 }
 
-/// `domain:bus:device.function` in hexadecimal, given back in lower case. Domains of more than four
-/// digits exist.
+/// `domain:bus:device.function` in hexadecimal, converted to lower case. Domains may have more than four digits (VMD).
 fn device(text: &str) -> Result<Device, Failure> {
     let refuse = || {
         invalid(format!(
@@ -319,13 +309,12 @@ fn no_such(error: &NumberError) -> Failure {
     invalid(error.to_string())
 }
 
-/// The VF that an operator names.
 pub(crate) fn vf(vf: Option<v1::Vf>) -> Result<FunctionId, Failure> {
     let vf = vf.ok_or_else(|| invalid("the request names no VF"))?;
     FunctionId::from_numbers(vf.controller, vf.pf, vf.vf).map_err(|error| no_such(&error))
 }
 
-/// How long to wait for hosts. 0: as long as is usual.
+/// Timeout for hosts' examinations. 0: the default.
 pub(crate) fn patience(milliseconds: u32) -> Result<Duration, Failure> {
     match milliseconds {
         0 => Ok(USUAL_PATIENCE),
@@ -336,7 +325,6 @@ pub(crate) fn patience(milliseconds: u32) -> Result<Duration, Failure> {
     }
 }
 
-/// Why an operator does something.
 pub(crate) fn reason(text: String) -> Result<String, Failure> {
     label("reason", text)
 }
@@ -347,7 +335,7 @@ pub(crate) fn optional_host(name: String) -> Result<Option<HostName>, Failure> {
     Ok((!name.is_empty()).then(|| HostName(Arc::from(name))))
 }
 
-/// The id, or the beginning of one, that an operator typed.
+/// An id's prefix as an operator typed it.
 pub(crate) fn id_prefix(text: &str) -> Result<String, Failure> {
     let is_allowed = |b: u8| b.is_ascii_hexdigit() || b == b'-';
     if text.len() > 36 || !text.bytes().all(is_allowed) {
@@ -357,7 +345,7 @@ pub(crate) fn id_prefix(text: &str) -> Result<String, Failure> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// A network, with the defaults of the configuration file, checked by its rules.
+/// Converts a network with the configuration file's defaults and checks it by the same rules.
 pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> {
     let network = network.ok_or_else(|| invalid("the request has no network"))?;
     let name = shortened(&network.name);
@@ -400,7 +388,6 @@ fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
     })
 }
 
-/// Subnets to be added to a network, and such to be taken away.
 pub(crate) fn subnet_change(
     add: &[v1::Subnet],
     remove: &[String],
@@ -411,7 +398,7 @@ pub(crate) fn subnet_change(
     })
 }
 
-/// The first of the problems: a refusal travels in a header, for which there is not much room.
+/// Joins the first problems: a refusal travels in a header, whose size is limited.
 fn told(problems: Vec<String>) -> String {
     let more = problems.len().saturating_sub(MOST_PROBLEMS);
     let first = problems.into_iter().take(MOST_PROBLEMS);
@@ -461,7 +448,7 @@ fn gateway_mode(text: &str) -> Result<GatewayMode, Failure> {
     }
 }
 
-/// One that is out of range stays so: what checks the network refuses it.
+/// A number out of range becomes `u16::MAX`, which the network's check refuses.
 fn vlan(number: u32) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
@@ -502,7 +489,7 @@ fn route(route: &v1::Route) -> Result<Route, Failure> {
     })
 }
 
-/// A field that holds one of a few words.
+/// Parses a field with a fixed set of values.
 fn named<T: FromStr<Err: Display>>(field: &str, text: &str) -> Result<T, Failure> {
     text.parse().map_err(|error| invalid(format!("{field} {} {error}", shortened(text))))
 }

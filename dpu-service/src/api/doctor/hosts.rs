@@ -1,4 +1,4 @@
-//! What the hosts find, each asked and waited for.
+//! The hosts' half of an examination: asks each host and waits for its answer.
 
 use std::{collections::HashMap, future::Future, sync::Arc, time::Duration};
 
@@ -13,23 +13,23 @@ use crate::{
     shared::Shared,
 };
 
-/// What a host has.
+/// A host with its findings.
 pub(super) struct HostHalf {
     pub(super) view: HostView,
-    /// `Err`: why it is not known.
+    /// `Err`: why the host's findings are unknown.
     pub(super) found: Result<Arc<Examination>, String>,
 }
 
-/// Asks all hosts, as often as wanted, but none again of which it was not to be learned what it has: a
-/// silent one is waited for once.
+/// Asks all hosts, repeatedly. A host that failed to answer is not asked again, so that a silent one costs its timeout
+/// once.
 pub(super) struct Inquiry<'a> {
     engine: &'a Arc<Engine>,
     patience: Duration,
-    /// Why it is not known what a host has.
+    /// Why a host's findings are unknown.
     problems: HashMap<HostName, String>,
 }
 
-/// Why it is not known what a host has.
+/// Describes why a host's findings are unknown.
 fn told(not_examined: &NotExamined, view: &HostView) -> String {
     match &view.absence {
         Some(absence) if *not_examined == NotExamined::NotConnected => {

@@ -1,9 +1,8 @@
-//! Where an attachment stands in its life, and the steps from one stage to the next.
+//! The life of an attachment in memory: `Reserved → Recorded → Releasing`, then removed.
 //!
-//! `Reserved → Recorded → Releasing`, and then it is gone. What matters in one stage alone lies in
-//! that stage, so that nothing is, say, both in its pod and on its way back. A step that comes too
-//! late, as when an attachment was released while its representor was being programmed, changes
-//! nothing.
+//! Each stage owns the data that exists only in it, so an attachment cannot, say, be in its pod and be released at
+//! once. A
+//! transition that comes too late, such as a release while the representor was being programmed, changes nothing.
 
 use tokio::time::Instant;
 
@@ -12,66 +11,66 @@ use crate::{
     model::{AttachmentState, Phase},
 };
 
-/// Where an attachment stands.
+/// Stage of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// In memory; its record is on its way into the journal.
+    /// In memory; the journal's commit is under way.
     Reserved(HostWord),
-    /// In the journal. Being programmed and being moved into the pod are two things: after a restart
-    /// the host may tell that the pod has the VF before the representor was looked at.
+    /// In the journal. Programming and the pod are tracked separately: after a restart the host may report that the pod
+    /// has the
+    /// VF before the representor was surveyed.
     Recorded {
-        /// Its representor's index, once that is known to be programmed.
+        /// The representor's ifindex, once it is known to be programmed.
         programmed: Option<u32>,
-        /// What its host has said.
         host: HostWord,
     },
-    /// Being given back.
     Releasing {
-        /// Where the VF is. Unless it is awaited, all that is missing is the journal.
+        /// Where the VF is. Unless it is awaited, only the journal's delete is missing.
         vf: VfReturn,
         /// As in [`PodState::Awaited`].
         session: Option<SessionId>,
-        /// When that began, or when the service started, if it began before.
+        /// Start of the release, or of the service if that was later.
         since: Instant,
     },
 }
 
-/// Where the VF of an attachment is that is being given back. Of two reports the greater one counts.
+/// Where the VF of an attachment is during its release. Of two reports the greater one counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum VfReturn {
-    /// Its host has not reported it back.
+    /// The host has not reported its return.
     Awaited,
-    /// It no longer exists. Its host offers it again should it ever be there.
+    /// The VF no longer exists. The host advertises it if it ever comes back.
     Gone,
-    /// Its host has it back, clean.
+    /// The VF is back on its host, clean.
     Clean,
 }
 
-/// What a host has said of an attachment that it is to have.
+/// What the host last reported of a held attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HostWord {
     pod: PodState,
-    /// Its hello did not know the attachment, nor had it its VF back.
+    /// The host's hello omitted the attachment, and its VF had not returned.
     unclaimed: bool,
 }
 
 /// Whether the pod has the VF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PodState {
-    /// Its host has not said so. In the session of its latest Attach it may be about to move the VF;
-    /// `None`: that Attach came before the service started, or the host has detached it since.
+    /// Not reported yet. During the session of its latest Attach the host may be about to move the VF. `None`: that
+    /// Attach came
+    /// before the service started, or the host has detached the attachment since.
     Awaited(Option<SessionId>),
-    /// Its host has said so.
+    /// The host reported that the pod has the VF.
     HasVf,
 }
 
 impl Stage {
-    /// An attachment that was just reserved, as asked for in `session`.
+    /// A new reservation, requested in `session`.
     pub(super) const fn reserved(session: SessionId) -> Self {
         Self::Reserved(HostWord::awaited(Some(session)))
     }
 
-    /// What a journal tells of an attachment. What is not in there, kernel and host tell again.
+    /// The stage of a recorded attachment after a restart. Kernel and host report the rest again.
     pub(super) fn restored(phase: Phase) -> Self {
         match phase {
             Phase::Held => Self::Recorded { programmed: None, host: HostWord::awaited(None) },
@@ -82,7 +81,7 @@ impl Stage {
         }
     }
 
-    /// What is durable of it.
+    /// The part that the journal records.
     pub(super) const fn phase(self) -> Phase {
         match self {
             Self::Reserved(_) | Self::Recorded { .. } => Phase::Held,
@@ -90,7 +89,7 @@ impl Stage {
         }
     }
 
-    /// As operators see it.
+    /// The state that operators see.
     pub(super) fn state(self) -> AttachmentState {
         match self {
             Self::Releasing { .. } => AttachmentState::Releasing,
@@ -108,7 +107,6 @@ impl Stage {
         self.host().is_some_and(|host| host.unclaimed)
     }
 
-    /// Where the VF is of one that is being given back.
     pub(super) const fn vf_return(self) -> VfReturn {
         match self {
             Self::Releasing { vf, .. } => vf,
@@ -116,7 +114,7 @@ impl Stage {
         }
     }
 
-    /// When it began to be given back, or when the service started, if it began before. `None`: it did not begin.
+    /// Start of the release, or of the service if that was later. `None`: not releasing.
     pub(super) const fn leaving_since(self) -> Option<Instant> {
         match self {
             Self::Releasing { since, .. } => Some(since),
@@ -131,27 +129,26 @@ impl Stage {
         }
     }
 
-    /// Whether the host may still be about to move the VF into the pod, in an Attach of this very
-    /// session.
+    /// Whether an Attach of this session may still be about to move the VF into the pod.
     pub(super) fn is_under_way(self, session: Option<SessionId>) -> bool {
         session.is_some() && self.awaited_in() == session
     }
 
-    /// The journal has it.
+    /// The journal has the attachment.
     pub(super) fn record(&mut self) {
         if let Self::Reserved(host) = *self {
             *self = Self::Recorded { programmed: None, host };
         }
     }
 
-    /// Its representor, of this index, is programmed.
+    /// The representor with this ifindex is programmed.
     pub(super) fn program(&mut self, index: u32) {
         if let Self::Recorded { programmed, .. } = self {
             *programmed = Some(index);
         }
     }
 
-    /// The host asks for it, in `session`: it knows it.
+    /// The host repeats its Attach in `session`, so it knows the attachment.
     pub(super) fn ask(&mut self, session: SessionId) {
         let Some(host) = self.host_mut() else { return };
         host.unclaimed = false;
@@ -160,7 +157,7 @@ impl Stage {
         }
     }
 
-    /// The host said that the pod has the VF. Tells whether that is news.
+    /// The host reported that the pod has the VF. Returns whether that is new.
     pub(super) fn attach(&mut self) -> bool {
         let Self::Recorded { host, .. } = self else { return false };
         host.unclaimed = false;
@@ -169,8 +166,7 @@ impl Stage {
         is_news
     }
 
-    /// The host's hello knows it or has its VF back, or neither. Tells whether it is news that it is
-    /// unclaimed.
+    /// Stores whether the host's hello omitted the attachment. Returns whether it is now unclaimed and was not before.
     pub(super) fn set_unclaimed(&mut self, unclaimed: bool) -> bool {
         let Some(host) = self.host_mut() else { return false };
         let is_news = unclaimed && !host.unclaimed;
@@ -178,7 +174,7 @@ impl Stage {
         is_news
     }
 
-    /// The host itself gives it back: none of its calls will move the VF any more.
+    /// The host detaches the attachment itself: none of its calls will move the VF again.
     pub(super) fn give_up(&mut self) {
         let awaited = match self {
             Self::Reserved(host) | Self::Recorded { host, .. } => match &mut host.pod {
@@ -190,7 +186,7 @@ impl Stage {
         *awaited = None;
     }
 
-    /// Marks it as being released. `vf` says where its VF is.
+    /// Starts or continues the release. `vf` states where the VF is; an earlier report of its return is kept.
     pub(super) fn release(&mut self, vf: VfReturn) {
         let vf = vf.max(self.vf_return());
         let since = match self {
@@ -236,7 +232,7 @@ impl HostWord {
 mod tests {
     use super::*;
 
-    /// In the journal, programmed, and with its pod.
+    /// Recorded, programmed, and in its pod.
     fn attached(session: SessionId) -> Stage {
         let mut stage = Stage::reserved(session);
         stage.record();

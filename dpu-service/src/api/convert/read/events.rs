@@ -1,4 +1,4 @@
-//! Which events and which entries of the audit an operator asks for.
+//! Filters for events and audit entries.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn optional(what: &str, name: String) -> Result<Option<String>, Failure> {
     Ok((!name.is_empty()).then_some(name))
 }
 
-/// The moment that many seconds ago. `None`: 0, which asks for no moment.
+/// The time that many seconds ago. `None`: 0, which means no limit.
 fn since(within_s: u64) -> Option<Timestamp> {
     let within = (within_s != 0).then(|| Duration::from_secs(within_s))?;
     Some(Timestamp::now().checked_sub(within).unwrap_or(Timestamp::MIN))

@@ -1,4 +1,4 @@
-//! What a host found of its VFs.
+//! A host's findings.
 
 use ipnetwork::IpNetwork;
 use offload_proto::{Failure, Finding, Reason, v1};
@@ -6,17 +6,18 @@ use offload_proto::{Failure, Finding, Reason, v1};
 use super::{IP_ADDRESS, collect, device, mac, optional, optional_attachment_id, parse, vf};
 use crate::host::{Examination, ExaminedVf, Holdings, HostRecord};
 
-/// Longest sentence of a host that is told to operators, in bytes.
+/// Maximum length of a host's sentence shown to operators, in bytes.
 const LONGEST_SENTENCE: usize = 2048;
 
-/// How many findings about its pods are kept of a host.
+/// Maximum number of stored pod findings of a host.
 const POD_FINDINGS: usize = 64;
 
-/// What a host found of its VFs. Its texts are cut and cleaned rather than refused, for some are the
-/// kernel's, or of who named a link in a pod.
+/// Converts a host's examination. Its texts are cut and cleaned, not refused: some come from the kernel or from a pod
+/// that
+/// named a link.
 ///
 /// # Errors
-/// Why that is not known, one sentence without a final stop.
+/// Why the findings are unknown, one sentence without a final stop.
 pub(crate) fn examination(found: &v1::Examination) -> Result<Examination, String> {
     if !found.problem.is_empty() {
         return Err(clean(&found.problem));
@@ -51,7 +52,7 @@ fn examined_vf(found: &v1::ExaminedVf) -> Result<ExaminedVf, Failure> {
     })
 }
 
-/// Which host it is on, the service knows better.
+/// The host's own name is dropped: the certificate names it.
 fn difference(found: &v1::Difference) -> v1::Difference {
     v1::Difference {
         code: clean(&found.code),
@@ -64,7 +65,7 @@ fn difference(found: &v1::Difference) -> v1::Difference {
     }
 }
 
-/// A state that this version does not know is `Found`: the JSON of an answer has names for known states only.
+/// A state of a later version becomes `Found`: the JSON of an answer has names for known states only.
 fn state(found: &v1::Difference) -> v1::DifferenceState {
     match found.state() {
         v1::DifferenceState::Unspecified => v1::DifferenceState::Found,
@@ -81,7 +82,7 @@ fn repair(told: &v1::Repair) -> v1::Repair {
     }
 }
 
-/// What a host reports of its pods, of as many as are kept, and of its agent's configuration.
+/// Converts a report of pod findings, up to the maximum number.
 pub(crate) fn pod_findings(told: &v1::PodFindings) -> v1::PodFindings {
     let (kept, beyond) = told.findings.split_at(told.findings.len().min(POD_FINDINGS));
     let findings = kept.iter().map(difference);
@@ -102,17 +103,17 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Why an ADD failed on its host. `None`: for a reason that this version does not know.
+/// Why an ADD failed on its host. `None`: a reason that this version does not know.
 pub(crate) fn failed_add(told: &v1::FailedAdd) -> Option<Failure> {
     Reason::parse(&told.reason).map(|reason| Failure::new(reason, clean(&told.message)))
 }
 
-/// What a host's agent has repaired by itself: its subject, and what.
+/// Subject and sentence of a repair by a host's agent.
 pub(crate) fn repaired(told: &v1::Repaired) -> (String, String) {
     (clean(&told.subject), clean(&told.message))
 }
 
-/// A host's text, fit for a terminal and a log.
+/// Makes a host's text safe for a terminal and a log.
 pub(super) fn clean(text: &str) -> String {
     bootstrap::cut(bootstrap::printable(text, &[]), LONGEST_SENTENCE)
 }

@@ -1,4 +1,4 @@
-//! A host's first words, and what it has.
+//! A host's hello and inventory.
 
 use std::collections::HashSet;
 
@@ -17,11 +17,11 @@ use crate::{
     model::HostName,
 };
 
-/// Most VFs of one PF, and PFs of one host, in an inventory.
+/// Maximum number of VFs of a PF; [`MOST_PFS`] limits PFs of a host.
 const MOST_VFS: usize = 4096;
 const MOST_PFS: usize = 64;
 
-/// A host's first words, and the protocol version that both speak.
+/// Converts a hello; also returns the protocol version that both sides speak.
 pub(crate) fn hello(
     host: &HostName,
     connection: ConnectionNumber,
@@ -66,7 +66,6 @@ fn boot_id(text: String) -> Result<String, Failure> {
     label("boot_id", text)
 }
 
-/// What a host has.
 pub(crate) fn inventory(inventory: &v1::Inventory) -> Result<Inventory, Failure> {
     if inventory.pfs.len() > MOST_PFS {
         return Err(invalid(format!(
@@ -106,7 +105,7 @@ fn virtual_function(pf: PfId, vf: &v1::VirtualFunction) -> Result<VirtualFunctio
         v1::VfCondition::Unspecified if vf.condition == 0 => {
             return Err(invalid(format!("VF {} has no condition", vf.vf)));
         }
-        // A condition of a later version is none in which the VF may be given out.
+        // A condition of a later version: the VF must not be used.
         v1::VfCondition::Unspecified => VfCondition::Missing,
     };
     let number = pf.function(vf.vf).map_err(|error| no_such(&error))?.vf;

@@ -1,4 +1,4 @@
-//! Ports of this DPU that a pod asks for.
+//! Mapped ports that a pod requests.
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use offload_proto::{Failure, v1};
 use super::{IP_ADDRESS, invalid, optional, parse};
 use crate::model::{PortMapping, Protocol};
 
-/// Most ports that one pod can ask for.
+/// Maximum number of ports that one pod can request.
 const MOST: usize = 256;
 
-/// In order, so that two lists of the same are equal.
+/// Sorted, so that equal requests compare equal.
 pub(super) fn port_mappings(asked: Vec<v1::PortMapping>) -> Result<Vec<PortMapping>, Failure> {
     if asked.len() > MOST {
         let count = asked.len();
@@ -43,7 +43,7 @@ fn port(what: &str, number: u32) -> Result<u16, Failure> {
     u16::try_from(number).ok().filter(|port| *port != 0).ok_or_else(refused)
 }
 
-/// What is for the DPU's own loopback never comes to it from elsewhere.
+/// Refuses loopback: no packet from elsewhere reaches such an address of the DPU.
 fn host_ip(text: &str) -> Result<IpAddr, Failure> {
     let address: IpAddr = parse("host_ip", text, IP_ADDRESS)?;
     let address = address.to_canonical();
