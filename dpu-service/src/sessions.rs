@@ -33,8 +33,7 @@ use crate::{
 };
 
 /// Maximum number of queued commands for a host. A host that falls further behind loses its session; the hello of its
-/// next
-/// one settles what it missed.
+/// next one settles what it missed.
 const COMMANDS_WAITING: usize = 8192;
 
 /// A command to a host.
@@ -92,8 +91,7 @@ pub struct ChangedNetwork {
 pub struct Session {
     pub id: SessionId,
     /// Commands to the host. Ends when the session is over: replaced by a newer one, or dropped because the host did
-    /// not read its
-    /// commands.
+    /// not read its commands.
     pub commands: mpsc::Receiver<HostCommand>,
     /// Notified when VFs of the host changed, so that new ones may be offered.
     pub vfs_changed: Arc<Notify>,
@@ -158,8 +156,7 @@ struct Open {
 
 impl Sessions {
     /// Opens a session for `host` and ends its current one. The newest hello is that of the newest connection: the
-    /// host's clock
-    /// may be set, so its times prove nothing.
+    /// host's clock may be set, so its times prove nothing.
     ///
     /// # Errors
     /// [`Reason::StaleSession`]: the host has sent a hello on a newer connection.
@@ -221,8 +218,7 @@ impl Sessions {
     }
 
     /// Records that a peer with the host's certificate was refused for `reason`. `why` adds the time and explains the
-    /// host's
-    /// absence if it is not connected.
+    /// host's absence if it is not connected.
     pub(crate) fn note_refused(&self, host: &HostName, address: IpAddr, reason: &str, why: String) {
         self.contacts().insert(host.clone(), Contact::refused(address, reason));
         let hosts = self.lock();
@@ -232,8 +228,7 @@ impl Sessions {
     }
 
     /// Replaces what the host has reported in session `id`. Returns what changes, or `None` if that session is not
-    /// open.
-    /// `attachments` are the host's that are not being released.
+    /// open. `attachments` are the host's that are not being released.
     pub(crate) fn note_report(
         &self,
         host: &HostName,
@@ -282,8 +277,7 @@ impl Sessions {
     }
 
     /// Sends the host a command if it has a session. Without one, its next hello settles what the command would have.
-    /// Returns
-    /// whether the host has just lost its session because it does not read its commands.
+    /// Returns whether the host has just lost its session because it does not read its commands.
     #[must_use]
     pub(crate) fn send(&self, host: &HostName, command: HostCommand) -> bool {
         self.lock().get_mut(host).is_some_and(|entry| entry.send(command))

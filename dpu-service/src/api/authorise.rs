@@ -154,8 +154,7 @@ where
 }
 
 /// Admits a request. Unary requests are read completely first, so that a peer which does not finish one occupies
-/// neither a
-/// place nor a turn.
+/// neither a place nor a turn.
 async fn enter(
     request: Request<Body>,
     kind: Kind,

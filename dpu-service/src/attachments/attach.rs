@@ -4,8 +4,7 @@
 //! changes.
 //!
 //! Concurrently: inventories and hellos may change an attachment without its key's lock, but they only mark it. A flow
-//! that
-//! releases or frees an attachment waits for the key.
+//! that releases or frees an attachment waits for the key.
 
 use std::sync::Arc;
 
@@ -35,8 +34,7 @@ use crate::{
 
 impl Engine {
     /// Reserves a VF, a MAC address and addresses, records that, and programs the representor. Idempotent: repeating
-    /// the call
-    /// returns the same attachment.
+    /// the call returns the same attachment.
     ///
     /// # Errors
     /// The refusal or failure; nothing of the attachment is left.
@@ -50,8 +48,7 @@ impl Engine {
     }
 
     /// Attaches several interfaces together. `specs` has at least one element and no key twice. New attachments are
-    /// recorded in
-    /// one transaction.
+    /// recorded in one transaction.
     ///
     /// # Errors
     /// The first refusal or failure; nothing of any new attachment is left.
@@ -97,8 +94,7 @@ async fn attach_all(
 }
 
 /// Admits all specs and locks their VFs. The locks are taken before the records are durable: the reconciler repairs
-/// every
-/// recorded attachment that is not programmed, unless its VF is locked.
+/// every recorded attachment that is not programmed, unless its VF is locked.
 async fn reserve_all(
     engine: &Engine,
     specs: &[AttachSpec],
@@ -149,9 +145,8 @@ fn forget(engine: &Engine, records: &[Arc<Record>]) {
 /// Reserves what a new attachment needs, or finds the existing one of a repeated call. Returns whether it is new.
 ///
 /// The session is checked under the same lock of the registry that reserves. A hello opens its session before it
-/// searches
-/// for attachments that its host does not know. So either the hello sees this reservation, or this call is refused as
-/// stale.
+/// searches for attachments that its host does not know. So either the hello sees this reservation, or this call is
+/// refused as stale.
 fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record>, bool), Failure> {
     let Asked { session, as_of } = asked;
     let mut registry = engine.registry();
@@ -262,10 +257,8 @@ impl SetUp {
 }
 
 /// Records reservations and programs their representors concurrently, then returns. On any failure, takes all of it
-/// back:
-/// the host has received no answer, so no pod uses it. After a crash in between, the reconciler programs recorded
-/// attachments
-/// and clears unrecorded ports. The caller holds the VFs' locks.
+/// back: the host has received no answer, so no pod uses it. After a crash in between, the reconciler programs recorded
+/// attachments and clears unrecorded ports. The caller holds the VFs' locks.
 async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> {
     if records.is_empty() {
         return Ok(());
@@ -317,8 +310,7 @@ async fn write(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> 
 }
 
 /// Takes back attachments of which at least one failed. No pod has used them. `recorded` is the failure to report if
-/// their
-/// records are in the journal.
+/// their records are in the journal.
 async fn take_back(
     engine: &Engine,
     records: &[Arc<Record>],
@@ -384,8 +376,7 @@ fn note_quarantine(engine: &Engine, vf: FunctionId) {
 }
 
 /// Programs what an earlier call left unprogrammed. Pods may use these attachments, so a failure takes nothing back.
-/// The
-/// caller holds the VFs' locks.
+/// The caller holds the VFs' locks.
 async fn bring_up_again(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> {
     // Once programmed or attached, only the reconciler repairs an attachment.
     let is_up = |entry: &Entry| entry.programmed().is_some() || entry.is_attached();

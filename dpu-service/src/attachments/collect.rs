@@ -17,8 +17,7 @@ use crate::{
 
 impl Engine {
     /// Marks the host's attachments of `network` (`None`: the default one) that are not `valid` as releasing, and
-    /// returns them.
-    /// The host then returns their VFs and detaches them.
+    /// returns them. The host then returns their VFs and detaches them.
     ///
     /// # Errors
     /// [`NetworkUnknown`][`offload_proto::Reason::NetworkUnknown`] or
@@ -47,8 +46,7 @@ async fn collect(
 }
 
 /// Returns the attachments to release. The runtime's list may be older than an Attach under way: such an attachment
-/// stays
-/// until the next GC.
+/// stays until the next GC.
 fn not_valid(
     engine: &Engine,
     host: &HostName,

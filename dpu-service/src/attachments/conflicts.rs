@@ -1,10 +1,8 @@
 //! Detects machines beyond the uplinks that use an attachment's address.
 //!
 //! Probes run after attaches are answered, a few each second: no ADD waits and many ADDs cause no storm. The registry
-//! keeps
-//! the result with the attachment; nothing else changes. Results are not recorded: a restarted service probes all
-//! attachments
-//! again at the same rate.
+//! keeps the result with the attachment; nothing else changes. Results are not recorded: a restarted service probes all
+//! attachments again at the same rate.
 
 use std::{
     cmp::Reverse,

@@ -1,10 +1,8 @@
 //! Detach: unprogram and record concurrently, then free.
 //!
 //! Callers are the host's Detach, operators, the runtime's garbage collection, hellos and inventories, and the
-//! reconciler,
-//! which retries what the journal has refused. Each holds the lock of the attachment's key, so exactly one of them
-//! frees it
-//! and the others find nothing.
+//! reconciler, which retries what the journal has refused. Each holds the lock of the attachment's key, so exactly one
+//! of them frees it and the others find nothing.
 //!
 //! An operator's release is recorded first, together with its audit entry: a release that cannot be recorded changes
 //! nothing.
@@ -53,8 +51,7 @@ pub struct Detach {
 
 impl Engine {
     /// Detaches an attachment. Succeeds if the attachment is already gone or is not the one meant. Until its VF has
-    /// returned,
-    /// the attachment stays as releasing.
+    /// returned, the attachment stays as releasing.
     ///
     /// # Errors
     /// [`Reason::JournalUnavailable`](offload_proto::Reason::JournalUnavailable) or
@@ -119,8 +116,7 @@ pub(super) fn of_host(record: &Record, reason: &str) -> Cause {
 }
 
 /// Whether a late Detach means an earlier attachment of its key. Without an id, it does if the host has sent an Attach
-/// since:
-/// calls on one connection arrive in order, but each is served by its own task, so a later call may run first.
+/// since: calls on one connection arrive in order, but each is served by its own task, so a later call may run first.
 fn is_outdated(engine: &Engine, detach: &Detach, record: &Record, latest: HostTime) -> bool {
     match detach.id {
         Some(id) => id != record.id,
@@ -133,8 +129,7 @@ fn is_outdated(engine: &Engine, detach: &Detach, record: &Record, latest: HostTi
 }
 
 /// Records a tombstone for the key: an Attach that the host sent before this Detach may only arrive now, and must not
-/// reserve
-/// anything.
+/// reserve anything.
 fn note_overtaken(engine: &Engine, key: &AttachmentKey, as_of: HostTime) {
     if as_of > engine.sessions.latest_time(&key.host) {
         return;
@@ -180,13 +175,11 @@ async fn record_release(engine: &Engine, record: &Record, cause: &Cause) -> Resu
 }
 
 /// Unprograms an attachment and frees what it holds once its VF has returned or is gone. Returns the attachment as it
-/// was
-/// while releasing. The caller holds the lock of its key.
+/// was while releasing. The caller holds the lock of its key.
 ///
 /// Disk and kernel work run concurrently. If the journal fails, the kernel's part is still undone; the attachment stays
-/// as
-/// releasing, and the reconciler and the host retry. If the service dies after the record was deleted, the reconciler
-/// unprograms the port.
+/// as releasing, and the reconciler and the host retry. If the service dies after the record was deleted, the
+/// reconciler unprograms the port.
 pub(super) async fn give_back(
     engine: &Engine,
     record: &Arc<Record>,
@@ -207,8 +200,7 @@ pub(super) async fn give_back(
         unprogram_and_write(engine, record, changes, Milestone::ReleaseParked).await
     };
     // Ports are unmapped concurrently. An attachment that maps the same ports writes its rules after this one: the
-    // gateway
-    // rebuilds them from all held attachments.
+    // gateway rebuilds them from all held attachments.
     let ((), released) = tokio::join!(unmap(engine, record), release);
     released.map(|()| view)
 }

@@ -58,8 +58,7 @@ pub struct Engine {
 
 impl Engine {
     /// Restores an engine from the journal. Programs nothing: the reconciler does. `open_events` is called once nothing
-    /// else can
-    /// fail.
+    /// else can fail.
     ///
     /// # Errors
     /// The journal cannot be read or contradicts itself, or the configuration is invalid.
@@ -81,8 +80,7 @@ impl Engine {
             registry.note_representors(&[], survey.into_keys().collect());
         }
         // Events are opened last: a start that fails here writes no stop event and would be reported as an unclean end.
-        // The
-        // journal's file lock also keeps a second service from the events.
+        // The journal's file lock also keeps a second service from the events.
         let events = open_events();
         Ok(Arc::new(Self {
             registry: Mutex::new(registry),
@@ -121,8 +119,7 @@ impl Engine {
     }
 
     /// Records in the audit and as an event that a configuration file is in force, unless the latest entry has the same
-    /// digest.
-    /// An audit that cannot be written does not keep the configuration from being in force.
+    /// digest. An audit that cannot be written does not keep the configuration from being in force.
     pub async fn note_configuration(self: Arc<Self>, path: PathBuf, digest: String) {
         let (object, cause) =
             (path.display().to_string(), Cause::new(Author::ConfigurationFile, ""));
@@ -171,8 +168,7 @@ impl Engine {
     }
 
     /// Why Attach cannot be served, with a reason code each. Empty: it can. Exhausted VFs or addresses are no obstacle,
-    /// since
-    /// running attachments are unaffected. Does not wait.
+    /// since running attachments are unaffected. Does not wait.
     #[must_use]
     pub fn obstacles(&self) -> Vec<Failure> {
         let journal = self.records.problem();
@@ -230,8 +226,7 @@ impl Engine {
     }
 
     /// Runs a flow to its end, even if its caller goes away. Half a flow would leave a record without its port, or a
-    /// port
-    /// without its record, until the next reconciliation.
+    /// port without its record, until the next reconciliation.
     pub(super) async fn to_the_end<T, F>(
         self: &Arc<Self>,
         run: impl FnOnce(Arc<Self>) -> F,
@@ -270,8 +265,7 @@ impl Engine {
     }
 
     /// Unprograms the representor. The caller holds the VF's lock. If that fails, the VF is unavailable and the
-    /// reconciler
-    /// retries.
+    /// reconciler retries.
     pub(super) async fn unprogram(&self, vf: FunctionId) {
         match self.ports.unprogram(vf).await {
             Ok(()) => self.registry().note_unprogrammed(vf),
@@ -280,8 +274,7 @@ impl Engine {
     }
 
     /// Makes a VF unavailable whose representor keeps some of its programming: until the reconciler has removed that
-    /// or, if the
-    /// port itself is at fault, until an operator clears the quarantine.
+    /// or, if the port itself is at fault, until an operator clears the quarantine.
     pub(super) fn note_leftover(&self, leftover: &Leftover) {
         let (vf, reason) = (leftover.vf, leftover.to_string());
         if leftover.is_ports_fault {

@@ -57,8 +57,7 @@ fn users(registry: &Registry) -> impl Iterator<Item = &Entry> {
 }
 
 /// Whether attachments of the network as it was `then` have a gateway that does not answer `now`. A router answers
-/// whatever
-/// happens to the network; whether the router of a deleted network still exists is unknown.
+/// whatever happens to the network; whether the router of a deleted network still exists is unknown.
 fn has_lost_gateway(then: &Network, now: Option<&Arc<Network>>) -> bool {
     let Some(now) = now else {
         return then.gateway_mode == GatewayMode::Dpu && gateways(then).next().is_some();

@@ -1,6 +1,5 @@
 //! When a port begins to forward. Where the port's carrier follows the VF, that is only after the host has switched on
-//! the
-//! VF.
+//! the VF.
 
 use std::time::Duration;
 

@@ -36,8 +36,7 @@ fn service_configuration() {
 }
 
 /// Rows of the journal, one a line: the table's first letter, a blank, then the row's JSON. A row of an address in
-/// cool-down is
-/// key and value instead. All rows are restored, or one is refused by name.
+/// cool-down is key and value instead. All rows are restored, or one is refused by name.
 #[test]
 fn service_journal() {
     fuzz::target("service_journal", |input| {

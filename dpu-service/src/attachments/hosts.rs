@@ -96,8 +96,7 @@ impl Hosts<'_> {
     }
 
     /// A peer at `address` with the host's certificate was refused for `reason`. Recorded as one event for each host
-    /// with a
-    /// count: a peer may retry without end.
+    /// with a count: a peer may retry without end.
     pub fn refused(self, host: &HostName, address: IpAddr, reason: &str) {
         if !self.serves(host) {
             return;
@@ -229,8 +228,7 @@ impl Hosts<'_> {
     }
 
     /// Asks the host to repair what it can and then to examine its VFs. The host leaves VFs alone that attachments
-    /// hold, even if
-    /// it has no record of them.
+    /// hold, even if it has no record of them.
     ///
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).

@@ -1,11 +1,9 @@
 //! Makes the kernel agree with the records. Recovery and periodic repair are this same code.
 //!
 //! A pass reads the records, surveys the kernel, and repairs each difference, with as much concurrency as the fabric
-//! supports.
-//! Attaches and detaches run concurrently and outdate what the pass has read. So each representor is repaired under the
-//! lock
-//! of its VF, after asking the registry again. Only recorded attachments are repaired; until the record is durable, the
-//! attach holds the VF's lock.
+//! supports. Attaches and detaches run concurrently and outdate what the pass has read. So each representor is repaired
+//! under the lock of its VF, after asking the registry again. Only recorded attachments are repaired; until the record
+//! is durable, the attach holds the VF's lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -126,10 +124,8 @@ async fn mend_all(engine: &Engine, held: Vec<Arc<Record>>, survey: &Survey, dept
 }
 
 /// Whether the survey shows a difference. A missing representor cannot be repaired. A repair that failed on this
-/// ifindex
-/// waits for a thorough pass: each attempt makes the kernel report changes, which would start the next attempt at once.
-/// A new
-/// ifindex is a new representor and is tried.
+/// ifindex waits for a thorough pass: each attempt makes the kernel report changes, which would start the next attempt
+/// at once. A new ifindex is a new representor and is tried.
 fn looks_wrong(engine: &Engine, record: &Record, survey: &Survey) -> bool {
     let Some(surveyed) = survey.get(&record.vf) else { return false };
     engine.registry().entries().get(record.id).is_some_and(|entry| {

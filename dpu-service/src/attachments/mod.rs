@@ -22,28 +22,23 @@
 //! Who runs concurrently, and what orders them:
 //! - Two flows of one attachment, such as an old DEL and a new ADD: the lock of its key, from beginning to end.
 //! - Two attachments that want the same VF, MAC or address: the registry's lock, held for each reservation and never
-//!   across
-//! an await. A reservation holds whether its record is durable or not.
+//!   across an await. A reservation holds whether its record is durable or not.
 //! - Two flows that program one representor, such as an attach and the reconciler: the lock of the VF. Its holder asks
-//!   the
-//! registry again which attachment has the VF.
+//!   the registry again which attachment has the VF.
 //! - A flow of an old session and the hello of a new one: an attach checks the session under the same lock of the
-//!   registry
-//! that reserves. A hello opens its session before it searches for attachments that the host does not know. So it sees
-//! everything that earlier sessions have made.
+//!   registry that reserves. A hello opens its session before it searches for attachments that the host does not know.
+//!   So it sees everything that earlier sessions have made.
 //! - An inventory and a later Detach: the inventory counts for a VF only if it is newer than the latest Detach of that
-//!   VF, by
-//! the host's clock.
+//!   VF, by the host's clock.
 //! - An Attach and a later Detach that was served first: `overtaken` keeps a tombstone, read and written under the
 //!   key's lock.
 //! - Two changes of networks, or one and a reload of the configuration file: a lock of their own.
 //!
 //! Lock order: networks; a key; a VF; a host's turn (`ports`), the neighbours' turn and the gateways' work; the
-//! registry;
-//! `sessions` and `overtaken`; events and audit. Locks before the registry are held across an await. A flow that holds
-//! a key
-//! waits for no other key, and one that holds a VF for no other VF: a flow that ends many attachments locks each key by
-//! itself. Commits wait for the disk without the registry's lock, so that concurrent flows share a transaction.
+//! registry; `sessions` and `overtaken`; events and audit. Locks before the registry are held across an await. A flow
+//! that holds a key waits for no other key, and one that holds a VF for no other VF: a flow that ends many attachments
+//! locks each key by itself. Commits wait for the disk without the registry's lock, so that concurrent flows share a
+//! transaction.
 //!
 //! After a crash no flow is resumed: the journal says what is held, and the reconciler makes the kernel agree.
 

@@ -2,10 +2,8 @@
 //! snapshot of the network that they were made with.
 //!
 //! Locks: changes are serialised by a lock of their own. Each is checked under the registry's lock, recorded, and put
-//! into
-//! force under the registry's lock again. Attaches run in between, so a new lease may conflict with a checked change;
-//! then
-//! the journal gets the previous network back. A network is closed to attaches before it is deleted.
+//! into force under the registry's lock again. Attaches run in between, so a new lease may conflict with a checked
+//! change; then the journal gets the previous network back. A network is closed to attaches before it is deleted.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -100,8 +98,7 @@ impl<'a> Networks<'a> {
     }
 
     /// The subnets of the named network. An empty name means the default network or, if there is none, all networks
-    /// that the
-    /// host may use.
+    /// that the host may use.
     ///
     /// # Errors
     /// [`Reason::NetworkUnknown`], or the host may not use the network.
@@ -160,8 +157,7 @@ impl<'a> Networks<'a> {
     }
 
     /// Creates or replaces a network; with `dry_run`, only returns the outcome. The caller validates the network's
-    /// form. With
-    /// `read`, replaces only that version of the network. Running attachments keep their settings.
+    /// form. With `read`, replaces only that version of the network. Running attachments keep their settings.
     ///
     /// # Errors
     /// The network is invalid, another version is in force, a lease conflicts, or the journal cannot be written.
@@ -178,13 +174,11 @@ impl<'a> Networks<'a> {
     }
 
     /// Renames a network. Its attachments keep their addresses and belong to the renamed network. Attaches to it are
-    /// refused
-    /// until the rename is durable.
+    /// refused until the rename is durable.
     ///
     /// # Errors
     /// The network is unknown or the configuration file's; the new name is taken; other networks or hosts' rights name
-    /// the
-    /// network; attaches to it do not end in time; or the journal cannot be written.
+    /// the network; attaches to it do not end in time; or the journal cannot be written.
     pub async fn rename(self, name: String, new_name: String) -> Result<NetworkView, Failure> {
         let cause = self.cause();
         let rename =
@@ -197,8 +191,7 @@ impl<'a> Networks<'a> {
     ///
     /// # Errors
     /// The network is unknown or the configuration file's; a subnet is invalid; a lease conflicts; or the journal
-    /// cannot be
-    /// written.
+    /// cannot be written.
     pub async fn change_subnets(
         self,
         name: String,
@@ -330,8 +323,7 @@ async fn rename_closed(
         .after(&json!({ "name": renamed.name }));
     let committed = {
         // The changes are enqueued while the registry is locked: a release that begins afterwards is also enqueued
-        // later, so
-        // this commit cannot write back the record of an ended attachment.
+        // later, so this commit cannot write back the record of an ended attachment.
         let mut registry = engine.registry();
         let records = registry.change_networks().records_renamed(name, &renamed.name);
         let changes = Changes::default().delete_network(name).put_network(&renamed);
@@ -465,8 +457,7 @@ fn end_removed<'a>(engine: &Engine, before: impl Iterator<Item = &'a HostName>) 
 }
 
 /// Reports to each host the networks it gains or loses by its rights. That includes networks deleted together with the
-/// right:
-/// no other report would reach the host.
+/// right: no other report would reach the host.
 fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, deleted: Vec<String>) {
     let mut networks = deleted;
     {
@@ -486,8 +477,7 @@ fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, delet
 }
 
 /// Puts a recorded network into force. If an attachment made since the check conflicts, takes the change back from
-/// journal
-/// and audit.
+/// journal and audit.
 fn install(engine: &Engine, network: Network, entry: Uuid) -> Result<(), Failure> {
     let mut registry = engine.registry();
     let name = network.name.clone();

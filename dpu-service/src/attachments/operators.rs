@@ -150,8 +150,7 @@ impl<'a> Operators<'a> {
     }
 
     /// Releases an attachment. With `forget`, or if its host was removed, frees everything without waiting for the VF.
-    /// The VF
-    /// becomes available once a host advertises it.
+    /// The VF becomes available once a host advertises it.
     ///
     /// # Errors
     /// [`Reason::AttachmentUnknown`] or [`Reason::JournalUnavailable`].

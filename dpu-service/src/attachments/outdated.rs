@@ -31,8 +31,7 @@ impl Networks<'_> {
         let networks: HashMap<&str, _> = networks.map(|it| (it.name.as_str(), it)).collect();
         let mut found = BTreeMap::<String, Outdated>::new();
         // Compared without the registry's lock: after a restart each record has its own copy of the network, and
-        // comparing all of
-        // them takes long.
+        // comparing all of them takes long.
         for record in self.records_of_others(&networks) {
             let network = networks[record.network.name.as_str()];
             if is_outdated(&record, network) {

@@ -1,10 +1,8 @@
 //! Tombstones of detached keys.
 //!
 //! An agent that gets no answer to its Attach sends a Detach of the same key. Both calls arrive on one connection in
-//! order,
-//! but each is served by its own task, so the Detach may run first. It finds nothing, and an Attach that ran afterwards
-//! would
-//! make an attachment that no host ever detaches. The tombstone refuses that Attach.
+//! order, but each is served by its own task, so the Detach may run first. It finds nothing, and an Attach that ran
+//! afterwards would make an attachment that no host ever detaches. The tombstone refuses that Attach.
 
 use std::{
     collections::HashMap,
@@ -18,8 +16,7 @@ use crate::{
 };
 
 /// How long a tombstone is kept at least. An overtaken call has reached the service before the Detach: it waits only
-/// for a
-/// processor and the key's lock.
+/// for a processor and the key's lock.
 const MEMORY: Duration = Duration::from_secs(60);
 
 /// Maximum tombstones of one generation of one host. A host that detaches more loses its oldest: no host uses another's

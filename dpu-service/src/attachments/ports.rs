@@ -1,14 +1,11 @@
 //! Representors: each is programmed by one flow at a time.
 //!
 //! Locks: one for each VF. Attach, detach and the reconciler program the same representors. A flow locks the VF and
-//! then asks
-//! the registry again, because the previous holder may have ended the attachment or started another on the same VF. All
-//! work
-//! blocks on the kernel and runs on blocking threads.
+//! then asks the registry again, because the previous holder may have ended the attachment or started another on the
+//! same VF. All work blocks on the kernel and runs on blocking threads.
 //!
 //! The kernel serves all threads in turn, so a host with sixteen attaches would get sixteen times the share of a host
-//! with one.
-//! Each host therefore programs only as many ports at a time as the fabric handles best; its others wait.
+//! with one. Each host therefore programs only as many ports at a time as the fabric handles best; its others wait.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -39,8 +36,7 @@ use crate::{
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// After this long a slow port no longer holds up its host's other ports. It includes the wait for a thread, which is
-/// long
-/// while many hosts are busy: with a shorter limit, one host would fill the threads.
+/// long while many hosts are busy: with a shorter limit, one host would fill the threads.
 const LONGEST_TURN: Duration = Duration::from_secs(1);
 
 /// One survey of the kernel, by VF.
@@ -99,8 +95,7 @@ impl Ports {
     }
 
     /// Runs the steps that are not in place, without waiting for a missing representor: a card in reset must not block
-    /// the
-    /// reconciler.
+    /// the reconciler.
     pub(super) async fn repair(&self, record: &Record) -> Result<Repaired, ProgramError> {
         let settings = record.port_settings();
         self.on_thread(move |programmer| programmer.repair(&settings)).await

@@ -1,10 +1,8 @@
 //! VFs offered to a host for one session. Only an attach that names the offer gets such a VF, so the host's agent can
-//! move
-//! it before the DPU has answered.
+//! move it before the DPU has answered.
 //!
 //! Offers are made under the same lock of the registry that checks the session. A hello opens its session first and
-//! then
-//! ends all earlier offers, before its inventory is read.
+//! then ends all earlier offers, before its inventory is read.
 
 use vf_alloc::{PfId, Policy, VfPromise};
 
@@ -12,8 +10,7 @@ use super::hosts::Hosts;
 use crate::{host::SessionId, model::HostName};
 
 /// VFs offered of each pool that the agent allocates from: more than a host's attaches under way while the next offers
-/// reach
-/// it.
+/// reach it.
 const PROMISED: usize = 32;
 
 /// A VF offered to its host.

@@ -1,6 +1,5 @@
 //! Requirements of networks that the cards of their pools do not meet. An attach is refused for its port; this module
-//! reports
-//! them when the network is applied, and as conditions.
+//! reports them when the network is applied, and as conditions.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -245,8 +245,7 @@ fn unowned(registry: &Registry) -> Vec<Fault> {
 }
 
 /// One sentence on the host's attachments whose representors have been missing for longer than `patience`: after a
-/// reset the
-/// card soon creates them again.
+/// reset the card soon creates them again.
 fn without_representors(suspects: &[&Entry], patience: Duration) -> Option<String> {
     let is_missing = |entry: &&Entry| {
         entry.is_held() && entry.missing_for().is_some_and(|missing| missing >= patience)

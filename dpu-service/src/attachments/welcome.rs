@@ -2,9 +2,8 @@
 //!
 //! A report may be outdated when it is processed: a newer session may have begun, a Detach may have overtaken it, or an
 //! Attach of this session may be about to move a VF that the inventory calls clean. So its consequences run under the
-//! key's
-//! lock after checking the session again, and an inventory counts for a VF only if it is newer than the VF's latest
-//! Detach.
+//! key's lock after checking the session again, and an inventory counts for a VF only if it is newer than the VF's
+//! latest Detach.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -38,8 +37,7 @@ enum Verdict {
     /// The attachment is being released and the host may not know: send `Release`.
     TellRelease,
     /// The host does not know the attachment and its VF has not returned. A pod may use it, under an agent that lost
-    /// its
-    /// records, so the attachment stays until the VF returns.
+    /// its records, so the attachment stays until the VF returns.
     Keep,
     Release {
         vf: VfReturn,
@@ -85,8 +83,7 @@ impl Hosts<'_> {
 async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Session, Failure> {
     check_owner(engine, host, &hello.inventory)?;
     // Calls of earlier sessions are refused from here on, so the attachments they made are complete. If the session
-    // were opened
-    // later, an Attach of the old session could reserve an attachment that this hello does not judge.
+    // were opened later, an Attach of the old session could reserve an attachment that this hello does not judge.
     let session = engine.sessions.open(host, &hello)?;
     engine.registry().end_promises(host);
     note_session(engine, host, &hello, &session);

@@ -26,8 +26,7 @@ impl Sessions {
     }
 
     /// Asks the host to repair problems and then to examine its VFs. It leaves the VFs `held` alone if it has no record
-    /// of them.
-    /// Waits for its answer until the session ends.
+    /// of them. Waits for its answer until the session ends.
     ///
     /// # Errors
     /// [`NotExamined`].

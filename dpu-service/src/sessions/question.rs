@@ -38,8 +38,7 @@ pub enum NotExamined {
 }
 
 /// A question that the host has not answered. It stays after the caller has timed out: the host is not asked again
-/// until it
-/// answers, so that repeated calls cannot overload it.
+/// until it answers, so that repeated calls cannot overload it.
 #[derive(Debug)]
 pub(super) struct Question {
     /// Random, so that an answer to another session's question is not taken for this one's.

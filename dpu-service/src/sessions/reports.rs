@@ -30,8 +30,7 @@ pub(crate) struct Turns {
 
 impl Reports {
     /// Replaces the latest report. Findings of attachments that are not in `attachments` or are being released end
-    /// without being
-    /// cured. A report that left findings out does not tell which ones are over, so none is cured.
+    /// without being cured. A report that left findings out does not tell which ones are over, so none is cured.
     pub(super) fn note(
         &mut self,
         mut report: PodFindings,

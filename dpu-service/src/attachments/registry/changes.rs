@@ -26,8 +26,7 @@ pub(crate) struct Changed {
 }
 
 /// Changes of networks. The caller holds the lock of networks, so that what was checked under one lock of the registry
-/// and
-/// recorded since can be put into force under the next.
+/// and recorded since can be put into force under the next.
 #[derive(Debug)]
 pub(crate) struct NetworkChanges<'a>(&'a mut Registry);
 
@@ -108,8 +107,7 @@ impl NetworkChanges<'_> {
     }
 
     /// Refuses to replace another version than the caller has read. A network that already equals `network` passes with
-    /// any
-    /// version: the caller may be repeating its call.
+    /// any version: the caller may be repeating its call.
     ///
     /// # Errors
     /// [`Reason::NetworkConflict`].
@@ -161,8 +159,7 @@ impl NetworkChanges<'_> {
     }
 
     /// Refuses networks with host ports. An agent identifies its host ports by network name: after a rename it would
-    /// release the
-    /// port and make a new one.
+    /// release the port and make a new one.
     fn check_no_host_port(&self, name: &str) -> Result<(), Failure> {
         let is_one = |record: &&Arc<Record>| {
             record.key.is_host_port() && record.networks().any(|network| network.name == name)
@@ -180,8 +177,7 @@ impl NetworkChanges<'_> {
     }
 
     /// Refuses networks whose gateway's MAC address would change: it is derived from the network's name. Running pods
-    /// would keep
-    /// sending to the old address until their neighbour entries expire.
+    /// would keep sending to the old address until their neighbour entries expire.
     fn check_gateway_stays(&self, network: &Network) -> Result<(), Failure> {
         let users = self.0.entries.users_of(&network.name);
         if network.gateway_mode == GatewayMode::Router || users == 0 {
@@ -217,8 +213,7 @@ impl NetworkChanges<'_> {
     }
 
     /// The records to rewrite with the network's new name. Attachments being released are left out: a commit that
-    /// deletes their
-    /// records may be under way.
+    /// deletes their records may be under way.
     pub(crate) fn records_renamed(&self, name: &str, new_name: &str) -> Vec<Record> {
         let held = self.0.entries.held();
         held.iter().filter_map(|record| record.with_network_renamed(name, new_name)).collect()
@@ -360,8 +355,7 @@ impl NetworkChanges<'_> {
     }
 
     /// Keeps a PF with the host whose attachments hold its VFs: no other host could return them. A host may be removed
-    /// from the
-    /// configuration while it has attachments.
+    /// from the configuration while it has attachments.
     fn check_hosts(&self, hosts: &[(HostName, Vec<PfId>)]) -> Result<(), Failure> {
         let is_served = |name: &HostName| hosts.iter().any(|(host, _)| host == name);
         for entry in self.0.entries.iter() {
@@ -440,8 +434,8 @@ impl NetworkChanges<'_> {
     }
 
     /// Checks that the networks named by `network` exist, and that networks which name it still may. Other networks
-    /// stay in force
-    /// even if one they name is gone, as after a forced deletion: they no longer reach it and admit nothing from it.
+    /// stay in force even if one they name is gone, as after a forced deletion: they no longer reach it and admit
+    /// nothing from it.
     fn check_named(&self, network: &Network) -> Result<(), Failure> {
         let all = self.0.networks.iter().map(|entry| &**entry.network());
         let others = all.filter(|other| other.name != network.name);

@@ -1,8 +1,8 @@
 //! Times of the latest Detach of each VF, by the host's clock.
 //!
 //! Detach is a call of its own and may overtake messages of the session: an inventory processed after it may have been
-//! taken
-//! before it. The inventory may then list a VF as clean that was attached and detached since, so its entry is ignored.
+//! taken before it. The inventory may then list a VF as clean that was attached and detached since, so its entry is
+//! ignored.
 
 use std::collections::{HashMap, HashSet};
 

@@ -10,8 +10,7 @@ pub(crate) struct Doubts {
     /// Quarantined because their host holds them for attachments that the journal does not have.
     unaccounted: BTreeSet<FunctionId>,
     /// Unprogramming their representors failed in part. They may have left the fabric, so a survey of its ports may not
-    /// show
-    /// them.
+    /// show them.
     unclean: BTreeSet<FunctionId>,
     /// Their representors have no attachment and cannot be unprogrammed; already reported.
     stuck: BTreeSet<FunctionId>,

@@ -73,8 +73,7 @@ impl Entries {
     }
 
     /// The records that are held and in the journal. Read them before surveying the kernel: an attachment made in
-    /// between would
-    /// look missing.
+    /// between would look missing.
     pub(crate) fn held(&self) -> Vec<Arc<Record>> {
         let held = self.iter().filter(|entry| entry.is_recorded() && entry.is_held());
         held.map(|entry| Arc::clone(entry.record())).collect()
@@ -167,8 +166,7 @@ impl Entries {
     }
 
     /// One sentence for each of these networks that shares a subnet with a host port's network in another layer-2
-    /// domain: the
-    /// host has one routing table for both.
+    /// domain: the host has one routing table for both.
     pub(crate) fn conflicts_with_host_ports<'a>(
         &'a self,
         networks: impl Iterator<Item = &'a Network>,
@@ -279,8 +277,7 @@ impl Entries {
     }
 
     /// The requested MAC address, or a free one with the prefix. Never a gateway's: its holder would receive the
-    /// gateway's
-    /// frames.
+    /// gateway's frames.
     pub(super) fn choose_mac(
         &self,
         spec: &AttachSpec,
@@ -341,8 +338,7 @@ impl Entries {
 }
 
 /// Refuses a journal in which two records hold the same thing. Only a damaged journal has such records. Keeping either
-/// one
-/// would cut off the other's pod.
+/// one would cut off the other's pod.
 pub(super) fn check_unshared(records: &[Record], domains: &Layer2Domains) -> Result<(), OpenError> {
     let mut holders = HashMap::<String, &Record>::new();
     for record in records {

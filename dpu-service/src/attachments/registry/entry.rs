@@ -94,8 +94,7 @@ impl Entry {
     }
 
     /// Whether an Attach of this session may still move the VF into the pod: an inventory or a list of valid
-    /// attachments may be
-    /// older than the move.
+    /// attachments may be older than the move.
     pub(crate) fn is_under_way(&self, session: Option<SessionId>) -> bool {
         self.stage.is_under_way(session)
     }
@@ -135,8 +134,7 @@ impl Entry {
     }
 
     /// Stores the users that probes found; `None`: the probes could not be sent. Returns the changes: each address with
-    /// its
-    /// users, or with none.
+    /// its users, or with none.
     pub(crate) fn note_probed(&mut self, found: Option<Users>) -> Users {
         if self.is_held() { self.conflicts.note(found) } else { Users::new() }
     }
@@ -164,8 +162,7 @@ impl Entry {
     }
 
     /// Whether the host sent its latest Attach after the time `told`. An Attach after `latest`, which the host's clock
-    /// cannot
-    /// show yet, does not count.
+    /// cannot show yet, does not count.
     pub(crate) fn was_asked_after(&self, told: HostTime, latest: HostTime) -> bool {
         told != HostTime::default() && told < self.asked && self.asked <= latest
     }
@@ -182,8 +179,7 @@ impl Entry {
     }
 
     /// The host reported that the pod has the VF. Returns whether that is new. Call [`super::Registry::note_attached`],
-    /// which
-    /// also updates the pools.
+    /// which also updates the pools.
     pub(super) fn note_attached(&mut self) -> bool {
         self.stage.attach()
     }

@@ -117,10 +117,8 @@ impl Registry {
     }
 
     /// Quarantines the VFs that the host has in use while no attachment holds them, if the host reports attachments
-    /// that the
-    /// journal does not have. The inventory does not say which VF belongs to which attachment. Ends when the host
-    /// reports the VF
-    /// clean. Returns these VFs and the reason.
+    /// that the journal does not have. The inventory does not say which VF belongs to which attachment. Ends when the
+    /// host reports the VF clean. Returns these VFs and the reason.
     pub(crate) fn quarantine_unaccounted(
         &mut self,
         live: &[LiveAttachment],

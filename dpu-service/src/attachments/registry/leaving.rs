@@ -1,8 +1,7 @@
 //! Refusals that may soon pass: the requested VF or address is being released, or the VF has lost its representor.
 //!
 //! The DPU answers a DEL before everything is free, so the next ADD may come too early, on any host. A VF in reset
-//! loses its
-//! representor for a moment.
+//! loses its representor for a moment.
 
 use std::{sync::Arc, time::Duration};
 

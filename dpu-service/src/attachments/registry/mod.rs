@@ -1,6 +1,5 @@
 //! All attachments with their VFs, networks and hosts, in memory. The journal is the durable copy; the rest is reported
-//! by
-//! kernel and hosts after a restart.
+//! by kernel and hosts after a restart.
 //!
 //! Owns: the stage of each attachment; no other module changes it. It changes by [`Registry::reserve`], by transitions
 //! of one
@@ -8,10 +7,8 @@
 //! [`Registry::free`] and [`Registry::forget`]. Networks change by [`Registry::change_networks`].
 //!
 //! Locks: one lock around the registry, never held across an await. Nothing in here waits, locks or asks the kernel. A
-//! flow
-//! that needs an entry again after it released the lock looks it up again: flows of other keys, inventories and hellos
-//! run in
-//! between.
+//! flow that needs an entry again after it released the lock looks it up again: flows of other keys, inventories and
+//! hellos run in between.
 
 mod changes;
 mod conflicts;
@@ -81,8 +78,7 @@ pub(crate) struct Registry {
 
 impl Registry {
     /// Restores the journal under a configuration that may have changed. Numbers of VF offers start after
-    /// `promised_before`: an
-    /// agent must not mistake an offer for one of an earlier service.
+    /// `promised_before`: an agent must not mistake an offer for one of an earlier service.
     pub(crate) fn restore(
         loaded: Loaded,
         configuration: Configuration,

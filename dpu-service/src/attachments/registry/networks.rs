@@ -214,8 +214,7 @@ impl PooledNetworks {
     }
 
     /// The pool that contains the address, of whichever network. Subnets of one domain do not overlap, so only the one
-    /// that starts
-    /// last before the address can contain it.
+    /// that starts last before the address can contain it.
     fn pool_with(&mut self, at: &DomainAddress) -> Option<&mut Pool<AttachmentId>> {
         self.network_with(at).map(|(_, pool)| pool)
     }
@@ -301,8 +300,7 @@ impl PooledNetworks {
     }
 
     /// Refuses a gateway, next hop, network or broadcast address that an attachment holds: its pod would receive the
-    /// packets of
-    /// the network's pods. Addresses that the network in force already uses are accepted.
+    /// packets of the network's pods. Addresses that the network in force already uses are accepted.
     fn check_used_addresses(
         &self,
         network: &Network,
@@ -332,8 +330,7 @@ impl PooledNetworks {
     }
 
     /// Refuses a trunk that joins two domains in which two attachments hold the same address of the network's subnets.
-    /// What the
-    /// network in force already joins is accepted: it passed at a start, and a warning names it.
+    /// What the network in force already joins is accepted: it passed at a start, and a warning names it.
     fn check_trunk(&self, network: &Network, attachments: &Entries) -> Result<(), Failure> {
         let reached = |network: &Network| self.domains.reached_from(network).collect::<Vec<_>>();
         let is_in_force = self.by_name.get(&network.name).is_some_and(|entry| {
@@ -381,8 +378,7 @@ impl PooledNetworks {
     }
 
     /// Name and one sentence of each network in force that uses an attachment's address or joins two holders of one
-    /// address. A
-    /// start accepts such a file, because running pods must not lose their network by it.
+    /// address. A start accepts such a file, because running pods must not lose their network by it.
     pub(crate) fn conflicts_with_leases(&self, attachments: &Entries) -> Vec<(String, String)> {
         let conflict = |network: &Network| {
             network.used_addresses().find_map(|address| {
@@ -411,8 +407,7 @@ impl PooledNetworks {
     }
 
     /// Replaces the network of the same name. Takes over all leases and cool-downs in its subnets and domains,
-    /// including those of
-    /// deleted or renamed networks.
+    /// including those of deleted or renamed networks.
     pub(super) fn put(
         &mut self,
         network: Network,
@@ -457,8 +452,7 @@ impl PooledNetworks {
     }
 
     /// Leases the addresses of an ended attachment to another holder. A pool has one holder for an address, but a file
-    /// with a new
-    /// trunk may have joined two domains at a start.
+    /// with a new trunk may have joined two domains at a start.
     fn hold_for_others(&mut self, ended: &Record, attachments: &Entries) {
         let domains = self.domains.clone();
         for DomainAddress { domain, address } in domains.held_by(ended) {

@@ -1,8 +1,7 @@
 //! The addresses of pods, for their gateways.
 //!
 //! A network that changes its VLAN or bridge takes its gateway along, but not the pods attached before. These are left
-//! out:
-//! in the new domain another pod may have the same address.
+//! out: in the new domain another pod may have the same address.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,8 +33,7 @@ pub(crate) fn pod_addresses_among(registry: &Registry, these: &[PodAddress]) -> 
 }
 
 /// The addresses of an attachment's own port, including the link-local one that derives from its MAC address: the pod
-/// sends
-/// its neighbour solicitations from it.
+/// sends its neighbour solicitations from it.
 pub(crate) fn pod_addresses_of(registry: &Registry, record: &Record) -> Vec<PodAddress> {
     if !registry.networks().has_stayed(&record.network) {
         return Vec::new();

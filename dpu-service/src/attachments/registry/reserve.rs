@@ -111,8 +111,7 @@ impl Registry {
     }
 
     /// Reserves addresses of one further network, under the same rights as an attach to it. `taken`: networks in which
-    /// the
-    /// attachment already has an address.
+    /// the attachment already has an address.
     fn reserve_lease(
         &mut self,
         spec: &AttachSpec,

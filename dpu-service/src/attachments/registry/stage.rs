@@ -1,8 +1,8 @@
 //! The life of an attachment in memory: `Reserved → Recorded → Releasing`, then removed.
 //!
 //! Each stage owns the data that exists only in it, so an attachment cannot, say, be in its pod and be released at
-//! once. A
-//! transition that comes too late, such as a release while the representor was being programmed, changes nothing.
+//! once. A transition that comes too late, such as a release while the representor was being programmed, changes
+//! nothing.
 
 use tokio::time::Instant;
 
@@ -17,8 +17,7 @@ pub(super) enum Stage {
     /// In memory; the journal's commit is under way.
     Reserved(HostWord),
     /// In the journal. Programming and the pod are tracked separately: after a restart the host may report that the pod
-    /// has the
-    /// VF before the representor was surveyed.
+    /// has the VF before the representor was surveyed.
     Recorded {
         /// The representor's ifindex, once it is known to be programmed.
         programmed: Option<u32>,
@@ -57,8 +56,7 @@ pub(super) struct HostWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PodState {
     /// Not reported yet. During the session of its latest Attach the host may be about to move the VF. `None`: that
-    /// Attach came
-    /// before the service started, or the host has detached the attachment since.
+    /// Attach came before the service started, or the host has detached the attachment since.
     Awaited(Option<SessionId>),
     /// The host reported that the pod has the VF.
     HasVf,

@@ -13,8 +13,7 @@ const LONGEST_SENTENCE: usize = 2048;
 const POD_FINDINGS: usize = 64;
 
 /// Converts a host's examination. Its texts are cut and cleaned, not refused: some come from the kernel or from a pod
-/// that
-/// named a link.
+/// that named a link.
 ///
 /// # Errors
 /// Why the findings are unknown, one sentence without a final stop.

@@ -17,8 +17,7 @@ use crate::{
 
 impl PooledNetworks {
     /// Leases one address of each family of the network: the requested ones, else one of the family's first subnet with
-    /// a free
-    /// address. Further subnets of a family extend the first.
+    /// a free address. Further subnets of a family extend the first.
     ///
     /// # Errors
     /// An address is not available; then none is leased.
@@ -203,8 +202,7 @@ impl PooledNetworks {
     }
 
     /// Forgets ended cool-downs and returns those whose rows can be deleted. Rows of addresses that are `held` again
-    /// stay: a
-    /// release may be about to write the same rows, and the delete would come after it.
+    /// stay: a release may be about to write the same rows, and the delete would come after it.
     pub(in crate::attachments::registry) fn forget_rested(
         &mut self,
         held: &HashSet<CooledAddress>,
@@ -227,8 +225,7 @@ fn rest_of<'a>(rests: &'a [Cooling], at: &DomainAddress, now: u64) -> Option<&'a
 }
 
 /// The requested addresses without duplicates: podman requests an address twice when it reloads a container's network.
-/// Each
-/// must be in a subnet of the network, and no two in the same one.
+/// Each must be in a subnet of the network, and no two in the same one.
 pub(in crate::attachments::registry) fn distinct_addresses(
     spec: &AttachSpec,
     network: &Network,

@@ -10,8 +10,7 @@ use super::super::Entries;
 use crate::model::{AttachmentId, DomainAddress, Layer2Domain, Layer2Domains, Network, Subnet};
 
 /// Pairs each subnet of `network` with the pool that it takes over: one that contains it or is contained in it. Also
-/// returns
-/// the pools that no subnet takes over.
+/// returns the pools that no subnet takes over.
 pub(super) fn pair<'a>(
     network: &'a Network,
     pools: &[Pool<AttachmentId>],
@@ -46,8 +45,7 @@ impl<'a> Shape<'a> {
     }
 
     /// The pool's specification: that of the network without addresses that running attachments use by an earlier
-    /// version of it
-    /// or by another network. A pod with such an address would receive their packets.
+    /// version of it or by another network. A pod with such an address would receive their packets.
     fn spec_of(&self, subnet: &Subnet) -> SubnetSpec {
         let mut spec = self.network.pool_of(subnet);
         let is_reserved = |address: &IpAddr| {
