@@ -1,9 +1,10 @@
-//! The audit: who has changed what through the API or by the configuration file, and why.
+//! The audit: changes through the API or by the configuration file, with author and reason.
 //!
-//! [`Audit`] owns the entries in memory, oldest first, and logs each. The journal has each in a row, written in the
-//! transaction of the change that it describes. Number and size bound what is kept, and age does not: a clock can be
-//! wrong. For the same reason ids are in the order of the entries, whatever the time. Each lock is held for one operation
-//! on the memory, never across an await.
+//! Owns: the entries in memory, oldest first; each is also logged. The journal has a row for each, written in the
+//! transaction of the change. Entries are limited by number and size, not by age, because a clock can be wrong. For the
+//! same reason ids follow the order of the entries, whatever the time.
+//!
+//! Locks: each for one operation on memory, never across an await.
 
 use std::{
     collections::VecDeque,
@@ -18,41 +19,40 @@ use uuid::Uuid;
 
 use crate::{author::Cause, events::names};
 
-/// How many entries are kept.
+/// Maximum number of entries.
 const KEPT: usize = 10_000;
-/// How many bytes the entries have that are kept: a list of them must fit into memory and into one answer.
+/// Maximum size of all entries, in bytes: a list of them must fit into memory and into one answer.
 const KEPT_BYTES: usize = 16 * 1024 * 1024;
-/// Older entries are listed only if a caller asks for that time.
+/// Older entries are listed only on request of an earlier time.
 const LISTED_FOR: SignedDuration = SignedDuration::from_hours(90 * 24);
-/// How many bytes an entry has at most that is kept as it is.
+/// Maximum size of an entry without digests, in bytes.
 const LONGEST: usize = 16 * 1024;
-/// How many bytes a field of a longer entry has at most that is kept as it is.
+/// Fields of a larger entry that exceed this size, in bytes, become digests.
 const LONGEST_FIELD: usize = 256;
 
-/// The latest id that this process knows.
+/// The latest id of this process.
 static LATEST_ID: Mutex<Uuid> = Mutex::new(Uuid::nil());
 
-/// A change through the API, or by the configuration file.
+/// A change through the API or by the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AuditEntry {
-    /// Its id (UUID version 7). Ids are in the order of the entries, also of earlier starts.
+    /// UUIDv7. Ids increase from entry to entry, across starts.
     pub id: Uuid,
-    /// When: milliseconds since 1970, UTC.
+    /// Milliseconds since 1970, UTC.
     pub time: i64,
-    /// Who, and why.
+    /// Author and reason.
     pub cause: Cause,
-    /// What was done.
     pub action: AuditAction,
-    /// What was changed, such as `network/blue`.
+    /// The changed object, such as `network/blue`.
     pub object: String,
-    /// What it was before: an object of JSON. Empty: there was none. In a large entry, long fields are digests.
+    /// The object before the change, as JSON. Empty: it did not exist. In a large entry, long fields are digests.
     pub before: String,
-    /// What it is since, in the same form. Empty: there is none.
+    /// The object after the change, in the same form. Empty: it does not exist.
     pub after: String,
 }
 
-/// What an operator can do.
+/// Kinds of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AuditAction {
     /// A network was created or changed.
@@ -65,7 +65,7 @@ pub enum AuditAction {
     DeleteNetwork,
     /// An attachment was released.
     ReleaseAttachment,
-    /// A quarantined VF was given back to its pools.
+    /// The quarantine of a VF was ended.
     ClearQuarantine,
     /// Differences between hosts, DPU and records were repaired.
     Repair,
@@ -91,7 +91,7 @@ impl AuditAction {
 }
 
 impl AuditEntry {
-    /// An entry of this moment, for an object that did not exist before and does not after.
+    /// Creates an entry for an object that exists neither before nor after.
     pub(crate) fn new(cause: &Cause, action: AuditAction, object: String) -> Self {
         Self {
             id: next_id(),
@@ -104,7 +104,7 @@ impl AuditEntry {
         }
     }
 
-    /// About how many bytes of memory it takes.
+    /// Approximate size in memory, in bytes.
     fn size(&self) -> usize {
         size_of::<Self>()
             + self.object.len()
@@ -113,17 +113,17 @@ impl AuditEntry {
             + self.after.len()
     }
 
-    /// With what the object was before.
+    /// Sets the object before the change.
     pub(crate) fn before(self, before: &impl Serialize) -> Self {
         Self { before: encoded(before), ..self }
     }
 
-    /// With what the object is since.
+    /// Sets the object after the change.
     pub(crate) fn after(self, after: &impl Serialize) -> Self {
         Self { after: encoded(after), ..self }
     }
 
-    /// With digests in place of long fields, if it is large: the changes of one operator must not displace those of others.
+    /// Replaces long fields of a large entry by digests: the changes of one operator must not evict those of others.
     pub(crate) fn bounded(self) -> Self {
         if self.before.len() + self.after.len() <= LONGEST {
             return self;
@@ -132,7 +132,7 @@ impl AuditEntry {
     }
 }
 
-/// An id of this moment or, where the clock is behind, one that follows the latest.
+/// An id of this moment or, if the clock is behind, one that follows the latest.
 fn next_id() -> Uuid {
     let mut latest = LATEST_ID.lock().unwrap_or_else(PoisonError::into_inner);
     let following = Uuid::from_u128(latest.as_u128().saturating_add(1));
@@ -140,18 +140,18 @@ fn next_id() -> Uuid {
     *latest
 }
 
-/// Makes the ids of this process follow that of an earlier start.
+/// Makes the ids of this process follow those of an earlier start.
 fn continue_after(earlier: Uuid) {
     let mut latest = LATEST_ID.lock().unwrap_or_else(PoisonError::into_inner);
     *latest = earlier.max(*latest);
 }
 
-/// What is written is made of texts, numbers and lists, which JSON has.
+/// Encodes as JSON. Cannot fail: the values have only texts, numbers and lists.
 fn encoded(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// The object with the digests of its long fields. Empty: there is no object.
+/// The object with its long fields as digests. Empty: there is no object.
 fn with_digests(object: &str) -> String {
     let Ok(mut fields) = serde_json::from_str::<Map<String, Value>>(object) else {
         return String::new();
@@ -167,14 +167,14 @@ fn shorten(field: &mut Value) {
     }
 }
 
-/// Which entries are wanted.
+/// A filter for audit entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditFilter {
-    /// Only those of that time or later. `None`: from the first entry of the last 90 days on.
+    /// Entries at that time or later. `None`: starting with the first entry of the last 90 days.
     pub since: Option<Timestamp>,
-    /// Only those about this object: `network/blue`, `blue`, or the beginning of an attachment's id.
+    /// Entries about this object: `network/blue`, `blue`, or a prefix of an attachment's id.
     pub object: Option<String>,
-    /// Only those of this operator: `alice` or `operator/alice`.
+    /// Entries of this operator: `alice` or `operator/alice`.
     pub operator: Option<String>,
 }
 
@@ -187,7 +187,6 @@ impl AuditFilter {
     }
 }
 
-/// The entries.
 #[derive(Debug, Default)]
 pub(crate) struct Audit(Mutex<Entries>);
 
@@ -195,19 +194,19 @@ pub(crate) struct Audit(Mutex<Entries>);
 struct Entries {
     /// Oldest first.
     kept: VecDeque<Arc<AuditEntry>>,
-    /// The sum of their sizes.
+    /// Sum of the entries' sizes.
     bytes: usize,
 }
 
 impl Audit {
-    /// Takes over what the journal has, in the order of ids.
+    /// Loads the journal's entries, in the order of ids.
     pub(crate) fn load(&self, entries: Vec<AuditEntry>) {
         entries.last().into_iter().for_each(|entry| continue_after(entry.id));
         let bytes = entries.iter().map(AuditEntry::size).sum();
         *self.entries() = Entries { kept: entries.into_iter().map(Arc::new).collect(), bytes };
     }
 
-    /// The oldest entries that are too many or too large once `next` is added.
+    /// The oldest entries that exceed the limits once `next` is added.
     pub(crate) fn surplus(&self, next: &AuditEntry) -> Vec<Uuid> {
         let entries = self.entries();
         let (mut number, mut bytes) = (entries.kept.len() + 1, entries.bytes + next.size());
@@ -222,7 +221,7 @@ impl Audit {
         surplus
     }
 
-    /// Adds an entry that the journal has, and logs it: the log may be kept where no operator of this DPU reaches it.
+    /// Adds a recorded entry and logs it: the log may be stored where no operator of this DPU can change it.
     pub(crate) fn add(&self, entry: AuditEntry) {
         let AuditEntry { id, cause: Cause { author, reason }, action, object, .. } = &entry;
         tracing::info!(%id, %author, action = action.as_str(), object, reason, "change audited");
@@ -241,11 +240,11 @@ impl Audit {
         entries.bytes = entries.kept.iter().map(|entry| entry.size()).sum();
     }
 
-    /// The entries that the filter lets pass, oldest first. Without a time in the filter, the list begins with the first
+    /// The entries that match the filter, oldest first. Without a time in the filter, the list starts with the first
     /// entry of the last 90 days.
     pub(crate) fn list(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
         let oldest = (Timestamp::now() - LISTED_FOR).as_millisecond();
-        // Those that follow are listed whatever their time: the clock may have been wrong.
+        // Skips only a prefix: entries after it are listed whatever their time, because the clock may have been wrong.
         let is_left_out = |entry: &&Arc<AuditEntry>| filter.since.is_none() && entry.time < oldest;
         let entries = self.entries();
         let listed = entries.kept.iter().skip_while(is_left_out);
@@ -284,7 +283,7 @@ mod tests {
         assert!(audit.surplus(&next()).is_empty());
     }
 
-    /// An entry of that many days ago.
+    /// An entry that is `days` days old.
     fn aged(days: i64) -> AuditEntry {
         let now = entry("alice", "network/blue");
         AuditEntry { time: now.time - days * 24 * 3600 * 1000, ..now }
@@ -293,7 +292,7 @@ mod tests {
     #[test]
     fn entries_follow_those_of_a_clock_ahead() {
         let mut ahead = aged(0);
-        // A quarter of an hour: an id begins with 48 bits of milliseconds.
+        // About 18 minutes ahead: the first 48 bits of an id are milliseconds.
         ahead.id = Uuid::from_u128(ahead.id.as_u128() + (1 << 100));
         Audit::default().load(vec![ahead.clone()]);
         let [next, last] = [aged(0), aged(0)];

@@ -1,4 +1,4 @@
-//! Who makes a change.
+//! Authors of changes.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::HostName;
 
-/// Who makes a change: shown as `operator/alice`, `host/node-1`, `configuration file` or `dpu-service`.
+/// The author of a change, displayed as `operator/alice`, `host/node-1`, `configuration file` or `dpu-service`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Author {
@@ -29,18 +29,16 @@ impl Author {
     }
 }
 
-/// Who makes a change, and why.
+/// Author and reason of a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cause {
-    /// Who.
     pub author: Author,
-    /// Why, in the author's words. Empty: nothing was said.
+    /// The reason in the author's words. Empty: none was given.
     pub reason: String,
 }
 
 impl Cause {
-    /// That author's, for that reason.
     pub fn new(author: Author, reason: impl Into<String>) -> Self {
         Self { author, reason: reason.into() }
     }

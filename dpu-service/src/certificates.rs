@@ -1,7 +1,7 @@
-//! The service's certificates, for which only the API waits.
+//! The service's certificates.
 //!
-//! A DPU may reboot with an expired certificate, or with a clock that is not set yet. Pods are programmed first:
-//! only connections wait until the certificates are valid.
+//! A DPU may boot with an expired certificate, or before its clock is set. Pods are programmed first: only connections
+//! wait for valid certificates.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,14 +14,13 @@ use crate::{
     events::{EventKind, Events},
 };
 
-/// How often the certificate files are read.
 const PERIOD: Duration = Duration::from_secs(5);
-/// How often the certificate in use is compared with the clock and with what it was.
+/// How often the certificate in use is compared with the clock and with its previous state.
 const LOOK: Duration = Duration::from_secs(1);
-/// What events about certificates are about.
+/// Subject of events about certificates.
 const SUBJECT: &str = "certificate";
 
-/// The service's certificates, once they are valid.
+/// The service's certificates, available once they are valid.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     settings: TlsSettings,
@@ -31,21 +30,21 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Those that a configuration names. Nothing is read yet.
+    /// The certificates that a configuration names. Reads no file yet.
     pub(crate) fn of(config: &Config) -> Self {
         let (settings, warning) = (config.tls.clone(), config.certificate_warning.ahead());
         Self { settings, warning, valid: OnceCell::new() }
     }
 
-    /// Waits until they are valid, and follows their files from then on.
+    /// Waits until the certificates are valid, and then follows their files.
     ///
     /// # Errors
-    /// The files can't be used, for another reason than their dates, when they are read first.
+    /// The files cannot be used at the first read, for another reason than their dates.
     pub(crate) async fn valid(&self) -> Result<LiveCredentials, CredentialsError> {
         self.valid.get_or_try_init(|| self.wait()).await.cloned()
     }
 
-    /// `None`: they have not been valid yet.
+    /// `None`: not valid yet.
     pub(crate) fn now(&self) -> Option<&LiveCredentials> {
         self.valid.get()
     }
@@ -54,7 +53,7 @@ impl Certificates {
         let roles = [Role::Dpu];
         let valid = match LiveCredentials::load(&self.settings, &roles) {
             Err(error) if error.is_of_dates() => {
-                // A start that waits is no failed one, which the service manager would repeat.
+                // Reported as ready although it waits: the service manager would restart a start that takes too long.
                 notify_ready();
                 LiveCredentials::load_when_valid(&self.settings, &roles, PERIOD).await
             }
@@ -66,7 +65,7 @@ impl Certificates {
     }
 }
 
-/// Records what becomes of the certificate, which is `expiring` for so long before its end. Ends never.
+/// Records changes of the certificate as events. It counts as expiring for `expiring` before its end. Never returns.
 pub(crate) async fn record_changes(live: LiveCredentials, expiring: Duration, events: Arc<Events>) {
     let mut before = Seen { ends: live.ends(), ..Seen::default() };
     loop {
@@ -77,7 +76,7 @@ pub(crate) async fn record_changes(live: LiveCredentials, expiring: Duration, ev
     }
 }
 
-/// How the certificate is at one moment. Each problem is one sentence.
+/// State of the certificate at one moment. Each problem is one sentence.
 #[derive(Debug, Default)]
 struct Seen {
     ends: String,

@@ -1,4 +1,4 @@
-//! All that is wrong now, from all that know of something, and the watch that reports what turns.
+//! Collects all current faults, and watches conditions to report their changes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,18 +13,17 @@ use crate::{
     shared::Shared,
 };
 
-/// How often the conditions are looked at if no one asks.
+/// How often conditions are checked without a request.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How often the rules of all ports are listed: that takes the kernel some time.
+/// How often the rules of all ports are listed, which takes the kernel some time.
 const CARDS_PERIOD: Duration = Duration::from_secs(60);
-/// The fault of a DPU without networks.
 const NO_NETWORKS: &str = "there is no network, so no pod can attach: add a [[network]] to the configuration file, or run \
                            `dpuctl apply`";
-/// What a certificate that is not valid now keeps from being served.
+/// What an invalid certificate prevents.
 const NO_NEW_SESSIONS: &str =
-    "new sessions are refused until CertificatesValid is true; hosts that are connected go on";
+    "new sessions are refused until CertificatesValid is true; connected hosts keep their sessions";
 
-/// Looks at the conditions once a second, so that each turn is reported when it happens. Never returns.
+/// Checks the conditions once a second, so that each change is reported when it happens. Never returns.
 pub(crate) async fn watch(shared: Arc<Shared>) {
     tokio::spawn(watch_cards(Arc::clone(&shared)));
     tokio::spawn(watch_journal(Arc::clone(&shared)));
@@ -41,18 +40,18 @@ fn ticks(period: Duration) -> Interval {
     ticks
 }
 
-/// Tries a journal whose latest write failed, once a second. A look at the conditions reads what the journal knows, and
-/// never waits for its disk. Never returns.
+/// Retries a journal whose latest write failed, once a second. A check of the conditions only reads the result and
+/// never waits for the disk. Never returns.
 async fn watch_journal(shared: Arc<Shared>) {
     let mut ticks = ticks(PERIOD);
     loop {
         ticks.tick().await;
-        // The journal itself knows and logs a failure.
+        // The journal logs the failure itself.
         let _ = shared.engine.probe_journal().await;
     }
 }
 
-/// Looks at the cards once a minute, if the driver knows any. Never returns.
+/// Checks the cards once a minute, if the driver knows any. Never returns.
 async fn watch_cards(shared: Arc<Shared>) {
     let mut ticks = ticks(CARDS_PERIOD);
     loop {
@@ -77,10 +76,10 @@ async fn handled_traffic(engine: &Arc<Engine>) -> Result<Vec<HandledTraffic>, St
     Ok(traffic.attachments.into_iter().filter_map(handled).collect())
 }
 
-/// The conditions as they are now. Those that turn are reported.
+/// Checks and returns the conditions. Changes are recorded as events.
 pub(crate) async fn conditions(shared: &Shared) -> Vec<Condition> {
     let has_no_cards = shared.engine.programmer().cards().is_empty();
-    // What turns while the service stops is the stop, which has an event of its own.
+    // Changes during a stop are consequences of the stop, which has its own event.
     let report = |condition: &Condition| {
         if !shared.stopping.is_cancelled() {
             record_turn(shared, condition);
@@ -89,7 +88,7 @@ pub(crate) async fn conditions(shared: &Shared) -> Vec<Condition> {
     shared.conditions.look(has_no_cards, faults(shared), report).await
 }
 
-/// Records that a condition has turned.
+/// Records a changed condition.
 fn record_turn(shared: &Shared, condition: &Condition) {
     let Condition { kind, status, reason, object, message, .. } = condition;
     let event = match status {
@@ -103,14 +102,14 @@ fn record_turn(shared: &Shared, condition: &Condition) {
         message => format!("{turned}: {message}"),
     };
     let events = shared.engine.events();
-    // Without a reason, for those of all types are the same: events of one object with one reason are repetitions.
+    // "True" events get no reason code: events of one object with the same code would be folded across condition types.
     match status {
         ConditionStatus::True => events.record(event, object, turned),
         _ => events.record_reason(event, reason, object, turned),
     }
 }
 
-/// All that is wrong now.
+/// All current faults.
 pub(crate) async fn faults(shared: &Shared) -> Vec<Fault> {
     let engine = &shared.engine;
     let mut all: Vec<_> = engine.obstacles().into_iter().map(obstacle).collect();
@@ -132,7 +131,7 @@ async fn uplink_faults(engine: Arc<Engine>) -> Vec<Fault> {
     engine.operators().uplink_faults().await
 }
 
-/// What keeps Attach from being served, as a fault.
+/// Converts an obstacle to Attach into a fault.
 fn obstacle(failure: Failure) -> Fault {
     let reason = match failure.reason {
         Reason::JournalUnavailable => ConditionReason::JournalNotWritable,
@@ -142,8 +141,7 @@ fn obstacle(failure: Failure) -> Fault {
     Fault::of_dpu(reason, failure.message)
 }
 
-/// A disk that is full for one write has room for the next, smaller one: so a write that has failed counts until an ADD
-/// succeeds.
+/// A failed write of the journal counts until an ADD succeeds: on a full disk the next, smaller write may succeed.
 fn journal_fault(faults: &[Fault], refusals: &[Fault]) -> Option<Fault> {
     let is_reported = |fault: &Fault| fault.reason == ConditionReason::JournalNotWritable;
     if faults.iter().any(is_reported) {
@@ -154,7 +152,7 @@ fn journal_fault(faults: &[Fault], refusals: &[Fault]) -> Option<Fault> {
     Some(Fault::of_dpu(ConditionReason::JournalNotWritable, message.as_str()))
 }
 
-/// That events are not in their file. An event may be the last word of what has ended the service.
+/// A fault if events are not in their file: the missing event may be the one that explains the service's end.
 fn events_fault(dropped: DroppedEvents) -> Option<Fault> {
     let DroppedEvents { number, since, failure } = dropped;
     let message = format!(
@@ -164,7 +162,7 @@ fn events_fault(dropped: DroppedEvents) -> Option<Fault> {
     Some(Fault::of_dpu(ConditionReason::EventsNotWritten, message))
 }
 
-/// That no pod can be attached, or none of a host without a session, for what others tell.
+/// A fault that sums up other faults which prevent attaches, or those of hosts without a session.
 fn not_serving(faults: &[Fault]) -> Option<Fault> {
     let has = |reason| faults.iter().any(|fault| fault.reason == reason);
     let obstacles = [ConditionReason::JournalNotWritable, ConditionReason::FabricUnavailable];
@@ -203,7 +201,7 @@ fn configuration_faults(shared: &Shared) -> Vec<Fault> {
     refused.chain(empty).collect()
 }
 
-/// The hosts without a session, but for those under maintenance.
+/// Hosts without a session, except those under maintenance.
 fn hosts_faults(shared: &Shared) -> Vec<Fault> {
     let hosts = shared.engine.hosts().absent().into_iter();
     let absent = hosts.filter(|(host, _)| !shared.is_under_maintenance(host));

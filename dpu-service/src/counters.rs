@@ -1,46 +1,44 @@
-//! What ports have carried and dropped.
+//! Counters of ports.
 
 use netlink::Traffic;
 
-/// What a port has carried and dropped since it was made, whomever it has served, as the pod behind it sees it.
+/// Counters of a port since it was created, from the pod's point of view. They span all attachments that used the port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// By the pod: what the guard drops is among it.
+    /// Sent by the pod, including what the guard drops.
     pub sent: Traffic,
-    /// By the pod.
+    /// Received by the pod.
     pub received: Traffic,
-    /// What was dropped on its way through the fabric.
+    /// Dropped in the fabric.
     pub drops: Drops,
-    /// How many packets on their way to the pod its limit has dropped.
+    /// Packets to the pod that its ingress limit dropped.
     pub ingress_limit_drops: u64,
 }
 
-/// How many packets from and to a pod the fabric has dropped.
+/// Packets from and to a pod that the fabric dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// Of what the pod has sent: the guard. On a bridge those beyond the limit of what it sends are among them, for the
-    /// kernel counts them together.
+    /// Packets from the pod: by the guard. On a bridge this includes packets over the egress limit, because the kernel
+    /// counts both together.
     pub guard: u64,
-    /// Of what the pod has sent: its limit, where it is counted apart.
+    /// Packets from the pod: by its egress limit, where that is counted separately.
     pub egress_limit: u64,
-    /// Of what was sent to the pod: what its network's `allow` lets nobody open.
+    /// Packets to the pod: not admitted by its network's `allow` rules.
     pub allow: u64,
 }
 
-/// What of a port's work is done by the card itself.
+/// Share of a port's rules that the card handles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloaded {
-    /// How many rules there are by which its packets are dealt with, of those kinds that cards take over.
+    /// Number of rules for the port's packets, of the kinds that cards can offload.
     pub rules: u64,
-    /// How many of them the hardware carries out. One by which it leaves packets to the kernel is not among them.
+    /// Number of those in hardware. Rules by which the hardware passes packets to the kernel do not count.
     pub in_hardware: u64,
 }
 
-/// What is told of a port's traffic.
+/// Traffic of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortTraffic {
-    /// What it has carried and dropped.
     pub counters: PortCounters,
-    /// What of that the card does by itself.
     pub offloaded: Offloaded,
 }

@@ -1,75 +1,73 @@
-//! The words of all drivers, of the eswitch as of the fabric: what can be done, and what was refused.
+//! Types shared by eswitch and fabric drivers: abilities, readings and refusals.
 //!
-//! Ingress is what a pod receives, and egress what it sends. Where the kernel's directions are meant, it is the
-//! representor's ingress, where frames of the pod come in.
+//! Ingress is what a pod receives, egress what it sends. The kernel's directions are reversed: frames of the pod enter
+//! at the representor's ingress.
 
 mod refused;
 
 pub use refused::{Fault, Refused};
 
-/// Whether something can be done. `Err`: why not.
+/// Whether something is supported. `Err`: why not.
 pub(crate) type Ability = Result<(), String>;
 
-/// The ability to keep to a network's `allow`.
+/// Name of the ability to enforce a network's `allow` rules.
 pub(crate) const ALLOW_RULES: &str = "allow-rules";
 
-/// Something that a kernel or a card may or may not be able to do, as probed.
+/// A probed ability of a kernel or card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capability {
-    /// Its stable name, such as `vlan-filtering`.
+    /// Stable name, such as `vlan-filtering`.
     pub name: &'static str,
-    /// Whether it can be used.
     pub available: bool,
-    /// Whether hardware does it. What is available otherwise, the kernel does.
+    /// Whether hardware does it. Otherwise the kernel does.
     pub offloaded: bool,
-    /// Why not, or with what limits. One sentence without a final stop, or nothing.
+    /// Why it is not available, or its limits. One sentence without a final stop, or empty.
     pub detail: String,
 }
 
-/// A setting that this kernel or card can't do.
+/// A setting that this kernel or card does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{setting} can't be done here: {why}")]
 pub struct Unsupported {
     /// The setting with its value, such as `VLAN 100`.
     pub setting: String,
-    /// Why not.
     pub why: String,
 }
 
-/// What the kernel has of one setting.
+/// State of one setting in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// Whether it is as wanted. A setting that the driver leaves to the host counts as being so.
+    /// Whether it is as requested. True for a setting that the driver leaves to the host.
     pub in_place: bool,
-    /// What is there, for people.
+    /// The actual state, as text.
     pub detail: String,
 }
 
 impl Reading {
-    /// As wanted.
+    /// A setting that is as requested.
     pub fn in_place(detail: impl Into<String>) -> Self {
         Self { in_place: true, detail: detail.into() }
     }
 
-    /// Both of them, as wanted if both are.
+    /// Combines two readings: in place if both are.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let detail = format!("{}; {}", self.detail, other.detail);
         Self { in_place: self.in_place && other.in_place, detail }
     }
 
-    /// Not as wanted.
+    /// A setting that differs from the request.
     pub fn missing(detail: impl Into<String>) -> Self {
         Self { in_place: false, detail: detail.into() }
     }
 }
 
-/// As drivers report it.
+/// Converts an ability into the capability that drivers report.
 pub(crate) fn capability(name: &'static str, ability: &Ability) -> Capability {
     limited_capability(name, ability, "")
 }
 
-/// As drivers report it; where it can be done, with these `limits`.
+/// Converts an ability into a capability with `limits`, if it is available.
 pub(crate) fn limited_capability(
     name: &'static str,
     ability: &Ability,
@@ -80,7 +78,7 @@ pub(crate) fn limited_capability(
 }
 
 impl Capability {
-    /// Likewise; where it can be done, hardware does it.
+    /// Marks an available capability as done by hardware.
     #[must_use]
     pub(crate) fn by_hardware(self) -> Self {
         Self { offloaded: self.available, ..self }

@@ -1,4 +1,4 @@
-//! What ends the service, or keeps it from starting.
+//! Errors that end the service or keep it from starting.
 
 use std::io;
 
@@ -6,23 +6,20 @@ use mtls::CredentialsError;
 
 use crate::{driver::Refused, records::OpenError, server::ServeError};
 
-/// Why the service could not start, or went down.
+/// Why the service could not start or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// A driver can't work here.
     #[error(transparent)]
     Driver(#[from] Refused),
-    /// The certificates are not good.
+    /// The certificates are invalid.
     #[error("the service's certificate can't be used")]
     Credentials(#[from] CredentialsError),
-    /// The journal can't be used, though its file can be read. It is as it was, and so is the traffic
-    /// of running pods.
+    /// The journal cannot be used although its file can be read. The file and running pods are left unchanged.
     #[error("the service can't start")]
     Journal(#[from] OpenError),
-    /// The system lets no signal handler be set.
+    /// Installing signal handlers failed.
     #[error("can't wait for signals")]
     Signals(#[source] io::Error),
-    /// Serving failed.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }

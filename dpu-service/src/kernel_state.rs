@@ -1,4 +1,4 @@
-//! What the DPU's kernel has, as text for a bug report.
+//! State of the DPU's kernel as text, for bug reports.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -10,14 +10,14 @@ use netlink::{BridgeVlan, Error, Link, Rtnl, nftables::Nftables};
 
 use crate::programmer::Programmer;
 
-/// Most lines of each part: a thousand representors and what else a DPU has.
+/// Maximum lines of each part: enough for a thousand representors and the DPU's other links.
 const MOST_LINES: usize = 4096;
 
-/// With this the names of all tables of nftables begin that are ours.
+/// Prefix of the names of this project's nftables tables.
 const OUR_TABLES: &str = "dpu-offload";
 
-/// Links with their masters, VLANs and addresses, routes, neighbours, rules of nftables and flows, one a line. What can't
-/// be asked is named in its place. Blocks on the kernel.
+/// Links with masters, VLANs and addresses, then routes, neighbours, nftables rules and flows, one a line. A part that
+/// cannot be read contains the error. Blocks on the kernel.
 pub(crate) fn text(programmer: &Programmer) -> String {
     [
         part("links", by_links(link_lines)),
@@ -29,7 +29,7 @@ pub(crate) fn text(programmer: &Programmer) -> String {
     .concat()
 }
 
-/// A heading with the number of lines, and as many of them as fit.
+/// A heading with the number of lines, then the lines up to the maximum.
 fn part<E: std::error::Error + 'static>(heading: &str, lines: Result<Vec<String>, E>) -> String {
     let lines = match lines {
         Ok(lines) => lines,
@@ -124,7 +124,7 @@ fn link_line(
         ("alias", link.alias.clone()),
     ];
     for (what, value) in parts.into_iter().filter_map(|(what, value)| Some((what, value?))) {
-        // Writing to a string can't fail.
+        // Writing to a string cannot fail.
         let _ = write!(line, " {what} {value:?}");
     }
     line

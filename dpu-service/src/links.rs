@@ -1,4 +1,4 @@
-//! Watches the kernel for what happens to the links and ports that attachments live on.
+//! Watches the kernel for changes of the links and ports that attachments use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,14 +8,14 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::{attachments::Engine, driver::Refused};
 
-/// How long to wait before watching again after the watch failed.
+/// Time until a failed watch is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Tells the engine whenever a link that concerns a driver changes, comes or goes. Ends never.
+/// Reports changes of links that concern a driver to the engine. Never returns.
 pub(crate) async fn follow(engine: Arc<Engine>) {
     loop {
         if let Err(error) = watch(&engine).await {
-            tracing::error!(reason = %Chain(&error), "trying again");
+            tracing::error!(reason = %Chain(&error), "cannot watch the kernel's links; retrying");
         }
         sleep(PAUSE).await;
     }
@@ -23,7 +23,7 @@ pub(crate) async fn follow(engine: Arc<Engine>) {
 
 async fn watch(engine: &Engine) -> Result<(), Refused> {
     let mut monitor = LinkMonitor::open(&own_netns()?).map_err(unwatchable)?;
-    // Whatever changed while nobody watched.
+    // Reports once after opening: changes since the last watch were missed.
     engine.kernel_changed();
     loop {
         let event = monitor.next().await.map_err(unwatchable)?;
@@ -33,11 +33,11 @@ async fn watch(engine: &Engine) -> Result<(), Refused> {
     }
 }
 
-/// Tells the engine whenever a card or one of its ports changes, comes or goes. Ends never.
+/// Reports changes of cards and their ports to the engine. Never returns.
 pub(crate) async fn follow_cards(engine: Arc<Engine>) {
     loop {
         if let Err(error) = watch_cards(&engine).await {
-            tracing::error!(reason = %Chain(&error), "trying again");
+            tracing::error!(reason = %Chain(&error), "cannot watch the cards; retrying");
         }
         sleep(PAUSE).await;
     }
@@ -48,7 +48,7 @@ async fn watch_cards(engine: &Engine) -> Result<(), Refused> {
     engine.kernel_changed();
     loop {
         match monitor.next().await.map_err(unwatchable)? {
-            // Cards tell of their own changes with each setting of theirs, be it ever so small.
+            // Ignored: cards send this for every setting, including the driver's own.
             DevlinkEvent::DeviceChanged(_) => {}
             DevlinkEvent::DeviceGone(_)
             | DevlinkEvent::PortChanged(_)
@@ -58,7 +58,7 @@ async fn watch_cards(engine: &Engine) -> Result<(), Refused> {
     }
 }
 
-/// Tells the engine whenever something happens to the fabric that the kernel tells nothing of. Ends with the fabric.
+/// Reports changes of the fabric that the kernel does not report. Returns when the fabric is closed.
 pub(crate) async fn follow_fabric(engine: Arc<Engine>, mut changes: watch::Receiver<u64>) {
     while changes.changed().await.is_ok() {
         engine.fabric_changed();

@@ -16,10 +16,10 @@ use dpu_service::{
 
 const NAME: &str = "dpu-service";
 
-/// What blocks waits for the kernel's one lock of all links: more threads would only take memory.
+/// All blocking work waits for the kernel's RTNL lock: more threads would only use memory.
 const BLOCKING_THREADS: usize = 8;
 
-/// What `--check-config` adds where the file names no network.
+/// What `--check-config` adds for a file without networks.
 const NO_NETWORKS: &str =
     "It has no [[network]]: pods can attach only to networks that `dpuctl apply` creates.\n";
 
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks what the configuration file names, as far as that changes nothing.
+/// Checks the files that the configuration names without changing anything.
 fn check_certificates(config: &Config, path: &Path) -> ExitCode {
     match service::credentials(config) {
         Ok(credentials) => {
@@ -61,12 +61,11 @@ fn check_certificates(config: &Config, path: &Path) -> ExitCode {
     }
 }
 
-/// Prints what was asked for.
 fn answer(text: &str) -> ExitCode {
     match print(text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(NAME, &format_args!("can't write to standard output: {error}"));
+            complain(NAME, &format_args!("cannot write to standard output: {error}"));
             ExitCode::FAILURE
         }
     }

@@ -1,11 +1,11 @@
-//! Where between its steps the service can be killed by a test.
+//! Kill points between the steps of flows, for tests.
 
 use saga::Way;
 
 use crate::programmer::STEPS;
 
 saga::milestones! {
-    /// A place between the steps of the service's flows.
+    /// A kill point between the steps of the service's flows.
     pub enum Milestone {
         /// The record of a new attachment is in the journal; its representor may be half programmed.
         AttachRecorded = "attach-recorded",
@@ -13,37 +13,37 @@ saga::milestones! {
         AttachProgrammed = "attach-programmed",
         /// A host waits for the port of an attachment whose VF is up; it has no answer yet.
         AttachAwaited = "attach-awaited",
-        /// An attachment is marked in memory as being given back.
+        /// An attachment is marked in memory as releasing.
         ReleaseBegun = "release-begun",
         /// Its representor is unprogrammed; the journal may still have it.
         ReleaseUnprogrammed = "release-unprogrammed",
-        /// The journal knows that it waits for its VF; its representor may still be programmed.
+        /// The journal has the attachment as releasing until its VF returns; its representor may still be programmed.
         ReleaseParked = "release-parked",
-        /// It is gone from the journal; its representor may still be programmed.
+        /// The journal has deleted the attachment; its representor may still be programmed.
         ReleaseFreed = "release-freed",
-        /// What the runtime's garbage collection took is released; the host has no answer yet.
+        /// Garbage collection has released its attachments; the host has no answer yet.
         Collected = "collected",
-        /// A host has a new session; nothing of its hello is acted on.
+        /// A host has a new session; its hello is not processed yet.
         HelloOpened = "hello-opened",
-        /// The pools know what the hello listed.
+        /// The pools have the hello's inventory.
         HelloHeard = "hello-heard",
-        /// All that the hello settles is settled; the host has no welcome yet.
+        /// All consequences of the hello were carried out; the host has no reply yet.
         HelloSettled = "hello-settled",
-        /// What an inventory frees is freed.
+        /// The attachments that an inventory returned are freed.
         InventorySettled = "inventory-settled",
-        /// The reconciler has prepared the fabric and looked at the kernel.
+        /// The reconciler has prepared the fabric and surveyed the kernel.
         ReconcileSurveyed = "reconcile-surveyed",
-        /// It has mended what serves attachments.
+        /// It has repaired the representors of attachments.
         ReconcileMended = "reconcile-mended",
-        /// It has unprogrammed a representor that served nobody.
+        /// It has unprogrammed a representor without an attachment.
         PortCleared = "port-cleared",
-        /// It has compared all.
+        /// It has compared everything.
         ReconcileEnded = "reconcile-ended",
     }
 }
 
 impl Milestone {
-    /// All points at which the service can be killed, by name.
+    /// Names of all points at which the service can be killed.
     #[must_use]
     pub fn kill_points() -> Vec<String> {
         let ways = [Way::Run, Way::Repair, Way::Undo];

@@ -1,4 +1,4 @@
-//! What this kernel can do, found out by doing it where nobody sees: in a namespace of its own.
+//! Probes the kernel's abilities by using them in a network namespace of their own.
 
 use std::{io, thread};
 
@@ -7,27 +7,27 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::driver::{Ability, Refused};
 
-/// The name of the link that is tried.
+/// Name of the link for probes.
 const PORT: &str = "port";
 
-/// What this kernel can do with any link. What only one driver needs, that driver probes.
+/// Abilities of this kernel for any link. Drivers probe what only they need.
 #[derive(Clone, Debug)]
 pub struct KernelAbilities {
-    /// Filters of what comes in at a link.
+    /// Filters on a link's ingress.
     pub(crate) guard: Ability,
-    /// Rules by which a bridge drops what has not passed them.
+    /// nftables rules by which a bridge drops what has not passed a port's filter.
     pub(crate) detours: Ability,
     /// Limits of what a link sends.
     pub(crate) token_bucket: Ability,
-    /// Limits of what comes in at a link.
+    /// Limits of what a link receives.
     pub(crate) police: Ability,
 }
 
 impl KernelAbilities {
-    /// Finds out.
+    /// Probes all abilities.
     ///
     /// # Errors
-    /// When the process may make no network namespace, or no veth pair in it.
+    /// The process may not create a network namespace, or a veth pair in it.
     pub fn probe() -> Result<Self, Refused> {
         in_hidden_netns(|rtnl, port| {
             Ok(Self {
@@ -40,13 +40,13 @@ impl KernelAbilities {
     }
 }
 
-/// Tries something in a network namespace that ends with it: `probe` gets the index of a link to try
-/// it on.
+/// Runs `probe` in a temporary network namespace with the ifindex of a link to try things on.
 ///
-/// On a thread of its own, for the one that made a namespace can't be trusted to be where it was.
+/// Uses a thread of its own that ends afterwards: `unshare` changes the thread's namespace, and a pool's thread would
+/// keep it.
 ///
 /// # Errors
-/// When the process may make no network namespace, no veth pair in it, or `probe` fails.
+/// The process may not create a network namespace or a veth pair in it, or `probe` fails.
 pub(crate) fn in_hidden_netns<T: Send + 'static>(
     probe: impl FnOnce(&mut Rtnl, u32) -> Result<T, netlink::Error> + Send + 'static,
 ) -> Result<T, Refused> {
@@ -69,7 +69,7 @@ fn try_here<T>(
     probe(&mut rtnl, port.index)
 }
 
-/// The link of that name, which was made just now.
+/// Returns the link of that name, which this probe has just created.
 pub(crate) fn find(rtnl: &mut Rtnl, name: &str) -> Result<Link, netlink::Error> {
     Ok(rtnl.link_by_name(name)?.unwrap_or_default())
 }

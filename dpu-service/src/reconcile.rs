@@ -1,5 +1,4 @@
-//! When the kernel is made to agree with the journal. It takes no input but the wish to look: what
-//! to do follows from what there is.
+//! When the reconciler runs. Requests carry no data: each pass derives its work from records and kernel.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,18 +7,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attachments::{Depth, Engine};
 
-/// How often everything is looked at, whatever happens.
+/// Interval of unconditional passes.
 const ROUTINE: Duration = Duration::from_secs(60);
 
-/// Reports of the kernel are looked into when there were none for so long: every attach causes some,
-/// and a look at all links is in the way of the next.
+/// Quiet time before a pass after reports of the kernel: every attach causes some, and a survey of all links delays the
+/// next attach.
 const CALM: Duration = Duration::from_millis(200);
 
-/// How long reports are gathered at most.
+/// Maximum time to collect reports, so that a busy DPU is reconciled, too.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Reconciles at once, whenever the kernel or a host says that something changed, and on a timer,
-/// until `stop`.
+/// Reconciles at once, on reports of kernel or hosts, and on a timer, until `stop`.
 pub async fn run(engine: Arc<Engine>, stop: CancellationToken) {
     let mut routine = interval(ROUTINE);
     routine.set_missed_tick_behavior(MissedTickBehavior::Delay);

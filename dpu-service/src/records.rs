@@ -1,4 +1,4 @@
-//! The journal: what survives a restart, as typed rows.
+//! The journal with typed rows: what survives a restart.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// How long a write may wait for the disk before the journal counts as one that can't be written.
+/// How long a write may wait for the disk before the journal counts as unwritable.
 const LONGEST_WRITE: Duration = Duration::from_secs(3);
 
 const ATTACHMENTS: &str = "attachments";
@@ -31,42 +31,32 @@ const AUDIT: &str = "audit";
 const TABLES: &[&str] = &[ATTACHMENTS, NETWORKS, COOLING, AUDIT];
 const SCHEMA: Schema = Schema { name: "dpu-service", version: 1, tables: TABLES, migrations: &[] };
 
-/// Why the journal can't be used. Its file is as it was.
+/// Why the journal cannot be used. Its file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Its folder can't be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// It can't be opened.
     #[error("can't open the journal")]
     Journal(#[from] journal::OpenError),
-    /// It can't be read.
     #[error("can't read the journal {}", path.display())]
-    Read {
-        /// Its file.
-        path: PathBuf,
-        /// Why not.
-        source: journal::ReadError,
-    },
-    /// A row of it makes no sense.
+    Read { path: PathBuf, source: journal::ReadError },
+    /// A row is invalid.
     #[error("the journal {} is damaged: {what}", path.display())]
     Damaged {
-        /// Its file.
         path: PathBuf,
-        /// Which row, and why.
+        /// The row and the error.
         what: String,
     },
-    /// Two of its rows claim the same thing.
+    /// Two rows claim the same thing.
     #[error("the journal contradicts itself: {0}")]
     Contradiction(String),
-    /// The configuration can't be.
-    #[error("the configuration can't be: {0}")]
+    /// The configuration is invalid.
+    #[error("the configuration is invalid: {0}")]
     Configuration(String),
 }
 
 impl OpenError {
-    /// Whether it is the file that can't be read as it is, rather than used by somebody else or at
-    /// odds with the configuration.
+    /// Whether the file itself is unreadable, as opposed to being in use or in conflict with the configuration.
     #[must_use]
     pub const fn is_of_the_file(&self) -> bool {
         match self {
@@ -78,14 +68,13 @@ impl OpenError {
     }
 }
 
-/// An address given back a short while ago.
+/// An address in cool-down.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cooling {
-    /// Which.
     pub of: CooledAddress,
-    /// Until when it rests: seconds since 1970, UTC.
+    /// End of the cool-down: seconds since 1970, UTC.
     pub until: u64,
-    /// Who gave it back. `None`: a service that did not note it wrote this.
+    /// The former owner. `None`: the row was written by a version that did not record it.
     pub owner: Option<FormerOwner>,
 }
 
@@ -96,14 +85,14 @@ impl Cooling {
         *address == at.address && domain.as_ref().is_none_or(|domain| *domain == at.domain)
     }
 
-    /// Whether its former owner asks.
+    /// Whether the request comes from the former owner.
     #[must_use]
     pub(crate) fn is_of(&self, spec: &AttachSpec) -> bool {
         self.owner.as_ref().is_some_and(|owner| owner.asks(spec))
     }
 }
 
-/// What a row of a resting address says besides which one it is.
+/// Value of a row of an address in cool-down. The key names the address.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Rest {
@@ -112,18 +101,16 @@ struct Rest {
     owner: Option<FormerOwner>,
 }
 
-/// All that the journal holds.
+/// Contents of the journal.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    /// Attachments.
     pub attachments: Vec<Record>,
-    /// Networks made through the API.
+    /// Networks of the API.
     pub networks: Vec<Network>,
-    /// Resting addresses, and such that have rested.
+    /// Addresses in cool-down, including ended ones whose rows are not deleted yet.
     pub cooling: Vec<Cooling>,
 }
 
-/// The journal.
 #[derive(Debug)]
 pub struct Records {
     journal: Journal,
@@ -132,7 +119,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Opens the journal in the file `path`, or creates it.
+    /// Opens or creates the journal in the file `path`.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -141,7 +128,7 @@ impl Records {
         Ok(Self { journal, path: path.to_owned(), audit: Arc::default() })
     }
 
-    /// Likewise, with `wrap` between journal and file: see [`Journal::open_with`].
+    /// Opens the journal with `wrap` between journal and file: see [`Journal::open_with`].
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -153,7 +140,7 @@ impl Records {
         Ok(Self { journal, path: path.to_owned(), audit: Arc::default() })
     }
 
-    /// All that it holds. Blocks.
+    /// Reads the whole journal. Blocks.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -166,7 +153,7 @@ impl Records {
         })
     }
 
-    /// Makes all changes durably, or none. Calls take effect in their order, whenever their futures are awaited.
+    /// Makes all changes durable, or none. Calls take effect in their order, no matter when their futures are awaited.
     ///
     /// # Errors
     /// [`Reason::JournalUnavailable`].
@@ -186,33 +173,35 @@ impl Records {
         }
     }
 
-    /// Takes back changes that are committed and did not come into force, with their entry of the audit.
+    /// Reverts committed changes that could not be put into force, and deletes their audit entry.
     pub(crate) fn take_back(&self, changes: Changes, entry: Uuid) {
-        tracing::info!(id = %entry, "audited change did not come into force");
+        tracing::info!(id = %entry, "audited change was taken back");
         self.audit.remove(&[entry]);
         self.commit_lazily(changes.delete_audit(entry));
     }
 
-    /// The entries of the audit that the filter lets pass, oldest first.
+    /// The audit entries that match the filter, oldest first.
     #[must_use]
     pub(crate) fn audit(&self, filter: &AuditFilter) -> Vec<Arc<AuditEntry>> {
         self.audit.list(filter)
     }
 
-    /// The audit's latest entry with that action.
+    /// The latest audit entry with that action.
     pub(crate) fn latest_audit(&self, action: AuditAction) -> Option<Arc<AuditEntry>> {
         self.audit.latest(action)
     }
 
-    /// Makes all changes, when nobody needs to know.
+    /// Queues changes whose result no caller needs.
     pub(crate) fn commit_lazily(&self, changes: Changes) {
         match changes.rows {
             Ok(rows) => self.journal.commit_lazily(rows),
-            Err(failure) => tracing::error!(%failure, "a change of the journal was dropped"),
+            Err(failure) => {
+                tracing::error!(error = %failure, "cannot encode a change of the journal; dropped it")
+            }
         }
     }
 
-    /// Why it can't be written: the latest write failed, or one waits for the disk. Does not wait for the disk itself.
+    /// Why the journal cannot be written: the latest write failed, or one hangs. Does not wait for the disk.
     #[must_use]
     pub(crate) fn problem(&self) -> Option<Failure> {
         let failed = || self.journal.problem().map(|error| unavailable(&error));
@@ -227,8 +216,8 @@ impl Records {
         Some(Failure::new(Reason::JournalUnavailable, message))
     }
 
-    /// Writes to a journal whose latest write failed: nothing else may be written while that lasts, so its end has to be
-    /// looked for. Waits for the disk, unless others wait for it too long already.
+    /// Retries a journal whose latest write failed. Nothing else writes while the failure lasts, so only this detects
+    /// its end. Waits for the disk unless other writes already hang.
     ///
     /// # Errors
     /// [`Reason::JournalUnavailable`].
@@ -240,7 +229,7 @@ impl Records {
         }
     }
 
-    /// What it has done since it was opened.
+    /// Statistics since the journal was opened.
     #[must_use]
     pub(crate) fn statistics(&self) -> Statistics {
         self.journal.statistics()
@@ -253,7 +242,7 @@ impl Records {
         self.read(table)?.into_iter().map(row).collect()
     }
 
-    /// The entries of the audit that this version can read: history keeps no service from serving.
+    /// The readable audit entries. Unreadable ones are skipped: history must not keep the service from starting.
     fn audit_rows(&self) -> Result<Vec<AuditEntry>, OpenError> {
         let rows = self.read(AUDIT)?;
         let number = rows.len();
@@ -261,14 +250,15 @@ impl Records {
         let entries: Vec<_> = rows.into_iter().filter_map(read).collect();
         if entries.len() < number {
             let unreadable = number - entries.len();
-            tracing::warn!(unreadable, path = %self.path.display(), "entries of the audit can't be read");
+            tracing::warn!(unreadable, path = %self.path.display(), "skipping unreadable audit entries");
         }
         Ok(entries)
     }
 
     fn cooling(&self) -> Result<Vec<Cooling>, OpenError> {
         let row = |(key, value): (Vec<u8>, Vec<u8>)| {
-            parse_cooling(&key, &value).ok_or_else(|| self.damaged(COOLING, &key, "no such form"))
+            parse_cooling(&key, &value)
+                .ok_or_else(|| self.damaged(COOLING, &key, "it has an unknown form"))
         };
         self.read(COOLING)?.into_iter().map(row).collect()
     }
@@ -284,11 +274,11 @@ impl Records {
     }
 }
 
-/// Changes that belong together.
+/// Changes of one transaction.
 #[derive(Debug)]
 pub struct Changes {
     rows: Result<Vec<Change>, Failure>,
-    /// What the audit shows of them.
+    /// The audit entry of the changes.
     audit: Option<AuditEntry>,
 }
 
@@ -299,31 +289,27 @@ impl Default for Changes {
 }
 
 impl Changes {
-    /// Writes the record of an attachment.
     #[must_use]
     pub fn put_attachment(self, record: &Record) -> Self {
         self.put(ATTACHMENTS, record.id.0.as_bytes(), record)
     }
 
-    /// Deletes the record of an attachment.
     #[must_use]
     pub(crate) fn delete_attachment(self, id: AttachmentId) -> Self {
         self.add(Change::delete(ATTACHMENTS, *id.0.as_bytes()))
     }
 
-    /// Writes a network made through the API.
     #[must_use]
     pub(crate) fn put_network(self, network: &Network) -> Self {
         self.put(NETWORKS, network.name.as_bytes(), network)
     }
 
-    /// Deletes a network.
     #[must_use]
     pub(crate) fn delete_network(self, name: &str) -> Self {
         self.add(Change::delete(NETWORKS, name))
     }
 
-    /// Notes that an address rests.
+    /// Writes the cool-down of an address.
     #[must_use]
     pub(crate) fn put_cooling(self, cooling: &Cooling) -> Self {
         let Cooling { until, owner, .. } = cooling;
@@ -331,13 +317,13 @@ impl Changes {
         self.put(COOLING, cooling_key(cooling).as_bytes(), &rest)
     }
 
-    /// Forgets that an address has rested.
+    /// Deletes the cool-down of an address.
     #[must_use]
     pub(crate) fn delete_cooling(self, cooling: &Cooling) -> Self {
         self.add(Change::delete(COOLING, cooling_key(cooling)))
     }
 
-    /// Writes an entry of the audit, if there is one.
+    /// Writes an audit entry, if there is one.
     #[must_use]
     pub(crate) fn audited(self, entry: Option<AuditEntry>) -> Self {
         let Some(entry) = entry.map(AuditEntry::bounded) else { return self };

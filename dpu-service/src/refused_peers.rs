@@ -1,10 +1,12 @@
-//! Peers that were refused and are none of the hosts, as far as the service can tell.
+//! Refused peers that are not known hosts.
 //!
-//! - **Does**: remembers the latest refusal of each peer, so that an operator sees why a new host does not come. All
-//!   together are one event with a count, since a peer can invent names and call from many addresses.
-//! - **Owns**: at most [`KEPT`] peers of the last 24 h, with a reason of at most [`LONGEST_REASON`] bytes each: a peer that tries from many
-//!   addresses pushes out others, and takes no more memory.
-//! - **Locks**: one mutex, for the moment of a look or a change.
+//! Remembers the latest refusal of each peer, so that an operator sees why a new host does not connect. All of them
+//! share one event with a count, because a peer can invent names and connect from many addresses.
+//!
+//! Owns: up to [`KEPT`] peers of the last 24 h with a reason of up to [`LONGEST_REASON`] bytes each. A peer that tries
+//! from many addresses evicts others and uses no more memory.
+//!
+//! Locks: one mutex, for the moment of a read or a change.
 
 use std::{
     collections::VecDeque,
@@ -17,37 +19,35 @@ use mtls::Identity;
 
 use crate::events::{EventKind, Events};
 
-/// What the event of all refused peers is about, and its code.
+/// Subject and reason code of the event for all refused peers.
 const SUBJECT: &str = "peers";
 const REFUSED: &str = "PEER_REFUSED";
-/// How many peers are remembered.
+/// Maximum number of peers.
 const KEPT: usize = 32;
-/// How long a refusal is remembered.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(24);
-/// Longest reason that is remembered, in bytes.
+/// Maximum length of a stored reason, in bytes.
 const LONGEST_REASON: usize = 512;
 
-/// A peer that was refused.
+/// A refused peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RefusedPeer {
-    /// Where it called from.
+    /// Remote address.
     pub(crate) address: IpAddr,
-    /// The role and name in its certificate, such as `host/node-7`. Empty: not known.
+    /// Role and name in its certificate, such as `host/node-7`. Empty: unknown.
     pub(crate) name: String,
-    /// Why its latest connection was refused.
     pub(crate) reason: String,
-    /// When.
     pub(crate) at: Timestamp,
-    /// How many of its connections were refused.
+    /// Number of its refused connections.
     pub(crate) count: u64,
 }
 
-/// The latest refused peers, the latest first.
+/// Refused peers, the latest first.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedPeers(Mutex<VecDeque<RefusedPeer>>);
 
 impl RefusedPeers {
-    /// A peer at `address` was refused for `reason`. `holder`: whose certificate it showed, if that is by the DPU's CA.
+    /// Notes a peer at `address` that was refused for `reason`. `holder`: the identity in its certificate, if the DPU's
+    /// CA issued it.
     pub(crate) fn note(
         &self,
         address: IpAddr,
@@ -70,12 +70,12 @@ impl RefusedPeers {
         peers.truncate(KEPT);
     }
 
-    /// A host was accepted from `address`: what it was refused for before is over.
+    /// Removes the refusals of `address`: a host was accepted from there.
     pub(crate) fn forget(&self, address: IpAddr) {
         self.lock().retain(|peer| peer.address != address);
     }
 
-    /// Those that are remembered, the latest first.
+    /// The remembered peers, the latest first.
     pub(crate) fn all(&self) -> Vec<RefusedPeer> {
         let now = Timestamp::now();
         let mut peers = self.lock();

@@ -1,4 +1,4 @@
-//! Loads a changed configuration file while the service runs: all of it, or nothing.
+//! Reloads a changed configuration file: all of it, or nothing.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,14 +14,13 @@ use tokio::{
 
 use crate::{author::Author, config::Config, events::EventKind, shared::Shared};
 
-/// How often the file is read.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// Why a file, or a part of it, is not in force: one sentence each.
+/// Why a file or a part of it is not in force: one sentence each.
 enum Refusal {
-    /// What the file says: it stays refused until it changes.
+    /// Errors in the file: they stay until it changes.
     OfFile(Vec<String>),
-    /// What runs is in the way, such as attachments to a network that the file no longer has.
+    /// Conflicts with the running state, such as attachments to a network that the file no longer has. These may pass.
     OfState(Vec<String>),
 }
 
@@ -33,21 +32,20 @@ impl Refusal {
     }
 }
 
-/// Follows the configuration file.
+/// Watches the configuration file.
 pub(crate) struct Reloader {
-    /// The file.
     pub(crate) path: PathBuf,
-    /// What the service was started with.
+    /// The configuration at the start of the service.
     pub(crate) config: Config,
     pub(crate) shared: Arc<Shared>,
     pub(crate) log: LogControl,
 }
 
 impl Reloader {
-    /// Loads the file at each SIGHUP, and whenever its content, or why it can't be read, differs from what was
-    /// loaded or refused last. A file that what runs is in the way of is tried again every 2 s. Ends never.
+    /// Loads the file at each SIGHUP, and whenever its content or read error differs from the last attempt. A file in
+    /// conflict with the running state is retried every 2 s. Never returns.
     ///
-    /// Contents are compared, not times or earlier looks: a file that is changed back at once is loaded again.
+    /// Compares contents, not times: a file that is changed back is loaded again.
     pub(crate) async fn run(self, mut hangups: Signal) {
         let mut tried = Ok(self.shared.configuration_digest());
         let mut may_pass = false;
@@ -74,7 +72,7 @@ impl Reloader {
         }
     }
 
-    /// Loads a changed file, or one that a person asks to load. The service manager and events report it.
+    /// Loads a changed or requested file. The service manager is notified, and events report problems.
     async fn try_news(&self, file: Result<ConfigFile, String>) -> Option<Refusal> {
         notify_reloading();
         self.shared.credentials.reload().await;
@@ -85,7 +83,7 @@ impl Reloader {
         refusal
     }
 
-    /// Loads a file. The conditions show why it is not in force.
+    /// Loads a file. Conditions show its problems.
     async fn try_file(&self, file: Result<ConfigFile, String>) -> Option<Refusal> {
         let refusal = self.load(file).await.err();
         let problems = refusal.as_ref().map(Refusal::problems).unwrap_or_default();
@@ -99,7 +97,7 @@ impl Reloader {
         events.record_by(&author, EventKind::ConfigurationRefused, path, problem);
     }
 
-    /// Puts the file in force. `Err`: it could not be read, or is not in force as a whole.
+    /// Puts the file in force. `Err`: it cannot be read, or parts of it are not in force.
     async fn load(&self, file: Result<ConfigFile, String>) -> Result<(), Refusal> {
         let of_file = |mistakes: &str| Refusal::OfFile(unchanged(mistakes));
         let file = file.map_err(|unreadable| of_file(&unreadable))?;
@@ -121,9 +119,9 @@ impl Reloader {
     }
 }
 
-/// One sentence for each line.
+/// One sentence for each line of `mistakes`.
 fn unchanged(mistakes: &str) -> Vec<String> {
-    let told = |mistake| format!("the configuration stays as it was: {mistake}");
+    let told = |mistake| format!("the configuration is unchanged: {mistake}");
     mistakes.lines().map(told).collect()
 }
 

@@ -8,26 +8,29 @@ use tokio::time::{sleep, timeout};
 
 use crate::{attachments::Engine, driver::Refused};
 
-/// How long to wait before watching again after the watch failed.
+/// Time until a failed watch is opened again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Changes are looked into when there were none for so long, or after [`GATHER`]: others may make them
-/// by the dozen.
+/// Quiet time before changes are examined, or at the latest after [`GATHER`]: other programs change dozens of rules at
+/// a time.
 const CALM: Duration = Duration::from_millis(50);
 const GATHER: Duration = Duration::from_millis(500);
 
-/// While the rules can't be set, that is tried so often: of a table that a process owned the kernel does
-/// not tell when it goes with its process.
+/// How often to retry while the rules cannot be set. Polled: the kernel sends no event when a table that a process owns
+/// is removed with the process.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Has the gateways looked at whenever nftables has changed. Ends never.
+/// Checks the gateways whenever nftables has changed. Never returns.
 pub(crate) async fn follow(engine: Arc<Engine>) {
     let mut told = None;
     loop {
         if let Err(error) = watch(&engine).await {
             let reason = Chain(&error).to_string();
             if engine.gateways().are_any() && told.as_ref() != Some(&reason) {
-                tracing::warn!(reason, "nftables is looked at every minute only");
+                tracing::warn!(
+                    reason,
+                    "cannot watch nftables; the gateways are only checked every minute"
+                );
                 told = Some(reason);
             }
         }
@@ -40,7 +43,7 @@ async fn watch(engine: &Arc<Engine>) -> Result<(), Refused> {
     let netns = netns.map_err(|error| Refused::new("find the own network namespace", error))?;
     let unwatchable = |error| Refused::new("watch nftables", error);
     let mut monitor = NftablesMonitor::open(&netns).map_err(unwatchable)?;
-    // Whatever was changed before is told by nobody.
+    // Changes before the watch was opened were missed.
     engine.networks().look_after_gateways(false).await;
     loop {
         next_change(&mut monitor, engine.gateways().are_closed()).await.map_err(unwatchable)?;
@@ -48,14 +51,14 @@ async fn watch(engine: &Arc<Engine>) -> Result<(), Refused> {
             async { while timeout(CALM, monitor.next()).await.is_ok_and(|told| told.is_ok()) {} };
         let _ = timeout(GATHER, calm).await;
         engine.rules_changed().await;
-        // Most changes are this service's own, for pods that come and go.
+        // Most changes are this service's own, for pods that come and go: compare only if the rules differ.
         if !engine.gateways().has_rules().await {
             engine.networks().look_after_gateways(false).await;
         }
     }
 }
 
-/// Waits for a change, or for the time to try again.
+/// Waits for a change or, if `tries_again`, for the time to retry.
 async fn next_change(
     monitor: &mut NftablesMonitor,
     tries_again: bool,

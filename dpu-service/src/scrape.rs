@@ -1,4 +1,4 @@
-//! What a scrape of the metrics sees: how it stands at the moment, in numbers.
+//! Collects the metrics of a scrape.
 
 use std::{
     collections::BTreeMap,
@@ -24,24 +24,23 @@ use crate::{
 };
 use metrics::{Calls, Label, Page, label};
 
-/// How many conditions a page shows: a thousand networks or hosts with the same fault make no more series.
+/// Maximum number of conditions on a page: a thousand networks or hosts with one fault must not create more series.
 const MOST_CONDITIONS: usize = 256;
 
-/// All that a scrape looks at.
+/// Sources of a scrape.
 #[derive(Clone, Debug)]
 pub(crate) struct Scrape {
     pub(crate) certificates: Arc<Certificates>,
-    /// How long before its end it is told that the certificate expires.
+    /// How long before its end the certificate counts as expiring.
     pub(crate) certificate_warning: Duration,
     pub(crate) calls: Arc<Calls>,
-    /// Whether it is told of each attachment what it sends and receives.
+    /// Whether to include the traffic of single attachments.
     pub(crate) of_attachments: bool,
-    /// Empty as long as the journal can't be read, or the certificates are not valid yet.
+    /// Empty until the journal can be read and the certificates are valid.
     pub(crate) shared: Arc<OnceLock<Arc<Shared>>>,
 }
 
 impl Scrape {
-    /// The page of this moment.
     pub(crate) async fn page(self) -> Page {
         let mut page = Page::of("dpu-service", env!("CARGO_PKG_VERSION"));
         if let Some(valid) = self.certificates.now() {
@@ -57,7 +56,7 @@ impl Scrape {
     }
 }
 
-/// The page of this moment of a service that serves, without the traffic of single attachments.
+/// The page of a running service, without the traffic of single attachments.
 pub(crate) async fn page_of(shared: &Arc<Shared>) -> Page {
     let mut page = Page::of("dpu-service", env!("CARGO_PKG_VERSION"));
     page.certificates(&shared.credentials.current(), shared.certificate_warning);
@@ -66,7 +65,7 @@ pub(crate) async fn page_of(shared: &Arc<Shared>) -> Page {
     page
 }
 
-/// All but certificates, traffic and calls.
+/// Everything except certificates, traffic and calls.
 async fn add_all(page: &mut Page, shared: Option<&Arc<Shared>>) {
     add_readiness(page, shared);
     add_conditions(page, shared).await;
@@ -104,8 +103,8 @@ fn add_readiness(page: &mut Page, shared: Option<&Arc<Shared>>) {
     page.gauge("service_journal_writable", help, is_writable.into());
 }
 
-/// Of each condition three series, of which the one of its status is 1. As long as the journal can't be read, there is
-/// one condition.
+/// Three series for each condition; the one of its status is 1. Until the journal can be read, there is a single
+/// condition.
 async fn add_conditions(page: &mut Page, shared: Option<&Arc<Shared>>) {
     let conditions = match shared {
         Some(shared) => conditions(shared).await,
@@ -120,7 +119,7 @@ async fn add_conditions(page: &mut Page, shared: Option<&Arc<Shared>>) {
         }
     }
     let mut shown: Vec<_> = shown.into_values().collect();
-    // A thousand networks with a harmless fault must not leave out the conditions that alerts ask for.
+    // Conditions that alerts use come first, so that harmless faults of many networks cannot push them over the limit.
     shown.sort_by_key(|condition| !may_affect_pods(condition));
     let series = shown.into_iter().take(MOST_CONDITIONS).flat_map(series_of);
     let help = "The status of each condition: 1 for the one that it has";
@@ -146,7 +145,7 @@ fn series_of(condition: &Condition) -> [([Label; 4], u64); 3] {
     })
 }
 
-/// Of a condition that is true, whether it could. So an alert's series is there before the alert fires.
+/// Whether the condition affects pods or, if it is true, could. So an alert's series exists before the alert fires.
 fn may_affect_pods(condition: &Condition) -> bool {
     let may =
         |reason: &ConditionReason| reason.condition() == condition.kind && reason.affects_pods();
@@ -166,14 +165,14 @@ fn add_journal(page: &mut Page, engine: &Arc<Engine>) {
 fn add_attachments(page: &mut Page, engine: &Arc<Engine>) {
     let numbers = engine.operators().attachments_by_state();
     let series = numbers.map(|(state, number)| ([label("state", state.name())], number as u64));
-    page.gauges("service_attachments", "Attachments, by where they stand", series);
+    page.gauges("service_attachments", "Attachments, by state", series);
 }
 
 fn add_phases(page: &mut Page, engine: &Engine) {
     let phases = engine.phases();
-    let help = "How long the phases took of calls that attach";
+    let help = "Duration of the phases of attach calls";
     page.phases("service_attach", help, &phases.attach);
-    let help = "How long the phases took of giving attachments back";
+    let help = "Duration of the phases of detaches";
     page.phases("service_detach", help, &phases.detach);
 }
 
@@ -181,7 +180,7 @@ async fn add_traffic(page: &mut Page, engine: &Arc<Engine>) {
     let counted = match engine.operators().counters().await {
         Ok(counted) => counted,
         Err(failure) => {
-            tracing::warn!(%failure, "the metrics lack what attachments send and receive");
+            tracing::warn!(error = %failure, "cannot read the attachments' counters; the metrics lack them");
             return;
         }
     };
@@ -208,7 +207,7 @@ async fn add_traffic(page: &mut Page, engine: &Arc<Engine>) {
     page.counters("service_attachment_dropped_packets", help, dropped);
 }
 
-/// The labels of an attachment. A host port has no pod.
+/// Labels of an attachment. A host port has no pod: its pod labels are empty.
 fn who(view: &AttachmentView) -> [Label; 5] {
     let Record { id, key, network, pod, .. } = &*view.record;
     [
@@ -281,7 +280,7 @@ fn add_addresses(page: &mut Page, networks: &[NetworkView]) {
     page.gauges("service_addresses", "Addresses of each subnet that are not free, by state", used);
     page.gauges(
         "service_address_capacity",
-        "Addresses of each subnet that may be handed out",
+        "Addresses of each subnet that can be leased",
         subnets.iter().map(|(labels, subnet)| (labels.clone(), subnet.capacity)),
     );
 }

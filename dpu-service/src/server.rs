@@ -1,4 +1,4 @@
-//! The listener and what is served on it.
+//! The listener and the services on it.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -28,35 +28,30 @@ use crate::{
     transport,
 };
 
-/// How often the health service learns whether Attach can be served.
+/// How often the health service is updated.
 const HEALTH_PERIOD: Duration = Duration::from_secs(1);
 
-/// How many refused connections may wait to be noted.
+/// Capacity of the queue of refused connections.
 const REFUSALS_WAITING: usize = 16;
 
 const WORKLOAD: &str = "offload.v1.WorkloadNetwork";
 const OPERATOR: &str = "offload.v1.Operator";
 
-/// Why serving ended, or could not begin.
+/// Why serving failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address can't be listened on.
+    /// Listening on the address failed.
     #[error("can't listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The API's descriptors can't be offered by reflection.
+    Listen { address: SocketAddr, source: io::Error },
+    /// Reflection cannot serve the API's descriptors.
     #[error("the API's descriptors can't be read")]
     Descriptors(#[from] tonic_reflection::server::Error),
 }
 
-/// How long connections get to end by themselves when all calls have.
+/// How long connections may stay open after all calls have ended.
 pub(crate) const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Serves until `stop`, then until all calls and connections have ended.
+/// Serves until `stop`, and then until all calls and connections have ended.
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: LiveCredentials,
@@ -85,7 +80,6 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// Opens the listener of a configuration.
 pub(crate) fn listen(config: &Config) -> Result<TcpListener, ServeError> {
     let address = config.listen;
     let listener = bind(address).map_err(|source| ServeError::Listen { address, source })?;
@@ -93,8 +87,8 @@ pub(crate) fn listen(config: &Config) -> Result<TcpListener, ServeError> {
     Ok(listener)
 }
 
-/// When more connections than these wait to be accepted, the kernel drops newcomers, which then try
-/// again after a second. The usual 128 are nothing in a crowd.
+/// Length of the kernel's accept queue. When it is full, the kernel drops SYNs, which clients repeat after a second.
+/// The usual 128 overflow when all hosts reconnect at once.
 const BACKLOG: u32 = 4096;
 
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
@@ -104,7 +98,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Ends with the listener.
+/// Notes refused connections. Ends with the listener.
 async fn note_refusals(mut refusals: mpsc::Receiver<RefusedPeer>, shared: Arc<Shared>) {
     while let Some(RefusedPeer { holder, address, reason }) = refusals.recv().await {
         shared.note_refused(address.ip(), holder.as_ref(), &reason);
@@ -117,8 +111,8 @@ fn reflection() -> tonic_reflection::server::Builder<'static> {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
 }
 
-/// The whole server and the operators' service are up as long as it runs; the hosts' service, as
-/// long as Attach can be served.
+/// Reports the server and the operators' service as serving while they run, and the hosts' service while Attach can be
+/// served.
 async fn report_health(reporter: HealthReporter, shared: Arc<Shared>, stop: CancellationToken) {
     reporter.set_service_status(OPERATOR, ServingStatus::Serving).await;
     let mut ticks = interval(HEALTH_PERIOD);

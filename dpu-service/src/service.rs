@@ -1,4 +1,4 @@
-//! The service's life: start, serve, stop.
+//! Life of the service: start, serve, stop.
 
 use std::{
     path::{Path, PathBuf},
@@ -40,19 +40,17 @@ use crate::{
     without_journal::{Opened, open_when_readable},
 };
 
-/// The journal's file in the state folder.
+/// File of the journal in the state folder.
 const JOURNAL: &str = "journal.redb";
 
-/// When the reconciler, which runs every minute and waits for the kernel as long at most, is stuck.
+/// Time without a finished pass after which the reconciler counts as stuck: it runs every minute and waits for the
+/// kernel for up to a minute.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 
-/// The configuration file that the service starts with.
 #[derive(Clone, Debug)]
 pub struct StartFile {
     path: PathBuf,
-    /// What it says.
     pub config: Config,
-    /// Its content.
     file: ConfigFile,
 }
 
@@ -68,8 +66,7 @@ impl StartFile {
     }
 }
 
-/// Runs the service that the file describes until SIGTERM or SIGINT. What is programmed
-/// stays programmed: running pods keep their network.
+/// Runs the service until SIGTERM or SIGINT. Ports stay programmed afterwards: running pods keep their network.
 ///
 /// # Errors
 /// See [`ServiceError`].
@@ -88,10 +85,10 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     let Some(Opened { engine, listener }) = opened else { return Ok(()) };
     let events = Arc::clone(engine.events());
     let stop = CancellationToken::new();
-    // Pods run again from here on, whatever the certificates are like.
+    // Before the certificates are valid: after a reboot of the DPU, pods must run again without waiting for them.
     engine.reconcile(Depth::Thorough).await;
     keep_programmed(&engine, &programmer, &stop);
-    // Beside the start, which does not wait for the journal.
+    // In the background: the start does not wait for the journal.
     tokio::spawn(Arc::clone(&engine).note_configuration(path.clone(), file.digest()));
 
     let patience = Duration::from_secs(config.limits.shutdown_s);
@@ -135,12 +132,12 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     shut_down(&shared, engine, &stop, patience).await;
     close_events(events).await;
     if timeout(LAST_ANSWERS, serving).await.is_err() {
-        tracing::info!("some peers keep their connections; they are cut");
+        tracing::info!("closing connections that peers keep open");
     }
     Ok(())
 }
 
-/// Starts all that keeps journal and kernel in agreement.
+/// Starts the tasks that keep journal and kernel in agreement.
 fn keep_programmed(engine: &Arc<Engine>, programmer: &Programmer, stop: &CancellationToken) {
     tokio::spawn(reconcile::run(engine.clone(), stop.clone()));
     tokio::spawn(links::follow(engine.clone()));
@@ -157,7 +154,7 @@ fn keep_programmed(engine: &Arc<Engine>, programmer: &Programmer, stop: &Cancell
     tokio::spawn(feed_watchdog(is_well(engine.clone())));
 }
 
-/// Serves metrics, if that is wanted: until what is returned is set, without those of the engine.
+/// Serves metrics if configured. Until the returned cell is set, they lack the engine's.
 fn serve_metrics(
     config: &Config,
     certificates: &Arc<Certificates>,
@@ -177,7 +174,7 @@ fn serve_metrics(
     shared
 }
 
-/// The certificates of the configuration, read and checked.
+/// Reads and checks the configured certificates.
 ///
 /// # Errors
 /// [`CredentialsError`].
@@ -185,13 +182,13 @@ pub fn credentials(config: &Config) -> Result<LiveCredentials, CredentialsError>
     LiveCredentials::load(&config.tls, &[Role::Dpu])
 }
 
-/// Whether the kernel and the records were compared lately. What hangs, be it a lock, the journal or
-/// the kernel, keeps the reconciler from that too.
+/// Whether a reconciliation ended recently. A hanging lock, journal or kernel also stops the reconciler, so this
+/// detects them all.
 fn is_well(engine: Arc<Engine>) -> impl Fn() -> bool {
     move || {
         let is_well = engine.since_reconciled() < STUCK_AFTER;
         if !is_well {
-            tracing::error!("the reconciler is stuck: the watchdog gets no word");
+            tracing::error!("the reconciler is stuck; the watchdog is no longer fed");
         }
         is_well
     }
@@ -257,8 +254,7 @@ fn share(
     }
 }
 
-/// Takes nothing new on, tells the hosts, and lets what is under way finish for as long as
-/// `patience` lasts.
+/// Refuses new attachments, tells the hosts, and lets running flows finish for up to `patience`.
 async fn shut_down(
     shared: &Shared,
     engine: Arc<Engine>,
@@ -275,10 +271,10 @@ async fn shut_down(
     within(patience, finish).await;
 }
 
-/// Writes the last events, on a thread that may wait for the disk.
+/// Writes the last events on a blocking thread.
 async fn close_events(events: Arc<Events>) {
     if let Err(error) = spawn_blocking(move || events.close()).await {
-        tracing::error!(%error, "the last events may not be in their file");
+        tracing::error!(%error, "cannot write the last events to their file");
     }
 }
 

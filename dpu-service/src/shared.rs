@@ -1,4 +1,4 @@
-//! What all services of the program share.
+//! State that all gRPC services share.
 
 use std::{
     collections::BTreeSet,
@@ -18,47 +18,44 @@ use crate::{
     attachments::Engine, conditions::Conditions, model::HostName, refused_peers::RefusedPeers,
 };
 
-/// The configuration file.
+/// State of the configuration file.
 #[derive(Debug)]
 pub(crate) struct ConfigurationState {
-    /// The content in force.
     in_force: ConfigFile,
-    /// Why the file, as it is now, is not in force: one sentence each.
+    /// Why the current file is not in force: one sentence each.
     problems: Vec<String>,
-    /// The hosts under maintenance.
     maintenance: BTreeSet<HostName>,
 }
 
 impl ConfigurationState {
-    /// The file is in force as a whole.
+    /// A file that is completely in force.
     pub(crate) const fn of(in_force: ConfigFile, maintenance: BTreeSet<HostName>) -> Self {
         Self { in_force, problems: Vec::new(), maintenance }
     }
 }
 
-/// What an agent has to keep to.
+/// Time limits of sessions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionLimits {
-    /// How often it sends its heartbeat.
+    /// Interval of heartbeats.
     pub(crate) heartbeat: Duration,
-    /// How long it may take to say hello.
+    /// Time limit for the hello after the connection.
     pub(crate) hello_timeout: Duration,
 }
 
-/// What bounds the long calls of operators.
+/// Limits of operators' long calls.
 #[derive(Debug)]
 pub(crate) struct OperatorLimits {
-    /// One permit for each `Watch`.
     pub(crate) watchers: Arc<Semaphore>,
-    /// Held while hosts, DPU and records are compared.
+    /// Held during a diagnosis.
     pub(crate) examination: tokio::sync::Mutex<()>,
 }
 
-/// What the services share.
+/// Shared state of the services.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
-    /// This DPU's certificate, and with it its name.
+    /// This DPU's certificate, which also contains its name.
     pub(crate) credentials: LiveCredentials,
     /// How long before its end the certificate counts as expiring.
     pub(crate) certificate_warning: Duration,
@@ -67,28 +64,25 @@ pub(crate) struct Shared {
     pub(crate) operator_limits: OperatorLimits,
     pub(crate) configuration: Mutex<ConfigurationState>,
     pub(crate) conditions: Conditions,
-    /// Peers that were refused and are none of the hosts.
+    /// Refused peers that are not known hosts.
     pub(crate) refused_peers: RefusedPeers,
-    /// The calls that were answered.
+    /// Counters of calls.
     pub(crate) calls: Arc<Calls>,
-    /// The tasks of open sessions.
     pub(crate) sessions: TaskTracker,
-    /// The service stops: long streams end.
+    /// Cancelled when the service stops: long streams end.
     pub(crate) stopping: CancellationToken,
 }
 
 impl Shared {
-    /// This DPU's name.
     pub(crate) fn dpu(&self) -> String {
         self.credentials.current().identity().name().to_owned()
     }
 
-    /// Why the configuration file, as it is now, is not in force: one sentence each.
+    /// Stores why the current configuration file is not in force: one sentence each.
     pub(crate) fn set_configuration_problems(&self, problems: Vec<String>) {
         self.configuration().problems = problems;
     }
 
-    /// The SHA-256 of the configuration file in force.
     pub(crate) fn configuration_digest(&self) -> String {
         self.configuration().in_force.digest()
     }
@@ -97,12 +91,11 @@ impl Shared {
         self.configuration().problems.clone()
     }
 
-    /// Whether the host may be away without a word of it.
+    /// Whether the host is under maintenance: its absence is not reported.
     pub(crate) fn is_under_maintenance(&self, host: &HostName) -> bool {
         self.configuration().maintenance.contains(host)
     }
 
-    /// The configuration file in force, without values that may be secret.
     pub(crate) fn configuration_without_secrets(&self) -> String {
         self.configuration().in_force.without_secrets()
     }
@@ -117,15 +110,15 @@ impl Shared {
         self.configuration.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why Attach can't be served, one sentence each. Open connections survive a certificate that is not valid any more
-    /// or not yet, new ones don't.
+    /// Why Attach cannot be served, one sentence each. An invalid certificate counts, too: open connections survive it,
+    /// but new ones are refused.
     pub(crate) fn status(&self) -> Vec<String> {
         let invalid = self.credentials.outside_validity();
         self.engine.status().into_iter().chain(invalid).collect()
     }
 
-    /// A peer at `address` was refused, at the handshake or at a call. `holder`: whose certificate it showed, if that is by
-    /// the DPU's CA.
+    /// Notes a peer at `address` that was refused at the handshake or at a call. `holder`: the identity in its
+    /// certificate, if the DPU's CA issued it.
     pub(crate) fn note_refused(&self, address: IpAddr, holder: Option<&Identity>, reason: &str) {
         let hosts = self.engine.hosts();
         let host = holder.filter(|holder| holder.role() == Role::Host);
@@ -136,7 +129,7 @@ impl Shared {
         }
     }
 
-    /// That the certificate expires soon, or has expired: one sentence.
+    /// One sentence if the certificate expires soon or has expired.
     pub(crate) fn expiring(&self) -> Option<String> {
         self.credentials.expiring(self.certificate_warning)
     }

@@ -1,14 +1,17 @@
-//! HTTP/2 on connections whose peers are known.
+//! HTTP/2 on authenticated connections.
 //!
-//! - **Does**: serves a service on each connection. Hands answers to HTTP/2 in chunks, the next one once the connection
-//!   has written the one before. Resets a stream whose peer takes no chunk for twice `limits.keepalive_s`.
-//! - **Owns**: the tasks of connections and streams.
-//! - **Locks**: the progress of a stream, never across an await.
-//! - **Concurrent**: the task of a connection drops a chunk that it has written; the task of the stream waits for that.
+//! Serves a service on each connection. Passes responses to HTTP/2 in chunks, each after the connection has written the
+//! one before. Resets a stream whose peer reads no chunk for twice `limits.keepalive_s`.
 //!
-//! tonic's server gives no handle on a stream. hyper gives each stream to the executor as a future, and a stream that is
-//! dropped is reset. hyper from 1.12 on takes a chunk from the body before it waits for the peer's window, so that a
-//! stream which stalls always has a chunk that is not written.
+//! Owns: the tasks of connections and streams.
+//!
+//! Locks: the progress of a stream, never across an await.
+//!
+//! Concurrently: the task of a connection drops a chunk when it is written; the task of the stream waits for that.
+//!
+//! tonic's server offers no handle on a stream. hyper passes each stream to the executor as a future, and dropping that
+//! future resets the stream. hyper 1.12 and later take a chunk from the body before they wait for the peer's window, so
+//! a stalled stream always has an unwritten chunk.
 
 use std::{
     convert::Infallible,
@@ -42,18 +45,18 @@ use tower::{Service, ServiceExt};
 
 use crate::config::Limits;
 
-/// How much of an answer HTTP/2 has at a time: a frame of the default size.
+/// Maximum size of a chunk: a frame of the default size.
 const CHUNK: usize = 16 * 1024;
 
-/// How many times within its limit a stream is examined.
+/// How often within its time limit a stream is checked.
 const CHECKS_PER_LIMIT: u32 = 4;
 
 task_local! {
-    /// The progress of the stream whose task this is.
+    /// Progress of the stream whose task this is.
     static PROGRESS: Progress;
 }
 
-/// Serves `service` on all connections until `stop`, then until the connections have ended.
+/// Serves `service` on all connections until `stop`, and then until the connections have ended.
 pub(crate) async fn serve<S, B>(
     connections: impl Stream<Item = io::Result<ServerStream>>,
     service: S,
@@ -66,7 +69,7 @@ pub(crate) async fn serve<S, B>(
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let open = TaskTracker::new();
-    // The listener closes with it, before the open connections end.
+    // Owns the listener: dropping this future closes it before the open connections end.
     let accept = async {
         let mut connections = pin!(connections);
         while let Some(accepted) = connections.next().await {
@@ -103,17 +106,17 @@ async fn serve_connection<S, B>(
     let mut served = pin!(http2.serve_connection(TokioIo::new(connection), service));
     tokio::select! {
         ended = served.as_mut() => return note_end(ended),
-        () = stalled.cancelled() => return tracing::debug!("the peer takes no answers: closing its connection"),
+        () = stalled.cancelled() => return tracing::debug!("a peer does not read its responses; closing the connection"),
         () = stop.cancelled() => served.as_mut().graceful_shutdown(),
     }
     note_end(served.await);
 }
 
-/// Gives an answer the time of this machine, by which operators' programs compute ages. hyper's own date never goes back
-/// when the clock is set back.
+/// Adds a Date header with this machine's time, from which clients compute ages. hyper's own date never goes back, even
+/// if the clock is set back.
 fn dated(mut answer: Response<Body>) -> Response<Body> {
     let date = DateTimePrinter::new().timestamp_to_rfc9110_string(&Timestamp::now());
-    // A year that has no such form is left to hyper.
+    // hyper adds its own date for a year that RFC 9110 cannot express.
     if let Some(date) = date.ok().and_then(|date| HeaderValue::try_from(date).ok()) {
         answer.headers_mut().insert(DATE, date);
     }
@@ -122,7 +125,7 @@ fn dated(mut answer: Response<Body>) -> Response<Body> {
 
 fn note_end(ended: hyper::Result<()>) {
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended");
+        tracing::debug!(%error, "a connection ended with an error");
     }
 }
 
@@ -138,12 +141,12 @@ fn settings(limits: &Limits, streams: Streams) -> http2::Builder<Streams> {
     http2
 }
 
-/// Runs the streams of a connection.
+/// Executor of a connection's streams.
 #[derive(Clone, Debug)]
 struct Streams {
-    /// How long a peer may take nothing.
+    /// Time limit for a peer that does not read.
     limit: Duration,
-    /// Ends the connection.
+    /// Closes the connection.
     stalled: CancellationToken,
 }
 
@@ -154,10 +157,10 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
         tokio::spawn(PROGRESS.scope(progress.clone(), async move {
             tokio::select! {
                 () = stream => {}
-                // The stream is dropped, and so reset.
+                // Returning drops the stream's future, which resets the stream.
                 () = progress.stall(limit) => return,
             }
-            // HTTP/2 has all of the answer, and a stream that has ended cannot be reset.
+            // HTTP/2 has the whole response. A finished stream cannot be reset, so the connection is closed instead.
             tokio::select! {
                 () = poll_fn(|context| progress.poll_written(context)) => {}
                 () = progress.stall(limit) => stalled.cancel(),
@@ -166,20 +169,20 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
     }
 }
 
-/// Whether the connection has written the chunk that HTTP/2 has of a stream's answer.
+/// Whether the connection has written the chunk that HTTP/2 has of a stream's response.
 #[derive(Clone, Debug, Default)]
 struct Progress(Arc<Mutex<Given>>);
 
 #[derive(Debug, Default)]
 struct Given {
-    /// When the chunk was given to HTTP/2. `None`: it is written.
+    /// When the chunk was passed to HTTP/2. `None`: it is written.
     since: Option<Instant>,
     /// The stream's task, if it waits.
     waiting: Option<Waker>,
 }
 
 impl Progress {
-    /// The chunk as HTTP/2 gets it.
+    /// Wraps a chunk so that its drop is noticed.
     fn give(&self, chunk: Bytes) -> Bytes {
         self.lock().since = Some(Instant::now());
         Bytes::from_owner(UnwrittenChunk { chunk, progress: self.clone() })
@@ -201,7 +204,7 @@ impl Progress {
         Poll::Pending
     }
 
-    /// Returns when a chunk was not written for as long as `limit`.
+    /// Returns once a chunk was not written for `limit`.
     async fn stall(&self, limit: Duration) {
         while self.lock().since.is_none_or(|since| since.elapsed() < limit) {
             sleep(limit / CHECKS_PER_LIMIT).await;
@@ -213,7 +216,7 @@ impl Progress {
     }
 }
 
-/// A chunk until the connection has written it.
+/// A chunk that notes when the connection has written and dropped it.
 struct UnwrittenChunk {
     chunk: Bytes,
     progress: Progress,
@@ -231,10 +234,10 @@ impl Drop for UnwrittenChunk {
     }
 }
 
-/// The body of an answer, in chunks: HTTP/2 gets the next one once the one before is written.
+/// Body of a response in chunks: HTTP/2 gets the next one after the previous one is written.
 struct ChunkedBody {
     body: Body,
-    /// What is left of the body's last frame.
+    /// Rest of the body's last frame.
     rest: Bytes,
 }
 

@@ -1,8 +1,8 @@
-//! What a list holds twice.
+//! Duplicates in a list.
 
 use std::collections::BTreeSet;
 
-/// The names that came before, each as often as it comes again.
+/// Yields each name that has occurred before, once for each repetition.
 pub(crate) fn twice<T: Ord + Copy>(names: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
     let mut seen = BTreeSet::new();
     names.filter(move |name| !seen.insert(*name))

@@ -1,6 +1,6 @@
-//! The service while its journal can't be read: every call is refused with the reason, nothing on the
-//! switch is touched, so that running pods keep their network, and the file is left as it is. Once it
-//! can be read again, be it mended or put back from a copy, the service begins its work.
+//! The service while its journal cannot be read: it refuses every call with the reason and changes neither the switch
+//! nor the file, so running pods keep their network. It starts its work once the file can be read, repaired or replaced
+//! by a copy.
 
 use std::{
     io,
@@ -36,20 +36,19 @@ use crate::{
     transport,
 };
 
-/// How often the journal is tried.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// A service that has its journal.
+/// A service whose journal is open.
 pub(crate) struct Opened {
     pub(crate) engine: Arc<Engine>,
-    /// Where it listened while it waited for the journal: callers wait there until the service begins its work.
+    /// The listener used while waiting for the journal, passed on so that no caller is refused in between.
     pub(crate) listener: Option<TcpListener>,
 }
 
-/// Opens the engine as soon as its journal can be read. `None`: it was told to stop before.
+/// Opens the engine once its journal can be read. `None`: the service was stopped first.
 ///
 /// # Errors
-/// What waiting does not mend.
+/// Errors that waiting cannot resolve.
 pub(crate) async fn open_when_readable(
     config: &Config,
     certificates: &Certificates,
@@ -63,9 +62,9 @@ pub(crate) async fn open_when_readable(
     };
     let failure = Failure::new(
         Reason::JournalUnavailable,
-        format!("the service is without its journal, which it leaves as it is: {}", Chain(&error)),
+        format!("the journal cannot be read and is left unchanged: {}", Chain(&error)),
     );
-    tracing::error!("{failure}");
+    tracing::error!(error = %failure, "cannot start without the journal; retrying");
     notify_ready();
     let (stop, kept) = (CancellationToken::new(), OnceLock::new());
     let refusing = async {
@@ -85,14 +84,15 @@ pub(crate) async fn open_when_readable(
         never = feed_watchdog(|| true) => match never {},
         opened = try_again(open) => opened?,
     };
-    // Connections that were refused all are not kept: their peers connect anew.
+    // These connections are bound to the refusing service; their peers reconnect.
     stop.cancel();
     let _ = timeout(LAST_ANSWERS, &mut refusing).await;
     drop(refusing);
     Ok(Some(Opened { engine, listener: kept.into_inner() }))
 }
 
-/// The same listener once more. A new one could not be opened before the first is closed, which nobody can wait for.
+/// Duplicates the listener's socket. The port cannot be bound again before the first listener is closed, and its
+/// closing cannot be awaited.
 fn another(listener: &TcpListener) -> io::Result<TcpListener> {
     TcpListener::from_std(listener.as_fd().try_clone_to_owned()?.into())
 }
@@ -109,7 +109,7 @@ async fn try_again(
     }
 }
 
-/// Serves nothing but the refusal, health checks included.
+/// Refuses every call, including health checks.
 async fn refuse_all(
     listener: TcpListener,
     config: &Config,

@@ -1,4 +1,4 @@
-//! Counts calls by their outcomes, those that are refused included, and goes on with their traces.
+//! Counts calls by outcome, refused ones included, and continues their traces.
 
 use std::{
     sync::Arc,
@@ -17,12 +17,11 @@ use tracing::Span;
 
 use super::calls::{name_of, names};
 
-/// No calls yet.
+/// Creates counters for all calls.
 pub(crate) fn calls() -> Arc<Calls> {
     Arc::new(Calls::new("method", names()))
 }
 
-/// Counts the calls that come through.
 #[derive(Clone, Debug)]
 pub(crate) struct Count(pub(crate) Arc<Calls>);
 
@@ -34,7 +33,6 @@ impl<S> Layer<S> for Count {
     }
 }
 
-/// A service behind [`Count`].
 #[derive(Clone, Debug)]
 pub(crate) struct Counted<S> {
     calls: Arc<Calls>,
@@ -58,7 +56,7 @@ where
         let begun = Instant::now();
         let uri = request.uri().clone();
         let parent = parent_of(request.headers());
-        // What no host has begun a trace for, as what its agent does unasked, is none.
+        // A call without a parent trace, such as the agent's background calls, is not traced.
         let span = parent.map_or_else(Span::none, |_| traces::entry(name_of(uri.path())));
         let calls = Arc::clone(&self.calls);
         let answer = self.inner.call(request);
@@ -79,8 +77,8 @@ fn parent_of(headers: &HeaderMap) -> Option<TraceParent> {
     TraceParent::parse(headers.get(traces::HEADER)?.to_str().ok()?)
 }
 
-/// Our stable code where it has one, else gRPC's. An answer that is good, or a stream that has begun,
-/// says so only at its end.
+/// This API's reason code, else gRPC's code. Streams and successful calls report errors only in trailers: they count as
+/// OK.
 fn outcome<B>(answer: &Response<B>) -> &'static str {
     match Status::from_header_map(answer.headers()) {
         None => OK,
@@ -91,7 +89,7 @@ fn outcome<B>(answer: &Response<B>) -> &'static str {
     }
 }
 
-/// As gRPC's specification writes it.
+/// Name of a code as in the gRPC specification.
 const fn name(code: Code) -> &'static str {
     match code {
         Code::Ok => OK,

@@ -1,4 +1,4 @@
-//! What a bug report needs of the DPU beyond the answers of other calls.
+//! Debug information that other calls do not return, for bug reports.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use tokio::task::spawn_blocking;
 
 use crate::{kernel_state, scrape, shared::Shared};
 
-/// The configuration without secrets, the kernel's state and the metrics.
+/// Returns the configuration without secrets, the kernel's state and the metrics.
 ///
 /// # Errors
-/// [`Reason::Internal`]: the metrics can't be written.
+/// [`Reason::Internal`]: the metrics cannot be encoded.
 pub(super) async fn debug_info(shared: &Arc<Shared>) -> Result<v1::DebugInfo, Failure> {
     let programmer = shared.engine.programmer().clone();
     let kernel = spawn_blocking(move || kernel_state::text(&programmer)).await;

@@ -1,10 +1,9 @@
-//! Hosts, DPU and records compared on demand, and mended.
+//! Compares hosts, DPU and records on demand, and repairs differences.
 //!
-//! Of each host and of the DPU there is an examination: what it finds in one look, by itself. A
-//! diagnosis is what follows from two looks at all of them. There is one diagnosis at a time, under
-//! `OperatorLimits::examination`: a look is refused while there is one, and a repair waits for its turn.
-//! The lock goes to the caller that has waited longest, so that looks, however many, delay a repair by one
-//! diagnosis.
+//! An examination is what a host or the DPU finds in one look at itself. A diagnosis compares two looks at all of them.
+//!
+//! Locks: one diagnosis at a time, under `OperatorLimits::examination`. A look is refused while another diagnosis runs;
+//! a repair waits for its turn. The mutex is fair, so any number of looks delay a repair by one diagnosis at most.
 
 mod comparison;
 mod hosts;
@@ -32,17 +31,17 @@ use crate::{
 use comparison::Comparison;
 use hosts::{HostHalf, Inquiry};
 
-/// How many bytes of differences are told: far less than `dpuctl` takes.
+/// Maximum encoded size of differences in an answer, in bytes: far less than `dpuctl` accepts.
 const ROOM: usize = 8 * MESSAGE_LIMIT;
 
-/// Compares hosts, DPU and records. Hosts that have not answered after `patience` are told as such.
+/// Compares hosts, DPU and records. A host that does not answer within `patience` is reported as not examined.
 pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
     let _alone = alone(&shared.operator_limits.examination)?;
     Ok(fit(diagnose(shared, &mut Inquiry::new(shared, patience)).await?, ROOM))
 }
 
-/// Mends what can be mended, first on the hosts and then on the DPU, and tells what was. Its turn is
-/// waited for as long as `patience`, and hosts five times as long at most.
+/// Repairs differences, first on the hosts and then on the DPU, and reports the outcome. Waits for its turn for up to
+/// `patience`, and for hosts up to five times as long.
 pub(crate) async fn mend(
     shared: &Shared,
     patience: Duration,
@@ -53,34 +52,34 @@ pub(crate) async fn mend(
     let found = diagnose(shared, &mut hosts).await?;
     let obstacles = obstacles(&hosts.mend().await);
     shared.engine.reconcile(Depth::Thorough).await;
-    // Hosts and DPU are changed by now, whatever becomes of the look at what is left.
+    // Audited before the next look: hosts and DPU have changed by now, even if that look fails.
     shared.engine.record_audit(repair_entry(cause, &found.differences)).await?;
     let mut left = diagnose(shared, &mut hosts).await?;
-    // What is mended here is told as a difference that was.
+    // Repairs by this call are reported as repaired differences, so the list keeps only earlier ones.
     left.repairs = found.repairs;
     Ok(fit(outcome(found.differences, left, &obstacles), ROOM))
 }
 
-/// The audit's entry of a repair: the differences that it was for.
+/// The audit entry of a repair, with the differences it was for.
 fn repair_entry(cause: &Cause, found: &[v1::Difference]) -> AuditEntry {
     let name = |found: &v1::Difference| format!("{} {}", found.code, found.subject);
     let found: Vec<_> = found.iter().map(name).collect();
     AuditEntry::new(cause, AuditAction::Repair, "dpu".into()).after(&json!({ "found": found }))
 }
 
-/// `Err`: another is under way. Who looks does not wait: one that hangs would take all the others with it.
+/// Fails if another diagnosis runs. A look does not wait: one that hangs would make all others hang.
 fn alone(examination: &Mutex<()>) -> Result<MutexGuard<'_, ()>, Failure> {
     examination.try_lock().map_err(|_| busy())
 }
 
-/// `Err`: another was under way all the time. Nobody waits for longer, as a call goes on when its caller
-/// has gone, and callers who try again would make a row that never ends.
+/// Waits for other diagnoses, up to `patience`. The wait is bounded: a call continues when its caller has gone, so
+/// callers who retry would build an endless queue.
 async fn turn(examination: &Mutex<()>, patience: Duration) -> Result<MutexGuard<'_, ()>, Failure> {
     timeout(patience, examination.lock()).await.map_err(|_| busy())
 }
 
 fn busy() -> Failure {
-    let busy = "hosts and DPU are being examined for somebody else, one at a time: try again";
+    let busy = "another examination of hosts and DPU is in progress, and only one runs at a time: try again";
     Failure::new(Reason::Overloaded, busy)
 }
 
@@ -92,8 +91,8 @@ async fn diagnose(shared: &Shared, hosts: &mut Inquiry<'_>) -> Result<v1::Diagno
     Ok(confirmed(first.differences, look(shared, hosts).await?))
 }
 
-/// What two looks in a row find. A VF on its way into a pod or out of it is found in neither half at
-/// times, and is somewhere else at the next look. Of a host that falls silent the first look counts.
+/// Keeps the differences that two looks in a row find: one look may miss a VF that is on its way into a pod or out of
+/// it. For a host that stopped answering the first look counts.
 fn confirmed(first: Vec<v1::Difference>, mut second: v1::Diagnosis) -> v1::Diagnosis {
     let seen: HashSet<_> = first.iter().map(identity).collect();
     let silent = second.hosts.iter().filter(|host| !host.problem.is_empty());
@@ -107,7 +106,6 @@ fn confirmed(first: Vec<v1::Difference>, mut second: v1::Diagnosis) -> v1::Diagn
     second
 }
 
-/// What one look finds.
 async fn look(shared: &Shared, hosts: &mut Inquiry<'_>) -> Result<v1::Diagnosis, Failure> {
     let before = attachments(shared);
     let hosts = hosts.look().await;
@@ -118,14 +116,14 @@ async fn look(shared: &Shared, hosts: &mut Inquiry<'_>) -> Result<v1::Diagnosis,
     Ok(diagnosis)
 }
 
-/// What makes conditions false, but for what the comparison finds one by one, and refusals, which are over.
+/// Faults behind conditions, without those that the comparison finds one by one and without refusals, which are past.
 async fn of_service(shared: &Shared) -> impl Iterator<Item = v1::Difference> + use<> {
     let name = shared.dpu();
     let faults = faults(shared).await.into_iter();
     faults.filter_map(move |fault| Some(finding_of(fault.reason)?.of(&name, fault.message)))
 }
 
-/// `None`: the comparison has findings of its own.
+/// `None`: the comparison has its own findings for this reason.
 const fn finding_of(reason: ConditionReason) -> Option<Finding> {
     match reason {
         ConditionReason::CertificateExpired | ConditionReason::CertificateExpiring => {
@@ -148,8 +146,8 @@ const fn finding_of(reason: ConditionReason) -> Option<Finding> {
     }
 }
 
-/// What is left, and what was found and is left no more. Of a host that can't be looked at any more,
-/// or that has more to tell than it can, nobody knows that.
+/// Marks what is left as not repaired and everything else that was found as repaired. If a host stopped answering or
+/// left differences out, the state of its other differences is unknown.
 fn outcome(
     found: Vec<v1::Difference>,
     mut diagnosis: v1::Diagnosis,
@@ -165,7 +163,7 @@ fn outcome(
     others.retain(|found| !left.contains(&identity(found)));
     for other in &mut others {
         match unknown.get(&other.host) {
-            Some(why) => other.set_unmended(format!("whether it was mended is not known: {why}")),
+            Some(why) => other.set_unmended(format!("whether it was repaired is unknown: {why}")),
             None => other.set_state(v1::DifferenceState::Mended),
         }
     }
@@ -173,7 +171,7 @@ fn outcome(
     diagnosis
 }
 
-/// Why it is not known of all that a host has had whether it is there still.
+/// Why the current state of the host's earlier differences is unknown.
 fn unknown_of(host: &v1::DiagnosedHost) -> Option<String> {
     match (host.problem.as_str(), host.differences_left_out) {
         ("", 0) => None,
@@ -182,7 +180,7 @@ fn unknown_of(host: &v1::DiagnosedHost) -> Option<String> {
     }
 }
 
-/// Leaves out the differences for which there is no room, and counts them.
+/// Drops and counts the differences that exceed the size limit.
 fn fit(mut diagnosis: v1::Diagnosis, room: usize) -> v1::Diagnosis {
     let (told, left_out) = first_that_fit(diagnosis.differences, room);
     let of_hosts = diagnosis.hosts.iter().map(|host| u64::from(host.differences_left_out));
@@ -191,15 +189,15 @@ fn fit(mut diagnosis: v1::Diagnosis, room: usize) -> v1::Diagnosis {
     diagnosis
 }
 
-/// Host, code and subject.
+/// Host, code and subject of a difference.
 type Identity = (String, String, String);
 
-/// What makes two differences the same at two times.
+/// Identifies a difference across looks.
 fn identity(difference: &v1::Difference) -> Identity {
     (difference.host.clone(), difference.code.clone(), difference.subject.clone())
 }
 
-/// What hosts could not mend, and why.
+/// Reasons why hosts could not repair differences.
 fn obstacles(tried: &[HostHalf]) -> HashMap<Identity, String> {
     let of_host = |half: &HostHalf| {
         let host = half.view.name.to_string();
@@ -251,7 +249,7 @@ mod tests {
         v1::DiagnosedHost { name, problem, ..v1::DiagnosedHost::default() }
     }
 
-    /// Of host "a", and of host "b" with this problem.
+    /// A diagnosis with host "a", and host "b" with this problem.
     fn diagnosis(problem: &str, differences: Vec<v1::Difference>) -> v1::Diagnosis {
         let hosts = vec![host("a", ""), host("b", problem)];
         v1::Diagnosis { hosts, differences, ..v1::Diagnosis::default() }

@@ -1,4 +1,4 @@
-//! Sees calls through to their end, whatever becomes of their callers.
+//! Runs calls to their end even if their callers have gone.
 
 use std::{
     future::Future,
@@ -9,9 +9,9 @@ use std::{
 use futures::future::BoxFuture;
 use tower::{Layer, Service};
 
-/// Runs a call to its end when its caller has gone, as its work goes on anyway. Inner layers see the end of each call and
-/// count it. Of a call that answers with a stream, the end is that it has begun to answer. The call's permit is returned
-/// when its answer was written: see `answer`.
+/// Runs each call in a task of its own, because its work continues even if the caller has gone. So inner layers see the
+/// end of every call and count it. A call with a stream ends when its response begins. The permit is returned when the
+/// response was written: see `answer`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finish;
 
@@ -23,7 +23,6 @@ impl<S> Layer<S> for Finish {
     }
 }
 
-/// A service behind [`Finish`].
 #[derive(Clone, Debug)]
 pub(crate) struct Finished<S>(S);
 

@@ -1,4 +1,4 @@
-//! Hostile requests, as they come off the wire.
+//! Fuzz targets: requests as they arrive on the wire.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::{
     model::{AttachSpec, HostName, Network},
 };
 
-/// Longest refusal, in bytes. A network's lists several problems.
+/// Maximum length of a refusal, in bytes. A network's refusal lists several problems.
 const LONGEST_REFUSAL: usize = 1200;
 const LONGEST_REFUSAL_OF_NETWORK: usize = 2500;
 
-/// What a host sends: the first byte tells which message.
+/// Messages of a host. The first byte selects the message.
 #[test]
 fn host_request() {
     fuzz::target("host_request", |input| {
@@ -48,8 +48,7 @@ fn host_request() {
     });
 }
 
-/// A network that an operator applies: once taken, it reads back the same from an answer and from
-/// the journal.
+/// A network that an operator applies. An accepted one survives round trips through an answer and through the journal.
 #[test]
 fn api_network() {
     fuzz::target("api_network", |input| {
@@ -73,7 +72,7 @@ fn api_network() {
     });
 }
 
-/// Whatever a host says that it found, operators can be shown.
+/// Every examination of a host can be shown to operators.
 fn examination(message: &[u8]) {
     let Ok(message) = v1::Examination::decode(message) else { return };
     match read::examination(&message) {
@@ -94,7 +93,7 @@ fn refused<M: Message + Default>(message: &[u8], read: impl FnOnce(M) -> Result<
     }
 }
 
-/// A refusal is one line that a terminal and a log can bear.
+/// Checks that a refusal is a single line without control characters.
 fn check_refusal(failure: Failure, longest: usize) {
     let length = failure.message.len();
     assert!((1..=longest).contains(&length), "{length} bytes: {failure:?}");

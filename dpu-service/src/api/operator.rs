@@ -1,4 +1,4 @@
-//! What operators ask of a DPU.
+//! The operators' gRPC service.
 
 use std::sync::Arc;
 
@@ -21,7 +21,6 @@ use crate::{
     shared::Shared,
 };
 
-/// The service `offload.v1.Operator`.
 #[derive(Clone, Debug)]
 pub(crate) struct OperatorApi(pub(crate) Arc<Shared>);
 
@@ -85,7 +84,7 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::ListTrafficResponse>, Status> {
         let v1::ListTrafficRequest { network, host } = request.into_inner();
         let traffic = self.0.engine.operators().traffic(&filter(network, host)?).await;
-        // Once the ports were looked at: from one look to the next they counted for as long.
+        // Taken after the counters: clients compute rates from the time between two answers.
         let time = Timestamp::now().to_string();
         let attachments = traffic.attachments.iter().map(show::attachment_traffic).collect();
         let unknown = traffic.unknown.unwrap_or_default();
@@ -218,9 +217,10 @@ impl v1::operator_server::Operator for OperatorApi {
             (read::patience(wait_ms)?, Cause::new(author, read::reason(reason)?));
         let shared = Arc::clone(&self.0);
         let repair = async move { doctor::mend(&shared, patience, &cause).await };
-        // A task of its own: a caller that ends does not keep the audit from what was repaired.
+        // A task of its own: if the caller goes away, the audit entry is still written.
         let repaired = tokio::spawn(repair.in_current_span()).await;
-        let broken_off = |error| Failure::new(Reason::Internal, format!("it broke off: {error}"));
+        let broken_off =
+            |error| Failure::new(Reason::Internal, format!("the repair was aborted: {error}"));
         Ok(Response::new(repaired.map_err(broken_off)??))
     }
 
@@ -269,7 +269,7 @@ impl v1::operator_server::Operator for OperatorApi {
 }
 
 impl OperatorApi {
-    /// Networks with the attachments that have older settings of them.
+    /// Networks with their outdated attachments.
     fn statuses(&self, views: &[NetworkView]) -> Vec<v1::NetworkStatus> {
         let outdated = self.0.engine.networks().outdated(views.iter().map(|view| &view.network));
         let status =

@@ -1,4 +1,4 @@
-//! How many calls may be under way, how many streams open, and how much of answers not taken.
+//! Limits on calls in progress, open streams, and the size of requests and responses in memory.
 
 use std::{
     collections::HashMap,
@@ -12,25 +12,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::calls::Kind;
 use crate::config::Limits;
 
-/// How much of large requests and answers may wait, to be complete or to be taken: 32 MiB, half of it of one peer.
+/// Maximum size of large requests and responses in memory: 32 MiB, half of it for one peer.
 const ANSWERS_KIB: usize = 32 * 1024;
 
-/// Answers up to this size are bounded by their number alone.
+/// Responses up to this size are limited only by their number.
 const SMALL_KIB: usize = 16;
 
-/// How many lists are made at a time: each takes some 10 MiB before it is encoded.
+/// Maximum number of lists built at a time: each takes about 10 MiB before it is encoded.
 const LISTS: usize = 2;
 
-/// Room for calls. One peer can take half of it, so that it does not keep others out.
+/// Limits of the API. One peer gets half of them, so that it cannot exclude others.
 #[derive(Debug)]
 pub(super) struct Room {
     all: Arc<Bounds>,
     share: Most,
-    /// As many as the CA has issued certificates to.
+    /// Never shrinks: it has at most one entry for each certificate that the CA has issued.
     shares: Mutex<HashMap<Identity, Arc<Bounds>>>,
 }
 
-/// How much there may be at a time.
+/// Maximum values.
 #[derive(Clone, Copy, Debug)]
 struct Most {
     calls: usize,
@@ -66,14 +66,14 @@ impl Bounds {
     }
 }
 
-/// Lets a call be under way until it is dropped.
+/// Permits of a call. Dropping it returns them.
 #[derive(Debug)]
 pub(super) struct CallPermit {
     identity: Identity,
     all: Arc<Bounds>,
     share: Arc<Bounds>,
     most_kib: usize,
-    /// How much room the request or the answer has.
+    /// Size that the request or response has reserved.
     held_kib: usize,
     held: Vec<OwnedSemaphorePermit>,
 }
@@ -95,7 +95,7 @@ impl Room {
         Self { all: Bounds::new(all), share, shares: Mutex::default() }
     }
 
-    /// A permit for a call of `identity`, which has no place yet.
+    /// Creates a call's permit without any reservation.
     pub(super) fn admit(&self, identity: &Identity) -> CallPermit {
         let (share, all) = (self.share_of(identity), Arc::clone(&self.all));
         let (identity, most_kib) = (identity.clone(), self.share.answers_kib);
@@ -114,10 +114,10 @@ impl Room {
 }
 
 impl CallPermit {
-    /// Takes a place among the calls or streams.
+    /// Reserves a place for the call or stream.
     ///
     /// # Errors
-    /// [`Reason::Overloaded`]: there is none.
+    /// [`Reason::Overloaded`]: the peer's or the overall limit is reached.
     pub(super) fn enter(&mut self, kind: Kind) -> Result<(), Failure> {
         let (what, of_one, of_all) = match kind {
             Kind::Call | Kind::List => ("calls", "half of limits.in_flight", "limits.in_flight"),
@@ -134,7 +134,7 @@ impl CallPermit {
         Ok(())
     }
 
-    /// Waits for this peer's turn to have a list made.
+    /// Waits until this peer may build a list.
     pub(super) async fn turn(&self) -> [Option<OwnedSemaphorePermit>; 2] {
         // The semaphores are never closed.
         let of_share = Arc::clone(&self.share.lists).acquire_owned().await.ok();
@@ -142,20 +142,20 @@ impl CallPermit {
         [of_share, of_all]
     }
 
-    /// Takes room for an answer of so many bytes. One that is larger than a peer's share fits when it is the only one.
+    /// Reserves memory for a response. One larger than a peer's share is admitted if it is the peer's only one.
     ///
     /// # Errors
-    /// [`Reason::Overloaded`]: there is no room.
+    /// [`Reason::Overloaded`]: the limit is reached.
     pub(super) fn hold_answer(&mut self, bytes: usize) -> Result<(), Failure> {
         let is_small = bytes <= SMALL_KIB * 1024;
         if is_small { Ok(()) } else { self.hold(bytes) }
     }
 
-    /// Takes room for a request or an answer of so many bytes in all. Small requests count, too: no place bounds their
-    /// number before they are complete.
+    /// Reserves memory for a request or response of `bytes` in total. Small requests count, too: they have no place
+    /// yet, so nothing else limits their number.
     ///
     /// # Errors
-    /// [`Reason::Overloaded`]: there is no room.
+    /// [`Reason::Overloaded`]: the limit is reached.
     pub(super) fn hold(&mut self, bytes: usize) -> Result<(), Failure> {
         let kib = bytes.div_ceil(1024).min(self.most_kib);
         if kib <= self.held_kib {
@@ -164,8 +164,8 @@ impl CallPermit {
         let more = u32::try_from(kib - self.held_kib).unwrap_or(u32::MAX);
         for bounds in [&self.share, &self.all] {
             let taken = Arc::clone(&bounds.answers_kib).try_acquire_many_owned(more);
-            let why = "requests that are not complete and answers that are not taken fill their room: read the \
-                       answers, or end the calls";
+            let why = "requests in transfer and unread responses use all the memory for them: read the \
+            responses, or end the calls";
             self.held.push(taken.map_err(|_| full(why.to_owned()))?);
         }
         self.held_kib = kib;

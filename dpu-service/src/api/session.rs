@@ -1,4 +1,4 @@
-//! A host's session: its messages in, the service's commands out.
+//! A host's session stream: messages from the host, commands to it.
 
 use std::{
     sync::Arc,
@@ -19,21 +19,20 @@ use tonic::{Code, Status, Streaming};
 use super::{convert::read, convert::show};
 use crate::{attachments::HostPool, host::Hello, model::HostName, sessions, shared::Shared};
 
-/// How many messages may wait for the host's connection to take them.
+/// Capacity of the queue of messages to a host's connection.
 const MESSAGES_WAITING: usize = 16;
 
-/// A session without a heartbeat for so many intervals is dropped.
+/// Number of heartbeat intervals without a message after which a session is dropped.
 const MISSED_HEARTBEATS: u32 = 3;
 
-/// How often it is looked whether the host's pools are as it was told. Much changes them, and nobody waits for
-/// it: the kubelet counts by what it hears a second later.
+/// How often the service checks whether the host's pools have changed. Polled, because many events change them; the
+/// device plugin does not need them sooner.
 const POOLS_PERIOD: Duration = Duration::from_secs(1);
 
-/// Boxed, for a channel makes room for dozens of messages as soon as it is made, and idle sessions are many.
+/// Boxed: a channel allocates room for dozens of messages when it is created, and there are many idle sessions.
 type Outgoing = mpsc::Sender<Box<Result<v1::DpuMessage, Status>>>;
 
-/// Opens a session for the host at `peer`. It lives in a task of its own until the stream that is returned, or
-/// the one that came in, ends.
+/// Opens a session for the host at `peer`. Its task ends when the returned stream or the incoming one ends.
 pub(crate) fn open(
     shared: Arc<Shared>,
     peer: Peer,
@@ -44,8 +43,8 @@ pub(crate) fn open(
     sessions.spawn(async move {
         let host = HostName(peer.identity.name().into());
         if let Err(status) = run(&shared, &peer, &host, incoming, &outgoing).await {
-            tracing::info!(%host, reason = status.message(), "the session ended");
-            // A host that has gone needs no reason.
+            tracing::info!(%host, reason = status.message(), "host session ended");
+            // Fails if the host has gone: then it needs no reason.
             let _ = outgoing.try_send(Box::new(Err(status)));
         }
     });
@@ -60,7 +59,7 @@ async fn run(
     outgoing: &Outgoing,
 ) -> Result<(), Status> {
     let address = peer.address.ip();
-    // An operator sees why the host has no session, unless that passes by itself.
+    // Shown to operators as the reason for the missing session, unless it passes by itself.
     let note_refused = |status: &Status| {
         if Failure::from_status(status).is_some_and(|failure| !failure.reason.is_passing()) {
             shared.engine.hosts().refused(host, address, status.message());
@@ -82,7 +81,8 @@ async fn run(
     result
 }
 
-/// How a session has ended, one clause. The end of this DPU's certificate breaks the connections that began with it.
+/// Describes the end of a session in one clause. If this DPU's certificate has expired, connections break because of
+/// that.
 fn ending(result: &Result<(), Status>, own_certificate: Option<String>) -> String {
     let how = match result {
         Ok(()) => "the host closed it".to_owned(),
@@ -96,7 +96,7 @@ fn ending(result: &Result<(), Status>, own_certificate: Option<String>) -> Strin
     }
 }
 
-/// That a host's certificate has expired, and its connection with it.
+/// A sentence if the host's certificate has expired: its connection ends with it.
 fn expired(end: SystemTime) -> Option<String> {
     let end = Timestamp::try_from(end).ok().filter(|end| *end < Timestamp::now())?;
     Some(format!(
@@ -132,19 +132,18 @@ fn stopping() -> Status {
     Failure::new(Reason::Draining, "the service is stopping").into()
 }
 
-/// A session after its hello.
 struct Conversation<'a> {
     shared: &'a Shared,
     host: &'a HostName,
     incoming: Streaming<v1::HostMessage>,
     outgoing: &'a Outgoing,
     session: sessions::Session,
-    /// The pools as the host was told them. `None`: it was not.
+    /// The pools as last sent to the host. `None`: not sent yet.
     told_pools: Option<Vec<HostPool>>,
 }
 
 impl Conversation<'_> {
-    /// Until one side ends it, or the host falls silent.
+    /// Runs the session until either side ends it or the host is silent for too long.
     async fn hold(&mut self, protocol: u32, capabilities: Vec<&'static str>) -> Result<(), Status> {
         self.send(self.welcome(protocol, &capabilities)).await?;
         let mut silent_at = Instant::now() + self.patience();
@@ -164,7 +163,7 @@ impl Conversation<'_> {
                     let command = command.ok_or_else(|| self.ended())?;
                     self.send(show::command(command)).await?;
                 }
-                // Also of what nobody notes for promises, such as a VF that is mended or cleared.
+                // Polled for offers as well: some changes, such as a cleared quarantine, send no notification.
                 _ = pools_due.tick() => {
                     if wants_pools {
                         self.tell_pools().await?;
@@ -184,7 +183,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Tells the host its pools, unless it knows them.
+    /// Sends the host its pools if they have changed.
     async fn tell_pools(&mut self) -> Result<(), Status> {
         let pools = self.shared.engine.hosts().pools(self.host);
         if self.told_pools.as_ref() != Some(&pools) {
@@ -194,7 +193,7 @@ impl Conversation<'_> {
         Ok(())
     }
 
-    /// Tells the host which VFs it may take besides those that it was told of.
+    /// Sends the host new VF offers, if there are any.
     async fn tell_promises(&self) -> Result<(), Status> {
         let promised = self.shared.engine.hosts().promise(self.host, self.session.id);
         if promised.is_empty() {
@@ -203,7 +202,7 @@ impl Conversation<'_> {
         self.send(dpu_message::Message::Promises(show::promises(&promised))).await
     }
 
-    /// The last commands tell the host why its session ends.
+    /// Sends the remaining commands, which tell the host why its session ends.
     async fn say_the_rest(&mut self) -> Result<(), Status> {
         while let Ok(command) = self.session.commands.try_recv() {
             self.send(show::command(command)).await?;
@@ -239,7 +238,7 @@ impl Conversation<'_> {
                 hosts.attached(self.host, session, id);
             }
             Some(host_message::Message::Inventory(inventory)) => {
-                // Heartbeats don't wait for what follows from it.
+                // Not awaited: heartbeats must not wait for the VFs that it frees.
                 drop(hosts.inventory(self.host, session, &read::inventory(&inventory)?)?);
             }
             Some(host_message::Message::Hello(_)) => {
@@ -264,13 +263,13 @@ impl Conversation<'_> {
                 let (subject, what) = read::repaired(&repaired);
                 hosts.repaired(self.host, session, &subject, &what);
             }
-            // A message of a later protocol: nothing that this version has to know.
+            // A message of a later protocol version: ignored.
             None => {}
         }
         Ok(())
     }
 
-    /// A host that takes no messages for as long as it may be silent has lost its session too.
+    /// Sends a message. A host that reads nothing for as long as it may be silent has lost its session.
     async fn send(&self, message: dpu_message::Message) -> Result<(), Status> {
         let message = v1::DpuMessage { message: Some(message) };
         let sent = timeout(self.patience(), self.outgoing.send(Box::new(Ok(message)))).await;
@@ -282,7 +281,7 @@ impl Conversation<'_> {
         self.shared.session_limits.heartbeat * MISSED_HEARTBEATS
     }
 
-    /// That the host did nothing of that kind for too long.
+    /// The error for a host that was silent or did not read for too long.
     fn lost(&self, nothing: &str) -> Status {
         let seconds = self.patience().as_secs_f64();
         let message = format!("host {} {nothing} for {seconds} s", self.host);
@@ -292,7 +291,10 @@ impl Conversation<'_> {
     /// Why the service has ended the session.
     fn ended(&self) -> Status {
         if self.shared.engine.hosts().serves(self.host) {
-            let why = format!("host {} has opened a newer session, or took no commands", self.host);
+            let why = format!(
+                "host {} has opened a newer session, or does not read its commands",
+                self.host
+            );
             return Status::aborted(why);
         }
         let why = format!("host {} was removed from the DPU's configuration", self.host);

@@ -1,4 +1,4 @@
-//! Streams of events.
+//! The `Watch` stream of events.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
     shared::Shared,
 };
 
-/// Begins a stream of events. A watcher that does not keep up loses its stream; it never holds the service up.
+/// Starts a stream of events. A watcher that does not keep up loses its stream; it never delays the service.
 ///
 /// # Errors
 /// [`Reason::Overloaded`] or [`Reason::InvalidRequest`].
@@ -40,11 +40,10 @@ pub(super) fn watch(
     Ok(stream::unfold(Some(watcher), next_event).boxed())
 }
 
-/// One `Watch`.
 struct Watcher {
     dpu: String,
     filter: EventFilter,
-    /// What happened before the call, and comes before the feed.
+    /// Events before the call, sent first.
     backlog: VecDeque<Arc<Event>>,
     feed: broadcast::Receiver<Arc<Event>>,
     stopping: CancellationToken,
@@ -65,7 +64,7 @@ impl Watcher {
     }
 }
 
-/// The next event, or the reason why there will be none.
+/// The next event, or the error that ends the stream.
 async fn next_event(
     watcher: Option<Watcher>,
 ) -> Option<(Result<v1::Event, Status>, Option<Watcher>)> {

@@ -1,4 +1,4 @@
-//! What a host asks of its DPU.
+//! The hosts' gRPC service.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,12 +14,11 @@ use super::{
 };
 use crate::{model::AttachmentView, shared::Shared};
 
-/// The service `offload.v1.WorkloadNetwork`.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkloadApi(pub(crate) Arc<Shared>);
 
 impl WorkloadApi {
-    /// An attachment, with what its host has to know of the DPU besides.
+    /// The attachment, with what its host must know about the DPU's ports.
     async fn answer(&self, view: &AttachmentView) -> v1::Attachment {
         let host_keeps_port = !self.0.engine.programmer().has_representors();
         let port_follows_vf = !self.0.engine.forwards(view.record.id).await;
@@ -107,7 +106,7 @@ impl v1::workload_network_server::WorkloadNetwork for WorkloadApi {
             Ok::<_, Failure>(v1::NetworkStanding { prefixes })
         };
         let network = request.into_inner().network.map(standing).transpose()?;
-        // An expired certificate ends the session itself, and hosts then wait for their grace.
+        // Expired certificates are no obstacle here: they end the session, and hosts then wait for their grace period.
         let obstacles = self.0.engine.obstacles();
         let reason =
             obstacles.first().map(|failure| failure.reason.to_string()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One thing that is wrong.
+//! A fault of one object.
 
 use std::fmt;
 
@@ -6,14 +6,13 @@ use offload_proto::ConditionReason;
 
 use crate::model::HostName;
 
-/// What is wrong with one object. It makes the condition of its reason false or unknown.
+/// A fault of one object. Its reason makes a condition false or unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The stable code.
     pub reason: ConditionReason,
-    /// What it is about, such as `pool/default`.
+    /// The object, such as `pool/default`.
     pub object: String,
-    /// What is wrong, why, and what to do: one sentence without a final stop.
+    /// What failed, why, and what to do: one sentence without a final stop.
     pub message: String,
 }
 

@@ -1,25 +1,24 @@
-//! Conditions: how this DPU is, for people and programs.
+//! Conditions: the state of this DPU, for people and programs.
 //!
-//! A condition is true, false or unknown. [`Fault`]s make it so: what is wrong, with a reason code and an object.
-//! `condition_sources` finds them whenever someone asks. Only their turns are recorded, as events.
+//! A condition is true, false or unknown. [`Fault`]s decide that, each with a reason code and an object.
+//! `condition_sources` collects them on every request. Only changes of a condition are recorded, as events.
 //!
-//! | files | what they are |
+//! | files | contents |
 //! | --- | --- |
-//! | `fault` | one thing that is wrong |
-//! | `tracker` | since when, and how long it must hold before a condition turns; pure |
-//! | `refusals` | the ADDs that were refused in the last minutes |
-//! | `offload` | whether cards handle the traffic of attachments |
-//! | `uplinks` | a bounded look at the uplinks |
+//! | `fault` | a fault of one object |
+//! | `tracker` | since when a fault holds, and when its condition changes; pure |
+//! | `refusals` | ADDs refused in the last minutes |
+//! | `offload` | whether cards handle the attachments' traffic |
+//! | `uplinks` | a bounded check of the uplinks |
 //!
-//! What it owns: the tracker, the memory of refusals (in the engine, whose flows write it), and the latest look at the
-//! cards, which is made once a minute because it lists all rules of all ports.
+//! Owns: the tracker, the recent refusals (in the engine, whose flows write them), and the latest check of the cards,
+//! made once a minute because it lists all rules of all ports.
 //!
-//! What it locks: the tracker, for a look as a whole, across awaits, so that two looks are noted in the order in which they
-//! were made. Below it each source takes the registry, or a lock of its own, and gives it back before the next one. No
-//! source waits for a disk.
+//! Locks: the tracker for a whole look, across awaits, so that looks are stored in the order in which they were made.
+//! Below it each source locks the registry or its own state, one after the other. No source waits for a disk.
 //!
-//! Who runs concurrently: the watch, once a second; callers of `GetDpu`; scrapes. A flow of an attach takes only the lock
-//! of the refusals, for one insertion or removal.
+//! Concurrently: the watch, once a second; callers of `GetDpu`; scrapes. Attach flows lock only the refusals, for one
+//! insertion or removal.
 
 mod fault;
 mod offload;
@@ -37,7 +36,6 @@ pub(crate) use uplinks::UplinkLook;
 
 use tracker::{Moment, Tracker};
 
-/// The conditions of this DPU.
 #[derive(Debug)]
 pub(crate) struct Conditions {
     tracker: Mutex<Tracker>,
@@ -46,14 +44,14 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// All are true until a look finds something else.
+    /// All conditions are true until a look finds a fault.
     pub(crate) fn new() -> Self {
         let tracker = Tracker::new(Moment::now()).into();
         Self { tracker, cards: LatestLook::default(), uplinks: UplinkLook::default() }
     }
 
-    /// Looks for faults. Returns the conditions after that: those that are not true, and one true one for each other type.
-    /// Those that turn by it are reported. Where the driver knows no cards, `Offloaded` is left out.
+    /// Collects faults and returns the conditions: all that are not true, and one true condition for each other type.
+    /// Calls `report` for each condition that changed. `has_no_cards` leaves out `Offloaded`.
     pub(crate) async fn look(
         &self,
         has_no_cards: bool,
@@ -66,12 +64,12 @@ impl Conditions {
         tracker.conditions(has_no_cards)
     }
 
-    /// Whether cards handle the traffic of attachments.
+    /// Whether cards handle the attachments' traffic.
     pub(crate) const fn cards(&self) -> &LatestLook {
         &self.cards
     }
 
-    /// How the uplinks are.
+    /// The check of the uplinks.
     pub(crate) const fn uplinks(&self) -> &UplinkLook {
         &self.uplinks
     }

@@ -1,4 +1,4 @@
-//! Whether cards handle the traffic of attachments.
+//! Whether cards handle the attachments' traffic in hardware.
 
 use std::{
     collections::BTreeMap,
@@ -9,23 +9,23 @@ use offload_proto::ConditionReason;
 
 use super::fault::Fault;
 
-/// How the traffic of one attachment is handled.
+/// How one attachment's traffic is handled.
 #[derive(Clone, Debug)]
 pub(crate) struct HandledTraffic {
-    /// The card that has its VF.
+    /// The card of its VF.
     pub(crate) card: String,
-    /// The rules of its port.
+    /// Number of rules of its port.
     pub(crate) rules: u64,
     /// How many of them are in hardware.
     pub(crate) in_hardware: u64,
 }
 
-/// What the latest look at the cards has found.
+/// Faults of the latest check.
 #[derive(Debug, Default)]
 pub(crate) struct LatestLook(Mutex<Vec<Fault>>);
 
 impl LatestLook {
-    /// A look found the traffic of all attachments handled like that, or why that can't be asked.
+    /// Stores the result of a check: the traffic of all attachments, or why it could not be read.
     pub(crate) fn note(&self, look: Result<Vec<HandledTraffic>, String>) {
         let faults = look.map_or_else(|why| unreadable(&why), |traffic| faults(&traffic));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = faults;
@@ -38,7 +38,7 @@ impl LatestLook {
 }
 
 fn unreadable(why: &str) -> Vec<Fault> {
-    let message = format!("whether cards handle the traffic can't be asked: {why}");
+    let message = format!("cannot determine whether cards handle the traffic: {why}");
     vec![Fault::of_dpu(ConditionReason::TrafficUnreadable, message)]
 }
 
@@ -50,7 +50,7 @@ fn faults(traffic: &[HandledTraffic]) -> Vec<Fault> {
     by_card.iter().filter_map(|(card, handled)| handled.fault(card)).collect()
 }
 
-/// How many attachments of a card have rules, and how many of them none in hardware.
+/// Counts of a card's attachments with rules, and of those without any rule in hardware.
 #[derive(Debug, Default)]
 struct Handled {
     attachments: usize,
@@ -58,7 +58,7 @@ struct Handled {
 }
 
 impl Handled {
-    /// Some rules always leave packets to the kernel, so that one in hardware is enough.
+    /// One rule in hardware is enough: some rules always pass packets to the kernel.
     fn note(&mut self, rules: u64, in_hardware: u64) {
         if rules > 0 {
             self.attachments += 1;

@@ -1,4 +1,4 @@
-//! The ADDs that were refused in the last minutes, by what refused them.
+//! ADDs refused in the last minutes, by what refused them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,10 +15,10 @@ use crate::model::HostName;
 /// How long a refusal keeps `AttachesServed` false unless an ADD of the same object succeeds.
 const REMEMBERED: Duration = Duration::from_secs(300);
 
-/// An ADD that succeeds clears a refusal once none follows for so long: where some ADDs fail, others succeed.
+/// A successful ADD clears refusals only after this long without another one: some ADDs may fail while others succeed.
 const QUIET: Duration = Duration::from_secs(20);
 
-/// Refusals that come within so long are counted together, so that many take no more memory than few.
+/// Refusals within this time are counted together, which bounds memory.
 const TOGETHER: Duration = Duration::from_secs(30);
 
 /// Refused and failed ADDs, by object, reason and host.
@@ -34,13 +34,13 @@ struct Refused {
 
 #[derive(Debug, Default)]
 struct Times {
-    /// The latest refusal's sentence.
+    /// Message of the latest refusal.
     message: String,
-    /// When the first and the last of some refusals came, and how many they are. Oldest first.
+    /// Counts of refusals, oldest first.
     counts: VecDeque<Count>,
-    /// How many there were without an ADD between them that succeeded.
+    /// Number of refusals since the last successful ADD.
     in_a_row: usize,
-    /// Whether there were once enough of them in a row to turn the condition.
+    /// Whether there were ever enough in a row to change the condition.
     is_shown: bool,
     /// Whether an ADD has succeeded since the last refusal.
     is_served: bool,
@@ -74,12 +74,11 @@ impl Times {
         }
     }
 
-    /// When the last one came.
     fn last(&self) -> Option<Instant> {
         self.counts.back().map(|count| count.last)
     }
 
-    /// Whether it counts still.
+    /// Whether the refusals still count.
     fn is_in_force(&self) -> bool {
         let is_quiet = |last: Instant| last.elapsed() >= QUIET;
         self.last().is_some_and(|last| !(self.is_served && is_quiet(last)))
@@ -91,7 +90,7 @@ impl Times {
 }
 
 impl Refusals {
-    /// An ADD of `host` was refused for what `fault` tells.
+    /// Counts a refused ADD of `host`. `fault` has reason, object and message.
     pub(crate) fn note_refused(&self, fault: Fault, host: &HostName) {
         let Fault { reason, object, message } = fault;
         let mut all = self.lock();
@@ -100,14 +99,12 @@ impl Refusals {
         times.expire();
     }
 
-    /// Whether no ADD was refused lately.
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// An ADD of `host` succeeded that needed these objects.
-    ///
-    /// What fails on a host may fail still: see [`Self::note_done_on_host`].
+    /// An ADD of `host` with these objects succeeded on the DPU. Failures on the host stay: see
+    /// [`Self::note_done_on_host`].
     pub(crate) fn note_served(&self, host: &HostName, objects: &[String]) {
         let is_over = |refused: &Refused| {
             !refused.reason.is_of_host()
@@ -117,7 +114,7 @@ impl Refusals {
         self.mark_served(is_over);
     }
 
-    /// An ADD has succeeded on that host, too.
+    /// An ADD has also succeeded on the host.
     pub(crate) fn note_done_on_host(&self, host: &HostName) {
         self.mark_served(|refused| refused.reason.is_of_host() && refused.host == *host);
     }
@@ -128,7 +125,7 @@ impl Refusals {
         }
     }
 
-    /// What they tell, one fault for each object and reason.
+    /// One fault for each object and reason.
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let mut all = self.lock();
         all.values_mut().for_each(Times::expire);
@@ -148,8 +145,8 @@ impl Refusals {
     }
 }
 
-/// What the refusals of all hosts say of one object: how many they are, how long ago the last was, and its error. The error
-/// may no longer be true.
+/// Summarises the refusals of one object: their number, the age of the last one, and its error, which may no longer
+/// apply.
 fn fault(object: &str, reason: ConditionReason, times: &[&Times]) -> Option<Fault> {
     let latest = times.iter().max_by_key(|times| times.last())?;
     let number: usize = times.iter().map(|times| times.number()).sum();

@@ -1,4 +1,4 @@
-//! Since when conditions are as they are. Pure: the caller gives the time.
+//! When faults begin and end to change a condition. Pure: the caller passes the time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -14,7 +14,7 @@ use offload_proto::{
 
 use super::fault::Fault;
 
-/// A moment, on the clock of waits and on that of people.
+/// A moment on the monotonic clock and on the wall clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     pub(super) instant: Instant,
@@ -27,25 +27,23 @@ impl Moment {
     }
 }
 
-/// A condition as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Condition {
     pub(crate) kind: ConditionType,
     pub(crate) status: ConditionStatus,
-    /// The stable code.
     pub(crate) reason: &'static str,
-    /// What it is about. Empty: all that the type is about.
+    /// The object. Empty: the condition's type as a whole.
     pub(crate) object: String,
-    /// One sentence. Empty: it is true.
+    /// One sentence. Empty if the condition is true.
     pub(crate) message: String,
     pub(crate) since: Timestamp,
     pub(crate) checked: Timestamp,
-    /// Whether pods lose traffic, or new ones can't start.
+    /// Whether pods lose traffic, or new ones cannot start.
     pub(crate) affects_pods: bool,
 }
 
 impl Condition {
-    /// The one condition of a service without its journal.
+    /// The only condition of a service that could not open its journal.
     pub(crate) fn not_serving() -> Self {
         let reason = ConditionReason::NotServing;
         let now = Timestamp::now();
@@ -62,11 +60,11 @@ impl Condition {
     }
 }
 
-/// All faults that are there, or were a moment ago.
+/// Current faults, and those that ended a moment ago.
 #[derive(Debug)]
 pub(super) struct Tracker {
     faults: BTreeMap<(ConditionReason, String), Tracked>,
-    /// Since when no fault of a type is shown. Types that have not turned are not in it.
+    /// Time since when no fault of a type is shown. Types that never had one are missing.
     true_since: BTreeMap<i32, Timestamp>,
     started: Timestamp,
     checked: Timestamp,
@@ -78,7 +76,7 @@ struct Tracked {
     message: String,
     began: Moment,
     seen: Instant,
-    /// It has held long enough to turn its condition.
+    /// The fault has held long enough to change its condition.
     is_shown: bool,
 }
 
@@ -93,7 +91,7 @@ impl Tracker {
         }
     }
 
-    /// A look has found these faults, and no others. Returns the conditions that have turned.
+    /// Processes the complete list of current faults. Returns the conditions that changed.
     pub(super) fn observe(&mut self, found: Vec<Fault>, now: Moment) -> Vec<Condition> {
         self.checked = now.time;
         self.first_look.get_or_insert(now.instant);
@@ -103,7 +101,7 @@ impl Tracker {
         turned
     }
 
-    /// Two faults of one object for the same reason are one, with both sentences.
+    /// Joins two faults with the same object and reason into one, with both messages.
     fn note(&mut self, fault: Fault, now: Moment) {
         let Fault { reason, object, message } = fault;
         match self.faults.entry((reason, object)) {
@@ -124,7 +122,7 @@ impl Tracker {
         }
     }
 
-    /// Shows the faults that have held for long enough, and returns them.
+    /// Shows faults that have held long enough. Returns their conditions.
     fn begun(&mut self, now: Moment) -> Vec<Condition> {
         let mut begun = Vec::new();
         for ((reason, object), tracked) in &mut self.faults {
@@ -137,8 +135,8 @@ impl Tracker {
         begun
     }
 
-    /// Forgets the faults that are gone for long enough. Returns as true the conditions of those that were shown, unless an
-    /// object has another fault of the type.
+    /// Forgets faults that have been gone long enough. Returns true conditions for those that were shown, unless the
+    /// object has another fault of the same type.
     fn ended(&mut self, now: Moment) -> Vec<Condition> {
         let mut over = BTreeSet::new();
         self.faults.retain(|(reason, object), tracked| {
@@ -162,7 +160,6 @@ impl Tracker {
         ended
     }
 
-    /// The objects with faults of a type that are shown.
     fn shown(&self, kind: ConditionType) -> impl Iterator<Item = &String> {
         let is_it = move |((reason, _), tracked): &(&(ConditionReason, String), &Tracked)| {
             tracked.is_shown && reason.condition() == kind
@@ -181,7 +178,7 @@ impl Tracker {
             let before = all.len();
             let checked = self.checked;
             all.extend(shown.map(|((reason, object), it)| condition(*reason, object, it, checked)));
-            // Without cards nothing can be said of them.
+            // Without cards `Offloaded` has no meaning.
             if all.len() == before && !(kind == ConditionType::Offloaded && has_no_cards) {
                 let since = self.true_since.get(&kind.into()).copied().unwrap_or(self.started);
                 let as_true = || self.as_true(kind, String::new(), since);
@@ -191,8 +188,8 @@ impl Tracker {
         all
     }
 
-    /// The condition of a type of which the first look has found a fault, while that has not held long enough. Whether it
-    /// is true is not known: it has not been true since the service runs.
+    /// A condition of unknown status: the first look found a fault of the type that has not held long enough yet. The
+    /// condition was never known to be true.
     fn undecided(&self, kind: ConditionType) -> Option<Condition> {
         let is_undecided =
             |tracked: &Tracked| !tracked.is_shown && Some(tracked.began.instant) == self.first_look;
@@ -248,7 +245,6 @@ mod tests {
         vec![Fault { reason: REASON, object: object.into(), message: "no carrier".into() }]
     }
 
-    /// The conditions of the type of [`REASON`].
     fn told(tracker: &Tracker) -> Vec<Condition> {
         let all = tracker.conditions(true).into_iter();
         all.filter(|condition| condition.kind == REASON.condition()).collect()

@@ -1,4 +1,4 @@
-//! A look at the uplinks that does not keep others waiting.
+//! A check of the uplinks with bounded waiting.
 
 use std::time::Duration;
 
@@ -11,24 +11,24 @@ use tokio::{
 
 use super::fault::Fault;
 
-/// How long callers wait for a look, from its beginning. A driver that resets its card can keep the kernel from
-/// answering for longer.
+/// How long callers wait, counted from the start of the check. A driver that resets its card can block the kernel's
+/// answer for longer.
 const LONGEST: Duration = Duration::from_secs(3);
 
-/// The look that is under way, if the last caller did not wait for its end.
+/// The check in progress, if the last caller did not wait for its end.
 #[derive(Debug, Default)]
 pub(crate) struct UplinkLook(Mutex<Option<UnderWay>>);
 
 #[derive(Debug)]
 struct UnderWay {
     look: JoinHandle<Vec<Fault>>,
-    /// When callers stop waiting for it.
+    /// When callers stop waiting.
     end: Instant,
 }
 
 impl UplinkLook {
-    /// What `look` finds, or that the kernel does not answer. There is one look at a time: the next caller gets what one
-    /// that is under way finds, and does not wait for one that is late.
+    /// Returns the result of `look`, or a fault if the kernel does not answer in time. Only one check runs at a time:
+    /// the next caller gets the result of a running one, and does not wait for one that is late.
     pub(crate) async fn faults(
         &self,
         look: impl Future<Output = Vec<Fault>> + Send + 'static,
@@ -39,9 +39,7 @@ impl UplinkLook {
         match timeout_at(*end, look).await {
             Ok(found) => {
                 *under_way = None;
-                found.unwrap_or_else(|error| {
-                    unreadable(&format!("the look at them broke off: {error}"))
-                })
+                found.unwrap_or_else(|error| unreadable(&format!("the check was aborted: {error}")))
             }
             Err(_) => unreadable(&format!("the kernel has not answered for {LONGEST:?}")),
         }
@@ -49,7 +47,7 @@ impl UplinkLook {
 }
 
 fn unreadable(why: &str) -> Vec<Fault> {
-    let message = format!("how the uplinks are can't be read: {why}");
+    let message = format!("cannot read the state of the uplinks: {why}");
     vec![Fault::of_dpu(ConditionReason::UplinksUnreadable, message)]
 }
 

@@ -1,24 +1,23 @@
-//! What the kernel or card refused, and whose fault that is.
+//! Refusals of the kernel or card, and what is at fault.
 
 use std::{error::Error, fmt};
 
 use nix::errno::Errno;
 
-/// Whose fault a refusal is: that of the port that was to be programmed counts against its VF.
+/// What is at fault for a refusal. Only the port's own faults count towards its VF's quarantine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The port's own, as far as can be told: another might do.
+    /// The port, as far as known: another port may work.
     Port,
-    /// What was asked for can't be had on any port, or what all ports share is not there, or the
-    /// kernel or this program lacks the means.
+    /// No port could do it: the setting is unsupported, something that all ports share is missing, or the kernel or
+    /// this program lacks resources.
     Elsewhere,
-    /// The fabric takes no more ports.
     FabricFull,
-    /// The fabric is not there: its bridge, or the daemon that keeps it.
+    /// The fabric is unavailable: its bridge or its daemon.
     FabricAway,
 }
 
-/// What the kernel or card refused.
+/// An operation that the kernel or card refused.
 #[derive(Debug)]
 pub struct Refused {
     doing: String,
@@ -28,7 +27,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// The kernel's `source` refused `doing`, such as `set the MTU of pf0vf3 to 9000`.
+    /// The kernel's `source` refused `doing`, such as `set the MTU of pf0vf3 to 9000`. The errno decides the fault.
     pub fn new(doing: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let source = source.into();
         let errno = source.downcast_ref::<netlink::Error>().and_then(netlink::Error::errno);
@@ -36,37 +35,37 @@ impl Refused {
         Self { doing: doing.into(), source: Some(source), fault, is_partial: false }
     }
 
-    /// What went wrong is all in `sentence`, and is the port's fault.
+    /// A refusal that `sentence` describes completely. The port is at fault.
     pub fn because(sentence: impl Into<String>) -> Self {
         Self { doing: sentence.into(), source: None, fault: Fault::Port, is_partial: false }
     }
 
-    /// The same, as the fault of somebody else.
+    /// Sets what is at fault.
     #[must_use]
     pub fn blamed_on(self, fault: Fault) -> Self {
         Self { fault, ..self }
     }
 
-    /// The same, of a part of what all ports share without which ports can be programmed all the same.
+    /// Marks a refusal that does not keep ports from being programmed.
     #[must_use]
     pub fn partial(self) -> Self {
         Self { is_partial: true, ..self }
     }
 
-    /// Whether ports can be programmed all the same.
+    /// Whether ports can be programmed despite it.
     #[must_use]
     pub fn is_partial(&self) -> bool {
         self.is_partial
     }
 
-    /// Whose fault it is.
+    /// What is at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
         self.fault
     }
 }
 
-/// As the kernel's number tells. A link that is gone is found missing by the next look at all of them.
+/// Derives the fault from the errno. "No such device" is no fault of the port: the next survey finds the link missing.
 fn fault_told_by(errno: Errno) -> Fault {
     use Errno::{
         E2BIG, EACCES, EINVAL, EMFILE, EMSGSIZE, ENFILE, ENOBUFS, ENODEV, ENOENT, ENOMEM, ENOSPC,

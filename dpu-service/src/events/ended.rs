@@ -1,4 +1,4 @@
-//! What stays known of an attachment that has ended.
+//! Description of an attachment after its end.
 
 use netlink::MacAddress;
 use offload_proto::v1::Pod;
@@ -7,25 +7,22 @@ use vf_alloc::{Device, FunctionId};
 
 use crate::model::{AttachmentKey, Lease, Record};
 
-/// An attachment that has ended.
+/// An ended attachment, for its last event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndedAttachment {
-    /// Its key.
     pub key: AttachmentKey,
     /// The pod that it served.
     pub pod: Pod,
-    /// Its network's name at the end.
+    /// Name of its network at the end.
     pub network: String,
     /// The VF that it held.
     pub vf: FunctionId,
-    /// The name of the VF on its host.
+    /// Device of the VF on its host.
     pub device: Device,
-    /// The VF's MAC address.
     pub mac: MacAddress,
-    /// The addresses that it held.
     pub leases: Vec<Lease>,
-    /// When it was created: milliseconds since 1970, UTC.
+    /// Creation time: milliseconds since 1970, UTC.
     pub created_at: i64,
 }
 

@@ -1,4 +1,4 @@
-//! The file of events: JSON lines, of which the last one of an event counts.
+//! The file of events: JSON lines. The last line of an event counts.
 
 use std::{
     collections::HashMap,
@@ -12,10 +12,9 @@ use bootstrap::private_file;
 
 use super::{event::Event, log::KEPT};
 
-/// Revisions count from 1. A higher one than this is damage, and would leave no number for the events to come.
+/// Higher revisions are treated as damage: they would leave no numbers for new events. Revisions count from 1.
 const HIGHEST_REVISION: u64 = u64::MAX / 2;
 
-/// An open file of events.
 #[derive(Debug)]
 pub(super) struct EventFile {
     path: PathBuf,
@@ -24,19 +23,19 @@ pub(super) struct EventFile {
     lines: usize,
 }
 
-/// What a file of events has.
+/// Contents of a file of events.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    /// The events in the order of their revisions.
+    /// Events in the order of their revisions.
     pub(super) events: Vec<Event>,
-    /// How many lines can't be read. A last line that is not complete is not counted.
+    /// Number of unreadable lines, without an incomplete last line: that is a write cut off by a crash.
     pub(super) damaged: usize,
 }
 
-/// Reads the file at `path`. A file that does not exist has no events.
+/// Reads the file at `path`. A missing file has no events.
 ///
 /// # Errors
-/// It can't be read at all.
+/// The file cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Contents> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Contents::default()),
@@ -58,10 +57,10 @@ pub(super) fn read(path: &Path) -> io::Result<Contents> {
     Ok(Contents { events, damaged })
 }
 
-/// Moves a damaged file aside. One that was moved aside before is replaced.
+/// Moves a damaged file aside and replaces one that was moved aside before.
 ///
 /// # Errors
-/// It can't be moved.
+/// The rename fails.
 pub(super) fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let aside = with_ending(path, "damaged");
     fs::rename(path, &aside)?;
@@ -76,25 +75,25 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 }
 
 impl EventFile {
-    /// Writes a new file with these events in the place of the one at `path`, and opens it.
+    /// Replaces the file at `path` by a new one with these events, and opens it.
     ///
     /// # Errors
-    /// The file at `path` is as it was.
+    /// The old file is unchanged.
     pub(super) fn create(path: &Path, events: &[Arc<Event>]) -> io::Result<Self> {
         let draft = with_ending(path, "new");
         let mut options = OpenOptions::new();
         let mut file = private_file(&draft, options.create(true).write(true).truncate(true))?;
         let text = lines(events)?;
-        // A file that takes the place of a good one is on the disk before.
+        // Synced before the rename: otherwise a power cut could replace a complete file by an empty one.
         let written = file.write_all(&text).and_then(|()| file.sync_all());
         written.and_then(|()| fs::rename(&draft, path)).inspect_err(|_| {
-            // The draft would take room from the journal.
+            // The journal may need the space on a full disk.
             let _ = fs::remove_file(&draft);
         })?;
         Ok(Self { path: path.to_owned(), file, length: text.len() as u64, lines: events.len() })
     }
 
-    /// Appends events. What a failed write leaves behind is cut off.
+    /// Appends events. The remains of a failed write are cut off.
     ///
     /// # Errors
     /// Nothing was appended.
@@ -110,11 +109,11 @@ impl EventFile {
         let cut = self.file.set_len(self.length);
         let cut = cut.and_then(|()| (&self.file).seek(SeekFrom::Start(self.length)));
         if let Err(error) = cut {
-            tracing::warn!(path = %self.path.display(), %error, "the file of events keeps half a line");
+            tracing::warn!(path = %self.path.display(), %error, "cannot cut a partial line off the file of events");
         }
     }
 
-    /// Whether most of it are lines of events that have repeated since or are too many.
+    /// Whether most lines are outdated: their events have repeated or were evicted.
     pub(super) fn is_long(&self) -> bool {
         self.lines > 2 * KEPT
     }

@@ -1,4 +1,4 @@
-//! The latest events in memory, oldest first, and the folding of repeated ones.
+//! The latest events in memory, oldest first. Repeated events are folded into one.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,19 +17,20 @@ use super::{
 };
 use crate::author::Author;
 
-/// How many different events are kept.
+/// Maximum number of events.
 pub(super) const KEPT: usize = 10_000;
-/// Older events are listed only if a caller asks for that time.
+/// Older events are listed only on request of an earlier time.
 const LISTED_FOR: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// For how long after its first time an event is repeated and not a new one.
+/// How long after its first occurrence an event can repeat.
 const WINDOW: Duration = Duration::from_secs(5 * 60);
-/// The same for refused peers, who may try for days.
+/// Longer for refused peers, which may retry for days.
 const PEERS_WINDOW: Duration = Duration::from_secs(60 * 60);
 
-/// Longest subject and sentence, in bytes: what a host names is of any length, and all events must fit into one answer.
+/// Maximum length of subject and sentence, in bytes: hosts report names of any length, and all events must fit into one
+/// answer.
 pub(super) const LONGEST_TEXT: usize = 1024;
 
-/// What a caller reports.
+/// An occurrence as the caller reports it.
 #[derive(Clone, Debug)]
 pub(super) struct Occurrence {
     pub(super) kind: EventKind,
@@ -41,7 +42,7 @@ pub(super) struct Occurrence {
 }
 
 impl Occurrence {
-    /// Something that the service itself does or finds, for no reason with a code. Long texts are cut.
+    /// An occurrence caused by the service itself, without a reason code. Long texts are cut.
     pub(super) fn new(
         kind: EventKind,
         subject: impl fmt::Display,
@@ -70,7 +71,7 @@ impl Occurrence {
     }
 }
 
-/// Two occurrences with one key are the same event. Without a reason code the sentence tells them apart.
+/// Occurrences with equal keys are repetitions of one event. Without a reason code the sentence distinguishes them.
 fn key(kind: EventKind, subject: &str, reason: Option<&String>, message: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     let text = reason.map_or(message, String::as_str);
@@ -92,16 +93,16 @@ pub(super) struct Log {
     last: u64,
     normal: ByRevision,
     warnings: ByRevision,
-    /// How many events of each kind this start has recorded, repetitions among them.
+    /// Number of events of each kind in this start, including repetitions.
     counts: BTreeMap<EventKind, u64>,
-    /// The revisions of events that may repeat, by their keys.
+    /// Revisions of events that may repeat, by key.
     repeatable: HashMap<u64, u64>,
 }
 
 type ByRevision = BTreeMap<u64, Arc<Event>>;
 
 impl Log {
-    /// A log of the start `boot`, with events of earlier starts in the order of their revisions.
+    /// Creates the log of the start `boot`, with events of earlier starts in the order of their revisions.
     pub(super) fn new(boot: Uuid, earlier: Vec<Event>) -> Self {
         let last = earlier.last().map_or(0, |event| event.revision);
         let mut log = Self {
@@ -120,7 +121,7 @@ impl Log {
         log
     }
 
-    /// Whether an event like that is kept, also of an earlier start.
+    /// Whether the log has an event that the occurrence would repeat, of any start.
     pub(super) fn has(&self, occurrence: &Occurrence) -> bool {
         let revision = self.repeatable.get(&occurrence.key());
         let kept = self.of(occurrence.kind.severity());
@@ -128,7 +129,7 @@ impl Log {
         event.is_some_and(|event| occurrence.repeats(event))
     }
 
-    /// Adds what happened: as a new event, or to the one that it repeats.
+    /// Adds an occurrence: as a new event, or as a repetition.
     pub(super) fn add(&mut self, occurrence: Occurrence, now: Timestamp) -> Arc<Event> {
         let key = occurrence.key();
         let repeated = self.take_repeated(&occurrence, now);
@@ -159,13 +160,13 @@ impl Log {
         event
     }
 
-    /// The event that the occurrence repeats, if it is recent.
+    /// The event that the occurrence repeats, if it is recent enough.
     fn repeated(&self, occurrence: &Occurrence, now: Timestamp) -> Option<&Arc<Event>> {
         let revision = self.repeatable.get(&occurrence.key())?;
         let event = self.of(occurrence.kind.severity()).get(revision)?;
         let age = now.duration_since(event.first_time).unsigned_abs();
         let is_recent = age < window(occurrence.kind);
-        // An event of an earlier start stays as it was.
+        // Events of earlier starts never change.
         (is_recent && event.boot == self.boot && occurrence.repeats(event)).then_some(event)
     }
 
@@ -174,7 +175,7 @@ impl Log {
         self.of_mut(occurrence.kind.severity()).remove(&revision)
     }
 
-    /// Whether the service's log gets a line for it: each event does, but of its repetitions one in a second.
+    /// Whether to log the occurrence: each new event, and one repetition a second.
     pub(super) fn is_logged(&self, occurrence: &Occurrence, now: Timestamp) -> bool {
         let repeated = self.repeated(occurrence, now);
         repeated.is_none_or(|event| event.time.as_second() != now.as_second())
@@ -201,7 +202,7 @@ impl Log {
         self.of_mut(event.kind.severity()).insert(event.revision, event);
     }
 
-    /// Removes the keys of evicted events, now and then.
+    /// Removes keys of evicted events. Runs rarely: the map may grow to twice the log.
     fn forget_evicted(&mut self) {
         if self.repeatable.len() > 2 * KEPT {
             let (normal, warnings) = (&self.normal, &self.warnings);
@@ -211,8 +212,8 @@ impl Log {
         }
     }
 
-    /// Removes the oldest event. Up to half of the log are warnings that outlast normal events, which pods that come
-    /// and go make by the thousand.
+    /// Removes the oldest event. Up to half of the log is reserved for warnings, because pods that come and go create
+    /// thousands of normal events.
     fn evict(&mut self) {
         let oldest = |kept: &ByRevision| kept.keys().next().copied().unwrap_or(u64::MAX);
         let are_many = self.warnings.len() > KEPT / 2;
@@ -223,10 +224,10 @@ impl Log {
         }
     }
 
-    /// The events that the filter lets pass, oldest first. Without a time in the filter, the list begins with the first event
-    /// of the last 7 days.
+    /// The events that match the filter, oldest first. Without a time in the filter, the list starts with the first
+    /// event of the last 7 days.
     pub(super) fn list(&self, filter: &EventFilter, now: Timestamp) -> Vec<Arc<Event>> {
-        // Those that follow are listed whatever their time: the clock may have been wrong.
+        // Skips only a prefix: events after it are listed whatever their time, because the clock may have been wrong.
         let is_left_out = |event: &&Arc<Event>| {
             filter.since.is_none() && now.duration_since(event.time) > LISTED_FOR
         };
@@ -234,12 +235,12 @@ impl Log {
         listed.filter(|event| filter.matches(event)).cloned().collect()
     }
 
-    /// All events after the cursor, oldest first. If none of the cursor's start is kept, as after a start on a full disk,
-    /// all events but those of earlier starts.
+    /// All events after the cursor, oldest first. If no event of the cursor's start is kept, as after a start on a full
+    /// disk, returns all events that are not of earlier starts.
     pub(super) fn after(&self, cursor: &EventCursor) -> Vec<Arc<Event>> {
         let is_known =
             |event: &Event| event.boot == cursor.boot && event.revision <= cursor.revision;
-        // This start is the latest, also if the clock was set back before it.
+        // The current start is always the latest, even if the clock was set back before it.
         let is_earlier =
             |event: &Event| event.boot != self.boot && is_before(event.boot, cursor.boot);
         let known = self.last_revision(is_known).or_else(|| self.last_revision(is_earlier));
@@ -251,12 +252,12 @@ impl Log {
         self.all().filter(|event| is_meant(event)).last().map(|event| event.revision)
     }
 
-    /// How many events of each kind this start has recorded: 0 for a kind that it has not.
+    /// Number of events of each kind in this start.
     pub(super) fn counts(&self) -> BTreeMap<EventKind, u64> {
         self.counts.clone()
     }
 
-    /// The place after the latest event.
+    /// The position after the latest event.
     pub(super) fn end(&self) -> EventCursor {
         let boot = self.latest().map_or(self.boot, |event| event.boot);
         EventCursor { boot, revision: self.last }
@@ -282,8 +283,7 @@ impl Log {
     }
 }
 
-/// Whether one start of the service was before another, by its id. Starts of older versions have ids without a time, and
-/// were before those with one.
+/// Whether one start was before another, by their ids. Ids of older versions contain no time and count as earlier.
 fn is_before(start: Uuid, other: Uuid) -> bool {
     let with_time = |start: Uuid| (start.get_version() == Some(Version::SortRand)).then_some(start);
     with_time(start) < with_time(other)
@@ -417,7 +417,7 @@ mod tests {
         for (subject, time) in [("right", 0), ("ahead", month), ("behind", -month)] {
             log.add(Occurrence::new(EventKind::HostConnected, subject, ""), at(time));
         }
-        // Ahead again, the list begins later. With the right time, it has all.
+        // With the clock ahead again, the list starts later. With the right time it is complete.
         assert_eq!(subjects(&log.list(&EventFilter::default(), at(month))), ["ahead", "behind"]);
         let all = log.list(&EventFilter::default(), at(1));
         assert_eq!(subjects(&all), ["right", "ahead", "behind"]);
@@ -449,7 +449,7 @@ mod tests {
         log.add(Occurrence::new(EventKind::HostConnected, "b", ""), at(1));
         assert_eq!(subjects(&log.after(&end)), ["pool/default", "b"]);
 
-        // The file may lack the last events of a start that was killed.
+        // A killed start may not have written its last events.
         let restored = log.all().take(2).map(|event| Event::clone(event)).collect();
         let seen = log.end();
         let mut next = Log::new(Uuid::new_v4(), restored);

@@ -1,12 +1,14 @@
-//! What happened: the latest events in memory and in a file, and a feed of new ones.
+//! Events: the latest ones in memory and in a file, and a feed of new ones.
 //!
-//! [`Events`] owns the log of the latest events (`log.rs`), in which repeated events are one with a count. A thread of
-//! its own (`writer.rs`) appends them to a file (`file.rs`) in batches, so that no caller waits for the disk.
+//! Owns: the log of the latest events (`log.rs`), which folds repeated events into one with a count; the thread that
+//! appends them to the file (`writer.rs`, `file.rs`) in batches, so that no caller waits for the disk; and the count of
+//! dropped events (`dropped.rs`).
 //!
-//! The log has one lock. It is held for some microseconds and never across an await. The account of dropped events
-//! (`dropped.rs`) has another, which may be taken under it. Any thread records events. The feed is served under the
-//! lock, so that watchers receive events in the order of their revisions. The writer takes the lock to write the whole
-//! log to a new file, and to read the latest event when it tries a failed file again.
+//! Locks: the log, for microseconds and never across an await; then the count of dropped events. The feed is sent under
+//! the log's lock, so that watchers receive events in the order of their revisions.
+//!
+//! Concurrently: any thread records events. The writer locks the log to write all of it to a new file, and to read the
+//! latest event when it retries a failed file.
 
 mod dropped;
 mod ended;
@@ -42,13 +44,12 @@ use crate::{
 use log::{Log, Occurrence};
 use writer::Writer;
 
-/// How far a watcher may fall behind.
+/// How many events a watcher may fall behind.
 const BEHIND: usize = 1024;
 
-/// The file of events in the state folder.
+/// Name of the file in the state folder.
 const FILE: &str = "events.jsonl";
 
-/// The latest events and the feed of new ones.
 #[derive(Debug)]
 pub struct Events {
     log: Arc<Mutex<Log>>,
@@ -58,16 +59,14 @@ pub struct Events {
 }
 
 impl Default for Events {
-    /// Events in memory only.
     fn default() -> Self {
         Self::with(Vec::new())
     }
 }
 
 impl Events {
-    /// Events with those of earlier starts, in a file of the state folder. A file that is damaged or can't be used
-    /// keeps the service from nothing: it is moved aside and reported. Blocks until the start is in the file, for 2 s at
-    /// most.
+    /// Opens the file of events in the state folder, with the events of earlier starts. A damaged file is moved aside
+    /// and reported; without a file, events are in memory only. Blocks for up to 2 s, until the start is written.
     #[must_use]
     pub fn open(state_folder: &Path) -> Self {
         let path = state_folder.join(FILE);
@@ -76,13 +75,15 @@ impl Events {
         let mut events = Self::with(read.unwrap_or_default().events);
         match Writer::start(path, Arc::clone(&events.log)) {
             Ok(writer) => events.writer = Some(writer),
-            Err(error) => tracing::error!(%error, "events are kept in memory only"),
+            Err(error) => {
+                tracing::error!(%error, "cannot start the writer of events; keeping them in memory only")
+            }
         }
         if let Some(damage) = damage {
             events.record(EventKind::EventsDamaged, "dpu", damage);
         }
         events.note_start();
-        // A start that ends within the first batch was a start, too.
+        // Written at once: a service that ends within the first batch must not hide its start.
         events.flush();
         events
     }
@@ -92,7 +93,7 @@ impl Events {
         Self { log, feed: broadcast::Sender::new(BEHIND), writer: None }
     }
 
-    /// Records that the service starts, and whether it ended in good order before.
+    /// Records the start of the service, and whether its previous start ended without a clean stop.
     fn note_start(&self) {
         let is_unclean = {
             let log = self.log();
@@ -109,7 +110,7 @@ impl Events {
         self.record(EventKind::ServiceStarted, "dpu", format!("version {version} starts"));
     }
 
-    /// Records that the journal `path` was lost, unless this is the first start: then there was none.
+    /// Records that the journal `path` was lost, unless this is the first start.
     pub(crate) fn note_new_journal(&self, path: &Path) {
         let is_first = {
             let log = self.log();
@@ -126,7 +127,7 @@ impl Events {
         }
     }
 
-    /// Records that the service stops in good order, and waits until that is written. Blocks for a bounded time.
+    /// Records a clean stop and waits until it is written, for a bounded time. Blocks.
     pub fn close(&self) {
         self.record(EventKind::ServiceStopped, "dpu", "the service stops");
         self.flush();
@@ -138,7 +139,7 @@ impl Events {
         }
     }
 
-    /// Records an event of the service itself.
+    /// Records an event caused by the service itself.
     pub(crate) fn record(
         &self,
         kind: EventKind,
@@ -148,18 +149,19 @@ impl Events {
         self.record_by(&Author::Service, kind, subject, message);
     }
 
-    /// Records that an attachment holds its VF and addresses.
+    /// Records that an attachment has reserved its VF and addresses.
     pub(crate) fn record_reserved(&self, record: &Record) {
         self.add(reserved(record));
     }
 
-    /// Records that the pod has its attachment, unless that was recorded: after a restart hosts report their pods again.
+    /// Records that the pod has its attachment, once: after a restart hosts report their pods again.
     pub(crate) fn record_attached(&self, record: &Record) {
         let message = format!("{} has {}", record.holder(), record.vf);
         let attached = Occurrence::new(EventKind::AttachmentAttached, record.id, message);
         let is_recorded = {
             let log = self.log();
-            // The log loses the oldest events first. Without the reservation, what followed may be lost as well.
+            // The oldest events are evicted first. If the reservation is gone, an earlier record of this may be gone,
+            // too.
             log.has(&attached) || !log.has(&reserved(record))
         };
         if !is_recorded {
@@ -179,12 +181,12 @@ impl Events {
         self.add(Occurrence { author, ..Occurrence::new(kind, subject, message) });
     }
 
-    /// Records a failure, with its reason code.
+    /// Records a failure with its reason code.
     pub fn record_failure(&self, kind: EventKind, subject: impl fmt::Display, failure: &Failure) {
         self.record_reason(kind, failure.reason.as_str(), subject, &*failure.message);
     }
 
-    /// Records an event with the reason code of a failure or of a condition.
+    /// Records an event with the reason code of a failure or condition.
     pub(crate) fn record_reason(
         &self,
         kind: EventKind,
@@ -196,8 +198,8 @@ impl Events {
         self.add(Occurrence { reason, ..Occurrence::new(kind, subject, message) });
     }
 
-    /// Records what a host has reported, with a reason code: repetitions about one subject are one event, whatever the host
-    /// says of it.
+    /// Records a host's report with a reason code. The code, not the host's text, decides what is a repetition: a host
+    /// could otherwise fill the log with invented texts.
     pub(crate) fn record_of_host(
         &self,
         host: &HostName,
@@ -210,7 +212,7 @@ impl Events {
         self.add(Occurrence { reason, author, ..Occurrence::new(kind, subject, message) });
     }
 
-    /// Records the end of an attachment, so that it can be described afterwards.
+    /// Records the end of an attachment with its description.
     pub(crate) fn record_end(
         &self,
         kind: EventKind,
@@ -227,7 +229,7 @@ impl Events {
         let (mut log, now) = (self.log(), Timestamp::now());
         let is_logged = log.is_logged(&occurrence, now);
         let event = log.add(occurrence, now);
-        // No watcher is no error.
+        // Fails if there is no watcher.
         let _ = self.feed.send(Arc::clone(&event));
         if let Some(writer) = &self.writer {
             writer.write(Arc::clone(&event));
@@ -238,14 +240,15 @@ impl Events {
         }
     }
 
-    /// Events from now on. A watcher that falls more than 1024 events behind gets
+    /// Subscribes to new events. A watcher that falls more than 1024 events behind gets
     /// [`broadcast::error::RecvError::Lagged`].
     #[must_use]
     pub fn watch(&self) -> broadcast::Receiver<Arc<Event>> {
         self.feed.subscribe()
     }
 
-    /// The events after the cursor, and the feed of those that follow, without a gap or an event twice.
+    /// The events after the cursor and the feed of new ones. Both are taken under one lock: no event is missing or
+    /// repeated.
     #[must_use]
     pub fn watch_after(
         &self,
@@ -255,8 +258,8 @@ impl Events {
         (log.after(cursor), self.feed.subscribe())
     }
 
-    /// The events that the filter lets pass, oldest first, and the place after the latest of all. Without a time in the
-    /// filter, the list begins with the first event of the last 7 days.
+    /// The events that match the filter, oldest first, and the position after the latest of all. Without a time in the
+    /// filter, the list starts with the first event of the last 7 days.
     #[must_use]
     pub fn list(&self, filter: &EventFilter) -> (Vec<Arc<Event>>, EventCursor) {
         let log = self.log();
@@ -280,12 +283,12 @@ impl Events {
         log.all().filter(|event| is_wanted(event)).map(|event| Event::clone(event)).collect()
     }
 
-    /// How many events of each kind this start has recorded, repetitions among them: 0 for a kind that it has not.
+    /// Number of events of each kind in this start, including repetitions.
     pub(crate) fn counts(&self) -> BTreeMap<EventKind, u64> {
         self.log().counts()
     }
 
-    /// The events that are not in the file: the disk was full or did not answer.
+    /// Events that are not in the file because the disk was full or did not answer.
     #[must_use]
     pub(crate) fn dropped(&self) -> DroppedEvents {
         self.writer.as_ref().map(Writer::dropped).unwrap_or_default()
@@ -301,7 +304,7 @@ fn reserved(record: &Record) -> Occurrence {
     Occurrence::new(EventKind::AttachmentReserved, record.id, message)
 }
 
-/// Moves a damaged file aside. What was wrong with it: one sentence.
+/// Moves a damaged file aside. Returns one sentence on the damage.
 fn damage(path: &Path, read: &io::Result<file::Contents>) -> Option<String> {
     let what = match read {
         Ok(contents) if contents.damaged == 0 => return None,
@@ -316,7 +319,7 @@ fn damage(path: &Path, read: &io::Result<file::Contents>) -> Option<String> {
     })
 }
 
-/// Logs an event, or a repetition of it.
+/// Writes an event or a repetition to the service's log.
 fn report(event: &Event) {
     let Event { kind, subject, message, reason, author, count, .. } = event;
     let (kind, reason) = (kind.as_str(), reason.as_deref());

@@ -1,4 +1,4 @@
-//! The file of events, across starts of the service.
+//! The file of events across starts of the service.
 
 use std::{
     fs,
@@ -33,7 +33,7 @@ impl State {
         Events::open(self.0.path())
     }
 
-    /// A start that records these subjects and ends in good order.
+    /// A start that records these subjects and stops cleanly.
     fn run(&self, subjects: &[&str]) {
         let events = self.open();
         for subject in subjects {
@@ -77,7 +77,7 @@ fn events_are_written_without_a_stop() {
 #[test]
 fn service_killed_at_its_start_stopped_uncleanly() {
     let state = State::new();
-    // Nothing is written after its end.
+    // Drops neither writer nor file: as if killed.
     std::mem::forget(state.open());
     let next = state.open();
     assert_eq!(kinds(&next), [ServiceStarted, ServiceStopUnclean, ServiceStarted]);
@@ -255,7 +255,7 @@ fn texts_of_events_are_bounded() {
     assert!(listed[0].message.len() < 2 * LONGEST_TEXT, "{}", listed[0].message.len());
 }
 
-/// A log that only counts its lines.
+/// A subscriber that only counts log lines.
 #[derive(Clone, Debug, Default)]
 struct LogLines(Arc<AtomicI64>);
 

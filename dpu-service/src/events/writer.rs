@@ -1,4 +1,4 @@
-//! The thread that writes events to their file, in batches.
+//! The thread that writes events to their file in batches.
 
 use std::{
     collections::BTreeMap,
@@ -16,11 +16,11 @@ use super::{dropped::DroppedEvents, event::Event, file::EventFile, log::Log};
 
 /// How long events are collected before they are written together.
 const BATCH: Duration = Duration::from_millis(500);
-/// How long after a failed write the file is tried again, if no event comes before.
+/// Time until a failed write is retried without a new event.
 const RETRY: Duration = Duration::from_secs(1);
-/// How many events wait for a disk that does not answer.
+/// Maximum number of events queued for a disk that does not answer.
 const WAITING: usize = 4096;
-/// How long a start or a stop waits for its batch.
+/// How long a start or stop waits for its batch.
 const FLUSH: Duration = Duration::from_secs(2);
 
 enum Message {
@@ -28,7 +28,7 @@ enum Message {
     Flush(Sender<()>),
 }
 
-/// The way to the thread that writes. The thread ends when this is dropped.
+/// Handle of the thread, which ends when the handle is dropped.
 #[derive(Debug)]
 pub(super) struct Writer {
     messages: SyncSender<Message>,
@@ -36,10 +36,10 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread. It writes to the file at `path`, and at first all of the log to a new file there.
+    /// Starts the thread. It first writes the whole log to a new file at `path`.
     ///
     /// # Errors
-    /// The thread can't be started.
+    /// The thread cannot be started.
     pub(super) fn start(path: PathBuf, log: Arc<Mutex<Log>>) -> io::Result<Self> {
         let (messages, received) = mpsc::sync_channel(WAITING);
         let dropped = Arc::<Mutex<DroppedEvents>>::default();
@@ -48,7 +48,7 @@ impl Writer {
         Ok(Self { messages, dropped })
     }
 
-    /// Queues an event. It is dropped and counted if the disk does not keep up.
+    /// Queues an event. If the queue is full, drops and counts it: no caller may wait for the disk.
     pub(super) fn write(&self, event: Arc<Event>) {
         if let Err(TrySendError::Full(Message::Event(event))) =
             self.messages.try_send(Message::Event(event))
@@ -61,7 +61,7 @@ impl Writer {
     pub(super) fn flush(&self) {
         let (done, written) = mpsc::channel();
         if self.messages.try_send(Message::Flush(done)).is_ok() {
-            // A disk that hangs must not keep the service from starting or ending.
+            // Bounded: a hanging disk must not keep the service from starting or stopping.
             let _ = written.recv_timeout(FLUSH);
         }
     }
@@ -92,13 +92,13 @@ fn serve_batch(file: &mut Destination, first: Message, messages: &Receiver<Messa
     batch.gather(messages);
     let events: Vec<_> = batch.events.into_values().collect();
     file.write(&events);
-    // The caller may no longer wait.
+    // The caller may have timed out.
     for done in &batch.flushes {
         let _ = done.send(());
     }
 }
 
-/// Events that are written together. Of an event that repeats, the latest state.
+/// Events that are written together. Of a repeated event only the latest state.
 #[derive(Default)]
 struct Batch {
     events: BTreeMap<u64, Arc<Event>>,
@@ -123,11 +123,11 @@ impl Batch {
     }
 }
 
-/// Where events are written.
+/// The file and what is needed to write it again.
 struct Destination {
     path: PathBuf,
     log: Arc<Mutex<Log>>,
-    /// `None`: it was not written yet, or could not be.
+    /// `None`: not written yet, or the latest attempt failed.
     file: Option<EventFile>,
     dropped: Arc<Mutex<DroppedEvents>>,
 }
@@ -143,12 +143,12 @@ impl Destination {
             Ok(()) => dropped.note_written(),
             Err(error) => {
                 dropped.note(events, error.to_string());
-                tracing::error!(path = %self.path.display(), %error, dropped = dropped.number, "events were dropped: their file can't be written");
+                tracing::error!(path = %self.path.display(), %error, dropped = dropped.number, "cannot write the file of events; events are dropped");
             }
         }
     }
 
-    /// Tries a file that could not be written with the latest event: of two lines of one event the last one counts.
+    /// Retries a failed file with the latest event. Writing it twice is harmless: the last line of an event counts.
     fn try_again(&mut self) {
         if locked(&self.dropped).failure.is_none() {
             return;
@@ -163,7 +163,7 @@ impl Destination {
         }
     }
 
-    /// Writes the whole log to a new file, which has no outdated lines.
+    /// Writes the whole log to a new file, which drops outdated lines.
     fn rewrite(&mut self) -> io::Result<()> {
         let all: Vec<_> = {
             let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! To the protocol.
+//! To the protocol: conversion of domain types to messages.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -99,7 +99,6 @@ fn key(key: &AttachmentKey) -> v1::AttachmentKey {
     }
 }
 
-/// A VF as its host found it.
 pub(crate) fn examined_vf(found: &ExaminedVf) -> v1::ExaminedVf {
     let record = found.record.as_ref();
     let holdings = record.and_then(|record| record.holdings.as_ref());
@@ -260,7 +259,7 @@ pub(crate) fn condition(condition: &Condition) -> v1::Condition {
     }
 }
 
-/// An event of the DPU of that name.
+/// An event, with this DPU's name.
 pub(crate) fn event(dpu: &str, event: &Event) -> v1::Event {
     v1::Event {
         sequence: event.sequence,
@@ -450,7 +449,7 @@ pub(crate) fn pool(view: &PoolView) -> v1::PoolStatus {
     }
 }
 
-/// A VF's state, and why it is so if that needs a reason.
+/// A VF's state and, if it needs one, its reason.
 pub(crate) fn vf_state(state: &VfState) -> (v1::VfState, &str) {
     match state {
         VfState::Free => (v1::VfState::Free, ""),
@@ -529,7 +528,7 @@ pub(crate) fn refused_peer(peer: RefusedPeer) -> v1::RefusedPeer {
     }
 }
 
-/// As much of a reason as a host is told with each VF: ten thousand VFs fit into a message so.
+/// Maximum characters of a VF's reason sent to a host: so ten thousand VFs fit into a message.
 const PROBLEM: usize = 80;
 
 pub(crate) fn vf_pools(pools: &[HostPool]) -> v1::VfPools {

@@ -1,4 +1,4 @@
-//! What is read back as it was shown, and what is refused.
+//! Round trips of conversion, and refusals.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
 const SESSION: &str = "6f0e2c1c-9b1c-4c52-9d29-3f3a7f4c8d10";
 const ATTACHMENT: &str = "0190aaaa-bbbb-7000-8000-000000000001";
 
-/// Spoils a good message.
+/// A change that makes a valid message invalid.
 type Change<T> = fn(&mut T);
 
 fn host() -> HostName {
@@ -358,7 +358,7 @@ fn an_id_may_be_begun() {
 }
 
 proptest! {
-    /// Whatever a peer sends gets an answer, and never a long one.
+    /// Any text of a peer gets an answer, and never a long one.
     #[test]
     fn any_text_is_read_or_refused(text in ".{0,300}") {
         let attach = v1::AttachRequest {

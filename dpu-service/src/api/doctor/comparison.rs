@@ -1,4 +1,4 @@
-//! The halves of one look, compared.
+//! Compares the halves of one look: hosts and DPU.
 
 use std::{
     cmp::Reverse,
@@ -19,14 +19,15 @@ use crate::{
     shared::Shared,
 };
 
-/// How old an attachment is that its host must know, even if it has not said that the pod has the VF.
+/// Age in milliseconds after which the host must know an attachment, even if it has not reported that the pod has the
+/// VF.
 const SETTLED_MS: i64 = 60_000;
 
-/// How many of the DPU's own repairs are told.
+/// How many of the DPU's own repairs are reported.
 const REPAIRS_TOLD: usize = 64;
 
-/// The halves, and the attachments before and after they were looked at: what came or went meanwhile
-/// differs for no reason that matters.
+/// The halves, with the attachments before and after both were examined: differences of attachments that changed in
+/// between are not reported.
 pub(super) struct Comparison {
     pub(super) before: Vec<AttachmentView>,
     pub(super) hosts: Vec<HostHalf>,
@@ -73,8 +74,8 @@ impl Comparison {
         found
     }
 
-    /// What the host found, and what it has otherwise than the DPU. What it left out of its answer it
-    /// may have all the same.
+    /// The host's own findings and its differences from the DPU. If it left VFs out of its answer, missing ones prove
+    /// nothing.
     fn of_host(
         &self,
         host: &HostHalf,
@@ -113,7 +114,7 @@ impl Comparison {
         unknown.map(move |half| Finding::VfUnknownToHost.of(half.view.vf, message))
     }
 
-    /// The host's VFs that nobody holds. Of the others the DPU's half tells it.
+    /// The host's free VFs without a representor. The DPU's half reports those that attachments hold.
     fn without_representor(
         &self,
         host: &HostName,
@@ -127,7 +128,7 @@ impl Comparison {
         lacking.map(move |half| Finding::NoRepresentor.of(half.view.vf, message))
     }
 
-    /// The attachments that were so all the while.
+    /// The attachments that had the same state before and after.
     fn lasting(&self) -> impl Iterator<Item = &AttachmentView> {
         let state = |view: &AttachmentView| (view.record.id, view.state);
         let before: HashMap<_, _> = self.before.iter().map(state).collect();
@@ -136,7 +137,7 @@ impl Comparison {
         self.after.iter().filter(is_lasting)
     }
 
-    /// Attachments that the host must know, and does not; and those that it should have given back.
+    /// Attachments that the host must know and does not, and releases that wait for a VF.
     fn unknown_to_host(
         &self,
         host: &HostName,
@@ -160,7 +161,7 @@ impl Comparison {
         self.lasting().filter_map(tell)
     }
 
-    /// Records of the host that are nobody's here.
+    /// Records of the host without an attachment on the DPU.
     fn unknown_to_dpu(&self, examination: &Examination) -> impl Iterator<Item = v1::Difference> {
         let all = self.before.iter().chain(&self.after);
         let known: HashSet<AttachmentId> = all.map(|view| view.record.id).collect();
@@ -169,7 +170,7 @@ impl Comparison {
         unknown.map(move |(_, record)| Finding::AttachmentUnknownToDpu.of(record.id, message))
     }
 
-    /// Records of the host that tell otherwise of an attachment than the journal does.
+    /// Records of the host that differ from the journal.
     fn otherwise_recorded(
         &self,
         examination: &Examination,
@@ -186,7 +187,7 @@ fn recorded(examination: &Examination) -> impl Iterator<Item = (&ExaminedVf, &Ho
     examination.vfs.iter().filter_map(|vf| Some((vf, vf.record.as_ref()?)))
 }
 
-/// Whether nobody is about to move its VF any more.
+/// Whether the host can no longer be about to move the attachment's VF.
 fn is_settled(view: &AttachmentView) -> bool {
     let age = Timestamp::now().as_millisecond().saturating_sub(view.record.created_at);
     view.state == AttachmentState::Attached || age > SETTLED_MS
@@ -196,14 +197,14 @@ fn unknown_half(host: &HostHalf, problem: &str) -> v1::Difference {
     let finding =
         if host.view.connected { Finding::HostNotExamined } else { Finding::HostNotConnected };
     let name = host.view.name.to_string();
-    let message = format!("what the host has is not known: {problem}");
+    let message = format!("the host's state is unknown: {problem}");
     v1::Difference { host: name.clone(), ..finding.of(name, message) }
 }
 
 fn own_repairs(shared: &Shared) -> Vec<v1::Repair> {
     let now = Timestamp::now();
     let mut events = shared.engine.events().of_kind(EventKind::Repaired);
-    // Hosts report theirs in their own answers.
+    // Hosts report their own repairs in their answers.
     events.retain(|event| event.author.is_service());
     let latest = events.len().saturating_sub(REPAIRS_TOLD);
     let told = |event: &Event| v1::Repair {
@@ -276,7 +277,7 @@ mod tests {
         VfHalf { view, joined: attachment.is_some() }
     }
 
-    /// An attachment, and what its host and the DPU find of its VF.
+    /// An attachment, with matching findings of its host and the DPU.
     fn in_order() -> Comparison {
         let view_of_host = HostView {
             name: HostName("node-1".into()),
