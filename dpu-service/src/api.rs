@@ -2,6 +2,7 @@
 
 mod answer;
 mod authorise;
+mod call_limits;
 mod calls;
 mod convert;
 mod count;
@@ -11,7 +12,6 @@ mod finish;
 #[cfg(test)]
 mod fuzz;
 mod operator;
-mod room;
 mod session;
 mod watch;
 mod workload;

@@ -26,7 +26,7 @@ pub async fn run(engine: Arc<Engine>, stop: CancellationToken) {
         let depth = tokio::select! {
             () = stop.cancelled() => return,
             _ = routine.tick() => Depth::Thorough,
-            () = engine.close_look_wanted() => Depth::Thorough,
+            () = engine.thorough_requested() => Depth::Thorough,
             _ = reports.changed() => Depth::Quick,
         };
         if depth == Depth::Quick {

@@ -95,7 +95,7 @@ impl Cooling {
 /// Value of a row of an address in cool-down. The key names the address.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rest {
+struct CoolDown {
     until: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     owner: Option<FormerOwner>,
@@ -174,7 +174,7 @@ impl Records {
     }
 
     /// Reverts committed changes that could not be put into force, and deletes their audit entry.
-    pub(crate) fn take_back(&self, changes: Changes, entry: Uuid) {
+    pub(crate) fn revert(&self, changes: Changes, entry: Uuid) {
         tracing::info!(id = %entry, "audited change was taken back");
         self.audit.remove(&[entry]);
         self.commit_lazily(changes.delete_audit(entry));
@@ -313,8 +313,8 @@ impl Changes {
     #[must_use]
     pub(crate) fn put_cooling(self, cooling: &Cooling) -> Self {
         let Cooling { until, owner, .. } = cooling;
-        let rest = Rest { until: *until, owner: owner.clone() };
-        self.put(COOLING, cooling_key(cooling).as_bytes(), &rest)
+        let value = CoolDown { until: *until, owner: owner.clone() };
+        self.put(COOLING, cooling_key(cooling).as_bytes(), &value)
     }
 
     /// Deletes the cool-down of an address.
@@ -368,7 +368,7 @@ pub(crate) fn parse_cooling(key: &[u8], value: &[u8]) -> Option<Cooling> {
         Some(domain) => Some(Layer2Domain::of_key(domain)?),
         None => None,
     };
-    let Rest { until, owner } = serde_json::from_slice(value).ok()?;
+    let CoolDown { until, owner } = serde_json::from_slice(value).ok()?;
     Some(Cooling { of: CooledAddress { network, address, domain }, until, owner })
 }
 

@@ -121,8 +121,8 @@ impl Reloader {
 
 /// One sentence for each line of `mistakes`.
 fn unchanged(mistakes: &str) -> Vec<String> {
-    let told = |mistake| format!("the configuration is unchanged: {mistake}");
-    mistakes.lines().map(told).collect()
+    let sentence = |mistake| format!("the configuration is unchanged: {mistake}");
+    mistakes.lines().map(sentence).collect()
 }
 
 fn in_part(path: &Path, waiting: &[String]) -> String {

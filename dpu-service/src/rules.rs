@@ -22,16 +22,16 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// Checks the gateways whenever nftables has changed. Never returns.
 pub(crate) async fn follow(engine: Arc<Engine>) {
-    let mut told = None;
+    let mut logged = None;
     loop {
         if let Err(error) = watch(&engine).await {
             let reason = Chain(&error).to_string();
-            if engine.gateways().are_any() && told.as_ref() != Some(&reason) {
+            if engine.gateways().are_any() && logged.as_ref() != Some(&reason) {
                 tracing::warn!(
                     reason,
                     "cannot watch nftables; the gateways are only checked every minute"
                 );
-                told = Some(reason);
+                logged = Some(reason);
             }
         }
         sleep(PAUSE).await;
@@ -48,7 +48,7 @@ async fn watch(engine: &Arc<Engine>) -> Result<(), Refused> {
     loop {
         next_change(&mut monitor, engine.gateways().are_closed()).await.map_err(unwatchable)?;
         let calm =
-            async { while timeout(CALM, monitor.next()).await.is_ok_and(|told| told.is_ok()) {} };
+            async { while timeout(CALM, monitor.next()).await.is_ok_and(|event| event.is_ok()) {} };
         let _ = timeout(GATHER, calm).await;
         engine.rules_changed().await;
         // Most changes are this service's own, for pods that come and go: compare only if the rules differ.
@@ -63,6 +63,6 @@ async fn next_change(
     monitor: &mut NftablesMonitor,
     tries_again: bool,
 ) -> Result<(), netlink::Error> {
-    let patience = if tries_again { RETRY } else { Duration::MAX };
-    timeout(patience, monitor.next()).await.map_or(Ok(()), |told| told.map(drop))
+    let limit = if tries_again { RETRY } else { Duration::MAX };
+    timeout(limit, monitor.next()).await.map_or(Ok(()), |event| event.map(drop))
 }

@@ -184,7 +184,8 @@ async fn add_traffic(page: &mut Page, engine: &Arc<Engine>) {
             return;
         }
     };
-    let all: Vec<_> = counted.iter().map(|(view, counters)| (who(view), counters)).collect();
+    let all: Vec<_> =
+        counted.iter().map(|(view, counters)| (attachment_labels(view), counters)).collect();
     let mut add = |name: &str, help: &str, number: fn(&PortCounters) -> u64| {
         let series = all.iter().map(|(who, counters)| (who.clone(), number(counters)));
         page.counters(&format!("service_attachment_{name}"), help, series);
@@ -208,7 +209,7 @@ async fn add_traffic(page: &mut Page, engine: &Arc<Engine>) {
 }
 
 /// Labels of an attachment. A host port has no pod: its pod labels are empty.
-fn who(view: &AttachmentView) -> [Label; 5] {
+fn attachment_labels(view: &AttachmentView) -> [Label; 5] {
     let Record { id, key, network, pod, .. } = &*view.record;
     [
         label("attachment", &id.to_string()),

@@ -63,7 +63,7 @@ pub(crate) async fn serve(
     let deadline = Duration::from_secs(limits.handshake_timeout_s);
     let (refused, refusals) = mpsc::channel(REFUSALS_WAITING);
     let server = Server::new(credentials, deadline).reporting(refused);
-    let connections = incoming(listener, server, door(&limits));
+    let connections = incoming(listener, server, connection_limits(&limits));
     tokio::spawn(note_refusals(refusals, shared.clone()));
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(report_health(reporter, shared.clone(), stop.clone()));
@@ -132,7 +132,7 @@ async fn report_health(reporter: HealthReporter, shared: Arc<Shared>, stop: Canc
     }
 }
 
-pub(crate) fn door(limits: &Limits) -> mtls::Limits {
+pub(crate) fn connection_limits(limits: &Limits) -> mtls::Limits {
     mtls::Limits {
         handshakes: limits.handshakes,
         connections: limits.connections,

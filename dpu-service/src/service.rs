@@ -91,14 +91,14 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
     // In the background: the start does not wait for the journal.
     tokio::spawn(Arc::clone(&engine).note_configuration(path.clone(), file.digest()));
 
-    let patience = Duration::from_secs(config.limits.shutdown_s);
+    let limit = Duration::from_secs(config.limits.shutdown_s);
     let credentials = tokio::select! {
         biased;
         credentials = certificates.valid() => credentials?,
         () = shutdown.received() => {
             notify_stopping();
             stop.cancel();
-            within(patience, engine.close()).await;
+            within(limit, engine.close()).await;
             close_events(events).await;
             return Ok(());
         }
@@ -129,7 +129,7 @@ pub async fn run(file: StartFile, log: LogControl) -> Result<(), ServiceError> {
         ended = &mut serving => return flatten(ended),
     }
     notify_stopping();
-    shut_down(&shared, engine, &stop, patience).await;
+    shut_down(&shared, engine, &stop, limit).await;
     close_events(events).await;
     if timeout(LAST_ANSWERS, serving).await.is_err() {
         tracing::info!("closing connections that peers keep open");
@@ -254,12 +254,12 @@ fn share(
     }
 }
 
-/// Refuses new attachments, tells the hosts, and lets running flows finish for up to `patience`.
+/// Refuses new attachments, tells the hosts, and lets running flows finish for up to `limit`.
 async fn shut_down(
     shared: &Shared,
     engine: Arc<Engine>,
     stop: &CancellationToken,
-    patience: Duration,
+    limit: Duration,
 ) {
     engine.operators().set_draining(Some("the service is stopping".into()));
     stop.cancel();
@@ -268,7 +268,7 @@ async fn shut_down(
         shared.sessions.wait().await;
         engine.close().await;
     };
-    within(patience, finish).await;
+    within(limit, finish).await;
 }
 
 /// Writes the last events on a blocking thread.
@@ -278,10 +278,10 @@ async fn close_events(events: Arc<Events>) {
     }
 }
 
-async fn within(patience: Duration, finish: impl Future<Output = ()>) {
-    if timeout(patience, finish).await.is_err() {
+async fn within(limit: Duration, finish: impl Future<Output = ()>) {
+    if timeout(limit, finish).await.is_err() {
         tracing::warn!(
-            ?patience,
+            ?limit,
             "stopping before all calls have finished; they are completed at the next start"
         );
     }

@@ -62,7 +62,7 @@ pub enum HostCommand {
         /// Repeated in the answer.
         request_id: u64,
         /// `Some`: repair problems first, but leave these VFs alone if the host has no record of them.
-        mend_except: Option<Vec<Device>>,
+        repair_except: Option<Vec<Device>>,
     },
     /// Create this number of VFs.
     WantedVfs {
@@ -180,7 +180,7 @@ impl Sessions {
                 vfs_changed: Arc::clone(&vfs_changed),
                 capabilities: hello.capabilities.clone(),
                 asked: None,
-                clock: HostClock::heard_now(hello.inventory.as_of),
+                clock: HostClock::received_now(hello.inventory.as_of),
                 reports: Reports::default(),
             }),
             agent_version: hello.agent_version.clone(),

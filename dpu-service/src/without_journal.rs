@@ -32,7 +32,7 @@ use crate::{
     config::Config,
     error::ServiceError,
     records::OpenError,
-    server::{LAST_ANSWERS, ServeError, door, listen},
+    server::{LAST_ANSWERS, ServeError, connection_limits, listen},
     transport,
 };
 
@@ -120,7 +120,7 @@ async fn refuse_all(
 ) {
     let limits = &config.limits;
     let server = Server::new(credentials, Duration::from_secs(limits.handshake_timeout_s));
-    let connections = incoming(listener, server, door(limits));
+    let connections = incoming(listener, server, connection_limits(limits));
     let (_, health) = tonic_health::server::health_reporter();
     let refuse = InterceptorLayer::new(move |_: Request<()>| Err(failure.clone().into()));
     let service = Count(Arc::clone(calls)).layer(refuse.layer(Routes::new(health).prepare()));

@@ -111,7 +111,7 @@ fn print_lists(world: &World) {
 }
 
 fn print_promises(world: &World) {
-    let promise = || world.engine.hosts().promise(&host(), world.session_id());
+    let promise = || world.engine.hosts().offer_vfs(&host(), world.session_id());
     print_time("promises of a new session", || assert!(!promise().is_empty()));
     print_time("no further ones", || assert!(promise().is_empty()));
 }

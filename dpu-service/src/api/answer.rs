@@ -14,7 +14,7 @@ use hyper::body::{Body as HttpBody, Frame};
 use offload_proto::Failure;
 use tonic::{Status, body::Body};
 
-use super::room::CallPermit;
+use super::call_limits::CallPermit;
 
 /// Body of a response. Its call counts as under way until the stream has ended and all bytes are written.
 pub(super) struct Answer {

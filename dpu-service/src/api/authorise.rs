@@ -18,8 +18,8 @@ use tower::{Layer, Service, ServiceExt};
 
 use super::{
     answer::Answer,
+    call_limits::{CallLimits, CallPermit},
     calls::{HOSTS, Kind, rules},
-    room::{CallPermit, Room},
 };
 use crate::{author::Author, config::Limits, model::HostName, shared::Shared};
 
@@ -30,7 +30,7 @@ const LONGEST_REQUEST: usize = MESSAGE_LIMIT + 5;
 #[derive(Clone, Debug)]
 pub(crate) struct Authorise {
     shared: Arc<Shared>,
-    room: Arc<Room>,
+    calls: Arc<CallLimits>,
     /// Time limit for a peer to send a request.
     unread: Duration,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Authorise {
 impl Authorise {
     /// One value for all connections: the limits are shared.
     pub(crate) fn new(shared: Arc<Shared>, limits: &Limits) -> Self {
-        Self { shared, room: Arc::new(Room::new(limits)), unread: limits.unread() }
+        Self { shared, calls: Arc::new(CallLimits::new(limits)), unread: limits.unread() }
     }
 
     fn admit<B>(&self, request: &Request<B>) -> Result<(CallPermit, Kind), Status> {
@@ -52,7 +52,7 @@ impl Authorise {
             self.shared.note_refused(address, holder, &refusal.message);
         };
         self.check(peer, path, roles).inspect_err(note_refused)?;
-        Ok((self.room.admit(&peer.identity), kind))
+        Ok((self.calls.admit(&peer.identity), kind))
     }
 
     fn check(&self, peer: &Peer, path: &str, roles: &[Role]) -> Result<(), Failure> {

@@ -32,32 +32,32 @@ use comparison::Comparison;
 use hosts::{HostHalf, Inquiry};
 
 /// Maximum encoded size of differences in an answer, in bytes: far less than `dpuctl` accepts.
-const ROOM: usize = 8 * MESSAGE_LIMIT;
+const LARGEST: usize = 8 * MESSAGE_LIMIT;
 
-/// Compares hosts, DPU and records. A host that does not answer within `patience` is reported as not examined.
-pub(crate) async fn examine(shared: &Shared, patience: Duration) -> Result<v1::Diagnosis, Failure> {
+/// Compares hosts, DPU and records. A host that does not answer within `limit` is reported as not examined.
+pub(crate) async fn examine(shared: &Shared, limit: Duration) -> Result<v1::Diagnosis, Failure> {
     let _alone = alone(&shared.operator_limits.examination)?;
-    Ok(fit(diagnose(shared, &mut Inquiry::new(shared, patience)).await?, ROOM))
+    Ok(fit(diagnose(shared, &mut Inquiry::new(shared, limit)).await?, LARGEST))
 }
 
 /// Repairs differences, first on the hosts and then on the DPU, and reports the outcome. Waits for its turn for up to
-/// `patience`, and for hosts up to five times as long.
-pub(crate) async fn mend(
+/// `limit`, and for hosts up to five times as long.
+pub(crate) async fn repair(
     shared: &Shared,
-    patience: Duration,
+    limit: Duration,
     cause: &Cause,
 ) -> Result<v1::Diagnosis, Failure> {
-    let _alone = turn(&shared.operator_limits.examination, patience).await?;
-    let mut hosts = Inquiry::new(shared, patience);
+    let _alone = turn(&shared.operator_limits.examination, limit).await?;
+    let mut hosts = Inquiry::new(shared, limit);
     let found = diagnose(shared, &mut hosts).await?;
-    let obstacles = obstacles(&hosts.mend().await);
+    let obstacles = obstacles(&hosts.repair().await);
     shared.engine.reconcile(Depth::Thorough).await;
     // Audited before the next look: hosts and DPU have changed by now, even if that look fails.
     shared.engine.record_audit(repair_entry(cause, &found.differences)).await?;
     let mut left = diagnose(shared, &mut hosts).await?;
     // Repairs by this call are reported as repaired differences, so the list keeps only earlier ones.
     left.repairs = found.repairs;
-    Ok(fit(outcome(found.differences, left, &obstacles), ROOM))
+    Ok(fit(outcome(found.differences, left, &obstacles), LARGEST))
 }
 
 /// The audit entry of a repair, with the differences it was for.
@@ -72,10 +72,10 @@ fn alone(examination: &Mutex<()>) -> Result<MutexGuard<'_, ()>, Failure> {
     examination.try_lock().map_err(|_| busy())
 }
 
-/// Waits for other diagnoses, up to `patience`. The wait is bounded: a call continues when its caller has gone, so
+/// Waits for other diagnoses, up to `limit`. The wait is bounded: a call continues when its caller has gone, so
 /// callers who retry would build an endless queue.
-async fn turn(examination: &Mutex<()>, patience: Duration) -> Result<MutexGuard<'_, ()>, Failure> {
-    timeout(patience, examination.lock()).await.map_err(|_| busy())
+async fn turn(examination: &Mutex<()>, limit: Duration) -> Result<MutexGuard<'_, ()>, Failure> {
+    timeout(limit, examination.lock()).await.map_err(|_| busy())
 }
 
 fn busy() -> Failure {
@@ -99,9 +99,9 @@ fn confirmed(first: Vec<v1::Difference>, mut second: v1::Diagnosis) -> v1::Diagn
     let silent: HashSet<_> = silent.map(|host| host.name.clone()).collect();
     let is_of_silent = |found: &v1::Difference| silent.contains(&found.host);
     second.differences.retain(|found| is_of_silent(found) || seen.contains(&identity(found)));
-    let told: HashSet<_> = second.differences.iter().map(identity).collect();
+    let confirmed: HashSet<_> = second.differences.iter().map(identity).collect();
     let is_missing =
-        |found: &v1::Difference| is_of_silent(found) && !told.contains(&identity(found));
+        |found: &v1::Difference| is_of_silent(found) && !confirmed.contains(&identity(found));
     second.differences.extend(first.into_iter().filter(is_missing));
     second
 }
@@ -181,11 +181,11 @@ fn unknown_of(host: &v1::DiagnosedHost) -> Option<String> {
 }
 
 /// Drops and counts the differences that exceed the size limit.
-fn fit(mut diagnosis: v1::Diagnosis, room: usize) -> v1::Diagnosis {
-    let (told, left_out) = first_that_fit(diagnosis.differences, room);
+fn fit(mut diagnosis: v1::Diagnosis, limit: usize) -> v1::Diagnosis {
+    let (kept, left_out) = first_that_fit(diagnosis.differences, limit);
     let of_hosts = diagnosis.hosts.iter().map(|host| u64::from(host.differences_left_out));
     diagnosis.differences_left_out = of_hosts.sum::<u64>() + super::convert::show::count(left_out);
-    diagnosis.differences = told;
+    diagnosis.differences = kept;
     diagnosis
 }
 
@@ -308,7 +308,7 @@ mod tests {
         left.hosts[1].differences_left_out = 7;
         let outcome = outcome(vec![on("b", Finding::VfDiffers)], left, &HashMap::new());
         assert_eq!(told(&outcome), [("b", "VF_DIFFERS", v1::DifferenceState::Unmended)]);
-        assert_eq!(fit(outcome, ROOM).differences_left_out, 7);
+        assert_eq!(fit(outcome, LARGEST).differences_left_out, 7);
     }
 
     #[test]
@@ -324,9 +324,9 @@ mod tests {
 
     #[test]
     fn thousands_of_differences_are_told_as_far_as_there_is_room() {
-        let room = 100 * offload_proto::encoded_len(&on("a", Finding::VfDiffers));
+        let limit = 100 * offload_proto::encoded_len(&on("a", Finding::VfDiffers));
         let all = diagnosis("", vec![on("a", Finding::VfDiffers); 5000]);
-        let told = fit(all, room);
+        let told = fit(all, limit);
         assert_eq!(told.differences_left_out, 5000 - told.differences.len() as u64);
         assert!((90..=100).contains(&told.differences.len()), "{}", told.differences.len());
     }

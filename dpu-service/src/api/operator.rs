@@ -203,8 +203,8 @@ impl v1::operator_server::Operator for OperatorApi {
         &self,
         request: Request<v1::ExamineRequest>,
     ) -> Result<Response<v1::Diagnosis>, Status> {
-        let patience = read::patience(request.get_ref().wait_ms)?;
-        Ok(Response::new(doctor::examine(&self.0, patience).await?))
+        let limit = read::wait_limit(request.get_ref().wait_ms)?;
+        Ok(Response::new(doctor::examine(&self.0, limit).await?))
     }
 
     async fn mend(
@@ -213,10 +213,10 @@ impl v1::operator_server::Operator for OperatorApi {
     ) -> Result<Response<v1::Diagnosis>, Status> {
         let author = calling_operator(&request)?;
         let v1::MendRequest { wait_ms, reason } = request.into_inner();
-        let (patience, cause) =
-            (read::patience(wait_ms)?, Cause::new(author, read::reason(reason)?));
+        let (limit, cause) =
+            (read::wait_limit(wait_ms)?, Cause::new(author, read::reason(reason)?));
         let shared = Arc::clone(&self.0);
-        let repair = async move { doctor::mend(&shared, patience, &cause).await };
+        let repair = async move { doctor::repair(&shared, limit, &cause).await };
         // A task of its own: if the caller goes away, the audit entry is still written.
         let repaired = tokio::spawn(repair.in_current_span()).await;
         let broken_off =

@@ -66,7 +66,7 @@ async fn run(
         }
     };
     let (hello, protocol) =
-        first_words(shared, peer, host, &mut incoming).await.inspect_err(note_refused)?;
+        receive_hello(shared, peer, host, &mut incoming).await.inspect_err(note_refused)?;
     let capabilities = hello.capabilities.clone();
     let session = shared.engine.hosts().hello(host.clone(), hello).await;
     let session = session.map_err(Status::from).inspect_err(note_refused)?;
@@ -74,7 +74,7 @@ async fn run(
     shared.engine.hosts().accepted(host, address);
     shared.refused_peers.forget(address);
     let mut conversation =
-        Conversation { shared, host, incoming, outgoing, session, told_pools: None };
+        Conversation { shared, host, incoming, outgoing, session, sent_pools: None };
     let result = conversation.hold(protocol, capabilities).await;
     let how = ending(&result, shared.credentials.outside_validity());
     shared.engine.hosts().goodbye(host, id, &how, expired(peer.certificate_end));
@@ -104,7 +104,7 @@ fn expired(end: SystemTime) -> Option<String> {
     ))
 }
 
-async fn first_words(
+async fn receive_hello(
     shared: &Shared,
     peer: &Peer,
     host: &HostName,
@@ -139,16 +139,16 @@ struct Conversation<'a> {
     outgoing: &'a Outgoing,
     session: sessions::Session,
     /// The pools as last sent to the host. `None`: not sent yet.
-    told_pools: Option<Vec<HostPool>>,
+    sent_pools: Option<Vec<HostPool>>,
 }
 
 impl Conversation<'_> {
     /// Runs the session until either side ends it or the host is silent for too long.
     async fn hold(&mut self, protocol: u32, capabilities: Vec<&'static str>) -> Result<(), Status> {
-        self.send(self.welcome(protocol, &capabilities)).await?;
-        let mut silent_at = Instant::now() + self.patience();
+        self.send(self.hello_reply(protocol, &capabilities)).await?;
+        let mut silent_at = Instant::now() + self.silence_limit();
         let wants_pools = capabilities.contains(&capability::VF_POOLS);
-        let wants_promises = capabilities.contains(&capability::PROMISES);
+        let wants_offers = capabilities.contains(&capability::PROMISES);
         let mut pools_due = interval(POOLS_PERIOD);
         loop {
             tokio::select! {
@@ -156,8 +156,8 @@ impl Conversation<'_> {
                     let Some(received) = received.map_err(|_| self.lost("sent no heartbeat"))?? else {
                         return Ok(());
                     };
-                    silent_at = Instant::now() + self.patience();
-                    self.hear(received).await?;
+                    silent_at = Instant::now() + self.silence_limit();
+                    self.receive(received).await?;
                 }
                 command = self.session.commands.recv() => {
                     let command = command.ok_or_else(|| self.ended())?;
@@ -166,17 +166,17 @@ impl Conversation<'_> {
                 // Polled for offers as well: some changes, such as a cleared quarantine, send no notification.
                 _ = pools_due.tick() => {
                     if wants_pools {
-                        self.tell_pools().await?;
+                        self.send_pools().await?;
                     }
-                    if wants_promises {
-                        self.tell_promises().await?;
+                    if wants_offers {
+                        self.send_offers().await?;
                     }
                 }
-                () = self.session.vfs_changed.notified(), if wants_promises => {
-                    self.tell_promises().await?;
+                () = self.session.vfs_changed.notified(), if wants_offers => {
+                    self.send_offers().await?;
                 }
                 () = self.shared.stopping.cancelled() => {
-                    self.say_the_rest().await?;
+                    self.send_remaining().await?;
                     return Err(stopping());
                 }
             }
@@ -184,33 +184,33 @@ impl Conversation<'_> {
     }
 
     /// Sends the host its pools if they have changed.
-    async fn tell_pools(&mut self) -> Result<(), Status> {
+    async fn send_pools(&mut self) -> Result<(), Status> {
         let pools = self.shared.engine.hosts().pools(self.host);
-        if self.told_pools.as_ref() != Some(&pools) {
+        if self.sent_pools.as_ref() != Some(&pools) {
             self.send(dpu_message::Message::VfPools(show::vf_pools(&pools))).await?;
-            self.told_pools = Some(pools);
+            self.sent_pools = Some(pools);
         }
         Ok(())
     }
 
     /// Sends the host new VF offers, if there are any.
-    async fn tell_promises(&self) -> Result<(), Status> {
-        let promised = self.shared.engine.hosts().promise(self.host, self.session.id);
-        if promised.is_empty() {
+    async fn send_offers(&self) -> Result<(), Status> {
+        let offers = self.shared.engine.hosts().offer_vfs(self.host, self.session.id);
+        if offers.is_empty() {
             return Ok(());
         }
-        self.send(dpu_message::Message::Promises(show::promises(&promised))).await
+        self.send(dpu_message::Message::Promises(show::offers(&offers))).await
     }
 
     /// Sends the remaining commands, which tell the host why its session ends.
-    async fn say_the_rest(&mut self) -> Result<(), Status> {
+    async fn send_remaining(&mut self) -> Result<(), Status> {
         while let Ok(command) = self.session.commands.try_recv() {
             self.send(show::command(command)).await?;
         }
         Ok(())
     }
 
-    fn welcome(&self, protocol: u32, capabilities: &[&str]) -> dpu_message::Message {
+    fn hello_reply(&self, protocol: u32, capabilities: &[&str]) -> dpu_message::Message {
         let interval = self.shared.session_limits.heartbeat.as_millis();
         let networks = self.shared.engine.networks().shown_to(self.host);
         dpu_message::Message::Welcome(v1::Welcome {
@@ -226,7 +226,7 @@ impl Conversation<'_> {
         })
     }
 
-    async fn hear(&self, received: v1::HostMessage) -> Result<(), Status> {
+    async fn receive(&self, received: v1::HostMessage) -> Result<(), Status> {
         let hosts = self.shared.engine.hosts();
         let session = self.session.id;
         match received.message {
@@ -249,7 +249,7 @@ impl Conversation<'_> {
                 hosts.examined(self.host, session, request_id, read::examination(&found));
             }
             Some(host_message::Message::Untaken(untaken)) => {
-                hosts.untaken(self.host, &read::promises(untaken.promises)?);
+                hosts.decline(self.host, &read::offers(untaken.promises)?);
             }
             Some(host_message::Message::PodFindings(found)) => {
                 hosts.reported(self.host, session, read::pod_findings(&found));
@@ -272,18 +272,18 @@ impl Conversation<'_> {
     /// Sends a message. A host that reads nothing for as long as it may be silent has lost its session.
     async fn send(&self, message: dpu_message::Message) -> Result<(), Status> {
         let message = v1::DpuMessage { message: Some(message) };
-        let sent = timeout(self.patience(), self.outgoing.send(Box::new(Ok(message)))).await;
+        let sent = timeout(self.silence_limit(), self.outgoing.send(Box::new(Ok(message)))).await;
         sent.map_err(|_| self.lost("took no message"))?
             .map_err(|_| Status::cancelled("the host hung up"))
     }
 
-    fn patience(&self) -> Duration {
+    fn silence_limit(&self) -> Duration {
         self.shared.session_limits.heartbeat * MISSED_HEARTBEATS
     }
 
     /// The error for a host that was silent or did not read for too long.
     fn lost(&self, nothing: &str) -> Status {
-        let seconds = self.patience().as_secs_f64();
+        let seconds = self.silence_limit().as_secs_f64();
         let message = format!("host {} {nothing} for {seconds} s", self.host);
         Failure::new(Reason::StaleSession, message).into()
     }

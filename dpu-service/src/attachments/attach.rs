@@ -154,7 +154,7 @@ fn admit(engine: &Engine, spec: &AttachSpec, asked: Asked) -> Result<(Arc<Record
     // Before the session check: an unknown host has no session, and `STALE_SESSION` would hide the reason.
     registry.hosts().number(host)?;
     let boot_id = engine.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
-    if engine.keys.overtaken().has(&spec.key, &boot_id, as_of) {
+    if engine.keys.tombstones().has(&spec.key, &boot_id, as_of) {
         let why = format!("{} was detached after this Attach was sent", spec.key);
         return Err(Failure::new(Reason::DeadlineExceeded, why));
     }
@@ -285,7 +285,7 @@ async fn establish(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failu
     for failure in &failures[1..] {
         tracing::warn!(attachment = %records[0].id, error = %failure, "another step of a failed attach failed, too");
     }
-    take_back(engine, records, &ports, is_written.then_some(failure)).await;
+    undo(engine, records, &ports, is_written.then_some(failure)).await;
     Err(failure.clone())
 }
 
@@ -311,7 +311,7 @@ async fn write(engine: &Engine, records: &[Arc<Record>]) -> Result<(), Failure> 
 
 /// Takes back attachments of which at least one failed. No pod has used them. `recorded` is the failure to report if
 /// their records are in the journal.
-async fn take_back(
+async fn undo(
     engine: &Engine,
     records: &[Arc<Record>],
     ports: &[SetUp],

@@ -6,7 +6,7 @@ use futures::future::join_all;
 use offload_proto::Failure;
 
 use super::{
-    detach::{give_back, of_host},
+    detach::{of_host, release_attachment},
     engine::Engine,
     registry::{Entry, VfReturn},
 };
@@ -84,7 +84,7 @@ async fn collect_one(
         return Ok(None);
     }
     let cause = of_host(record, "the runtime's garbage collection");
-    give_back(engine, record, VfReturn::Awaited, &cause).await?;
+    release_attachment(engine, record, VfReturn::Awaited, &cause).await?;
     // `None` if the VF had already returned: then everything is free now.
     Ok(engine.view(record).ok())
 }

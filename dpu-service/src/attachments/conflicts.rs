@@ -33,7 +33,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const AT_A_TIME: usize = 32;
 
 /// How long a probe collects answers.
-const PATIENCE: Duration = Duration::from_millis(600);
+const ANSWER_TIME: Duration = Duration::from_millis(600);
 
 /// How many conflicts of a network a warning names.
 const FIRST_SHOWN: usize = 2;
@@ -89,7 +89,7 @@ fn users_of(programmer: &Programmer, records: &[Arc<Record>]) -> Result<Vec<Opti
         let names = programmer.uplinks(record.network.bridge.as_deref());
         probes.push(probes_of(record, &running(&mut rtnl, names)?));
     }
-    let answers = who_has_beyond(&probes.concat(), PATIENCE)?;
+    let answers = who_has_beyond(&probes.concat(), ANSWER_TIME)?;
     let users = |(record, probes): (&Arc<Record>, &Vec<Probe>)| {
         let is_foreign =
             |(probe, mac): &&(Probe, MacAddress)| *mac != record.mac && probes.contains(probe);
@@ -196,10 +196,10 @@ pub(super) fn faults(registry: &Registry) -> Vec<Fault> {
 }
 
 fn message(network: &str, conflicts: &[Conflict<'_>]) -> String {
-    let tell = |Conflict { address, record, .. }: &Conflict<'_>| {
+    let name = |Conflict { address, record, .. }: &Conflict<'_>| {
         format!("{address} of attachment {}", record.id)
     };
-    let first: Vec<_> = conflicts.iter().take(FIRST_SHOWN).map(tell).collect();
+    let first: Vec<_> = conflicts.iter().take(FIRST_SHOWN).map(name).collect();
     format!(
         "network {network}: machines beyond the uplinks use {} of its pods' addresses, among them {}: `dpuctl doctor` names \
          all of them, and what to do",
@@ -210,9 +210,9 @@ fn message(network: &str, conflicts: &[Conflict<'_>]) -> String {
 
 /// One finding for each conflict, for `dpuctl doctor`.
 pub(super) fn differences(registry: &Registry) -> Vec<Difference> {
-    let tell =
+    let finding =
         |conflict: Conflict<'_>| Finding::AddressConflict.of(conflict.address, conflict.sentence());
-    all(registry).into_iter().map(tell).collect()
+    all(registry).into_iter().map(finding).collect()
 }
 
 impl Operators<'_> {

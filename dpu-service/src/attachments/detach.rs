@@ -68,11 +68,11 @@ impl Engine {
 
 async fn detach_now(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
     detach_one(engine, detach).await?;
-    let led = match detach.id {
+    let members = match detach.id {
         Some(_) => Vec::new(),
-        None => engine.registry().entries().led_by(&detach.key),
+        None => engine.registry().entries().group_members(&detach.key),
     };
-    for key in led {
+    for key in members {
         // The host reported the VF of the named attachment only.
         detach_one(engine, &Detach { key, returned: false, ..detach.clone() }).await?;
     }
@@ -88,7 +88,7 @@ async fn detach_one(engine: &Engine, detach: &Detach) -> Result<(), Failure> {
     }
     let detached = detach_what_is_there(engine, detach).await;
     // Last: an Attach that this Detach overtook may wait for the key for however long the detach took.
-    note_overtaken(engine, key, detach.as_of);
+    add_tombstone(engine, key, detach.as_of);
     detached
 }
 
@@ -107,7 +107,7 @@ async fn detach_what_is_there(engine: &Engine, detach: &Detach) -> Result<(), Fa
         cause => cause,
     };
     let cause = of_host(&record, cause);
-    give_back(engine, &record, vf, &cause).await.map(drop)
+    release_attachment(engine, &record, vf, &cause).await.map(drop)
 }
 
 /// A cause whose author is the record's host.
@@ -130,14 +130,14 @@ fn is_outdated(engine: &Engine, detach: &Detach, record: &Record, latest: HostTi
 
 /// Records a tombstone for the key: an Attach that the host sent before this Detach may only arrive now, and must not
 /// reserve anything.
-fn note_overtaken(engine: &Engine, key: &AttachmentKey, as_of: HostTime) {
+fn add_tombstone(engine: &Engine, key: &AttachmentKey, as_of: HostTime) {
     if as_of > engine.sessions.latest_time(&key.host) {
         return;
     }
     let session = engine.sessions.current(&key.host);
     let boot_id = session.and_then(|session| engine.sessions.boot_id(&key.host, session));
     if let Some(boot_id) = boot_id {
-        engine.keys.overtaken().note(key, &boot_id, as_of, Instant::now());
+        engine.keys.tombstones().note(key, &boot_id, as_of, Instant::now());
     }
 }
 
@@ -158,9 +158,9 @@ pub(super) async fn release(
     let is_removed = !engine.registry().hosts().serves(&key.host);
     let vf = if is_removed { VfReturn::Gone } else { vf };
     record_release(engine, &record, cause).await?;
-    let view = give_back(engine, &record, vf, cause).await?;
+    let view = release_attachment(engine, &record, vf, cause).await?;
     // Sent after the commit: the host detaches as soon as it receives the command.
-    tell_release(engine, &record, cause.reason.clone());
+    send_release(engine, &record, cause.reason.clone());
     Ok(view)
 }
 
@@ -180,7 +180,7 @@ async fn record_release(engine: &Engine, record: &Record, cause: &Cause) -> Resu
 /// Disk and kernel work run concurrently. If the journal fails, the kernel's part is still undone; the attachment stays
 /// as releasing, and the reconciler and the host retry. If the service dies after the record was deleted, the
 /// reconciler unprograms the port.
-pub(super) async fn give_back(
+pub(super) async fn release_attachment(
     engine: &Engine,
     record: &Arc<Record>,
     vf: VfReturn,
@@ -222,11 +222,11 @@ fn mark_releasing(
 /// transaction, so that a crash does not shorten it. Memory is freed last: until disk and kernel are done, no other
 /// attachment may get the VF or the addresses.
 async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
-    let resting = engine.registry().networks().resting(record, now());
+    let cooling = engine.registry().networks().cooling_after(record, now());
     let changes = Changes::default().delete_attachment(record.id);
-    let changes = resting.iter().fold(changes, Changes::put_cooling);
+    let changes = cooling.iter().fold(changes, Changes::put_cooling);
     unprogram_and_write(engine, record, changes, Milestone::ReleaseFreed).await?;
-    engine.registry().free(record.id, resting, now());
+    engine.registry().free(record.id, cooling, now());
     let message = format!("{} and its addresses are given back", record.vf);
     engine.events.record_end(EventKind::AttachmentReleased, record, None, message);
     Ok(())
@@ -256,7 +256,7 @@ async fn unprogram_and_write(
 }
 
 /// Sends the host a command to release an attachment.
-pub(super) fn tell_release(engine: &Engine, record: &Record, reason: String) {
+pub(super) fn send_release(engine: &Engine, record: &Record, reason: String) {
     let command = HostCommand::Release { id: record.id, key: record.key.clone(), reason };
-    engine.tell(&record.key.host, command);
+    engine.send_command(&record.key.host, command);
 }

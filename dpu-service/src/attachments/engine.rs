@@ -69,7 +69,7 @@ impl Engine {
         configuration: Configuration,
         settings: Settings,
     ) -> Result<Arc<Self>, OpenError> {
-        let patience = settings.representor_wait;
+        let representor_wait = settings.representor_wait;
         let gateways = settings.gateway.clone();
         let gateways = Gateways::new(programmer.clone(), settings.fabric, gateways).into();
         let mut registry =
@@ -85,7 +85,7 @@ impl Engine {
         Ok(Arc::new(Self {
             registry: Mutex::new(registry),
             records,
-            ports: Ports::new(programmer, patience),
+            ports: Ports::new(programmer, representor_wait),
             sessions: Sessions::default(),
             events,
             keys: Keys::default(),
@@ -196,13 +196,13 @@ impl Engine {
 
     /// Requests a thorough comparison: the fabric's daemon has changed or lost something.
     pub(crate) fn fabric_changed(&self) {
-        self.reconciler.look_closely();
+        self.reconciler.request_thorough();
     }
 
     /// Another program has changed nftables. Requests a thorough comparison if the guards have lost rules.
     pub(crate) async fn rules_changed(&self) {
         if self.ports.lost_rules().await {
-            self.reconciler.look_closely();
+            self.reconciler.request_thorough();
         }
     }
 
@@ -211,8 +211,8 @@ impl Engine {
     }
 
     /// Waits until a thorough comparison is requested.
-    pub(crate) async fn close_look_wanted(&self) {
-        self.reconciler.close_look_wanted().await;
+    pub(crate) async fn thorough_requested(&self) {
+        self.reconciler.thorough_requested().await;
     }
 
     /// Waits for running flows and for pending writes to the journal.
@@ -282,7 +282,7 @@ impl Engine {
             self.events.record(EventKind::VfQuarantined, vf, reason);
         } else {
             let reason = format!("{reason}; it becomes available once that is removed");
-            self.registry().withhold_unclean(vf, &reason);
+            self.registry().set_unclean_unavailable(vf, &reason);
             self.events.record(EventKind::RepairFailed, vf, reason);
         }
     }

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Maximum wait for a VF that another flow has locked.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The DPU's VFs and how they differ from the records.
 #[derive(Clone, Debug)]
@@ -57,12 +57,12 @@ async fn examine(engine: &Engine) -> Result<DpuHalf, Failure> {
     let mut differences = Vec::new();
     for record in held {
         // A VF that stays locked is in transition: skipped.
-        let looked = timeout(PATIENCE, differences_of(engine, &record)).await;
+        let looked = timeout(LOCK_TIMEOUT, differences_of(engine, &record)).await;
         differences.extend(looked.unwrap_or_default());
     }
     let joined = |vf: &FunctionId| survey.get(vf).is_some_and(|port| port.membership.is_some());
     for vf in survey.keys().filter(|vf| joined(vf) || is_unclean(engine, **vf)) {
-        let looked = timeout(PATIENCE, programmed_for_nobody(engine, *vf)).await;
+        let looked = timeout(LOCK_TIMEOUT, programmed_without_attachment(engine, *vf)).await;
         differences.extend(looked.ok().flatten());
     }
     let name = |(vf, surveyed): (&FunctionId, &Surveyed)| (*vf, surveyed.representor.name.clone());
@@ -117,7 +117,7 @@ fn why_not_repaired(engine: &Engine, record: &Record) -> Option<String> {
 }
 
 /// Reports a representor without an attachment that is joined to the fabric or keeps other programming.
-async fn programmed_for_nobody(engine: &Engine, vf: FunctionId) -> Option<Difference> {
+async fn programmed_without_attachment(engine: &Engine, vf: FunctionId) -> Option<Difference> {
     if engine.registry().serves(vf) {
         return None;
     }
@@ -143,14 +143,14 @@ async fn taken_representors(engine: &Engine, survey: &Survey) -> Result<Vec<Diff
     };
     let idle = survey.iter().filter(is_idle).map(|(_, found)| found.representor.clone());
     let occupied = engine.ports.occupied(idle.collect()).await?;
-    let tell = |(port, occupant): (Representor, String)| {
+    let finding = |(port, occupant): (Representor, String)| {
         let message = format!(
             "its representor {} is a port of {occupant}: every attach that is given this VF fails",
             port.name
         );
         Finding::RepresentorTaken.of_link(&port.name, port.vf, message)
     };
-    Ok(occupied.into_iter().map(tell).collect())
+    Ok(occupied.into_iter().map(finding).collect())
 }
 
 /// Reports what keeps an uplink from carrying frames, if anything.
@@ -159,7 +159,7 @@ fn uplink_difference(uplink: &Uplink) -> Option<Difference> {
 }
 
 fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {
-    engine.registry().doubts().is_unclean(vf)
+    engine.registry().anomalies().is_unclean(vf)
 }
 
 fn step_difference(record: &Record, step: &StepStatus) -> Difference {
@@ -173,7 +173,7 @@ fn quarantine(engine: &Engine, view: &VfView) -> Option<Difference> {
     let VfState::Quarantined { reason } = &view.state else { return None };
     let found = Finding::VfQuarantined.of(view.vf, format!("it is unavailable: {reason}"));
     // A VF that is still in a pod becomes free when the pod ends, and must not be cleared before.
-    match engine.registry().doubts().is_unaccounted(view.vf) {
+    match engine.registry().anomalies().is_unaccounted(view.vf) {
         true => Some(Difference { advice: "end or recreate that pod".into(), ..found }),
         false => Some(found),
     }

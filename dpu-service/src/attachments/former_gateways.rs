@@ -19,7 +19,7 @@ pub(super) fn faults(registry: &Registry) -> Vec<Fault> {
     for entry in users(registry) {
         by_network.entry(&entry.record().network.name).or_default().push(entry);
     }
-    let tell = |(network, users): (&str, Vec<&Entry>)| {
+    let fault = |(network, users): (&str, Vec<&Entry>)| {
         let (number, shown) = number_and_first(users.into_iter())?;
         let attachments = if number == 1 { "attachment uses" } else { "attachments use" };
         let message = format!(
@@ -28,12 +28,12 @@ pub(super) fn faults(registry: &Registry) -> Vec<Fault> {
         );
         Some(Fault::of_network(ConditionReason::GatewayGone, network, message))
     };
-    by_network.into_iter().filter_map(tell).collect()
+    by_network.into_iter().filter_map(fault).collect()
 }
 
 /// One finding for each such attachment, for `dpuctl doctor`.
 pub(super) fn differences(registry: &Registry) -> Vec<Difference> {
-    let tell = |entry: &Entry| {
+    let finding = |entry: &Entry| {
         let record = entry.record();
         let gateways: Vec<_> = gateways(&record.network).map(|ip| ip.to_string()).collect();
         let message = format!(
@@ -44,7 +44,7 @@ pub(super) fn differences(registry: &Registry) -> Vec<Difference> {
         );
         Finding::FormerGateway.of(record.id, message)
     };
-    users(registry).map(tell).collect()
+    users(registry).map(finding).collect()
 }
 
 fn users(registry: &Registry) -> impl Iterator<Item = &Entry> {

@@ -39,14 +39,14 @@ impl Engine {
     }
 
     /// Sends the host a command, if it has a session. A host that does not read its commands loses its session.
-    pub(super) fn tell(&self, host: &HostName, command: HostCommand) {
+    pub(super) fn send_command(&self, host: &HostName, command: HostCommand) {
         if self.sessions.send(host, command) {
             self.note_lost(host);
         }
     }
 
     /// Sends a command to all hosts that have a session.
-    pub(super) fn tell_all(&self, command: &HostCommand) {
+    pub(super) fn broadcast(&self, command: &HostCommand) {
         self.sessions.broadcast(command).iter().for_each(|host| self.note_lost(host));
     }
 
@@ -232,8 +232,8 @@ impl Hosts<'_> {
     ///
     /// # Errors
     /// [`NotExamined`](crate::sessions::NotExamined).
-    pub(crate) async fn mend(self, host: &HostName) -> Examined {
-        let examined = self.0.sessions.mend(host, self.devices_held(host)).await;
+    pub(crate) async fn repair(self, host: &HostName) -> Examined {
+        let examined = self.0.sessions.repair(host, self.devices_held(host)).await;
         self.noting_loss(host, examined)
     }
 

@@ -4,14 +4,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use keyed_locks::{Held, KeyedLocks};
 
-use super::overtaken::Overtaken;
+use super::tombstones::Tombstones;
 use crate::model::AttachmentKey;
 
 /// Every flow of an attachment holds the lock of its key from beginning to end.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     locks: KeyedLocks<AttachmentKey>,
-    overtaken: Mutex<Overtaken>,
+    tombstones: Mutex<Tombstones>,
 }
 
 impl Keys {
@@ -28,7 +28,7 @@ impl Keys {
     }
 
     /// Tombstones of detached keys. Used under the key's lock.
-    pub(super) fn overtaken(&self) -> MutexGuard<'_, Overtaken> {
-        self.overtaken.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn tombstones(&self) -> MutexGuard<'_, Tombstones> {
+        self.tombstones.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

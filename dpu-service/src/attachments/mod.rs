@@ -5,15 +5,15 @@
 //! | files | contents |
 //! | --- | --- |
 //! | `engine` | shared state and locks |
-//! | `attach`, `detach`, `check`, `collect`, `forwarding`, `welcome`, `mend` | flows: functions over the modules below |
+//! | `attach`, `detach`, `check`, `collect`, `forwarding`, `hello`, `reconcile` | flows: functions over the modules below |
 //! | `hosts`, `networks`, `operators` | the engine's methods by caller: [`Hosts`], [`Networks`] with the flows that change networks, [`Operators`] |
 //! | `examine`, `listing`, `pooled`, `views`, `warnings` | views for callers; they change nothing |
-//! | `promises` | VFs offered to a host, so that it can move one before the DPU has answered |
+//! | `offers` | VFs offered to a host, so that it can move one before the DPU has answered |
 //! | `requirements` | networks' requirements that a card does not meet |
 //! | `conflicts` | probes for other machines that use the pods' addresses |
 //! | `refusals` | statistics of refused and successful ADDs |
 //! | `gateways` | what networks and attachments require of the gateways |
-//! | `settings`, `overtaken`, `reconciler_state`, `phases` | settings, tombstones, state of the reconciler, timings |
+//! | `settings`, `tombstones`, `reconciler_state`, `phases` | settings, tombstones, state of the reconciler, timings |
 //! | `registry` | all state in memory, under one lock |
 //! | `ports` | programming of representors, one flow at a time each |
 //!
@@ -30,12 +30,12 @@
 //!   So it sees everything that earlier sessions have made.
 //! - An inventory and a later Detach: the inventory counts for a VF only if it is newer than the latest Detach of that
 //!   VF, by the host's clock.
-//! - An Attach and a later Detach that was served first: `overtaken` keeps a tombstone, read and written under the
+//! - An Attach and a later Detach that was served first: `tombstones` keeps a tombstone, read and written under the
 //!   key's lock.
 //! - Two changes of networks, or one and a reload of the configuration file: a lock of their own.
 //!
 //! Lock order: networks; a key; a VF; a host's turn (`ports`), the neighbours' turn and the gateways' work; the
-//! registry; `sessions` and `overtaken`; events and audit. Locks before the registry are held across an await. A flow
+//! registry; `sessions` and `tombstones`; events and audit. Locks before the registry are held across an await. A flow
 //! that holds a key waits for no other key, and one that holds a VF for no other VF: a flow that ends many attachments
 //! locks each key by itself. Commits wait for the disk without the registry's lock, so that concurrent flows share a
 //! transaction.
@@ -54,27 +54,27 @@ mod forwarding;
 #[cfg(test)]
 mod fuzz;
 mod gateways;
+mod hello;
 mod hosts;
 mod keys;
 mod listing;
-mod mend;
 mod networks;
+mod offers;
 mod operators;
 mod outdated;
-mod overtaken;
 mod phases;
 mod pooled;
 mod ports;
-mod promises;
+mod reconcile;
 mod reconciler_state;
 mod refusals;
 mod registry;
 mod requirements;
 mod settings;
 mod subnets;
+mod tombstones;
 mod views;
 mod warnings;
-mod welcome;
 
 use std::fmt;
 
@@ -86,13 +86,13 @@ pub use engine::Engine;
 pub use examine::{DpuHalf, VfHalf};
 pub(crate) use gateways::keep_pods_known;
 pub use hosts::Hosts;
-pub use mend::Depth;
 pub use networks::{Networks, ShownNetworks};
+pub use offers::{OpenPool, PromisedVf};
 pub use operators::Operators;
 pub use outdated::Outdated;
 pub(crate) use phases::EnginePhases;
 pub use pooled::{HostPool, PooledVf};
-pub use promises::{OpenPool, PromisedVf};
+pub use reconcile::Depth;
 pub use settings::{Configuration, Settings};
 pub use subnets::SubnetChange;
 pub use views::{

@@ -16,12 +16,12 @@ use uuid::Uuid;
 use super::{
     engine::{Engine, now},
     gateways::look_after_gateways,
+    hello::send_all_wanted_vfs,
     registry::PooledNetwork,
     requirements::check_requirements,
     settings::Configuration,
     subnets::SubnetChange,
     views::{Applied, NetworkView, Origin},
-    welcome::tell_all_wanted_vfs,
 };
 use crate::{
     audit::{AuditAction, AuditEntry},
@@ -269,7 +269,7 @@ async fn apply_alone(
             _ => "changed; running attachments keep what they have",
         };
         engine.events.record_by(&cause.author, EventKind::NetworkApplied, &name, message);
-        tell(engine, &name, false);
+        report_network(engine, &name, false);
         look_after_gateways(engine, false).await;
     }
     Ok((view(engine, &name)?, outcome))
@@ -301,11 +301,11 @@ async fn rename(
     let (author, events) = (&cause.author, &engine.events);
     events.record_by(author, EventKind::NetworkDeleted, name, format!("renamed to {new_name}"));
     events.record_by(author, EventKind::NetworkApplied, new_name, format!("renamed from {name}"));
-    tell(engine, name, true);
-    tell(engine, new_name, false);
+    report_network(engine, name, true);
+    report_network(engine, new_name, false);
     look_after_gateways(engine, false).await;
     // Objects that ports share on a card have the network's name.
-    engine.reconciler.look_closely();
+    engine.reconciler.request_thorough();
     view(engine, new_name)
 }
 
@@ -363,7 +363,7 @@ async fn delete(engine: &Engine, name: String, force: bool, cause: &Cause) -> Re
     }
     deleted?;
     engine.events.record_by(&cause.author, EventKind::NetworkDeleted, &name, "deleted");
-    tell(engine, &name, true);
+    report_network(engine, &name, true);
     resume(engine);
     look_after_gateways(engine, false).await;
     Ok(())
@@ -416,7 +416,7 @@ async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failu
     let before = rights_of_all(engine);
     let changed = engine.registry().change_networks().load(configuration)?;
     end_removed(engine, before.keys());
-    tell_all_wanted_vfs(engine);
+    send_all_wanted_vfs(engine);
     let deleted = changed.iter().filter(|network| network.deleted);
     let deleted: Vec<_> = deleted.map(|network| network.name.clone()).collect();
     for network in changed {
@@ -425,9 +425,9 @@ async fn load(engine: &Engine, configuration: Configuration) -> Result<(), Failu
             false => (EventKind::NetworkApplied, "read from the configuration file"),
         };
         engine.events.record_by(&Author::ConfigurationFile, kind, &network.name, message);
-        tell(engine, &network.name, network.deleted);
+        report_network(engine, &network.name, network.deleted);
     }
-    tell_of_rights(engine, &before, deleted);
+    report_rights(engine, &before, deleted);
     resume(engine);
     look_after_gateways(engine, false).await;
     Ok(())
@@ -458,7 +458,7 @@ fn end_removed<'a>(engine: &Engine, before: impl Iterator<Item = &'a HostName>) 
 
 /// Reports to each host the networks it gains or loses by its rights. That includes networks deleted together with the
 /// right: no other report would reach the host.
-fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, deleted: Vec<String>) {
+fn report_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, deleted: Vec<String>) {
     let mut networks = deleted;
     {
         let registry = engine.registry();
@@ -468,8 +468,8 @@ fn tell_of_rights(engine: &Engine, before: &HashMap<HostName, HostRights>, delet
         let Some(before) = before.get(&host) else { continue };
         for name in &networks {
             match (before.allows(name), rights.allows(name)) {
-                (false, true) => tell_host(engine, &host, name, false),
-                (true, false) => tell_host(engine, &host, name, true),
+                (false, true) => report_network_to(engine, &host, name, false),
+                (true, false) => report_network_to(engine, &host, name, true),
                 _ => {}
             }
         }
@@ -489,7 +489,7 @@ fn install(engine: &Engine, network: Network, entry: Uuid) -> Result<(), Failure
             Some(before) => changes.put_network(&before),
             None => changes.delete_network(&name),
         };
-        engine.records.take_back(changes, entry);
+        engine.records.revert(changes, entry);
     }
     installed
 }
@@ -499,20 +499,20 @@ fn resume(engine: &Engine) {
     let resumed = engine.registry().change_networks().resume();
     for network in resumed {
         engine.events.record(EventKind::NetworkApplied, &network, "in force again");
-        tell(engine, &network, false);
+        report_network(engine, &network, false);
     }
 }
 
 /// Reports a changed network to the hosts that may use it.
-fn tell(engine: &Engine, network: &str, deleted: bool) {
+fn report_network(engine: &Engine, network: &str, deleted: bool) {
     for (host, rights) in rights_of_all(engine) {
         if rights.allows(network) {
-            tell_host(engine, &host, network, deleted);
+            report_network_to(engine, &host, network, deleted);
         }
     }
 }
 
-fn tell_host(engine: &Engine, host: &HostName, network: &str, deleted: bool) {
+fn report_network_to(engine: &Engine, host: &HostName, network: &str, deleted: bool) {
     let registry = engine.registry();
     let rights = registry.hosts().rights(host);
     let known = registry.networks().get(network).map(PooledNetwork::network);
@@ -526,7 +526,7 @@ fn tell_host(engine: &Engine, host: &HostName, network: &str, deleted: bool) {
         default_network: default.unwrap_or_default().to_owned(),
     };
     drop(registry);
-    engine.tell(host, HostCommand::NetworkChanged(changed));
+    engine.send_command(host, HostCommand::NetworkChanged(changed));
 }
 
 fn view(engine: &Engine, name: &str) -> Result<NetworkView, Failure> {

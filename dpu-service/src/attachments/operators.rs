@@ -184,7 +184,7 @@ impl<'a> Operators<'a> {
         match reason {
             Some(reason) => {
                 self.0.events.record(EventKind::Draining, "dpu", reason.clone());
-                self.0.tell_all(&HostCommand::Draining { reason });
+                self.0.broadcast(&HostCommand::Draining { reason });
             }
             None => self.0.events.record(EventKind::Draining, "dpu", "over"),
         }
@@ -232,7 +232,7 @@ async fn clear_quarantine(engine: &Engine, vf: FunctionId, cause: &Cause) -> Res
     engine.record_audit(entry).await?;
     let cleared = engine.registry().clear_quarantine(vf);
     cleared.map_err(|error| {
-        engine.records.take_back(Changes::default(), id);
+        engine.records.revert(Changes::default(), id);
         let reason = match error {
             ClearError::Unknown { .. } => Reason::VfUnknown,
             ClearError::NotQuarantined { .. } => Reason::VfNotQuarantined,

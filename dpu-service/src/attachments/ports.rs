@@ -51,15 +51,15 @@ pub(super) struct Ports {
     /// Number of reports by the kernel.
     reports: watch::Sender<u64>,
     /// How long an attach waits for a representor that the card has not created yet.
-    patience: Duration,
+    representor_wait: Duration,
     /// One permit for each port of a host that may be programmed concurrently.
     turns: Mutex<HashMap<HostName, Arc<Semaphore>>>,
 }
 
 impl Ports {
-    pub(super) fn new(programmer: Programmer, patience: Duration) -> Self {
+    pub(super) fn new(programmer: Programmer, representor_wait: Duration) -> Self {
         let (locks, reports) = (KeyedLocks::default(), watch::Sender::new(0));
-        Self { programmer, locks, reports, patience, turns: Mutex::default() }
+        Self { programmer, locks, reports, representor_wait, turns: Mutex::default() }
     }
 
     pub(super) const fn programmer(&self) -> &Programmer {
@@ -244,7 +244,7 @@ impl Ports {
         record: &Record,
         work: fn(&Programmer, &PortSettings) -> Result<T, ProgramError>,
     ) -> Result<T, ProgramError> {
-        let until = Instant::now() + self.patience;
+        let until = Instant::now() + self.representor_wait;
         // Subscribed before the first attempt, so that no report falls in between.
         let mut reports = self.reports();
         loop {

@@ -13,7 +13,7 @@ pub(super) struct ReconcilerState {
     fabric_problem: Mutex<Option<FabricProblem>>,
     ended_at: Mutex<Instant>,
     /// Requests a thorough pass: a host or the fabric reported something that a survey of links does not show.
-    close_look: Notify,
+    thorough: Notify,
 }
 
 /// What the fabric lacks.
@@ -30,7 +30,7 @@ impl Default for ReconcilerState {
         Self {
             fabric_problem: Mutex::default(),
             ended_at: Mutex::new(Instant::now()),
-            close_look: Notify::new(),
+            thorough: Notify::new(),
         }
     }
 }
@@ -58,11 +58,11 @@ impl ReconcilerState {
     }
 
     /// Requests a thorough pass. A request during a pass starts another one afterwards.
-    pub(super) fn look_closely(&self) {
-        self.close_look.notify_one();
+    pub(super) fn request_thorough(&self) {
+        self.thorough.notify_one();
     }
 
-    pub(super) async fn close_look_wanted(&self) {
-        self.close_look.notified().await;
+    pub(super) async fn thorough_requested(&self) {
+        self.thorough.notified().await;
     }
 }

@@ -90,21 +90,21 @@ fn lack(
     let lacking: Vec<_> = wanted.iter().copied().filter_map(check).collect();
     (!lacking.is_empty()).then(|| Lack {
         is_complete: lacking.len() == wanted.len(),
-        sentences: told(network, lacking),
+        sentences: sentences(network, lacking),
     })
 }
 
 /// One sentence for each reason, with all places that share it.
-fn told(network: &Network, lacking: Vec<(String, String)>) -> Vec<String> {
+fn sentences(network: &Network, lacking: Vec<(String, String)>) -> Vec<String> {
     let mut reasons = BTreeMap::<_, BTreeSet<_>>::new();
     for (why, place) in lacking {
         reasons.entry(why).or_default().insert(place);
     }
-    let tell = |(why, places): (String, BTreeSet<String>)| {
+    let sentence = |(why, places): (String, BTreeSet<String>)| {
         let places = Vec::from_iter(places).join(", ");
         format!("network {} can't have pods of {places}: {why}", network.name)
     };
-    reasons.into_iter().map(tell).collect()
+    reasons.into_iter().map(sentence).collect()
 }
 
 /// The VF's host and card, as far as they are known.

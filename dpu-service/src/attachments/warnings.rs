@@ -118,9 +118,9 @@ fn by_hosts(registry: &Registry) -> Vec<Fault> {
 }
 
 fn of_host(registry: &Registry, host: &HostName, suspects: &[&Entry]) -> Vec<Fault> {
-    let patience = registry.settings().missing_told_after;
+    let grace = registry.settings().missing_told_after;
     let faults = [
-        (ConditionReason::RepresentorMissing, without_representors(suspects, patience)),
+        (ConditionReason::RepresentorMissing, without_representors(suspects, grace)),
         (ConditionReason::RepairFailed, beyond_repair(suspects)),
         (ConditionReason::AttachmentUnclaimed, unclaimed(suspects, host)),
         (ConditionReason::ReleaseStuck, stuck_releases(suspects, host)),
@@ -198,7 +198,7 @@ fn counted(number: usize, noun: &str) -> String {
 /// One sentence on the host's releases that do not end.
 fn stuck_releases(suspects: &[&Entry], host: &HostName) -> Option<String> {
     let is_stuck =
-        |entry: &&Entry| !entry.is_held() && !entry.is_leaving_for_less_than(RELEASED_AFTER);
+        |entry: &&Entry| !entry.is_held() && !entry.is_releasing_for_less_than(RELEASED_AFTER);
     let (number, shown) = number_and_first(suspects.iter().copied().filter(is_stuck))?;
     Some(format!(
         "host {host} keeps {} in Releasing, so that VFs and addresses are not free, among them {shown}: see that \
@@ -216,7 +216,7 @@ fn of_removed_hosts(registry: &Registry) -> Vec<Fault> {
             *removed.entry(host).or_default() += 1;
         }
     }
-    let tell = |(host, attachments): (&HostName, usize)| {
+    let fault = |(host, attachments): (&HostName, usize)| {
         let message = format!(
             "host {host} is not in the configuration and has {}: put the host back, or end what it has by `dpuctl \
              release --host {host} --reason TEXT`",
@@ -224,7 +224,7 @@ fn of_removed_hosts(registry: &Registry) -> Vec<Fault> {
         );
         Fault::of_host(ConditionReason::HostRemoved, host, message)
     };
-    removed.into_iter().map(tell).collect()
+    removed.into_iter().map(fault).collect()
 }
 
 /// One fault for each pool that selects a PF of no host.
@@ -233,7 +233,7 @@ fn unowned(registry: &Registry) -> Vec<Fault> {
         Selector::Functions { pf, .. } => registry.hosts().owner(*pf).is_none(),
         _ => false,
     };
-    let tell = |pool: &PoolSpec| {
+    let fault = |pool: &PoolSpec| {
         let selector = pool.select.iter().find(is_unowned)?;
         let message = format!(
             "pool {} selects {selector}, and no [[host]] has that PF in its pfs: add it to one, or change the pool",
@@ -241,14 +241,14 @@ fn unowned(registry: &Registry) -> Vec<Fault> {
         );
         Some(Fault::of_pool(ConditionReason::PoolWithoutHost, &pool.name, message))
     };
-    registry.vfs().pools().filter_map(tell).collect()
+    registry.vfs().pools().filter_map(fault).collect()
 }
 
-/// One sentence on the host's attachments whose representors have been missing for longer than `patience`: after a
+/// One sentence on the host's attachments whose representors have been missing for longer than `grace`: after a
 /// reset the card soon creates them again.
-fn without_representors(suspects: &[&Entry], patience: Duration) -> Option<String> {
+fn without_representors(suspects: &[&Entry], grace: Duration) -> Option<String> {
     let is_missing = |entry: &&Entry| {
-        entry.is_held() && entry.missing_for().is_some_and(|missing| missing >= patience)
+        entry.is_held() && entry.missing_for().is_some_and(|missing| missing >= grace)
     };
     let (number, shown) = number_and_first(suspects.iter().copied().filter(is_missing))?;
     Some(format!(

@@ -30,7 +30,7 @@ impl Sessions {
     ///
     /// # Errors
     /// [`NotExamined`].
-    pub(crate) async fn mend(&self, host: &HostName, held: Vec<Device>) -> Examined {
+    pub(crate) async fn repair(&self, host: &HostName, held: Vec<Device>) -> Examined {
         if held.len() > MOST_HELD {
             return Err(NotExamined::TooManyHeld(held.len()));
         }
@@ -58,7 +58,7 @@ impl Sessions {
     fn ask(
         &self,
         host: &HostName,
-        mend_except: Option<Vec<Device>>,
+        repair_except: Option<Vec<Device>>,
     ) -> Result<oneshot::Receiver<Examined>, NotExamined> {
         let mut hosts = self.lock();
         let entry = hosts.get_mut(host).ok_or(NotExamined::NotConnected)?;
@@ -72,7 +72,7 @@ impl Sessions {
         let (request_id, _) = Uuid::new_v4().as_u64_pair();
         let (sender, answer) = oneshot::channel();
         open.asked = Some(Question { request_id, answer: sender });
-        match entry.send(HostCommand::Examine { request_id, mend_except }) {
+        match entry.send(HostCommand::Examine { request_id, repair_except }) {
             true => Err(NotExamined::TakesNoCommands),
             false => Ok(answer),
         }
@@ -112,8 +112,8 @@ mod tests {
     /// The question that the host was sent, and whether it is to repair.
     fn asked_of(session: &mut Session) -> Option<(u64, bool)> {
         match session.commands.try_recv() {
-            Ok(HostCommand::Examine { request_id, mend_except }) => {
-                Some((request_id, mend_except.is_some()))
+            Ok(HostCommand::Examine { request_id, repair_except }) => {
+                Some((request_id, repair_except.is_some()))
             }
             _ => None,
         }
@@ -140,18 +140,18 @@ mod tests {
         let (sessions, host) = (Sessions::default(), host());
         let mut session = open_with(&sessions, &[capability::EXAMINE]);
         assert_eq!(ask(&sessions).await, None);
-        let (first, mends) = asked_of(&mut session).unwrap();
-        assert!(!mends);
+        let (first, repairs) = asked_of(&mut session).unwrap();
+        assert!(!repairs);
         for _ in 0..100 {
             assert_eq!(ask(&sessions).await, Some(Err(NotExamined::Busy)));
-            assert_eq!(sessions.mend(&host, Vec::new()).await, Err(NotExamined::Busy));
+            assert_eq!(sessions.repair(&host, Vec::new()).await, Err(NotExamined::Busy));
         }
         answer(&sessions, &session, first.wrapping_add(1));
         assert_eq!(ask(&sessions).await, Some(Err(NotExamined::Busy)), "that was no answer");
         assert_eq!(asked_of(&mut session), None);
         answer(&sessions, &session, first);
-        assert!(timeout(Duration::ZERO, sessions.mend(&host, Vec::new())).await.is_err());
-        assert!(asked_of(&mut session).is_some_and(|(second, mends)| second != first && mends));
+        assert!(timeout(Duration::ZERO, sessions.repair(&host, Vec::new())).await.is_err());
+        assert!(asked_of(&mut session).is_some_and(|(second, repairs)| second != first && repairs));
     }
 
     #[tokio::test]
@@ -159,10 +159,10 @@ mod tests {
         let (sessions, host) = (Sessions::default(), host());
         let mut session = open_with(&sessions, &[capability::EXAMINE]);
         let held = |count: usize| vec![Device::from("10000000:03:00.2"); count];
-        let refused = sessions.mend(&host, held(MOST_HELD + 1)).await;
+        let refused = sessions.repair(&host, held(MOST_HELD + 1)).await;
         assert_eq!(refused, Err(NotExamined::TooManyHeld(MOST_HELD + 1)));
         assert_eq!(asked_of(&mut session), None);
-        let asked = timeout(Duration::ZERO, sessions.mend(&host, held(MOST_HELD))).await;
+        let asked = timeout(Duration::ZERO, sessions.repair(&host, held(MOST_HELD))).await;
         assert!(asked.is_err());
         assert!(asked_of(&mut session).is_some());
         let held = held(MOST_HELD).iter().map(ToString::to_string).collect();
@@ -180,7 +180,7 @@ mod tests {
         let mut newer = open_with(&sessions, &[capability::EXAMINE]);
         assert_eq!(question.await, Err(NotExamined::SessionEnded));
 
-        let mut question = pin!(sessions.mend(&host, Vec::new()));
+        let mut question = pin!(sessions.repair(&host, Vec::new()));
         assert!(timeout(Duration::ZERO, &mut question).await.is_err());
         let (of_newer, _) = asked_of(&mut newer).unwrap();
         answer(&sessions, &newer, of_older);

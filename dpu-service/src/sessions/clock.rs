@@ -11,28 +11,28 @@ const DRIFT: u32 = 1000;
 
 #[derive(Debug)]
 pub(super) struct HostClock {
-    told: HostTime,
-    heard: Instant,
+    reported: HostTime,
+    received: Instant,
 }
 
 impl HostClock {
-    /// The clock showed `told` when the host began to collect what arrived now.
-    pub(super) fn heard_now(told: HostTime) -> Self {
-        Self { told, heard: Instant::now() }
+    /// The clock showed `reported` when the host began to collect what arrived now.
+    pub(super) fn received_now(reported: HostTime) -> Self {
+        Self { reported, received: Instant::now() }
     }
 
     /// The latest time that the clock can show now. A host without a time may show any.
     pub(super) fn latest(&self) -> HostTime {
-        self.latest_after(self.heard.elapsed())
+        self.latest_after(self.received.elapsed())
     }
 
     fn latest_after(&self, elapsed: Duration) -> HostTime {
-        if self.told == HostTime::default() {
+        if self.reported == HostTime::default() {
             return HostTime(u64::MAX);
         }
         let ahead = elapsed + elapsed / DRIFT + ON_THE_WAY;
         let ahead = u64::try_from(ahead.as_nanos()).unwrap_or(u64::MAX);
-        HostTime(self.told.0.saturating_add(ahead))
+        HostTime(self.reported.0.saturating_add(ahead))
     }
 }
 
@@ -43,12 +43,12 @@ mod tests {
     #[test]
     fn a_clock_goes_on_from_what_it_told() {
         const SECOND: u64 = 1_000_000_000;
-        let latest = |told, seconds| {
-            HostClock::heard_now(HostTime(told)).latest_after(Duration::from_secs(seconds)).0
+        let latest = |reported, seconds| {
+            HostClock::received_now(HostTime(reported)).latest_after(Duration::from_secs(seconds)).0
         };
         assert_eq!(latest(SECOND, 0), 61 * SECOND);
         assert_eq!(latest(SECOND, 10_000), 10_071 * SECOND);
         assert_eq!(latest(u64::MAX - 1, 1), u64::MAX);
-        assert_eq!(latest(0, 0), u64::MAX, "it was not told");
+        assert_eq!(latest(0, 0), u64::MAX, "it was not reported");
     }
 }

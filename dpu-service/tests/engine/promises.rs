@@ -8,7 +8,7 @@ use crate::world::{World, configuration, detach_of, host, inventory, settings, s
 
 /// What the host is told in its session besides what it knows.
 fn told(world: &World) -> Vec<VfPromise> {
-    let promised = world.engine.hosts().promise(&host(), world.session_id());
+    let promised = world.engine.hosts().offer_vfs(&host(), world.session_id());
     promised.into_iter().map(|PromisedVf { promise, .. }| promise).collect()
 }
 
@@ -17,7 +17,7 @@ fn naming(container: &str, promise: &VfPromise) -> AttachSpec {
 }
 
 fn untaken(world: &World, promise: &VfPromise) {
-    world.engine.hosts().untaken(&host(), std::slice::from_ref(promise));
+    world.engine.hosts().decline(&host(), std::slice::from_ref(promise));
 }
 
 #[tokio::test]
@@ -112,7 +112,7 @@ async fn with_the_session_its_promises_end() {
     let mut world = World::new().await;
     let (old, promises) = (world.session_id(), told(&world));
     world.hello(&[]).await;
-    assert!(world.engine.hosts().promise(&host(), old).is_empty());
+    assert!(world.engine.hosts().offer_vfs(&host(), old).is_empty());
     assert_eq!(world.refused(naming("pod", &promises[0])).await, Reason::VfNotFree);
     world.attach(spec("pod")).await.unwrap();
     assert_eq!(told(&world).len(), 3);

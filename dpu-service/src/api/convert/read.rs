@@ -46,8 +46,8 @@ const MOST_ADDRESSES: usize = 16;
 /// Maximum number of sources that one pod can request.
 const MOST_SOURCES: usize = 16;
 /// Default timeout for hosts' examinations.
-const USUAL_PATIENCE: Duration = Duration::from_secs(5);
-const LONGEST_PATIENCE_MS: u32 = 60_000;
+const DEFAULT_WAIT: Duration = Duration::from_secs(5);
+const LONGEST_WAIT_MS: u32 = 60_000;
 
 fn invalid(sentence: impl Into<String>) -> Failure {
     Failure::new(Reason::InvalidRequest, sentence)
@@ -166,7 +166,7 @@ pub(crate) fn attach(
         network: optional_network(request.network)?,
         pod: pod(request.pod.unwrap_or_default())?,
         device: optional(request.device, |text| device(&text))?,
-        promised: request.promised.map(promise).transpose()?,
+        promised: request.promised.map(offer).transpose()?,
         mac: optional(request.mac, |text| mac(&text))?,
         addresses: addresses(&request.addresses)?,
         families: request.families.map(|v1::IpFamilies { ipv4, ipv6 }| IpFamilies { ipv4, ipv6 }),
@@ -247,11 +247,11 @@ fn pod(pod: v1::Pod) -> Result<v1::Pod, Failure> {
     })
 }
 
-pub(crate) fn promises(promises: Vec<v1::VfPromise>) -> Result<Vec<VfPromise>, Failure> {
-    promises.into_iter().map(promise).collect()
+pub(crate) fn offers(offers: Vec<v1::VfPromise>) -> Result<Vec<VfPromise>, Failure> {
+    offers.into_iter().map(offer).collect()
 }
 
-fn promise(v1::VfPromise { device: text, number }: v1::VfPromise) -> Result<VfPromise, Failure> {
+fn offer(v1::VfPromise { device: text, number }: v1::VfPromise) -> Result<VfPromise, Failure> {
     Ok(VfPromise { device: device(&text)?, number })
 }
 
@@ -315,13 +315,11 @@ pub(crate) fn vf(vf: Option<v1::Vf>) -> Result<FunctionId, Failure> {
 }
 
 /// Timeout for hosts' examinations. 0: the default.
-pub(crate) fn patience(milliseconds: u32) -> Result<Duration, Failure> {
+pub(crate) fn wait_limit(milliseconds: u32) -> Result<Duration, Failure> {
     match milliseconds {
-        0 => Ok(USUAL_PATIENCE),
-        1..=LONGEST_PATIENCE_MS => Ok(Duration::from_millis(milliseconds.into())),
-        _ => Err(invalid(format!(
-            "wait_ms is {milliseconds}, and {LONGEST_PATIENCE_MS} is the most"
-        ))),
+        0 => Ok(DEFAULT_WAIT),
+        1..=LONGEST_WAIT_MS => Ok(Duration::from_millis(milliseconds.into())),
+        _ => Err(invalid(format!("wait_ms is {milliseconds}, and {LONGEST_WAIT_MS} is the most"))),
     }
 }
 
@@ -352,7 +350,7 @@ pub(crate) fn network(network: Option<v1::Network>) -> Result<Network, Failure> 
     let of_network = |failure: Failure| invalid(format!("network {name}: {}", failure.message));
     let read = unchecked_network(network).map_err(of_network)?;
     let problems = check_network(&read);
-    if problems.is_empty() { Ok(read) } else { Err(invalid(told(problems))) }
+    if problems.is_empty() { Ok(read) } else { Err(invalid(joined(problems))) }
 }
 
 fn unchecked_network(network: v1::Network) -> Result<Network, Failure> {
@@ -399,7 +397,7 @@ pub(crate) fn subnet_change(
 }
 
 /// Joins the first problems: a refusal travels in a header, whose size is limited.
-fn told(problems: Vec<String>) -> String {
+fn joined(problems: Vec<String>) -> String {
     let more = problems.len().saturating_sub(MOST_PROBLEMS);
     let first = problems.into_iter().take(MOST_PROBLEMS);
     let first: Vec<_> = first.map(|problem| bootstrap::cut(problem, LONGEST_PROBLEM)).collect();

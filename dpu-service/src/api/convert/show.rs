@@ -544,7 +544,7 @@ pub(crate) fn vf_pools(pools: &[HostPool]) -> v1::VfPools {
     v1::VfPools { pools: pools.iter().map(pool).collect() }
 }
 
-pub(crate) fn promises(promised: &[PromisedVf]) -> v1::Promises {
+pub(crate) fn offers(offers: &[PromisedVf]) -> v1::Promises {
     let vf = |vf: &PromisedVf| v1::PromisedVf {
         promise: Some(v1::VfPromise {
             device: vf.promise.device.to_string(),
@@ -554,7 +554,7 @@ pub(crate) fn promises(promised: &[PromisedVf]) -> v1::Promises {
         controller: vf.pf.controller,
         pf: vf.pf.pf.into(),
     };
-    v1::Promises { vfs: promised.iter().map(vf).collect() }
+    v1::Promises { vfs: offers.iter().map(vf).collect() }
 }
 
 fn open_pool(pool: &OpenPool) -> v1::OpenPool {
@@ -586,10 +586,10 @@ pub(crate) fn command(command: HostCommand) -> v1::dpu_message::Message {
                 default_network,
             })
         }
-        HostCommand::Examine { request_id, mend_except } => Message::Examine(v1::Examine {
+        HostCommand::Examine { request_id, repair_except } => Message::Examine(v1::Examine {
             request_id,
-            mend: mend_except.is_some(),
-            held: mend_except.iter().flatten().map(ToString::to_string).collect(),
+            mend: repair_except.is_some(),
+            held: repair_except.iter().flatten().map(ToString::to_string).collect(),
         }),
         HostCommand::Draining { reason } => Message::Draining(v1::Draining { reason }),
         HostCommand::WantedVfs { pf: PfId { controller, pf }, count } => {

@@ -144,7 +144,7 @@ impl Comparison {
         examination: &Examination,
     ) -> impl Iterator<Item = v1::Difference> {
         let known: HashSet<_> = recorded(examination).map(|(_, record)| record.id).collect();
-        let tell = move |view: &AttachmentView| {
+        let finding = move |view: &AttachmentView| {
             let (id, key) = (view.record.id, &view.record.key);
             if key.host != *host || known.contains(&id) {
                 return None;
@@ -158,7 +158,7 @@ impl Comparison {
                 Finding::AttachmentUnknownToHost.of(id, message)
             })
         };
-        self.lasting().filter_map(tell)
+        self.lasting().filter_map(finding)
     }
 
     /// Records of the host without an attachment on the DPU.
@@ -207,13 +207,13 @@ fn own_repairs(shared: &Shared) -> Vec<v1::Repair> {
     // Hosts report their own repairs in their answers.
     events.retain(|event| event.author.is_service());
     let latest = events.len().saturating_sub(REPAIRS_TOLD);
-    let told = |event: &Event| v1::Repair {
+    let repair = |event: &Event| v1::Repair {
         ago_s: now.duration_since(event.time).as_secs().try_into().unwrap_or_default(),
         subject: event.subject.clone(),
         message: event.message.clone(),
         host: String::new(),
     };
-    events[latest..].iter().map(told).collect()
+    events[latest..].iter().map(repair).collect()
 }
 
 fn show_host(host: &HostHalf) -> v1::DiagnosedHost {

@@ -24,13 +24,13 @@ pub(super) struct HostHalf {
 /// once.
 pub(super) struct Inquiry<'a> {
     engine: &'a Arc<Engine>,
-    patience: Duration,
+    limit: Duration,
     /// Why a host's findings are unknown.
     problems: HashMap<HostName, String>,
 }
 
 /// Describes why a host's findings are unknown.
-fn told(not_examined: &NotExamined, view: &HostView) -> String {
+fn describe(not_examined: &NotExamined, view: &HostView) -> String {
     match &view.absence {
         Some(absence) if *not_examined == NotExamined::NotConnected => {
             format!("{not_examined}: {absence}")
@@ -40,8 +40,8 @@ fn told(not_examined: &NotExamined, view: &HostView) -> String {
 }
 
 impl<'a> Inquiry<'a> {
-    pub(super) fn new(shared: &'a Shared, patience: Duration) -> Self {
-        Self { engine: &shared.engine, patience, problems: HashMap::new() }
+    pub(super) fn new(shared: &'a Shared, limit: Duration) -> Self {
+        Self { engine: &shared.engine, limit, problems: HashMap::new() }
     }
 
     pub(super) async fn look(&mut self) -> Vec<HostHalf> {
@@ -49,22 +49,22 @@ impl<'a> Inquiry<'a> {
         self.ask(async |host| engine.hosts().examine(&host).await).await
     }
 
-    pub(super) async fn mend(&mut self) -> Vec<HostHalf> {
+    pub(super) async fn repair(&mut self) -> Vec<HostHalf> {
         let engine = self.engine;
-        self.ask(async |host| engine.hosts().mend(&host).await).await
+        self.ask(async |host| engine.hosts().repair(&host).await).await
     }
 
     async fn ask<F: Future<Output = Examined>>(
         &mut self,
         question: impl Fn(HostName) -> F,
     ) -> Vec<HostHalf> {
-        let (problems, patience, question) = (&self.problems, self.patience, &question);
+        let (problems, limit, question) = (&self.problems, self.limit, &question);
         let ask = |view: HostView| async move {
             let found = match problems.get(&view.name) {
                 Some(problem) => Err(problem.clone()),
-                None => match timeout(patience, question(view.name.clone())).await {
-                    Ok(examined) => examined.map_err(|not_examined| told(&not_examined, &view)),
-                    Err(_) => Err(format!("it did not answer within {patience:?}")),
+                None => match timeout(limit, question(view.name.clone())).await {
+                    Ok(examined) => examined.map_err(|not_examined| describe(&not_examined, &view)),
+                    Err(_) => Err(format!("it did not answer within {limit:?}")),
                 },
             };
             HostHalf { view, found }

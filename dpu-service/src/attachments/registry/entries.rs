@@ -30,7 +30,7 @@ pub(crate) struct Entries {
     by_key: HashMap<AttachmentKey, AttachmentId>,
     by_mac: HashMap<MacAddress, AttachmentId>,
     /// Members of a group by the key of its lead.
-    by_lead: HashMap<AttachmentKey, Vec<AttachmentId>>,
+    by_group: HashMap<AttachmentKey, Vec<AttachmentId>>,
     /// By each held address.
     by_address: HashMap<DomainAddress, AttachmentId>,
     /// Attachments in their hosts' own namespaces.
@@ -67,9 +67,9 @@ impl Entries {
     }
 
     /// The keys of the other members of the group that this key leads.
-    pub(crate) fn led_by(&self, key: &AttachmentKey) -> Vec<AttachmentKey> {
-        let led = self.by_lead.get(key).into_iter().flatten().filter_map(|id| self.get(*id));
-        led.map(|entry| entry.record().key.clone()).collect()
+    pub(crate) fn group_members(&self, key: &AttachmentKey) -> Vec<AttachmentKey> {
+        let members = self.by_group.get(key).into_iter().flatten().filter_map(|id| self.get(*id));
+        members.map(|entry| entry.record().key.clone()).collect()
     }
 
     /// The records that are held and in the journal. Read them before surveying the kernel: an attachment made in
@@ -229,7 +229,7 @@ impl Entries {
         self.by_mac.insert(record.mac, record.id);
         self.by_key.insert(record.key.clone(), record.id);
         if let Some(lead) = record.lead_key() {
-            self.by_lead.entry(lead).or_default().push(record.id);
+            self.by_group.entry(lead).or_default().push(record.id);
         }
         if record.key.is_host_port() {
             self.host_ports.insert(record.id);
@@ -248,7 +248,7 @@ impl Entries {
         self.by_mac.remove(&entry.record().mac);
         self.by_key.remove(&entry.record().key);
         self.host_ports.remove(&id);
-        self.forget_lead(entry.record());
+        self.leave_group(entry.record());
         let held: Vec<_> = self.domains.held_by(entry.record()).collect();
         for at in &held {
             self.by_address.remove(at);
@@ -266,12 +266,12 @@ impl Entries {
         }
     }
 
-    fn forget_lead(&mut self, record: &Record) {
+    fn leave_group(&mut self, record: &Record) {
         let Some(lead) = record.lead_key() else { return };
-        if let Some(led) = self.by_lead.get_mut(&lead) {
-            led.retain(|id| *id != record.id);
-            if led.is_empty() {
-                self.by_lead.remove(&lead);
+        if let Some(members) = self.by_group.get_mut(&lead) {
+            members.retain(|id| *id != record.id);
+            if members.is_empty() {
+                self.by_group.remove(&lead);
             }
         }
     }
@@ -391,7 +391,7 @@ mod tests {
         for one in [lead.clone()].iter().chain(&members) {
             entries.insert(entry(one.clone()));
         }
-        assert_eq!(entries.led_by(&lead.key).len(), 2);
+        assert_eq!(entries.group_members(&lead.key).len(), 2);
         let domains = Layer2Domains::default();
         let held = entries.held_addresses();
         assert_eq!(held.len(), 3);
@@ -402,7 +402,7 @@ mod tests {
             assert!(entries.is_used(&gateway));
             entries.remove(one.id).unwrap();
         }
-        assert!(entries.by_lead.is_empty() && entries.is_used(&gateway));
+        assert!(entries.by_group.is_empty() && entries.is_used(&gateway));
         entries.remove(lead.id).unwrap();
         assert!(entries.users_of_address.is_empty() && entries.by_mac.is_empty());
         assert!(entries.by_address.is_empty());

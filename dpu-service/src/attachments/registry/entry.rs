@@ -89,8 +89,8 @@ impl Entry {
     }
 
     /// Whether the release began less than `time` ago.
-    pub(crate) fn is_leaving_for_less_than(&self, time: Duration) -> bool {
-        self.stage.leaving_since().is_some_and(|since| since.elapsed() < time)
+    pub(crate) fn is_releasing_for_less_than(&self, time: Duration) -> bool {
+        self.stage.releasing_since().is_some_and(|since| since.elapsed() < time)
     }
 
     /// Whether an Attach of this session may still move the VF into the pod: an inventory or a list of valid
@@ -161,10 +161,10 @@ impl Entry {
         self.asked = self.asked.max(asked.as_of);
     }
 
-    /// Whether the host sent its latest Attach after the time `told`. An Attach after `latest`, which the host's clock
+    /// Whether the host sent its latest Attach after the time `reported`. An Attach after `latest`, which the host's clock
     /// cannot show yet, does not count.
-    pub(crate) fn was_asked_after(&self, told: HostTime, latest: HostTime) -> bool {
-        told != HostTime::default() && told < self.asked && self.asked <= latest
+    pub(crate) fn was_asked_after(&self, reported: HostTime, latest: HostTime) -> bool {
+        reported != HostTime::default() && reported < self.asked && self.asked <= latest
     }
 
     /// Stores whether the host's hello omitted the attachment. Returns whether it is now unclaimed and was not before.

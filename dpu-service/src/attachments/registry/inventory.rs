@@ -36,7 +36,7 @@ impl Conditions {
 
 /// Result of an inventory.
 #[derive(Debug, Default)]
-pub(crate) struct Heard {
+pub(crate) struct InventoryResult {
     pub(crate) conditions: Conditions,
     /// VFs whose quarantine ended because the host has them back.
     pub(crate) cleared: Vec<FunctionId>,
@@ -52,23 +52,23 @@ impl Registry {
         host: &HostName,
         boot_id: &str,
         inventory: &Inventory,
-    ) -> Result<Heard, Failure> {
+    ) -> Result<InventoryResult, Failure> {
         let number = self.hosts.number(host)?;
         let outdated = self.detaches.after(boot_id, inventory.as_of);
-        let mut heard = Heard::default();
+        let mut result = InventoryResult::default();
         for (vf, facts, condition) in listed(host, number, inventory, &self.hosts) {
             if outdated.contains(&vf) {
                 continue;
             }
-            heard.conditions.listed.insert(vf, condition.clone());
+            result.conditions.listed.insert(vf, condition.clone());
             if self.note_condition(vf, facts, condition) {
-                heard.cleared.push(vf);
+                result.cleared.push(vf);
             }
         }
-        let Conditions { listed, unlisted } = &mut heard.conditions;
+        let Conditions { listed, unlisted } = &mut result.conditions;
         let is_listed = |vf: &FunctionId| listed.contains_key(vf) || outdated.contains(vf);
         *unlisted = self.withdraw_unlisted(host, is_listed);
-        Ok(heard)
+        Ok(result)
     }
 
     /// Applies a VF's condition. Returns whether that ended its quarantine.
@@ -76,7 +76,7 @@ impl Registry {
         match condition {
             VfCondition::Clean => {
                 self.vfs.offer(vf, facts);
-                return self.doubts.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
+                return self.anomalies.end_unaccounted(vf) && self.vfs.clear(vf).is_ok();
             }
             // Only an attach that names the offer gets it, so the host may already have moved it.
             VfCondition::Taken if self.vfs.is_promised(vf) => self.vfs.learn(vf, facts),
@@ -133,9 +133,9 @@ impl Registry {
         let first: Vec<_> = unknown.iter().take(UNKNOWN_SHOWN).map(ToString::to_string).collect();
         let is_in_use = |how: &VfCondition| matches!(how, VfCondition::InUse | VfCondition::Taken);
         let in_use = conditions.listed.iter().filter(|(_, how)| is_in_use(how));
-        let held_for_nobody = in_use.filter(|(vf, _)| self.vfs.holder(**vf).is_none());
-        let unaccounted: Vec<_> = held_for_nobody.map(|(vf, _)| *vf).collect();
-        self.doubts.note_unaccounted(&unaccounted);
+        let unheld = in_use.filter(|(vf, _)| self.vfs.holder(**vf).is_none());
+        let unaccounted: Vec<_> = unheld.map(|(vf, _)| *vf).collect();
+        self.anomalies.note_unaccounted(&unaccounted);
         let reason = format!(
             "its host has it in a pod whose attachment this DPU does not know, one of {}, such as {}: it is free when that pod \
              ends",

@@ -10,22 +10,22 @@
 //! flow that needs an entry again after it released the lock looks it up again: flows of other keys, inventories and
 //! hellos run in between.
 
+mod anomalies;
 mod changes;
 mod conflicts;
 mod detaches;
-mod doubts;
 mod entries;
 mod entry;
 #[cfg(test)]
 mod examples;
 mod hosts;
 mod inventory;
-mod leaving;
 mod mapped_ports;
 mod networks;
 mod pod_addresses;
 mod reserve;
 mod stage;
+mod transient;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -35,12 +35,12 @@ use std::{
 use tokio::time::Instant;
 use vf_alloc::{Allocator, ClearError, FunctionId, PoolSpec, Promised, RestoredState, VfPromise};
 
+pub(crate) use anomalies::Anomalies;
 pub(crate) use conflicts::{Conflicts, Users};
-pub(crate) use doubts::Doubts;
 pub(crate) use entries::Entries;
 pub(crate) use entry::Entry;
 pub(crate) use hosts::ServedHosts;
-pub(crate) use inventory::{Conditions, Heard};
+pub(crate) use inventory::{Conditions, InventoryResult};
 pub(crate) use mapped_ports::{redirections, redirections_beside, redirections_of};
 pub(crate) use networks::{PooledNetwork, PooledNetworks};
 pub(crate) use pod_addresses::{pod_addresses, pod_addresses_among, pod_addresses_of};
@@ -48,7 +48,7 @@ pub(crate) use reserve::tighter;
 pub(crate) use stage::VfReturn;
 
 use super::{
-    promises::{OpenPool, PromisedVf},
+    offers::{OpenPool, PromisedVf},
     settings::{Configuration, Settings},
 };
 use crate::{
@@ -69,7 +69,7 @@ pub(crate) struct Registry {
     networks: PooledNetworks,
     hosts: ServedHosts,
     detaches: Detaches,
-    doubts: Doubts,
+    anomalies: Anomalies,
     /// VFs whose representors vanished, and when.
     lost_representors: HashMap<FunctionId, Instant>,
     /// Why new attachments are refused. `None`: they are not.
@@ -97,7 +97,7 @@ impl Registry {
             networks: PooledNetworks::new(settings.address_cool_down.as_secs(), domains),
             hosts: ServedHosts::new(hosts, wanted_vfs),
             detaches: Detaches::default(),
-            doubts: Doubts::default(),
+            anomalies: Anomalies::default(),
             lost_representors: HashMap::new(),
             draining: None,
             settings,
@@ -109,7 +109,7 @@ impl Registry {
             registry.restore_attachment(record)?;
         }
         registry.networks.withhold_used(&registry.entries);
-        registry.networks.restore_rests(loaded.cooling);
+        registry.networks.restore_cool_downs(loaded.cooling);
         Ok(registry)
     }
 
@@ -208,8 +208,8 @@ impl Registry {
         }
     }
 
-    /// Frees all that an attachment holds. The addresses in `resting` are in cool-down first.
-    pub(crate) fn free(&mut self, id: AttachmentId, resting: Vec<Cooling>, now: u64) {
+    /// Frees all that an attachment holds. The addresses in `cooling` are in cool-down first.
+    pub(crate) fn free(&mut self, id: AttachmentId, cooling: Vec<Cooling>, now: u64) {
         if let Some(entry) = self.entries.remove(id) {
             match entry.vf_return() {
                 VfReturn::Gone => {
@@ -218,7 +218,7 @@ impl Registry {
                 }
                 VfReturn::Clean | VfReturn::Awaited => drop(self.vfs.release(&id)),
             }
-            self.networks.release(entry.record(), resting, now);
+            self.networks.release(entry.record(), cooling, now);
             self.networks.note_end(entry.record(), &self.entries);
         }
     }
@@ -245,20 +245,20 @@ impl Registry {
     }
 
     /// Offers the host free VFs, up to `most` of each pool. Returns the offers not yet sent.
-    pub(crate) fn promise(&mut self, host: &HostName, most: usize) -> Vec<PromisedVf> {
+    pub(crate) fn offer_vfs(&mut self, host: &HostName, most: usize) -> Vec<PromisedVf> {
         let Ok(number) = self.hosts.number(host) else { return Vec::new() };
-        let untold = self.vfs.promise(number, most).into_iter();
-        let told = untold.filter_map(|Promised { vf, number }| {
+        let unsent = self.vfs.promise(number, most).into_iter();
+        let offers = unsent.filter_map(|Promised { vf, number }| {
             let promise = VfPromise { device: self.vfs.facts(vf)?.device.clone(), number };
             let open = |pool: &PoolSpec| OpenPool { name: pool.name.clone(), policy: pool.policy };
             let pools = self.vfs.open_pools_of(vf).map(open).collect();
             Some(PromisedVf { promise, pools, pf: vf.pf })
         });
-        told.collect()
+        offers.collect()
     }
 
     /// The host declines the VF of that offer.
-    pub(crate) fn note_untaken(&mut self, host: &HostName, promise: &VfPromise) {
+    pub(crate) fn note_declined(&mut self, host: &HostName, promise: &VfPromise) {
         let Ok(number) = self.hosts.number(host) else { return };
         if let Some(vf) = self.vfs.at_device(number, &promise.device) {
             self.vfs.note_untaken(vf, promise.number);
@@ -266,7 +266,7 @@ impl Registry {
     }
 
     /// Ends all offers to the host: they are valid for one session.
-    pub(crate) fn end_promises(&mut self, host: &HostName) {
+    pub(crate) fn end_offers(&mut self, host: &HostName) {
         if let Ok(number) = self.hosts.number(host) {
             self.vfs.end_promises(number);
         }
@@ -300,38 +300,38 @@ impl Registry {
     }
 
     /// Forgets addresses whose cool-down has ended. Returns those whose rows can be deleted from the journal.
-    pub(crate) fn forget_rested(&mut self, now: u64) -> Vec<Cooling> {
-        if !self.networks.has_rested(now) {
+    pub(crate) fn forget_cooled(&mut self, now: u64) -> Vec<Cooling> {
+        if !self.networks.has_cooled(now) {
             return Vec::new();
         }
-        self.networks.forget_rested(&self.entries.held_addresses(), now)
+        self.networks.forget_cooled(&self.entries.held_addresses(), now)
     }
 
     /// The VFs that hosts hold for attachments that the journal does not have.
     pub(crate) fn unaccounted(&self) -> impl Iterator<Item = FunctionId> {
-        self.doubts.unaccounted()
+        self.anomalies.unaccounted()
     }
 
     /// VFs with a known anomaly.
-    pub(crate) const fn doubts(&mut self) -> &mut Doubts {
-        &mut self.doubts
+    pub(crate) const fn anomalies(&mut self) -> &mut Anomalies {
+        &mut self.anomalies
     }
 
     /// Quarantines a VF whose representor could not be fully unprogrammed by its own fault.
     pub(crate) fn quarantine_unclean(&mut self, vf: FunctionId, reason: &str) {
-        self.doubts.note_unclean(vf);
+        self.anomalies.note_unclean(vf);
         self.vfs.quarantine(vf, reason);
     }
 
     /// Makes a VF unavailable until its representor is unprogrammed.
-    pub(crate) fn withhold_unclean(&mut self, vf: FunctionId, reason: &str) {
-        self.doubts.note_unclean(vf);
+    pub(crate) fn set_unclean_unavailable(&mut self, vf: FunctionId, reason: &str) {
+        self.anomalies.note_unclean(vf);
         self.vfs.withhold(vf, reason);
     }
 
     /// The VF's representor is unprogrammed: the VF may be used again.
     pub(crate) fn note_unprogrammed(&mut self, vf: FunctionId) {
-        self.doubts.note_unprogrammed(vf);
+        self.anomalies.note_unprogrammed(vf);
         self.vfs.stop_withholding(vf);
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct PooledNetworks {
     /// Networks of the API that are not in force. The journal keeps them.
     suspended: BTreeMap<String, Suspended>,
     /// Cool-downs as the journal has them, ended ones included until their rows are deleted.
-    rests: Vec<Cooling>,
+    cool_downs: Vec<Cooling>,
     /// Duration of the cool-down, in seconds.
     cool_down: u64,
     domains: Layer2Domains,
@@ -78,7 +78,7 @@ impl PooledNetworks {
     }
 
     /// Whether released addresses have a cool-down.
-    pub(super) fn lets_addresses_rest(&self) -> bool {
+    pub(super) fn has_cool_down(&self) -> bool {
         self.cool_down > 0
     }
 
@@ -241,9 +241,9 @@ impl PooledNetworks {
     }
 
     /// Restores cool-downs from the journal. Leases are restored first.
-    pub(super) fn restore_rests(&mut self, rests: Vec<Cooling>) {
-        for rest in &rests {
-            let CooledAddress { address, domain, .. } = rest.of.clone();
+    pub(super) fn restore_cool_downs(&mut self, cool_downs: Vec<Cooling>) {
+        for cool_down in &cool_downs {
+            let CooledAddress { address, domain, .. } = cool_down.of.clone();
             let pools: Vec<_> = match domain {
                 Some(domain) => {
                     self.pool_with(&DomainAddress { domain, address }).into_iter().collect()
@@ -253,9 +253,9 @@ impl PooledNetworks {
                     all.filter(|pool| pool.spec().cidr.contains(address)).collect()
                 }
             };
-            pools.into_iter().for_each(|pool| Claim::Cooling(rest).restore(pool));
+            pools.into_iter().for_each(|pool| Claim::Cooling(cool_down).restore(pool));
         }
-        self.rests.extend(rests);
+        self.cool_downs.extend(cool_downs);
     }
 
     fn leases(&self, entry: &Entry) -> impl Iterator<Item = Claim<'static>> {
@@ -428,7 +428,7 @@ impl PooledNetworks {
         let reached = shape.reached;
         let mut restore = |claim: Claim<'_>| claim.restore_among(&mut pools, &reached);
         attachments.iter().flat_map(|entry| self.leases(entry)).for_each(&mut restore);
-        self.rests.iter().map(Claim::Cooling).for_each(&mut restore);
+        self.cool_downs.iter().map(Claim::Cooling).for_each(&mut restore);
         self.insert(PooledNetwork { network: Arc::new(network), origin, pools, closing: false });
         Ok(())
     }

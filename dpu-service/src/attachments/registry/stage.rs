@@ -15,13 +15,13 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// In memory; the journal's commit is under way.
-    Reserved(HostWord),
+    Reserved(HostReport),
     /// In the journal. Programming and the pod are tracked separately: after a restart the host may report that the pod
     /// has the VF before the representor was surveyed.
     Recorded {
         /// The representor's ifindex, once it is known to be programmed.
         programmed: Option<u32>,
-        host: HostWord,
+        host: HostReport,
     },
     Releasing {
         /// Where the VF is. Unless it is awaited, only the journal's delete is missing.
@@ -46,7 +46,7 @@ pub(crate) enum VfReturn {
 
 /// What the host last reported of a held attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HostWord {
+pub(super) struct HostReport {
     pod: PodState,
     /// The host's hello omitted the attachment, and its VF had not returned.
     unclaimed: bool,
@@ -65,13 +65,13 @@ enum PodState {
 impl Stage {
     /// A new reservation, requested in `session`.
     pub(super) const fn reserved(session: SessionId) -> Self {
-        Self::Reserved(HostWord::awaited(Some(session)))
+        Self::Reserved(HostReport::awaited(Some(session)))
     }
 
     /// The stage of a recorded attachment after a restart. Kernel and host report the rest again.
     pub(super) fn restored(phase: Phase) -> Self {
         match phase {
-            Phase::Held => Self::Recorded { programmed: None, host: HostWord::awaited(None) },
+            Phase::Held => Self::Recorded { programmed: None, host: HostReport::awaited(None) },
             Phase::Releasing => {
                 let since = Instant::now();
                 Self::Releasing { vf: VfReturn::Awaited, session: None, since }
@@ -113,7 +113,7 @@ impl Stage {
     }
 
     /// Start of the release, or of the service if that was later. `None`: not releasing.
-    pub(super) const fn leaving_since(self) -> Option<Instant> {
+    pub(super) const fn releasing_since(self) -> Option<Instant> {
         match self {
             Self::Releasing { since, .. } => Some(since),
             Self::Reserved(_) | Self::Recorded { .. } => None,
@@ -197,22 +197,22 @@ impl Stage {
     fn awaited_in(self) -> Option<SessionId> {
         match self {
             Self::Releasing { session, .. } => session,
-            Self::Reserved(HostWord { pod, .. })
-            | Self::Recorded { host: HostWord { pod, .. }, .. } => match pod {
+            Self::Reserved(HostReport { pod, .. })
+            | Self::Recorded { host: HostReport { pod, .. }, .. } => match pod {
                 PodState::Awaited(session) => session,
                 PodState::HasVf => None,
             },
         }
     }
 
-    const fn host(self) -> Option<HostWord> {
+    const fn host(self) -> Option<HostReport> {
         match self {
             Self::Reserved(host) | Self::Recorded { host, .. } => Some(host),
             Self::Releasing { .. } => None,
         }
     }
 
-    const fn host_mut(&mut self) -> Option<&mut HostWord> {
+    const fn host_mut(&mut self) -> Option<&mut HostReport> {
         match self {
             Self::Reserved(host) | Self::Recorded { host, .. } => Some(host),
             Self::Releasing { .. } => None,
@@ -220,7 +220,7 @@ impl Stage {
     }
 }
 
-impl HostWord {
+impl HostReport {
     const fn awaited(session: Option<SessionId>) -> Self {
         Self { pod: PodState::Awaited(session), unclaimed: false }
     }

@@ -29,22 +29,22 @@ pub enum ServiceAction {
     Unprograms(Key),
     /// The commit of `attachments/detach.rs::unprogram_and_write`.
     CommitsRelease(Key),
-    /// `attachments/welcome.rs::hello`, `attachments/welcome.rs::inventory` or
-    /// `attachments/welcome.rs::attached`: the next message of a session.
+    /// `attachments/hello.rs::hello`, `attachments/hello.rs::inventory` or
+    /// `attachments/hello.rs::attached`: the next message of a session.
     Reads(HostId, SessionId),
-    /// `attachments/welcome.rs::end`: a verdict gets the key's lock.
+    /// `attachments/hello.rs::end`: a verdict gets the key's lock.
     CarriesOut(HostId, AttachmentId),
     /// `api/session.rs::hold`: all that the hello's words settle is settled.
     Welcomes(HostId, SessionId),
-    /// `api/session.rs::tell_promises`.
+    /// `api/session.rs::send_offers`.
     Promises(HostId, SessionId),
     /// `attachments/hosts.rs::goodbye`.
     NoticesEnd(HostId, SessionId),
-    /// `attachments/mend.rs::mend`.
+    /// `attachments/reconcile.rs::repair`.
     Mends(Vf),
-    /// `attachments/mend.rs::clear_if_unused`.
+    /// `attachments/reconcile.rs::clear_if_unused`.
     ClearsUnused(Vf),
-    /// `attachments/mend.rs::finish_returned`.
+    /// `attachments/reconcile.rs::finish_returned`.
     FinishesReturned(Key),
 }
 
@@ -124,7 +124,7 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `attachments/mend.rs::reconcile`, before anybody is served.
+    /// `attachments/reconcile.rs::reconcile`, before anybody is served.
     pub fn clears_unused(&self, system: &mut System) {
         if !self.has(Protection::ClearedBeforeServing) {
             return;
@@ -192,7 +192,7 @@ fn verdicts(service: &Service, add: &mut impl FnMut(ServiceAction)) {
     }
 }
 
-/// What the service does unasked, when `attachments/mend.rs::mend` has compared the journal with the kernel.
+/// What the service does unasked, when `attachments/reconcile.rs::repair` has compared the journal with the kernel.
 fn reconciler_actions(system: &System, service: &Service, add: &mut impl FnMut(ServiceAction)) {
     for vf in system.vfs().filter(|vf| !service.is_worked_at(*vf)) {
         let port = system.dpu.programmed(vf);

@@ -68,7 +68,7 @@ impl ServiceSide<'_> {
         service.entries.iter().find(is_it).copied()
     }
 
-    /// `attachments/detach.rs::give_back`.
+    /// `attachments/detach.rs::release_attachment`.
     pub fn gives_back(
         &self,
         service: &mut Service,
@@ -134,7 +134,7 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `attachments/welcome.rs::end`.
+    /// `attachments/hello.rs::end`.
     pub(super) fn carries_out(&self, system: &mut System, host: HostId, id: AttachmentId) {
         let Some(service) = system.service_mut() else { return };
         let is_it = |verdict: &Verdict| verdict.host == host && verdict.id == id;
@@ -153,7 +153,7 @@ impl ServiceSide<'_> {
     }
 }
 
-/// `attachments/detach.rs::tell_release`.
+/// `attachments/detach.rs::send_release`.
 pub(super) fn tell_release(system: &mut System, key: Key, id: AttachmentId) {
     let Some(service) = &system.dpu.service else { return };
     let Some(session) = service.current(key.host) else { return };

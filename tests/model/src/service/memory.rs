@@ -81,7 +81,7 @@ pub enum Work {
         /// The representor is programmed.
         programmed: bool,
     },
-    /// `attachments/detach.rs::give_back`: end it.
+    /// `attachments/detach.rs::release_attachment`: end it.
     GiveBack {
         /// The VF is back and clean.
         returned: bool,
@@ -92,7 +92,7 @@ pub enum Work {
     },
 }
 
-/// An attachment is over, which `attachments/welcome.rs::end` is to carry out.
+/// An attachment is over, which `attachments/hello.rs::end` is to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Verdict {
     /// The host that said so.
@@ -208,7 +208,7 @@ impl Service {
         entry.returned
     }
 
-    /// `attachments/overtaken.rs::note`.
+    /// `attachments/tombstones.rs::note`.
     pub(super) fn note_overtaken(&mut self, key: Key, boot_id: BootId, until: HostTime) {
         let until = self.overtaken_until(key, boot_id).map_or(until, |known| known.max(until));
         self.overtaken.retain(|(of, ..)| *of != key);
@@ -216,7 +216,7 @@ impl Service {
         self.overtaken.sort_unstable();
     }
 
-    /// `attachments/overtaken.rs::has`.
+    /// `attachments/tombstones.rs::has`.
     pub(super) fn has_overtaken(&self, key: Key, boot_id: BootId, asked: HostTime) -> bool {
         self.overtaken_until(key, boot_id).is_some_and(|until| asked <= until)
     }

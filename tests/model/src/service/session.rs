@@ -1,5 +1,5 @@
 //! What the service makes of hellos, inventories and the word that a pod has its VF.
-//! In the program: dpu-service/src/{api/session,sessions,attachments/welcome}.rs.
+//! In the program: dpu-service/src/{api/session,sessions,attachments/hello}.rs.
 
 use super::{
     detach::tell_release,
@@ -24,7 +24,7 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `attachments/welcome.rs::welcome`.
+    /// `attachments/hello.rs::process_hello`.
     pub(super) fn evaluates(
         &self,
         system: &mut System,
@@ -56,8 +56,8 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `attachments/welcome.rs::judge`, `attachments/welcome.rs::note_unclaimed` and what
-    /// `attachments/welcome.rs::carry_out` does without a lock.
+    /// `attachments/hello.rs::judge`, `attachments/hello.rs::note_unclaimed` and what
+    /// `attachments/hello.rs::carry_out` does without a lock.
     pub(super) fn judges(
         &self,
         system: &mut System,
@@ -101,7 +101,7 @@ impl ServiceSide<'_> {
         }
     }
 
-    /// `attachments/welcome.rs::note_inventory`.
+    /// `attachments/hello.rs::note_inventory`.
     pub(super) fn takes_note(
         &self,
         system: &mut System,
@@ -213,7 +213,7 @@ pub(super) fn quarantine_unaccounted(
     }
 }
 
-/// `attachments/welcome.rs::note_attached`.
+/// `attachments/hello.rs::note_attached`.
 pub(super) fn note_attached(
     system: &mut System,
     host: HostId,

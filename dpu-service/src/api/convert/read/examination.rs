@@ -39,10 +39,10 @@ fn examined_vf(found: &v1::ExaminedVf) -> Result<ExaminedVf, Failure> {
         collect(&found.addresses, read).map(|addresses| Holdings { mac, addresses })
     });
     let holdings = holdings.transpose()?;
-    let told = found.vf.clone().unwrap_or_default().device;
+    let reported = found.vf.clone().unwrap_or_default().device;
     Ok(ExaminedVf {
         vf: vf(found.vf.clone())?,
-        device: optional(told, |text| device(&text))?.unwrap_or_default(),
+        device: optional(reported, |text| device(&text))?.unwrap_or_default(),
         place,
         netdev: clean(&found.netdev),
         netns: clean(&found.netns),
@@ -72,29 +72,29 @@ fn state(found: &v1::Difference) -> v1::DifferenceState {
     }
 }
 
-fn repair(told: &v1::Repair) -> v1::Repair {
+fn repair(report: &v1::Repair) -> v1::Repair {
     v1::Repair {
-        ago_s: told.ago_s,
-        subject: clean(&told.subject),
-        message: clean(&told.message),
+        ago_s: report.ago_s,
+        subject: clean(&report.subject),
+        message: clean(&report.message),
         host: String::new(),
     }
 }
 
 /// Converts a report of pod findings, up to the maximum number.
-pub(crate) fn pod_findings(told: &v1::PodFindings) -> v1::PodFindings {
-    let (kept, beyond) = told.findings.split_at(told.findings.len().min(POD_FINDINGS));
+pub(crate) fn pod_findings(report: &v1::PodFindings) -> v1::PodFindings {
+    let (kept, beyond) = report.findings.split_at(report.findings.len().min(POD_FINDINGS));
     let findings = kept.iter().map(difference);
     let findings = findings.filter(|it| optional_attachment_id(&it.subject).is_ok()).collect();
     let unused = beyond.iter().filter(|it| it.code == Finding::KubeletVfUnused.as_str());
     v1::PodFindings {
         findings,
-        left_out: told.left_out.saturating_add(count(beyond.len())),
-        configuration_problem: clean(&told.configuration_problem),
-        kubelet_vf_unused_left_out: told
+        left_out: report.left_out.saturating_add(count(beyond.len())),
+        configuration_problem: clean(&report.configuration_problem),
+        kubelet_vf_unused_left_out: report
             .kubelet_vf_unused_left_out
             .saturating_add(count(unused.count())),
-        releasing: told.releasing.clone(),
+        releasing: report.releasing.clone(),
     }
 }
 
@@ -103,13 +103,13 @@ fn count(number: usize) -> u32 {
 }
 
 /// Why an ADD failed on its host. `None`: a reason that this version does not know.
-pub(crate) fn failed_add(told: &v1::FailedAdd) -> Option<Failure> {
-    Reason::parse(&told.reason).map(|reason| Failure::new(reason, clean(&told.message)))
+pub(crate) fn failed_add(report: &v1::FailedAdd) -> Option<Failure> {
+    Reason::parse(&report.reason).map(|reason| Failure::new(reason, clean(&report.message)))
 }
 
 /// Subject and sentence of a repair by a host's agent.
-pub(crate) fn repaired(told: &v1::Repaired) -> (String, String) {
-    (clean(&told.subject), clean(&told.message))
+pub(crate) fn repaired(report: &v1::Repaired) -> (String, String) {
+    (clean(&report.subject), clean(&report.message))
 }
 
 /// Makes a host's text safe for a terminal and a log.

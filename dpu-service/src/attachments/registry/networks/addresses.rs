@@ -47,7 +47,8 @@ impl PooledNetworks {
         let mut leases = Vec::new();
         for &address in asked {
             let at = DomainAddress { domain: self.domains.of(network), address };
-            if rest_of(&self.rests, &at, now).is_some_and(|rest| rest.is_of(spec))
+            if cool_down_of(&self.cool_downs, &at, now)
+                .is_some_and(|cool_down| cool_down.is_of(spec))
                 && let Some(pool) = self.pool_with(&at)
             {
                 pool.end_rest(address);
@@ -124,35 +125,35 @@ impl PooledNetworks {
         let forgotten: Vec<_> = pools.filter_map(|pool| pool.forget(&id)).collect();
         let domain = self.domains.of(network);
         let at = |address| DomainAddress { domain: domain.clone(), address };
-        forgotten.into_iter().map(at).for_each(|at| self.let_rest_on(&at, now));
+        forgotten.into_iter().map(at).for_each(|at| self.continue_cool_down(&at, now));
     }
 
     /// Removes the leases of a record that was never used. Addresses that were in cool-down before stay so.
     pub(in crate::attachments::registry) fn forget(&mut self, record: &Record, now: u64) {
-        self.give_back(record, |pool| {
+        self.return_addresses(record, |pool| {
             pool.forget(&record.id);
         });
         let held: Vec<_> = self.domains.held_by(record).collect();
-        held.iter().for_each(|at| self.let_rest_on(at, now));
+        held.iter().for_each(|at| self.continue_cool_down(at, now));
     }
 
-    /// Releases the addresses of a record. `resting` are their cool-downs, as recorded in the journal.
+    /// Releases the addresses of a record. `cooling` are their cool-downs, as recorded in the journal.
     pub(in crate::attachments::registry) fn release(
         &mut self,
         record: &Record,
-        resting: Vec<Cooling>,
+        cooling: Vec<Cooling>,
         now: u64,
     ) {
-        self.give_back(record, |pool| {
+        self.return_addresses(record, |pool| {
             pool.release(&record.id, now);
         });
-        self.rests.extend(resting);
+        self.cool_downs.extend(cooling);
     }
 
-    /// Applies `give_back` to the pools that contain the record's addresses now: the record's network may be gone.
-    fn give_back(&mut self, record: &Record, give_back: impl Fn(&mut Pool<AttachmentId>)) {
+    /// Applies `free` to the pools that contain the record's addresses now: the record's network may be gone.
+    fn return_addresses(&mut self, record: &Record, free: impl Fn(&mut Pool<AttachmentId>)) {
         let held: Vec<_> = self.domains.held_by(record).collect();
-        held.iter().for_each(|at| self.pool_with(at).into_iter().for_each(&give_back));
+        held.iter().for_each(|at| self.pool_with(at).into_iter().for_each(&free));
     }
 
     /// The addresses that an attach requests, with the domains of their networks.
@@ -178,50 +179,58 @@ impl PooledNetworks {
     }
 
     /// The cool-downs that start when `record` is freed.
-    pub(crate) fn resting(&self, record: &Record, now: u64) -> Vec<Cooling> {
+    pub(crate) fn cooling_after(&self, record: &Record, now: u64) -> Vec<Cooling> {
         let until = now.saturating_add(self.cool_down);
-        let rest = |(network, lease): (&Arc<Network>, &Lease)| Cooling {
+        let cool_down = |(network, lease): (&Arc<Network>, &Lease)| Cooling {
             of: self.domains.cooled(network, lease),
             until,
             owner: Some(FormerOwner::of(record)),
         };
-        if until == now { Vec::new() } else { record.held().map(rest).collect() }
+        if until == now { Vec::new() } else { record.held().map(cool_down).collect() }
     }
 
     /// Continues the cool-down of an address that is no longer held.
-    fn let_rest_on(&mut self, at: &DomainAddress, now: u64) {
-        let Some(until) = rest_of(&self.rests, at, now).map(|rest| rest.until) else { return };
+    fn continue_cool_down(&mut self, at: &DomainAddress, now: u64) {
+        let Some(until) = cool_down_of(&self.cool_downs, at, now).map(|cool_down| cool_down.until)
+        else {
+            return;
+        };
         if let Some(pool) = self.pool_with(at) {
             pool.rest(at.address, until);
         }
     }
 
     /// Whether any cool-down has ended.
-    pub(in crate::attachments::registry) fn has_rested(&self, now: u64) -> bool {
-        self.rests.iter().any(|rest| rest.until <= now)
+    pub(in crate::attachments::registry) fn has_cooled(&self, now: u64) -> bool {
+        self.cool_downs.iter().any(|cool_down| cool_down.until <= now)
     }
 
     /// Forgets ended cool-downs and returns those whose rows can be deleted. Rows of addresses that are `held` again
     /// stay: a release may be about to write the same rows, and the delete would come after it.
-    pub(in crate::attachments::registry) fn forget_rested(
+    pub(in crate::attachments::registry) fn forget_cooled(
         &mut self,
         held: &HashSet<CooledAddress>,
         now: u64,
     ) -> Vec<Cooling> {
-        let stays = |rest: &Cooling| rest.until > now || held.contains(&rest.of);
+        let stays = |cool_down: &Cooling| cool_down.until > now || held.contains(&cool_down.of);
         let (kept, mut over): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.rests).into_iter().partition(stays);
-        let again: HashSet<_> = kept.iter().map(|rest| &rest.of).collect();
-        over.retain(|rest| !again.contains(&rest.of));
-        self.rests = kept;
+            std::mem::take(&mut self.cool_downs).into_iter().partition(stays);
+        let again: HashSet<_> = kept.iter().map(|cool_down| &cool_down.of).collect();
+        over.retain(|cool_down| !again.contains(&cool_down.of));
+        self.cool_downs = kept;
         over
     }
 }
 
 /// The cool-down of an address that ends last, unless it is over.
-fn rest_of<'a>(rests: &'a [Cooling], at: &DomainAddress, now: u64) -> Option<&'a Cooling> {
-    let rests = rests.iter().filter(|rest| rest.is_at(at) && rest.until > now);
-    rests.max_by_key(|rest| rest.until)
+fn cool_down_of<'a>(
+    cool_downs: &'a [Cooling],
+    at: &DomainAddress,
+    now: u64,
+) -> Option<&'a Cooling> {
+    let cool_downs =
+        cool_downs.iter().filter(|cool_down| cool_down.is_at(at) && cool_down.until > now);
+    cool_downs.max_by_key(|cool_down| cool_down.until)
 }
 
 /// The requested addresses without duplicates: podman requests an address twice when it reloads a container's network.
@@ -356,33 +365,38 @@ mod tests {
     use super::*;
     use crate::model::Layer2Domains;
 
-    fn rest(address: &str, until: u64) -> Cooling {
+    fn cool_down(address: &str, until: u64) -> Cooling {
         let (network, address) = ("red".into(), address.parse().unwrap());
         Cooling { of: CooledAddress { network, address, domain: None }, until, owner: None }
     }
 
     #[test]
     fn rows_of_ended_rests_may_go() {
-        let rests =
-            [rest("10.1.0.1", 10), rest("10.1.0.2", 11), rest("10.1.0.3", 12), rest("10.1.0.2", 9)];
+        let cool_downs = [
+            cool_down("10.1.0.1", 10),
+            cool_down("10.1.0.2", 11),
+            cool_down("10.1.0.3", 12),
+            cool_down("10.1.0.2", 9),
+        ];
         let mut networks = PooledNetworks::new(60, Layer2Domains::default());
-        networks.rests = rests.to_vec();
-        assert!(!networks.has_rested(8) && networks.has_rested(9));
+        networks.cool_downs = cool_downs.to_vec();
+        assert!(!networks.has_cooled(8) && networks.has_cooled(9));
         assert_eq!(
-            networks.forget_rested(&HashSet::new(), 9),
+            networks.forget_cooled(&HashSet::new(), 9),
             [],
-            "another rest of 10.1.0.2 has the same row"
+            "another cool-down of 10.1.0.2 has the same row"
         );
-        let held = HashSet::from([rest("10.1.0.1", 0).of]);
-        assert_eq!(networks.forget_rested(&held, 11), [rest("10.1.0.2", 11)]);
-        assert_eq!(networks.rests, [rest("10.1.0.1", 10), rest("10.1.0.3", 12)]);
+        let held = HashSet::from([cool_down("10.1.0.1", 0).of]);
+        assert_eq!(networks.forget_cooled(&held, 11), [cool_down("10.1.0.2", 11)]);
+        assert_eq!(networks.cool_downs, [cool_down("10.1.0.1", 10), cool_down("10.1.0.3", 12)]);
     }
 
     #[test]
     fn rest_lasts_until_its_last_second() {
-        let rests = [rest("10.1.0.1", 10), rest("10.1.0.1", 12), rest("10.1.0.2", 20)];
+        let cool_downs =
+            [cool_down("10.1.0.1", 10), cool_down("10.1.0.1", 12), cool_down("10.1.0.2", 20)];
         let at = in_vlan("10.1.0.1", 1);
-        let until = |now| rest_of(&rests, &at, now).map(|rest| rest.until);
+        let until = |now| cool_down_of(&cool_downs, &at, now).map(|cool_down| cool_down.until);
         assert_eq!([until(9), until(11), until(12)], [Some(12), Some(12), None]);
     }
 
@@ -395,7 +409,7 @@ mod tests {
     #[test]
     fn cool_down_counts_in_its_own_domain() {
         let [here, there] = [1, 2].map(|vlan| in_vlan("10.1.0.1", vlan));
-        let mut known = rest("10.1.0.1", 10);
+        let mut known = cool_down("10.1.0.1", 10);
         assert!(known.is_at(&here) && known.is_at(&there), "an older service did not note it");
         known.of.domain = Some(here.domain.clone());
         assert!(known.is_at(&here) && !known.is_at(&there));

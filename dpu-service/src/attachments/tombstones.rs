@@ -25,7 +25,7 @@ const MOST_KEYS: usize = 8192;
 
 /// Detached keys of each host, each with the host's time of the Detach. Used under the key's lock.
 #[derive(Debug, Default)]
-pub(super) struct Overtaken(HashMap<HostName, OfHost>);
+pub(super) struct Tombstones(HashMap<HostName, OfHost>);
 
 /// Two generations: a key in neither was detached more than [`MEMORY`] ago, or has made room for newer ones.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct OfHost {
     older: HashMap<AttachmentKey, HostTime>,
 }
 
-impl Overtaken {
+impl Tombstones {
     /// Adds a tombstone: Attaches of the key that the host sent in this boot until `until` are refused.
     pub(super) fn note(
         &mut self,
@@ -102,32 +102,32 @@ mod tests {
     #[test]
     fn a_key_is_known_for_a_minute_after_it_was_given_back_last() {
         let begun = Instant::now();
-        let mut overtaken = Overtaken::default();
+        let mut tombstones = Tombstones::default();
         let mut note = |container_id, until, after| {
-            overtaken.note(&key(container_id), BOOT, HostTime(until), begun + after);
+            tombstones.note(&key(container_id), BOOT, HostTime(until), begun + after);
         };
         note("a", 1, Duration::ZERO);
         note("b", 1, Duration::ZERO);
         note("a", 3, MEMORY);
         note("a", 2, MEMORY);
         note("c", 1, 2 * MEMORY);
-        assert!(overtaken.has(&key("a"), BOOT, HostTime(3)), "an earlier time changes nothing");
-        assert!(!overtaken.has(&key("a"), BOOT, HostTime(4)));
-        assert!(!overtaken.has(&key("b"), BOOT, HostTime(1)));
-        overtaken.note(&key("c"), "another boot", HostTime(1), begun + 2 * MEMORY);
-        assert!(!overtaken.has(&key("a"), BOOT, HostTime(3)));
+        assert!(tombstones.has(&key("a"), BOOT, HostTime(3)), "an earlier time changes nothing");
+        assert!(!tombstones.has(&key("a"), BOOT, HostTime(4)));
+        assert!(!tombstones.has(&key("b"), BOOT, HostTime(1)));
+        tombstones.note(&key("c"), "another boot", HostTime(1), begun + 2 * MEMORY);
+        assert!(!tombstones.has(&key("a"), BOOT, HostTime(3)));
     }
 
     #[test]
     fn a_host_that_gives_back_without_end_takes_no_more_room() {
-        let (mut overtaken, now) = (Overtaken::default(), Instant::now());
+        let (mut tombstones, now) = (Tombstones::default(), Instant::now());
         for number in 0..3 * MOST_KEYS {
-            overtaken.note(&key(&number.to_string()), BOOT, HostTime(1), now);
+            tombstones.note(&key(&number.to_string()), BOOT, HostTime(1), now);
         }
-        let of_host = &overtaken.0[&key("a").host];
+        let of_host = &tombstones.0[&key("a").host];
         assert!(of_host.newer.len() <= MOST_KEYS && of_host.older.len() <= MOST_KEYS);
         let last = 3 * MOST_KEYS - 1;
-        assert!(overtaken.has(&key(&last.to_string()), BOOT, HostTime(1)));
-        assert!(!overtaken.has(&key("0"), BOOT, HostTime(1)));
+        assert!(tombstones.has(&key(&last.to_string()), BOOT, HostTime(1)));
+        assert!(!tombstones.has(&key("0"), BOOT, HostTime(1)));
     }
 }

@@ -11,7 +11,7 @@ use crate::{host::SessionId, model::HostName};
 
 /// VFs offered of each pool that the agent allocates from: more than a host's attaches under way while the next offers
 /// reach it.
-const PROMISED: usize = 32;
+const OFFERED: usize = 32;
 
 /// A VF offered to its host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,18 +34,18 @@ pub struct OpenPool {
 impl Hosts<'_> {
     /// New offers for the session. Offers already sent in it are not repeated.
     #[must_use]
-    pub fn promise(self, host: &HostName, session: SessionId) -> Vec<PromisedVf> {
+    pub fn offer_vfs(self, host: &HostName, session: SessionId) -> Vec<PromisedVf> {
         let mut registry = self.0.registry();
         match self.0.sessions.is_current(host, session) {
-            true => registry.promise(host, PROMISED),
+            true => registry.offer_vfs(host, OFFERED),
             false => Vec::new(),
         }
     }
 
     /// The host declines VFs that it took and does not use.
-    pub fn untaken(self, host: &HostName, promises: &[VfPromise]) {
+    pub fn decline(self, host: &HostName, promises: &[VfPromise]) {
         let mut registry = self.0.registry();
-        promises.iter().for_each(|promise| registry.note_untaken(host, promise));
+        promises.iter().for_each(|promise| registry.note_declined(host, promise));
         drop(registry);
         self.0.sessions.note_vfs_changed(host);
     }

@@ -15,10 +15,10 @@ use offload_proto::{Failure, Reason};
 use tokio::task::JoinHandle;
 
 use super::{
-    detach::{give_back, of_host, tell_release},
+    detach::{of_host, release_attachment, send_release},
     engine::Engine,
     hosts::Hosts,
-    registry::{Conditions, Entry, Heard, VfReturn},
+    registry::{Conditions, Entry, InventoryResult, VfReturn},
     stale,
 };
 use crate::{
@@ -35,7 +35,7 @@ enum Verdict {
     /// The pod lacks the VF: send `Reattach`.
     Reattach,
     /// The attachment is being released and the host may not know: send `Release`.
-    TellRelease,
+    SendRelease,
     /// The host does not know the attachment and its VF has not returned. A pod may use it, under an agent that lost
     /// its records, so the attachment stays until the VF returns.
     Keep,
@@ -53,8 +53,8 @@ impl Hosts<'_> {
     /// # Errors
     /// The host is not configured, names a PF of another host, or has sent a newer hello.
     pub async fn hello(self, host: HostName, hello: Hello) -> Result<Session, Failure> {
-        let welcome = async move |engine: Arc<Engine>| welcome(&engine, &host, hello).await;
-        self.0.to_the_end(welcome).await
+        let process = async move |engine: Arc<Engine>| process_hello(&engine, &host, hello).await;
+        self.0.to_the_end(process).await
     }
 
     /// Processes an inventory. The pools are updated before this returns; freeing attachments runs in the returned
@@ -80,12 +80,12 @@ impl Hosts<'_> {
     }
 }
 
-async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Session, Failure> {
+async fn process_hello(engine: &Engine, host: &HostName, hello: Hello) -> Result<Session, Failure> {
     check_owner(engine, host, &hello.inventory)?;
     // Calls of earlier sessions are refused from here on, so the attachments they made are complete. If the session
     // were opened later, an Attach of the old session could reserve an attachment that this hello does not judge.
     let session = engine.sessions.open(host, &hello)?;
-    engine.registry().end_promises(host);
+    engine.registry().end_offers(host);
     note_session(engine, host, &hello, &session);
     // Before the inventory: a Detach with a time that the clock cannot show yet outdates nothing.
     let latest = engine.sessions.latest_time(host);
@@ -99,7 +99,7 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     })?;
     Milestone::HelloHeard.pass();
     quarantine_unaccounted(engine, &hello.live, &conditions);
-    tell_unrecorded(engine, host, &hello.live);
+    send_unrecorded(engine, host, &hello.live);
     let verdicts = judge(engine, host, &hello, &conditions);
     // Before waiting for any key: inventories that arrive in between depend on it.
     note_unclaimed(engine, &verdicts);
@@ -110,10 +110,10 @@ async fn welcome(engine: &Engine, host: &HostName, hello: Hello) -> Result<Sessi
     Milestone::HelloSettled.pass();
     let draining = engine.registry().draining().map(ToOwned::to_owned);
     if let Some(reason) = draining {
-        engine.tell(host, HostCommand::Draining { reason });
+        engine.send_command(host, HostCommand::Draining { reason });
     }
-    tell_wanted_vfs(engine, host);
-    engine.reconciler.look_closely();
+    send_wanted_vfs(engine, host);
+    engine.reconciler.request_thorough();
     Ok(session)
 }
 
@@ -130,16 +130,16 @@ fn note_session(engine: &Engine, host: &HostName, hello: &Hello, session: &Sessi
 }
 
 /// Sends all hosts the configured numbers of VFs.
-pub(super) fn tell_all_wanted_vfs(engine: &Engine) {
+pub(super) fn send_all_wanted_vfs(engine: &Engine) {
     let hosts: Vec<_> = engine.registry().hosts().names().cloned().collect();
-    hosts.iter().for_each(|host| tell_wanted_vfs(engine, host));
+    hosts.iter().for_each(|host| send_wanted_vfs(engine, host));
 }
 
 /// Sends a host the configured numbers of VFs. A host that already has that many does nothing.
-fn tell_wanted_vfs(engine: &Engine, host: &HostName) {
+fn send_wanted_vfs(engine: &Engine, host: &HostName) {
     let wanted = engine.registry().hosts().wanted_vfs(host);
     for (pf, count) in wanted {
-        engine.tell(host, HostCommand::WantedVfs { pf, count });
+        engine.send_command(host, HostCommand::WantedVfs { pf, count });
     }
 }
 
@@ -232,7 +232,8 @@ fn take_inventory(
 ) -> Result<Conditions, Failure> {
     let mut registry = engine.registry();
     let boot_id = engine.sessions.boot_id(host, session).ok_or_else(|| stale(session))?;
-    let Heard { conditions, cleared } = registry.take_inventory(host, &boot_id, inventory)?;
+    let InventoryResult { conditions, cleared } =
+        registry.take_inventory(host, &boot_id, inventory)?;
     drop(registry);
     for vf in cleared {
         engine.events.record(EventKind::VfCleared, vf, "the host has it back, clean");
@@ -248,10 +249,10 @@ fn quarantine_unaccounted(engine: &Engine, live: &[LiveAttachment], conditions: 
 }
 
 /// Sends the host the ids of its attachments that have no record here, so that it can report them.
-fn tell_unrecorded(engine: &Engine, host: &HostName, live: &[LiveAttachment]) {
+fn send_unrecorded(engine: &Engine, host: &HostName, live: &[LiveAttachment]) {
     let unrecorded = engine.registry().unrecorded(live);
     if !unrecorded.is_empty() {
-        engine.tell(host, HostCommand::Unrecorded(unrecorded));
+        engine.send_command(host, HostCommand::Unrecorded(unrecorded));
     }
 }
 
@@ -266,20 +267,20 @@ fn judge(
     let registry = engine.registry();
     let judge = |entry: &Entry| {
         let record = entry.record();
-        let told = Told {
+        let reported = Reported {
             is_of_earlier_boot: record.boot_id != hello.boot_id,
             in_pod: live.get(&record.id).copied(),
             is_pending: pending.contains(&record.key),
             vf: vf_return(record, &hello.boot_id, conditions),
         };
-        let verdict = if entry.is_held() { told.of_held() } else { told.of_releasing() };
+        let verdict = if entry.is_held() { reported.of_held() } else { reported.of_releasing() };
         (Arc::clone(record), verdict)
     };
     registry.entries().of_host(host).map(judge).collect()
 }
 
 /// What a hello reports of one attachment.
-struct Told {
+struct Reported {
     is_of_earlier_boot: bool,
     /// Whether the pod has its VF. `None`: the host has no record of the attachment.
     in_pod: Option<bool>,
@@ -288,7 +289,7 @@ struct Told {
     vf: VfReturn,
 }
 
-impl Told {
+impl Reported {
     fn of_held(&self) -> Verdict {
         match self.in_pod {
             _ if self.is_of_earlier_boot => self.release("its host has rebooted"),
@@ -306,7 +307,7 @@ impl Told {
         }
         // A host that is about to move the VF must learn of the release, too.
         match self.in_pod.is_some() || self.is_pending {
-            true => Verdict::TellRelease,
+            true => Verdict::SendRelease,
             false if self.vf == VfReturn::Awaited => Verdict::Wait,
             false => self.release("its VF is back"),
         }
@@ -346,11 +347,11 @@ async fn carry_out(
         Verdict::Attached => note_attached(engine, &record.key.host, session, record.id),
         Verdict::Reattach => {
             if let Ok(view) = engine.view(&record) {
-                engine.tell(&record.key.host, HostCommand::Reattach(view));
+                engine.send_command(&record.key.host, HostCommand::Reattach(view));
             }
         }
-        Verdict::TellRelease => {
-            tell_release(engine, &record, "it was released while the host was away".into());
+        Verdict::SendRelease => {
+            send_release(engine, &record, "it was released while the host was away".into());
         }
         Verdict::Release { vf, reason } => {
             let is_live = live.iter().any(|live| live.id == record.id);
@@ -376,11 +377,11 @@ async fn end(
     {
         return;
     }
-    if let Err(failure) = give_back(engine, record, vf, &of_host(record, reason)).await {
+    if let Err(failure) = release_attachment(engine, record, vf, &of_host(record, reason)).await {
         tracing::error!(attachment = %record.id, error = %failure, "cannot release an attachment yet; retrying");
     }
     if is_live {
-        tell_release(engine, record, reason.into());
+        send_release(engine, record, reason.into());
     }
 }
 

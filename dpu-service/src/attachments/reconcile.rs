@@ -12,7 +12,7 @@ use futures::{StreamExt as _, stream};
 use vf_alloc::FunctionId;
 
 use super::{
-    detach::give_back,
+    detach::release_attachment,
     engine::{Engine, now},
     gateways::look_after_gateways,
     ports::Survey,
@@ -73,7 +73,7 @@ async fn compare(engine: &Engine, depth: Depth) {
         engine.registry().note_representors(&held, present);
     }
     Milestone::ReconcileSurveyed.pass();
-    mend_all(engine, held, &survey, depth).await;
+    repair_all(engine, held, &survey, depth).await;
     Milestone::ReconcileMended.pass();
     for (vf, surveyed) in &survey {
         if surveyed.is_programmed() || is_unclean(engine, *vf) {
@@ -82,7 +82,7 @@ async fn compare(engine: &Engine, depth: Depth) {
     }
     look_after_gateways(engine, depth == Depth::Thorough).await;
     finish_returned(engine).await;
-    forget_rested(engine);
+    delete_ended_cool_downs(engine);
     Milestone::ReconcileEnded.pass();
 }
 
@@ -112,15 +112,15 @@ async fn prepare_fabric(engine: &Engine) {
     }
 }
 
-async fn mend_all(engine: &Engine, held: Vec<Arc<Record>>, survey: &Survey, depth: Depth) {
-    let mend_one = async |record: Arc<Record>| {
+async fn repair_all(engine: &Engine, held: Vec<Arc<Record>>, survey: &Survey, depth: Depth) {
+    let repair_one = async |record: Arc<Record>| {
         if depth == Depth::Thorough || looks_wrong(engine, &record, survey) {
             let index = survey.get(&record.vf).map(|surveyed| surveyed.representor.index);
-            mend(engine, &record, index).await;
+            repair(engine, &record, index).await;
         }
     };
     let together = engine.programmer().together();
-    stream::iter(held).map(mend_one).buffer_unordered(together).collect::<()>().await;
+    stream::iter(held).map(repair_one).buffer_unordered(together).collect::<()>().await;
 }
 
 /// Whether the survey shows a difference. A missing representor cannot be repaired. A repair that failed on this
@@ -137,7 +137,7 @@ fn looks_wrong(engine: &Engine, record: &Record, survey: &Survey) -> bool {
 }
 
 /// Repairs an attachment's representor. `index` is its ifindex in the survey.
-async fn mend(engine: &Engine, record: &Arc<Record>, index: Option<u32>) {
+async fn repair(engine: &Engine, record: &Arc<Record>, index: Option<u32>) {
     let _vf = engine.ports.lock(record.vf).await;
     // The previous holder of the lock may have ended the attachment.
     let Some(before) = still_held(engine, record.id) else { return };
@@ -169,7 +169,7 @@ fn set_programmed(engine: &Engine, record: &Record, before: Option<u32>, index: 
     drop(registry);
     // A new ifindex means that the card made VF and representor again: the VF has fallen out of its pod.
     if before.is_some_and(|before| before != index) {
-        engine.tell(&record.key.host, HostCommand::Reattach(view));
+        engine.send_command(&record.key.host, HostCommand::Reattach(view));
     }
 }
 
@@ -188,7 +188,7 @@ fn note_repair_failed(engine: &Engine, record: &Record, index: Option<u32>, erro
 /// Unprograms a representor without an attachment. A crash between kernel and journal or a failed undo leaves such
 /// ports.
 async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
-    let is_left_alone = depth == Depth::Quick && engine.registry().doubts().is_stuck(vf);
+    let is_left_alone = depth == Depth::Quick && engine.registry().anomalies().has_undo_failed(vf);
     if is_left_alone || serves(engine, vf) {
         return;
     }
@@ -208,7 +208,7 @@ async fn clear_if_unused(engine: &Engine, vf: FunctionId, depth: Depth) {
             );
         }
         Err(leftover) => {
-            let is_news = engine.registry().doubts().note_stuck(vf);
+            let is_news = engine.registry().anomalies().note_undo_failed(vf);
             if is_news {
                 engine.events.record(EventKind::RepairFailed, vf, leftover.to_string());
             }
@@ -221,7 +221,7 @@ fn serves(engine: &Engine, vf: FunctionId) -> bool {
 }
 
 fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {
-    engine.registry().doubts().is_unclean(vf)
+    engine.registry().anomalies().is_unclean(vf)
 }
 
 /// Frees attachments whose release failed only because the journal could not be written.
@@ -238,16 +238,16 @@ async fn finish_returned(engine: &Engine) {
         if engine.registry().entries().get(record.id).is_none() {
             continue;
         }
-        if let Err(failure) = give_back(engine, &record, vf, &cause).await {
+        if let Err(failure) = release_attachment(engine, &record, vf, &cause).await {
             return tracing::error!(error = %failure, "cannot release returned attachments yet; retrying");
         }
     }
 }
 
 /// Deletes the journal's rows of addresses whose cool-down has ended.
-fn forget_rested(engine: &Engine) {
+fn delete_ended_cool_downs(engine: &Engine) {
     let mut registry = engine.registry();
-    let over = registry.forget_rested(now());
+    let over = registry.forget_cooled(now());
     if !over.is_empty() {
         // Enqueued under the same lock: otherwise the commit of the address's next cool-down could come first and be
         // deleted.

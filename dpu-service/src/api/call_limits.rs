@@ -23,7 +23,7 @@ const LISTS: usize = 2;
 
 /// Limits of the API. One peer gets half of them, so that it cannot exclude others.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct CallLimits {
     all: Arc<Bounds>,
     share: Most,
     /// Never shrinks: it has at most one entry for each certificate that the CA has issued.
@@ -78,7 +78,7 @@ pub(super) struct CallPermit {
     held: Vec<OwnedSemaphorePermit>,
 }
 
-impl Room {
+impl CallLimits {
     pub(super) fn new(limits: &Limits) -> Self {
         let all = Most {
             calls: limits.in_flight,
@@ -185,21 +185,26 @@ mod tests {
         format!("spiffe://dpu-offload.local/{uri}").parse().unwrap()
     }
 
-    fn room(in_flight: usize) -> Room {
+    fn limits(in_flight: usize) -> CallLimits {
         let (connections, connections_per_identity) = (3, 2);
-        Room::new(&Limits { in_flight, connections, connections_per_identity, ..Limits::default() })
+        CallLimits::new(&Limits {
+            in_flight,
+            connections,
+            connections_per_identity,
+            ..Limits::default()
+        })
     }
 
-    fn enter(room: &Room, identity: &Identity, kind: Kind) -> Result<CallPermit, Failure> {
-        let mut permit = room.admit(identity);
+    fn enter(limits: &CallLimits, identity: &Identity, kind: Kind) -> Result<CallPermit, Failure> {
+        let mut permit = limits.admit(identity);
         permit.enter(kind).map(|()| permit)
     }
 
     #[test]
     fn one_peer_leaves_half_to_others() {
         let [greedy, other, third] = ["host/node-1", "host/node-2", "operator/admin"].map(identity);
-        let room = room(4);
-        let enter = |who| enter(&room, who, Kind::Call);
+        let limits = limits(4);
+        let enter = |who| enter(&limits, who, Kind::Call);
         let mut permits: Vec<_> = std::iter::from_fn(|| enter(&greedy).ok()).collect();
         assert_eq!(permits.len(), 2);
         permits.push(enter(&other).unwrap());
@@ -211,26 +216,26 @@ mod tests {
 
     #[test]
     fn one_call_fits_into_the_smallest_room() {
-        assert!(enter(&room(1), &identity("operator/admin"), Kind::List).is_ok());
+        assert!(enter(&limits(1), &identity("operator/admin"), Kind::List).is_ok());
     }
 
     #[test]
     fn streams_leave_calls_their_room() {
         let [greedy, other] = ["viewer/a", "viewer/b"].map(identity);
-        let room = room(1);
-        let open = |who| enter(&room, who, Kind::Stream);
+        let limits = limits(1);
+        let open = |who| enter(&limits, who, Kind::Stream);
         let _permits = [open(&greedy).unwrap(), open(&greedy).unwrap(), open(&other).unwrap()];
         assert_eq!(open(&greedy).unwrap_err().reason, Reason::Overloaded);
         assert_eq!(open(&other).unwrap_err().reason, Reason::Overloaded);
-        assert!(enter(&room, &greedy, Kind::Call).is_ok());
+        assert!(enter(&limits, &greedy, Kind::Call).is_ok());
     }
 
     #[test]
     fn large_answers_are_bounded_until_taken() {
         const MIB: usize = 1024 * 1024;
-        let (room, viewer) = (room(64), identity("viewer/a"));
+        let (limits, viewer) = (limits(64), identity("viewer/a"));
         let answer = |bytes| {
-            let mut permit = enter(&room, &viewer, Kind::List).unwrap();
+            let mut permit = enter(&limits, &viewer, Kind::List).unwrap();
             permit.hold_answer(bytes).map(|()| permit)
         };
         let all = answer(1024 * MIB).unwrap();

@@ -18,7 +18,7 @@ impl Registry {
     /// Returns the refusal, or [`Reason::Releasing`] if a retry may succeed.
     pub(super) fn or_releasing(&self, refusal: Failure, spec: &AttachSpec) -> Failure {
         let passing = self
-            .leaving_with(refusal.reason, spec)
+            .releasing_with(refusal.reason, spec)
             .or_else(|| self.without_representor(refusal.reason, spec));
         match passing {
             None => refusal,
@@ -27,10 +27,10 @@ impl Registry {
     }
 
     /// Describes the attachment being released that holds what was refused.
-    fn leaving_with(&self, refusal: Reason, spec: &AttachSpec) -> Option<String> {
-        let leaving = self.entries.iter().filter(|entry| entry.is_leaving_for_less_than(SOON));
-        let mut leaving = leaving.map(Entry::record).map(Arc::as_ref);
-        let record = leaving.find(|record| self.is_in_the_way(record, refusal, spec))?;
+    fn releasing_with(&self, refusal: Reason, spec: &AttachSpec) -> Option<String> {
+        let releasing = self.entries.iter().filter(|entry| entry.is_releasing_for_less_than(SOON));
+        let mut releasing = releasing.map(Entry::record).map(Arc::as_ref);
+        let record = releasing.find(|record| self.is_in_the_way(record, refusal, spec))?;
         Some(format!("{} is being released", record.named_to(&spec.key.host)))
     }
 
@@ -100,7 +100,7 @@ impl Registry {
     /// Whether the request may use the record's addresses right after the release: their cool-down excludes other
     /// owners.
     fn frees_addresses_for(&self, record: &Record, spec: &AttachSpec) -> bool {
-        !self.networks.lets_addresses_rest() || FormerOwner::of(record).asks(spec)
+        !self.networks.has_cool_down() || FormerOwner::of(record).asks(spec)
     }
 
     /// Whether an attach requests an address of the network.

@@ -6,17 +6,17 @@ use vf_alloc::FunctionId;
 
 /// VFs with a known anomaly, by kind.
 #[derive(Debug, Default)]
-pub(crate) struct Doubts {
+pub(crate) struct Anomalies {
     /// Quarantined because their host holds them for attachments that the journal does not have.
     unaccounted: BTreeSet<FunctionId>,
     /// Unprogramming their representors failed in part. They may have left the fabric, so a survey of its ports may not
     /// show them.
     unclean: BTreeSet<FunctionId>,
     /// Their representors have no attachment and cannot be unprogrammed; already reported.
-    stuck: BTreeSet<FunctionId>,
+    undo_failed: BTreeSet<FunctionId>,
 }
 
-impl Doubts {
+impl Anomalies {
     pub(super) fn note_unaccounted(&mut self, vfs: &[FunctionId]) {
         self.unaccounted.extend(vfs);
     }
@@ -44,16 +44,16 @@ impl Doubts {
     }
 
     /// Returns whether to report it: the leftover of an unclean VF was reported before.
-    pub(crate) fn note_stuck(&mut self, vf: FunctionId) -> bool {
-        self.stuck.insert(vf) && !self.is_unclean(vf)
+    pub(crate) fn note_undo_failed(&mut self, vf: FunctionId) -> bool {
+        self.undo_failed.insert(vf) && !self.is_unclean(vf)
     }
 
-    pub(crate) fn is_stuck(&self, vf: FunctionId) -> bool {
-        self.stuck.contains(&vf)
+    pub(crate) fn has_undo_failed(&self, vf: FunctionId) -> bool {
+        self.undo_failed.contains(&vf)
     }
 
     pub(super) fn note_unprogrammed(&mut self, vf: FunctionId) {
         self.unclean.remove(&vf);
-        self.stuck.remove(&vf);
+        self.undo_failed.remove(&vf);
     }
 }
