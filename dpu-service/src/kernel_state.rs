@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_shown_with_its_bridge_and_vlans() {
+    fn link_line_has_bridge_and_vlans() {
         let mut link = Link::default();
         (link.index, link.name, link.mtu, link.master) = (7, "pf0vf0".into(), 1500, Some(3));
         (link.is_up, link.is_running) = (true, false);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_listed_once_until_it_is_accepted() {
+    fn refused_peer_is_listed_once_until_accepted() {
         let peers = RefusedPeers::default();
         let holder: Identity = "spiffe://lab/host/node-7".parse().unwrap();
         peers.remember(address(1), Some(&holder), "unknown");

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_for_a_restart_is_told_and_what_does_not() {
+    fn message_names_settings_that_need_a_restart() {
         let told =
             in_part(Path::new("/s.toml"), &["listen", "limits.watchers"].map(ToOwned::to_owned));
         let (in_force, waiting) = told.split_once("; ").unwrap();

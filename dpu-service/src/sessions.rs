@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_goes_on_only_with_the_one_in_force() {
+    fn only_the_open_session_can_be_continued() {
         let sessions = Sessions::default();
         let renew = |renewed| sessions.open(&host(), &Hello { renewed, ..hello("boot", 0) });
         let first = renew(None).unwrap();
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_takes_no_commands_loses_its_session() {
+    fn host_that_reads_no_commands_loses_its_session() {
         let sessions = Sessions::default();
         let session = open(&sessions);
         let losses = (0..=COMMANDS_WAITING).filter(|_| sessions.send(&host(), draining()));

@@ -252,7 +252,7 @@ fn every_call_has_its_row() {
 }
 
 #[test]
-fn every_caller_gets_what_is_its_own() {
+fn service_answers_every_caller_by_its_rights() {
     let setup = world::setup();
     let _service = setup.start();
     let mut tried = 0;

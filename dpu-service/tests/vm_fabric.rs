@@ -64,7 +64,7 @@ fn pods_of_two_vlans_do_not_meet() {
 }
 
 #[test]
-fn the_uplink_carries_each_vlan_as_long_as_a_pod_is_in_it() {
+fn uplink_carries_vlans_of_its_pods() {
     let (dpu, outside) = with_uplink();
     assert_eq!(vlans(&dpu, "p0"), json!([access(1)]));
     let pods = [plug(&dpu, 0, Some(100)), plug(&dpu, 1, Some(100)), plug(&dpu, 2, None)];
@@ -93,7 +93,7 @@ fn the_uplink_carries_each_vlan_as_long_as_a_pod_is_in_it() {
 }
 
 #[test]
-fn the_uplink_carries_the_vlans_of_ports_that_join_and_leave_at_once() {
+fn uplink_vlans_follow_concurrent_joins() {
     let (dpu, _outside) = with_uplink();
     let pods: Vec<_> = (0..8).map(|number| plug(&dpu, number, Some(100 + number))).collect();
     at_once(&pods, |pod| {
@@ -111,7 +111,7 @@ fn the_uplink_carries_the_vlans_of_ports_that_join_and_leave_at_once() {
 }
 
 #[test]
-fn a_trunk_passes_its_vlans_tagged_and_no_other() {
+fn trunk_passes_only_its_tagged_vlans() {
     let (dpu, _outside) = with_uplink();
     let mut router = plug(&dpu, 0, Some(100));
     router.settings.trunk = [200, 300].into();
@@ -136,7 +136,7 @@ fn a_trunk_passes_its_vlans_tagged_and_no_other() {
 }
 
 #[test]
-fn a_pod_sends_from_its_mac_alone_in_each_of_its_vlans() {
+fn trunk_pod_sends_only_from_its_mac() {
     let (dpu, _outside) = with_uplink();
     let mut router = plug(&dpu, 0, Some(100));
     router.settings.trunk = [200].into();
@@ -187,7 +187,7 @@ fn a_port_moves_to_other_vlans() {
 }
 
 #[test]
-fn a_bridge_that_somebody_made_is_used_as_far_as_it_goes() {
+fn existing_bridge_is_used() {
     let dpu = Dpu::new();
     // It puts each new port into VLAN 1.
     dpu.netns.run(&format!("ip link add {BRIDGE} type bridge vlan_filtering 1"));
@@ -248,7 +248,7 @@ fn frames_pass_as_large_as_both_sides_take() {
 
 /// Both sockets of a card lead to one switch. Which of them frames take is the bond's affair.
 #[test]
-fn pods_are_outside_by_a_bond_whichever_of_its_members_fails() {
+fn bond_uplink_survives_a_failed_member() {
     for on in On::EVERY {
         for mode in ["active-backup", "802.3ad lacp_rate fast"] {
             leads_outside_by_a_bond(on, mode);
@@ -304,7 +304,7 @@ fn has_carrier(netns: &TestNetns, member: &str) -> bool {
 }
 
 #[test]
-fn filters_and_stations_that_no_card_takes_over_are_told_as_such() {
+fn filters_in_software_are_counted_as_such() {
     let (dpu, _outside) = with_uplink();
     let pod = plug(&dpu, 0, Some(100));
     dpu.program(&pod);

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_may_call_what_is_not_there() {
+    fn unknown_calls_are_refused_to_every_role() {
         for path in [
             "",
             "/",

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_tells_its_outcome() {
+    fn outcome_is_read_from_the_response() {
         let refused = Failure::new(Reason::VfsExhausted, "pool default has no free VF");
         assert_eq!(outcome(&Status::from(refused).into_http::<()>()), "VFS_EXHAUSTED");
         let unknown = Status::unimplemented("there is no such call");

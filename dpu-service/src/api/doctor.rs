@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_mends_comes_next_however_many_want_to_look() {
+    async fn repair_is_next_after_a_running_look() {
         let examination = Mutex::default();
         let looking = alone(&examination).unwrap();
         let mut turn = pin!(turn(&examination, Duration::MAX));
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_mends_does_not_wait_without_end() {
+    async fn repair_waits_for_a_bounded_time() {
         let examination = Mutex::default();
         let _hangs = alone(&examination).unwrap();
         let refused = turn(&examination, Duration::ZERO).await.unwrap_err();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_one_of_two_looks_finds_is_not_told() {
+    fn finding_of_a_single_look_is_dropped() {
         let first = vec![on("a", Finding::VfDiffers), on("a", Finding::VfElsewhere)];
         let second = vec![on("a", Finding::VfElsewhere), on("b", Finding::VfDiffers)];
         let confirmed = confirmed(first, diagnosis("", second));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_host_that_falls_silent_the_first_look_is_told() {
+    fn first_look_counts_for_a_silent_host() {
         let first = vec![on("a", Finding::VfDiffers), on("b", Finding::VfDiffers)];
         let second = diagnosis("it did not answer", vec![on("b", Finding::HostNotExamined)]);
         let confirmed = confirmed(first, second);
@@ -281,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_was_silent_at_both_looks_is_told_once() {
+    fn silent_host_is_reported_once() {
         let silent = || vec![on("b", Finding::HostNotExamined)];
         let confirmed = confirmed(silent(), diagnosis("it did not answer", silent()));
         assert_eq!(told(&confirmed).len(), 1);
     }
 
     #[test]
-    fn what_a_host_that_fell_silent_had_is_not_told_as_mended() {
+    fn silent_host_has_no_repaired_findings() {
         let problem = "silent";
         let left = diagnosis(problem, vec![on("b", Finding::HostNotExamined)]);
         let found = vec![on("a", Finding::VfDiffers), on("b", Finding::VfDiffers)];
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_left_out_is_not_told_as_mended() {
+    fn findings_left_out_do_not_count_as_repaired() {
         let mut left = diagnosis("", Vec::new());
         left.hosts[1].differences_left_out = 7;
         let outcome = outcome(vec![on("b", Finding::VfDiffers)], left, &HashMap::new());
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_in_vain_is_told_with_the_reason_and_not_advised_again() {
+    fn failed_repair_has_a_reason_without_fix_advice() {
         let left = diagnosis("", vec![on("a", Finding::VfDiffers)]);
         let obstacles = [(identity(&left.differences[0]), "p0v1 exists".to_owned())].into();
         let outcome = outcome(vec![on("a", Finding::VfDiffers)], left, &obstacles);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_of_differences_are_told_as_far_as_there_is_room() {
+    fn differences_are_bounded_in_bytes() {
         let limit = 100 * offload_proto::encoded_len(&on("a", Finding::VfDiffers));
         let all = diagnosis("", vec![on("a", Finding::VfDiffers); 5000]);
         let told = fit(all, limit);

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_of_sessions_are_told_apart() {
+    fn ends_of_sessions_are_described() {
         let silent = Failure::new(Reason::StaleSession, "host a sent no heartbeat for 15 s");
         let ends = [
             (Ok(()), "the host closed it"),

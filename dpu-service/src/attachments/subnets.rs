@@ -65,7 +65,7 @@ mod tests {
     const SIX: &str = "{ cidr = 'fd00::/64' }";
 
     #[test]
-    fn subnets_come_and_go_and_the_others_keep_their_order() {
+    fn changed_subnets_keep_the_order_of_others() {
         let made = |before: &str, add: &str, remove: &[&str]| {
             change(add, remove).made_of(network(before)).unwrap()
         };
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_subnet_changes_are_refused_by_name() {
         for (add, told) in [
             ("{ cidr = '10.1.0.0/24' }", "subnet 10.1.0.0/24 already"),
             ("{ cidr = '10.2.0.1/24' }", "10.2.0.1/24 has host bits"),

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_known_for_a_minute_after_it_was_given_back_last() {
+    fn tombstone_lasts_a_minute_after_the_last_detach() {
         let begun = Instant::now();
         let mut tombstones = Tombstones::default();
         let mut note = |container_id, until, after| {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_gives_back_without_end_takes_no_more_room() {
+    fn tombstones_of_a_host_are_bounded() {
         let (mut tombstones, now) = (Tombstones::default(), Instant::now());
         for number in 0..3 * MOST_KEYS {
             tombstones.note(&key(&number.to_string()), BOOT, HostTime(1), now);

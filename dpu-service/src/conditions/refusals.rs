@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_on_a_host_end_once_a_pod_has_its_vf() {
+    async fn failures_on_a_host_end_with_an_attach() {
         let refusals = Refusals::default();
         let fault = Fault::of_host(ConditionReason::MoveFailed, &host("a"), "no such device");
         let object = fault.object.clone();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_that_usually_pass_count_three_in_a_row() {
+    async fn passing_failures_count_three_in_a_row() {
         let refusals = Refusals::default();
         let fail = |number| {
             for _ in 0..number {

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_turns_false_once_its_fault_has_held() {
+    fn condition_turns_false_after_its_fault_has_held() {
         let clock = Clock(Moment::now());
         let mut tracker = Tracker::new(clock.0);
         tracker.observe(Vec::new(), Moment::now());
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_of_the_first_look_is_unknown_at_first() {
+    fn fault_of_the_first_look_is_unknown() {
         let clock = Clock(Moment::now());
         let mut tracker = Tracker::new(clock.0);
         assert_eq!(tracker.observe(down("uplink/p0"), clock.after(0)), [], "nothing has turned");
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_turns_true_once_its_fault_is_gone() {
+    fn condition_turns_true_after_its_fault_has_ended() {
         let clock = Clock(Moment::now());
         let mut tracker = Tracker::new(clock.0);
         for at in [0, 1000] {

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_another_port_might_do_is_a_ports_own_fault() {
+    fn fault_of_a_port_follows_from_errno() {
         for errno in [Errno::EBUSY, Errno::EIO, Errno::EREMOTEIO, Errno::ETIMEDOUT] {
             assert_eq!(fault_told_by(errno), Fault::Port, "{errno}");
         }

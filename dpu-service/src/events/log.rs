@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_earlier_starts_are_known_and_do_not_fold() {
+    fn events_of_earlier_starts_do_not_fold() {
         let mut log = log();
         let first = log.add(Occurrence::new(EventKind::ServiceStarted, "dpu", "starts"), at(0));
         let mut next = Log::new(Uuid::new_v4(), vec![Event::clone(&first)]);

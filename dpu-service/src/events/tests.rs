@@ -164,7 +164,7 @@ fn half_a_last_line_is_cut_off() {
 }
 
 #[test]
-fn something_else_in_place_of_the_file_is_moved_aside() {
+fn folder_in_place_of_events_is_moved_aside() {
     let state = State::new();
     fs::create_dir(state.file()).unwrap();
     state.run(&["node-1"]);

@@ -141,7 +141,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn records_are_alike_in_whatever_order_addresses_are_told() {
+    fn order_of_addresses_is_no_difference() {
         assert_eq!(examined(&record()).difference_from(&record()), None);
         let mut earlier = examined(&record());
         earlier.record.as_mut().unwrap().holdings = None;
@@ -149,7 +149,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn records_that_differ_are_told_with_what_either_has() {
+    fn differing_records_are_shown_with_both_values() {
         let changes: [(Change, &str); 4] = [
             (|host| host.vf.vf = 9, "VF pf0vf9 on the host and pf0vf3 on the DPU"),
             (|host| host.mac.0[5] = 9, "MAC address 02:00:00:00:00:09 on the host"),

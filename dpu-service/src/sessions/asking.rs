@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_an_agent_that_can_be_asked_is_asked() {
+    async fn only_capable_agents_are_asked() {
         let sessions = Sessions::default();
         assert_eq!(ask(&sessions).await, Some(Err(NotExamined::NotConnected)));
         let mut old = open_with(&sessions, &[]);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_is_asked_again_only_once_it_has_answered() {
+    async fn host_is_asked_again_only_after_its_answer() {
         let (sessions, host) = (Sessions::default(), host());
         let mut session = open_with(&sessions, &[capability::EXAMINE]);
         assert_eq!(ask(&sessions).await, None);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_host_is_not_let_mend_that_can_not_be_told_what_to_leave_alone() {
+    async fn repair_with_too_many_attachments_is_refused() {
         let (sessions, host) = (Sessions::default(), host());
         let mut session = open_with(&sessions, &[capability::EXAMINE]);
         let held = |count: usize| vec![Device::from("10000000:03:00.2"); count];
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_comes_to_who_asked_in_that_session_or_not_at_all() {
+    async fn answer_of_another_session_is_dropped() {
         let (sessions, host) = (Sessions::default(), host());
         let mut older = open_with(&sessions, &[capability::EXAMINE]);
         let mut question = pin!(sessions.look(&host));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn why_a_host_could_not_look_is_told() {
+    async fn failed_examination_has_its_reason() {
         let (sessions, host) = (Sessions::default(), host());
         let mut session = open_with(&sessions, &[capability::EXAMINE]);
         let mut question = pin!(sessions.look(&host));

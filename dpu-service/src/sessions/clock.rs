@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_goes_on_from_what_it_told() {
+    fn latest_time_grows_from_the_reported_time() {
         const SECOND: u64 = 1_000_000_000;
         let latest = |reported, seconds| {
             HostClock::received_now(HostTime(reported)).latest_after(Duration::from_secs(seconds)).0

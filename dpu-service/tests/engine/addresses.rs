@@ -9,7 +9,7 @@ use test_clock::within;
 use crate::world::{World, configuration, live, network, settings, spec};
 
 #[tokio::test]
-async fn subnets_of_a_family_extend_each_other_and_run_dry_by_name() {
+async fn subnets_of_a_family_extend_each_other() {
     let mut configuration = configuration();
     configuration.networks = vec![network(
         "name = 'tiny'\ndefault = true\n[[subnets]]\ncidr = '10.9.0.0/31'\n\
@@ -35,7 +35,7 @@ fn asking_for(container: &str, addresses: &[&str]) -> AttachSpec {
 }
 
 #[tokio::test]
-async fn addresses_asked_for_are_given_or_refused_by_name() {
+async fn requested_addresses_are_leased_or_refused_by_name() {
     let world = World::new().await;
     let view = world.attach(asking_for("a", &["10.1.0.77"])).await.unwrap();
     let leases: Vec<_> = view.record.leases.iter().map(|l| l.address.ip().to_string()).collect();
@@ -57,7 +57,7 @@ async fn addresses_asked_for_are_given_or_refused_by_name() {
 
 /// podman passes the address of a container twice when it reloads its network.
 #[tokio::test]
-async fn an_address_that_is_asked_for_twice_counts_once() {
+async fn address_requested_twice_counts_once() {
     let world = World::new().await;
     let twice = ["10.1.0.77", "10.1.0.77/24", "fd00:1::77", "10.1.0.77", "fd00:1::77/64"];
     let asked = asking_for("a", &twice);
@@ -127,7 +127,7 @@ async fn a_cooling_address_is_free_for_others_afterwards() {
 }
 
 #[tokio::test]
-async fn an_address_that_rests_is_its_former_owners_at_once_and_nobody_elses() {
+async fn cooling_address_is_leased_to_its_former_owner() {
     const ADDRESS: &str = "10.1.0.77";
     let mut world = resting().await;
     let pod = |name: &str| Pod { namespace: "shop".into(), name: name.into(), uid: name.into() };
@@ -175,7 +175,7 @@ async fn an_address_that_rests_is_its_former_owners_at_once_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn an_address_goes_on_resting_when_its_former_owner_could_not_have_it() {
+async fn failed_attach_leaves_the_cool_down() {
     let world = resting().await;
     let asked = asking_for("first", &["10.1.0.77", "fd00:1::77"]);
     world.attach(asked.clone()).await.unwrap();

@@ -15,7 +15,7 @@ use crate::world::{
 };
 
 #[tokio::test]
-async fn a_pod_gets_a_programmed_vf_with_addresses_and_default_routes() {
+async fn pod_gets_a_vf_addresses_and_default_routes() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.check();
@@ -32,7 +32,7 @@ async fn a_pod_gets_a_programmed_vf_with_addresses_and_default_routes() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_port_is_told_once_it_forwards() {
+async fn await_port_returns_when_the_port_forwards() {
     let world = World::new().await;
     let view = world.attach(spec("pod")).await.unwrap();
     let (id, vf) = (view.record.id, view.record.vf);
@@ -69,7 +69,7 @@ async fn attach_and_detach_may_be_repeated() {
 }
 
 #[tokio::test]
-async fn pools_run_dry_by_name_and_status_stays_good() {
+async fn exhausted_pool_is_named_and_status_is_ok() {
     let world = World::with(configuration(), settings(), 2).await;
     world.attached("a").await;
     world.attached("b").await;
@@ -85,7 +85,7 @@ async fn pools_run_dry_by_name_and_status_stays_good() {
 
 /// DPUs that share a layer 2 network do not know of each other's.
 #[tokio::test]
-async fn all_bytes_but_the_first_of_a_mac_address_that_the_dpu_chooses_are_random() {
+async fn generated_mac_addresses_are_random() {
     const PODS: u16 = 16;
     let world = World::with(configuration(), settings(), PODS).await;
     let mut macs = Vec::new();
@@ -99,7 +99,7 @@ async fn all_bytes_but_the_first_of_a_mac_address_that_the_dpu_chooses_are_rando
 }
 
 #[tokio::test]
-async fn macs_and_vfs_asked_for_are_given_or_refused_by_name() {
+async fn requested_macs_and_vfs_are_given_or_refused() {
     let world = World::new().await;
     let mac = |text: &str| Some(text.parse().unwrap());
     let device = |text: &str| Some(text.into());
@@ -123,7 +123,7 @@ async fn macs_and_vfs_asked_for_are_given_or_refused_by_name() {
 }
 
 #[tokio::test]
-async fn what_the_card_cant_do_is_refused_by_name() {
+async fn setting_unsupported_by_the_card_is_refused() {
     let world = World::new().await;
     world.kernel.forbid_vlans();
     let failure = world.attach(spec("pod")).await.unwrap_err();
@@ -134,7 +134,7 @@ async fn what_the_card_cant_do_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn without_representors_an_agent_that_has_no_pf_keep_the_port_is_refused() {
+async fn agent_without_keeps_port_needs_representors() {
     let mut configuration = configuration();
     configuration.networks[0].anti_spoofing = AntiSpoofing::Mac;
     configuration.networks[0].link_group = 0;
@@ -197,7 +197,7 @@ async fn only_the_session_in_force_may_attach() {
 }
 
 #[tokio::test]
-async fn a_draining_dpu_takes_no_new_attachments_and_keeps_the_old() {
+async fn draining_refuses_only_new_attachments() {
     let mut world = World::new().await;
     let view = world.attach(spec("old")).await.unwrap();
     world.engine.operators().set_draining(Some("maintenance".into()));
@@ -215,7 +215,7 @@ async fn a_draining_dpu_takes_no_new_attachments_and_keeps_the_old() {
 }
 
 #[tokio::test]
-async fn check_tells_what_is_not_in_place() {
+async fn check_names_the_missing_step() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     let check = || world.engine.check(key("pod"), Some(view.record.id));
@@ -230,7 +230,7 @@ async fn check_tells_what_is_not_in_place() {
 
 /// What the journal and the card know is shown all the same.
 #[tokio::test]
-async fn while_the_fabric_is_away_operators_see_the_rest_and_what_is_unknown() {
+async fn absent_fabric_leaves_other_answers_available() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     let (operators, why) = (world.engine.operators(), "can't ask the fabric's daemon");
@@ -257,7 +257,7 @@ async fn while_the_fabric_is_away_operators_see_the_rest_and_what_is_unknown() {
 }
 
 #[tokio::test]
-async fn an_attachment_is_found_by_the_beginning_of_its_id() {
+async fn attachment_is_found_by_id_prefix() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     let id = view.record.id.to_string();

@@ -54,7 +54,7 @@ async fn a_vf_that_is_not_back_is_held() {
 
 /// Whoever comes next may ask before the host has told that all is back.
 #[tokio::test]
-async fn what_is_just_being_given_back_may_be_asked_for_again() {
+async fn resources_being_released_may_be_requested_again() {
     let tiny = network("name = 'tiny'\nsubnets = [{ cidr = '10.7.0.0/30', gateway = '10.7.0.1' }]");
     let configuration = Configuration { networks: vec![red(), tiny], ..configuration() };
     let world = World::with(configuration, settings(), 2).await;
@@ -93,7 +93,7 @@ async fn what_is_just_being_given_back_may_be_asked_for_again() {
 
 /// The host resets the pool's only VF, and the DPU has looked while its representor was away.
 #[tokio::test]
-async fn vf_that_is_being_reset_may_be_asked_for_again() {
+async fn vf_in_reset_may_be_requested_again() {
     let world = World::with(configuration(), settings(), 1).await;
     let record = world.attached("pod").await.record;
     world.detach("pod").await;
@@ -138,7 +138,7 @@ async fn vfs_leaving_another_host_are_not_awaited() {
 }
 
 #[tokio::test]
-async fn an_address_that_will_rest_is_worth_while_for_its_former_owner_alone() {
+async fn only_the_former_owner_awaits_a_cooling_address() {
     let settings = Settings { address_cool_down: Duration::from_secs(60), ..settings() };
     let world = World::with(configuration(), settings, 4).await;
     let addresses = vec!["10.1.0.77".parse().unwrap()];
@@ -156,7 +156,7 @@ async fn an_address_that_will_rest_is_worth_while_for_its_former_owner_alone() {
 }
 
 #[tokio::test]
-async fn collection_releases_what_is_not_valid() {
+async fn collection_releases_invalid_attachments() {
     let world = World::new().await;
     world.attached("kept").await;
     let stale = world.attached("stale").await;
@@ -220,7 +220,7 @@ async fn forgotten_attachment_does_not_wait_for_its_vf() {
 }
 
 #[tokio::test]
-async fn forgotten_attachment_of_an_absent_host_frees_its_address() {
+async fn forgotten_attachment_frees_its_address() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.engine.operators().release(view.record.id, true, "gone".into()).await.unwrap();

@@ -19,7 +19,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_step_that_fails_leaves_a_clean_slate_and_the_next_attach_works() {
+async fn failed_step_is_undone_for_the_next_attach() {
     assert_eq!(STEPS.len(), DOING.len());
     for (step, method) in STEPS.iter().zip(DOING) {
         let world = World::new().await;
@@ -54,7 +54,7 @@ async fn a_repeated_attach_that_fails_leaves_the_attachment() {
 }
 
 #[tokio::test]
-async fn repeated_attach_of_a_running_pod_needs_no_representor() {
+async fn repeated_attach_needs_no_representor() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
     world.restart().await;
@@ -64,7 +64,7 @@ async fn repeated_attach_of_a_running_pod_needs_no_representor() {
 }
 
 #[tokio::test]
-async fn a_vf_whose_undo_fails_is_quarantined_with_the_reason() {
+async fn failed_undo_quarantines_the_vf() {
     let world = World::new().await;
     world.kernel.refuse("set_guard", 1);
     world.kernel.refuse("leave", 1);
@@ -84,7 +84,7 @@ async fn a_vf_whose_undo_fails_is_quarantined_with_the_reason() {
 }
 
 #[tokio::test]
-async fn a_vf_whose_undo_fails_by_the_fault_of_somebody_else_is_free_once_it_is_undone() {
+async fn vf_is_free_once_its_undo_succeeds() {
     let world = World::with(configuration(), settings(), 1).await;
     let vf = FunctionId::local(0, 0);
     let usage = || world.engine.operators().pools()[0].usage;
@@ -116,7 +116,7 @@ async fn a_vf_whose_undo_fails_by_the_fault_of_somebody_else_is_free_once_it_is_
 }
 
 #[tokio::test]
-async fn a_vf_that_fails_again_and_again_is_quarantined() {
+async fn vf_with_repeated_failures_is_quarantined() {
     let world = World::with(configuration(), settings(), 1).await;
     for _ in 0..3 {
         world.kernel.refuse("join", 1);
@@ -128,7 +128,7 @@ async fn a_vf_that_fails_again_and_again_is_quarantined() {
 }
 
 #[tokio::test]
-async fn what_no_other_vf_could_do_either_sets_none_aside() {
+async fn faults_shared_by_all_ports_quarantine_none() {
     for (fault, told) in [
         (Fault::Elsewhere, Reason::ProgrammingFailed),
         (Fault::FabricFull, Reason::FabricFull),

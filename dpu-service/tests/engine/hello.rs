@@ -57,7 +57,7 @@ async fn rebooted_host_without_the_vf_ends_its_attachment() {
 }
 
 #[tokio::test]
-async fn attachments_that_the_host_does_not_know_are_released() {
+async fn attachments_unknown_to_the_host_are_released() {
     let mut world = World::new().await;
     let known = world.attached("known").await;
     world.attached("unknown").await;
@@ -68,7 +68,7 @@ async fn attachments_that_the_host_does_not_know_are_released() {
 }
 
 #[tokio::test]
-async fn an_attachment_that_the_host_has_lost_runs_until_its_vf_is_back() {
+async fn lost_attachment_stays_until_its_vf_returns() {
     for condition in [VfCondition::InUse, VfCondition::Missing] {
         let mut world = World::new().await;
         let lost = world.attached("lost").await;
@@ -103,7 +103,7 @@ fn hello_where(world: &World, vf: FunctionId, condition: &VfCondition) -> Hello 
 }
 
 #[tokio::test]
-async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
+async fn lost_attachment_can_be_detached_and_released() {
     for ending in 0..4 {
         let mut world = World::new().await;
         let lost = world.attached("lost").await;
@@ -136,7 +136,7 @@ async fn an_attachment_that_the_host_had_lost_ends_like_any_other() {
 }
 
 #[tokio::test]
-async fn what_the_host_detaches_itself_is_freed_by_its_next_inventory() {
+async fn detached_attachment_is_freed_by_the_next_inventory() {
     let world = World::new().await;
     world.attach(spec("pod")).await.unwrap();
     let clean = inventory(&world.kernel, &[]);
@@ -164,7 +164,7 @@ async fn calls_under_way_are_left_to_be_repeated() {
 }
 
 #[tokio::test]
-async fn a_vf_that_fell_out_of_its_pod_is_moved_back() {
+async fn hello_sends_reattach_for_a_misplaced_vf() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
     world.hello(&[live(&view, false)]).await;
@@ -177,7 +177,7 @@ async fn a_vf_that_fell_out_of_its_pod_is_moved_back() {
 }
 
 #[tokio::test]
-async fn a_host_is_told_how_many_vfs_its_pfs_shall_have() {
+async fn host_receives_the_configured_numbers_of_vfs() {
     let wanted = |world: &mut World| match world.command() {
         Some(HostCommand::WantedVfs { pf, count }) => Some((pf, count)),
         _ => None,
@@ -196,7 +196,7 @@ async fn a_host_is_told_how_many_vfs_its_pfs_shall_have() {
 }
 
 #[tokio::test]
-async fn what_was_released_meanwhile_is_told() {
+async fn hello_sends_releases_of_its_absence() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
     world.engine.hosts().goodbye(&host(), world.session_id(), CLOSED, None);
@@ -212,7 +212,7 @@ async fn what_was_released_meanwhile_is_told() {
 }
 
 #[tokio::test]
-async fn the_vf_of_an_attachment_that_the_journal_does_not_know_is_quarantined() {
+async fn vf_of_an_unrecorded_attachment_is_quarantined() {
     let mut world = World::new().await;
     let known = world.attached("known").await;
     let strange = world.attached("strange").await;
@@ -237,7 +237,7 @@ async fn the_vf_of_an_attachment_that_the_journal_does_not_know_is_quarantined()
 }
 
 #[tokio::test]
-async fn a_strange_attachment_without_a_vf_harms_nobody() {
+async fn unrecorded_attachment_without_a_vf_is_harmless() {
     let mut world = World::new().await;
     let known = world.attached("known").await;
     let strange = LiveAttachment { id: AttachmentId(uuid::Uuid::now_v7()), in_pod: true };
@@ -247,7 +247,7 @@ async fn a_strange_attachment_without_a_vf_harms_nobody() {
 }
 
 #[tokio::test]
-async fn vfs_that_the_host_no_longer_offers_are_not_given_out() {
+async fn vfs_no_longer_advertised_are_unavailable() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
     world.say(Hello { live: vec![live(&view, true)], ..bare_hello() }).await;
@@ -297,7 +297,7 @@ fn told(events: &mut tokio::sync::broadcast::Receiver<Arc<Event>>) -> Vec<(Event
 }
 
 #[tokio::test]
-async fn a_host_that_renews_its_connection_is_never_away() {
+async fn renewed_connection_continues_the_session() {
     let mut world = World::new().await;
     let (old, mut events) = (world.session_id(), world.engine.events().watch());
     world.say(Hello { renewed: Some(old), ..hello(&world.kernel, "boot-1", &[]) }).await;
@@ -307,7 +307,7 @@ async fn a_host_that_renews_its_connection_is_never_away() {
 }
 
 #[tokio::test]
-async fn sessions_ended_by_a_clean_stop_are_no_events() {
+async fn clean_stop_records_no_session_ends() {
     let world = World::new().await;
     let mut events = world.engine.events().watch();
     world.engine.operators().set_draining(Some("the service is stopping".into()));
@@ -329,7 +329,7 @@ async fn host_that_takes_no_commands_is_disconnected() {
 }
 
 #[tokio::test]
-async fn why_a_host_is_away_is_told_as_far_as_it_is_known() {
+async fn absent_host_has_a_reason() {
     let mut world = World::new().await;
     let mut events = world.engine.events().watch();
     let address = std::net::Ipv4Addr::LOCALHOST.into();
@@ -360,7 +360,7 @@ async fn why_a_host_is_away_is_told_as_far_as_it_is_known() {
 }
 
 #[tokio::test]
-async fn what_the_host_saw_before_a_vf_came_back_is_outdated() {
+async fn inventory_older_than_a_detach_is_outdated() {
     let world = World::new().await;
     for said in [VfCondition::InUse, VfCondition::Missing] {
         let view = world.attached("pod").await;

@@ -60,7 +60,7 @@ async fn failed_attach_is_a_warning_with_its_reason() {
 }
 
 #[tokio::test]
-async fn changes_of_networks_are_audited_with_author_and_reason() {
+async fn network_changes_are_audited_with_author_and_reason() {
     let world = World::new().await;
     apply(&world, green()).await.unwrap();
     let created = latest(&world);
@@ -167,7 +167,7 @@ async fn audit_survives_a_power_cut_with_its_change() {
 }
 
 #[tokio::test]
-async fn release_and_its_audit_survive_a_power_cut_together() {
+async fn release_and_audit_survive_power_cuts_together() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
     let cause = alice();
@@ -192,7 +192,7 @@ async fn change_that_cannot_be_audited_does_not_happen() {
 }
 
 #[tokio::test]
-async fn release_by_an_operator_is_audited_and_a_detach_is_not() {
+async fn only_operators_releases_are_audited() {
     let world = World::new().await;
     world.attached("left").await;
     world.detach("left").await;
@@ -316,7 +316,7 @@ async fn each_finding_of_a_pod_begins_and_ends() {
 }
 
 #[tokio::test]
-async fn what_a_host_says_of_one_subject_is_one_event() {
+async fn hosts_reports_of_one_subject_fold() {
     let world = World::new().await;
     let id = world.attached("pod").await.record.id.to_string();
     for number in 0..100 {
@@ -380,7 +380,7 @@ async fn configuration_repaired_while_away_has_its_end() {
 }
 
 #[tokio::test]
-async fn finding_that_ends_with_its_pod_is_not_cured() {
+async fn finding_of_an_ended_pod_is_not_cured() {
     let world = World::new().await;
     let id = world.attached("pod").await.record.id.to_string();
     let report = |findings| PodFindings { findings, ..PodFindings::default() };
@@ -396,7 +396,7 @@ async fn finding_that_ends_with_its_pod_is_not_cured() {
 }
 
 #[tokio::test]
-async fn refused_peers_with_a_hosts_certificate_are_one_event() {
+async fn refused_peers_of_one_host_are_one_event() {
     let mut world = World::new().await;
     let address = std::net::Ipv4Addr::LOCALHOST.into();
     for number in 0..100 {

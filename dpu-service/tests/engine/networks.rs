@@ -54,7 +54,7 @@ async fn a_network_is_created_changed_and_left_unchanged() {
 
 /// A representor without a label costs no request for one.
 #[tokio::test]
-async fn a_label_is_asked_for_only_where_it_differs() {
+async fn labels_need_a_capability_only_if_set() {
     let world = World::new().await;
     let mut calls = Vec::new();
     for (pod, text) in [("plain", ""), ("grouped", "link_group = 9"), ("named", "link_alias = 'a'")]
@@ -72,7 +72,7 @@ async fn a_label_is_asked_for_only_where_it_differs() {
 }
 
 #[tokio::test]
-async fn subnets_come_and_go_one_by_one_and_not_from_under_a_lease() {
+async fn subnets_with_leases_cannot_be_removed() {
     let mut world = World::new().await;
     let change = |add: &[&str], remove: &[&str]| {
         let subnet = |cidr: &&str| toml::from_str(&format!("cidr = '{cidr}'")).unwrap();
@@ -115,7 +115,7 @@ async fn subnets_come_and_go_one_by_one_and_not_from_under_a_lease() {
 }
 
 #[tokio::test]
-async fn shrinking_over_a_lease_is_refused_by_its_address() {
+async fn shrinking_over_a_lease_is_refused() {
     let world = World::new().await;
     apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
     let asking = AttachSpec { addresses: vec!["10.2.0.200".parse().unwrap()], ..on_blue("pod") };
@@ -131,7 +131,7 @@ async fn shrinking_over_a_lease_is_refused_by_its_address() {
 }
 
 #[tokio::test]
-async fn subnet_is_resized_at_either_end_under_a_lease() {
+async fn subnet_with_leases_is_resized_at_both_ends() {
     let world = World::new().await;
     apply(&world, blue("10.2.2.0/23", 200)).await.unwrap();
     let asking = AttachSpec { addresses: vec!["10.2.3.200".parse().unwrap()], ..on_blue("pod") };
@@ -146,7 +146,7 @@ async fn subnet_is_resized_at_either_end_under_a_lease() {
 }
 
 #[tokio::test]
-async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_their_snapshot() {
+async fn network_in_use_is_deleted_only_by_force() {
     let mut world = World::new().await;
     apply(&world, blue("10.2.0.0/30", 200)).await.unwrap();
     let view = world.attach(on_blue("pod")).await.unwrap();
@@ -178,7 +178,7 @@ async fn a_network_in_use_is_deleted_only_by_force_and_its_attachments_keep_thei
 }
 
 #[tokio::test]
-async fn whom_rules_name_is_known_by_what_it_has_when_a_pod_is_attached() {
+async fn named_networks_are_resolved_at_the_attach() {
     let mut world = World::new().await;
     let green = network("name = 'green'\nsubnets = [{ cidr = '10.3.0.0/24' }]");
     let allow = "allow = [{ from_networks = ['blue', 'green'] }]";
@@ -224,7 +224,7 @@ async fn whom_rules_name_is_known_by_what_it_has_when_a_pod_is_attached() {
 }
 
 #[tokio::test]
-async fn a_network_that_is_gone_by_force_keeps_no_other_from_being_changed() {
+async fn force_deleted_network_blocks_no_other_change() {
     let world = World::new().await;
     let one = |name: &str, number: u8, rest: &str| -> Network {
         let subnet = format!("cidr = '10.{number}.0.0/24', gateway = '10.{number}.0.1'");
@@ -247,7 +247,7 @@ async fn a_network_that_is_gone_by_force_keeps_no_other_from_being_changed() {
 }
 
 #[tokio::test]
-async fn a_gateways_mac_address_is_given_to_no_pod() {
+async fn mac_addresses_of_gateways_are_reserved() {
     let world = World::new().await;
     apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
     let asking = AttachSpec { mac: Some("0e:c5:cc:d2:9b:c2".parse().unwrap()), ..spec("pod") };
@@ -257,7 +257,7 @@ async fn a_gateways_mac_address_is_given_to_no_pod() {
 }
 
 #[tokio::test]
-async fn a_mac_address_of_the_fabrics_own_links_is_given_to_no_pod() {
+async fn mac_addresses_of_fabric_links_are_refused() {
     let world = World::new().await;
     let asking = |mac| AttachSpec { mac: Some(mac), ..spec("pod") };
     let failure = world.attach(asking(FABRIC_MAC)).await.unwrap_err();
@@ -297,7 +297,7 @@ async fn delete_for_good(world: &World) {
 }
 
 #[tokio::test]
-async fn a_network_that_cant_be_journalled_is_not_in_force() {
+async fn network_without_a_journal_row_is_refused() {
     let world = World::new().await;
     world.set_full(true);
     assert_eq!(apply(&world, blue("10.2.0.0/24", 1)).await, Err(Reason::JournalUnavailable));
@@ -326,7 +326,7 @@ async fn networks_that_cant_be_are_refused() {
 }
 
 #[tokio::test]
-async fn a_configuration_is_taken_over_wholly_or_not_at_all() {
+async fn configuration_is_loaded_completely_or_refused() {
     let world = World::new().await;
     world.attached("pod").await;
     let load = async |change: &dyn Fn(&mut Configuration)| {
@@ -408,7 +408,7 @@ async fn with_bridges() -> World {
 }
 
 #[tokio::test]
-async fn a_network_names_a_bridge_that_the_fabric_has() {
+async fn network_with_an_unknown_bridge_is_refused() {
     let mut world = with_bridges().await;
     let refused =
         world.engine.networks().apply(in_bridge("br-storag"), None, false).await.unwrap_err();
@@ -432,7 +432,7 @@ async fn a_network_names_a_bridge_that_the_fabric_has() {
 }
 
 #[tokio::test]
-async fn ports_are_mapped_by_gateways_which_not_every_fabric_has() {
+async fn mapped_ports_need_a_fabric_with_gateways() {
     for (fabric, told) in [("bridge", "gateway_mode = \"dpu\""), ("ovs", "no gateways")] {
         let fabric = serde_json::from_value(fabric.into()).unwrap();
         let world = World::with(configuration(), Settings { fabric, ..settings() }, 1).await;
@@ -466,7 +466,7 @@ async fn too_many_mapped_ports_are_refused() {
 }
 
 #[tokio::test]
-async fn a_service_does_not_start_without_the_bridge_of_an_attachment() {
+async fn start_without_an_attachments_bridge_is_refused() {
     let mut world = with_bridges().await;
     apply(&world, in_bridge("br-storage")).await.unwrap();
     let view = world.attach(on_blue("pod")).await.unwrap();
@@ -503,7 +503,7 @@ fn limited() -> Network {
 }
 
 #[tokio::test]
-async fn what_no_card_of_its_pool_can_do_is_refused_when_a_network_is_applied() {
+async fn network_no_card_supports_is_refused() {
     let world = with_two_cards().await;
     world.kernel.leave_limits_to(None);
     for dry_run in [true, false] {
@@ -532,7 +532,7 @@ async fn what_no_card_of_its_pool_can_do_is_refused_when_a_network_is_applied() 
 }
 
 #[tokio::test]
-async fn what_one_card_of_its_pool_can_do_is_applied_and_told_of_the_others() {
+async fn network_one_card_supports_is_applied_with_faults() {
     let world = with_two_cards().await;
     world.kernel.leave_limits_to(Some(PfId::local(1)));
     assert_eq!(apply(&world, limited()).await, Ok(Applied::Created));
@@ -549,7 +549,7 @@ async fn what_one_card_of_its_pool_can_do_is_applied_and_told_of_the_others() {
 }
 
 #[tokio::test]
-async fn a_network_of_the_file_that_no_card_can_do_is_told_and_stops_nothing() {
+async fn unsupported_network_of_the_file_is_a_fault() {
     let mut world = World::new().await;
     world.kernel.leave_limits_to(None);
     let mut configuration = configuration();
@@ -568,7 +568,7 @@ async fn a_network_of_the_file_that_no_card_can_do_is_told_and_stops_nothing() {
 
 /// What is the same for all cards needs none to be known.
 #[tokio::test]
-async fn what_no_port_can_be_given_is_refused_before_a_host_has_come() {
+async fn network_no_port_supports_is_refused_without_hosts() {
     let mut world = World::new().await;
     world.kernel.forbid_vlans();
     world.restart().await;

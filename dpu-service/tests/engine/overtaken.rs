@@ -20,7 +20,7 @@ fn inventory_as_of(world: &World, in_use: bool, time: u64) -> Inventory {
 
 /// A VF was clean before it was attached and lost; its pod's namespace is being cleaned up.
 #[tokio::test]
-async fn an_inventory_older_than_a_detach_does_not_bring_the_vf_home() {
+async fn older_inventory_does_not_return_the_vf() {
     let world = World::new().await;
     let before = inventory_as_of(&world, false, 1);
     world.attached("a").await;
@@ -32,7 +32,7 @@ async fn an_inventory_older_than_a_detach_does_not_bring_the_vf_home() {
 
 /// The agent has given an attempt to connect up, and what it had sent arrives all the same.
 #[tokio::test]
-async fn a_hello_that_a_newer_one_has_overtaken_settles_nothing() {
+async fn outdated_hello_changes_nothing() {
     let mut world = World::new().await;
     let by = |number| {
         let connection = ConnectionNumber(number);
@@ -48,7 +48,7 @@ async fn a_hello_that_a_newer_one_has_overtaken_settles_nothing() {
 
 /// The host's clock was set back, or was never as somebody with its certificate has told.
 #[tokio::test]
-async fn a_detach_from_the_future_does_not_keep_a_vf_from_coming_home() {
+async fn detach_with_a_future_time_outdates_nothing() {
     const HOUR: u64 = 3_600_000_000_000;
     for told_before_the_hello in [false, true] {
         let mut world = World::new().await;
@@ -74,7 +74,7 @@ async fn a_detach_from_the_future_does_not_keep_a_vf_from_coming_home() {
 
 /// The host has heard no answer, and both calls come at once.
 #[tokio::test]
-async fn an_attach_that_was_taken_back_before_it_came_reserves_nothing() {
+async fn attach_after_its_detach_reserves_nothing() {
     let mut world = World::new().await;
     let session = world.session_id();
     let asked = |session, time| Asked { session, as_of: HostTime(time) };
@@ -97,7 +97,7 @@ async fn an_attach_that_was_taken_back_before_it_came_reserves_nothing() {
 
 /// A DEL whose call the host has given up is served after the ADD that came next.
 #[tokio::test]
-async fn a_detach_that_a_later_attach_has_overtaken_ends_nothing() {
+async fn detach_before_a_served_attach_ends_nothing() {
     let world = World::new().await;
     let asked = |time| Asked { session: world.session_id(), as_of: HostTime(time) };
     let detach = |time| Detach { as_of: HostTime(time), ..detach_of("a") };
@@ -114,7 +114,7 @@ async fn a_detach_that_a_later_attach_has_overtaken_ends_nothing() {
 
 /// The host is about to move the VF while an operator takes the attachment away.
 #[tokio::test]
-async fn an_attach_under_way_that_was_released_keeps_its_vf_until_the_host_has_answered() {
+async fn released_attach_under_way_keeps_its_vf() {
     let mut world = World::new().await;
     let view = world.attach(spec("a")).await.unwrap();
     world.engine.operators().release(view.record.id, false, "operator".into()).await.unwrap();
@@ -127,7 +127,7 @@ async fn an_attach_under_way_that_was_released_keeps_its_vf_until_the_host_has_a
 
 /// A DEL was given up, and its call comes after its pod was attached anew.
 #[tokio::test]
-async fn a_detach_of_an_earlier_session_does_not_hit_a_newer_attachment() {
+async fn detach_of_an_earlier_session_is_stale() {
     let mut world = World::new().await;
     let detach = |world: &World| Detach { session: Some(world.session_id()), ..detach_of("a") };
     let late = detach(&world);
@@ -142,7 +142,7 @@ async fn a_detach_of_an_earlier_session_does_not_hit_a_newer_attachment() {
 
 /// All that the service has heard of the VF since it started is that it is in use.
 #[tokio::test]
-async fn a_vf_in_use_whose_return_was_told_after_a_restart_can_be_had() {
+async fn vf_returned_after_a_restart_is_free() {
     let mut world = World::new().await;
     let view = world.attached("a").await;
     world.restart().await;
@@ -157,7 +157,7 @@ async fn a_vf_in_use_whose_return_was_told_after_a_restart_can_be_had() {
 /// The inventory that says that the VF is in use was read, and the one that says that it is clean is
 /// overtaken by a Detach that says the same. The host has nothing more to say.
 #[tokio::test]
-async fn a_vf_whose_return_was_told_can_be_had() {
+async fn vf_returned_by_a_detach_is_free() {
     let world = World::new().await;
     let view = world.attached("a").await;
     world.say_inventory(&inventory_as_of(&world, true, 1)).await;

@@ -28,7 +28,7 @@ fn problems(world: &World, pool: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_host_is_told_its_own_vfs_of_each_pool() {
+async fn host_receives_its_own_pools() {
     let world = world().await;
     let told = |pool: &HostPool| (pool.name.clone(), pool.pinned_only, pool.vfs.len());
     let pools: Vec<_> = world.engine.hosts().pools(&host()).iter().map(told).collect();
@@ -38,7 +38,7 @@ async fn a_host_is_told_its_own_vfs_of_each_pool() {
 }
 
 #[tokio::test]
-async fn a_vf_in_its_pod_is_well_and_one_that_can_not_be_had_is_not() {
+async fn only_unavailable_vfs_have_a_problem() {
     let world = world().await;
     world.attached("pod").await;
     assert_eq!(problems(&world, "default"), ["", "", "", ""]);
@@ -76,7 +76,7 @@ async fn vf_of_another_program_is_reported_as_that() {
 }
 
 #[tokio::test]
-async fn a_quarantined_vf_is_told_with_the_reason() {
+async fn quarantined_vf_is_shown_with_its_reason() {
     let world = World::with(configuration(), settings(), 1).await;
     for _ in 0..3 {
         world.kernel.refuse("join", 1);
@@ -88,7 +88,7 @@ async fn a_quarantined_vf_is_told_with_the_reason() {
 
 /// The two that are the default pool's alone are given out unasked, and no more.
 #[tokio::test]
-async fn vfs_that_somebody_else_hands_out_are_given_to_who_names_them() {
+async fn pinned_only_vfs_are_given_by_name() {
     let world = world().await;
     let handed_out = world.engine.hosts().pools(&host())[1].vfs[0].device.clone();
     world.attached("a").await;
@@ -100,7 +100,7 @@ async fn vfs_that_somebody_else_hands_out_are_given_to_who_names_them() {
 }
 
 #[tokio::test]
-async fn a_network_of_a_pool_that_somebody_else_hands_out_refuses_who_names_none() {
+async fn pinned_only_pool_refuses_unnamed_requests() {
     let handed_out = PoolSpec { pinned_only: true, ..pool("default", "p0") };
     let configuration = Configuration { pools: vec![handed_out], ..configuration() };
     let world = World::with(configuration, settings(), 1).await;

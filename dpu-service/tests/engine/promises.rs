@@ -21,7 +21,7 @@ fn untaken(world: &World, promise: &VfPromise) {
 }
 
 #[tokio::test]
-async fn a_promised_vf_is_its_that_names_it() {
+async fn offered_vf_is_given_to_its_offer() {
     let world = World::new().await;
     let promises = told(&world);
     assert_eq!(promises.len(), 4);
@@ -45,7 +45,7 @@ async fn a_promised_vf_is_its_that_names_it() {
 
 /// The host has lost what it knew of it. Had it moved the VF that it names, it would have two.
 #[tokio::test]
-async fn who_has_another_vf_already_is_refused_until_it_names_none() {
+async fn attached_pod_naming_another_vf_is_refused() {
     let world = World::new().await;
     let first = world.attach(spec("pod")).await.unwrap();
     let promises = told(&world);
@@ -59,7 +59,7 @@ async fn who_has_another_vf_already_is_refused_until_it_names_none() {
 }
 
 #[tokio::test]
-async fn what_an_inventory_says_of_a_vf_that_is_taken_changes_nothing() {
+async fn inventory_keeps_the_offer_of_taken_vfs() {
     let world = World::with(configuration(), settings(), 1).await;
     let [promise] = &told(&world)[..] else { panic!("one VF") };
     let mut seen = inventory(&world.kernel, &[]);
@@ -71,7 +71,7 @@ async fn what_an_inventory_says_of_a_vf_that_is_taken_changes_nothing() {
 
 /// As by the host itself.
 #[tokio::test]
-async fn a_promised_vf_that_is_in_use_is_given_to_nobody_before_it_is_clean() {
+async fn offered_vf_in_use_is_refused_until_clean() {
     let world = World::with(configuration(), settings(), 1).await;
     let [promise] = &told(&world)[..] else { panic!("one VF") };
     let mut seen = inventory(&world.kernel, &[]);
@@ -90,7 +90,7 @@ async fn a_promised_vf_that_is_in_use_is_given_to_nobody_before_it_is_clean() {
 
 /// It may be in a pod by then, until the host says that it is not.
 #[tokio::test]
-async fn a_vf_whose_attach_failed_is_told_again_once_its_host_does_not_use_it() {
+async fn declined_vf_is_offered_again() {
     let world = World::with(configuration(), settings(), 1).await;
     let [promise] = &told(&world)[..] else { panic!("one VF") };
     world.kernel.refuse("join", 1);
@@ -108,7 +108,7 @@ async fn a_vf_whose_attach_failed_is_told_again_once_its_host_does_not_use_it() 
 }
 
 #[tokio::test]
-async fn with_the_session_its_promises_end() {
+async fn offers_end_with_their_session() {
     let mut world = World::new().await;
     let (old, promises) = (world.session_id(), told(&world));
     world.hello(&[]).await;
@@ -121,7 +121,7 @@ async fn with_the_session_its_promises_end() {
 
 /// Another pod would be in the network of the one before.
 #[tokio::test]
-async fn a_vf_that_could_not_be_unprogrammed_is_promised_to_nobody() {
+async fn unclean_vf_is_not_offered() {
     let world = World::with(configuration(), settings(), 1).await;
     let [promise] = &told(&world)[..] else { panic!("one VF") };
     world.attach(naming("pod", promise)).await.unwrap();

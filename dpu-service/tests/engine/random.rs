@@ -206,7 +206,7 @@ async fn power_cut(world: &mut World, after: usize, fates: Vec<Fate>, attach: u8
 /// The journal has the record when the write after it fails, and the power is gone before it can be
 /// taken back.
 #[tokio::test]
-async fn an_attach_that_failed_amid_a_power_cut_is_gone_once_the_host_knows_nothing_of_it() {
+async fn failed_attach_ends_after_a_power_cut() {
     for after in 0..24 {
         live_through(vec![
             Action::AttachOnFullDisk { container: 0 },

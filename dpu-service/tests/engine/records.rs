@@ -95,7 +95,7 @@ async fn obstacle_is_known_while_a_probe_waits() {
 }
 
 #[tokio::test]
-async fn a_disk_that_stays_full_leaves_the_kernel_alone() {
+async fn full_disk_leaves_the_kernel_unchanged() {
     let world = World::new().await;
     world.set_full(true);
     assert_eq!(world.refused(spec("pod")).await, Reason::JournalUnavailable);
@@ -109,7 +109,7 @@ async fn a_disk_that_stays_full_leaves_the_kernel_alone() {
 }
 
 #[tokio::test]
-async fn a_detach_on_a_full_disk_frees_what_it_can_and_is_finished_later() {
+async fn detach_on_a_full_disk_is_finished_later() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.set_full(true);
@@ -125,7 +125,7 @@ async fn a_detach_on_a_full_disk_frees_what_it_can_and_is_finished_later() {
 }
 
 #[tokio::test]
-async fn a_failed_attach_that_cant_be_deleted_is_deleted_later() {
+async fn record_of_a_failed_attach_is_deleted_later() {
     let mut world = World::new().await;
     let attach = world.attach(spec("pod"));
     let (disk_is_full, gate) = mpsc::channel();
@@ -152,7 +152,7 @@ async fn a_failed_attach_that_cant_be_deleted_is_deleted_later() {
 
 /// Whichever of the two the service believed, the other one's pod would lose what it uses.
 #[tokio::test]
-async fn a_journal_in_which_two_attachments_hold_the_same_is_refused_by_name() {
+async fn contradicting_journal_is_refused_by_name() {
     for number in 0..4 {
         let mut world = World::new().await;
         let first = world.attached("first").await.record;
@@ -230,7 +230,7 @@ async fn concurrent_attaches_of_one_key_give_one_attachment() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_leaves_nothing_half_made() {
+async fn cancelled_caller_leaves_nothing_half_made() {
     let world = World::new().await;
     let mut attach = Box::pin(world.attach(spec("pod")));
     assert!(futures::poll!(&mut attach).is_pending());

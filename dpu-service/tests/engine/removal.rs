@@ -95,7 +95,7 @@ async fn host_put_back_offers_vfs_at_once() {
 }
 
 #[tokio::test]
-async fn pf_in_use_is_given_to_no_other_host() {
+async fn pf_in_use_stays_with_its_host() {
     let world = removed().await;
     let mut file = without_host();
     file.hosts.push((HostName("node-3".into()), vec![PfId::local(0)]));

@@ -45,7 +45,7 @@ fn sending_from(container: &str, sources: &[&str]) -> AttachSpec {
 }
 
 #[tokio::test]
-async fn pods_send_for_whom_the_network_lets_them_ask() {
+async fn pods_use_the_sources_their_network_allows() {
     let mut configuration = configuration();
     let network = &mut configuration.networks[0];
     network.allowed_sources = ["10.1.0.7".parse().unwrap()].into();
@@ -68,7 +68,7 @@ async fn pods_send_for_whom_the_network_lets_them_ask() {
 
 /// A network without subnets does not know which addresses its pods have, unless it names those of others.
 #[tokio::test]
-async fn a_pod_whose_addresses_nobody_knows_is_not_narrowed_by_what_it_asks_for() {
+async fn requested_sources_do_not_narrow_unknown_addresses() {
     let mut configuration = configuration();
     let sources = "optional_sources = ['10.1.0.7', '00:00:5e:00:01:07']";
     configuration.networks.push(network(&format!("name = 'open'\n{sources}")));
@@ -87,7 +87,7 @@ async fn a_pod_whose_addresses_nobody_knows_is_not_narrowed_by_what_it_asks_for(
 }
 
 #[tokio::test]
-async fn what_a_network_does_not_look_at_pods_may_ask_for() {
+async fn unchecked_sources_may_be_requested() {
     let (station, address) = ("00:00:5e:00:01:07", "10.1.0.7");
     for (level, passing, refused) in [
         (AntiSpoofing::Off, &[station, address][..], &[][..]),
@@ -120,7 +120,7 @@ fn assert_told(refused: &offload_proto::Failure, reason: Reason, words: &[&str])
 }
 
 #[tokio::test]
-async fn a_network_serves_pods_of_its_namespaces_and_host_ports_alone() {
+async fn network_serves_its_namespaces_and_host_ports() {
     let world = World::with(with_green(), settings(), 4).await;
     world.attach(on_green("prod", "prod")).await.unwrap();
     world.attach(on_green(HOST_PORT_CONTAINER, "")).await.unwrap();
@@ -136,7 +136,7 @@ async fn a_network_serves_pods_of_its_namespaces_and_host_ports_alone() {
 }
 
 #[tokio::test]
-async fn a_host_gets_the_networks_that_it_may_use_and_no_others() {
+async fn host_sees_only_its_networks() {
     let world = World::with(limited(&["red"], true), settings(), 4).await;
     world.attach(spec("on-default")).await.unwrap();
     let refused = world.attach(on_green("prod", "prod")).await.unwrap_err();
@@ -150,7 +150,7 @@ async fn a_host_gets_the_networks_that_it_may_use_and_no_others() {
 }
 
 #[tokio::test]
-async fn what_runs_keeps_what_it_may_not_have_any_more() {
+async fn running_attachments_keep_revoked_rights() {
     let mut world = World::with(with_green(), settings(), 4).await;
     let running = world.attach(on_green("prod", "prod")).await.unwrap();
     let mut closed = limited(&["red"], false);
@@ -164,7 +164,7 @@ async fn what_runs_keeps_what_it_may_not_have_any_more() {
 }
 
 #[tokio::test]
-async fn a_host_that_may_not_choose_keeps_to_the_prefix() {
+async fn host_without_any_mac_keeps_the_prefix() {
     let world = World::with(limited(&[], false), settings(), 4).await;
     let refused = world.attach(with_mac("pod", "06:5e:00:00:00:01")).await.unwrap_err();
     assert_told(&refused, Reason::MacNotAllowed, &["06:5e:00:00:00:01", "begin with 02,"]);
@@ -175,7 +175,7 @@ async fn a_host_that_may_not_choose_keeps_to_the_prefix() {
 }
 
 #[tokio::test]
-async fn nobody_gets_the_address_of_a_router() {
+async fn addresses_of_routers_are_refused() {
     let mut configuration = configuration();
     configuration.networks.push(network(
         "name = 'blue'\n[[subnets]]\ncidr = '10.2.0.0/24'\ngateway = '10.2.0.1'\n\

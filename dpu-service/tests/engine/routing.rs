@@ -17,7 +17,7 @@ fn of_network(name: &str) -> AttachSpec {
 }
 
 #[tokio::test]
-async fn a_rule_of_the_pods_own_addresses_has_these_for_its_sources() {
+async fn own_address_rules_use_the_pods_addresses() {
     let world = World::new().await;
     let both = "subnets = [{ cidr = '10.2.0.0/24' }, { cidr = 'fd00:2::/64' }]
                 routes = [{ destination = '0.0.0.0/0', gateway = '10.2.0.9', table = 7 },
@@ -41,7 +41,7 @@ async fn a_rule_of_the_pods_own_addresses_has_these_for_its_sources() {
 }
 
 #[tokio::test]
-async fn a_route_that_drops_packets_stands_for_the_default_route_only_in_its_place() {
+async fn dropping_route_replaces_its_own_default_route() {
     let mut world = World::new().await;
     let capabilities = vec![capability::ROUTE_KINDS];
     world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
@@ -64,7 +64,7 @@ async fn a_route_that_drops_packets_stands_for_the_default_route_only_in_its_pla
 
 /// It would pass them over in silence.
 #[tokio::test]
-async fn an_agent_that_does_not_know_kinds_scopes_or_settings_is_refused_networks_that_have_them() {
+async fn old_agent_is_refused_unknown_route_settings() {
     let mut world = World::new().await;
     for (name, says, told) in [
         (

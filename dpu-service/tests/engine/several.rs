@@ -34,7 +34,7 @@ fn names(views: &[AttachmentView]) -> Vec<Arc<str>> {
 }
 
 #[tokio::test]
-async fn all_are_made_in_order_and_a_repeat_and_a_restart_find_them() {
+async fn group_is_attached_in_order_and_repeatable() {
     let mut world = World::new().await;
     let views = attach(&world, together("pod", &["net1", "data"])).await.unwrap();
     assert_eq!(names(&views), ["eth0".into(), "net1".into(), "data".into()]);
@@ -50,7 +50,7 @@ async fn all_are_made_in_order_and_a_repeat_and_a_restart_find_them() {
 }
 
 #[tokio::test]
-async fn one_that_is_refused_or_fails_leaves_nothing_of_the_others() {
+async fn failed_member_undoes_the_group() {
     for method in DOING {
         let world = World::new().await;
         // Of one of the three ports.
@@ -94,7 +94,7 @@ async fn a_journal_that_fails_leaves_nothing_of_any() {
 }
 
 #[tokio::test]
-async fn a_detach_without_an_id_takes_those_that_are_led_and_one_with_an_id_does_not() {
+async fn only_detach_without_an_id_ends_the_group() {
     let world = World::new().await;
     let views = attach(&world, together("pod", &["net1"])).await.unwrap();
     let fenced = Detach { id: Some(views[0].record.id), ..detach_of("pod") };
@@ -108,7 +108,7 @@ async fn a_detach_without_an_id_takes_those_that_are_led_and_one_with_an_id_does
 }
 
 #[tokio::test]
-async fn garbage_collection_keeps_what_a_valid_one_leads() {
+async fn collection_keeps_groups_with_a_valid_lead() {
     let world = World::new().await;
     attach(&world, together("pod", &["net1"])).await.unwrap();
     attach(&world, together("gone", &["net1"])).await.unwrap();
@@ -123,7 +123,7 @@ async fn garbage_collection_keeps_what_a_valid_one_leads() {
 }
 
 #[tokio::test]
-async fn one_that_is_there_by_itself_is_not_led() {
+async fn single_attachment_cannot_join_a_group() {
     let world = World::new().await;
     let alone = AttachmentKey { interface_name: "net1".into(), ..key("pod") };
     world.attach(AttachSpec { key: alone, ..spec("pod") }).await.unwrap();
@@ -153,7 +153,7 @@ async fn with_two_addresses(more: &str) -> World {
 }
 
 #[tokio::test]
-async fn addresses_for_interfaces_of_others_come_and_go_with_an_attachment() {
+async fn further_leases_follow_their_attachment() {
     let mut world = with_two_addresses("").await;
     let held = |view: &AttachmentView| {
         let lease = &view.record.further_leases[0];
@@ -187,7 +187,7 @@ async fn addresses_for_interfaces_of_others_come_and_go_with_an_attachment() {
 }
 
 #[tokio::test]
-async fn addresses_for_interfaces_of_others_are_refused_as_an_attachment_would_be() {
+async fn further_leases_are_checked_like_attachments() {
     let world = with_two_addresses("namespaces = ['prod']").await;
     assert_eq!(world.refused(with_lease("pod", &[])).await, Reason::NetworkNotAllowed);
     assert_eq!(world.engine.operators().pools()[0].usage.in_use, 0);

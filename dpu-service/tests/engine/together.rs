@@ -35,7 +35,7 @@ fn assert_warning(world: &World, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn subnets_that_overlap_are_refused_wherever_they_come_from() {
+async fn overlapping_subnets_are_refused() {
     let world = World::new().await;
     apply(&world, named("blue", "10.2.0.0/24")).await.unwrap();
     let twice =
@@ -61,7 +61,7 @@ async fn subnets_that_overlap_are_refused_wherever_they_come_from() {
 }
 
 #[tokio::test]
-async fn addresses_of_a_network_that_was_renamed_are_not_given_out_again() {
+async fn addresses_of_a_renamed_network_stay_held() {
     let mut world = World::new().await;
     let old = world.attached("old").await;
     world.configuration.networks = vec![Network { name: "rouge".into(), ..red() }];
@@ -87,7 +87,7 @@ fn pending(container: &str, world: &World) -> dpu_service::host::Hello {
 }
 
 #[tokio::test]
-async fn addresses_of_a_deleted_network_are_not_given_out_under_another_name() {
+async fn addresses_of_a_deleted_network_stay_held() {
     let world = World::new().await;
     apply(&world, named("blue", "10.2.0.0/30")).await.unwrap();
     world.attach(on("blue", "old")).await.unwrap();
@@ -112,7 +112,7 @@ async fn addresses_of_a_deleted_network_are_not_given_out_under_another_name() {
 }
 
 #[tokio::test]
-async fn addresses_of_a_deleted_network_rest_under_another_name() {
+async fn addresses_of_a_deleted_network_cool_down() {
     let resting = Settings { address_cool_down: std::time::Duration::from_secs(600), ..settings() };
     let world = World::with(configuration(), resting, 4).await;
     apply(&world, named("blue", "10.2.0.0/30")).await.unwrap();
@@ -129,7 +129,7 @@ async fn addresses_of_a_deleted_network_rest_under_another_name() {
 }
 
 #[tokio::test]
-async fn two_addresses_of_one_attachment_in_a_subnet_that_was_two_both_stay_held() {
+async fn merged_subnet_keeps_both_addresses_held() {
     let mut world = World::new().await;
     let halves =
         "name = 'blue'\n[[subnets]]\ncidr = '10.2.0.0/30'\n[[subnets]]\ncidr = '10.2.0.4/30'";
@@ -149,7 +149,7 @@ async fn two_addresses_of_one_attachment_in_a_subnet_that_was_two_both_stay_held
 }
 
 #[tokio::test]
-async fn a_network_that_the_file_now_hinders_is_told_and_comes_back() {
+async fn suspended_network_is_a_fault_and_resumes() {
     let mut world = World::new().await;
     apply(&world, named("blue", "10.2.0.0/24")).await.unwrap();
     let running = world.attach(on("blue", "running")).await.unwrap();
@@ -172,7 +172,7 @@ async fn a_network_that_the_file_now_hinders_is_told_and_comes_back() {
 }
 
 #[tokio::test]
-async fn start_refuses_what_reading_again_refuses() {
+async fn start_and_reload_refuse_the_same() {
     let mut world = World::new().await;
     world.configuration.networks[0].default = false;
     world.configuration.pools.push(pool("other", "p0#3"));
@@ -264,14 +264,14 @@ fn new_form(name: &str) -> Network {
 }
 
 #[tokio::test]
-async fn changed_network_withholds_what_pods_use() {
+async fn changed_network_excludes_used_addresses() {
     let world = with_old_pod().await;
     apply(&world, new_form("blue")).await.unwrap();
     assert_used_addresses_are_taken(world, "blue").await;
 }
 
 #[tokio::test]
-async fn renamed_network_withholds_what_pods_use() {
+async fn renamed_network_excludes_used_addresses() {
     let world = with_old_pod().await;
     world.engine.networks().delete("blue".into(), true).await.unwrap();
     apply(&world, new_form("green")).await.unwrap();

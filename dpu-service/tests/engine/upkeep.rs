@@ -21,7 +21,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn whatever_was_meddled_with_is_mended() {
+async fn changed_ports_are_repaired() {
     let meddlings: [fn(&mut Port); 7] = [
         |port| port.mac = None,
         |port| port.rate.egress_rate = 1,
@@ -44,7 +44,7 @@ async fn whatever_was_meddled_with_is_mended() {
 }
 
 #[tokio::test]
-async fn a_representor_that_serves_nobody_is_unprogrammed() {
+async fn representor_without_attachment_is_unprogrammed() {
     let world = World::new().await;
     world.kernel.meddle(FunctionId::local(0, 3), |port| {
         port.membership = Some(Membership { vlan: Some(100), ..Default::default() });
@@ -56,7 +56,7 @@ async fn a_representor_that_serves_nobody_is_unprogrammed() {
 
 /// The service programs while it records, so that a crash can leave any of it without a record.
 #[tokio::test]
-async fn whatever_a_crash_leaves_programmed_without_a_record_is_cleared() {
+async fn unrecorded_ports_after_a_crash_are_cleared() {
     let bandwidth =
         Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
     let world = World::new().await;
@@ -78,7 +78,7 @@ async fn whatever_a_crash_leaves_programmed_without_a_record_is_cleared() {
 
 /// It has left the fabric by then, so that a look at the ports does not find it.
 #[tokio::test]
-async fn what_an_undo_has_left_is_taken_back_later() {
+async fn leftover_of_an_undo_is_removed_later() {
     let bandwidth =
         Bandwidth { ingress_rate: 1_000_000, egress_rate: 1_000_000, ..Bandwidth::default() };
     let limited = || AttachSpec { bandwidth, ..spec("pod") };
@@ -99,7 +99,7 @@ async fn what_an_undo_has_left_is_taken_back_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_detach_waits_for_a_repair_of_its_port() {
+async fn detach_waits_for_its_ports_repair() {
     let world = World::new().await;
     let vf = world.attached("pod").await.record.vf;
     world.kernel.meddle(vf, |port| {
@@ -123,7 +123,7 @@ async fn an_attach_waits_until_its_port_is_cleared() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_port_that_is_slow_to_join_holds_up_no_other() {
+async fn slow_port_delays_no_other() {
     let world = World::new().await;
     let ((there, called), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
     world.kernel.hold_up("join", there, may_go_on);
@@ -158,7 +158,7 @@ async fn waits_for_the_reconciler<T>(
 }
 
 #[tokio::test]
-async fn representors_made_anew_are_programmed_and_the_host_moves_the_vfs_back() {
+async fn new_representors_are_programmed_and_reattached() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
     world.kernel.take_away(view.record.vf);
@@ -175,7 +175,7 @@ async fn representors_made_anew_are_programmed_and_the_host_moves_the_vfs_back()
 }
 
 #[tokio::test]
-async fn a_repair_that_fails_is_told_once_and_left_to_the_timer() {
+async fn failed_repair_is_reported_once() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.kernel.meddle(view.record.vf, |port| port.membership = None);
@@ -198,7 +198,7 @@ async fn a_repair_that_fails_is_told_once_and_left_to_the_timer() {
 
 /// A card that is reset takes the representor away while it is looked at.
 #[tokio::test]
-async fn a_representor_that_comes_after_a_repair_found_none_is_programmed_at_once() {
+async fn representor_that_appears_is_programmed_at_once() {
     let mut world = World::new().await;
     let view = world.attached("pod").await;
     world.kernel.take_away(view.record.vf);
@@ -211,7 +211,7 @@ async fn a_representor_that_comes_after_a_repair_found_none_is_programmed_at_onc
 
 /// The step that failed was on the one that the card has taken away since.
 #[tokio::test]
-async fn a_representor_made_anew_after_a_repair_failed_is_programmed_at_once() {
+async fn new_representor_is_programmed_despite_failed_repair() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.kernel.meddle(view.record.vf, |port| port.membership = None);
@@ -224,7 +224,7 @@ async fn a_representor_made_anew_after_a_repair_failed_is_programmed_at_once() {
 }
 
 #[tokio::test]
-async fn a_repair_that_fails_leaves_what_works() {
+async fn failed_repair_keeps_working_steps() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     let limited = |port: &mut Port| port.rate.ingress_rate = 1;
@@ -238,7 +238,7 @@ async fn a_repair_that_fails_leaves_what_works() {
 }
 
 #[tokio::test]
-async fn a_representor_that_vanishes_during_a_detach_harms_nobody() {
+async fn representor_may_vanish_during_a_detach() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.kernel.vanish_at("set_up");
@@ -251,7 +251,7 @@ async fn a_representor_that_vanishes_during_a_detach_harms_nobody() {
 }
 
 #[tokio::test]
-async fn a_representor_that_cant_be_unprogrammed_is_told_once_and_left_to_the_timer() {
+async fn failed_clearing_is_reported_once() {
     let world = World::new().await;
     let vf = FunctionId::local(0, 3);
     world.kernel.meddle(vf, |port| {
@@ -268,7 +268,7 @@ async fn a_representor_that_cant_be_unprogrammed_is_told_once_and_left_to_the_ti
 }
 
 #[tokio::test]
-async fn a_fabric_that_cant_be_prepared_is_a_problem_until_it_can() {
+async fn unprepared_fabric_is_an_obstacle() {
     let world = World::new().await;
     world.kernel.refuse("prepare", 1);
     world.engine.reconcile(Depth::Thorough).await;
@@ -280,7 +280,7 @@ async fn a_fabric_that_cant_be_prepared_is_a_problem_until_it_can() {
 }
 
 #[tokio::test]
-async fn what_ports_do_without_is_told_and_keeps_nobody_from_attaching() {
+async fn partial_fabric_is_reported_and_serves() {
     let world = World::new().await;
     world.kernel.lack_a_part();
     world.kernel.refuse("prepare", 2);
@@ -307,7 +307,7 @@ async fn the_watchdog_can_see_that_the_reconciler_works() {
 }
 
 #[tokio::test]
-async fn the_reconciler_wakes_at_start_for_the_kernel_and_for_hosts() {
+async fn reconciler_wakes_for_kernel_and_hosts() {
     let mut world = World::new().await;
     let view = world.attach(spec("pod")).await.unwrap();
     let mut feed = world.engine.events().watch();
@@ -335,7 +335,7 @@ async fn the_reconciler_wakes_at_start_for_the_kernel_and_for_hosts() {
 }
 
 #[tokio::test]
-async fn a_vf_without_a_representor_is_not_given_out() {
+async fn vf_without_a_representor_is_unavailable() {
     let mut world = World::new().await;
     let absent = FunctionId::local(0, 0);
     let inventory = hello(&world.kernel, "boot-1", &[]);
@@ -357,7 +357,7 @@ async fn a_vf_without_a_representor_is_not_given_out() {
 }
 
 #[tokio::test]
-async fn what_runs_is_mended_though_the_fabric_lacks_something() {
+async fn partial_fabric_does_not_stop_repairs() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.kernel.refuse("prepare", 1);

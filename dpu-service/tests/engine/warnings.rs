@@ -31,7 +31,7 @@ async fn strict(vfs: u16) -> World {
 }
 
 #[tokio::test]
-async fn attachments_without_representors_are_told_until_they_have_them_again() {
+async fn missing_representors_are_a_fault_until_back() {
     let world = impatient().await;
     let mut vfs = Vec::new();
     for container in ["a", "b", "c"] {
@@ -62,7 +62,7 @@ async fn attachments_without_representors_are_told_until_they_have_them_again() 
 }
 
 #[tokio::test]
-async fn a_card_that_has_gone_is_told_after_a_restart_too() {
+async fn missing_card_is_a_fault_after_restart() {
     let mut world = impatient().await;
     let view = world.attached("pod").await;
     world.kernel.take_away(view.record.vf);
@@ -72,7 +72,7 @@ async fn a_card_that_has_gone_is_told_after_a_restart_too() {
 }
 
 #[tokio::test]
-async fn a_card_reset_that_is_mended_soon_is_not_told() {
+async fn short_card_reset_is_no_fault() {
     let world = World::new().await;
     let view = world.attached("pod").await;
     world.kernel.take_away(view.record.vf);
@@ -96,7 +96,7 @@ async fn vfs_that_never_have_representors_lack_none() {
 }
 
 #[tokio::test]
-async fn a_pool_that_is_empty_for_quarantine_is_told_until_a_vf_is_cleared() {
+async fn quarantined_pool_is_a_fault_until_cleared() {
     let world = strict(2).await;
     fails(&world, "a").await;
     assert_eq!(world.attachment_warnings(), [""; 0], "there is another one");
@@ -116,7 +116,7 @@ async fn a_pool_that_is_empty_for_quarantine_is_told_until_a_vf_is_cleared() {
 }
 
 #[tokio::test]
-async fn a_pool_that_is_only_used_up_is_not_told() {
+async fn exhausted_pool_is_no_fault() {
     let world = strict(1).await;
     world.attached("a").await;
     assert_eq!(world.refused(spec("b")).await, Reason::VfsExhausted);
@@ -124,7 +124,7 @@ async fn a_pool_that_is_only_used_up_is_not_told() {
 }
 
 #[tokio::test]
-async fn each_pool_that_is_empty_for_quarantine_is_told_by_its_name() {
+async fn each_quarantined_pool_is_named() {
     let world = strict(2).await;
     let mut configuration = configuration();
     configuration.pools = vec![pool("default", "p0#0"), pool("rest", "p0#1")];
@@ -141,7 +141,7 @@ async fn each_pool_that_is_empty_for_quarantine_is_told_by_its_name() {
 }
 
 #[tokio::test]
-async fn quarantine_is_not_blamed_for_a_card_that_is_gone() {
+async fn missing_card_is_not_blamed_on_quarantine() {
     let world = strict(1).await;
     fails(&world, "a").await;
     world.kernel.take_away(FunctionId::local(0, 0));
@@ -256,7 +256,7 @@ async fn pods_that_no_record_names_are_a_fault() {
 }
 
 #[tokio::test]
-async fn refused_adds_are_events_of_what_refused_them() {
+async fn refused_adds_are_events_of_the_refusing_object() {
     let world = strict(1).await;
     world.attached("a").await;
     assert_eq!(world.refused(spec("b")).await, Reason::VfsExhausted);

@@ -29,7 +29,7 @@ async fn try_all(channel: Channel) -> [Result<(), Status>; 4] {
 }
 
 #[test]
-fn each_role_may_call_what_is_its_own() {
+fn each_role_has_its_own_calls() {
     let setup = Setup::new();
     let _service = setup.start();
     let matrix = [
@@ -49,7 +49,7 @@ fn each_role_may_call_what_is_its_own() {
 }
 
 #[test]
-fn a_host_that_is_not_configured_is_told_so() {
+fn unconfigured_host_is_refused_by_name() {
     let setup = Setup::new();
     let _service = setup.start();
     let results = setup.client(async || try_all(setup.channel(Role::Host, "stranger")).await);
@@ -60,7 +60,7 @@ fn a_host_that_is_not_configured_is_told_so() {
 }
 
 #[test]
-fn services_are_listed_and_their_health_told() {
+fn services_and_their_health_are_listed() {
     use tonic_reflection::pb::v1::{
         ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
         server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
@@ -91,7 +91,7 @@ fn services_are_listed_and_their_health_told() {
 }
 
 #[test]
-fn a_message_beyond_the_limit_is_refused_and_the_connection_lives_on() {
+fn oversized_message_leaves_the_connection_open() {
     let setup = Setup::new();
     let _service = setup.start();
     setup.client(async || {

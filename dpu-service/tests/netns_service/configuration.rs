@@ -29,7 +29,7 @@ async fn problems(operator: &mut OperatorClient<Channel>) -> Vec<String> {
 }
 
 #[test]
-fn a_changed_file_is_taken_over_whole_or_not_at_all() {
+fn changed_file_is_loaded_completely_or_refused() {
     let setup = Setup::new();
     let service = setup.start();
     let red = NETWORKS.replace("blue", "red");

@@ -15,7 +15,7 @@ use crate::{
 
 /// What is only there for a moment is not told, and of a host that falls silent what it had is.
 #[test]
-fn what_two_looks_at_a_host_find_is_told() {
+fn differences_of_two_looks_are_reported() {
     let setup = Setup::new();
     let _service = setup.start();
     setup.client(async || {
@@ -66,7 +66,7 @@ async fn repairs(operator: &mut OperatorClient<Channel>) -> Vec<v1::AuditEntry> 
 }
 
 #[test]
-fn repair_is_audited_before_what_is_left_is_looked_for() {
+fn repair_is_audited_before_the_next_look() {
     let setup = Setup::new();
     let _service = setup.start();
     setup.client(async || {
@@ -92,7 +92,7 @@ fn repair_is_audited_before_what_is_left_is_looked_for() {
 }
 
 #[test]
-fn a_second_examination_meanwhile_is_refused_and_the_first_is_not_harmed() {
+fn concurrent_examination_is_refused() {
     let setup = Setup::new();
     let _service = setup.start();
     setup.client(async || {

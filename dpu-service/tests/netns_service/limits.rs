@@ -25,7 +25,7 @@ use crate::{
 const METRICS: &str = "127.0.0.1:9464";
 
 #[test]
-fn ten_thousand_silent_connections_keep_nobody_out() {
+fn ten_thousand_silent_connections_block_no_host() {
     const CROWD: usize = 10_000;
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
@@ -49,13 +49,13 @@ fn ten_thousand_silent_connections_keep_nobody_out() {
 
 /// 32 KiB of each are buffers of TLS and HTTP/2 (docs/BENCHMARKS.md).
 #[test]
-fn a_thousand_idle_sessions_take_50_mib_at_most() {
+fn thousand_idle_sessions_use_at_most_50_mib() {
     let growth = growth_by_sessions();
     assert!(growth <= 50.0, "{SESSIONS} sessions took {growth:.1} MiB");
 }
 
 #[test]
-fn a_handshake_that_does_not_end_is_given_up() {
+fn endless_handshake_times_out() {
     let setup = Setup::new();
     setup.configure("handshake_timeout_s = 1", NETWORKS);
     let _service = setup.start();
@@ -121,7 +121,7 @@ async fn scrape() -> String {
 
 /// Its work goes on, so it has its place until that ends, and is counted then.
 #[test]
-fn a_call_whose_caller_has_gone_is_under_way_until_its_work_is_done() {
+fn cancelled_call_counts_until_its_work_ends() {
     const DEADLINE: Duration = Duration::from_secs(2);
     const PATIENCE: Duration = Duration::from_millis(200);
     let setup = Setup::new();

@@ -45,7 +45,7 @@ fn the_newest_session_replaces_the_older() {
 
 /// Agents of earlier and of later versions, beside this service.
 #[test]
-fn agents_of_other_versions_are_served_with_what_both_can_do() {
+fn agents_of_other_versions_share_common_capabilities() {
     let setup = Setup::new();
     let _service = setup.start();
     setup.client(async || {
@@ -90,7 +90,7 @@ fn agents_of_other_versions_are_served_with_what_both_can_do() {
 }
 
 #[test]
-fn a_session_that_breaks_the_protocol_ends_with_the_reason() {
+fn session_breaking_the_protocol_ends_with_reason() {
     let setup = Setup::new();
     let _service = setup.start();
     setup.client(async || {
@@ -127,7 +127,7 @@ fn a_session_that_says_nothing_ends() {
 }
 
 #[test]
-fn a_stopping_service_tells_its_hosts_and_leaves_the_bridge() {
+fn stopping_service_notifies_hosts_and_keeps_the_bridge() {
     let setup = Setup::new();
     let mut service = setup.start();
     setup.client(async || {

@@ -16,7 +16,7 @@ use crate::{
 };
 
 #[test]
-fn what_the_card_can_do_is_known() {
+fn abilities_of_the_card_are_probed() {
     let dpu = Dpu::new();
     let can = |name| {
         let all = dpu.eswitch().capabilities();
@@ -47,7 +47,7 @@ fn what_the_card_can_do_is_known() {
 }
 
 #[test]
-fn representors_are_known_by_their_ports_under_any_name() {
+fn representors_are_identified_by_port_not_name() {
     let dpu = Dpu::new();
     let name = dpu.representor().name;
     dpu.netns.run(&format!("ip link set {name} name wild"));

@@ -13,7 +13,7 @@ use crate::{
 
 /// What mlx5 answers for the ports of a BlueField: see hack/vm.d/switchdevsim.
 #[test]
-fn a_port_is_guarded_whose_card_refuses_all_of_the_bridges_flags_but_a_few() {
+fn guard_works_with_few_bridge_flags() {
     let dpu = Dpu::new();
     dpu.programmer.program(&settings()).unwrap();
     let port = dpu.representor().name;
@@ -40,7 +40,7 @@ fn a_port_is_guarded_whose_card_refuses_all_of_the_bridges_flags_but_a_few() {
 /// What may be sent for sure the card forwards by itself, all else comes to the kernel: see
 /// hack/vm.d/switchdevsim, which counts for each filter what a card would have it decide about.
 #[test]
-fn a_card_forwards_by_itself_only_what_is_honest_for_sure() {
+fn card_forwards_only_verified_frames() {
     let dpu = Dpu::new();
     assert!(dpu.filters().0, "{:?}", dpu.filters());
     let settings = PortSettings { vlan: None, trunk: [].into(), ..of_pod() };
@@ -98,7 +98,7 @@ fn a_card_forwards_by_itself_only_what_is_honest_for_sure() {
 }
 
 #[test]
-fn a_port_whose_filters_the_card_refuses_is_guarded_in_software_and_that_is_told() {
+fn refused_filters_fall_back_to_software() {
     let dpu = Dpu::new();
     assert!(dpu.filters().0, "{:?}", dpu.filters());
     dpu.set_filters("off");
@@ -116,7 +116,7 @@ fn a_port_whose_filters_the_card_refuses_is_guarded_in_software_and_that_is_told
 
 /// Such as passes would be of no use without what takes all else aside.
 #[test]
-fn a_port_whose_card_leaves_nothing_to_the_kernel_is_guarded_in_software_and_that_is_told() {
+fn card_without_fallback_is_guarded_in_software() {
     let dpu = Dpu::new();
     let without_trap = WithoutTrap::new();
     let (takes_filters, why) = dpu.filters();
@@ -133,7 +133,7 @@ fn a_port_whose_card_leaves_nothing_to_the_kernel_is_guarded_in_software_and_tha
 }
 
 #[test]
-fn a_card_that_took_no_filters_is_tried_again_at_the_next_look() {
+fn refused_filters_are_retried_later() {
     let dpu = Dpu::new();
     dpu.set_filters("off");
     for _ in 0..2 {

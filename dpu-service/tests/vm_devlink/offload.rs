@@ -25,7 +25,7 @@ use crate::{
 /// With `hw-offload` the daemon makes a filter of each decision, guard and way in one: as `tc` shows, the card takes
 /// that of a pod's frames to another.
 #[test]
-fn on_open_vswitch_a_card_takes_over_what_was_decided_of_a_pods_frames() {
+fn ovs_offloads_decided_flows_to_the_card() {
     let dpu = Dpu::new();
     let mut vswitch = OpenVswitch::start_in(&dpu.netns.path());
     assert_eq!(OpenVswitch::datapath(), "system", "run this by hack/test vm");
@@ -95,7 +95,7 @@ fn offloaded_by_tools(dpu: &Dpu, port: &str) -> Offloaded {
 }
 
 #[test]
-fn what_the_card_has_taken_over_is_told() {
+fn offloaded_rules_are_counted() {
     let dpu = Dpu::new();
     dpu.programmer.program(&settings()).unwrap();
     let Representor { name, index, .. } = dpu.representor();

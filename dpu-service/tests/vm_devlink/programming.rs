@@ -51,7 +51,7 @@ fn a_representor_is_programmed_and_taken_back() {
 }
 
 #[test]
-fn a_label_that_somebody_changes_is_found_and_put_back() {
+fn changed_representor_label_is_repaired() {
     let dpu = Dpu::new();
     dpu.programmer.program(&settings()).unwrap();
     let Representor { name, label, .. } = dpu.representor();
@@ -82,7 +82,7 @@ fn one_direction_can_be_limited_alone() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_undone_up_to_the_first_step() {
+fn refused_step_undoes_all_earlier_steps() {
     let dpu = Dpu::new();
     let refused = |settings| failure(&dpu.programmer.program(&settings).unwrap_err());
 
@@ -114,7 +114,7 @@ fn what_the_kernel_refuses_is_undone_up_to_the_first_step() {
 
 /// A pod's `10Mi` is 10,485,760 bit/s.
 #[test]
-fn a_rate_finer_than_the_card_counts_is_rounded_down() {
+fn fine_rates_are_rounded_down() {
     let dpu = Dpu::new();
     for (asked, kept) in [(10_485_760, 1_250_000), (64_000, 125_000)] {
         let bandwidth = Bandwidth { egress_rate: asked, ..Bandwidth::default() };

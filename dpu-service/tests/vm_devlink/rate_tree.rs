@@ -7,7 +7,7 @@ use vf_alloc::FunctionId;
 use crate::dpu::{Dpu, VF, failure, settings, sharing};
 
 #[test]
-fn pods_of_a_network_share_a_node_that_goes_with_the_last_of_them() {
+fn rate_node_ends_with_its_last_pod() {
     let dpu = Dpu::new();
     dpu.devlink("port function rate add {card}/tenant tx_max 40mbit");
     let [one, two] = [sharing(0, 20_000_000), sharing(1, 20_000_000)];
@@ -35,7 +35,7 @@ fn pods_of_a_network_share_a_node_that_goes_with_the_last_of_them() {
 }
 
 #[test]
-fn a_rate_tree_that_somebody_changed_is_mended() {
+fn changed_rate_tree_is_repaired() {
     let dpu = Dpu::new();
     let settings = sharing(1, 20_000_000);
     dpu.programmer.program(&settings).unwrap();
@@ -62,7 +62,7 @@ fn a_rate_tree_that_somebody_changed_is_mended() {
 }
 
 #[test]
-fn a_leaf_in_somebody_elses_node_stays_there_unless_its_network_has_a_node() {
+fn foreign_rate_node_keeps_its_leaf() {
     let dpu = Dpu::new();
     dpu.devlink("port function rate add {card}/tenant");
     dpu.devlink(&format!("port function rate set {} parent tenant", dpu.port()));
@@ -76,7 +76,7 @@ fn a_leaf_in_somebody_elses_node_stays_there_unless_its_network_has_a_node() {
 
 /// A total that was changed between two attaches is the later one's, for both.
 #[test]
-fn a_node_has_the_rate_of_the_pod_that_was_programmed_last() {
+fn rate_node_follows_the_latest_pod() {
     let dpu = Dpu::new();
     let [before, after] = [sharing(0, 20_000_000), sharing(1, 30_000_000)];
     for settings in [&before, &after] {
@@ -116,7 +116,7 @@ fn a_node_without_leaves_is_deleted() {
 }
 
 #[test]
-fn pods_of_a_network_may_come_and_go_at_once() {
+fn concurrent_pods_share_a_rate_node() {
     let dpu = Dpu::new();
     std::thread::scope(|scope| {
         for vf in [0, 1] {

@@ -248,7 +248,7 @@ fn shown_and_read(network: &Network) -> Network {
 }
 
 #[test]
-fn addresses_for_interfaces_of_others_come_with_the_way_to_their_first_hop() {
+fn further_leases_include_routes_to_their_first_hop() {
     let network: Network = toml::from_str(
         "name = 'green'\nfirst_hop = true\nroutes = [{ destination = '10.5.0.0/16', gateway = '10.9.0.1' }]",
     )
@@ -340,7 +340,7 @@ fn anti_spoofing_is_full_by_default() {
 }
 
 #[test]
-fn a_network_that_is_wrong_in_every_way_is_refused_in_a_few_words() {
+fn refusal_of_a_network_is_bounded() {
     let route = v1::Route { destination: "10.0.0.0/8".into(), mtu: 1, ..v1::Route::default() };
     let name = "x".repeat(4096);
     let wrong = v1::Network { name, routes: vec![route; 5000], ..v1::Network::default() };
@@ -402,7 +402,7 @@ fn examination(vf: v1::ExaminedVf) -> Result<Examination, String> {
 }
 
 #[test]
-fn what_a_host_found_is_shown_as_it_told() {
+fn examinations_round_trip_unchanged() {
     let earlier = v1::ExaminedVf { mac: String::new(), addresses: vec![], ..examined_vf() };
     let free = v1::ExaminedVf { attachment_id: String::new(), ..earlier.clone() };
     for told in [examined_vf(), earlier, free] {
@@ -412,7 +412,7 @@ fn what_a_host_found_is_shown_as_it_told() {
 }
 
 #[test]
-fn a_hosts_answer_that_can_not_be_read_is_told_as_such() {
+fn unreadable_examinations_are_refused_by_field() {
     let spoilt: [(Change<v1::ExaminedVf>, &str); 5] = [
         (|vf| vf.vf = None, "no VF"),
         (|vf| vf.attachment_id = "a".into(), "attachment id"),
@@ -429,7 +429,7 @@ fn a_hosts_answer_that_can_not_be_read_is_told_as_such() {
 }
 
 #[test]
-fn texts_of_a_host_are_cut_and_cleaned_and_its_word_on_hosts_is_not_taken() {
+fn texts_of_hosts_are_cut_and_cleaned() {
     let hostile = "\u{1b}[2J".repeat(5000);
     let mut difference = Finding::VfDiffers.of(&hostile, hostile.clone());
     (difference.host, difference.why) = ("node-2".into(), hostile.clone());
@@ -460,7 +460,7 @@ fn texts_of_a_host_are_cut_and_cleaned_and_its_word_on_hosts_is_not_taken() {
 }
 
 #[test]
-fn a_host_is_shown_with_what_it_may_ask_for() {
+fn host_is_shown_with_its_rights() {
     let view = HostView {
         name: host(),
         connected: false,
@@ -480,7 +480,7 @@ fn a_host_is_shown_with_what_it_may_ask_for() {
 }
 
 #[test]
-fn pod_findings_of_a_host_are_bounded_and_clean() {
+fn pod_findings_are_bounded_and_clean() {
     let id = "0190aaaa-bbbb-7000-8000-000000000001";
     let found = |subject: &str| Finding::PodDiffers.of(subject, "lost\u{1b}[2J");
     let mut findings = vec![found("no id")];

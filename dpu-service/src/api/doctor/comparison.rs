@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_differs_from_the_hosts_records_is_told() {
+    fn journal_differing_from_host_record_is_found() {
         let mut comparison = in_order();
         let journal = Record { mac: "02:00:00:00:00:09".parse().unwrap(), ..record() };
         comparison.before = vec![view(&journal)];
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_from_an_answer_with_everything_is_told() {
+    fn missing_items_count_only_in_complete_answers() {
         let mut comparison = in_order();
         change_examination(&mut comparison, |found| found.vfs.clear());
         let missing = ["ATTACHMENT_UNKNOWN_TO_HOST", "VF_UNKNOWN_TO_HOST"];
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_the_host_that_is_nobodys_is_told() {
+    fn host_record_without_an_attachment_is_found() {
         let mut comparison = in_order();
         (comparison.before, comparison.after) = (Vec::new(), Vec::new());
         comparison.dpu.vfs[0].view.attachment = None;
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_did_not_answer_is_told_and_nothing_of_it_is_missed() {
+    fn silent_host_has_no_other_differences() {
         let mut comparison = in_order();
         comparison.hosts[0].found = Err("it did not answer within 2s".into());
         assert_found(&comparison, &["HOST_NOT_EXAMINED"]);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_is_shown_as_far_as_it_has_come() {
+    fn state_follows_the_stage() {
         let session = SessionId::new();
         let mut stage = Stage::reserved(session);
         let mut shown = vec![stage.state()];
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_a_release_changes_nothing_but_that_the_vf_is_back() {
+    fn after_a_release_only_the_vfs_return_counts() {
         let session = SessionId::new();
         let mut stage = attached(session);
         stage.release(VfReturn::Awaited);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_while_the_host_may_move_the_vf_stays_under_way_until_it_gives_up() {
+    fn release_is_under_way_until_the_host_detaches() {
         let session = SessionId::new();
         let mut stage = Stage::reserved(session);
         stage.record();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_is_unclaimed_until_its_host_asks_for_it_or_has_it() {
+    fn attachment_is_unclaimed_until_its_host_claims_it() {
         let session = SessionId::new();
         let mut stage = attached(session);
         assert!(stage.set_unclaimed(true) && !stage.set_unclaimed(true));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_has_no_representor_and_no_pod_yet() {
+    fn reservation_is_neither_programmed_nor_attached() {
         let mut stage = Stage::reserved(SessionId::new());
         stage.program(7);
         assert!(!stage.attach() && stage.programmed().is_none());

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn host_ports_are_read_in_an_order_of_their_own() {
+    fn mapped_ports_are_sorted() {
         let (low, high) = (asked(80, "tcp", ""), asked(81, "udp", "::ffff:192.0.2.1"));
         let read = port_mappings(vec![high.clone(), low.clone()]).unwrap();
         assert_eq!(read, port_mappings(vec![low, high]).unwrap());
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn host_ports_that_cant_be_are_refused_by_value() {
+    fn invalid_mapped_ports_are_refused_by_value() {
         let twice = vec![asked(80, "tcp", ""); 2];
         let overlapping = vec![asked(80, "tcp", "192.0.2.1"), asked(80, "tcp", "")];
         for (asked, words) in [

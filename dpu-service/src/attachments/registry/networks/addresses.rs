@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_ended_rests_may_go() {
+    fn rows_of_ended_cool_downs_are_deleted() {
         let cool_downs = [
             cool_down("10.1.0.1", 10),
             cool_down("10.1.0.2", 11),
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_lasts_until_its_last_second() {
+    fn cool_down_lasts_until_its_last_second() {
         let cool_downs =
             [cool_down("10.1.0.1", 10), cool_down("10.1.0.1", 12), cool_down("10.1.0.2", 20)];
         let at = in_vlan("10.1.0.1", 1);
