@@ -1,6 +1,6 @@
-//! Who may do what: every call of every service, by every kind of caller, on somebody's attachment.
+//! The matrix of rights: every call of every service by every kind of caller, on node-1's attachment.
 //!
-//! The calls are those of the services' own descriptors, so that a new one without a row here fails.
+//! The calls come from the services' descriptors: a new call without a row fails the test.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,14 +30,14 @@ use raw::{Outcome, call};
 use service_support::Setup;
 use world::{Strangers, World};
 
-/// What a caller gets, and what becomes of node-1's attachment.
+/// Result of a call and its effect on node-1's attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
-    /// An answer; the attachment stays as it is.
+    /// An answer; the attachment stays.
     Answer,
     /// An answer; the attachment ends.
     Ends,
-    /// A refusal for this reason; the attachment stays as it is.
+    /// A refusal with this reason; the attachment stays.
     Refused(Reason),
 }
 use Expected::{Answer, Ends, Refused};
@@ -45,7 +45,7 @@ use Expected::{Answer, Ends, Refused};
 const NOT_AUTHORISED: Expected = Refused(Reason::NotAuthorised);
 const HOST_UNKNOWN: Expected = Refused(Reason::HostUnknown);
 
-/// The callers, in the order of the columns. The attachment is node-1's.
+/// The callers, in the order of the columns. node-1 owns the attachment.
 const CALLERS: [(Role, &str); 5] = [
     (Role::Host, "node-1"),
     (Role::Host, "node-2"),
@@ -54,20 +54,20 @@ const CALLERS: [(Role, &str); 5] = [
     (Role::Operator, "alice"),
 ];
 
-/// A call, the message that it is made with, and what each caller gets.
+/// A call, its message, and the expected result for each caller.
 type Row = (&'static str, fn(&World<'_>) -> Vec<u8>, [Expected; 5]);
 
-/// Looking is for operators and viewers.
+/// Read-only calls are for operators and viewers.
 const LOOK: [Expected; 5] = [NOT_AUTHORISED, NOT_AUTHORISED, NOT_AUTHORISED, Answer, Answer];
-/// How the service is, and what it offers, is for whoever has a certificate.
+/// Health and reflection are for every valid certificate.
 const ALL: [Expected; 5] = [Answer; 5];
 
-/// Changing is for operators.
+/// Changes are for operators.
 const fn of_operators(operator: Expected) -> [Expected; 5] {
     [NOT_AUTHORISED, NOT_AUTHORISED, NOT_AUTHORISED, NOT_AUTHORISED, operator]
 }
 
-/// Work is for hosts.
+/// Workload calls are for hosts.
 const fn of_hosts(owner: Expected, other: Expected) -> [Expected; 5] {
     [owner, other, HOST_UNKNOWN, NOT_AUTHORISED, NOT_AUTHORISED]
 }
@@ -106,7 +106,7 @@ fn table() -> Vec<Row> {
                     ..Default::default()
                 })
             },
-            // A DEL of what is not there succeeds, as CNI wants it.
+            // A DEL of a missing attachment succeeds, as CNI requires.
             of_hosts(Ends, Answer),
         ),
         (
@@ -130,7 +130,7 @@ fn table() -> Vec<Row> {
         (
             "offload.v1.WorkloadNetwork/Session",
             |world| encoded(&world.hello()),
-            // The hello is node-1's: its PF is not another host's to tell of.
+            // The hello names node-1's PF, which another host must not report.
             of_hosts(Answer, NOT_AUTHORISED),
         ),
         ("offload.v1.Operator/GetDpu", |_| encoded(&v1::GetDpuRequest {}), LOOK),
@@ -227,7 +227,7 @@ fn encoded(message: &impl Message) -> Vec<u8> {
     message.encode_to_vec()
 }
 
-/// The calls that the descriptors name.
+/// The calls in the descriptors.
 fn calls_served() -> BTreeSet<String> {
     let descriptors = [
         v1::DESCRIPTORS,
@@ -276,8 +276,7 @@ async fn try_row(setup: &Setup, (path, message, expected): Row) {
     }
 }
 
-/// Whoever has no certificate of this CA that names one role that calls gets no connection, and so
-/// makes no call.
+/// A caller without a certificate of this CA that names one known role gets no connection.
 #[test]
 fn strangers_get_no_connection() {
     let setup = world::setup();
@@ -291,7 +290,7 @@ fn strangers_get_no_connection() {
     let heard = strangers.knock_in_the_clear();
     // A TLS alert, or nothing.
     assert!(matches!(heard.first(), None | Some(21)), "{heard:?}");
-    // The same knock is let in with a good certificate.
+    // The same bytes are accepted with a valid certificate.
     let heard = strangers.knock(Some("viewer"));
     assert!(!heard.contains("SSL alert number"), "{heard}");
     println!("figure: {} kinds of strangers refused a connection", names.len() + 2);

@@ -1,4 +1,4 @@
-//! Fabrics on a kernel that keeps VLANs apart and has bonds, looked at with `bridge`, `ip` and `ping`.
+//! Fabrics on a kernel with VLAN filtering and bonds, checked with `bridge`, `ip` and `ping`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../../crates/netlink/tests/support/mod.rs"]
@@ -16,7 +16,7 @@ use support::TestNetns;
 use test_clock::wait_until;
 use veth_dpu::{BRIDGE, Dpu, On, Pod, at_once, can, open_fabric};
 
-/// A DPU whose uplink `p0` leads to the link `wire` of another namespace.
+/// A DPU whose uplink `p0` leads to the link `wire` in another namespace.
 fn with_uplink() -> (Dpu, TestNetns) {
     let (dpu, outside) = (Dpu::with_uplinks(&["p0"]), TestNetns::new());
     assert!(can(&*dpu.fabric, "vlan-filtering"), "run this by hack/vm");
@@ -33,7 +33,7 @@ fn plug(dpu: &Dpu, number: u16, vlan: Option<u16>) -> Pod {
     pod
 }
 
-/// The VLANs of a port, as `bridge` shows them; null for none.
+/// VLANs of a port, as `bridge` shows them; null for none.
 fn vlans(dpu: &Dpu, name: &str) -> Value {
     dpu.netns.json(&format!("bridge -j vlan show dev {name}"))[0]["vlans"].clone()
 }
@@ -71,7 +71,7 @@ fn uplink_carries_vlans_of_its_pods() {
     pods.iter().for_each(|pod| dpu.program(pod));
     assert_eq!(vlans(&dpu, "p0"), json!([access(1), tagged(100)]));
 
-    // Who is outside is met in the pods' VLAN, or untagged.
+    // The outside peer is in the pods' VLAN, or untagged.
     outside.run("ip link add link wire name wire.100 type vlan id 100");
     outside.run("ip link set wire.100 up");
     outside.run("ip addr add 10.9.0.100/24 dev wire.100");
@@ -189,7 +189,7 @@ fn a_port_moves_to_other_vlans() {
 #[test]
 fn existing_bridge_is_used() {
     let dpu = Dpu::new();
-    // It puts each new port into VLAN 1.
+    // Such a bridge puts each new port into VLAN 1.
     dpu.netns.run(&format!("ip link add {BRIDGE} type bridge vlan_filtering 1"));
     dpu.prepare().unwrap();
     let pod = plug(&dpu, 0, Some(100));
@@ -246,7 +246,7 @@ fn frames_pass_as_large_as_both_sides_take() {
     assert!(passes("10.9.0.3"));
 }
 
-/// Both sockets of a card lead to one switch. Which of them frames take is the bond's affair.
+/// Both ports of a card lead to one switch. The bond decides which of them carries a frame.
 #[test]
 fn bond_uplink_survives_a_failed_member() {
     for on in On::EVERY {
@@ -298,7 +298,7 @@ fn bond(netns: &TestNetns, mode: &str, members: [&str; 2]) {
     netns.run("ip link set bond0 up");
 }
 
-/// As the bond sees its member.
+/// The member's state in the bond.
 fn has_carrier(netns: &TestNetns, member: &str) -> bool {
     netns.link(member)["linkinfo"]["info_slave_data"]["mii_status"] == "UP"
 }

@@ -72,8 +72,8 @@ fn alone(examination: &Mutex<()>) -> Result<MutexGuard<'_, ()>, Failure> {
     examination.try_lock().map_err(|_| busy())
 }
 
-/// Waits for other diagnoses, up to `limit`. The wait is bounded: a call continues when its caller has gone, so
-/// callers who retry would build an endless queue.
+/// Waits for other diagnoses, up to `limit`. The wait is bounded: a call continues when its caller has gone, so callers
+/// who retry would build an endless queue.
 async fn turn(examination: &Mutex<()>, limit: Duration) -> Result<MutexGuard<'_, ()>, Failure> {
     timeout(limit, examination.lock()).await.map_err(|_| busy())
 }

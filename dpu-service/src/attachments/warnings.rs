@@ -244,8 +244,8 @@ fn unowned(registry: &Registry) -> Vec<Fault> {
     registry.vfs().pools().filter_map(fault).collect()
 }
 
-/// One sentence on the host's attachments whose representors have been missing for longer than `grace`: after a
-/// reset the card soon creates them again.
+/// One sentence on the host's attachments whose representors have been missing for longer than `grace`: after a reset
+/// the card soon creates them again.
 fn without_representors(suspects: &[&Entry], grace: Duration) -> Option<String> {
     let is_missing = |entry: &&Entry| {
         entry.is_held() && entry.missing_for().is_some_and(|missing| missing >= grace)

@@ -1,4 +1,4 @@
-//! Addresses: which are given, which are refused, and how long they rest.
+//! Addresses: which are leased or refused, and cool-downs.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ async fn cooling_address_is_given_to_others_last() {
     world.check();
 }
 
-/// A world whose addresses rest.
+/// A world with a cool-down.
 async fn resting() -> World {
     let address_cool_down = Duration::from_secs(600);
     let resting = dpu_service::attachments::Settings { address_cool_down, ..settings() };
@@ -159,12 +159,12 @@ async fn cooling_address_is_leased_to_its_former_owner() {
         let view = world.attach(owner.clone()).await.unwrap();
         assert_eq!(view.record.leases[0].address.ip().to_string(), ADDRESS);
         world.check();
-        // Restarted now, the service knows that it is held again.
+        // After a restart the service must still know that the address is held again.
         world.restart().await;
         world.hello(&[live(&view, true)]).await;
         assert_eq!(world.refused(others[0].clone()).await, Reason::AddressInUse);
         world.detach(&owner.key.container_id).await;
-        // Whoever had it last is its former owner.
+        // The latest holder is the former owner.
         if owner.key.container_id == first.key.container_id {
             continue;
         }
@@ -213,7 +213,7 @@ async fn free_subnet_comes_before_cooling_addresses() {
     }
     world.detach("a").await;
     world.detach("a-one").await;
-    // Once the address of the other network is given out, so could the one before be.
+    // When this network's older cool-down makes way, the first network's address could have been leased as well.
     let given = async {
         while world.attach(on_one("next-one")).await.is_err() {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Attach, and what is refused.
+//! Attaches and their refusals.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ async fn exhausted_pool_is_named_and_status_is_ok() {
     world.check();
 }
 
-/// DPUs that share a layer 2 network do not know of each other's.
+/// DPUs on one layer-2 network do not know each other's addresses.
 #[tokio::test]
 async fn generated_mac_addresses_are_random() {
     const PODS: u16 = 16;
@@ -164,7 +164,7 @@ async fn agent_without_keeps_port_needs_representors() {
     let capabilities = vec![capability::KEEPS_PORT];
     world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
     let view = world.attach(spec("pod")).await.unwrap();
-    // The agent is of the earlier version again.
+    // The agent was downgraded.
     world.hello(&[live(&view, true)]).await;
     assert_eq!(world.refused(spec("pod")).await, Reason::Unsupported);
     assert_eq!(world.list().len(), 1, "the pod keeps it");
@@ -228,7 +228,7 @@ async fn check_names_the_missing_step() {
     assert_eq!(unknown.reason, Reason::AttachmentUnknown);
 }
 
-/// What the journal and the card know is shown all the same.
+/// What the journal and the card know is still shown.
 #[tokio::test]
 async fn absent_fabric_leaves_other_answers_available() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! Detach, and what else ends attachments.
+//! Detaches and other ends of attachments.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn a_vf_that_is_not_back_is_held() {
     assert_eq!(world.state("pod"), Some(AttachmentState::Releasing));
     assert_eq!(world.refused(spec("pod")).await, Reason::Releasing);
     assert_eq!(world.refused(spec("other")).await, Reason::Releasing);
-    // Still in the pod, then back.
+    // First still in the pod, then back.
     let tell = async |in_use: &[FunctionId]| {
         world.say_inventory(&inventory(&world.kernel, in_use)).await;
     };
@@ -52,7 +52,7 @@ async fn a_vf_that_is_not_back_is_held() {
     world.check();
 }
 
-/// Whoever comes next may ask before the host has told that all is back.
+/// The next request may come before the host has reported that everything is back.
 #[tokio::test]
 async fn resources_being_released_may_be_requested_again() {
     let tiny = network("name = 'tiny'\nsubnets = [{ cidr = '10.7.0.0/30', gateway = '10.7.0.1' }]");
@@ -77,7 +77,7 @@ async fn resources_being_released_may_be_requested_again() {
     }
     world.attached("last").await;
     assert_eq!(world.refused(spec("other")).await, Reason::Releasing);
-    // Nobody knows when its host has its VF.
+    // A longer release has no known end.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(10)).await;
     tokio::time::resume();
@@ -91,7 +91,7 @@ async fn resources_being_released_may_be_requested_again() {
     world.check();
 }
 
-/// The host resets the pool's only VF, and the DPU has looked while its representor was away.
+/// The host resets the pool's only VF, and the DPU surveys while its representor is missing.
 #[tokio::test]
 async fn vf_in_reset_may_be_requested_again() {
     let world = World::with(configuration(), settings(), 1).await;
@@ -103,7 +103,7 @@ async fn vf_in_reset_may_be_requested_again() {
     for wanted in [spec("next"), named()] {
         assert_eq!(world.refused(wanted).await, Reason::Releasing);
     }
-    // A representor that stays away is gone.
+    // A representor that stays away counts as gone.
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(10)).await;
     tokio::time::resume();
@@ -115,7 +115,7 @@ async fn vf_in_reset_may_be_requested_again() {
     world.check();
 }
 
-/// A VF never goes to another host.
+/// A VF never goes to another host, so another host's release frees none.
 #[tokio::test]
 async fn vfs_leaving_another_host_are_not_awaited() {
     let mut file = for_both();
@@ -128,7 +128,7 @@ async fn vfs_leaving_another_host_are_not_awaited() {
     world.engine.detach(detach).await.unwrap();
     world.attached("pod").await;
     assert_eq!(world.refused(spec("next")).await, Reason::VfsExhausted);
-    // Neither is another host's VF whose representor went, nor one that is held.
+    // The same holds for another host's VF with a missing representor, and for a held VF.
     let free = FunctionId { vf: leaving.vf.vf ^ 1, ..leaving.vf };
     for lost in [free, world.list()[0].record.vf] {
         world.kernel.take_away(lost);
@@ -146,7 +146,7 @@ async fn only_the_former_owner_awaits_a_cooling_address() {
     let mac = world.attach(asking("pod")).await.unwrap().record.mac;
     world.engine.detach(Detach { returned: false, ..detach_of("pod") }).await.unwrap();
     assert_eq!(world.refused(asking("other")).await, Reason::AddressInUse);
-    // Its MAC address is held, too.
+    // Its MAC address is still held.
     let former = AttachSpec { mac: Some(mac), ..asking("other") };
     assert_eq!(world.refused(former.clone()).await, Reason::Releasing);
     world.detach("pod").await;

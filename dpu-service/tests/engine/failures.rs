@@ -1,4 +1,4 @@
-//! Attaches that fail, and VFs that are set aside.
+//! Failed attaches, and VFs that become unavailable by them.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn failed_undo_quarantines_the_vf() {
         vfs.iter().filter(|vf| vf.state.to_string().contains("leave")).collect();
     let [quarantined] = quarantined[..] else { panic!("{vfs:#?}") };
 
-    // The reconciler mends what is left; giving the VF out again is the operator's choice.
+    // The reconciler removes the leftovers; ending the quarantine is the operator's choice.
     world.engine.reconcile(Depth::Thorough).await;
     world.check();
     let cleared = world.engine.operators().clear_quarantine(quarantined.vf).await.unwrap();

@@ -1,4 +1,4 @@
-//! Hosts beside one another: a busy one leaves the others their share.
+//! Fairness: a busy host leaves the others their share.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,14 +14,14 @@ use crate::{
     world::{World, detach_of, settings, spec},
 };
 
-/// ADDs of the busy host, all at once and again as soon as they are over: far more than sixteen in a second.
+/// ADDs of the busy host in flight at any time: far more than sixteen a second.
 const BURST: usize = 16;
-/// ADDs of the other host that are timed.
+/// Number of timed ADDs of the other host.
 const TIMED: usize = 50;
 /// How long each change holds the kernel's lock.
 const HELD: Duration = Duration::from_millis(2);
 
-/// What an ADD takes: the median, since the tail is that of a machine which does other work, too.
+/// Duration of an ADD: the median, because other work on the machine shows in the tail.
 async fn adds(host: &OtherHost) -> Duration {
     let mut taken = Vec::new();
     for number in 0..TIMED {
@@ -35,7 +35,7 @@ async fn adds(host: &OtherHost) -> Duration {
     taken[TIMED / 2]
 }
 
-/// Attaches as many pods as a burst has, and detaches them, again and again.
+/// Attaches and detaches a burst of pods, again and again.
 async fn burst_without_end(engine: &Arc<Engine>, session: SessionId) {
     let asked = Asked { session, as_of: HostTime::default() };
     loop {
@@ -57,7 +57,7 @@ async fn busy_host_leaves_others_half() {
     let busy = tokio::spawn(async move { burst_without_end(&engine, session).await });
     let beside = adds(&other).await;
     busy.abort();
-    // Half of the kernel takes an ADD twice as long, and other programs of this machine take their share. A lock that is not
-    // fair would let all changes of a burst go first.
+    // With half of the kernel an ADD takes twice as long; the rest allows for other programs. An unfair lock would let
+    // all changes of a burst go first.
     assert!(beside <= 3 * alone, "{beside:?} beside a busy host, {alone:?} alone");
 }

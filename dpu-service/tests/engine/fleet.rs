@@ -1,4 +1,4 @@
-//! DPUs of any size: VFs and networks, many attachments, and a journal that holds more of them.
+//! DPUs of any size: with many VFs, networks, attachments or journal rows.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use vf_alloc::FunctionId;
 
 use crate::world::{World, configuration, detach_of, network, settings, spec};
 
-/// How much a DPU has to look after.
+/// Size of a DPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Size {
     pub(crate) vfs: u16,
@@ -24,13 +24,13 @@ pub(crate) struct Size {
 pub(crate) const SMALL: Size = Size { vfs: 64, networks: 4 };
 pub(crate) const LARGE: Size = Size { vfs: 4096, networks: 1000 };
 
-/// As many attachments as a journal is read with.
+/// Number of attachments in a large journal.
 pub(crate) const RECORDED: u16 = 10_000;
 
-/// How many attaches are under way at a time while a DPU is filled.
+/// Number of concurrent attaches while a DPU is filled.
 const TOGETHER: usize = 64;
 
-/// A DPU of which all VFs but one are attached, those of each network as many as of any other.
+/// A DPU with all VFs but one attached, evenly spread over the networks.
 pub(crate) async fn filled(size: Size) -> World {
     let world = empty(size).await;
     let filling = (1..size.vfs).map(|number| world.attach(on_network(size, number)));
@@ -39,7 +39,7 @@ pub(crate) async fn filled(size: Size) -> World {
     world
 }
 
-/// What an attach takes, and the detach after it: of the VF that is left.
+/// Durations of an attach and a detach of the remaining VF.
 pub(crate) async fn attach_and_detach(world: &World, size: Size) -> [Duration; 2] {
     let last = on_network(size, 0);
     let container = last.key.container_id.clone();
@@ -50,15 +50,14 @@ pub(crate) async fn attach_and_detach(world: &World, size: Size) -> [Duration; 2
     [attached, begun.elapsed() - attached]
 }
 
-/// How long the service takes from its start until it has compared kernel and journal, with so many attachments in a
-/// journal of 1,000 networks. Their ports are as they were left.
+/// Time from the service's start until kernel and journal were compared, with `recorded` attachments in a journal with
+/// 1,000 networks. The ports are still programmed.
 pub(crate) async fn start_with(recorded: u16) -> Duration {
     let size = Size { vfs: recorded, ..LARGE };
     let mut world = empty(size).await;
     let record = world.attach(on_network(size, 0)).await.unwrap().record;
     let records: Vec<_> = (1..recorded).map(|number| like(&record, size, number)).collect();
     world.restart_with(&records).await;
-    // Programs the ports.
     world.engine.reconcile(Depth::Thorough).await;
     let calls = world.kernel.calls();
     let took = world.time_of_restart().await;
@@ -67,7 +66,7 @@ pub(crate) async fn start_with(recorded: u16) -> Duration {
     took
 }
 
-/// A DPU of which nothing is attached.
+/// A DPU without attachments.
 pub(crate) async fn empty(size: Size) -> World {
     let settings = Settings {
         attachments: usize::from(u16::MAX),
@@ -93,7 +92,7 @@ fn on_network(size: Size, number: u16) -> AttachSpec {
     AttachSpec { network, ..spec(&format!("c-{number}")) }
 }
 
-/// What an attach would have made of that VF, network and container.
+/// The record of an attach with that VF, network and container.
 fn like(record: &Record, size: Size, number: u16) -> Record {
     let network = network_of(number % size.networks);
     let [high, low] = number.to_be_bytes();
@@ -114,7 +113,6 @@ fn like(record: &Record, size: Size, number: u16) -> Record {
     }
 }
 
-/// The middle one.
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]

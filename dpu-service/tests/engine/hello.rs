@@ -1,4 +1,4 @@
-//! What a host's first words settle.
+//! Hellos and what follows from them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,6 @@ use crate::world::{
     spec, without,
 };
 
-/// How sessions end.
 const CLOSED: &str = "the host closed it";
 
 #[tokio::test]
@@ -93,7 +92,7 @@ async fn lost_attachment_stays_until_its_vf_returns() {
     }
 }
 
-/// No records, all VFs clean but for one.
+/// A hello without records; all VFs are clean except `vf`.
 fn hello_where(world: &World, vf: FunctionId, condition: &VfCondition) -> Hello {
     let mut hello = hello(&world.kernel, &world.boot_id, &[vf]);
     let vfs = hello.inventory.pfs.iter_mut().flat_map(|pf| &mut pf.vfs);
@@ -120,7 +119,7 @@ async fn lost_attachment_can_be_detached_and_released() {
                 world.say(Hello { boot_id, ..lost }).await;
             }
             _ => {
-                // Known again, clean or not, it stays.
+                // The host knows it again: it stays, whether its VF is clean or not.
                 assert_eq!(world.attach(spec("lost")).await.unwrap().record, lost.record);
                 assert_eq!(world.warnings(), [""; 0]);
                 let clean = inventory(&world.kernel, &[]);
@@ -157,7 +156,7 @@ async fn calls_under_way_are_left_to_be_repeated() {
     world.say(Hello { pending, ..hello(&world.kernel, "boot-1", &[]) }).await;
     assert_eq!(world.attach(spec("pending")).await.unwrap().record, view.record);
     world.check();
-    // The next session has it neither live nor pending.
+    // The next session neither has nor expects it.
     world.hello(&[]).await;
     assert_eq!(world.state("pending"), None);
     world.check();
@@ -230,7 +229,7 @@ async fn vf_of_an_unrecorded_attachment_is_quarantined() {
     );
     assert_eq!(world.state("known"), Some(AttachmentState::Attached));
     world.check();
-    // The host gives it back after all.
+    // The host detaches it after all.
     let clean = inventory(&world.kernel, &[known.record.vf]);
     world.say_inventory(&clean).await;
     assert_eq!(state(world.engine.operators().vfs().await.unwrap()), VfState::Free);
@@ -290,7 +289,7 @@ async fn words_of_an_old_session_are_ignored() {
     assert!(world.engine.hosts().list()[0].connected);
 }
 
-/// What happened to the host since `events` were watched.
+/// Events of the host since `events` was subscribed.
 fn told(events: &mut tokio::sync::broadcast::Receiver<Arc<Event>>) -> Vec<(EventKind, String)> {
     let all = std::iter::from_fn(|| events.try_recv().ok());
     all.filter(|event| event.subject == "node-1").map(|it| (it.kind, it.message.clone())).collect()

@@ -1,4 +1,4 @@
-//! What stays known: events, ended attachments, and who has changed what.
+//! History: events, ended attachments, and the audit.
 
 use std::sync::Arc;
 
@@ -368,7 +368,7 @@ async fn configuration_repaired_while_away_has_its_end() {
     world.hello(&[]).await;
     report(&world, "line 7 is wrong");
     assert_eq!(kinds_of_configuration(&world), [EventKind::ConfigurationRefused]);
-    // The service does not know the session before, either.
+    // The restarted service does not know the previous session.
     world.restart().await;
     world.hello(&[]).await;
     report(&world, "");

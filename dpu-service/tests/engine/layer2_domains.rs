@@ -1,4 +1,4 @@
-//! The same subnet in several layer-2 domains: an address belongs to one attachment of a domain, and networks that
+//! The same subnet in several layer-2 domains: an address belongs to one attachment in a domain, and networks that
 //! would meet are refused.
 
 use std::{sync::Arc, time::Duration};
@@ -12,12 +12,10 @@ use offload_proto::{Failure, Reason};
 
 use crate::world::{World, configuration, hello, host, key, network, settings, spec};
 
-/// A tenant's network.
 fn tenant(name: &str, vlan: u16, cidr: &str) -> Network {
     network(&format!("name = '{name}'\nvlan = {vlan}\n[[subnets]]\ncidr = '{cidr}'\n"))
 }
 
-/// A tenant's network whose gateway is the DPU.
 fn with_gateway(name: &str, vlan: u16) -> Network {
     network(&format!(
         "name = '{name}'\nvlan = {vlan}\ngateway_mode = 'dpu'\n\
@@ -46,7 +44,7 @@ async fn apply(world: &World, network: Network) -> Result<(), Failure> {
     world.engine.networks().apply(network, None, false).await.map(drop)
 }
 
-/// The reason for which a network is refused, however it comes.
+/// The reason for which a network is refused, from the API as from the file.
 async fn assert_conflict(world: &World, network: Network, named: &[&str]) {
     let refused = world.engine.networks().apply(network.clone(), None, true).await.unwrap_err();
     assert_eq!(refused.reason, Reason::SubnetConflict, "{refused}");
@@ -56,7 +54,7 @@ async fn assert_conflict(world: &World, network: Network, named: &[&str]) {
     assert_eq!(apply(world, network).await.unwrap_err().reason, Reason::SubnetConflict);
 }
 
-/// Two tenants that have 10.2.0.0/29 in VLANs 20 and 30.
+/// Two tenants with 10.2.0.0/29 in VLANs 20 and 30.
 async fn two_tenants(settings: Settings) -> World {
     let world = World::with(configuration(), settings, 8).await;
     for (name, vlan) in [("acme", 20), ("bolt", 30)] {
@@ -73,7 +71,7 @@ async fn attached(world: &World, spec: AttachSpec) -> Arc<Record> {
     world.attach(spec).await.unwrap().record
 }
 
-/// The service dies and starts again, and the host knows these containers.
+/// The service dies and restarts; the host knows these containers.
 async fn restart(world: &mut World, containers: &[&str]) {
     world.restart().await;
     let pending = containers.iter().map(|container| key(container)).collect();
@@ -122,7 +120,7 @@ async fn address_is_in_cool_down_in_its_domain() {
     assert_eq!(world.refused(asked("acme", "other")).await, Reason::AddressInUse);
     attached(&world, asked("bolt", "b")).await;
     world.detach("b").await;
-    // Now both are in cool-down, in a row of the journal each, and only for others than their former owners.
+    // Now both are in cool-down, each with its own row in the journal, for their former owners only.
     for restarts in [false, true] {
         if restarts {
             restart(&mut world, &[]).await;
@@ -163,7 +161,7 @@ async fn changed_vlan_leaves_running_pods_their_domain() {
     apply(&world, tenant("acme", 21, "10.2.0.0/29")).await.unwrap();
     attached(&world, asking_for("acme", "new", "10.2.0.5")).await;
     world.check();
-    // Another network comes to the old pod's domain.
+    // Another network moves into the old pod's domain.
     apply(&world, tenant("bolt", 20, "10.2.0.0/28")).await.unwrap();
     for restarts in [false, true] {
         if restarts {
@@ -178,7 +176,7 @@ async fn changed_vlan_leaves_running_pods_their_domain() {
     world.detach("old").await;
     attached(&world, asking_for("bolt", "third", "10.2.0.5")).await;
     world.check();
-    // Back in the old VLAN, it finds the address held again.
+    // Back in the old VLAN, the network finds the address held again.
     world.engine.networks().delete("bolt".into(), true).await.unwrap();
     apply(&world, tenant("acme", 20, "10.2.0.0/29")).await.unwrap();
     assert_eq!(world.refused(asking_for("acme", "fourth", "10.2.0.5")).await, Reason::AddressInUse);
@@ -219,7 +217,7 @@ async fn trunk_reaches_the_other_networks_domain() {
     assert_eq!(apply(&world, elsewhere).await.unwrap_err().reason, Reason::LeaseInTheWay);
     apply(&world, trunk("")).await.unwrap();
     apply(&world, bolt()).await.unwrap();
-    // The old pod may still speak there.
+    // The old pod may still send there.
     for network in ["acme", "bolt"] {
         let asked = asking_for(network, "new", &address(&old));
         assert_eq!(world.refused(asked).await, Reason::AddressInUse);
@@ -230,7 +228,7 @@ async fn trunk_reaches_the_other_networks_domain() {
     world.check();
 }
 
-/// One of them is left of a network that has moved to another VLAN.
+/// One attachment of a network stays in the VLAN that the network has left.
 #[tokio::test]
 async fn trunk_joins_no_two_holders_of_an_address() {
     let world = World::with(configuration(), settings(), 8).await;
@@ -247,7 +245,7 @@ async fn trunk_joins_no_two_holders_of_an_address() {
     world.check();
 }
 
-/// The service takes such a file at its start. The address stays taken until both pods have ended.
+/// The service accepts such a file at its start. The address stays held until both pods have ended.
 #[tokio::test]
 async fn trunk_of_the_file_frees_no_held_address() {
     let with_trunk = |vlans: &str| {
@@ -295,7 +293,7 @@ async fn subnet_routed_by_the_dpu_is_refused_elsewhere() {
         &["\"core\" in VLAN 40", "\"acme\" in VLAN 20"],
     )
     .await;
-    // A gateway that comes later.
+    // A later gateway.
     assert_conflict(&world, with_gateway("bolt", 30), &["\"bolt\" in VLAN 30", "\"acme\""]).await;
     let mut file = configuration();
     file.networks.push(with_gateway("core", 40));
@@ -307,7 +305,7 @@ async fn subnet_routed_by_the_dpu_is_refused_elsewhere() {
     }
     apply(&world, with_gateway("acme", 20)).await.unwrap();
     assert_conflict(&world, tenant("bolt", 30, "10.2.0.4/30"), &["\"bolt\"", "\"acme\""]).await;
-    // So that no network can reach both.
+    // Otherwise a network could reach both.
     let reaching = "name = 'core'\nvlan = 40\ngateway_mode = 'dpu'\nreaches = ['acme']\n\
                     [[subnets]]\ncidr = '10.3.0.0/24'\ngateway = '10.3.0.1'\n";
     apply(&world, network(reaching)).await.unwrap();
@@ -320,7 +318,7 @@ async fn host_port_in_a_shared_subnet_is_refused() {
     let refused = world.attach(host_port("acme", "offload0")).await.unwrap_err();
     assert_eq!(refused.reason, Reason::SubnetConflict);
     assert!(refused.message.contains("bolt in VLAN 30"), "{refused}");
-    // Pods of a network that is gone by force are there, too.
+    // Pods of a force-deleted network are still there.
     attached(&world, on("bolt", "pod")).await;
     world.engine.networks().delete("bolt".into(), true).await.unwrap();
     assert_eq!(world.refused(host_port("acme", "offload0")).await, Reason::SubnetConflict);
@@ -343,7 +341,7 @@ async fn network_beside_a_host_port_is_refused() {
     let refused = world.engine.load_configuration(file.clone()).await.unwrap_err();
     assert_eq!(refused.reason, Reason::SubnetConflict);
 
-    // At start the file wins, and what came by that is reported.
+    // At a start the file wins, and the resulting conflicts are reported.
     world.configuration = file;
     world.restart().await;
     let warnings = world.warnings();

@@ -1,4 +1,4 @@
-//! The engine of attachments on a real journal and a card in memory.
+//! The engine of attachments with a real journal and a card in memory.
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 mod addresses;

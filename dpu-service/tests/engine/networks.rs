@@ -1,4 +1,4 @@
-//! Networks come, change and go while attachments run.
+//! Changes of networks while attachments run.
 
 use dpu_service::{
     attachments::{Applied, Configuration, Depth, Origin, Settings, SubnetChange},
@@ -39,7 +39,7 @@ async fn a_network_is_created_changed_and_left_unchanged() {
     let old = world.attach(on_blue("old")).await.unwrap();
     assert_eq!(apply(&world, blue("10.2.0.0/16", 300)).await, Ok(Applied::Changed));
 
-    // What runs keeps its snapshot.
+    // Running attachments keep their snapshot.
     let new = world.attach(on_blue("new")).await.unwrap();
     assert_eq!(old.record.network.vlan, Some(200));
     assert_eq!(new.record.network.vlan, Some(300));
@@ -52,7 +52,7 @@ async fn a_network_is_created_changed_and_left_unchanged() {
     assert_eq!(blue.subnets[0].held, 1, "the other address is held in VLAN 200");
 }
 
-/// A representor without a label costs no request for one.
+/// A representor without a label costs no extra request.
 #[tokio::test]
 async fn labels_need_a_capability_only_if_set() {
     let world = World::new().await;
@@ -161,7 +161,7 @@ async fn network_in_use_is_deleted_only_by_force() {
     assert_eq!(world.attach(on_blue("pod")).await.unwrap().record, view.record);
     world.check();
 
-    // Made again, it does not give out what still is held.
+    // Created again, it does not lease what is still held.
     world.restart().await;
     let pending = vec![key("pod")];
     let hello = hello(&world.kernel, "boot-1", &[]);
@@ -216,7 +216,7 @@ async fn named_networks_are_resolved_at_the_attach() {
     let third = world.attach(on_blue("third")).await.unwrap().record;
     assert_eq!(sources(&third), "10.2.0.0/24");
 
-    // What runs keeps what it was attached with.
+    // Running attachments keep their settings.
     assert_eq!(apply(&world, with_rules("")).await, Ok(Applied::Changed));
     world.restart().await;
     let restored: Vec<_> = world.list().into_iter().map(|view| view.record).collect();
@@ -271,7 +271,7 @@ async fn mac_addresses_of_fabric_links_are_refused() {
 async fn network_that_is_being_deleted_takes_no_pods() {
     let world = World::new().await;
     apply(&world, blue("10.2.0.0/24", 200)).await.unwrap();
-    // On one thread: the deletion waits for the journal when the attach begins.
+    // On one thread: the deletion already waits for the journal when the attach begins.
     let delete = world.engine.networks().delete("blue".into(), false);
     let (deleted, attached) = tokio::join!(delete, world.attach(on_blue("pod")));
     deleted.unwrap();
@@ -396,12 +396,10 @@ async fn the_number_of_attachments_and_networks_is_limited() {
     assert_eq!(apply(&world, blue("10.2.0.0/24", 1)).await, Err(Reason::Overloaded));
 }
 
-/// A network in that bridge.
 fn in_bridge(bridge: &str) -> Network {
     network(&format!("name = 'blue'\nbridge = '{bridge}'"))
 }
 
-/// A world with two bridges.
 async fn with_bridges() -> World {
     let bridges = ["br-offload", "br-storage"].map(String::from).into();
     World::with(configuration(), Settings { bridges, ..settings() }, VFS).await
@@ -415,7 +413,7 @@ async fn network_with_an_unknown_bridge_is_refused() {
     assert_eq!(refused.reason, Reason::InvalidRequest);
     assert!(refused.message.ends_with("did you mean \"br-storage\"?"), "{refused}");
     apply(&world, in_bridge("br-storage")).await.unwrap();
-    // Without its bridge it is not in force, and comes back with it.
+    // Without its bridge the network is suspended; it resumes with the bridge.
     let bridges = world.settings.bridges.clone();
     world.settings.bridges.truncate(1);
     world.restart().await;
@@ -478,7 +476,7 @@ async fn start_without_an_attachments_bridge_is_refused() {
     assert!(refused.contains("no bridge \"br-storage\""), "{refused}");
 }
 
-/// A world whose second host has a VF in the same pool, by a card of its own.
+/// A world whose second host has a VF of another card in the same pool.
 async fn with_two_cards() -> World {
     let mut configuration = configuration();
     configuration.pools = vec![toml::from_str("name = 'default'\nselect = ['p0', 'p1']").unwrap()];
@@ -521,7 +519,7 @@ async fn network_no_card_supports_is_refused() {
     assert_eq!(world.engine.networks().list().len(), 1, "nothing was applied");
     assert_eq!(world.warnings(), [""; 0]);
 
-    // One that is in force stays as it was.
+    // A network in force stays unchanged.
     assert_eq!(apply(&world, blue("10.2.0.0/24", 200)).await, Ok(Applied::Created));
     assert_eq!(apply(&world, limited()).await, Err(Reason::Unsupported));
     world.attach(on_blue("pod")).await.unwrap();
@@ -566,7 +564,7 @@ async fn unsupported_network_of_the_file_is_a_fault() {
     world.attach(spec("pod")).await.unwrap();
 }
 
-/// What is the same for all cards needs none to be known.
+/// What is the same for all cards is known without any.
 #[tokio::test]
 async fn network_no_port_supports_is_refused_without_hosts() {
     let mut world = World::new().await;

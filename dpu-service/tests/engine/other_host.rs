@@ -1,4 +1,4 @@
-//! A second host, beside the one that a [`World`] has.
+//! A second host next to that of a [`World`].
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use vf_alloc::{FunctionId, PfId};
 
 use crate::world::{World, configuration, detach_of, hello, network, pool, spec};
 
-/// `node-2`, with four VFs of PF 1, which are in a pool of their own.
+/// `node-2` with four VFs of PF 1 in a pool of their own.
 pub(crate) struct OtherHost {
     engine: Arc<Engine>,
     pub(crate) session: Session,
@@ -23,7 +23,7 @@ pub(crate) fn other() -> HostName {
     HostName("node-2".into())
 }
 
-/// That of a [`World`], with a pool of the other host's VFs and a network `green` that draws from it.
+/// The configuration of a [`World`] with a pool of the other host's VFs and a network `green` on it.
 pub(crate) fn for_both() -> Configuration {
     let mut file = configuration();
     file.pools.push(pool("second", "p1"));
@@ -32,7 +32,7 @@ pub(crate) fn for_both() -> Configuration {
     file
 }
 
-/// An attachment of the other host, to `green`.
+/// An attach of the other host to `green`.
 pub(crate) fn on_green(container: &str) -> AttachSpec {
     let key = AttachmentKey { host: other(), ..spec(container).key };
     AttachSpec { key, network: Some("green".into()), ..spec(container) }

@@ -1,5 +1,4 @@
-//! Words of a host that later ones overtake: found by exploring the protocol (package
-//! `protocol-model`).
+//! Messages of a host that arrive after later ones. Found by exploring the protocol (package `protocol-model`).
 
 use dpu_service::{
     attachments::Detach,
@@ -18,7 +17,7 @@ fn inventory_as_of(world: &World, in_use: bool, time: u64) -> Inventory {
     Inventory { as_of: HostTime(time), ..inventory(&world.kernel, &in_use) }
 }
 
-/// A VF was clean before it was attached and lost; its pod's namespace is being cleaned up.
+/// The VF was clean before it was attached and lost; its pod's namespace is being cleaned up.
 #[tokio::test]
 async fn older_inventory_does_not_return_the_vf() {
     let world = World::new().await;
@@ -30,7 +29,7 @@ async fn older_inventory_does_not_return_the_vf() {
     assert_eq!(world.state("a"), Some(AttachmentState::Releasing));
 }
 
-/// The agent has given an attempt to connect up, and what it had sent arrives all the same.
+/// The agent gave up a connection attempt, and its hello still arrives.
 #[tokio::test]
 async fn outdated_hello_changes_nothing() {
     let mut world = World::new().await;
@@ -46,7 +45,7 @@ async fn outdated_hello_changes_nothing() {
     assert_eq!(refused.unwrap_err().reason, Reason::StaleSession);
 }
 
-/// The host's clock was set back, or was never as somebody with its certificate has told.
+/// The host's clock was set back, or a program with its certificate sent a wrong time.
 #[tokio::test]
 async fn detach_with_a_future_time_outdates_nothing() {
     const HOUR: u64 = 3_600_000_000_000;
@@ -72,7 +71,7 @@ async fn detach_with_a_future_time_outdates_nothing() {
     }
 }
 
-/// The host has heard no answer, and both calls come at once.
+/// The host got no answer, and both calls arrive at once.
 #[tokio::test]
 async fn attach_after_its_detach_reserves_nothing() {
     let mut world = World::new().await;
@@ -88,14 +87,14 @@ async fn attach_after_its_detach_reserves_nothing() {
     world.engine.detach(by_id).await.unwrap();
     let late = world.engine.attach(spec("a"), asked(session, 3)).await;
     assert_eq!(late.unwrap_err().reason, Reason::DeadlineExceeded, "a repeat of it was answered");
-    // A clock that begins anew says nothing of the boot before.
+    // A clock that starts again proves nothing about the previous boot.
     world.boot_id = "boot-2".to_owned();
     world.hello(&[]).await;
     world.engine.attach(spec("a"), asked(world.session_id(), 1)).await.unwrap();
     world.check();
 }
 
-/// A DEL whose call the host has given up is served after the ADD that came next.
+/// The host gave up a DEL's call, and it is served after the next ADD.
 #[tokio::test]
 async fn detach_before_a_served_attach_ends_nothing() {
     let world = World::new().await;
@@ -112,7 +111,7 @@ async fn detach_before_a_served_attach_ends_nothing() {
     world.check();
 }
 
-/// The host is about to move the VF while an operator takes the attachment away.
+/// The host is about to move the VF when an operator releases the attachment.
 #[tokio::test]
 async fn released_attach_under_way_keeps_its_vf() {
     let mut world = World::new().await;
@@ -125,7 +124,7 @@ async fn released_attach_under_way_keeps_its_vf() {
     assert!(matches!(world.command(), Some(HostCommand::Release { .. })));
 }
 
-/// A DEL was given up, and its call comes after its pod was attached anew.
+/// The host gave up a DEL, and its call arrives after the pod was attached again.
 #[tokio::test]
 async fn detach_of_an_earlier_session_is_stale() {
     let mut world = World::new().await;
@@ -140,7 +139,7 @@ async fn detach_of_an_earlier_session_is_stale() {
     assert_eq!(world.state("a"), None);
 }
 
-/// All that the service has heard of the VF since it started is that it is in use.
+/// Since its start the service only knows that the VF is in use.
 #[tokio::test]
 async fn vf_returned_after_a_restart_is_free() {
     let mut world = World::new().await;
@@ -154,8 +153,8 @@ async fn vf_returned_after_a_restart_is_free() {
     world.check();
 }
 
-/// The inventory that says that the VF is in use was read, and the one that says that it is clean is
-/// overtaken by a Detach that says the same. The host has nothing more to say.
+/// The inventory with the VF in use was processed. The one with the VF clean arrives after a Detach that says the same,
+/// and the host sends nothing more.
 #[tokio::test]
 async fn vf_returned_by_a_detach_is_free() {
     let world = World::new().await;

@@ -1,4 +1,4 @@
-//! What a host is told of its pools, and the pools that somebody else hands out.
+//! A host's view of its pools, and pools from which the kubelet allocates.
 
 use dpu_service::{
     attachments::{Configuration, Depth, HostPool},
@@ -10,7 +10,7 @@ use vf_alloc::{FunctionId, PoolSpec};
 
 use crate::world::{World, configuration, host, inventory, pool, settings, spec};
 
-/// All four VFs, of which the kubelet hands out the last two.
+/// All four VFs; the kubelet allocates the last two.
 fn with_kubelets_pool() -> Configuration {
     let kubelets = PoolSpec { pinned_only: true, ..pool("kubelet", "p0#2-3") };
     Configuration { pools: vec![pool("default", "p0"), kubelets], ..configuration() }
@@ -20,7 +20,6 @@ async fn world() -> World {
     World::with(with_kubelets_pool(), settings(), 4).await
 }
 
-/// The problems of a pool's VFs, in their order.
 fn problems(world: &World, pool: &str) -> Vec<String> {
     let pools = world.engine.hosts().pools(&host());
     let pool = pools.into_iter().find(|found| found.name == pool).unwrap();
@@ -86,7 +85,7 @@ async fn quarantined_vf_is_shown_with_its_reason() {
     assert!(problem.starts_with("quarantined: 3 attaches"), "{problem}");
 }
 
-/// The two that are the default pool's alone are given out unasked, and no more.
+/// Only the two VFs that are in no pool of the kubelet are given without a name.
 #[tokio::test]
 async fn pinned_only_vfs_are_given_by_name() {
     let world = world().await;

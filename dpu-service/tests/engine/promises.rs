@@ -1,4 +1,4 @@
-//! VFs that are promised to a host, which takes one before it asks for it.
+//! VFs offered to a host, which takes one before it asks.
 
 use dpu_service::{attachments::PromisedVf, host::VfCondition, model::AttachSpec};
 use offload_proto::Reason;
@@ -6,7 +6,7 @@ use vf_alloc::{FunctionId, VfPromise};
 
 use crate::world::{World, configuration, detach_of, host, inventory, settings, spec};
 
-/// What the host is told in its session besides what it knows.
+/// New offers of the host's session.
 fn told(world: &World) -> Vec<VfPromise> {
     let promised = world.engine.hosts().offer_vfs(&host(), world.session_id());
     promised.into_iter().map(|PromisedVf { promise, .. }| promise).collect()
@@ -43,7 +43,7 @@ async fn offered_vf_is_given_to_its_offer() {
     world.check();
 }
 
-/// The host has lost what it knew of it. Had it moved the VF that it names, it would have two.
+/// The host has lost its record. Had it moved the VF that it names, it would have two.
 #[tokio::test]
 async fn attached_pod_naming_another_vf_is_refused() {
     let world = World::new().await;
@@ -69,7 +69,7 @@ async fn inventory_keeps_the_offer_of_taken_vfs() {
     world.check();
 }
 
-/// As by the host itself.
+/// Used by the host itself, for example.
 #[tokio::test]
 async fn offered_vf_in_use_is_refused_until_clean() {
     let world = World::with(configuration(), settings(), 1).await;
@@ -88,7 +88,7 @@ async fn offered_vf_in_use_is_refused_until_clean() {
     world.check();
 }
 
-/// It may be in a pod by then, until the host says that it is not.
+/// The VF may be in a pod until the host reports that it is not.
 #[tokio::test]
 async fn declined_vf_is_offered_again() {
     let world = World::with(configuration(), settings(), 1).await;
@@ -119,7 +119,7 @@ async fn offers_end_with_their_session() {
     world.check();
 }
 
-/// Another pod would be in the network of the one before.
+/// Another pod would be in the previous pod's network.
 #[tokio::test]
 async fn unclean_vf_is_not_offered() {
     let world = World::with(configuration(), settings(), 1).await;

@@ -1,4 +1,4 @@
-//! Random histories: whatever happens in whatever order, the invariants hold after each step.
+//! Random histories: the invariants hold after each step, whatever the order.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
     world::{VFS, World, detach_of, hello, host, inventory, key, live, spec},
 };
 
-/// How many random histories are lived through.
+/// Number of random histories.
 const HISTORIES: u32 = 48;
 
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ fn name(container: u8) -> String {
     container.to_string()
 }
 
-/// What the host holds, but for the attachment that it has lost.
+/// The host's attachments, except the one that it has lost.
 fn live_but(world: &World, lost: Option<u8>) -> Vec<LiveAttachment> {
     let lost = lost.map(|lost| key(&name(lost)));
     let views = world.list();
@@ -176,15 +176,14 @@ async fn recover(world: &mut World, lost: Option<u8>) {
     world.hello(&live).await;
 }
 
-/// The power is cut after so many more writes, in the middle of an attach and a detach. What was
-/// confirmed is still so afterwards.
+/// Cuts the power after `after` more writes, during an attach and a detach. Confirmed changes survive.
 async fn power_cut(world: &mut World, after: usize, fates: Vec<Fate>, attach: u8, detach: u8) {
     let before = world.list();
     let mut confirmed: Vec<_> = before.iter().map(|view| Arc::clone(&view.record)).collect();
     confirmed.retain(|record| record.phase == Phase::Held);
     world.disk.as_ref().unwrap().cut_power_after(after);
     let attached = world.attach(spec(&name(attach))).await;
-    // The journal may hold a failed one all the same, until the host says that it knows of none.
+    // The journal may hold a failed attach until the host reports that it has no such attachment.
     let lost = attached.is_err().then_some(attach);
     confirmed.extend(attached.map(|attached| attached.record));
     let detached = world.engine.detach(detach_of(&name(detach))).await;
@@ -203,8 +202,7 @@ async fn power_cut(world: &mut World, after: usize, fates: Vec<Fate>, attach: u8
     }
 }
 
-/// The journal has the record when the write after it fails, and the power is gone before it can be
-/// taken back.
+/// The journal has the record, the next write fails, and the power fails before the record is deleted.
 #[tokio::test]
 async fn failed_attach_ends_after_a_power_cut() {
     for after in 0..24 {
@@ -219,14 +217,14 @@ async fn failed_attach_ends_after_a_power_cut() {
     }
 }
 
-/// One history, looked at after each step.
+/// Runs one history and checks each step.
 async fn live_through(actions: Vec<Action>) {
     let mut world = World::new().await;
     for action in actions {
         act(&mut world, action).await;
         world.check();
     }
-    // In the end everything can be given back.
+    // Finally everything can be released.
     for container in 0..6 {
         world.detach(&name(container)).await;
     }

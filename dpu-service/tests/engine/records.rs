@@ -1,4 +1,4 @@
-//! Restarts, disks that are full or hang, and commits that share transactions.
+//! Restarts, full or hanging disks, and commits that share transactions.
 
 use std::sync::{Arc, mpsc};
 
@@ -130,7 +130,7 @@ async fn record_of_a_failed_attach_is_deleted_later() {
     let attach = world.attach(spec("pod"));
     let (disk_is_full, gate) = mpsc::channel();
     world.kernel.refuse_after(gate, "join");
-    // The disk fills up once the record is written.
+    // The disk fills up after the record was written.
     let disk = world.disk.clone().unwrap();
     let mut feed = world.engine.events().watch();
     let fill = async {
@@ -150,7 +150,7 @@ async fn record_of_a_failed_attach_is_deleted_later() {
     world.check();
 }
 
-/// Whichever of the two the service believed, the other one's pod would lose what it uses.
+/// Whichever of the two the service kept, the other one's pod would lose its network.
 #[tokio::test]
 async fn contradicting_journal_is_refused_by_name() {
     for number in 0..4 {
@@ -176,7 +176,7 @@ async fn start_that_the_journal_prevents_is_not_recorded() {
     assert_eq!(world.recorded_starts(), 1);
 }
 
-/// Records that have one thing in common with `first`, and what.
+/// Records that share one thing with `first`, with its name.
 fn twins(first: &Record) -> Vec<(String, Record)> {
     let own = || Record {
         id: AttachmentId(uuid::Uuid::nil()),
@@ -235,7 +235,7 @@ async fn cancelled_caller_leaves_nothing_half_made() {
     let mut attach = Box::pin(world.attach(spec("pod")));
     assert!(futures::poll!(&mut attach).is_pending());
     drop(attach);
-    // The flow goes on by itself; the next one of the same key waits for it.
+    // The flow continues in the background; the next one of the key waits for it.
     let view = world.attach(spec("pod")).await.unwrap();
     assert_eq!(world.list(), [view]);
     world.check();

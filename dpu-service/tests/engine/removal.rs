@@ -1,4 +1,4 @@
-//! A host that is removed from the configuration, and one that is put back.
+//! Hosts removed from the configuration and added again.
 
 use dpu_service::{
     attachments::Configuration,
@@ -21,7 +21,7 @@ async fn load(world: &World, file: Configuration) {
     world.engine.load_configuration(file).await.unwrap();
 }
 
-/// A host with an attachment, which is removed. Its pool still names its PF.
+/// A removed host with an attachment. Its pool still names its PF.
 async fn removed() -> World {
     let mut world = World::new().await;
     world.attached("pod").await;
@@ -72,7 +72,7 @@ async fn released_vf_waits_for_its_host() {
     let (id, vf) = (world.list()[0].record.id, world.list()[0].record.vf);
     world.engine.operators().release(id, false, "decommissioned".into()).await.unwrap();
     load(&world, configuration()).await;
-    // The pod runs on.
+    // The pod keeps running.
     let hello = crate::world::hello(&world.kernel, &world.boot_id, &[vf]);
     world.say(hello).await;
     for number in 1..VFS {

@@ -1,4 +1,4 @@
-//! Who may use which network, and which MAC addresses.
+//! Rights of hosts: networks and MAC addresses.
 
 use dpu_service::{
     attachments::Configuration,
@@ -12,7 +12,6 @@ use crate::{
     world::{World, configuration, host, network, red, settings, spec},
 };
 
-/// `green` is for pods of `prod` and of `stage`.
 fn green() -> Network {
     network("name = 'green'\nnamespaces = ['prod', 'stage']")
 }
@@ -66,7 +65,7 @@ async fn pods_use_the_sources_their_network_allows() {
     world.check();
 }
 
-/// A network without subnets does not know which addresses its pods have, unless it names those of others.
+/// A network without subnets does not know its pods' addresses unless it names other sources.
 #[tokio::test]
 async fn requested_sources_do_not_narrow_unknown_addresses() {
     let mut configuration = configuration();
@@ -103,7 +102,7 @@ async fn unchecked_sources_may_be_requested() {
         }
         let view = world.attach(sending_from("router", passing)).await.unwrap();
         assert_eq!(view.record.allowed_sources().len(), passing.len());
-        // Nobody is told to let it send for whom it may send for anyway.
+        // No driver needs to allow what the guard passes anyway.
         assert!(view.record.port_settings().allowed_sources.is_empty());
         world.check();
     }
@@ -130,7 +129,7 @@ async fn network_serves_its_namespaces_and_host_ports() {
     assert_told(&longer, Reason::NetworkNotAllowed, &["\"prod-2\""]);
     let nobodys = world.attach(on_green("nobody", "")).await.unwrap_err();
     assert_told(&nobodys, Reason::NetworkNotAllowed, &["network green", "no namespace"]);
-    // Who names none gets the default one, which is for all.
+    // A request without a network gets the default one, which serves all.
     world.attach(spec("any")).await.unwrap();
     world.check();
 }
@@ -244,7 +243,7 @@ async fn host_sees_only_networks_it_may_use() {
     assert!(!refused.message.contains("red"), "{refused}");
 }
 
-/// The names of the networks that the host was told of since.
+/// Names of the networks reported to the host since the last call.
 fn told_of(world: &mut World) -> Vec<(String, bool)> {
     let commands = std::iter::from_fn(|| world.command());
     let told = commands.filter_map(|command| match command {
@@ -262,7 +261,7 @@ async fn host_is_notified_only_of_its_networks() {
         world.engine.networks().apply(network, None, false).await.unwrap();
     }
     assert_eq!(told_of(&mut world), [("blue".to_owned(), false)]);
-    // Rights that change are reported, too.
+    // Changed rights are reported, too.
     world.engine.load_configuration(limited(&["violet"], true)).await.unwrap();
     let mut told = told_of(&mut world);
     told.sort();

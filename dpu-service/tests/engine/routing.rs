@@ -1,4 +1,4 @@
-//! Routes, policy rules and settings, from a network to its attachments.
+//! Routes, policy rules and sysctls, from a network to its attachments.
 
 use dpu_service::{
     host::Hello,
@@ -62,7 +62,7 @@ async fn dropping_route_replaces_its_own_default_route() {
     assert_eq!(attached("instead", "table = 254").await, [""; 0]);
 }
 
-/// It would pass them over in silence.
+/// Such an agent would ignore them silently.
 #[tokio::test]
 async fn old_agent_is_refused_unknown_route_settings() {
     let mut world = World::new().await;
@@ -89,7 +89,7 @@ async fn old_agent_is_refused_unknown_route_settings() {
         let capabilities = vec![capability::ROUTE_KINDS, capability::SYSCTLS];
         world.say(Hello { capabilities, ..hello(&world.kernel, "boot-1", &[]) }).await;
         let view = world.attach(of_network(name)).await.unwrap();
-        // The agent is of the earlier version again.
+        // The agent was downgraded.
         world.hello(&[live(&view, true)]).await;
         assert_eq!(world.refused(of_network(name)).await, Reason::Unsupported);
         world.detach(name).await;

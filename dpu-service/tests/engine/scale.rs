@@ -1,4 +1,4 @@
-//! What a DPU with thousands of VFs and networks costs: as much as a small one does.
+//! Costs on a DPU with thousands of VFs and networks: the same as on a small one.
 
 use std::{hint::black_box, thread, time::Duration};
 
@@ -10,11 +10,11 @@ use crate::{
     world::World,
 };
 
-/// How often each is timed.
+/// Number of timings of each.
 const ROUNDS: usize = 200;
 
-/// Nothing that an attach does looks at all VFs, attachments or networks. In turn, so that whatever else the machine
-/// does slows down both.
+/// No part of an attach iterates over all VFs, attachments or networks. The sizes alternate, so that other load on the
+/// machine slows down both.
 #[tokio::test]
 async fn attach_time_is_independent_of_size() {
     let (small, large) = (filled(SMALL).await, filled(LARGE).await);
@@ -31,8 +31,8 @@ async fn attach_time_is_independent_of_size() {
     large.check();
 }
 
-/// What is read at start is read once: ten times as much takes ten times as long, and not the square of that. What lies
-/// between is for whatever else the machine does.
+/// Each row is read once at start: ten times as many take ten times as long, not a hundred times. The margin is for
+/// other load on the machine.
 #[tokio::test]
 async fn start_time_grows_with_attachments() {
     let (some, all) = (start_with(RECORDED / 10).await, start_with(RECORDED).await);
@@ -40,8 +40,8 @@ async fn start_time_grows_with_attachments() {
     assert!(all <= Duration::from_secs(20), "{all:?}");
 }
 
-/// Beside somebody who lists all there is without end, attaches take as long as beside somebody who just as much keeps a
-/// processor busy, or a few times that; and watchers that take nothing hold up nobody.
+/// While another caller lists everything without pause, attaches take at most a few times as long as next to a busy
+/// loop. Watchers that do not read delay no attach.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lists_and_watchers_do_not_hold_up_attaches() {
     let world = filled(LARGE).await;
@@ -66,7 +66,7 @@ async fn lists_and_watchers_do_not_hold_up_attaches() {
     assert!(held_up <= 4 * quiet, "{held_up:?} beside lists, {quiet:?} beside other work");
 }
 
-/// Attaches, while another thread does `work` over and over.
+/// Attaches while another thread repeats `work`.
 async fn attaches_beside(world: &World, work: impl Fn() + Sync) -> Vec<Duration> {
     let over = CancellationToken::new();
     thread::scope(|scope| {

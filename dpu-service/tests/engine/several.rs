@@ -1,4 +1,4 @@
-//! Several attachments of one pod, asked for at once.
+//! Several attachments of one pod in one call.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     world::{World, configuration, detach_of, host, key, live, network, settings, spec},
 };
 
-/// Interface `eth0` of a container, and with it these.
+/// Interface `eth0` of a container, and further interfaces in the same group.
 fn together(container: &str, led: &[&str]) -> Vec<AttachSpec> {
     let led = led.iter().map(|name| AttachSpec {
         key: AttachmentKey { interface_name: (*name).into(), ..key(container) },
@@ -53,7 +53,7 @@ async fn group_is_attached_in_order_and_repeatable() {
 async fn failed_member_undoes_the_group() {
     for method in DOING {
         let world = World::new().await;
-        // Of one of the three ports.
+        // A step of one of the three ports.
         world.kernel.refuse(method, 1);
         let limited = |spec: AttachSpec| AttachSpec {
             bandwidth: dpu_service::model::Bandwidth {
@@ -101,7 +101,7 @@ async fn only_detach_without_an_id_ends_the_group() {
     world.engine.detach(fenced).await.unwrap();
     assert_eq!(names(&world.list()), ["net1".into()]);
     world.detach("pod").await;
-    // Where its VF is the host has not told.
+    // The host has not reported where the VF is.
     let states: Vec<_> = world.list().iter().map(|view| view.state).collect();
     assert_eq!(states, [AttachmentState::Releasing]);
     world.check();
@@ -134,7 +134,7 @@ async fn single_attachment_cannot_join_a_group() {
     world.check();
 }
 
-/// That of a container, with an address of `green` for an interface that others make.
+/// An attach with an address of `green` for an interface of another plugin.
 fn with_lease(container: &str, addresses: &[&str]) -> AttachSpec {
     let lease = LeaseSpec {
         interface_name: "net1".into(),
@@ -144,7 +144,7 @@ fn with_lease(container: &str, addresses: &[&str]) -> AttachSpec {
     AttachSpec { further_leases: vec![lease], ..spec(container) }
 }
 
-/// `green` has two addresses, of which one is left while `taken` is attached.
+/// `green` has two addresses; one is left while `taken` is attached.
 async fn with_two_addresses(more: &str) -> World {
     let mut configuration = configuration();
     let green = format!("name = 'green'\n{more}\n[[subnets]]\ncidr = '10.9.0.0/31'");

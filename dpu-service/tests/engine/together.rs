@@ -1,5 +1,4 @@
-//! Networks beside each other, from the configuration file and the API: no address is held twice,
-//! and what can't be in force is told.
+//! Networks of configuration file and API together: no address is held twice, and suspended networks are reported.
 
 use dpu_service::{
     attachments::{Origin, Settings, SubnetChange},
@@ -10,7 +9,7 @@ use offload_proto::{Failure, Reason};
 
 use crate::world::{World, configuration, key, network, pool, red, settings, spec};
 
-/// A network in the domain of what is untagged.
+/// A network in the untagged domain.
 fn named(name: &str, cidr: &str) -> Network {
     network(&format!("name = '{name}'\n[[subnets]]\ncidr = '{cidr}'\n"))
 }
@@ -27,7 +26,7 @@ fn addresses(record: &Record) -> Vec<IpNetwork> {
     record.leases.iter().map(|lease| lease.address).collect()
 }
 
-/// Fails unless there is exactly one, which has all of `words`.
+/// Fails unless there is exactly one warning, with all of `words`.
 fn assert_warning(world: &World, words: &[&str]) {
     let warnings = world.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -56,7 +55,7 @@ async fn overlapping_subnets_are_refused() {
     file.networks.push(named("green", "10.2.0.0/16"));
     let failure = world.engine.load_configuration(file).await.unwrap_err();
     assert!(failure.message.contains("blue") && failure.message.contains("green"), "{failure}");
-    // Its own subnet is in nobody's way.
+    // Its own subnet does not count as a conflict.
     apply(&world, named("blue", "10.2.0.0/16")).await.unwrap();
 }
 
@@ -75,7 +74,7 @@ async fn addresses_of_a_renamed_network_stay_held() {
         ..spec("third")
     };
     assert_eq!(world.refused(asked.clone()).await, Reason::AddressInUse);
-    // Given back, they are to be had.
+    // Released, they are available.
     world.detach("old").await;
     world.attach(asked).await.unwrap();
     world.check();
@@ -98,7 +97,7 @@ async fn addresses_of_a_deleted_network_stay_held() {
         world.attach(on("green", container)).await.unwrap();
     }
     world.check();
-    // Nor by a network that grows over them.
+    // A network that grows over them cannot lease them either.
     let world = World::new().await;
     apply(&world, named("blue", "10.2.0.0/30")).await.unwrap();
     world.attach(on("blue", "old")).await.unwrap();
@@ -159,7 +158,7 @@ async fn suspended_network_is_a_fault_and_resumes() {
     assert!(world.engine.status().is_empty(), "Attach is served");
     world.say(pending("running", &world)).await;
     assert_eq!(world.refused(on("blue", "pod")).await, Reason::NetworkUnknown);
-    // What runs keeps what it has, and nobody else gets it.
+    // Running attachments keep what they hold, and no other gets it.
     assert_eq!(world.attach(on("blue", "running")).await.unwrap().record, running.record);
     world.attach(on("green", "pod")).await.unwrap();
     world.check();
@@ -195,7 +194,7 @@ async fn start_and_reload_refuse_the_same() {
     let names: Vec<_> = views.iter().map(|view| (&*view.network.name, view.origin)).collect();
     assert_eq!(names, [("red", Origin::Configuration), ("violet", Origin::Configuration)]);
 
-    // Each can be deleted, or made one that can be; the file's own network stays.
+    // Each can be deleted or changed into one without a conflict; the file's own network stays.
     world.engine.networks().delete("violet".into(), false).await.unwrap();
     let failure = world.engine.networks().delete("violet".into(), false).await.unwrap_err();
     assert_eq!(failure.reason, Reason::NetworkFixed);
@@ -207,7 +206,7 @@ async fn start_and_reload_refuse_the_same() {
     assert_eq!(world.engine.networks().list().len(), 3);
 }
 
-/// What pods use as gateway, next hop or broadcast address, by their network as it was.
+/// Addresses that pods use as gateway, next hop or broadcast address, by an earlier version of their network.
 fn old_form() -> Network {
     network(
         "name = 'blue'\nroutes = [{ destination = '10.9.0.0/16', gateway = '10.2.0.2' }]\n\
@@ -215,7 +214,7 @@ fn old_form() -> Network {
     )
 }
 
-/// The last numbers of the addresses of as many pods as can be attached, in order.
+/// Last bytes of the addresses of as many pods as can be attached, in order.
 async fn attach_all(world: &World, network: &str) -> Vec<u8> {
     let mut given = Vec::new();
     for number in 0.. {
@@ -234,7 +233,7 @@ async fn attach_all(world: &World, network: &str) -> Vec<u8> {
     given
 }
 
-/// The old form's gateway 10.2.0.1, next hop 10.2.0.2 and broadcast address 10.2.0.7 are taken until its pod ends.
+/// The old gateway 10.2.0.1, next hop 10.2.0.2 and broadcast address 10.2.0.7 are excluded until the old pod ends.
 async fn assert_used_addresses_are_taken(mut world: World, network: &str) {
     for address in ["10.2.0.1", "10.2.0.2", "10.2.0.7"] {
         let addresses = vec![address.parse().unwrap()];
@@ -250,7 +249,7 @@ async fn assert_used_addresses_are_taken(mut world: World, network: &str) {
     world.check();
 }
 
-/// A world whose pod `old` has 10.2.0.3 in the old form of a network.
+/// A world whose pod `old` has 10.2.0.3 by an earlier version of a network.
 async fn with_old_pod() -> World {
     let world = World::with(configuration(), settings(), 32).await;
     apply(&world, old_form()).await.unwrap();
@@ -278,7 +277,7 @@ async fn renamed_network_excludes_used_addresses() {
     assert_used_addresses_are_taken(world, "green").await;
 }
 
-/// Another network, or another subnet of one, whose gateway, next hop or broadcast address a pod holds.
+/// Another network or subnet whose gateway, next hop or broadcast address a pod holds.
 #[tokio::test]
 async fn held_addresses_become_no_gateway() {
     let mut world = World::new().await;
@@ -303,7 +302,7 @@ async fn held_addresses_become_no_gateway() {
     let added = world.engine.networks().change_subnets("violet".into(), change).await;
     assert_eq!(added.unwrap_err().reason, Reason::LeaseInTheWay);
 
-    // A file with which the service is started is taken, and reported.
+    // A start accepts the file and reports the conflict.
     let green = "name = 'green'\n[[subnets]]\ncidr = '10.2.0.0/28'\ngateway = '10.2.0.7'\n";
     world.configuration.networks.push(network(green));
     world.restart().await;

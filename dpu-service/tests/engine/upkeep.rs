@@ -1,4 +1,4 @@
-//! The kernel is made to agree with the records, whatever was done to it.
+//! The reconciler makes the kernel agree with the records after any change.
 
 use std::{sync::mpsc, time::Duration};
 
@@ -54,7 +54,7 @@ async fn representor_without_attachment_is_unprogrammed() {
     world.check();
 }
 
-/// The service programs while it records, so that a crash can leave any of it without a record.
+/// The service programs while it records, so a crash can leave any step without a record.
 #[tokio::test]
 async fn unrecorded_ports_after_a_crash_are_cleared() {
     let bandwidth =
@@ -63,7 +63,7 @@ async fn unrecorded_ports_after_a_crash_are_cleared() {
     let view = world.attach(AttachSpec { bandwidth, ..spec("pod") }).await.unwrap();
     let vf = FunctionId::local(0, 3);
     let settings = PortSettings { vf, ..view.record.port_settings() };
-    // With an MTU alone it is in no fabric, and whoever gets the VF next sets another.
+    // A representor with only an MTU is in no fabric; the next attach sets another MTU.
     for next in DOING.iter().skip(2).map(Some).chain([None]) {
         if let Some(next) = next {
             world.kernel.refuse(next, 1);
@@ -76,7 +76,7 @@ async fn unrecorded_ports_after_a_crash_are_cleared() {
     }
 }
 
-/// It has left the fabric by then, so that a look at the ports does not find it.
+/// It has left the fabric, so a survey of the ports does not find it.
 #[tokio::test]
 async fn leftover_of_an_undo_is_removed_later() {
     let bandwidth =
@@ -138,7 +138,7 @@ async fn slow_port_delays_no_other() {
     world.check();
 }
 
-/// Begins `work` in the midst of the reconciler's call of `method`, and lets that go on only then.
+/// Starts `work` during the reconciler's call of `method`, and then lets the call continue.
 async fn waits_for_the_reconciler<T>(
     world: &World,
     method: &'static str,
@@ -196,7 +196,7 @@ async fn failed_repair_is_reported_once() {
     world.check();
 }
 
-/// A card that is reset takes the representor away while it is looked at.
+/// The card resets and removes the representor while it is examined.
 #[tokio::test]
 async fn representor_that_appears_is_programmed_at_once() {
     let mut world = World::new().await;
@@ -209,7 +209,7 @@ async fn representor_that_appears_is_programmed_at_once() {
     assert!(matches!(world.command(), Some(HostCommand::Reattach(_))));
 }
 
-/// The step that failed was on the one that the card has taken away since.
+/// The failed step was on a representor that the card has since removed.
 #[tokio::test]
 async fn new_representor_is_programmed_despite_failed_repair() {
     let world = World::new().await;
@@ -347,7 +347,7 @@ async fn vf_without_a_representor_is_unavailable() {
     for pod in ["a", "b", "c"] {
         assert_ne!(world.attached(pod).await.record.vf, absent);
     }
-    // It may be back in a moment.
+    // The representor may return in a moment.
     assert_eq!(world.refused(spec("d")).await, Reason::Releasing);
 
     world.kernel.make(absent);

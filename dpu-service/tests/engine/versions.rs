@@ -1,4 +1,4 @@
-//! Two operators at one network, and networks that get another name.
+//! Two operators who change one network, and renamed networks.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn older_version_is_refused() {
         let late = apply(&world, blue(300), Some(&read), dry_run).await;
         assert_eq!(late, Err(Reason::NetworkConflict));
     }
-    // What is in force already may be asked for again, and any version may be replaced on request.
+    // A network equal to the one in force is accepted with any version, and without a version any is replaced.
     assert_eq!(apply(&world, blue(200), Some(&read), false).await, Ok(Applied::Unchanged));
     assert_eq!(apply(&world, blue(300), None, false).await, Ok(Applied::Changed));
 }
@@ -74,7 +74,7 @@ async fn renamed_network_keeps_attachments_and_addresses() {
     assert_eq!((&*view.network.name, view.attachments, view.subnets[0].held), ("azure", 1, 1));
     world.check();
     assert_eq!(world.refused(on("blue", "late")).await, Reason::NetworkUnknown);
-    // Neither what is held nor what is in cool-down.
+    // Neither a held address nor one in cool-down.
     let next = world.attach(on("azure", "next")).await.unwrap();
     assert_eq!(next.record.leases[0].address.to_string(), "10.2.0.3/24");
     world.check();

@@ -1,4 +1,4 @@
-//! What operators are told of though Attach can be served.
+//! Faults that are shown although Attach can be served.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use vf_alloc::FunctionId;
 
 use crate::world::{VFS, World, configuration, hello, live, network, pool, settings, spec};
 
-/// One that tells at once of representors that are missing.
+/// A world that reports missing representors at once.
 async fn impatient() -> World {
     let settings = Settings { missing_told_after: Duration::ZERO, ..settings() };
     World::with(configuration(), settings, VFS).await
@@ -25,7 +25,7 @@ async fn fails(world: &World, container: &str) {
     assert_eq!(world.refused(spec(container)).await, Reason::ProgrammingFailed);
 }
 
-/// A world where the first failure puts a VF into quarantine.
+/// A world in which the first failure quarantines a VF.
 async fn strict(vfs: u16) -> World {
     World::with(configuration(), Settings { quarantine_after: 1, ..settings() }, vfs).await
 }
@@ -110,7 +110,7 @@ async fn quarantined_pool_is_a_fault_until_cleared() {
 
     world.engine.operators().clear_quarantine(FunctionId::local(0, 1)).await.unwrap();
     assert_eq!(world.attachment_warnings(), [""; 0]);
-    // In use, it is no longer free.
+    // In use it is no longer free.
     world.attached("c").await;
     assert!(world.attachment_warnings()[0].contains("1 in quarantine"));
 }
@@ -210,7 +210,6 @@ async fn lost_dpu_gateway_is_reported() {
     }
 }
 
-/// The reasons of all faults of attachments, each with its object.
 fn faults(world: &World) -> Vec<(ConditionReason, String)> {
     let faults = world.engine.operators().attachment_faults().into_iter();
     faults.map(|fault| (fault.reason, fault.object)).collect()

@@ -1,4 +1,4 @@
-//! An engine with a journal and a card in memory, and one host that speaks.
+//! An engine with a journal and a card in memory, and one host.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ pub(crate) struct World {
     pub(crate) configuration: Configuration,
     pub(crate) settings: Settings,
     pub(crate) kernel: FakeKernel,
-    /// What the journal is on. `None`: the machine's own disk.
+    /// The journal's disk. `None`: the machine's own.
     pub(crate) disk: Option<FaultyDisk>,
     pub(crate) engine: Arc<Engine>,
     pub(crate) session: Session,
@@ -65,7 +65,7 @@ pub(crate) fn spec(container: &str) -> AttachSpec {
     }
 }
 
-/// The VF is back, at a time that the host does not tell.
+/// A detach with the VF back, without a time.
 pub(crate) fn detach_of(container: &str) -> Detach {
     Detach {
         key: key(container),
@@ -78,7 +78,6 @@ pub(crate) fn detach_of(container: &str) -> Detach {
     }
 }
 
-/// `red`, the default network, with VLAN 100, link group 8 and both families.
 pub(crate) fn red() -> Network {
     network(
         "name = 'red'\nvlan = 100\nmtu = 9000\nlink_group = 8\ndefault = true\n\
@@ -139,7 +138,7 @@ impl World {
         Self { directory, configuration, settings, kernel, disk, engine, session, boot_id }
     }
 
-    /// The sentences of all that is wrong though Attach can be served.
+    /// Sentences of all faults although Attach can be served.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let operators = self.engine.operators();
         let of_others = [operators.network_faults(), operators.driver_faults()].concat();
@@ -147,7 +146,7 @@ impl World {
         of_others.chain(self.attachment_warnings()).collect()
     }
 
-    /// Those of attachments and their VFs alone.
+    /// Sentences of the faults of attachments and their VFs.
     pub(crate) fn attachment_warnings(&self) -> Vec<String> {
         let faults = self.engine.operators().attachment_faults().into_iter();
         faults.map(|fault| fault.message).collect()
@@ -157,13 +156,13 @@ impl World {
         self.disk.as_ref().unwrap().fail_writes(is_full.then_some(FULL));
     }
 
-    /// The service dies and starts again; the host has not spoken yet.
+    /// The service dies and restarts; the host has not connected yet.
     pub(crate) async fn restart(&mut self) {
         self.stop().await;
         self.start();
     }
 
-    /// What it takes from the start until kernel and journal were compared.
+    /// Time from the start until kernel and journal were compared.
     pub(crate) async fn time_of_restart(&mut self) -> Duration {
         self.stop().await;
         let begun = Stopwatch::start();
@@ -172,14 +171,14 @@ impl World {
         begun.unstalled()
     }
 
-    /// Likewise, of a power cut: `fate` says what became of what was not synced.
+    /// The power fails and the service restarts. `fate` decides what happens to unsynced writes.
     pub(crate) async fn restart_after_power_cut(&mut self, fate: impl FnMut() -> Fate) {
         self.stop().await;
         self.disk.as_ref().unwrap().power_on(fate);
         self.start();
     }
 
-    /// The service starts with a journal that has these records, too.
+    /// The service restarts with these additional records in its journal.
     pub(crate) async fn restart_with(&mut self, records: &[Record]) {
         self.stop().await;
         let journal = open_records(&self.directory, &self.disk);
@@ -189,7 +188,7 @@ impl World {
         self.start();
     }
 
-    /// Why the service does not start with a journal that somebody has put this record into.
+    /// Why the service does not start with this record in its journal.
     pub(crate) async fn refusal_with(&mut self, record: &Record) -> OpenError {
         self.stop().await;
         let Self { directory, configuration, settings, kernel, disk, .. } = &*self;
@@ -200,13 +199,13 @@ impl World {
             .unwrap_err()
     }
 
-    /// How often the service has started, by the file of events.
+    /// Number of starts in the file of events.
     pub(crate) fn recorded_starts(&self) -> usize {
         let file = self.directory.path().join("events.jsonl");
         std::fs::read_to_string(file).unwrap().matches("ServiceStarted").count()
     }
 
-    /// The file is locked until the last of the engine is gone.
+    /// Waits for the last reference to the engine: until then the journal's file is locked.
     async fn stop(&mut self) {
         let spare = tempfile::tempdir().unwrap();
         let nothing = &FakeKernel::default();
@@ -223,7 +222,7 @@ impl World {
         self.engine = open(directory, configuration, settings, kernel, disk);
     }
 
-    /// The host opens a new session. Those of `live` that it holds are in use.
+    /// The host opens a new session. VFs of `live` attachments are in use.
     pub(crate) async fn hello(&mut self, live: &[LiveAttachment]) {
         let in_use = self.vfs_of(live);
         let hello = Hello { live: live.to_vec(), ..hello(&self.kernel, &self.boot_id, &in_use) };
@@ -234,7 +233,7 @@ impl World {
         self.session = self.engine.hosts().hello(host(), hello).await.unwrap();
     }
 
-    /// Returns once all that follows from it is done.
+    /// Sends an inventory and waits for its consequences.
     pub(crate) async fn say_inventory(&self, inventory: &Inventory) {
         let session = self.session_id();
         self.engine.hosts().inventory(&host(), session, inventory).unwrap().await.unwrap();
@@ -283,7 +282,7 @@ impl World {
         self.session.commands.try_recv().ok()
     }
 
-    /// What must be so after every step of every test.
+    /// Invariants that hold after every step of every test.
     pub(crate) fn check(&self) {
         let views = self.list();
         assert_eq!(
@@ -319,7 +318,7 @@ impl World {
     }
 }
 
-/// A disk in memory with an empty journal on it.
+/// An in-memory disk with an empty journal.
 fn disk_with_journal() -> FaultyDisk {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
@@ -352,7 +351,7 @@ fn open_records(directory: &TempDir, disk: &Option<FaultyDisk>) -> Records {
     records.unwrap()
 }
 
-/// A hello that offers all of PF 0's VFs that have a representor, but for those in use.
+/// A hello with all of PF 0's VFs that have a representor; those in `in_use` are in use, the others clean.
 pub(crate) fn hello(kernel: &FakeKernel, boot_id: &str, in_use: &[FunctionId]) -> Hello {
     Hello {
         connection: ConnectionNumber::default(),
@@ -377,7 +376,7 @@ pub(crate) fn inventory(kernel: &FakeKernel, in_use: &[FunctionId]) -> Inventory
     Inventory { as_of: HostTime::default(), pfs: vec![pf] }
 }
 
-/// The same without one VF.
+/// An inventory without one VF.
 pub(crate) fn without(world: &World, vf: FunctionId) -> Inventory {
     let mut inventory = inventory(&world.kernel, &[]);
     inventory.pfs[0].vfs.retain(|function| function.number != vf.vf);

@@ -1,4 +1,4 @@
-//! Calls by their names, with messages that are already bytes.
+//! gRPC calls by name with encoded messages.
 
 use prost::bytes::{Buf, BufMut};
 use tonic::{
@@ -9,10 +9,10 @@ use tonic::{
     transport::Channel,
 };
 
-/// Whether the call was let in and answered.
+/// Whether the call was admitted and answered.
 pub(crate) type Outcome = Result<(), Status>;
 
-/// Makes a call of one message, and tells how it begins to be answered.
+/// Makes a call with one message and returns the start of its answer.
 pub(crate) async fn call(channel: Channel, path: &str, message: Vec<u8>) -> Outcome {
     let mut client = Grpc::new(channel);
     client.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
@@ -20,7 +20,7 @@ pub(crate) async fn call(channel: Channel, path: &str, message: Vec<u8>) -> Outc
     let is_session = path.path().ends_with("/Session");
     let messages = tokio_stream::once(message);
     let mut answers = client.streaming(Request::new(messages), path, Bytes).await?.into_inner();
-    // It is in its first answer that a session is refused; others may have nothing to tell yet.
+    // A refused session reports it in its first message; other streams may have nothing to send yet.
     if is_session {
         answers.message().await?;
     }

@@ -1,4 +1,4 @@
-//! A service, host node-1 with an attachment on it, and whoever else knocks.
+//! A service, host node-1 with an attachment, and other callers.
 
 use std::{
     cell::RefCell,
@@ -28,10 +28,10 @@ use virtual_nic::RepresentorAlias;
 
 use crate::service_support::{ADDRESS, NETWORKS, Setup};
 
-/// Besides node-1, which the set-up has.
+/// The second host of the configuration, after node-1.
 const NODE_2: &str = "[[host]]\nname = \"node-2\"\npfs = [\"p1\"]\n";
 
-/// A namespace with a VF's representor, and the service's files.
+/// A namespace with a VF's representor and the service's files.
 pub(crate) fn setup() -> Setup {
     let setup = Setup::new();
     setup.netns.run("ip link add rep0 type veth peer name wire0");
@@ -43,7 +43,7 @@ pub(crate) fn setup() -> Setup {
     setup
 }
 
-/// What node-1 has, and what can be asked about it.
+/// node-1 and its attachment.
 pub(crate) struct World<'a> {
     setup: &'a Setup,
     operator: OperatorClient<Channel>,
@@ -85,7 +85,7 @@ impl<'a> World<'a> {
         self.session.borrow().as_ref().map(|session| session.id.clone()).unwrap_or_default()
     }
 
-    /// Host node-1's first words: it has the VF, and the attachment if there is one.
+    /// node-1's hello: it has the VF, and the attachment if there is one.
     pub(crate) fn hello(&self) -> v1::HostMessage {
         let vf = v1::VirtualFunction {
             device: "0000:03:00.1".into(),
@@ -110,7 +110,7 @@ impl<'a> World<'a> {
         v1::HostMessage { message: Some(host_message::Message::Hello(hello)) }
     }
 
-    /// Sees to it that node-1 has its attachment.
+    /// Attaches node-1's pod unless it is attached.
     pub(crate) async fn attach(&self) {
         wait_until_async("node-1 has its attachment", async || self.try_to_attach().await).await;
     }
@@ -127,7 +127,7 @@ impl<'a> World<'a> {
             return self.say_attached().await;
         }
         self.greet().await;
-        // It may be on its way out.
+        // It may be releasing.
         let detach = v1::DetachRequest {
             key: Some(self.key()),
             vf_returned: true,
@@ -139,14 +139,14 @@ impl<'a> World<'a> {
         false
     }
 
-    /// Tells that the pod has its VF: until then the attach is under way, and nothing ends it but
-    /// a detach. Whether the service knows.
+    /// Reports that the pod has its VF and returns whether the service knows. Until then the attach is under way, and
+    /// only a detach ends it.
     async fn say_attached(&self) -> bool {
         let attached = v1::Attached { attachment_id: self.id() };
         let message = Some(host_message::Message::Attached(attached));
         let out = self.session.borrow().as_ref().map(|session| session.out.clone());
         if let Some(out) = out {
-            // Another session may be in force: then the next attach is refused.
+            // If another session is open, the next attach is refused.
             let _ = out.send(v1::HostMessage { message }).await;
         }
         self.list().await.iter().any(|it| it.state() == v1::AttachmentState::Attached)
@@ -155,7 +155,7 @@ impl<'a> World<'a> {
     async fn greet(&self) {
         let (out, messages) = mpsc::channel(8);
         out.send(self.hello()).await.unwrap();
-        // Others have said hello since, and an older connection has no say.
+        // Others have sent hellos since; those of older connections are refused.
         let opened = self.setup.host().session(ReceiverStream::new(messages)).await;
         let mut from_dpu = opened.unwrap().into_inner();
         let first = from_dpu.message().await.unwrap().unwrap();
@@ -172,18 +172,18 @@ impl<'a> World<'a> {
         listed.into_inner().attachments
     }
 
-    /// The attachments that are not on their way out.
+    /// The attachments that are not releasing.
     pub(crate) async fn attachments(&self) -> Vec<String> {
         let held = self.list().await.into_iter();
         held.filter(|it| it.state() != v1::AttachmentState::Releasing).map(|it| it.id).collect()
     }
 }
 
-/// Whoever has no business here, by the name of their certificate's files.
+/// Callers without access, by the names of their certificates' files.
 pub(crate) struct Strangers<'a>(&'a Setup);
 
 impl<'a> Strangers<'a> {
-    /// Makes certificates that are good but for one thing.
+    /// Makes certificates with one defect each.
     pub(crate) fn new(setup: &'a Setup) -> Self {
         let strangers = Self(setup);
         strangers.sign("robot", "URI:spiffe://test.local/robot/r2");
@@ -205,7 +205,6 @@ impl<'a> Strangers<'a> {
         strangers
     }
 
-    /// A client's certificate of the service's CA with these alternative names.
     fn sign(&self, name: &str, names: &str) {
         let file = |end: &str| self.0.path(&format!("{name}.{end}"));
         let extensions = format!("subjectAltName={names}\nextendedKeyUsage=clientAuth\n");
@@ -241,7 +240,7 @@ impl<'a> Strangers<'a> {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// What a TLS client with that certificate hears; it says something that is no HTTP/2.
+    /// Opens a TLS connection with that certificate, sends something other than HTTP/2, and returns the answer.
     pub(crate) fn knock(&self, name: Option<&str>) -> String {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-connect", ADDRESS, "-alpn", "h2", "-ign_eof"]);
@@ -254,13 +253,13 @@ impl<'a> Strangers<'a> {
         String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned()
     }
 
-    /// What somebody hears who speaks HTTP/2 without TLS.
+    /// The answer to HTTP/2 without TLS.
     pub(crate) fn knock_in_the_clear(&self) -> Vec<u8> {
         let talk = || {
             let mut stream = TcpStream::connect(ADDRESS).unwrap();
             stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
             let mut heard = Vec::new();
-            // Both an end and a reset are an answer.
+            // Both an end and a reset count as an answer.
             let _ = stream.read_to_end(&mut heard);
             heard
         };
@@ -275,7 +274,7 @@ fn said_to(mut command: Command) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The other side may be gone before it is said.
+    // The peer may have closed the connection already.
     let _ =
         process.stdin.take().unwrap().write_all(b"this is no HTTP/2, and never will be\r\n\r\n");
     process.wait_with_output().unwrap()

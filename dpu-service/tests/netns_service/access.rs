@@ -1,4 +1,4 @@
-//! Who may call what, and what calls get that are no good.
+//! Rights of callers, and invalid calls.
 
 use mtls::Role;
 use offload_proto::{
@@ -13,7 +13,7 @@ use tonic_health::pb::{
 
 use crate::service_support::{Setup, reason};
 
-/// What each of four calls gave: work, look, change, health.
+/// Results of four calls: workload, read, change, health.
 async fn try_all(channel: Channel) -> [Result<(), Status>; 4] {
     let mut workload = WorkloadNetworkClient::new(channel.clone());
     let mut operator = OperatorClient::new(channel.clone());

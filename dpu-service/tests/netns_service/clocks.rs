@@ -18,10 +18,10 @@ use tonic_health::pb::{
 
 use crate::service_support::{Service, Setup};
 
-/// More than the threads that answer.
+/// More calls than worker threads.
 const CALLS: usize = 32;
 
-/// The service's clock: a library that is asked for the time in place of the C library.
+/// The service's clock: a preloaded library that replaces the C library's.
 struct Clock<'a>(&'a Setup);
 
 impl<'a> Clock<'a> {
@@ -34,7 +34,7 @@ impl<'a> Clock<'a> {
         Self(setup)
     }
 
-    /// Sets it so far ahead of this machine's.
+    /// Sets the clock ahead of this machine's.
     fn set(&self, ahead: SignedDuration) {
         fs::write(self.0.path("ahead.next"), ahead.as_secs().to_string()).unwrap();
         fs::rename(self.0.path("ahead.next"), self.0.path("ahead")).unwrap();
@@ -46,7 +46,7 @@ impl<'a> Clock<'a> {
     }
 }
 
-/// How far the times of answers are from this machine's: the least and the most, in minutes.
+/// Difference between the times of answers and this machine's: minimum and maximum, in minutes.
 async fn minutes_ahead(operator: &mut OperatorClient<Channel>) -> (i64, i64) {
     let mut ahead = Vec::new();
     for _ in 0..CALLS {
@@ -59,7 +59,7 @@ async fn minutes_ahead(operator: &mut OperatorClient<Channel>) -> (i64, i64) {
     (*ahead.iter().min().unwrap(), *ahead.iter().max().unwrap())
 }
 
-/// Operators' programs compute ages by it.
+/// `dpuctl` computes ages from the Date header.
 #[test]
 fn answers_have_the_time_of_the_dpu() {
     let setup = Setup::new();
@@ -74,7 +74,7 @@ fn answers_have_the_time_of_the_dpu() {
     });
 }
 
-/// The reasons of conditions that are not true, about the certificate.
+/// Reasons of conditions about the certificate that are not true.
 async fn certificate_faults(operator: &mut OperatorClient<Channel>) -> Vec<String> {
     let dpu = operator.get_dpu(v1::GetDpuRequest {}).await.unwrap().into_inner();
     let faults = dpu.conditions.into_iter();

@@ -1,4 +1,4 @@
-//! A configuration file that changes while the service runs.
+//! Changes of the configuration file while the service runs.
 
 use std::fs::{self, File};
 
@@ -47,7 +47,7 @@ fn changed_file_is_loaded_completely_or_refused() {
             [""; 0]
         );
 
-        // Without a signal: the file is watched.
+        // Without a signal: the service polls the file.
         setup.configure("", &red);
         wait_until_async("the network is there", async || networks(&mut operator).await == ["red"])
             .await;
@@ -94,7 +94,7 @@ fn refused_file_is_tried_again_by_itself() {
     });
 }
 
-/// What the audit has of the file, once it has so many entries.
+/// The audit's entries about the file, once there are `number`.
 async fn loads(setup: &Setup, number: usize) -> Vec<v1::AuditEntry> {
     let mut operator = setup.operator();
     let request = v1::ListAuditRequest { object: "service.toml".into(), ..Default::default() };
@@ -107,7 +107,7 @@ async fn loads(setup: &Setup, number: usize) -> Vec<v1::AuditEntry> {
     entries
 }
 
-/// Ends the service, which writes its events before.
+/// Stops the service, which writes its events first.
 fn stop(mut service: Service<'_>) {
     service.signal(Signal::SIGTERM);
     assert!(service.end());
@@ -129,7 +129,7 @@ fn configuration_of_a_restart_is_audited() {
     assert_eq!(setup.client(async || loads(&setup, 2).await), both, "the file is as it was");
 }
 
-/// A FIFO blocks a program that opens it.
+/// Opening a FIFO blocks.
 #[test]
 fn unreadable_file_is_reported_as_it_is() {
     let setup = Setup::new();
@@ -149,7 +149,7 @@ fn unreadable_file_is_reported_as_it_is() {
         service.signal(Signal::SIGHUP);
         reported("not a regular file").await;
         fs::remove_file(&path).unwrap();
-        // Sparse.
+        // A sparse file.
         File::create(&path).unwrap().set_len(3 << 30).unwrap();
         reported("larger than").await;
         fs::write(&path, [0xff]).unwrap();

@@ -1,4 +1,4 @@
-//! What hosts find when the service asks them to look.
+//! Examinations of hosts.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::{
     session::Session,
 };
 
-/// What is only there for a moment is not told, and of a host that falls silent what it had is.
+/// A finding of a single look is dropped, and a host that stops answering keeps the findings of the first look.
 #[test]
 fn differences_of_two_looks_are_reported() {
     let setup = Setup::new();
@@ -59,7 +59,7 @@ fn repair_is_audited_with_its_reason() {
     assert!(log.contains("ticket 7"), "{log}");
 }
 
-/// The audit's entries about the DPU as a whole.
+/// Audit entries about the DPU as a whole.
 async fn repairs(operator: &mut OperatorClient<Channel>) -> Vec<v1::AuditEntry> {
     let request = v1::ListAuditRequest { object: "dpu".into(), ..v1::ListAuditRequest::default() };
     operator.list_audit(request).await.unwrap().into_inner().entries

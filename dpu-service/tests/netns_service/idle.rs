@@ -1,4 +1,4 @@
-//! Hosts that are connected and want nothing.
+//! Idle connected hosts.
 
 use std::fmt::Write as _;
 
@@ -17,10 +17,10 @@ use crate::{
 
 pub(crate) const SESSIONS: usize = 1000;
 
-/// How many are opened at a time.
+/// Number of sessions opened concurrently.
 const TOGETHER: usize = 16;
 
-/// How much more memory the service has with so many idle sessions, each of a host of its own, in MiB.
+/// Additional memory of the service with many idle sessions of different hosts, in MiB.
 pub(crate) fn growth_by_sessions() -> f64 {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
@@ -29,7 +29,7 @@ pub(crate) fn growth_by_sessions() -> f64 {
     for number in 1..=SESSIONS {
         write!(hosts, "[[host]]\nname = 'idle-{number}'\npfs = ['p{number}']\n").unwrap();
     }
-    // So that none ends while others are opened, whatever else the machine does.
+    // Long enough that no session ends while others are opened on a busy machine.
     setup.configure("heartbeat_ms = 60_000", &hosts);
     let connector = |number| setup.connector(Role::Host, &format!("idle-{number}"));
     let connectors: Vec<_> = (1..=SESSIONS).map(connector).collect();
@@ -46,7 +46,7 @@ pub(crate) fn growth_by_sessions() -> f64 {
     })
 }
 
-/// A session that has said and heard what an agent's does at rest.
+/// A session after the messages of an idle agent.
 async fn idle(host: WorkloadNetworkClient<tonic::transport::Channel>) -> Session {
     let mut session = Session::by(host).await;
     let host_message::Message::Hello(hello) = hello() else { unreachable!() };

@@ -1,4 +1,4 @@
-//! What crowds get, and callers who do not wait.
+//! Limits on crowds of callers and on cancelled calls.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
     session::Session,
 };
 
-/// Where the service's metrics are read.
+/// Address of the service's metrics.
 const METRICS: &str = "127.0.0.1:9464";
 
 #[test]
@@ -31,7 +31,7 @@ fn ten_thousand_silent_connections_block_no_host() {
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     assert!(hard > CROWD as u64 + 500, "this test needs {CROWD} open files; the limit is {hard}");
     let setup = Setup::new();
-    // So that nobody's place becomes free by itself meanwhile.
+    // Long enough that no handshake times out during the test.
     setup.configure("handshake_timeout_s = 15", NETWORKS);
     let _service = setup.start();
     setup.client(async || {
@@ -47,7 +47,7 @@ fn ten_thousand_silent_connections_block_no_host() {
     });
 }
 
-/// 32 KiB of each are buffers of TLS and HTTP/2 (docs/BENCHMARKS.md).
+/// TLS and HTTP/2 buffers take 32 KiB of each (docs/BENCHMARKS.md).
 #[test]
 fn thousand_idle_sessions_use_at_most_50_mib() {
     let growth = growth_by_sessions();
@@ -119,22 +119,22 @@ async fn scrape() -> String {
     page
 }
 
-/// Its work goes on, so it has its place until that ends, and is counted then.
+/// The work continues, so the call keeps its place until the work ends, and is counted then.
 #[test]
 fn cancelled_call_counts_until_its_work_ends() {
     const DEADLINE: Duration = Duration::from_secs(2);
     const PATIENCE: Duration = Duration::from_millis(200);
     let setup = Setup::new();
     let metrics = format!("[metrics]\nlisten = {METRICS:?}\n{NETWORKS}");
-    // One call of each peer.
+    // One call for each peer.
     setup.configure("in_flight = 2", &metrics);
     let _service = setup.start();
     setup.client(async || {
         let mut host = Session::examinable(&setup).await;
-        // The place of a call is free a moment after its answer, so that each has an operator of its own.
+        // A call returns its place a moment after its answer, so each uses its own operator.
         for (name, has_deadline) in [("alice", true), ("bob", false)] {
             let mut operator = OperatorClient::new(setup.channel(Role::Operator, name));
-            // Connects, so that no deadline is spent on that, and takes no place of calls.
+            // Connects first, so that the deadline covers only the call. A stream uses no place of calls.
             operator.watch(v1::WatchRequest::default()).await.unwrap();
             let mut looking = operator.clone();
             let mut examine = tonic::Request::new(v1::ExamineRequest::default());

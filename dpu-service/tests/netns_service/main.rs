@@ -1,5 +1,4 @@
-//! The real service over real mutual TLS: who may do what, and what strangers, crowds and mistakes
-//! get.
+//! The real service over mutual TLS: rights, invalid peers, limits and errors.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -10,7 +10,6 @@ use tonic::{Status, Streaming, transport::Channel};
 
 use crate::service_support::Setup;
 
-/// A host's end of a session.
 pub(crate) struct Session {
     pub(crate) out: mpsc::Sender<v1::HostMessage>,
     pub(crate) from_dpu: Streaming<v1::DpuMessage>,
@@ -55,7 +54,7 @@ pub(crate) fn hello() -> host_message::Message {
 }
 
 impl Session {
-    /// A host that can be asked what it finds.
+    /// A host that supports examinations.
     pub(crate) async fn examinable(setup: &Setup) -> Self {
         let mut session = Self::open(setup).await;
         let host_message::Message::Hello(hello) = hello() else { unreachable!() };
@@ -65,18 +64,18 @@ impl Session {
         session
     }
 
-    /// Answers the next look.
+    /// Answers the next examination.
     pub(crate) async fn find(&mut self, subjects: &[&str]) {
         let request_id = self.asked().await;
         self.answer(request_id, subjects).await;
     }
 
-    /// Waits for the next look.
+    /// Waits for the next examination.
     pub(crate) async fn asked(&mut self) -> u64 {
         self.examine().await.request_id
     }
 
-    /// Waits for the next look or repair.
+    /// Waits for the next examination or repair.
     pub(crate) async fn examine(&mut self) -> v1::Examine {
         let asked = self.hear().await.unwrap();
         let Some(dpu_message::Message::Examine(asked)) = asked else { panic!("{asked:?}") };

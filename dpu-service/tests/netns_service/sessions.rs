@@ -1,4 +1,4 @@
-//! Sessions: which is in force, what they agree on, and how they end.
+//! Sessions: which one is open, capabilities, and how sessions end.
 
 use std::time::Duration;
 
@@ -37,13 +37,13 @@ fn the_newest_session_replaces_the_older() {
         for id in ["", "nonsense", first.session_id.as_str()] {
             assert_eq!(reason(host.attach(attach_on(id)).await), Reason::StaleSession, "{id:?}");
         }
-        // The host has offered no VF.
+        // The host has advertised no VF.
         let refused = host.attach(attach_on(&second.session_id)).await;
         assert_eq!(reason(refused), Reason::VfsExhausted);
     });
 }
 
-/// Agents of earlier and of later versions, beside this service.
+/// Agents of earlier and later versions.
 #[test]
 fn agents_of_other_versions_share_common_capabilities() {
     let setup = Setup::new();
@@ -72,7 +72,7 @@ fn agents_of_other_versions_share_common_capabilities() {
             panic!("no welcome")
         };
         assert_eq!(welcome.capabilities, ["examine"]);
-        // A message that this version does not know, and then one that it does.
+        // A message that this version does not know, then a known one.
         new.out.send(v1::HostMessage { message: None }).await.unwrap();
         let answer = async {
             let asked = new.hear().await.unwrap();

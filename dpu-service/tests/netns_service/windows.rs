@@ -1,4 +1,4 @@
-//! Peers that keep their windows of HTTP/2 closed, and streams that stay open.
+//! Peers that keep their HTTP/2 windows closed, and open streams.
 
 use std::{fmt::Write as _, future::poll_fn, time::Duration};
 
@@ -29,19 +29,19 @@ use crate::{
 
 const ATTACHMENTS: u16 = 2048;
 const NETWORKS_MADE: u16 = 512;
-/// How many attaches are under way at a time.
+/// Number of concurrent attaches.
 const TOGETHER: usize = 64;
 
-/// As many as one identity may have.
+/// Maximum number of connections of one identity.
 const CONNECTIONS: usize = 16;
-/// Calls on each.
+/// Calls on each connection.
 const CALLS: usize = 16;
-/// How long room for more of a request is waited for.
+/// Time to wait for more of a request's window.
 const STEP: Duration = Duration::from_millis(200);
-/// How much more memory the service may take, in MiB.
+/// Maximum additional memory of the service, in MiB.
 const MOST_MORE: f64 = 64.0;
 
-/// A service without an eswitch, so that VFs need not be there.
+/// A service without an eswitch, so that no VFs are needed.
 fn start<'a>(setup: &'a Setup, limits: &str) -> Service<'a> {
     let mut text = r#"
         [log]
@@ -64,7 +64,7 @@ fn start<'a>(setup: &'a Setup, limits: &str) -> Service<'a> {
     setup.start()
 }
 
-/// A host with as many VFs.
+/// A host with VFs for all attaches.
 async fn connected(setup: &Setup) -> (Session, String) {
     let vf = |vf: u16| v1::VirtualFunction {
         vf: vf.into(),
@@ -93,7 +93,7 @@ async fn attach_all(setup: &Setup, session_id: &str) {
     let host = setup.host();
     let attach = async |number: u16| {
         let key = v1::AttachmentKey {
-            // As long as those of runtimes, so that fewer attachments make as long an answer.
+            // As long as runtimes' ids, so that fewer attachments make a long answer.
             container_id: format!("{number:064x}"),
             interface_name: "eth0".into(),
         };
@@ -107,14 +107,14 @@ async fn attach_all(setup: &Setup, session_id: &str) {
     stream::iter((0..ATTACHMENTS).map(attach)).buffer_unordered(TOGETHER).collect::<()>().await;
 }
 
-/// A connection of HTTP/2 as the test wants it.
+/// An HTTP/2 connection under the test's control.
 struct Connection {
     requests: SendRequest<Bytes>,
     driver: JoinHandle<Result<(), h2::Error>>,
 }
 
 impl Connection {
-    /// With windows of so many bytes, which stay as they are.
+    /// Opens a connection with windows of that fixed size.
     async fn open(setup: &Setup, window: u32) -> Self {
         Self::open_as(setup, Role::Viewer, "guest", window).await
     }
@@ -129,14 +129,13 @@ impl Connection {
         Self { requests, driver: tokio::spawn(driver) }
     }
 
-    /// Makes a call of an empty message.
     async fn call(&self, method: &str) -> ResponseFuture {
         let (answer, mut body) = self.begin(method).await;
         body.send_data(Bytes::from_static(&[0; 5]), true).unwrap();
         answer
     }
 
-    /// Begins a call without its message.
+    /// Begins a call without sending its message.
     async fn begin(&self, method: &str) -> (ResponseFuture, SendStream<Bytes>) {
         let request = Request::post(format!("https://{ADDRESS}/offload.v1.Operator/{method}"))
             .header("content-type", "application/grpc")
@@ -173,11 +172,11 @@ fn closed_windows_take_64_mib_at_most() {
         let growth = service.peak_memory() - before;
         assert!(growth <= MOST_MORE, "{growth:.1} MiB more");
 
-        // Others are served.
+        // Other peers are served.
         setup.operator().list_networks(v1::ListNetworksRequest {}).await.unwrap();
         setup.host().status(v1::StatusRequest::default()).await.unwrap();
 
-        // What is not refused at once is reset.
+        // A call that is not refused at once is reset later.
         let ends = answers.into_iter().map(async |mut answer| match answer.data().await {
             Some(Err(error)) => {
                 assert_eq!(error.reason(), Some(h2::Reason::CANCEL));
@@ -190,7 +189,7 @@ fn closed_windows_take_64_mib_at_most() {
         });
         let reset = join_all(ends).await.into_iter().filter(|is_reset| *is_reset).count();
         assert!(reset > 0);
-        // Their permits are back.
+        // Their permits are returned.
         let mut guest = OperatorClient::new(setup.channel(Role::Viewer, "guest"));
         drop(connections);
         wait_until_async("a list is made again", async || {
@@ -248,7 +247,7 @@ fn every_open_stream_counts() {
         assert_eq!(reason(watch().await), Reason::Overloaded);
         let events = OperatorClient::new(channel.clone()).watch(v1::WatchRequest::default()).await;
         assert_eq!(reason(events), Reason::Overloaded);
-        // Calls have room of their own.
+        // Calls have limits of their own.
         let mut guest = OperatorClient::new(channel.clone());
         guest.list_networks(v1::ListNetworksRequest {}).await.unwrap();
         drop(open);
@@ -256,7 +255,7 @@ fn every_open_stream_counts() {
     });
 }
 
-/// Two peers that do not finish their requests have all the streams that they may have.
+/// Two peers with unfinished requests use all streams that they may have.
 #[test]
 fn unfinished_requests_take_no_places() {
     let setup = Setup::new();
@@ -269,17 +268,17 @@ fn unfinished_requests_take_no_places() {
             let connection = Connection::open_as(&setup, role, name, 65_535).await;
             for method in ["ListNetworks", "GetDpu"].repeat(CALLS) {
                 let (answer, mut body) = connection.begin(method).await;
-                // The beginning of a message that is never complete.
+                // The beginning of an incomplete message.
                 body.send_data(Bytes::from_static(&[0, 0, 15, 0, 0, 1]), false).unwrap();
                 begun.push((answer, body));
             }
-            // The service has these calls: it answers what comes after them.
+            // The service has these calls: it answers the next one.
             connection.call("GetDpu").await.await.unwrap();
         }
         let mut operator = setup.operator();
         operator.list_networks(v1::ListNetworksRequest {}).await.unwrap();
         operator.get_dpu(v1::GetDpuRequest {}).await.unwrap();
-        // They do not stay open either.
+        // They time out, too.
         for (answer, _body) in begun {
             let answer = within(BOUND, answer).await.expect("no answer").unwrap();
             assert_eq!(answer.headers()["grpc-status"], "4", "{answer:?}");
@@ -315,7 +314,7 @@ fn keep_unfinished(length: usize, calls: usize) {
                 while left > 0 {
                     body.reserve_capacity(left);
                     let sent = within(STEP, poll_fn(|context| body.poll_capacity(context))).await;
-                    // The service takes no more of it, or has refused the call.
+                    // The service accepts no more of it, or has refused the call.
                     let Some(Some(Ok(capacity))) = sent else { break };
                     let piece = Bytes::from(vec![0; capacity.min(left)]);
                     left -= piece.len();

@@ -1,4 +1,4 @@
-//! The real service in a namespace of its own, and clients of every role.
+//! The real service in a network namespace, and clients of every role.
 #![allow(unreachable_pub, reason = "a test's module")]
 
 use std::{
@@ -28,10 +28,10 @@ use tonic::{Status, transport::Channel};
 use crate::support::TestNetns;
 
 pub const ADDRESS: &str = "127.0.0.1:7443";
-/// Longer than anything that is waited for takes.
+/// Longer than any wait in these tests takes.
 pub const BOUND: Duration = Duration::from_secs(20);
 
-/// The folder of a service: certificates, configuration, state.
+/// Files of a service: certificates, configuration, state.
 pub struct Setup {
     pub netns: TestNetns,
     pub folder: TempDir,
@@ -56,7 +56,7 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// Makes a certificate, unless there is one.
+    /// Makes a certificate unless it exists.
     fn certify(&self, role: Role, name: &str) -> TlsSettings {
         let stem = format!("{role}-{name}");
         let certificate = self.path(&format!("{stem}.crt"));
@@ -72,7 +72,7 @@ impl Setup {
         TlsSettings { ca: self.path("ca.crt"), certificate, key, trust_domain: "test.local".into() }
     }
 
-    /// Writes the configuration, in one step. `limits` are lines of that table.
+    /// Writes the configuration atomically. `limits` are lines of that table.
     pub fn configure(&self, limits: &str, networks: &str) {
         let folder = self.folder.path().display();
         let text = format!(
@@ -110,7 +110,7 @@ impl Setup {
         self.start_with([])
     }
 
-    /// Starts the service with these variables of the environment.
+    /// Starts the service with these environment variables.
     pub fn start_with<const N: usize>(&self, variables: [(&str, PathBuf); N]) -> Service<'_> {
         let log = fs::File::create(self.path("log")).unwrap();
         let mut command = self.command();
@@ -156,7 +156,7 @@ pub const NETWORKS: &str = r#"
     subnets = [{ cidr = "10.1.0.0/16", gateway = "10.1.0.1" }]
 "#;
 
-/// A running service. Killed when dropped, and its log shown if the test failed.
+/// A running service. Killed when dropped; its log is printed if the test failed.
 pub struct Service<'a> {
     setup: &'a Setup,
     process: Child,
@@ -178,12 +178,12 @@ impl Service<'_> {
         kill(Pid::from_raw(self.process.id().try_into().unwrap()), signal).unwrap();
     }
 
-    /// How much memory it has, in MiB.
+    /// Resident memory in MiB.
     pub fn memory(&self) -> f64 {
         self.memory_of("VmRSS:")
     }
 
-    /// The most memory that it has had, in MiB.
+    /// Peak resident memory in MiB.
     pub fn peak_memory(&self) -> f64 {
         self.memory_of("VmHWM:")
     }
@@ -195,7 +195,7 @@ impl Service<'_> {
         kib / 1024.0
     }
 
-    /// Waits for its end. Tells whether it was a good one.
+    /// Waits for its end. Returns whether it exited with 0.
     pub fn end(&mut self) -> bool {
         let mut ended = None;
         test_clock::wait_until("the service ends", || {
@@ -208,7 +208,7 @@ impl Service<'_> {
 
 impl Drop for Service<'_> {
     fn drop(&mut self) {
-        // Both fail if it has ended already.
+        // Both fail if it has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
         if std::thread::panicking() {
@@ -221,7 +221,6 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The reason of a refused call.
 #[track_caller]
 pub fn reason<T: std::fmt::Debug>(result: Result<T, Status>) -> Reason {
     let status = result.unwrap_err();

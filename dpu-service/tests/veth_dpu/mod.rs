@@ -1,4 +1,4 @@
-//! A DPU with a virtual card, its drivers, and pods that hold the VFs.
+//! A DPU with a virtual card, its drivers, and pods with the VFs.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 #[allow(unreachable_pub, reason = "other crates show it")]
@@ -45,17 +45,16 @@ use crate::support::TestNetns;
 
 pub(crate) const BRIDGE: &str = "br-offload";
 
-/// A DPU with a virtual card, whose pods' namespaces hold the VFs.
+/// A DPU with a virtual card. Its VFs are in pods' namespaces.
 pub(crate) struct Dpu {
     pub(crate) netns: TestNetns,
     pub(crate) abilities: KernelAbilities,
     pub(crate) eswitch: VethEswitch,
     pub(crate) fabric: Arc<dyn Fabric>,
-    /// Ends after the fabric.
+    /// Dropped after the fabric.
     pub(crate) vswitch: Option<OpenVswitch>,
 }
 
-/// A fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum On {
     Bridge,
@@ -63,11 +62,11 @@ pub(crate) enum On {
 }
 
 impl On {
-    /// All there are. What holds for pods, holds on each.
+    /// All fabrics: pods must not notice a difference.
     pub(crate) const EVERY: [Self; 2] = [Self::Bridge, Self::OpenVswitch];
 }
 
-/// A pod with its VF, `eth0`, which has addresses of both families.
+/// A pod with its VF as `eth0` and addresses of both families.
 pub(crate) struct Pod {
     pub(crate) netns: TestNetns,
     pub(crate) settings: PortSettings,
@@ -86,7 +85,7 @@ impl Dpu {
         Self::with_links(on, uplinks, &[])
     }
 
-    /// One whose bridge has these links besides.
+    /// A DPU whose bridge has these additional links.
     pub(crate) fn with_links(on: On, uplinks: &[&str], kept: &[&str]) -> Self {
         let [uplinks, kept] =
             [uplinks, kept].map(|names| names.iter().map(ToString::to_string).collect());
@@ -94,13 +93,12 @@ impl Dpu {
         Self::with_bridges(on, vec![bridge])
     }
 
-    /// One with these bridges.
     pub(crate) fn with_bridges(on: On, bridges: Vec<BridgeSettings>) -> Self {
         let start = (on == On::OpenVswitch).then_some(OpenVswitch::start_in as fn(&_) -> _);
         Self::start(bridges, start)
     }
 
-    /// One on an Open vSwitch that has little room to write.
+    /// A DPU with an Open vSwitch on a small disk.
     pub(crate) fn on_small_disk() -> Self {
         let bridge = BridgeSettings { name: BRIDGE.into(), ..BridgeSettings::default() };
         Self::start(vec![bridge], Some(OpenVswitch::start_on_small_disk))
@@ -123,19 +121,19 @@ impl Dpu {
         Self { netns, abilities, eswitch, fabric, vswitch }
     }
 
-    /// Waits until frames like those of before are decided on anew: Open vSwitch remembers for a while.
+    /// Waits until Open vSwitch has forgotten its decisions about earlier frames.
     pub(crate) fn forget_decisions(&self) {
         if let Some(vswitch) = &self.vswitch {
             vswitch.appctl(&["revalidator/wait"]);
         }
     }
 
-    /// The switch of one on [`On::OpenVswitch`].
+    /// The switch of a DPU on [`On::OpenVswitch`].
     pub(crate) fn vswitch(&mut self) -> &mut OpenVswitch {
         self.vswitch.as_mut().unwrap()
     }
 
-    /// Plugs VF `number` in, its host end in the namespace of a new pod.
+    /// Plugs VF `number` in, with its host end in the namespace of a new pod.
     pub(crate) fn plug(&self, number: u16) -> Pod {
         let pod = Pod { netns: TestNetns::new(), settings: settings_of(number) };
         self.plug_into(&pod);
@@ -150,7 +148,7 @@ impl Dpu {
         pod.netns.run(&format!("ip addr add {v6}/64 dev eth0 nodad"));
     }
 
-    /// Plugs a VF in, its host end under that name in a namespace.
+    /// Plugs a VF in, with its host end of that name in a namespace.
     pub(crate) fn plug_as(&self, vf: &str, host: &TestNetns, settings: &PortSettings) {
         let name = settings.vf.to_string();
         let mut rtnl = self.netns.rtnl();
@@ -161,7 +159,7 @@ impl Dpu {
         rtnl.change_link(index, &LinkChange::new().alias(alias)).unwrap();
     }
 
-    /// Inside, since a thread sees the sysctls of its own namespace.
+    /// Runs inside the namespace: a thread sees the sysctls of its own namespace.
     pub(crate) fn prepare(&self) -> Result<(), Refused> {
         self.netns.netns.run(|| self.fabric.prepare()).unwrap()
     }
@@ -170,7 +168,7 @@ impl Dpu {
         self.eswitch.representor(pod.settings.vf).unwrap().expect("no representor")
     }
 
-    /// As the programmer does it. Inside, like [`Self::prepare`].
+    /// Programs as the programmer does. Inside, like [`Self::prepare`].
     pub(crate) fn program(&self, pod: &Pod) {
         let settings = &pod.settings;
         self.eswitch.set_mtu(&self.representor(pod), settings.mtu).unwrap();
@@ -184,12 +182,12 @@ impl Dpu {
         self.netns.netns.run(|| self.eswitch.set_up(&port, true)).unwrap().unwrap();
     }
 
-    /// What `bridge` says of the port.
+    /// The port's entry of `bridge link`.
     pub(crate) fn bridge_port(&self, name: &str) -> Value {
         self.netns.json(&format!("bridge -d -j link show dev {name}"))[0].clone()
     }
 
-    /// The stations that were put behind the port.
+    /// MAC addresses in the FDB behind the port.
     pub(crate) fn stations(&self, name: &str) -> Vec<String> {
         let entries = self.netns.json(&format!("bridge -j fdb show dev {name}"));
         let entries = entries.as_array().unwrap().clone();
@@ -203,12 +201,12 @@ impl Dpu {
 }
 
 impl Pod {
-    /// Waits until the address answers: a port forwards as soon as the kernel has noticed its carrier.
+    /// Waits until the address answers: a port forwards once the kernel has noticed its carrier.
     pub(crate) fn reaches(&self, address: &str) {
         test_clock::wait_until(&format!("ping {address}"), || self.pings(address));
     }
 
-    /// Sends a frame to a group, behind these tags, whose contents begin with the mark.
+    /// Sends a tagged multicast frame whose payload begins with the mark.
     pub(crate) fn sends(&self, group: [u8; 6], tags: &[[u8; 4]], mark: [u8; 8]) {
         const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
         let mut frame = [group, self.settings.mac.0].concat();
@@ -219,7 +217,7 @@ impl Pod {
         self.sends_frame(&frame);
     }
 
-    /// Sends a frame as it is.
+    /// Sends an unmodified frame.
     pub(crate) fn sends_frame(&self, frame: &[u8]) {
         let send = || {
             let eth0 = getifaddrs().unwrap().filter(|found| found.interface_name == "eth0");
@@ -236,14 +234,14 @@ impl Pod {
     }
 }
 
-/// Whether an address answers who asks from that namespace.
+/// Whether an address answers a ping from that namespace.
 pub(crate) fn pings(from: &TestNetns, address: &str) -> bool {
     let mut ping = Command::new("ping");
     ping.args(["-c", "1", "-W", "1", address]).stdout(Stdio::null());
     from.netns.run(|| ping.status().unwrap().success()).unwrap()
 }
 
-/// What the pod that has that VF wants of its port.
+/// Port settings of the pod with that VF.
 pub(crate) fn settings_of(vf: u16) -> PortSettings {
     let [high, low] = vf.to_be_bytes();
     PortSettings {
@@ -263,13 +261,13 @@ pub(crate) fn settings_of(vf: u16) -> PortSettings {
     }
 }
 
-/// The addresses of the pod that has that VF.
+/// Addresses of the pod with that VF.
 pub(crate) fn addresses_of(vf: u16) -> [IpAddr; 2] {
     let [high, low] = (vf + 1).to_be_bytes();
     [Ipv4Addr::new(10, 9, high, low).into(), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, vf + 1).into()]
 }
 
-/// What comes by in a namespace.
+/// A capture of frames in a namespace.
 pub(crate) struct Capture(OwnedFd);
 
 impl Capture {
@@ -279,7 +277,7 @@ impl Capture {
         Self(socket)
     }
 
-    /// The marks that came by until this one did, or for a second none.
+    /// Marks captured until `last`, or until a second without any.
     pub(crate) fn marks_until(&self, last: [u8; 8]) -> Vec<[u8; 8]> {
         let mut marks = Vec::new();
         let mut frame = [0; 2048];
@@ -297,12 +295,11 @@ fn open_raw_socket(protocol: SockProtocol) -> OwnedFd {
     socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol).unwrap()
 }
 
-/// A mark with a number.
 pub(crate) fn mark(number: usize) -> [u8; 8] {
     format!("mark{number:04}").into_bytes().try_into().unwrap()
 }
 
-/// Opens the fabric of a DPU as a service that starts again does.
+/// Opens the fabric of a DPU as a restarted service does.
 pub(crate) fn open_fabric(
     netns: &TestNetns,
     uplinks: &[&str],
@@ -329,7 +326,7 @@ fn open_ovs(netns: &TestNetns, bridge: BridgeSettings, database: &Arc<Vswitch>) 
     netns.netns.run(|| OvsFabric::open(&settings, database)).unwrap().unwrap()
 }
 
-/// Does `work` for all pods, each on a thread of its own.
+/// Runs `work` for all pods, each on its own thread.
 pub(crate) fn at_once(pods: &[Pod], work: impl Fn(&Pod) + Sync) {
     std::thread::scope(|scope| {
         for pod in pods {

@@ -1,4 +1,4 @@
-//! Which cards there are, what they can do, and that they are found again.
+//! Cards: discovery, abilities, and resets.
 
 use bootstrap::Chain;
 use dpu_service::{
@@ -63,7 +63,7 @@ fn representors_are_identified_by_port_not_name() {
 #[test]
 fn a_card_that_was_reset_is_found_again() {
     let dpu = Dpu::new();
-    // It is asked once more after the reset, and says something else.
+    // The abilities are probed again after the reset, and have changed.
     dpu.set_filters("off");
     let (takes_filters, why) = dpu.filters();
     assert!(!takes_filters && why.ends_with(NO_FILTERS), "{why}");
@@ -71,7 +71,7 @@ fn a_card_that_was_reset_is_found_again() {
     let before = dpu.representor();
     assert_eq!(dpu.flowers(&before.name), [Value::Null; 0]);
 
-    // The card refuses to come back: its representors stay away.
+    // The reload fails: the card's representors stay away.
     dpu.card.set_knob("fail_reload", "Y");
     assert!(!dpu.can_reload());
     assert_eq!(dpu.eswitch().representor(VF).unwrap(), None);
@@ -81,7 +81,7 @@ fn a_card_that_was_reset_is_found_again() {
     dpu.eswitch().clear_port_mac(&before).unwrap();
     dpu.programmer.unprogram(VF).unwrap();
 
-    // It does come back, in legacy mode and without VFs, as after each reset of netdevsim.
+    // The card returns in legacy mode and without VFs, as netdevsim does after each reset.
     dpu.card.set_knob("fail_reload", "N");
     assert!(dpu.can_reload());
     dpu.prepare().unwrap();

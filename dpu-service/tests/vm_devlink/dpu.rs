@@ -1,4 +1,4 @@
-//! The DPU that tests have, and what they program.
+//! The DPU of these tests and its programming.
 
 use std::{
     net::UdpSocket,
@@ -30,10 +30,9 @@ use crate::{netdevsim::Netdevsim, support::TestNetns};
 pub(crate) const BRIDGE: &str = "br-offload";
 pub(crate) const VF: FunctionId = FunctionId::local(0, 1);
 
-/// What the kernel says of a link that takes no filters for its card.
+/// The kernel's error for a link without hardware filters.
 pub(crate) const NO_FILTERS: &str = "TC offload is disabled on net device";
 
-/// A DPU with a netdevsim card of two VFs.
 pub(crate) struct Dpu {
     pub(crate) card: Netdevsim,
     pub(crate) eswitch: Arc<dyn Eswitch>,
@@ -43,7 +42,7 @@ pub(crate) struct Dpu {
 }
 
 impl Dpu {
-    /// Its card is in switchdev mode, and all is prepared.
+    /// A DPU with its card in switchdev mode and everything prepared.
     pub(crate) fn new() -> Self {
         let dpu = Self::with_cards(|card| DevlinkSettings {
             devices: vec![card.device().parse().unwrap()],
@@ -71,7 +70,7 @@ impl Dpu {
         Self { netns, eswitch, fabric, programmer, card }
     }
 
-    /// Inside, since a thread sees the sysctls of its own namespace.
+    /// Runs inside the namespace: a thread sees the sysctls of its own namespace.
     pub(crate) fn prepare(&self) -> Result<(), Refused> {
         self.netns.netns.run(|| self.programmer.prepare()).unwrap()
     }
@@ -94,7 +93,7 @@ impl Dpu {
         self.netns.netns.run(|| reload.status().unwrap().success()).unwrap()
     }
 
-    /// The VF's port, as `devlink` calls it.
+    /// The VF's devlink port.
     pub(crate) fn port(&self) -> String {
         let shown = self.netns.json("devlink -j port show");
         let is_vfs = |port: &Value| port["vfnum"] == VF.vf;
@@ -102,29 +101,29 @@ impl Dpu {
         ports.find(|(_, port)| is_vfs(port)).expect("no such port").0.clone()
     }
 
-    /// What `devlink` has of the rate of the VF's port.
+    /// `devlink`'s rate of the VF's port.
     pub(crate) fn rate(&self) -> Value {
         self.rates()[self.port()].clone()
     }
 
-    /// All that `devlink` has of rates.
+    /// All rates of `devlink`.
     pub(crate) fn rates(&self) -> Value {
         self.netns.json("devlink -j port function rate show")["rate"].clone()
     }
 
-    /// What `devlink` has of a node of the card's rate tree.
+    /// `devlink`'s node of the card's rate tree.
     pub(crate) fn node(&self, name: &str) -> Value {
         self.rates()[format!("{}/{name}", self.card.device())].clone()
     }
 
-    /// Whether the step `port-rate` is in place, and what is told of it.
+    /// Whether the step `port-rate` is in place, with its detail.
     pub(crate) fn found_rate(&self, settings: &PortSettings) -> (bool, String) {
         let found = self.programmer.inspect(settings).unwrap().steps;
         let step = found.into_iter().find(|step| step.name == "port-rate").unwrap();
         (step.in_place, step.detail)
     }
 
-    /// Whether the card carries out filters, and what is told of that.
+    /// Whether the card offloads filters, with the detail.
     pub(crate) fn filters(&self) -> (bool, String) {
         self.eswitch().representors().unwrap();
         let [card] = &self.eswitch().cards()[..] else { panic!("{:?}", self.eswitch().cards()) };
@@ -132,7 +131,7 @@ impl Dpu {
         found.map(|found| (found.available, found.detail.clone())).unwrap()
     }
 
-    /// Has the representors take filters, or no more.
+    /// Switches hardware filters of the representors on or off.
     pub(crate) fn set_filters(&self, on_or_off: &str) {
         let shown = self.netns.json("devlink -j port show");
         let ports = shown["port"].as_object().unwrap().values();
@@ -142,7 +141,7 @@ impl Dpu {
         }
     }
 
-    /// The filters of a port that its card carries out, as `tc` shows them.
+    /// The offloaded filters of a port, as `tc` shows them.
     pub(crate) fn flowers(&self, port: &str) -> Vec<Value> {
         let shown = self.netns.json(&format!("tc -s -j filter show dev {port} ingress"));
         let filter = |shown: &Value| {
@@ -175,7 +174,7 @@ impl Dpu {
         found.steps.into_iter().find(|step| step.name == "guard").unwrap().detail
     }
 
-    /// A pod whose frames come in at the representor.
+    /// A pod whose frames enter at the representor.
     pub(crate) fn pod_behind(&self, port: &Representor) -> TestNetns {
         let pod = TestNetns::new();
         let end = VethEnd::new("eth0").netns(&pod.netns);
@@ -194,7 +193,7 @@ impl Dpu {
         pod
     }
 
-    /// That nothing is left of any programming.
+    /// Asserts that no programming is left.
     pub(crate) fn assert_idle(&self) {
         assert_eq!(self.rate(), json!({"type": "leaf"}));
         let link = self.netns.link(&self.representor().name);
@@ -227,13 +226,13 @@ pub(crate) fn settings() -> PortSettings {
     }
 }
 
-/// Those of a pod with addresses.
+/// Settings of a pod with addresses.
 pub(crate) fn of_pod() -> PortSettings {
     let addresses = ["10.9.0.1", "fd09::1"].map(|address| address.parse().unwrap()).into();
     PortSettings { addresses, ..settings() }
 }
 
-/// Those of a pod that is sure of something, in a network whose pods may send only so much together.
+/// Settings of a pod with a guaranteed rate, in a network with a total limit.
 pub(crate) fn sharing(vf: u16, rate: u64) -> PortSettings {
     PortSettings {
         vf: FunctionId::local(0, vf),
@@ -244,7 +243,6 @@ pub(crate) fn sharing(vf: u16, rate: u64) -> PortSettings {
     }
 }
 
-/// A datagram.
 pub(crate) fn send(from: &TestNetns, to: &str) {
     let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
     let sent = from.netns.run(|| {
@@ -255,7 +253,7 @@ pub(crate) fn send(from: &TestNetns, to: &str) {
     assert_eq!(sent.unwrap(), 5);
 }
 
-/// Why a programming failed: the step, and all that is told.
+/// The failed step and the complete error.
 pub(crate) fn failure(error: &ProgramError) -> (&'static str, String) {
     match error {
         ProgramError::Step { source, .. } => {

@@ -1,4 +1,4 @@
-//! What a card forwards by itself by filters, and which it refuses.
+//! Hardware filters: what a card forwards by itself, and which filters it refuses.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::{
     netdevsim::WithoutTrap,
 };
 
-/// What mlx5 answers for the ports of a BlueField: see hack/vm.d/switchdevsim.
+/// mlx5's answers for the ports of a BlueField: see hack/vm.d/switchdevsim.
 #[test]
 fn guard_works_with_few_bridge_flags() {
     let dpu = Dpu::new();
@@ -37,8 +37,8 @@ fn guard_works_with_few_bridge_flags() {
     dpu.assert_idle();
 }
 
-/// What may be sent for sure the card forwards by itself, all else comes to the kernel: see
-/// hack/vm.d/switchdevsim, which counts for each filter what a card would have it decide about.
+/// The card forwards by itself only what may certainly be sent; everything else goes to the kernel.
+/// hack/vm.d/switchdevsim counts for each filter what a card would decide by it.
 #[test]
 fn card_forwards_only_verified_frames() {
     let dpu = Dpu::new();
@@ -48,7 +48,8 @@ fn card_forwards_only_verified_frames() {
     let port = dpu.representor();
     let known = dpu.netns.json(&format!("bridge -j fdb show dev {} state static", port.name));
     assert!(known[0]["flags"].to_string().contains("offload"), "{known}");
-    // For both versions, with the link-local address: what DHCP's clients get, then TCP and UDP; and all else.
+    // For both families, with the link-local address: the answers to DHCP clients, then TCP and UDP, and everything
+    // else.
     let flowers = dpu.flowers(&port.name);
     assert_eq!(flowers.len(), 9, "{flowers:?}");
     assert!(
@@ -114,7 +115,7 @@ fn refused_filters_fall_back_to_software() {
     assert_eq!(dpu.flowers(&port.name).len(), 9);
 }
 
-/// Such as passes would be of no use without what takes all else aside.
+/// Passing filters are useless without the one that sends everything else to the kernel.
 #[test]
 fn card_without_fallback_is_guarded_in_software() {
     let dpu = Dpu::new();
@@ -144,7 +145,7 @@ fn refused_filters_are_retried_later() {
     assert!(dpu.filters().0, "{:?}", dpu.filters());
 }
 
-/// What mlx5's driver says of filters, in its words.
+/// The words of mlx5's driver about filters.
 #[test]
 fn filters_are_refused_as_mlx5_refuses_them() {
     let dpu = Dpu::new();

@@ -1,5 +1,4 @@
-//! The devlink eswitch under the programmer, on a netdevsim card, looked at with `devlink`, `bridge`,
-//! `ip` and `tc`.
+//! The devlink eswitch and the programmer on a netdevsim card, checked with `devlink`, `bridge`, `ip` and `tc`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../../../crates/netlink/tests/support/netdevsim.rs"]

@@ -1,4 +1,4 @@
-//! What a card has taken over, whoever has put it there.
+//! Rules that a card has offloaded, whichever program set them.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ use crate::{
     open_vswitch::OpenVswitch,
 };
 
-/// With `hw-offload` the daemon makes a filter of each decision, guard and way in one: as `tc` shows, the card takes
-/// that of a pod's frames to another.
+/// With `hw-offload` the daemon turns each decision, including the guard, into one filter. `tc` shows that the card has
+/// the one for a pod's frames to another.
 #[test]
 fn ovs_offloads_decided_flows_to_the_card() {
     let dpu = Dpu::new();
@@ -37,7 +37,7 @@ fn ovs_offloads_decided_flows_to_the_card() {
     let database = Arc::new(Vswitch::at(vswitch.socket()));
     let fabric = dpu.netns.netns.run(|| OvsFabric::open(&settings, &database)).unwrap().unwrap();
     let programmer = Programmer::new(Arc::clone(&dpu.eswitch), Arc::new(fabric));
-    // A daemon in an emulated machine may take longer for its first bridge than is waited for.
+    // In an emulated machine the daemon may take longer for its first bridge than one attempt waits.
     let is_prepared = || dpu.netns.netns.run(|| programmer.prepare()).unwrap().is_ok();
     wait_until("the bridge is there", is_prepared);
 
@@ -58,7 +58,7 @@ fn ovs_offloads_decided_flows_to_the_card() {
     pod_of_other.run("ip address flush dev eth0");
     pod_of_other.run("ip address add 10.9.0.2/24 dev eth0");
     pod_of_other.run(&format!("ip neighbour replace 10.9.0.1 lladdr {} dev eth0", one.mac));
-    // The switch learns where the other is.
+    // The switch learns the other pod's port.
     send(&pod_of_other, "10.9.0.1:80");
     let leads_to_other = |flower: &Value| {
         let action = &flower["actions"][0];
@@ -77,7 +77,7 @@ fn ovs_offloads_decided_flows_to_the_card() {
     assert!(flowers.iter().all(|flower| flower["keys"]["src_mac"] == mac), "{flowers:?}");
 }
 
-/// What `tc` and `bridge` say that the card has of a port: filters by flower, and stations.
+/// What `tc` and `bridge` show as offloaded: flower filters and FDB entries.
 fn offloaded_by_tools(dpu: &Dpu, port: &str) -> Offloaded {
     let filters = dpu.netns.json(&format!("tc -j filter show dev {port} ingress"));
     let filters = filters.as_array().unwrap().iter();
@@ -102,7 +102,7 @@ fn offloaded_rules_are_counted() {
     let offloaded = || dpu.fabric.offloaded(&[index].into()).unwrap()[&index];
     wait_until("the pod's station is told to be the card's", || {
         let told = offloaded();
-        // What DHCP's clients get, of both versions, and all that does not pass for sure is the kernel's.
+        // The kernel handles the answers to DHCP clients of both versions and everything that may not certainly pass.
         told == offloaded_by_tools(&dpu, &name)
             && told.in_hardware > 0
             && told.in_hardware + 3 == told.rules

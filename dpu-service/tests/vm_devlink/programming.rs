@@ -1,4 +1,4 @@
-//! A representor is programmed, and taken back.
+//! Programming and unprogramming of a representor.
 
 use dpu_service::{
     eswitch::Representor,

@@ -1,4 +1,4 @@
-//! What VFs are sure of, and what those of a network may send together.
+//! Guaranteed rates of VFs and total limits of their networks.
 
 use dpu_service::model::{Bandwidth, PortSettings};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn foreign_rate_node_keeps_its_leaf() {
     assert_eq!(dpu.rate()["parent"], "offload-blue");
 }
 
-/// A total that was changed between two attaches is the later one's, for both.
+/// A total that changed between two attaches applies to both.
 #[test]
 fn rate_node_follows_the_latest_pod() {
     let dpu = Dpu::new();
@@ -101,7 +101,7 @@ fn a_node_without_leaves_is_deleted() {
     dpu.assert_idle();
     assert_eq!(dpu.node("offload-blue"), Value::Null);
 
-    // As a service leaves them that ends at the wrong moment.
+    // As a service leaves them that was killed in between.
     for node in ["offload-blue", "offload-green", "tenant"] {
         dpu.devlink(&format!("port function rate add {{card}}/{node}"));
     }

@@ -161,8 +161,8 @@ impl Entry {
         self.asked = self.asked.max(asked.as_of);
     }
 
-    /// Whether the host sent its latest Attach after the time `reported`. An Attach after `latest`, which the host's clock
-    /// cannot show yet, does not count.
+    /// Whether the host sent its latest Attach after the time `reported`. An Attach after `latest`, which the host's
+    /// clock cannot show yet, does not count.
     pub(crate) fn was_asked_after(&self, reported: HostTime, latest: HostTime) -> bool {
         reported != HostTime::default() && reported < self.asked && self.asked <= latest
     }

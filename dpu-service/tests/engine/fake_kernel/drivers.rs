@@ -1,4 +1,4 @@
-//! The drivers of the card and the kernel in memory.
+//! Drivers of the card and kernel in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,11 +14,10 @@ use vf_alloc::FunctionId;
 
 use super::{FABRIC_MAC, FakeKernel, Port, guarded};
 
-/// The card.
 #[derive(Debug)]
 pub(super) struct FakeEswitch(pub(super) FakeKernel);
 
-/// What joins its representors.
+/// The fabric of the card's representors.
 #[derive(Debug)]
 pub(super) struct FakeFabric(pub(super) FakeKernel);
 

@@ -1,4 +1,4 @@
-//! A card and a kernel in memory, which can be made to refuse.
+//! A card and a kernel in memory that can be told to refuse.
 
 mod drivers;
 
@@ -25,7 +25,7 @@ use vf_alloc::{FunctionId, PfId};
 
 use drivers::{FakeEswitch, FakeFabric};
 
-/// The methods that do a step, in the steps' order.
+/// The methods behind the steps, in the steps' order.
 pub(crate) const DOING: [&str; 8] = [
     "set_mtu",
     "join",
@@ -37,10 +37,10 @@ pub(crate) const DOING: [&str; 8] = [
     "set_up",
 ];
 
-/// That of a link of the fabric's own.
+/// MAC address of a link of the fabric.
 pub(crate) const FABRIC_MAC: MacAddress = MacAddress([0x0e, 0, 0, 0, 0, 0xfa]);
 
-/// Cloning it gives the same one.
+/// The card and kernel. Clones share one state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FakeKernel(Arc<Mutex<State>>);
 
@@ -48,35 +48,35 @@ pub(crate) struct FakeKernel(Arc<Mutex<State>>);
 struct State {
     ports: BTreeMap<FunctionId, Port>,
     last_index: u32,
-    /// How many calls of a method are refused yet.
+    /// Number of calls to refuse, by method.
     refusals: HashMap<&'static str, u32>,
-    /// Whose fault that is. `None`: the port's.
+    /// What is at fault for refusals. `None`: the port.
     fault: Option<Fault>,
-    /// What the next refusal waits for.
+    /// The next refusal waits for this.
     gate: Option<Receiver<()>>,
-    /// What the next call of a method waits for, and what it tells first.
+    /// The next call of a method signals its start, and then waits.
     held_up: HashMap<&'static str, (Sender<()>, Receiver<()>)>,
-    /// How many calls there were.
+    /// Number of calls so far.
     calls: u32,
-    /// Whether VLANs can't be done.
+    /// VLANs are unsupported.
     without_vlan: bool,
-    /// The PF whose card limits what its VFs send. `None`: the fabric limits what any sends.
+    /// The PF whose card limits what its VFs send. `None`: the fabric limits all.
     limiting: Option<PfId>,
-    /// Whether the fabric can't.
+    /// The fabric cannot limit.
     without_limits: bool,
-    /// Whether nothing of a VF is programmed.
+    /// VFs have no representors.
     without_representors: bool,
-    /// Whether ports need nothing of what can't be prepared.
+    /// Preparing fails only in a part that ports do not need.
     is_partial: bool,
-    /// Whether nothing that is asked of the fabric is answered.
+    /// The fabric's daemon does not answer.
     is_fabric_away: bool,
-    /// The method whose next call finds the representor gone.
+    /// The representor vanishes before the next call of this method.
     vanishing: Option<&'static str>,
-    /// What each change takes. `None`: no time.
+    /// Lock that each change takes. `None`: changes take no time.
     lock: Option<KernelLock>,
 }
 
-/// A lock as the kernel's for links: those that wait get it in their order, and each has it for so long.
+/// A fair lock like RTNL: each holder keeps it for `held`.
 #[derive(Clone, Debug)]
 struct KernelLock {
     lock: Arc<tokio::sync::Mutex<()>>,
@@ -84,7 +84,7 @@ struct KernelLock {
 }
 
 impl KernelLock {
-    /// Has it once. The caller takes half as long again for what needs no lock.
+    /// Takes the lock once. The caller needs half as long again without the lock.
     fn pass(&self) {
         let held = self.lock.blocking_lock();
         sleep_until_moment(self.held);
@@ -93,22 +93,22 @@ impl KernelLock {
     }
 }
 
-/// A representor and what is programmed of it.
+/// A representor and its programming.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Port {
     pub(crate) representor: Representor,
     pub(crate) mac: Option<MacAddress>,
     pub(crate) rate: Bandwidth,
     pub(crate) membership: Option<Membership>,
-    /// Whether it has no carrier, though it is up.
+    /// Up, but without carrier.
     pub(crate) is_waiting_for_vf: bool,
-    /// Whom it lets send.
+    /// What it may send.
     pub(crate) guard: Option<Guarded>,
-    /// How much it lets the VF send, where the card does not limit that.
+    /// Limit on what the VF sends, unless the card limits that.
     pub(crate) limit: Option<EgressLimit>,
 }
 
-/// What a guard looks at, and whom and what it lets pass.
+/// Settings of a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Guarded {
     level: AntiSpoofing,
@@ -154,7 +154,7 @@ impl Port {
         }
     }
 
-    /// What a look at it finds.
+    /// The representor as a survey shows it.
     fn look(&self) -> Representor {
         Representor {
             master: self.membership.as_ref().map(|_| 1),
@@ -163,12 +163,12 @@ impl Port {
         }
     }
 
-    /// Whether nothing at all is programmed.
+    /// Whether nothing is programmed.
     pub(crate) fn is_idle(&self) -> bool {
         *self == Self::new(self.representor.vf, self.representor.index)
     }
 
-    /// Whether all that `settings` want is programmed.
+    /// Whether everything in `settings` is programmed.
     pub(crate) fn serves(&self, settings: &PortSettings) -> bool {
         self.representor.up
             && self.representor.mtu == settings.mtu
@@ -182,7 +182,7 @@ impl Port {
 }
 
 impl FakeKernel {
-    /// With VFs 0 to `count` - 1 of PF 0.
+    /// A card with VFs 0 to `count` - 1 of PF 0.
     pub(crate) fn with_vfs(count: u16) -> Self {
         let kernel = Self::default();
         for vf in 0..count {
@@ -191,7 +191,7 @@ impl FakeKernel {
         kernel
     }
 
-    /// Makes a representor, or makes it anew.
+    /// Creates a representor, with a new ifindex if it existed before.
     pub(crate) fn make(&self, vf: FunctionId) {
         let mut state = self.lock();
         state.last_index += 1;
@@ -199,38 +199,37 @@ impl FakeKernel {
         state.ports.insert(vf, port);
     }
 
-    /// Takes a representor away.
+    /// Removes a representor.
     pub(crate) fn take_away(&self, vf: FunctionId) {
         self.lock().ports.remove(&vf);
     }
 
-    /// Refuses the next `times` calls of `method`.
     pub(crate) fn refuse(&self, method: &'static str, times: u32) {
         self.lock().refusals.insert(method, times);
     }
 
-    /// Whose fault it is, from now on, when something is refused.
+    /// Sets what is at fault for later refusals.
     pub(crate) fn blame(&self, fault: Fault) {
         self.lock().fault = Some(fault);
     }
 
-    /// Refuses the next call of `method`, as soon as something comes through the gate.
+    /// Refuses the next call of `method` once the gate receives a message.
     pub(crate) fn refuse_after(&self, gate: Receiver<()>, method: &'static str) {
         self.lock().gate = Some(gate);
         self.refuse(method, 1);
     }
 
-    /// The next call of `method` says that it is there, and waits until it may go on.
+    /// Makes the next call of `method` signal its start and wait.
     pub(crate) fn hold_up(&self, method: &'static str, there: Sender<()>, go_on: Receiver<()>) {
         self.lock().held_up.insert(method, (there, go_on));
     }
 
-    /// How many calls have changed something, or were to.
+    /// Number of calls that change something, including refused ones.
     pub(crate) fn calls(&self) -> u32 {
         self.lock().calls
     }
 
-    /// The representor of the next call of `method` vanishes before it.
+    /// Makes the representor vanish before the next call of `method`.
     pub(crate) fn vanish_at(&self, method: &'static str) {
         self.lock().vanishing = Some(method);
     }
@@ -245,17 +244,17 @@ impl FakeKernel {
         (state.limiting, state.without_limits) = (card, true);
     }
 
-    /// Ports need nothing of what can't be prepared, from now on.
+    /// Later failures to prepare concern only a part that ports do not need.
     pub(crate) fn lack_a_part(&self) {
         self.lock().is_partial = true;
     }
 
-    /// The fabric answers no questions, or does so again.
+    /// Makes the fabric's daemon unavailable or available.
     pub(crate) fn set_fabric_away(&self, is_away: bool) {
         self.lock().is_fabric_away = is_away;
     }
 
-    /// From the service's next start on.
+    /// Removes all representors, from the service's next start on.
     pub(crate) fn leave_all_to_the_hosts(&self) {
         self.lock().without_representors = true;
     }
@@ -276,12 +275,12 @@ impl FakeKernel {
         self.lock().ports.values().cloned().collect()
     }
 
-    /// Somebody else meddles with a representor.
+    /// Changes a representor as another program would.
     pub(crate) fn meddle(&self, vf: FunctionId, meddle: impl Fn(&mut Port)) {
         meddle(self.lock().ports.get_mut(&vf).unwrap());
     }
 
-    /// From now on each change holds one lock of the kernel for so long.
+    /// Makes each change hold one lock of the kernel for that long.
     pub(crate) fn slow_down(&self, held: Duration) {
         self.lock().lock = Some(KernelLock { lock: Arc::default(), held });
     }
@@ -333,7 +332,7 @@ impl FakeKernel {
         Ok(())
     }
 
-    /// What is asked of the fabric.
+    /// A query of the fabric.
     fn ask<T>(&self, answer: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
         if self.lock().is_fabric_away {
             let refused = Refused::because("can't ask the fabric's daemon");
