@@ -26,7 +26,7 @@ saga::milestones! {
         /// A host has a new session; its hello is not processed yet.
         HelloOpened = "hello-opened",
         /// The pools have the hello's inventory.
-        HelloHeard = "hello-heard",
+        HelloProcessed = "hello-processed",
         /// All consequences of the hello were carried out; the host has no reply yet.
         HelloSettled = "hello-settled",
         /// The attachments that an inventory returned are freed.
@@ -34,7 +34,7 @@ saga::milestones! {
         /// The reconciler has prepared the fabric and surveyed the kernel.
         ReconcileSurveyed = "reconcile-surveyed",
         /// It has repaired the representors of attachments.
-        ReconcileMended = "reconcile-mended",
+        ReconcileRepaired = "reconcile-repaired",
         /// It has unprogrammed a representor without an attachment.
         PortCleared = "port-cleared",
         /// It has compared everything.

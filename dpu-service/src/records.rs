@@ -175,7 +175,7 @@ impl Records {
 
     /// Reverts committed changes that could not be put into force, and deletes their audit entry.
     pub(crate) fn revert(&self, changes: Changes, entry: Uuid) {
-        tracing::info!(id = %entry, "audited change was taken back");
+        tracing::info!(id = %entry, "audited change was reverted");
         self.audit.remove(&[entry]);
         self.commit_lazily(changes.delete_audit(entry));
     }

@@ -120,7 +120,9 @@ async fn receive_hello(
     };
     match first.and_then(|first| first.message) {
         Some(host_message::Message::Hello(hello)) => Ok(read::hello(host, peer.connection, hello)?),
-        _ => Err(refuse(format!("host {host} began its session with something else than a hello"))),
+        _ => {
+            Err(refuse(format!("host {host} began its session with another message than a hello")))
+        }
     }
 }
 
@@ -242,7 +244,10 @@ impl Conversation<'_> {
                 drop(hosts.inventory(self.host, session, &read::inventory(&inventory)?)?);
             }
             Some(host_message::Message::Hello(_)) => {
-                return Err(refuse(format!("host {} said hello twice in one session", self.host)));
+                return Err(refuse(format!(
+                    "host {} sent a second hello in one session",
+                    self.host
+                )));
             }
             Some(host_message::Message::Examination(found)) => {
                 let request_id = found.request_id;

@@ -128,7 +128,7 @@ fn with_those_before(failure: Failure, reserved: usize, asked: usize) -> Failure
         return failure;
     }
     let message = format!(
-        "{}; {reserved} of those in use are for the same pod, which asks for {asked} at once",
+        "{}; {reserved} of those in use are for the same pod, which requests {asked} together",
         failure.message
     );
     Failure { message, ..failure }

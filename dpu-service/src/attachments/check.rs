@@ -34,7 +34,7 @@ impl Engine {
             .map_err(|error| Failure::new(Reason::CheckFailed, Chain(&error).to_string()))?;
         match inspected.steps.into_iter().find(|step| !step.in_place) {
             Some(StepStatus { name, detail, is_known, .. }) => {
-                let how = if is_known { "is not in place" } else { "can't be looked at" };
+                let how = if is_known { "is not in place" } else { "cannot be inspected" };
                 let what = format!("step {name} of {} {how}: {detail}", record.vf);
                 Err(Failure::new(Reason::CheckFailed, format!("{}: {what}", record.key)))
             }

@@ -227,7 +227,7 @@ async fn free(engine: &Engine, record: &Record) -> Result<(), Failure> {
     let changes = cooling.iter().fold(changes, Changes::put_cooling);
     unprogram_and_write(engine, record, changes, Milestone::ReleaseFreed).await?;
     engine.registry().free(record.id, cooling, now());
-    let message = format!("{} and its addresses are given back", record.vf);
+    let message = format!("{} and its addresses are free", record.vf);
     engine.events.record_end(EventKind::AttachmentReleased, record, None, message);
     Ok(())
 }

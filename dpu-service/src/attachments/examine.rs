@@ -164,7 +164,7 @@ fn is_unclean(engine: &Engine, vf: FunctionId) -> bool {
 
 fn step_difference(record: &Record, step: &StepStatus) -> Difference {
     let StepStatus { name, detail, is_known, .. } = step;
-    let how = if *is_known { "is not in place" } else { "can't be looked at" };
+    let how = if *is_known { "is not in place" } else { "cannot be inspected" };
     let message = format!("step {name} of attachment {} {how}: {detail}", record.id);
     Finding::RepresentorDiffers.of(record.vf, message)
 }

@@ -21,8 +21,8 @@ use crate::{
 /// Reconciles gateways and permanent neighbours with the networks and attachments.
 pub(super) async fn look_after_gateways(engine: &Engine, is_thorough: bool) {
     let wanted = || wanted_of_gateways(engine, Scope::All);
-    for mended in engine.gateways().reconcile(wanted, is_thorough).await {
-        engine.events.record(EventKind::Repaired, "gateways", mended);
+    for repair in engine.gateways().reconcile(wanted, is_thorough).await {
+        engine.events.record(EventKind::Repaired, "gateways", repair);
     }
     let pods = || pod_addresses(&engine.registry());
     let repaired = engine.gateways().reconcile_neighbours(pods, is_thorough).await;

@@ -97,7 +97,7 @@ async fn process_hello(engine: &Engine, host: &HostName, hello: Hello) -> Result
     let conditions = conditions.inspect_err(|_| {
         engine.sessions.close(host, session.id, None);
     })?;
-    Milestone::HelloHeard.pass();
+    Milestone::HelloProcessed.pass();
     quarantine_unaccounted(engine, &hello.live, &conditions);
     send_unrecorded(engine, host, &hello.live);
     let verdicts = judge(engine, host, &hello, &conditions);
@@ -119,7 +119,7 @@ async fn process_hello(engine: &Engine, host: &HostName, hello: Hello) -> Result
 
 fn note_session(engine: &Engine, host: &HostName, hello: &Hello, session: &Session) {
     if session.is_renewed {
-        let message = "it renewed its connection, and its session goes on";
+        let message = "it renewed its connection and continues its session";
         return engine.events.record(EventKind::HostRenewed, host, message);
     }
     let mut message = format!("agent {}, boot {}", hello.agent_version, hello.boot_id);

@@ -113,6 +113,6 @@ fn stale(session: SessionId) -> Failure {
 fn releasing(record: &Record) -> Failure {
     Failure::new(
         Reason::Releasing,
-        format!("{} is attachment {}, which is being given back", record.key, record.id),
+        format!("{} is attachment {}, which is being released", record.key, record.id),
     )
 }

@@ -450,7 +450,7 @@ fn end_removed<'a>(engine: &Engine, before: impl Iterator<Item = &'a HostName>) 
         drop(registry);
         engine.sessions.end(host);
         let message =
-            format!("it is no longer in the configuration; {attachments} attachments go on");
+            format!("it is no longer in the configuration; {attachments} attachments stay");
         let author = &Author::ConfigurationFile;
         engine.events.record_by(author, EventKind::HostRemoved, host, message);
     }

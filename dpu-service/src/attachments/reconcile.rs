@@ -74,7 +74,7 @@ async fn compare(engine: &Engine, depth: Depth) {
     }
     Milestone::ReconcileSurveyed.pass();
     repair_all(engine, held, &survey, depth).await;
-    Milestone::ReconcileMended.pass();
+    Milestone::ReconcileRepaired.pass();
     for (vf, surveyed) in &survey {
         if surveyed.is_programmed() || is_unclean(engine, *vf) {
             clear_if_unused(engine, *vf, depth).await;

@@ -277,7 +277,7 @@ fn mac(text: &str) -> Result<MacAddress, Failure> {
 fn addresses(texts: &[String]) -> Result<Vec<WantedAddress>, Failure> {
     if texts.len() > MOST_ADDRESSES {
         return Err(invalid(format!(
-            "{} addresses are asked for; {MOST_ADDRESSES} are the most",
+            "{} addresses are requested; at most {MOST_ADDRESSES} are possible",
             texts.len()
         )));
     }
@@ -424,7 +424,7 @@ fn sources(field: &str, texts: &[String]) -> Result<BTreeSet<Source>, Failure> {
 fn asked_sources(texts: &[String]) -> Result<BTreeSet<Source>, Failure> {
     if texts.len() > MOST_SOURCES {
         let message = format!(
-            "allowed_sources has {} entries; {MOST_SOURCES} are the most that a pod can ask for",
+            "allowed_sources has {} entries; a pod can request at most {MOST_SOURCES}",
             texts.len()
         );
         return Err(invalid(message));

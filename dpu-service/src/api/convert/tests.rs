@@ -89,7 +89,7 @@ fn malformed_requests_are_refused_by_field_and_value() {
         (|it| it.mac = "01:00:5e:00:00:01".into(), "is a multicast or zero address"),
         (|it| it.mac = "00:00:00:00:00:00".into(), "is a multicast or zero address"),
         (|it| it.addresses = vec!["10.1.0.256".into()], "address \"10.1.0.256\""),
-        (|it| it.addresses = vec!["10.1.0.1".into(); 17], "17 addresses are asked for"),
+        (|it| it.addresses = vec!["10.1.0.1".into(); 17], "17 addresses are requested"),
         (
             |it| it.pod = Some(v1::Pod { name: "a\u{1b}[2J".into(), ..Default::default() }),
             "pod name",

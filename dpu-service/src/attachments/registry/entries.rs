@@ -299,7 +299,7 @@ impl Entries {
             };
             return Err(Failure::new(
                 Reason::MacInUse,
-                format!("MAC address {mac} is kept for {gateway}: ask for another"),
+                format!("MAC address {mac} is reserved for {gateway}: request another one"),
             ));
         }
         match self.by_mac(mac) {

@@ -65,7 +65,7 @@ fn check_network(
     Err(Failure::new(
         Reason::Unsupported,
         format!(
-            "mapped port {mapping} is asked for in network {}, whose gateway is not this DPU: {way_out}",
+            "mapped port {mapping} is requested in network {}, whose gateway is not this DPU: {way_out}",
             network.name
         ),
     ))

@@ -69,7 +69,7 @@ fn boot_id(text: String) -> Result<String, Failure> {
 pub(crate) fn inventory(inventory: &v1::Inventory) -> Result<Inventory, Failure> {
     if inventory.pfs.len() > MOST_PFS {
         return Err(invalid(format!(
-            "the inventory has {} PFs; {MOST_PFS} are the most",
+            "the inventory has {} PFs; at most {MOST_PFS} are possible",
             inventory.pfs.len()
         )));
     }
@@ -84,7 +84,10 @@ pub(crate) fn inventory(inventory: &v1::Inventory) -> Result<Inventory, Failure>
 fn physical_function(pf: &v1::PhysicalFunction) -> Result<PhysicalFunction, Failure> {
     let id = pf_id(pf.controller, pf.pf)?;
     if pf.vfs.len() > MOST_VFS {
-        return Err(invalid(format!("PF {id} has {} VFs; {MOST_VFS} are the most", pf.vfs.len())));
+        return Err(invalid(format!(
+            "PF {id} has {} VFs; at most {MOST_VFS} are possible",
+            pf.vfs.len()
+        )));
     }
     let vfs = pf.vfs.iter().map(|vf| virtual_function(id, vf)).collect::<Result<Vec<_>, _>>()?;
     let mut seen = HashSet::new();

@@ -14,15 +14,17 @@ const MOST: usize = 256;
 pub(super) fn port_mappings(asked: Vec<v1::PortMapping>) -> Result<Vec<PortMapping>, Failure> {
     if asked.len() > MOST {
         let count = asked.len();
-        return Err(invalid(format!("{count} mapped ports are asked for; {MOST} are the most")));
+        return Err(invalid(format!(
+            "{count} mapped ports are requested; at most {MOST} are possible"
+        )));
     }
     let mut mappings = asked.into_iter().map(port_mapping).collect::<Result<Vec<_>, _>>()?;
     mappings.sort_unstable();
     for (number, one) in mappings.iter().enumerate() {
         if let Some(other) = mappings[..number].iter().find(|other| other.collides_with(one)) {
             return Err(invalid(match other == one {
-                true => format!("mapped port {one} is asked for twice"),
-                false => format!("mapped ports {other} and {one} are asked for at once"),
+                true => format!("mapped port {one} is requested twice"),
+                false => format!("mapped ports {other} and {one} are requested together"),
             }));
         }
     }
@@ -83,7 +85,7 @@ mod tests {
             (vec![asked(80, "icmp", "")], "protocol \"icmp\""),
             (vec![asked(80, "tcp", "eth0")], "host_ip \"eth0\""),
             (vec![asked(80, "tcp", "127.0.0.1")], "host_ip 127.0.0.1"),
-            (twice, "80/tcp is asked for"),
+            (twice, "80/tcp is requested"),
             (overlapping, "80/tcp and 80/tcp of 192.0.2.1"),
             (vec![asked(80, "tcp", ""); 257], "257 mapped ports"),
         ] {

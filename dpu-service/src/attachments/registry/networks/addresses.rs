@@ -271,7 +271,7 @@ pub(in crate::attachments::registry) fn check_families(
         let has_subnet = || network.subnets.iter().any(|subnet| subnet.cidr.is_ipv4() == is_ipv4);
         if is_asked && !has_subnet() {
             let message = format!(
-                "an address of {name} is asked for, and network {} has no subnet of {name}: leave {name} out of the \
+                "an address of {name} is requested, and network {} has no subnet of {name}: leave {name} out of the \
                  IP families, or name another network",
                 network.name
             );
@@ -282,7 +282,7 @@ pub(in crate::attachments::registry) fn check_families(
         None => Ok(()),
         Some(address) => {
             let message = format!(
-                "{address} is asked for, and its family is not among the IP families asked for: leave one of the \
+                "{address} is requested, and its family is not among the requested IP families: leave one of the \
                  two out"
             );
             Err(Failure::new(Reason::InvalidRequest, message))
@@ -335,7 +335,7 @@ fn address_failure(network: &Network, error: &RequestError<AttachmentId>) -> Fai
         RequestError::Reserved { address, why: Reservation::Excluded }
             if !excludes(network, *address) =>
         {
-            ": running attachments use it as their gateway, next hop or broadcast address; ask for another, or \
+            ": running attachments use it as their gateway, next hop or broadcast address; request another one, or \
              detach them first"
         }
         _ => "",
