@@ -1,24 +1,25 @@
-//! A Linux bridge as the fabric.
+//! The fabric driver `bridge`: a Linux bridge.
 //!
-//! Where the kernel can keep VLANs apart, every port is in the VLANs that it is told and in no
-//! other, and VLAN 1 stands for untagged traffic. Where it can't, there is one broadcast domain, and
-//! networks with a VLAN are refused. The bridge stays when the service stops: it carries the traffic
-//! of running pods.
+//! With VLAN filtering, every port is in the VLANs of its network and in no other; VLAN 1 stands for untagged
+//! traffic.
+//! Without it the bridge is one broadcast domain, and networks with a VLAN are refused. The bridge stays when the
+//! service stops, because it carries the traffic of running pods.
 //!
-//! Calls for several ports overlap: each has a socket of its own. The kernel carries out changes of
-//! links one at a time, whoever asks. What two ports share is the uplinks' VLANs, which follow from
-//! those of all ports, and the bridge's index: [`uplinks`] and [`link`] have a lock each, and neither is
-//! held while the other is taken; nor is anything while what is known of MAC addresses is.
+//! Calls for several ports overlap, and each has a socket of its own. The kernel serialises changes of links under
+//! RTNL.
+//! Ports share two things: the uplinks' VLANs, which follow from those of all ports, and the bridge's index. Each
+//! has a
+//! lock, in [`uplinks`] and [`link`]. No call holds two locks of this driver at once.
 
 mod abilities;
-mod detours;
+mod fdb;
 mod gateways;
 mod guard;
 mod held_back;
+mod ingress_bypass;
 mod kept;
 mod limit;
 mod link;
-mod stations;
 mod uplinks;
 mod vlans;
 
@@ -30,16 +31,16 @@ use std::{
 use netlink::{BridgeVlan, Error, Link, LinkChange, LinkEvent, MacAddress, Rtnl};
 
 pub use abilities::BridgeAbilities;
-use detours::Detours;
 use gateways::GatewayPairs;
+use ingress_bypass::IngressBypass;
 use link::{ALIAS, BridgeLink};
 
 use uplinks::Uplinks;
 use vlans::{UNTAGGED, Vlans, membership, port_changes, port_vlans, surplus};
 
 use super::{
-    BridgeSettings, EgressLimit, Fabric, GatewayLinks, GatewayPort, Membership,
-    guard::only_station, offload, repairs::Repairs, sockets::Sockets,
+    BridgeSettings, EgressLimit, Fabric, GatewayLinks, GatewayPort, Membership, guard::only_mac,
+    offload, repairs::Repairs, sockets::Sockets,
 };
 use crate::{
     counters::{Drops, Offloaded},
@@ -55,8 +56,8 @@ use crate::{
 /// The kernel's `BR_MAX_PORTS` without the port number 0, which it does not give.
 const MOST_PORTS: u32 = 1023;
 
-const NO_RULES: &str = "a Linux bridge does not know which packets answer others; use fabric.driver = \"ovs\", or leave \
-                        it out";
+const NO_RULES: &str =
+    "a Linux bridge does not track connections; use fabric.driver = \"ovs\", or leave it out";
 
 /// The driver.
 #[derive(Debug)]
@@ -64,23 +65,22 @@ pub struct BridgeFabric {
     settings: BridgeSettings,
     bridge: BridgeLink,
     uplinks: Uplinks,
-    /// Those of the bridge and the links in it that are no pods', as the latest look found them.
+    /// The MAC addresses of the bridge and of its links that are not pods' ports, as the latest look found.
     own_macs: Mutex<Vec<MacAddress>>,
     sockets: Sockets,
     abilities: BridgeAbilities,
     guard: Ability,
     police: Ability,
     refusals: guard::Refusals,
-    detours: Detours,
+    bypass: IngressBypass,
     repairs: Repairs,
 }
 
 impl BridgeFabric {
-    /// The driver for that bridge, in the calling thread's network namespace. [`Fabric::prepare`] makes
-    /// it.
+    /// A driver for this bridge, in the calling thread's network namespace. [`Fabric::prepare`] creates the bridge.
     ///
     /// # Errors
-    /// When the kernel can't be talked to, or there is a link of that name which can't serve.
+    /// When the kernel can't be asked, or another link has the bridge's name.
     pub fn open(
         settings: &BridgeSettings,
         abilities: BridgeAbilities,
@@ -100,7 +100,7 @@ impl BridgeFabric {
             guard: of_kernel.guard.clone(),
             police: of_kernel.police.clone(),
             refusals: guard::Refusals::default(),
-            detours: Detours::open(of_kernel.detours.clone())?,
+            bypass: IngressBypass::open(of_kernel.detours.clone())?,
             repairs: Repairs::default(),
         })
     }
@@ -114,16 +114,16 @@ impl BridgeFabric {
             Refused::new(format!("join {} to bridge {}", port.name, self.bridge.name()), error);
         match refused.fault() {
             Fault::FabricFull => Refused::because(format!(
-                "bridge {} takes no more ports than the {MOST_PORTS} that it has, {} not among them: \
-                 that is as many as the kernel gives a bridge",
-                self.bridge.name(), port.name
+                "can't join {} to bridge {}: it has {MOST_PORTS} ports, the most that the kernel allows",
+                port.name,
+                self.bridge.name()
             ))
             .blamed_on(Fault::FabricFull),
             Fault::Port | Fault::Elsewhere | Fault::FabricAway => refused,
         }
     }
 
-    /// Puts the port into its VLANs and no other.
+    /// Puts the port into these VLANs and no other.
     fn set_vlans(
         rtnl: &mut Rtnl,
         bridge: u32,
@@ -132,13 +132,13 @@ impl BridgeFabric {
     ) -> Result<(), Error> {
         let vlans = rtnl.bridge_vlans(bridge)?;
         let has = vlans.get(&port).map_or(&[][..], Vec::as_slice);
-        let mut requests = stations::forget(rtnl, port, &Vec::from_iter(surplus(has, wanted)))?;
+        let mut requests = fdb::removals(rtnl, port, &Vec::from_iter(surplus(has, wanted)))?;
         requests.extend(port_changes(port, has, wanted));
         rtnl.batch(&requests)
     }
 
     fn guard_limits(&self) -> String {
-        let lack = self.detours.lack().map(|lack| format!("; {lack}")).unwrap_or_default();
+        let lack = self.bypass.lack().map(|lack| format!("; {lack}")).unwrap_or_default();
         format!("{}{lack}", guard::WHERE)
     }
 
@@ -146,7 +146,7 @@ impl BridgeFabric {
         self.own_macs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of those links that are there.
+    /// Skips links that do not exist.
     fn find_own_macs(&self, rtnl: &mut Rtnl) -> Vec<MacAddress> {
         let names = self.settings.links().map(|(_, name)| name).chain([self.bridge.name()]);
         names.filter_map(|name| rtnl.link_by_name(name).ok()??.mac).collect()
@@ -163,8 +163,9 @@ impl BridgeFabric {
         port: u32,
         settings: &PortSettings,
     ) -> Result<(), Error> {
-        // A bridge that somebody made may put each newcomer into its default VLAN. Until it has its own
-        // and no other, nothing passes: it is set up last.
+        // Another program's bridge may put each new port into its default VLAN. The caller switches the port on
+        // last, so
+        // nothing passes until the port is in its own VLAN only.
         rtnl.change_link(port, &LinkChange::new().master(Some(bridge)))?;
         if !self.filters_vlans() {
             return Ok(());
@@ -173,8 +174,9 @@ impl BridgeFabric {
         self.sync_uplinks(rtnl, bridge)
     }
 
-    /// Takes off a port of this bridge what keeps frames from passing it. One that has just joined has nothing of the
-    /// kind.
+    /// Resets settings that keep frames from passing a port of this bridge. A port that has just joined has the
+    /// kernel's
+    /// defaults.
     fn open_port(&self, rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Error> {
         if port.master != Some(bridge) {
             return Ok(());
@@ -185,14 +187,15 @@ impl BridgeFabric {
         }
     }
 
-    /// How a port of the bridge is joined.
+    /// The membership of a port of the bridge.
     fn membership_of(&self, port: &Link, vlans: &Vlans) -> Membership {
         let held_back_by = held_back::held_back_by(port, self.bridge.runs_stp());
         Membership { held_back_by, ..membership(vlans, port.index) }
     }
 
-    /// Refuses a port that somebody else's bridge or bond has. A bridge that this service made under
-    /// another name is its own, and so are ports of the fabric's other bridges.
+    /// Refuses a port of another program's bridge or bond. Bridges that this service made under another name and
+    /// the
+    /// fabric's other bridges are its own.
     fn check_free(&self, rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Refused> {
         let occupant = self.foreign_master(rtnl, Some(bridge), port)?;
         occupant.map_or(Ok(()), |occupant| {
@@ -203,7 +206,7 @@ impl BridgeFabric {
         })
     }
 
-    /// The name of the port's master, unless that is `bridge` or another bridge of this service.
+    /// The name of the port's master, unless it is `bridge` or another bridge of this service.
     fn foreign_master(
         &self,
         rtnl: &mut Rtnl,
@@ -221,12 +224,12 @@ impl BridgeFabric {
         Ok(master.filter(is_foreign).map(|master| master.name))
     }
 
-    /// The VLANs of all ports. Where the kernel can't keep VLANs apart, ports are in none.
+    /// The VLANs of all ports. Empty without VLAN filtering.
     fn vlans_of_ports(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<Vlans, Error> {
         if self.filters_vlans() { rtnl.bridge_vlans(bridge) } else { Ok(Vlans::new()) }
     }
 
-    /// The VLANs that a port is in, as the forwarding table names them.
+    /// The port's VLANs as the forwarding table has them.
     fn vlans_of(&self, rtnl: &mut Rtnl, port: &Link) -> Result<Vec<Option<u16>>, Error> {
         if !self.filters_vlans() {
             return Ok(vec![None]);
@@ -235,30 +238,31 @@ impl BridgeFabric {
         Ok(vlans.get(&port.index).into_iter().flatten().map(|vlan| Some(vlan.id)).collect())
     }
 
-    /// The VLANs that a port's station is to be known in.
-    fn station_vlans(&self, settings: &PortSettings) -> Vec<Option<u16>> {
+    /// The VLANs in which the port's MAC address has a forwarding entry.
+    fn fdb_vlans(&self, settings: &PortSettings) -> Vec<Option<u16>> {
         match self.filters_vlans() {
             true => port_vlans(settings).iter().map(|vlan| Some(vlan.id)).collect(),
             false => vec![None],
         }
     }
 
-    fn set_stations(
+    fn set_fdb(
         &self,
         rtnl: &mut Rtnl,
         port: &Representor,
         settings: &PortSettings,
     ) -> Result<(), Refused> {
-        let refused = |error| Refused::new(format!("set who is behind {}", port.name), error);
-        let set = match only_station(settings) {
-            Some(mac) => stations::settle(rtnl, port, mac, &self.station_vlans(settings)),
-            None => stations::release(rtnl, port.index),
+        let refused =
+            |error| Refused::new(format!("set the forwarding entries of {}", port.name), error);
+        let set = match only_mac(settings) {
+            Some(mac) => fdb::set_static(rtnl, port, mac, &self.fdb_vlans(settings)),
+            None => fdb::set_learning(rtnl, port.index),
         };
         set.map_err(refused)
     }
 
-    /// Whether those stations are behind the port that are to be.
-    fn stations(
+    /// Compares the port's forwarding entries with the wanted ones.
+    fn find_fdb(
         &self,
         rtnl: &mut Rtnl,
         port: &Representor,
@@ -269,11 +273,11 @@ impl BridgeFabric {
             return Ok(Reading::missing("the port is not in the bridge"));
         };
         let vlans = self.vlans_of(rtnl, &link).map_err(refused)?;
-        let station = only_station(settings);
-        stations::find(rtnl, port.index, link.bridge_port, &vlans, station).map_err(refused)
+        let mac = only_mac(settings);
+        fdb::find(rtnl, port.index, link.bridge_port, &vlans, mac).map_err(refused)
     }
 
-    /// The port as a member of this bridge. `None`: it is not, or not any more.
+    /// The port's link, if the port is a member of this bridge.
     fn member_link(&self, rtnl: &mut Rtnl, port: &Representor) -> Result<Option<Link>, Refused> {
         let Ok(bridge) = self.bridge.index(rtnl) else { return Ok(None) };
         let link = rtnl.link_by_index(port.index);
@@ -304,8 +308,7 @@ impl Fabric for BridgeFabric {
                 Ok(()) if *vlan == UNTAGGED => {
                     return refuse(
                         format!("VLAN {UNTAGGED}"),
-                        "the bridge uses that number for untagged traffic; leave it out, or take \
-                         another",
+                        "the bridge uses that number for untagged traffic; leave it out, or use another",
                     );
                 }
                 Ok(()) => {}
@@ -333,7 +336,7 @@ impl Fabric for BridgeFabric {
         self.settings.names(name) || gateways::is_name(name)
     }
 
-    /// Does all that can be done, then tells the first thing that could not.
+    /// Continues after a failure, and returns the first one.
     fn prepare(&self) -> Result<(), Refused> {
         self.sockets.with(|rtnl| {
             let (filters_vlans, repairs) = (self.filters_vlans(), &self.repairs);
@@ -341,7 +344,8 @@ impl Fabric for BridgeFabric {
             let joined = self.uplinks.join(rtnl, (bridge, self.bridge.name()), repairs);
             let kept = kept::join(rtnl, bridge, &self.settings, filters_vlans, repairs);
             let synced = self.sync_uplinks(rtnl, bridge);
-            // The bridge takes one of its ports', and so has it only now.
+            // Without an address of its own, a bridge takes one from its ports: read it after the uplinks have
+            // joined.
             let own_macs = self.find_own_macs(rtnl);
             *self.lock_own_macs() = own_macs;
             synced
@@ -354,7 +358,7 @@ impl Fabric for BridgeFabric {
         self.repairs.take()
     }
 
-    /// With br_netfilter, which others may have loaded for theirs.
+    /// Relevant with br_netfilter, which other programs may have loaded.
     fn uplink_mtu(&self, _bridge: Option<&str>) -> Option<u32> {
         self.uplinks.mtu()
     }
@@ -389,7 +393,7 @@ impl Fabric for BridgeFabric {
             let is_sibling = |link: &&Link| self.settings.siblings.contains(&link.name);
             let siblings: Vec<_> = links.iter().filter(is_sibling).map(|link| link.index).collect();
             let bridge = match self.bridge.find(rtnl) {
-                // What nobody wants any more is taken away all the same.
+                // Without the bridge, gateways' links that no network needs must still be deleted.
                 Err(_) if ports.is_empty() => return gateways::remove_all(rtnl, &links, &siblings),
                 found => found?.index,
             };
@@ -413,8 +417,9 @@ impl Fabric for BridgeFabric {
             self.check_free(rtnl, bridge, port)?;
             let joined = self.enslave(rtnl, bridge, port.index, settings);
             joined.and_then(|()| self.open_port(rtnl, bridge, port)).map_err(|error| {
-                // Perhaps somebody deleted the bridge, and the reconciler made it anew under another
-                // index: the next join looks it up.
+                // The bridge may have been deleted, and created again by the reconciler under another index. The
+                // next
+                // join looks it up.
                 self.bridge.forget_index();
                 self.not_joined(port, error)
             })
@@ -427,7 +432,9 @@ impl Fabric for BridgeFabric {
         };
         self.sockets.with(|rtnl| {
             if let Some(member) = self.member_link(rtnl, port)? {
-                // The kernel takes its VLANs, stations and settings off it. So the uplinks follow after that.
+                // Leaving removes the port's VLANs, FDB entries and settings. The uplinks' VLANs follow from those
+                // of
+                // all ports, so they are set afterwards.
                 gone_is_done(rtnl.change_link(port.index, &LinkChange::new().master(None)))
                     .map_err(refused)?;
                 self.sync_uplinks(rtnl, member.master.unwrap_or_default()).map_err(refused)?;
@@ -458,8 +465,9 @@ impl Fabric for BridgeFabric {
         })
     }
 
-    /// A kernel that is asked for a link settles first whether it has a carrier, and with that whether
-    /// the port forwards; an older one does so in its own time.
+    /// Reading a link makes a current kernel set_static the carrier, and with it the port's state. An older kernel does
+    /// so up
+    /// to a second later.
     fn forwards(&self, index: u32) -> Result<bool, Refused> {
         let refused = |error| Refused::new(format!("look at link {index}"), error);
         let link = self.sockets.with(|rtnl| rtnl.link_by_index(index).map_err(refused))?;
@@ -468,22 +476,22 @@ impl Fabric for BridgeFabric {
 
     fn set_guard(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused> {
         self.sockets.with(|rtnl| {
-            self.set_stations(rtnl, port, settings)?;
+            self.set_fdb(rtnl, port, settings)?;
             match &self.guard {
                 Ok(()) => {
-                    // Before the bridge asks for the mark of a frame, the port's filters are there to pass.
+                    // The bridge's rule drops frames without the filters' mark, so the filters come first.
                     guard::set(rtnl, &self.refusals, port, settings)?;
-                    self.detours.close(port)
+                    self.bypass.close(port)
                 }
                 Err(_) if settings.anti_spoofing == AntiSpoofing::Off => Ok(()),
-                // One that was attached while the kernel could do it.
+                // The kernel could guard when this attachment was made, and no longer can.
                 Err(why) => {
                     let what = format!("{} can't be guarded: {why}", port.name);
                     Err(Refused::because(what).blamed_on(Fault::Elsewhere))
                 }
             }
         })?;
-        // Likewise while the fabric was another.
+        // The attachment was made with another fabric driver, which had these rules.
         settings.openings.as_ref().map_or(Ok(()), |_| {
             let what = format!("{} can't have its network's allow: {NO_RULES}", port.name);
             Err(Refused::because(what).blamed_on(Fault::Elsewhere))
@@ -492,17 +500,17 @@ impl Fabric for BridgeFabric {
 
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused> {
         let found = self.sockets.with(|rtnl| {
-            let stations = self.stations(rtnl, port, settings)?;
+            let fdb = self.find_fdb(rtnl, port, settings)?;
             match &self.guard {
                 Ok(()) => {
-                    let found = stations.and(&guard::find(rtnl, &self.refusals, port, settings)?);
-                    let detours = self.detours.find(port)?;
-                    Ok(detours.iter().fold(found, |found, detours| found.and(detours)))
+                    let found = fdb.and(&guard::find(rtnl, &self.refusals, port, settings)?);
+                    let bypass = self.bypass.find(port)?;
+                    Ok(bypass.iter().fold(found, |found, bypass| found.and(bypass)))
                 }
                 Err(why) if settings.anti_spoofing == AntiSpoofing::Off => {
-                    Ok(stations.and(&Reading::in_place(why.clone())))
+                    Ok(fdb.and(&Reading::in_place(why.clone())))
                 }
-                Err(why) => Ok(stations.and(&Reading::missing(why.clone()))),
+                Err(why) => Ok(fdb.and(&Reading::missing(why.clone()))),
             }
         })?;
         Ok(match settings.openings {
@@ -512,22 +520,22 @@ impl Fabric for BridgeFabric {
     }
 
     fn lost_rules(&self) -> bool {
-        self.detours.were_lost()
+        self.bypass.were_lost()
     }
 
     fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
         self.sockets.with(guard::drops)
     }
 
-    /// The stations are among the rules: by them a card forwards what goes to a pod.
+    /// FDB entries count as rules: by them a card forwards frames to pods.
     fn offloaded(&self, ports: &BTreeSet<u32>) -> Result<BTreeMap<u32, Offloaded>, Refused> {
         self.sockets.with(|rtnl| {
             let mut offloaded = offload::of_filters(rtnl, ports)?;
-            let refused = |error| self.bridge.refused("list the stations of", error);
-            for station in rtnl.fdb().map_err(refused)? {
-                if let Some(of_port) = offloaded.get_mut(&station.port) {
+            let refused = |error| self.bridge.refused("list the forwarding entries of", error);
+            for entry in rtnl.fdb().map_err(refused)? {
+                if let Some(of_port) = offloaded.get_mut(&entry.port) {
                     of_port.rules += 1;
-                    of_port.in_hardware += u64::from(station.is_offloaded);
+                    of_port.in_hardware += u64::from(entry.is_offloaded);
                 }
             }
             Ok(offloaded)

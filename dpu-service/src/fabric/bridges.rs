@@ -1,5 +1,8 @@
-//! Several bridges as one fabric: a network's pods are in the one that it names. Each is a fabric by itself, which
-//! sees to its own ports; here it is only decided whose a port is.
+//! Several bridges as one fabric.
+//!
+//! Each bridge is a fabric of its own and owns its ports. This module only decides which bridge a port belongs to:
+//! the
+//! one that the port's network names, or the first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,14 +31,13 @@ struct Named {
 /// Several bridges of one driver.
 #[derive(Debug)]
 pub struct Bridges {
-    /// That of networks which name none.
+    /// The bridge of networks that name none.
     first: Named,
     further: Vec<Named>,
 }
 
 impl Bridges {
-    /// The fabric of these bridges, by name: of one alone, that one itself. Ports of networks that name none are
-    /// in the first. `None`: there is no bridge.
+    /// Joins these named bridges into one fabric. A single bridge is returned as it is. `None`: the list is empty.
     #[must_use]
     pub fn joined(bridges: Vec<(String, Arc<dyn Fabric>)>) -> Option<Arc<dyn Fabric>> {
         let mut bridges = bridges.into_iter().map(|(name, fabric)| Named { name, fabric });
@@ -48,7 +50,7 @@ impl Bridges {
         std::iter::once(&self.first).chain(&self.further)
     }
 
-    /// The bridge of that name, or that of networks which name none.
+    /// The bridge of that name; `None` asks for the first.
     fn find(&self, bridge: Option<&str>) -> Option<&Named> {
         bridge.map_or(Some(&self.first), |name| self.all().find(|bridge| bridge.name == name))
     }
@@ -62,25 +64,25 @@ impl Bridges {
     fn of_member(&self, port: &Representor) -> Result<Option<(&Named, Membership)>, Refused> {
         for bridge in self.all() {
             if let Some(membership) = bridge.fabric.member(port)? {
-                return Ok(Some((bridge, bridge.own(membership))));
+                return Ok(Some((bridge, bridge.named(membership))));
             }
         }
         Ok(None)
     }
 
-    /// The bridge that has the port, or the first, which says that it has not.
-    fn its(&self, port: &Representor) -> Result<&dyn Fabric, Refused> {
+    /// The bridge that has the port. Without one, the first bridge, which then reports the port as absent.
+    fn bridge_of(&self, port: &Representor) -> Result<&dyn Fabric, Refused> {
         let found = self.of_member(port)?;
         Ok(found.map_or(&*self.first.fabric, |(bridge, _)| &*bridge.fabric))
     }
 
-    /// Has each do it, then tells the first that could not.
+    /// Calls `work` for every bridge, then returns the first failure.
     fn each(&self, work: impl Fn(&dyn Fabric) -> Result<(), Refused>) -> Result<(), Refused> {
         let done: Vec<_> = self.all().map(|bridge| work(&*bridge.fabric)).collect();
         done.into_iter().collect()
     }
 
-    /// What one of them can't do stands for all, with its name.
+    /// A capability that one bridge lacks counts as unavailable, with the bridge's name.
     fn least_able(&self, first: Capability) -> Capability {
         let lacks = |bridge: &Named| {
             let mut all = bridge.fabric.capabilities().into_iter();
@@ -92,7 +94,7 @@ impl Bridges {
 }
 
 impl Named {
-    fn own(&self, membership: Membership) -> Membership {
+    fn named(&self, membership: Membership) -> Membership {
         Membership { bridge: Some(self.name.clone()), ..membership }
     }
 }
@@ -101,8 +103,8 @@ fn no_bridge(name: Option<&str>) -> String {
     format!("the fabric has no bridge {}: name it in fabric.bridges", name.unwrap_or_default())
 }
 
-/// The same once more.
-fn told(refused: &Refused) -> Refused {
+/// A second value of the same refusal: `Refused` has no `Clone`.
+fn copy(refused: &Refused) -> Refused {
     Refused::because(Chain(refused).to_string()).blamed_on(refused.fault())
 }
 
@@ -135,7 +137,7 @@ impl Fabric for Bridges {
         }
     }
 
-    /// Networks that name none are served without the further ones.
+    /// A failure of a further bridge is partial: networks that name no bridge work without it.
     fn prepare(&self) -> Result<(), Refused> {
         let first = self.first.fabric.prepare();
         let further = self.further.iter();
@@ -164,7 +166,7 @@ impl Fabric for Bridges {
         self.all().flat_map(|bridge| bridge.fabric.all_uplinks()).collect()
     }
 
-    /// Each bridge knows its siblings, so that any of them knows which bridges are other programs'.
+    /// The first bridge knows the names of all others, so it can tell them from another program's bridge.
     fn occupant(&self, port: &Representor) -> Result<Option<String>, Refused> {
         self.first.fabric.occupant(port)
     }
@@ -187,9 +189,9 @@ impl Fabric for Bridges {
                 Ok(own) => {
                     places.into_iter().zip(own).for_each(|(place, link)| links[place] = link);
                 }
-                // Told to the networks that it is about, and none of another bridge's.
+                // Only networks of this bridge get its failure.
                 Err(refused) if !places.is_empty() => {
-                    places.into_iter().for_each(|place| links[place] = Err(told(&refused)));
+                    places.into_iter().for_each(|place| links[place] = Err(copy(&refused)));
                 }
                 Err(refused) => failed = failed.and(Err(refused)),
             }
@@ -208,7 +210,7 @@ impl Fabric for Bridges {
     fn membership(&self, settings: &PortSettings) -> Membership {
         let membership = Membership::of(settings);
         match self.find(settings.bridge.as_deref()) {
-            Some(bridge) => bridge.own(membership),
+            Some(bridge) => bridge.named(membership),
             None => Membership { bridge: settings.bridge.clone(), ..membership },
         }
     }
@@ -232,7 +234,7 @@ impl Fabric for Bridges {
         let mut members = BTreeMap::new();
         for bridge in self.all() {
             let own = bridge.fabric.members()?.into_iter();
-            members.extend(own.map(|(index, membership)| (index, bridge.own(membership))));
+            members.extend(own.map(|(index, membership)| (index, bridge.named(membership))));
         }
         Ok(members)
     }
@@ -279,11 +281,11 @@ impl Fabric for Bridges {
     }
 
     fn set_egress_limit(&self, port: &Representor, limit: &EgressLimit) -> Result<(), Refused> {
-        self.its(port)?.set_egress_limit(port, limit)
+        self.bridge_of(port)?.set_egress_limit(port, limit)
     }
 
     fn clear_egress_limit(&self, port: &Representor) -> Result<(), Refused> {
-        self.its(port)?.clear_egress_limit(port)
+        self.bridge_of(port)?.clear_egress_limit(port)
     }
 
     fn egress_limit(
@@ -291,6 +293,6 @@ impl Fabric for Bridges {
         port: &Representor,
         wanted: Option<&EgressLimit>,
     ) -> Result<Reading, Refused> {
-        self.its(port)?.egress_limit(port, wanted)
+        self.bridge_of(port)?.egress_limit(port, wanted)
     }
 }

@@ -1,4 +1,4 @@
-//! What a port takes from its pod, whatever the fabric is.
+//! What a guard lets a pod send, for all fabrics.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::model::{
     anti_spoofing::{addresses, macs},
 };
 
-/// What may come in at a port with these settings.
+/// The guard of a port with these settings.
 pub(super) fn wanted(settings: &PortSettings) -> Guard {
     let stations = || macs(&settings.allowed_sources).chain([settings.mac]).collect();
     let senders = match settings.anti_spoofing {
@@ -22,17 +22,17 @@ pub(super) fn wanted(settings: &PortSettings) -> Guard {
     Guard { trunk: settings.trunk.clone(), senders }
 }
 
-/// `None`: a network without subnets leaves it to its pods which they have.
+/// `None`: the network has no subnets, so its pods choose their addresses.
 fn known_addresses(settings: &PortSettings) -> Option<BTreeSet<IpNetwork>> {
     let own = settings.addresses.iter().copied().map(IpNetwork::from);
     let all: BTreeSet<_> = own.chain(addresses(&settings.allowed_sources)).collect();
     (!all.is_empty()).then_some(all)
 }
 
-/// For people.
-pub(super) fn told(guard: &Guard) -> String {
+/// A sentence for people.
+pub(super) fn describe(guard: &Guard) -> String {
     match &guard.senders {
-        Senders::Any => "anybody may send".into(),
+        Senders::Any => "any address may send".into(),
         Senders::Stations(stations) => format!("only {} may send", list(stations)),
         Senders::Hosts { stations, addresses: None } => {
             format!("only {} may send, and is no router or server of DHCP", list(stations))
@@ -47,8 +47,8 @@ fn list(all: &BTreeSet<impl ToString>) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// The one station that the port may be told of. `None`: there may be others behind it, so that it has to learn.
-pub(super) fn only_station(settings: &PortSettings) -> Option<MacAddress> {
+/// The one MAC address behind the port. `None`: there may be others, so the port has to learn.
+pub(super) fn only_mac(settings: &PortSettings) -> Option<MacAddress> {
     let is_one = settings.anti_spoofing != AntiSpoofing::Off
         && macs(&settings.allowed_sources).next().is_none();
     is_one.then_some(settings.mac)

@@ -1,4 +1,4 @@
-//! How much a pod may send where its card does not limit that, whatever the fabric is.
+//! Limits of what a pod sends, for cards that do not limit it; the same for all fabrics.
 
 use std::fmt;
 
@@ -8,20 +8,21 @@ use crate::{
     model::Bandwidth,
 };
 
-/// How much a pod may send. What is beyond is dropped.
+/// A limit of what a pod sends. The fabric drops the excess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EgressLimit {
     /// The rate in bits per second.
     pub rate: u64,
-    /// What may be sent at once, in bits.
+    /// The burst in bits.
     pub burst: u64,
 }
 
 impl EgressLimit {
-    /// What a port wants. `None`: no limit.
+    /// The limit of a port with this bandwidth. `None`: no limit.
     ///
-    /// Nothing waits here until it may pass. So a burst takes at least what a stack hands over at once, which would
-    /// be dropped however often it is sent; and where none was asked for, the largest there may be.
+    /// A policer drops and does not queue. A burst smaller than what a network stack hands over at once would drop
+    /// that
+    /// piece at every retransmission, so the burst is at least that size. The default is the largest burst.
     #[must_use]
     pub fn of(bandwidth: &Bandwidth) -> Option<Self> {
         let rate = bandwidth.egress_rate;
@@ -33,7 +34,7 @@ impl EgressLimit {
         (rate != 0).then_some(Self { rate, burst })
     }
 
-    /// Whether it can be set, by a fabric that is able to limit or not.
+    /// Checks the limit against the fabric's ability to limit.
     pub(super) fn check(&self, ability: &Ability) -> Result<(), Unsupported> {
         let setting = || format!("an egress rate of {} bit/s", self.rate);
         ability.clone().map_err(|why| Unsupported { setting: setting(), why })

@@ -1,4 +1,4 @@
-//! What a card has taken over of the filters at its representors, whoever has put them there.
+//! Counts the filters at representors that a card carries out, no matter which program set them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use netlink::{Offload, Rtnl};
 
 use crate::{counters::Offloaded, driver::Refused};
 
-/// Of the filters of what comes in at these links, by index.
+/// Counts the ingress filters of these links, by index.
 pub(super) fn of_filters(
     rtnl: &mut Rtnl,
     ports: &BTreeSet<u32>,

@@ -1,21 +1,24 @@
-//! A bridge of Open vSwitch as the fabric.
+//! The fabric driver `ovs`: a bridge of Open vSwitch.
 //!
-//! One that is not there is made, and ours: it forwards nothing but what flows of ours let pass. One that somebody
-//! else made is used as it is: our ports join it, and nothing else of it is changed. Ports and bridges are rows of
-//! Open vSwitch's database, which survive everything; the guards are flows, which end with the daemon and are set
-//! again when it is back.
+//! A missing bridge is created and is ours: it forwards only what our flows let pass. A bridge that another program
+//! created is used as it is: our ports join it, and nothing else in it changes. Ports and bridges are rows of Open
+//! vSwitch's database and survive restarts. Guards are flows; they end with the daemon and are set again when it is
+//! back.
 //!
-//! Calls for several ports overlap. What two ports share is the connection to the database, the numbers of ports and
-//! the row that leaves queues to others: each has a lock of its own. That of the numbers is taken while the replica is
-//! looked at; otherwise none is held while another is taken, and none while the daemon is waited for, but for that of
-//! the one row, which is made once. A number is nobody's again when its flows are gone, which is after its row is.
+//! Calls for several ports overlap. Ports share the connection to the database, the port numbers, and the QoS row
+//! without queues. Each has a lock of its own. The lock of the numbers is taken inside a look at the replica. The
+//! lock of
+//! the QoS row is held while the row is created, which happens once. Otherwise no lock is held while another one is
+//! taken,
+//! or while a call waits for the daemon. A port's number becomes free when its flows are gone, which is after its
+//! row is gone.
 
+mod allow_rules;
 mod flow_set;
 mod flows;
 mod guard;
 mod limit;
 mod numbers;
-mod openings;
 mod ports;
 mod rows;
 mod settings;
@@ -44,7 +47,7 @@ use touched::Touched;
 
 use super::{
     BridgeSettings, EgressLimit, Fabric, Membership,
-    guard::{told, wanted},
+    guard::{describe, wanted},
     offload,
     repairs::Repairs,
     sockets::Sockets,
@@ -59,18 +62,18 @@ use crate::{
     model::PortSettings,
 };
 
-/// What is done where it can be, for people.
+/// What is covered: a sentence for people.
 const WHERE: &str = "by flows, which a card may take over";
 
-/// Marks our flows. The last 16 bits are the port's number; 0: those of the bridge itself.
+/// The cookie of our flows. The last 16 bits are the port's number; 0: flows of the bridge itself.
 const COOKIE: u64 = 0x0ff1_0ad0_0000_0000;
-/// Where the number is.
+/// The bits of a cookie with the port's number.
 const NUMBER: u64 = 0xffff;
 
-/// All flows of ours.
+/// Matches all flows of ours.
 const OURS: Cookies = Cookies { value: COOKIE, mask: u64::MAX << u32::BITS };
 
-/// All flows, those of other programs included.
+/// Matches all flows, those of other programs included.
 const ALL_FLOWS: Cookies = Cookies { value: 0, mask: 0 };
 
 /// The driver.
@@ -79,36 +82,36 @@ pub struct OvsFabric {
     inner: Arc<Inner>,
 }
 
-/// What the threads that wait for news share with it.
+/// State that the driver shares with its watching threads.
 #[derive(Debug)]
 struct Inner {
     settings: BridgeSettings,
     datapath: Datapath,
     vswitch: Arc<Vswitch>,
     flows: Flows,
-    /// The flows that are the same for all ports of ours.
+    /// The flows that are the same for all our ports.
     common: BTreeSet<openflow::Flow>,
     sockets: Sockets,
-    /// What the latest look found of the links that all ports share.
+    /// The links that all ports share, as the latest look found them.
     shared: Mutex<SharedLinks>,
     /// Whether the datapath has meters, as the latest look found.
     meters: Mutex<Ability>,
-    /// Whether the bridge that was found last is somebody else's.
-    is_others: AtomicBool,
+    /// Whether the bridge that was found last belongs to another program.
+    is_foreign: AtomicBool,
     touched: Touched,
     repairs: Repairs,
-    /// Whether nobody is interested any more in what happens.
+    /// Whether the driver was dropped.
     is_over: Mutex<bool>,
-    /// Told of that.
+    /// Notified when `is_over` changes.
     over: Condvar,
 }
 
 impl OvsFabric {
-    /// The driver for that bridge of `vswitch`, which all bridges of it have in common; the links are those of the
-    /// calling thread's network namespace. Open vSwitch need not run yet. [`Fabric::prepare`] makes the bridge.
+    /// A driver for this bridge of `vswitch`, which all bridges of the fabric share. Links are those of the calling
+    /// thread's network namespace. Open vSwitch need not run yet. [`Fabric::prepare`] creates the bridge.
     ///
     /// # Errors
-    /// When the kernel can't be talked to.
+    /// When the kernel can't be asked.
     pub fn open(settings: &OvsSettings, vswitch: &Arc<Vswitch>) -> Result<Self, Refused> {
         let inner = Inner {
             settings: settings.bridge.clone(),
@@ -119,7 +122,7 @@ impl OvsFabric {
             sockets: Sockets::open()?,
             shared: Mutex::default(),
             meters: Mutex::new(Ok(())),
-            is_others: AtomicBool::default(),
+            is_foreign: AtomicBool::default(),
             touched: Touched::default(),
             repairs: Repairs::default(),
             is_over: Mutex::default(),
@@ -142,7 +145,7 @@ impl Inner {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What of the port `look` makes, if it is a member, by the link that it has now.
+    /// Calls `look` with the port's row, if the port is a member by the link that it has now.
     fn of_member<T>(
         &self,
         port: &Representor,
@@ -157,7 +160,7 @@ impl Inner {
         })
     }
 
-    /// The number of a member in flows.
+    /// The OpenFlow number of a member.
     fn number(&self, port: &Representor) -> Result<Option<u32>, Refused> {
         Ok(self.of_member(port, |port| port.number())?.flatten())
     }
@@ -166,20 +169,21 @@ impl Inner {
         Refused::because(format!("{} is not in bridge {}", port.name, self.settings.name))
     }
 
-    /// Refuses a daemon that looks behind a second tag: the guard counts on finding its type in place of what is
-    /// behind it.
+    /// Refuses a daemon that parses a second VLAN tag. The guard finds double-tagged frames by their EtherType,
+    /// which
+    /// such a daemon replaces by the type behind the second tag.
     fn check_tags(&self, doing: &str) -> Result<(), Refused> {
         let limit = self.vswitch.look(|replica| rows::other_vlan_limit(replica).map(str::to_owned));
         limit?.map_or(Ok(()), |limit| {
             Err(Refused::because(format!(
-                "can't {doing}: Open vSwitch's vlan-limit is {limit}, by which it does not see that a tag is behind \
-                 another; set it back with `ovs-vsctl remove Open_vSwitch . other_config vlan-limit`"
+                "can't {doing}: with vlan-limit {limit}, Open vSwitch does not see that a frame has two tags; reset it \
+                 with `ovs-vsctl remove Open_vSwitch . other_config vlan-limit`"
             ))
             .blamed_on(Fault::Elsewhere))
         })
     }
 
-    /// What of each port in the bridge `look` makes something, if there is a bridge.
+    /// Calls `look` with each port in the bridge, if the bridge exists.
     fn of_ports<T: FromIterator<O>, O>(
         &self,
         look: impl Fn(Port<'_>) -> Option<O>,
@@ -191,12 +195,12 @@ impl Inner {
         })
     }
 
-    /// What ports' flows that drop have counted, and their meters, by the index of the link.
+    /// The packets that ports' flows and meters have dropped, by the index of the link.
     fn drops(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
         let number =
             |port: Port<'_>| Some((port.index()?, port.number()?)).filter(|_| port.is_ours());
         let numbers: BTreeMap<u32, u32> = self.of_ports(number)?;
-        // Without ports there may be no bridge that could be asked.
+        // Without ports the bridge may not exist, so there is nothing to ask.
         if numbers.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -210,9 +214,9 @@ impl Inner {
         Ok(numbers.into_iter().map(of_port).collect())
     }
 
-    /// By the numbers of ports.
+    /// The packets that flows have dropped, by the number of the port.
     fn dropped_by_flows(&self) -> Result<BTreeMap<u32, Drops>, Refused> {
-        let tables = [guard::DROPS, openings::RULES];
+        let tables = [guard::DROPS, allow_rules::RULES];
         let counted =
             self.flows.with(&self.counting(), |switch| switch.flows_of_tables(&tables, OURS))?;
         let mut drops: BTreeMap<u32, Drops> = BTreeMap::new();
@@ -228,7 +232,7 @@ impl Inner {
         Ok(drops)
     }
 
-    /// Likewise.
+    /// The packets that meters have dropped, by the number of the port.
     fn dropped_by_meters(&self) -> Result<BTreeMap<u32, u64>, Refused> {
         match self.meters() {
             Ok(()) => self.flows.with(&self.counting(), Switch::meter_drops),
@@ -241,32 +245,32 @@ impl Inner {
     }
 }
 
-/// The number of the port whose flows are marked so.
+/// The number of the port that a flow with this cookie belongs to.
 fn number_of(cookie: u64) -> Option<u32> {
     u32::try_from(cookie & NUMBER).ok()
 }
 
-/// What is the same for all ports of ours, beside the flows that each has.
+/// The flows that are the same for all our ports.
 fn common_flows() -> BTreeSet<openflow::Flow> {
     let mut flows = guard::common_flows(COOKIE);
-    flows.extend(openings::common_flows(COOKIE));
+    flows.extend(allow_rules::common_flows(COOKIE));
     flows
 }
 
-/// All flows of the port with that number.
+/// The flows of the port with that number.
 fn flows_of(number: u32, settings: &PortSettings) -> BTreeSet<openflow::Flow> {
     let cookie = cookie_of(number);
     let mut flows = guard::flows(number, cookie, &wanted(settings));
-    flows.extend(openings::flows(number, cookie, settings));
+    flows.extend(allow_rules::flows(number, cookie, settings));
     flows
 }
 
-/// What marks the flows of the guard of the port with that number.
+/// The cookie of the guard's flows of the port with that number.
 fn cookie_of(number: u32) -> u64 {
     COOKIE | u64::from(number)
 }
 
-/// All flows of the port with that number.
+/// Matches all flows of the port with that number, its limit's included.
 fn cookies_of(number: u32) -> Cookies {
     Cookies { value: cookie_of(number), mask: !limit::LIMIT }
 }
@@ -286,7 +290,7 @@ impl Fabric for OvsFabric {
     }
 
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
-        openings::check(settings)
+        allow_rules::check(settings)
     }
 
     fn concerns(&self, event: &LinkEvent) -> bool {
@@ -311,7 +315,7 @@ impl Fabric for OvsFabric {
         self.inner.repairs.take()
     }
 
-    /// With every change the daemon goes through all of its ports, and through several changes together.
+    /// For each change the daemon goes through all ports, and it handles several pending changes in one pass.
     fn together(&self) -> usize {
         16
     }
@@ -373,10 +377,10 @@ impl Fabric for OvsFabric {
         Ok(if found.is_empty() {
             Reading::missing("it has no flows")
         } else if found != flows_of(number, settings) {
-            Reading::missing("it has other flows")
+            Reading::missing("its flows differ")
         } else {
-            let rules = openings::told(settings).map(|rules| format!("; {rules}"));
-            Reading::in_place(told(&wanted(settings)) + &rules.unwrap_or_default())
+            let rules = allow_rules::describe(settings).map(|rules| format!("; {rules}"));
+            Reading::in_place(describe(&wanted(settings)) + &rules.unwrap_or_default())
         })
     }
 

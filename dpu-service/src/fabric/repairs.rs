@@ -1,4 +1,4 @@
-//! What a fabric repairs of what all ports share.
+//! The log of a fabric's repairs to what all ports share.
 
 use std::{
     collections::BTreeSet,
@@ -6,38 +6,39 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// What a fabric has repaired of its bridge and of the links in it that are no pods'.
+/// The repairs of a bridge and of its links that are not pods' ports.
 #[derive(Debug, Default)]
 pub(super) struct Repairs(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The links that the latest look left in place, by name.
+    /// The names of the links that the latest pass left in place.
     in_place: BTreeSet<String>,
-    /// One sentence each.
+    /// One sentence per repair.
     made: Vec<String>,
 }
 
 impl Repairs {
-    /// The link of that name is in place; `change` was necessary for that. It is a repair of a link that was in place
-    /// before: otherwise the link comes for the first time, or is back.
+    /// Records that the link is in place, and the `change` that was necessary. The change counts as a repair only
+    /// if the
+    /// link was in place before; otherwise the link is new or has returned.
     pub(super) fn note_in_place(&self, link: &str, change: Option<String>) {
         let mut state = self.lock();
         let was_in_place = !state.in_place.insert(link.to_owned());
         state.made.extend(change.filter(|_| was_in_place));
     }
 
-    /// A repair that was made, whatever of: one sentence.
+    /// Records a repair that does not concern a link: one sentence.
     pub(super) fn note(&self, made: String) {
         self.lock().made.push(made);
     }
 
-    /// The link of that name can't be brought into place: the fabric reports it as missing.
+    /// Records that the link can't be put in place. The fabric reports it as missing.
     pub(super) fn note_missing(&self, link: &str) {
         self.lock().in_place.remove(link);
     }
 
-    /// The repairs since the latest call.
+    /// Takes the repairs since the latest call.
     pub(super) fn take(&self) -> Vec<String> {
         mem::take(&mut self.lock().made)
     }

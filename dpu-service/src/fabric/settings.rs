@@ -1,4 +1,4 @@
-//! What the configuration tells the driver.
+//! The configuration of one bridge, and its checks.
 
 use std::collections::BTreeSet;
 
@@ -9,33 +9,33 @@ use crate::{
     twice::twice,
 };
 
-/// The most bridges beside the first: each call that is not about one port asks all of them.
+/// The most bridges in addition to the first: each call that is not about one port asks all of them.
 const MOST_FURTHER: usize = 16;
 
-/// Which bridge, and what is in it besides pods' ports.
+/// A bridge, and the links in it that are not pods' ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BridgeSettings {
     /// The bridge's name. It is created if it does not exist.
     pub name: String,
     /// Netdevs that join it as uplinks.
     pub uplinks: Vec<String>,
-    /// Netdevs that join it untagged, such as that of a host's PF, whose network is outside, too.
+    /// Netdevs that join it untagged, such as that of a host's PF, whose traffic leaves through the uplinks, too.
     pub kept: Vec<String>,
-    /// The names of the fabric's other bridges: a port of one of them is ours, too, and that one sees to it.
+    /// The names of the fabric's other bridges. Their ports are ours, but each bridge manages its own.
     pub siblings: Vec<String>,
 }
 
-/// What a link that is no pod's is in the bridge for.
+/// Why a link that is not a pod's port is in the bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// It leads outside.
     Uplink,
-    /// Its own network is outside, too.
+    /// It is the port of a PF or another link whose traffic leaves through the uplinks.
     Kept,
 }
 
 impl Role {
-    /// As people are told.
+    /// The role's name in messages.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Uplink => "uplink",
@@ -43,17 +43,17 @@ impl Role {
         }
     }
 
-    /// That the link of that name was not in the bridge and now is.
+    /// The repair of a link that was not in the bridge.
     pub(super) fn joined(self, name: &str, bridge: &str) -> String {
         format!("{} {name} was not in bridge {bridge}: joined it", self.name())
     }
 
-    /// That the link of that name was switched off and now is on.
+    /// The repair of a link that was switched off.
     pub(super) fn switched_on(self, name: &str) -> String {
         format!("{} {name} was switched off: switched it on", self.name())
     }
 
-    /// That the link of that name, which the bridge is to have, is not there.
+    /// The error for a configured link that does not exist.
     pub(super) fn missing(self, name: &str, bridge: &str) -> Refused {
         let what = self.name();
         let key = match self {
@@ -69,19 +69,20 @@ impl Role {
 }
 
 impl BridgeSettings {
-    /// The links in it that are no pods'.
+    /// The links that are not pods' ports.
     pub(super) fn links(&self) -> impl Iterator<Item = (Role, &str)> {
         let uplinks = self.uplinks.iter().map(|name| (Role::Uplink, &**name));
         uplinks.chain(self.kept.iter().map(|name| (Role::Kept, &**name)))
     }
 
-    /// Whether the bridge itself is called so, or a link in it that is no pod's.
+    /// Whether the name is the bridge's or that of a link in [`Self::links`].
     pub(super) fn names(&self, name: &str) -> bool {
         name == self.name || self.links().any(|(_, link)| link == name)
     }
 
-    /// What makes no sense in them, one sentence each. `section` and `key` are where the configuration has them and
-    /// the name.
+    /// Finds errors in the settings: one sentence each. `section` and `key` name the place of the bridge's name in
+    /// the
+    /// configuration.
     pub(crate) fn check(&self, section: &str, key: &str) -> Vec<String> {
         let Self { name, uplinks, kept, .. } = self;
         let mut problems = Vec::new();
@@ -94,14 +95,12 @@ impl BridgeSettings {
         problems.extend(self.check_links(&format!("{section}.keep"), kept));
         let both = kept.iter().filter(|link| uplinks.contains(link));
         problems.extend(both.map(|link| {
-            format!(
-                "{section}.keep and {section}.uplinks hold {link:?}: an uplink is kept as it is"
-            )
+            format!("{section}.keep and {section}.uplinks hold {link:?}: name it in one of them")
         }));
         problems
     }
 
-    /// What makes no sense in several bridges together, one sentence each.
+    /// Finds errors of several bridges together: one sentence each.
     pub(crate) fn check_together(bridges: &[Self]) -> Vec<String> {
         let names = || bridges.iter().map(|bridge| bridge.name.as_str());
         let mut problems: Vec<_> = twice(names())
@@ -110,17 +109,17 @@ impl BridgeSettings {
         let further = bridges.len().saturating_sub(1);
         if further > MOST_FURTHER {
             problems.push(format!(
-                "fabric.bridges holds {further} bridges, and {MOST_FURTHER} are the most: networks of one bridge are \
-                 kept apart by VLANs"
+                "fabric.bridges holds {further} bridges, and {MOST_FURTHER} are the most: separate networks of one \
+                 bridge by VLANs"
             ));
         }
-        // What is named twice for one bridge is told of that one.
+        // A set: `check` already reports a link that one bridge names twice.
         let of_bridge = |bridge: &Self| -> BTreeSet<String> {
             bridge.links().map(|(_, link)| link.to_owned()).collect()
         };
         let links: Vec<_> = bridges.iter().flat_map(of_bridge).collect();
         problems.extend(twice(links.iter().map(String::as_str)).map(|link| {
-            format!("link {link:?} is named for two bridges of the fabric: it can be in one")
+            format!("link {link:?} is named for two bridges of the fabric: remove it from one")
         }));
         for bridge in bridges {
             let others = bridge.links().filter(|(_, link)| *link != bridge.name);

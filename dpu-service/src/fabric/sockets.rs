@@ -1,4 +1,4 @@
-//! Sockets to the kernel: one for each call that is under way.
+//! A pool of rtnetlink sockets: one for each call in progress.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -6,8 +6,9 @@ use netlink::{Netns, Rtnl};
 
 use crate::driver::Refused;
 
-/// The sockets of one network namespace. A call that finds all in use opens another, so that it waits
-/// for the kernel and never for another call. As many stay open as calls were under way at once.
+/// The sockets of one network namespace. A call that finds all sockets in use opens another one, so it waits only
+/// for the
+/// kernel. The pool keeps as many sockets as calls were in progress at once.
 #[derive(Debug)]
 pub(super) struct Sockets {
     netns: Netns,
@@ -15,14 +16,15 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Those of the calling thread's namespace: later calls may come from threads elsewhere.
+    /// A pool in the calling thread's namespace. Later callers may run in other namespaces; their sockets open
+    /// here.
     pub(super) fn open() -> Result<Self, Refused> {
         let netns = Netns::current();
         let netns = netns.map_err(|error| Refused::new("find the own network namespace", error))?;
         Ok(Self { netns, idle: Mutex::default() })
     }
 
-    /// Does `work` with a socket that nobody else uses meanwhile.
+    /// Calls `work` with a socket that no other call uses during that time.
     pub(super) fn with<T>(
         &self,
         work: impl FnOnce(&mut Rtnl) -> Result<T, Refused>,

@@ -348,7 +348,7 @@ fn a_daemon_that_looks_behind_tags_is_told_and_no_guard_set() {
     let (mut dpu, pods) = with_pods(1);
     for limit in ["0", "2"] {
         dpu.vswitch().vsctl(&format!("set Open_vSwitch . other_config:vlan-limit={limit}"));
-        let expected = format!("flows of pf0vf0: Open vSwitch's vlan-limit is {limit}, ");
+        let expected = format!("flows of pf0vf0: with vlan-limit {limit}, ");
         wait_until("it is missed", || {
             let refused = dpu.fabric.set_guard(&dpu.representor(&pods[0]), &pods[0].settings);
             refused.is_err_and(|refused| Chain(&refused).to_string().contains(&expected))

@@ -15,15 +15,16 @@ pub struct BridgeAbilities {
 }
 
 impl BridgeAbilities {
-    /// Finds out, with a bridge where nobody sees it.
+    /// Tests the kernel with a bridge in a network namespace of its own.
     ///
     /// # Errors
-    /// When the process may make no network namespace.
+    /// When the process can't create a network namespace.
     pub fn probe() -> Result<Self, Refused> {
         in_hidden_netns(|rtnl, _| Ok(Self { vlan_filtering: probe_vlan_filtering(rtnl) }))
     }
 
-    /// What the bridge `link` can do, if it is there already: somebody may have made it with less.
+    /// Narrows the abilities to those of the existing bridge `link`: another program may have made it without VLAN
+    /// filtering.
     pub(super) fn of(self, link: Option<&Link>) -> Self {
         let vlan_filtering = self.vlan_filtering.and(link.map_or(Ok(()), has_vlan_filtering));
         Self { vlan_filtering }

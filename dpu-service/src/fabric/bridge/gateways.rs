@@ -1,10 +1,14 @@
-//! The links of gateways: veth pairs, of which one end is a port of the bridge, in the network's VLAN,
-//! and the other the DPU's own. So the bridge treats the gateway as it treats a pod, be it that it keeps
-//! VLANs apart or not, and the uplinks follow.
+//! The gateways' links: veth pairs. One end is a port of the bridge in the network's VLAN, the other is the DPU's
+//! own.
+//! The bridge therefore treats a gateway like a pod, with or without VLAN filtering, and the uplinks carry its
+//! VLAN.
 //!
-//! A pair is known by the aliases of its ends, which name the network, and by one of them if somebody has changed the
-//! other; one without, of which the making broke off, by the names of both ends: the kernel takes no alias as it makes
-//! a link. An end that somebody took away, into another namespace perhaps, goes with the one that is left.
+//! Each end's alias names the network. One correct alias identifies a pair, since another program may change the
+//! other
+//! one. The kernel sets no alias when it creates a link, so a pair without aliases is known by the names of both
+//! ends:
+//! its creation was interrupted. If an end has been moved to another namespace, deleting the remaining one deletes
+//! both.
 
 use std::collections::BTreeMap;
 
@@ -17,23 +21,23 @@ use crate::{
     fabric::{GatewayLink, GatewayLinks, GatewayPort, gateway},
 };
 
-/// What the aliases begin with.
+/// The prefixes of the aliases.
 const OWN_ALIAS: &str = "dpu-offload gateway of ";
 const PORT_ALIAS: &str = "dpu-offload port to the gateway of ";
 
-/// What the names begin with.
+/// The prefixes of the names.
 const OWN_PREFIX: &str = "gw-";
 const PORT_PREFIX: &str = "gp-";
 
-/// The longest rest of a name.
+/// The longest part of a name after its prefix: `IFNAMSIZ` allows 15 bytes.
 const ROOM: usize = 12;
 
-/// Whether a link of that name is, or may be, an end of such a pair.
+/// Whether a link of that name can be an end of such a pair.
 pub(super) fn is_name(name: &str) -> bool {
     name.starts_with(OWN_PREFIX) || name.starts_with(PORT_PREFIX)
 }
 
-/// Deletes all pairs, but for those of `siblings`.
+/// Deletes all pairs except those of `siblings`.
 pub(super) fn remove_all(
     rtnl: &mut Rtnl,
     links: &[Link],
@@ -42,8 +46,8 @@ pub(super) fn remove_all(
     remove_others(rtnl, links, siblings, &[]).map(|_| GatewayLinks::new())
 }
 
-/// Deletes the pairs of networks that are not among `ports`, and what is left of pairs, and returns how many ends
-/// there were. Pairs that the other bridges of the fabric have, `siblings`, are theirs to delete.
+/// Deletes the pairs of networks that are not in `ports`, and single ends. Pairs of `siblings`, the fabric's other
+/// bridges, stay. Returns how many links were deleted.
 fn remove_others(
     rtnl: &mut Rtnl,
     links: &[Link],
@@ -75,19 +79,20 @@ fn remove_others(
     Ok(surplus.len())
 }
 
-/// The bridge, with all links as one look found them.
+/// A bridge, and one listing of all links.
 pub(super) struct GatewayPairs<'a> {
     pub(super) bridge: u32,
-    /// The fabric's other bridges.
+    /// The indices of the fabric's other bridges.
     pub(super) siblings: &'a [u32],
     pub(super) links: &'a [Link],
-    /// The VLANs of its ports. `None`: it keeps none apart.
+    /// The VLANs of the bridge's ports. `None`: it does not filter VLANs.
     pub(super) vlans: Option<&'a BTreeMap<u32, Vec<BridgeVlan>>>,
 }
 
 impl GatewayPairs<'_> {
-    /// Gives these networks their pairs, and others none. The second of the two says whether anything
-    /// had to be changed.
+    /// Creates or repairs the pairs of these networks and deletes all others. The second value says whether
+    /// anything has
+    /// changed.
     pub(super) fn set(
         &self,
         rtnl: &mut Rtnl,
@@ -103,8 +108,7 @@ impl GatewayPairs<'_> {
         Ok((links, has_changed))
     }
 
-    /// Makes the pair of a network, or what is missing of it. The second of the two says whether
-    /// something was.
+    /// Creates or repairs the pair of one network. The second value says whether anything has changed.
     fn ensure(&self, rtnl: &mut Rtnl, port: &GatewayPort) -> Result<(GatewayLink, bool), Refused> {
         let name = own_name(&port.network);
         let refused = |error| {
@@ -135,7 +139,7 @@ impl GatewayPairs<'_> {
         }
     }
 
-    /// Both ends of the pair that there is.
+    /// The own end and the bridge's end of the network's pair, if it exists.
     fn ends(&self, port: &GatewayPort) -> Result<Option<(&Link, &Link)>, Refused> {
         let name = own_name(&port.network);
         let Some(own) = self.links.iter().find(|link| link.name == name) else { return Ok(None) };
@@ -169,7 +173,7 @@ impl GatewayPairs<'_> {
             && has_vlans
     }
 
-    /// Up comes last: until the port is in its own VLAN and no other, nothing passes.
+    /// Switches on last: until the port is in its own VLAN only, no frame may pass.
     fn set_up(
         &self,
         rtnl: &mut Rtnl,
@@ -200,10 +204,10 @@ fn make(rtnl: &mut Rtnl, port: &GatewayPort) -> Result<(u32, u32), Error> {
     Ok((index_of(&own)?, index_of(&other)?))
 }
 
-/// The bridge's end has nothing to say in the network.
+/// Disables IPv6 on the bridge's end: it must not take part in the network.
 fn keep_port_silent(name: &str) {
     if let Err(error) = set_sysctl(Family::V6, name, "disable_ipv6", "1") {
-        tracing::debug!(link = name, %error, "a port of the bridge has an IPv6 address of its own");
+        tracing::debug!(link = name, %error, "cannot disable IPv6 on a gateway's port");
     }
 }
 
@@ -212,7 +216,7 @@ fn link_of(port: &GatewayPort, index: u32) -> GatewayLink {
     GatewayLink { index, name: own_name(&network), mac: gateway::mac_of(&network), network }
 }
 
-/// Strangers may have links whose names begin likewise.
+/// Whether the link is the own end of any pair. Its name alone does not prove that.
 fn is_own_end(link: &Link, links: &[Link]) -> bool {
     let is_ours = match &link.alias {
         Some(alias) => alias.starts_with(OWN_ALIAS),
@@ -221,24 +225,24 @@ fn is_own_end(link: &Link, links: &[Link]) -> bool {
     is_ours && link.kind.as_deref() == Some("veth")
 }
 
-/// Whether it is the bridge's end of any pair.
+/// Whether the link is the bridge's end of any pair.
 fn is_port_end(link: &Link) -> bool {
     let is_ours = link.alias.as_ref().is_some_and(|alias| alias.starts_with(PORT_ALIAS));
     is_ours && link.kind.as_deref() == Some("veth")
 }
 
-/// Whether it is the bridge's end of that network's.
+/// Whether the link is the bridge's end of that network's pair.
 fn is_port_of(network: &str, link: &Link) -> bool {
     is_port_end(link) && link.alias.as_ref() == Some(&port_alias(network))
 }
 
-/// Whether these are both ends of a veth pair, and both here.
+/// Whether the two links are both ends of one veth pair in this namespace.
 fn are_pair(one: &Link, other: &Link) -> bool {
     let is_peer = |of: &Link, other: &Link| of.peer == Some(other.index) && of.peer_netns.is_none();
     one.kind.as_deref() == Some("veth") && is_peer(one, other) && is_peer(other, one)
 }
 
-/// Whether it is of a pair of which the making broke off before the aliases.
+/// Whether the link belongs to a pair whose creation was interrupted before the aliases were set.
 fn is_begun(link: &Link, links: &[Link]) -> bool {
     let other = links.iter().find(|other| are_pair(link, other));
     let rests = link
@@ -264,7 +268,7 @@ fn port_name(network: &str) -> String {
     format!("{PORT_PREFIX}{}", short(network))
 }
 
-/// The name itself where there is room for it.
+/// The network's name, or its hash where the name is too long.
 fn short(network: &str) -> String {
     match network.len() {
         0..=ROOM => network.to_owned(),

@@ -1,5 +1,6 @@
-//! What a port takes from its pod: a filter at the representor's ingress, before the bridge sees a frame; and where
-//! the card carries out filters, those by which it forwards nothing by itself that this filter would not let pass.
+//! The guard of a port: a filter at the representor's ingress, before the bridge sees a frame. On a card that
+//! carries
+//! out filters, flower filters also limit what the card forwards in hardware to what the guard lets pass.
 
 use std::{
     collections::BTreeMap,
@@ -13,15 +14,15 @@ use crate::{
     counters::Drops,
     driver::{Reading, Refused},
     eswitch::{Representor, gone_is_done},
-    fabric::guard::{told, wanted},
+    fabric::guard::{describe, wanted},
     model::{AntiSpoofing, PortSettings},
 };
 
-/// What is done where it can be, for people.
-pub(super) const WHERE: &str = "in software, where the kernel sees a frame; what a card forwards by itself is kept to \
-                                it where the card carries out filters, and not looked at elsewhere";
+/// What the guard covers: a sentence for people.
+pub(super) const WHERE: &str = "in software, for frames that the kernel sees; for frames that the card forwards by itself \
+                                only where the card carries out filters";
 
-/// Why cards have refused the filters of ports, which are guarded by the kernel alone then.
+/// The reasons why cards refused ports' filters. The kernel alone guards these ports.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Mutex<BTreeMap<FunctionId, String>>);
 
@@ -34,7 +35,7 @@ impl Refusals {
         self.lock().get(&port.vf).cloned()
     }
 
-    /// A refusal is told once.
+    /// Records or clears a refusal. Logs it when it is new or has changed.
     fn note(&self, port: &Representor, refusal: Option<Error>) {
         let Some(refusal) = refusal.map(|error| error.to_string()) else {
             self.lock().remove(&port.vf);
@@ -42,7 +43,7 @@ impl Refusals {
         };
         let known = self.lock().insert(port.vf, refusal.clone());
         if known.as_ref() != Some(&refusal) {
-            tracing::warn!(port = port.name, refusal, "the card does not take the port's filters");
+            tracing::warn!(port = port.name, refusal, "the card refused the port's filters");
         }
     }
 }
@@ -79,18 +80,18 @@ pub(super) fn find(
     let found = rtnl.traffic_control().guarding(port.index, &wanted, port.offloads_filters);
     let found = found.map_err(|error| refused(port, error))?;
     Ok(match found.by_kernel {
-        Guarding::AsWanted if !port.offloads_filters => Reading::in_place(told(&wanted)),
-        Guarding::AsWanted => Reading::in_place(told(&wanted)).and(&by_card(
+        Guarding::AsWanted if !port.offloads_filters => Reading::in_place(describe(&wanted)),
+        Guarding::AsWanted => Reading::in_place(describe(&wanted)).and(&by_card(
             found.by_card,
             refusals.of(port),
             settings.anti_spoofing,
         )),
-        Guarding::Otherwise => Reading::missing("something else is filtered"),
+        Guarding::Otherwise => Reading::missing("the filter differs"),
         Guarding::Missing => Reading::missing("any frame may be sent"),
     })
 }
 
-/// What a card forwards by itself that carries out filters, or has `refused` to.
+/// What the card of a port forwards in hardware. `refused`: why it did not take the port's filters.
 fn by_card(found: CardGuarding, refused: Option<String>, wanted: AntiSpoofing) -> Reading {
     match (found, refused) {
         (CardGuarding::AsWanted, _) if wanted == AntiSpoofing::Off => {
@@ -100,17 +101,17 @@ fn by_card(found: CardGuarding, refused: Option<String>, wanted: AntiSpoofing) -
             Reading::in_place("the card forwards by itself what is so for sure")
         }
         (CardGuarding::Limited, _) => Reading::in_place(
-            "the card forwards nothing by itself, for the kernel limits what is sent",
+            "the card forwards nothing by itself, because the kernel limits what is sent",
         ),
         (CardGuarding::Closed, Some(why)) => Reading::in_place(format!(
-            "in software alone: the card forwards nothing by itself, for it refused to take more ({why})"
+            "in software alone: the card forwards nothing by itself, because it refused further filters ({why})"
         )),
         (CardGuarding::Missing, Some(why)) => Reading::in_place(format!(
-            "in software alone: what the card forwards by itself is not looked at, for it refused to ({why})"
+            "in software alone: what the card forwards by itself is not filtered, because it refused ({why})"
         )),
         (CardGuarding::Closed, None) => Reading::missing("the card forwards nothing by itself"),
         (CardGuarding::Missing, None) => {
-            Reading::missing("what the card forwards by itself is not looked at")
+            Reading::missing("what the card forwards by itself is not filtered")
         }
         _ => Reading::missing("the card forwards other frames by itself"),
     }
@@ -120,7 +121,7 @@ fn refused(port: &Representor, error: Error) -> Refused {
     Refused::new(format!("filter what comes in at {}", port.name), error)
 }
 
-/// How many packets were dropped where guards are, by link. What others have dropped there is counted along.
+/// The packets that filters at the ingress dropped, by link. Drops by other programs' filters there count, too.
 pub(super) fn drops(rtnl: &mut Rtnl) -> Result<BTreeMap<u32, Drops>, Refused> {
     let drops = rtnl.traffic_control().drops();
     let drops = drops.map_err(|error| Refused::new("count what the guards have dropped", error))?;

@@ -1,11 +1,11 @@
-//! What keeps frames from passing a pod's port: settings of the bridge's that another program has changed.
+//! Settings of the bridge's ports that keep frames from passing, and that another program may have changed.
 
 use std::collections::BTreeSet;
 
 use netlink::{BridgePort, Error, Link, Request, Rtnl};
 
-/// A port that exchanges frames with all others, as the kernel makes it. What a station behind it is known by is left
-/// out: see [`super::stations`].
+/// The kernel's defaults: a port with these exchanges frames with all others. [`super::fdb`] sets learning and
+/// unicast flooding.
 const OPEN: BridgePort = BridgePort {
     learning: None,
     locked: Some(false),
@@ -17,16 +17,16 @@ const OPEN: BridgePort = BridgePort {
     proxy_arp: Some(false),
 };
 
-/// The port's state, where no spanning tree decides about it.
+/// The port's STP state, where no spanning tree decides it.
 const STATE: &str = "state";
 
-/// The settings that do so, by the names that `bridge` and `ip` have for them.
+/// The settings that hold the port back, by the names that `bridge` and `ip` use.
 pub(super) fn held_back_by(port: &Link, runs_stp: bool) -> BTreeSet<&'static str> {
     let state = is_stopped(port, runs_stp).then_some(STATE);
     changed(port).chain(state).collect()
 }
 
-/// Has all frames pass. A setting that is as it should be is not written: a card may refuse even that.
+/// Makes all frames pass. Does not write correct settings: a card may refuse any write of these flags.
 pub(super) fn open(rtnl: &mut Rtnl, port: &Link, runs_stp: bool) -> Result<(), Error> {
     if is_stopped(port, runs_stp) {
         return rtnl.change(Request::set_and_forward_bridge_port(port.index, &OPEN));
@@ -37,7 +37,8 @@ pub(super) fn open(rtnl: &mut Rtnl, port: &Link, runs_stp: bool) -> Result<(), E
     rtnl.change(Request::set_bridge_port(port.index, &OPEN))
 }
 
-/// The settings that are not as the kernel makes them. One that an old kernel does not tell is none.
+/// The settings that differ from the defaults. An older kernel does not report all of them; those count as
+/// unchanged.
 fn changed(port: &Link) -> impl Iterator<Item = &'static str> + use<> {
     let found = port.bridge_port.unwrap_or_default();
     let settings = [
@@ -51,8 +52,9 @@ fn changed(port: &Link) -> impl Iterator<Item = &'static str> + use<> {
     settings.into_iter().filter(is_changed).map(|(name, ..)| name)
 }
 
-/// Whether the port has a carrier and does not forward. Without a spanning tree the kernel has such a port forward, unless
-/// another program has disabled it (`br_port_state_selection` in net/bridge/br_stp.c).
+/// Whether the port has a carrier and does not forward. Without a spanning tree, the kernel lets such a port
+/// forward
+/// unless another program has disabled it (`br_port_state_selection` in net/bridge/br_stp.c).
 fn is_stopped(port: &Link, runs_stp: bool) -> bool {
     !runs_stp && port.bridge_port.is_some() && port.is_running && !port.is_forwarding
 }

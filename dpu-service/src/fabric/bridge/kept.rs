@@ -1,4 +1,4 @@
-//! Links that stay what they were before the bridge was theirs: a host's PF, whose network is outside.
+//! Links that keep their own traffic when they join the bridge, such as a host's PF.
 
 use netlink::{Error, Request, Rtnl};
 
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// Joins all that can be, then tells the first that could not.
+/// Joins all kept links that can join, then returns the first failure.
 pub(super) fn join(
     rtnl: &mut Rtnl,
     bridge: u32,
@@ -20,7 +20,8 @@ pub(super) fn join(
     repairs: &Repairs,
 ) -> Result<(), Refused> {
     let mut join_one = |name: &String| {
-        let link = BridgeLink::take_in(rtnl, (bridge, &settings.name), Role::Kept, name, repairs)?;
+        let link =
+            BridgeLink::ensure_joined(rtnl, (bridge, &settings.name), Role::Kept, name, repairs)?;
         if !filters_vlans {
             return Ok(());
         }
@@ -31,7 +32,7 @@ pub(super) fn join(
     joined.into_iter().collect()
 }
 
-/// One that is in a VLAN is in those that somebody has put it into.
+/// Puts the link into the untagged VLAN, unless an administrator has put it into VLANs already.
 fn be_untagged(rtnl: &mut Rtnl, bridge: u32, link: u32) -> Result<(), Error> {
     let vlans = rtnl.bridge_vlans(bridge)?;
     if vlans.get(&link).is_some_and(|vlans| !vlans.is_empty()) {

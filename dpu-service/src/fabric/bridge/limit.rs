@@ -1,4 +1,4 @@
-//! How much a port takes from its pod, of what its guard lets pass: at the representor's ingress, too.
+//! The limit of what a pod sends: police at the representor's ingress, after the guard.
 
 use netlink::{Police, PoliceInForce, Rtnl};
 
@@ -8,9 +8,9 @@ use crate::{
     fabric::EgressLimit,
 };
 
-/// What is done where it can be, for people.
-pub(super) const WHERE: &str = "by police at the representor's ingress, for VFs whose card limits nothing: what a card forwards by itself, unless \
-     it carries out filters, passes it by";
+/// What the limit covers: a sentence for people.
+pub(super) const WHERE: &str = "by police at the representor's ingress, for VFs whose card limits nothing; frames that the \
+                                card forwards by itself only where it carries out filters";
 
 fn police(limit: &EgressLimit) -> Police {
     Police { rate_bits: limit.rate, burst_bits: limit.burst }

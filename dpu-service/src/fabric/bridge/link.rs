@@ -1,4 +1,4 @@
-//! The bridge itself: found by its name, made unless somebody else has made it, and joined by links that are no pods'.
+//! The bridge's own link: finds it by name, creates and repairs it, and joins links that are not pods' ports.
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
@@ -15,14 +15,15 @@ use crate::{
 /// Marks a bridge that this service made.
 pub(super) const ALIAS: &str = "dpu-offload fabric";
 
-/// A bridge, known by its name.
+/// A bridge with this name.
 #[derive(Debug)]
 pub(super) struct BridgeLink {
     name: String,
-    /// Its index when it was last looked up, so that not every port has to; `None`: it is to be looked up
-    /// again. Held while it is, so that nobody keeps what he read before another found it wrong.
+    /// The bridge's index from the latest lookup, so that not every port has to look it up. `None`: look it up
+    /// again. The
+    /// lock is held during the lookup: no call can store an index that another call has just found to be wrong.
     index: Mutex<Option<u32>>,
-    /// Whether a spanning tree decides which of its ports forward, as the latest [`Self::ensure`] found.
+    /// Whether a spanning tree decides which ports forward, as the latest [`Self::ensure`] found.
     runs_stp: AtomicBool,
 }
 
@@ -40,7 +41,7 @@ impl BridgeLink {
         Refused::new(format!("{doing} bridge {}", self.name), error)
     }
 
-    /// The bridge as it is now, which must be there.
+    /// Looks the bridge up. Fails if it does not exist.
     pub(super) fn find(&self, rtnl: &mut Rtnl) -> Result<Link, Refused> {
         let mut index = self.known_index();
         *index = None;
@@ -62,24 +63,24 @@ impl BridgeLink {
         .blamed_on(Fault::Elsewhere))
     }
 
-    /// Its index among these links, if it is there.
+    /// The bridge's index in this list of links.
     pub(super) fn among(&self, links: &[Link]) -> Option<u32> {
         let bridge = links.iter().find(|link| link.name == self.name && link.bridge.is_some());
         bridge.map(|link| link.index)
     }
 
-    /// Its index, as it was last known: somebody may have deleted the bridge since.
+    /// The cached index, or a lookup. The bridge may have been deleted since the index was cached.
     pub(super) fn index(&self, rtnl: &mut Rtnl) -> Result<u32, Refused> {
         let known = *self.known_index();
         known.map_or_else(|| Ok(self.find(rtnl)?.index), Ok)
     }
 
-    /// Whether its index is that one, as it was last known. Does not ask the kernel.
+    /// Whether the cached index is `index`. Does not ask the kernel.
     pub(super) fn is_known_as(&self, index: u32) -> bool {
         *self.known_index() == Some(index)
     }
 
-    /// The next who wants to know its index looks it up.
+    /// Drops the cached index.
     pub(super) fn forget_index(&self) {
         *self.known_index() = None;
     }
@@ -88,12 +89,12 @@ impl BridgeLink {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a spanning tree decides which of its ports forward. Does not ask the kernel.
+    /// Whether a spanning tree decides which ports forward. Does not ask the kernel.
     pub(super) fn runs_stp(&self) -> bool {
         self.runs_stp.load(Ordering::Relaxed)
     }
 
-    /// Refuses another program's bridge with a spanning tree: of a port that joins, it drops all frames at first.
+    /// Refuses another program's bridge that runs STP: it drops all frames of a port that has just joined.
     pub(super) fn check_stp(&self) -> Result<(), Refused> {
         if !self.runs_stp() {
             return Ok(());
@@ -106,8 +107,9 @@ impl BridgeLink {
         .blamed_on(Fault::Elsewhere))
     }
 
-    /// Makes the bridge unless there is one, and returns its index. One that somebody else made is used
-    /// as it is.
+    /// Creates the bridge unless it exists, switches it on, and returns its index. Does not change settings of a
+    /// bridge
+    /// that another program created.
     pub(super) fn ensure(
         &self,
         rtnl: &mut Rtnl,
@@ -132,8 +134,9 @@ impl BridgeLink {
         Ok(bridge.index)
     }
 
-    /// Gives a bridge that this service made the settings back that another program has changed. Also returns that, if
-    /// so: one sentence.
+    /// Repairs settings that another program has changed on a bridge of this service. Returns the repair as a
+    /// sentence, if
+    /// there was one.
     fn put_back(
         &self,
         rtnl: &mut Rtnl,
@@ -163,9 +166,8 @@ impl BridgeLink {
         rtnl.change_link(made.index, &LinkChange::new().alias(ALIAS))
     }
 
-    /// Has the link of that name join the bridge of that index and name, and be up. One that is a port of another
-    /// is left there.
-    pub(super) fn take_in(
+    /// Joins the link of that name to the bridge and switches it on. A port of another bridge or bond stays there.
+    pub(super) fn ensure_joined(
         rtnl: &mut Rtnl,
         bridge: (u32, &str),
         role: Role,
@@ -184,7 +186,7 @@ impl BridgeLink {
         }
     }
 
-    /// Joins the link and switches it on. Also returns what had to be changed, if anything: one sentence.
+    /// Joins the link and switches it on. Returns the change as a sentence, if there was one.
     fn join(
         rtnl: &mut Rtnl,
         (bridge, bridge_name): (u32, &str),
@@ -218,8 +220,11 @@ impl BridgeLink {
         Ok((link, change))
     }
 
-    /// The bridge forwards between pods; it is no neighbour of theirs. What pods send to an address that the DPU has
-    /// elsewhere comes from where it has no way to them, and is dropped: the kernel takes it in at whatever link.
+    /// Takes the bridge's own IP stack out of the pods' network: the bridge forwards between pods and is no
+    /// neighbour of
+    /// theirs. The kernel accepts a packet for an address of the DPU on any link. With `rp_filter`, it drops such
+    /// packets
+    /// from pods, because it has no route back to the pod through the bridge.
     fn hide_from_pods(&self) {
         let settings = [
             (Family::V6, "disable_ipv6", "1"),
@@ -228,16 +233,22 @@ impl BridgeLink {
         ];
         for (family, key, value) in settings {
             if let Err(error) = set_sysctl(family, &self.name, key, value) {
-                tracing::warn!(bridge = self.name, %error, "pods may see the DPU's own addresses");
+                tracing::warn!(
+                    bridge = self.name,
+                    key,
+                    %error,
+                    "cannot set the bridge's sysctl; pods may see the DPU's own addresses"
+                );
             }
         }
     }
 }
 
-/// Those of a bridge that this service makes. Without multicast snooping: with it, and no querier, IPv6 neighbours would
-/// stop to find each other some minutes after they last spoke. Without a default VLAN: the kernel would put each port
-/// that joins into it, before it can be told the port's own. Without a spanning tree: each port that joins would drop
-/// all frames at first.
+/// The settings of a bridge that this service creates.
+///
+/// - No multicast snooping: without a querier, IPv6 neighbours would stop finding each other after some minutes.
+/// - No default VLAN: the kernel would put each joining port into it before the port's own VLAN can be set.
+/// - No spanning tree: each joining port would drop all frames at first.
 fn settings(vlan_filtering: bool) -> Bridge {
     Bridge {
         vlan_filtering,

@@ -1,4 +1,4 @@
-//! The uplinks: netdevs that lead outside, and carry each VLAN that a pod is in.
+//! The uplinks: netdevs that lead outside and carry every VLAN of the pods.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,10 +14,11 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Uplinks {
     names: Vec<String>,
-    /// Held from the look at what all ports are in to the change that follows from it: of two ports
-    /// that join or leave at once, the one that looks later sees the other.
+    /// Held from the listing of all ports' VLANs to the change that follows from it. If two ports join or leave at
+    /// once,
+    /// the later listing sees both.
     following: Mutex<()>,
-    /// The smallest MTU of those that could be joined.
+    /// The smallest MTU of the uplinks that could be joined, in bytes.
     mtu: Mutex<Option<u32>>,
 }
 
@@ -26,20 +27,21 @@ impl Uplinks {
         Self { names: names.to_vec(), following: Mutex::default(), mtu: Mutex::default() }
     }
 
-    /// Joins all that can be, then tells the first that could not.
+    /// Joins all uplinks that can join, then returns the first failure.
     pub(super) fn join(
         &self,
         rtnl: &mut Rtnl,
         bridge: (u32, &str),
         repairs: &Repairs,
     ) -> Result<(), Refused> {
-        let join = |name: &String| BridgeLink::take_in(rtnl, bridge, Role::Uplink, name, repairs);
+        let join =
+            |name: &String| BridgeLink::ensure_joined(rtnl, bridge, Role::Uplink, name, repairs);
         let joined: Vec<_> = self.names.iter().map(join).collect();
         *self.lock_mtu() = joined.iter().filter_map(|link| Some(link.as_ref().ok()?.mtu)).min();
         joined.into_iter().try_for_each(|joined| joined.map(drop))
     }
 
-    /// The largest packet that all of them carry. `None`: none could be joined yet.
+    /// The largest packet in bytes that all uplinks carry. `None`: no uplink has joined yet.
     pub(super) fn mtu(&self) -> Option<u32> {
         *self.lock_mtu()
     }
@@ -48,7 +50,7 @@ impl Uplinks {
         self.mtu.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the uplinks the VLANs that pods are in, and no other.
+    /// Gives the uplinks the VLANs of all ports, and no other.
     pub(super) fn follow(&self, rtnl: &mut Rtnl, bridge: u32) -> Result<(), Error> {
         if self.names.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Which VLANs the bridge's ports are in.
+//! Computes the VLANs of the bridge's ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,23 +6,23 @@ use netlink::{BridgeVlan, Request};
 
 use crate::{fabric::Membership, model::PortSettings};
 
-/// The bridge's own number for what is untagged on the wire.
+/// The bridge's VLAN ID for frames that are untagged on the wire.
 pub(super) const UNTAGGED: u16 = 1;
 
 /// The VLANs of ports, by index.
 pub(super) type Vlans = BTreeMap<u32, Vec<BridgeVlan>>;
 
-/// A VLAN whose port neither sends nor takes tags.
+/// A VLAN whose frames have no tag at the port.
 const fn access(vlan: u16) -> BridgeVlan {
     BridgeVlan { id: vlan, pvid: true, untagged: true }
 }
 
-/// A VLAN whose port sends and takes tags.
+/// A VLAN whose frames have a tag at the port.
 const fn tagged(vlan: u16) -> BridgeVlan {
     BridgeVlan { id: vlan, pvid: false, untagged: false }
 }
 
-/// The one VLAN of a port that is in no other.
+/// The VLAN of a port that is in only one.
 pub(super) const fn access_vlan(vlan: Option<u16>) -> BridgeVlan {
     match vlan {
         Some(vlan) => access(vlan),
@@ -36,7 +36,7 @@ pub(super) fn port_vlans(settings: &PortSettings) -> Vec<BridgeVlan> {
     std::iter::once(own).chain(settings.trunk.iter().copied().map(tagged)).collect()
 }
 
-/// The VLANs that a port is in, as networks name them.
+/// The membership that these VLANs mean for a port.
 pub(super) fn membership(vlans: &Vlans, port: u32) -> Membership {
     let vlans = vlans.get(&port).map_or(&[][..], Vec::as_slice);
     let access = vlans.iter().find(|vlan| vlan.pvid).map(|vlan| vlan.id);
@@ -47,7 +47,7 @@ pub(super) fn membership(vlans: &Vlans, port: u32) -> Membership {
     }
 }
 
-/// What puts a port that `has` some VLANs into those that are `wanted`, and into no other.
+/// The requests that move a port from the VLANs that it `has` to the `wanted` ones.
 pub(super) fn port_changes(
     port: u32,
     has: &[BridgeVlan],
@@ -59,8 +59,7 @@ pub(super) fn port_changes(
     surplus.chain(missing).collect()
 }
 
-/// What makes the uplinks carry each VLAN that another port of the bridge is in, tagged, what is
-/// untagged, and nothing else.
+/// The requests that make the uplinks carry each VLAN of another port tagged, untagged frames, and nothing else.
 pub(super) fn uplink_changes(bridge: u32, uplinks: &[u32], vlans: &Vlans) -> Vec<Request<'static>> {
     let wanted = wanted(bridge, uplinks, vlans);
     let has = |uplink| vlans.get(uplink).map_or(&[][..], Vec::as_slice);
@@ -74,7 +73,7 @@ fn wanted(bridge: u32, uplinks: &[u32], vlans: &Vlans) -> Vec<BridgeVlan> {
     std::iter::once(access(UNTAGGED)).chain(ids.into_iter().map(tagged)).collect()
 }
 
-/// The VLANs that a port `has` which are not `wanted`.
+/// The VLANs in `has` that are not in `wanted`.
 pub(super) fn surplus(has: &[BridgeVlan], wanted: &[BridgeVlan]) -> impl Iterator<Item = u16> {
     let is_wanted = |id: u16| wanted.iter().any(|vlan| vlan.id == id);
     has.iter().map(|vlan| vlan.id).filter(move |id| !is_wanted(*id))

@@ -1,10 +1,11 @@
-//! Flows that are being put together.
+//! Builds sets of flows.
 
 use std::collections::BTreeSet;
 
 use openflow::{Action, Flow, Match};
 
-// Within our tables: what is refused before it is let pass, what is let pass, what of the rest, and the rest.
+// Priorities in our tables, highest first: exceptions, allowed frames, the fallback among allowed ones, everything
+// else.
 pub(super) const REFUSED: u16 = 40;
 pub(super) const ALLOWED: u16 = 30;
 pub(super) const OTHERWISE: u16 = 20;
@@ -14,23 +15,24 @@ pub(super) const REST: u16 = 10;
 #[derive(Debug)]
 pub(super) struct FlowSet {
     cookie: u64,
-    /// At which port all of them ask, if at one.
+    /// The port that all flows match, if they are of one port.
     at: Option<Match>,
     all: BTreeSet<Flow>,
 }
 
 impl FlowSet {
-    /// Flows that ask at all ports, unless they tell at which.
+    /// A set whose flows match all ports unless they name one.
     pub(super) const fn of_bridge(cookie: u64) -> Self {
         Self { cookie, at: None, all: BTreeSet::new() }
     }
 
-    /// Flows that ask at the port of that number.
+    /// A set whose flows match the port of that number.
     pub(super) const fn of_port(cookie: u64, number: u32) -> Self {
         Self { cookie, at: Some(Match::InPort(number)), all: BTreeSet::new() }
     }
 
-    /// One more. What every frame of its kind is like is not asked: a switch does not.
+    /// Adds a flow. A switch omits matches on prefixes of length 0 from its answers, so they are left out here,
+    /// too.
     pub(super) fn add(
         &mut self,
         table: u8,
@@ -38,7 +40,7 @@ impl FlowSet {
         matches: impl IntoIterator<Item = Match>,
         action: Action,
     ) {
-        let matches = matches.into_iter().filter(|it| !is_about_anything(it));
+        let matches = matches.into_iter().filter(|it| !matches_everything(it));
         let matches = matches.chain(self.at).collect();
         self.all.insert(Flow { table, priority, cookie: self.cookie, matches, action });
     }
@@ -48,7 +50,7 @@ impl FlowSet {
     }
 }
 
-fn is_about_anything(it: &Match) -> bool {
+fn matches_everything(it: &Match) -> bool {
     match it {
         Match::Ipv4Source(network)
         | Match::ArpSenderAddress(network)

@@ -1,5 +1,6 @@
-//! The bridge's flows. Calls for several ports overlap: the daemon answers all that have asked, each on a connection of
-//! its own, whenever it comes round.
+//! Reads and sets the flows of one bridge. Calls for several ports overlap, each on a connection of its own; the
+//! daemon
+//! answers all pending requests in one pass of its loop.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -8,7 +9,7 @@ use openflow::{Action, Change, Cookies, Error, Flow, Switch, SwitchPort};
 use super::switches::Switches;
 use crate::driver::{Fault, Refused};
 
-/// Those of one bridge.
+/// The flows of one bridge.
 #[derive(Debug)]
 pub(super) struct Flows {
     switches: Switches,
@@ -19,7 +20,7 @@ impl Flows {
         Self { switches }
     }
 
-    /// Does `work`, which may be done twice, with a connection that nobody else uses meanwhile.
+    /// Calls `work` with a connection that no other call uses. `work` may be called twice.
     pub(super) fn with<T>(
         &self,
         doing: &str,
@@ -28,8 +29,9 @@ impl Flows {
         self.switches.with(work).map_err(|error| refused(doing, error))
     }
 
-    /// Has frames pass those of the bridge's ports that are `ours`, by number. Returns those that something kept frames
-    /// from.
+    /// Resets settings that keep frames from passing those of the bridge's ports that are ours, by number. Returns
+    /// the
+    /// ports that it had to reset.
     pub(super) fn open_ports(
         &self,
         doing: &str,
@@ -43,23 +45,24 @@ impl Flows {
         held_back.map(open).collect()
     }
 
-    /// A connection of one's own.
+    /// Opens a connection outside the pool.
     pub(super) fn connect(&self) -> Result<Switch, Error> {
         self.switches.connect()
     }
 
-    /// Blocks for as long as `pause`, and then asks whether the daemon is there. Returns at once when the connection
-    /// ends. Whether the daemon did not answer someone in time since it was asked last.
+    /// Blocks for `pause`, then asks whether the daemon is there. Returns at once when the connection ends. `true`:
+    /// since
+    /// the previous call, the daemon did not answer another call in time.
     pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<bool, Error> {
         self.switches.watch(switch, pause)
     }
 
-    /// Those with exactly that cookie.
+    /// The flows with exactly that cookie.
     pub(super) fn marked(&self, doing: &str, cookie: u64) -> Result<BTreeSet<Flow>, Refused> {
         self.with(doing, |switch| marked(switch, cookie))
     }
 
-    /// Has exactly these flows with that cookie. Says whether there were others.
+    /// Makes `wanted` the only flows with that cookie. Returns whether other flows had it.
     pub(super) fn set(
         &self,
         doing: &str,
@@ -70,7 +73,8 @@ impl Flows {
             let found = marked(switch, cookie)?;
             let surplus = found.difference(wanted).cloned().map(Change::Remove);
             let missing = wanted.difference(&found).cloned().map(Change::Add);
-            // The switch does all of it at once: what was let pass, and still is, is at no moment dropped.
+            // One bundle: the switch applies it atomically, so frames that old and new flows allow are never
+            // dropped.
             let changes: Vec<_> = surplus.chain(missing).collect();
             if changes.is_empty() {
                 return Ok(false);
@@ -98,7 +102,7 @@ fn marked(switch: &mut Switch, cookie: u64) -> Result<BTreeSet<Flow>, Error> {
     Ok(found.into_iter().map(|counted| counted.flow).collect())
 }
 
-/// The zones in which flows look connections up.
+/// The conntrack zones that flows use.
 pub(super) fn zones<'a>(flows: impl IntoIterator<Item = &'a Flow>) -> BTreeSet<u16> {
     let zone = |flow: &Flow| match flow.action {
         Action::Track { zone, .. } | Action::Remember { zone, .. } => Some(zone),

@@ -1,21 +1,26 @@
-//! A port's guard as flows, which Open vSwitch asks one table after the other:
+//! A port's guard as flows. Open vSwitch goes through these tables:
 //!
-//! | table | asks | lets pass to |
+//! | table | checks | passes to |
 //! | --- | --- | --- |
-//! | 0 | from which port | `TAGS` |
-//! | `TAGS` | to a group that may be forwarded, with the right tag or none | `STATIONS` |
-//! | `STATIONS` | from a station of the port's | the end, or `CLAIMS` |
-//! | `CLAIMS` | what ARP and neighbour discovery tell of links; no router, no DHCP server | `SOURCES` |
-//! | `SOURCES` | from an address of the pod's, or from none where that is meant | the end, or `NEIGHBOURS` |
-//! | `NEIGHBOURS` | for advertisements, whose target was asked for, likewise the source | the end |
+//! | 0 | the input port | `TAGS` |
+//! | `TAGS` | the destination group may be forwarded; the VLAN tag is allowed, or there is none | `STATIONS` |
+//! | `STATIONS` | the source MAC address is one of the port's | the end, or `CLAIMS` |
+//! | `CLAIMS` | the link addresses in ARP and neighbour discovery; no router, no DHCP server | `SOURCES` |
+//! | `SOURCES` | the source address is one of the pod's, or unspecified where the protocol has none | the end, or `NEIGHBOURS` |
+//! | `NEIGHBOURS` | the source of a neighbour advertisement whose target was checked | the end |
 //!
-//! The end is the first table of `openings.rs`: after those the bridge forwards, as it does for ports that are not
-//! ours. What no flow of a table lets pass goes to `DROPS`, where one flow for each port drops it, and counts. What is
-//! refused to all ports, or let pass to all, flows of the bridge tell; a port has the few that are about itself, as the
+//! The end is the first table of `allow_rules.rs`; after its tables the bridge forwards as for ports that are not
+//! ours.
+//! Frames that no flow of a table lets pass go to `DROPS`, where one flow per port drops and counts them. Flows of
+//! the
+//! bridge contain everything that is the same for all ports. A port has only the few flows about itself, because
+//! the
 //! daemon takes some 20 µs for each.
 //!
-//! Open vSwitch looks behind extensions of IPv6 by itself, and of fragments it knows the source of all and the rest of
-//! the first, once it was told to read that (ovs-fields(7), `nx-match`). Options it reads of neighbours' messages, not of hosts' questions for routers.
+//! Open vSwitch skips IPv6 extension headers. With `nx-match` (ovs-fields(7)) it reads the headers of first
+//! fragments; of
+//! later fragments it knows the addresses. It reads the options of neighbour messages, but not those of router
+//! solicitations.
 
 use std::{
     collections::BTreeSet,
@@ -27,11 +32,11 @@ use netlink::{Guard, MacAddress, Senders};
 use openflow::{Action, Flow, Match, Ports, VlanMatch};
 
 use super::{
+    allow_rules::SENT,
     flow_set::{ALLOWED, FlowSet, OTHERWISE, REFUSED, REST},
-    openings::SENT,
 };
 
-/// The tables are not among the first, which others use, should the bridge be theirs.
+/// The tables have high numbers, because in another program's bridge that program uses the low ones.
 pub(super) const TAGS: u8 = 240;
 const STATIONS: u8 = 241;
 const CLAIMS: u8 = 242;
@@ -39,21 +44,22 @@ const SOURCES: u8 = 243;
 const NEIGHBOURS: u8 = 244;
 pub(super) const DROPS: u8 = 249;
 
-/// Above what others have in the first table: they must not let pass what is not looked at.
+/// A priority above those of other programs in table 0, so that their flows let no unchecked frame pass.
 pub(super) const FIRST: u16 = 65_000;
 
-/// Dropped, and counted.
+/// Drops and counts.
 const DROPPED: Action = Action::Table(DROPS);
-/// Let pass.
+/// Lets pass.
 const END: Action = Action::Table(SENT);
 
 pub(super) const TYPE_IPV4: u16 = 0x0800;
 pub(super) const TYPE_ARP: u16 = 0x0806;
 pub(super) const TYPE_IPV6: u16 = 0x86dd;
-/// What Open vSwitch takes for the type of frames of 802.2. Those of SNAP that have the type of an Ethernet frame it
-/// takes for such a frame (ovs-fields(7), `eth_type`).
+/// The EtherType by which Open vSwitch reports 802.2 frames. SNAP frames with an Ethernet type get that type
+/// instead
+/// (ovs-fields(7), `eth_type`).
 const TYPE_802_2: u16 = 0x05ff;
-/// The types of tags behind the one that was looked at, or that is none for Open vSwitch.
+/// EtherTypes of VLAN tags: of a second tag, or of one that Open vSwitch does not parse as a tag.
 const TAG_TYPES: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
 
 pub(super) const ICMP: u8 = 1;
@@ -69,14 +75,14 @@ pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
 pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
 pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 pub(super) const REDIRECT: u8 = 137;
-/// Who listens to which groups: reports of both versions, and the end of one.
+/// Multicast listener messages: reports of MLD versions 1 and 2, and done.
 const LISTENER_MESSAGES: [u8; 3] = [131, 132, 143];
 
 pub(super) const DHCP_SERVER: u16 = 67;
 pub(super) const DHCP_CLIENT: u16 = 68;
 pub(super) const DHCPV6_CLIENT: u16 = 546;
 
-/// Groups that no bridge forwards, each with the bits that make it one: IEEE's, and Cisco's.
+/// Groups that no bridge forwards, each with its mask: those of IEEE 802.1 and of Cisco.
 const LINK_LOCAL: [(MacAddress, MacAddress); 2] = [
     (MacAddress([0x01, 0x80, 0xc2, 0, 0, 0]), MacAddress([0xff, 0xff, 0xff, 0xff, 0xff, 0xf0])),
     (
@@ -85,7 +91,7 @@ const LINK_LOCAL: [(MacAddress, MacAddress); 2] = [
     ),
 ];
 
-/// What is the same for all ports, whatever their guards: each has a flow in the first table that leads here.
+/// The flows that are the same for all ports with any guard. Each port's flow in table 0 leads here.
 pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
     let mut flows = FlowSet::of_bridge(cookie);
     common_tags(&mut flows);
@@ -105,7 +111,7 @@ fn common_tags(flows: &mut FlowSet) {
     for kind in TAG_TYPES {
         flows.add(TAGS, REFUSED, [Match::EthernetType(kind)], DROPPED);
     }
-    // A tag that tells a priority and no VLAN is none.
+    // A priority tag (VLAN ID 0) counts as untagged.
     for tag in [VlanMatch::Id(0), VlanMatch::Untagged] {
         flows.add(TAGS, ALLOWED, [Match::Vlan(tag)], Action::Table(STATIONS));
     }
@@ -119,9 +125,9 @@ fn common_claims(flows: &mut FlowSet) {
         icmpv4(ICMP_ROUTER_ADVERTISEMENT).to_vec(),
         icmpv6(ROUTER_ADVERTISEMENT).to_vec(),
         icmpv6(REDIRECT).to_vec(),
-        // A packet in one is not looked at.
+        // Open vSwitch does not look into the payload of 802.2 frames, so the guard could not check ARP in them.
         vec![Match::EthernetType(TYPE_802_2)],
-        // Open vSwitch makes nothing of options that contradict each other, nor of the target then.
+        // Open vSwitch reports an unspecified target if options contradict each other: it has parsed nothing then.
         with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
         with(neighbours(NEIGHBOUR_ADVERTISEMENT), Match::NdTarget(Ipv6Addr::UNSPECIFIED.into())),
     ] {
@@ -140,7 +146,7 @@ fn common_claims(flows: &mut FlowSet) {
     }
 }
 
-/// A neighbour may tell that its link has this address.
+/// Lets neighbour messages through whose link address option is this one.
 fn claim_links(flows: &mut FlowSet, mac: MacAddress) {
     let asks = with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdSourceLink(mac));
     flows.add(CLAIMS, ALLOWED, asks, Action::Table(SOURCES));
@@ -149,31 +155,33 @@ fn claim_links(flows: &mut FlowSet, mac: MacAddress) {
 }
 
 fn common_sources(flows: &mut FlowSet) {
-    let nobody_v4 = Match::Ipv4Source(Ipv4Addr::UNSPECIFIED.into());
+    let unspecified_v4 = Match::Ipv4Source(Ipv4Addr::UNSPECIFIED.into());
     let asks = udp(TYPE_IPV4, Match::UdpDestination(Ports::exactly(DHCP_SERVER)));
-    let asks = with(with(asks, Match::UdpSource(DHCP_CLIENT)), nobody_v4);
+    let asks = with(with(asks, Match::UdpSource(DHCP_CLIENT)), unspecified_v4);
     flows.add(SOURCES, ALLOWED, asks, END);
-    let listens = [Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP), nobody_v4];
+    let listens = [Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP), unspecified_v4];
     flows.add(SOURCES, ALLOWED, listens, END);
-    // From nobody is also what Open vSwitch could not read, in its older releases a packet with much behind its end,
-    // which hosts cut off: it may be of a DHCP server.
-    let unread = [Match::EthernetType(TYPE_IPV4), nobody_v4];
+    // Open vSwitch also reports an unspecified source for packets that it could not parse. In older releases these
+    // include
+    // packets with much padding, which hosts cut off: such a packet may come from a DHCP server.
+    let unread = [Match::EthernetType(TYPE_IPV4), unspecified_v4];
     flows.add(SOURCES, OTHERWISE + 1, unread, DROPPED);
 
     for kind in LISTENER_MESSAGES.into_iter().chain([ROUTER_SOLICITATION]) {
-        flows.add(SOURCES, ALLOWED, with(icmpv6(kind), nobody_v6()), END);
+        flows.add(SOURCES, ALLOWED, with(icmpv6(kind), unspecified_v6()), END);
     }
-    // Nobody here can see whose link it tells. Every kernel asks, and goes on asking, without meaning any harm: that is
-    // not counted.
+    // A router solicitation may carry a link address that Open vSwitch does not read, so it is dropped. Every
+    // kernel sends
+    // them repeatedly without a fault of the pod, so they are not counted.
     flows.add(SOURCES, ALLOWED - 1, icmpv6(ROUTER_SOLICITATION), Action::Drop);
     flows.add(SOURCES, REFUSED - 1, icmpv6(NEIGHBOUR_ADVERTISEMENT), DROPPED);
-    // Nobody is no host, whatever addresses these may have.
-    let unspecified = [Match::EthernetType(TYPE_IPV6), nobody_v6()];
+    // The unspecified address belongs to no host, even if a prefix of the port covers it.
+    let unspecified = [Match::EthernetType(TYPE_IPV6), unspecified_v6()];
     flows.add(SOURCES, OTHERWISE + 1, unspecified, DROPPED);
     flows.add(NEIGHBOURS, OTHERWISE + 1, unspecified, DROPPED);
 }
 
-/// The flows of a port's guard, all with that cookie.
+/// The flows of one port's guard, all with that cookie.
 pub(super) fn flows(port: u32, cookie: u64, guard: &Guard) -> BTreeSet<Flow> {
     let mut flows = FlowSet::of_port(cookie, port);
     flows.add(0, FIRST, [], Action::Table(TAGS));
@@ -191,17 +199,17 @@ pub(super) fn flows(port: u32, cookie: u64, guard: &Guard) -> BTreeSet<Flow> {
         }
         Senders::Hosts { stations, addresses } => {
             for station in stations {
-                let_station_claim(&mut flows, *station, &guard.trunk);
+                allow_claims_of(&mut flows, *station, &guard.trunk);
             }
-            let_claim_addresses(&mut flows, &Addresses::of(stations, addresses.as_ref()));
+            allow_addresses(&mut flows, &Addresses::of(stations, addresses.as_ref()));
         }
     }
     flows.all()
 }
 
-fn let_station_claim(flows: &mut FlowSet, station: MacAddress, trunk: &BTreeSet<u16>) {
+fn allow_claims_of(flows: &mut FlowSet, station: MacAddress, trunk: &BTreeSet<u16>) {
     let is_from = Match::EthernetSource(station);
-    // In a VLAN of the trunk it has whatever addresses it likes.
+    // Addresses in a VLAN of the trunk are not checked.
     for vlan in trunk {
         flows.add(STATIONS, REFUSED, [is_from, Match::Vlan(VlanMatch::Id(*vlan))], END);
     }
@@ -211,7 +219,7 @@ fn let_station_claim(flows: &mut FlowSet, station: MacAddress, trunk: &BTreeSet<
     claim_links(flows, station);
 }
 
-/// What hosts may call themselves.
+/// The addresses that hosts behind a port may use.
 struct Addresses {
     are_known: bool,
     v4: Vec<Ipv4Network>,
@@ -219,7 +227,7 @@ struct Addresses {
 }
 
 impl Addresses {
-    /// With the link-local ones of IPv6. `None`: any.
+    /// The given addresses and the IPv6 link-local ones of `stations`. `None`: any address.
     fn of(stations: &BTreeSet<MacAddress>, addresses: Option<&BTreeSet<IpNetwork>>) -> Self {
         let Some(addresses) = addresses else {
             return Self {
@@ -240,33 +248,33 @@ impl Addresses {
     }
 }
 
-fn let_claim_addresses(flows: &mut FlowSet, addresses: &Addresses) {
+fn allow_addresses(flows: &mut FlowSet, addresses: &Addresses) {
     for address in &addresses.v4 {
-        let_claim_ipv4(flows, *address);
+        allow_ipv4(flows, *address);
     }
     for address in &addresses.v6 {
-        let_claim_ipv6(flows, *address);
+        allow_ipv6(flows, *address);
     }
-    // A host whose addresses are known has been given its routes, too.
+    // A host with known addresses has its routes from the attach. Others may need router advertisements.
     if !addresses.are_known {
         flows.add(SOURCES, ALLOWED, icmpv6(ROUTER_SOLICITATION), END);
     }
 }
 
-/// A probe of ARP, which has no sender, tells everybody that somebody is about to take the target.
-fn let_claim_ipv4(flows: &mut FlowSet, address: Ipv4Network) {
+/// An ARP probe has an unspecified sender and announces that the host is about to use the target.
+fn allow_ipv4(flows: &mut FlowSet, address: Ipv4Network) {
     let is_from = [Match::EthernetType(TYPE_IPV4), Match::Ipv4Source(address)];
     flows.add(SOURCES, OTHERWISE, is_from, END);
     let arp = Match::EthernetType(TYPE_ARP);
     flows.add(SOURCES, OTHERWISE, [arp, Match::ArpSenderAddress(address)], END);
-    let nobody = Match::ArpSenderAddress(Ipv4Addr::UNSPECIFIED.into());
-    let probes = [arp, nobody, Match::ArpTargetAddress(address)];
+    let unspecified = Match::ArpSenderAddress(Ipv4Addr::UNSPECIFIED.into());
+    let probes = [arp, unspecified, Match::ArpTargetAddress(address)];
     flows.add(SOURCES, OTHERWISE, probes, END);
 }
 
-fn let_claim_ipv6(flows: &mut FlowSet, address: Ipv6Network) {
+fn allow_ipv6(flows: &mut FlowSet, address: Ipv6Network) {
     let takes = with(neighbours(NEIGHBOUR_SOLICITATION), Match::NdTarget(address));
-    flows.add(SOURCES, ALLOWED, with(takes, nobody_v6()), END);
+    flows.add(SOURCES, ALLOWED, with(takes, unspecified_v6()), END);
     let tells = with(neighbours(NEIGHBOUR_ADVERTISEMENT), Match::NdTarget(address));
     flows.add(SOURCES, REFUSED, tells, Action::Table(NEIGHBOURS));
     let is_from = [Match::EthernetType(TYPE_IPV6), Match::Ipv6Source(address)];
@@ -274,8 +282,8 @@ fn let_claim_ipv6(flows: &mut FlowSet, address: Ipv6Network) {
     flows.add(NEIGHBOURS, OTHERWISE, is_from, END);
 }
 
-/// The source of a host that has no address yet.
-fn nobody_v6() -> Match {
+/// Matches the unspecified source, which a host without an address uses.
+fn unspecified_v6() -> Match {
     Match::Ipv6Source(Ipv6Addr::UNSPECIFIED.into())
 }
 
@@ -295,8 +303,9 @@ pub(super) fn icmpv6(kind: u8) -> [Match; 3] {
     [Match::EthernetType(TYPE_IPV6), Match::IpProtocol(ICMPV6), Match::Icmpv6Type(kind)]
 }
 
-/// What is in messages to neighbours counts in the kernel's datapath only if their code was asked for, and no host
-/// reads one with another code (RFC 4861, sections 7.1.1 and 7.1.2).
+/// The kernel's datapath parses the body of neighbour messages only if their code was matched. Hosts discard
+/// messages
+/// with another code (RFC 4861, sections 7.1.1 and 7.1.2).
 fn neighbours(kind: u8) -> Vec<Match> {
     with(icmpv6(kind), Match::Icmpv6Code(0))
 }

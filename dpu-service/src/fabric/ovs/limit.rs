@@ -1,5 +1,6 @@
-//! How much a port takes from its pod: a meter, and a flow before those of its guard that asks it. Both have the port's
-//! number, and end with the daemon as the guard's flows do.
+//! The limit of what a pod sends: a meter, and a flow before those of the guard that uses it. Both have the port's
+//! number
+//! and end with the daemon.
 
 use std::collections::BTreeSet;
 
@@ -16,10 +17,10 @@ use crate::{
     fabric::EgressLimit,
 };
 
-/// What is done where it can be, for people.
+/// What is covered: a sentence for people.
 pub(super) const WHERE: &str = "by a meter of Open vSwitch, for VFs whose card limits nothing";
 
-/// Marks the flow of a limit, beside its port's number.
+/// Marks a limit's flow, in addition to the port's number.
 pub(super) const LIMIT: u64 = 1 << 16;
 
 impl Inner {
@@ -31,7 +32,7 @@ impl Inner {
         self.flows.set(&doing, flow.cookie, &[flow].into()).map(drop)
     }
 
-    /// The switch takes the flow away with the meter.
+    /// Removes the meter. The switch removes the flow that uses it.
     pub(super) fn clear_limit(&self, port: &Representor) -> Result<(), Refused> {
         let Some(number) = self.own_port(port)?.flatten() else { return Ok(()) };
         let doing = format!("take the limit of {} away", port.name);
@@ -61,7 +62,7 @@ impl Inner {
         Ok(Reading::missing("it has another limit"))
     }
 
-    /// Whether there are meters, as the latest look found.
+    /// Whether the datapath has meters, as the latest look found.
     pub(super) fn meters(&self) -> Ability {
         self.meters.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
@@ -88,7 +89,7 @@ fn flow(number: u32) -> Flow {
     }
 }
 
-/// The meter that a flow of ours asks.
+/// The meter that the flow uses, if any.
 pub(super) fn meter_of(flow: &Flow) -> Option<u32> {
     match flow.action {
         Action::Metered { meter, .. } => Some(meter),
@@ -96,7 +97,7 @@ pub(super) fn meter_of(flow: &Flow) -> Option<u32> {
     }
 }
 
-/// Never more than is wanted, but the least that it counts.
+/// Rounds down to whole kilobits, but to 1 at least.
 fn meter(number: u32, limit: &EgressLimit) -> Meter {
     let kilobits = |bits: u64| u32::try_from(bits / 1000).unwrap_or(u32::MAX).max(1);
     Meter { number, rate_kbits: kilobits(limit.rate), burst_kbits: kilobits(limit.burst) }

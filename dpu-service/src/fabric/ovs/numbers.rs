@@ -1,5 +1,6 @@
-//! The numbers that ports have in flows. Each port asks for its own, so that it has it again after a reset of its
-//! card or a restart of the daemon.
+//! The OpenFlow numbers of ports. Each port requests a fixed number, so it has the same one after a reset of its
+//! card or
+//! a restart of the daemon.
 
 use std::{
     collections::BTreeSet,
@@ -10,20 +11,21 @@ use ovsdb::Replica;
 
 use super::rows::INTERFACE;
 
-/// Below, the daemon chooses for ports that ask for none; above, OpenFlow 1.0 has no ports.
+/// The daemon chooses numbers below for ports that request none. OpenFlow 1.0 has no ports above.
 const NUMBERS: std::ops::RangeInclusive<u32> = 1_000..=HIGHEST;
 
 /// The highest of them.
 pub(super) const HIGHEST: u32 = 0xfeff;
 
-/// Those that calls under way hold: chosen, and the database does not have them yet; or given up, and there are flows
-/// left of them, which would be taken from whoever chose one now.
+/// The numbers that calls in progress hold. Such a number is not in the database yet, or its port has left and
+/// flows of
+/// it remain. Another port with it would get these flows.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     held: Mutex<BTreeSet<u32>>,
 }
 
-/// A number that nobody else chooses until it is dropped.
+/// A number that no other call can choose until this is dropped.
 #[derive(Debug)]
 pub(super) struct Held<'a> {
     numbers: &'a Numbers,
@@ -31,7 +33,7 @@ pub(super) struct Held<'a> {
 }
 
 impl Numbers {
-    /// The lowest that no port has or asks for. `None`: all are taken.
+    /// The lowest number that no port has or requests. `None`: all are in use.
     pub(super) fn choose(&self, replica: &Replica) -> Option<Held<'_>> {
         let columns = ["ofport", "ofport_request"];
         let of_row = |row: &ovsdb::Row| columns.map(|column| row.integer(column));
@@ -44,7 +46,7 @@ impl Numbers {
         Some(Held { numbers: self, number })
     }
 
-    /// Keeps one from being chosen. `None`: somebody holds it already.
+    /// Holds a number. `None`: another call holds it.
     pub(super) fn hold(&self, number: u32) -> Option<Held<'_>> {
         let is_free = self.lock().insert(number);
         is_free.then(|| Held { numbers: self, number })

@@ -1,4 +1,4 @@
-//! How representors join the bridge, and leave it.
+//! Joins representors to the bridge and removes them.
 
 use std::collections::BTreeSet;
 
@@ -19,18 +19,18 @@ use crate::{
     fabric::Membership,
 };
 
-/// The kind of the link that is the master of ports of the kernel's datapath.
+/// The kind of the link that is the kernel's master of ports of the datapath.
 const DATAPATH: &str = "openvswitch";
 
-/// How the database has a representor.
+/// What the database has for a representor.
 enum Found {
-    /// Not at all.
+    /// No port.
     Nowhere,
-    /// As somebody else's port, of a bridge of that name.
-    Strangers(String),
-    /// As ours, but in another bridge, or by a link that is gone or could not be opened.
+    /// A port of another program, in the bridge of that name.
+    Foreign(String),
+    /// A port of ours in another bridge, or by a link that is gone or could not be opened.
     Broken,
-    /// As ours, by the link that it has.
+    /// A port of ours by the representor's present link.
     Joined { port: Uuid, is_as_wanted: bool },
 }
 
@@ -41,12 +41,12 @@ impl Inner {
         match found {
             Found::Joined { is_as_wanted: true, .. } => Ok(()),
             Found::Joined { port: row, .. } => self.change_port(port, row, wanted, queues),
-            Found::Strangers(bridge) => Err(others_port(port, &bridge)),
+            Found::Foreign(bridge) => Err(foreign_port(port, &bridge)),
             Found::Nowhere => self.add_port(port, wanted, queues, None),
             Found::Broken => {
                 let number = self.own_port(port)?.flatten();
                 let held = number.and_then(|number| self.vswitch.hold_number(number));
-                // Only when the port has gone does the daemon let the link go.
+                // The daemon closes the old link only when its port is gone.
                 self.remove_port(port)?;
                 self.add_port(port, wanted, queues, held)
             }
@@ -63,8 +63,9 @@ impl Inner {
         self.forget_flows(&doing, &[number])
     }
 
-    /// The number of a port of ours, in whichever bridge that is no sibling, if it has one. `None`: there is no such
-    /// port.
+    /// The number of a port of ours in any bridge except siblings. Outer `None`: there is no such port. Inner
+    /// `None`: it
+    /// has no number.
     pub(super) fn own_port(&self, port: &Representor) -> Result<Option<Option<u32>>, Refused> {
         let is_own = |found: &Port<'_>| found.is_ours() && !self.is_siblings(found);
         self.vswitch.look(|replica| {
@@ -73,8 +74,9 @@ impl Inner {
         })
     }
 
-    /// Takes away all flows of the ports that had these numbers, and the meters of those that were limited, and forgets
-    /// their connections. A meter that no flow of ours asks may be somebody else's.
+    /// Removes all flows of the ports with these numbers, the meters of limited ones, and their tracked
+    /// connections. A
+    /// meter that none of our flows uses may belong to another program.
     pub(super) fn forget_flows(&self, doing: &str, numbers: &[u32]) -> Result<(), Refused> {
         let removals: Vec<_> =
             numbers.iter().map(|number| Change::RemoveAll(cookies_of(*number))).collect();
@@ -91,14 +93,16 @@ impl Inner {
         })
     }
 
-    /// Whether another bridge of the fabric has the port, and sees to it.
+    /// Whether another bridge of the fabric has the port and manages it.
     fn is_siblings(&self, port: &Port<'_>) -> bool {
         self.settings.siblings.iter().any(|sibling| port.is_in(sibling))
     }
 
-    /// Waits until the daemon has seen that the link was taken down, if it was: as the port leaves, it puts the link's
-    /// flags back as it has last seen them. A link that is up again so, while this program ends before it looks, would
-    /// be up for ever: nothing would tell that it ever was a port of ours.
+    /// Waits until the daemon has seen that the link was taken down, if it was. When a port leaves, the daemon
+    /// restores
+    /// the link's flags as it saw them last. It could switch the link on again after this program has ended, and
+    /// nothing
+    /// would show later that the link was a port of ours.
     fn await_seen(&self, port: &Representor) -> Result<(), Refused> {
         let doing = format!("see {} taken down", port.name);
         let refused = |error| Refused::new(format!("look at {}", port.name), error);
@@ -122,7 +126,7 @@ impl Inner {
     ) -> Found {
         let Some(found) = Port::find(replica, &port.name) else { return Found::Nowhere };
         if !found.is_ours() {
-            return Found::Strangers(found.bridge.text("name").to_owned());
+            return Found::Foreign(found.bridge.text("name").to_owned());
         }
         if !found.is_in(&self.settings.name) || found.index() != Some(port.index) {
             return Found::Broken;
@@ -131,8 +135,9 @@ impl Inner {
         Found::Joined { port: found.port.id(), is_as_wanted }
     }
 
-    /// In one transaction, so that there is no half of a port. Under the number that it had, if it is known: it may have
-    /// flows.
+    /// Adds interface and port in one transaction, so that no partial port exists. Reuses the known number, because
+    /// flows
+    /// with it may exist.
     fn add_port(
         &self,
         port: &Representor,
@@ -168,20 +173,20 @@ impl Inner {
         self.await_opened(&doing, port)
     }
 
-    /// The refusal or, if another program has added the port, its refusal by name.
+    /// Returns `refused`, or a clearer refusal if another program has added the port.
     fn or_others_port(&self, port: &Representor, refused: Refused) -> Refused {
-        // The replica may not have shown that port yet. ovsdb-server sends it before it refuses a second one.
+        // ovsdb-server sends the other program's port before it refuses ours, so the replica has it now.
         let others = self.vswitch.look(|replica| {
             let found = Port::find(replica, &port.name).filter(|found| !found.is_ours())?;
             Some(found.bridge.text("name").to_owned())
         });
         match others {
-            Ok(Some(bridge)) => others_port(port, &bridge),
+            Ok(Some(bridge)) => foreign_port(port, &bridge),
             _ => refused,
         }
     }
 
-    /// Waits until the daemon has said of the port that it has opened its link, or what is wrong.
+    /// Waits until the daemon has opened the port's link or reported an error.
     fn await_opened(&self, doing: &str, port: &Representor) -> Result<(), Refused> {
         let (name, index) = (port.name.clone(), port.index);
         let outcome = self.vswitch.wait(doing, move |replica| {
@@ -209,7 +214,7 @@ impl Inner {
         self.vswitch.change(&doing, operations)
     }
 
-    /// The database forgets a port that no bridge has, and its interface.
+    /// Removes the reference from the bridge. The database deletes unreferenced ports and interfaces.
     fn remove_port(&self, port: &Representor) -> Result<(), Refused> {
         let found = self.vswitch.look(|replica| {
             let found = Port::find(replica, &port.name).filter(Port::is_ours)?;
@@ -222,7 +227,7 @@ impl Inner {
         self.vswitch.change(&doing, vec![removal])
     }
 
-    /// Refuses a link that is a port of something else in the kernel, such as a bridge or a bond.
+    /// Refuses a link that already has a master in the kernel, such as a bridge or a bond.
     pub(super) fn check_free(
         &self,
         role: &str,
@@ -245,7 +250,7 @@ impl Inner {
         Ok(master.filter(is_foreign).map(|master| master.name))
     }
 
-    /// What has the representor as a port that is not ours: another bridge of Open vSwitch, or a link of the kernel.
+    /// The name of what has the representor as a port that is not ours: a bridge of Open vSwitch, or a kernel link.
     pub(super) fn occupant(&self, port: &Representor) -> Result<Option<String>, Refused> {
         let in_database = self.vswitch.look(|replica| {
             let found = Port::find(replica, &port.name).filter(|found| !found.is_ours())?;
@@ -263,10 +268,10 @@ impl Inner {
     }
 }
 
-fn others_port(port: &Representor, bridge: &str) -> Refused {
+fn foreign_port(port: &Representor, bridge: &str) -> Refused {
     let name = &port.name;
     Refused::because(format!(
-        "representor {name} is somebody else's port of Open vSwitch's bridge {bridge}: take it out first, with \
+        "representor {name} is another program's port in Open vSwitch's bridge {bridge}: take it out first, with \
          `ovs-vsctl del-port {name}`"
     ))
 }

@@ -1,4 +1,4 @@
-//! What Open vSwitch's database has of bridges and their ports (ovs-vswitchd.conf.db(5)).
+//! Rows of Open vSwitch's database about bridges and their ports (ovs-vswitchd.conf.db(5)).
 
 use std::collections::BTreeSet;
 
@@ -7,31 +7,32 @@ use uuid::Uuid;
 
 use crate::fabric::Membership;
 
-/// The one row that is about the daemon itself.
+/// The table with the one row about the daemon itself.
 pub(super) const ROOT: &str = "Open_vSwitch";
 pub(super) const BRIDGE: &str = "Bridge";
 pub(super) const PORT: &str = "Port";
 pub(super) const INTERFACE: &str = "Interface";
 pub(super) const QOS: &str = "QoS";
 
-/// By which a row of ours is known, among its `external_ids`.
+/// The key and value in `external_ids` that mark a row as ours.
 const OWNER: (&str, &str) = ("owner", "dpu-offload");
 
-/// Settings of a port that have no column of their own.
+/// The column with a port's further settings.
 pub(super) const OPTIONS: &str = "other_config";
 
-/// The queues of ports that others queue for.
+/// The QoS type that leaves a link's queues alone.
 const NO_QUEUES: &str = "linux-noop";
 
-/// The spanning trees of a bridge: the column that switches one on, the key by which a port takes no part in it, and its
-/// name for people.
+/// The spanning trees: the bridge's column that enables one, the port's key that excludes the port, and the name
+/// for
+/// people.
 const SPANNING_TREES: [(&str, &str, &str); 2] =
     [("stp_enable", "stp-enable", "STP"), ("rstp_enable", "rstp-enable", "RSTP")];
 
-/// All VLANs that a port may be in.
+/// All VLANs that a port can be in.
 const EVERY_VLAN: std::ops::RangeInclusive<u16> = 1..=4094;
 
-/// What is kept a replica of.
+/// The tables and columns of the replica.
 pub(super) fn tables() -> Vec<MonitoredTable> {
     vec![
         MonitoredTable::new(ROOT, ["bridges", "cur_cfg", "next_cfg", "other_config"]),
@@ -60,16 +61,17 @@ pub(super) fn tables() -> Vec<MonitoredTable> {
     ]
 }
 
-/// The index of the link that an interface was made for, likewise.
+/// The key in `external_ids` for the index of the link that an interface was made for.
 const MADE_FOR: &str = "ifindex";
 
-/// What marks a row as ours, and tells people what it is for.
+/// The `external_ids` that mark a row as ours and state its purpose.
 pub(super) fn marks(purpose: &str) -> Datum {
     Datum::map([OWNER, ("purpose", purpose)])
 }
 
-/// The same for an interface that is made for the link with that index. The userspace datapath tells the index of the
-/// link that has the name now, and goes on with the one that it has opened, be it gone or not.
+/// The same for an interface of the link with that index. The userspace datapath reports the index of the link that
+/// has
+/// the name now, but continues with the link that it opened, even if that is gone.
 pub(super) fn marks_of_link(purpose: &str, index: u32) -> Datum {
     Datum::map([OWNER, ("purpose", purpose), (MADE_FOR, &index.to_string())])
 }
@@ -83,7 +85,7 @@ pub(super) fn root(replica: &Replica) -> Option<&Row> {
     replica.rows(ROOT).next()
 }
 
-/// Behind how many tags the daemon is told to look, where that is not the one of its default (0: all that it can).
+/// The daemon's `vlan-limit`, unless it is the default 1. 0: as many tags as it can parse.
 pub(super) fn other_vlan_limit(replica: &Replica) -> Option<&str> {
     let limit = root(replica)?.map("other_config").get("vlan-limit").copied();
     limit.filter(|limit| *limit != "1")
@@ -93,18 +95,18 @@ pub(super) fn bridge<'a>(replica: &'a Replica, name: &str) -> Option<&'a Row> {
     replica.named(BRIDGE, name)
 }
 
-/// The row of ours that leaves a port's queues to others.
+/// Our QoS row that leaves a port's queues alone.
 pub(super) fn no_queues(replica: &Replica) -> Option<Uuid> {
     let found = replica.rows(QOS).find(|row| row.text("type") == NO_QUEUES && is_ours(row));
     found.map(Row::id)
 }
 
-/// What such a row holds.
+/// The columns of that row.
 pub(super) fn no_queues_row() -> [(&'static str, Datum); 2] {
     [("type", Datum::text(NO_QUEUES)), ("external_ids", marks("leaves queues to others"))]
 }
 
-/// A port with its one interface.
+/// A port with exactly one interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Port<'a> {
     pub(super) bridge: &'a Row,
@@ -113,11 +115,11 @@ pub(super) struct Port<'a> {
 }
 
 impl<'a> Port<'a> {
-    /// The port of that name, in whichever bridge. A bond has several interfaces, and is none that we look for.
+    /// The port of that name in any bridge. Bonds, which have several interfaces, are not found.
     pub(super) fn find(replica: &'a Replica, name: &str) -> Option<Self> {
         let interface = replica.named(INTERFACE, name)?;
         let has_it = |row: &&Row| row.refers("interfaces", interface.id());
-        // A port is called like its one interface, unless somebody has called it otherwise.
+        // A port normally has its interface's name, which makes the lookup cheap. `ovs-vsctl` allows another one.
         let port = replica.named(PORT, name).filter(has_it);
         let port = port.or_else(|| replica.rows(PORT).find(has_it))?;
         let bridge = replica.rows(BRIDGE).find(|row| row.refers("ports", port.id()))?;
@@ -146,42 +148,42 @@ impl<'a> Port<'a> {
         self.bridge.text("name") == bridge
     }
 
-    /// Why the daemon could not open it. `None`: it has said nothing of the kind.
+    /// The daemon's error about opening the port. `None`: it reported none.
     pub(super) fn error(&self) -> Option<&'a str> {
         Some(self.interface.text("error")).filter(|error| !error.is_empty())
     }
 
-    /// Whether the daemon has last seen its link up.
+    /// Whether the link was up when the daemon looked last.
     pub(super) fn is_seen_up(&self) -> bool {
         self.interface.text("admin_state") == "up"
     }
 
-    /// Its number in flows. `None`: it has none, or none yet.
+    /// The port's OpenFlow number. `None`: the daemon has not given one.
     pub(super) fn number(&self) -> Option<u32> {
         let number = self.interface.integer("ofport")?;
         u32::try_from(number).ok().filter(|number| *number > 0)
     }
 
-    /// The number that it is to have.
+    /// The number that the port requests.
     pub(super) fn wanted_number(&self) -> Option<u32> {
         self.interface.integer("ofport_request").and_then(|number| u32::try_from(number).ok())
     }
 
-    /// The index of the link that the daemon has opened. `None`: it could not, or another link has its name now.
-    /// What the daemon tells of it is not in a database that has just been started, until the daemon is back.
+    /// The index of the link that the daemon has opened. `None`: it could not, or another link has the name now. A
+    /// database that has just started does not have the daemon's reports; the port's own mark counts then.
     pub(super) fn index(&self) -> Option<u32> {
         let made_for = self.interface.map("external_ids").get(MADE_FOR)?.parse().ok()?;
-        let told = self.interface.integer("ifindex");
-        let is_same = told.is_none_or(|told| told == i64::from(made_for));
+        let reported = self.interface.integer("ifindex");
+        let is_same = reported.is_none_or(|reported| reported == i64::from(made_for));
         (is_same && self.error().is_none()).then_some(made_for).filter(|_| self.number().is_some())
     }
 
-    /// The VLANs that it is in.
+    /// The VLANs of the port.
     pub(super) fn membership(&self) -> Membership {
         let tag = self.port.integer("tag").and_then(|tag| u16::try_from(tag).ok());
         let trunks = self.port.integers("trunks");
         let trunks: BTreeSet<u16> = trunks.filter_map(|vlan| vlan.try_into().ok()).collect();
-        // Without a list it is in every VLAN.
+        // An empty list means every VLAN.
         let carried = if trunks.is_empty() { EVERY_VLAN.collect() } else { trunks.clone() };
         let (vlan, trunk) = match (self.port.text("vlan_mode"), tag) {
             ("access", _) | ("", Some(_)) => (tag, BTreeSet::new()),
@@ -189,14 +191,14 @@ impl<'a> Port<'a> {
                 let trunk = carried.into_iter().filter(|vlan| Some(*vlan) != tag).collect();
                 (tag, trunk)
             }
-            // Nothing untagged, or only what is untagged in no VLAN: what is carried tells 0 then.
+            // A trunk: untagged frames pass only if VLAN 0 is in the list.
             _ => (None, carried),
         };
         let vlan = vlan.filter(|vlan| *vlan != 0);
         Membership { bridge: None, vlan, trunk, held_back_by: self.spanning_trees() }
     }
 
-    /// The spanning trees in which it takes part. Each holds up a port that joins.
+    /// The spanning trees that the port takes part in. Each drops a new port's frames at first.
     fn spanning_trees(&self) -> BTreeSet<&'static str> {
         let options = self.port.map(OPTIONS);
         let takes_part = |(column, key, _): &(&str, &str, &str)| {
@@ -205,13 +207,13 @@ impl<'a> Port<'a> {
         SPANNING_TREES.into_iter().filter(takes_part).map(|(.., name)| name).collect()
     }
 
-    /// Whether its columns say exactly that.
+    /// Whether the port's columns match the membership and the QoS row.
     pub(super) fn is_like(&self, membership: &Membership, queues: Option<Uuid>) -> bool {
         self.membership() == *membership && self.port.references("qos").next() == queues
     }
 }
 
-/// What makes a port of one interface, with more columns of both rows.
+/// The operations that create a port with one interface. The further columns are for these two rows.
 pub(super) fn insert_port<'a>(
     bridge: Uuid,
     name: &str,
@@ -230,13 +232,13 @@ pub(super) fn insert_port<'a>(
     ]
 }
 
-/// What has a pod's port take no part in the spanning trees of its bridge: it would drop all frames at first, and its
-/// guard lets no frame of a spanning tree pass.
+/// Excludes a pod's port from spanning trees: they would drop all frames at first, and the guard lets no frame of a
+/// spanning tree pass.
 pub(super) fn no_spanning_tree() -> Datum {
     Datum::map(SPANNING_TREES.map(|(_, key, _)| (key, "false")))
 }
 
-/// What replaces the same in the row of a port that there is. The rest of the column is left alone.
+/// The operations that exclude an existing port. Other keys of the column stay.
 pub(super) fn leave_spanning_trees(port: Uuid) -> [Operation; 2] {
     let keys = Datum::set(SPANNING_TREES.map(|(_, key, _)| Datum::text(key)));
     [
@@ -245,7 +247,7 @@ pub(super) fn leave_spanning_trees(port: Uuid) -> [Operation; 2] {
     ]
 }
 
-/// What puts a port into these VLANs and no other. VLAN 0 is what is untagged.
+/// The columns that put a port into these VLANs only. VLAN 0 is untagged traffic.
 pub(super) fn vlans(membership: &Membership) -> [(&'static str, Datum); 3] {
     let mode = if membership.trunk.is_empty() { "access" } else { "native-untagged" };
     let trunks = membership.trunk.iter().map(|vlan| Datum::integer(i64::from(*vlan)));

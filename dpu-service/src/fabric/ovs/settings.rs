@@ -1,4 +1,4 @@
-//! What the configuration tells the driver.
+//! The driver's configuration.
 
 use std::path::Path;
 
@@ -6,31 +6,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::fabric::BridgeSettings;
 
-/// Where Debian, Red Hat and NVIDIA's images have Open vSwitch's database.
+/// The default socket of Open vSwitch's database: its path on Debian, Red Hat and NVIDIA's images.
 pub const DATABASE: &str = "/run/openvswitch/db.sock";
 
-/// Which bridge, and what leads outside of it.
+/// The bridge and its datapath.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OvsSettings {
-    /// The bridge, and the uplinks that join it. One that somebody else made is used as it is.
+    /// The bridge, and its uplinks. A bridge that another program created is used as it is.
     pub bridge: BridgeSettings,
-    /// What forwards in a bridge that is made.
+    /// The datapath of a bridge that the driver creates.
     pub datapath: Datapath,
 }
 
-/// What forwards.
+/// The part of Open vSwitch that forwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Datapath {
-    /// The kernel's module `openvswitch`, and the card where it can.
+    /// The kernel module `openvswitch`, and the card where it offloads.
     #[default]
     System,
-    /// The daemon itself, on any kernel: slowly, for tests.
+    /// The daemon itself, on any kernel. Slow; for tests.
     Netdev,
 }
 
 impl Datapath {
-    /// Its name, in the configuration as in the database.
+    /// The name in the configuration and in the database.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::System => "system",
@@ -39,7 +39,7 @@ impl Datapath {
     }
 }
 
-/// What makes no sense in where the database is, one sentence.
+/// Checks the socket's path. Returns a sentence if it is wrong.
 pub(crate) fn check_database(socket: &Path) -> Option<String> {
     (!socket.is_absolute()).then(|| {
         format!("fabric.database = {socket:?} must be an absolute path, such as {DATABASE}")

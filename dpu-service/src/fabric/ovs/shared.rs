@@ -1,4 +1,4 @@
-//! What all ports share: the bridge, the links in it that are no pods', and the flows of both.
+//! What all ports share: the bridge, its links that are not pods' ports, and the flows of both.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ use openflow::{Action, Flow, Match, Switch};
 use ovsdb::{Datum, Operation, Replica, Row};
 
 use super::{
-    ALL_FLOWS, COOKIE, Inner, OURS, number_of, openings,
+    ALL_FLOWS, COOKIE, Inner, OURS, allow_rules, number_of,
     rows::{self, BRIDGE, INTERFACE, PORT, Port, ROOT},
 };
 use crate::{
@@ -18,27 +18,27 @@ use crate::{
     fabric::settings::Role,
 };
 
-/// What the kernel has of the links that all ports share.
+/// What the kernel reports about the links that all ports share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedLinks {
-    /// The smallest MTU of the uplinks that could be joined.
+    /// The smallest MTU of the uplinks that could be joined, in bytes.
     pub(super) mtu: Option<u32>,
-    /// The Ethernet addresses of the bridge and of the links in it that are no pods'.
+    /// The MAC addresses of the bridge and of its links that are not pods' ports.
     pub(super) macs: Vec<MacAddress>,
-    /// What somebody else has that comes before our ports' guards, for people.
+    /// A sentence about another program's flows that precede our guards.
     pub(super) problem: Option<String>,
 }
 
-/// A trunk of it alone carries what has no tag.
+/// The only VLAN of a trunk that carries untagged frames.
 const UNTAGGED: i64 = 0;
 
-/// Only what flows of ours let pass is forwarded, with the daemon or without.
+/// The fail mode in which the bridge forwards only by flows, also while the daemon is away.
 const SECURE: &str = "secure";
 
 impl Inner {
-    /// Does all that can be done, then tells the first thing that could not.
+    /// Continues after a failure, and returns the first one.
     pub(super) fn prepare(&self) -> Result<(), Refused> {
-        // What there is of the rows says nothing of a server that stands still.
+        // The replica keeps its rows while the server is suspended, so ask the server itself first.
         self.vswitch.look_for_life()?;
         let is_ours = self.ensure_bridge()?;
         let join = |(role, name)| {
@@ -59,8 +59,9 @@ impl Inner {
         flows.and(forgotten).and(meters).and(opened).and(joined.map_err(Refused::partial))
     }
 
-    /// Makes the bridge unless there is one. Whether it is ours. One that somebody else has made, and taken away, is
-    /// his to make again: nobody but him knows what else was in it.
+    /// Creates the bridge unless it exists, and returns whether it is ours. Does not create a bridge again that
+    /// another
+    /// program made and deleted: only that program knows what else was in it.
     fn ensure_bridge(&self) -> Result<bool, Refused> {
         let of_bridge = |replica: &Replica| {
             let bridge = rows::bridge(replica, &self.settings.name)?;
@@ -68,11 +69,11 @@ impl Inner {
         };
         let found = self.vswitch.look(of_bridge)?;
         if let Some((_, is_ours, _)) = found {
-            self.is_others.store(!is_ours, Ordering::Relaxed);
+            self.is_foreign.store(!is_ours, Ordering::Relaxed);
             self.repairs.note_in_place(&self.settings.name, None);
         }
         match found {
-            None if self.is_others.load(Ordering::Relaxed) => return Err(self.taken_away()),
+            None if self.is_foreign.load(Ordering::Relaxed) => return Err(self.bridge_gone()),
             None => {
                 self.make_bridge()?;
                 let change = format!("bridge {} was missing: created it again", self.settings.name);
@@ -89,12 +90,11 @@ impl Inner {
         Ok(true)
     }
 
-    fn taken_away(&self) -> Refused {
+    fn bridge_gone(&self) -> Refused {
         let name = &self.settings.name;
         Refused::because(format!(
-            "Open vSwitch has no bridge {name} any more, which somebody else had made: make it again, with \
-             `ovs-vsctl add-br {name}` and what else was in it, or restart this service, which then makes one of its \
-             own"
+            "another program's bridge {name} is gone from Open vSwitch: create it again, with `ovs-vsctl add-br {name}` \
+             and what else was in it, or restart this service, which then creates a bridge of its own"
         ))
         .blamed_on(Fault::FabricAway)
     }
@@ -130,11 +130,11 @@ impl Inner {
                 Operation::add_to_set(ROOT, root, "bridges", &Datum::inserted("bridge")),
             ],
         )?;
-        tracing::info!(bridge = self.settings.name, "made Open vSwitch's bridge");
+        tracing::info!(bridge = self.settings.name, "created Open vSwitch's bridge");
         Ok(())
     }
 
-    /// Joins a link, an uplink in all VLANs and a kept one untagged, and returns its MTU.
+    /// Joins a link, an uplink in all VLANs and a kept link untagged. Returns its MTU in bytes.
     fn join_link(&self, role: Role, name: &str) -> Result<u32, Refused> {
         let what = role.name();
         let refused = |error| Refused::new(format!("join {what} {name}"), error);
@@ -196,13 +196,13 @@ impl Inner {
         self.vswitch.change(&doing, rows::insert_port(bridge, name, interface, port).into())
     }
 
-    /// One that was joined by a link which is gone.
+    /// Removes a port whose link is gone.
     fn remove_link(&self, role: Role, name: &str, bridge: uuid::Uuid) -> Result<(), Refused> {
         let row = |replica: &Replica| Port::find(replica, name).map(|port| port.port.id());
         let Some(row) = self.vswitch.look(row)? else { return Ok(()) };
         let what = role.name();
         let doing = format!(
-            "take {what} {name}, which was made anew, out of bridge {}",
+            "take {what} {name}, whose link was replaced, out of bridge {}",
             self.settings.name
         );
         let removal = Operation::remove_from_set(BRIDGE, bridge, "ports", &Datum::reference(row));
@@ -218,8 +218,9 @@ impl Inner {
         })
     }
 
-    /// What is the same for all ports of ours. And in a bridge of ours, what comes in at a link that is no pod's or
-    /// from the DPU itself is forwarded; in another's, that is his affair.
+    /// Sets the flows that are the same for all our ports. In a bridge of ours, also forwards frames from uplinks,
+    /// kept
+    /// links and the DPU itself. In another program's bridge, that program decides.
     fn set_own_flows(&self, is_ours: bool) -> Result<(), Refused> {
         let own = [Match::InPort(openflow::LOCAL)].map(forwarded);
         let numbers = self.vswitch.look(|replica| {
@@ -234,13 +235,14 @@ impl Inner {
         let doing = format!("set the flows of bridge {}", self.settings.name);
         if self.flows.set(&doing, COOKIE, &wanted)? {
             let bridge = &self.settings.name;
-            tracing::warn!(bridge, "flows of all ports were not as they should be: put right");
+            tracing::warn!(bridge, "another program changed flows of the bridge; repaired them");
         }
         Ok(())
     }
 
-    /// Has frames pass ports of ours that another program has set not to receive, to forward or to be flooded. The
-    /// database does not have these settings, which end with the daemon.
+    /// Resets ports of ours that another program has set not to receive, forward or flood. These settings are not
+    /// in the
+    /// database and end with the daemon.
     fn open_ports(&self) -> Result<(), Refused> {
         let name = |port: Port<'_>| Some((port.number()?, port.name().to_owned()));
         let ours: BTreeMap<u32, String> =
@@ -254,79 +256,75 @@ impl Inner {
         Ok(())
     }
 
-    /// What of others' flows is in the way of guards is told, and what of ours is left of ports that are gone is taken
-    /// away.
+    /// Reports other programs' flows that precede the guards, and removes our flows of ports that are gone.
     fn look_at_first_table(&self) -> Result<(), Refused> {
         let doing = format!("look at the flows of bridge {}", self.settings.name);
-        // All flows begin there: each of our ports has one that leads to its guard, as long as it has any.
+        // Every port with flows has one in table 0 that leads to its guard.
         let first_table = |switch: &mut Switch| switch.flows_of_tables(&[0], ALL_FLOWS);
         let found: Vec<_> = self.flows.with(&doing, first_table)?;
         let found: Vec<_> = found.into_iter().map(|counted| counted.flow).collect();
         let (ours, others): (Vec<_>, Vec<_>) =
             found.iter().partition(|flow| OURS.include(flow.cookie));
         self.read_fragments(&doing)?;
-        self.tell(self.overruled(&others));
-        self.forget_flows_of_nobody(&doing, &ours)
+        self.report_problem(self.overruled(&others));
+        self.remove_stale_flows(&doing, &ours)
     }
 
-    /// Has what guards look for found in the first fragment of a packet, too: the bridge would forward fragments unread
-    /// otherwise, and hosts would put a router's or a server's message together again. In whosever bridge: the guard
-    /// would not hold, and flows of his that ask for ports only see more.
+    /// Makes the bridge read first fragments (`nx-match`). Otherwise it forwards fragments unread, and hosts would
+    /// reassemble a router's or server's message from them. Also set in another program's bridge: the guard needs
+    /// it, and
+    /// that program's matches on ports only see more packets.
     fn read_fragments(&self, doing: &str) -> Result<(), Refused> {
         if self.flows.with(doing, Switch::reads_first_fragments)? {
             return Ok(());
         }
         self.flows.with(doing, Switch::read_first_fragments)?;
-        tracing::info!(bridge = self.settings.name, "has first fragments read (nx-match)");
+        tracing::info!(bridge = self.settings.name, "set the bridge's fragment mode to nx-match");
         Ok(())
     }
 
-    /// Flows of others that decide before those of ours do: they are left alone.
+    /// A sentence about other programs' flows that precede ours. They are not changed.
     fn overruled(&self, others: &[&Flow]) -> Option<String> {
-        let before = others.iter().filter(|flow| flow.priority >= openings::TO_PODS);
-        let told: Vec<_> = before.map(|flow| format!("{:#x}", flow.cookie)).collect();
-        (!told.is_empty()).then(|| {
+        let before = others.iter().filter(|flow| flow.priority >= allow_rules::TO_PODS);
+        let cookies: Vec<_> = before.map(|flow| format!("{:#x}", flow.cookie)).collect();
+        (!cookies.is_empty()).then(|| {
             format!(
-                "flows of somebody else's in bridge {} come before what pods' ports are kept to: give those with cookie \
-                 {} a priority below {}, with ovs-ofctl",
+                "flows of another program in bridge {} precede the guards of pods' ports: give those with cookie {} a \
+                 priority below {}, with ovs-ofctl",
                 self.settings.name,
-                told.join(", "),
-                openings::TO_PODS
+                cookies.join(", "),
+                allow_rules::TO_PODS
             )
         })
     }
 
-    fn tell(&self, problem: Option<String>) {
+    fn report_problem(&self, problem: Option<String>) {
         let mut shared = self.shared();
         if let Some(problem) = problem.as_ref().filter(|_| shared.problem != problem) {
-            tracing::warn!("{problem}");
+            tracing::warn!(problem, "flows of another program precede pods' guards");
         }
         shared.problem = problem;
     }
 
-    /// Deletes the flows of ports that have left, which a crash may have kept.
-    fn forget_flows_of_nobody(&self, doing: &str, ours: &[&Flow]) -> Result<(), Refused> {
+    /// Deletes the flows of ports that have left: a crash between row and flows leaves them.
+    fn remove_stale_flows(&self, doing: &str, ours: &[&Flow]) -> Result<(), Refused> {
         let numbers = ours.iter().filter_map(|flow| number_of(flow.cookie));
         let numbers: BTreeSet<u32> = numbers.filter(|number| *number != 0).collect();
-        // After the flows: a port that joins has its row, or holds its number, before it has flows.
-        let of_nobody = self.vswitch.look(|replica| {
+        // Read the rows after the flows: a joining port has its row, or holds its number, before it has flows.
+        let stale = self.vswitch.look(|replica| {
             let bridge = rows::bridge(replica, &self.settings.name)?;
-            // Also of one whose marks somebody has taken away: its pod is to be kept to what it may send.
+            // Includes a port whose marks another program has removed: its pod must stay guarded.
             let ports = Port::all(replica, bridge);
             let taken = ports.flat_map(|port| [port.number(), port.wanted_number()]).flatten();
             let taken: BTreeSet<u32> = taken.collect();
-            let of_nobody = numbers.difference(&taken);
-            Some(
-                of_nobody
-                    .filter_map(|number| self.vswitch.hold_number(*number))
-                    .collect::<Vec<_>>(),
-            )
+            let stale = numbers.difference(&taken);
+            Some(stale.filter_map(|number| self.vswitch.hold_number(*number)).collect::<Vec<_>>())
         })?;
-        let of_nobody = of_nobody.ok_or_else(|| self.no_bridge())?;
-        if of_nobody.is_empty() {
+        let stale = stale.ok_or_else(|| self.no_bridge())?;
+        if stale.is_empty() {
             return Ok(());
         }
-        let numbers: Vec<_> = of_nobody.iter().map(|held| held.number).collect();
+        let numbers: Vec<_> = stale.iter().map(|held| held.number).collect();
         self.forget_flows(doing, &numbers)
     }
 }

@@ -1,4 +1,4 @@
-//! Connections by which the bridge's flows are set and read: one for each call that is under way.
+//! A pool of OpenFlow connections to the bridge: one for each call in progress.
 
 use std::{
     path::PathBuf,
@@ -11,20 +11,21 @@ use std::{
 
 use openflow::{Error, PortSwitch, Switch, SwitchPort};
 
-/// How long the daemon has to answer.
+/// The time limit for the daemon's answers.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// How long it has to greet once it has not answered: a look at a thousand ports must come to an end.
+/// The time limit for the greeting of a daemon that missed an answer. Short, so that a pass over a thousand ports
+/// ends.
 const GREETING_OF_STALLED: Duration = Duration::from_millis(50);
 
-/// As many stay open as calls were under way at once.
+/// The pool keeps as many connections as calls were in progress at once.
 #[derive(Debug)]
 pub(super) struct Switches {
     socket: PathBuf,
     idle: Mutex<Vec<Switch>>,
-    /// Whether the latest answer did not come in time.
+    /// Whether the latest answer timed out.
     is_stalled: AtomicBool,
-    /// Whether an answer did not come in time since [`Self::watch`] last had one.
+    /// Whether an answer timed out since [`Self::watch`] last had one.
     has_stalled: AtomicBool,
 }
 
@@ -34,12 +35,12 @@ impl Switches {
         Self { socket, idle: Mutex::default(), is_stalled, has_stalled }
     }
 
-    /// Does `work`, which may be done twice, with a connection that nobody else uses meanwhile.
+    /// Calls `work` with a connection that no other call uses. `work` may be called twice.
     pub(super) fn with<T>(
         &self,
         mut work: impl FnMut(&mut Switch) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        // Those that lie idle are closed by a daemon that ends, and by one that hears nothing for long.
+        // The daemon closes idle connections when it ends, and after a long silence: try the next one.
         while let Some(mut switch) = self.pop() {
             match work(&mut switch) {
                 Err(Error::Closed { .. }) => {}
@@ -54,22 +55,23 @@ impl Switches {
         self.keep(switch, outcome)
     }
 
-    /// A connection of one's own.
+    /// Opens a connection outside the pool.
     pub(super) fn connect(&self) -> Result<Switch, Error> {
         let connected = Switch::connect(&self.socket, ANSWER);
         self.note(&connected);
         connected
     }
 
-    /// Blocks for as long as `pause`, and then asks whether the daemon is there. Returns at once when the connection
-    /// ends. Whether the daemon did not answer someone in time since it was asked last.
+    /// Blocks for `pause`, then asks whether the daemon is there. Returns at once when the connection ends. `true`:
+    /// since
+    /// the previous call, the daemon did not answer another call in time.
     pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<bool, Error> {
         let watched = switch.watch(pause);
         self.note(&watched);
         watched.map(|()| self.has_stalled.swap(false, Ordering::Relaxed))
     }
 
-    /// The bridge's ports, and a connection by which they are set up.
+    /// The bridge's ports, and a connection that changes their settings.
     pub(super) fn ports(&self) -> Result<(PortSwitch, Vec<SwitchPort>), Error> {
         if self.is_stalled.load(Ordering::Relaxed) {
             self.look_for_life()?;
@@ -79,12 +81,13 @@ impl Switches {
         connected
     }
 
-    /// Whether a daemon that did not answer the last time greets again.
+    /// Fails fast if a daemon that missed its latest answer still does not greet.
     fn look_for_life(&self) -> Result<(), Error> {
         Switch::connect(&self.socket, GREETING_OF_STALLED).map(drop)
     }
 
-    /// Of a daemon that stands still nobody else is to wait for an answer on a connection that lies idle.
+    /// Records whether the call timed out. Then drops the idle connections, so that no other call waits on one of
+    /// them.
     fn note<T>(&self, outcome: &Result<T, Error>) {
         let is_stalled = matches!(outcome, Err(Error::TimedOut { .. }));
         self.is_stalled.store(is_stalled, Ordering::Relaxed);
@@ -94,7 +97,7 @@ impl Switches {
         }
     }
 
-    /// After any error but a refusal a connection is of no use.
+    /// Returns the connection to the pool, unless an error other than a refusal has made it unusable.
     fn keep<T>(&self, switch: Switch, outcome: Result<T, Error>) -> Result<T, Error> {
         self.note(&outcome);
         if matches!(outcome, Ok(_) | Err(Error::Refused { .. })) {

@@ -1,4 +1,5 @@
-//! Which ports this process changes itself, so that whoever watches can tell what others change.
+//! Records which ports this process changes, so that the watching thread can tell other programs' changes from
+//! ours.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,13 +11,13 @@ use ovsdb::Replica;
 use super::{Inner, rows::Port};
 use crate::fabric::Membership;
 
-/// What there is to see of a port of ours. `None`: it is not there.
+/// A port's visible state. `None`: the port does not exist.
 pub(super) type Shown = Option<ShownPort>;
 
-/// Its link's index, its number, by which flows know it, and how it is joined.
+/// The index of the port's link, the port's OpenFlow number, and its membership.
 pub(super) type ShownPort = (Option<u32>, Option<u32>, Membership);
 
-/// Looks at a port.
+/// Reads a port's visible state.
 pub(super) fn shown(replica: &Replica, port: &str) -> Shown {
     Port::find(replica, port).filter(Port::is_ours).map(shown_port)
 }
@@ -25,20 +26,20 @@ pub(super) fn shown_port(port: Port<'_>) -> ShownPort {
     (port.index(), port.number(), port.membership())
 }
 
-/// The ports that are being changed, and those that were.
+/// The ports that this process is changing, and those that it has changed.
 #[derive(Debug, Default)]
 pub(super) struct Touched(Mutex<Ports>);
 
 /// The ports that this process changes.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
-    /// Those that it is changing.
+    /// Ports being changed.
     pub(super) now: BTreeSet<String>,
-    /// How it has left others, until whoever watches has seen that.
+    /// The state in which this process left changed ports. The watching thread takes the entries.
     pub(super) left: BTreeMap<String, Shown>,
 }
 
-/// A port is being changed until this is dropped.
+/// Marks a port as being changed until it is dropped.
 #[derive(Debug)]
 pub(super) struct Touching<'a> {
     fabric: &'a Inner,
@@ -46,7 +47,7 @@ pub(super) struct Touching<'a> {
 }
 
 impl Touched {
-    /// What there is of both. It forgets how ports were left.
+    /// Returns both sets, and clears `left`.
     pub(super) fn take(&self) -> Ports {
         let mut ports = self.lock();
         Ports { now: ports.now.clone(), left: std::mem::take(&mut ports.left) }
@@ -58,7 +59,7 @@ impl Touched {
 }
 
 impl Inner {
-    /// Nobody else in this process changes that port at the same time.
+    /// Marks the port. The caller holds the lock of the port's VF, so no other call marks it at the same time.
     pub(super) fn touch(&self, port: &str) -> Touching<'_> {
         self.touched.lock().now.insert(port.to_owned());
         Touching { fabric: self, port: port.to_owned() }
@@ -71,7 +72,7 @@ impl Drop for Touching<'_> {
         let left = self.fabric.vswitch.glance(|replica| shown(replica, &port));
         let mut ports = self.fabric.touched.lock();
         ports.now.remove(&port);
-        // Without a connection whoever watches begins anew, too.
+        // Without a connection there is no state to record, and the watching thread starts over, too.
         ports.left.extend(left.map(|left| (port, left)));
     }
 }

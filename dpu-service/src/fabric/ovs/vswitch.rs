@@ -1,9 +1,10 @@
-//! Open vSwitch as its database has it: what is written there, its daemon does.
+//! Open vSwitch's database, and the daemon that carries out what is written there.
 //!
-//! One connection serves all calls for all bridges, and is made anew once it was lost. Its lock is held while it is
-//! made, so that calls which find none wait for the one that makes it, and share what comes of that; and never while
-//! one waits for the daemon: calls for several ports overlap, and the daemon does together what they have written
-//! meanwhile.
+//! One connection serves all calls for all bridges, and is opened again when it was lost. Its lock is held while it
+//! is
+//! opened: calls without a connection wait for the one that opens it, and share the outcome. No call holds that
+//! lock
+//! while it waits for the daemon, so calls for several ports overlap and the daemon handles their writes together.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,44 +24,44 @@ use super::{
 };
 use crate::driver::{Fault, Refused};
 
-/// The database of every Open vSwitch.
+/// The name of the database.
 const NAME: &str = "Open_vSwitch";
 
-/// How long an answer is waited for.
+/// The time limit for an answer of the database.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// How long the daemon has to do what was written.
+/// The time limit for the daemon to carry out a change.
 const DONE: Duration = Duration::from_secs(5);
 
-/// How long it has, before more is written, to do what it has once failed to do in time: what is asked for a thousand
-/// ports must come to an end.
+/// The time limit for a daemon that missed an earlier change, before more is written. Short, so that a pass over a
+/// thousand ports ends.
 const CATCH_UP: Duration = Duration::from_millis(50);
 
-/// The database and the daemon that follows it, and what its bridges share: each number of a port is one port's, in
-/// whatever bridge, for connections are looked up by it.
+/// The database with its daemon, and what the fabric's bridges share. A number belongs to one port of all bridges,
+/// because conntrack zones are numbered by it.
 #[derive(Debug)]
 pub struct Vswitch {
     settings: ovsdb::Settings,
     connection: Mutex<Connection>,
     numbers: Numbers,
-    /// Held while the one row is looked for or made that leaves queues to others.
+    /// Held while the QoS row without queues is looked up or created.
     making_queues: Mutex<()>,
-    /// Counts how often a connection was tried to be made.
+    /// Counts attempts to open a connection.
     attempts: AtomicU64,
-    /// The latest number that the daemon did not reach in time; 0: it has always been in time.
+    /// The latest `next_cfg` that the daemon did not reach in time; 0: none.
     overdue: AtomicI64,
 }
 
-/// The connection, or why there is none.
+/// The connection, or why it is missing.
 #[derive(Debug, Default)]
 struct Connection {
     database: Option<Arc<Database>>,
-    /// Why the latest attempt has failed. `None`: it has not.
+    /// Why the latest attempt failed. `None`: it succeeded.
     failure: Option<Arc<Error>>,
 }
 
 impl Vswitch {
-    /// The one with that socket of its database. It need not run yet.
+    /// An Open vSwitch with its database at this socket. It need not run yet.
     #[must_use]
     pub fn at(database: PathBuf) -> Self {
         let settings = ovsdb::Settings {
@@ -79,26 +80,27 @@ impl Vswitch {
         }
     }
 
-    /// The socket by which a bridge's flows are set.
+    /// The OpenFlow management socket of a bridge.
     pub(super) fn management(&self, bridge: &str) -> PathBuf {
         let folder = self.settings.socket.parent().unwrap_or(Path::new("/"));
         folder.join(format!("{bridge}.mgmt"))
     }
 
-    /// A number for a port that no other has or asks for. `None`: all are taken.
+    /// A number that no port has or requests. `None`: all are in use.
     pub(super) fn choose_number(&self) -> Result<Option<Held<'_>>, Refused> {
         self.look(|replica| self.numbers.choose(replica))
     }
 
-    /// Keeps one from being chosen. `None`: somebody holds it already.
+    /// Holds a number. `None`: another call holds it.
     pub(super) fn hold_number(&self, number: u32) -> Option<Held<'_>> {
         self.numbers.hold(number)
     }
 
-    /// The row of ours that has ports leave their queues to others: a limit of the eswitch's is one, and the daemon
-    /// would delete it.
+    /// Our QoS row that leaves ports' queues alone. Without it, the daemon would delete the queue by which the
+    /// eswitch
+    /// limits a VF.
     pub(super) fn no_queues(&self) -> Result<Uuid, Refused> {
-        // Without the lock: whoever waits for a connection waits together with others.
+        // First without the lock: calls that wait for a connection wait in parallel.
         if let Some(found) = self.look(rows::no_queues)? {
             return Ok(found);
         }
@@ -106,7 +108,7 @@ impl Vswitch {
         if let Some(found) = self.look(rows::no_queues)? {
             return Ok(found);
         }
-        let doing = "tell Open vSwitch to leave queues alone";
+        let doing = "make Open vSwitch leave queues alone";
         self.change(doing, vec![Operation::insert(QOS, "queues", rows::no_queues_row())])?;
         self.look(rows::no_queues)?.ok_or_else(|| {
             Refused::because("Open vSwitch's database lost a row that was just made")
@@ -114,14 +116,15 @@ impl Vswitch {
         })
     }
 
-    /// The connection, made anew if there is none.
+    /// The connection. Opens one if there is none.
     pub(super) fn database(&self) -> Result<Arc<Database>, Refused> {
         let attempts = self.attempts.load(Ordering::Acquire);
         let mut connection = self.lock();
         if let Some(open) = connection.database.as_ref().filter(|open| open.read(|_| ()).is_ok()) {
             return Ok(Arc::clone(open));
         }
-        // Whoever has waited for an attempt would wait as long again, one behind the other.
+        // Another call tried while this one waited for the lock. Trying again would make queued calls wait one by
+        // one.
         let has_waited = self.attempts.load(Ordering::Acquire) != attempts;
         if let Some(failure) = connection.failure.as_ref().filter(|_| has_waited) {
             return Err(no_connection(failure));
@@ -130,7 +133,7 @@ impl Vswitch {
         self.attempts.fetch_add(1, Ordering::Release);
         match opened {
             Ok(database) => {
-                // It may be another database, which counts anew.
+                // It may be another database, whose counters start again.
                 self.overdue.store(0, Ordering::Relaxed);
                 connection.failure = None;
                 Ok(Arc::clone(connection.database.insert(Arc::new(database))))
@@ -139,25 +142,25 @@ impl Vswitch {
         }
     }
 
-    /// Asks a server that has not answered the last time whether it is there again. Any other is not asked.
+    /// Asks a server that missed its latest answer whether it is back. Asks no other server.
     pub(super) fn look_for_life(&self) -> Result<(), Refused> {
         let looked = self.database()?.look_for_life();
         looked.map_err(|error| refused("ask Open vSwitch's database", error))
     }
 
-    /// One look at the rows, if there is a connection.
+    /// Reads the replica if there is a connection. Does not open one.
     pub(super) fn glance<T>(&self, look: impl FnOnce(&Replica) -> T) -> Option<T> {
         let database = self.lock().database.clone();
         database.and_then(|open| open.read(look).ok())
     }
 
-    /// One look at the rows.
+    /// Reads the replica.
     pub(super) fn look<T>(&self, look: impl FnOnce(&Replica) -> T) -> Result<T, Refused> {
         let looked = self.database()?.read(look);
         looked.map_err(|error| refused("look into Open vSwitch's database", error))
     }
 
-    /// Writes all of that or nothing, and waits until the daemon has done it.
+    /// Writes all operations in one transaction, and waits until the daemon has carried them out.
     pub(super) fn change(&self, doing: &str, operations: Vec<Operation>) -> Result<(), Refused> {
         let database = self.database()?;
         self.catch_up(&database, doing)?;
@@ -165,8 +168,9 @@ impl Vswitch {
         self.await_done(&database, written, DONE, doing)
     }
 
-    /// Waits until the daemon has done what it has not done in time. It may have, and could not tell, as on a full
-    /// disk: whatever is written has it tell again.
+    /// Waits for an overdue change. The daemon may have carried it out without being able to report it, as on a
+    /// full disk.
+    /// Any transaction makes it report again, so an empty one is written.
     fn catch_up(&self, database: &Database, doing: &str) -> Result<(), Refused> {
         let overdue = self.overdue.load(Ordering::Relaxed);
         if overdue == 0 || database.read(|replica| is_done(replica, overdue)).unwrap_or(false) {
@@ -176,19 +180,19 @@ impl Vswitch {
         self.await_done(database, overdue, CATCH_UP, doing)
     }
 
-    /// Waits until the daemon has done all up to that number.
+    /// Waits until the daemon has carried out all changes up to `number`.
     fn await_done(
         &self,
         database: &Database,
         number: i64,
-        patience: Duration,
+        timeout: Duration,
         doing: &str,
     ) -> Result<(), Refused> {
         if number == 0 {
             return Ok(());
         }
         let done = move |replica: &Replica| is_done(replica, number).then_some(());
-        database.wait(patience, done).map_err(|error| match error {
+        database.wait(timeout, done).map_err(|error| match error {
             Error::TimedOut { .. } => {
                 self.overdue.store(number, Ordering::Relaxed);
                 Refused::because(format!(
@@ -201,7 +205,7 @@ impl Vswitch {
         })
     }
 
-    /// Waits until a look finds something, as long as the daemon may take.
+    /// Waits until `look` returns a value, at most as long as the daemon may take.
     pub(super) fn wait<T: Send + 'static>(
         &self,
         doing: &str,
@@ -210,7 +214,7 @@ impl Vswitch {
         self.database()?.wait(DONE, look).map_err(|error| refused(doing, error))
     }
 
-    /// Ends the connection: whoever waits on it is told.
+    /// Ends the connection and the waits on it.
     pub(super) fn close(&self) {
         if let Some(database) = self.lock().database.take() {
             database.close();
@@ -222,12 +226,12 @@ impl Vswitch {
     }
 }
 
-/// Whether the daemon has done all up to that number.
+/// Whether the daemon has carried out all changes up to `number`.
 fn is_done(replica: &Replica, number: i64) -> bool {
     root(replica).and_then(|root| root.integer("cur_cfg")).is_some_and(|done| done >= number)
 }
 
-/// Returns the number that the daemon's `cur_cfg` has once it has done that.
+/// Writes the operations. Returns the value that `cur_cfg` has when the daemon has carried them out.
 fn write(database: &Database, mut operations: Vec<Operation>) -> Result<i64, Error> {
     let known = database.read(|replica| root(replica).map(ovsdb::Row::id))?;
     let Some(root) = known else {
@@ -245,7 +249,7 @@ fn no_connection(failure: &Arc<Error>) -> Refused {
         .blamed_on(Fault::FabricAway)
 }
 
-/// What the database or the daemon lacks is no port's fault.
+/// A failure of the database or the daemon is never blamed on a port.
 fn refused(doing: &str, error: Error) -> Refused {
     let is_servers = matches!(error, Error::TimedOut { .. } | Error::Garbage { .. });
     let (hint, fault) = match is_servers {

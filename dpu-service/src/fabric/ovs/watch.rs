@@ -1,7 +1,9 @@
-//! What happens to Open vSwitch that the kernel tells nothing of: its daemons end, stand still and come back, and others
-//! change our rows. A daemon that comes back has no flows.
+//! Watches Open vSwitch for what the kernel does not report: its daemons end, are suspended or return, and other
+//! programs
+//! change our rows. A restarted daemon has no flows.
 //!
-//! Two threads wait, one for the database and one for the daemon, on a connection of its own. They end with the fabric.
+//! Two threads run until the fabric is dropped: one watches the database, one the daemon on a connection of its
+//! own.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,19 +21,19 @@ use super::{
     touched::{Ports, Shown, shown_port},
 };
 
-/// How long to wait before a daemon that is not there is looked for again.
+/// The pause before the next attempt to reach a daemon that is not there.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long database or daemon may be away, as while they are restarted, before their end is reported.
+/// How long the database or the daemon may be away, as during a restart, before its end is reported.
 const RESTART: Duration = Duration::from_secs(1);
 
-/// How often each of the two that says nothing is asked whether it is there.
+/// The interval in which a silent database or daemon is asked whether it is there.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// How long changes are gathered: every join causes some.
+/// How long changes are collected before a comparison: every join causes some.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// Counts what happens, from now on.
+/// Starts both threads. The receiver's counter grows at each report.
 pub(super) fn follow(fabric: &Arc<Inner>) -> watch::Receiver<u64> {
     let (count, receiver) = watch::channel(0);
     let count = Arc::new(count);
@@ -53,7 +55,7 @@ fn spawn(
         }
     };
     if let Err(error) = thread::Builder::new().name(name.into()).spawn(until_over) {
-        tracing::error!(%error, "what happens to Open vSwitch is noticed within a minute only");
+        tracing::error!(%error, "cannot start a thread; changes in Open vSwitch are noticed within a minute only");
     }
 }
 
@@ -61,7 +63,7 @@ fn report(count: &watch::Sender<u64>) {
     count.send_modify(|count| *count += 1);
 }
 
-/// Reports that the daemon is there, and that it has gone or stands still.
+/// Reports that the daemon is there, and later that it is gone or suspended.
 fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
     let Ok(mut switch) = fabric.flows.connect() else { return };
     report(count);
@@ -70,7 +72,7 @@ fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
             return;
         }
         match fabric.flows.watch(&mut switch, PROBE) {
-            // The call that timed out has reported that the daemon stands still. Only this thread reports its return.
+            // The call that timed out has reported the suspension. Only this thread reports the return.
             Ok(has_stalled) if has_stalled => report(count),
             Ok(_) => {}
             Err(error) => break error,
@@ -82,10 +84,10 @@ fn follow_daemon(fabric: &Inner, count: &watch::Sender<u64>) {
     }
 }
 
-/// Reports that the database is there, what [`watch_rows`] sees, and that it has gone.
+/// Reports that the database is there, what [`watch_rows`] finds, and later that the database is gone.
 fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
     let Ok(database) = fabric.vswitch.database() else { return };
-    // Whoever ended it has not ended a connection that was made after that.
+    // Dropping the fabric closes the connection of that moment. This thread may have opened another one since.
     if fabric.is_over_after(Duration::ZERO) {
         return;
     }
@@ -96,7 +98,7 @@ fn follow_rows(fabric: &Inner, count: &watch::Sender<u64>) {
     }
 }
 
-/// Until the database can't be asked any more: reports rows of ours that another program has changed.
+/// Reports rows of ours that another program has changed, until the database can't be read.
 fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
     let (mut known, mut silences) = (None, database.silences());
     loop {
@@ -116,8 +118,9 @@ fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
     }
 }
 
-/// Until the rows are of another version than `seen`, or the fabric is dropped: reports that the server stands still, and
-/// that it goes on, also after others found it so: `silences` were known.
+/// Waits until the rows have another version than `seen`, or the fabric is dropped. Reports that the server is
+/// suspended,
+/// and that it continues, also if other calls noticed it: `silences` is the known count of their timeouts.
 fn await_change(
     fabric: &Inner,
     database: &Database,
@@ -152,7 +155,7 @@ fn answers(database: &Database) -> Result<bool, Error> {
     }
 }
 
-/// What there is to see of our ports.
+/// The visible state of all our ports by name.
 type AllShown = BTreeMap<String, Shown>;
 
 fn all_shown(replica: &Replica, bridge: &str) -> AllShown {
@@ -161,7 +164,7 @@ fn all_shown(replica: &Replica, bridge: &str) -> AllShown {
     ours.map(|port| (port.name().to_owned(), Some(shown_port(port)))).collect()
 }
 
-/// Whether somebody else has changed what was `known`, but for ports that this process is changing.
+/// Whether another program has changed what was `known`. Ignores ports that this process is changing.
 fn is_by_others(mut known: AllShown, shown: &AllShown, ports: Ports) -> bool {
     known.extend(ports.left);
     let names: BTreeSet<_> = known.keys().chain(shown.keys()).collect();
@@ -171,7 +174,7 @@ fn is_by_others(mut known: AllShown, shown: &AllShown, ports: Ports) -> bool {
 }
 
 impl Inner {
-    /// Waits for so long, unless the fabric is dropped.
+    /// Waits for `pause`, or until the fabric is dropped. Returns whether it was dropped.
     fn is_over_after(&self, pause: Duration) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.over.wait_timeout_while(is_over, pause, |is_over| !*is_over);

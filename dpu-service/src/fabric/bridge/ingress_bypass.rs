@@ -1,13 +1,14 @@
-//! Frames that come past the filters at a port's ingress: the bridge drops them.
+//! Drops frames that bypass the filters at a port's ingress.
 //!
-//! Only a VF that is one end of a veth pair can send such, by an ifb in its namespace: see
+//! Only a VF that is one end of a veth pair can send such frames, through an ifb in its namespace: see
 //! [`Nftables::require_ingress`]. The rules stay with the representor when its pod changes: they do not depend on
-//! the pod, and an idle port is down.
+//! the
+//! pod, and an idle port is down.
 //!
-//! Two calls for two ports may set rules at once: the one socket is locked, as the kernel locks nftables for each
-//! transaction. Nothing else is locked meanwhile but [`known`](Detours::known), after it.
+//! Calls for several ports share one socket and its lock; the kernel serialises transactions of nftables as well.
+//! `known` may be locked after that lock, never before it.
 //!
-//! A look reads the rules of all ports. Ports that are looked at one after the other share it until nftables changes.
+//! One listing covers all ports and is cached until nftables changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,12 +24,13 @@ use crate::{
 
 /// The rules of one bridge's ports.
 #[derive(Debug)]
-pub(super) struct Detours {
+pub(super) struct IngressBypass {
     ability: Ability,
     netns: Netns,
     kernel: Mutex<Option<Kernel>>,
-    /// The ports whose rules this process has set, by name, each with its index: most attaches find them there. The
-    /// kernel keeps rules by name, so that a port which is plugged in again takes the place of the one before.
+    /// The ports whose rules this process has set: name to index. Most attaches find their port here. The kernel
+    /// keeps
+    /// rules by name, so a port that is plugged in again replaces the earlier entry.
     known: Mutex<BTreeMap<String, u32>>,
 }
 
@@ -36,25 +38,25 @@ pub(super) struct Detours {
 #[derive(Debug)]
 struct Kernel {
     nftables: Nftables,
-    /// The generation of nftables at the latest look, and the names of the ports that had all their rules.
+    /// The generation of nftables at the latest listing, and the names of the ports that had all rules.
     found: Option<(u32, BTreeSet<String>)>,
 }
 
-impl Detours {
-    /// Those in the calling thread's namespace.
+impl IngressBypass {
+    /// Uses nftables of the calling thread's namespace.
     pub(super) fn open(ability: Ability) -> Result<Self, Refused> {
         let netns = Netns::current();
         let netns = netns.map_err(|error| Refused::new("find the own network namespace", error))?;
         Ok(Self { ability, netns, kernel: Mutex::default(), known: Mutex::default() })
     }
 
-    /// What guards say of a kernel that can't do it, for people. `None`: it can.
+    /// The sentence about a kernel without the ability. `None`: the kernel has it.
     pub(super) fn lack(&self) -> Option<String> {
         let why = self.ability.as_ref().err()?;
         Some(format!("frames that a pod on a veth sends by an ifb pass it: {why}"))
     }
 
-    /// Has the bridge drop what comes past the port's filters, where that may happen.
+    /// Makes the bridge drop frames that bypass the port's filters, if the port is a veth.
     pub(super) fn close(&self, port: &Representor) -> Result<(), Refused> {
         if !self.concerns(port) || self.known().get(&port.name) == Some(&port.index) {
             return Ok(());
@@ -65,7 +67,7 @@ impl Detours {
         Ok(())
     }
 
-    /// Whether that is so. What is missing, the next [`Self::close`] sets.
+    /// Whether the rules are in place. `None`: the port needs none. The next [`Self::close`] sets missing rules.
     pub(super) fn find(&self, port: &Representor) -> Result<Option<Reading>, Refused> {
         if !self.concerns(port) {
             return Ok(None);
@@ -78,7 +80,7 @@ impl Detours {
         Ok(Some(Reading::missing("what comes by an ifb passes")))
     }
 
-    /// Whether ports have lost rules that this process has set. Each loss is reported once.
+    /// Whether another program has removed rules that this process has set. Each loss is reported once.
     pub(super) fn were_lost(&self) -> bool {
         let known: Vec<_> = self.known().keys().cloned().collect();
         if known.is_empty() {
@@ -88,7 +90,7 @@ impl Detours {
             let found = kernel.find()?;
             Ok(known.into_iter().filter(|name| !found.contains(name)).collect::<Vec<_>>())
         });
-        // What can't be read now is read again by the next comparison.
+        // A failed listing is no loss: the next comparison lists again.
         let lost = lost.unwrap_or_default();
         self.known().retain(|name, _| !lost.contains(name));
         !lost.is_empty()
@@ -113,9 +115,9 @@ impl Detours {
 }
 
 impl Kernel {
-    /// The names of the ports that have all their rules.
+    /// The names of the ports that have all rules.
     fn find(&mut self) -> Result<&BTreeSet<String>, Error> {
-        // Asked before the look: a change meanwhile makes the next look read again.
+        // Read the generation before the listing: a change in between makes the next call list again.
         let generation = self.nftables.generation()?;
         let latest = self.found.take().filter(|(of, _)| *of == generation);
         let found = match latest {
@@ -127,5 +129,5 @@ impl Kernel {
 }
 
 fn refused(port: &Representor, error: Error) -> Refused {
-    Refused::new(format!("drop what passes by the filters of {}", port.name), error)
+    Refused::new(format!("drop frames that bypass the filters of {}", port.name), error)
 }

@@ -1,20 +1,23 @@
-//! What may be opened to a port's pod as flows, which Open vSwitch asks one table after the other:
+//! A network's `allow` rules as flows. Open vSwitch goes through these tables:
 //!
-//! | table | asks | lets pass to |
+//! | table | handles | passes to |
 //! | --- | --- | --- |
-//! | `SENT` | from the pod, once its guard has let it pass: looks its connection up | `OPENED` |
-//! | `OPENED` | from the pod: whether it opens one, which is remembered | `RECEIVED` |
-//! | 0 | to the pod, from what is no pod's port | `RECEIVED` |
-//! | `RECEIVED` | to the pod: what a link needs; of all else looks the connection up | the end, or `RULES` |
-//! | `RULES` | to the pod: of one that is known, or that may be opened, which is remembered | the end, or `LET_IN` |
-//! | `LET_IN` | to the pod, as was remembered | the end |
+//! | `SENT` | frames from the pod, after its guard: looks their connection up | `OPENED` |
+//! | `OPENED` | frames from the pod: commits a new connection | `RECEIVED` |
+//! | 0 | frames to the pod from ports that are not pods' | `RECEIVED` |
+//! | `RECEIVED` | frames to the pod: passes link protocols, looks up the connection of the rest | the end, or `RULES` |
+//! | `RULES` | frames to the pod: passes known connections, commits new ones that a rule allows | the end, or `LET_IN` |
+//! | `LET_IN` | frames to the pod whose connection was committed | the end |
 //!
-//! Guards lead through these tables whatever the port's network says: rules of the others' ports are there. What is the
-//! same for all flows of the bridge tell, so that a port without rules of its own has no flow in any. The end is
-//! `NORMAL`. A pod is known by its MAC address in whatever VLAN, for a bridge of somebody else's may take tags off
-//! before its ports are asked. Connections are looked up in a zone of the port's own, by the number that it has in
-//! flows, and are forgotten with it. What opens one is looked up twice, so that what follows it is not remembered anew
-//! by each packet, which cards can't do.
+//! Guards of all ports lead through these tables, because another port may have rules. Flows of the bridge contain
+//! what
+//! is the same for all ports, so a port without rules has no flow here. The end is `NORMAL`. The pod's MAC address
+//! is
+//! matched in any VLAN, because another program's bridge may remove tags first. Each port has a conntrack zone of
+//! its
+//! own, the port's number; the zone is flushed with the port's flows. The first packet of a connection goes through
+//! two
+//! lookups: later packets are not committed again, which cards can't do.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -41,18 +44,18 @@ const RECEIVED: u8 = 247;
 pub(super) const RULES: u8 = 248;
 const LET_IN: u8 = 250;
 
-/// Behind what comes from pods' ports, before what others have in the first table.
+/// The priority in table 0: below flows for frames from pods' ports, above other programs' flows.
 pub(super) const TO_PODS: u16 = FIRST - 1;
 
-/// Behind what is about a pod that has rules.
-const NOBODYS: u16 = 0;
+/// The priority of frames to pods without rules: below flows about pods with rules.
+const NO_RULES: u16 = 0;
 
-/// The bit of addresses of groups.
+/// The multicast bit of MAC addresses.
 const GROUP: MacAddress = MacAddress([1, 0, 0, 0, 0, 0]);
 
 const DHCPV6_SERVER: u16 = 547;
 const LISTENER_QUERY: u8 = 130;
-/// What routers and neighbours tell a pod or ask it, without its having asked for that.
+/// Messages that routers and neighbours send to a pod unasked.
 const UNASKED: [u8; 5] = [
     LISTENER_QUERY,
     ROUTER_ADVERTISEMENT,
@@ -61,7 +64,7 @@ const UNASKED: [u8; 5] = [
     REDIRECT,
 ];
 
-/// What is the same for all ports, whatever their rules.
+/// The flows that are the same for all ports, with or without rules.
 pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
     let mut flows = FlowSet::of_bridge(cookie);
     for table in [SENT, OPENED] {
@@ -70,7 +73,7 @@ pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
     let of_links = [
         vec![Match::EthernetType(TYPE_ARP)],
         vec![Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP)],
-        // A server answers whom it has an address for, and that one has asked everybody.
+        // Replies of a DHCP server have no connection: the request was broadcast.
         dhcp(TYPE_IPV4, DHCP_SERVER, DHCP_CLIENT),
         dhcp(TYPE_IPV6, DHCPV6_SERVER, DHCPV6_CLIENT),
     ];
@@ -78,7 +81,7 @@ pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
     for needed in of_links.into_iter().chain(unasked) {
         flows.add(RECEIVED, ALLOWED, needed, Action::Normal);
     }
-    flows.add(RECEIVED, NOBODYS, [], Action::Normal);
+    flows.add(RECEIVED, NO_RULES, [], Action::Normal);
     for kind in [TYPE_IPV4, TYPE_IPV6] {
         for known in [Connection::Established, Connection::Related] {
             let known = [Match::EthernetType(kind), Match::Connection(known)];
@@ -89,7 +92,7 @@ pub(super) fn common_flows(cookie: u64) -> BTreeSet<Flow> {
     flows.all()
 }
 
-/// The flows of a port besides its guard's, all with that cookie.
+/// The flows of a port's rules, all with that cookie. Empty without rules.
 pub(super) fn flows(port: u32, cookie: u64, settings: &PortSettings) -> BTreeSet<Flow> {
     let mut flows = FlowSet::of_bridge(cookie);
     if let Some(openings) = &settings.openings {
@@ -114,7 +117,9 @@ fn of_sent(flows: &mut FlowSet, from: Match, zone: u16) {
     }
 }
 
-/// To an address of the pod's, and to a group of stations: nobody sends that, and it would get past.
+/// Drops frames to an address of the pod and a multicast MAC address: legitimate senders never send these, and the
+/// rules,
+/// which match the pod's MAC address, would not see them.
 fn of_groups(flows: &mut FlowSet, settings: &PortSettings) {
     let link_local = IpAddr::V6(settings.mac.link_local());
     for address in settings.addresses.iter().chain([&link_local]) {
@@ -143,7 +148,7 @@ fn of_rules(flows: &mut FlowSet, to: Match, zone: u16, openings: &[Opening]) {
         let opens = opening.into_iter().chain([to, Match::Connection(Connection::New)]);
         flows.add(RULES, OTHERWISE, opens, Action::Remember { zone, table: LET_IN });
     }
-    // Of the port, so that it counts for itself.
+    // One flow per port, so that its packet counter is the port's.
     flows.add(RULES, REST, [to], Action::Drop);
 }
 
@@ -151,7 +156,7 @@ fn dhcp(kind: u16, from: u16, to: u16) -> Vec<Match> {
     with(udp(kind, Match::UdpDestination(Ports::exactly(to))), Match::UdpSource(from))
 }
 
-/// What a packet is like that opens it, one for each combination.
+/// The matches for packets that the rule allows: one list for each combination of prefix and block of ports.
 fn matches(opening: &Opening) -> Vec<Vec<Match>> {
     let blocks = || opening.ports.iter().flat_map(|range| range.blocks());
     let ports: Vec<_> = blocks().map(|(value, mask)| Some(Ports { value, mask })).collect();
@@ -169,7 +174,7 @@ fn matches(opening: &Opening) -> Vec<Vec<Match>> {
     sources(opening).into_iter().flat_map(of_source).collect()
 }
 
-/// The families with the prefixes of each. `None`: all of the family.
+/// The IP families with one prefix each. `None`: all of the family.
 fn sources(opening: &Opening) -> Vec<(u16, Option<Match>)> {
     let Some(from) = &opening.from else { return vec![(TYPE_IPV4, None), (TYPE_IPV6, None)] };
     let source = |prefix: &IpNetwork| match prefix {
@@ -198,8 +203,9 @@ const fn to_ports(protocol: AllowedProtocol, ports: Ports) -> Option<Match> {
     }
 }
 
-/// Refuses rules that come to more flows than a port may have: those of other networks have changed since the rules
-/// were applied.
+/// Refuses rules that need more flows than a port may have. The prefixes of other networks in the rules can grow
+/// after
+/// the rules were applied.
 pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
     let combinations = settings.openings.iter().flatten().map(Opening::combinations).sum::<usize>();
     if combinations <= MOST_COMBINATIONS {
@@ -214,12 +220,12 @@ pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
     })
 }
 
-/// For people. `None`: there are no rules.
-pub(super) fn told(settings: &PortSettings) -> Option<String> {
+/// A sentence for people. `None`: the network has no rules.
+pub(super) fn describe(settings: &PortSettings) -> Option<String> {
     let openings = settings.openings.as_ref()?;
     if openings.is_empty() {
-        return Some("nobody may open anything to it".into());
+        return Some("no connection to it is allowed".into());
     }
     let all: Vec<_> = openings.iter().map(ToString::to_string).collect();
-    Some(format!("of others, {}", all.join(", ")))
+    Some(format!("connections to it: {}", all.join(", ")))
 }
