@@ -1,6 +1,6 @@
-//! The drivers by the names that the configuration gives them: its two sections, which of their keys is
-//! whose, and the one place where drivers are made. What a driver is to be told, and what makes sense in
-//! that, is in its own file. `docs/DRIVERS.md` is for whoever adds one.
+//! The drivers by their names in the configuration: the sections `eswitch` and `fabric`, and the one place that
+//! creates
+//! drivers. Each driver's own settings and checks are in its file. `docs/DRIVERS.md` describes how to add a driver.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -23,33 +23,33 @@ use crate::{
     programmer::Programmer,
 };
 
-/// How VFs' representors are reached: the section, with the keys of all drivers.
+/// The section `eswitch`, with the keys of all drivers.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct EswitchSettings {
-    /// Which driver.
+    /// The driver.
     pub driver: EswitchDriver,
-    /// The cards, for driver `devlink`. Empty: every one in switchdev mode.
+    /// The cards, for driver `devlink`. Empty: every card in switchdev mode.
     #[serde(deserialize_with = "devices", serialize_with = "names")]
     pub devices: Vec<DevlinkDevice>,
-    /// The mode that these cards are put in. `None`: they are left as they are.
+    /// The mode to put these cards into. `None`: they stay as they are.
     pub mode: Option<SwitchMode>,
 }
 
-/// The drivers of eswitches.
+/// The eswitch drivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EswitchDriver {
     /// A virtual card: a representor is the other end of a veth pair.
     #[default]
     Veth,
-    /// A card that the kernel's devlink knows, in switchdev mode.
+    /// A card with devlink, in switchdev mode.
     Devlink,
-    /// There is none: the hosts' SR-IOV cards have no DPU.
+    /// No eswitch: the hosts' SR-IOV cards have no DPU.
     None,
 }
 
-/// A mode that a card can be put in.
+/// An eswitch mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SwitchMode {
@@ -57,27 +57,27 @@ pub enum SwitchMode {
     Switchdev,
 }
 
-/// What joins representors and uplinks: the section, with the keys of all drivers.
+/// The section `fabric`, with the keys of all drivers.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FabricSettings {
-    /// Which driver.
+    /// The driver.
     pub driver: FabricDriver,
-    /// The bridge's name, for drivers `bridge` and `ovs`. It is created if it does not exist.
+    /// The bridge's name, for drivers `bridge` and `ovs`. The driver creates a missing bridge.
     pub bridge: String,
-    /// Netdevs that join the bridge as uplinks, likewise.
+    /// Netdevs that join the bridge as uplinks, for the same drivers.
     pub uplinks: Vec<String>,
-    /// Netdevs that join the bridge untagged, likewise: that of a host's PF, say.
+    /// Netdevs that join the bridge untagged, such as a host's PF, for the same drivers.
     pub keep: Vec<String>,
     /// Further bridges, for networks that name one.
     pub bridges: Vec<FurtherBridge>,
     /// The socket of Open vSwitch's database, for driver `ovs`.
     pub database: PathBuf,
-    /// What forwards in a bridge that driver `ovs` creates.
+    /// The datapath of a bridge that driver `ovs` creates.
     pub datapath: Datapath,
 }
 
-/// A further bridge, which is likewise created if it does not exist.
+/// A further bridge. The driver creates a missing one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(
     deny_unknown_fields,
@@ -94,7 +94,7 @@ pub struct FurtherBridge {
     pub keep: Vec<String>,
 }
 
-/// The drivers of fabrics.
+/// The fabric drivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricDriver {
@@ -103,24 +103,25 @@ pub enum FabricDriver {
     Bridge,
     /// A bridge of Open vSwitch.
     Ovs,
-    /// There is none, as there is no eswitch.
+    /// No fabric, where there is no eswitch.
     None,
 }
 
 impl FabricDriver {
     const ALL: [Self; 3] = [Self::Bridge, Self::Ovs, Self::None];
 
-    /// Whether it knows which packets answer others, and so keeps to networks' `allow`: see [`Fabric::set_guard`].
+    /// Whether the driver tracks connections, and so enforces networks' `allow`: see [`Fabric::set_guard`].
     pub(crate) const fn keeps_rules(self) -> bool {
         matches!(self, Self::Ovs)
     }
 
-    /// Whether it has links for gateways: see [`Fabric::set_gateways`].
+    /// Whether the driver has links for gateways: see [`Fabric::set_gateways`].
     pub(crate) const fn has_gateways(self) -> bool {
         matches!(self, Self::Bridge)
     }
 
-    /// Why a network can't have a setting with it, given which can. `None`: it is one of them.
+    /// Why a network can't have `setting` with this driver; `can` tells which drivers support it. `None`: this one
+    /// does.
     pub(crate) fn lacks(self, setting: &str, can: fn(Self) -> bool) -> Option<String> {
         if can(self) {
             return None;
@@ -134,7 +135,7 @@ impl FabricDriver {
         ))
     }
 
-    /// Its name, as in the configuration.
+    /// The driver's name in the configuration.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Bridge => "bridge",
@@ -167,18 +168,17 @@ fn names<S: Serializer>(devices: &[DevlinkDevice], output: S) -> Result<S::Ok, S
     output.collect_seq(devices.iter().map(ToString::to_string))
 }
 
-/// Opens the drivers in the calling thread's network namespace, once it was probed what this kernel
-/// can do.
+/// Probes the kernel, then opens the drivers in the calling thread's network namespace.
 ///
 /// # Errors
-/// When the kernel can't be talked to, or a driver can't work here at all.
+/// When the kernel can't be asked, or a driver can't work here.
 pub(crate) fn open(
     eswitch: &EswitchSettings,
     fabric: &FabricSettings,
 ) -> Result<Programmer, Refused> {
     let abilities = KernelAbilities::probe()?;
     let eswitch = open_eswitch(eswitch, &abilities)?;
-    // The configuration has both or neither: see `check`.
+    // Both or neither are set: see `check`.
     match eswitch.zip(open_fabric(fabric, &abilities)?) {
         Some((eswitch, fabric)) => Ok(Programmer::new(eswitch, fabric)),
         None => Ok(Programmer::without_representors()),
@@ -230,7 +230,7 @@ impl EswitchSettings {
 }
 
 impl FabricSettings {
-    /// The names of its bridges, of which the first is that of networks that name none.
+    /// The names of its bridges. The first one serves networks that name none.
     pub(crate) fn bridge_names(&self) -> Vec<String> {
         if self.driver == FabricDriver::None {
             return Vec::new();
@@ -239,7 +239,7 @@ impl FabricSettings {
         std::iter::once(&self.bridge).chain(further).cloned().collect()
     }
 
-    /// Whether a link that is no pod's is in one of its bridges.
+    /// Whether one of its bridges has that link as an uplink or a kept link.
     pub(crate) fn has_link(&self, name: &String) -> bool {
         let has =
             |uplinks: &[String], keep: &[String]| uplinks.contains(name) || keep.contains(name);
@@ -275,14 +275,14 @@ impl FabricSettings {
         OvsSettings { bridge, datapath: self.datapath }
     }
 
-    /// Whether a key is set that only driver `ovs` has.
+    /// Whether a key of driver `ovs` alone is set.
     fn is_about_ovs(&self) -> bool {
         let unset = Self::default();
         (&self.database, self.datapath) != (&unset.database, unset.datapath)
     }
 }
 
-/// What makes no sense in the two sections, one sentence each.
+/// Finds errors in the two sections: one sentence each.
 pub(crate) fn check(eswitch: &EswitchSettings, fabric: &FabricSettings) -> Vec<String> {
     let mut problems = check_eswitch(eswitch);
     problems.extend(check_pair(eswitch.driver, fabric.driver));

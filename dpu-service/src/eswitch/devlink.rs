@@ -1,9 +1,14 @@
-//! The eswitch of a real card, and of netdevsim: what the kernel's devlink tells of it.
+//! The eswitch driver `devlink`, for real cards and netdevsim.
 //!
-//! A representor is the link of a devlink port of flavour `pcivf`, and its VF is the port's
-//! controller, PF and VF number. Names tell nothing.
+//! A representor is the link of a devlink port of flavour `pcivf`. The port's controller, PF and VF number identify
+//! its
+//! VF; names do not.
+//!
+//! The devlink socket, the links and the latest snapshot have a lock each. The snapshot's lock is never held across
+//! a call
+//! to the kernel, because attaches check settings under it.
 
-mod look;
+mod snapshot;
 mod tree;
 mod trials;
 
@@ -28,43 +33,43 @@ use crate::{
     probe::KernelAbilities,
     twice::twice,
 };
-use look::{FoundPort, Look, vf_of};
+use snapshot::{FoundPort, Snapshot, vf_of};
 use tree::{Place, Trees};
 use trials::{Feature, Trial};
 
-/// What cards count rates in, in bits per second.
+/// The unit of rates in cards, in bits per second.
 const RATE_UNIT: u64 = 1_000_000;
 
-/// The MAC address of a VF that was never given one.
+/// The MAC address that devlink reports for a VF without one.
 const NO_MAC: MacAddress = MacAddress([0; 6]);
 
-const NO_MAC_OF_VFS: &str = "the card has no say in the MAC addresses of VFs; the host sets them";
+const NO_MAC_OF_VFS: &str = "the card does not set the MAC addresses of VFs; the host sets them";
 
-const UNKNOWN_YET: &str = "no VF has a representor yet, so it is not known";
+const UNKNOWN_YET: &str = "unknown until a VF has a representor";
 
-const BY_FILTERS: &str = "what pods may send is kept to also where the card forwards by itself";
+const BY_FILTERS: &str = "guards also apply to frames that the card forwards by itself";
 
 const BY_THE_QUEUE: &str =
     "by the representor's queue: what the card forwards by itself passes it by";
 const NO_EGRESS_RATE: &str =
-    "the card's driver limits nothing that VFs send; the fabric does, where it can";
+    "the card's driver does not limit what VFs send; the fabric does, where it can";
 
 const WHOLE_MEGABITS: &str = "in whole Mbit/s, rounded down";
 
-/// Of a VF that the card's driver has no leaf of.
+/// The refusal for a VF without a rate leaf.
 const NO_LEAF: &str = "the card's driver has no rates of VFs; leave it out";
 
-/// Which cards, and what they shall be.
+/// The configured cards and their mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DevlinkSettings {
-    /// None: every card whose eswitch is in switchdev mode.
+    /// The cards. Empty: every card in switchdev mode.
     pub devices: Vec<DevlinkDevice>,
-    /// The mode to put them in. `None`: they are in it already.
+    /// The mode to put them into. `None`: they stay as they are.
     pub mode: Option<EswitchMode>,
 }
 
 impl DevlinkSettings {
-    /// What makes no sense in them, one sentence each.
+    /// Finds errors in the settings: one sentence each.
     pub(crate) fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.mode.is_some() && self.devices.is_empty() {
@@ -86,16 +91,17 @@ pub struct DevlinkEswitch {
     devlink: Mutex<Devlink>,
     token_bucket: Ability,
     trees: Trees,
-    /// The latest look at everything, for what can't wait for the kernel: held over no call of that, since whoever
-    /// checks settings waits for it and has others wait.
-    latest: Mutex<Look>,
+    /// The latest snapshot, for questions that must not wait for the kernel. Never locked across a call to the
+    /// kernel: a
+    /// check of settings waits for this lock while others wait for the check.
+    latest: Mutex<Snapshot>,
 }
 
 impl DevlinkEswitch {
-    /// The driver for cards in the calling thread's network namespace.
+    /// A driver for cards in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the kernel has no devlink, or can't be talked to.
+    /// When the kernel has no devlink, or can't be asked.
     pub fn open(settings: DevlinkSettings, abilities: &KernelAbilities) -> Result<Self, Refused> {
         let devlink = Devlink::open().map_err(|error| Refused::new("open the eswitch", error))?;
         let eswitch = Self {
@@ -104,9 +110,9 @@ impl DevlinkEswitch {
             devlink: Mutex::new(devlink),
             token_bucket: abilities.token_bucket.clone(),
             trees: Trees::default(),
-            latest: Mutex::new(Look::default()),
+            latest: Mutex::new(Snapshot::default()),
         };
-        // What can't be seen now is told by each later look.
+        // A failure now is reported by each later listing.
         drop(eswitch.representors());
         Ok(eswitch)
     }
@@ -115,11 +121,11 @@ impl DevlinkEswitch {
         self.devlink.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn latest(&self) -> MutexGuard<'_, Look> {
+    fn latest(&self) -> MutexGuard<'_, Snapshot> {
         self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a configured card into its mode. Fails if it ends up in another than switchdev.
+    /// Puts a configured card into its mode. Fails unless the card ends up in switchdev mode.
     fn prepare_card(&self, device: &DevlinkDevice) -> Result<(), Refused> {
         let mut devlink = self.devlink();
         let mode = devlink.eswitch_mode(device).map_err(|error| match error.is_not_found() {
@@ -142,8 +148,7 @@ impl DevlinkEswitch {
         }
     }
 
-    /// What there is in the kernel of the port of a VF, found where it was the last time. `None`:
-    /// it is not there any more.
+    /// The devlink port of a VF, looked up where the latest snapshot has it. `None`: it is not there any more.
     fn known_port(&self, vf: FunctionId) -> Result<Option<DevlinkPort>, Refused> {
         let Some((device, index)) = self.latest().place_of(vf) else { return Ok(None) };
         let found = self.devlink().port(&device, index);
@@ -151,7 +156,7 @@ impl DevlinkEswitch {
         Ok(found.filter(|port| vf_of(port) == Some(vf)))
     }
 
-    /// Looks at everything for the representor of a VF.
+    /// Finds the representor of a VF by listing everything.
     fn search(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
         let found = self.representors()?.into_iter().find(|found| found.vf == vf);
         match self.latest().why_not(vf) {
@@ -160,41 +165,43 @@ impl DevlinkEswitch {
         }
     }
 
-    /// Tries what its cards can do on the representors that a look found, and notes there what that is.
-    fn try_cards(&self, look: &mut Look, representors: &mut [Representor]) {
+    /// Tests the cards' features on these representors, and records the result in the snapshot.
+    fn try_cards(&self, snapshot: &mut Snapshot, representors: &mut [Representor]) {
         let known = self.latest().trials.clone();
-        look.trials.clone_from(&known);
-        let cards: BTreeSet<_> = look.ports().map(|found| found.device.clone()).collect();
+        snapshot.trials.clone_from(&known);
+        let cards: BTreeSet<_> = snapshot.ports().map(|found| found.device.clone()).collect();
         for card in cards {
-            let its: Vec<_> = representors.iter().filter(|port| look.is_of(port, &card)).collect();
-            let attempt = |port: &Representor, feature| self.attempt(look, port, feature);
+            let its: Vec<_> =
+                representors.iter().filter(|port| snapshot.is_of(port, &card)).collect();
+            let attempt = |port: &Representor, feature| self.attempt(snapshot, port, feature);
             if let Some(trial) = Trial::of_card(known.get(&card), &its, attempt) {
-                look.trials.insert(card, trial);
+                snapshot.trials.insert(card, trial);
             }
         }
         for port in representors {
             port.offloads_filters =
-                look.card_of(port.vf).is_some_and(|card| look.offloads_filters(card));
+                snapshot.card_of(port.vf).is_some_and(|card| snapshot.offloads_filters(card));
         }
     }
 
-    fn attempt(&self, look: &Look, port: &Representor, feature: Feature) -> Ability {
+    fn attempt(&self, snapshot: &Snapshot, port: &Representor, feature: Feature) -> Ability {
         match feature {
             Feature::Filters => self.links.try_filters(port),
-            Feature::EgressShare => self.attempt_at_leaf(look, port, tree::try_share),
-            Feature::EgressTotal => self
-                .attempt_at_leaf(look, port, |devlink, leaf| tree::try_node(devlink, &leaf.device)),
+            Feature::EgressShare => self.attempt_at_leaf(snapshot, port, tree::try_share),
+            Feature::EgressTotal => self.attempt_at_leaf(snapshot, port, |devlink, leaf| {
+                tree::try_node(devlink, &leaf.device)
+            }),
         }
     }
 
     fn attempt_at_leaf(
         &self,
-        look: &Look,
+        snapshot: &Snapshot,
         port: &Representor,
         attempt: fn(&mut Devlink, &Rate) -> Ability,
     ) -> Ability {
         let no_leaf = || NO_LEAF.to_owned();
-        let (card, index) = look.place_of(port.vf).ok_or_else(no_leaf)?;
+        let (card, index) = snapshot.place_of(port.vf).ok_or_else(no_leaf)?;
         let mut devlink = self.devlink();
         match devlink.rate(&card, &RateSubject::Leaf(index)) {
             Ok(leaf) => attempt(&mut devlink, &leaf.ok_or_else(no_leaf)?),
@@ -203,28 +210,36 @@ impl DevlinkEswitch {
         }
     }
 
-    /// Deletes nodes of ours whose last leaf went with its VF, or that never had one.
-    fn delete_empty_nodes(&self, look: &Look) {
-        for (device, node) in &look.empty_nodes {
+    /// Deletes nodes of ours without leaves: their last VF has vanished, or their creation was interrupted.
+    fn delete_empty_nodes(&self, snapshot: &Snapshot) {
+        for (device, node) in &snapshot.empty_nodes {
             let deleted = self.trees.delete(&mut self.devlink(), device, node);
-            deleted.unwrap_or_else(|error| tracing::warn!("{error}"));
+            deleted.unwrap_or_else(|error| {
+                tracing::warn!(%device, node, %error, "cannot delete an empty rate node");
+            });
         }
     }
 
-    /// What the ports that were found tell of what can be done with them.
+    /// The capabilities that these ports show.
     fn capabilities_of<'a>(
         &self,
-        look: &Look,
+        snapshot: &Snapshot,
         ports: impl Iterator<Item = &'a FoundPort> + Clone,
     ) -> Vec<Capability> {
-        let tried = look.tried_at(ports.clone());
+        let tried = snapshot.tried_at(ports.clone());
         let by_card = |feature: Feature, ability| {
             limited_capability(feature.name(), ability, WHOLE_MEGABITS).by_hardware()
         };
         vec![
-            told_by_ports(ports.clone(), "port-mac", |found| found.takes_mac, "", NO_MAC_OF_VFS),
+            reported_by_ports(
+                ports.clone(),
+                "port-mac",
+                |found| found.takes_mac,
+                "",
+                NO_MAC_OF_VFS,
+            ),
             limited_capability("ingress-rate", &self.token_bucket, BY_THE_QUEUE),
-            told_by_ports(
+            reported_by_ports(
                 ports,
                 "egress-rate",
                 FoundPort::limits_egress,
@@ -236,34 +251,35 @@ impl DevlinkEswitch {
         ]
     }
 
-    /// What one card can do.
-    fn capabilities_of_card(&self, look: &Look, card: &Card) -> Vec<Capability> {
-        let ports = || look.ports_of(&card.device);
-        let filters = look.tried_at(ports()).filters;
+    /// The capabilities of one card.
+    fn capabilities_of_card(&self, snapshot: &Snapshot, card: &Card) -> Vec<Capability> {
+        let ports = || snapshot.ports_of(&card.device);
+        let filters = snapshot.tried_at(ports()).filters;
         let filters = limited_capability(Feature::Filters.name(), &filters, BY_FILTERS);
-        self.capabilities_of(look, ports()).into_iter().chain([filters.by_hardware()]).collect()
+        self.capabilities_of(snapshot, ports()).into_iter().chain([filters.by_hardware()]).collect()
     }
 
-    /// What can't be served is told once, and what cards can do.
-    fn note(&self, look: Look) {
-        let (problems, trials) = (look.problems(), look.trials.clone());
-        let known = self.replace_latest(look);
-        trials::tell_changes(&known.trials, &trials);
+    /// Stores the snapshot. Logs new problems, and changes of what cards can do.
+    fn note(&self, snapshot: Snapshot) {
+        let (problems, trials) = (snapshot.problems(), snapshot.trials.clone());
+        let known = self.replace_latest(snapshot);
+        trials::log_changes(&known.trials, &trials);
         let known = known.problems();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
-            tracing::warn!("{problem}");
+            tracing::warn!(problem, "VFs can't be served");
         }
     }
 
-    /// Returns the look of before.
-    fn replace_latest(&self, look: Look) -> Look {
+    /// Replaces the latest snapshot, and returns the previous one.
+    fn replace_latest(&self, snapshot: Snapshot) -> Snapshot {
         let mut latest = self.latest();
-        let look = look.after(&latest);
-        std::mem::replace(&mut *latest, look)
+        let snapshot = snapshot.after(&latest);
+        std::mem::replace(&mut *latest, snapshot)
     }
 
-    /// The devlink port of a representor. A card that was reset gives the same numbers to new ports: one
-    /// that has another link by now is another.
+    /// The devlink port of a representor. A card reuses port numbers after a reset: a port with another link is
+    /// another
+    /// port.
     fn port(&self, port: &Representor) -> Result<Option<DevlinkPort>, Refused> {
         let is_same = |found: &DevlinkPort| {
             found.netdev.as_ref().is_some_and(|netdev| netdev.index == port.index)
@@ -276,7 +292,7 @@ impl DevlinkEswitch {
         self.port(port)?.ok_or_else(gone)
     }
 
-    /// How it is limited what the VF sends. `None`: it can't be limited.
+    /// The rate leaf of a port. `None`: the card can't limit it.
     fn leaf(&self, port: &DevlinkPort) -> Result<Option<Rate>, Refused> {
         let rate = self.devlink().rate(&port.device, &RateSubject::Leaf(port.index));
         match rate {
@@ -295,7 +311,7 @@ impl DevlinkEswitch {
                 let leaf = RateSubject::Leaf(port.index);
                 let limited = self.devlink().set_rate(&port.device, &leaf, &change);
                 match limited {
-                    // Only now is it known of the driver. The fabric does it in its place.
+                    // Some drivers create leaves and refuse rates. From now on the fabric limits this VF.
                     Err(error) if error.is_unsupported() => {
                         vf_of(port).into_iter().for_each(|vf| self.latest().note_refused_rate(vf));
                         Ok(())
@@ -307,10 +323,10 @@ impl DevlinkEswitch {
         }
     }
 
-    /// Brings the VF's leaf to its place in the card's rate tree.
+    /// Moves the VF's leaf to its place in the card's rate tree.
     fn place(&self, port: &DevlinkPort, place: &Place) -> Result<(), Refused> {
         let Some(leaf) = self.leaf(port)? else {
-            // That is the card's, not this VF's.
+            // A lack of the card: another VF of it would fail, too.
             let lacks = || Refused::because(NO_LEAF).blamed_on(Fault::Elsewhere);
             return if place.is_idle() { Ok(()) } else { Err(lacks()) };
         };
@@ -319,7 +335,7 @@ impl DevlinkEswitch {
             .map_err(|error| Refused::new(format!("give port {port} its place"), error))
     }
 
-    /// Whether the VF's leaf is in its place, and what is there for people.
+    /// Whether the VF's leaf is in its place, and what the tree has for people.
     fn find_place(
         &self,
         leaf: Option<&Rate>,
@@ -330,9 +346,9 @@ impl DevlinkEswitch {
         found.map_err(|error| Refused::new("read the rate tree", error))
     }
 
-    /// What the card is to limit it to; 0 for no limit.
+    /// The limit that the card should have, in bits per second; 0: none.
     fn egress_rate_of(&self, port: &Representor, bandwidth: &Bandwidth) -> u64 {
-        if self.limits_egress(port.vf) { kept_rate(bandwidth.egress_rate) } else { 0 }
+        if self.limits_egress(port.vf) { card_rate(bandwidth.egress_rate) } else { 0 }
     }
 
     fn set_mac(&self, port: &DevlinkPort, mac: MacAddress) -> Result<(), Refused> {
@@ -346,7 +362,7 @@ impl DevlinkEswitch {
     }
 }
 
-/// What was to be cleared is gone, too, with what it was on.
+/// When clearing, treats something that has vanished as done.
 fn gone_is_done_if(
     clearing: bool,
     outcome: Result<(), netlink::Error>,
@@ -354,8 +370,8 @@ fn gone_is_done_if(
     if clearing { gone_is_done(outcome) } else { outcome }
 }
 
-/// What VFs' ports tell of the card: with which limits it can do something, or what is missing.
-fn told_by_ports<'a>(
+/// The capability that at least one of the VFs' ports shows, or why it is missing.
+fn reported_by_ports<'a>(
     mut ports: impl Iterator<Item = &'a FoundPort> + Clone,
     name: &'static str,
     can: impl Fn(&FoundPort) -> bool,
@@ -370,8 +386,8 @@ fn told_by_ports<'a>(
     limited_capability(name, &ability, limits).by_hardware()
 }
 
-/// A rate as one that a card can keep: never more, but the least that it counts.
-fn kept_rate(bits: u64) -> u64 {
+/// Rounds a rate down to whole Mbit/s, but to 1 Mbit/s at least.
+fn card_rate(bits: u64) -> u64 {
     match bits {
         0 => 0,
         bits => (bits / RATE_UNIT * RATE_UNIT).max(RATE_UNIT),
@@ -384,12 +400,12 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn prepare(&self) -> Result<(), Refused> {
-        // One card that can't be prepared keeps none of the others from it.
+        // Prepare all cards before the first failure is returned.
         let cards = self.settings.devices.iter();
         let prepared: Vec<_> = cards.map(|device| self.prepare_card(device)).collect();
         prepared.into_iter().collect::<Result<(), _>>()?;
         if self.settings.devices.is_empty() {
-            let cards = look::cards(&mut self.devlink(), &self.settings.devices)?;
+            let cards = snapshot::cards(&mut self.devlink(), &self.settings.devices)?;
             if cards.is_empty() {
                 return Err(Refused::because(
                     "no card of this DPU is in switchdev mode: set eswitch.devices and \
@@ -426,7 +442,7 @@ impl Eswitch for DevlinkEswitch {
         true
     }
 
-    /// As the latest look found them.
+    /// The capabilities of the latest snapshot.
     fn capabilities(&self) -> Vec<Capability> {
         let latest = self.latest();
         self.capabilities_of(&latest, latest.ports())
@@ -435,7 +451,7 @@ impl Eswitch for DevlinkEswitch {
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
         check_ingress_rate(settings.bandwidth.ingress_rate, &self.token_bucket)?;
         let latest = self.latest();
-        // A port that no look has found yet is told by its programming.
+        // An unknown port is checked when it is programmed.
         let Some(tried) = latest.card_of(settings.vf).and_then(|card| latest.tried(card)) else {
             return Ok(());
         };
@@ -443,23 +459,23 @@ impl Eswitch for DevlinkEswitch {
     }
 
     fn representors(&self) -> Result<Vec<Representor>, Refused> {
-        // The ports first: a link that comes between the two looks is told of by an event, and has its
-        // port at the next.
-        let mut look = look::everything(&mut self.devlink(), &self.settings.devices)?;
+        // List ports before links: a link that appears in between causes an event, and the next listing has its
+        // port.
+        let mut snapshot = snapshot::take(&mut self.devlink(), &self.settings.devices)?;
         let links = self.links.all()?;
-        let mut representors = look.representors(links);
-        self.try_cards(&mut look, &mut representors);
-        self.delete_empty_nodes(&look);
+        let mut representors = snapshot.representors(links);
+        self.try_cards(&mut snapshot, &mut representors);
+        self.delete_empty_nodes(&snapshot);
         let capabilities: Vec<_> =
-            look.cards.iter().map(|card| self.capabilities_of_card(&look, card)).collect();
-        for (card, capabilities) in look.cards.iter_mut().zip(capabilities) {
+            snapshot.cards.iter().map(|card| self.capabilities_of_card(&snapshot, card)).collect();
+        for (card, capabilities) in snapshot.cards.iter_mut().zip(capabilities) {
             card.capabilities = capabilities;
         }
-        self.note(look);
+        self.note(snapshot);
         Ok(representors)
     }
 
-    /// Asks only for what is where it was. If it is not, all is looked at.
+    /// Asks only for the port and link where they were. Lists everything if they are not there.
     fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
         let Some(port) = self.known_port(vf)? else {
             return self.search(vf);
@@ -479,7 +495,7 @@ impl Eswitch for DevlinkEswitch {
         self.set_mac(&self.existing_port(port)?, mac)
     }
 
-    /// As it was before it was first set.
+    /// Resets the MAC address to the one of a VF that never had one.
     fn clear_port_mac(&self, port: &Representor) -> Result<(), Refused> {
         match self.port(port)? {
             Some(port) => self.set_mac(&port, NO_MAC),
@@ -558,7 +574,7 @@ mod tests {
 
     #[test]
     fn a_card_keeps_a_rate_in_whole_megabits() {
-        let rates = [0, 1, 999_999, 1_999_999, 10_485_760, 100_000_000].map(kept_rate);
+        let rates = [0, 1, 999_999, 1_999_999, 10_485_760, 100_000_000].map(card_rate);
         assert_eq!(rates, [0, 1_000_000, 1_000_000, 1_000_000, 10_000_000, 100_000_000]);
     }
 }

@@ -1,4 +1,4 @@
-//! What every card leaves to its representors' links.
+//! Operations on representors' links that are the same for every card.
 
 use std::{
     collections::BTreeMap,
@@ -14,32 +14,32 @@ use crate::{
     model::{Bandwidth, Label, PortSettings},
 };
 
-/// How long a frame may wait before those behind it are dropped, in milliseconds.
+/// The longest queueing delay of a frame, in milliseconds. Frames beyond it are dropped.
 const LONGEST_WAIT: u64 = 50;
 
-/// What may be sent at once at most, as what the rate gives in so many milliseconds. Runtimes ask for
-/// the largest burst there is, which would be no limit for minutes.
+/// The largest burst, in milliseconds of the rate. Runtimes request the largest burst that exists, which would
+/// amount to
+/// no limit for minutes.
 pub(crate) const LONGEST_BURST: u64 = 100;
 
-/// What may be sent at once where the request does not say: what the rate gives in so many
-/// milliseconds, at least [`LARGEST_PIECE`].
+/// The default burst in milliseconds of the rate, at least [`LARGEST_PIECE`].
 const DEFAULT_BURST: u64 = 10;
 
-/// The largest piece that a stack hands over at once, in bits, with the headers that its frames get.
+/// The largest piece that a network stack hands over at once, in bits, with the headers of its frames.
 pub(crate) const LARGEST_PIECE: u64 = 72 * 1024 * 8;
 
-/// Ethernet's header with a VLAN tag, in bytes.
+/// The size of an Ethernet header with a VLAN tag, in bytes.
 const HEADER: u64 = 18;
 
-/// The kind of queue of a link whose rate is limited.
+/// The queueing discipline of a link with a rate limit.
 const LIMITED: &str = "tbf";
 
-/// The links of a network namespace.
+/// The links of one network namespace, by one locked socket.
 #[derive(Debug)]
 pub(super) struct Links(Mutex<Rtnl>);
 
 impl Links {
-    /// Those of the calling thread's.
+    /// The links of the calling thread's namespace.
     pub(super) fn open() -> Result<Self, Refused> {
         let rtnl = Rtnl::open().map_err(|error| Refused::new("open the eswitch", error))?;
         Ok(Self(Mutex::new(rtnl)))
@@ -53,7 +53,7 @@ impl Links {
         self.rtnl().links().map_err(|error| Refused::new("list the representors", error))
     }
 
-    /// What each has carried, by index. What it has received, a VF has sent.
+    /// The traffic of each link, by index. What a representor's link has received, its VF has sent.
     pub(super) fn carried(&self) -> Result<BTreeMap<u32, Carried>, Refused> {
         let mut rtnl = self.rtnl();
         let refused = |error| Refused::new("count what the representors have carried", error);
@@ -103,8 +103,8 @@ impl Links {
         if !up {
             return self.change(port, &change.down());
         }
-        // Before it is up: the kernel announces itself on a link as it comes up.
-        silence(port);
+        // Before the link is up: the kernel sends IPv6 messages of its own when a link comes up.
+        disable_ip(port);
         self.change(port, &change.up())
     }
 
@@ -113,20 +113,20 @@ impl Links {
         changed.map_err(|error| Refused::new(format!("change representor {}", port.name), error))
     }
 
-    /// Limits what the pod receives: what the representor sends.
+    /// Limits what the pod receives, which is what the representor sends.
     pub(super) fn limit(&self, port: &Representor, bandwidth: &Bandwidth) -> Result<(), Refused> {
         let limited =
             self.rtnl().traffic_control().set_queue_limit(port.index, limit(bandwidth, port.mtu));
         limited.map_err(|error| Refused::new(format!("limit the rate of {}", port.name), error))
     }
 
-    /// A limit that has gone with its link is off.
+    /// Succeeds if the link is gone.
     pub(super) fn unlimit(&self, port: &Representor) -> Result<(), Refused> {
         gone_is_done(self.rtnl().traffic_control().set_queue_limit(port.index, None))
             .map_err(|error| Refused::new(format!("take the limit off {}", port.name), error))
     }
 
-    /// How it is limited what the pod receives. `None`: it is not.
+    /// The limit of what the pod receives. `None`: there is none.
     pub(super) fn limit_in_force(
         &self,
         port: &Representor,
@@ -136,10 +136,12 @@ impl Links {
     }
 }
 
-/// Keeps this DPU from talking of its own on a representor: whatever the VLAN, the pod behind it would hear it. And from
-/// listening: with Open vSwitch's userspace datapath the kernel sees what comes in, too, before any guard, and there is
-/// no way to any pod by a representor. Where the kernel can't talk IPv6, there is nothing to do.
-fn silence(port: &Representor) {
+/// Keeps the DPU's own IP stack off a representor. Anything that it sent there would reach the pod in any VLAN.
+/// With Open
+/// vSwitch's userspace datapath, the kernel also receives the pod's frames before any guard; no route leads to a
+/// pod by a
+/// representor, so `rp_filter` drops them. A kernel without IPv6 needs nothing.
+fn disable_ip(port: &Representor) {
     let settings = [
         (Family::V6, "disable_ipv6", "1"),
         (Family::V4, "arp_ignore", "8"),
@@ -147,12 +149,12 @@ fn silence(port: &Representor) {
     ];
     for (family, key, value) in settings {
         if let Err(error) = set_sysctl(family, &port.name, key, value) {
-            tracing::debug!(port = port.name, key, %error, "not silenced");
+            tracing::debug!(port = port.name, key, %error, "cannot set the representor's sysctl");
         }
     }
 }
 
-/// Whether it can be limited to that rate what a pod receives, given a kernel that is able to or not.
+/// Checks an ingress rate against the kernel's ability to limit.
 pub(super) fn check_ingress_rate(bits: u64, token_bucket: &Ability) -> Result<(), Unsupported> {
     match token_bucket {
         Err(why) if bits != 0 => Err(Unsupported {
@@ -163,8 +165,7 @@ pub(super) fn check_ingress_rate(bits: u64, token_bucket: &Ability) -> Result<()
     }
 }
 
-/// Whether there can be what a pod is sure of, and what it shares with all of its network, given a card that is able
-/// to or not.
+/// Checks the guaranteed share and the network's total rate against the card's abilities.
 pub(crate) fn check_rate_tree(
     settings: &PortSettings,
     share: &Ability,
@@ -184,8 +185,9 @@ pub(crate) fn check_rate_tree(
 }
 
 impl Representor {
-    /// As its link tells. Whether it is limited by other means than the link's queue, and what its card can do,
-    /// it does not.
+    /// The representor as its link shows it. Limits outside the link's queue, and the card's abilities, are not
+    /// part of
+    /// that.
     pub(super) fn of_link(vf: FunctionId, link: Link) -> Self {
         let is_limited = is_limited(&link);
         Self {
@@ -208,7 +210,7 @@ pub(super) fn is_limited(link: &Link) -> bool {
     link.queue.as_deref() == Some(LIMITED)
 }
 
-/// What [`Links::limit_in_force`] tells once these limits are set.
+/// What [`Links::limit_in_force`] returns once this limit is set.
 pub(super) fn when_limited(bandwidth: &Bandwidth, port: &Representor) -> Option<LimitInForce> {
     limit(bandwidth, port.mtu).map(LimitInForce::from)
 }
@@ -217,8 +219,7 @@ pub(super) fn described(limit: LimitInForce) -> String {
     format!("towards the pod {} bit/s", limit.rate_bits)
 }
 
-/// Sizes follow from the rate, so that nobody waits for what somebody else has sent long ago: but two
-/// frames fit at any rate.
+/// Derives the sizes from the rate, so that no frame waits long behind others. Two frames fit at any rate.
 fn limit(bandwidth: &Bandwidth, mtu: u32) -> Option<Limit> {
     let rate_bits = bandwidth.ingress_rate;
     let given_in = |milliseconds: u64| rate_bits.saturating_mul(milliseconds) / 1000;
@@ -232,13 +233,14 @@ fn limit(bandwidth: &Bandwidth, mtu: u32) -> Option<Limit> {
     (rate_bits != 0).then_some(Limit { rate_bits, burst_bits, queue_bits })
 }
 
-/// The kernel cuts a piece that is larger than the burst. One that is not would never fit into a
-/// smaller queue, and be dropped however often it is sent.
+/// The largest burst that the queue allows. The kernel segments a piece larger than the burst. A piece that fits
+/// the burst
+/// but not the queue would be dropped at every retransmission.
 fn largest_burst(by_rate: u64, queue: u64) -> u64 {
     if queue < LARGEST_PIECE { by_rate.min(queue) } else { by_rate }
 }
 
-/// What was on something that vanished is off.
+/// Treats the removal of something that has vanished as done.
 pub(crate) fn gone_is_done(outcome: Result<(), netlink::Error>) -> Result<(), netlink::Error> {
     outcome.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
 }

@@ -1,4 +1,4 @@
-//! What programs a VF's port on the embedded switch: the driver's contract.
+//! The contract of an eswitch driver, which programs VFs' ports on the embedded switch.
 
 pub mod devlink;
 mod link;
@@ -16,132 +16,134 @@ use crate::{
     model::{Label, PortSettings},
 };
 
-/// A VF's port on the DPU, as the kernel has it now.
+/// A VF's port on the DPU, as read from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Representor {
     /// The VF behind it.
     pub vf: FunctionId,
-    /// Its link's index. Changes when a card makes it anew.
+    /// The index of its link. Changes when the card creates the link again.
     pub index: u32,
-    /// Its link's name.
+    /// The name of its link.
     pub name: String,
     /// Its MTU in bytes.
     pub mtu: u32,
     /// Whether it is administratively up.
     pub up: bool,
-    /// Its group and alias, as far as they are not the driver's own.
+    /// Its group and alias, unless the driver uses them itself.
     pub label: Label,
-    /// Its own MAC address, if it has one; not the VF's.
+    /// Its own MAC address, if it has one. This is not the VF's address.
     pub mac: Option<MacAddress>,
-    /// The index of the link that it is a port of. A fabric may have it without one.
+    /// The index of its master. A fabric can have it as a port without a master.
     pub master: Option<u32>,
-    /// Whether a rate limit of any kind is on it.
+    /// Whether any rate limit is set on it.
     pub is_limited: bool,
-    /// Whether its card carries out filters of what comes in at it, and so may be told what to forward by itself.
+    /// Whether its card carries out ingress filters, so that filters can limit what the card forwards in hardware.
     pub offloads_filters: bool,
-    /// Whether its VF is the other end of a veth pair, from where frames may come past the filters at its ingress.
+    /// Whether its VF is the other end of a veth pair, which can send frames that bypass the filters at its
+    /// ingress.
     pub is_veth: bool,
 }
 
-/// What a representor's link has carried and dropped since it was made, as the VF behind it sees it.
+/// The traffic of a representor's link since the link was created, from the VF's point of view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
-    /// By the VF.
+    /// Traffic that the VF sent.
     pub sent: Traffic,
-    /// By the VF.
+    /// Traffic that the VF received.
     pub received: Traffic,
-    /// How many packets on their way to the VF its limit has dropped.
+    /// The packets to the VF that its limit has dropped.
     pub ingress_limit_drops: u64,
 }
 
 /// A card whose VFs the driver serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// Which, as the kernel names it: `pci/0000:03:00.0`.
+    /// The kernel's name of the card: `pci/0000:03:00.0`.
     pub device: String,
-    /// How its eswitch works: `switchdev`.
+    /// The mode of its eswitch: `switchdev`.
     pub mode: String,
-    /// How many VFs have a representor on it.
+    /// How many of its VFs have a representor.
     pub representors: usize,
-    /// What it can do.
+    /// What it supports.
     pub capabilities: Vec<Capability>,
 }
 
 /// A driver of an embedded switch.
 ///
-/// Every method blocks on the kernel and is idempotent: what is already as wanted stays, and
-/// clearing what is not there succeeds. A representor that vanished meanwhile makes a `set` fail and
-/// a `clear` succeed. Links are addressed by index, never by name. A `port` that is given is the
-/// representor as it was found before the first step of its programming.
+/// Every method blocks on the kernel unless it says otherwise, and is idempotent: a `set` leaves correct state
+/// unchanged,
+/// and a `clear` of something absent succeeds. For a representor that has vanished, a `set` fails and a `clear`
+/// succeeds.
+/// Links are addressed by index, never by name. A `port` argument is the representor as it was before the first
+/// step of
+/// its programming.
 pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
-    /// The driver's name, as in the configuration.
+    /// The driver's name in the configuration.
     fn name(&self) -> &'static str;
 
-    /// Makes the cards as they were configured.
+    /// Puts the cards into their configured state.
     ///
     /// # Errors
-    /// When one of them refuses or is missing.
+    /// When a card refuses or is missing.
     fn prepare(&self) -> Result<(), Refused> {
         Ok(())
     }
 
-    /// The cards, as far as is known without asking the kernel. None, for a driver that does not know
-    /// of cards.
+    /// The cards. Does not ask the kernel. Empty for a driver that does not know of cards.
     fn cards(&self) -> Vec<Card> {
         Vec::new()
     }
 
-    /// The card that the VF is of, by [`Card::device`], as far as is known without asking the kernel. `None`, for a
-    /// driver that does not know of cards.
+    /// The [`Card::device`] of the VF's card. Does not ask the kernel. `None` for a driver that does not know of
+    /// cards.
     fn card_of(&self, _vf: FunctionId) -> Option<String> {
         None
     }
 
-    /// Which VFs can't be served though their cards are there, one sentence each, as far as is known
-    /// without asking the kernel.
+    /// One sentence per group of VFs that can't be served although their cards are there. Does not ask the kernel.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether an event is about a representor, as far as is known without asking the kernel.
+    /// Whether an event concerns a representor. Does not ask the kernel.
     fn concerns(&self, event: &LinkEvent) -> bool {
         matches!(event, LinkEvent::Missed)
     }
 
-    /// Whether its cards are devlink's, whose events tell of them what those of links do not.
+    /// Whether the driver's cards are devlink devices, whose events report changes that link events do not.
     fn has_devlink_cards(&self) -> bool {
         false
     }
 
-    /// What kernel and card can do, as far as is known without asking the kernel.
+    /// What kernel and card support. Does not ask the kernel.
     fn capabilities(&self) -> Vec<Capability>;
 
-    /// Whether the VF's card can do its part of these settings, as far as is known without asking the kernel. Asked
-    /// by [`crate::programmer::Programmer::check`] alone, as the fabric's checks are.
+    /// Checks the part of the settings that the VF's card carries out. Does not ask the kernel. Only
+    /// [`crate::programmer::Programmer::check`] calls it.
     ///
     /// # Errors
-    /// The first setting that it can't be given.
+    /// The first setting that the card does not support.
     fn check(&self, settings: &PortSettings) -> Result<(), Unsupported>;
 
-    /// All representors there are, in one look.
+    /// All representors, read in one pass.
     ///
     /// # Errors
     /// When the kernel can't be asked.
     fn representors(&self) -> Result<Vec<Representor>, Refused>;
 
-    /// The representor of `vf`. `None`: the card has made none (yet).
+    /// The representor of `vf`. `None`: the card has not created one.
     ///
     /// # Errors
     /// When the kernel can't be asked.
     fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused>;
 
-    /// What each representor has carried, by index, in one look at all. Other links may be among them.
+    /// The traffic of each representor, by index, read in one pass. The result can contain other links.
     ///
     /// # Errors
     /// When the kernel can't be asked.
     fn carried(&self) -> Result<BTreeMap<u32, Carried>, Refused>;
 
-    /// Gives the VF its MAC address. Does nothing where the card leaves that to the host.
+    /// Sets the VF's MAC address. Does nothing where the host sets it.
     ///
     /// # Errors
     /// When the card refuses.
@@ -149,7 +151,7 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Takes the VF's MAC address away again.
+    /// Resets the VF's MAC address.
     ///
     /// # Errors
     /// When the card refuses.
@@ -165,24 +167,26 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
         Ok(Reading::in_place("set by the host"))
     }
 
-    /// Whether its card limits what that VF sends, as far as is known without asking the kernel. Where it does not,
-    /// the fabric does. Of a VF that is not known yet: whether there can be a card that does.
+    /// Whether the card limits what the VF sends. Where it does not, the fabric does. Does not ask the kernel. For
+    /// an
+    /// unknown VF: whether any card could.
     fn limits_egress(&self, vf: FunctionId) -> bool;
 
-    /// Limits the VF's rates: what it receives, and what it sends if its card does that; alone, and together with
-    /// all of its network. Gives it its share of what is sent. A rate of 0 takes its limit, or the share, away.
+    /// Limits the VF's rates: what it receives, and what it sends if its card limits that, alone and together with
+    /// its
+    /// network. Sets its guaranteed share. A rate of 0 removes the limit or share.
     ///
     /// # Errors
     /// When the kernel or card refuses.
     fn set_rate(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
 
-    /// Takes all rate limits away, and the share.
+    /// Removes all rate limits and the share.
     ///
     /// # Errors
     /// When the kernel or card refuses.
     fn clear_rate(&self, port: &Representor) -> Result<(), Refused>;
 
-    /// Whether the VF has those rate limits, and that share.
+    /// Whether the VF has these rate limits and this share.
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -194,8 +198,7 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// When the kernel refuses.
     fn set_mtu(&self, port: &Representor, mtu: u32) -> Result<(), Refused>;
 
-    /// Gives the representor its group and alias, or takes them away. What [`Self::check`] refuses of them is not
-    /// asked for.
+    /// Sets or clears the representor's group and alias. Callers pass only labels that [`Self::check`] accepts.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -1,4 +1,4 @@
-//! The virtual card's eswitch: a representor is the other end of a VF's veth pair.
+//! The eswitch driver `veth`, for the virtual card: a representor is the other end of a VF's veth pair.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use crate::{
 
 const NO_PORT_MAC: &str = "a virtual card's MAC address is set by the host";
 const NO_EGRESS_RATE: &str =
-    "the virtual card limits nothing that pods send; the fabric does, where it can";
+    "the virtual card does not limit what pods send; the fabric does, where it can";
 const NO_ALIAS: &str =
-    "the virtual card knows its representors by their aliases; have the rules go by link_group";
+    "the virtual card finds its representors by their aliases; use link_group for your rules";
 const NO_RATE_TREE: &str =
     "the virtual card has no rate tree; leave it out, or use a card that has one";
 
@@ -32,16 +32,16 @@ pub struct VethEswitch {
 }
 
 impl VethEswitch {
-    /// The driver for the card that is plugged into the calling thread's network namespace.
+    /// A driver for the card in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the kernel can't be talked to.
+    /// When the kernel can't be asked.
     pub fn open(abilities: &KernelAbilities) -> Result<Self, Refused> {
         Ok(Self { links: Links::open()?, token_bucket: abilities.token_bucket.clone() })
     }
 }
 
-/// The VF that a link of that alias represents. `None`: it is none of the card's representors.
+/// The VF of the representor with that alias. `None`: the link is no representor.
 fn represented_vf(alias: Option<&str>) -> Option<FunctionId> {
     alias?.parse().ok().map(|RepresentorAlias(vf)| vf)
 }
@@ -98,8 +98,8 @@ impl Eswitch for VethEswitch {
         Ok(self.links.all()?.into_iter().filter_map(representor).collect())
     }
 
-    /// The card names a representor after its VF, so that one question is enough. If somebody renamed
-    /// it, its alias finds it.
+    /// The card names a representor after its VF, so one request usually finds it. A renamed one is found by its
+    /// alias.
     fn representor(&self, vf: FunctionId) -> Result<Option<Representor>, Refused> {
         let named = self.links.named(&vf.to_string());
         let named = named.map_err(|error| Refused::new(format!("find VF {vf}"), error))?;
@@ -135,7 +135,7 @@ impl Eswitch for VethEswitch {
         self.links.set_mtu(port, mtu)
     }
 
-    /// The group alone: the alias is what the card knows it by.
+    /// Sets only the group: the card needs the alias to find the link.
     fn set_label(&self, port: &Representor, label: &Label) -> Result<(), Refused> {
         self.links.set_group(port, label.group)
     }

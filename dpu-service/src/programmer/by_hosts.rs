@@ -1,5 +1,5 @@
-//! What is left to the hosts where VFs have no representors: on SR-IOV cards without a DPU, the PFs keep
-//! the pods to their settings.
+//! Checks for SR-IOV cards without a DPU. Their VFs have no representors, and the hosts' PFs enforce pods'
+//! settings.
 
 use crate::{
     driver::{ALLOW_RULES, Capability, Unsupported},
@@ -7,20 +7,20 @@ use crate::{
     model::{AntiSpoofing, Label, PortSettings, anti_spoofing::macs},
 };
 
-/// What such cards' drivers are called in the configuration.
+/// The name of both drivers in the configuration.
 pub(super) const NAME: &str = "none";
 
 const BY_PFS: &str = "by the hosts' PFs, as their drivers can";
-const BY_CARD: &str = "by the card, as its PF was told";
+const BY_CARD: &str = "by the card, as its PF sets it";
 const NO_INGRESS_RATE: &str =
-    "a PF limits nothing that pods receive; limit egress only, or use a card with an eswitch";
-const MACS_ALONE: &str = "by the card, as its PF was told: MAC addresses alone; what pods send to link-local \
-                          groups, such as BPDUs, is left to the card and its switch";
-const NO_ADDRESSES: &str = "a PF looks at the MAC addresses that frames are from and at nothing else; let the \
-                            network have anti_spoofing = \"mac\", or use a card with an eswitch";
-const NO_OTHER_MACS: &str = "a PF lets a VF send from its own MAC address or from any; leave it out, let the \
-                             network have anti_spoofing = \"off\", or use a card with an eswitch";
-const NO_RULES: &str = "a PF does not know which packets answer others; leave it out, or use a card with an eswitch and \
+    "a PF does not limit what pods receive; limit egress only, or use a card with an eswitch";
+const MACS_ALONE: &str = "by the card, as its PF sets it: MAC addresses alone; frames to link-local groups, such \
+                           as BPDUs, are left to the card and its switch";
+const NO_ADDRESSES: &str = "a PF checks only the source MAC address of frames; set the network's \
+                            anti_spoofing to \"mac\", or use a card with an eswitch";
+const NO_OTHER_MACS: &str = "a PF lets a VF send from its own MAC address or from any; leave it out, set the \
+                              network's anti_spoofing to \"off\", or use a card with an eswitch";
+const NO_RULES: &str = "a PF does not track connections; leave it out, or use a card with an eswitch and \
                         fabric.driver = \"ovs\"";
 const NO_RATE_TREE: &str = "a PF limits each VF by itself; leave it out, or use a card with an eswitch that has a rate tree";
 const NO_LINK: &str = "VFs have no representors here; leave link_group and link_alias out, or use a card with an eswitch";
@@ -48,7 +48,7 @@ pub(super) fn capabilities() -> Vec<Capability> {
     .into()
 }
 
-/// Whether PFs can keep a pod to these settings.
+/// Checks whether PFs can enforce these settings.
 pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
     let rate = settings.bandwidth.ingress_rate;
     if rate != 0 {

@@ -1,4 +1,6 @@
-//! Programs a VF's representor for its attachment, in named steps, and takes that back.
+//! Programs a VF's representor for its attachment in named steps, and undoes them.
+//!
+//! The programmer owns the drivers of eswitch and fabric. It locks nothing: callers hold the lock of the VF.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +20,7 @@ use crate::{
     model::{AntiSpoofing, Bandwidth, Label, PortSettings},
 };
 
-/// What stands for a representor's index where VFs have none.
+/// The index that stands for a representor where VFs have none.
 const NO_INDEX: u32 = 0;
 
 mod by_hosts;
@@ -30,7 +32,7 @@ use steps::{IDLE_MTU, Port, fabric_limit};
 pub use steps::{STEPS, StepStatus};
 pub(crate) use uplinks::Uplink;
 
-/// A representor, looked at closely.
+/// A representor, and the state of each step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// The representor. `None`: VFs have none.
@@ -39,19 +41,19 @@ pub struct Inspection {
     pub steps: Vec<StepStatus>,
 }
 
-/// A representor that is as it should be.
+/// The result of a repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
-    /// Its index.
+    /// The representor's index.
     pub index: u32,
-    /// The steps that were not in place and now are, by name.
+    /// The names of the steps that were not in place and now are.
     pub steps: Vec<&'static str>,
 }
 
 /// Why a representor could not be programmed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// The card has made no representor for the VF.
+    /// The card has not created a representor for the VF.
     #[error("VF {0} has no representor on this DPU")]
     NoRepresentor(FunctionId),
     /// The kernel can't be asked.
@@ -62,19 +64,20 @@ pub enum ProgramError {
         /// Why not.
         source: Refused,
     },
-    /// A step failed. Of a first programming all steps were undone, but for what `source.left` tells.
+    /// A step failed. All steps of a first programming were undone, except those in `source.left`.
     #[error("VF {vf} can't be programmed")]
     Step {
         /// The VF.
         vf: FunctionId,
-        /// The step, why, and what is left of it.
+        /// The step, its failure, and the undos that failed.
         source: saga::Failed<Refused>,
     },
 }
 
 impl ProgramError {
-    /// Whose fault it is. A VF that has no representor is not handed out for as long, and a step that a
-    /// fault test made fail counts as the VF's.
+    /// What the failure is blamed on. A VF without a representor is not handed out until it has one. A step that a
+    /// test
+    /// made fail counts as the VF's fault.
     #[must_use]
     pub(crate) fn fault(&self) -> Fault {
         match self {
@@ -87,24 +90,23 @@ impl ProgramError {
     }
 }
 
-/// An undo that failed: what of a representor's programming is left.
+/// A failed undo: part of a representor's programming is left.
 #[derive(Debug, thiserror::Error)]
 #[error("the representor of VF {vf} keeps some of its programming: {what}")]
 pub struct Leftover {
     /// The VF.
     pub vf: FunctionId,
-    /// Which steps, and the kernel's words.
+    /// The steps, and the kernel's messages.
     pub what: String,
-    /// Whether any of it is the port's own fault.
+    /// Whether the port itself is at fault for at least one of them.
     pub is_ports_fault: bool,
 }
 
-/// Programs representors. All methods block on the kernel, unless they say otherwise. Cloning it is
-/// cheap and gives the same one.
+/// Programs representors. All methods block on the kernel unless they say otherwise. A clone shares the drivers.
 #[derive(Clone)]
 pub struct Programmer {
-    /// `None`: VFs have no representors. An attachment is as good as programmed at once, and the host
-    /// keeps its pod to what the network says.
+    /// `None`: VFs have no representors. Attachments count as programmed at once, and hosts enforce the network's
+    /// settings.
     drivers: Option<Drivers>,
 }
 
@@ -127,25 +129,25 @@ impl Programmer {
         Self { drivers: Some(Drivers { eswitch, fabric }) }
     }
 
-    /// A programmer that has nothing to program, and leaves all to the hosts.
+    /// A programmer without representors: hosts enforce everything.
     #[must_use]
     pub const fn without_representors() -> Self {
         Self { drivers: None }
     }
 
-    /// Whether VFs have representors to be programmed. Does not ask the kernel.
+    /// Whether VFs have representors. Does not ask the kernel.
     #[must_use]
     pub(crate) const fn has_representors(&self) -> bool {
         self.drivers.is_some()
     }
 
-    /// The name of the eswitch's driver, as in the configuration.
+    /// The name of the eswitch's driver in the configuration.
     #[must_use]
     pub(crate) fn eswitch_name(&self) -> &'static str {
         self.drivers.as_ref().map_or(by_hosts::NAME, |drivers| drivers.eswitch.name())
     }
 
-    /// The name of the fabric's driver, as in the configuration.
+    /// The name of the fabric's driver in the configuration.
     #[must_use]
     pub(crate) fn fabric_name(&self) -> &'static str {
         self.drivers.as_ref().map_or(by_hosts::NAME, |drivers| drivers.fabric.name())
@@ -157,13 +159,13 @@ impl Programmer {
         self.drivers.as_ref().map(|drivers| drivers.eswitch.cards()).unwrap_or_default()
     }
 
-    /// The card that the VF is of: see [`Eswitch::card_of`].
+    /// The card of the VF: see [`Eswitch::card_of`].
     #[must_use]
     pub(crate) fn card_of(&self, vf: FunctionId) -> Option<String> {
         self.drivers.as_ref().and_then(|drivers| drivers.eswitch.card_of(vf))
     }
 
-    /// Which VFs can't be served, and what is wrong with the fabric: see [`Eswitch::problems`] and
+    /// Sentences about VFs that can't be served and about the fabric: see [`Eswitch::problems`] and
     /// [`Fabric::problems`].
     #[must_use]
     pub(crate) fn problems(&self) -> Vec<String> {
@@ -171,7 +173,7 @@ impl Programmer {
         [eswitch.problems(), fabric.problems()].concat()
     }
 
-    /// Whether an event is about a representor or about the fabric: see [`Eswitch::concerns`] and
+    /// Whether an event concerns a representor or the fabric: see [`Eswitch::concerns`] and
     /// [`Fabric::concerns`].
     #[must_use]
     pub(crate) fn concerns(&self, event: &LinkEvent) -> bool {
@@ -180,24 +182,24 @@ impl Programmer {
         })
     }
 
-    /// Whether there are cards to be watched: see [`Eswitch::has_devlink_cards`].
+    /// Whether devlink events should be watched: see [`Eswitch::has_devlink_cards`].
     #[must_use]
     pub(crate) fn has_devlink_cards(&self) -> bool {
         self.drivers.as_ref().is_some_and(|drivers| drivers.eswitch.has_devlink_cards())
     }
 
-    /// What happens to the fabric that the kernel tells nothing of: see [`Fabric::changes`].
+    /// Changes of the fabric that the kernel does not report: see [`Fabric::changes`].
     #[must_use]
     pub(crate) fn fabric_changes(&self) -> Vec<watch::Receiver<u64>> {
         self.drivers.as_ref().map(|drivers| drivers.fabric.changes()).unwrap_or_default()
     }
 
-    /// Whether guards have lost what they had in nftables: see [`Fabric::lost_rules`].
+    /// Whether guards have lost nftables rules: see [`Fabric::lost_rules`].
     pub(crate) fn lost_rules(&self) -> bool {
         self.drivers.as_ref().is_some_and(|drivers| drivers.fabric.lost_rules())
     }
 
-    /// What kernel and card can do, as probed at start.
+    /// What kernel and card support, as probed at start.
     #[must_use]
     pub(crate) fn capabilities(&self) -> Vec<Capability> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else {
@@ -208,15 +210,18 @@ impl Programmer {
         all
     }
 
-    /// Whether the VF's port can be given these settings, as far as is known without asking the kernel: the one
-    /// question of all who apply networks, attach pods or look for what is unmet. Of a VF that no look has found, the
-    /// answer is what goes for all.
+    /// Checks whether the VF's port can have these settings. Does not ask the kernel. Callers are the application
+    /// of
+    /// networks, attaches, and the search for unmet settings. For an unknown VF the answer covers what all VFs have
+    /// in
+    /// common.
     ///
-    /// The eswitch answers for what the VF's card has to do, and the fabric for what all ports of the network's bridge
-    /// get. What a pod sends is limited by either: only where the card leaves that to it, the fabric is asked.
+    /// The eswitch checks what the VF's card carries out, the fabric what all ports of the network's bridge get.
+    /// The
+    /// fabric checks an egress limit only where the card leaves it to the fabric.
     ///
     /// # Errors
-    /// The first setting that it can't be given.
+    /// The first setting that is not supported.
     pub fn check(&self, settings: &PortSettings) -> Result<(), Unsupported> {
         let Some(Drivers { eswitch, fabric }) = &self.drivers else {
             return by_hosts::check(settings);
@@ -243,7 +248,7 @@ impl Programmer {
         self.drivers.as_ref().map(|drivers| drivers.fabric.gateway_name(network))
     }
 
-    /// What other program's bridge or bond has a representor: see [`Fabric::occupant`].
+    /// The name of another program's bridge or bond that has the representor: see [`Fabric::occupant`].
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -251,38 +256,37 @@ impl Programmer {
         self.drivers.as_ref().map_or(Ok(None), |drivers| drivers.fabric.occupant(port))
     }
 
-    /// How many representors are best programmed at a time: see [`Fabric::together`].
+    /// How many representors to program at a time: see [`Fabric::together`].
     #[must_use]
     pub fn together(&self) -> usize {
         self.drivers.as_ref().map_or(1, |drivers| drivers.fabric.together())
     }
 
-    /// What leaves this DPU at most by a network's bridge: see [`Fabric::uplink_mtu`].
+    /// The largest packet that leaves this DPU by a network's bridge: see [`Fabric::uplink_mtu`].
     #[must_use]
     pub(crate) fn uplink_mtu(&self, bridge: Option<&str>) -> Option<u32> {
         self.drivers.as_ref().and_then(|drivers| drivers.fabric.uplink_mtu(bridge))
     }
 
-    /// The links that lead outside from a network's bridge: see [`Fabric::uplinks`].
+    /// The uplinks of a network's bridge: see [`Fabric::uplinks`].
     #[must_use]
     pub(crate) fn uplinks(&self, bridge: Option<&str>) -> &[String] {
         self.drivers.as_ref().map_or(&[], |drivers| drivers.fabric.uplinks(bridge))
     }
 
-    /// Whether an Ethernet address is one of the fabric's: see [`Fabric::own_macs`].
+    /// Whether a MAC address is one of the fabric's: see [`Fabric::own_macs`].
     #[must_use]
     pub(crate) fn has_mac(&self, mac: MacAddress) -> bool {
         self.drivers.as_ref().is_some_and(|drivers| drivers.fabric.own_macs().contains(&mac))
     }
 
-    /// As what the packet filter sees packets between ports: see [`Fabric::ports_seen_as`].
+    /// The links that the packet filter reports for packets between ports: see [`Fabric::ports_seen_as`].
     #[must_use]
     pub fn ports_seen_as(&self) -> Vec<String> {
         self.drivers.as_ref().map(|drivers| drivers.fabric.ports_seen_as()).unwrap_or_default()
     }
 
-    /// Makes what all ports share. Does all that can be done, then tells the first thing that could
-    /// not.
+    /// Prepares the eswitch, then the fabric, even if the eswitch failed. Returns the first failure.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -292,13 +296,13 @@ impl Programmer {
         prepared.and(fabric.prepare())
     }
 
-    /// What was repaired of what all ports share: see [`Fabric::take_repairs`].
+    /// The repairs of what all ports share: see [`Fabric::take_repairs`].
     #[must_use]
     pub fn take_repairs(&self) -> Vec<String> {
         self.drivers.as_ref().map(|drivers| drivers.fabric.take_repairs()).unwrap_or_default()
     }
 
-    /// Runs all steps and returns the representor's index. What is in place already stays.
+    /// Runs all steps and returns the representor's index. A step leaves correct state unchanged.
     ///
     /// # Errors
     /// See [`ProgramError`]; all steps were undone.
@@ -307,16 +311,16 @@ impl Programmer {
         let vf = settings.vf;
         let mut port = drivers.port(settings)?;
         let Err(mut source) = saga::run(STEPS, &mut port) else { return Ok(port.index()) };
-        // A link takes all that is on it along. The card's next one for this VF comes with nothing, so an
-        // undo that failed on the old one has left nothing.
+        // If the link has vanished, so has all state on it: the card creates the VF's next link without any. A
+        // failed undo
+        // on the old link therefore leaves nothing.
         if !source.left.is_empty() && drivers.is_gone(vf, port.index()) {
             source.left.clear();
         }
         Err(ProgramError::Step { vf, source })
     }
 
-    /// Runs the steps that are not in place. None is undone, not even when one fails: a pod that runs
-    /// keeps what it has.
+    /// Runs the steps that are not in place. Undoes none, even after a failure, because the pod runs on the others.
     ///
     /// # Errors
     /// See [`ProgramError`].
@@ -337,7 +341,7 @@ impl Programmer {
         Ok(Repaired { index: port.index(), steps })
     }
 
-    /// Undoes all steps, going on past failures. A VF without a representor has nothing to undo.
+    /// Undoes all steps and continues after failures. A VF without a representor has nothing to undo.
     ///
     /// # Errors
     /// What is left.
@@ -359,7 +363,7 @@ impl Programmer {
         leftover(vf, &left)
     }
 
-    /// Each step and what the kernel has of it, as far as that can be read.
+    /// Each step and its state in the kernel, as far as the kernel can be read.
     ///
     /// # Errors
     /// [`ProgramError::NoRepresentor`], or the kernel can't be asked for the representor.
@@ -372,8 +376,7 @@ impl Programmer {
         Ok(Inspection { representor: Some(port.into_representor()), steps })
     }
 
-    /// Whether the VF's representor has anything that is undone when it serves nobody, as
-    /// [`Surveyed::is_programmed`].
+    /// Whether the VF's representor has state that an idle one has not: see [`Surveyed::is_programmed`].
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -381,7 +384,7 @@ impl Programmer {
         Ok(self.look(vf)?.is_some_and(|found| found.is_programmed()))
     }
 
-    /// Whether the VF's representor is joined to the fabric.
+    /// Whether the VF's representor has joined the fabric.
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -396,7 +399,7 @@ impl Programmer {
         Ok(Some(Surveyed { representor, membership }))
     }
 
-    /// Whether frames pass the programmed port whose representor has that index.
+    /// Whether frames pass the programmed port of the representor with that index.
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -404,7 +407,7 @@ impl Programmer {
         self.drivers.as_ref().map_or(Ok(true), |drivers| drivers.fabric.forwards(index))
     }
 
-    /// The representors there are.
+    /// All representors.
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -412,7 +415,7 @@ impl Programmer {
         self.drivers.as_ref().map_or(Ok(Vec::new()), |drivers| drivers.eswitch.representors())
     }
 
-    /// The representors there are and, of those that are joined to the fabric, how: in two looks.
+    /// All representors, and the memberships of those that have joined, read in two passes.
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -426,7 +429,7 @@ impl Programmer {
         Ok(eswitch.representors()?.into_iter().map(survey).collect())
     }
 
-    /// Whether a representor is as `settings` want it, as far as the survey tells. Does not ask the kernel.
+    /// Whether the surveyed state of a representor matches `settings`. Does not ask the kernel.
     #[must_use]
     pub(crate) fn agrees(&self, found: &Surveyed, settings: &PortSettings) -> bool {
         let wanted = self.drivers.as_ref().map(|drivers| drivers.fabric.membership(settings));
@@ -439,7 +442,7 @@ impl Programmer {
 }
 
 impl Drivers {
-    /// Whether that representor was taken away, with all that was programmed of it.
+    /// Whether the representor has vanished with all that was programmed on it.
     fn is_gone(&self, vf: FunctionId, index: u32) -> bool {
         let found = self.eswitch.representor(vf);
         found.is_ok_and(|found| found.is_none_or(|found| found.index != index))
@@ -457,25 +460,26 @@ impl Drivers {
     }
 }
 
-/// A representor as one look at the kernel finds it.
+/// A representor as one pass over the kernel found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Surveyed {
     /// The representor.
     pub representor: Representor,
-    /// How it is joined to the fabric. `None`: it is not.
+    /// Its membership in the fabric. `None`: it has not joined.
     pub membership: Option<Membership>,
 }
 
 impl Surveyed {
-    /// Whether it has anything that is undone when it serves nobody: its place in the fabric, or what a service that was
-    /// killed while it undid the rest has left.
+    /// Whether it has state that an idle one has not: a membership, or what a service that was killed during an
+    /// undo has
+    /// left.
     pub(crate) fn is_programmed(&self) -> bool {
         let Representor { mtu, label, .. } = &self.representor;
         self.membership.is_some() || *mtu != IDLE_MTU || *label != Label::default()
     }
 }
 
-/// What a VF that serves nobody wants of its representor: undoing needs no more.
+/// The settings of an idle VF's representor, enough to undo all steps.
 pub(crate) fn idle(vf: FunctionId) -> PortSettings {
     PortSettings {
         vf,
@@ -503,7 +507,7 @@ pub(crate) fn leftover_of(error: &ProgramError) -> Option<Leftover> {
     }
 }
 
-/// `Err`: some undos failed.
+/// `Err` if any undo failed.
 fn leftover(vf: FunctionId, left: &[saga::Left<Refused>]) -> Result<(), Leftover> {
     let one = |left: &saga::Left<Refused>| format!("{}: {}", left.step, Chain(&left.source));
     let what: Vec<_> = left.iter().map(one).collect();

@@ -1,9 +1,13 @@
-//! The programming steps, in order. The representor comes up last and goes down first, so that no
-//! frame passes a port that is half programmed. It joins the fabric first and leaves it last, so that
-//! what a crash leaves half done is found among the fabric's ports, be there a record of it or not. Its
-//! guard goes after that, with the undo of the join. What it sends is limited by its card or, where that does not, by
-//! the fabric, which is asked for nothing where nothing is to be limited. Only its MTU is set before and reset after that: a fabric may take over the smallest MTU of its ports, and
-//! a port with the idle one would narrow it for all.
+//! The programming steps in their order.
+//!
+//! - The representor comes up last and goes down first, so that no frame passes a partly programmed port.
+//! - It joins the fabric early and leaves it late, so that the reconciler finds what a crash left among the
+//!   fabric's
+//!   ports, with or without a record. The undo of the join also removes the guard.
+//! - Only its MTU is set before the join and reset after it: a bridge can take the smallest MTU of its ports, and a
+//!   port
+//!   with the idle MTU would narrow it for all.
+//! - The card limits what the VF sends. Where it does not, the fabric does.
 
 use std::sync::Arc;
 
@@ -17,10 +21,10 @@ use crate::{
     model::{Label, PortSettings},
 };
 
-/// The MTU of a representor that serves nobody, in bytes.
+/// The MTU of an idle representor, in bytes.
 pub(super) const IDLE_MTU: u32 = 1500;
 
-/// All steps, in order.
+/// All steps in order.
 const ALL: [PortStep; 8] = [
     PortStep::Mtu,
     PortStep::Join,
@@ -32,7 +36,7 @@ const ALL: [PortStep; 8] = [
     PortStep::Up,
 ];
 
-/// All steps, in order, as a saga.
+/// All steps in order, as a saga.
 pub const STEPS: &Steps<Port, Refused> = &{
     let [a, b, c, d, e, f, g, h] = &ALL;
     [a, b, c, d, e, f, g, h]
@@ -51,16 +55,16 @@ enum PortStep {
     Up,
 }
 
-/// A programming step and what the kernel has of it.
+/// A programming step and its state in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepStatus {
-    /// Its name.
+    /// The step's name.
     pub name: &'static str,
-    /// Whether it is as it should be.
+    /// Whether the state is as wanted.
     pub in_place: bool,
-    /// What is there, or why that is not known, for people.
+    /// For people: the state, or why it is unknown.
     pub detail: String,
-    /// Whether it could be looked at. What could not be does not count as in place.
+    /// Whether the state could be read. Unknown state does not count as in place.
     pub is_known: bool,
 }
 
@@ -76,14 +80,14 @@ impl StepStatus {
     }
 }
 
-/// A representor, what it shall become, and the drivers that make it so.
+/// A representor, its settings, and the drivers that program it.
 #[derive(Debug)]
 pub struct Port {
     eswitch: Arc<dyn Eswitch>,
     fabric: Arc<dyn Fabric>,
     representor: Representor,
     settings: PortSettings,
-    /// Whether the steps that are run are those that were found missing.
+    /// Whether only the steps run that an inspection found missing.
     is_inspected: bool,
 }
 
@@ -97,7 +101,7 @@ impl Port {
         Self { eswitch, fabric, representor, settings, is_inspected: false }
     }
 
-    /// What the fabric is to limit.
+    /// The limit that the fabric has to enforce.
     fn egress_limit(&self) -> Option<EgressLimit> {
         fabric_limit(&*self.eswitch, &self.settings)
     }
@@ -111,8 +115,7 @@ impl Port {
         self.representor
     }
 
-    /// Each step by name, and what the kernel has of it. Whoever runs steps after that runs those that are not in
-    /// place.
+    /// Each step's name and state. Steps that run after this are those that are not in place.
     pub(super) fn inspect(&mut self) -> Vec<(&'static str, Result<Reading, Refused>)> {
         self.is_inspected = true;
         ALL.iter().map(|step| (step.name(), step.find(self))).collect()
@@ -148,7 +151,7 @@ impl Step<Port> for PortStep {
             Self::Limit => match limit {
                 Some(limit) => fabric.set_egress_limit(representor, &limit),
                 None if *is_inspected => fabric.clear_egress_limit(representor),
-                // A port that joins has none.
+                // A port that has just joined has no limit.
                 None => Ok(()),
             },
             Self::Up => set_up(&**eswitch, representor, true),
@@ -163,7 +166,7 @@ impl Step<Port> for PortStep {
             Self::Label => set_label(&**eswitch, representor, &Label::default()),
             Self::Mac => eswitch.clear_port_mac(representor),
             Self::Rate if representor.is_limited => eswitch.clear_rate(representor),
-            // A guard goes once the port has left, and a limit that was never set is none.
+            // The undo of the join removes the guard. Without a limit there is no rate to clear.
             Self::Guard | Self::Rate => Ok(()),
             Self::Limit => fabric.clear_egress_limit(representor),
             Self::Up => set_up(&**eswitch, representor, false),
@@ -171,13 +174,14 @@ impl Step<Port> for PortStep {
     }
 }
 
-/// What the fabric is to limit of what a port sends: what its card does not.
+/// The egress limit that the card leaves to the fabric.
 pub(super) fn fabric_limit(eswitch: &dyn Eswitch, settings: &PortSettings) -> Option<EgressLimit> {
     EgressLimit::of(&settings.bandwidth).filter(|_| !eswitch.limits_egress(settings.vf))
 }
 
-// What the look at the representor found as wanted is left alone. Whatever is tried from then on
-// counts as done, so that an undo takes it back.
+// These functions skip what the representor already has. They note the new value before the attempt, so that an
+// undo
+// reverts it even if the attempt failed half-way.
 
 fn set_rate(
     eswitch: &dyn Eswitch,

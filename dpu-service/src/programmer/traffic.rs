@@ -1,4 +1,4 @@
-//! What ports have carried and dropped, what of their work cards do, and the fabric's flows.
+//! Counters of ports, offload state, and the fabric's flows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ use crate::{
     eswitch::Carried,
 };
 
-/// A representor's index, and what its port has counted.
+/// A representor's index, and its port's counters.
 type Counted = (u32, PortCounters);
 
 impl Programmer {
-    /// What each port has carried and dropped, in as many looks for a thousand as for one.
+    /// The counters of each port. The number of requests to the kernel does not depend on the number of ports.
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -25,8 +25,7 @@ impl Programmer {
         Ok(counted.map(|(vf, (_, counters))| (vf, counters)).collect())
     }
 
-    /// What the ports of these VFs have carried and dropped, and what of that is done in hardware: a look more for
-    /// each.
+    /// The counters of these VFs' ports, and how much the card offloads: one more request per port.
     ///
     /// # Errors
     /// When the kernel can't be asked.
@@ -49,14 +48,14 @@ impl Programmer {
     /// The flows of the fabric's bridges: see [`crate::fabric::Fabric::flows`].
     ///
     /// # Errors
-    /// When they can't be listed.
+    /// When the flows can't be listed.
     pub(crate) fn flows(&self) -> Result<Vec<String>, Refused> {
         self.drivers.as_ref().map_or(Ok(Vec::new()), |drivers| drivers.fabric.flows())
     }
 }
 
 impl Drivers {
-    /// A representor that came after the others were looked at has counted nothing yet, and is left out.
+    /// Skips a representor that appeared after the counters were read.
     fn count(&self) -> Result<BTreeMap<FunctionId, Counted>, Refused> {
         let carried = self.eswitch.carried()?;
         let drops = self.fabric.drops()?;

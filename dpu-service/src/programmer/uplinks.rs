@@ -1,4 +1,4 @@
-//! The links that lead outside, as the kernel has them.
+//! The state of the configured uplinks.
 
 use netlink::{Link, Rtnl};
 use offload_proto::{ConditionReason, Finding};
@@ -6,32 +6,32 @@ use offload_proto::{ConditionReason, Finding};
 use super::Programmer;
 use crate::driver::Refused;
 
-/// A link that the configuration names as an uplink.
+/// A configured uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Uplink {
-    /// Its name.
+    /// The link's name.
     pub(crate) name: String,
-    /// How it is.
+    /// The link's state.
     pub(crate) state: UplinkState,
 }
 
-/// How an uplink is.
+/// The state of an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UplinkState {
-    /// There is no such link.
+    /// The link does not exist.
     Missing,
-    /// It is not in the fabric.
+    /// The link is not in the fabric.
     NotJoined,
-    /// It is switched off.
+    /// The link is switched off.
     Down,
-    /// It is switched on, and has no carrier.
+    /// The link is switched on and has no carrier.
     WithoutCarrier,
-    /// It carries frames.
+    /// The link carries frames.
     Carries,
 }
 
 impl Uplink {
-    /// What keeps it from carrying frames: one sentence. `None`: nothing.
+    /// One sentence about why the uplink does not carry frames. `None`: it does.
     pub(crate) fn problem(&self) -> Option<String> {
         let what = match self.state {
             UplinkState::Carries => return None,
@@ -43,7 +43,7 @@ impl Uplink {
         Some(format!("the uplink {} {what}: pods reach nothing outside by it", self.name))
     }
 
-    /// The finding that says what to do.
+    /// The finding for the state.
     pub(crate) const fn finding(&self) -> Option<Finding> {
         match self.state {
             UplinkState::Carries => None,
@@ -54,7 +54,8 @@ impl Uplink {
         }
     }
 
-    /// The reason with the code of the finding. A missing port is a matter of the fabric's own condition.
+    /// The condition's reason with the finding's code. The fabric's own condition covers an uplink that has not
+    /// joined.
     pub(crate) const fn condition(&self) -> Option<ConditionReason> {
         match self.state {
             UplinkState::Carries | UplinkState::NotJoined => None,
@@ -76,7 +77,9 @@ impl Programmer {
         self.uplinks_where(|link| members.contains_key(&link.index))
     }
 
-    /// The same without a look at what is in the fabric, which is long where there are many ports. Blocks on the kernel.
+    /// The same without checking whether the uplinks are in the fabric, which takes long with many ports. Blocks on
+    /// the
+    /// kernel.
     ///
     /// # Errors
     /// When the kernel can't be asked.

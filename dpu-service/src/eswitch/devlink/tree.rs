@@ -1,8 +1,10 @@
-//! VFs' leaves in the rate trees of cards: what each VF is sure of and, for each network whose pods may send only so
-//! much together, a node whose children are the leaves of its VFs.
+//! VFs' leaves in the cards' rate trees. A leaf has its VF's guaranteed share. A network with a total rate has a
+//! node, and
+//! the leaves of its VFs are children of that node.
 //!
-//! Who changes a tree holds the one [`Devlink`] meanwhile: so nobody deletes a node between its making and its first
-//! leaf. Whether a node has leaves, the kernel knows, which deletes none that has.
+//! A caller changes a tree while it holds the one [`Devlink`], so no other call deletes a node between its creation
+//! and its
+//! first leaf. The kernel knows whether a node has leaves, and refuses to delete one that has.
 
 use std::{
     collections::BTreeMap,
@@ -11,14 +13,15 @@ use std::{
 
 use netlink::{Devlink, DevlinkDevice, Error, Rate, RateChange, RateSubject};
 
-use super::{RATE_UNIT, kept_rate};
+use super::{RATE_UNIT, card_rate};
 use crate::{
     driver::Ability,
     model::{PortSettings, TotalRate},
 };
 
-/// What the names of our nodes begin with. Other nodes are somebody else's. It is the whole name of the one that a
-/// card is tried with, which no network's can be.
+/// The prefix of our nodes' names. Other nodes belong to other programs. The prefix alone names the node that tests
+/// a
+/// card: no network's node has that name.
 const PREFIX: &str = "offload-";
 
 /// Whether that node is one of ours.
@@ -26,7 +29,7 @@ pub(super) fn is_ours(node: &str) -> bool {
     node.starts_with(PREFIX)
 }
 
-/// Where a leaf is to be in its tree. By default: by itself, and sure of nothing.
+/// A leaf's place in its tree. The default: no node, and no share.
 #[derive(Debug, Default)]
 pub(super) struct Place {
     share: u64,
@@ -42,19 +45,19 @@ struct Node {
 
 impl Node {
     fn of(total: &TotalRate) -> Self {
-        Self { name: format!("{PREFIX}{}", total.network), rate: kept_rate(total.rate) }
+        Self { name: format!("{PREFIX}{}", total.network), rate: card_rate(total.rate) }
     }
 }
 
 impl Place {
     pub(super) fn of(settings: &PortSettings) -> Self {
         Self {
-            share: kept_rate(settings.bandwidth.egress_share),
+            share: card_rate(settings.bandwidth.egress_share),
             node: settings.total_egress.as_ref().map(Node::of),
         }
     }
 
-    /// Whether nothing is asked for.
+    /// Whether the place is the default.
     pub(super) fn is_idle(&self) -> bool {
         self.share == 0 && self.node.is_none()
     }
@@ -63,7 +66,7 @@ impl Place {
         self.node.as_ref().map(|node| node.name.as_str())
     }
 
-    /// Whether the leaf is there. A node of somebody else's does no harm to one that needs none.
+    /// Whether the leaf is in this place. Another program's node is acceptable for a leaf that needs none.
     fn has(&self, leaf: &Rate) -> bool {
         let found = leaf.parent.as_deref();
         let is_under = match self.node_name() {
@@ -73,7 +76,7 @@ impl Place {
         is_under && leaf.share_bits == self.share
     }
 
-    /// What brings the leaf there.
+    /// The change that moves the leaf to this place.
     fn change(&self, leaf: &Rate) -> RateChange {
         let mut change = RateChange::new();
         if leaf.share_bits != self.share {
@@ -90,20 +93,21 @@ impl Place {
 /// The trees of all cards.
 #[derive(Debug, Default)]
 pub(super) struct Trees {
-    /// What the nodes were limited to the last time, in bits per second. Attachments of one network may differ in it,
-    /// if it was changed between them: then the one that was programmed last has its way.
+    /// The latest limit set on each node, in bits per second. Attachments of one network differ in it if the
+    /// network was
+    /// changed between them; the latest programmed one decides.
     totals: Mutex<BTreeMap<(DevlinkDevice, String), u64>>,
 }
 
 impl Trees {
-    /// Brings a leaf to its place. A node that it was the last to leave is deleted.
+    /// Moves a leaf to its place, and deletes the node that it was the last to leave.
     pub(super) fn place(
         &self,
         devlink: &mut Devlink,
         leaf: &Rate,
         place: &Place,
     ) -> Result<(), Error> {
-        let placed = self.enter(devlink, leaf, place);
+        let placed = self.move_leaf(devlink, leaf, place);
         let nodes = [leaf.parent.as_deref(), place.node_name()].into_iter().flatten();
         let left = nodes
             .filter(|node| is_ours(node) && (placed.is_err() || Some(*node) != place.node_name()));
@@ -111,7 +115,7 @@ impl Trees {
         placed.and(cleared.into_iter().collect())
     }
 
-    fn enter(&self, devlink: &mut Devlink, leaf: &Rate, place: &Place) -> Result<(), Error> {
+    fn move_leaf(&self, devlink: &mut Devlink, leaf: &Rate, place: &Place) -> Result<(), Error> {
         if let Some(node) = &place.node {
             self.set_node(devlink, &leaf.device, node)?;
         }
@@ -138,7 +142,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Deletes a node of ours, unless it has leaves.
+    /// Deletes a node of ours unless it has leaves.
     pub(super) fn delete(
         &self,
         devlink: &mut Devlink,
@@ -154,7 +158,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Whether a leaf is in its place and its node has its rate, and what is there for people.
+    /// Whether the leaf is in its place and its node has its rate, and sentences about both.
     pub(super) fn find(
         &self,
         devlink: &mut Devlink,
@@ -162,19 +166,19 @@ impl Trees {
         place: &Place,
     ) -> Result<(bool, Vec<String>), Error> {
         let share = leaf.share_bits;
-        let mut told = Vec::from_iter((share != 0).then(|| format!("sure of {share} bit/s")));
+        let mut details = Vec::from_iter((share != 0).then(|| format!("guaranteed {share} bit/s")));
         let mut is_limited = true;
         if let Some(parent) = &leaf.parent {
             let node = devlink.rate(&leaf.device, &RateSubject::Node(parent.clone()))?;
             let rate = node.map_or(0, |node| node.max_bits);
-            told.push(format!("all of {parent} together {rate} bit/s"));
+            details.push(format!("all of {parent} together {rate} bit/s"));
             is_limited =
                 place.node.as_ref().is_none_or(|node| self.is_right(&leaf.device, node, rate));
         }
-        Ok((place.has(leaf) && is_limited, told))
+        Ok((place.has(leaf) && is_limited, details))
     }
 
-    /// After a start nobody knows who was programmed last, and a node keeps what it has.
+    /// After a restart the latest programmed attachment is unknown, so any limit on the node counts as right.
     fn is_right(&self, device: &DevlinkDevice, node: &Node, rate: u64) -> bool {
         match self.totals().get(&(device.clone(), node.name.clone())) {
             Some(last) => rate == *last,
@@ -187,17 +191,17 @@ impl Trees {
     }
 }
 
-/// Whether a VF can be sure of a share: asked by giving it the one that it has.
+/// Whether the card accepts a share: sets the one that the leaf has.
 pub(super) fn try_share(devlink: &mut Devlink, leaf: &Rate) -> Ability {
     let same = RateChange::new().share_bits(leaf.share_bits);
     let tried = devlink.set_rate(&leaf.device, &leaf.subject, &same);
     tried.map_err(|error| error.to_string())
 }
 
-/// Whether a card has nodes: asked by making one.
+/// Whether the card has nodes: creates and deletes one.
 pub(super) fn try_node(devlink: &mut Devlink, device: &DevlinkDevice) -> Ability {
     let made = devlink.add_rate_node(device, PREFIX, &RateChange::new().max_bits(RATE_UNIT));
-    // One that is there was left by a service that ended in between.
+    // An existing one was left by a service that ended between creation and deletion.
     let made = made.or_else(|error| if error.is_exists() { Ok(()) } else { Err(error) });
     made.and_then(|()| devlink.delete_rate_node(device, PREFIX)).map_err(|error| error.to_string())
 }

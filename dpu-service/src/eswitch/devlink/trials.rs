@@ -1,4 +1,4 @@
-//! What cards can do that nothing tells but trying it on one of their representors.
+//! Features of cards that only an attempt on one of their representors reveals.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use netlink::DevlinkDevice;
 use super::{super::Representor, UNKNOWN_YET};
 use crate::driver::Ability;
 
-/// What a card is tried for.
+/// A feature to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Feature {
-    /// To carry out filters.
+    /// Ingress filters in hardware.
     Filters,
-    /// To let a VF be sure of what it sends.
+    /// A guaranteed share of what a VF sends.
     EgressShare,
-    /// To limit what several VFs send together.
+    /// A limit of what several VFs send together.
     EgressTotal,
 }
 
-/// Whether a card can do each thing that it is tried for.
+/// The result for each feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tried {
     pub(super) filters: Ability,
@@ -26,21 +26,21 @@ pub(super) struct Tried {
     pub(super) egress_total: Ability,
 }
 
-/// What one card was found to do.
+/// The results of one card.
 #[derive(Clone, Debug)]
 pub(super) struct Trial {
-    /// The link that it was tried on: a card that was reset has made others.
+    /// The link that the card was tried on. After a reset of the card all links are new.
     link: u32,
     pub(super) tried: Tried,
 }
 
-/// What each card was found to do.
+/// The results of all cards.
 pub(super) type Trials = BTreeMap<DevlinkDevice, Trial>;
 
 impl Feature {
     const ALL: [Self; 3] = [Self::Filters, Self::EgressShare, Self::EgressTotal];
 
-    /// The capability's.
+    /// The name of the capability.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Filters => "filters",
@@ -51,7 +51,7 @@ impl Feature {
 }
 
 impl Tried {
-    /// Of a card that had no VF to try it on.
+    /// The result for a card without a VF.
     pub(super) fn nothing_yet() -> Self {
         Self::each(|_| Err(UNKNOWN_YET.to_owned()))
     }
@@ -74,15 +74,15 @@ impl Tried {
 }
 
 impl Trial {
-    /// Tries a card for what it was not `known` to do since it made these representors: on one that serves nobody
-    /// if there is any. What has failed may work by now. `None`: there is nothing to try it on.
+    /// Tries the features that are not `known` to work since the card created these representors. Prefers an idle
+    /// representor. A feature that failed before is tried again. `None`: there is no representor.
     pub(super) fn of_card(
         known: Option<&Self>,
         representors: &[&Representor],
         mut attempt: impl FnMut(&Representor, Feature) -> Ability,
     ) -> Option<Self> {
-        let serves_nobody = |port: &&&Representor| port.master.is_none() && !port.up;
-        let port = representors.iter().find(serves_nobody).or(representors.first())?;
+        let is_idle = |port: &&&Representor| port.master.is_none() && !port.up;
+        let port = representors.iter().find(is_idle).or(representors.first())?;
         let is_there = |trial: &&Self| representors.iter().any(|port| port.index == trial.link);
         let known = known.filter(is_there);
         let works = |feature| known.is_some_and(|known| known.tried.of(feature).is_ok());
@@ -94,23 +94,23 @@ impl Trial {
     }
 }
 
-/// Tells what cards can do by now, and what they can't do any more, by what was `known`.
-pub(super) fn tell_changes(known: &Trials, found: &Trials) {
+/// Logs features that have started or stopped working since `known`.
+pub(super) fn log_changes(known: &Trials, found: &Trials) {
     for (card, trial) in found {
         for feature in Feature::ALL {
             let before = known.get(card).map(|known| known.tried.of(feature));
-            tell_change(card, feature.name(), before, trial.tried.of(feature));
+            log_change(card, feature.name(), before, trial.tried.of(feature));
         }
     }
 }
 
-fn tell_change(card: &DevlinkDevice, feature: &str, before: Option<&Ability>, now: &Ability) {
+fn log_change(card: &DevlinkDevice, feature: &str, before: Option<&Ability>, now: &Ability) {
     match (before, now) {
         (Some(Ok(())), Ok(())) | (Some(Err(_)), Err(_)) => {}
         (_, Ok(())) => tracing::info!(%card, feature, "a feature of the card works"),
         (None, Err(why)) => tracing::info!(%card, feature, why, "a feature of the card is missing"),
         (Some(Ok(())), Err(why)) => {
-            tracing::warn!(%card, feature, why, "a feature of the card works no more");
+            tracing::warn!(%card, feature, why, "a feature of the card stopped working");
         }
     }
 }
@@ -128,7 +128,7 @@ mod tests {
         Representor::of_link(FunctionId::local(0, 0), link)
     }
 
-    /// What is found on these ports if the card can do anything but `refused`, and what it was tried for, where.
+    /// Tries a card with these ports that supports all features but `refused`. Also returns the attempts.
     fn look(
         known: Option<&Trial>,
         ports: &[(u32, bool)],

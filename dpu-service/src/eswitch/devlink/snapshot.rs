@@ -1,4 +1,4 @@
-//! One look at all VFs' ports of the cards.
+//! A snapshot of the cards and of all VFs' ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,44 +12,44 @@ use super::{
 };
 use crate::driver::Refused;
 
-/// What one look found.
+/// One snapshot.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(super) struct Snapshot {
     pub(super) cards: Vec<Card>,
     ports: BTreeMap<FunctionId, FoundPort>,
-    /// VFs that can't be told apart, for two cards have one of that number. None is in `ports`.
+    /// VFs whose number exists on two cards, so that they can't be told apart. They are not in `ports`.
     clashes: BTreeMap<FunctionId, Clash>,
-    /// Nodes of ours in the cards' rate trees that no leaf is under.
+    /// Nodes of ours in the cards' rate trees without leaves.
     pub(super) empty_nodes: Vec<(DevlinkDevice, String)>,
-    /// What the cards were found to do, by this look or an earlier one.
+    /// The features that the cards were found to have, by this snapshot or an earlier one.
     pub(super) trials: Trials,
 }
 
-/// Two cards that both have a VF of some number.
+/// Two cards with a VF of the same number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Clash {
     one: DevlinkDevice,
     other: DevlinkDevice,
 }
 
-/// A VF's port, as it was found.
+/// A VF's devlink port.
 #[derive(Clone, Debug)]
 pub(super) struct FoundPort {
     pub(super) device: DevlinkDevice,
     port: u32,
-    /// The index of its link, once it has one.
+    /// The index of its link, if it has one.
     pub(super) link: Option<u32>,
-    /// Whether the card takes a MAC address for the VF.
+    /// Whether the card accepts a MAC address for the VF.
     pub(super) takes_mac: bool,
-    /// Whether there is a place for a limit of what the VF sends.
+    /// Whether the port has a rate leaf.
     takes_rate: bool,
-    /// Whether the card's driver has said that it limits nothing.
+    /// Whether the card's driver has refused a limit.
     has_refused_rate: bool,
     is_rated: bool,
 }
 
 impl FoundPort {
-    /// `leaf`: how it is limited what the VF sends, `None` if it can't be limited.
+    /// `leaf`: the port's rate leaf, if it has one.
     pub(super) fn new(port: &DevlinkPort, leaf: Option<&Rate>) -> Self {
         Self {
             device: port.device.clone(),
@@ -67,7 +67,7 @@ impl FoundPort {
         self.takes_rate && !self.has_refused_rate
     }
 
-    /// With what the same port has said when it was asked for something. One that was made anew is asked again.
+    /// Keeps an earlier refusal if the port has the same link. A port with a new link is tried again.
     fn after(self, known: Option<&Self>) -> Self {
         let is_same = |known: &Self| known.link.is_some() && known.link == self.link;
         let has_refused_rate = known.is_some_and(|known| known.has_refused_rate && is_same(known));
@@ -80,18 +80,18 @@ impl FoundPort {
     }
 }
 
-/// Whether there is anything of a leaf that is to be undone.
+/// Whether the leaf has settings to undo.
 fn is_rated(leaf: &Rate) -> bool {
     leaf.max_bits != 0 || leaf.share_bits != 0 || leaf.parent.as_deref().is_some_and(is_ours)
 }
 
-impl Look {
+impl Snapshot {
     /// All VFs' ports.
     pub(super) fn ports(&self) -> impl Iterator<Item = &FoundPort> + Clone {
         self.ports.values()
     }
 
-    /// Those of one card.
+    /// The ports of one card.
     pub(super) fn ports_of(&self, card: &str) -> impl Iterator<Item = &FoundPort> + Clone {
         self.ports().filter(move |found| found.device.to_string() == card)
     }
@@ -100,7 +100,7 @@ impl Look {
         self.ports.get(&vf)
     }
 
-    /// The card that the VF is of.
+    /// The card of the VF.
     pub(super) fn card_of(&self, vf: FunctionId) -> Option<&DevlinkDevice> {
         self.found(vf).map(|found| &found.device)
     }
@@ -109,12 +109,12 @@ impl Look {
         self.card_of(port.vf) == Some(card)
     }
 
-    /// What a card was found to do. `None`: it was not tried yet.
+    /// The features that a card was found to have. `None`: the card was not tried yet.
     pub(super) fn tried(&self, card: &DevlinkDevice) -> Option<&Tried> {
         self.trials.get(card).map(|trial| &trial.tried)
     }
 
-    /// What the first card with one of these ports that was tried was found to do.
+    /// The features of the first tried card among these ports.
     pub(super) fn tried_at<'a>(&self, mut ports: impl Iterator<Item = &'a FoundPort>) -> Tried {
         let tried = ports.find_map(|found| self.tried(&found.device));
         tried.cloned().unwrap_or_else(Tried::nothing_yet)
@@ -124,7 +124,7 @@ impl Look {
         self.tried(card).is_some_and(|tried| tried.filters.is_ok())
     }
 
-    /// On which card, and where there.
+    /// The card of the VF's port, and the port's index there.
     pub(super) fn place_of(&self, vf: FunctionId) -> Option<(DevlinkDevice, u32)> {
         self.found(vf).map(|found| (found.device.clone(), found.port))
     }
@@ -138,14 +138,14 @@ impl Look {
         self.ports.insert(vf, found);
     }
 
-    /// The card's driver limits nothing that the VF sends, whatever the kernel tells.
+    /// Records that the card's driver refused a limit for the VF, despite its rate leaf.
     pub(super) fn note_refused_rate(&mut self, vf: FunctionId) {
         if let Some(found) = self.ports.get_mut(&vf) {
             found.has_refused_rate = true;
         }
     }
 
-    /// With what is known from an earlier look and can't be asked.
+    /// Keeps what an earlier snapshot knows and the kernel does not report.
     pub(super) fn after(self, known: &Self) -> Self {
         let after = |(vf, found): (FunctionId, FoundPort)| (vf, found.after(known.found(vf)));
         Self { ports: self.ports.into_iter().map(after).collect(), ..self }
@@ -159,12 +159,12 @@ impl Look {
         self.clashes.insert(vf, Clash { one: other.device, other: found.device });
     }
 
-    /// Why a VF can't be served. `None`: nothing is known that is in the way.
+    /// Why the VF can't be served. `None`: no reason is known.
     pub(super) fn why_not(&self, vf: FunctionId) -> Option<String> {
         self.clashes.get(&vf).map(|clash| clash.sentence(&[vf]))
     }
 
-    /// Which VFs can't be served, one sentence for each pair of cards.
+    /// One sentence for each pair of cards about the VFs that can't be served.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut vfs: BTreeMap<&Clash, Vec<FunctionId>> = BTreeMap::new();
         for (vf, clash) in &self.clashes {
@@ -173,7 +173,7 @@ impl Look {
         vfs.into_iter().map(|(clash, vfs)| clash.sentence(&vfs)).collect()
     }
 
-    /// The representors, by their `links`.
+    /// The representors of the ports whose link is in `links`.
     pub(super) fn representors(&self, links: Vec<Link>) -> Vec<Representor> {
         let mut links: BTreeMap<u32, Link> =
             links.into_iter().map(|link| (link.index, link)).collect();
@@ -192,38 +192,36 @@ impl Clash {
         let verb = if vfs.len() == 1 { "is" } else { "are" };
         let names = names.join(", ");
         format!(
-            "{subject} {names} {verb} on card {one} and on card {other}, and so on neither: name \
-             one of the cards in eswitch.devices"
+            "{subject} {names} {verb} on card {one} and on card {other}, and can't be told apart: \
+             name one of the cards in eswitch.devices"
         )
     }
 }
 
-/// Looks at all VFs' ports of these `devices`, or of all cards if there are none.
-pub(super) fn everything(
-    devlink: &mut Devlink,
-    devices: &[DevlinkDevice],
-) -> Result<Look, Refused> {
+/// Lists all VFs' ports of these `devices`, or of all cards if there are none.
+pub(super) fn take(devlink: &mut Devlink, devices: &[DevlinkDevice]) -> Result<Snapshot, Refused> {
     let is_wanted = |device: &DevlinkDevice| devices.is_empty() || devices.contains(device);
     let rates = rates(devlink)?;
     let leaves = leaves(&rates);
     let mut empty_nodes = empty_nodes(&rates);
     empty_nodes.retain(|(device, _)| is_wanted(device));
-    let mut look = Look { cards: cards(devlink, devices)?, empty_nodes, ..Look::default() };
+    let mut snapshot =
+        Snapshot { cards: cards(devlink, devices)?, empty_nodes, ..Snapshot::default() };
     let ports = devlink.ports().map_err(unlisted)?;
     for port in ports.iter().filter(|port| is_wanted(&port.device)) {
         let Some(vf) = vf_of(port) else { continue };
         let leaf = leaves.get(&(&port.device, port.index)).copied();
-        look.add(vf, FoundPort::new(port, leaf));
+        snapshot.add(vf, FoundPort::new(port, leaf));
     }
     let counts: Vec<_> =
-        look.cards.iter().map(|card| look.ports_of(&card.device).count()).collect();
-    for (card, count) in look.cards.iter_mut().zip(counts) {
+        snapshot.cards.iter().map(|card| snapshot.ports_of(&card.device).count()).collect();
+    for (card, count) in snapshot.cards.iter_mut().zip(counts) {
         card.representors = count;
     }
-    Ok(look)
+    Ok(snapshot)
 }
 
-/// The `devices` that there are or, if none are named, those in switchdev mode.
+/// The existing ones of `devices` or, if none are named, the cards in switchdev mode.
 pub(super) fn cards(
     devlink: &mut Devlink,
     devices: &[DevlinkDevice],
@@ -247,10 +245,10 @@ fn unlisted(error: netlink::Error) -> Refused {
     Refused::new("list the representors", error)
 }
 
-/// The leaf of each port that can be limited, and the nodes.
+/// All rate leaves and nodes.
 fn rates(devlink: &mut Devlink) -> Result<Vec<Rate>, Refused> {
     match devlink.rates() {
-        // Kernels before 5.14 know nothing of rates.
+        // Kernels before 5.14 have no devlink rates.
         Err(error) if error.is_unsupported() => Ok(Vec::new()),
         rates => rates.map_err(unlisted),
     }
@@ -275,7 +273,7 @@ fn empty_nodes<'a>(rates: &'a [Rate]) -> Vec<(DevlinkDevice, String)> {
     empty.map(|(device, node)| (device.clone(), node.clone())).collect()
 }
 
-/// The VF behind a port. `None`: something else is.
+/// The VF behind a port. `None`: the port is not a VF's.
 pub(super) fn vf_of(port: &DevlinkPort) -> Option<FunctionId> {
     match port.flavour {
         Flavour::PciVf { controller, pf, vf } => {
@@ -289,7 +287,7 @@ pub(super) fn vf_of(port: &DevlinkPort) -> Option<FunctionId> {
 mod tests {
     use super::*;
 
-    fn look_with(link: u32) -> Look {
+    fn snapshot_with(link: u32) -> Snapshot {
         let device = "netdevsim/netdevsim1".parse().unwrap();
         let found = FoundPort {
             device,
@@ -300,22 +298,22 @@ mod tests {
             has_refused_rate: false,
             is_rated: false,
         };
-        let mut look = Look::default();
-        look.note(FunctionId::local(0, 1), found);
-        look
+        let mut snapshot = Snapshot::default();
+        snapshot.note(FunctionId::local(0, 1), found);
+        snapshot
     }
 
     #[test]
     fn a_port_that_has_refused_a_rate_is_asked_again_once_it_was_made_anew() {
         let vf = FunctionId::local(0, 1);
-        let limits = |look: &Look| look.found(vf).unwrap().limits_egress();
-        let mut known = look_with(7);
+        let limits = |snapshot: &Snapshot| snapshot.found(vf).unwrap().limits_egress();
+        let mut known = snapshot_with(7);
         assert!(limits(&known));
         known.note_refused_rate(vf);
         assert!(!limits(&known));
-        known.note(vf, look_with(7).found(vf).unwrap().clone());
+        known.note(vf, snapshot_with(7).found(vf).unwrap().clone());
         assert!(!limits(&known));
-        assert!(!limits(&look_with(7).after(&known)));
-        assert!(limits(&look_with(8).after(&known)));
+        assert!(!limits(&snapshot_with(7).after(&known)));
+        assert!(limits(&snapshot_with(8).after(&known)));
     }
 }
