@@ -1,4 +1,4 @@
-//! The configuration file: its keys, their defaults and what makes sense together.
+//! The configuration file: its keys, defaults and checks.
 //!
 //! `configs/dpu-service.toml` documents every key; a test loads it.
 
@@ -49,7 +49,7 @@ use crate::{
     model::{HostName, HostRights, Network},
 };
 
-/// Where the file is unless `--config` says otherwise.
+/// The default path of the file; `--config` overrides it.
 pub const DEFAULT_PATH: &str = "/etc/dpu-offload/dpu-service.toml";
 
 /// The whole file.
@@ -59,34 +59,34 @@ pub struct Config {
     /// The address and port that the API listens on.
     #[serde(default = "default_listen", deserialize_with = "socket_address")]
     pub listen: SocketAddr,
-    /// Where the journal is kept.
+    /// The folder of the journal.
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
-    /// How many days before its end it is told that the certificate expires.
+    /// How many days before its expiry the certificate is reported as expiring.
     #[serde(default, rename = "certificate_warning_days")]
     pub certificate_warning: ExpiryWarning,
-    /// The service's certificate, and whom it trusts.
+    /// The service's certificate, and the certificate authority that it trusts.
     #[serde(default = "default_tls")]
     pub tls: TlsSettings,
     /// Logs.
     #[serde(default)]
     pub log: LogSettings,
-    /// Where traces go to.
+    /// The destination of traces.
     #[serde(default)]
     pub tracing: TracingSettings,
     /// Metrics.
     #[serde(default)]
     pub metrics: Metrics,
-    /// How VFs' representors are reached.
+    /// The eswitch driver.
     #[serde(default)]
     pub eswitch: EswitchSettings,
-    /// What joins representors and uplinks.
+    /// The fabric driver, which joins representors and uplinks.
     #[serde(default)]
     pub fabric: FabricSettings,
-    /// Where networks lead whose gateway is this DPU.
+    /// The way out of networks whose gateway is this DPU.
     #[serde(default)]
     pub gateway: GatewaySettings,
-    /// How VFs, addresses and MAC addresses are handed out.
+    /// How VFs, addresses and MAC addresses are allocated.
     #[serde(default)]
     pub allocation: Allocation,
     /// Limits on what clients can make the service do.
@@ -107,22 +107,22 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// Its name, as in its certificate.
+    /// The name in its certificate.
     pub name: String,
-    /// The PFs that it has, such as `p0`.
+    /// Its PFs, such as `p0`.
     #[serde(deserialize_with = "pf_ids")]
     pub pfs: Vec<PfId>,
-    /// How many VFs PFs shall have, such as `{ p0 = 16 }`: 0 to 4096. The host leaves the others as
-    /// they are.
+    /// The numbers of VFs that its PFs should have, such as `{ p0 = 16 }`: 0 to 4096. The host leaves other PFs
+    /// unchanged.
     #[serde(default, deserialize_with = "vfs_of_pfs")]
     pub vfs: BTreeMap<PfId, u32>,
-    /// The networks that it may use, by name. Empty: all.
+    /// The names of the networks that it may use. Empty: all.
     #[serde(default)]
     pub networks: BTreeSet<String>,
-    /// Whether it may ask for MAC addresses that do not begin with `allocation.mac_prefix`.
+    /// Whether it may request MAC addresses outside `allocation.mac_prefix`.
     #[serde(default = "yes")]
     pub any_mac: bool,
-    /// Whether it may be away: the condition `HostsConnected` leaves it out.
+    /// Whether it may be away: the condition `HostsConnected` ignores it.
     #[serde(default)]
     pub maintenance: bool,
 }
@@ -141,15 +141,15 @@ const fn yes() -> bool {
 /// Why a configuration file can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// It can't be read, or its form is wrong.
+    /// The file can't be read or parsed.
     #[error("{}", bootstrap::Chain(.0))]
     Form(#[from] bootstrap::ConfigError),
-    /// It makes no sense.
+    /// The file's values are invalid.
     #[error("{}", problems.told_of(path))]
     Content {
         /// The file.
         path: PathBuf,
-        /// All that is wrong.
+        /// All problems.
         problems: Problems,
     },
 }
@@ -175,7 +175,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What the engine takes over while it runs.
+    /// The part that the engine applies while it runs.
     pub(crate) fn for_engine(&self) -> Configuration {
         let host = |host: &Host| (HostName(host.name.as_str().into()), host.pfs.clone());
         Configuration {
@@ -187,13 +187,13 @@ impl Config {
         }
     }
 
-    /// The hosts that may be away.
+    /// The hosts under maintenance.
     pub(crate) fn under_maintenance(&self) -> BTreeSet<HostName> {
         let hosts = self.hosts.iter().filter(|host| host.maintenance);
         hosts.map(|host| HostName(host.name.as_str().into())).collect()
     }
 
-    /// What the engine is given once.
+    /// The part that the engine gets once.
     pub(crate) fn engine_settings(&self) -> Settings {
         Settings {
             address_cool_down: Duration::from_secs(self.allocation.address_cool_down_s),
@@ -209,17 +209,17 @@ impl Config {
         }
     }
 
-    /// The keys that differ and that only a restart takes over.
+    /// The names of the changed keys that need a restart.
     pub(crate) fn fixed_differences(&self, next: &Self) -> Vec<String> {
         let (mut keys, next) = (self.fixed_keys(), next.fixed_keys());
         keys.retain(|key, value| next.get(key) != Some(value));
         keys.into_keys().collect()
     }
 
-    /// What only a restart takes over, by the names of the keys. What is taken over at once is not
-    /// serialised, but for the level of logs.
+    /// The keys that need a restart, with their values. Keys that apply at once are not serialised, except the log
+    /// level.
     fn fixed_keys(&self) -> BTreeMap<String, Value> {
-        // Nothing of it can't be: its paths were read from text.
+        // Never fails: all paths come from text.
         let file = serde_json::to_value(self).unwrap_or_default();
         let mut keys = BTreeMap::new();
         for (name, value) in file.as_object().into_iter().flatten() {
@@ -278,7 +278,7 @@ mod tests {
         assert!(error.contains(expected), "{error} does not tell {expected:?}");
     }
 
-    /// The keys that may stand at the top or in a section, by what is said of one that may not.
+    /// The keys that are valid at the top or in a section, taken from the error about an invalid one.
     fn keys(section: &str) -> Vec<String> {
         let head = if section.is_empty() { String::new() } else { format!("[{section}]\n") };
         let error = toml::from_str::<Config>(&format!("{head}nothing = 1")).unwrap_err();

@@ -1,18 +1,18 @@
-//! `[allocation]`
+//! The section `[allocation]`.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::section::{out_of_range, section};
 
 section! {
-    /// How VFs, addresses and MAC addresses are handed out.
+    /// How VFs, addresses and MAC addresses are allocated.
     pub struct Allocation {
-        /// How long an address rests before it is handed out again, in seconds.
+        /// How long a freed address is in cool-down, in seconds.
         pub address_cool_down_s: u64 = 60, 0..=86_400;
-        /// The first bytes of the MAC addresses handed out: 1 to 5, locally administered unicast.
+        /// The first bytes of allocated MAC addresses: 1 to 5, locally administered unicast.
         #[serde(deserialize_with = "mac_prefix")]
         pub mac_prefix: MacPrefix = MacPrefix(vec![0x02]);
-        /// Failures in a row after which a VF is quarantined.
+        /// The number of consecutive failures after which a VF is quarantined.
         pub quarantine_after: u32 = 3, 1..=100;
     }
 }

@@ -1,4 +1,4 @@
-//! What makes sense in what a network says of who may open connections to its pods.
+//! Checks of a network's `allow` rules: who may open connections to its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// Whether the rules say something, and such as can be kept. Returns one sentence for each problem.
+/// Checks the rules of one network. Returns one sentence for each problem.
 pub(super) fn check_allow(network: &Network) -> Vec<String> {
     let mut problems: Vec<_> = check_pods(network).into_iter().collect();
     if network.allow.len() > 1 && network.allow.iter().any(|rule| rule.nobody) {
@@ -30,22 +30,22 @@ pub(super) fn check_allow(network: &Network) -> Vec<String> {
     problems
 }
 
-/// Whether it is known what is for a pod: rules are about the MAC address that is its own alone.
+/// Rules match a pod's MAC address, so the pod must be the only one that can have it.
 fn check_pods(network: &Network) -> Option<String> {
     if network.allow.is_empty() {
         return None;
     }
     if network.anti_spoofing == AntiSpoofing::Off {
         return Some(
-            "allow needs anti_spoofing = \"full\" or \"mac\": of a pod that may have any MAC address, nobody \
-             knows what is for it"
+            "allow needs anti_spoofing = \"full\" or \"mac\": rules need a pod's MAC \
+             address, and with \"off\" a pod may have any"
                 .into(),
         );
     }
     let mac = macs(&network.allowed_sources).chain(macs(&network.optional_sources)).next()?;
     Some(format!(
-        "allow stands beside {mac} among its sources, which several pods may have, so that nobody knows what \
-         is for which: leave either out"
+        "allow can't be combined with {mac} among its sources, which several pods may have: rules need a MAC \
+         address of one pod; leave either out"
     ))
 }
 
@@ -55,10 +55,10 @@ fn check_rule(rule: &AllowRule) -> Vec<String> {
         from_networks.is_empty() && from.is_empty() && protocol.is_none() && ports.is_empty();
     match (nobody, says_nothing) {
         (true, true) => return Vec::new(),
-        (true, false) => return vec!["nobody = true stands alone in its rule".into()],
+        (true, false) => return vec!["nobody = true must be alone in its rule".into()],
         (false, true) => {
             return vec![
-                "it says nothing, so that anybody may open anything: leave allow out for that, or write \
+                "it is empty, so it would allow every connection: leave allow out for that, or write \
                  nobody = true for the opposite"
                     .into(),
             ];
@@ -87,13 +87,14 @@ fn check_rule(rule: &AllowRule) -> Vec<String> {
 fn check_from(prefix: IpNetwork) -> Option<String> {
     let problem = check_prefix(prefix).or_else(|| {
         let is_nobodys = prefix.network().is_multicast();
-        is_nobodys.then(|| format!("{prefix} is multicast, which nobody sends from"))
+        is_nobodys.then(|| format!("{prefix} is multicast, which is no source address"))
     });
     problem.map(|problem| format!("from: {problem}"))
 }
 
-/// Checks that rules name networks that there are and that have addresses, and come to no more than a port can
-/// have, as far as `concerns` says of a network and the name of one that it names. Returns one sentence for each
+/// Checks that rules name existing networks with subnets, and that they need no more flows than a port may have.
+/// Checks only
+/// what `concerns` accepts, by a network and the name of a network in its rules. Returns one sentence for each
 /// problem.
 #[must_use]
 pub fn check_named_networks<'a>(
@@ -113,7 +114,7 @@ pub fn check_named_networks<'a>(
     concerned.flat_map(|network| check_named(network, &known)).collect()
 }
 
-/// The prefixes that a network's pods have addresses of.
+/// The prefixes of the pods' addresses.
 pub(crate) fn prefixes_of(network: &Network) -> BTreeSet<IpNetwork> {
     network.subnets.iter().map(|subnet| subnet.cidr).collect()
 }
@@ -123,10 +124,10 @@ fn check_named(network: &Network, known: &BTreeMap<String, BTreeSet<IpNetwork>>)
     let unusable = named_networks(&network.allow).filter_map(|name| {
         let why = match known.get(name) {
             Some(prefixes) if !prefixes.is_empty() => return None,
-            Some(_) => "which has no subnets, so that nobody knows its pods' addresses",
+            Some(_) => "which has no subnets, so its pods' addresses are unknown",
             None => {
-                "which there is not: make it first; of networks that name each other, apply one without its \
-                 allow before the others, and whole after them"
+                "which does not exist: create it first; of networks that name each other, apply one without \
+                 its allow first, and with its allow last"
             }
         };
         Some(format!("{subject}: allow names {name:?}, {why}"))
@@ -143,7 +144,7 @@ fn check_named(network: &Network, known: &BTreeMap<String, BTreeSet<IpNetwork>>)
     problems
 }
 
-/// Why a fabric can't keep to a network's rules, one sentence.
+/// One sentence about why the fabric can't enforce the network's rules.
 pub(super) fn check_rules_on(network: &Network, fabric: FabricDriver) -> Option<String> {
     if network.allow.is_empty() {
         return None;
@@ -178,14 +179,17 @@ mod tests {
         assert_eq!(check_network(&network(&with(good))), [""; 0]);
         assert_eq!(check_network(&network(&with("allow = [{ nobody = true }]"))), [""; 0]);
         for (rules, told) in [
-            ("[{}]", "allow rule 1: it says nothing, so that anybody may open anything: leave"),
-            ("[{ nobody = true, protocol = \"tcp\" }]", "nobody = true stands alone in its rule"),
+            ("[{}]", "allow rule 1: it is empty, so it would allow every connection: leave"),
+            ("[{ nobody = true, protocol = \"tcp\" }]", "nobody = true must be alone in its rule"),
             ("[{ nobody = true }, { protocol = \"tcp\" }]", "leave that one or the others out"),
             ("[{ protocol = \"icmp\", ports = [\"8\"] }]", "ports need protocol = \"tcp\","),
             ("[{ ports = [\"80\"] }]", "ports need protocol = \"tcp\","),
             ("[{ protocol = \"tcp\" }, { from = [\"10.0.0.1/8\"] }]", "allow rule 2: from: 10.0"),
             ("[{ from_networks = [\"Green\"] }]", "holds \"Green\", which can't name a network"),
-            ("[{ from = [\"224.0.0.0/4\"] }]", "from: 224.0.0.0/4 is multicast, which nobody"),
+            (
+                "[{ from = [\"224.0.0.0/4\"] }]",
+                "from: 224.0.0.0/4 is multicast, which is no source",
+            ),
         ] {
             assert_problem(&with(&format!("allow = {rules}")), told);
         }
@@ -202,7 +206,10 @@ mod tests {
         assert_problem(&off, "allow needs anti_spoofing = \"full\" or \"mac\"");
         for key in ["allowed_sources", "optional_sources"] {
             let shared = with(&format!("{key} = [\"00:00:5e:00:01:07\"]\n{allow}"));
-            assert_problem(&shared, "allow stands beside 00:00:5e:00:01:07 among its sources");
+            assert_problem(
+                &shared,
+                "allow can't be combined with 00:00:5e:00:01:07 among its sources",
+            );
         }
         let mac = with(&format!("anti_spoofing = \"mac\"\n{allow}"));
         assert_eq!(check_network(&network(&mac)), [""; 0]);
@@ -220,7 +227,7 @@ mod tests {
         );
         let (green, red) = (subnet("green", 2), network("name = \"red\""));
         let told = check_named_networks([&blue, &green, &red], |_, _| true);
-        let expected = [("blue", "no subnets"), ("none", "make it"), ("red", "no subnets")];
+        let expected = [("blue", "no subnets"), ("none", "create it"), ("red", "no subnets")];
         assert_eq!(told.len(), expected.len(), "{told:?}");
         for (told, (named, why)) in told.iter().zip(expected) {
             let begins = format!("network \"blue\": allow names \"{named}\", ");
@@ -232,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_rules_come_to_has_an_end() {
-        // 30 blocks for each of so many prefixes.
+        // 30 blocks for each prefix.
         let rules = |prefixes: usize| {
             let from: Vec<_> = (0..prefixes).map(|number| format!("10.{number}.0.0/16")).collect();
             let ports = "protocol = \"tcp\", ports = [\"1-65534\"]";

@@ -1,21 +1,21 @@
-//! What makes sense in rate limits: a network's, and those that a pod asks for.
+//! Checks of rate limits: a network's, and those that a pod requests.
 
 use crate::model::{Bandwidth, Network};
 
-/// What `tc` can express: 4 GiB.
+/// The largest burst that `tc` can express, in bits: 4 GiB.
 const MOST_BURST_BITS: u64 = u32::MAX as u64 * 8;
 
-/// Who wrote rate limits down, and so what they are called.
+/// The author of rate limits, which decides the names of the keys.
 #[derive(Clone, Copy)]
 pub(crate) enum LimitsOf {
     /// A network.
     Network,
-    /// A pod, whose runtime passed them.
+    /// A pod, through its runtime.
     Pod,
 }
 
 impl LimitsOf {
-    /// Rate and burst towards the pod, and from it.
+    /// The names of rate and burst, first towards the pod, then from it.
     const fn names(self) -> [[&'static str; 2]; 2] {
         match self {
             Self::Network => [["ingress_rate", "ingress_burst"], ["egress_rate", "egress_burst"]],
@@ -24,7 +24,7 @@ impl LimitsOf {
     }
 }
 
-/// Checks rate limits: the network's, or those that a request asks for.
+/// Checks the rate limits of a network or a request. Returns one sentence for each problem.
 pub(crate) fn check_bandwidth(bandwidth: &Bandwidth, whose: LimitsOf) -> Vec<String> {
     let directions = [
         (bandwidth.ingress_rate, bandwidth.ingress_burst),
@@ -35,14 +35,14 @@ pub(crate) fn check_bandwidth(bandwidth: &Bandwidth, whose: LimitsOf) -> Vec<Str
     limits.chain(check_share(bandwidth, whose)).collect()
 }
 
-/// Checks what all pods of a network may send together.
+/// Checks the total rate of a network's pods.
 pub(super) fn check_total(network: &Network) -> Option<String> {
     let (total, share) = (network.total_egress_rate, network.bandwidth.egress_share);
     check_rate("total_egress_rate", total).or_else(|| {
         (total != 0 && share > total).then(|| {
             format!(
-                "bandwidth.egress_share {share} must be at most total_egress_rate {total}: nobody is sure of more \
-                 than all may send together"
+                "bandwidth.egress_share {share} must be at most total_egress_rate {total}: a pod's share can't \
+                 exceed what all may send together"
             )
         })
     })
@@ -52,11 +52,11 @@ fn check_share(bandwidth: &Bandwidth, whose: LimitsOf) -> Option<String> {
     let Bandwidth { egress_share: share, egress_rate: rate, .. } = *bandwidth;
     match whose {
         LimitsOf::Pod => (share != 0).then(|| {
-            format!("bandwidth.egressShare {share} can't be asked for: it is the network's to give")
+            format!("bandwidth.egressShare {share} can't be requested: only a network sets it")
         }),
         LimitsOf::Network if rate != 0 && share > rate => Some(format!(
-            "bandwidth.egress_share {share} must be at most bandwidth.egress_rate {rate}: a pod is sure of no more \
-             than it may send"
+            "bandwidth.egress_share {share} must be at most bandwidth.egress_rate {rate}: a pod's share can't \
+             exceed what it may send"
         )),
         LimitsOf::Network => check_rate("bandwidth.egress_share", share),
     }
@@ -64,7 +64,7 @@ fn check_share(bandwidth: &Bandwidth, whose: LimitsOf) -> Option<String> {
 
 fn check_limit([rate_name, burst_name]: [&str; 2], rate: u64, burst: u64) -> Option<String> {
     if rate == 0 && burst != 0 {
-        return Some(format!("bandwidth.{burst_name} needs bandwidth.{rate_name} beside it"));
+        return Some(format!("bandwidth.{burst_name} needs bandwidth.{rate_name}, too"));
     }
     check_rate(&format!("bandwidth.{rate_name}"), rate).or_else(|| {
         (burst > MOST_BURST_BITS).then(|| {

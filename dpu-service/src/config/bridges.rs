@@ -1,8 +1,8 @@
-//! What makes sense in the bridge that a network names, and in tags that no fabric sets.
+//! Checks of the bridge that a network names, and of tags that no fabric sets.
 
 use crate::model::Network;
 
-/// Whether the fabric has the network's bridge: one sentence. `known` are the fabric's, by name.
+/// Checks that the network's bridge is one of the `known` ones. Returns one sentence if not.
 pub(crate) fn check_bridge(network: &Network, known: &[String]) -> Option<String> {
     let wanted = network.bridge.as_ref().filter(|wanted| !known.contains(wanted))?;
     let known: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -14,17 +14,17 @@ pub(crate) fn check_bridge(network: &Network, known: &[String]) -> Option<String
     Some(format!("network {:?}: the fabric has no bridge {wanted:?}: {way_out}", network.name))
 }
 
-/// Whether it wants tags that no fabric sets: one sentence for each, with the way out.
+/// Refuses tags that no fabric sets: one sentence each, with the way out.
 pub(super) fn check_tags(network: &Network) -> Vec<String> {
     let outer = network.outer_vlan.map(|outer| {
         format!(
-            "outer_vlan = {outer} can't be done: a bridge would have to look at two tags, and the guard of pods' \
-             ports counts on one; leave it out, and have the switch at the uplink add the outer tag (QinQ)"
+            "outer_vlan = {outer} can't be done: the guard of pods' ports expects at most one tag; leave it out, and \
+             have the switch at the uplink add the outer tag (QinQ)"
         )
     });
     let priority = (network.vlan_priority != 0).then(|| {
         format!(
-            "vlan_priority = {} can't be done: a bridge sends what pods send with priority 0; leave it out, and have \
+            "vlan_priority = {} can't be done: a bridge sends pods' frames with priority 0; leave it out, and have \
              the switch at the uplink set the priority of the VLAN",
             network.vlan_priority
         )

@@ -1,4 +1,4 @@
-//! What makes sense in the file as a whole.
+//! Checks of the file as a whole.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Config {
-    /// Checks what the file's form alone does not tell.
+    /// Checks values, after the file's form.
     ///
     /// # Errors
     /// All problems at once.
@@ -189,7 +189,7 @@ impl Config {
     }
 }
 
-/// How many VFs the PFs of a host shall have.
+/// Checks the wanted numbers of VFs of a host's PFs.
 fn check_vfs(host: &Host) -> Vec<String> {
     let mut problems = Vec::new();
     for (pf, count) in &host.vfs {
@@ -204,7 +204,7 @@ fn check_vfs(host: &Host) -> Vec<String> {
     problems.into_iter().map(|problem| format!("host {:?}: {problem}", host.name)).collect()
 }
 
-/// Only the form: a network that the host may use can be made later.
+/// Checks only the form of the names: the host's networks may be created later.
 fn check_networks_of(host: &Host) -> impl Iterator<Item = String> {
     let wrong = host.networks.iter().filter(|network| !is_label(network));
     wrong.map(|network| {
@@ -212,7 +212,7 @@ fn check_networks_of(host: &Host) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether only one of two sockets can listen. One on all IPv6 addresses takes all of IPv4, too.
+/// Whether the second of two sockets could not listen. A socket on all IPv6 addresses also takes IPv4.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let covers = |all: IpAddr, some: IpAddr| match all {
         IpAddr::V4(all) => all.is_unspecified() && some.is_ipv4(),
@@ -222,7 +222,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.port() != 0 && (a == b || covers(a, b) || covers(b, a))
 }
 
-/// More than any card has; SR-IOV itself would allow 65535 VFs.
+/// More than any card has; SR-IOV would allow 65535 VFs.
 const HIGHEST_VF: u16 = 4095;
 
 fn way_to_a_pool(wanted: &str, known: &[&str]) -> String {
@@ -250,7 +250,7 @@ mod tests {
         name = "blue"
     "#;
 
-    /// Those of the file with a host, if it has none.
+    /// The file's problems. Adds a host if it has none.
     fn problems_of(text: &str) -> Vec<String> {
         let mut config: Config = toml::from_str(text).unwrap();
         if config.hosts.is_empty() {

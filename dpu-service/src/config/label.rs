@@ -1,14 +1,14 @@
-//! What makes sense in what the rules of others know a network's representors by.
+//! Checks of the group and alias by which other programs' rules find a network's representors.
 
 use crate::model::Network;
 
-/// The largest group that `ip link` shows as such, and takes.
+/// The largest group that `ip link` accepts and shows.
 const LARGEST_GROUP: u32 = i32::MAX.cast_unsigned();
 
-/// The longest alias that the kernel takes, in bytes.
+/// The longest alias that the kernel accepts, in bytes.
 const LONGEST_ALIAS: usize = 255;
 
-/// Returns one sentence for each problem.
+/// Checks both. Returns one sentence for each problem.
 pub(super) fn check_label(network: &Network) -> impl Iterator<Item = String> {
     check_group(network.link_group).into_iter().chain(check_alias(&network.link_alias))
 }
@@ -27,7 +27,7 @@ fn check_alias(alias: &str) -> Option<String> {
         return Some(format!("link_alias {alias:?} must be one line of visible characters"));
     }
     virtual_nic::controller_of(alias).is_some().then(|| {
-        format!("link_alias {alias:?} is as the virtual card marks its own links: write another")
+        format!("link_alias {alias:?} has the form of the virtual card's own links: choose another")
     })
 }
 
@@ -65,6 +65,9 @@ mod tests {
     fn an_alias_that_the_kernel_would_not_keep_is_refused_by_name() {
         assert_problem(&of(&"x".repeat(256)), "link_alias has 256 bytes; 255 are the most");
         assert_problem(&of("two\nlines"), "link_alias \"two\\nlines\" must be one line");
-        assert_problem(&of("virtual-nic uplink p0"), "is as the virtual card marks its own links");
+        assert_problem(
+            &of("virtual-nic uplink p0"),
+            "has the form of the virtual card's own links",
+        );
     }
 }

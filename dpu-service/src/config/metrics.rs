@@ -1,21 +1,21 @@
-//! `[metrics]`
+//! The section `[metrics]`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use metrics::listen_address;
 use serde::{Deserialize, Serialize};
 
-/// The port on loopback.
+/// The default port on loopback.
 const PORT: u16 = 9464;
 
-/// What monitoring reads, and where.
+/// The metrics endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Metrics {
-    /// The address and port that metrics are read from. `None`: they are off.
+    /// The address and port of the endpoint. `None`: it is off.
     #[serde(deserialize_with = "listen_address")]
     pub listen: Option<SocketAddr>,
-    /// Whether it is told of each attachment what it sends and receives, with the names of its pod.
+    /// Whether there are metrics of each attachment's traffic, with the names of its pod.
     pub attachments: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What makes sense in a network: the same rules for the configuration file and for the API.
+//! Checks of networks, the same for the configuration file and the API.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,12 +28,12 @@ use crate::{
 
 const VLANS: RangeInclusive<u16> = 1..=4094;
 const MTUS: RangeInclusive<u32> = 1280..=9216;
-/// Longest list of any kind inside a network.
+/// The longest list in a network.
 pub(super) const LONGEST_LIST: usize = 64;
-/// Longest list of a subnet.
+/// The longest list in a subnet.
 const LONGEST_OF_SUBNET: usize = 256;
 const LONGEST_DOMAIN: usize = 253;
-/// Checks one network by itself. Returns one sentence for each problem.
+/// Checks one network alone. Returns one sentence for each problem.
 #[must_use]
 pub fn check_network(network: &Network) -> Vec<String> {
     let mut problems = check_names(network);
@@ -50,7 +50,7 @@ pub fn check_network(network: &Network) -> Vec<String> {
     problems.extend(check_dns(&network.dns));
     problems.extend(check_bandwidth(&network.bandwidth, LimitsOf::Network));
     problems.extend(check_total(network));
-    // A pool has most of these rules, too.
+    // Pools check most of these rules again, so they are checked only if nothing else is wrong.
     if problems.is_empty() {
         problems.extend(check_address_pools(network));
     }
@@ -86,8 +86,9 @@ fn check_names(network: &Network) -> Vec<String> {
     problems
 }
 
-/// Whether it can name a network, pool or host: 1 to 63 bytes of `[a-z0-9-]`, beginning and ending
-/// with a letter or digit.
+/// Whether the text can name a network, pool or host: 1 to 63 bytes of `[a-z0-9-]` that begin and end with a letter
+/// or
+/// digit.
 pub(crate) fn is_label(text: &str) -> bool {
     let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();
@@ -143,14 +144,15 @@ fn check_subnet(network: &Network, subnet: &Subnet) -> Vec<String> {
     }
     if holds_link_local(subnet.cidr) {
         problems.push(
-            "fe80::/10 is link-local, and each interface has its own address of it: use another prefix, \
+            "fe80::/10 is link-local, and each interface has its own address in it: use another prefix, \
              such as fd00:1::/64"
                 .into(),
         );
     }
     problems.extend(subnet.gateway.and_then(|gateway| check_gateway(network, subnet, gateway)));
     if network.first_hop && subnet.gateway.is_none() {
-        problems.push("first_hop = true needs its gateway, by which pods reach all others".into());
+        problems
+            .push("first_hop = true needs its gateway, through which pods reach everything".into());
     }
     for (key, length) in [("ranges", subnet.ranges.len()), ("exclude", subnet.exclude.len())] {
         if length > LONGEST_OF_SUBNET {
@@ -164,7 +166,7 @@ fn check_subnet(network: &Network, subnet: &Subnet) -> Vec<String> {
     problems.into_iter().map(|problem| format!("subnet {}: {problem}", subnet.cidr)).collect()
 }
 
-/// Whether there is an address to be leased in each subnet, in the words of the pool itself.
+/// Checks that each subnet has an address to lease. The sentences are the pool's own.
 fn check_address_pools(network: &Network) -> impl Iterator<Item = String> {
     let pool = |subnet| Pool::<AttachmentId>::new(network.pool_of(subnet), 0);
     network.subnets.iter().filter_map(move |subnet| Some(pool(subnet).err()?.to_string()))
@@ -178,7 +180,7 @@ pub(super) fn check_prefix(prefix: IpNetwork) -> Option<String> {
 pub(super) fn is_ordinary(prefix: IpNetwork) -> bool {
     let address = prefix.network();
     let is_mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
-    // A wider subnet's own broadcast address is never handed out.
+    // A wider subnet never leases its own broadcast address.
     let is_broadcast = prefix.contains(Ipv4Addr::BROADCAST.into()) && !has_broadcast(prefix);
     prefix.prefix() > 0
         && !address.is_loopback()
@@ -188,7 +190,7 @@ pub(super) fn is_ordinary(prefix: IpNetwork) -> bool {
         && !is_broadcast
 }
 
-/// Whether some address of the prefix is link-local in IPv6.
+/// Whether the prefix contains an IPv6 link-local address.
 fn holds_link_local(prefix: IpNetwork) -> bool {
     let first = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
     let is_within =
@@ -210,7 +212,7 @@ fn check_gateway(network: &Network, subnet: &Subnet, gateway: IpAddr) -> Option<
     is_unusable.then(|| format!("gateway {gateway} is the network's or the broadcast address"))
 }
 
-/// Whether the gateway is a link-local address, as routers of IPv6 have it, and of IPv4 those that are pods' first hop.
+/// Whether the gateway is link-local: any IPv6 router may be, an IPv4 router only as the pods' first hop.
 fn is_first_hop(network: &Network, subnet: &Subnet, gateway: IpAddr) -> bool {
     let is_router = network.gateway_mode == GatewayMode::Router;
     match gateway {
@@ -221,7 +223,7 @@ fn is_first_hop(network: &Network, subnet: &Subnet, gateway: IpAddr) -> bool {
     }
 }
 
-/// Checks who is the gateway, and where it leads.
+/// Checks the gateway mode and the keys that depend on it.
 fn check_way_out(network: &Network) -> Vec<String> {
     let mut problems = Vec::new();
     if network.gateway_mode == GatewayMode::Router {
@@ -235,7 +237,7 @@ fn check_way_out(network: &Network) -> Vec<String> {
     }
     if network.reaches.contains(&network.name) {
         problems
-            .push("reaches holds the network itself, whose pods reach each other anyway".into());
+            .push("reaches holds the network itself, whose pods always reach each other".into());
     }
     problems
 }
@@ -250,8 +252,9 @@ fn check_namespaces(network: &Network) -> impl Iterator<Item = String> {
     })
 }
 
-/// Checks that networks reach such as there are, by this DPU, as far as `concerns` says of a network and
-/// the name of one that it reaches. Returns one sentence for each problem.
+/// Checks that `reaches` names existing networks with this DPU as their gateway. Checks only what `concerns`
+/// accepts, by a
+/// network and the name of a network in its `reaches`. Returns one sentence for each problem.
 #[must_use]
 pub fn check_reaches<'a>(
     networks: impl IntoIterator<Item = &'a Network> + Clone,
@@ -266,7 +269,7 @@ pub fn check_reaches<'a>(
         let why = match modes.get(reached.as_str()) {
             Some(GatewayMode::Dpu) => return None,
             Some(GatewayMode::Router) => "whose gateway_mode is not \"dpu\"",
-            None => "which there is not: make it first",
+            None => "which does not exist: create it first",
         };
         Some(format!("network {name:?}: reaches holds {reached:?}, {why}"))
     };
@@ -339,10 +342,10 @@ fn check_one_default<'a>(networks: impl IntoIterator<Item = &'a Network>) -> Opt
     ))
 }
 
-/// A subnet, and its network.
+/// A subnet and its network.
 type Owned<'a> = (IpNetwork, &'a Network);
 
-/// Checks that within each layer-2 domain no two subnets overlap.
+/// Checks that no two subnets of one layer-2 domain overlap.
 fn check_overlaps<'a>(
     networks: impl IntoIterator<Item = &'a Network>,
     bridges: &[String],
@@ -366,9 +369,10 @@ fn check_overlaps<'a>(
     by_domain.into_iter().flat_map(tell).collect()
 }
 
-/// Checks that no subnet to which this DPU has a route, as the gateway of its network, is in another layer-2 domain,
-/// too. So no network reaches both by `reaches`, which is for networks with such a gateway. Returns one sentence for
-/// each problem.
+/// Checks that a subnet which this DPU routes, as its network's gateway, overlaps no subnet of another layer-2
+/// domain. The
+/// DPU has one route to a subnet, and `reaches` could lead to only one of the two. Returns one sentence for each
+/// problem.
 #[must_use]
 pub(crate) fn check_routed_subnets<'a>(
     networks: impl IntoIterator<Item = &'a Network>,
@@ -376,7 +380,7 @@ pub(crate) fn check_routed_subnets<'a>(
 ) -> Vec<String> {
     let domains = Layer2Domains::of_bridges(bridges);
     let subnets = networks.into_iter().flat_map(subnets_of).collect();
-    // What overlaps in one domain is reported of that one.
+    // `check_overlaps` reports overlaps in one domain.
     let is_apart = |((_, one), (_, other)): &(Owned<'_>, Owned<'_>)| {
         let reached: Vec<_> = domains.reached_from(other).collect();
         domains.reached_from(one).all(|domain| !reached.contains(&domain))
@@ -401,8 +405,9 @@ fn subnets_of(network: &Network) -> impl Iterator<Item = Owned<'_>> {
     network.subnets.iter().map(move |subnet| (subnet.cidr, network))
 }
 
-/// The subnets that overlap another one, if one of the two networks `counts`: each with the widest one that contains it.
-/// Prefixes nest or are apart, so that in sorted order a subnet follows the widest one that contains it.
+/// The overlapping subnets where one of the two networks `counts`, each with the widest subnet that contains it.
+/// Prefixes
+/// nest or are disjoint, so in sorted order a subnet follows the widest one that contains it.
 fn overlaps<'a>(
     mut subnets: Vec<Owned<'a>>,
     counts: impl Fn(&Network) -> bool,

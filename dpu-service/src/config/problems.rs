@@ -1,13 +1,13 @@
-//! What is wrong with a configuration.
+//! The problems of a configuration.
 
 use std::path::Path;
 
-/// Everything that is wrong with a configuration: one sentence each, with key, value and way out.
+/// All problems of a configuration: one sentence each, with key, value and way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems(pub Vec<String>);
 
 impl Problems {
-    /// One line for each, with the file.
+    /// One line for each problem, with the file's path.
     pub(super) fn told_of(&self, path: &Path) -> String {
         let line = |problem: &String| format!("{}: {problem}", path.display());
         self.0.iter().map(line).collect::<Vec<_>>().join("\n")

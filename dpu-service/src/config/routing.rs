@@ -1,4 +1,4 @@
-//! What makes sense in a network's routes, policy rules and settings of interfaces.
+//! Checks of a network's routes, policy rules and sysctls.
 
 use std::{
     collections::BTreeMap,
@@ -14,10 +14,10 @@ use crate::{
     twice::twice,
 };
 
-/// The kernel's table of the pod's own addresses, which it fills and looks up before all others.
+/// The kernel's table of local addresses, which the kernel fills and looks up first.
 const LOCAL_TABLE: u32 = 255;
 
-/// Returns one sentence for each problem.
+/// Checks all three. Returns one sentence for each problem.
 pub(super) fn check_routing(network: &Network) -> Vec<String> {
     let mut problems: Vec<_> =
         network.routes.iter().flat_map(|route| check_route(network, route)).collect();
@@ -49,20 +49,20 @@ fn check_route(network: &Network, route: &Route) -> Vec<String> {
     problems.into_iter().map(|problem| format!("route {}: {problem}", route.destination)).collect()
 }
 
-/// Checks where a route leads.
+/// Checks the next hop and scope of a route that forwards.
 fn check_way(network: &Network, route: &Route) -> Vec<String> {
     let mut problems = Vec::new();
     let is_ipv4 = route.destination.is_ipv4();
     if !network.subnets.is_empty() && !has_subnet_of(network, is_ipv4) {
         problems.push(format!(
-            "the network has no subnet of {}, so its pods have no address to use it by",
+            "the network has no subnet of {}, so its pods have no address to use it with",
             family(is_ipv4)
         ));
     }
     match route.gateway {
         Some(gateway) => problems.extend(check_next_hop(network, route, gateway)),
         None if route.onlink => {
-            problems.push("onlink = true is of a gateway: name one, or leave it out".into());
+            problems.push("onlink = true needs a gateway: name one, or leave it out".into());
         }
         None => {}
     }
@@ -70,7 +70,7 @@ fn check_way(network: &Network, route: &Route) -> Vec<String> {
     problems
 }
 
-/// Checks that a route by which packets are dropped says no more than that.
+/// Checks that a route that drops packets has no key of routes that forward.
 fn check_no_way(route: &Route) -> Vec<String> {
     let said = [
         ("gateway", route.gateway.is_some()),
@@ -89,7 +89,7 @@ fn check_next_hop(network: &Network, route: &Route, gateway: IpAddr) -> Option<S
         return Some(format!("gateway {gateway} is of another address family"));
     }
     if !is_ordinary(gateway.into()) {
-        return Some(format!("gateway {gateway} is no single router's address"));
+        return Some(format!("gateway {gateway} is not the address of one router"));
     }
     let is_on_link = |subnet: &Subnet| match network.first_hop {
         true => subnet.gateway == Some(gateway),
@@ -99,7 +99,7 @@ fn check_next_hop(network: &Network, route: &Route, gateway: IpAddr) -> Option<S
         route.onlink || is_link_local(gateway) || network.subnets.iter().any(is_on_link);
     (!is_reachable).then(|| {
         format!(
-            "gateway {gateway} is {}, so pods can't reach it: if it is on the link all the same, set onlink = true",
+            "gateway {gateway} is {}, so pods can't reach it: if it is on the link, set onlink = true",
             match network.first_hop {
                 true => "not the pods' first hop",
                 false => "in none of the network's subnets",
@@ -108,7 +108,7 @@ fn check_next_hop(network: &Network, route: &Route, gateway: IpAddr) -> Option<S
     })
 }
 
-/// Whether it is on any link.
+/// Whether it is an IPv6 link-local address, which exists on any link.
 const fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if Ipv6Addr::is_unicast_link_local(&v6))
 }
@@ -116,15 +116,15 @@ const fn is_link_local(address: IpAddr) -> bool {
 fn check_scope(route: &Route, scope: RouteScope) -> Option<String> {
     let name = scope.name();
     if route.destination.is_ipv6() {
-        return Some(format!("scope = {name:?}: routes of IPv6 have none: leave it out"));
+        return Some(format!("scope = {name:?}: IPv6 routes have no scope: leave it out"));
     }
     let is_direct = route.gateway.is_none();
     (!is_direct && scope != RouteScope::Global).then(|| {
-        format!("scope = {name:?} is of destinations without a gateway: leave one of them out")
+        format!("scope = {name:?} is for destinations without a gateway: leave either out")
     })
 }
 
-/// Checks that no two routes take the same place: the kernel has room for one.
+/// Checks that no two routes have the same place, which holds one in the kernel.
 fn check_places(routes: &[Route]) -> impl Iterator<Item = String> {
     let places = routes.iter().map(|it| (it.table_in_force(), it.destination, it.cost()));
     let places: Vec<_> = twice(places).collect();
@@ -149,7 +149,7 @@ fn check_rule(network: &Network, rule: &PolicyRule) -> Vec<String> {
     problems.into_iter().map(|problem| format!("rule {}: {problem}", rule.source)).collect()
 }
 
-/// Checks a rule of the pod's own addresses.
+/// Checks a rule about the pod's own addresses.
 fn check_own(network: &Network, rule: &PolicyRule) -> Vec<String> {
     let families: &[bool] = match rule.source {
         RuleSource::OwnIpv4 => &[true],
@@ -159,9 +159,7 @@ fn check_own(network: &Network, rule: &PolicyRule) -> Vec<String> {
     let families: Vec<_> =
         families.iter().copied().filter(|is_ipv4| has_subnet_of(network, *is_ipv4)).collect();
     if families.is_empty() {
-        return vec![
-            "the network has no subnet of which its pods would have such an address".into(),
-        ];
+        return vec!["the network has no subnet of that address family".into()];
     }
     let empty = families.into_iter().filter(|is_ipv4| !fills(network, rule.table, *is_ipv4));
     empty
@@ -171,11 +169,11 @@ fn check_own(network: &Network, rule: &PolicyRule) -> Vec<String> {
         .collect()
 }
 
-/// Whether pods of the network have routes of the family in a table. The main one has those of its subnets.
+/// Whether the network's pods have routes of the family in the table. The main table has those of its subnets.
 fn fills(network: &Network, table: u32, is_ipv4: bool) -> bool {
     let fills =
         |route: &Route| route.table_in_force() == table && route.destination.is_ipv4() == is_ipv4;
-    // What is no table is told of by itself.
+    // Other checks report tables that can't be used.
     [0, MAIN_TABLE, LOCAL_TABLE].contains(&table) || network.routes.iter().any(fills)
 }
 
@@ -187,7 +185,7 @@ const fn family(is_ipv4: bool) -> &'static str {
     if is_ipv4 { "IPv4" } else { "IPv6" }
 }
 
-/// Checks settings of a family against the list of those that may be chosen.
+/// Checks sysctls of a family against the allowed ones.
 fn check_settings(
     family: &str,
     chosen: &BTreeMap<String, i32>,
@@ -209,7 +207,7 @@ fn check_settings(
     chosen.iter().filter_map(check).collect()
 }
 
-/// An interface with IPv6 off can't have the addresses that its pod is given.
+/// Checks that IPv6 is on where the network has an IPv6 subnet: the kernel refuses addresses otherwise.
 fn check_ipv6_is_on(network: &Network) -> Option<String> {
     let is_off = network.sysctls.ipv6.get("disable_ipv6").is_some_and(|value| *value != 0);
     (is_off && has_subnet_of(network, false)).then(|| {
@@ -296,7 +294,7 @@ mod tests {
             (r#"destination = "10.9.0.1/16""#, "has host bits"),
             (
                 r#"destination = "10.9.0.0/16", gateway = "10.2.0.1""#,
-                "in none of the network's subnets, so pods can't reach it: if it is on the link all the same",
+                "in none of the network's subnets, so pods can't reach it: if it is on the link",
             ),
             (
                 r#"destination = "fd09::/16", gateway = "fd00:2::1""#,
@@ -309,16 +307,16 @@ mod tests {
             ),
             (
                 r#"destination = "10.9.0.0/16", gateway = "224.0.0.1", onlink = true"#,
-                "gateway 224.0.0.1 is no single router's address",
+                "gateway 224.0.0.1 is not the address of one router",
             ),
-            (r#"destination = "10.9.0.0/16", onlink = true"#, "onlink = true is of a gateway"),
+            (r#"destination = "10.9.0.0/16", onlink = true"#, "onlink = true needs a gateway"),
             (r#"destination = "10.9.0.0/16", mtu = 67"#, "mtu 67 must be 68 to"),
             (r#"destination = "10.9.0.0/16", advmss = 70000"#, "advmss 70000"),
             (r#"destination = "10.9.0.0/16", table = 255"#, "table 255 is the kernel's own"),
-            (r#"destination = "fd09::/16", scope = "link""#, "routes of IPv6 have none"),
+            (r#"destination = "fd09::/16", scope = "link""#, "IPv6 routes have no scope"),
             (
                 r#"destination = "10.9.0.0/16", gateway = "10.1.0.1", scope = "link""#,
-                "scope = \"link\" is of destinations without a gateway",
+                "scope = \"link\" is for destinations without a gateway",
             ),
             (
                 r#"destination = "10.9.0.0/16", gateway = "10.1.0.1", kind = "blackhole""#,
@@ -367,7 +365,7 @@ mod tests {
             (r#"source = "own-ipv4", table = 0"#, "table 0 can't be looked up"),
             (
                 r#"source = "own-ipv6", table = 254"#,
-                "rule own-ipv6: the network has no subnet of which its pods would have such an address",
+                "rule own-ipv6: the network has no subnet of that address family",
             ),
         ];
         for (rule, expected) in cases {

@@ -1,8 +1,8 @@
-//! Sections of the file, each key with its type, its default and its range in one place.
+//! A macro for sections of the file: it defines a key's type, default and range in one place.
 
 use std::{fmt::Display, ops::RangeInclusive};
 
-/// Defines a section: `key: type = default, range;`, the range for numbers that have one.
+/// Defines a section: `key: type = default, range;`. The range is for numbers only.
 macro_rules! section {
     (
         $(#[$meta:meta])*
@@ -24,12 +24,12 @@ macro_rules! section {
         }
 
         impl $name {
-            /// The ranges of those keys that have one.
+            /// The ranges of the keys that have one.
             #[cfg(test)]
             pub(super) const RANGES: &[(&str, std::ops::RangeInclusive<u64>)] =
                 &[$($((stringify!($key), $range),)?)+];
 
-            /// The keys of this `section` that are out of their range, one sentence each.
+            /// Checks the ranges of this `section`: one sentence for each key outside of its range.
             pub(super) fn check(&self, section: &str) -> Vec<String> {
                 let problems = [$($(out_of_range(section, stringify!($key), self.$key, $range),)?)+];
                 problems.into_iter().flatten().collect()
@@ -40,7 +40,7 @@ macro_rules! section {
 
 pub(super) use section;
 
-/// That a number is out of its range.
+/// Checks one number against its range.
 pub(super) fn out_of_range(
     section: &str,
     key: &str,

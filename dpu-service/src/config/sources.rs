@@ -1,14 +1,14 @@
-//! What makes sense in what a network says of whom its pods send for.
+//! Checks of the sources that a network's pods may send from.
 
 use std::collections::BTreeSet;
 
 use super::networks::check_prefix;
 use crate::model::{AntiSpoofing, Network, Source, anti_spoofing::macs};
 
-/// Most sources in a list: what a port is guarded by has an end.
+/// The most sources in a list: each one adds to the guard of every port.
 const MOST_SOURCES: usize = 32;
 
-/// Whether it names such as can send and are looked at. Returns one sentence for each problem.
+/// Checks both lists of a network. Returns one sentence for each problem.
 pub(super) fn check_sources(network: &Network) -> Vec<String> {
     let mut problems = Vec::new();
     let lists = [
@@ -26,30 +26,32 @@ pub(super) fn check_sources(network: &Network) -> Vec<String> {
     problems
 }
 
-/// Whether nobody can send from it: one sentence, which names the `key` that it stands under.
+/// Checks that a device can send from the source. `key` names the source's key in the sentence.
 pub(crate) fn check_source(key: &str, source: Source) -> Option<String> {
     let why = match source {
         Source::Mac(mac) if mac.is_unicast() => return None,
-        Source::Mac(_) => "which is no single station's MAC address".to_owned(),
+        Source::Mac(_) => "which is not the MAC address of one device".to_owned(),
         Source::Addresses(prefix) => match check_prefix(prefix) {
             Some(problem) => return Some(format!("{key}: {problem}")),
-            None if prefix.network().is_multicast() => "which nobody sends from".to_owned(),
+            None if prefix.network().is_multicast() => "which is no source address".to_owned(),
             None => return None,
         },
     };
     Some(format!("{key} holds {source}, {why}"))
 }
 
-/// Whether all sources mean something where that is checked.
+/// Checks that the guard looks at each source.
 fn check_use(key: &str, sources: &BTreeSet<Source>, checked: AntiSpoofing) -> Option<String> {
     let is_idle = sources.iter().any(|source| !checked.looks_at(*source));
     let checked = checked.name();
     is_idle.then(|| {
-        format!("{key} holds what anti_spoofing = {checked:?} does not look at: leave that out")
+        format!(
+            "{key} holds a source that anti_spoofing = {checked:?} does not check: leave it out"
+        )
     })
 }
 
-/// Whether it wants more checked than PFs do, on SR-IOV cards without a DPU: one sentence.
+/// Checks that the network does not need more than a PF checks, for SR-IOV cards without a DPU.
 pub(super) fn check_without_eswitch(network: &Network) -> Option<String> {
     let (what, instead) = match network.anti_spoofing {
         AntiSpoofing::Full => {
@@ -62,8 +64,8 @@ pub(super) fn check_without_eswitch(network: &Network) -> Option<String> {
         AntiSpoofing::Off => return None,
     };
     Some(format!(
-        "network {:?}: {what} needs a DPU, and on cards without one (eswitch.driver = \"none\") a PF looks \
-         at a VF's own MAC address alone: write {instead}",
+        "network {:?}: {what} needs a DPU; without one (eswitch.driver = \"none\") a PF checks only the VF's own \
+         MAC address: write {instead}",
         network.name
     ))
 }
@@ -97,10 +99,10 @@ mod tests {
         let all = ["00:00:5e:00:01:07", "10.0.0.7", "fd00::/64"];
         assert_eq!(check_network(&network(&sources("full", &all))), [""; 0]);
         assert_eq!(check_network(&network(&sources("mac", &all[..1]))), [""; 0]);
-        assert_problem(&sources("mac", &all), "anti_spoofing = \"mac\" does not look at");
-        assert_problem(&sources("off", &all[..1]), "anti_spoofing = \"off\" does not look at");
-        assert_problem(&sources("full", &["ff:ff:ff:ff:ff:ff"]), "which is no single station's");
+        assert_problem(&sources("mac", &all), "anti_spoofing = \"mac\" does not check");
+        assert_problem(&sources("off", &all[..1]), "anti_spoofing = \"off\" does not check");
+        assert_problem(&sources("full", &["ff:ff:ff:ff:ff:ff"]), "which is not the MAC address");
         assert_problem(&sources("full", &["10.0.0.1/8"]), "write 10.0.0.0/8");
-        assert_problem(&sources("full", &["224.0.0.0/4"]), "which nobody sends from");
+        assert_problem(&sources("full", &["224.0.0.0/4"]), "which is no source address");
     }
 }

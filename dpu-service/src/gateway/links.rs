@@ -1,4 +1,4 @@
-//! A gateway's addresses and settings on the link that the fabric gave it.
+//! A gateway's addresses and settings on the link that the fabric provides.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{driver::Refused, fabric::GatewayLink, model::Network};
 
-/// What the kernel does with packets on a gateway's link: it forwards them; it answers for the link's
-/// own addresses only, as another network may be in the same VLAN; it takes from there only what it would
-/// send there; and it takes no advice from routers.
+/// The settings of a gateway's link. It forwards. It answers ARP only for its own addresses, because another
+/// network may be
+/// in the same VLAN. It accepts only sources that it has a route to. It ignores router advertisements.
 const SETTINGS: [(Family, &str, &str); 8] = [
     (Family::V4, "forwarding", "1"),
     (Family::V4, "arp_ignore", "1"),
@@ -26,56 +26,56 @@ const SETTINGS: [(Family, &str, &str); 8] = [
     (Family::V6, "forwarding", "1"),
 ];
 
-/// Has the kernel forward IPv6 by a link, whatever it does by others. Kernels before 6.17 don't know it.
+/// Makes the kernel forward IPv6 from this link, whatever the global setting. Kernels before 6.17 do not have it.
 const FORCE_FORWARDING: &str = "force_forwarding";
 
 /// The links of all gateways.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     socket: Option<Rtnl>,
-    /// Those that have their settings, by network.
+    /// The links that have their settings, by network.
     set_up: BTreeMap<String, SetUp>,
 }
 
 /// A link that has its settings.
 #[derive(Debug, PartialEq, Eq)]
 struct SetUp {
-    /// A link that was made again has another index.
+    /// The link's index. A link that was created again has another one.
     index: u32,
-    /// The bridge of its network. In another bridge the network has another link.
+    /// The network's bridge. A network in another bridge has another link.
     bridge: Option<String>,
 }
 
-/// How a pass over the links went.
+/// The result of a pass over the links.
 #[derive(Debug, Default)]
-pub(super) struct Settled {
-    /// What concerns all, one sentence each.
+pub(super) struct PassReport {
+    /// Sentences about all gateways.
     pub(super) problems: Vec<String>,
-    /// What concerns one network.
+    /// The networks with a sentence each.
     pub(super) problems_of: Vec<(String, String)>,
-    /// What was put right that had been in place before.
-    pub(super) mended: Vec<String>,
+    /// Repairs of what had been in place: one sentence each.
+    pub(super) repairs: Vec<String>,
 }
 
-/// The addresses that a gateway's link has, and those of the DPU's links that are no gateway's.
+/// The kernel's state around one gateway's link: its addresses, and those of the DPU's links that are no gateway's.
 struct Held<'a> {
     own: &'a [IpNetwork],
     others: &'a [IpNetwork],
     /// The routes of all gateways.
     routes: &'a [Route],
-    /// The kernel's routes. `None`: not looked at.
+    /// The kernel's routes. `None`: not read.
     connected: Option<&'a [Route]>,
 }
 
 impl Links {
     /// Gives each link its addresses, routes and settings, and the uplinks theirs.
-    pub(super) fn settle(
+    pub(super) fn configure(
         &mut self,
         plan: &Plan,
         links: &[GatewayLink],
         uplinks: &[String],
         is_thorough: bool,
-    ) -> Result<Settled, Refused> {
+    ) -> Result<PassReport, Refused> {
         let has = addresses_by_link(open(&mut self.socket)?)?;
         let routes = routes::ours(open(&mut self.socket)?)?;
         let connected = match is_thorough {
@@ -86,33 +86,34 @@ impl Links {
         let is_gateways = |index: &u32| links.iter().any(|link| link.index == *index);
         let others = has.iter().filter(|(index, _)| !is_gateways(index)).flat_map(|(_, held)| held);
         let others: Vec<_> = others.copied().collect();
-        // A link that is missing was deleted by another program, unless its network is gone, too.
+        // A known link that is missing now was deleted by another program, unless its network is gone, too.
         self.set_up.retain(|name, _| plan.networks().any(|network| network.name == *name));
-        let mut settled = Settled::default();
+        let mut report = PassReport::default();
         for network in plan.networks() {
             let Some(link) = links.iter().find(|link| link.network == network.name) else {
                 continue;
             };
             let own = has.get(&link.index).map_or(&[][..], Vec::as_slice);
             let held = Held { own, others: &others, routes: &routes, connected };
-            if let Err(refused) = self.settle_one(network, link, &held, is_thorough, &mut settled) {
-                let told = format!("network {}: {}", network.name, Chain(&refused));
-                settled.problems_of.push((network.name.clone(), told));
+            if let Err(refused) = self.configure_one(network, link, &held, is_thorough, &mut report)
+            {
+                let problem = format!("network {}: {}", network.name, Chain(&refused));
+                report.problems_of.push((network.name.clone(), problem));
             }
         }
         let has_v6 = plan.networks().any(|network| has_ipv6(network));
-        settled.problems = uplinks.iter().filter_map(|uplink| problem_of_uplink(uplink)).collect();
-        settled.problems.extend(has_v6.then(|| problem_of_ipv6(links)).flatten());
-        Ok(settled)
+        report.problems = uplinks.iter().filter_map(|uplink| problem_of_uplink(uplink)).collect();
+        report.problems.extend(has_v6.then(|| problem_of_ipv6(links)).flatten());
+        Ok(report)
     }
 
-    fn settle_one(
+    fn configure_one(
         &mut self,
         network: &Network,
         link: &GatewayLink,
         held: &Held<'_>,
         is_thorough: bool,
-        settled: &mut Settled,
+        report: &mut PassReport,
     ) -> Result<(), Refused> {
         let now = SetUp { index: link.index, bridge: network.bridge.clone() };
         let before = self.set_up.get(&network.name);
@@ -122,24 +123,24 @@ impl Links {
             let refused = |error| Refused::new(format!("set up {}", link.name), error);
             set_all(&link.name).map_err(refused)?;
         }
-        // Not before that: a link with the kernel's own settings answers for all addresses of the DPU.
+        // After the settings: with the kernel's defaults, the link would answer ARP for all addresses of the DPU.
         check_others(network, held.others)?;
         let rtnl = open(&mut self.socket)?;
-        let lacked_address = settle_addresses(rtnl, network, link, held)?;
-        let lacked_route = routes::settle_routes(rtnl, network, link, held.routes)?;
+        let lacked_address = configure_addresses(rtnl, network, link, held)?;
+        let lacked_route = routes::configure_routes(rtnl, network, link, held.routes)?;
         self.set_up.insert(network.name.clone(), now);
-        let repairs = [
-            (is_made_again, "link was made again"),
-            (lacked_address && !is_new, "addresses were put back"),
-            (lacked_route && !is_new, "routes were put back"),
+        let possible = [
+            (is_made_again, "link was missing: created it again"),
+            (lacked_address && !is_new, "addresses were changed: put them back"),
+            (lacked_route && !is_new, "routes were missing: put them back"),
         ];
-        let report = |(_, what)| format!("network {}: its gateway's {what}", network.name);
-        settled.mended.extend(repairs.into_iter().filter(|(is_done, _)| *is_done).map(report));
+        let sentence = |(_, what)| format!("network {}: its gateway's {what}", network.name);
+        report.repairs.extend(possible.into_iter().filter(|(is_done, _)| *is_done).map(sentence));
         Ok(())
     }
 
-    /// Has the uplinks forward as the kernel has all links do: there is no gateway any more.
-    pub(super) fn forget(&mut self, uplinks: &[String]) {
+    /// Resets the uplinks' forwarding to the kernel's global setting, because there is no gateway any more.
+    pub(super) fn reset_uplinks(&mut self, uplinks: &[String]) {
         self.set_up.clear();
         for uplink in uplinks {
             let usual = sysctl(Family::V4, "all", "forwarding");
@@ -147,13 +148,13 @@ impl Links {
                 usual.and_then(|usual| set_sysctl(Family::V4, uplink, "forwarding", &usual));
             let unforced = set_sysctl(Family::V6, uplink, FORCE_FORWARDING, "0");
             for error in [restored.err(), unforced.err()].into_iter().flatten() {
-                tracing::debug!(uplink, %error, "an uplink may go on forwarding");
+                tracing::debug!(uplink, %error, "cannot reset the uplink's forwarding");
             }
         }
     }
 }
 
-/// The families in which this DPU forwards no packets but for its gateways.
+/// The families for which this DPU is not a router itself: it forwards only for its gateways.
 pub(super) fn unrouted_families() -> Vec<Family> {
     let forwards = |family| sysctl(family, "all", "forwarding").is_ok_and(|set| set == "1");
     [Family::V4, Family::V6].into_iter().filter(|family| !forwards(*family)).collect()
@@ -177,8 +178,9 @@ fn addresses_by_link(rtnl: &mut Rtnl) -> Result<BTreeMap<u32, Vec<IpNetwork>>, R
     Ok(by_link)
 }
 
-/// A gateway in a subnet that the DPU is in by another link would take what the DPU says there, to its hosts and
-/// operators, into the pods' network.
+/// Refuses a subnet that the DPU has an address of on another link: the gateway would draw the DPU's own traffic to
+/// hosts
+/// and operators into the pods' network.
 fn check_others(network: &Network, others: &[IpNetwork]) -> Result<(), Refused> {
     let subnets = network.subnets.iter().map(|subnet| subnet.cidr);
     let clash = subnets.flat_map(|subnet| others.iter().map(move |other| (subnet, *other)));
@@ -188,13 +190,13 @@ fn check_others(network: &Network, others: &[IpNetwork]) -> Result<(), Refused> 
     match clash.into_iter().find(meet) {
         None => Ok(()),
         Some((subnet, other)) => Err(Refused::because(format!(
-            "its subnet {subnet} is where this DPU has {other} by another link: take another subnet"
+            "its subnet {subnet} overlaps {other}, which this DPU has on another link: use another subnet"
         ))),
     }
 }
 
-/// Says whether an address was missing, or the route that the kernel makes of one.
-fn settle_addresses(
+/// Returns whether an address, or the route that the kernel derives from it, was missing.
+fn configure_addresses(
     rtnl: &mut Rtnl,
     network: &Network,
     link: &GatewayLink,
@@ -204,7 +206,7 @@ fn settle_addresses(
     let wanted = plan::addresses(network);
     let is_whole = |address: &IpNetwork| held.own.contains(address) && held.leads(link, *address);
     let missing: Vec<_> = wanted.iter().filter(|address| !is_whole(address)).collect();
-    // The kernel makes the route of an address as it comes, and never again.
+    // The kernel creates an address's route only when the address is added, so a lost route needs a new address.
     let surplus = held.own.iter().filter(|address| {
         missing.contains(address) || !wanted.contains(address) && !is_kernels(address.ip())
     });
@@ -219,7 +221,7 @@ fn settle_addresses(
 }
 
 impl Held<'_> {
-    /// Whether the kernel has the route to that address's neighbours, as far as that was looked at.
+    /// Whether the kernel has the route to the address's prefix. `true` if the routes were not read.
     fn leads(&self, link: &GatewayLink, address: IpNetwork) -> bool {
         self.connected.is_none_or(|routes| routes::leads_to_neighbours(routes, link, address))
     }
@@ -246,8 +248,7 @@ fn added(outcome: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Whether the kernel itself makes such an address of the link's MAC address, in whose middle it puts
-/// two bytes.
+/// Whether the kernel derived the address from a MAC address (EUI-64: `ff:fe` in the middle).
 fn is_kernels(address: IpAddr) -> bool {
     match address {
         IpAddr::V6(v6) => v6.is_unicast_link_local() && v6.octets()[11..13] == [0xff, 0xfe],
@@ -259,8 +260,9 @@ fn has_ipv6(network: &Network) -> bool {
     network.subnets.iter().any(|subnet| subnet.cidr.is_ipv6() && subnet.gateway.is_some())
 }
 
-/// What comes back by an uplink is forwarded by the uplink's own setting. Of IPv6 it is left a host, which
-/// takes its routes from routers, as far as the kernel can tell the two apart.
+/// Makes the uplink forward. Packets that return by an uplink are forwarded by its own setting. For IPv6 the uplink
+/// stays
+/// a host as far as the kernel can tell, so that it keeps accepting routes from routers.
 fn problem_of_uplink(uplink: &str) -> Option<String> {
     let forwards =
         set_sysctl(Family::V4, uplink, "forwarding", "1").and_then(|()| force_ipv6(uplink));

@@ -1,34 +1,38 @@
-//! This DPU as the gateway of networks that say `gateway_mode = "dpu"`.
+//! This DPU as the gateway of networks with `gateway_mode = "dpu"`.
 //!
-//! [`Gateways`] is the one door: a pass makes the kernel agree with the networks there are, and the
-//! rest of the room is what it does so with.
+//! [`Gateways`] is the only entry. A pass makes the kernel agree with the networks.
 //!
-//! | files | what they are |
+//! | file | contents |
 //! | --- | --- |
-//! | `plan` | what follows from the networks: links, addresses, the table of nftables; pure |
-//! | `links` | a gateway's addresses and settings on the link that the fabric gave it |
-//! | `routes` | its routes, known by a protocol number of ours |
-//! | `table` | the one table of nftables that is ours, and whether a stranger has changed it |
-//! | `others` | whether somebody else answers a gateway's address |
-//! | `neighbours` | pods as neighbours of their gateways, and how often unknown ones are asked for |
-//! | `thresholds` | how many neighbours the kernel keeps |
-//! | `redirections` | the maps and rules that have mapped ports lead to pods; pure |
-//! | `connections` | the connections by ports that lead elsewhere now |
-//! | `settings` | the section of the configuration |
-//! | `work` | what a pass does, and what attachments with mapped ports do |
-//! | `shown` | how a pass found all, for operators |
+//! | `plan` | derives links, addresses and the nftables table from the networks; pure |
+//! | `links` | a gateway's addresses and settings on the link that the fabric provides |
+//! | `routes` | its routes, marked with our protocol number |
+//! | `table` | our nftables table, and whether another program has changed it |
+//! | `others` | whether another device answers a gateway's address |
+//! | `neighbours` | permanent neighbour entries for pods, and limits for unknown neighbours |
+//! | `thresholds` | the kernel's limit of neighbour entries |
+//! | `redirections` | the maps and rules of mapped ports; pure |
+//! | `connections` | flushes connections by ports that lead elsewhere now |
+//! | `settings` | the configuration section |
+//! | `work` | a pass, and the changes of attachments with mapped ports |
+//! | `shown` | the state after the latest pass, for operators |
 //!
-//! Who may race, and what orders them: passes, which the reconciler makes, every change of networks and
-//! every change of nftables by anybody. A pass is made under one lock, which it takes before it asks
-//! for the networks: so the last pass has the latest of them. Whoever changes networks holds their lock
-//! meanwhile; the registry is asked within a pass, and never the other way round. What is shown has a
-//! lock of its own, never held across an await nor while another is taken. Attach and detach take
-//! neither, but those of an attachment with mapped ports: they have the rules put into force under the first,
-//! with a key held, and ask the registry within. Permanent neighbours have a lock of their own, which attach, detach and
-//! a comparison of all take after the key: see `neighbours`.
+//! The reconciler, every change of networks and every change of nftables starts a pass. All passes take the lock
+//! `work`, so
+//! they run one after the other. A pass reads the networks after it has the lock, so the last pass has the latest
+//! ones.
 //!
-//! All of it stays when the service stops: pods go on. Nothing is recorded: what is there is known by
-//! the names and aliases of the links, and by the name of the table.
+//! Locks, in this order: the lock of networks (changes only), an attachment's key, then `work`; the registry is
+//! asked
+//! within. Attach and detach take `work` only for mapped ports. Permanent neighbours have a lock of their own,
+//! which
+//! attach, detach and comparisons take after the key: see `neighbours`. `shown` is never held across an await or
+//! while
+//! another lock is taken.
+//!
+//! Everything stays when the service stops, because pods continue. Nothing is recorded: links are known by their
+//! names and
+//! aliases, the table by its name.
 
 mod connections;
 mod links;
@@ -63,65 +67,65 @@ use plan::Plan;
 use shown::Shown;
 use work::Work;
 
-/// This DPU as the gateway of a network, as operators see it.
+/// The gateway of one network, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatewayView {
-    /// The name of its link. Empty: it could not be made.
+    /// The name of its link. Empty: the link could not be made.
     pub link: String,
     /// The addresses that it answers.
     pub addresses: Vec<IpNetwork>,
-    /// What is not as it should be, one sentence each.
+    /// Problems: one sentence each.
     pub problems: Vec<String>,
 }
 
-/// Which redirections are asked for.
+/// Selects redirections and pods.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope<'a> {
     All,
-    /// Those, at least, that have a port or a pod's address of one of these.
+    /// At least the redirections that share a port or a pod's address with one of these.
     Beside(&'a [Redirection]),
-    /// None, but the pods that have an address of one of these.
+    /// No redirections, and the pods that share an address with one of these.
     BesidePods(&'a [PodAddress]),
 }
 
-/// What passes have to see to.
+/// The input of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     /// All networks.
     pub(crate) networks: Vec<Arc<Network>>,
-    /// Where mapped ports lead.
+    /// The redirections of mapped ports.
     pub(crate) redirections: Vec<Redirection>,
     /// The pods' addresses.
     pub(crate) pods: Vec<PodAddress>,
 }
 
-/// What becomes of mapped ports as an attachment comes or goes.
+/// The redirections that change as an attachment comes or goes.
 #[derive(Debug, Default)]
 pub(crate) struct Remapping {
-    /// These lead to a pod from now on.
+    /// Redirections that start.
     pub(crate) begun: Vec<Redirection>,
-    /// These do no more.
+    /// Redirections that end.
     pub(crate) ended: Vec<Redirection>,
 }
 
-/// What a pass has put right that nobody had asked for, one sentence each.
-pub(crate) type Mended = Vec<String>;
+/// Repairs of what another program has changed: one sentence each.
+pub(crate) type Repairs = Vec<String>;
 
 /// The gateways of this DPU.
 #[derive(Debug)]
 pub(crate) struct Gateways {
     fabric: FabricDriver,
     settings: GatewaySettings,
-    /// Held for a pass.
+    /// Held during a pass.
     work: Arc<tokio::sync::Mutex<Work>>,
     shown: Mutex<Shown>,
     neighbours: Neighbours,
-    /// There are gateways that were not there before.
+    /// Notified when a gateway is new.
     news: Notify,
 }
 
 impl Gateways {
-    /// `fabric`: the driver of the programmer's.
+    /// `fabric`: the driver that the programmer uses.
     pub(crate) fn new(
         programmer: Programmer,
         fabric: FabricDriver,
@@ -138,12 +142,12 @@ impl Gateways {
         }
     }
 
-    /// Why this DPU can't be the gateway of the network as it wants, one sentence.
+    /// One sentence about why this DPU can't be the gateway of the network.
     pub(crate) fn problem_of(&self, network: &Network) -> Option<String> {
         self.settings.check_network(network, self.fabric)
     }
 
-    /// Whether an event is about an uplink, which has to forward whenever it comes.
+    /// Whether an event is about an uplink: its forwarding has to be set whenever the link appears.
     pub(crate) fn concerns(&self, event: &LinkEvent) -> bool {
         match event {
             LinkEvent::Changed(link) => self.settings.uplinks.contains(&link.name),
@@ -152,25 +156,27 @@ impl Gateways {
         }
     }
 
-    /// Makes the kernel agree with what is wanted, which is asked for when it begins.
+    /// Runs a pass. `wanted` is called once the pass has the lock.
     pub(crate) async fn reconcile(
         &self,
         wanted: impl FnOnce() -> Wanted,
         is_thorough: bool,
-    ) -> Mended {
+    ) -> Repairs {
         let mut work = Arc::clone(&self.work).lock_owned().await;
         let plan = Plan::of(wanted());
         if plan.is_empty() && work.is_clear() {
-            return Mended::new();
+            return Repairs::new();
         }
-        let (shown, mended) = blocking(move || work.pass(&plan, is_thorough)).await;
+        let (shown, repairs) = blocking(move || work.pass(&plan, is_thorough)).await;
         self.show(shown);
-        mended
+        repairs
     }
 
-    /// Puts the rules into force that are wanted when it begins, for an attachment that comes or goes: those
-    /// beside the ones that it begins or ends, which `wanted` is asked for, or all if that is not enough.
-    /// Links are left to passes: there are none without rules.
+    /// Changes the rules for an attachment that comes or goes. First amends the table by the redirections beside
+    /// those of
+    /// `remapping`. If that fails, replaces the table by that of all redirections. Passes create the links; no link
+    /// exists
+    /// without rules.
     pub(crate) async fn redirect(
         &self,
         wanted: impl Fn(Scope<'_>) -> Wanted,
@@ -192,13 +198,13 @@ impl Gateways {
         blocking(move || work.put_table(&plan).map(drop)).await
     }
 
-    /// Whether nothing of what there should be was changed in nftables, as far as that can be told.
+    /// Whether our nftables rules are unchanged, as far as known.
     pub(crate) async fn has_rules(&self) -> bool {
         let mut work = Arc::clone(&self.work).lock_owned().await;
         blocking(move || work.has_rules()).await
     }
 
-    /// The gateway of a network. `None`: it is somebody else's, or not there yet.
+    /// The gateway of a network. `None`: this DPU is not its gateway, or the gateway is not there yet.
     pub(crate) fn view(&self, network: &str) -> Option<GatewayView> {
         let shown = self.shown();
         let mut view = shown.gateways.get(network).cloned()?;
@@ -207,7 +213,7 @@ impl Gateways {
         Some(view)
     }
 
-    /// What is wrong, by network.
+    /// All problems, by network.
     pub(crate) fn faults(&self) -> Vec<Fault> {
         self.shown().faults()
     }
@@ -216,17 +222,17 @@ impl Gateways {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is, or should be, any.
+    /// Whether there is a gateway, or should be one.
     pub(crate) fn are_any(&self) -> bool {
         !self.shown().gateways.is_empty()
     }
 
-    /// Whether there are none, because their rules could not be set.
+    /// Whether there is no gateway because the rules could not be set.
     pub(crate) fn are_closed(&self) -> bool {
         self.shown().is_closed
     }
 
-    /// Waits until there are gateways that were not there before.
+    /// Waits for a gateway that was not there before.
     async fn are_new(&self) {
         self.news.notified().await;
     }
@@ -247,14 +253,14 @@ impl Gateways {
         self.change(|shown| shown.asked.note(asked, found));
     }
 
-    /// Problems that are new by it are told, and those that are gone, once.
+    /// Applies `change`, and logs each problem once when it appears and when it is gone.
     fn change<T>(&self, change: impl FnOnce(&mut Shown) -> T) -> T {
         let mut shown = self.shown();
         let before = shown.all_problems();
         let outcome = change(&mut shown);
         let after = shown.all_problems();
         for problem in after.iter().filter(|problem| !before.contains(problem)) {
-            tracing::error!("{problem}");
+            tracing::error!(problem, "a gateway has a new problem");
         }
         for problem in before.iter().filter(|problem| !after.contains(problem)) {
             tracing::info!(problem, "a problem of the gateways is gone");
@@ -263,7 +269,7 @@ impl Gateways {
     }
 }
 
-/// What asks the kernel waits for it, apart from those who serve calls.
+/// Runs work that waits for the kernel on the blocking pool, apart from tasks that serve calls.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let done = spawn_blocking(work).await;
     done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))

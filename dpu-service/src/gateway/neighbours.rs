@@ -1,20 +1,27 @@
 //! Pods as neighbours of their gateways.
 //!
-//! The kernel has one table of neighbours for each version of IP, for all links and network namespaces, and refuses new
-//! entries beyond a threshold. So what one pod has it ask for could leave no room for others. Therefore:
+//! The kernel has one neighbour table per IP version, for all links and network namespaces, and refuses new entries
+//! above a
+//! threshold. One pod could otherwise fill it and leave no room for others. Therefore:
 //!
-//! - Pods of this DPU have permanent entries on their gateways' links. The kernel counts none of these. They are made
-//!   before a pod's port is programmed, and deleted once it is unprogrammed.
-//! - How often gateways ask for neighbours that are not known is limited, for each sender and for each link: see
-//!   [`limiting`]. A physical server, a router and a pod of another DPU are such neighbours.
-//! - From how many addresses that are not of such pods a sender may speak to its gateway is limited in the same way: the
-//!   kernel makes an entry for each, to answer. See [`limiting_sources`] and [`limiting_arp`].
+//! - Pods of this DPU have permanent entries on their gateways' links. The kernel does not count permanent entries.
+//!   An
+//!   entry is made before the pod's port is programmed, and deleted after the port is unprogrammed.
+//! - Resolution of unknown neighbours is limited per sender and per link: see [`limiting`]. Unknown neighbours are
+//!   physical
+//!   servers, routers and pods of other DPUs.
+//! - The number of unknown source addresses per sender is limited in the same way, because the kernel makes an
+//!   entry for
+//!   each address that it answers: see [`limiting_sources`] and [`limiting_arp`].
 //! - The thresholds are raised: see `thresholds`.
 //!
-//! Entries are marked with our protocol number; those of others stay. A flow that changes the entries of one pod holds
-//! the turn as a reader, and a comparison of all as its writer, from before it lists them until it has changed them. A
-//! pod is in the registry before its entries are made, and as given back before they are deleted. So a comparison
-//! neither deletes the entries of a pod that comes nor makes those of one that goes.
+//! Our entries carry our protocol number; others stay. A call that changes one pod's entries holds `turns` for
+//! reading. A
+//! comparison of all holds it for writing, from listing to change. A pod is in the registry before its entries are
+//! made,
+//! and marked as released before they are deleted. So a comparison neither deletes entries of a pod that comes nor
+//! makes
+//! entries of one that goes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,11 +43,10 @@ use super::{
 };
 use crate::model::Network;
 
-/// How many neighbours that are not known one sender may have its gateway ask for, and from how many addresses that
-/// are not known it may speak to it.
+/// The limit of one sender, for unknown neighbours to resolve and for unknown source addresses.
 const OF_SENDER: PacketRate = PacketRate { per_second: 16, burst: 64 };
 
-/// The same of all senders of one link.
+/// The same limit for all senders of one link.
 const OF_LINK: PacketRate = PacketRate { per_second: 512, burst: 4096 };
 
 /// An address of a pod.
@@ -50,18 +56,18 @@ pub(crate) struct PodAddress {
     pub(crate) network: Arc<Network>,
     /// The address.
     pub(crate) address: IpAddr,
-    /// The pod's Ethernet address.
+    /// The pod's MAC address.
     pub(crate) mac: MacAddress,
 }
 
-/// The names of the sets of one family.
+/// The names of one family's sets.
 struct Names {
     family: Family,
     /// The addresses of this DPU's pods.
     known: &'static CStr,
-    /// Who has asked lately for which neighbour.
+    /// Recent pairs of sender and unknown neighbour.
     asked: &'static CStr,
-    /// Who has spoken lately from which address.
+    /// Recent pairs of sender and unknown source address.
     heard: &'static CStr,
 }
 
@@ -71,15 +77,15 @@ const V6: Names =
     Names { family: Family::V6, known: c"known-v6", asked: c"asked-v6", heard: c"heard-v6" };
 const FAMILIES: [Names; 2] = [V4, V6];
 
-/// What is counted of senders that ask, and of their links.
+/// The rate meters of resolution, by sender and by link.
 const SENDERS: &CStr = c"asking-senders";
 const LINKS: &CStr = c"asking-links";
 
-/// What is counted of senders that speak from addresses that are not known, and of their links.
+/// The rate meters of unknown source addresses, by sender and by link.
 const SPEAKERS: &CStr = c"speaking-senders";
 const LINKS_OF_SPEAKERS: &CStr = c"speaking-links";
 
-/// The sets that change as pods come and go. Rules about ARP have one of their own.
+/// The sets that change as pods come and go. Rules for ARP have a set of their own.
 pub(super) fn known(pods: &[PodAddress]) -> Vec<Set> {
     let set = |names: &Names| {
         let is_v4 = names.family == Family::V4;
@@ -103,9 +109,8 @@ pub(super) fn sets(pods: &[PodAddress]) -> Vec<Set> {
     sets
 }
 
-/// For what is forwarded and belongs to no known connection. What would have a sender's gateway ask for one more
-/// neighbour than the sender may is dropped. Packets to a neighbour that the sender has asked for within the last 15 s
-/// pass, and count for nothing.
+/// Rules for forwarded packets outside known connections. Drops a packet that would exceed the sender's limit of
+/// resolutions. Packets to a neighbour that the sender has resolved within the last 15 s pass uncounted.
 pub(super) fn limiting() -> Vec<Rule> {
     let of_family = |names: &Names| {
         let is_unknown = [Term::From(ENTRANCES), Term::NextHopNotIn(names.family, names.known)];
@@ -121,14 +126,15 @@ pub(super) fn limiting() -> Vec<Rule> {
     FAMILIES.iter().flat_map(of_family).collect()
 }
 
-/// For what comes in by a gateway's link: packets from known pods pass, and of what others send as much as the limits
-/// of [`limiting`] say, each address of a sender counting once within 15 s. This is before routing, because the kernel
-/// also answers packets that it does not forward, such as those whose hop limit has run out.
+/// Rules for packets from a gateway's link. Packets from known pods pass. Unknown sources pass within the limits of
+/// [`limiting`]; each address of a sender counts once in 15 s. The rules run before routing, because the kernel
+/// also
+/// answers packets that it does not forward, such as those with an expired hop limit.
 pub(super) fn limiting_sources() -> Vec<Rule> {
     FAMILIES.iter().flat_map(|names| limiting_of(names, Source::Ip(names.family))).collect()
 }
 
-/// The same for requests of ARP: the kernel makes an entry for the sender of each that it answers.
+/// The same for ARP requests: the kernel makes an entry for the sender of each request that it answers.
 pub(super) fn limiting_arp() -> Vec<Rule> {
     limiting_of(&V4, Source::ArpRequest).into()
 }
@@ -148,20 +154,20 @@ fn limiting_of(names: &Names, source: Source) -> [Rule; 4] {
     ]
 }
 
-/// What flows share.
+/// Shared state of the calls that change entries.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     turns: Arc<RwLock<()>>,
-    /// The gateways' links, by network, that have all their entries.
-    settled: Mutex<BTreeMap<String, u32>>,
-    /// Pods that the rules do not know yet, or still know.
+    /// The gateways' links that have all entries, by network.
+    complete: Mutex<BTreeMap<String, u32>>,
+    /// Pods whose addresses the rules have to learn or forget.
     due: Mutex<Vec<PodAddress>>,
     are_due: Notify,
 }
 
 impl Neighbours {
-    fn settled(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
-        self.settled.lock().unwrap_or_else(PoisonError::into_inner)
+    fn complete(&self) -> MutexGuard<'_, BTreeMap<String, u32>> {
+        self.complete.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn due(&self) -> MutexGuard<'_, Vec<PodAddress>> {
@@ -170,13 +176,13 @@ impl Neighbours {
 }
 
 impl Gateways {
-    /// Makes permanent entries for a pod whose port is about to be programmed. Those that fail, the next comparison
-    /// makes.
+    /// Makes permanent entries for a pod whose port is about to be programmed. The next comparison retries
+    /// failures.
     pub(crate) async fn add_neighbours(&self, pods: Vec<PodAddress>) {
         self.change_neighbours(pods, |neighbour| Request::set_neighbour(neighbour, PROTOCOL)).await;
     }
 
-    /// Deletes those of a pod whose port was unprogrammed.
+    /// Deletes the entries of a pod whose port was unprogrammed.
     pub(crate) async fn delete_neighbours(&self, pods: Vec<PodAddress>) {
         let delete =
             |neighbour: &Neighbour| Request::delete_neighbour(neighbour.link, neighbour.address);
@@ -190,7 +196,7 @@ impl Gateways {
     ) {
         let turn = Arc::clone(&self.neighbours.turns).read_owned().await;
         let requests: Vec<_> = self.entries(&pods).iter().map(request).collect();
-        // Even without a link, as while the gateway is being made: its rules may know earlier pods.
+        // Also without a gateway's link, as while it is being made: the rules may contain earlier pods.
         if !pods.is_empty() {
             self.neighbours.due().extend(pods);
             self.neighbours.are_due.notify_one();
@@ -201,23 +207,23 @@ impl Gateways {
         }
         let changed = blocking(move || change(&requests)).await;
         if changed.is_err() {
-            // The next comparison looks at all entries, also if nothing asks for a thorough one.
-            self.neighbours.settled().clear();
+            // Makes the next comparison read all entries, even if it is not thorough.
+            self.neighbours.complete().clear();
         }
         log_failure(changed);
         drop(turn);
     }
 
-    /// Makes permanent entries agree with the pods that are `wanted` once it is asked. Looks at them if it is to be
-    /// thorough, or if there are links that it has not looked at. Returns how many entries it repaired on links that had
-    /// all of theirs.
+    /// Makes the permanent entries match the `wanted` pods. Reads the entries if `is_thorough`, or if a link is
+    /// new.
+    /// Returns the number of repaired entries on links that had all of theirs.
     pub(crate) async fn reconcile_neighbours(
         &self,
         wanted: impl FnOnce() -> Vec<PodAddress>,
         is_thorough: bool,
     ) -> usize {
         let links = self.shown().links.clone();
-        if links.is_empty() || !is_thorough && *self.neighbours.settled() == links {
+        if links.is_empty() || !is_thorough && *self.neighbours.complete() == links {
             return 0;
         }
         let turn = Arc::clone(&self.neighbours.turns).write_owned().await;
@@ -234,14 +240,14 @@ impl Gateways {
         let changed = blocking(move || change(&requests)).await;
         drop(turn);
         let is_repair = changed.is_ok() && {
-            let before = std::mem::replace(&mut *self.neighbours.settled(), links.clone());
+            let before = std::mem::replace(&mut *self.neighbours.complete(), links.clone());
             before == links
         };
         log_failure(changed);
         if is_repair { count } else { 0 }
     }
 
-    /// The entries of pods whose gateway is there.
+    /// The entries of the pods whose gateway exists.
     fn entries(&self, pods: &[PodAddress]) -> BTreeSet<Neighbour> {
         let shown = self.shown();
         let entry = |pod: &PodAddress| {
@@ -251,7 +257,7 @@ impl Gateways {
         pods.iter().filter_map(entry).collect()
     }
 
-    /// Waits until there are pods that the rules do not know yet, or still know.
+    /// Waits for pods whose addresses the rules have to learn or forget.
     pub(crate) async fn pods_due(&self) -> Vec<PodAddress> {
         loop {
             let due = std::mem::take(&mut *self.neighbours.due());
@@ -262,8 +268,9 @@ impl Gateways {
         }
     }
 
-    /// Has the rules know those of these pods that `wanted` names, and no longer the others. No attach waits for it: a
-    /// pod that the rules do not know yet is reached within the limits.
+    /// Adds those of these pods that `wanted` returns to the rules' sets, and removes the others. Attaches do not
+    /// wait
+    /// for this: a pod outside the sets is reached within the limits.
     pub(crate) async fn amend_pods(
         &self,
         wanted: impl Fn(Scope<'_>) -> Wanted,
@@ -286,12 +293,12 @@ impl Gateways {
             Err(refused) => Err(refused),
         };
         if let Err(refused) = put {
-            tracing::debug!(reason = %Chain(&refused), "the next pass has the rules know its pods");
+            tracing::debug!(reason = %Chain(&refused), "cannot amend the pods in the rules; the next pass does");
         }
     }
 }
 
-/// Deletes come first.
+/// The deletions precede the additions.
 fn differences(found: &BTreeSet<Neighbour>, wanted: &BTreeSet<Neighbour>) -> Vec<Request<'static>> {
     let places: BTreeSet<_> = wanted.iter().map(|one| (one.link, one.address)).collect();
     let surplus = found.iter().filter(|one| !places.contains(&(one.link, one.address)));
@@ -300,7 +307,7 @@ fn differences(found: &BTreeSet<Neighbour>, wanted: &BTreeSet<Neighbour>) -> Vec
     deletes.chain(missing).collect()
 }
 
-/// An entry that is gone already, or whose link is, is no error.
+/// Applies the requests. A missing entry or link is no error.
 fn change(requests: &[Request<'_>]) -> Result<(), Error> {
     match Rtnl::open()?.batch(requests) {
         Err(error) if error.is_not_found() => Ok(()),
@@ -311,7 +318,7 @@ fn change(requests: &[Request<'_>]) -> Result<(), Error> {
 fn log_failure(changed: Result<(), Error>) {
     if let Err(error) = changed {
         let reason = Chain(&error).to_string();
-        tracing::warn!(reason, "permanent neighbours of gateways are set later");
+        tracing::warn!(reason, "cannot set gateways' permanent neighbours; retrying");
     }
 }
 

@@ -1,5 +1,6 @@
-//! Whether somebody else answers a gateway's address: then pods reach now the one, now the other. It is
-//! told, and nothing more: who is right, the DPU can't know.
+//! Finds other devices that answer a gateway's address: pods would reach one or the other. The DPU reports the
+//! conflict,
+//! since it can't know which device is right.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -12,19 +13,20 @@ use tokio::{
 
 use super::Gateways;
 
-/// How long answers are waited for.
-const PATIENCE: Duration = Duration::from_millis(600);
+/// How long to wait for answers.
+const ANSWER_TIME: Duration = Duration::from_millis(600);
 
-/// How often those are asked for again that somebody else has answered.
-const AGAIN: Duration = Duration::from_secs(10);
+/// The interval for addresses that another device has answered.
+const RETRY: Duration = Duration::from_secs(10);
 
-/// How often all are: somebody may come to the network later.
-const ALL_AGAIN: Duration = Duration::from_secs(600);
+/// The interval for all addresses: a device can join the network later.
+const RETRY_ALL: Duration = Duration::from_secs(600);
 
-/// Asks for the addresses of each gateway that is new, and again for those that somebody else answers, and
-/// now and then for all. Ends never.
+/// Probes the addresses of each new gateway, answered addresses every 10 s, and all addresses every 10 minutes.
+/// Never
+/// returns.
 pub(crate) async fn watch_for_others(gateways: Arc<Gateways>) {
-    let (mut again, mut all_again) = (every(AGAIN), every(ALL_AGAIN));
+    let (mut again, mut all_again) = (every(RETRY), every(RETRY_ALL));
     loop {
         let is_about_all = tokio::select! {
             _ = all_again.tick() => true,
@@ -41,12 +43,12 @@ fn every(period: Duration) -> Interval {
     ticks
 }
 
-/// What has been asked for, each with those who answered.
+/// The probed addresses, each with the MAC addresses that answered.
 #[derive(Debug, Default)]
 pub(super) struct Asked(BTreeMap<(u32, IpAddr), Vec<MacAddress>>);
 
 impl Asked {
-    /// Of these addresses those to be asked for now. What is known of any other is forgotten.
+    /// Returns the probes that are due. Drops the results of addresses that are not in `all`.
     pub(super) fn due(&mut self, all: &[(String, Probe)], is_about_all: bool) -> Vec<Probe> {
         let probes: Vec<_> = all.iter().map(|(_, probe)| *probe).collect();
         self.0.retain(|key, _| probes.iter().any(|probe| key_of(probe) == *key));
@@ -61,13 +63,13 @@ impl Asked {
         }
     }
 
-    /// One sentence for each address that somebody else answers.
+    /// A sentence if another device answers the address.
     pub(super) fn problem_of(&self, network: &str, probe: &Probe) -> Option<String> {
         let who = self.0.get(&key_of(probe)).filter(|who| !who.is_empty())?;
         let who: Vec<_> = who.iter().map(ToString::to_string).collect();
         Some(format!(
-            "network {network}: {} answers its gateway's address {}, which this DPU answers, too: take \
-             the address from the one, or set gateway_mode = \"router\"",
+            "network {network}: {} answers its gateway's address {}, and so does this DPU: remove the \
+             address from the other device, or set gateway_mode = \"router\"",
             who.join(", "),
             probe.address
         ))
@@ -85,11 +87,11 @@ impl Gateways {
             return;
         }
         let asked = due.clone();
-        let found = spawn_blocking(move || who_else_has(&asked, PATIENCE)).await;
+        let found = spawn_blocking(move || who_else_has(&asked, ANSWER_TIME)).await;
         match found.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) {
             Ok(found) => self.note_others(&due, &found),
             Err(error) => {
-                tracing::warn!(reason = %Chain(&error), "nobody can be asked for gateways' addresses");
+                tracing::warn!(reason = %Chain(&error), "cannot probe gateways' addresses");
             }
         }
     }

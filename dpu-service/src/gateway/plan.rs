@@ -1,4 +1,4 @@
-//! What follows from the networks: pure, and made anew whenever it is asked for.
+//! Derives a gateway's state from the networks. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,10 +23,10 @@ use crate::{
     model::{GatewayMode, Network, Subnet},
 };
 
-/// The one table of nftables that is ours.
+/// The name of our nftables table.
 pub(super) const TABLE: &str = "dpu-offload";
 
-/// The set of the gateways' links.
+/// The name of the set of gateways' links.
 pub(super) const GATEWAYS: &CStr = c"gateways";
 
 /// The prefix length of link-local addresses.
@@ -36,12 +36,12 @@ const LINK_LOCAL_PREFIX: u8 = 64;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// What follows for this DPU as a gateway.
+/// The wanted state of this DPU as a gateway.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
-    /// The networks whose gateway it is, in the order of their names.
+    /// The networks with this DPU as their gateway, by name.
     networks: Vec<Arc<Network>>,
-    /// where mapped ports lead: into these networks only.
+    /// The redirections of mapped ports into these networks.
     redirections: Vec<Redirection>,
     /// The addresses of the pods in these networks.
     pods: Vec<PodAddress>,
@@ -51,14 +51,14 @@ impl Plan {
     pub(super) fn of(wanted: Wanted) -> Self {
         let Wanted { mut networks, mut redirections, mut pods } = wanted;
         networks.retain(|network| network.gateway_mode == GatewayMode::Dpu);
-        // An attachment may be of before its network got another gateway.
+        // An attachment's snapshot may predate its network's change of gateway.
         let names: BTreeSet<_> = networks.iter().map(|network| network.name.as_str()).collect();
         redirections.retain(|redirection| names.contains(redirection.network.name.as_str()));
         pods.retain(|pod| names.contains(pod.network.name.as_str()));
         Self { networks, redirections, pods }
     }
 
-    /// Where mapped ports lead.
+    /// The redirections of mapped ports.
     pub(super) fn redirections(&self) -> &[Redirection] {
         &self.redirections
     }
@@ -76,7 +76,7 @@ impl Plan {
         self.networks.iter()
     }
 
-    /// What it wants of the fabric.
+    /// The links to request from the fabric.
     pub(super) fn ports(&self) -> Vec<GatewayPort> {
         let port = |network: &Arc<Network>| GatewayPort {
             network: network.name.clone(),
@@ -87,9 +87,11 @@ impl Plan {
         self.networks.iter().map(port).collect()
     }
 
-    /// The table. It has the name of each gateway's link, be the link there or not: one that it did not know
-    /// would be open to all. Packets that pass between the fabric's ports are seen as of `ports`, if they are
-    /// seen. A DPU that is a router besides forwards by its uplinks what it did before.
+    /// The table. It contains the name of every gateway's link, existing or not: a link without rules would be open
+    /// to
+    /// all. `ports` are the links under which packets between the fabric's ports appear. On a DPU that is a router
+    /// for
+    /// other purposes, the uplinks forward as before.
     pub(super) fn table(
         &self,
         name_of: impl Fn(&str) -> Option<String>,
@@ -104,7 +106,7 @@ impl Plan {
             .filter_map(|network| Some((network.name.as_str(), name(network)?)))
             .collect();
         let translated = self.networks.iter().filter(|network| network.nat);
-        // One that is an uplink has packets of its own, whose connections are to be known.
+        // A port link that is also an uplink has packets of its own, whose connections must be tracked.
         let ports = ports.iter().filter(|link| !uplinks.contains(link));
         let uplinks: Vec<_> = uplinks.iter().map(|uplink| LinkName::new(uplink)).collect();
         let mut sets = vec![
@@ -125,7 +127,8 @@ impl Plan {
         Table::new(TABLE, sets, chains(unrouted))
     }
 
-    /// Each network with itself, for a gateway leads from subnet to subnet, and with those that it names.
+    /// Pairs each network with itself, because a gateway routes between its subnets, and with those in its
+    /// `reaches`.
     fn pairs(&self, names: &BTreeMap<&str, LinkName>) -> BTreeSet<(LinkName, LinkName)> {
         let pairs_of = |network: &Arc<Network>| {
             let targets =
@@ -139,11 +142,11 @@ impl Plan {
     }
 }
 
-/// What concerns no gateway passes all of them as if they were not there.
+/// The chains. Packets that concern no gateway pass all of them.
 fn chains(unrouted: &[Family]) -> Vec<Chain> {
     let known = || vec![Term::OfKnownConnection, Term::Accept];
     let own = |protocol| vec![Term::From(GATEWAYS), Term::Protocol(protocol), Term::Accept];
-    // Pods meet their gateway, and nothing else of this DPU.
+    // Pods reach their gateway's ICMP and nothing else of this DPU.
     let input = vec![known(), own(ICMP), own(ICMPV6), vec![Term::From(GATEWAYS), Term::Drop]];
     let mut forward = vec![known()];
     forward.extend(neighbours::limiting());
@@ -155,16 +158,19 @@ fn chains(unrouted: &[Family]) -> Vec<Chain> {
         vec![Term::From(GATEWAYS), Term::Drop],
         vec![Term::To(GATEWAYS), Term::Drop],
     ]);
-    // Uplinks forward for the gateways' sake, and the kernel asks the incoming link alone: all the DPU's other
-    // links were open to whoever is outside.
+    // Uplinks forward for the gateways. The kernel checks only the input link's setting, so without this rule all
+    // other
+    // links of the DPU would be reachable from outside.
     let closed =
         |family: &Family| vec![Term::From(c"uplinks"), Term::OfFamily(*family), Term::Drop];
     forward.extend(unrouted.iter().map(closed));
     let mut leaving = redirections::returning();
     leaving.push(vec![Term::From(c"translated"), Term::To(c"uplinks"), Term::Masquerade]);
-    // The fabric may show the packet filter what passes it, pods' packets to the gateway among them. Were
-    // their connections tracked there, before the gateway, it would be too late to translate them here.
-    // A pod may write any source, and two networks may share a VLAN.
+    // The fabric may show the packet filter frames that it bridges, including pods' packets to the gateway. If they
+    // were
+    // tracked there, translation at the gateway would come too late. The second rule drops spoofed sources: a pod
+    // may
+    // write any, and two networks may share a VLAN.
     let mut arriving = vec![
         vec![Term::From(c"ports"), Term::Untracked],
         vec![Term::From(GATEWAYS), Term::FromElsewhere, Term::Drop],
@@ -184,7 +190,7 @@ fn chains(unrouted: &[Family]) -> Vec<Chain> {
     ]
 }
 
-/// The addresses that the gateway of a network answers, with the prefixes that they have on its link.
+/// The gateway's addresses with their prefixes on its link.
 pub(super) fn addresses(network: &Network) -> Vec<IpNetwork> {
     let address = |subnet: &Subnet| {
         let gateway = subnet.gateway?;
@@ -195,13 +201,13 @@ pub(super) fn addresses(network: &Network) -> Vec<IpNetwork> {
     addresses.into_iter().collect()
 }
 
-/// The subnets that no address of the gateway leads to, as it is link-local.
+/// The subnets with a link-local gateway: no address of the link covers them, so they need routes.
 pub(super) fn routes(network: &Network) -> impl Iterator<Item = IpNetwork> {
     let subnets = network.subnets.iter();
     subnets.filter(|subnet| subnet.gateway.is_some_and(is_link_local)).map(|subnet| subnet.cidr)
 }
 
-/// Whether it is an address that routers of IPv6 have on each link.
+/// Whether it is an IPv6 link-local address.
 pub(super) const fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

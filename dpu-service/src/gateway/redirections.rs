@@ -1,8 +1,10 @@
-//! The maps and rules by which ports of this DPU lead to pods: pure.
+//! The maps and rules that redirect mapped ports to pods. Pure.
 //!
-//! Redirected is what comes by an uplink or from a gateway's network and is for one of the DPU's own
-//! addresses: whoever could name another address would take what others send there. Nothing that the DPU
-//! says itself is redirected.
+//! A packet is redirected if it comes by an uplink or from a gateway's network, and its destination is one of the
+//! DPU's own
+//! addresses. A mapping for another address would capture other devices' traffic. Packets that the DPU sends itself
+//! are
+//! not redirected.
 
 use std::{
     ffi::CStr,
@@ -17,14 +19,14 @@ use netlink::{
 
 use crate::model::{Network, PortMapping};
 
-/// Where a mapped port leads for one family.
+/// The target of a mapped port in one family.
 #[derive(Clone, Debug)]
 pub(crate) struct Redirection {
     /// The pod's network.
     pub(crate) network: Arc<Network>,
     /// The mapped port.
     pub(crate) mapping: PortMapping,
-    /// The pod's address, and its port.
+    /// The pod's address and port.
     pub(crate) target: SocketAddr,
 }
 
@@ -44,14 +46,14 @@ impl Redirection {
     }
 }
 
-/// The names of what one family has.
+/// The names of one family's sets and maps.
 struct Names {
     family: Family,
-    /// Ports of all addresses.
+    /// Maps ports of all addresses.
     anywhere: &'static CStr,
-    /// Ports of one address each.
+    /// Maps ports of one address each.
     at: &'static CStr,
-    /// The pods' ports.
+    /// Contains the pods' ports.
     targets: &'static CStr,
 }
 
@@ -60,13 +62,13 @@ const FAMILIES: [Names; 2] = [
     Names { family: Family::V6, anywhere: c"ports-v6", at: c"ports-at-v6", targets: c"targets-v6" },
 ];
 
-/// The links by which packets come that may be redirected.
+/// The links whose packets may be redirected.
 pub(super) const ENTRANCES: &CStr = c"entrances";
 
-/// Each gateway's link, as the one by which a packet comes and goes.
+/// Pairs of each gateway's link with itself.
 pub(super) const HAIRPINS: &CStr = c"hairpins";
 
-/// What the rules look things up in. No two of the redirections collide.
+/// The sets and maps of all rules. No two redirections may collide.
 pub(super) fn sets(redirections: &[Redirection]) -> Vec<Set> {
     FAMILIES.iter().flat_map(|names| sets_of(names, redirections)).collect()
 }
@@ -83,7 +85,7 @@ fn sets_of(names: &Names, redirections: &[Redirection]) -> [Set; 3] {
     ]
 }
 
-/// For what comes in.
+/// Rules for incoming packets.
 pub(super) fn redirecting() -> Vec<Rule> {
     let rule = |term| vec![Term::From(ENTRANCES), Term::ToOwnAddress, term];
     let rules = |names: &Names| {
@@ -95,8 +97,8 @@ pub(super) fn redirecting() -> Vec<Rule> {
     FAMILIES.iter().flat_map(rules).collect()
 }
 
-/// For what is forwarded: whoever may come in reaches the ports that were redirected to, be it another
-/// network's pod.
+/// Rules for forwarded packets: redirected packets reach the pods' ports from every entrance, also from another
+/// network.
 pub(super) fn forwarding() -> Vec<Rule> {
     let rule = |names: &Names| {
         let target = Term::ToPort(names.family, names.targets);
@@ -105,9 +107,11 @@ pub(super) fn forwarding() -> Vec<Rule> {
     FAMILIES.iter().map(rule).collect()
 }
 
-/// For what leaves by the link that it came by: the pod would answer its neighbour, or itself, without the
-/// DPU, which alone knows whom the other had asked. By a link with nothing but link-local addresses the kernel has it
-/// come from one of the DPU's other links: the answer still comes to the gateway, and is for that address.
+/// Rules for redirected packets that leave by the link that they came by. The pod would answer its neighbour, or
+/// itself,
+/// directly, and the client would not recognise the answer; with masquerading the answer passes the DPU. On a link
+/// with
+/// link-local addresses only, the kernel takes an address of another link, which works, too.
 pub(super) fn returning() -> Vec<Rule> {
     let rule = |names: &Names| {
         let target = Term::ToPort(names.family, names.targets);

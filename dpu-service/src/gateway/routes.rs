@@ -1,6 +1,8 @@
-//! Routes to the subnets of gateways. The kernel makes them for the addresses on their links; to those of a gateway
-//! that is link-local no address leads, so that these are ours. They carry a protocol number of ours, by which they
-//! are told from an operator's, which stay. Permanent neighbours carry it, too.
+//! Routes to the subnets of gateways. The kernel derives them from the addresses on the links. A link-local gateway
+//! address
+//! covers no subnet, so those routes are ours. They carry our protocol number, which tells them from an operator's
+//! routes.
+//! Permanent neighbour entries carry it, too.
 
 use ipnetwork::IpNetwork;
 use netlink::{Request, Route, Rtnl};
@@ -8,24 +10,24 @@ use netlink::{Request, Route, Rtnl};
 use super::plan;
 use crate::{driver::Refused, eswitch::gone_is_done, fabric::GatewayLink, model::Network};
 
-/// Who made them, as `ip route` shows it. The kernel and iproute2 have no name for it.
+/// Our routing protocol number, as `ip route` shows it. The kernel and iproute2 have no name for it.
 pub(super) const PROTOCOL: u8 = 213;
 
-/// `RTPROT_KERNEL`
+/// The kernel's `RTPROT_KERNEL`.
 const BY_THE_KERNEL: u8 = 2;
 
-/// Those that are ours, by whatever link.
+/// Our routes by any link.
 pub(super) fn ours(rtnl: &mut Rtnl) -> Result<Vec<Route>, Refused> {
     rtnl.routes_of(PROTOCOL).map_err(|error| Refused::new("ask the kernel for routes", error))
 }
 
-/// Those that the kernel made, for the addresses of links.
+/// The routes that the kernel derived from addresses.
 pub(super) fn connected(rtnl: &mut Rtnl) -> Result<Vec<Route>, Refused> {
     let routes = rtnl.routes_of(BY_THE_KERNEL);
     routes.map_err(|error| Refused::new("ask the kernel for its routes", error))
 }
 
-/// Whether one of them leads by the link to the neighbours of that address. One that is alone has none.
+/// Whether a route leads by the link to the address's prefix. A host address has no such route.
 pub(super) fn leads_to_neighbours(
     connected: &[Route],
     link: &GatewayLink,
@@ -40,8 +42,8 @@ pub(super) fn leads_to_neighbours(
     is_alone || connected.iter().any(leads)
 }
 
-/// Gives a gateway's link its routes, and takes away those that it had before. Returns whether one was missing.
-pub(super) fn settle_routes(
+/// Gives a gateway's link its routes, and removes former ones. Returns whether one was missing.
+pub(super) fn configure_routes(
     rtnl: &mut Rtnl,
     network: &Network,
     link: &GatewayLink,
@@ -75,21 +77,21 @@ fn leads_alike(one: &Route, other: &Route) -> bool {
 
 fn add(rtnl: &mut Rtnl, route: &Route, link: &GatewayLink) -> Result<(), Refused> {
     match rtnl.change(Request::add_route(route)) {
-        Err(error) if error.is_exists() => Err(in_the_way(rtnl, route)),
+        Err(error) if error.is_exists() => Err(route_conflict(rtnl, route)),
         outcome => {
             outcome.map_err(|error| Refused::new(format!("give {} its routes", link.name), error))
         }
     }
 }
 
-/// Names the route that has the place of one of ours.
-fn in_the_way(rtnl: &mut Rtnl, route: &Route) -> Refused {
+/// Names the route that has the place of ours.
+fn route_conflict(rtnl: &mut Rtnl, route: &Route) -> Refused {
     let all = rtnl.routes().unwrap_or_default();
     let other = all.iter().find(|other| leads_alike(other, route));
     let link = other.and_then(|other| rtnl.link_by_index(other.output).ok().flatten());
     let by = link.map_or_else(String::new, |link| format!(" by {}", link.name));
     Refused::because(format!(
-        "somebody else's route to {}{by} is where its gateway's has to be: delete it",
+        "another program's route to {}{by} has the place of its gateway's route: delete it",
         route.destination
     ))
 }

@@ -1,5 +1,4 @@
-//! Where networks lead whose gateway is this DPU: the section of the configuration, and what makes sense
-//! with it.
+//! The configuration section `gateway`: the way out of networks whose gateway is this DPU.
 
 use offload_proto::form::{INTERFACE_NAMES, is_interface_name};
 use serde::{Deserialize, Serialize};
@@ -10,16 +9,16 @@ use crate::{
     twice::twice,
 };
 
-/// The section.
+/// The section `gateway`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GatewaySettings {
-    /// The DPU's own links that lead outside, with addresses and routes that somebody else gave them.
+    /// The DPU's own links that lead outside. Another program gives them addresses and routes.
     pub uplinks: Vec<String>,
 }
 
 impl GatewaySettings {
-    /// What makes no sense in the section, one sentence each.
+    /// Finds errors in the section: one sentence each.
     pub(crate) fn check(&self, fabric: &FabricSettings) -> Vec<String> {
         let check = |name: &String| {
             let why = if !is_interface_name(name) {
@@ -38,7 +37,7 @@ impl GatewaySettings {
         problems
     }
 
-    /// Why this DPU can't be the gateway of the network as it wants, one sentence.
+    /// One sentence about why this DPU can't be the gateway of the network.
     pub(crate) fn check_network(&self, network: &Network, fabric: FabricDriver) -> Option<String> {
         if network.gateway_mode == GatewayMode::Router {
             return None;

@@ -1,4 +1,4 @@
-//! How the gateways are found, for operators.
+//! The state of the gateways for operators.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use offload_proto::ConditionReason;
 
 use crate::conditions::Fault;
 
-use super::{GatewayView, Mended, links::Settled, others::Asked};
+use super::{GatewayView, Repairs, links::PassReport, others::Asked};
 
-/// How the latest pass found all.
+/// The state after the latest pass.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     pub(super) gateways: BTreeMap<String, GatewayView>,
-    /// What concerns all of them.
+    /// Sentences about all gateways.
     pub(super) problems: Vec<String>,
-    /// The rules could not be set, so that there is no gateway.
+    /// Whether the rules could not be set, so that there is no gateway.
     pub(super) is_closed: bool,
-    /// The indices of their links, by network.
+    /// The indices of the gateways' links, by network.
     pub(super) links: BTreeMap<String, u32>,
     /// The addresses that they answer, each with its network.
     pub(super) answered: Vec<(String, Probe)>,
@@ -29,13 +29,13 @@ impl Shown {
         self.asked.due(&self.answered, is_about_all)
     }
 
-    /// Returns what was put right.
-    pub(super) fn take_over(&mut self, settled: Settled) -> Mended {
-        self.problems.extend(settled.problems);
-        for (network, problem) in settled.problems_of {
+    /// Takes the result of a pass over the links. Returns the repairs.
+    pub(super) fn include(&mut self, report: PassReport) -> Repairs {
+        self.problems.extend(report.problems);
+        for (network, problem) in report.problems_of {
             self.gateways.entry(network).or_default().problems.push(problem);
         }
-        settled.mended
+        report.repairs
     }
 
     pub(super) fn all_problems(&self) -> Vec<String> {

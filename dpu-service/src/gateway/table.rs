@@ -1,13 +1,16 @@
-//! The one table of nftables that is ours, replaced as a whole, and only when it has to be.
+//! Our nftables table. It is replaced as a whole, and only when necessary.
 //!
-//! As long as nobody has changed nftables, the table is as it was, and one that differs by elements
-//! alone is made of it in one transaction, which the kernel refuses if somebody was faster. After somebody
-//! has changed anything, it is compared with what was there when it was put into force, and replaced if it
-//! differs, whatever was changed.
+//! While nftables' generation is unchanged, the table is as known. A change of elements then takes one transaction,
+//! which
+//! the kernel refuses if another program was faster. After a change of the generation, the table is compared with
+//! its
+//! known contents, and replaced if it differs.
 //!
-//! What is there is read after a whole table was put into force, but after a change of elements not before the
-//! next look: a pod waits for it. It is not known what was there if somebody changed nftables before that; then
-//! the table is replaced once more.
+//! Contents are read back after a replacement. After a change of elements they are read at the next look, because a
+//! pod
+//! waits for the change. If another program changes nftables before that, the contents are unknown, and the table
+//! is
+//! replaced.
 
 use bootstrap::Chain;
 use netlink::nftables::{Changes, Contents, Nftables, Set, Table};
@@ -15,24 +18,24 @@ use netlink::nftables::{Changes, Contents, Nftables, Set, Table};
 use super::plan::TABLE;
 use crate::driver::Refused;
 
-/// The table, as far as it is known.
+/// The table, and what is known of it.
 #[derive(Debug, Default)]
 pub(super) struct OurTable {
     socket: Option<Nftables>,
     in_force: Option<InForce>,
 }
 
-/// A table that was put into force.
+/// The table in force.
 #[derive(Debug)]
 struct InForce {
     table: Table,
     generation: u32,
-    /// `None`: not read yet.
+    /// The contents as the kernel lists them. `None`: not read yet.
     contents: Option<Contents>,
 }
 
 impl OurTable {
-    /// Puts `table` into force unless it is. Says whether a stranger is known to have changed it.
+    /// Puts `table` into force unless it is. Returns whether another program is known to have changed it.
     pub(super) fn put(&mut self, table: Table) -> Result<bool, Refused> {
         let refused = |error| Refused::new("put the rules into force", error);
         let socket = open(&mut self.socket)?;
@@ -51,8 +54,8 @@ impl OurTable {
         Ok(is_same && in_force.contents.is_some())
     }
 
-    /// Puts what is `wanted` into the sets of the table in force, and takes out what else has keys of
-    /// `concerned`. Says whether it could: the table may not be in force as it is known.
+    /// Puts the elements of `wanted` into the table in force, and removes other elements with keys of `concerned`.
+    /// Returns whether it could: the table may have changed.
     pub(super) fn amend(&mut self, concerned: &[Set], wanted: &[Set]) -> Result<bool, Refused> {
         let socket = open(&mut self.socket)?;
         let Some(in_force) = &mut self.in_force else { return Ok(false) };
@@ -62,7 +65,7 @@ impl OurTable {
         Ok(is_whole && in_force.change(socket, &changes))
     }
 
-    /// Whether it is as it was put into force. From then on it is known what is there.
+    /// Whether the table is unchanged. Reads its contents if they are not known.
     pub(super) fn is_in_force(&mut self) -> Result<bool, Refused> {
         let refused = |error| Refused::new("look at the rules", error);
         let socket = open(&mut self.socket)?;
@@ -71,13 +74,13 @@ impl OurTable {
         in_force.is_whole(socket).map_err(refused)
     }
 
-    /// Whether there is one, be it of an earlier life of the service.
+    /// Whether the table exists, possibly from an earlier run of the service.
     pub(super) fn is_there(&mut self) -> Result<bool, Refused> {
         let there = open(&mut self.socket)?.has(TABLE);
         there.map_err(|error| Refused::new("ask nftables", error))
     }
 
-    /// Takes the table away, which is there.
+    /// Deletes the table, which must exist.
     pub(super) fn remove(&mut self) -> Result<(), Refused> {
         self.in_force = None;
         let deleted = open(&mut self.socket)?.delete(TABLE);
@@ -106,7 +109,7 @@ impl InForce {
         Ok(is_whole)
     }
 
-    /// Reads what is there unless it is known, or somebody has changed anything.
+    /// Reads the contents if they are unknown and the generation is unchanged.
     fn read(&mut self, socket: &mut Nftables) -> Result<(), netlink::Error> {
         if self.contents.is_none() && socket.generation()? == self.generation {
             let contents = socket.contents(&self.table)?;
@@ -116,27 +119,27 @@ impl InForce {
         Ok(())
     }
 
-    /// Says whether the table, which nobody has changed, could be changed so.
+    /// Applies the changes to the unchanged table. Returns whether the kernel accepted them.
     fn change(&mut self, socket: &mut Nftables, changes: &Changes) -> bool {
         if changes.is_empty() {
             return true;
         }
         match socket.change(self.generation, &mut self.table, changes) {
             Ok(()) => {
-                // Of the kernel's numbers none is 0.
+                // The kernel skips generation 0.
                 self.generation = self.generation.wrapping_add(1).max(1);
                 self.contents = None;
                 true
             }
             Err(error) => {
-                tracing::debug!(reason = %Chain(&error), "the rules are replaced as a whole");
+                tracing::debug!(reason = %Chain(&error), "cannot amend the rules; replacing the table");
                 false
             }
         }
     }
 }
 
-/// `None`: it is in force, but what the kernel has of it can't be told from a stranger's change.
+/// Replaces the table. `None`: another program changed nftables at the same time, so the contents are uncertain.
 fn replace(socket: &mut Nftables, table: Table) -> Result<Option<InForce>, netlink::Error> {
     let before = socket.generation()?;
     socket.replace(&table)?;

@@ -1,10 +1,10 @@
-//! What a pass does, and what attachments with mapped ports do, under the lock of [`Gateways`](super::Gateways).
+//! A pass, and changes for attachments with mapped ports. Runs under the lock of [`Gateways`](super::Gateways).
 
 use bootstrap::Chain;
 use netlink::{Probe, nftables::Set};
 
 use super::{
-    Mended, Redirection, Remapping, connections,
+    Redirection, Remapping, Repairs, connections,
     links::{self, Links},
     plan::{self, Plan},
     redirections,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{driver::Refused, drivers::FabricDriver, fabric::GatewayLink, programmer::Programmer};
 
-/// What passes work with, and what the latest of them left.
+/// The parts that passes use, and the state that the latest pass left.
 #[derive(Debug)]
 pub(super) struct Work {
     programmer: Programmer,
@@ -23,9 +23,9 @@ pub(super) struct Work {
     settings: GatewaySettings,
     links: Links,
     table: OurTable,
-    /// Whose connections are forgotten once the rules are as wanted.
+    /// Redirections whose connections must be flushed once the rules are in force.
     stale: Remapping,
-    /// There was no gateway at the latest pass, and nothing is left of any.
+    /// Whether the latest pass left nothing of any gateway.
     is_clear: bool,
 }
 
@@ -46,54 +46,55 @@ impl Work {
         }
     }
 
-    /// Whether it is known that there is nothing of any gateway.
+    /// Whether nothing of any gateway is left, for certain.
     pub(super) const fn is_clear(&self) -> bool {
         self.is_clear
     }
 
-    /// Whether nothing of what there should be was changed in nftables, as far as that can be told.
+    /// Whether our nftables rules are unchanged, as far as known.
     pub(super) fn has_rules(&mut self) -> bool {
         self.is_clear || matches!(self.table.is_in_force(), Ok(true))
     }
 
-    /// Notes whose connections are to be forgotten.
+    /// Records redirections whose connections must be flushed.
     pub(super) fn note(&mut self, remapping: Remapping) {
         self.stale.begun.extend(remapping.begun);
         self.stale.ended.extend(remapping.ended);
     }
 
     /// Makes the kernel agree with the plan.
-    pub(super) fn pass(&mut self, plan: &Plan, is_thorough: bool) -> (Shown, Mended) {
+    pub(super) fn pass(&mut self, plan: &Plan, is_thorough: bool) -> (Shown, Repairs) {
         if plan.is_empty() {
             return self.clear();
         }
         let mut shown = Shown::default();
-        let mut mended = Mended::new();
+        let mut repairs = Repairs::new();
         shown.problems.extend(thresholds::raise());
         self.check(plan, &mut shown);
-        // The rules come first: a link that they don't know is open to all.
+        // Rules before links: a link without rules is open to all.
         match self.put_table(plan) {
-            Ok(is_mended) => {
-                mended.extend(is_mended.then(|| "the table of nftables was put back".to_owned()));
+            Ok(is_repaired) => {
+                repairs
+                    .extend(is_repaired.then(|| "the table of nftables was put back".to_owned()));
             }
             Err(refused) => {
                 shown
                     .problems
-                    .push(told("set the rules of the gateways, and so has none", &refused));
-                return (self.close(shown), mended);
+                    .push(failure("set the rules of the gateways, so it has no gateway", &refused));
+                return (self.close(shown), repairs);
             }
         }
         let made = self.make_links(plan, &mut shown);
-        match self.links.settle(plan, &made, &self.settings.uplinks, is_thorough) {
-            Ok(settled) => mended.extend(shown.take_over(settled)),
+        match self.links.configure(plan, &made, &self.settings.uplinks, is_thorough) {
+            Ok(report) => repairs.extend(shown.include(report)),
             Err(refused) => {
-                shown.problems.push(told("give the gateways their addresses", &refused));
+                shown.problems.push(failure("give the gateways their addresses", &refused));
             }
         }
-        (shown, mended)
+        (shown, repairs)
     }
 
-    /// Networks that were made under another configuration may want what this one has not.
+    /// Reports networks that this configuration does not allow; an earlier configuration did.
     fn check(&self, plan: &Plan, shown: &mut Shown) {
         for network in plan.networks() {
             let problem = self.settings.check_network(network, self.fabric);
@@ -102,22 +103,22 @@ impl Work {
         }
     }
 
-    /// Says whether a stranger had changed the table.
+    /// Puts the table into force. Returns whether another program had changed it.
     pub(super) fn put_table(&mut self, plan: &Plan) -> Result<bool, Refused> {
         self.is_clear = false;
         let name_of = |network: &str| self.programmer.gateway_name(network);
         let ports = self.programmer.ports_seen_as();
         let table =
             plan.table(name_of, &self.settings.uplinks, &ports, &links::unrouted_families());
-        let is_mended = self.table.put(table)?;
-        if is_mended {
+        let is_repaired = self.table.put(table)?;
+        if is_repaired {
             self.stale.begun.extend_from_slice(plan.redirections());
         }
         self.forget_stale();
-        Ok(is_mended)
+        Ok(is_repaired)
     }
 
-    /// Says whether the table in force could be amended.
+    /// Amends the redirections. Returns whether the table in force could be amended.
     pub(super) fn amend_table(
         &mut self,
         concerned: &[Redirection],
@@ -126,7 +127,7 @@ impl Work {
         self.amend_sets(&redirections::sets(concerned), &redirections::sets(wanted))
     }
 
-    /// Puts `wanted` in the place of the elements of `concerned`. Returns whether the table in force could be amended.
+    /// Replaces the elements of `concerned` by `wanted`. Returns whether the table in force could be amended.
     pub(super) fn amend_sets(
         &mut self,
         concerned: &[Set],
@@ -139,28 +140,28 @@ impl Work {
         Ok(is_amended)
     }
 
-    /// Not before the rules are as wanted: the next packet would begin another such connection.
+    /// Flushes stale connections. The rules must be in force: the next packet would start another stale connection.
     fn forget_stale(&mut self) {
         let Remapping { begun, ended } = std::mem::take(&mut self.stale);
-        connections::forget_former(&ended);
-        connections::forget_earlier(begun);
+        connections::flush_former(&ended);
+        connections::flush_earlier(begun);
     }
 
-    /// Without rules pods have no way out rather than one into the DPU.
+    /// Removes all gateways' links. A link without rules would lead into the DPU.
     fn close(&self, mut shown: Shown) -> Shown {
         shown.is_closed = true;
         if let Err(refused) = self.programmer.set_gateways(&[]) {
-            shown.problems.push(told("take the gateways' links away", &refused));
+            shown.problems.push(failure("take the gateways' links away", &refused));
         }
         shown
     }
 
-    /// The links that could be made; what could not is shown.
+    /// Makes the links, and records failures in `shown`.
     fn make_links(&self, plan: &Plan, shown: &mut Shown) -> Vec<GatewayLink> {
         let links = match self.programmer.set_gateways(&plan.ports()) {
             Ok(links) => links,
             Err(refused) => {
-                shown.problems.push(told("make the gateways' links", &refused));
+                shown.problems.push(failure("make the gateways' links", &refused));
                 return Vec::new();
             }
         };
@@ -187,38 +188,42 @@ impl Work {
         made
     }
 
-    /// Takes all away that an earlier pass, or an earlier life of the service, has left.
-    fn clear(&mut self) -> (Shown, Mended) {
+    /// Removes everything that an earlier pass, or an earlier run of the service, left.
+    fn clear(&mut self) -> (Shown, Repairs) {
         let links = self.programmer.set_gateways(&[]);
-        let links = links.map_err(|refused| told("take the gateways' links away", &refused));
-        // As long as there are links there have to be rules.
+        let links = links.map_err(|refused| failure("take the gateways' links away", &refused));
+        // Links before rules: a link must not exist without rules.
         let cleared = links.and_then(|_| {
             let rules = self.clear_table();
-            rules.map_err(|refused| told("take the gateways' rules away", &refused))
+            rules.map_err(|refused| failure("take the gateways' rules away", &refused))
         });
         self.is_clear = cleared == Ok(true);
-        (Shown { problems: cleared.err().into_iter().collect(), ..Shown::default() }, Mended::new())
+        (
+            Shown { problems: cleared.err().into_iter().collect(), ..Shown::default() },
+            Repairs::new(),
+        )
     }
 
-    /// Says whether it is known that there is no table any more.
+    /// Removes the table. Returns whether it is certain that there is none.
     fn clear_table(&mut self) -> Result<bool, Refused> {
         match self.table.is_there() {
             Ok(true) => {
                 self.table.remove()?;
                 self.forget_stale();
-                self.links.forget(&self.settings.uplinks);
+                self.links.reset_uplinks(&self.settings.uplinks);
                 Ok(true)
             }
             Ok(false) => Ok(true),
-            // Who may not ask has never made anything, and there may be no nftables at all.
+            // Without permission to list tables this process cannot have created one; the kernel may also lack
+            // nftables.
             Err(refused) => {
-                tracing::debug!(reason = %Chain(&refused), "nftables can't be asked");
+                tracing::debug!(reason = %Chain(&refused), "cannot ask nftables");
                 Ok(false)
             }
         }
     }
 }
 
-fn told(doing: &str, refused: &Refused) -> String {
+fn failure(doing: &str, refused: &Refused) -> String {
     format!("this DPU can't {doing}: {}", Chain(refused))
 }

@@ -105,7 +105,7 @@ fn malformed_requests_are_refused_by_field_and_value() {
         ),
         (
             |it| it.bandwidth = Some(v1::Bandwidth { egress_share: 8000, ..Default::default() }),
-            "bandwidth.egressShare 8000 can't be asked for",
+            "bandwidth.egressShare 8000 can't be requested",
         ),
     ];
     for (change, words) in cases {
