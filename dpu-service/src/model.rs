@@ -1,5 +1,5 @@
-//! The service's own words: what its rooms hand to each other. The journal stores these as JSON;
-//! `api::convert` turns them into the protocol's messages.
+//! The service's domain types. The journal stores them as JSON; `api::convert` turns them into the protocol's
+//! messages.
 
 pub(crate) mod allow;
 pub(crate) mod anti_spoofing;
@@ -66,10 +66,10 @@ impl fmt::Display for AttachmentId {
     }
 }
 
-/// What names an attachment: the host from the certificate, the rest from the runtime.
+/// The name of an attachment: the host from its certificate, the rest from the runtime.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttachmentKey {
-    /// The host it is on.
+    /// The attachment's host.
     pub host: HostName,
     /// `CNI_CONTAINERID`.
     pub container_id: Arc<str>,
@@ -78,7 +78,7 @@ pub struct AttachmentKey {
 }
 
 impl AttachmentKey {
-    /// Whether it is of an attachment in its host's own namespace.
+    /// Whether it names a host port: an attachment in the host's own namespace.
     pub(crate) fn is_host_port(&self) -> bool {
         &*self.container_id == HOST_PORT_CONTAINER
     }
@@ -94,25 +94,25 @@ impl fmt::Display for AttachmentKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bandwidth {
-    /// Towards the pod.
+    /// The rate towards the pod.
     pub ingress_rate: u64,
     /// Burst towards the pod.
     pub ingress_burst: u64,
-    /// From the pod.
+    /// The rate from the pod.
     pub egress_rate: u64,
     /// Burst from the pod.
     pub egress_burst: u64,
-    /// What the pod is sure of, of what it sends. 0: nothing.
+    /// The guaranteed share of what the pod sends. 0: none.
     #[serde(skip_serializing_if = "is_zero")]
     pub egress_share: u64,
 }
 
-/// What all pods of a network may send together by one card.
+/// The limit of what all pods of a network may send together through one card.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TotalRate {
     /// The network's name.
     pub network: String,
-    /// In bits per second.
+    /// The rate in bits per second.
     pub rate: u64,
 }
 
@@ -120,7 +120,7 @@ pub struct TotalRate {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Dns {
-    /// Name servers' addresses.
+    /// The addresses of name servers.
     pub nameservers: Vec<IpAddr>,
     /// The local domain.
     pub domain: String,
@@ -130,13 +130,13 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// First and last address that may be handed out, both included.
+/// A range of addresses to allocate, first and last included.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddressRange {
-    /// First.
+    /// The first address.
     pub start: IpAddr,
-    /// Last.
+    /// The last address.
     pub end: IpAddr,
 }
 
@@ -144,15 +144,15 @@ pub struct AddressRange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subnet {
-    /// The subnet, without host bits.
+    /// The prefix, without host bits.
     pub cidr: IpNetwork,
-    /// Its gateway; never handed out.
+    /// Its gateway, which is never allocated.
     #[serde(default)]
     pub gateway: Option<IpAddr>,
-    /// What may be handed out. Empty: all of it.
+    /// The ranges to allocate from. Empty: the whole subnet.
     #[serde(default)]
     pub ranges: Vec<AddressRange>,
-    /// Never handed out.
+    /// Prefixes that are never allocated.
     #[serde(default)]
     pub exclude: Vec<IpNetwork>,
 }
@@ -170,102 +170,100 @@ impl Subnet {
     }
 }
 
-/// What a pod is attached to. The form in which configuration files give it. The journal keeps it with
-/// each attachment.
+/// A network as configuration files give it. The journal keeps a copy with each attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// Its name.
+    /// The network's name.
     pub name: String,
-    /// Its bridge. `None`: `fabric.bridge`.
+    /// The bridge's name. `None`: `fabric.bridge`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bridge: Option<String>,
-    /// VLAN, 1 to 4094. `None`: untagged.
+    /// The VLAN, 1 to 4094. `None`: untagged.
     #[serde(default)]
     pub vlan: Option<u16>,
-    /// VLAN of a tag around all that pods send and their own tags (QinQ). `None`: there is none.
+    /// The outer VLAN around all that pods send (QinQ). `None`: no outer tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outer_vlan: Option<u16>,
-    /// Priority in the tag of what pods send, 0 to 7. 0: none.
+    /// The priority in the tag of what pods send, 0 to 7. 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub vlan_priority: u8,
-    /// VLANs that pods may use besides, tagged.
+    /// Further VLANs, whose frames pods tag themselves.
     #[serde(default)]
     pub trunk: BTreeSet<u16>,
     /// The VF pool.
     #[serde(default = "default_pool")]
     pub pool: String,
-    /// Interface MTU in bytes.
+    /// The interfaces' MTU in bytes.
     #[serde(default = "default_mtu")]
     pub mtu: u32,
-    /// Its subnets; none means an interface of layer 2 only.
+    /// The subnets. Empty: pods have no addresses.
     #[serde(default)]
     pub subnets: Vec<Subnet>,
-    /// Routes for the pods, besides the default routes by the subnets' gateways.
+    /// The pods' routes, in addition to the default routes by the subnets' gateways.
     #[serde(default)]
     pub routes: Vec<Route>,
-    /// Policy rules for the pods.
+    /// The pods' policy rules.
     #[serde(default)]
     pub rules: Vec<PolicyRule>,
-    /// Settings of the pods' interfaces.
+    /// The sysctls of the pods' interfaces.
     #[serde(default, skip_serializing_if = "Sysctls::is_empty")]
     pub sysctls: Sysctls,
-    /// Resolver settings for the pods.
+    /// The pods' resolver settings.
     #[serde(default)]
     pub dns: Dns,
-    /// Limits for each attachment.
+    /// The rate limits of each attachment.
     #[serde(default)]
     pub bandwidth: Bandwidth,
-    /// What all its pods may send together by one card, in bits per second. 0: no limit.
+    /// The limit of what all its pods may send together through one card, in bits per second. 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub total_egress_rate: u64,
-    /// What of pods' frames is checked.
+    /// What the guard checks.
     #[serde(default)]
     pub anti_spoofing: AntiSpoofing,
-    /// Whom pods may send for besides themselves.
+    /// Further sources that all its pods may send from.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub allowed_sources: BTreeSet<Source>,
-    /// Whom else they may ask to send for.
+    /// Further sources that its pods may request.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub optional_sources: BTreeSet<Source>,
-    /// Whether it serves requests that name no network.
+    /// Whether requests that name no network get it.
     #[serde(default)]
     pub default: bool,
-    /// Whether its pods reach all others by its gateways, as if nobody else were on their link: their addresses have
-    /// no prefix.
+    /// Whether its pods reach everything through its gateways, also each other: their addresses have no prefix.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub first_hop: bool,
-    /// Who answers its gateways' addresses.
+    /// The kind of device that answers its gateways' addresses.
     #[serde(default, skip_serializing_if = "GatewayMode::is_router")]
     pub gateway_mode: GatewayMode,
-    /// The networks whose pods its pods may open connections to, by the gateway.
+    /// The networks to whose pods its pods may open connections through the gateway.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub reaches: BTreeSet<String>,
-    /// Whether its pods reach the outside with the DPU's address for their own.
+    /// Whether its pods reach the outside with the DPU's address.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nat: bool,
-    /// How the names of further interfaces of pods begin that nobody names. Empty: their host says.
+    /// The prefix of the names of pods' further interfaces that have no name. Empty: the host's setting.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub interface_prefix: String,
     /// The link group of its pods' representors. 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub link_group: u32,
-    /// Their alias. Empty: none.
+    /// The alias of its pods' representors. Empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub link_alias: String,
     /// The Kubernetes namespaces whose pods may use it. Empty: all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub namespaces: BTreeSet<String>,
-    /// Who may open connections to its pods. Empty: anybody.
+    /// The rules for connections to its pods. Empty: all connections are allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allow: Vec<AllowRule>,
 }
 
-/// Who answers the addresses of a network's gateways.
+/// The kind of device that answers a network's gateway addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GatewayMode {
-    /// Somebody else's router.
+    /// A router outside.
     #[default]
     Router,
     /// This DPU.
@@ -273,7 +271,7 @@ pub enum GatewayMode {
 }
 
 impl GatewayMode {
-    /// Its name, as in the configuration.
+    /// The mode's name in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -282,14 +280,14 @@ impl GatewayMode {
         }
     }
 
-    /// By reference, as serde asks.
+    /// `&self` because `skip_serializing_if` passes a reference.
     fn is_router(&self) -> bool {
         *self == Self::Router
     }
 }
 
 impl Network {
-    /// The network under another name. Its own rules may name it, too.
+    /// A copy under another name. Rules that name the network itself follow.
     #[must_use]
     pub(crate) fn renamed(&self, name: &str) -> Self {
         let mut renamed = Self { name: name.to_owned(), ..self.clone() };
@@ -301,8 +299,9 @@ impl Network {
         renamed
     }
 
-    /// What a pod with these addresses keeps of it from its attach. What takes effect at once for all pods, or matters
-    /// for new ones alone, is left empty.
+    /// The part that a pod with these addresses keeps from its attach. Settings that take effect for all pods at
+    /// once, or
+    /// concern only new pods, are cleared.
     #[must_use]
     pub(crate) fn given_to(&self, leases: &[Lease]) -> Self {
         let is_used =
@@ -324,22 +323,23 @@ impl Network {
         }
     }
 
-    /// The routes of whoever holds these addresses of it: to the first hops, its own and, of each family that these
-    /// leave without one, the default route by the first lease's gateway.
+    /// The routes of a holder of these addresses: to first hops, the network's own, and for each family without one
+    /// the
+    /// default route by the first lease's gateway.
     #[must_use]
     pub(crate) fn routes_with(&self, leases: &[Lease]) -> Vec<Route> {
         let mut routes: Vec<_> = self.first_hops(leases).map(Route::on_link).collect();
         routes.extend(self.routes.iter().cloned());
         for gateway in leases.iter().filter_map(|lease| lease.gateway) {
             let Some(default) = default_route(gateway) else { continue };
-            if !routes.iter().any(|route| route.stands_for_default(&default)) {
+            if !routes.iter().any(|route| route.replaces_default(&default)) {
                 routes.push(default);
             }
         }
         routes
     }
 
-    /// The gateways that no prefix of the holder's own has on its link.
+    /// The gateways that are outside of the holder's prefixes.
     fn first_hops(&self, leases: &[Lease]) -> impl Iterator<Item = IpAddr> {
         let gateways = leases.iter().filter_map(|lease| lease.gateway);
         let is_on_link = |gateway: &IpAddr| match gateway {
@@ -349,14 +349,13 @@ impl Network {
         gateways.filter(move |gateway| self.first_hop && !is_on_link(gateway))
     }
 
-    /// What all its pods share.
+    /// The limit that all its pods share.
     fn total_egress(&self) -> Option<TotalRate> {
         let (network, rate) = (self.name.clone(), self.total_egress_rate);
         (rate != 0).then_some(TotalRate { network, rate })
     }
 
-    /// What it wants of the representor of a VF that serves nobody yet. `named` are the prefixes of the networks that
-    /// its rules name.
+    /// The settings of the representor of an idle VF. `named` has the prefixes of the networks in its rules.
     #[must_use]
     pub(crate) fn port_settings(&self, vf: FunctionId, named: &Prefixes) -> PortSettings {
         let sources = self.allowed_sources.iter().copied();
@@ -377,7 +376,7 @@ impl Network {
         }
     }
 
-    /// What of it only agents of some versions know, each with the capability that tells of it.
+    /// The settings that not all agents support, each with the capability of those that do.
     pub(crate) fn asked_of_agents(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
         let has = |says: fn(&Route) -> bool| self.routes.iter().any(says);
         let asked = [
@@ -388,25 +387,25 @@ impl Network {
         asked.into_iter().filter(|(_, _, is_asked)| *is_asked).map(|(what, known, _)| (what, known))
     }
 
-    /// The prefix length that addresses of a subnet have in pods.
+    /// The prefix length of a subnet's addresses in pods.
     #[must_use]
     pub(crate) fn length_in_pods(&self, subnet: IpNetwork) -> u8 {
         if self.first_hop { IpNetwork::from(subnet.ip()).prefix() } else { subnet.prefix() }
     }
 
-    /// What may be leased of a subnet of it.
+    /// The addresses of one of its subnets that may be leased.
     #[must_use]
     pub(crate) fn pool_of(&self, subnet: &Subnet) -> SubnetSpec {
         SubnetSpec {
             cidr: subnet.cidr,
-            // A link-local one is no address of the subnet.
+            // A link-local gateway is outside of the subnet.
             gateway: subnet.gateway.filter(|gateway| subnet.cidr.contains(*gateway)),
             ranges: subnet.ranges.iter().map(|range| (range.start, range.end)).collect(),
             exclude: subnet.exclude.iter().copied().chain(self.next_hops(subnet)).collect(),
         }
     }
 
-    /// What the network uses an address for, as people call it.
+    /// What the network uses the address for, for people.
     pub(crate) fn use_of(&self, address: IpAddr) -> &'static str {
         if self.subnets.iter().any(|subnet| subnet.gateway == Some(address)) {
             "gateway"
@@ -417,8 +416,9 @@ impl Network {
         }
     }
 
-    /// What its pods use in its subnets without holding it: gateways, next hops and, of IPv4, network and broadcast
-    /// addresses.
+    /// The addresses in its subnets that its pods use and no attachment holds: gateways, next hops, and IPv4
+    /// network and
+    /// broadcast addresses.
     pub(crate) fn used_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.subnets.iter().flat_map(|subnet| {
             let hops = self.next_hops(subnet).map(|hop| hop.ip());
@@ -426,14 +426,16 @@ impl Network {
         })
     }
 
-    /// A pod that had the address of a router would have a route by itself, which the kernel refuses.
+    /// The next hops in the subnet. A pod with a router's address would have a route through itself, which the
+    /// kernel
+    /// refuses.
     fn next_hops(&self, subnet: &Subnet) -> impl Iterator<Item = IpNetwork> {
         let hops = self.routes.iter().filter_map(|route| route.gateway);
         hops.filter(|hop| subnet.cidr.contains(*hop)).map(IpNetwork::from)
     }
 }
 
-/// By reference, as serde asks.
+/// `&T` because `skip_serializing_if` passes a reference.
 fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()
 }
@@ -449,117 +451,119 @@ const fn default_mtu() -> u32 {
 /// One address that an attachment holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// The address with the prefix length that it has in the pod: mostly its subnet's.
+    /// The address, with its prefix length in the pod: usually that of its subnet.
     pub address: IpNetwork,
     /// The subnet's gateway.
     pub gateway: Option<IpAddr>,
 }
 
-/// Addresses that an attachment holds for an interface of its pod that others make.
+/// Addresses that an attachment holds for an interface that another plugin makes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FurtherLease {
     /// The interface's name.
     pub interface_name: Arc<str>,
-    /// The network that they are of, as it was at the attach.
+    /// The network of the addresses, as it was at the attach.
     pub network: Arc<Network>,
     /// The addresses.
     pub leases: Vec<Lease>,
 }
 
-/// What is durable of an attachment's state. Whether it is programmed and whether the pod has its VF
-/// is not stored: the kernel and the host's agent know, and tell after a restart.
+/// The durable part of an attachment's state. Whether the port is programmed and the VF is in the pod is not
+/// stored: the
+/// kernel and the host's agent report it after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// Reserved; to be programmed.
+    /// Reserved, and to be programmed.
     Held,
-    /// Being given back; the VF is held until the host says that it is back and clean.
+    /// Being released. It holds its VF until the host reports the VF back and clean.
     Releasing,
 }
 
-/// The journal's record of an attachment: all that is needed to program it again and to free it,
-/// whatever became of its network meanwhile.
+/// The journal's record of an attachment. It has all that is needed to program and to free the attachment, even if
+/// the
+/// network has changed since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Its id.
+    /// The attachment's id.
     pub id: AttachmentId,
-    /// Its key.
+    /// The attachment's key.
     pub key: AttachmentKey,
-    /// Durable state.
+    /// The durable state.
     pub phase: Phase,
-    /// Whom it serves. Labels, not identities.
+    /// The pod. Labels, not an identity.
     pub pod: Pod,
     /// The VF it holds.
     pub vf: FunctionId,
-    /// What the VF is known by on its host.
+    /// The VF's device on its host.
     #[serde(rename = "pci_address")] // as journals have it
     pub device: Device,
     /// The VF's MAC address.
     pub mac: MacAddress,
     /// The addresses it holds.
     pub leases: Vec<Lease>,
-    /// What it holds for interfaces of its pod that others make.
+    /// The addresses that it holds for interfaces which other plugins make.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further_leases: Vec<FurtherLease>,
-    /// Rate limits in force: the network's, or tighter ones that were asked for.
+    /// The rate limits in force: the network's, or tighter ones that were requested.
     pub bandwidth: Bandwidth,
-    /// The DPU's ports that lead to it, in order.
+    /// The mapped ports that lead to it, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub port_mappings: Vec<PortMapping>,
-    /// Whom the pod has asked to send for besides itself.
+    /// Further sources that the pod has requested.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub asked_sources: BTreeSet<Source>,
-    /// The families of which the pod has asked for an address. `None`: each that the network has.
+    /// The IP families that the pod has requested. `None`: all that the network has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub families: Option<IpFamilies>,
     /// The network as it was at the attach.
     pub network: Arc<Network>,
-    /// Likewise the prefixes of the networks that its rules name.
+    /// The prefixes of the networks in its rules, as they were at the attach.
     #[serde(default, skip_serializing_if = "Prefixes::is_empty")]
     pub named_networks: Prefixes,
-    /// The interface of the pod whose attachment leads this one: they come and go together. `None`: it leads, or is
-    /// by itself.
+    /// The interface name of the group key, if this attachment is a group member. `None`: it is a group key, or in
+    /// no group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lead: Option<Arc<str>>,
-    /// The host kernel's boot id at the attach.
+    /// The host's boot id at the attach.
     pub boot_id: String,
-    /// Milliseconds since 1970, UTC.
+    /// The time of the attach, in milliseconds since 1970, UTC.
     pub created_at: i64,
 }
 
-/// What an attachment wants of its representor: all that the programming steps need.
+/// The settings of an attachment's representor, enough for all programming steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSettings {
     /// The VF behind the representor.
     pub vf: FunctionId,
     /// The pod's MAC address.
     pub mac: MacAddress,
-    /// The pod's addresses, of both families.
+    /// The pod's addresses of both families.
     pub addresses: Vec<IpAddr>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// The bridge. `None`: the first, or the only one.
+    /// The bridge's name. `None`: the first or only bridge.
     pub bridge: Option<String>,
     /// Access VLAN. `None`: untagged.
     pub vlan: Option<u16>,
-    /// VLANs that pass tagged.
+    /// The VLANs that pass tagged.
     pub trunk: BTreeSet<u16>,
-    /// By what others' rules know the representor.
+    /// The representor's group and alias, for other programs' rules.
     pub label: Label,
     /// Rate limits.
     pub bandwidth: Bandwidth,
-    /// What the pod shares with all of its network. `None`: no limit.
+    /// The limit that the pod shares with its network. `None`: none.
     pub total_egress: Option<TotalRate>,
-    /// What of the pod's frames is checked.
+    /// What the guard checks.
     pub anti_spoofing: AntiSpoofing,
-    /// Whom the pod may send for besides itself, as far as that is checked.
+    /// Further sources that the pod may send from, as far as the guard checks sources.
     pub allowed_sources: BTreeSet<Source>,
-    /// What may be opened to the pod. `None`: anything.
+    /// The rules for connections to the pod. `None`: all connections are allowed.
     pub openings: Option<Vec<Opening>>,
 }
 
 impl PortSettings {
-    /// Whether somebody has to keep the pod to any of it. An MTU the pod keeps by itself.
+    /// Whether a port or PF has to enforce any setting. Pods keep the MTU themselves.
     #[must_use]
     pub(crate) fn needs_keeping(&self) -> bool {
         self.vlan.is_some()
@@ -568,7 +572,7 @@ impl PortSettings {
             || self.anti_spoofing != AntiSpoofing::Off
     }
 
-    /// Whether any rate is to be kept to.
+    /// Whether there is any rate limit or share.
     #[must_use]
     pub(crate) fn has_rates(&self) -> bool {
         self.bandwidth != Bandwidth::default() || self.total_egress.is_some()
@@ -576,7 +580,7 @@ impl PortSettings {
 }
 
 impl Record {
-    /// What a refusal of `host` calls it: a host learns of no other host's attachments.
+    /// The attachment's name in a refusal of `host`. Hides the attachments of other hosts.
     pub(crate) fn named_to(&self, host: &HostName) -> String {
         match self.key.host == *host {
             true => format!("attachment {} ({})", self.id, self.key),
@@ -584,7 +588,7 @@ impl Record {
         }
     }
 
-    /// How people know what it serves: its pod, where the runtime names one, and its key.
+    /// The holder for people: the pod, if it has a name, and the key.
     pub(crate) fn holder(&self) -> String {
         let Pod { namespace, name, .. } = &self.pod;
         match name.is_empty() {
@@ -593,7 +597,7 @@ impl Record {
         }
     }
 
-    /// What it wants of its representor.
+    /// The settings of its representor.
     #[must_use]
     pub fn port_settings(&self) -> PortSettings {
         PortSettings {
@@ -605,8 +609,9 @@ impl Record {
         }
     }
 
-    /// The addresses that its port is to let pass. A pod that asked for none has the link-local one that follows from
-    /// its MAC address, which is let pass anyway: without any, the guard would look at no address.
+    /// The addresses that the guard lets pass. A pod that requested none gets its link-local address, which passes
+    /// anyway:
+    /// without any address, the guard would check none.
     fn checked_addresses(&self) -> Vec<IpAddr> {
         if self.leases.is_empty() && self.families.is_some() {
             return vec![self.mac.link_local().into()];
@@ -614,8 +619,8 @@ impl Record {
         self.leases.iter().map(|lease| lease.address.ip()).collect()
     }
 
-    /// Whom its port is to let pass besides the pod itself, of what its network looks at. Of a pod whose addresses
-    /// nobody knows, no address is looked at, whichever it asked for.
+    /// The further sources that the guard checks. Without known addresses of the pod, the guard checks MAC
+    /// addresses only.
     fn checked_sources(&self) -> BTreeSet<Source> {
         let mut sources = self.allowed_sources();
         sources.retain(|source| self.network.anti_spoofing.looks_at(*source));
@@ -627,21 +632,22 @@ impl Record {
         sources
     }
 
-    /// All addresses that it holds, each with the network that it is of.
+    /// All addresses that it holds, each with its network.
     pub(crate) fn held(&self) -> impl Iterator<Item = (&Arc<Network>, &Lease)> {
         let own = self.leases.iter().map(|lease| (&self.network, lease));
         let further = self.further_leases.iter();
         own.chain(further.flat_map(|its| its.leases.iter().map(|lease| (&its.network, lease))))
     }
 
-    /// Addresses that the pod uses without holding them, each with its network as it was at the attach: in its subnets
-    /// gateways, next hops and, of IPv4, network and broadcast addresses.
+    /// The addresses that the pod uses without holding them, each with its network as it was at the attach:
+    /// gateways, next
+    /// hops, and IPv4 network and broadcast addresses of its subnets.
     pub(crate) fn used_addresses(&self) -> impl Iterator<Item = (&Arc<Network>, IpAddr)> {
         self.networks()
             .flat_map(|network| network.used_addresses().map(move |address| (network, address)))
     }
 
-    /// The record with the name `to` for the network `from`. `None`: it has nothing of that network.
+    /// A copy in which the network `from` is called `to`. `None`: the record does not use that network.
     #[must_use]
     pub(crate) fn with_network_renamed(&self, from: &str, to: &str) -> Option<Self> {
         if !self.networks().any(|network| network.name == from) {
@@ -659,25 +665,25 @@ impl Record {
         Some(renamed)
     }
 
-    /// The networks that it has something of, its own first. No two are the same.
+    /// The networks of its addresses, its own first. No two are equal.
     pub(crate) fn networks(&self) -> impl Iterator<Item = &Arc<Network>> {
         [&self.network].into_iter().chain(self.further_leases.iter().map(|its| &its.network))
     }
 
-    /// The key of the attachment that leads it, if another one does.
+    /// The key of its group. `None`: the attachment is no group member.
     #[must_use]
     pub fn lead_key(&self) -> Option<AttachmentKey> {
         let lead = self.lead.as_ref()?;
         Some(AttachmentKey { interface_name: Arc::clone(lead), ..self.key.clone() })
     }
 
-    /// Whom the pod may send for besides itself.
+    /// All further sources that the pod may send from.
     #[must_use]
     pub fn allowed_sources(&self) -> BTreeSet<Source> {
         self.network.allowed_sources.union(&self.asked_sources).copied().collect()
     }
 
-    /// The pod's routes: without those that lead by a family of which the pod has asked for no address.
+    /// The pod's routes, except unicast routes of a family that the pod did not request.
     #[must_use]
     pub fn routes(&self) -> Vec<Route> {
         let mut routes = self.network.routes_with(&self.leases);
@@ -687,7 +693,7 @@ impl Record {
         routes
     }
 
-    /// The pod's policy rules, each with a prefix for its source.
+    /// The pod's policy rules, each with a prefix as its source.
     #[must_use]
     pub fn rules(&self) -> Vec<PolicyRule> {
         let own = || self.leases.iter().map(|lease| lease.address.ip());
@@ -710,27 +716,27 @@ fn default_route(gateway: IpAddr) -> Option<Route> {
     Some(Route::by(IpNetwork::new(everything, 0).ok()?, gateway))
 }
 
-/// Where an attachment stands.
+/// The state of an attachment, for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttachmentState {
-    /// Recorded durably; not known to be programmed: not yet, or no longer.
+    /// Recorded durably, and not known to be programmed.
     Reserved,
-    /// The eswitch forwards for it; the host has not yet said that the pod has the VF.
+    /// The eswitch forwards for it. The host has not reported the VF in the pod.
     Programmed,
-    /// The host said that the pod has the VF.
+    /// The host has reported the VF in the pod.
     Attached,
-    /// Being given back.
+    /// Being released.
     Releasing,
-    /// It goes on, and its host is no longer in the configuration.
+    /// It continues, but its host is no longer in the configuration.
     HostRemoved,
 }
 
 impl AttachmentState {
-    /// All of them, in order.
+    /// All states in order.
     pub(crate) const ALL: [Self; 5] =
         [Self::Reserved, Self::Programmed, Self::Attached, Self::Releasing, Self::HostRemoved];
 
-    /// Its name, in lower case.
+    /// The state's name in lower case.
     #[must_use]
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -743,11 +749,11 @@ impl AttachmentState {
     }
 }
 
-/// An attachment as callers see it.
+/// An attachment as callers get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachmentView {
-    /// Its record.
+    /// The attachment's record.
     pub record: Arc<Record>,
-    /// Where it stands.
+    /// The attachment's state.
     pub state: AttachmentState,
 }

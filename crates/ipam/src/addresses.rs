@@ -1,33 +1,34 @@
-//! Which addresses are taken, and which is the next free one.
+//! Taken and free addresses of a subnet.
 //!
-//! Addresses are numbers. Those that are handed out unasked are counted off in their order: that is their
-//! rank. The ones of the first ranks, the window, have a bit each; the others that are taken, asked for by
-//! name or found in a journal, are a set. So the size of the subnet does not matter, and a search reads no
-//! more than the window.
+//! Addresses are numbers. Open addresses, which are allocated without being requested, are counted in order: this
+//! is their
+//! rank. The addresses of the first ranks, the window, have one bit each. Other taken addresses, requested by name
+//! or
+//! restored from a journal, are in a set. Memory and search time depend on the window and not on the subnet's size.
 
 use std::{collections::HashSet, mem};
 
 use crate::subnet::Subnet;
 
-/// The window to begin with, in 32 KiB: four times what a DPU can hold. It grows when it is full.
+/// The size of the first window: 32 KiB of bits, four times what a DPU can hold. A full window grows.
 const FIRST_WINDOW: u128 = 1 << 18;
 const WORD: usize = u64::BITS as usize;
 
-/// The addresses of a subnet. One is *taken* while it is held, by whomever, and while it rests.
+/// The addresses of a subnet. An address is *taken* while it is held and during its cool-down.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     subnet: Subnet,
-    /// How many ranks have a bit.
+    /// The number of ranks in the window.
     window: usize,
-    /// The bits of the taken ones; beyond the last word all are free.
+    /// The bits of taken addresses. All addresses after the last word are free.
     taken: Vec<u64>,
     taken_others: HashSet<u128>,
-    /// Where to look for the next free one: the rank after the last one handed out.
+    /// Where the next search starts: the rank after the last allocated one.
     cursor: usize,
 }
 
 impl Addresses {
-    /// All are free.
+    /// Returns a subnet's addresses, all free.
     pub(crate) fn new(subnet: Subnet) -> Self {
         Self {
             window: to_usize(FIRST_WINDOW.min(subnet.capacity())),
@@ -38,7 +39,7 @@ impl Addresses {
         }
     }
 
-    /// Becomes those of another subnet, of which `taken` are taken.
+    /// Changes the subnet. `taken` are the taken addresses of the new one.
     pub(crate) fn move_to(&mut self, subnet: Subnet, taken: impl Iterator<Item = u128>) {
         let old = mem::replace(self, Self::new(subnet));
         let (Ok(next) | Err(next)) = self.subnet.rank(old.subnet.nth_open(old.cursor as u128));
@@ -57,7 +58,7 @@ impl Addresses {
         }
     }
 
-    /// Takes an address, free or not.
+    /// Marks an address as taken, whether it is free or not.
     pub(crate) fn take(&mut self, number: u128) {
         let Some((word, mask)) = self.bit(number) else {
             self.taken_others.insert(number);
@@ -67,7 +68,7 @@ impl Addresses {
         self.taken[word] |= mask;
     }
 
-    /// Makes a taken address free that does not rest.
+    /// Marks a taken address, which is not in cool-down, as free.
     pub(crate) fn free(&mut self, number: u128) {
         match self.bit(number) {
             Some((word, mask)) => self.taken[word] &= !mask,
@@ -75,7 +76,7 @@ impl Addresses {
         }
     }
 
-    /// Takes the next free address of those that are handed out unasked. `None`: none is free.
+    /// Takes the next free open address. `None`: all are taken.
     pub(crate) fn take_next(&mut self) -> Option<u128> {
         let rank = loop {
             match self.free_from(self.cursor).or_else(|| self.free_from(0)) {
@@ -90,7 +91,7 @@ impl Addresses {
         Some(number)
     }
 
-    /// Doubles the window, if there is more to hand out.
+    /// Doubles the window. `false`: it already covers the subnet.
     fn widen(&mut self) -> bool {
         let window = to_usize((self.window as u128 * 2).min(self.subnet.capacity()));
         let is_wider = mem::replace(&mut self.window, window) < window;
@@ -98,7 +99,7 @@ impl Addresses {
         is_wider
     }
 
-    /// The rank of the first free one of the window from `start` on.
+    /// The rank of the first free address in the window from `start` on.
     fn free_from(&self, start: usize) -> Option<usize> {
         let free = |word: usize| self.taken.get(word).map_or(u64::MAX, |taken| !taken);
         let mut word = start / WORD;
@@ -111,14 +112,14 @@ impl Addresses {
         (rank < self.window).then_some(rank)
     }
 
-    /// The word and the bit of an address of the window.
+    /// The word and bit of an address in the window.
     fn bit(&self, number: u128) -> Option<(usize, u64)> {
         let rank = to_usize(self.subnet.rank(number).ok()?);
         (rank < self.window).then_some((rank / WORD, 1 << (rank % WORD)))
     }
 }
 
-/// A rank, or a number of ranks; more of them than there is room for anyway are too many.
+/// Converts a rank or a number of ranks. Values beyond `usize` exceed memory anyway.
 fn to_usize(ranks: u128) -> usize {
     usize::try_from(ranks).unwrap_or(usize::MAX)
 }

@@ -1,20 +1,20 @@
-//! Addresses at rest, in the order in which they wake.
+//! Addresses in cool-down, in the order in which their cool-downs end.
 
 use std::{collections::VecDeque, iter};
 
-/// The numbers of addresses whose rest ends at the same second. Never empty.
+/// The numbers of addresses whose cool-down ends in the same second. Never empty.
 #[derive(Debug)]
 struct Batch {
     until: u64,
     numbers: Vec<u128>,
 }
 
-/// Addresses at rest: the batch that wakes first is the first.
+/// Addresses in cool-down. The batch that ends first is the first.
 #[derive(Debug, Default)]
 pub(crate) struct Cooling(VecDeque<Batch>);
 
 impl Cooling {
-    /// Lets an address rest until then. Quick if no other rests for longer.
+    /// Adds an address until `until`. Fast if no other cool-down ends later.
     pub(crate) fn add(&mut self, number: u128, until: u64) {
         let is_last = self.0.back().is_none_or(|last| last.until <= until);
         let end = if is_last { self.0.len() } else { self.end_of(until) };
@@ -24,12 +24,12 @@ impl Cooling {
         }
     }
 
-    /// Where the batches end that wake at `now` at the latest.
+    /// The index after the batches that end at `now` or before.
     fn end_of(&self, now: u64) -> usize {
         self.0.partition_point(|batch| batch.until <= now)
     }
 
-    /// Takes out those whose rest is over at `now`.
+    /// Takes out the addresses whose cool-down is over at `now`.
     pub(crate) fn take_due(&mut self, now: u64) -> impl Iterator<Item = u128> {
         let next_due = move || {
             self.0.front().filter(|first| first.until <= now)?;
@@ -38,7 +38,7 @@ impl Cooling {
         iter::from_fn(next_due).flat_map(|batch| batch.numbers)
     }
 
-    /// Ends at `latest` what ends later, unless that is never: a clock that was ahead has set it.
+    /// Shortens all cool-downs to `latest`, except endless ones: a clock that was ahead has set them.
     pub(crate) fn shorten(&mut self, latest: u64) {
         let mut late = self.0.split_off(self.end_of(latest));
         let is_forever = late.back().is_some_and(|last| last.until == u64::MAX);
@@ -50,12 +50,12 @@ impl Cooling {
         self.0.extend(forever);
     }
 
-    /// When the first rest ends.
+    /// When the first cool-down ends.
     pub(crate) fn first_end(&self) -> Option<u64> {
         self.0.front().map(|batch| batch.until)
     }
 
-    /// Takes out the suitable address whose rest ends first, if it ends before that time.
+    /// Takes out the suitable address whose cool-down ends first, if it ends before that time.
     pub(crate) fn take_earliest(
         &mut self,
         ends_before: u64,
@@ -67,13 +67,13 @@ impl Cooling {
         Some(number)
     }
 
-    /// When the rest of an address ends. Looks at every address at rest.
+    /// When an address's cool-down ends. Searches all addresses in cool-down.
     pub(crate) fn until(&self, number: u128) -> Option<u64> {
         let with_it = self.0.iter().find(|batch| batch.numbers.contains(&number));
         with_it.map(|batch| batch.until)
     }
 
-    /// Takes an address out before its rest is over. Looks at every address at rest.
+    /// Takes an address out before its cool-down is over. Searches all addresses in cool-down.
     pub(crate) fn remove(&mut self, number: u128) {
         self.retain(|other| other != number);
     }
@@ -85,7 +85,7 @@ impl Cooling {
         });
     }
 
-    /// How many addresses are still to rest at `now`.
+    /// The number of addresses still in cool-down at `now`.
     pub(crate) fn count(&self, now: u64) -> usize {
         self.0.range(self.end_of(now)..).map(|batch| batch.numbers.len()).sum()
     }

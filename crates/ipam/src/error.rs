@@ -1,4 +1,4 @@
-//! Why a pool refuses. Nothing has changed when it does.
+//! Errors of a pool. A call that fails changes nothing.
 
 use std::net::IpAddr;
 
@@ -6,10 +6,11 @@ use ipnetwork::IpNetwork;
 
 use crate::{Reservation, SpecError, Usage};
 
-/// Why no address was handed out.
+/// Why no address was allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocateError {
-    /// All are held, or went into cool-down in the last [`SHORTEST_COOL_DOWN`](crate::SHORTEST_COOL_DOWN) seconds.
+    /// All addresses are held, or went into cool-down in the last [`SHORTEST_COOL_DOWN`](crate::SHORTEST_COOL_DOWN)
+    /// seconds.
     #[error("{subnet} has no free address ({usage})")]
     Exhausted {
         /// The subnet.
@@ -19,39 +20,39 @@ pub enum AllocateError {
     },
 }
 
-/// Why a particular address was not handed out.
+/// Why a requested address was not allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError<K> {
-    /// Somebody else holds it.
+    /// Another key holds it.
     #[error("{address} is held by {holder}")]
     InUse {
-        /// The address asked for.
+        /// The requested address.
         address: IpAddr,
-        /// Who holds it.
+        /// The holder.
         holder: K,
     },
-    /// It was given back a short while ago.
-    #[error("{address} was given back a short while ago and cools down for another {seconds} s")]
+    /// It is in cool-down.
+    #[error("{address} was freed a short while ago and is in cool-down for another {seconds} s")]
     Cooling {
-        /// The address asked for.
+        /// The requested address.
         address: IpAddr,
-        /// How long it will go on resting.
+        /// The rest of its cool-down in seconds.
         seconds: u64,
     },
     /// The subnet does not contain it.
     #[error("{address} is not in {subnet}")]
     OutsideSubnet {
-        /// The address asked for.
+        /// The requested address.
         address: IpAddr,
         /// The subnet.
         subnet: IpNetwork,
     },
-    /// It is nobody's to hold.
+    /// No attachment can hold it.
     #[error("{address} is {why}")]
     Reserved {
-        /// The address asked for.
+        /// The requested address.
         address: IpAddr,
-        /// What it is instead.
+        /// The address's purpose.
         why: Reservation,
     },
     /// The key holds an address already.
@@ -59,12 +60,12 @@ pub enum RequestError<K> {
     KeyHoldsAnother {
         /// The address that it holds.
         held: IpAddr,
-        /// The address asked for.
+        /// The requested address.
         address: IpAddr,
     },
 }
 
-/// Why a lease could not be taken over from a journal.
+/// Why a lease of a journal was not restored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError<K> {
     /// Two keys claim one address.
@@ -72,9 +73,9 @@ pub enum RestoreError<K> {
     InUse {
         /// The address.
         address: IpAddr,
-        /// Who holds it.
+        /// The holder.
         holder: K,
-        /// Who claims it too.
+        /// The second key that claims it.
         claimant: K,
     },
     /// The subnet does not contain it.
@@ -94,21 +95,21 @@ pub enum RestoreError<K> {
         key: K,
         /// The address that it holds.
         held: IpAddr,
-        /// The address that it claims too.
+        /// The second address that it claims.
         claimed: IpAddr,
     },
 }
 
-/// Why a pool cannot become another one.
+/// Why a pool was not resized.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError<K> {
-    /// The new specification cannot be.
+    /// The new specification is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The new pool would not hand out an address that is held.
+    /// A held address is not in the new pool.
     #[error("{address}, held by {key}, has no place in the new subnet")]
     LeaseInTheWay {
-        /// Who holds it.
+        /// The holder.
         key: K,
         /// The address.
         address: IpAddr,

@@ -1,4 +1,4 @@
-//! Who holds which address.
+//! A pool: its addresses and their holders.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -10,36 +10,35 @@ use crate::{
     AllocateError, RequestError, ResizeError, RestoreError, SpecError, SubnetSpec, Usage,
     addresses::Addresses,
     cooling::Cooling,
-    subnet::{Standing, Subnet},
+    subnet::{Availability, Subnet},
 };
 
-/// The shortest cool-down of an address, in seconds, when nothing else is free.
+/// The shortest cool-down in seconds, when no other address is free.
 pub const SHORTEST_COOL_DOWN: u64 = 5;
 
-/// The addresses of one subnet, and who holds them. `K` names a holder: an attachment.
+/// The addresses of one subnet and their holders. `K` is the key of a holder: an attachment.
 ///
-/// An address is *taken* while it is held and while it rests; the leases say by whom it is held.
+/// An address is *taken* while it is held and during its cool-down. The leases record the holders.
 #[derive(Debug)]
 pub struct Pool<K> {
     cool_down: u64,
-    // Not by the standard hasher, which would take half of an allocation's time; this one, too, is seeded at
-    // random.
+    // The standard hasher would take half of an allocation's time. This one also has a random seed.
     leases: HashMap<K, u128, ahash::RandomState>,
     cooling: Cooling,
     addresses: Addresses,
 }
 
 impl<K: Copy + Eq + Hash> Pool<K> {
-    /// A pool of which nothing is held. An address that is given back rests for `cool_down` seconds.
+    /// Returns a pool without leases. A freed address is in cool-down for `cool_down` seconds.
     ///
     /// # Errors
-    /// The specification cannot be.
+    /// The specification is invalid.
     pub fn new(spec: SubnetSpec, cool_down: u64) -> Result<Self, SpecError> {
         let addresses = Addresses::new(Subnet::new(spec)?);
         Ok(Self { cool_down, leases: HashMap::default(), cooling: Cooling::default(), addresses })
     }
 
-    /// Gives `key` the next free address, or the one that it holds already. `None`: no address is free.
+    /// Gives `key` the next free address, or the one that it holds. `None`: no address is free.
     pub fn allocate_free(&mut self, key: K, now: u64) -> Option<IpAddr> {
         let gap = match self.leases.entry(key) {
             Entry::Occupied(lease) => return Some(self.addresses.subnet().address(*lease.get())),
@@ -50,8 +49,9 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         Some(self.addresses.subnet().address(*gap.insert(number)))
     }
 
-    /// As [`Self::allocate_free`]. When no address is free, gives the one that has been in cool-down longest, if that is
-    /// for more than [`SHORTEST_COOL_DOWN`].
+    /// As [`Self::allocate_free`]. When no address is free, gives the one whose cool-down began first, if that was
+    /// more than
+    /// [`SHORTEST_COOL_DOWN`] ago.
     ///
     /// # Errors
     /// No address is free, and none has been in cool-down for long enough.
@@ -60,7 +60,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
             return Ok(address);
         }
         self.cooling.shorten(self.latest_end(now));
-        // The fraction of a second in which an address was given back is unknown, hence "more than".
+        // Times are whole seconds, so an address may have been freed up to a second later: hence "more than".
         let ends_before = self.latest_end(now).saturating_sub(SHORTEST_COOL_DOWN);
         let subnet = self.addresses.subnet();
         match self.cooling.take_earliest(ends_before, |number| subnet.rank(number).is_ok()) {
@@ -81,12 +81,12 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         self.cooling.first_end()
     }
 
-    /// The latest end that a cool-down can have.
+    /// The latest time at which a cool-down can end.
     const fn latest_end(&self, now: u64) -> u64 {
         now.saturating_add(self.cool_down)
     }
 
-    /// Gives `key` this very `address`, which may lie outside the ranges.
+    /// Gives `key` the requested `address`, which may be outside the ranges.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -109,15 +109,14 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         if let Some(&holder) = self.holder(address) {
             return Err(RequestError::InUse { address, holder });
         }
-        if let Some(until) = self.rest_of(number).filter(|until| *until > now) {
+        if let Some(until) = self.cool_down_of(number).filter(|until| *until > now) {
             return Err(RequestError::Cooling { address, seconds: until - now });
         }
         self.hold(key, number);
         Ok(address)
     }
 
-    /// Takes back what `key` holds. The address rests before it is handed out again. `None`: the key
-    /// held none.
+    /// Frees the address of `key` and starts its cool-down. `None`: the key held none.
     pub fn release(&mut self, key: &K, now: u64) -> Option<IpAddr> {
         let number = self.leases.remove(key)?;
         if self.cool_down == 0 {
@@ -128,16 +127,14 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         Some(self.subnet().address(number))
     }
 
-    /// Takes back what `key` was given but has never used; the address does not rest. `None`: the
-    /// key held none.
+    /// Frees the address of `key`, which was never used, without a cool-down. `None`: the key held none.
     pub fn forget(&mut self, key: &K) -> Option<IpAddr> {
         let number = self.leases.remove(key)?;
         self.addresses.free(number);
         Some(self.subnet().address(number))
     }
 
-    /// Lets `key` hold `address`, as a journal says that it does: even a reserved one, or one that
-    /// rests, since what is in use is a fact.
+    /// Restores a lease from a journal, even of a reserved address or one in cool-down: the address is in use.
     ///
     /// # Errors
     /// The address has another holder or is not in the subnet, or the key holds another address.
@@ -156,8 +153,9 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         Ok(())
     }
 
-    /// Lets `address` rest until `until`, as a journal says that it does; `u64::MAX` is for ever. One that is held or not in
-    /// the subnet is left alone; of two rests the later end counts.
+    /// Restores the cool-down of `address` from a journal; `u64::MAX` is endless. Ignores an address that is held
+    /// or outside the
+    /// subnet. Of two cool-downs the later end counts.
     pub fn rest(&mut self, address: IpAddr, until: u64) {
         let Some(number) = self.subnet().number(address) else { return };
         if self.addresses.is_taken(number) {
@@ -170,11 +168,10 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         self.cooling.add(number, until);
     }
 
-    /// Ends the rest of `address`, for whoever may have it before that is over. One that does not rest is
-    /// left alone.
+    /// Ends the cool-down of `address`, for its former owner. Does nothing if it is not in cool-down.
     pub fn end_rest(&mut self, address: IpAddr) {
         let Some(number) = self.subnet().number(address) else { return };
-        if self.rest_of(number).is_some() {
+        if self.cool_down_of(number).is_some() {
             self.cooling.remove(number);
             self.addresses.free(number);
         }
@@ -186,7 +183,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         self.leases.get(key).map(|&number| self.subnet().address(number))
     }
 
-    /// Who holds `address`. Looks at every lease if the address is taken.
+    /// The holder of `address`. Searches all leases if the address is taken.
     #[must_use]
     pub fn holder(&self, address: IpAddr) -> Option<&K> {
         let number = self.subnet().number(address)?;
@@ -194,7 +191,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         leases?.find(|&(_, &held)| held == number).map(|(key, _)| key)
     }
 
-    /// How the addresses are used.
+    /// The usage of the addresses.
     #[must_use]
     pub fn usage(&self, now: u64) -> Usage {
         Usage {
@@ -204,32 +201,33 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         }
     }
 
-    /// Who holds what, in no particular order.
+    /// All leases, in no particular order.
     pub fn leases(&self) -> impl Iterator<Item = (&K, IpAddr)> {
         self.leases.iter().map(|(key, &number)| (key, self.subnet().address(number)))
     }
 
-    /// What the pool was made of.
+    /// The pool's specification.
     #[must_use]
     pub const fn spec(&self) -> &SubnetSpec {
         self.subnet().spec()
     }
 
-    /// Makes the pool another one under its live leases: wider, narrower, with other ranges. A lease
-    /// is in the way if its address would leave the subnet or the ranges or become a reserved one.
-    /// Leases outside the ranges, made by asking for the address, stay where the subnet has it.
+    /// Changes the subnet or its ranges under live leases. Fails if a held address would leave the subnet or the
+    /// ranges or
+    /// become reserved. Requested addresses outside the ranges may stay where they are.
     ///
     /// # Errors
-    /// The specification cannot be, or a lease is in the way. Nothing has changed.
+    /// The specification is invalid, or a lease has no place. Nothing has changed.
     pub fn resize(&mut self, spec: SubnetSpec) -> Result<(), ResizeError<K>> {
         let subnet = Subnet::new(spec)?;
         let is_displaced =
-            |address: IpAddr| subnet.standing(address) < self.subnet().standing(address);
+            |address: IpAddr| subnet.availability(address) < self.subnet().availability(address);
         if let Some((&key, address)) = self.leases().find(|&(_, address)| is_displaced(address)) {
             return Err(ResizeError::LeaseInTheWay { key, address });
         }
         let old = self.addresses.subnet();
-        self.cooling.retain(|number| subnet.standing(old.address(number)) != Standing::Outside);
+        self.cooling
+            .retain(|number| subnet.availability(old.address(number)) != Availability::Outside);
         self.addresses.move_to(subnet, self.leases.values().copied().chain(self.cooling.iter()));
         Ok(())
     }
@@ -238,12 +236,12 @@ impl<K: Copy + Eq + Hash> Pool<K> {
         self.addresses.subnet()
     }
 
-    /// When the rest of an address ends that does rest.
-    fn rest_of(&self, number: u128) -> Option<u64> {
+    /// When the cool-down of an address ends, if it is in cool-down.
+    fn cool_down_of(&self, number: u128) -> Option<u64> {
         if self.addresses.is_taken(number) { self.cooling.until(number) } else { None }
     }
 
-    /// Lets `key` hold an address that is free or rests.
+    /// Gives `key` an address that is free or in cool-down.
     fn hold(&mut self, key: K, number: u128) {
         if self.addresses.is_taken(number) {
             self.cooling.remove(number);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-/// Some addresses of one family as numbers, first and last included.
+/// Addresses of one family as numbers, first and last included.
 pub(crate) type Span = (u128, u128);
 
 pub(crate) fn number(address: IpAddr) -> u128 {
@@ -22,13 +22,13 @@ pub(crate) fn span_of(cidr: IpNetwork) -> Span {
     (number(first), number(last))
 }
 
-/// Whether one of `spans`, which are in order and apart, contains `number`.
+/// Whether one of `spans` contains `number`. The spans are sorted and disjoint.
 pub(crate) fn contains(spans: &[Span], number: u128) -> bool {
     let after = spans.partition_point(|&(first, _)| first <= number);
     after > 0 && number <= spans[after - 1].1
 }
 
-/// The same numbers as spans in order and apart from each other.
+/// The same numbers as sorted, disjoint spans.
 pub(crate) fn merged(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort_unstable();
     let mut merged: Vec<Span> = Vec::with_capacity(spans.len());
@@ -41,7 +41,7 @@ pub(crate) fn merged(mut spans: Vec<Span>) -> Vec<Span> {
     merged
 }
 
-/// What of `spans` is in none of `holes`. Both are in order and apart.
+/// The numbers in `spans` and not in `holes`. Both are sorted and disjoint.
 pub(crate) fn subtract(spans: &[Span], holes: &[Span]) -> Vec<Span> {
     let mut rest = Vec::new();
     for &(first, last) in spans {

@@ -1,4 +1,4 @@
-//! A subnet's specification, and whether it can be.
+//! Specifications of subnets, and their checks.
 
 use std::{fmt, net::IpAddr};
 
@@ -6,27 +6,28 @@ use ipnetwork::IpNetwork;
 
 use crate::spans::{Span, number, span_of};
 
-/// A subnet, as a configuration gives it.
+/// A subnet as a configuration gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetSpec {
     /// The subnet, without host bits.
     pub cidr: IpNetwork,
-    /// Its gateway; never handed out.
+    /// The gateway, which is never allocated.
     pub gateway: Option<IpAddr>,
-    /// What may be handed out unasked: first and last addresses, both included. Empty: all of it.
+    /// The ranges to allocate from without a request: first and last addresses, both included. Empty: the whole
+    /// subnet.
     pub ranges: Vec<(IpAddr, IpAddr)>,
-    /// What is never handed out.
+    /// Prefixes that are never allocated.
     pub exclude: Vec<IpNetwork>,
 }
 
-/// What makes an address of the subnet nobody's to hold.
+/// Why no attachment can hold an address of the subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reservation {
-    /// It is the subnet's own: IPv4's network address, IPv6's subnet-router anycast address.
+    /// It is IPv4's network address or IPv6's subnet-router anycast address.
     Network,
     /// It is the IPv4 broadcast address.
     Broadcast,
-    /// It is the gateway's.
+    /// It is the gateway's address.
     Gateway,
     /// The specification excludes it.
     Excluded,
@@ -43,24 +44,24 @@ impl fmt::Display for Reservation {
     }
 }
 
-/// A specification that cannot be.
+/// Errors in a specification.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
-    /// The subnet's address has bits beyond its prefix.
+    /// The subnet has host bits.
     #[error("subnet {cidr} has host bits; write {network}")]
     HostBits {
         /// The subnet as given.
         cidr: IpNetwork,
-        /// What may have been meant.
+        /// The subnet without host bits.
         network: IpNetwork,
     },
-    /// The subnet is made of multicast addresses, which no interface can have as its own.
+    /// The subnet consists of multicast addresses, which no interface can have.
     #[error("subnet {cidr} is a multicast one")]
     Multicast {
         /// The subnet.
         cidr: IpNetwork,
     },
-    /// The gateway is of the other family or elsewhere.
+    /// The gateway is outside the subnet or of the other family.
     #[error("gateway {gateway} is not in subnet {cidr}")]
     GatewayOutside {
         /// The gateway.
@@ -73,54 +74,54 @@ pub enum SpecError {
     GatewayReserved {
         /// The gateway.
         gateway: IpAddr,
-        /// What it is instead.
+        /// The address's purpose.
         why: Reservation,
         /// The subnet.
         cidr: IpNetwork,
     },
-    /// A range from one family to the other.
+    /// A range mixes address families.
     #[error("range {start}-{end} mixes IPv4 and IPv6")]
     RangeMixed {
-        /// Its first address.
+        /// The first address.
         start: IpAddr,
-        /// Its last address.
+        /// The last address.
         end: IpAddr,
     },
-    /// A range whose last address comes before its first.
+    /// A range ends before it starts.
     #[error("range {start}-{end} is the wrong way round; write {end}-{start}")]
     RangeReversed {
-        /// Its first address.
+        /// The first address.
         start: IpAddr,
-        /// Its last address.
+        /// The last address.
         end: IpAddr,
     },
-    /// A range that is not, or not all, in the subnet.
+    /// A range is partly or wholly outside the subnet.
     #[error("range {start}-{end} is not within subnet {cidr}")]
     RangeOutside {
-        /// Its first address.
+        /// The first address.
         start: IpAddr,
-        /// Its last address.
+        /// The last address.
         end: IpAddr,
         /// The subnet.
         cidr: IpNetwork,
     },
-    /// Two ranges that share addresses.
+    /// Two ranges overlap.
     #[error("ranges {}-{} and {}-{} overlap", first.0, first.1, second.0, second.1)]
     RangesOverlap {
-        /// The one that starts first.
+        /// The range that starts first.
         first: (IpAddr, IpAddr),
-        /// The other one.
+        /// The other range.
         second: (IpAddr, IpAddr),
     },
-    /// An exclusion whose address has bits beyond its prefix.
+    /// An exclusion has host bits.
     #[error("exclusion {exclusion} has host bits; write {network}")]
     ExclusionHostBits {
         /// The exclusion as given.
         exclusion: IpNetwork,
-        /// What may have been meant.
+        /// The exclusion without host bits.
         network: IpNetwork,
     },
-    /// An exclusion that excludes nothing of the subnet.
+    /// An exclusion is outside the subnet.
     #[error("exclusion {exclusion} is not in subnet {cidr}")]
     ExclusionOutside {
         /// The exclusion.
@@ -128,8 +129,8 @@ pub enum SpecError {
         /// The subnet.
         cidr: IpNetwork,
     },
-    /// No address remains to be handed out.
-    #[error("subnet {cidr} has no address to hand out: all are reserved or excluded")]
+    /// No address remains.
+    #[error("subnet {cidr} has no address to allocate: all are reserved or excluded")]
     NothingLeft {
         /// The subnet.
         cidr: IpNetwork,
@@ -153,7 +154,7 @@ fn without_host_bits(cidr: IpNetwork) -> IpNetwork {
     IpNetwork::new(cidr.network(), cidr.prefix()).unwrap_or(cidr)
 }
 
-/// The gateway may be IPv6's subnet-router anycast address, which routers do answer to.
+/// Checks the gateway. It may be IPv6's subnet-router anycast address, which routers answer to.
 pub(crate) fn check_gateway(spec: &SubnetSpec) -> Result<(), SpecError> {
     let Some(gateway) = spec.gateway else { return Ok(()) };
     let cidr = spec.cidr;
@@ -168,8 +169,8 @@ pub(crate) fn check_gateway(spec: &SubnetSpec) -> Result<(), SpecError> {
     }
 }
 
-/// Addresses that have a meaning of their own. In the prefixes of one and two addresses there are
-/// none but the gateway's (RFC 3021, RFC 6164).
+/// Addresses with a meaning of their own. Prefixes of one or two addresses have none but the gateway (RFC 3021, RFC
+/// 6164).
 pub(crate) fn specials(spec: &SubnetSpec) -> impl Iterator<Item = (u128, Reservation)> {
     let (first, last) = span_of(spec.cidr);
     let roomy = last - first > 1;
@@ -180,7 +181,7 @@ pub(crate) fn specials(spec: &SubnetSpec) -> impl Iterator<Item = (u128, Reserva
     [gateway, network, broadcast].into_iter().flatten()
 }
 
-/// The ranges to hand out from, in order.
+/// The sorted ranges to allocate from.
 pub(crate) fn ranges(spec: &SubnetSpec) -> Result<Vec<Span>, SpecError> {
     if spec.ranges.is_empty() {
         return Ok(vec![span_of(spec.cidr)]);

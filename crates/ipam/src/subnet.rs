@@ -1,4 +1,4 @@
-//! A subnet, and which of its addresses may be handed out.
+//! A subnet, and which of its addresses may be allocated.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,34 +11,34 @@ use crate::{
     },
 };
 
-/// How an address stands in a subnet. The higher, the more it may be held.
+/// The availability of an address in a subnet, in increasing order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
-    /// Not in it.
+pub(crate) enum Availability {
+    /// Outside the subnet.
     Outside,
-    /// Nobody's to hold.
+    /// No attachment can hold it.
     Reserved,
-    /// Handed out to whoever asks for it, as it is in none of the ranges.
+    /// Outside the ranges, and allocated only on request.
     OnRequest,
-    /// Handed out unasked.
+    /// Allocated without a request.
     Open,
 }
 
-/// Neighbours that are handed out unasked.
+/// A span of open addresses.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     first: u128,
     last: u128,
-    /// How many addresses come before the first one that are handed out unasked.
+    /// The number of open addresses before the first one.
     rank: u128,
 }
 
-/// A subnet that has been checked.
+/// A checked subnet.
 #[derive(Clone, Debug)]
 pub(crate) struct Subnet {
     spec: SubnetSpec,
     excluded: Vec<Span>,
-    /// What is handed out unasked: in order, apart from each other, never empty.
+    /// The open addresses: sorted, disjoint, never empty.
     open: Vec<Open>,
 }
 
@@ -61,8 +61,7 @@ impl Subnet {
         &self.spec
     }
 
-    /// Which of the addresses that are handed out unasked it is, counted from 0; or, if it is none of
-    /// them, which one the next of them is.
+    /// The rank of an open address; for any other number, the rank of the next open address.
     pub(crate) fn rank(&self, number: u128) -> Result<u128, u128> {
         let next = self.open.partition_point(|open| open.last < number);
         match self.open.get(next) {
@@ -72,23 +71,23 @@ impl Subnet {
         }
     }
 
-    /// The address of a rank; for one more than the last, the address after the last.
+    /// The open address of that rank. For one rank beyond the last, the number after the last open address.
     pub(crate) fn nth_open(&self, rank: u128) -> u128 {
         let open = &self.open[self.open.partition_point(|open| open.rank <= rank) - 1];
         open.first.wrapping_add(rank - open.rank)
     }
 
-    /// How many addresses are handed out unasked.
+    /// The number of open addresses.
     pub(crate) fn capacity(&self) -> u128 {
         self.open.last().map_or(0, |open| open.rank + (open.last - open.first) + 1)
     }
 
-    /// The number of `address`, if the subnet contains it.
+    /// The number of `address`, if it is in the subnet.
     pub(crate) fn number(&self, address: IpAddr) -> Option<u128> {
         self.spec.cidr.contains(address).then(|| number(address))
     }
 
-    /// The address of a number of this subnet.
+    /// The address with that number.
     pub(crate) fn address(&self, number: u128) -> IpAddr {
         match self.spec.cidr {
             IpNetwork::V4(_) => {
@@ -98,17 +97,17 @@ impl Subnet {
         }
     }
 
-    /// How `address` stands in this subnet.
-    pub(crate) fn standing(&self, address: IpAddr) -> Standing {
+    /// The availability of `address`.
+    pub(crate) fn availability(&self, address: IpAddr) -> Availability {
         match self.number(address) {
-            None => Standing::Outside,
-            Some(number) if self.rank(number).is_ok() => Standing::Open,
-            Some(number) if self.reservation(number).is_some() => Standing::Reserved,
-            Some(_) => Standing::OnRequest,
+            None => Availability::Outside,
+            Some(number) if self.rank(number).is_ok() => Availability::Open,
+            Some(number) if self.reservation(number).is_some() => Availability::Reserved,
+            Some(_) => Availability::OnRequest,
         }
     }
 
-    /// What keeps an address of this subnet from being held at all.
+    /// Why no attachment can hold the address. `None`: an attachment can.
     pub(crate) fn reservation(&self, number: u128) -> Option<Reservation> {
         let special = specials(&self.spec).find(|&(special, _)| special == number);
         match special {
@@ -118,7 +117,7 @@ impl Subnet {
     }
 }
 
-/// Spans in order, each with the number of addresses before it.
+/// Sorted spans, each with the number of addresses before it.
 fn counted(spans: &[Span]) -> Vec<Open> {
     let count = |rank: &mut u128, &(first, last): &Span| {
         let open = Open { first, last, rank: *rank };

@@ -1,15 +1,15 @@
-//! How much of a pool is in use.
+//! The usage of a pool.
 
 use std::fmt;
 
-/// How a pool's addresses are used.
+/// The usage of a pool's addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// How many addresses there are to be handed out unasked.
+    /// The number of open addresses, which are allocated without a request.
     pub capacity: u128,
-    /// How many are held, with those that were asked for by name and may lie outside the ranges.
+    /// The number of held addresses, including requested ones outside the ranges.
     pub held: u64,
-    /// How many have been given back and still rest.
+    /// The number of addresses in cool-down.
     pub cooling: u64,
 }
 

@@ -1,27 +1,25 @@
-//! What a function is known by on its host.
+//! Devices: names of functions on their hosts.
 
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-/// What a function is known by on its host, whatever its link is called there and wherever that is: a
-/// PCI address, such as `0000:03:00.2`. A device of the auxiliary bus (of a scalable function) or of
-/// the vDPA bus fits as well.
+/// A function's stable name on its host, such as the PCI address `0000:03:00.2`. It does not depend on the name or
+/// namespace of the function's link. A device of the auxiliary bus (a scalable function) or the vDPA bus also fits.
 ///
-/// It is taken as it is written: who reads one from outside checks its form. The default, an empty
-/// one, means that nobody has told.
+/// The text is taken as it is; code that reads it from outside checks its form. The default is empty: unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Device(Arc<str>);
 
 impl Device {
-    /// As it is written.
+    /// The text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether nobody has told.
+    /// Whether the device is unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,26 +1,26 @@
-//! Why a request for a VF is refused.
+//! Reasons of refusals.
 
 use crate::{Device, FunctionId, Usage, VfState};
 
-/// Why no VF was reserved. Nothing has changed.
+/// Why no VF was reserved. The allocator is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReserveError {
-    /// No such pool.
+    /// There is no such pool.
     #[error("there is no VF pool {pool:?}")]
     PoolUnknown {
-        /// The name asked for.
+        /// The requested name.
         pool: String,
     },
-    /// The pool has no free VF on this host, or none that is not promised.
+    /// The pool has no free VF on this host, or only offered ones.
     #[error(
         "VF pool {pool:?} has no {} for this host ({usage}{})", wanted(*usage), also(*named_only)
     )]
     Exhausted {
         /// The pool.
         pool: String,
-        /// The pool's VFs on this host, but for the next ones. Those that are free are all promised.
+        /// The usage of the pool's VFs on this host, without `named_only`. Free ones are all offered.
         usage: Usage,
-        /// Those of them that another pool gives only to requests that name one, whatever their state.
+        /// How many of the pool's VFs on this host another pool gives only to requests that name one.
         named_only: usize,
     },
     /// The pool gives VFs only to requests that name one.
@@ -29,46 +29,46 @@ pub enum ReserveError {
         /// The pool.
         pool: String,
     },
-    /// The host has offered no VF of that device.
+    /// The host has reported no VF with that device.
     #[error("this host offers no VF at PCI address {device}")]
     PinnedUnknown {
-        /// The device asked for.
+        /// The requested device.
         device: Device,
     },
-    /// The VF asked for is not free.
+    /// The requested VF is not free.
     #[error("VF {vf} at PCI address {device} is not free: it is {state}")]
     PinnedNotFree {
-        /// The device asked for.
+        /// The requested device.
         device: Device,
         /// The VF there.
         vf: FunctionId,
         /// Its state.
         state: VfState,
     },
-    /// The VF asked for is free, and is promised while the request does not say so, or the other way round.
-    #[error("VF {vf} at PCI address {device} is free, but not promised as the request says")]
+    /// The requested VF is free, but its offer and the request do not match.
+    #[error("VF {vf} at PCI address {device} is free, but its offer and the request do not match")]
     NotPromised {
-        /// The device asked for.
+        /// The requested device.
         device: Device,
         /// The VF there.
         vf: FunctionId,
     },
-    /// The VF asked for is not one of the pool's.
+    /// The requested VF is not in the pool.
     #[error("VF {vf} at PCI address {device} is not in VF pool {pool:?}")]
     PinnedNotInPool {
-        /// The device asked for.
+        /// The requested device.
         device: Device,
         /// The VF there.
         vf: FunctionId,
-        /// The pool asked for.
+        /// The requested pool.
         pool: String,
     },
-    /// The key holds a VF already, and it is not the one asked for.
+    /// The key already holds a VF, and it is not the requested one.
     #[error("the attachment holds VF {held} already, which is not the one at PCI address {device}")]
     KeyHoldsAnother {
         /// The VF that it holds.
         held: FunctionId,
-        /// The device asked for.
+        /// The requested device.
         device: Device,
     },
     /// The key's VF is being released.
@@ -86,7 +86,7 @@ pub enum ReserveError {
 }
 
 fn wanted(usage: Usage) -> &'static str {
-    if usage.free == 0 { "free VF" } else { "VF that is free and not promised" }
+    if usage.free == 0 { "free VF" } else { "VF that is free and not offered" }
 }
 
 fn also(named_only: usize) -> String {
@@ -99,23 +99,23 @@ fn also(named_only: usize) -> String {
 /// Why a VF was not cleared of its quarantine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClearError {
-    /// Nobody has ever offered or held that VF.
+    /// The VF was never reported or held.
     #[error("there is no VF {vf}")]
     Unknown {
-        /// The VF asked for.
+        /// The requested VF.
         vf: FunctionId,
     },
-    /// It is not in quarantine.
+    /// The VF is not in quarantine.
     #[error("VF {vf} is not quarantined; it is {state}")]
     NotQuarantined {
-        /// The VF asked for.
+        /// The requested VF.
         vf: FunctionId,
         /// Its state.
         state: VfState,
     },
 }
 
-/// Why a journal's record contradicts another one. Nothing has changed.
+/// Why a journal's record contradicts another one. The allocator is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError<K> {
     /// Two keys claim one VF.
@@ -123,9 +123,9 @@ pub enum RestoreError<K> {
     VfHeld {
         /// The VF.
         vf: FunctionId,
-        /// Who holds it.
+        /// The holder.
         holder: K,
-        /// Who claims it too.
+        /// The second key that claims the VF.
         claimant: K,
     },
     /// One key claims two VFs.
@@ -135,7 +135,7 @@ pub enum RestoreError<K> {
         key: K,
         /// The VF that it holds.
         held: FunctionId,
-        /// The VF that it claims too.
+        /// The second VF that it claims.
         claimed: FunctionId,
     },
 }

@@ -1,28 +1,26 @@
-//! How functions are numbered.
+//! Numbers of PFs and VFs.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-/// A physical function, as the eswitch numbers it. Shown as `p0`, or `c1p0` for an external
-/// controller's.
+/// A physical function by the eswitch's numbers. Shown as `p0`, or `c1p0` on an external controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PfId {
     /// The controller: 0 for the local one, 1 and up for external hosts.
     pub controller: u32,
-    /// Its number.
+    /// The PF's number.
     pub pf: u16,
 }
 
-/// A function that a pod can have, as the eswitch numbers it: a VF. Shown as `pf0vf3`, or `c1pf0vf3`
-/// for an external controller's: the kernel's `phys_port_name` of its representor. A scalable function
-/// would be another number of its PF.
+/// A VF by the eswitch's numbers. Shown as `pf0vf3`, or `c1pf0vf3` on an external controller, which is the kernel's
+/// `phys_port_name` of its representor. A scalable function would be another number of its PF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FunctionId {
-    /// Its PF.
+    /// The VF's PF.
     #[serde(flatten)]
     pub pf: PfId,
-    /// Its number within the PF, from 0.
+    /// The VF's number within the PF, from 0.
     pub vf: u16,
 }
 
@@ -33,18 +31,18 @@ impl PfId {
         Self { controller: 0, pf }
     }
 
-    /// PF `pf` of a controller, by the numbers of a message.
+    /// A PF from the numbers of a message.
     ///
     /// # Errors
-    /// No PF can have that number.
+    /// The number exceeds those of PFs.
     pub fn from_numbers(controller: u32, pf: u32) -> Result<Self, NumberError> {
         Ok(Self { controller, pf: number("PF", pf)? })
     }
 
-    /// VF `vf` of this PF, by the number of a message.
+    /// VF `vf` of this PF, from the number of a message.
     ///
     /// # Errors
-    /// No VF can have that number.
+    /// The number exceeds those of VFs.
     pub fn function(self, vf: u32) -> Result<FunctionId, NumberError> {
         Ok(FunctionId { pf: self, vf: number("VF", vf)? })
     }
@@ -57,16 +55,16 @@ impl FunctionId {
         Self { pf: PfId::local(pf), vf }
     }
 
-    /// VF `vf` of a controller's PF `pf`, by the numbers of a message.
+    /// A VF from the numbers of a message.
     ///
     /// # Errors
-    /// No PF or no VF can have that number.
+    /// A number exceeds those of PFs or VFs.
     pub fn from_numbers(controller: u32, pf: u32, vf: u32) -> Result<Self, NumberError> {
         PfId::from_numbers(controller, pf)?.function(vf)
     }
 }
 
-/// A number that no function can have: messages have room for larger ones.
+/// A number that no function can have. Messages have wider fields.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no {what} {number}")]
 pub struct NumberError {
@@ -96,7 +94,7 @@ impl fmt::Display for FunctionId {
     }
 }
 
-/// A text that names no PF or VF.
+/// The text names no PF or VF.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} does not name a {what}, such as {example}")]
 pub struct ParseIdError {
@@ -105,14 +103,14 @@ pub struct ParseIdError {
     example: &'static str,
 }
 
-/// Takes `letter` and the decimal number after it off the front of `text`.
+/// Splits `prefix` and the decimal number after it off the front of `text`.
 fn take_number<'a, N: FromStr>(text: &'a str, prefix: &str) -> Option<(N, &'a str)> {
     let rest = text.strip_prefix(prefix)?;
     let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     Some((rest[..end].parse().ok()?, &rest[end..]))
 }
 
-/// Takes the optional controller off the front of `text`.
+/// Splits the optional controller off the front of `text`.
 fn take_controller(text: &str) -> (u32, &str) {
     take_number(text, "c").unwrap_or((0, text))
 }

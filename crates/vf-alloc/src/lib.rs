@@ -1,11 +1,14 @@
-//! VF pools: pure allocation, no I/O, no clock of its own.
+//! VF pools. Pure: no I/O, no clock.
 //!
-//! An [`Allocator`] knows every VF that a host has ever offered, and who holds it. A pool is a view
-//! of those VFs, by number or by kind of card; a VF may be in several pools and is still held once.
-//! Free VFs can be [promised](Allocator::promise) to their host, which then takes one before it asks for it.
+//! An [`Allocator`] knows every VF that a host has reported, and its holder. A pool selects VFs by number or by
+//! kind of card.
+//! A VF can be in several pools and has at most one holder. Free VFs can be [offered](Allocator::promise) to their
+//! host,
+//! which takes one before it asks for it.
 //!
-//! Inside, `slot` is what is known of one VF, `vfs` finds VFs by number, device and holder, and `pools`
-//! lists those that are free; the allocator keeps the lists in step with what it changes.
+//! `slot` is the state of one VF, `vfs` finds VFs by number, device and holder, and `pools` lists the free ones.
+//! The
+//! allocator updates the lists after each change.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

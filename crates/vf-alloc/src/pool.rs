@@ -1,4 +1,4 @@
-//! A pool's free VFs, by PF, in the order in which they came back.
+//! The free VFs of a pool by PF, in the order in which they became free.
 
 use std::collections::VecDeque;
 
@@ -11,13 +11,14 @@ pub(crate) struct Pool {
     lanes: Vec<Lane>,
 }
 
-/// When a VF became free: the number of that event. It tells a live place in a queue from a stale one.
+/// The number of the event by which a VF became free. It tells a current queue entry from a stale one.
 pub(crate) type Stamp = u64;
 
-/// The free VFs of one PF, longest rested first.
+/// The free VFs of one PF, the one that has been free for longest first.
 ///
-/// A VF that is taken by way of another pool leaves its place here behind; `is_current` tells such
-/// places, which are skipped, and swept once they outnumber the live ones.
+/// A VF that was allocated from another pool leaves a stale entry here. `is_current` recognises stale entries; they
+/// are
+/// skipped, and removed once they outnumber the current ones.
 #[derive(Debug)]
 struct Lane {
     host: HostId,
@@ -31,7 +32,7 @@ impl Pool {
         Self { spec, lanes: Vec::new() }
     }
 
-    /// The number of the lane of PF `pf`, which serves `host`.
+    /// The index of the lane of PF `pf` for `host`. Adds a lane if there is none.
     pub(crate) fn lane(&mut self, host: HostId, pf: PfId) -> usize {
         let known = self.lanes.iter().position(|lane| lane.host == host && lane.pf == pf);
         known.unwrap_or_else(|| {
@@ -40,14 +41,14 @@ impl Pool {
         })
     }
 
-    /// Lists a VF as free in `lane`.
+    /// Adds a free VF to `lane`.
     pub(crate) fn list(&mut self, lane: usize, slot: SlotNumber, stamp: Stamp) {
         let lane = &mut self.lanes[lane];
         lane.free += 1;
         lane.queue.push_back((slot, stamp));
     }
 
-    /// Notes that one of the VFs listed in `lane` is no longer free. `is_current` must say so already.
+    /// Removes one VF of `lane` that is no longer free. `is_current` must already be false for it.
     pub(crate) fn unlist(&mut self, lane: usize, is_current: impl Fn(SlotNumber, Stamp) -> bool) {
         let lane = &mut self.lanes[lane];
         lane.free -= 1;
@@ -63,7 +64,7 @@ impl Pool {
     pub(crate) fn choose(&self, host: HostId) -> Option<SlotNumber> {
         let lanes = self.lanes.iter().filter(|lane| lane.host == host && lane.free > 0);
         let lane = match self.spec.policy {
-            // `min_by_key` finds the first of several equals, `max_by_key` the last.
+            // `min_by_key` returns the first of several equals, `max_by_key` the last.
             Policy::Spread => lanes.min_by_key(|lane| std::cmp::Reverse(lane.free)),
             Policy::Pack => lanes.min_by_key(|lane| lane.free),
         }?;
@@ -75,7 +76,7 @@ impl Pool {
 mod tests {
     use super::*;
 
-    /// VFs that are taken by way of another pool leave their places behind a front that stays.
+    /// VFs that were allocated from another pool leave stale entries behind a current front.
     #[test]
     fn stale_places_are_swept() {
         let spec = PoolSpec {

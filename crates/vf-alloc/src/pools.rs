@@ -1,4 +1,4 @@
-//! All pools, and which of their VFs are free.
+//! All pools and their free VFs.
 
 use std::collections::HashMap;
 
@@ -15,22 +15,22 @@ use crate::{
 pub(crate) struct Pools {
     pools: Vec<Pool>,
     numbers: HashMap<String, usize, RandomState>,
-    /// By the slots' numbers.
+    /// By slot number.
     places: Vec<Place>,
     last_stamp: Stamp,
 }
 
-/// Where a VF is listed while it is free.
+/// The lists of a VF.
 #[derive(Debug, Default)]
 struct Place {
-    /// Set while it is listed.
+    /// The stamp while the VF is listed as free.
     listed: Option<Stamp>,
-    /// The pools that it is in, and its lane in each.
+    /// The VF's pools, and its lane in each.
     lanes: Vec<(usize, usize)>,
 }
 
 impl Pools {
-    /// Pools in which no VF has a place yet.
+    /// Returns pools without VFs.
     ///
     /// # Errors
     /// A pool is not well-formed, or two have one name.
@@ -61,18 +61,17 @@ impl Pools {
         self.numbers.get(name).map(|&number| &self.pools[number])
     }
 
-    /// When a VF was listed as free. `None`: it is not.
+    /// The stamp of a free VF. `None`: it is not free.
     pub(crate) fn listed(&self, slot: SlotNumber) -> Option<Stamp> {
         self.places.get(slot.0)?.listed
     }
 
-    /// Whether somebody else hands the VF out: nobody gets it unnamed, not even out of another pool that it is in.
+    /// Whether another program hands the VF out. Such a VF is not allocated unnamed from any pool.
     pub(crate) fn is_handed_out<K>(&self, slot: &Slot<K>) -> bool {
         self.specs().any(|spec| spec.pinned_only && slot.is_in(spec))
     }
 
-    /// Gives a VF its place, by what its host says of it now. One that is free is listed there as the
-    /// last.
+    /// Puts a VF into its pools by its host's facts. A free one becomes the last of its lists.
     pub(crate) fn place<K>(&mut self, slot: &Slot<K>) {
         let Some(host) = slot.facts().map(|facts| facts.host) else { return };
         let number = slot.number();
@@ -84,11 +83,11 @@ impl Pools {
         let lanes = has_it.map(|(number, pool)| (number, pool.lane(host, pf))).collect();
         self.places.resize_with(self.places.len().max(number.0 + 1), Place::default);
         self.places[number.0] = Place { listed: None, lanes };
-        self.settle(slot);
+        self.sync(slot);
     }
 
-    /// Makes the lists agree with whether a VF is free. To be called after each change of it.
-    pub(crate) fn settle<K>(&mut self, slot: &Slot<K>) {
+    /// Updates the lists after a change of a VF.
+    pub(crate) fn sync<K>(&mut self, slot: &Slot<K>) {
         match (slot.is_free(), self.listed(slot.number()).is_some()) {
             (true, false) => self.list(slot.number()),
             (false, true) => self.unlist(slot.number()),

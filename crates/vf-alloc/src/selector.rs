@@ -1,4 +1,4 @@
-//! Which VFs a pool draws from.
+//! Selectors: the VFs of a pool.
 
 use std::{fmt, str::FromStr};
 
@@ -11,8 +11,9 @@ use crate::{FunctionId, PfId};
 
 /// Some VFs, by number or by kind of card.
 ///
-/// Written `p0` (all of a PF's), `p0#3`, `p0#2-45` or, for a kind of card, `15b3:101e`; in a
-/// configuration file also as a table, `{ vendor = "15b3", device = "101e" }`.
+/// The forms are `p0` (all VFs of a PF), `p0#3`, `p0#2-45` and, for a kind of card, `15b3:101e`. Configuration
+/// files also
+/// accept a table: `{ vendor = "15b3", device = "101e" }`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Selector {
     /// VFs of one PF, by number.
@@ -34,7 +35,7 @@ pub enum Selector {
 }
 
 impl Selector {
-    /// Whether VF `vf` is selected. `ids` are its PCI vendor and device, once its host has told them.
+    /// Whether the selector matches VF `vf`. `ids` are its PCI vendor and device, once its host has reported them.
     #[must_use]
     pub fn selects(&self, vf: FunctionId, ids: Option<(u16, u16)>) -> bool {
         match *self {
@@ -43,7 +44,7 @@ impl Selector {
         }
     }
 
-    /// The VFs that it names by number. None where it takes all of a PF's, or a kind of card.
+    /// The VFs that it selects by number. Empty for all VFs of a PF and for kinds of card.
     pub(crate) fn numbered(&self) -> impl Iterator<Item = FunctionId> {
         let named = match *self {
             Self::Functions { pf, first, last } if last < u16::MAX => Some((pf, first..=last)),
@@ -64,7 +65,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// A text that selects no VFs.
+/// The text selects no VFs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseSelectorError {
     /// Not of a known form.

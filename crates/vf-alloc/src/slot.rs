@@ -1,8 +1,8 @@
-//! One VF: what its host says of it, who holds it, and why it is not given out.
+//! The state of one VF: its host's facts, its holder, and why it is unavailable.
 
 use crate::{ClearError, FunctionId, HostId, PoolSpec, VfFacts, VfState, VfView};
 
-/// The place of a slot among all: what looks VFs up at each reservation goes by it, and need not search.
+/// The index of a slot. Lookups at each reservation use it instead of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SlotNumber(pub(crate) usize);
 
@@ -12,22 +12,22 @@ pub(crate) struct Slot<K> {
     vf: FunctionId,
     facts: Option<VfFacts>,
     hold: Option<Hold<K>>,
-    /// Why its host does not offer it.
+    /// Why its host does not report it as free.
     withdrawn: Option<String>,
-    /// That it is promised to its host.
+    /// The offer to its host.
     promise: Option<Promise>,
-    /// Whether this DPU has its port.
+    /// Whether it has a port on this DPU.
     has_port: bool,
-    /// Why this DPU does not give it out yet.
+    /// Why this DPU withholds it.
     withheld: Option<String>,
     quarantine: Option<String>,
     failures: u32,
 }
 
-/// That a VF is given to nobody but who names the promise.
+/// An offer: only a request that names it gets the VF.
 #[derive(Clone, Copy, Debug)]
 struct Promise {
-    /// What its host has to name. `None`: the host is to be told a new one.
+    /// The number that the host has to name. `None`: a new number has to be sent.
     number: Option<u64>,
 }
 
@@ -84,39 +84,39 @@ impl<K> Slot<K> {
         self.is_idle() && self.promise.is_none()
     }
 
-    /// Whether it is given to who names the promise of that number.
-    pub(crate) fn is_promised_by(&self, number: u64) -> bool {
-        self.can_be_named() && self.promise.is_some_and(|promise| promise.number == Some(number))
+    /// Whether a request with the offer of that number gets it.
+    pub(crate) fn is_offered_by(&self, number: u64) -> bool {
+        self.is_requestable() && self.promise.is_some_and(|promise| promise.number == Some(number))
     }
 
     pub(crate) const fn is_promised(&self) -> bool {
         self.promise.is_some()
     }
 
-    /// Whether nothing is in the way of giving it to who names its promise.
-    pub(crate) const fn can_be_named(&self) -> bool {
+    /// Whether a request that names its offer would get it.
+    pub(crate) const fn is_requestable(&self) -> bool {
         self.is_idle() && self.promise.is_some()
     }
 
-    /// Whether its host is to be told that it can be named.
-    pub(crate) fn is_promise_untold(&self) -> bool {
-        self.can_be_named() && self.promise.is_some_and(|promise| promise.number.is_none())
+    /// Whether its offer has to be sent with a new number.
+    pub(crate) fn needs_new_number(&self) -> bool {
+        self.is_requestable() && self.promise.is_some_and(|promise| promise.number.is_none())
     }
 
-    /// Whether it can be given out, be it promised or not.
+    /// Whether it is available, offered or not.
     const fn is_idle(&self) -> bool {
-        self.is_unbarred() && self.has_port
+        self.is_available() && self.has_port
     }
 
-    /// Whether nothing but the missing port is in the way of giving it out.
+    /// Whether only the missing port keeps it from being available.
     pub(crate) const fn lacks_only_port(&self) -> bool {
-        self.is_unbarred() && !self.has_port
+        self.is_available() && !self.has_port
     }
 
-    const fn is_unbarred(&self) -> bool {
-        let is_barred =
+    const fn is_available(&self) -> bool {
+        let is_unavailable =
             self.withdrawn.is_some() || self.withheld.is_some() || self.quarantine.is_some();
-        self.hold.is_none() && !is_barred
+        self.hold.is_none() && !is_unavailable
     }
 
     pub(crate) fn is_in(&self, pool: &PoolSpec) -> bool {
@@ -175,10 +175,10 @@ impl<K> Slot<K> {
         self.promise = Some(Promise { number: Some(number) });
     }
 
-    /// Its host, which has taken it by that number, does not use it.
+    /// Its host declined the offer of that number.
     pub(crate) fn note_untaken(&mut self, number: u64) {
         if self.promise.is_some_and(|promise| promise.number == Some(number)) {
-            self.renew_promise();
+            self.reset_offer();
         }
     }
 
@@ -202,7 +202,7 @@ impl<K> Slot<K> {
         self.hold = Some(Hold { key, stage });
     }
 
-    pub(crate) fn let_go(&mut self) {
+    pub(crate) fn clear_hold(&mut self) {
         self.hold = None;
     }
 
@@ -221,28 +221,27 @@ impl<K> Slot<K> {
         }
     }
 
-    /// Its host has it, back and clean, from whoever has had it. One that no host has told of is still nobody's to
-    /// give.
+    /// Its host has it, back and clean. A VF without facts of a host stays unavailable.
     pub(crate) fn note_returned(&mut self) {
         if self.facts.is_some() {
             self.withdrawn = None;
         }
-        self.renew_promise();
+        self.reset_offer();
     }
 
-    /// Its host is to name another number.
-    pub(crate) const fn renew_promise(&mut self) {
+    /// The offer has to be sent again with a new number.
+    pub(crate) const fn reset_offer(&mut self) {
         if let Some(promise) = &mut self.promise {
             promise.number = None;
         }
     }
 
-    /// An attach failed for `reason`. After `limit` of them in a row it is quarantined; 0: never.
+    /// Counts a failed attach. `limit` failures in a row quarantine the VF; 0: never.
     pub(crate) fn note_failure(&mut self, reason: &str, limit: u32) {
         self.failures = self.failures.saturating_add(1);
         let failures = self.failures;
         if limit > 0 && failures >= limit && self.quarantine.is_none() {
-            let reason = format!("{failures} attaches in a row failed, lastly: {reason}");
+            let reason = format!("{failures} attaches in a row failed; the last error: {reason}");
             self.quarantine = Some(reason);
         }
     }

@@ -1,4 +1,4 @@
-//! What a configuration says of pools.
+//! Specifications of pools.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -9,58 +9,58 @@ use crate::{
     selector::{Selector, deserialize_selectors},
 };
 
-/// Which PF of a pool serves the next request.
+/// The choice of the PF for the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// The one with the most free VFs, so that PFs share the load.
+    /// The PF with the most free VFs: PFs share the load.
     #[default]
     Spread,
-    /// The one with the fewest free VFs, so that PFs are left idle.
+    /// The PF with the fewest free VFs: PFs stay idle where possible.
     Pack,
 }
 
-/// A pool: a name, the VFs it draws from, and the order in which it does.
+/// A pool: a name, the VFs to allocate from, and their order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolSpec {
-    /// Its name, unique.
+    /// The unique name.
     pub name: String,
-    /// The VFs it draws from. They may overlap, with each other and with other pools'.
+    /// The VFs. Selectors may overlap within a pool and between pools.
     #[serde(deserialize_with = "deserialize_selectors")]
     pub select: Vec<Selector>,
     /// The order across PFs.
     #[serde(default)]
     pub policy: Policy,
-    /// Its VFs are only given to requests that name one: somebody else hands them out.
+    /// Whether VFs are given only to requests that name one, because another program hands them out.
     #[serde(default)]
     pub pinned_only: bool,
 }
 
 impl PoolSpec {
-    /// Whether VF `vf` is in the pool, as far as `facts` tell what it is.
+    /// Whether VF `vf` is in the pool. Without `facts` only selectors by number match.
     #[must_use]
     pub fn selects(&self, vf: FunctionId, facts: Option<&VfFacts>) -> bool {
         let ids = facts.map(|facts| (facts.vendor_id, facts.device_id));
         self.select.iter().any(|selector| selector.selects(vf, ids))
     }
 
-    /// The VFs that it has by number. Selectors may overlap.
+    /// The VFs that the pool selects by number. Selectors may overlap.
     pub(crate) fn numbered(&self) -> BTreeSet<FunctionId> {
         self.select.iter().flat_map(Selector::numbered).collect()
     }
 }
 
-/// How VFs are given out.
+/// Settings of the allocator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// After how many failed attaches in a row a VF is quarantined. 0: never.
+    /// The number of consecutive failed attaches that quarantines a VF. 0: never.
     pub quarantine_after: u32,
-    /// The numbers of promises are higher: what hosts were promised by an earlier allocator is good no more.
+    /// The numbers of offers are higher than this, so that offers of an earlier allocator are invalid.
     pub promised_before: u64,
 }
 
-/// What is wrong with the pools of a configuration.
+/// Errors in the pools of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// A pool without a name.
@@ -88,7 +88,7 @@ pub enum SpecError {
     },
 }
 
-/// Checks that each pool is well-formed, and that no two have one name.
+/// Checks each pool, and that no two have the same name.
 pub(crate) fn check(pools: &[PoolSpec]) -> Result<(), SpecError> {
     let mut names = HashSet::new();
     for pool in pools {

@@ -1,4 +1,4 @@
-//! What is known of a VF.
+//! Facts and states of VFs.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ use crate::{Device, FunctionId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId(pub u32);
 
-/// What a host says of a VF that it offers.
+/// A host's facts about a VF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfFacts {
     /// The host.
     pub host: HostId,
-    /// What the VF is known by on that host.
+    /// The VF's device on that host.
     pub device: Device,
     /// PCI vendor id.
     pub vendor_id: u16,
@@ -21,25 +21,25 @@ pub struct VfFacts {
     pub device_id: u16,
 }
 
-/// Where a VF is in its life.
+/// The state of a VF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VfState {
-    /// Offered by its host, with a port on this DPU, and held by nobody.
+    /// Available: reported as free by its host, with a port on this DPU, and not held.
     Free,
-    /// Held; not yet in the pod.
+    /// Held, but not yet in the pod.
     Reserved,
     /// Held and in the pod.
     Attached,
-    /// Held until its host has it back and clean.
+    /// Held until its host reports it back and clean.
     Releasing,
-    /// Not given out until an operator clears it.
+    /// Unavailable until an operator clears it.
     Quarantined {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Not to be had now: not offered by its host, or without a port on this DPU that is ready for it.
+    /// Unavailable: not reported as free by its host, or without a ready port on this DPU.
     Absent {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -57,10 +57,10 @@ impl fmt::Display for VfState {
     }
 }
 
-/// In which state a journal says that a VF is held.
+/// The state of a hold in a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestoredState {
-    /// Held. Whether the pod has it is the host's to say.
+    /// Held. The host reports whether the VF is in the pod.
     Held,
     /// Being released.
     Releasing,
@@ -71,30 +71,30 @@ pub enum RestoredState {
 pub struct VfView<'a, K> {
     /// The VF.
     pub vf: FunctionId,
-    /// What its host said of it; `None` until the host has offered it once.
+    /// The host's facts. `None`: the host has not reported the VF.
     pub facts: Option<&'a VfFacts>,
-    /// Where it is in its life.
+    /// The VF's state.
     pub state: VfState,
-    /// Who holds it.
+    /// The holder's key.
     pub holder: Option<&'a K>,
-    /// Attaches that failed in a row.
+    /// The number of consecutive failed attaches.
     pub failures: u32,
-    /// Why it will not be given out again, even while it is still held.
+    /// The reason of the quarantine, which also applies to a held VF after its release.
     pub quarantine: Option<&'a str>,
-    /// Whether this DPU has its port.
+    /// Whether it has a port on this DPU.
     pub has_port: bool,
 }
 
-/// How many VFs are in which state.
+/// The number of VFs in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Ready to be given out.
+    /// Available.
     pub free: usize,
     /// Reserved, attached or being released.
     pub in_use: usize,
     /// Quarantined.
     pub quarantined: usize,
-    /// Known, but not offered by their host, or without a port on this DPU that is ready for them.
+    /// Known, but not reported as free by their host, or without a ready port on this DPU.
     pub absent: usize,
 }
 

@@ -1,4 +1,4 @@
-//! All VFs, found by number, by device and by holder.
+//! All VFs, indexed by number, device and holder.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -12,15 +12,15 @@ use crate::{
     slot::{Slot, SlotNumber, Stage},
 };
 
-/// Whatever changes a VF's device or holder goes through this type, which finds VFs by them.
+/// The VFs. All changes of a VF's device or holder go through this type, which keeps the indexes.
 #[derive(Debug)]
 pub(crate) struct Vfs<K> {
-    /// By the slots' numbers. None ever goes.
+    /// By slot number. Slots are never removed.
     slots: Vec<Slot<K>>,
     by_vf: BTreeMap<FunctionId, SlotNumber>,
     by_key: HashMap<K, SlotNumber, RandomState>,
     by_device: HashMap<HostId, HashMap<Device, SlotNumber>>,
-    /// The VFs that have ports on this DPU. `None`: nobody has told, and all are taken to have one.
+    /// The VFs that have ports on this DPU. `None`: unknown, so all count as having one.
     ports: Option<BTreeSet<FunctionId>>,
 }
 
@@ -35,7 +35,7 @@ impl<K: Clone + Eq + Hash> Vfs<K> {
         }
     }
 
-    /// In the order of their names' numbers.
+    /// All slots in numeric order of their VFs.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Slot<K>> {
         self.by_vf.values().map(|number| &self.slots[number.0])
     }
@@ -56,7 +56,7 @@ impl<K: Clone + Eq + Hash> Vfs<K> {
         &mut self.slots[number.0]
     }
 
-    /// The slot of `vf`, made if need be.
+    /// The slot of `vf`. Adds one if there is none.
     pub(crate) fn slot(&mut self, vf: FunctionId) -> &mut Slot<K> {
         let number = *self.by_vf.entry(vf).or_insert(SlotNumber(self.slots.len()));
         if number.0 == self.slots.len() {
@@ -79,7 +79,7 @@ impl<K: Clone + Eq + Hash> Vfs<K> {
         Some(&self.slots[number.0])
     }
 
-    /// Takes note of what a host says of a VF, which may have become another one's, or moved.
+    /// Records a host's facts about a VF. The VF may have moved to another host or device.
     pub(crate) fn learn(&mut self, vf: FunctionId, facts: VfFacts) -> &Slot<K> {
         let number = self.slot(vf).number();
         self.forget_device(number);
@@ -91,7 +91,7 @@ impl<K: Clone + Eq + Hash> Vfs<K> {
     fn forget_device(&mut self, number: SlotNumber) {
         let Some(facts) = self.slots[number.0].facts() else { return };
         let Some(of_host) = self.by_device.get_mut(&facts.host) else { return };
-        // Another VF may be there by now.
+        // Another VF may have this device now.
         if of_host.get(&facts.device) == Some(&number) {
             of_host.remove(&facts.device);
         }
@@ -104,10 +104,10 @@ impl<K: Clone + Eq + Hash> Vfs<K> {
     }
 
     /// Ends `key`'s hold.
-    pub(crate) fn let_go(&mut self, key: &K) -> Option<&mut Slot<K>> {
+    pub(crate) fn clear_hold(&mut self, key: &K) -> Option<&mut Slot<K>> {
         let number = self.by_key.remove(key)?;
         let slot = &mut self.slots[number.0];
-        slot.let_go();
+        slot.clear_hold();
         Some(slot)
     }
 

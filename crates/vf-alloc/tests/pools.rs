@@ -184,7 +184,7 @@ fn failures_in_a_row_lead_to_quarantine() {
     assert_eq!(attach_fails(false), VfState::Free);
     assert_eq!(attach_fails(true), VfState::Free, "a success starts the count again");
     let quarantined = attach_fails(false);
-    let reason = "2 attaches in a row failed, lastly: no carrier".to_owned();
+    let reason = "2 attaches in a row failed; the last error: no carrier".to_owned();
     assert_eq!(quarantined, VfState::Quarantined { reason });
     allocator.offer(vf, facts(vf));
     assert!(matches!(allocator.reserve(&request, 1), Err(ReserveError::PinnedNotFree { .. })));
@@ -387,7 +387,7 @@ fn a_promised_vf_is_given_to_nobody_but_who_names_it_as_that() {
     let mut refused = |request: Request<'_>| allocator.reserve(&request, 2).unwrap_err();
     assert_eq!(
         refused(request(None)).to_string(),
-        "VF pool \"default\" has no VF that is free and not promised for this host \
+        "VF pool \"default\" has no VF that is free and not offered for this host \
          (1 free, 1 in use, 0 quarantined, 0 absent)"
     );
     for unpromised in [

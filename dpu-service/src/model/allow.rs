@@ -1,4 +1,4 @@
-//! Who may open connections to a network's pods.
+//! The `allow` rules of networks: who may open connections to their pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,32 +12,31 @@ use serde::{
     de::{Error, Visitor},
 };
 
-/// Most combinations of a prefix and a block of ports that rules may come to: what a port is looked at for has an
-/// end.
+/// The most combinations of a prefix and a block of ports in a network's rules. Each is a flow of every port.
 pub(crate) const MOST_COMBINATIONS: usize = 256;
 
-/// A rule of a network's `allow`: who may open what to its pods. The form in which configuration files give it.
+/// A rule of a network's `allow`, as configuration files give it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AllowRule {
-    /// From pods of these networks.
+    /// Allows pods of these networks.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub from_networks: BTreeSet<String>,
-    /// From these addresses. Neither these nor networks: from anybody.
+    /// Allows these prefixes. If both lists are empty, the rule allows every source.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub from: BTreeSet<IpNetwork>,
-    /// By that protocol. `None`: any.
+    /// The protocol. `None`: any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<AllowedProtocol>,
-    /// To these ports. None: all.
+    /// The destination ports. Empty: all.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub ports: BTreeSet<PortRange>,
-    /// Nobody may open anything: then it is the only rule, and says nothing else.
+    /// Allows nothing. The rule must be the only one and have no other key.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub nobody: bool,
 }
 
-/// A protocol that a rule can be about.
+/// A protocol of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AllowedProtocol {
@@ -47,15 +46,15 @@ pub enum AllowedProtocol {
     Udp,
     /// SCTP.
     Sctp,
-    /// ICMP, of the address's family.
+    /// ICMP or ICMPv6, by the address's family.
     Icmp,
 }
 
 impl AllowedProtocol {
-    /// All of them.
+    /// All protocols.
     pub(crate) const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Sctp, Self::Icmp];
 
-    /// Its name, as in the configuration.
+    /// The protocol's name in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -66,14 +65,14 @@ impl AllowedProtocol {
         }
     }
 
-    /// Whether it has ports.
+    /// Whether the protocol has ports.
     #[must_use]
     pub(crate) const fn has_ports(self) -> bool {
         !matches!(self, Self::Icmp)
     }
 }
 
-/// A text that names no protocol of a rule.
+/// The text names no protocol.
 #[derive(Debug, thiserror::Error)]
 #[error("must be \"tcp\", \"udp\", \"sctp\" or \"icmp\"")]
 pub struct ParseAllowedProtocolError;
@@ -86,7 +85,7 @@ impl FromStr for AllowedProtocol {
     }
 }
 
-/// A port, or all from one to another.
+/// One port, or a range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(into = "String")]
 pub struct PortRange {
@@ -94,13 +93,13 @@ pub struct PortRange {
     last: u16,
 }
 
-/// A text that names no ports.
+/// The text names no ports.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} names no ports: write one from 1 to 65535, or a range such as \"8000-8100\"")]
 pub struct ParsePortRangeError(String);
 
 impl PortRange {
-    /// The range as values with masks: those ports whose bits under the mask are as in the value.
+    /// Splits the range into values with masks. A port is in a block if its bits under the mask equal the value.
     pub(crate) fn blocks(self) -> impl Iterator<Item = (u16, u16)> {
         let mut next = u32::from(self.first);
         std::iter::from_fn(move || {
@@ -133,7 +132,7 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// One port may be written as a number.
+/// Also accepts a number for a single port.
 impl<'de> Deserialize<'de> for PortRange {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Written;
@@ -168,22 +167,22 @@ impl From<PortRange> for String {
     }
 }
 
-/// The prefixes of networks, by their names.
+/// The prefixes of networks, by the networks' names.
 pub type Prefixes = BTreeMap<String, BTreeSet<IpNetwork>>;
 
-/// What a rule lets be opened, with the prefixes of the networks that it names.
+/// A resolved rule: the networks that it names are replaced by their prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// Who may. `None`: anybody.
+    /// The allowed sources. `None`: any.
     pub from: Option<BTreeSet<IpNetwork>>,
-    /// By which protocol. `None`: any.
+    /// The allowed protocol. `None`: any.
     pub protocol: Option<AllowedProtocol>,
-    /// To which ports. None: all.
+    /// The allowed destination ports. Empty: all.
     pub ports: BTreeSet<PortRange>,
 }
 
 impl Opening {
-    /// How many combinations there are of a prefix, or a family where anybody may, and a block of ports.
+    /// The number of combinations of a prefix (or family, if any source is allowed) and a block of ports.
     #[must_use]
     pub(crate) fn combinations(&self) -> usize {
         const FAMILIES: usize = 2;
@@ -193,7 +192,7 @@ impl Opening {
     }
 }
 
-/// As people are told.
+/// A phrase for people.
 impl fmt::Display for Opening {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.from {
@@ -211,7 +210,7 @@ fn list(all: &BTreeSet<impl ToString>) -> String {
 }
 
 impl AllowRule {
-    /// With what the networks that it names have; one that is not there has nothing.
+    /// Resolves the rule. A network that does not exist has no prefixes.
     fn opening(&self, networks: &Prefixes) -> Opening {
         let is_of_anybody = self.from_networks.is_empty() && self.from.is_empty();
         let named = self.from_networks.iter().filter_map(|name| networks.get(name)).flatten();
@@ -224,14 +223,14 @@ impl AllowRule {
     }
 }
 
-/// What rules let be opened. `None`: anything, for there are none.
+/// Resolves rules. `None`: there are none, so everything is allowed.
 #[must_use]
 pub(crate) fn openings(rules: &[AllowRule], networks: &Prefixes) -> Option<Vec<Opening>> {
     let allowing = rules.iter().filter(|rule| !rule.nobody);
     (!rules.is_empty()).then(|| allowing.map(|rule| rule.opening(networks)).collect())
 }
 
-/// The networks that rules name.
+/// The names of the networks in the rules.
 pub(crate) fn named_networks(rules: &[AllowRule]) -> impl Iterator<Item = &String> {
     rules.iter().flat_map(|rule| &rule.from_networks)
 }

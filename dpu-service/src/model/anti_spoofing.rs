@@ -1,4 +1,4 @@
-//! What of a pod's frames is checked against what the pod was given.
+//! The levels of the guard, and the sources that a pod may send from.
 
 use std::{collections::BTreeSet, fmt, str::FromStr};
 
@@ -6,22 +6,23 @@ use ipnetwork::IpNetwork;
 use netlink::MacAddress;
 use serde::{Deserialize, Serialize};
 
-/// What of a pod's frames is checked against what the pod was given.
+/// What the guard checks of a pod's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AntiSpoofing {
-    /// Nothing.
+    /// The guard checks nothing.
     Off,
-    /// The MAC address that they are from.
+    /// The guard checks the source MAC address.
     Mac,
-    /// All that they say of who sends them, in Ethernet, IP, ARP and neighbour discovery; and that they are
-    /// not a router's, nor a DHCP server's.
+    /// The guard checks all sender addresses in Ethernet, IP, ARP and neighbour discovery, and drops messages of
+    /// routers
+    /// and DHCP servers.
     #[default]
     Full,
 }
 
 impl AntiSpoofing {
-    /// Its name, as in the configuration.
+    /// The level's name in the configuration.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,7 +32,7 @@ impl AntiSpoofing {
         }
     }
 
-    /// Whether a pod may send for that source only if it is let.
+    /// Whether the guard drops frames from that source unless it is allowed.
     #[must_use]
     pub(crate) const fn looks_at(self, source: Source) -> bool {
         match (self, source) {
@@ -41,7 +42,7 @@ impl AntiSpoofing {
     }
 }
 
-/// A text that says nothing of the kind.
+/// The text names no level.
 #[derive(Debug, thiserror::Error)]
 #[error("must be \"full\", \"mac\" or \"off\"")]
 pub struct ParseAntiSpoofingError;
@@ -55,23 +56,24 @@ impl FromStr for AntiSpoofing {
     }
 }
 
-/// Whom a pod may send for besides itself, such as the router that several of them stand in for.
+/// A source that a pod may send from in addition to its own addresses, such as a router that several pods
+/// implement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Source {
-    /// A station.
+    /// A MAC address.
     Mac(MacAddress),
-    /// One address, or all under a prefix.
+    /// An address or a prefix.
     Addresses(IpNetwork),
 }
 
-/// A text that names no source.
+/// The text names no source.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is neither a MAC address nor an address or prefix of IP")]
 pub struct ParseSourceError(String);
 
 impl Source {
-    /// Whether whoever may send for the other may send for it.
+    /// Whether permission for `other` includes it.
     #[must_use]
     pub(crate) fn is_within(self, other: Self) -> bool {
         match (self, other) {
@@ -117,7 +119,7 @@ impl From<Source> for String {
     }
 }
 
-/// The stations among sources.
+/// The MAC addresses among the sources.
 pub(crate) fn macs(sources: &BTreeSet<Source>) -> impl Iterator<Item = MacAddress> {
     sources.iter().filter_map(|source| match source {
         Source::Mac(mac) => Some(*mac),
@@ -125,7 +127,7 @@ pub(crate) fn macs(sources: &BTreeSet<Source>) -> impl Iterator<Item = MacAddres
     })
 }
 
-/// The addresses among sources.
+/// The prefixes among the sources.
 pub(crate) fn addresses(sources: &BTreeSet<Source>) -> impl Iterator<Item = IpNetwork> {
     sources.iter().filter_map(|source| match source {
         Source::Mac(_) => None,

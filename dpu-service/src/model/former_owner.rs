@@ -1,4 +1,4 @@
-//! Who had an address before it rests.
+//! The former owner of an address in cool-down.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AttachSpec, HostName, Record};
 
-/// Who gave an address back. While it rests, that owner may have it again, and nobody else.
+/// The former owner of an address. During the cool-down only this owner can get the address again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FormerOwner {
@@ -19,7 +19,7 @@ pub(crate) struct FormerOwner {
 }
 
 impl FormerOwner {
-    /// The owner of what `record` holds.
+    /// The owner of the addresses in `record`.
     #[must_use]
     pub(crate) fn of(record: &Record) -> Self {
         let Record { key, pod, mac, .. } = record;
@@ -32,8 +32,8 @@ impl FormerOwner {
         }
     }
 
-    /// Whether it is the one who asks: the same container, the pod of the same name, or whoever has
-    /// the same MAC address.
+    /// Whether the request comes from this owner: the same container, a pod of the same name, or the same MAC
+    /// address.
     #[must_use]
     pub(crate) fn asks(&self, spec: &AttachSpec) -> bool {
         let AttachSpec { key, pod, mac, .. } = spec;

@@ -1,10 +1,10 @@
-//! The families of which a pod asks for an address.
+//! The IP families that a pod requests.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// The families of which a pod asks for an address on one interface. Neither is no address at all.
+/// The IP families that a pod requests on one interface. Neither: no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpFamilies {
     /// IPv4.
@@ -14,10 +14,10 @@ pub struct IpFamilies {
 }
 
 impl IpFamilies {
-    /// Each that the network has.
+    /// Both families.
     pub const ALL: Self = Self { ipv4: true, ipv6: true };
 
-    /// Whether the address is of one of them.
+    /// Whether the address is of one of the families.
     #[must_use]
     pub const fn include(self, address: IpAddr) -> bool {
         match address {

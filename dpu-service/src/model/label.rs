@@ -1,13 +1,13 @@
-//! By what the rules of others know the representors of a network's pods.
+//! Group and alias of representors, by which other programs' rules find the links.
 
 use std::fmt;
 
 /// A link's group and its alias.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Label {
-    /// Its group. 0: none, which is the group of all links.
+    /// The group. 0: the kernel's default group of all links.
     pub group: u32,
-    /// Its alias. Empty: none.
+    /// The alias. Empty: none.
     pub alias: String,
 }
 

@@ -1,7 +1,8 @@
-//! Layer-2 domains: where an address belongs to one attachment alone.
+//! Layer-2 domains. An address belongs to one attachment of a domain.
 //!
-//! A network is in the domain of its VLAN in its bridge. Pods of two domains do not hear each other, so that both domains
-//! may have the same subnet. Whatever asks who holds an address asks by [`DomainAddress`].
+//! A network is in the domain of its VLAN in its bridge. Pods of two domains do not exchange frames, so both
+//! domains may
+//! have the same subnet. All code that asks for the holder of an address uses [`DomainAddress`].
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
@@ -9,7 +10,7 @@ use ipnetwork::IpNetwork;
 
 use super::{Lease, Network, Record};
 
-/// What stands in the journal's keys for no VLAN.
+/// The journal's word for no VLAN in keys.
 const UNTAGGED: &str = "untagged";
 
 /// A VLAN of a bridge.
@@ -21,7 +22,7 @@ pub(crate) struct Layer2Domain {
     vlan: Option<u16>,
 }
 
-/// An address in a layer-2 domain: at most one attachment holds it.
+/// An address in a layer-2 domain. At most one attachment holds it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct DomainAddress {
     pub(crate) domain: Layer2Domain,
@@ -29,7 +30,7 @@ pub(crate) struct DomainAddress {
 }
 
 impl Layer2Domain {
-    /// As the journal has it in keys: the VLAN or `untagged`, then the bridge, if it is not the first.
+    /// The form in the journal's keys: the VLAN or `untagged`, then the bridge unless it is the first.
     pub(crate) fn in_key(&self) -> String {
         let vlan = self.vlan.map_or_else(|| UNTAGGED.to_owned(), |vlan| vlan.to_string());
         match &self.bridge {
@@ -38,7 +39,7 @@ impl Layer2Domain {
         }
     }
 
-    /// Reads what [`Self::in_key`] has written.
+    /// Parses what [`Self::in_key`] returned.
     pub(crate) fn of_key(text: &str) -> Option<Self> {
         let (vlan, bridge) = match text.split_once(' ') {
             Some((vlan, bridge)) => (vlan, Some(bridge.into())),
@@ -49,18 +50,18 @@ impl Layer2Domain {
     }
 }
 
-/// Which address is in cool-down. The journal has one row for each.
+/// The key of an address in cool-down. The journal has one row for each.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CooledAddress {
-    /// The name of the network that it is of.
+    /// The name of the address's network.
     pub network: String,
     /// The address.
     pub address: IpAddr,
-    /// The domain in which it was held. `None`: a service that did not note it wrote this, so that it counts in all.
+    /// The domain in which the address was held. `None`: the journal's row has none, so it counts in all domains.
     pub domain: Option<Layer2Domain>,
 }
 
-/// Which layer-2 domains networks are in.
+/// Finds the layer-2 domains of networks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layer2Domains {
     /// The bridge of networks that name none.
@@ -68,17 +69,17 @@ pub(crate) struct Layer2Domains {
 }
 
 impl Layer2Domains {
-    /// Those of a fabric with these bridges, of which the first is that of networks that name none.
+    /// For a fabric with these bridges. The first one serves networks that name none.
     pub(crate) fn of_bridges(bridges: &[String]) -> Self {
         Self { first_bridge: bridges.first().map(|name| name.as_str().into()) }
     }
 
-    /// The domain that a network's pods have their addresses in.
+    /// The domain of a network's addresses.
     pub(crate) fn of(&self, network: &Network) -> Layer2Domain {
         self.with_vlan(network, network.vlan)
     }
 
-    /// All domains that a network's pods can send to: its own, then those of its trunk.
+    /// The domains that a network's pods can send to: its own first, then those of its trunk.
     pub(crate) fn reached_from(&self, network: &Network) -> impl Iterator<Item = Layer2Domain> {
         let trunk = network.trunk.iter().map(|vlan| Some(*vlan));
         [network.vlan].into_iter().chain(trunk).map(|vlan| self.with_vlan(network, vlan))
@@ -90,7 +91,7 @@ impl Layer2Domains {
         Layer2Domain { bridge: named.map(Arc::from), vlan }
     }
 
-    /// The addresses that an attachment holds. A pod with a trunk may use its own in each of its VLANs.
+    /// The addresses that an attachment holds. A pod with a trunk holds each address in all of its VLANs.
     pub(crate) fn held_by(&self, record: &Record) -> impl Iterator<Item = DomainAddress> {
         record.held().flat_map(|(network, lease)| {
             let address = lease.address.ip();
@@ -104,7 +105,7 @@ impl Layer2Domains {
         used.map(|(network, address)| DomainAddress { domain: self.of(network), address })
     }
 
-    /// How an address of a network is known while it is in cool-down.
+    /// The key of a network's address in cool-down.
     pub(crate) fn cooled(&self, network: &Network, lease: &Lease) -> CooledAddress {
         CooledAddress {
             network: network.name.clone(),
@@ -113,7 +114,7 @@ impl Layer2Domains {
         }
     }
 
-    /// What two networks of different domains share of their subnets, each as the first and the second network has it.
+    /// A subnet of `one` and a subnet of `other` that overlap, if the networks are in different domains.
     pub(crate) fn shared_subnet(
         &self,
         one: &Network,

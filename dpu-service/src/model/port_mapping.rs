@@ -1,4 +1,4 @@
-//! Ports of this DPU that lead to pods.
+//! Mapped ports: ports of this DPU that lead to pods.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
@@ -17,7 +17,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Its name, in lower case.
+    /// The protocol's name in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl Protocol {
         }
     }
 
-    /// Its number in packets.
+    /// The IP protocol number.
     #[must_use]
     pub(crate) const fn number(self) -> u8 {
         match self {
@@ -47,41 +47,41 @@ impl FromStr for Protocol {
     }
 }
 
-/// A port of this DPU that leads to a pod.
+/// A mapped port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PortMapping {
-    /// The port of the DPU. Not 0.
+    /// The DPU's port. Not 0.
     pub host_port: u16,
-    /// The protocol of both.
+    /// The protocol of both ports.
     pub protocol: Protocol,
-    /// The address of the DPU; an unspecified one stands for all of its family. `None`: all of both.
+    /// The DPU's address. An unspecified address means all of its family, `None` all of both families.
     pub host_ip: Option<IpAddr>,
-    /// The port of the pod. Not 0.
+    /// The pod's port. Not 0.
     pub container_port: u16,
 }
 
 impl PortMapping {
-    /// Whether a packet could be for both.
+    /// Whether a packet could match both.
     #[must_use]
     pub(crate) fn collides_with(&self, other: &Self) -> bool {
         (self.host_port, self.protocol) == (other.host_port, other.protocol)
             && share_an_address(self.host_ip, other.host_ip)
     }
 
-    /// Whether it is of addresses of that one's family.
+    /// Whether it applies to addresses of that family.
     #[must_use]
     pub(crate) fn is_of_family_of(&self, address: IpAddr) -> bool {
         self.host_ip.is_none_or(|ip| ip.is_ipv4() == address.is_ipv4())
     }
 
-    /// The one address that it is of. `None`: all, at least of a family.
+    /// The single address that it applies to. `None`: it applies to all addresses, at least of one family.
     #[must_use]
     pub(crate) fn one_address(&self) -> Option<IpAddr> {
         self.host_ip.filter(|ip| !ip.is_unspecified())
     }
 }
 
-/// As people call it: by the DPU's side.
+/// For people: the DPU's side.
 impl fmt::Display for PortMapping {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}/{}", self.host_port, self.protocol.name())?;
@@ -89,7 +89,7 @@ impl fmt::Display for PortMapping {
     }
 }
 
-/// Whether two choices of addresses have one in common. `None`: all addresses.
+/// Whether two choices of an address have one in common. `None`: all addresses.
 pub(crate) fn share_an_address(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return true };
     one.is_ipv4() == other.is_ipv4()

@@ -1,4 +1,4 @@
-//! What hosts ask for.
+//! Requests of hosts.
 
 use std::{collections::BTreeSet, fmt, net::IpAddr, str::FromStr, sync::Arc};
 
@@ -9,39 +9,40 @@ use vf_alloc::{Device, VfPromise};
 
 use super::{AttachmentKey, Bandwidth, IpFamilies, PortMapping, Source};
 
-/// What a host asks for, read and checked for form, not yet against networks and pools.
+/// An attach request, parsed and checked for form, but not yet against networks and pools.
 #[derive(Clone, Debug)]
 pub struct AttachSpec {
     /// The attachment's key.
     pub key: AttachmentKey,
-    /// Network name. `None`: the default network.
+    /// The network's name. `None`: the default network.
     pub network: Option<String>,
-    /// Whom it serves. Labels, not identities.
+    /// The pod. Labels, not an identity.
     pub pod: Pod,
-    /// A VF that somebody else chose, by its device on the host.
+    /// The device of a VF that another program chose.
     pub device: Option<Device>,
-    /// The VF, of those that were promised to its host, that the host has taken for it.
+    /// The offered VF that the host has taken for this attach.
     pub promised: Option<VfPromise>,
-    /// A MAC address asked for.
+    /// The requested MAC address.
     pub mac: Option<MacAddress>,
-    /// Addresses asked for.
+    /// The requested addresses.
     pub addresses: Vec<WantedAddress>,
-    /// The families of which it asks for an address. `None`: each that the network has.
+    /// The requested IP families. `None`: all that the network has.
     pub families: Option<IpFamilies>,
-    /// Rate limits asked for.
+    /// The requested rate limits.
     pub bandwidth: Bandwidth,
-    /// The DPU's ports that shall lead to it, in order, of which no two are the same.
+    /// The requested mapped ports in order, without duplicates.
     pub port_mappings: Vec<PortMapping>,
-    /// Whom the pod asks to send for besides itself.
+    /// The requested further sources.
     pub asked_sources: BTreeSet<Source>,
-    /// Addresses asked for, for interfaces of the pod that others make.
+    /// The addresses requested for interfaces that other plugins make.
     pub further_leases: Vec<LeaseSpec>,
-    /// The interface of the pod whose attachment leads this one. `None`: it leads, or is by itself.
+    /// The interface name of the group key, if this attachment is a group member. `None`: it is a group key, or in
+    /// no group.
     pub lead: Option<Arc<str>>,
 }
 
 impl AttachSpec {
-    /// What it would be to be attached to the network of one of its further leases, with the addresses of that.
+    /// The request as if it were for the network and addresses of one of its further leases.
     #[must_use]
     pub(crate) fn of_lease(&self, lease: &LeaseSpec) -> Self {
         Self {
@@ -59,23 +60,23 @@ impl AttachSpec {
     }
 }
 
-/// Addresses of a network for an interface of a pod that others make.
+/// Addresses of a network, requested for an interface that another plugin makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseSpec {
     /// The interface's name.
     pub interface_name: Arc<str>,
-    /// Network name.
+    /// The network's name.
     pub network: String,
-    /// Addresses asked for.
+    /// The requested addresses.
     pub addresses: Vec<WantedAddress>,
 }
 
-/// An address that a pod asks for.
+/// An address that a pod requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedAddress {
     /// The address.
     pub ip: IpAddr,
-    /// The prefix length that it is to have. `None`: its subnet's.
+    /// The requested prefix length. `None`: the subnet's.
     pub prefix_length: Option<u8>,
 }
 

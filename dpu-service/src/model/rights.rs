@@ -1,4 +1,4 @@
-//! Who may use which network.
+//! The rights of hosts and pods to networks, MAC addresses and sources.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use offload_proto::{Failure, Reason};
 
 use super::{AttachSpec, HostName, Network, Source};
 
-/// What a host may ask for, as the configuration says.
+/// A host's rights from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRights {
-    /// The networks that it may use, by name. Empty: all.
+    /// The names of the networks that it may use. Empty: all.
     pub networks: BTreeSet<String>,
-    /// Whether it may ask for MAC addresses that do not begin with the DPU's prefix.
+    /// Whether it may request MAC addresses outside the DPU's prefix.
     pub any_mac: bool,
 }
 
@@ -23,8 +23,7 @@ impl Default for HostRights {
 }
 
 impl HostRights {
-    /// Whether the host may have what it asks for on this network, where MAC addresses begin with
-    /// `prefix`.
+    /// Checks a request for this network. `prefix` is the DPU's prefix of MAC addresses.
     ///
     /// # Errors
     /// [`Reason::NetworkNotAllowed`], [`Reason::MacNotAllowed`] or [`Reason::SourceNotAllowed`].
@@ -59,7 +58,7 @@ impl HostRights {
         }
     }
 
-    /// The same of the network that was found, which is the default one if the host named none.
+    /// Checks the network that was found: the named one, or the default one.
     ///
     /// # Errors
     /// [`Reason::NetworkNotAllowed`].
@@ -85,13 +84,13 @@ impl HostRights {
         let (host, bytes) = (&spec.key.host, prefix.iter().map(|byte| format!("{byte:02x}")));
         let prefix = bytes.collect::<Vec<_>>().join(":");
         let message = format!(
-            "MAC address {mac} does not begin with {prefix}, and host {host} may choose no other"
+            "MAC address {mac} does not begin with {prefix}, and host {host} may not choose another"
         );
         Err(Failure::new(Reason::MacNotAllowed, message))
     }
 }
 
-/// What nobody checks, every pod may send.
+/// Checks the requested sources. A source that the guard does not check needs no permission.
 fn check_sources(spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
     let is_allowed = |source: &&Source| {
         let mut sources = network.allowed_sources.iter().chain(&network.optional_sources);
@@ -107,7 +106,7 @@ fn check_sources(spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
     }
 }
 
-/// A port of the host itself serves no pod, and so has no namespace.
+/// Checks the pod's namespace. A host port serves no pod and has no namespace.
 fn check_namespace(spec: &AttachSpec, network: &Network) -> Result<(), Failure> {
     let namespace = spec.pod.namespace.as_str();
     if network.namespaces.is_empty()

@@ -1,4 +1,4 @@
-//! Routes, policy rules and settings of pods' interfaces.
+//! Routes, policy rules and sysctls of pods' interfaces.
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, str::FromStr};
 
@@ -7,52 +7,52 @@ use serde::{Deserialize, Serialize};
 
 use super::is_zero;
 
-/// The main table, which routes without a table are in.
+/// The number of the main table.
 pub(crate) const MAIN_TABLE: u32 = 254;
 
-/// What IPv6 routes without a priority cost. Those of IPv4 cost nothing.
+/// The metric of IPv6 routes without a priority. IPv4 routes without one have metric 0.
 const IPV6_COST: u32 = 1024;
 
-/// A route for the pod. A value of 0 leaves the choice to the kernel.
+/// A route of a pod. 0 leaves a value to the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
-    /// Destination.
+    /// The destination.
     pub destination: IpNetwork,
-    /// Next hop. `None`: on the link.
+    /// The next hop. `None`: the destination is on the link.
     #[serde(default)]
     pub gateway: Option<IpAddr>,
-    /// Path MTU in bytes.
+    /// The path MTU in bytes.
     #[serde(default)]
     pub mtu: u32,
-    /// Advertised TCP maximum segment size in bytes.
+    /// The advertised TCP maximum segment size in bytes.
     #[serde(default)]
     pub advmss: u32,
-    /// Metric.
+    /// The metric.
     #[serde(default)]
     pub priority: u32,
-    /// Table; 0 is the main one.
+    /// The table. 0: the main table.
     #[serde(default)]
     pub table: u32,
-    /// How far away the destination is. `None`: the link where there is no gateway, else global.
+    /// The scope. `None`: link without a gateway, global with one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<RouteScope>,
-    /// What becomes of packets.
+    /// The route's kind.
     #[serde(default, skip_serializing_if = "RouteKind::is_unicast")]
     pub kind: RouteKind,
-    /// Whether the gateway is on the link though no subnet contains it.
+    /// Whether the gateway is on the link although no subnet contains it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub onlink: bool,
 }
 
 impl Route {
-    /// To a neighbour.
+    /// A route to a neighbour on the link.
     #[must_use]
     pub(super) fn on_link(neighbour: IpAddr) -> Self {
         Self { gateway: None, ..Self::by(neighbour.into(), neighbour) }
     }
 
-    /// To `destination` by a gateway.
+    /// A route to `destination` by a gateway.
     #[must_use]
     pub(super) const fn by(destination: IpNetwork, gateway: IpAddr) -> Self {
         Self {
@@ -68,13 +68,13 @@ impl Route {
         }
     }
 
-    /// The table that it is in.
+    /// The table's number.
     #[must_use]
     pub(crate) const fn table_in_force(&self) -> u32 {
         if self.table == 0 { MAIN_TABLE } else { self.table }
     }
 
-    /// What it costs by the first interface of a pod.
+    /// The metric in the kernel, for the first interface of a pod.
     #[must_use]
     pub(crate) fn cost(&self) -> u32 {
         match (self.priority, self.destination) {
@@ -83,31 +83,31 @@ impl Route {
         }
     }
 
-    /// Whether a pod that has it needs no default route of this family besides, or can't have one.
+    /// Whether the route replaces the default route of its family, or has its place in the kernel.
     #[must_use]
-    pub(super) fn stands_for_default(&self, default: &Self) -> bool {
+    pub(super) fn replaces_default(&self, default: &Self) -> bool {
         self.destination == default.destination
             && self.table_in_force() == default.table_in_force()
             && (self.kind.is_unicast() || self.cost() == default.cost())
     }
 }
 
-/// How far away the destination of an IPv4 route is.
+/// The scope of an IPv4 route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteScope {
-    /// Anywhere.
+    /// The destination is anywhere.
     Global,
-    /// On the link.
+    /// The destination is on the link.
     Link,
-    /// On the pod itself.
+    /// The destination is the pod itself.
     Host,
 }
 
 impl RouteScope {
     const ALL: [Self; 3] = [Self::Global, Self::Link, Self::Host];
 
-    /// Its name, as in the configuration.
+    /// The scope's name in the configuration.
     #[must_use]
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -118,7 +118,7 @@ impl RouteScope {
     }
 }
 
-/// There is no scope of that name.
+/// The text names no scope.
 #[derive(Debug, thiserror::Error)]
 #[error("must be \"global\", \"link\" or \"host\"")]
 pub struct UnknownScope;
@@ -131,25 +131,25 @@ impl FromStr for RouteScope {
     }
 }
 
-/// What becomes of the packets that take a route.
+/// The kind of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RouteKind {
-    /// They are forwarded.
+    /// Packets are forwarded.
     #[default]
     Unicast,
-    /// They are dropped, and nobody is told.
+    /// Packets are dropped without an answer.
     Blackhole,
-    /// They are dropped, and the sender is told that the destination is unreachable.
+    /// Packets are dropped; the sender gets an ICMP error: destination unreachable.
     Unreachable,
-    /// They are dropped, and the sender is told that it is prohibited.
+    /// Packets are dropped; the sender gets an ICMP error: administratively prohibited.
     Prohibit,
 }
 
 impl RouteKind {
     const ALL: [Self; 4] = [Self::Unicast, Self::Blackhole, Self::Unreachable, Self::Prohibit];
 
-    /// Its name, as in the configuration.
+    /// The kind's name in the configuration.
     #[must_use]
     pub(crate) const fn name(self) -> &'static str {
         match self {
@@ -160,14 +160,14 @@ impl RouteKind {
         }
     }
 
-    /// Whether packets are forwarded. By reference, as serde asks.
+    /// Whether packets are forwarded. `&self` because `skip_serializing_if` passes a reference.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
     pub(crate) fn is_unicast(&self) -> bool {
         *self == Self::Unicast
     }
 }
 
-/// There is no kind of that name.
+/// The text names no kind.
 #[derive(Debug, thiserror::Error)]
 #[error("must be \"unicast\", \"blackhole\", \"unreachable\" or \"prohibit\"")]
 pub struct UnknownKind;
@@ -184,31 +184,31 @@ impl FromStr for RouteKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRule {
-    /// Whom from.
+    /// The source of the packets that the rule applies to.
     pub source: RuleSource,
-    /// Table to look up.
+    /// The table to look up.
     pub table: u32,
-    /// Priority; 0 leaves the choice to the kernel.
+    /// The priority. 0 leaves it to the kernel.
     #[serde(default)]
     pub priority: u32,
 }
 
-/// Whose packets a policy rule is about.
+/// The source of a policy rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RuleSource {
-    /// From this prefix.
+    /// A prefix.
     Prefix(IpNetwork),
-    /// From each of the pod's own addresses.
+    /// Each of the pod's own addresses.
     Own,
-    /// From each of its own addresses of IPv4.
+    /// Each of the pod's own IPv4 addresses.
     OwnIpv4,
-    /// From each of its own addresses of IPv6.
+    /// Each of the pod's own IPv6 addresses.
     OwnIpv6,
 }
 
 impl RuleSource {
-    /// The prefixes that it stands for in a pod that has these addresses.
+    /// The prefixes of the source in a pod with these addresses.
     pub(super) fn prefixes(self, own: impl Iterator<Item = IpAddr>) -> Vec<IpNetwork> {
         match self {
             Self::Prefix(prefix) => vec![prefix],
@@ -237,7 +237,7 @@ impl fmt::Display for RuleSource {
     }
 }
 
-/// It is no source.
+/// The text names no source.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "is neither a prefix in CIDR notation, such as 10.1.0.0/16, nor \"own\", \"own-ipv4\" or \"own-ipv6\""
@@ -271,20 +271,20 @@ impl From<RuleSource> for String {
     }
 }
 
-/// Settings of the pod's interface, by their names below `net.ipv4.conf.IF` and `net.ipv6.conf.IF`.
+/// Sysctls of a pod's interface, by their names below `net.ipv4.conf.IF` and `net.ipv6.conf.IF`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sysctls {
-    /// Of IPv4, and ARP.
+    /// Sysctls of IPv4 and ARP.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ipv4: BTreeMap<String, i32>,
-    /// Of IPv6, and neighbour discovery.
+    /// Sysctls of IPv6 and neighbour discovery.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ipv6: BTreeMap<String, i32>,
 }
 
 impl Sysctls {
-    /// Whether it says nothing.
+    /// Whether there are none.
     #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
