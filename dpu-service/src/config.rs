@@ -306,14 +306,14 @@ mod tests {
     }
 
     #[test]
-    fn every_key_that_waits_for_a_restart_is_compared() {
+    fn restart_keys_are_all_compared() {
         let mut compared: BTreeSet<_> = parse("").unwrap().fixed_keys().into_keys().collect();
         compared.extend(["log.level", "host", "pool", "network"].map(ToOwned::to_owned));
         assert_eq!(compared, every_key());
     }
 
     #[test]
-    fn what_differs_and_waits_for_a_restart_is_named() {
+    fn changed_restart_keys_are_named() {
         let changes = [
             ("listen = '0.0.0.0:1'", "listen"),
             ("state_dir = '/s'", "state_dir"),
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_in_the_documented_file_and_in_the_table() {
+    fn every_key_is_documented() {
         let file = include_str!("../../configs/dpu-service.toml");
         let table = include_str!("../../docs/CONFIGURATION.md");
         let keys = every_key();
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_file_is_good_and_states_the_defaults() {
+    fn documented_file_states_the_defaults() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/dpu-service.toml");
         let config: Config = bootstrap::load_config(&path).unwrap();
         config.check().unwrap();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_refused_with_place_and_nearest_key() {
+    fn unknown_keys_are_refused_with_nearest_key() {
         assert_refused("lisen = \"x\"", "f.toml:1:1: unknown key `lisen`: did you mean `listen`?");
         assert_refused(
             "\n[limits]\nconection = 1",
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_wrong_form_are_refused_with_a_way_out() {
+    fn malformed_values_are_refused_with_a_way_out() {
         let cases = [
             ("listen = \"7443\"", "`listen`: \"7443\" is not an address and port: write"),
             ("listen = \"dpu:7443\"", "\"dpu:7443\" is not an address and port"),

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_further_bridge_is_told_to_be_a_table() {
+    fn further_bridge_must_be_a_table() {
         let told = toml::from_str::<FabricSettings>("bridges = ['b2']").unwrap_err().to_string();
         assert!(told.contains("[[fabric.bridges]]"), "{told}");
     }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_for_driver_authors_tells_of_every_method_and_driver() {
+    fn drivers_page_names_every_method_and_driver() {
         let page = include_str!("../../docs/DRIVERS.md");
         let contracts = [include_str!("eswitch/mod.rs"), include_str!("fabric/mod.rs")];
         let methods: Vec<_> = contracts.into_iter().flat_map(methods).collect();

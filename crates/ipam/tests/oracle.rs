@@ -316,7 +316,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn a_pool_does_what_the_oracle_does(
+    fn pool_agrees_with_the_oracle(
         spec in prop::sample::select(specs()),
         operations in prop::collection::vec(operation(), 0..200),
     ) {

@@ -105,7 +105,7 @@ fn capacities_of_all_sizes() {
 }
 
 #[test]
-fn a_slash_16_is_handed_out_to_the_last_address() {
+fn slash_16_is_allocated_to_its_last_address() {
     let mut pool = pool(spec("10.1.0.0/16"));
     for number in 1..=65_534_u32 {
         let [_, _, high, low] = number.to_be_bytes();
@@ -192,7 +192,7 @@ fn messages_name_the_values_and_the_way_out() {
 }
 
 #[test]
-fn the_next_address_follows_the_last_and_a_key_keeps_its_own() {
+fn next_address_follows_the_last() {
     let mut pool = pool(spec("10.0.0.0/29"));
     assert_eq!(pool.allocate(1, 0), Ok(ip("10.0.0.1")));
     assert_eq!(pool.allocate(2, 0), Ok(ip("10.0.0.2")));
@@ -248,7 +248,7 @@ fn cool_down_is_kept_while_others_are_free() {
 }
 
 #[test]
-fn cooling_address_outside_the_ranges_stays_in_cool_down() {
+fn cooling_address_outside_ranges_stays_in_cool_down() {
     let mut pool = pool(with_ranges("10.0.0.0/29", &[("10.0.0.1", "10.0.0.1")]));
     pool.request(1, ip("10.0.0.5"), 0).unwrap();
     pool.allocate(2, 0).unwrap();
@@ -266,7 +266,7 @@ fn endless_cool_down_does_not_end_early() {
 }
 
 #[test]
-fn a_second_with_many_releases_is_woken_when_needed() {
+fn many_releases_of_one_second_end_together() {
     let mut pool = pool(spec("10.0.0.0/20"));
     for key in 1..=4094 {
         pool.allocate(key, 0).unwrap();
@@ -391,7 +391,7 @@ fn survivors_do_not_drag_the_search_ever_further() {
 
 /// 300,000 are more than the search goes round in to begin with.
 #[test]
-fn an_address_asked_for_far_ahead_is_skipped_when_the_search_gets_there() {
+fn requested_address_ahead_of_the_search_is_skipped() {
     let mut pool = pool(spec("2001:db8::/64"));
     let asked = ip("2001:db8::4:8000");
     pool.request(0, asked, 0).unwrap();

@@ -199,7 +199,7 @@ fn failures_in_a_row_lead_to_quarantine() {
 
 /// A VF that vanished while it was held must not be tried again until it is back.
 #[test]
-fn a_vf_told_of_is_to_be_had_once_its_holder_has_released_it() {
+fn reported_vf_is_available_after_its_release() {
     let mut allocator =
         Allocator::new(vec![pool("default", "p0#0-1")], Settings::default()).unwrap();
     let [held, other] = [0, 1].map(|number| FunctionId::local(0, number));
@@ -214,7 +214,7 @@ fn a_vf_told_of_is_to_be_had_once_its_holder_has_released_it() {
 }
 
 #[test]
-fn a_vf_withdrawn_while_held_is_absent_after_a_failure() {
+fn withdrawn_vf_is_absent_after_a_failure() {
     let mut allocator = allocator(Settings::default());
     let vf = allocator.reserve(&request(None), 1).unwrap();
     allocator.withdraw(vf, "its PF is gone");
@@ -250,7 +250,7 @@ fn a_journal_that_contradicts_itself() {
 }
 
 #[test]
-fn an_unknown_vf_that_two_selectors_name_is_counted_once() {
+fn unknown_vf_of_two_selectors_counts_once() {
     let pools = vec![pool("default", "p0#0-2,2-3")];
     let allocator = Allocator::<u32>::new(pools, Settings::default()).unwrap();
     assert_eq!(allocator.usage("default").unwrap().absent, 4);
@@ -295,7 +295,7 @@ fn reservations_outlive_their_pool() {
 }
 
 #[test]
-fn what_has_no_port_is_not_given_out_even_when_it_is_returned() {
+fn vf_without_port_is_not_allocated() {
     let mut allocator = allocator(Settings { quarantine_after: 0, ..Settings::default() });
     let ports = |vfs: &[u16]| vfs.iter().map(|vf| FunctionId::local(0, *vf)).collect();
     allocator.set_ports(ports(&[1]));
@@ -309,7 +309,7 @@ fn what_has_no_port_is_not_given_out_even_when_it_is_returned() {
 }
 
 #[test]
-fn only_a_missing_port_is_told_apart() {
+fn missing_port_is_the_only_obstacle() {
     let vf = FunctionId::local(0, 0);
     let mut allocator = allocator(Settings { quarantine_after: 0, ..Settings::default() });
     assert!(!allocator.lacks_only_port(vf), "it has one");
@@ -329,7 +329,7 @@ fn only_a_missing_port_is_told_apart() {
 
 /// One that is in another pool, too, would be given away behind the back of whoever hands it out.
 #[test]
-fn a_vf_that_somebody_else_hands_out_is_only_given_to_who_names_it() {
+fn handed_out_vf_needs_a_request_by_name() {
     let handed_out = PoolSpec { pinned_only: true, ..pool("kubelet", "p0#0-1") };
     let pools = vec![handed_out, pool("default", "p0#1-2")];
     let mut allocator = Allocator::new(pools, Settings::default()).unwrap();
@@ -376,7 +376,7 @@ fn assert_stale(allocator: &mut Allocator<u32>, promise: &VfPromise) {
 }
 
 #[test]
-fn a_promised_vf_is_given_to_nobody_but_who_names_it_as_that() {
+fn offered_vf_needs_a_request_with_its_number() {
     let mut allocator = allocator(Settings::default());
     let [first, second] = [0, 1].map(|vf| FunctionId::local(0, vf));
     assert_eq!(told(&mut allocator, 1), [(0, 1)]);
@@ -410,7 +410,7 @@ fn a_promised_vf_is_given_to_nobody_but_who_names_it_as_that() {
 }
 
 #[test]
-fn a_promise_outlasts_what_its_host_says_and_who_holds_the_vf() {
+fn offer_outlasts_reports_and_holders() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
@@ -431,7 +431,7 @@ fn a_promise_outlasts_what_its_host_says_and_who_holds_the_vf() {
 }
 
 #[test]
-fn a_vf_that_came_to_nothing_is_told_again_once_its_host_has_it_back() {
+fn unused_vf_is_offered_again_after_its_return() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
@@ -449,7 +449,7 @@ fn a_vf_that_came_to_nothing_is_told_again_once_its_host_has_it_back() {
 }
 
 #[test]
-fn promised_vfs_that_can_t_be_had_keep_no_others_from_being_promised() {
+fn unavailable_offers_do_not_block_new_offers() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 1), [(0, 1)]);
@@ -458,7 +458,7 @@ fn promised_vfs_that_can_t_be_had_keep_no_others_from_being_promised() {
 }
 
 #[test]
-fn with_its_session_a_hosts_promises_end() {
+fn offers_end_with_the_session() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
@@ -470,7 +470,7 @@ fn with_its_session_a_hosts_promises_end() {
 }
 
 #[test]
-fn of_what_is_in_other_pools_by_now_the_host_is_told_again() {
+fn replaced_pools_renew_offers() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
@@ -485,7 +485,7 @@ fn of_what_is_in_other_pools_by_now_the_host_is_told_again() {
 }
 
 #[test]
-fn with_its_pf_a_host_loses_what_was_promised() {
+fn offers_end_when_the_pf_moves() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 1), [(0, 1)]);
@@ -496,7 +496,7 @@ fn with_its_pf_a_host_loses_what_was_promised() {
 }
 
 #[test]
-fn all_vfs_that_somebody_else_hands_out_are_promised_to_who_names_them() {
+fn all_handed_out_vfs_are_offered() {
     let mut kubelets = pool("kubelet", "p0#0-2");
     kubelets.pinned_only = true;
     let pools = vec![kubelets, pool("default", "p0#2-4")];
@@ -517,7 +517,7 @@ fn all_vfs_that_somebody_else_hands_out_are_promised_to_who_names_them() {
 }
 
 #[test]
-fn a_vf_that_is_at_another_device_is_promised_anew() {
+fn vf_at_another_device_is_offered_again() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
     assert_eq!(told(&mut allocator, 1), [(0, 1)]);

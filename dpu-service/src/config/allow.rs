@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_for_pods_that_have_their_mac_address_for_themselves() {
+    fn allow_needs_a_mac_address_per_pod() {
         let allow = "allow = [{ protocol = \"tcp\" }]";
         let off = with(&format!("anti_spoofing = \"off\"\n{allow}"));
         assert_problem(&off, "allow needs anti_spoofing = \"full\" or \"mac\"");
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_name_networks_that_there_are_and_that_have_addresses() {
+    fn allow_names_networks_with_subnets() {
         let subnet = |name: &str, octet: usize| {
             network(&format!("name = {name:?}\nsubnets = [{{ cidr = \"10.{octet}.0.0/16\" }}]"))
         };
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn fabrics_that_know_no_connections_are_told_by_name() {
+    fn allow_is_refused_without_connection_tracking() {
         let blue = network(&with("allow = [{ nobody = true }]"));
         assert_eq!(check_rules_on(&blue, FabricDriver::Ovs), None);
         assert_eq!(check_rules_on(&network("name = \"a\""), FabricDriver::Bridge), None);

@@ -37,7 +37,7 @@ mod tests {
     use crate::config::networks::tests::assert_problem;
 
     #[test]
-    fn tags_that_no_fabric_sets_are_refused_by_name() {
+    fn unsupported_tags_are_refused_by_name() {
         assert_problem("name = \"a\"\nouter_vlan = 100", "outer_vlan = 100 can't be done");
         assert_problem("name = \"a\"\nvlan_priority = 5", "vlan_priority = 5 can't be done");
     }

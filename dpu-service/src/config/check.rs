@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_are_named_for_the_driver_that_knows_them() {
+    fn cards_belong_to_the_devlink_driver() {
         assert_problem("[eswitch]\ndevices = [\"pci/1\"]", "eswitch.driver = \"devlink\"");
         let devlink = |rest| format!("[eswitch]\ndriver = \"devlink\"\n{rest}");
         assert_problem(&devlink("mode = \"switchdev\""), "eswitch.mode ");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn bridges_are_apart_and_networks_name_one_of_them() {
+    fn bridges_are_distinct_and_networks_name_one() {
         let more = |tables: &str| format!("[fabric]\nuplinks = ['p0']\nbridges = [{tables}]");
         let storage = "{ name = 'br-storage', uplinks = ['p1'], keep = ['pf1hpf'] }";
         let blue = |bridge: &str| format!("{}\n{GOOD}\nbridge = {bridge:?}", more(storage));
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_want_no_more_checked_than_cards_without_a_dpu_do() {
+    fn full_guard_is_refused_without_a_dpu() {
         let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
         let told = "network \"blue\": anti_spoofing = \"full\" needs a DPU";
         assert_problem(&format!("{without}\n{GOOD}"), told);
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn all_problems_are_told_at_once() {
+    fn all_problems_are_reported_at_once() {
         let text = format!("{GOOD}\nvlan = 0\nmtu = 1\n[limits]\nconnections = 0");
         assert_eq!(problems_of(&text).len(), 3);
     }

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_that_the_kernel_would_not_keep_is_refused_by_name() {
+    fn unusable_alias_is_refused_by_name() {
         assert_problem(&of(&"x".repeat(256)), "link_alias has 256 bytes; 255 are the most");
         assert_problem(&of("two\nlines"), "link_alias \"two\\nlines\" must be one line");
         assert_problem(

@@ -494,7 +494,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_first_hop_is_each_subnets_gateway_and_may_be_link_local() {
+    fn first_hop_may_be_link_local() {
         let of = |rest: &str| format!("name = \"a\"\n{rest}");
         let link_local = "subnets = [{ cidr = \"10.1.0.0/16\", gateway = \"169.254.77.1\" }, \
                           { cidr = \"fd00:1::/64\", gateway = \"fe80::1\" }]";
@@ -519,7 +519,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_gateway_leads_somewhere_only_where_it_is_this_dpu() {
+    fn nat_and_reaches_need_a_dpu_gateway() {
         let subnet = "subnets = [{ cidr = \"10.1.0.0/16\", gateway = \"10.1.0.1\" }]";
         let dpu = |rest: &str| format!("name = \"a\"\ngateway_mode = \"dpu\"\n{rest}\n{subnet}");
         assert_eq!(check_network(&network(&dpu("nat = true\nreaches = [\"b\"]"))), [""; 0]);
@@ -533,7 +533,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn networks_reach_such_as_there_are_by_this_dpu() {
+    fn reaches_names_networks_with_a_dpu_gateway() {
         let one = |name: &str, rest: &str| network(&format!("name = {name:?}\n{rest}"));
         let dpu = "gateway_mode = \"dpu\"";
         let blue = one("blue", &format!("{dpu}\nreaches = [\"green\", \"red\", \"none\"]"));
@@ -562,7 +562,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_subnet_in_which_the_routers_leave_no_address_is_refused() {
+    fn subnet_without_free_addresses_is_refused() {
         let subnets = "name = 'a'\nsubnets = [{ cidr = '10.1.0.0/30', gateway = '10.1.0.1' }]";
         assert_eq!(check_network(&network(subnets)), [""; 0]);
         let route = "routes = [{ destination = '10.9.0.0/16', gateway = '10.1.0.2' }]";
@@ -694,7 +694,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn subnet_routed_by_the_dpu_is_in_one_domain() {
+    fn dpu_routed_subnet_is_in_one_domain() {
         let dpu = |name, cidr, vlan: u16| {
             in_vlan(name, cidr, &format!("vlan = {vlan}\ngateway_mode = 'dpu'"))
         };

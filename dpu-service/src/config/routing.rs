@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_routes_rules_and_settings_can_say_is_fine() {
+    fn complete_routing_settings_are_accepted() {
         let all = r#"
             sysctls = { ipv4 = { rp_filter = 2 }, ipv6.keep_addr_on_down = -1, ipv6.disable_ipv6 = 0 }
             [[routes]]
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_outside_of_the_list_or_their_range_are_refused() {
+    fn sysctls_outside_list_or_range_are_refused() {
         let cases = [
             ("ipv4.proxy_arp = 1", "sysctls.ipv4 holds \"proxy_arp\", which networks can't set"),
             ("ipv4.'../../../vm/swappiness' = 1", "which networks can't set"),

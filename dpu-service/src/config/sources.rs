@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn allowed_sources_are_such_as_can_send_and_are_looked_at() {
+    fn allowed_sources_can_send_and_are_checked() {
         let sources = |level: &str, sources: &[&str]| {
             format!("name = \"a\"\nanti_spoofing = {level:?}\nallowed_sources = {sources:?}")
         };

@@ -257,7 +257,7 @@ mod tests {
     const TWO_FRAMES: u64 = 2 * 1518 * 8;
 
     #[test]
-    fn a_rate_without_a_burst_gets_one_that_lets_it_flow() {
+    fn rate_without_burst_gets_a_default() {
         assert_eq!(sizes(0, 0), None);
         assert_eq!(sizes(1_000_000, 0), Some((50_000, 50_000)));
         assert_eq!(sizes(100_000_000, 0), Some((1_000_000, 5_000_000)));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_what_was_asked_for_within_what_the_rate_gives_in_a_tenth_of_a_second() {
+    fn ingress_burst_is_bounded_by_its_rate() {
         assert_eq!(sizes(1_000_000, 40_000), Some((40_000, 50_000)));
         assert_eq!(sizes(100_000_000, 9_000_000), Some((9_000_000, 5_000_000)));
         assert_eq!(sizes(100_000_000, u64::MAX), Some((10_000_000, 5_000_000)));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_the_bucket_whole_fits_into_the_queue() {
+    fn unsegmented_piece_fits_into_the_queue() {
         for rate in (0..40).map(|power| 8 << power) {
             let (burst, queue) = sizes(rate, u64::MAX).unwrap();
             assert!(burst <= queue || queue >= LARGEST_PIECE, "{rate}: {burst}, {queue}");

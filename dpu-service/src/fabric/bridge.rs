@@ -593,7 +593,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bridge_and_its_uplinks_concern_it_and_no_other_link() {
+    fn only_bridge_and_its_links_are_concerned() {
         let fabric = fabric(&["p0"]);
         let changed = |name: &str| {
             let mut link = Link::default();
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_under_way_holds_up_no_other() {
+    fn call_in_progress_blocks_no_other() {
         let fabric = fabric(&[]);
         assert_eq!(fabric.sockets.with(|_| fabric.members()).unwrap(), BTreeMap::new());
     }

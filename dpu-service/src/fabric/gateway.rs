@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gateways_mac_address_stays_over_restarts_and_releases() {
+    fn gateway_mac_address_is_stable() {
         assert_eq!(mac_of("blue").to_string(), "0e:c5:cc:d2:9b:c2");
         assert_ne!(mac_of("green"), mac_of("blue"));
         assert!(mac_of("green").is_unicast());

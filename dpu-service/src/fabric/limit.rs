@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_what_was_asked_for_between_a_piece_and_a_tenth_of_a_second() {
+    fn egress_burst_is_bounded() {
         assert_eq!(burst(0, 0), None);
         assert_eq!(burst(8_000, 0), Some(LARGEST_PIECE));
         assert_eq!(burst(100_000_000, 0), Some(10_000_000));

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_within_a_call_waits_for_none_and_both_sockets_are_kept() {
+    fn nested_calls_use_two_sockets() {
         let sockets = Sockets::open().unwrap();
         let links = |rtnl: &mut Rtnl| rtnl.links().map_err(|error| Refused::new("look", error));
         let both = |rtnl: &mut Rtnl| {

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_asked_for_once_and_again_only_while_somebody_else_answers() {
+    fn only_answered_addresses_are_probed_again() {
         let all = [("blue".to_owned(), probe(1)), ("green".to_owned(), probe(2))];
         let mut asked = Asked::default();
         assert_eq!(asked.due(&all, false), [probe(1), probe(2)]);

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn only_networks_whose_gateway_is_this_dpu_get_a_link() {
+    fn only_dpu_gateways_get_a_link() {
         let other = Arc::new(toml::from_str("name = 'red'").unwrap());
         let plan = plan([network("blue", "vlan = 7\nmtu = 1400"), other]);
         let port = GatewayPort { network: "blue".into(), bridge: None, vlan: Some(7), mtu: 1400 };
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_reach_themselves_and_those_that_they_name_if_there_is_a_link() {
+    fn networks_reach_themselves_and_named_ones() {
         let blue = network("blue", "reaches = ['green', 'gone']");
         let plan = plan([blue, network("green", ""), network("none", "")]);
         let (blue, green) = (LinkName::new("gw-blue"), LinkName::new("gw-green"));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rules_know_links_that_are_not_there_and_uplinks_lead_to_no_other_link() {
+    fn rules_include_missing_links_and_close_uplinks() {
         let plan = plan([network("blue", "nat = true")]);
         let name_of = |network: &str| Some(format!("gw-{network}"));
         let table = |unrouted| plan.table(name_of, &["out".into()], &[], unrouted);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_local_gateway_has_a_prefix_and_a_route_of_its_own() {
+    fn link_local_gateway_has_its_own_route() {
         let subnets = "subnets = [{ cidr = '10.1.0.0/16', gateway = '10.1.0.1' },
                        { cidr = 'fd00:1::/64', gateway = 'fe80::1' }, { cidr = '10.2.0.0/16' }]";
         let blue = network("blue", subnets);

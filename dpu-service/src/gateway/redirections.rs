@@ -134,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_attachments_does_not_make_another_table() {
+    fn table_is_independent_of_attachment_order() {
         let one = redirection(80, None, "10.1.0.2:80");
         let other = redirection(81, Some("192.0.2.1"), "10.1.0.3:80");
         assert_eq!(sets(&[one.clone(), other.clone()]), sets(&[other, one]));
     }
 
     #[test]
-    fn a_port_of_all_addresses_of_a_family_is_one_of_no_address() {
+    fn unspecified_host_ip_equals_none() {
         let any = redirection(80, Some("0.0.0.0"), "10.1.0.2:80");
         assert_eq!(sets(&[any]), sets(&[redirection(80, None, "10.1.0.2:80")]));
         let v6 = redirection(80, None, "[fd00::2]:80");

@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_have_each_port_of_the_range_once_and_no_other(one in 1_u16.., other in 1_u16..) {
+        fn blocks_cover_exactly_the_range(one in 1_u16.., other in 1_u16..) {
             let range = PortRange { first: one.min(other), last: one.max(other) };
             let blocks: Vec<_> = range.blocks().collect();
             prop_assert!(blocks.len() <= 30);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_open_what_they_say_to_whom_the_networks_have() {
+    fn rules_resolve_to_the_networks_prefixes() {
         let network = |text: &str| toml::from_str::<crate::model::Network>(text).unwrap();
         let rules = network(
             "name = 'a'\n[[allow]]\nfrom_networks = ['green', 'gone']\nfrom = ['10.7.0.0/16']\n\

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_collides_with_each_address_of_its_families() {
+    fn wildcard_collides_with_addresses_of_its_families() {
         let tcp = |ip| mapping(80, Protocol::Tcp, ip);
         for (one, other, collide) in [
             ("", "", true),

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pf_can_do_is_left_to_it_and_the_rest_refused_by_name() {
+    fn settings_beyond_a_pf_are_refused_by_name() {
         assert_eq!(check(&settings()), Ok(()));
         let bandwidth = Bandwidth { ingress_rate: 1_000_000, ..Bandwidth::default() };
         let refused = check(&PortSettings { bandwidth, ..settings() }).unwrap_err().to_string();

@@ -23,7 +23,7 @@ fn pods_reach_each_other_in_both_families() {
 }
 
 #[test]
-fn the_bridge_is_made_once_and_is_no_neighbour_of_the_pods() {
+fn bridge_is_created_once_and_stays_silent() {
     let dpu = Dpu::new();
     assert_eq!(dpu.fabric.members().unwrap().len(), 0);
     dpu.prepare().unwrap();
@@ -45,7 +45,7 @@ fn the_bridge_is_made_once_and_is_no_neighbour_of_the_pods() {
 }
 
 #[test]
-fn a_link_of_the_bridges_name_that_is_none_is_refused() {
+fn link_with_the_bridges_name_is_refused() {
     let dpu = Dpu::new();
     dpu.netns.run(&format!("ip link add {BRIDGE} type veth peer name other"));
     let refused = dpu.prepare().unwrap_err().to_string();
@@ -72,7 +72,7 @@ fn repairs_of_bridge_and_uplinks_are_reported() {
 }
 
 #[test]
-fn uplinks_join_and_what_cannot_is_told_by_name() {
+fn missing_uplinks_are_reported_by_name() {
     let dpu = Dpu::with_uplinks(&["gone", "taken", "p0"]);
     dpu.netns.run("ip link add p0 type veth peer name wire0");
     dpu.netns.run("ip link add taken type veth peer name wire1");
@@ -142,7 +142,7 @@ fn own_bridge_gets_its_settings_back() {
 }
 
 #[test]
-fn stp_of_a_foreign_bridge_is_refused_by_name() {
+fn stp_of_foreign_bridge_is_refused_by_name() {
     let dpu = Dpu::new();
     dpu.netns.run(&format!("ip link add {BRIDGE} type bridge stp_state 1"));
     let refused = dpu.prepare().unwrap_err();
@@ -165,7 +165,7 @@ fn stp_of_a_foreign_bridge_is_refused_by_name() {
 
 /// tests/vm_fabric.rs has what is done where the kernel keeps VLANs apart.
 #[test]
-fn vlans_are_refused_by_name_where_the_kernel_cannot_keep_them_apart() {
+fn vlans_are_refused_without_vlan_filtering() {
     let dpu = Dpu::new();
     let mut settings = dpu.plug(0).settings;
     settings.vlan = Some(100);
@@ -180,7 +180,7 @@ fn vlans_are_refused_by_name_where_the_kernel_cannot_keep_them_apart() {
 }
 
 #[test]
-fn a_bridge_that_is_full_is_told_by_name_and_blamed_on_no_port() {
+fn full_bridge_is_reported_by_name() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();
     let pod = dpu.plug(0);
@@ -204,7 +204,7 @@ fn a_bridge_that_is_full_is_told_by_name_and_blamed_on_no_port() {
 }
 
 #[test]
-fn ports_that_join_and_leave_at_once_end_where_they_were_to() {
+fn concurrent_joins_and_leaves_are_consistent() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();
     let pods: Vec<_> = (0..8).map(|number| dpu.plug(number)).collect();

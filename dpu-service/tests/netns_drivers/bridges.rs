@@ -65,7 +65,7 @@ fn is_as_wanted(dpu: &Dpu, pod: &Pod) -> bool {
 }
 
 #[test]
-fn pods_are_in_the_bridge_of_their_network_and_reach_nobody_in_another() {
+fn pods_of_two_bridges_are_separate() {
     for on in On::EVERY {
         let mut dpu = with_two(on);
         dpu.prepare().unwrap();
@@ -91,7 +91,7 @@ fn pods_are_in_the_bridge_of_their_network_and_reach_nobody_in_another() {
 }
 
 #[test]
-fn what_leads_outside_of_a_bridge_is_its_own() {
+fn each_bridge_has_its_own_uplinks() {
     for on in On::EVERY {
         let dpu = with_two(on);
         dpu.prepare().unwrap();
@@ -110,7 +110,7 @@ fn what_leads_outside_of_a_bridge_is_its_own() {
 }
 
 #[test]
-fn a_port_that_somebody_put_into_another_bridge_comes_back() {
+fn port_moved_to_another_bridge_returns() {
     for on in On::EVERY {
         let mut dpu = with_two(on);
         dpu.prepare().unwrap();
@@ -128,7 +128,7 @@ fn a_port_that_somebody_put_into_another_bridge_comes_back() {
 }
 
 #[test]
-fn what_a_further_bridge_lacks_keeps_no_port_from_the_first() {
+fn failed_further_bridge_spares_the_first() {
     for on in On::EVERY {
         let dpu = with_two(on);
         for link in ["p1", "p0"] {
@@ -143,7 +143,7 @@ fn what_a_further_bridge_lacks_keeps_no_port_from_the_first() {
 }
 
 #[test]
-fn bridges_of_one_open_vswitch_give_no_two_ports_one_number() {
+fn ovs_bridges_share_port_numbers() {
     let mut dpu = with_two(On::OpenVswitch);
     dpu.prepare().unwrap();
     let pods = [0, 1].map(|number| plug(&dpu, number, [None, Some(STORAGE)][usize::from(number)]));
@@ -154,7 +154,7 @@ fn bridges_of_one_open_vswitch_give_no_two_ports_one_number() {
 }
 
 #[test]
-fn a_bridge_that_is_gone_has_nothing_and_hides_nothing_of_another() {
+fn missing_bridge_does_not_affect_another() {
     for on in On::EVERY {
         let mut dpu = with_two(on);
         dpu.prepare().unwrap();
@@ -170,7 +170,7 @@ fn a_bridge_that_is_gone_has_nothing_and_hides_nothing_of_another() {
 }
 
 #[test]
-fn a_bridge_that_the_fabric_has_not_is_refused_by_name() {
+fn unknown_bridge_is_refused_by_name() {
     let dpu = with_two(On::Bridge);
     dpu.prepare().unwrap();
     let pod = plug(&dpu, 0, Some("br-gone"));

@@ -44,7 +44,7 @@ fn drops_frames_from_another_mac(on: On) {
 }
 
 #[test]
-fn a_port_with_one_station_forgets_those_that_it_has_learnt() {
+fn port_with_static_entry_drops_learned_ones() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();
     let (mut one, two) = (dpu.plug(0), dpu.plug(1));
@@ -161,7 +161,7 @@ impl Ports {
 pub(crate) const BROADCAST: [u8; 6] = [0xff; 6];
 
 #[test]
-fn what_a_pod_sends_to_link_local_groups_leaves_no_port() {
+fn frames_to_link_local_groups_are_dropped() {
     On::EVERY.into_iter().for_each(leaves_no_port_to_link_local_groups);
 }
 
@@ -199,7 +199,7 @@ fn leaves_no_port_to_link_local_groups(on: On) {
 }
 
 #[test]
-fn tagged_frames_of_a_pod_without_a_trunk_leave_no_port() {
+fn tagged_frames_need_a_trunk() {
     let frames: [(_, &[[u8; 4]]); 8] = [
         (BROADCAST, &[]),
         (BROADCAST, &[[0x81, 0, 0, 100]]),
@@ -217,7 +217,7 @@ fn tagged_frames_of_a_pod_without_a_trunk_leave_no_port() {
 }
 
 #[test]
-fn a_guard_that_somebody_takes_away_is_missed() {
+fn removed_guard_is_detected() {
     let Ports { dpu, pods: [mut pod, _], .. } = Ports::new();
     let is_in_place = |pod: &Pod| {
         let reading = dpu.fabric.guard(&dpu.representor(pod), &pod.settings).unwrap();
@@ -446,7 +446,7 @@ fn dishonest_802_2_frames() -> Vec<Frame> {
 }
 
 #[test]
-fn packets_of_others_in_802_2_frames_are_dropped() {
+fn spoofed_packets_in_llc_frames_are_dropped() {
     On::EVERY.into_iter().for_each(drops_802_2_frames);
 }
 
@@ -512,7 +512,7 @@ fn what_a_port_has_dropped_is_counted() {
 }
 
 #[test]
-fn a_pod_sends_for_whom_its_network_lets_it() {
+fn pod_sends_from_allowed_sources() {
     On::EVERY.into_iter().for_each(lets_a_pod_send_for_whom_its_network_does);
 }
 
@@ -539,7 +539,7 @@ fn lets_a_pod_send_for_whom_its_network_does(on: On) {
 }
 
 #[test]
-fn a_pod_without_known_addresses_has_any_and_is_no_router_all_the_same() {
+fn pod_without_known_addresses_is_no_router() {
     On::EVERY.into_iter().for_each(lets_pods_without_known_addresses_have_any);
 }
 

@@ -24,7 +24,7 @@ fn wire(dpu: &Dpu, name: &str, other: &TestNetns, address: &str) {
 }
 
 #[test]
-fn the_hosts_own_network_stays_with_its_pf_whenever_that_comes_back() {
+fn host_network_returns_with_its_pf() {
     On::EVERY.into_iter().for_each(keeps_the_hosts_network);
 }
 
@@ -54,7 +54,7 @@ fn keeps_the_hosts_network(on: On) {
 }
 
 #[test]
-fn the_host_is_in_no_vlan_of_the_pods_unless_somebody_puts_it_there() {
+fn host_is_outside_the_pods_vlans() {
     On::EVERY.into_iter().for_each(keeps_the_host_out_of_vlans);
 }
 
@@ -90,7 +90,7 @@ fn keeps_the_host_out_of_vlans(on: On) {
 }
 
 #[test]
-fn a_link_that_is_a_port_already_is_left_there() {
+fn enslaved_kept_link_stays_where_it_is() {
     On::EVERY.into_iter().for_each(leaves_ports_of_others);
 }
 

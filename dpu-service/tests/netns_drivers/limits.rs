@@ -49,7 +49,7 @@ fn limiting() -> impl Iterator<Item = Dpu> {
 }
 
 #[test]
-fn a_pod_sends_no_more_than_its_limit_and_its_burst() {
+fn egress_limit_and_burst_hold() {
     const PACKET_BITS: f64 = 1442.0 * 8.0;
     for dpu in limiting() {
         let (one, two) = (dpu.plug(0), dpu.plug(1));
@@ -74,7 +74,7 @@ fn a_pod_sends_no_more_than_its_limit_and_its_burst() {
 }
 
 #[test]
-fn a_limit_is_set_changed_read_and_taken_back_and_goes_with_the_port() {
+fn limit_is_set_changed_read_and_removed() {
     for dpu in limiting() {
         let pod = dpu.plug(0);
         let port = dpu.representor(&pod);

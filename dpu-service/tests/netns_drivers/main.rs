@@ -7,16 +7,16 @@ mod support;
 #[path = "../veth_dpu/mod.rs"]
 mod veth_dpu;
 
+mod allow_rules;
 mod bridge;
 mod bridges;
-mod detours;
 mod frames;
 mod guard;
+mod ingress_bypass;
 mod kept;
 mod limits;
-mod openings;
 mod ovs;
-mod ovs_troubles;
+mod ovs_failures;
 mod rates;
 mod relay;
 mod representors;

@@ -44,7 +44,7 @@ pub(crate) fn own_flows(dpu: &mut Dpu) -> BTreeSet<String> {
 }
 
 #[test]
-fn pods_reach_each_other_in_both_families_once_they_are_guarded() {
+fn guarded_pods_reach_each_other() {
     let (mut dpu, pods) = with_pods(2);
     pods[0].reaches("10.9.0.2");
     pods[0].reaches("fd09::2");
@@ -97,7 +97,7 @@ fn vlans_and_trunks_are_kept_apart() {
 }
 
 #[test]
-fn an_uplink_joins_carries_all_vlans_and_may_be_made_anew() {
+fn uplink_carries_all_vlans_and_can_be_replaced() {
     let outside = TestNetns::new();
     let mut dpu = Dpu::on(On::OpenVswitch, &["p0"]);
     let refused = dpu.prepare().unwrap_err();
@@ -129,7 +129,7 @@ fn an_uplink_joins_carries_all_vlans_and_may_be_made_anew() {
 }
 
 #[test]
-fn end_of_the_daemon_is_reported_and_flows_return() {
+fn flows_return_after_the_daemon_ends() {
     let (mut dpu, pods) = with_pods(2);
     let mut changes = dpu.fabric.changes().pop().unwrap();
     wait_until("both connections are watched", || *changes.borrow() >= 2);
@@ -154,7 +154,7 @@ fn end_of_the_daemon_is_reported_and_flows_return() {
 }
 
 #[test]
-fn a_database_that_comes_back_is_spoken_to_again() {
+fn database_connection_is_restored() {
     let (mut dpu, pods) = with_pods(2);
     pods[0].reaches("10.9.0.2");
     dpu.vswitch().kill_database();
@@ -175,7 +175,7 @@ fn a_database_that_comes_back_is_spoken_to_again() {
 }
 
 #[test]
-fn a_daemon_that_stands_still_is_told_and_no_ports_fault() {
+fn suspended_daemon_is_reported_as_fabric_fault() {
     let (mut dpu, pods) = with_pods(1);
     let pod = dpu.plug(1);
     dpu.vswitch().signal_daemon("STOP");
@@ -302,7 +302,7 @@ fn ports_take_no_part_in_spanning_trees() {
 }
 
 #[test]
-fn a_representor_that_was_made_anew_joins_anew() {
+fn replaced_representor_joins_again() {
     let (mut dpu, pods) = with_pods(2);
     dpu.netns.run("ip link delete pf0vf0");
     dpu.plug_into(&pods[0]);
@@ -315,7 +315,7 @@ fn a_representor_that_was_made_anew_joins_anew() {
 }
 
 #[test]
-fn what_others_change_is_found_told_and_put_back() {
+fn foreign_changes_are_detected_and_repaired() {
     let (mut dpu, pods) = with_pods(2);
     let mut changes = dpu.fabric.changes().pop().unwrap();
     wait_until("both connections are watched", || *changes.borrow() >= 2);
@@ -344,7 +344,7 @@ fn what_others_change_is_found_told_and_put_back() {
 }
 
 #[test]
-fn a_daemon_that_looks_behind_tags_is_told_and_no_guard_set() {
+fn changed_vlan_limit_prevents_guards() {
     let (mut dpu, pods) = with_pods(1);
     for limit in ["0", "2"] {
         dpu.vswitch().vsctl(&format!("set Open_vSwitch . other_config:vlan-limit={limit}"));
@@ -360,7 +360,7 @@ fn a_daemon_that_looks_behind_tags_is_told_and_no_guard_set() {
 }
 
 #[test]
-fn others_ports_are_left_alone_and_told() {
+fn foreign_ports_stay_and_are_reported() {
     let (mut dpu, _pods) = with_pods(1);
     let pod = dpu.plug(1);
     dpu.vswitch().vsctl(&format!("add-port {BRIDGE} pf0vf1"));
@@ -383,7 +383,7 @@ fn others_ports_are_left_alone_and_told() {
 }
 
 #[test]
-fn a_bridge_that_somebody_else_made_is_used_as_it_is() {
+fn foreign_ovs_bridge_is_used_unchanged() {
     let mut dpu = Dpu::on(On::OpenVswitch, &[]);
     dpu.netns.run("ip link add pf0hpf type veth peer name host");
     let vswitch = dpu.vswitch();
@@ -419,7 +419,7 @@ fn a_bridge_that_somebody_else_made_is_used_as_it_is() {
 }
 
 #[test]
-fn flows_of_somebody_else_before_the_guard_are_left_alone_and_told() {
+fn foreign_flows_before_guards_are_reported() {
     let (mut dpu, _pods) = with_pods(1);
     assert_eq!(dpu.fabric.problems(), [""; 0]);
     for (priority, is_told) in [(64_998, false), (65_535, true)] {
@@ -436,7 +436,7 @@ fn flows_of_somebody_else_before_the_guard_are_left_alone_and_told() {
 }
 
 #[test]
-fn a_bridge_of_ours_goes_on_forwarding_nothing_by_itself() {
+fn own_bridge_forwards_only_by_flows() {
     let (mut dpu, _pods) = with_pods(1);
     dpu.vswitch().vsctl(&format!("set bridge {BRIDGE} fail_mode=standalone"));
     // The database reports the change to the fabric in its own time.
@@ -447,7 +447,7 @@ fn a_bridge_of_ours_goes_on_forwarding_nothing_by_itself() {
 }
 
 #[test]
-fn a_port_that_has_left_is_down_and_another_number_is_noticed() {
+fn left_port_is_down_and_renumbering_detected() {
     let (mut dpu, pods) = with_pods(1);
     let mut changes = dpu.fabric.changes().pop().unwrap();
     wait_until("both connections are watched", || *changes.borrow() >= 2);
@@ -465,7 +465,7 @@ fn a_port_that_has_left_is_down_and_another_number_is_noticed() {
 }
 
 #[test]
-fn a_port_whose_marks_were_taken_away_stays_guarded() {
+fn unmarked_port_stays_guarded() {
     let (mut dpu, pods) = with_pods(2);
     dpu.vswitch().vsctl("clear port pf0vf0 external_ids");
     let before = own_flows(&mut dpu);
@@ -477,7 +477,7 @@ fn a_port_whose_marks_were_taken_away_stays_guarded() {
 }
 
 #[test]
-fn ports_leave_nothing_behind_and_join_and_leave_at_once() {
+fn concurrent_ports_leave_nothing_behind() {
     let (mut dpu, _) = with_pods(0);
     let pods: Vec<_> = (0..8).map(|number| dpu.plug(number)).collect();
     let empty = own_flows(&mut dpu);
@@ -512,7 +512,7 @@ fn flows_of_ports_that_have_left_are_deleted() {
 }
 
 #[test]
-fn a_link_that_cannot_be_opened_is_told_in_the_daemons_words() {
+fn unopened_link_is_reported_with_the_daemons_error() {
     let (mut dpu, _pods) = with_pods(1);
     let pod = dpu.plug(1);
     let port = dpu.representor(&pod);
@@ -525,7 +525,7 @@ fn a_link_that_cannot_be_opened_is_told_in_the_daemons_words() {
 }
 
 #[test]
-fn a_port_that_leaves_takes_no_flows_of_one_that_joins_along() {
+fn leaving_port_spares_flows_of_joining_ones() {
     let (dpu, pods) = with_pods(8);
     at_once(&pods, |pod| {
         for _ in 0..30 {
@@ -544,7 +544,7 @@ fn meters(dpu: &mut Dpu) -> (String, usize) {
 }
 
 #[test]
-fn a_limit_is_a_meter_that_goes_with_its_port_and_comes_back_with_the_daemon() {
+fn meter_follows_port_and_daemon() {
     let (mut dpu, pods) = with_pods(2);
     let bandwidth = Bandwidth { egress_rate: 10_485_760, ..Bandwidth::default() };
     let limit = EgressLimit::of(&bandwidth).unwrap();

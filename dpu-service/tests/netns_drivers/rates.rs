@@ -44,7 +44,7 @@ fn rates_towards_the_pod_are_limited() {
 }
 
 #[test]
-fn a_card_without_a_rate_tree_refuses_by_name_what_needs_one() {
+fn rate_tree_settings_are_refused_without_one() {
     let dpu = Dpu::new();
     let pod = dpu.plug(0);
     let refused = |settings| dpu.eswitch.check(&settings).unwrap_err().to_string();
@@ -96,7 +96,7 @@ fn receives_no_faster(on: On) {
 const BURSTS_OF_RUNTIMES: [u64; 2] = [4_294_967_295, 34_359_738_359];
 
 #[test]
-fn a_burst_is_no_queue_and_no_way_around_the_limit() {
+fn burst_does_not_exceed_the_limit() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();
     let (one, mut two) = (dpu.plug(0), dpu.plug(1));

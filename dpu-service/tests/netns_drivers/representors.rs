@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::veth_dpu::Dpu;
 
 #[test]
-fn what_was_probed_is_told_with_its_limits() {
+fn probed_capabilities_are_reported_with_limits() {
     let capabilities = Dpu::new().fabric.capabilities();
     let told = capabilities.iter().find(|told| told.name == "guard").unwrap();
     assert!(told.available);
@@ -71,7 +71,7 @@ fn mtu_and_state_are_the_representors() {
 
 /// The alias is the card's own, whatever happens to the group.
 #[test]
-fn a_group_is_the_representors_and_an_alias_the_cards() {
+fn link_group_is_set_and_alias_refused() {
     let dpu = Dpu::new();
     let pod = dpu.plug(0);
     let port = dpu.representor(&pod);
@@ -93,7 +93,7 @@ fn a_group_is_the_representors_and_an_alias_the_cards() {
 }
 
 #[test]
-fn representors_are_known_by_alias_and_return_under_new_indices() {
+fn representors_are_found_by_alias() {
     let dpu = Dpu::new();
     dpu.prepare().unwrap();
     let pod = dpu.plug(0);

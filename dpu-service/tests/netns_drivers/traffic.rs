@@ -59,7 +59,7 @@ fn dropped_by_flow(dpu: &mut Dpu, link: &str) -> u64 {
 }
 
 #[test]
-fn what_a_pod_sends_and_receives_is_counted_from_its_side() {
+fn traffic_is_counted_from_the_pods_side() {
     On::EVERY.into_iter().for_each(counts_from_the_pods_side);
 }
 
@@ -90,7 +90,7 @@ fn counts_from_the_pods_side(on: On) {
 const SPOOFED: u64 = 50;
 
 #[test]
-fn what_the_guard_drops_is_counted_where_it_came_in() {
+fn guard_drops_are_counted_per_port() {
     On::EVERY.into_iter().for_each(counts_what_the_guard_drops);
 }
 
@@ -138,7 +138,7 @@ fn counts_what_a_limit_drops(on: On) {
 }
 
 #[test]
-fn what_a_meter_drops_and_what_rules_let_nobody_open_is_counted_apart() {
+fn meter_and_allow_drops_count_separately() {
     let (mut dpu, [mut one, two]) = with_two_pods(On::OpenVswitch);
     one.settings.openings = Some(Vec::new());
     one.settings.bandwidth = Bandwidth { egress_rate: 64_000, ..Bandwidth::default() };
@@ -175,7 +175,7 @@ fn a_card_of_software_does_nothing_by_itself() {
 }
 
 #[test]
-fn a_port_that_is_gone_is_not_counted_and_in_nobodys_way() {
+fn vanished_port_is_not_counted() {
     for on in On::EVERY {
         let (dpu, [one, two]) = with_two_pods(on);
         let [gone, there] = [&one, &two].map(|pod| dpu.representor(pod).index);

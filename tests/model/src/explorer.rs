@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_a_broken_invariant_is_told() {
+    fn path_to_a_broken_invariant_is_reported() {
         let counter = Counter { hole: Some(9), forbidden: Some(9), ..Counter::default() };
         let found = explore(&counter, 100).unwrap_err();
         assert_eq!((found.promise, found.actions), ("forbidden", vec![1, 2, 9]));
     }
 
     #[test]
-    fn the_way_to_a_forbidden_step_ends_with_it() {
+    fn path_ends_with_the_forbidden_step() {
         let counter = Counter { forbidden_step: Some((2, 3)), ..Counter::default() };
         let found = explore(&counter, 100).unwrap_err();
         assert_eq!((found.promise, found.actions), ("forbidden step", vec![1, 2, 3]));

@@ -20,19 +20,19 @@ fn explored(bounds: Bounds) -> Extent {
 }
 
 #[test]
-fn whatever_breaks_once_while_a_container_comes_and_goes_twice() {
+fn one_failure_during_two_container_lives() {
     let extent = explored(Bounds { adds: 2, faults: 1, promises: true, ..Bounds::default() });
     assert!(extent.states > 250_000, "{extent:?}");
 }
 
 #[test]
-fn whatever_breaks_twice_while_a_container_comes_and_goes() {
+fn two_failures_during_one_container_life() {
     let extent = explored(Bounds { faults: 2, promises: true, ..Bounds::default() });
     assert!(extent.states > 500_000, "{extent:?}");
 }
 
 #[test]
-fn two_containers_want_the_same_vf_and_the_service_dies_or_a_connection_breaks() {
+fn two_containers_race_while_service_or_connection_fails() {
     let breakable = vec![Breakage::ServiceDies, Breakage::ConnectionBreaks];
     let bounds = Bounds { containers: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
     let extent = explored(bounds);
@@ -40,7 +40,7 @@ fn two_containers_want_the_same_vf_and_the_service_dies_or_a_connection_breaks()
 }
 
 #[test]
-fn two_hosts_want_the_same_address_and_the_service_dies() {
+fn two_hosts_race_while_the_service_dies() {
     let breakable = vec![Breakage::ServiceDies];
     let bounds = Bounds { hosts: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
     let extent = explored(bounds);
@@ -48,35 +48,35 @@ fn two_hosts_want_the_same_address_and_the_service_dies() {
 }
 
 #[test]
-fn a_program_dies_and_a_call_gets_no_answer_while_a_container_comes_and_goes_twice() {
+fn program_death_and_lost_answer() {
     let breakable = vec![Breakage::AgentDies, Breakage::CallTimesOut];
     let extent = explored(Bounds { adds: 2, faults: 2, breakable, ..Bounds::default() });
     assert!(extent.states > 100_000, "{extent:?}");
 }
 
 #[test]
-fn a_call_gets_no_answer_and_a_connection_breaks_while_a_container_comes_and_goes_twice() {
+fn lost_answer_and_broken_connection() {
     let breakable = vec![Breakage::CallTimesOut, Breakage::ConnectionBreaks];
     let extent = explored(Bounds { adds: 2, faults: 2, breakable, ..Bounds::default() });
     assert!(extent.states > 100_000, "{extent:?}");
 }
 
 #[test]
-fn records_are_lost_and_a_call_gets_no_answer_while_a_container_comes_and_goes_twice() {
+fn lost_records_and_lost_answer() {
     let breakable = vec![Breakage::RecordsAreLost, Breakage::CallTimesOut];
     let extent = explored(Bounds { adds: 2, faults: 2, breakable, ..Bounds::default() });
     assert!(extent.states > 75_000, "{extent:?}");
 }
 
 #[test]
-fn callers_and_agents_die_while_a_container_comes_and_goes_twice() {
+fn callers_and_agents_die() {
     let breakable = vec![Breakage::CallerDies, Breakage::AgentDies];
     let extent = explored(Bounds { adds: 2, faults: 2, breakable, ..Bounds::default() });
     assert!(extent.states > 50_000, "{extent:?}");
 }
 
 #[test]
-fn two_containers_want_the_same_vf_and_a_caller_dies_or_gives_up() {
+fn two_containers_race_while_a_caller_fails() {
     let breakable = vec![Breakage::CallerDies, Breakage::RuntimeGivesUp];
     let bounds = Bounds { containers: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
     let extent = explored(bounds);
@@ -84,7 +84,7 @@ fn two_containers_want_the_same_vf_and_a_caller_dies_or_gives_up() {
 }
 
 #[test]
-fn two_containers_take_one_vf_and_a_caller_the_service_or_an_agent_and_its_records_are_gone() {
+fn two_containers_race_while_a_program_is_gone() {
     let breakable = vec![Breakage::CallerDies, Breakage::ServiceDies, Breakage::RecordsAreLost];
     let bounds = Bounds { containers: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
     let extent = explored(Bounds { promises: true, ..bounds });
@@ -92,7 +92,7 @@ fn two_containers_take_one_vf_and_a_caller_the_service_or_an_agent_and_its_recor
 }
 
 #[test]
-fn one_of_two_promised_vfs_is_taken_and_records_are_lost() {
+fn records_are_lost_with_two_offered_vfs() {
     let breakable = vec![Breakage::RecordsAreLost];
     let bounds = Bounds { vfs: 2, adds: 2, faults: 1, breakable, ..Bounds::default() };
     let extent = explored(Bounds { promises: true, ..bounds });
@@ -118,7 +118,7 @@ fn two_hosts_lose_power() {
 }
 
 #[test]
-fn calls_of_two_hosts_get_no_answer_and_are_served_late() {
+fn two_hosts_lose_answers_and_late_calls() {
     let extent = two_hosts_suffer([Breakage::CallTimesOut]);
     assert!(extent.states > 150_000, "{extent:?}");
 }

@@ -39,7 +39,7 @@ fn is_in_the_programs(name: &str) -> bool {
 }
 
 #[test]
-fn every_function_that_a_comment_names_is_in_the_programs() -> io::Result<()> {
+fn functions_in_comments_exist() -> io::Result<()> {
     let mut names = Vec::new();
     for file in files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"))? {
         let source = fs::read_to_string(file)?;
@@ -53,7 +53,7 @@ fn every_function_that_a_comment_names_is_in_the_programs() -> io::Result<()> {
 }
 
 #[test]
-fn a_name_that_is_not_in_the_programs_is_found_out() {
+fn unknown_function_names_are_found() {
     let line =
         "/// `Agent::attach`, `dpu/calls.rs::no_such`, `calls.rs::disown`: [`crate::agent`].";
     let names = names_in(line);

@@ -404,7 +404,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn an_allocator_does_what_the_oracle_does(
+    fn allocator_agrees_with_the_oracle(
         operations in prop::collection::vec(operation(), 0..300),
     ) {
         let mut both = Both::new();

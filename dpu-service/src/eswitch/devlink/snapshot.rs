@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_has_refused_a_rate_is_asked_again_once_it_was_made_anew() {
+    fn refused_rate_is_retried_on_a_new_port() {
         let vf = FunctionId::local(0, 1);
         let limits = |snapshot: &Snapshot| snapshot.found(vf).unwrap().limits_egress();
         let mut known = snapshot_with(7);

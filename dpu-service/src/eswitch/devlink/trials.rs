@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_tried_on_a_port_that_serves_nobody_and_again_once_it_has_others() {
+    fn card_is_tried_on_an_idle_port() {
         let (found, attempts) = look(None, &[], None);
         assert!(found.is_none() && attempts.is_empty(), "there is nothing to try it on");
         let (found, attempts) = look(None, &[(7, true), (8, false)], None);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_worked_stays_and_what_failed_is_tried_at_each_look() {
+    fn failed_features_are_tried_again() {
         let ports = [(7, false)];
         let refused = Some(Feature::EgressShare);
         let (mut found, _) = look(None, &ports, refused);

@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_links_name_is_the_networks_where_there_is_room_and_always_fits() {
+    fn gateway_link_names_fit() {
         assert_eq!(own_name("blue"), "gw-blue");
         assert_eq!(own_name("twelve-bytes"), "gw-twelve-bytes");
         let long = ["a-network-of-a-long-name", "a-network-of-a-long-nama"].map(own_name);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_link_is_not_ours_for_its_name_alone() {
+    fn foreign_link_is_not_ours_by_name() {
         let is_ours = |own: &str, alias, other: &str| {
             let links = [veth(2, own, alias), veth(3, other, None)];
             is_own_end(&links[0], &links)

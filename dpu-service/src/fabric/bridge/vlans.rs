@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_in_the_vlan_of_what_they_send_untagged() {
+    fn ports_are_in_their_untagged_vlan() {
         let vlans = vlans(&[access(UNTAGGED), tagged(100)]);
         let vlan_of = |port| membership(&vlans, port).vlan;
         assert_eq!([3, 5, UPLINK, 6].map(vlan_of), [Some(100), None, None, None]);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_moved_to_other_vlans_and_no_more_is_asked_than_that() {
+    fn port_changes_are_minimal() {
         let count = |has: &[BridgeVlan], wanted: &[BridgeVlan]| port_changes(3, has, wanted).len();
         assert_eq!(count(&[access(1)], &[access(100), tagged(200)]), 3);
         assert_eq!(count(&[access(100), tagged(200)], &[access(100), tagged(200)]), 0);

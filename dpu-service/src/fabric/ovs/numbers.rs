@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_held_by_one_until_he_drops_it() {
+    fn number_has_one_holder_at_a_time() {
         let numbers = Numbers::default();
         let held = numbers.hold(1000).unwrap();
         assert!(numbers.hold(1000).is_none());

@@ -78,7 +78,7 @@ impl ServiceSide<'_> {
         service.begin(attach_flow(record, false, is_awaited));
     }
 
-    /// `vf-alloc/src/allocator.rs::choose_promised`.
+    /// `vf-alloc/src/allocator.rs::choose_offered`.
     fn promised_vf(&self, service: &Service, host: HostId, promise: Promise) -> Option<Vf> {
         let Promise { vf, number } = promise;
         let is_own = vf.host == host || !self.has(Protection::OwnVfsOnly);

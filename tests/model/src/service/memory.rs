@@ -145,7 +145,7 @@ impl Service {
         offered.filter(|vf| self.is_idle(*vf) && self.promises.contains_key(vf))
     }
 
-    /// `vf-alloc/src/slot.rs::renew_promise`.
+    /// `vf-alloc/src/slot.rs::reset_offer`.
     pub(super) fn renew_promise(&mut self, vf: Vf) {
         if let Some(told) = self.promises.get_mut(&vf) {
             *told = None;

@@ -74,7 +74,7 @@ fn send(from: &TestNetns, to: (IpAddr, u16), mark: [u8; 8]) {
 }
 
 #[test]
-fn what_rules_allow_is_opened_by_prefix_protocol_and_port_and_nothing_else() {
+fn only_allowed_connections_open() {
     let tcp = opening(&["10.9.0.2", "fd09::2"], Some(AllowedProtocol::Tcp), &["80", "8000-8010"]);
     let udp = opening(&[], Some(AllowedProtocol::Udp), &["5000"]);
     let (dpu, pods) = with_rules(3, vec![tcp, udp]);
@@ -148,7 +148,7 @@ fn with_outside() -> (Dpu, Pod, Pod) {
 }
 
 #[test]
-fn who_lets_nobody_in_still_has_neighbours_and_what_a_link_needs() {
+fn pod_without_allowed_connections_keeps_link_protocols() {
     let (dpu, pod, outside) = with_outside();
     pod.reaches("10.9.0.99");
     assert!(!connects(&outside.netns, &pod, 0, 80));
@@ -177,7 +177,7 @@ fn who_lets_nobody_in_still_has_neighbours_and_what_a_link_needs() {
 }
 
 #[test]
-fn rules_hold_for_what_comes_by_an_uplink_with_a_tag_or_without() {
+fn rules_apply_to_frames_from_uplinks() {
     let (mut dpu, mut pod, outside) = with_outside();
     pod.reaches("10.9.0.99");
     let [from, any] = [opening(&["10.9.0.99"], None, &[]), opening(&[], None, &[])];
@@ -213,7 +213,7 @@ fn connections(dpu: &mut Dpu, zone: &str) -> usize {
 }
 
 #[test]
-fn rules_come_back_with_the_daemon_are_mended_and_go_with_the_port() {
+fn rules_return_with_the_daemon() {
     let tcp = opening(&["10.9.0.2"], Some(AllowedProtocol::Tcp), &["80"]);
     let (mut dpu, pods) = with_rules(3, vec![tcp]);
     let [server, client, other] = &pods[..] else { unreachable!() };

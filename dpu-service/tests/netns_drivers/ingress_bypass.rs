@@ -53,7 +53,7 @@ fn arriving_outside(ports: &Ports) -> usize {
 }
 
 #[test]
-fn frames_by_an_ifb_do_not_pass_the_guard() {
+fn frames_by_an_ifb_are_dropped() {
     On::EVERY.into_iter().for_each(stops_frames_by_an_ifb);
 }
 

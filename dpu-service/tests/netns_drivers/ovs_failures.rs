@@ -95,7 +95,7 @@ fn assert_ports(dpu: &mut Dpu, pods: &[Pod]) {
 }
 
 #[test]
-fn a_database_that_does_not_answer_holds_up_nobody_for_long() {
+fn silent_database_delays_calls_briefly() {
     let mut at = Relayed::start();
     let mut pods = at.plug(0..16);
     let others = pods.split_off(2);
@@ -139,7 +139,7 @@ fn a_database_that_does_not_answer_holds_up_nobody_for_long() {
 }
 
 #[test]
-fn a_database_that_speaks_nonsense_is_told_and_spoken_to_anew() {
+fn malformed_database_answer_is_reported() {
     const WRONG_ID: &[u8] = br#"{"id":1000000,"result":[],"error":null}"#;
     const ROWS: &[u8] = br#"{"method":"update","id":null,"params":["replica",{"Port":7}]}"#;
     let mut at = Relayed::start();
@@ -172,7 +172,7 @@ fn a_database_that_speaks_nonsense_is_told_and_spoken_to_anew() {
 }
 
 #[test]
-fn a_switch_that_is_slow_or_speaks_nonsense_is_told_and_spoken_to_anew() {
+fn slow_or_malformed_switch_is_reported() {
     let mut at = Relayed::start();
     let pods = at.plug(0..2);
     pods.iter().for_each(|pod| at.dpu.program(pod));
@@ -202,7 +202,7 @@ fn a_switch_that_is_slow_or_speaks_nonsense_is_told_and_spoken_to_anew() {
 }
 
 #[test]
-fn a_database_on_a_full_disk_refuses_joins_and_harms_nothing() {
+fn full_database_disk_refuses_joins() {
     let mut dpu = Dpu::on_small_disk();
     dpu.prepare().unwrap();
     let mut pods: Vec<_> = (0..3).map(|number| dpu.plug(number)).collect();
@@ -249,7 +249,7 @@ fn a_database_on_a_full_disk_refuses_joins_and_harms_nothing() {
 }
 
 #[test]
-fn a_bridge_of_ours_that_is_taken_away_is_made_anew() {
+fn deleted_own_bridge_is_created_again() {
     let mut dpu = Dpu::on(On::OpenVswitch, &[]);
     dpu.prepare().unwrap();
     let pods = [dpu.plug(0), dpu.plug(1)];
@@ -267,7 +267,7 @@ fn a_bridge_of_ours_that_is_taken_away_is_made_anew() {
 }
 
 #[test]
-fn a_bridge_of_somebody_elses_that_is_taken_away_is_his_to_make_again() {
+fn deleted_foreign_bridge_is_not_created() {
     let mut dpu = Dpu::on(On::OpenVswitch, &[]);
     let datapath = OpenVswitch::datapath();
     let make = format!("add-br {BRIDGE} -- set bridge {BRIDGE} datapath_type={datapath}");
