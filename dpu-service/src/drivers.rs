@@ -1,6 +1,6 @@
 //! The drivers by their names in the configuration: the sections `eswitch` and `fabric`, and the one place that
-//! creates
-//! drivers. Each driver's own settings and checks are in its file. `docs/DRIVERS.md` describes how to add a driver.
+//! creates drivers. Each driver's own settings and checks are in its file. `docs/DRIVERS.md` describes how to add a
+//! driver.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -321,9 +321,9 @@ fn check_fabric(settings: &FabricSettings) -> Vec<String> {
         }
         FabricDriver::Bridge => settings.check_bridges(),
         FabricDriver::None if !(settings.uplinks.is_empty() && settings.keep.is_empty()) => {
-            let told =
+            let reported =
                 "fabric.uplinks and fabric.keep are for fabric.driver = \"bridge\" or \"ovs\"";
-            vec![told.into()]
+            vec![reported.into()]
         }
         FabricDriver::None if !settings.bridges.is_empty() => {
             vec!["fabric.bridges is for fabric.driver = \"bridge\" or \"ovs\"".into()]
@@ -348,8 +348,9 @@ mod tests {
 
     #[test]
     fn further_bridge_must_be_a_table() {
-        let told = toml::from_str::<FabricSettings>("bridges = ['b2']").unwrap_err().to_string();
-        assert!(told.contains("[[fabric.bridges]]"), "{told}");
+        let reported =
+            toml::from_str::<FabricSettings>("bridges = ['b2']").unwrap_err().to_string();
+        assert!(reported.contains("[[fabric.bridges]]"), "{reported}");
     }
 
     /// The names of the methods of the trait in `source`.

@@ -300,8 +300,7 @@ impl Network {
     }
 
     /// The part that a pod with these addresses keeps from its attach. Settings that take effect for all pods at
-    /// once, or
-    /// concern only new pods, are cleared.
+    /// once, or concern only new pods, are cleared.
     #[must_use]
     pub(crate) fn given_to(&self, leases: &[Lease]) -> Self {
         let is_used =
@@ -324,8 +323,7 @@ impl Network {
     }
 
     /// The routes of a holder of these addresses: to first hops, the network's own, and for each family without one
-    /// the
-    /// default route by the first lease's gateway.
+    /// the default route by the first lease's gateway.
     #[must_use]
     pub(crate) fn routes_with(&self, leases: &[Lease]) -> Vec<Route> {
         let mut routes: Vec<_> = self.first_hops(leases).map(Route::on_link).collect();
@@ -417,8 +415,7 @@ impl Network {
     }
 
     /// The addresses in its subnets that its pods use and no attachment holds: gateways, next hops, and IPv4
-    /// network and
-    /// broadcast addresses.
+    /// network and broadcast addresses.
     pub(crate) fn used_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.subnets.iter().flat_map(|subnet| {
             let hops = self.next_hops(subnet).map(|hop| hop.ip());
@@ -427,8 +424,7 @@ impl Network {
     }
 
     /// The next hops in the subnet. A pod with a router's address would have a route through itself, which the
-    /// kernel
-    /// refuses.
+    /// kernel refuses.
     fn next_hops(&self, subnet: &Subnet) -> impl Iterator<Item = IpNetwork> {
         let hops = self.routes.iter().filter_map(|route| route.gateway);
         hops.filter(|hop| subnet.cidr.contains(*hop)).map(IpNetwork::from)
@@ -469,8 +465,7 @@ pub struct FurtherLease {
 }
 
 /// The durable part of an attachment's state. Whether the port is programmed and the VF is in the pod is not
-/// stored: the
-/// kernel and the host's agent report it after a restart.
+/// stored: the kernel and the host's agent report it after a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
@@ -481,8 +476,7 @@ pub enum Phase {
 }
 
 /// The journal's record of an attachment. It has all that is needed to program and to free the attachment, even if
-/// the
-/// network has changed since.
+/// the network has changed since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The attachment's id.
@@ -610,8 +604,7 @@ impl Record {
     }
 
     /// The addresses that the guard lets pass. A pod that requested none gets its link-local address, which passes
-    /// anyway:
-    /// without any address, the guard would check none.
+    /// anyway: without any address, the guard would check none.
     fn checked_addresses(&self) -> Vec<IpAddr> {
         if self.leases.is_empty() && self.families.is_some() {
             return vec![self.mac.link_local().into()];
@@ -640,8 +633,7 @@ impl Record {
     }
 
     /// The addresses that the pod uses without holding them, each with its network as it was at the attach:
-    /// gateways, next
-    /// hops, and IPv4 network and broadcast addresses of its subnets.
+    /// gateways, next hops, and IPv4 network and broadcast addresses of its subnets.
     pub(crate) fn used_addresses(&self) -> impl Iterator<Item = (&Arc<Network>, IpAddr)> {
         self.networks()
             .flat_map(|network| network.used_addresses().map(move |address| (network, address)))

@@ -1,16 +1,18 @@
-//! What an allocation costs, in time and in room, from an empty pool to what a DPU can hold.
+//! The cost of an allocation in time and memory, from an empty pool to the most that a DPU can hold.
 //!
-//! `cargo bench -p ipam`. All while some 60,000 addresses cool down, and for keys never seen before:
+//! Run `cargo bench -p ipam`. Some 60,000 addresses are in cool-down, and all keys are new:
+//!
 //! * pair: an allocation, and the release of the oldest lease;
-//! * at once: an allocation, and its own release, which lets the address cool down;
-//! * undo: an allocation that is forgotten again, so that the address does not cool down;
-//! * get: a look at some lease;
-//! * std map: an insertion and a removal in the standard library's map of keys to numbers: the yardstick,
-//!   which neither chooses addresses nor lets them rest;
+//! * at once: an allocation, and its own release, which starts a cool-down;
+//! * undo: an allocation that is forgotten, so that no cool-down starts;
+//! * get: a lookup of some lease;
+//! * std map: an insertion and a removal in the standard library's map from keys to numbers: the yardstick, without
+//!   choice of addresses and cool-down;
 //! * ahash map: the same with the pool's hasher;
-//! * longest call: that of the filling up to the row; on a busy machine it is the scheduler's.
+//! * longest call: the slowest allocation of the filling up to the row; on a busy machine it measures the
+//!   scheduler.
 //!
-//! Last, the pair with leases that are released in no particular order.
+//! The last row is the pair with leases released in random order.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -36,13 +38,13 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const LEVELS: [u64; 4] = [0, 1_000, 16_384, 65_536];
 const COOL_DOWN: u64 = 60;
 const RELEASES_PER_SECOND: u64 = 1_000;
-/// Rounds are shorter than the scheduler's, so that many are undisturbed even on a busy machine.
+/// Rounds are shorter than the scheduler's time slice, so that many are undisturbed on a busy machine.
 const CALLS: u32 = 1_000;
 const ROUNDS: usize = 1_000;
-/// Numbers of keys from here on are used for one call or two.
+/// Keys with these numbers are used for one or two calls.
 const PASSING: u64 = 1 << 40;
 
-/// Leases of keys that look random, the oldest first.
+/// Leases of random-looking keys, the oldest first.
 struct Bench<K> {
     pool: Pool<K>,
     key: fn(u64) -> K,
@@ -65,8 +67,8 @@ impl<K: Copy + Eq + Hash> Bench<K> {
         self.released / RELEASES_PER_SECOND
     }
 
-    // The answers are looked at where they lie: a copy of what was just written byte by byte would wait
-    // for all that is being written to memory, which the map's answers don't.
+    // Reads the answers in place: a copy of bytes that were just written would wait for all pending stores, which
+    // the map's answers do not need.
     fn allocate(&mut self) {
         let key = (self.key)(self.next);
         self.next += 1;
@@ -103,7 +105,7 @@ impl<K: Copy + Eq + Hash> Bench<K> {
         assert!(black_box(&self.pool.forget(&key)).is_some());
     }
 
-    /// Releases any of the `live` leases for one of a new key.
+    /// Releases a random one of the `live` leases, and allocates for a new key.
     fn pair_in_any_order(&mut self, live: &mut [u64]) {
         let any = mixed(self.next) as usize % live.len();
         let released = mem::replace(&mut live[any], self.next);
@@ -112,14 +114,14 @@ impl<K: Copy + Eq + Hash> Bench<K> {
         assert!(black_box(&self.pool.release(&(self.key)(released), self.now())).is_some());
     }
 
-    /// Looks up a lease far from the last one looked up.
+    /// Looks up a lease far from the previous one.
     fn get(&mut self) {
         self.looked_up = self.looked_up.wrapping_add(0x9e37_79b9);
         let lease = self.oldest + self.looked_up % (self.next - self.oldest).max(1);
         black_box(self.pool.get(&(self.key)(lease)));
     }
 
-    /// Fills up to `level` leases; the longest single call.
+    /// Fills up to `level` leases. Returns the longest single call.
     fn fill(&mut self, level: u64) -> Duration {
         let mut longest = Duration::ZERO;
         while self.next - self.oldest < level {
@@ -135,7 +137,7 @@ impl<K: Copy + Eq + Hash> Bench<K> {
     }
 }
 
-/// Nanoseconds per call of `work`, in a round that was hardly disturbed: of ten, one is quicker.
+/// Nanoseconds per call of `work` in a barely disturbed round: one of ten rounds is faster.
 fn nanoseconds(mut work: impl FnMut()) -> f64 {
     let round = |_| {
         let start = Instant::now();
@@ -160,7 +162,7 @@ fn map_pair<K: Eq + Hash, S: BuildHasher + Default>(key: fn(u64) -> K, level: u6
     }
 }
 
-/// A bijection whose values look random (splitmix64).
+/// A bijection with random-looking values (splitmix64).
 fn mixed(number: u64) -> u64 {
     let number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

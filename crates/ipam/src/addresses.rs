@@ -1,10 +1,9 @@
 //! Taken and free addresses of a subnet.
 //!
 //! Addresses are numbers. Open addresses, which are allocated without being requested, are counted in order: this
-//! is their
-//! rank. The addresses of the first ranks, the window, have one bit each. Other taken addresses, requested by name
-//! or
-//! restored from a journal, are in a set. Memory and search time depend on the window and not on the subnet's size.
+//! is their rank. The addresses of the first ranks, the window, have one bit each. Other taken addresses, requested
+//! by name or restored from a journal, are in a set. Memory and search time depend on the window and not on the
+//! subnet's size.
 
 use std::{collections::HashSet, mem};
 

@@ -50,8 +50,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
     }
 
     /// As [`Self::allocate_free`]. When no address is free, gives the one whose cool-down began first, if that was
-    /// more than
-    /// [`SHORTEST_COOL_DOWN`] ago.
+    /// more than [`SHORTEST_COOL_DOWN`] ago.
     ///
     /// # Errors
     /// No address is free, and none has been in cool-down for long enough.
@@ -154,8 +153,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
     }
 
     /// Restores the cool-down of `address` from a journal; `u64::MAX` is endless. Ignores an address that is held
-    /// or outside the
-    /// subnet. Of two cool-downs the later end counts.
+    /// or outside the subnet. Of two cool-downs the later end counts.
     pub fn rest(&mut self, address: IpAddr, until: u64) {
         let Some(number) = self.subnet().number(address) else { return };
         if self.addresses.is_taken(number) {
@@ -213,8 +211,7 @@ impl<K: Copy + Eq + Hash> Pool<K> {
     }
 
     /// Changes the subnet or its ranges under live leases. Fails if a held address would leave the subnet or the
-    /// ranges or
-    /// become reserved. Requested addresses outside the ranges may stay where they are.
+    /// ranges or become reserved. Requested addresses outside the ranges may stay where they are.
     ///
     /// # Errors
     /// The specification is invalid, or a lease has no place. Nothing has changed.

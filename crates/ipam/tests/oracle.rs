@@ -15,7 +15,7 @@ use proptest::prelude::*;
 
 const COOL_DOWN: u64 = 10;
 
-/// The obvious pool: it goes through the addresses one by one.
+/// The plain pool, which goes through the addresses one by one.
 struct Oracle {
     spec: SubnetSpec,
     held: BTreeMap<u16, IpAddr>,
@@ -71,7 +71,7 @@ impl Oracle {
         self.open().into_iter().filter(free).collect()
     }
 
-    /// What may be given out: what is free or, if nothing is, what has been in cool-down longest.
+    /// The addresses that may be allocated: free ones, or without any the one longest in cool-down.
     fn candidates(&self, now: u64) -> BTreeSet<IpAddr> {
         let free = self.free(now);
         if !free.is_empty() {
@@ -130,7 +130,7 @@ fn spec(cidr: &str, gateway: &str, ranges: &[(&str, &str)], exclude: &[&str]) ->
     }
 }
 
-/// Subnets that lie in each other, so that many a resize succeeds.
+/// Nested subnets, so that many resizes succeed.
 fn specs() -> Vec<SubnetSpec> {
     vec![
         spec("10.0.16.0/26", "10.0.16.1", &[], &[]),
@@ -156,7 +156,7 @@ impl Both {
         Self { pool, oracle, now: 100 }
     }
 
-    /// The address of a number, somewhat beyond the subnet too.
+    /// The address of a number, also slightly beyond the subnet.
     fn address(&self, number: usize) -> IpAddr {
         match self.oracle.spec.cidr {
             IpNetwork::V4(_) => IpAddr::from([10, 0, 16, u8::try_from(number).unwrap()]),
@@ -183,7 +183,7 @@ impl Both {
         }
     }
 
-    /// No cool-down ends later than one that begins now.
+    /// No cool-down ends later than one that starts now.
     fn shorten(&mut self) {
         let latest = self.now + COOL_DOWN;
         self.oracle.cooling.values_mut().for_each(|until| *until = latest.min(*until));
@@ -291,7 +291,7 @@ impl Both {
         }
     }
 
-    /// All that can be read agrees.
+    /// Compares everything that can be read.
     fn check(&self) {
         let Self { pool, oracle, now } = self;
         let leases: BTreeMap<u16, IpAddr> =

@@ -1,4 +1,4 @@
-//! Which addresses a subnet hands out, and which specifications cannot be.
+//! The addresses that a subnet allocates, and invalid specifications.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ fn pool(spec: SubnetSpec) -> Pool<u32> {
     Pool::new(spec, 60).unwrap()
 }
 
-/// All that a pool hands out, in its order.
+/// All addresses that a pool allocates, in order.
 fn all(spec: SubnetSpec) -> Vec<String> {
     let mut pool = pool(spec);
     (0..).map_while(|key| pool.allocate(key, 0).ok()).map(|address| address.to_string()).collect()
@@ -223,7 +223,7 @@ fn used_up_subnet_gives_the_longest_cooled_address() {
     assert_eq!(pool.usage(17), Usage { held: 5, cooling: 1, ..usage });
 }
 
-/// The clock was 60 days ahead, and was set right.
+/// The clock was 60 days ahead, and was then corrected.
 #[test]
 fn cool_down_of_the_future_ends_in_time() {
     const DAYS: u64 = 60 * 24 * 3600;
@@ -372,7 +372,7 @@ fn a_subnet_grows_and_shrinks_under_its_leases() {
     assert_eq!(pool.allocate(1, 0), Ok(ip("2001:db8::1")));
 }
 
-/// Long-lived leases among short-lived ones would otherwise keep a chunk of the bitmap each.
+/// Long-lived leases among short-lived ones would otherwise keep a part of the bitmap each.
 #[test]
 fn survivors_do_not_drag_the_search_ever_further() {
     let mut pool = Pool::new(spec("2001:db8::/64"), 0).unwrap();
@@ -389,7 +389,7 @@ fn survivors_do_not_drag_the_search_ever_further() {
     assert!(highest < ip("2001:db8::6:0"), "{highest}");
 }
 
-/// 300,000 are more than the search goes round in to begin with.
+/// 300,000 addresses exceed the first window.
 #[test]
 fn requested_address_ahead_of_the_search_is_skipped() {
     let mut pool = pool(spec("2001:db8::/64"));

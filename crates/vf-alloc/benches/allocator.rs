@@ -1,7 +1,7 @@
-//! What reserving and releasing a VF costs, by the number of VFs.
+//! The cost of reserving and releasing a VF, by the number of VFs.
 //!
-//! `cargo bench -p vf-alloc`. Half of the VFs are held. The pair is a reservation for a new key and
-//! the release of the oldest one.
+//! Run `cargo bench -p vf-alloc`. Half of the VFs are held. A pair is a reservation for a new key and the release
+//! of the oldest one.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may")]
 
 use std::{hint::black_box, time::Instant};
@@ -34,7 +34,7 @@ fn allocator(vfs: u16, pools: Vec<PoolSpec>) -> Allocator<u128> {
     allocator
 }
 
-/// Nanoseconds a pair, in the round that was disturbed least.
+/// Nanoseconds per pair, in the least disturbed round.
 fn pair(mut allocator: Allocator<u128>, held: u128) -> f64 {
     let request = Request { host: HostId(0), pool: "default", pinned: None, promised: None };
     let mut next = 0;

@@ -112,8 +112,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Sets the VFs that have ports on this DPU. Other VFs are not allocated, even if a host reports them as free.
-    /// A held VF
-    /// stays held.
+    /// A held VF stays held.
     pub fn set_ports(&mut self, ports: BTreeSet<FunctionId>) {
         self.vfs.set_ports(ports);
         self.vfs.all().for_each(|slot| self.pools.sync(slot));
@@ -133,11 +132,9 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Offers free VFs to `host`, until it has `most` of each pool, and all VFs of pools that another program hands
-    /// out. An
-    /// offered VF goes only to a request that names it as [promised](Request::promised). Offers last until
+    /// out. An offered VF goes only to a request that names it as [promised](Request::promised). Offers last until
     /// [`Self::end_promises`], also while a VF is held. Returns the offers to send: new ones, and earlier ones
-    /// whose VF is
-    /// available again.
+    /// whose VF is available again.
     pub fn promise(&mut self, host: HostId, most: usize) -> Vec<Promised> {
         let is_unsent = |slot: &&SlotNumber| {
             let slot = self.vfs.at(**slot);
@@ -210,8 +207,7 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Gives `key` a VF: the one that it holds, the offered or pinned one, or a free one of the pool. Among those
-    /// of a PF,
-    /// the VF that has been free for longest comes first.
+    /// of a PF, the VF that has been free for longest comes first.
     ///
     /// # Errors
     /// See [`ReserveError`].
@@ -249,17 +245,15 @@ impl<K: Clone + Eq + Hash> Allocator<K> {
     }
 
     /// Ends `key`'s hold of a VF that could not be programmed or moved, for `reason`. Too many failures in a row
-    /// quarantine
-    /// the VF. A VF withdrawn in between becomes available once its host reports it as free. `None`: the key held
-    /// none.
+    /// quarantine the VF. A VF withdrawn in between becomes available once its host reports it as free. `None`: the
+    /// key held none.
     pub fn fail(&mut self, key: &K, reason: &str) -> Option<FunctionId> {
         let limit = self.settings.quarantine_after;
         self.end_hold(key, |slot| slot.note_failure(reason, limit))
     }
 
     /// Ends `key`'s hold of a VF that was never used. A VF withdrawn in between becomes available once its host
-    /// reports it as
-    /// free. `None`: the key held none.
+    /// reports it as free. `None`: the key held none.
     pub fn forget(&mut self, key: &K) -> Option<FunctionId> {
         self.end_hold(key, |_| {})
     }

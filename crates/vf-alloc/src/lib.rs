@@ -1,14 +1,11 @@
 //! VF pools. Pure: no I/O, no clock.
 //!
 //! An [`Allocator`] knows every VF that a host has reported, and its holder. A pool selects VFs by number or by
-//! kind of card.
-//! A VF can be in several pools and has at most one holder. Free VFs can be [offered](Allocator::promise) to their
-//! host,
-//! which takes one before it asks for it.
+//! kind of card. A VF can be in several pools and has at most one holder. Free VFs can be
+//! [offered](Allocator::promise) to their host, which takes one before it asks for it.
 //!
 //! `slot` is the state of one VF, `vfs` finds VFs by number, device and holder, and `pools` lists the free ones.
-//! The
-//! allocator updates the lists after each change.
+//! The allocator updates the lists after each change.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -17,8 +17,7 @@ pub(crate) type Stamp = u64;
 /// The free VFs of one PF, the one that has been free for longest first.
 ///
 /// A VF that was allocated from another pool leaves a stale entry here. `is_current` recognises stale entries; they
-/// are
-/// skipped, and removed once they outnumber the current ones.
+/// are skipped, and removed once they outnumber the current ones.
 #[derive(Debug)]
 struct Lane {
     host: HostId,

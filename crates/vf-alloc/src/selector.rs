@@ -12,8 +12,7 @@ use crate::{FunctionId, PfId};
 /// Some VFs, by number or by kind of card.
 ///
 /// The forms are `p0` (all VFs of a PF), `p0#3`, `p0#2-45` and, for a kind of card, `15b3:101e`. Configuration
-/// files also
-/// accept a table: `{ vendor = "15b3", device = "101e" }`.
+/// files also accept a table: `{ vendor = "15b3", device = "101e" }`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Selector {
     /// VFs of one PF, by number.

@@ -1,4 +1,4 @@
-//! Selectors, pools and refusals, one by one.
+//! Selectors, pools and refusals.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 use vf_alloc::{
@@ -26,7 +26,7 @@ fn facts(vf: FunctionId) -> VfFacts {
     VfFacts { host: HOST, device: device(vf), vendor_id: 0x15b3, device_id: 0x101e }
 }
 
-/// Two VFs of PF 0 in pool `default`, and one that is in no pool.
+/// Two VFs of PF 0 in pool `default`, and one outside of all pools.
 fn allocator(settings: Settings) -> Allocator<u32> {
     let mut allocator = Allocator::new(vec![pool("default", "p0#0-1")], settings).unwrap();
     for vf in 0..3 {
@@ -197,7 +197,7 @@ fn failures_in_a_row_lead_to_quarantine() {
     assert_eq!(allocator.reserve(&request, 1), Ok(vf));
 }
 
-/// A VF that vanished while it was held must not be tried again until it is back.
+/// A VF that vanished while it was held must not be used again until it is back.
 #[test]
 fn reported_vf_is_available_after_its_release() {
     let mut allocator =
@@ -207,7 +207,7 @@ fn reported_vf_is_available_after_its_release() {
     for vf in [held, other] {
         allocator.learn(vf, facts(vf));
     }
-    assert_eq!(allocator.usage("default").unwrap().free, 0, "nobody has offered them");
+    assert_eq!(allocator.usage("default").unwrap().free, 0, "no host has reported them");
     allocator.release(&1);
     assert_eq!(allocator.reserve(&request(Some(&device(held))), 2), Ok(held));
     assert!(matches!(allocator.state(other), Some(VfState::Absent { .. })));
@@ -327,7 +327,7 @@ fn missing_port_is_the_only_obstacle() {
     assert!(!allocator.lacks_only_port(vf), "it is held");
 }
 
-/// One that is in another pool, too, would be given away behind the back of whoever hands it out.
+/// Another pool of the VF must not give it away while the first one hands it out.
 #[test]
 fn handed_out_vf_needs_a_request_by_name() {
     let handed_out = PoolSpec { pinned_only: true, ..pool("kubelet", "p0#0-1") };
@@ -345,7 +345,7 @@ fn handed_out_vf_needs_a_request_by_name() {
         if pinned.is_some() {
             assert_eq!(allocator.reserve(&of_kubelet(pinned), 4), Ok(FunctionId::local(0, 1)));
         }
-        // Free or in use, it is none of the pool's own.
+        // Free or in use, it does not count as one of the pool's own.
         assert_eq!(
             allocator.reserve(&request(None), 3).unwrap_err().to_string(),
             "VF pool \"default\" has no free VF for this host \
@@ -354,7 +354,7 @@ fn handed_out_vf_needs_a_request_by_name() {
     }
 }
 
-/// Names a VF as promised by that number.
+/// A reference to the offer with that number.
 fn naming(vf: FunctionId, number: u64) -> VfPromise {
     VfPromise { device: device(vf), number }
 }
@@ -363,13 +363,13 @@ fn promised(promise: &VfPromise) -> Request<'_> {
     Request { promised: Some(promise), ..request(None) }
 }
 
-/// What a host of which so many are promised is told.
-fn told(allocator: &mut Allocator<u32>, most: usize) -> Vec<(u16, u64)> {
-    let told = allocator.promise(HOST, most).into_iter();
-    told.map(|Promised { vf, number }| (vf.vf, number)).collect()
+/// The offers to the host, up to `most`.
+fn offers(allocator: &mut Allocator<u32>, most: usize) -> Vec<(u16, u64)> {
+    let offers = allocator.promise(HOST, most).into_iter();
+    offers.map(|Promised { vf, number }| (vf.vf, number)).collect()
 }
 
-/// That a promise is good no more.
+/// Checks that the offer is invalid.
 fn assert_stale(allocator: &mut Allocator<u32>, promise: &VfPromise) {
     let stale = allocator.reserve(&promised(promise), 99);
     assert!(matches!(stale, Err(ReserveError::NotPromised { .. })), "{stale:?}");
@@ -379,7 +379,7 @@ fn assert_stale(allocator: &mut Allocator<u32>, promise: &VfPromise) {
 fn offered_vf_needs_a_request_with_its_number() {
     let mut allocator = allocator(Settings::default());
     let [first, second] = [0, 1].map(|vf| FunctionId::local(0, vf));
-    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
+    assert_eq!(offers(&mut allocator, 1), [(0, 1)]);
     assert_eq!(allocator.state(first), Some(VfState::Free), "for its host, it is");
     assert_eq!(allocator.reserve(&request(None), 1), Ok(second));
     let (good, other_number, other) = (naming(first, 1), naming(first, 2), naming(second, 1));
@@ -390,13 +390,13 @@ fn offered_vf_needs_a_request_with_its_number() {
         "VF pool \"default\" has no VF that is free and not offered for this host \
          (1 free, 1 in use, 0 quarantined, 0 absent)"
     );
-    for unpromised in [
+    for unoffered in [
         request(Some(&named[0])),
         promised(&other_number),
         Request { pinned: Some(&named[1]), ..promised(&good) },
     ] {
         let error = ReserveError::NotPromised { device: device(first), vf: first };
-        assert_eq!(refused(unpromised), error);
+        assert_eq!(refused(unoffered), error);
     }
     let held = refused(promised(&naming(second, 1)));
     assert!(matches!(held, ReserveError::PinnedNotFree { .. }), "{held:?}");
@@ -413,19 +413,19 @@ fn offered_vf_needs_a_request_with_its_number() {
 fn offer_outlasts_reports_and_holders() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
-    assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
-    assert!(told(&mut allocator, 2).is_empty(), "it was told");
+    assert_eq!(offers(&mut allocator, 2), [(0, 1), (1, 2)]);
+    assert!(offers(&mut allocator, 2).is_empty(), "it was sent");
     allocator.withdraw(vf, "the host uses it itself");
     let refused = allocator.reserve(&promised(&naming(vf, 1)), 1);
     assert!(matches!(refused, Err(ReserveError::PinnedNotFree { .. })), "{refused:?}");
     allocator.offer(vf, facts(vf));
-    assert!(told(&mut allocator, 2).is_empty(), "it can be named again");
+    assert!(offers(&mut allocator, 2).is_empty(), "it can be named again");
     assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
     assert!(allocator.is_promised(vf));
     allocator.attached(&1);
     assert_eq!(allocator.release(&1), Some(vf));
     assert!(allocator.reserve(&request(None), 2).is_err());
-    assert_eq!(told(&mut allocator, 2), [(0, 3)]);
+    assert_eq!(offers(&mut allocator, 2), [(0, 3)]);
     assert_stale(&mut allocator, &naming(vf, 1));
     assert_eq!(allocator.reserve(&promised(&naming(vf, 3)), 2), Ok(vf));
 }
@@ -434,17 +434,17 @@ fn offer_outlasts_reports_and_holders() {
 fn unused_vf_is_offered_again_after_its_return() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
-    assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
+    assert_eq!(offers(&mut allocator, 2), [(0, 1), (1, 2)]);
     assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
     allocator.fail(&1, "its port is gone");
     assert_eq!(allocator.reserve(&promised(&naming(vf, 1)), 1), Ok(vf));
     allocator.forget(&1);
-    assert!(told(&mut allocator, 2).is_empty(), "it may be on its way yet");
+    assert!(offers(&mut allocator, 2).is_empty(), "the host may still use it");
     allocator.note_untaken(vf, 7);
-    assert!(told(&mut allocator, 2).is_empty(), "that is another promise");
+    assert!(offers(&mut allocator, 2).is_empty(), "that is another promise");
     allocator.note_untaken(vf, 1);
     assert_stale(&mut allocator, &naming(vf, 1));
-    assert_eq!(told(&mut allocator, 2), [(0, 3)]);
+    assert_eq!(offers(&mut allocator, 2), [(0, 3)]);
     assert_eq!(allocator.state(vf), Some(VfState::Free));
 }
 
@@ -452,16 +452,16 @@ fn unused_vf_is_offered_again_after_its_return() {
 fn unavailable_offers_do_not_block_new_offers() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
-    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
+    assert_eq!(offers(&mut allocator, 1), [(0, 1)]);
     allocator.quarantine(vf, "it is broken");
-    assert_eq!(told(&mut allocator, 1), [(1, 2)]);
+    assert_eq!(offers(&mut allocator, 1), [(1, 2)]);
 }
 
 #[test]
 fn offers_end_with_the_session() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
-    assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
+    assert_eq!(offers(&mut allocator, 2), [(0, 1), (1, 2)]);
     allocator.end_promises(HostId(2));
     assert!(allocator.reserve(&request(None), 1).is_err());
     allocator.end_promises(HOST);
@@ -473,14 +473,14 @@ fn offers_end_with_the_session() {
 fn replaced_pools_renew_offers() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
-    assert_eq!(told(&mut allocator, 2), [(0, 1), (1, 2)]);
+    assert_eq!(offers(&mut allocator, 2), [(0, 1), (1, 2)]);
     allocator.replace_pools(vec![pool("blue", "p0#0")]).unwrap();
     let mut of_blue = |number| {
         let promise = naming(vf, number);
         allocator.reserve(&Request { pool: "blue", ..promised(&promise) }, 1)
     };
     assert_eq!(of_blue(1), Err(ReserveError::NotPromised { device: device(vf), vf }));
-    assert_eq!(told(&mut allocator, 2), [(0, 3), (1, 4)]);
+    assert_eq!(offers(&mut allocator, 2), [(0, 3), (1, 4)]);
     assert_eq!(allocator.reserve(&Request { pool: "blue", ..promised(&naming(vf, 3)) }, 1), Ok(vf));
 }
 
@@ -488,7 +488,7 @@ fn replaced_pools_renew_offers() {
 fn offers_end_when_the_pf_moves() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
-    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
+    assert_eq!(offers(&mut allocator, 1), [(0, 1)]);
     allocator.withdraw(vf, "its host has not offered it");
     allocator.end_promise(vf);
     let refused = allocator.reserve(&promised(&naming(vf, 1)), 1);
@@ -503,7 +503,7 @@ fn all_handed_out_vfs_are_offered() {
     let mut allocator = Allocator::<u32>::new(pools, Settings::default()).unwrap();
     let vfs = [0, 1, 2, 3, 4].map(|vf| FunctionId::local(0, vf));
     vfs.iter().for_each(|vf| allocator.offer(*vf, facts(*vf)));
-    assert_eq!(told(&mut allocator, 1), [(0, 1), (1, 2), (2, 3), (3, 4)]);
+    assert_eq!(offers(&mut allocator, 1), [(0, 1), (1, 2), (2, 3), (3, 4)]);
     let open_pools =
         vfs.map(|vf| allocator.open_pools_of(vf).map(|pool| &pool.name[..]).collect::<Vec<_>>());
     assert_eq!(open_pools, [vec![], vec![], vec![], vec!["default"], vec!["default"]]);
@@ -513,14 +513,14 @@ fn all_handed_out_vfs_are_offered() {
     assert!(matches!(refused, ReserveError::NotPromised { .. }), "{refused:?}");
     let pinned = Request { pinned: Some(&kubelets), ..unpinned };
     assert_eq!(allocator.reserve(&pinned, 1), Ok(vfs[2]));
-    assert!(told(&mut allocator, 1).is_empty());
+    assert!(offers(&mut allocator, 1).is_empty());
 }
 
 #[test]
 fn vf_at_another_device_is_offered_again() {
     let mut allocator = allocator(Settings::default());
     let vf = FunctionId::local(0, 0);
-    assert_eq!(told(&mut allocator, 1), [(0, 1)]);
+    assert_eq!(offers(&mut allocator, 1), [(0, 1)]);
     let moved = VfFacts { device: "0000:09:00.0".into(), ..facts(vf) };
     allocator.offer(vf, moved);
     let stale = allocator.reserve(&promised(&naming(vf, 1)), 1);

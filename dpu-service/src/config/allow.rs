@@ -93,9 +93,8 @@ fn check_from(prefix: IpNetwork) -> Option<String> {
 }
 
 /// Checks that rules name existing networks with subnets, and that they need no more flows than a port may have.
-/// Checks only
-/// what `concerns` accepts, by a network and the name of a network in its rules. Returns one sentence for each
-/// problem.
+/// Checks only what `concerns` accepts, by a network and the name of a network in its rules. Returns one sentence
+/// for each problem.
 #[must_use]
 pub fn check_named_networks<'a>(
     networks: impl IntoIterator<Item = &'a Network> + Clone,
@@ -178,7 +177,7 @@ mod tests {
         "#;
         assert_eq!(check_network(&network(&with(good))), [""; 0]);
         assert_eq!(check_network(&network(&with("allow = [{ nobody = true }]"))), [""; 0]);
-        for (rules, told) in [
+        for (rules, reported) in [
             ("[{}]", "allow rule 1: it is empty, so it would allow every connection: leave"),
             ("[{ nobody = true, protocol = \"tcp\" }]", "nobody = true must be alone in its rule"),
             ("[{ nobody = true }, { protocol = \"tcp\" }]", "leave that one or the others out"),
@@ -191,7 +190,7 @@ mod tests {
                 "from: 224.0.0.0/4 is multicast, which is no source",
             ),
         ] {
-            assert_problem(&with(&format!("allow = {rules}")), told);
+            assert_problem(&with(&format!("allow = {rules}")), reported);
         }
         for wrong in ["ports = [\"99999\"]", "ports = [0]", "protocol = \"TCP\"", "form = []"] {
             let text = with(&format!("allow = [{{ {wrong} }}]"));
@@ -226,12 +225,12 @@ mod tests {
             "name = \"blue\"\nallow = [{ from_networks = [\"blue\", \"green\", \"red\", \"none\"] }]",
         );
         let (green, red) = (subnet("green", 2), network("name = \"red\""));
-        let told = check_named_networks([&blue, &green, &red], |_, _| true);
+        let reported = check_named_networks([&blue, &green, &red], |_, _| true);
         let expected = [("blue", "no subnets"), ("none", "create it"), ("red", "no subnets")];
-        assert_eq!(told.len(), expected.len(), "{told:?}");
-        for (told, (named, why)) in told.iter().zip(expected) {
+        assert_eq!(reported.len(), expected.len(), "{reported:?}");
+        for (reported, (named, why)) in reported.iter().zip(expected) {
             let begins = format!("network \"blue\": allow names \"{named}\", ");
-            assert!(told.starts_with(&begins) && told.contains(why), "{told}");
+            assert!(reported.starts_with(&begins) && reported.contains(why), "{reported}");
         }
         let of_green = |network: &Network, named: &str| [&*network.name, named].contains(&"yellow");
         assert_eq!(check_named_networks([&blue, &green, &red], of_green), [""; 0]);
@@ -247,8 +246,8 @@ mod tests {
         };
         let most = MOST_COMBINATIONS / 30;
         assert_eq!(check_named_networks([&rules(most)], |_, _| true), [""; 0]);
-        let told = check_named_networks([&rules(most + 1)], |_, _| true);
-        assert!(told[0].contains("270 combinations"), "{told:?}");
+        let reported = check_named_networks([&rules(most + 1)], |_, _| true);
+        assert!(reported[0].contains("270 combinations"), "{reported:?}");
     }
 
     #[test]
@@ -257,10 +256,10 @@ mod tests {
         assert_eq!(check_rules_on(&blue, FabricDriver::Ovs), None);
         assert_eq!(check_rules_on(&network("name = \"a\""), FabricDriver::Bridge), None);
         for fabric in [FabricDriver::Bridge, FabricDriver::None] {
-            let told = check_rules_on(&blue, fabric).unwrap();
+            let reported = check_rules_on(&blue, fabric).unwrap();
             let here = format!("{:?}", fabric.name());
             for word in ["network \"a\": allow", "fabric.driver = \"ovs\"", &here] {
-                assert!(told.contains(word), "{word}: {told}");
+                assert!(reported.contains(word), "{word}: {reported}");
             }
         }
     }

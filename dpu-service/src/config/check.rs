@@ -311,21 +311,21 @@ mod tests {
         let blue = |bridge: &str| format!("{}\n{GOOD}\nbridge = {bridge:?}", more(storage));
         assert_eq!(problems_of(&blue("br-storage")), [""; 0]);
         assert_eq!(problems_of(&blue("br-offload")), [""; 0]);
-        let told = "no bridge \"br-storag\": did you mean \"br-storage\"?";
-        assert_problem(&blue("br-storag"), told);
+        let reported = "no bridge \"br-storag\": did you mean \"br-storage\"?";
+        assert_problem(&blue("br-storag"), reported);
         assert_problem(&blue("br-storag"), "network \"blue\": ");
         assert_problem(&blue("lan"), "fabric.bridges");
         let without = "[eswitch]\ndriver = 'none'\n[fabric]\ndriver = 'none'";
         let in_none = format!("{without}\n{GOOD}\nanti_spoofing = 'mac'\nbridge = 'lan'");
         assert_problem(&in_none, "fabric.driver = \"none\"");
-        for (tables, told) in [
+        for (tables, reported) in [
             ("{ name = 'br-offload' }", "named \"br-offload\""),
             ("{ name = 'a/b' }", "fabric.bridges.name = \"a/b\""),
             ("{ name = 'b', uplinks = ['p0'] }", "link \"p0\""),
             ("{ name = 'b', keep = ['br-offload'] }", "\"br-offload\" is a bridge"),
             ("{ name = 'b', uplinks = ['x', 'x'] }", "fabric.bridges.uplinks holds \"x\" twice"),
         ] {
-            assert_problem(&more(tables), told);
+            assert_problem(&more(tables), reported);
         }
         let so_many = |count: usize| {
             let tables: Vec<_> = (0..count).map(|it| format!("{{ name = 'b{it}' }}")).collect();
@@ -496,8 +496,8 @@ mod tests {
     #[test]
     fn full_guard_is_refused_without_a_dpu() {
         let without = "[eswitch]\ndriver = \"none\"\n[fabric]\ndriver = \"none\"";
-        let told = "network \"blue\": anti_spoofing = \"full\" needs a DPU";
-        assert_problem(&format!("{without}\n{GOOD}"), told);
+        let reported = "network \"blue\": anti_spoofing = \"full\" needs a DPU";
+        assert_problem(&format!("{without}\n{GOOD}"), reported);
         let mac = format!("{without}\n{GOOD}\nanti_spoofing = \"mac\"");
         assert_eq!(problems_of(&mac), [""; 0]);
     }

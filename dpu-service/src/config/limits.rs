@@ -8,8 +8,7 @@ use super::section::{out_of_range, section};
 
 section! {
     /// Limits on what clients can make the service do. Above a limit the service refuses the call or connection;
-    /// running
-    /// ones are not affected.
+    /// running ones are not affected.
     pub struct Limits {
         /// Connections with a verified certificate.
         pub connections: usize = 1024, 1..=65536;
@@ -22,8 +21,7 @@ section! {
         /// Calls in progress on one connection.
         pub streams_per_connection: u32 = 256, 1..=65536;
         /// Calls in progress on all connections, each until its answer was taken. Open streams do not count;
-        /// `connections`
-        /// bounds their number.
+        /// `connections` bounds their number.
         pub in_flight: usize = 512, 1..=65536;
         /// The size of a call's request headers, in bytes.
         pub header_bytes: u32 = 16 * 1024, 1024..=1_048_576;
@@ -36,8 +34,7 @@ section! {
         /// The interval of an agent's heartbeats, in milliseconds. Three missed ones end its session.
         pub heartbeat_ms: u32 = 2000, 100..=60_000;
         /// The interval of checks on an idle connection, in seconds. A stream whose peer reads nothing for twice as
-        /// long is
-        /// reset.
+        /// long is reset.
         pub keepalive_s: u64 = 20, 1..=3600;
         /// How long calls in progress may take to finish when the service stops, in seconds.
         pub shutdown_s: u64 = 10, 0..=300;

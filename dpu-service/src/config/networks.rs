@@ -87,8 +87,7 @@ fn check_names(network: &Network) -> Vec<String> {
 }
 
 /// Whether the text can name a network, pool or host: 1 to 63 bytes of `[a-z0-9-]` that begin and end with a letter
-/// or
-/// digit.
+/// or digit.
 pub(crate) fn is_label(text: &str) -> bool {
     let is_plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();
@@ -253,8 +252,7 @@ fn check_namespaces(network: &Network) -> impl Iterator<Item = String> {
 }
 
 /// Checks that `reaches` names existing networks with this DPU as their gateway. Checks only what `concerns`
-/// accepts, by a
-/// network and the name of a network in its `reaches`. Returns one sentence for each problem.
+/// accepts, by a network and the name of a network in its `reaches`. Returns one sentence for each problem.
 #[must_use]
 pub fn check_reaches<'a>(
     networks: impl IntoIterator<Item = &'a Network> + Clone,
@@ -370,9 +368,8 @@ fn check_overlaps<'a>(
 }
 
 /// Checks that a subnet which this DPU routes, as its network's gateway, overlaps no subnet of another layer-2
-/// domain. The
-/// DPU has one route to a subnet, and `reaches` could lead to only one of the two. Returns one sentence for each
-/// problem.
+/// domain. The DPU has one route to a subnet, and `reaches` could lead to only one of the two. Returns one sentence
+/// for each problem.
 #[must_use]
 pub(crate) fn check_routed_subnets<'a>(
     networks: impl IntoIterator<Item = &'a Network>,
@@ -406,8 +403,7 @@ fn subnets_of(network: &Network) -> impl Iterator<Item = Owned<'_>> {
 }
 
 /// The overlapping subnets where one of the two networks `counts`, each with the widest subnet that contains it.
-/// Prefixes
-/// nest or are disjoint, so in sorted order a subnet follows the widest one that contains it.
+/// Prefixes nest or are disjoint, so in sorted order a subnet follows the widest one that contains it.
 fn overlaps<'a>(
     mut subnets: Vec<Owned<'a>>,
     counts: impl Fn(&Network) -> bool,
@@ -537,8 +533,8 @@ pub(super) mod tests {
         let one = |name: &str, rest: &str| network(&format!("name = {name:?}\n{rest}"));
         let dpu = "gateway_mode = \"dpu\"";
         let blue = one("blue", &format!("{dpu}\nreaches = [\"green\", \"red\", \"none\"]"));
-        let told = check_reaches([&blue, &one("green", dpu), &one("red", "")], |_, _| true);
-        let [unknown, not_led] = &told[..] else { panic!("{told:?}") };
+        let reported = check_reaches([&blue, &one("green", dpu), &one("red", "")], |_, _| true);
+        let [unknown, not_led] = &reported[..] else { panic!("{reported:?}") };
         let not_led_by_us = |it: &str| it.contains("gateway_mode");
         assert!(unknown.starts_with("network \"blue\": reaches holds \"none\""), "{unknown}");
         assert!(!not_led_by_us(unknown), "{unknown}");
@@ -567,8 +563,8 @@ pub(super) mod tests {
         assert_eq!(check_network(&network(subnets)), [""; 0]);
         let route = "routes = [{ destination = '10.9.0.0/16', gateway = '10.1.0.2' }]";
         let expected = r#"network "a": subnet 10.1.0.0/30 "#;
-        let told = check_network(&network(&format!("{subnets}\n{route}")));
-        assert!(told.len() == 1 && told[0].starts_with(expected), "{told:?}");
+        let reported = check_network(&network(&format!("{subnets}\n{route}")));
+        assert!(reported.len() == 1 && reported[0].starts_with(expected), "{reported:?}");
     }
 
     #[test]
@@ -699,7 +695,7 @@ pub(super) mod tests {
             in_vlan(name, cidr, &format!("vlan = {vlan}\ngateway_mode = 'dpu'"))
         };
         let plain = |name, cidr, vlan: u16| in_vlan(name, cidr, &format!("vlan = {vlan}"));
-        let told = |networks: &[Network]| check_routed_subnets(networks, &[]);
+        let reported = |networks: &[Network]| check_routed_subnets(networks, &[]);
         let (wide, narrow) = ("10.0.0.0/8", "10.1.0.0/16");
         for networks in [
             [dpu("a", wide, 7), plain("b", narrow, 8)],
@@ -707,14 +703,17 @@ pub(super) mod tests {
             [dpu("a", narrow, 7), dpu("b", narrow, 8)],
             [plain("a", narrow, 7), dpu("b", narrow, 8)],
         ] {
-            let told = told(&networks);
+            let reported = reported(&networks);
             let named = ["\"a\" in VLAN 7", "\"b\" in VLAN 8"];
-            assert!(told.len() == 1 && named.iter().all(|it| told[0].contains(it)), "{told:?}");
+            assert!(
+                reported.len() == 1 && named.iter().all(|it| reported[0].contains(it)),
+                "{reported:?}"
+            );
         }
         let apart = [plain("a", narrow, 7), plain("b", narrow, 8), dpu("c", "10.2.0.0/16", 9)];
-        assert_eq!(told(&apart), [""; 0]);
+        assert_eq!(reported(&apart), [""; 0]);
         let hidden =
             [plain("a", wide, 7), plain("b", "10.1.0.0/16", 8), dpu("c", "10.1.2.0/24", 9)];
-        assert_eq!(told(&hidden).len(), 1);
+        assert_eq!(reported(&hidden).len(), 1);
     }
 }

@@ -342,8 +342,8 @@ mod tests {
                  {{ destination = {destination:?}, kind = 'blackhole', {other} }}]"
             ))
         };
-        let told = "two routes to 10.9.0.0/16 in table 254 have the same priority";
-        assert_problem(&twice("10.9.0.0/16", "table = 0", "table = 254"), told);
+        let reported = "two routes to 10.9.0.0/16 in table 254 have the same priority";
+        assert_problem(&twice("10.9.0.0/16", "table = 0", "table = 254"), reported);
         assert_problem(
             &twice("fd09::/16", "priority = 0", "priority = 1024"),
             "two routes to fd09::/16",

@@ -80,15 +80,16 @@ mod tests {
 
     #[test]
     fn pfs_alone_look_at_mac_addresses_alone() {
-        let told = |lines: &str| check_without_eswitch(&network(&format!("name = \"a\"\n{lines}")));
-        let unsaid = told("").unwrap();
+        let reported =
+            |lines: &str| check_without_eswitch(&network(&format!("name = \"a\"\n{lines}")));
+        let unsaid = reported("").unwrap();
         assert!(unsaid.starts_with("network \"a\": anti_spoofing = \"full\" needs"), "{unsaid}");
         assert!(unsaid.ends_with("write anti_spoofing = \"mac\" or \"off\""), "{unsaid}");
         let mac = "anti_spoofing = \"mac\"";
-        let other = told(&format!("{mac}\nallowed_sources = [\"00:00:5e:00:01:07\"]")).unwrap();
+        let other = reported(&format!("{mac}\nallowed_sources = [\"00:00:5e:00:01:07\"]")).unwrap();
         assert!(other.contains("00:00:5e:00:01:07 among allowed_sources needs"), "{other}");
-        assert_eq!(told(mac), None);
-        assert_eq!(told("anti_spoofing = \"off\""), None);
+        assert_eq!(reported(mac), None);
+        assert_eq!(reported("anti_spoofing = \"off\""), None);
     }
 
     #[test]

@@ -1,12 +1,10 @@
 //! The eswitch driver `devlink`, for real cards and netdevsim.
 //!
 //! A representor is the link of a devlink port of flavour `pcivf`. The port's controller, PF and VF number identify
-//! its
-//! VF; names do not.
+//! its VF; names do not.
 //!
 //! The devlink socket, the links and the latest snapshot have a lock each. The snapshot's lock is never held across
-//! a call
-//! to the kernel, because attaches check settings under it.
+//! a call to the kernel, because attaches check settings under it.
 
 mod snapshot;
 mod tree;
@@ -45,7 +43,7 @@ const NO_MAC: MacAddress = MacAddress([0; 6]);
 
 const NO_MAC_OF_VFS: &str = "the card does not set the MAC addresses of VFs; the host sets them";
 
-const UNKNOWN_YET: &str = "unknown until a VF has a representor";
+const UNKNOWN_YET: &str = "not known until a VF has a representor";
 
 const BY_FILTERS: &str = "guards also apply to frames that the card forwards by itself";
 
@@ -92,8 +90,7 @@ pub struct DevlinkEswitch {
     token_bucket: Ability,
     trees: Trees,
     /// The latest snapshot, for questions that must not wait for the kernel. Never locked across a call to the
-    /// kernel: a
-    /// check of settings waits for this lock while others wait for the check.
+    /// kernel: a check of settings waits for this lock while others wait for the check.
     latest: Mutex<Snapshot>,
 }
 
@@ -278,8 +275,7 @@ impl DevlinkEswitch {
     }
 
     /// The devlink port of a representor. A card reuses port numbers after a reset: a port with another link is
-    /// another
-    /// port.
+    /// another port.
     fn port(&self, port: &Representor) -> Result<Option<DevlinkPort>, Refused> {
         let is_same = |found: &DevlinkPort| {
             found.netdev.as_ref().is_some_and(|netdev| netdev.index == port.index)

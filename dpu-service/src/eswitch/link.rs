@@ -18,8 +18,7 @@ use crate::{
 const LONGEST_WAIT: u64 = 50;
 
 /// The largest burst, in milliseconds of the rate. Runtimes request the largest burst that exists, which would
-/// amount to
-/// no limit for minutes.
+/// amount to no limit for minutes.
 pub(crate) const LONGEST_BURST: u64 = 100;
 
 /// The default burst in milliseconds of the rate, at least [`LARGEST_PIECE`].
@@ -137,10 +136,8 @@ impl Links {
 }
 
 /// Keeps the DPU's own IP stack off a representor. Anything that it sent there would reach the pod in any VLAN.
-/// With Open
-/// vSwitch's userspace datapath, the kernel also receives the pod's frames before any guard; no route leads to a
-/// pod by a
-/// representor, so `rp_filter` drops them. A kernel without IPv6 needs nothing.
+/// With Open vSwitch's userspace datapath, the kernel also receives the pod's frames before any guard; no route
+/// leads to a pod by a representor, so `rp_filter` drops them. A kernel without IPv6 needs nothing.
 fn disable_ip(port: &Representor) {
     let settings = [
         (Family::V6, "disable_ipv6", "1"),
@@ -186,8 +183,7 @@ pub(crate) fn check_rate_tree(
 
 impl Representor {
     /// The representor as its link shows it. Limits outside the link's queue, and the card's abilities, are not
-    /// part of
-    /// that.
+    /// part of that.
     pub(super) fn of_link(vf: FunctionId, link: Link) -> Self {
         let is_limited = is_limited(&link);
         Self {
@@ -234,8 +230,7 @@ fn limit(bandwidth: &Bandwidth, mtu: u32) -> Option<Limit> {
 }
 
 /// The largest burst that the queue allows. The kernel segments a piece larger than the burst. A piece that fits
-/// the burst
-/// but not the queue would be dropped at every retransmission.
+/// the burst but not the queue would be dropped at every retransmission.
 fn largest_burst(by_rate: u64, queue: u64) -> u64 {
     if queue < LARGEST_PIECE { by_rate.min(queue) } else { by_rate }
 }

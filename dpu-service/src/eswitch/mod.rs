@@ -71,12 +71,9 @@ pub struct Card {
 /// A driver of an embedded switch.
 ///
 /// Every method blocks on the kernel unless it says otherwise, and is idempotent: a `set` leaves correct state
-/// unchanged,
-/// and a `clear` of something absent succeeds. For a representor that has vanished, a `set` fails and a `clear`
-/// succeeds.
-/// Links are addressed by index, never by name. A `port` argument is the representor as it was before the first
-/// step of
-/// its programming.
+/// unchanged, and a `clear` of something absent succeeds. For a representor that has vanished, a `set` fails and a
+/// `clear` succeeds. Links are addressed by index, never by name. A `port` argument is the representor as it was
+/// before the first step of its programming.
 pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     /// The driver's name in the configuration.
     fn name(&self) -> &'static str;
@@ -168,13 +165,11 @@ pub trait Eswitch: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether the card limits what the VF sends. Where it does not, the fabric does. Does not ask the kernel. For
-    /// an
-    /// unknown VF: whether any card could.
+    /// an unknown VF: whether any card could.
     fn limits_egress(&self, vf: FunctionId) -> bool;
 
     /// Limits the VF's rates: what it receives, and what it sends if its card limits that, alone and together with
-    /// its
-    /// network. Sets its guaranteed share. A rate of 0 removes the limit or share.
+    /// its network. Sets its guaranteed share. A rate of 0 removes the limit or share.
     ///
     /// # Errors
     /// When the kernel or card refuses.

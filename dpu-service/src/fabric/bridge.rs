@@ -1,15 +1,12 @@
 //! The fabric driver `bridge`: a Linux bridge.
 //!
 //! With VLAN filtering, every port is in the VLANs of its network and in no other; VLAN 1 stands for untagged
-//! traffic.
-//! Without it the bridge is one broadcast domain, and networks with a VLAN are refused. The bridge stays when the
-//! service stops, because it carries the traffic of running pods.
+//! traffic. Without it the bridge is one broadcast domain, and networks with a VLAN are refused. The bridge stays
+//! when the service stops, because it carries the traffic of running pods.
 //!
 //! Calls for several ports overlap, and each has a socket of its own. The kernel serialises changes of links under
-//! RTNL.
-//! Ports share two things: the uplinks' VLANs, which follow from those of all ports, and the bridge's index. Each
-//! has a
-//! lock, in [`uplinks`] and [`link`]. No call holds two locks of this driver at once.
+//! RTNL. Ports share two things: the uplinks' VLANs, which follow from those of all ports, and the bridge's index.
+//! Each has a lock, in [`uplinks`] and [`link`]. No call holds two locks of this driver at once.
 
 mod abilities;
 mod fdb;
@@ -164,8 +161,7 @@ impl BridgeFabric {
         settings: &PortSettings,
     ) -> Result<(), Error> {
         // Another program's bridge may put each new port into its default VLAN. The caller switches the port on
-        // last, so
-        // nothing passes until the port is in its own VLAN only.
+        // last, so nothing passes until the port is in its own VLAN only.
         rtnl.change_link(port, &LinkChange::new().master(Some(bridge)))?;
         if !self.filters_vlans() {
             return Ok(());
@@ -175,8 +171,7 @@ impl BridgeFabric {
     }
 
     /// Resets settings that keep frames from passing a port of this bridge. A port that has just joined has the
-    /// kernel's
-    /// defaults.
+    /// kernel's defaults.
     fn open_port(&self, rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Error> {
         if port.master != Some(bridge) {
             return Ok(());
@@ -194,8 +189,7 @@ impl BridgeFabric {
     }
 
     /// Refuses a port of another program's bridge or bond. Bridges that this service made under another name and
-    /// the
-    /// fabric's other bridges are its own.
+    /// the fabric's other bridges are its own.
     fn check_free(&self, rtnl: &mut Rtnl, bridge: u32, port: &Representor) -> Result<(), Refused> {
         let occupant = self.foreign_master(rtnl, Some(bridge), port)?;
         occupant.map_or(Ok(()), |occupant| {
@@ -418,8 +412,7 @@ impl Fabric for BridgeFabric {
             let joined = self.enslave(rtnl, bridge, port.index, settings);
             joined.and_then(|()| self.open_port(rtnl, bridge, port)).map_err(|error| {
                 // The bridge may have been deleted, and created again by the reconciler under another index. The
-                // next
-                // join looks it up.
+                // next join looks it up.
                 self.bridge.forget_index();
                 self.not_joined(port, error)
             })
@@ -433,8 +426,7 @@ impl Fabric for BridgeFabric {
         self.sockets.with(|rtnl| {
             if let Some(member) = self.member_link(rtnl, port)? {
                 // Leaving removes the port's VLANs, FDB entries and settings. The uplinks' VLANs follow from those
-                // of
-                // all ports, so they are set afterwards.
+                // of all ports, so they are set afterwards.
                 gone_is_done(rtnl.change_link(port.index, &LinkChange::new().master(None)))
                     .map_err(refused)?;
                 self.sync_uplinks(rtnl, member.master.unwrap_or_default()).map_err(refused)?;
@@ -465,9 +457,8 @@ impl Fabric for BridgeFabric {
         })
     }
 
-    /// Reading a link makes a current kernel set_static the carrier, and with it the port's state. An older kernel does
-    /// so up
-    /// to a second later.
+    /// Reading a link makes a current kernel set_static the carrier, and with it the port's state. An older kernel
+    /// does so up to a second later.
     fn forwards(&self, index: u32) -> Result<bool, Refused> {
         let refused = |error| Refused::new(format!("look at link {index}"), error);
         let link = self.sockets.with(|rtnl| rtnl.link_by_index(index).map_err(refused))?;

@@ -1,8 +1,7 @@
 //! Several bridges as one fabric.
 //!
 //! Each bridge is a fabric of its own and owns its ports. This module only decides which bridge a port belongs to:
-//! the
-//! one that the port's network names, or the first.
+//! the one that the port's network names, or the first.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -29,8 +29,7 @@ pub struct GatewayLink {
 }
 
 /// The MAC address of a network's gateway. It is derived from the network's name, so a gateway that is created
-/// again has
-/// the same one. Locally administered; no attachment gets it.
+/// again has the same one. Locally administered; no attachment gets it.
 pub(crate) fn mac_of(network: &str) -> MacAddress {
     let [a, b, c, d, e, ..] = hash(network).to_be_bytes();
     MacAddress([0x0e, a, b, c, d, e])

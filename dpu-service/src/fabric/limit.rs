@@ -21,8 +21,7 @@ impl EgressLimit {
     /// The limit of a port with this bandwidth. `None`: no limit.
     ///
     /// A policer drops and does not queue. A burst smaller than what a network stack hands over at once would drop
-    /// that
-    /// piece at every retransmission, so the burst is at least that size. The default is the largest burst.
+    /// that piece at every retransmission, so the burst is at least that size. The default is the largest burst.
     #[must_use]
     pub fn of(bandwidth: &Bandwidth) -> Option<Self> {
         let rate = bandwidth.egress_rate;

@@ -1,8 +1,7 @@
 //! The contract of a fabric driver: a fabric joins representors and uplinks.
 //!
 //! A driver owns its bridge, the ports in it and their guards. Callers hold the lock of a port's VF, so a driver
-//! locks
-//! only what ports share.
+//! locks only what ports share.
 
 pub mod bridge;
 mod bridges;
@@ -45,8 +44,7 @@ pub struct Membership {
     /// The VLANs that pass tagged.
     pub trunk: BTreeSet<u16>,
     /// The settings that keep frames from passing a joined port, such as `isolated`, by the names of the fabric's
-    /// tools.
-    /// Empty in every wanted membership.
+    /// tools. Empty in every wanted membership.
     pub held_back_by: BTreeSet<&'static str>,
 }
 
@@ -84,12 +82,10 @@ impl fmt::Display for Membership {
 pub type GatewayLinks = Vec<Result<GatewayLink, Refused>>;
 
 /// A driver of a fabric. The rules of [`crate::eswitch::Eswitch`] apply here too: methods block, are idempotent,
-/// and
-/// treat a vanished representor as cleared.
+/// and treat a vanished representor as cleared.
 ///
 /// Calls for several ports overlap. Calls for one port never do: the caller holds the lock of the port's VF. A
-/// driver
-/// therefore locks what ports share, and nothing else.
+/// driver therefore locks what ports share, and nothing else.
 pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     /// The driver's name in the configuration.
     fn name(&self) -> &'static str;
@@ -100,10 +96,8 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Receivers whose counter grows at each change that the kernel does not report: a daemon ended or came back,
-    /// or
-    /// another program changed something. One receiver per bridge; empty where the kernel reports everything.
-    /// Called
-    /// once.
+    /// or another program changed something. One receiver per bridge; empty where the kernel reports everything.
+    /// Called once.
     fn changes(&self) -> Vec<watch::Receiver<u64>> {
         Vec::new()
     }
@@ -121,13 +115,11 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// When the kernel refuses. A failure that does not keep ports from joining, such as a missing uplink, is
-    /// reported
-    /// as [partial](Refused::partial), and only if there is no other failure.
+    /// reported as [partial](Refused::partial), and only if there is no other failure.
     fn prepare(&self) -> Result<(), Refused>;
 
     /// Takes the sentences about what [`Self::prepare`] has repaired since the latest call. Making something for
-    /// the
-    /// first time is no repair.
+    /// the first time is no repair.
     fn take_repairs(&self) -> Vec<String> {
         Vec::new()
     }
@@ -138,15 +130,13 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The largest packet in bytes that all uplinks of a network's `bridge` carry, as the latest [`Self::prepare`]
-    /// found.
-    /// Does not ask the kernel. `None`: there is no uplink.
+    /// found. Does not ask the kernel. `None`: there is no uplink.
     fn uplink_mtu(&self, _bridge: Option<&str>) -> Option<u32> {
         None
     }
 
     /// The configured uplinks of a network's `bridge`, by name. The service asks other machines through them
-    /// whether they
-    /// use a pod's address. Does not ask the kernel.
+    /// whether they use a pod's address. Does not ask the kernel.
     fn uplinks(&self, _bridge: Option<&str>) -> &[String] {
         &[]
     }
@@ -166,15 +156,13 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The MAC addresses of the links that all ports share, as the latest [`Self::prepare`] found. No pod gets one
-    /// of
-    /// them. Does not ask the kernel.
+    /// of them. Does not ask the kernel.
     fn own_macs(&self) -> Vec<MacAddress> {
         Vec::new()
     }
 
     /// Gives this DPU a link of its own in each network of `ports`, and removes the links that it has in other
-    /// networks.
-    /// Leaves correct links unchanged. The results are in the order of `ports`.
+    /// networks. Leaves correct links unchanged. The results are in the order of `ports`.
     ///
     /// Never called twice at once; other calls overlap.
     ///
@@ -194,8 +182,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The links that the kernel's packet filter reports as the input of packets between ports, if the filter can
-    /// see
-    /// such packets at all. Does not ask the kernel.
+    /// see such packets at all. Does not ask the kernel.
     fn ports_seen_as(&self) -> Vec<String> {
         Vec::new()
     }
@@ -212,8 +199,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     fn join(&self, port: &Representor, settings: &PortSettings) -> Result<(), Refused>;
 
     /// Takes the representor out, and then removes its guard: no joined port is without a guard at any moment.
-    /// Removes the
-    /// remains of a guard of a representor that has not joined.
+    /// Removes the remains of a guard of a representor that has not joined.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -238,11 +224,9 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     fn forwards(&self, index: u32) -> Result<bool, Refused>;
 
     /// Drops what the representor's VF must not send: what the network's `anti_spoofing` forbids; frames to
-    /// link-local
-    /// groups, by which the switch outside would take this DPU for a switch; and tagged frames outside the port's
-    /// trunk.
-    /// With `allow` rules, also drops connections to the pod that no rule allows; answers to the pod pass. The
-    /// representor has joined with these settings.
+    /// link-local groups, by which the switch outside would take this DPU for a switch; and tagged frames outside
+    /// the port's trunk. With `allow` rules, also drops connections to the pod that no rule allows; answers to the
+    /// pod pass. The representor has joined with these settings.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -255,8 +239,7 @@ pub trait Fabric: fmt::Debug + Send + Sync + 'static {
     fn guard(&self, port: &Representor, settings: &PortSettings) -> Result<Reading, Refused>;
 
     /// Whether another program has removed nftables rules of guards since they were set. The service asks at each
-    /// change
-    /// of nftables. Each loss is reported once.
+    /// change of nftables. Each loss is reported once.
     fn lost_rules(&self) -> bool {
         false
     }

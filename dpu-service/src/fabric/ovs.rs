@@ -7,11 +7,9 @@
 //!
 //! Calls for several ports overlap. Ports share the connection to the database, the port numbers, and the QoS row
 //! without queues. Each has a lock of its own. The lock of the numbers is taken inside a look at the replica. The
-//! lock of
-//! the QoS row is held while the row is created, which happens once. Otherwise no lock is held while another one is
-//! taken,
-//! or while a call waits for the daemon. A port's number becomes free when its flows are gone, which is after its
-//! row is gone.
+//! lock of the QoS row is held while the row is created, which happens once. Otherwise no lock is held while
+//! another one is taken, or while a call waits for the daemon. A port's number becomes free when its flows are
+//! gone, which is after its row is gone.
 
 mod allow_rules;
 mod flow_set;
@@ -170,8 +168,7 @@ impl Inner {
     }
 
     /// Refuses a daemon that parses a second VLAN tag. The guard finds double-tagged frames by their EtherType,
-    /// which
-    /// such a daemon replaces by the type behind the second tag.
+    /// which such a daemon replaces by the type behind the second tag.
     fn check_tags(&self, doing: &str) -> Result<(), Refused> {
         let limit = self.vswitch.look(|replica| rows::other_vlan_limit(replica).map(str::to_owned));
         limit?.map_or(Ok(()), |limit| {

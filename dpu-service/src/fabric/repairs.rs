@@ -20,8 +20,7 @@ struct State {
 
 impl Repairs {
     /// Records that the link is in place, and the `change` that was necessary. The change counts as a repair only
-    /// if the
-    /// link was in place before; otherwise the link is new or has returned.
+    /// if the link was in place before; otherwise the link is new or has returned.
     pub(super) fn note_in_place(&self, link: &str, change: Option<String>) {
         let mut state = self.lock();
         let was_in_place = !state.in_place.insert(link.to_owned());

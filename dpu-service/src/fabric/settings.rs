@@ -81,8 +81,7 @@ impl BridgeSettings {
     }
 
     /// Finds errors in the settings: one sentence each. `section` and `key` name the place of the bridge's name in
-    /// the
-    /// configuration.
+    /// the configuration.
     pub(crate) fn check(&self, section: &str, key: &str) -> Vec<String> {
         let Self { name, uplinks, kept, .. } = self;
         let mut problems = Vec::new();

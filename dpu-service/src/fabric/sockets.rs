@@ -7,8 +7,7 @@ use netlink::{Netns, Rtnl};
 use crate::driver::Refused;
 
 /// The sockets of one network namespace. A call that finds all sockets in use opens another one, so it waits only
-/// for the
-/// kernel. The pool keeps as many sockets as calls were in progress at once.
+/// for the kernel. The pool keeps as many sockets as calls were in progress at once.
 #[derive(Debug)]
 pub(super) struct Sockets {
     netns: Netns,

@@ -1,12 +1,9 @@
 //! Flushes conntrack entries that outlive a mapped port. Otherwise a client that keeps sending would never reach
-//! the
-//! port's next pod.
+//! the port's next pod.
 //!
 //! When a port no longer leads to a pod, the connections to that pod are flushed. When a port starts to lead to a
-//! pod, the
-//! connections that lead into the DPU itself are flushed: they began while the port was free. Of TCP there are
-//! none,
-//! because the DPU refused them.
+//! pod, the connections that lead into the DPU itself are flushed: they began while the port was free. Of TCP there
+//! are none, because the DPU refused them.
 
 use std::{collections::BTreeSet, net::IpAddr};
 

@@ -13,8 +13,8 @@ use super::{
 use crate::{driver::Refused, fabric::GatewayLink, model::Network};
 
 /// The settings of a gateway's link. It forwards. It answers ARP only for its own addresses, because another
-/// network may be
-/// in the same VLAN. It accepts only sources that it has a route to. It ignores router advertisements.
+/// network may be in the same VLAN. It accepts only sources that it has a route to. It ignores router
+/// advertisements.
 const SETTINGS: [(Family, &str, &str); 8] = [
     (Family::V4, "forwarding", "1"),
     (Family::V4, "arp_ignore", "1"),
@@ -179,8 +179,7 @@ fn addresses_by_link(rtnl: &mut Rtnl) -> Result<BTreeMap<u32, Vec<IpNetwork>>, R
 }
 
 /// Refuses a subnet that the DPU has an address of on another link: the gateway would draw the DPU's own traffic to
-/// hosts
-/// and operators into the pods' network.
+/// hosts and operators into the pods' network.
 fn check_others(network: &Network, others: &[IpNetwork]) -> Result<(), Refused> {
     let subnets = network.subnets.iter().map(|subnet| subnet.cidr);
     let clash = subnets.flat_map(|subnet| others.iter().map(move |other| (subnet, *other)));
@@ -261,8 +260,7 @@ fn has_ipv6(network: &Network) -> bool {
 }
 
 /// Makes the uplink forward. Packets that return by an uplink are forwarded by its own setting. For IPv6 the uplink
-/// stays
-/// a host as far as the kernel can tell, so that it keeps accepting routes from routers.
+/// stays a host as far as the kernel can tell, so that it keeps accepting routes from routers.
 fn problem_of_uplink(uplink: &str) -> Option<String> {
     let forwards =
         set_sysctl(Family::V4, uplink, "forwarding", "1").and_then(|()| force_ipv6(uplink));

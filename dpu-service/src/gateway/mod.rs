@@ -18,21 +18,16 @@
 //! | `shown` | the state after the latest pass, for operators |
 //!
 //! The reconciler, every change of networks and every change of nftables starts a pass. All passes take the lock
-//! `work`, so
-//! they run one after the other. A pass reads the networks after it has the lock, so the last pass has the latest
-//! ones.
+//! `work`, so they run one after the other. A pass reads the networks after it has the lock, so the last pass has
+//! the latest ones.
 //!
 //! Locks, in this order: the lock of networks (changes only), an attachment's key, then `work`; the registry is
-//! asked
-//! within. Attach and detach take `work` only for mapped ports. Permanent neighbours have a lock of their own,
-//! which
-//! attach, detach and comparisons take after the key: see `neighbours`. `shown` is never held across an await or
-//! while
-//! another lock is taken.
+//! asked within. Attach and detach take `work` only for mapped ports. Permanent neighbours have a lock of their
+//! own, which attach, detach and comparisons take after the key: see `neighbours`. `shown` is never held across an
+//! await or while another lock is taken.
 //!
 //! Everything stays when the service stops, because pods continue. Nothing is recorded: links are known by their
-//! names and
-//! aliases, the table by its name.
+//! names and aliases, the table by its name.
 
 mod connections;
 mod links;
@@ -173,10 +168,8 @@ impl Gateways {
     }
 
     /// Changes the rules for an attachment that comes or goes. First amends the table by the redirections beside
-    /// those of
-    /// `remapping`. If that fails, replaces the table by that of all redirections. Passes create the links; no link
-    /// exists
-    /// without rules.
+    /// those of `remapping`. If that fails, replaces the table by that of all redirections. Passes create the
+    /// links; no link exists without rules.
     pub(crate) async fn redirect(
         &self,
         wanted: impl Fn(Scope<'_>) -> Wanted,

@@ -1,27 +1,20 @@
 //! Pods as neighbours of their gateways.
 //!
 //! The kernel has one neighbour table per IP version, for all links and network namespaces, and refuses new entries
-//! above a
-//! threshold. One pod could otherwise fill it and leave no room for others. Therefore:
+//! above a threshold. One pod could otherwise fill it and leave no room for others. Therefore:
 //!
 //! - Pods of this DPU have permanent entries on their gateways' links. The kernel does not count permanent entries.
-//!   An
-//!   entry is made before the pod's port is programmed, and deleted after the port is unprogrammed.
+//!   An entry is made before the pod's port is programmed, and deleted after the port is unprogrammed.
 //! - Resolution of unknown neighbours is limited per sender and per link: see [`limiting`]. Unknown neighbours are
-//!   physical
-//!   servers, routers and pods of other DPUs.
+//!   physical servers, routers and pods of other DPUs.
 //! - The number of unknown source addresses per sender is limited in the same way, because the kernel makes an
-//!   entry for
-//!   each address that it answers: see [`limiting_sources`] and [`limiting_arp`].
+//!   entry for each address that it answers: see [`limiting_sources`] and [`limiting_arp`].
 //! - The thresholds are raised: see `thresholds`.
 //!
 //! Our entries carry our protocol number; others stay. A call that changes one pod's entries holds `turns` for
-//! reading. A
-//! comparison of all holds it for writing, from listing to change. A pod is in the registry before its entries are
-//! made,
-//! and marked as released before they are deleted. So a comparison neither deletes entries of a pod that comes nor
-//! makes
-//! entries of one that goes.
+//! reading. A comparison of all holds it for writing, from listing to change. A pod is in the registry before its
+//! entries are made, and marked as released before they are deleted. So a comparison neither deletes entries of a
+//! pod that comes nor makes entries of one that goes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -128,8 +121,7 @@ pub(super) fn limiting() -> Vec<Rule> {
 
 /// Rules for packets from a gateway's link. Packets from known pods pass. Unknown sources pass within the limits of
 /// [`limiting`]; each address of a sender counts once in 15 s. The rules run before routing, because the kernel
-/// also
-/// answers packets that it does not forward, such as those with an expired hop limit.
+/// also answers packets that it does not forward, such as those with an expired hop limit.
 pub(super) fn limiting_sources() -> Vec<Rule> {
     FAMILIES.iter().flat_map(|names| limiting_of(names, Source::Ip(names.family))).collect()
 }
@@ -215,8 +207,7 @@ impl Gateways {
     }
 
     /// Makes the permanent entries match the `wanted` pods. Reads the entries if `is_thorough`, or if a link is
-    /// new.
-    /// Returns the number of repaired entries on links that had all of theirs.
+    /// new. Returns the number of repaired entries on links that had all of theirs.
     pub(crate) async fn reconcile_neighbours(
         &self,
         wanted: impl FnOnce() -> Vec<PodAddress>,
@@ -269,8 +260,7 @@ impl Gateways {
     }
 
     /// Adds those of these pods that `wanted` returns to the rules' sets, and removes the others. Attaches do not
-    /// wait
-    /// for this: a pod outside the sets is reached within the limits.
+    /// wait for this: a pod outside the sets is reached within the limits.
     pub(crate) async fn amend_pods(
         &self,
         wanted: impl Fn(Scope<'_>) -> Wanted,

@@ -1,6 +1,5 @@
 //! Finds other devices that answer a gateway's address: pods would reach one or the other. The DPU reports the
-//! conflict,
-//! since it can't know which device is right.
+//! conflict, since it can't know which device is right.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -23,8 +22,7 @@ const RETRY: Duration = Duration::from_secs(10);
 const RETRY_ALL: Duration = Duration::from_secs(600);
 
 /// Probes the addresses of each new gateway, answered addresses every 10 s, and all addresses every 10 minutes.
-/// Never
-/// returns.
+/// Never returns.
 pub(crate) async fn watch_for_others(gateways: Arc<Gateways>) {
     let (mut again, mut all_again) = (every(RETRY), every(RETRY_ALL));
     loop {
@@ -113,8 +111,11 @@ mod tests {
         asked.note(&[probe(1), probe(2)], &[(probe(2), MacAddress([4; 6]))]);
         assert_eq!(asked.due(&all, false), [probe(2)]);
         assert_eq!(asked.problem_of("blue", &probe(1)), None);
-        let told = asked.problem_of("green", &probe(2)).unwrap();
-        assert!(told.contains("04:04:04:04:04:04") && told.contains("10.0.0.1"), "{told}");
+        let reported = asked.problem_of("green", &probe(2)).unwrap();
+        assert!(
+            reported.contains("04:04:04:04:04:04") && reported.contains("10.0.0.1"),
+            "{reported}"
+        );
         asked.note(&[probe(2)], &[]);
         assert!(asked.due(&all, false).is_empty());
         assert_eq!(asked.due(&all, true), [probe(1), probe(2)]);

@@ -88,10 +88,8 @@ impl Plan {
     }
 
     /// The table. It contains the name of every gateway's link, existing or not: a link without rules would be open
-    /// to
-    /// all. `ports` are the links under which packets between the fabric's ports appear. On a DPU that is a router
-    /// for
-    /// other purposes, the uplinks forward as before.
+    /// to all. `ports` are the links under which packets between the fabric's ports appear. On a DPU that is a
+    /// router for other purposes, the uplinks forward as before.
     pub(super) fn table(
         &self,
         name_of: impl Fn(&str) -> Option<String>,
@@ -159,18 +157,15 @@ fn chains(unrouted: &[Family]) -> Vec<Chain> {
         vec![Term::To(GATEWAYS), Term::Drop],
     ]);
     // Uplinks forward for the gateways. The kernel checks only the input link's setting, so without this rule all
-    // other
-    // links of the DPU would be reachable from outside.
+    // other links of the DPU would be reachable from outside.
     let closed =
         |family: &Family| vec![Term::From(c"uplinks"), Term::OfFamily(*family), Term::Drop];
     forward.extend(unrouted.iter().map(closed));
     let mut leaving = redirections::returning();
     leaving.push(vec![Term::From(c"translated"), Term::To(c"uplinks"), Term::Masquerade]);
     // The fabric may show the packet filter frames that it bridges, including pods' packets to the gateway. If they
-    // were
-    // tracked there, translation at the gateway would come too late. The second rule drops spoofed sources: a pod
-    // may
-    // write any, and two networks may share a VLAN.
+    // were tracked there, translation at the gateway would come too late. The second rule drops spoofed sources: a
+    // pod may write any, and two networks may share a VLAN.
     let mut arriving = vec![
         vec![Term::From(c"ports"), Term::Untracked],
         vec![Term::From(GATEWAYS), Term::FromElsewhere, Term::Drop],

@@ -1,10 +1,8 @@
 //! The maps and rules that redirect mapped ports to pods. Pure.
 //!
 //! A packet is redirected if it comes by an uplink or from a gateway's network, and its destination is one of the
-//! DPU's own
-//! addresses. A mapping for another address would capture other devices' traffic. Packets that the DPU sends itself
-//! are
-//! not redirected.
+//! DPU's own addresses. A mapping for another address would capture other devices' traffic. Packets that the DPU
+//! sends itself are not redirected.
 
 use std::{
     ffi::CStr,
@@ -108,10 +106,8 @@ pub(super) fn forwarding() -> Vec<Rule> {
 }
 
 /// Rules for redirected packets that leave by the link that they came by. The pod would answer its neighbour, or
-/// itself,
-/// directly, and the client would not recognise the answer; with masquerading the answer passes the DPU. On a link
-/// with
-/// link-local addresses only, the kernel takes an address of another link, which works, too.
+/// itself, directly, and the client would not recognise the answer; with masquerading the answer passes the DPU. On
+/// a link with link-local addresses only, the kernel takes an address of another link, which works, too.
 pub(super) fn returning() -> Vec<Rule> {
     let rule = |names: &Names| {
         let target = Term::ToPort(names.family, names.targets);

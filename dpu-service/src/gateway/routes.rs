@@ -1,8 +1,6 @@
 //! Routes to the subnets of gateways. The kernel derives them from the addresses on the links. A link-local gateway
-//! address
-//! covers no subnet, so those routes are ours. They carry our protocol number, which tells them from an operator's
-//! routes.
-//! Permanent neighbour entries carry it, too.
+//! address covers no subnet, so those routes are ours. They carry our protocol number, which tells them from an
+//! operator's routes. Permanent neighbour entries carry it, too.
 
 use ipnetwork::IpNetwork;
 use netlink::{Request, Route, Rtnl};

@@ -1,16 +1,12 @@
 //! Our nftables table. It is replaced as a whole, and only when necessary.
 //!
 //! While nftables' generation is unchanged, the table is as known. A change of elements then takes one transaction,
-//! which
-//! the kernel refuses if another program was faster. After a change of the generation, the table is compared with
-//! its
-//! known contents, and replaced if it differs.
+//! which the kernel refuses if another program was faster. After a change of the generation, the table is compared
+//! with its known contents, and replaced if it differs.
 //!
 //! Contents are read back after a replacement. After a change of elements they are read at the next look, because a
-//! pod
-//! waits for the change. If another program changes nftables before that, the contents are unknown, and the table
-//! is
-//! replaced.
+//! pod waits for the change. If another program changes nftables before that, the contents are unknown, and the
+//! table is replaced.
 
 use bootstrap::Chain;
 use netlink::nftables::{Changes, Contents, Nftables, Set, Table};

@@ -7,8 +7,7 @@ use netlink::{Family, raise_neighbour_threshold};
 const LEAST: [(&str, u32); 2] = [("gc_thresh2", 32_768), ("gc_thresh3", 65_536)];
 
 /// Raises the thresholds where they are lower. Returns one sentence for each failure. Network namespaces other than
-/// the
-/// first have no thresholds of their own; there it does nothing.
+/// the first have no thresholds of their own; there it does nothing.
 pub(super) fn raise() -> Vec<String> {
     let of_family = |family: Family| LEAST.map(|(key, least)| problem_of(family, key, least));
     [Family::V4, Family::V6].into_iter().flat_map(of_family).flatten().collect()

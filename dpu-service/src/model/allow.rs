@@ -293,8 +293,8 @@ mod tests {
         let known = [("green".to_owned(), green.into())].into();
         let openings_of = |rules: &[AllowRule]| openings(rules, &known);
         let found = openings_of(&rules).unwrap();
-        let told: Vec<_> = found.iter().map(ToString::to_string).collect();
-        let [to_ports, to_all, to_none] = &told[..] else { panic!("{told:?}") };
+        let reported: Vec<_> = found.iter().map(ToString::to_string).collect();
+        let [to_ports, to_all, to_none] = &reported[..] else { panic!("{reported:?}") };
         assert!(to_ports.starts_with("10.2.0.0/16 10.7.0.0/16 fd00:2::/64 "), "{to_ports}");
         assert!(to_ports.ends_with(" tcp 80 8000-8031"), "{to_ports}");
         assert!(to_all.starts_with("anybody") && to_all.ends_with("icmp"), "{to_all}");

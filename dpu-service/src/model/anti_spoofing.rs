@@ -15,8 +15,7 @@ pub enum AntiSpoofing {
     /// The guard checks the source MAC address.
     Mac,
     /// The guard checks all sender addresses in Ethernet, IP, ARP and neighbour discovery, and drops messages of
-    /// routers
-    /// and DHCP servers.
+    /// routers and DHCP servers.
     #[default]
     Full,
 }

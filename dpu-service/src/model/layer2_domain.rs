@@ -1,8 +1,7 @@
 //! Layer-2 domains. An address belongs to one attachment of a domain.
 //!
 //! A network is in the domain of its VLAN in its bridge. Pods of two domains do not exchange frames, so both
-//! domains may
-//! have the same subnet. All code that asks for the holder of an address uses [`DomainAddress`].
+//! domains may have the same subnet. All code that asks for the holder of an address uses [`DomainAddress`].
 
 use std::{fmt, net::IpAddr, sync::Arc};
 

@@ -76,8 +76,7 @@ pub enum ProgramError {
 
 impl ProgramError {
     /// What the failure is blamed on. A VF without a representor is not handed out until it has one. A step that a
-    /// test
-    /// made fail counts as the VF's fault.
+    /// test made fail counts as the VF's fault.
     #[must_use]
     pub(crate) fn fault(&self) -> Fault {
         match self {
@@ -211,14 +210,11 @@ impl Programmer {
     }
 
     /// Checks whether the VF's port can have these settings. Does not ask the kernel. Callers are the application
-    /// of
-    /// networks, attaches, and the search for unmet settings. For an unknown VF the answer covers what all VFs have
-    /// in
-    /// common.
+    /// of networks, attaches, and the search for unmet settings. For an unknown VF the answer covers what all VFs
+    /// have in common.
     ///
     /// The eswitch checks what the VF's card carries out, the fabric what all ports of the network's bridge get.
-    /// The
-    /// fabric checks an egress limit only where the card leaves it to the fabric.
+    /// The fabric checks an egress limit only where the card leaves it to the fabric.
     ///
     /// # Errors
     /// The first setting that is not supported.
@@ -312,8 +308,7 @@ impl Programmer {
         let mut port = drivers.port(settings)?;
         let Err(mut source) = saga::run(STEPS, &mut port) else { return Ok(port.index()) };
         // If the link has vanished, so has all state on it: the card creates the VF's next link without any. A
-        // failed undo
-        // on the old link therefore leaves nothing.
+        // failed undo on the old link therefore leaves nothing.
         if !source.left.is_empty() && drivers.is_gone(vf, port.index()) {
             source.left.clear();
         }
@@ -471,8 +466,7 @@ pub(crate) struct Surveyed {
 
 impl Surveyed {
     /// Whether it has state that an idle one has not: a membership, or what a service that was killed during an
-    /// undo has
-    /// left.
+    /// undo has left.
     pub(crate) fn is_programmed(&self) -> bool {
         let Representor { mtu, label, .. } = &self.representor;
         self.membership.is_some() || *mtu != IDLE_MTU || *label != Label::default()

@@ -2,11 +2,9 @@
 //!
 //! - The representor comes up last and goes down first, so that no frame passes a partly programmed port.
 //! - It joins the fabric early and leaves it late, so that the reconciler finds what a crash left among the
-//!   fabric's
-//!   ports, with or without a record. The undo of the join also removes the guard.
+//!   fabric's ports, with or without a record. The undo of the join also removes the guard.
 //! - Only its MTU is set before the join and reset after it: a bridge can take the smallest MTU of its ports, and a
-//!   port
-//!   with the idle MTU would narrow it for all.
+//!   port with the idle MTU would narrow it for all.
 //! - The card limits what the VF sends. Where it does not, the fabric does.
 
 use std::sync::Arc;
@@ -180,8 +178,7 @@ pub(super) fn fabric_limit(eswitch: &dyn Eswitch, settings: &PortSettings) -> Op
 }
 
 // These functions skip what the representor already has. They note the new value before the attempt, so that an
-// undo
-// reverts it even if the attempt failed half-way.
+// undo reverts it even if the attempt failed half-way.
 
 fn set_rate(
     eswitch: &dyn Eswitch,

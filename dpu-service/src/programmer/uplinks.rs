@@ -78,8 +78,7 @@ impl Programmer {
     }
 
     /// The same without checking whether the uplinks are in the fabric, which takes long with many ports. Blocks on
-    /// the
-    /// kernel.
+    /// the kernel.
     ///
     /// # Errors
     /// When the kernel can't be asked.

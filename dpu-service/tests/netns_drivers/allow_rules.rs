@@ -1,4 +1,4 @@
-//! What may be opened to pods on Open vSwitch: tried by the pods themselves and from outside.
+//! Networks' `allow` rules on Open vSwitch, tried by pods and from outside.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -17,7 +17,7 @@ use crate::{
     veth_dpu::{Capture, Dpu, On, OpenVswitch, Pod, addresses_of, mark},
 };
 
-/// How long a connection may take that is not to come about.
+/// The timeout of a connection that must fail.
 const DENIED: Duration = Duration::from_millis(400);
 const ANSWER: Duration = Duration::from_secs(3);
 
@@ -30,12 +30,12 @@ fn opening(from: &[&str], protocol: Option<AllowedProtocol>, ports: &[&str]) -> 
     }
 }
 
-/// With as many pods, of which the first has these rules.
+/// A DPU with that many pods. The first one has these rules.
 fn with_rules(count: u16, openings: Vec<Opening>) -> (Dpu, Vec<Pod>) {
     let (dpu, mut pods) = with_pods(count);
     pods[0].settings.openings = Some(openings);
     dpu.program(&pods[0]);
-    // The userspace datapath does not finish checksums, and knows no connection of what has a wrong one.
+    // The userspace datapath does not complete checksums, and does not track packets with a wrong one.
     pods.iter().for_each(|pod| finish_checksums(&pod.netns, "eth0"));
     (dpu, pods)
 }
@@ -48,7 +48,7 @@ fn address(pod: &Pod, family: usize) -> IpAddr {
     addresses_of(pod.settings.vf.vf)[family]
 }
 
-/// Whether a connection from one namespace to a port of a pod comes about and carries data both ways.
+/// Whether a connection from the namespace to a port of the pod opens and carries data both ways.
 fn connects(from: &TestNetns, to: &Pod, family: usize, port: u16) -> bool {
     let there = SocketAddr::new(address(to, family), port);
     let listener = to.netns.netns.run(|| TcpListener::bind(there)).unwrap().unwrap();
@@ -65,7 +65,7 @@ fn connects(from: &TestNetns, to: &Pod, family: usize, port: u16) -> bool {
     true
 }
 
-/// Sends a datagram whose contents are the mark.
+/// Sends a datagram that contains the mark.
 fn send(from: &TestNetns, to: (IpAddr, u16), mark: [u8; 8]) {
     let any = if to.0.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     let socket = from.netns.run(|| UdpSocket::bind(any)).unwrap().unwrap();
@@ -80,11 +80,14 @@ fn only_allowed_connections_open() {
     let (dpu, pods) = with_rules(3, vec![tcp, udp]);
     let [server, client, other] = &pods[..] else { unreachable!() };
     assert!(is_guarded(&dpu, server));
-    let told = dpu.fabric.guard(&dpu.representor(server), &server.settings).unwrap().detail;
-    let (_, openings) = told.split_once("; ").unwrap();
+    let reported = dpu.fabric.guard(&dpu.representor(server), &server.settings).unwrap().detail;
+    let (_, openings) = reported.split_once("; ").unwrap();
     let (from_client, from_all) = openings.split_once(", anybody ").unwrap();
-    assert!(from_client.contains("10.9.0.2/32 fd09::2/128"), "{told}");
-    assert!(from_client.ends_with("tcp 80 8000-8010") && from_all.ends_with("udp 5000"), "{told}");
+    assert!(from_client.contains("10.9.0.2/32 fd09::2/128"), "{reported}");
+    assert!(
+        from_client.ends_with("tcp 80 8000-8010") && from_all.ends_with("udp 5000"),
+        "{reported}"
+    );
     for family in [0, 1] {
         for port in [80, 8000, 8007, 8010] {
             assert!(connects(&client.netns, server, family, port), "{family} {port}");
@@ -94,7 +97,7 @@ fn only_allowed_connections_open() {
         }
         assert!(!connects(&other.netns, server, family, 80), "not of that prefix");
         assert!(connects(&client.netns, other, family, 81), "no rule of theirs");
-        // What the pod opens itself, whoever it is to.
+        // The pod may open connections to any destination.
         assert!(connects(&server.netns, other, family, 81));
         let own = address(server, family).to_string();
         assert!(!client.pings(&own) && !other.pings(&own));
@@ -128,7 +131,7 @@ fn errors_about_what_a_pod_sends_come_back() {
     }
 }
 
-/// A pod without VF, outside of a DPU whose uplink leads to it, and a pod there that lets nobody in.
+/// A pod without VF outside of a DPU whose uplink leads to it, and a pod there that allows no connection.
 fn with_outside() -> (Dpu, Pod, Pod) {
     let mut dpu = Dpu::on(On::OpenVswitch, &["p0"]);
     let mut pod = dpu.plug(0);
@@ -152,13 +155,13 @@ fn pod_without_allowed_connections_keeps_link_protocols() {
     let (dpu, pod, outside) = with_outside();
     pod.reaches("10.9.0.99");
     assert!(!connects(&outside.netns, &pod, 0, 80));
-    // Its neighbour asks for it anew.
+    // The neighbour resolves it again.
     outside.netns.run("ip neigh flush dev eth0");
     pod.reaches("10.9.0.99");
-    let told = dpu.fabric.guard(&dpu.representor(&pod), &pod.settings).unwrap().detail;
-    assert!(told.contains("; nobody "), "{told}");
+    let reported = dpu.fabric.guard(&dpu.representor(&pod), &pod.settings).unwrap().detail;
+    assert!(reported.contains("; no connection to it "), "{reported}");
 
-    // To the pod's own address, which it is not to get even in a frame to everybody.
+    // To the pod's own address, which it must not receive even in a broadcast frame.
     let capture = Capture::of(&pod.netns);
     let neighbour = |mac: &str| {
         outside.netns.run(&format!("ip neigh replace 10.9.0.1 lladdr {mac} dev eth0"));
@@ -167,11 +170,11 @@ fn pod_without_allowed_connections_keeps_link_protocols() {
     send(&outside.netns, (address(&pod, 0), 80), mark(0));
     neighbour(&pod.settings.mac.to_string());
     send(&outside.netns, (address(&pod, 0), 80), mark(1));
-    // A server of DHCP answers whom it has an address for.
+    // A DHCP server's answer.
     let server = outside.netns.netns.run(|| UdpSocket::bind("10.9.0.99:67")).unwrap().unwrap();
     server.send_to(&mark(2), (address(&pod, 0), 68)).unwrap();
     assert_eq!(capture.marks_until(mark(2)), [mark(2)]);
-    // What is for everybody opens no connection. Before it there may be what the pod says of a closed port.
+    // Broadcasts open no connection. The pod's ICMP error about a closed port may come first.
     send(&outside.netns, ("10.9.0.255".parse().unwrap(), 80), mark(3));
     assert_eq!(capture.marks_until(mark(3)).last(), Some(&mark(3)));
 }
@@ -205,7 +208,7 @@ fn rules_apply_to_frames_from_uplinks() {
     assert!(own_flows(&mut dpu).iter().all(|flow| !flow.contains("ct(")));
 }
 
-/// What the datapath knows of connections of the port.
+/// The datapath's tracked connections of the port.
 fn connections(dpu: &mut Dpu, zone: &str) -> usize {
     let datapath = format!("{}@ovs-{}", OpenVswitch::datapath(), OpenVswitch::datapath());
     let known = dpu.vswitch().appctl(&["dpctl/dump-conntrack", &datapath]);
@@ -242,10 +245,10 @@ fn rules_return_with_the_daemon() {
     dpu.program(server);
     assert!(connects(&client.netns, server, 0, 80) && connections(&mut dpu, "1000") > 0);
     dpu.fabric.leave(&dpu.representor(server)).unwrap();
-    assert_eq!(connections(&mut dpu, "1000"), 0, "whoever gets the number next has none of them");
+    assert_eq!(connections(&mut dpu, "1000"), 0, "the next port with the number has none of them");
     assert!(own_flows(&mut dpu).iter().all(|flow| !flow.contains("02:00:00:00:01:00")));
 
-    // As a crash between the two halves of a leave leaves them.
+    // The state that a crash between the two halves of a leave leaves.
     dpu.program(server);
     server.reaches("10.9.0.2");
     assert!(connects(&client.netns, server, 0, 80) && connections(&mut dpu, "1000") > 0);

@@ -1,4 +1,4 @@
-//! The bridge, its uplinks and who is in it.
+//! The bridge, its uplinks and its ports.
 
 use dpu_service::{driver::Fault, fabric::Fabric};
 use netlink::{LinkChange, Request, VethEnd};
@@ -79,8 +79,8 @@ fn missing_uplinks_are_reported_by_name() {
     dpu.netns.run("ip link add foreign type bridge");
     dpu.netns.run("ip link set taken master foreign");
     let refused = dpu.prepare().unwrap_err();
-    let told = refused.to_string();
-    assert!(told.contains("uplink gone "), "{told}");
+    let reported = refused.to_string();
+    assert!(reported.contains("uplink gone "), "{reported}");
     assert!(refused.is_partial(), "pods reach each other without");
     assert_eq!(dpu.netns.link("p0")["master"], BRIDGE);
     assert_eq!(dpu.netns.link("taken")["master"], "foreign");
@@ -163,7 +163,7 @@ fn stp_of_foreign_bridge_is_refused_by_name() {
     pods[0].reaches("10.9.0.2");
 }
 
-/// tests/vm_fabric.rs has what is done where the kernel keeps VLANs apart.
+/// `tests/vm_fabric.rs` covers kernels with VLAN filtering.
 #[test]
 fn vlans_are_refused_without_vlan_filtering() {
     let dpu = Dpu::new();
@@ -186,7 +186,7 @@ fn full_bridge_is_reported_by_name() {
     let pod = dpu.plug(0);
     let mut rtnl = dpu.netns.rtnl();
     let bridge = rtnl.link_by_name(BRIDGE).unwrap().unwrap().index;
-    // As many as fit, both ends of each pair.
+    // The most ports that fit: both ends of each pair.
     for pair in 0..512 {
         let [one, two] = [10_000, 20_000].map(|first| first + pair);
         let end = |index: u32| VethEnd::new(format!("x{index}")).index(index);
@@ -247,7 +247,7 @@ fn a_representor_is_not_taken_from_another_bridge() {
     dpu.fabric.leave(&dpu.representor(&pod)).unwrap();
     assert_eq!(dpu.netns.link("pf0vf0")["master"], "theirs");
 
-    // One that this service made under another name is its own.
+    // A bridge that this service made under another name is its own.
     let mut rtnl = dpu.netns.rtnl();
     let theirs = rtnl.link_by_name("theirs").unwrap().unwrap().index;
     rtnl.change_link(theirs, &LinkChange::new().alias("dpu-offload fabric")).unwrap();

@@ -10,7 +10,7 @@ use crate::veth_dpu::{BRIDGE, Dpu, On, Pod, at_once};
 
 const STORAGE: &str = "br-storage";
 
-/// A DPU whose networks may be in either of two bridges.
+/// A DPU with two bridges for networks.
 fn with_two(on: On) -> Dpu {
     let bridge = |name: &str, uplink: &str, sibling: &str| BridgeSettings {
         name: name.into(),
@@ -32,7 +32,7 @@ fn plug(dpu: &Dpu, number: u16, bridge: Option<&str>) -> Pod {
     pod
 }
 
-/// The bridge that a link is in, as other tools see it.
+/// The link's bridge, as other tools report it.
 fn bridge_of(dpu: &mut Dpu, on: On, link: &str) -> String {
     match on {
         On::Bridge => dpu.netns.link(link)["master"].as_str().unwrap_or_default().to_owned(),
@@ -40,7 +40,7 @@ fn bridge_of(dpu: &mut Dpu, on: On, link: &str) -> String {
     }
 }
 
-/// What somebody does who puts the port into the bridge of others.
+/// Moves the port into another program's bridge, as that program would.
 fn take_away(dpu: &mut Dpu, on: On, port: &str, bridge: &str) {
     match on {
         On::Bridge => drop(dpu.netns.run(&format!("ip link set {port} master {bridge}"))),
@@ -74,8 +74,8 @@ fn pods_of_two_bridges_are_separate() {
         let pods = [None, Some(BRIDGE), Some(STORAGE), Some(STORAGE)];
         let pods = [0, 1, 2, 3].map(|number| plug(&dpu, number, pods[usize::from(number)]));
         pods.iter().for_each(|pod| dpu.program(pod));
-        let told = membership(&dpu, &pods[2]).unwrap().to_string();
-        assert_eq!(told, "joined to br-storage, untagged", "{on:?}");
+        let reported = membership(&dpu, &pods[2]).unwrap().to_string();
+        assert_eq!(reported, "joined to br-storage, untagged", "{on:?}");
         assert!(pods.iter().all(|pod| is_as_wanted(&dpu, pod)), "{on:?}");
         for (pod, bridge) in pods.iter().zip([BRIDGE, BRIDGE, STORAGE, STORAGE]) {
             assert_eq!(bridge_of(&mut dpu, on, &pod.settings.vf.to_string()), bridge);
@@ -136,8 +136,8 @@ fn failed_further_bridge_spares_the_first() {
             let refused = dpu.prepare().unwrap_err();
             assert!(refused.is_partial(), "{on:?}: {refused}");
         }
-        let told = dpu.prepare().unwrap_err().to_string();
-        assert!(told.contains("no uplink p0 for bridge br-offload"), "{told}");
+        let reported = dpu.prepare().unwrap_err().to_string();
+        assert!(reported.contains("no uplink p0 for bridge br-offload"), "{reported}");
         dpu.program(&plug(&dpu, 0, None));
     }
 }
@@ -174,11 +174,11 @@ fn unknown_bridge_is_refused_by_name() {
     let dpu = with_two(On::Bridge);
     dpu.prepare().unwrap();
     let pod = plug(&dpu, 0, Some("br-gone"));
-    let told = dpu.fabric.check(&pod.settings).unwrap_err().to_string();
-    assert!(told.starts_with("bridge = \"br-gone\" "), "{told}");
+    let reported = dpu.fabric.check(&pod.settings).unwrap_err().to_string();
+    assert!(reported.starts_with("bridge = \"br-gone\" "), "{reported}");
     let port = dpu.representor(&pod);
-    let told = dpu.fabric.join(&port, &pod.settings).unwrap_err().to_string();
-    assert!(told.contains("no bridge br-gone"), "{told}");
+    let reported = dpu.fabric.join(&port, &pod.settings).unwrap_err().to_string();
+    assert!(reported.contains("no bridge br-gone"), "{reported}");
     let known = PortSettings { bridge: Some(STORAGE.into()), ..pod.settings };
     assert!(dpu.fabric.check(&known).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Frames as pods send them, byte by byte.
+//! Pods' frames, built byte by byte.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,33 +9,33 @@ const IPV6: u16 = 0x86dd;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// A frame to everybody.
+/// A broadcast frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {
     from: MacAddress,
     kind: u16,
     payload: Vec<u8>,
-    /// Between length and type, in a frame of 802.2.
+    /// The bytes between length and type in an 802.2 frame.
     llc: Option<&'static [u8]>,
     trailer: usize,
 }
 
-/// Headers of 802.2 behind which the type follows: SNAP for Ethernet (RFC 1042), for bridges (IEEE 802.1H), and with
-/// another control field.
+/// 802.2 headers followed by an EtherType: SNAP for Ethernet (RFC 1042), SNAP for bridges (IEEE 802.1H), and one
+/// with another control field.
 pub(crate) const SNAP: [&[u8]; 3] =
     [&[0xaa, 0xaa, 3, 0, 0, 0], &[0xaa, 0xaa, 3, 0, 0, 0xf8], &[0xaa, 0xaa, 0x13, 0, 0, 0]];
 
-/// Headers of 802.2 behind which an IP packet follows, and an ARP packet.
+/// 802.2 headers followed by an IP packet, and by an ARP packet.
 pub(crate) const LLC_IP: &[u8] = &[6, 6, 3];
 pub(crate) const LLC_ARP: &[u8] = &[0x98, 0x98, 3];
 
 impl Frame {
-    /// An empty one of that station.
+    /// An empty frame from that MAC address.
     pub(crate) fn from(station: &str) -> Self {
         Self { from: station.parse().unwrap(), kind: 0, payload: Vec::new(), llc: None, trailer: 0 }
     }
 
-    /// One of a type that is nobody's.
+    /// The frame with an unused EtherType.
     pub(crate) fn of_type(&self, kind: u16) -> Self {
         self.with(kind, Vec::new())
     }
@@ -44,7 +44,7 @@ impl Frame {
         Self { kind, payload, ..self.clone() }
     }
 
-    /// An announcement or a question of a sender, for a target.
+    /// An ARP request from a sender for a target.
     pub(crate) fn arp(&self, (mac, sender): (&str, &str), target: &str) -> Self {
         let mac: MacAddress = mac.parse().unwrap();
         let [sender, target] =
@@ -54,7 +54,7 @@ impl Frame {
         self.with(0x0806, packet.concat())
     }
 
-    /// A datagram from an address and a port to another port.
+    /// A UDP datagram from an address and port to another port.
     pub(crate) fn udp(&self, source: &str, (from, to): (u16, u16)) -> Self {
         let [[a, b], [c, d]] = [from, to].map(u16::to_be_bytes);
         let datagram = vec![a, b, c, d, 0, 8, 0, 0];
@@ -64,25 +64,25 @@ impl Frame {
         }
     }
 
-    /// A message of that type about a target, sent as neighbours do.
+    /// An ICMPv6 message of that type about a target, as neighbours send it.
     pub(crate) fn icmpv6(&self, source: &str, kind: u8, target: &str) -> Self {
         let target: Ipv6Addr = target.parse().unwrap();
         let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];
-        // Who looks for routers speaks of nobody.
+        // A router solicitation has no target.
         if kind != 133 {
             message.extend(target.octets());
         }
-        // Discovery alone demands that nobody has forwarded it.
+        // Only neighbour discovery requires hop limit 255.
         let hop_limit = if (133..=137).contains(&kind) { 255 } else { 1 };
         self.with(IPV6, ipv6(source.parse().unwrap(), ICMPV6, hop_limit, &message))
     }
 
-    /// A packet of that protocol above IPv4.
+    /// An IPv4 packet of that protocol.
     pub(crate) fn of_ipv4(&self, source: &str, protocol: u8, contents: &[u8]) -> Self {
         self.with(IPV4, ipv4(source.parse().unwrap(), protocol, contents))
     }
 
-    /// With one more option at the end, of that kind, which tells the address of a link.
+    /// The frame with a further option of that kind, which holds a link address.
     pub(crate) fn with_option(&self, kind: u8, link: &str) -> Self {
         let link: MacAddress = link.parse().unwrap();
         let mut payload = self.payload.clone();
@@ -92,21 +92,21 @@ impl Frame {
         self.with(self.kind, payload)
     }
 
-    /// With the hop limit that says that nobody has forwarded it.
+    /// The frame with hop limit 255, which proves that no router has forwarded it.
     pub(crate) fn sent_as_neighbours_do(&self) -> Self {
         let mut payload = self.payload.clone();
         payload[7] = 255;
         self.with(self.kind, payload)
     }
 
-    /// A message with another code than is usual.
+    /// The message with an unusual code.
     pub(crate) fn with_code(&self, code: u8) -> Self {
         let mut payload = self.payload.clone();
         payload[41] = code;
         self.with(self.kind, payload)
     }
 
-    /// Likewise behind an extension of that kind.
+    /// The packet behind an extension header of that kind.
     pub(crate) fn behind(&self, extension: u8) -> Self {
         let mut payload = self.payload.clone();
         let next = std::mem::replace(&mut payload[6], extension);
@@ -115,27 +115,27 @@ impl Frame {
         self.with(self.kind, payload)
     }
 
-    /// Likewise with a header of IPv4 that is longer than usual.
+    /// The packet with a longer IPv4 header than usual.
     pub(crate) fn with_ipv4_options(&self) -> Self {
         let mut payload = self.payload.clone();
         payload[0] += 2;
-        // Each of them does nothing.
+        // No-operation options.
         payload.splice(20..20, [1; 8]);
         self.with(self.kind, payload)
     }
 
-    /// Likewise with much behind the packet's end, which whoever receives it cuts off.
+    /// The packet with much padding, which the receiver cuts off.
     pub(crate) fn with_trailer(&self) -> Self {
         Self { trailer: 300, ..self.clone() }
     }
 
-    /// The same packet in a frame of 802.2 with that header.
+    /// The packet in an 802.2 frame with that header.
     pub(crate) fn in_802_2(&self, header: &'static [u8]) -> Self {
         Self { llc: Some(header), ..self.clone() }
     }
 
-    /// With a mark: at the end of the packet, or in the group that one of IPv6 goes to. br_netfilter looks at
-    /// packets: it drops one whose header is not right, and what is behind one.
+    /// The frame with a mark: at the end of the packet, or in the group address of an IPv6 packet. br_netfilter
+    /// drops packets with a wrong header or with bytes behind their end.
     pub(crate) fn marked(&self, mark: [u8; 8]) -> Vec<u8> {
         let mut payload = self.payload.clone();
         match self.kind {
@@ -153,7 +153,7 @@ impl Frame {
         frame
     }
 
-    /// What is between the addresses and the payload.
+    /// The bytes between addresses and payload.
     fn type_or_length(&self, payload: &[u8]) -> Vec<u8> {
         let kind = self.kind.to_be_bytes();
         let Some(llc) = self.llc else { return kind.to_vec() };
@@ -171,7 +171,7 @@ fn ipv4(source: Ipv4Addr, protocol: u8, contents: &[u8]) -> Vec<u8> {
     header
 }
 
-/// Writes the length and the checksum.
+/// Writes length and checksum.
 fn finish_ipv4(packet: &mut [u8]) {
     packet[3] = u8::try_from(packet.len()).unwrap();
     let header = usize::from(packet[0] & 0xf) * 4;

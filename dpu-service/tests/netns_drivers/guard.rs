@@ -1,4 +1,4 @@
-//! What a pod may send, and who hears it.
+//! What a pod can send, and which ports receive it.
 
 use std::{
     io::ErrorKind,
@@ -65,7 +65,7 @@ fn port_with_static_entry_drops_learned_ones() {
     assert!(!learnt());
     assert!(!one.pings("10.9.0.2"), "a station that was learnt before still passes");
 
-    // Somebody else's station that came in between is found, and goes likewise.
+    // A learned entry that came in between is detected, and removed as well.
     let port = dpu.representor(&one);
     assert!(dpu.fabric.guard(&port, &one.settings).unwrap().in_place);
     dpu.netns.run("bridge fdb add 02:00:00:00:01:99 dev pf0vf0 master dynamic");
@@ -77,10 +77,10 @@ fn port_with_static_entry_drops_learned_ones() {
 
 #[test]
 fn a_pod_cannot_take_its_neighbours_frames() {
-    On::EVERY.into_iter().for_each(keeps_neighbours_frames_from_thieves);
+    On::EVERY.into_iter().for_each(keeps_neighbours_frames);
 }
 
-fn keeps_neighbours_frames_from_thieves(on: On) {
+fn keeps_neighbours_frames(on: On) {
     let dpu = Dpu::on(on, &[]);
     dpu.prepare().unwrap();
     let (one, two) = (dpu.plug(0), dpu.plug(1));
@@ -97,7 +97,7 @@ fn keeps_neighbours_frames_from_thieves(on: On) {
     one.reaches("10.9.0.2");
 }
 
-/// A DPU whose uplink leads to `outside`, with two pods that reach each other.
+/// A DPU with an uplink to `outside`, and two pods that reach each other.
 pub(crate) struct Ports {
     pub(crate) dpu: Dpu,
     pub(crate) outside: TestNetns,
@@ -123,13 +123,13 @@ impl Ports {
         Self { dpu, outside, pods }
     }
 
-    /// Programs the first pod's port, once more.
+    /// Programs the first pod's port again.
     fn program(&mut self) {
         self.dpu.program(&self.pods[0]);
         self.dpu.forget_decisions();
     }
 
-    /// Which of these frames to groups, each with its tags, of the first pod's arrive.
+    /// The indices of the first pod's frames to groups that arrive. Each frame has its tags.
     fn arriving(&self, frames: &[([u8; 6], &[[u8; 4]])]) -> Vec<usize> {
         let send = |number: usize| {
             let (group, tags) = frames[number];
@@ -138,14 +138,14 @@ impl Ports {
         self.arriving_of(frames.len(), send)
     }
 
-    /// Which of these frames of the first pod's arrive.
+    /// The indices of the first pod's frames that arrive.
     fn arriving_frames(&self, frames: &[Frame]) -> Vec<usize> {
         let send = |number: usize| self.pods[0].sends_frame(&frames[number].marked(mark(number)));
         self.arriving_of(frames.len(), send)
     }
 
-    /// Which of so many frames of the first pod's arrive, each of which `send` sends with its number for a mark.
-    /// They do so at the second pod and outside alike.
+    /// The indices of the first pod's frames that arrive. `send` sends each frame with its number as the mark. The
+    /// second pod and the outside must receive the same ones.
     fn arriving_of(&self, count: usize, send: impl Fn(usize)) -> Vec<usize> {
         let captures = [&self.pods[1].netns, &self.outside].map(Capture::of);
         (0..count).for_each(send);
@@ -167,7 +167,7 @@ fn frames_to_link_local_groups_are_dropped() {
 
 fn leaves_no_port_to_link_local_groups(on: On) {
     let mut ports = Ports::on(on);
-    // As somebody may have it, for LLDP and the like: the bridge alone drops them no more.
+    // Administrators set this for LLDP: the bridge then forwards these frames.
     match on {
         On::Bridge => {
             let set = format!("ip link set {BRIDGE} type bridge group_fwd_mask 0xfff8");
@@ -192,7 +192,7 @@ fn leaves_no_port_to_link_local_groups(on: On) {
     let rest: Vec<_> = (dropped.len()..frames.len()).collect();
     assert_eq!(ports.arriving(&frames), rest);
 
-    // Neither does a network that trusts its pods' MAC addresses let them speak as a switch.
+    // A network that trusts its pods' MAC addresses does not let them speak as a switch either.
     ports.pods[0].settings.anti_spoofing = AntiSpoofing::Off;
     ports.program();
     assert_eq!(ports.arriving(&frames), rest);
@@ -208,7 +208,7 @@ fn tagged_frames_need_a_trunk() {
         (BROADCAST, &[[0x81, 0, 0, 0], [0x81, 0, 0, 100]]),
         (BROADCAST, &[[0x81, 0, 0, 0], [0x88, 0xa8, 0, 100]]),
         (BROADCAST, &[[0x91, 0, 0, 100]]),
-        // A priority, and no VLAN.
+        // A priority tag without a VLAN.
         (BROADCAST, &[[0x81, 0, 0xa0, 0]]),
     ];
     for on in On::EVERY {
@@ -273,15 +273,13 @@ fn pods_hear_nothing_of_the_dpus_own() {
     assert!(addresses.as_array().unwrap().iter().all(is_silent), "{addresses}");
 }
 
-/// What the first pod may be called: by itself, by the second, by a router, and by an address of the network's
-/// that its pods share.
+/// The first pod's MAC address, the second pod's, a router's, and an address that the network's pods share.
 const OWN: &str = "02:00:00:00:01:00";
 const OTHERS: &str = "02:00:00:00:01:01";
 const SHARED_MAC: &str = "00:00:5e:00:01:07";
 const SHARED: &str = "10.9.0.7";
 
-/// Frames that a pod has to send, and may.
-/// A socket of a pod's or of the DPU's.
+/// A UDP socket in a pod's or the DPU's namespace.
 fn udp_socket(netns: &TestNetns, address: SocketAddr) -> UdpSocket {
     let socket = netns.netns.run(|| UdpSocket::bind(address)).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -346,6 +344,7 @@ fn hides_the_dpu_from_pods(on: On) {
     assert!(found[0]["lladdr"].is_null(), "{on:?}: somebody has answered for the DPU: {found}");
 }
 
+/// Frames that a pod needs to send and that pass the guard.
 fn honest_frames() -> Vec<Frame> {
     let own = Frame::from(OWN);
     let link_local = "fe80::ff:fe00:100";
@@ -379,12 +378,12 @@ fn honest_frames() -> Vec<Frame> {
     ]
 }
 
-/// Open vSwitch does not see whose link it tells.
+/// A router solicitation with a link address, which Open vSwitch does not read.
 fn question_for_routers() -> Frame {
     Frame::from(OWN).icmpv6("fe80::ff:fe00:100", 133, "::").with_option(1, OWN)
 }
 
-/// Frames by which a pod says that it is somebody else, or what only others are.
+/// Frames by which a pod claims another device's address or role.
 pub(crate) fn dishonest_frames() -> Vec<Frame> {
     let own = Frame::from(OWN);
     vec![
@@ -395,7 +394,7 @@ pub(crate) fn dishonest_frames() -> Vec<Frame> {
         own.udp("fd09::1:0:0:1", (5000, 53)),
         own.udp("fe80::1", (5000, 53)),
         own.udp("::", (5000, 53)),
-        // To the pod of another address, or to nobody's, and for one's own MAC address.
+        // To a pod's other address or an unused one, and to the pod's own MAC address.
         own.arp((OWN, "10.9.0.2"), "10.9.0.1"),
         own.arp((OTHERS, "10.9.0.1"), "10.9.0.2"),
         own.arp((OWN, "10.9.0.99"), "10.9.0.99"),
@@ -431,7 +430,7 @@ pub(crate) fn dishonest_frames() -> Vec<Frame> {
     ]
 }
 
-/// Packets that the pod may not send, in frames of 802.2.
+/// Packets in 802.2 frames that the pod must not send.
 fn dishonest_802_2_frames() -> Vec<Frame> {
     let own = Frame::from(OWN);
     let [ip, arp, router] = [
@@ -454,13 +453,13 @@ fn drops_802_2_frames(on: On) {
     let mut ports = Ports::on(on);
     let frames = dishonest_802_2_frames();
     assert_eq!(ports.arriving_frames(&frames), [0; 0], "{on:?}");
-    // Where addresses are not looked at, they pass as all other frames do.
+    // Without address checks they pass as all other frames do.
     ports.pods[0].settings.anti_spoofing = AntiSpoofing::Mac;
     ports.program();
     assert_eq!(ports.arriving_frames(&frames).len(), frames.len(), "{on:?}");
 }
 
-/// Frames of another station.
+/// Frames from another MAC address.
 fn foreign_frames() -> Vec<Frame> {
     let others = Frame::from(OTHERS);
     vec![
@@ -470,7 +469,7 @@ fn foreign_frames() -> Vec<Frame> {
     ]
 }
 
-/// Which kinds of frames of the first pod's arrive, all of them or none of a kind.
+/// Which kinds of the first pod's frames arrive; either all or none of a kind must.
 fn kinds_arriving(ports: &Ports, on: On) -> [bool; 3] {
     let mut honest = honest_frames();
     honest.extend((on == On::Bridge).then(question_for_routers));
@@ -484,10 +483,10 @@ fn kinds_arriving(ports: &Ports, on: On) -> [bool; 3] {
 
 #[test]
 fn what_a_pod_says_of_others_arrives_nowhere() {
-    On::EVERY.into_iter().for_each(lets_no_pod_speak_of_others);
+    On::EVERY.into_iter().for_each(drops_claims_about_others);
 }
 
-fn lets_no_pod_speak_of_others(on: On) {
+fn drops_claims_about_others(on: On) {
     let mut ports = Ports::on(on);
     assert_eq!(kinds_arriving(&ports, on), [true, false, false]);
     for (level, expected) in
@@ -513,10 +512,10 @@ fn what_a_port_has_dropped_is_counted() {
 
 #[test]
 fn pod_sends_from_allowed_sources() {
-    On::EVERY.into_iter().for_each(lets_a_pod_send_for_whom_its_network_does);
+    On::EVERY.into_iter().for_each(passes_allowed_sources);
 }
 
-fn lets_a_pod_send_for_whom_its_network_does(on: On) {
+fn passes_allowed_sources(on: On) {
     let mut ports = Ports::on(on);
     let shared = Frame::from(SHARED_MAC);
     let frames = [
@@ -533,17 +532,17 @@ fn lets_a_pod_send_for_whom_its_network_does(on: On) {
     ports.program();
     assert_eq!(ports.arriving_frames(&frames), [0, 1, 2, 3, 4]);
     if on == On::Bridge {
-        // The bridge learns where the pod is that has it now, when it speaks.
+        // The bridge learns the address's new port when the pod sends.
         assert_eq!(ports.dpu.stations("pf0vf0"), [""; 0]);
     }
 }
 
 #[test]
 fn pod_without_known_addresses_is_no_router() {
-    On::EVERY.into_iter().for_each(lets_pods_without_known_addresses_have_any);
+    On::EVERY.into_iter().for_each(passes_unknown_addresses);
 }
 
-fn lets_pods_without_known_addresses_have_any(on: On) {
+fn passes_unknown_addresses(on: On) {
     let mut ports = Ports::on(on);
     ports.pods[0].settings.addresses.clear();
     ports.program();

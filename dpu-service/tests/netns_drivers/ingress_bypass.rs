@@ -1,5 +1,5 @@
-//! Frames that a pod sends past the filters at the ingress of its port, by an ifb of its own: on the virtual card the
-//! kernel passes over the filters of the next link (`tc_skip_classify`, drivers/net/ifb.c).
+//! Frames that bypass the filters at a port's ingress through an ifb of the pod. On the virtual card, the kernel
+//! skips the filters of the next link for them (`tc_skip_classify`, drivers/net/ifb.c).
 
 use std::process::Command;
 
@@ -12,31 +12,31 @@ use crate::{
     veth_dpu::{Capture, Dpu, On, Pod, mark},
 };
 
-/// Has half of what the pod sends, by chance, go by an ifb, and half of that leave without another action: that is what
-/// the kernel passes over no further filter for (tcf_action_exec, net/sched/act_api.c).
-fn detour(pod: &Pod) {
+/// Sends a random half of the pod's frames through an ifb. Half of those leave without another action, because only
+/// for them the kernel skips no further filter (tcf_action_exec, net/sched/act_api.c).
+fn send_through_ifb(pod: &Pod) {
     const BY_CHANCE: &str = "4,32 0 0 4294963256,69 0 1 1,6 0 0 4294967295,6 0 0 0";
-    pod.netns.run("ip link add detour type ifb");
-    pod.netns.run("ip link set detour up");
+    pod.netns.run("ip link add send_through_ifb type ifb");
+    pod.netns.run("ip link set send_through_ifb up");
     pod.netns.run("tc qdisc add dev eth0 clsact");
     let mut tc = Command::new("tc");
     tc.args("filter add dev eth0 egress protocol all bpf bytecode".split(' ')).arg(BY_CHANCE);
-    tc.args("flowid 1:1 action mirred egress redirect dev detour".split(' '));
+    tc.args("flowid 1:1 action mirred egress redirect dev send_through_ifb".split(' '));
     assert!(pod.netns.netns.run(|| tc.status().unwrap().success()).unwrap());
 }
 
-/// Whether all frames that came to the ifb have left it. Those of its own it drops.
+/// Whether all frames that entered the ifb have left it. The ifb drops its own frames.
 fn is_drained(netns: &TestNetns) -> bool {
-    let links = netns.json("ip -s -j link show dev detour");
+    let links = netns.json("ip -s -j link show dev send_through_ifb");
     let count = |way: &str, what: &str| links[0]["stats64"][way][what].as_u64().unwrap();
     count("tx", "packets") > 0
         && count("rx", "packets") == count("tx", "packets") + count("rx", "dropped")
 }
 
-/// How often each dishonest frame is sent, so that some of it goes by the ifb.
+/// How often each dishonest frame is sent, so that some copies take the ifb.
 const TIMES: usize = 16;
 
-/// How many of the dishonest frames of the first pod's arrive outside.
+/// The number of the first pod's dishonest frames that arrive outside.
 fn arriving_outside(ports: &Ports) -> usize {
     let [pod, other] = &ports.pods;
     let capture = Capture::of(&ports.outside);
@@ -59,13 +59,13 @@ fn frames_by_an_ifb_are_dropped() {
 
 fn stops_frames_by_an_ifb(on: On) {
     let ports = Ports::on(on);
-    detour(&ports.pods[0]);
+    send_through_ifb(&ports.pods[0]);
     assert_eq!(arriving_outside(&ports), 0, "{on:?}");
     ports.pods[0].netns.run("tc qdisc del dev eth0 clsact");
     ports.pods[0].reaches("10.9.0.2");
 }
 
-/// The families of the tables of nftables.
+/// The families of nftables' tables.
 fn tables(dpu: &Dpu) -> Vec<String> {
     let listed = dpu.netns.json("nft -j list tables");
     let all = listed["nftables"].as_array().unwrap().clone();
@@ -108,7 +108,7 @@ fn rules_against_detours_are_missed_and_set_again() {
         assert!(is_in_place(), "{damage}");
         pod.reaches("10.9.0.2");
     }
-    detour(pod);
+    send_through_ifb(pod);
     assert_eq!(arriving_outside(&ports), 0);
 }
 

@@ -1,4 +1,4 @@
-//! Links in the bridge that are no pods', whose own network is outside, such as that of the host's PF.
+//! Kept links in the bridge, such as that of the host's PF.
 
 use dpu_service::model::PortSettings;
 use netlink::{Request, VethEnd};
@@ -10,11 +10,11 @@ use crate::{
 };
 
 const HOST: &str = "10.9.0.50";
-/// The host's, however often its PF comes back.
+/// The MAC address of the host's PF.
 const PF: &str = "02:00:00:00:02:01";
 const OUTSIDE: &str = "10.9.0.99";
 
-/// Makes a link of the DPU whose other end, `eth0`, is in that namespace and has an address.
+/// Creates a link of the DPU. Its other end, `eth0`, is in that namespace and has an address.
 fn wire(dpu: &Dpu, name: &str, other: &TestNetns, address: &str) {
     let end = VethEnd::new("eth0").netns(&other.netns);
     let end = if name == "p0" { end } else { end.mac(PF.parse().unwrap()) };
@@ -33,8 +33,8 @@ fn keeps_the_hosts_network(on: On) {
     let dpu = Dpu::with_links(on, &["p0"], &["pf0hpf"]);
     wire(&dpu, "p0", &outside, OUTSIDE);
     let refused = dpu.prepare().unwrap_err();
-    let told = refused.to_string();
-    assert!(told.contains("kept link pf0hpf for bridge br-offload"), "{told}");
+    let reported = refused.to_string();
+    assert!(reported.contains("kept link pf0hpf for bridge br-offload"), "{reported}");
     assert!(refused.is_partial(), "pods need it not");
     let pod = dpu.plug(0);
     dpu.program(&pod);
@@ -62,7 +62,7 @@ fn keeps_the_host_out_of_vlans(on: On) {
     let host = TestNetns::new();
     let mut dpu = Dpu::with_links(on, &[], &["pf0hpf"]);
     if !can(&*dpu.fabric, "vlan-filtering") {
-        // The bridge of a kernel that keeps no VLANs apart has no pods in any: hack/vm has another.
+        // Without VLAN filtering no pod is in a VLAN. The kernel of hack/vm has it.
         assert_eq!(on, On::Bridge);
         return;
     }
@@ -103,9 +103,9 @@ fn leaves_ports_of_others(on: On) {
     for link in ["p0", "pf0hpf"] {
         dpu.netns.run(&format!("ip link set {link} master foreign"));
     }
-    for (link, told) in [("p0", "uplink p0"), ("pf0hpf", "kept link pf0hpf")] {
+    for (link, reported) in [("p0", "uplink p0"), ("pf0hpf", "kept link pf0hpf")] {
         let refused = dpu.prepare().unwrap_err().to_string();
-        assert!(refused.starts_with(&format!("{told} is a port of ")), "{refused}");
+        assert!(refused.starts_with(&format!("{reported} is a port of ")), "{refused}");
         assert_eq!(dpu.netns.link(link)["master"], "foreign");
         dpu.netns.run(&format!("ip link set {link} nomaster"));
     }

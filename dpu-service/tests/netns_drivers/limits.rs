@@ -1,4 +1,4 @@
-//! How much pods send where their card does not limit it: with `ping`, on each fabric.
+//! Limits of what pods send, for cards that do not limit it: measured with `ping` on each fabric.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use test_clock::{Stopwatch, wait_until};
 
 use crate::veth_dpu::{Dpu, On, Pod, can};
 
-/// How many of 200 packets that `ping` sends with 1400 bytes of data as fast as it may are answered.
+/// The answered share of 200 packets that `ping` sends as fast as it may, with 1400 bytes of data.
 fn answered(from: &Pod, to: &str) -> f64 {
     let mut ping = Command::new("ping");
     ping.args(["-q", "-f", "-c", "200", "-s", "1400", "-W", "1", to]);
@@ -17,7 +17,7 @@ fn answered(from: &Pod, to: &str) -> f64 {
     received.unwrap().parse().unwrap_or_else(|_| panic!("{report}"))
 }
 
-/// As steps do: the representor of a pod that has joined.
+/// Limits the representor of a joined pod, as the steps do.
 fn limit(dpu: &Dpu, pod: &Pod, bandwidth: Bandwidth) -> EgressLimit {
     let limit = EgressLimit::of(&bandwidth).unwrap();
     dpu.fabric.check_egress_limit(&limit).unwrap();
@@ -29,7 +29,7 @@ fn is_limited(dpu: &Dpu, pod: &Pod, wanted: Option<&EgressLimit>) -> bool {
     dpu.fabric.egress_limit(&dpu.representor(pod), wanted).unwrap().in_place
 }
 
-/// The fabrics that can do it here. What the bridge says instead, is a refusal by name.
+/// The fabrics that can limit here. The bridge may refuse by name instead.
 fn limiting() -> impl Iterator<Item = Dpu> {
     On::EVERY.into_iter().map(|on| (on, Dpu::on(on, &[]))).filter_map(|(on, dpu)| {
         dpu.prepare().unwrap();
@@ -39,9 +39,12 @@ fn limiting() -> impl Iterator<Item = Dpu> {
             Ok(()) => assert!(is_able),
             Err(refused) => {
                 assert!(!is_able && on == On::Bridge, "Open vSwitch can on any kernel");
-                let told = refused.to_string();
+                let reported = refused.to_string();
                 let named = "5000000 bit/s";
-                assert!(told.contains(named) && told.contains("CONFIG_NET_ACT_POLICE"), "{told}");
+                assert!(
+                    reported.contains(named) && reported.contains("CONFIG_NET_ACT_POLICE"),
+                    "{reported}"
+                );
             }
         }
         is_able.then_some(dpu)
@@ -112,10 +115,10 @@ fn limit_is_set_changed_read_and_removed() {
         dpu.netns.run("ip link delete pf0vf0");
         dpu.fabric.clear_egress_limit(&port).unwrap();
         dpu.plug_into(&pod);
-        // Open vSwitch reports in its own time that the port is another one.
+        // Open vSwitch reports the port's new number with a delay.
         wait_until("the port is refused", || dpu.fabric.set_egress_limit(&port, &limit).is_err());
         dpu.program(&pod);
-        // It forgets the meter of the port before in its own time, too.
+        // Open vSwitch removes the former port's meter with a delay, too.
         wait_until("no limit is left", || is_limited(&dpu, &pod, None));
     }
 }

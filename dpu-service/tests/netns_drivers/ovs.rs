@@ -1,4 +1,4 @@
-//! A bridge of Open vSwitch, its uplinks and who is in it, looked at with `ovs-vsctl` and `ovs-ofctl`.
+//! A bridge of Open vSwitch, its uplinks and its ports, checked with `ovs-vsctl` and `ovs-ofctl`.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     veth_dpu::{BRIDGE, Capture, Dpu, On, OpenVswitch, Pod, at_once, mark},
 };
 
-/// A DPU on Open vSwitch, with so many pods that are programmed.
+/// A DPU on Open vSwitch with that many programmed pods.
 pub(crate) fn with_pods(count: u16) -> (Dpu, Vec<Pod>) {
     let dpu = Dpu::on(On::OpenVswitch, &[]);
     dpu.prepare().unwrap();
@@ -37,7 +37,7 @@ pub(crate) fn is_guarded(dpu: &Dpu, pod: &Pod) -> bool {
     dpu.fabric.guard(&dpu.representor(pod), &pod.settings).unwrap().in_place
 }
 
-/// The flows of ours.
+/// The flows of the service.
 pub(crate) fn own_flows(dpu: &mut Dpu) -> BTreeSet<String> {
     let shown = dpu.vswitch().flows(BRIDGE);
     shown.lines().filter(|line| line.contains("cookie=0xff10ad0")).map(str::to_owned).collect()
@@ -62,7 +62,7 @@ fn guarded_pods_reach_each_other() {
     wait_until("nothing passes without a carrier", || !forwards(&dpu, &pods[1]));
     pods[1].netns.run("ip link set eth0 up");
 
-    // A port that has joined and is not guarded yet sends nothing.
+    // A joined port without a guard sends nothing.
     let late = dpu.plug(2);
     let port = dpu.representor(&late);
     dpu.fabric.join(&port, &late.settings).unwrap();
@@ -101,8 +101,8 @@ fn uplink_carries_all_vlans_and_can_be_replaced() {
     let outside = TestNetns::new();
     let mut dpu = Dpu::on(On::OpenVswitch, &["p0"]);
     let refused = dpu.prepare().unwrap_err();
-    let told = refused.to_string();
-    assert!(told.contains("no uplink p0 for bridge br-offload"), "{told}");
+    let reported = refused.to_string();
+    assert!(reported.contains("no uplink p0 for bridge br-offload"), "{reported}");
     assert!(refused.is_partial(), "pods reach each other without");
     for _ in 0..2 {
         let wire = VethEnd::new("wire").netns(&outside.netns);
@@ -144,7 +144,7 @@ fn flows_return_after_the_daemon_ends() {
     assert_eq!(dpu.prepare().unwrap_err().fault(), Fault::FabricAway);
     changes.mark_unchanged();
     dpu.vswitch().start_daemon();
-    wait_until("its return is told", || changes.has_changed().unwrap());
+    wait_until("its return is reported", || changes.has_changed().unwrap());
     dpu.prepare().unwrap();
     assert!(pods.iter().all(|pod| is_member(&dpu, pod) && !is_guarded(&dpu, pod)));
     assert!(!pods[0].pings("10.9.0.2"), "what is not guarded sends nothing");
@@ -159,12 +159,12 @@ fn database_connection_is_restored() {
     pods[0].reaches("10.9.0.2");
     dpu.vswitch().kill_database();
     let port = dpu.representor(&pods[0]);
-    // Until the fabric has seen the connection's end, nothing is to be changed for a port that has joined.
+    // Until the fabric has seen the connection's end, no change is needed for a joined port.
     let refused = wait_for("the database's end", DEFAULT_TIMEOUT, || {
         dpu.fabric.join(&port, &pods[0].settings).err()
     });
-    let told = Chain(&refused).to_string();
-    assert!(told.contains("Open vSwitch's database"), "{told}");
+    let reported = Chain(&refused).to_string();
+    assert!(reported.contains("Open vSwitch's database"), "{reported}");
     assert_eq!(refused.fault(), Fault::FabricAway);
     assert!(dpu.fabric.members().is_err());
     dpu.vswitch().start_database();
@@ -186,7 +186,7 @@ fn suspended_daemon_is_reported_as_fabric_fault() {
     let guarded = dpu.representor(&pods[0]);
     assert!(dpu.fabric.guard(&guarded, &pods[0].settings).is_err());
 
-    // Whoever comes next does not wait as long as the first, which would be eight seconds each time.
+    // The next calls do not wait as long as the first one, which would be eight seconds each time.
     let begun = Stopwatch::start();
     for _ in 0..10 {
         assert!(dpu.fabric.guard(&guarded, &pods[0].settings).is_err());
@@ -194,8 +194,8 @@ fn suspended_daemon_is_reported_as_fabric_fault() {
     }
     assert!(begun.unstalled() < Duration::from_secs(8), "{:?}", begun.unstalled());
     dpu.vswitch().signal_daemon("CONT");
-    // Until it has caught up, each call waits for it for 50 ms only, which a slow machine exceeds.
-    wait_until("the daemon does again what it is told", || {
+    // Until the daemon has caught up, each call waits 50 ms for it. A slow machine exceeds that.
+    wait_until("the daemon carries out changes again", || {
         dpu.fabric.join(&port, &pod.settings).is_ok()
             && dpu.fabric.guard(&guarded, &pods[0].settings).is_ok()
     });
@@ -204,7 +204,7 @@ fn suspended_daemon_is_reported_as_fabric_fault() {
     assert!(is_member(&dpu, &pods[0]));
 }
 
-/// Though nothing is asked of either.
+/// No call asks either daemon.
 #[test]
 fn daemons_that_stand_still_are_reported() {
     let (mut dpu, _pods) = with_pods(1);
@@ -213,7 +213,7 @@ fn daemons_that_stand_still_are_reported() {
     for signal in [OpenVswitch::signal_daemon, OpenVswitch::signal_database] {
         signal(dpu.vswitch(), "STOP");
         let begun = Stopwatch::start();
-        // What went on before may be reported meanwhile.
+        // Earlier changes may be reported as well.
         wait_until("the report", || {
             let is_reported = changes.has_changed().unwrap();
             changes.mark_unchanged();
@@ -227,13 +227,13 @@ fn daemons_that_stand_still_are_reported() {
     }
 }
 
-/// The fabric found that it stood still by a call, before the daemon was asked whether it is there.
+/// A call finds that the daemon is suspended, before the watch has asked.
 #[test]
 fn return_of_a_daemon_is_reported_early() {
     let (mut dpu, _pods) = with_pods(1);
     let mut changes = dpu.fabric.changes().pop().unwrap();
     wait_until("both connections are watched", || *changes.borrow() >= 2);
-    // Often a daemon that has just answered is asked again only after the call has ended.
+    // A daemon that has just answered is often asked again only after the call has ended.
     dpu.vswitch().signal_daemon("STOP");
     assert!(dpu.prepare().is_err());
     changes.mark_unchanged();
@@ -241,7 +241,7 @@ fn return_of_a_daemon_is_reported_early() {
     wait_until("the report that it goes on", || changes.has_changed().unwrap());
 }
 
-/// The daemon's queue holds 64 connections that it has not accepted.
+/// The daemon's listen queue holds 64 connections that it has not accepted.
 #[test]
 fn calls_end_though_the_daemons_queue_is_full() {
     let (mut dpu, pods) = with_pods(1);
@@ -366,7 +366,7 @@ fn foreign_ports_stay_and_are_reported() {
     dpu.vswitch().vsctl(&format!("add-port {BRIDGE} pf0vf1"));
     let port = dpu.representor(&pod);
     let refused = dpu.fabric.join(&port, &pod.settings).unwrap_err().to_string();
-    assert!(refused.contains("somebody else's") && refused.contains("br-offload"), "{refused}");
+    assert!(refused.contains("another program's") && refused.contains("br-offload"), "{refused}");
     dpu.fabric.leave(&port).unwrap();
     assert!(dpu.vswitch().vsctl(&format!("list-ports {BRIDGE}")).contains("pf0vf1"));
     dpu.vswitch().vsctl("del-port pf0vf1");
@@ -408,7 +408,7 @@ fn foreign_ovs_bridge_is_used_unchanged() {
         dpu.fabric.leave(&dpu.representor(pod)).unwrap();
     }
     dpu.prepare().unwrap();
-    // What all ports have in common is in tables to which nothing leads without them.
+    // The common flows are in tables that no frame reaches without flows of ports.
     for flow in own_flows(&mut dpu) {
         let table = flow.split("table=").nth(1).and_then(|rest| rest.split(',').next());
         let table: u8 = table.unwrap().parse().unwrap();
@@ -422,12 +422,16 @@ fn foreign_ovs_bridge_is_used_unchanged() {
 fn foreign_flows_before_guards_are_reported() {
     let (mut dpu, _pods) = with_pods(1);
     assert_eq!(dpu.fabric.problems(), [""; 0]);
-    for (priority, is_told) in [(64_998, false), (65_535, true)] {
+    for (priority, is_reported) in [(64_998, false), (65_535, true)] {
         let flow = format!("cookie=0x77,table=0,priority={priority},in_port=1000,actions=NORMAL");
         dpu.vswitch().ofctl(&["add-flow"], BRIDGE, &[&flow]);
         dpu.prepare().unwrap();
-        let told = dpu.fabric.problems().concat();
-        assert_eq!(told.contains("0x77") && told.contains("64999"), is_told, "{told}");
+        let reported = dpu.fabric.problems().concat();
+        assert_eq!(
+            reported.contains("0x77") && reported.contains("64999"),
+            is_reported,
+            "{reported}"
+        );
     }
     assert!(dpu.vswitch().flows(BRIDGE).contains("priority=65535,in_port=1000 actions=NORMAL"));
     dpu.vswitch().ofctl(&["del-flows"], BRIDGE, &["cookie=0x77/-1"]);
@@ -439,7 +443,7 @@ fn foreign_flows_before_guards_are_reported() {
 fn own_bridge_forwards_only_by_flows() {
     let (mut dpu, _pods) = with_pods(1);
     dpu.vswitch().vsctl(&format!("set bridge {BRIDGE} fail_mode=standalone"));
-    // The database reports the change to the fabric in its own time.
+    // The database reports the change to the fabric with a delay.
     wait_until("the bridge is secure again", || {
         dpu.prepare().unwrap();
         dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode")).trim() == "secure"
@@ -457,7 +461,7 @@ fn left_port_is_down_and_renumbering_detected() {
     dpu.program(&pods[0]);
     assert!(is_guarded(&dpu, &pods[0]));
     let port = dpu.representor(&pods[0]);
-    // As the steps have it: the link is taken down first, and the daemon hears of that in its own time.
+    // The order of the steps: the link goes down first, and the daemon notices with a delay.
     dpu.netns.run("ip link set pf0vf0 down");
     dpu.fabric.leave(&port).unwrap();
     let flags = dpu.netns.link("pf0vf0")["flags"].clone();
@@ -473,7 +477,7 @@ fn unmarked_port_stays_guarded() {
     assert_eq!(own_flows(&mut dpu), before);
     pods[0].reaches("10.9.0.2");
     let refused = dpu.fabric.join(&dpu.representor(&pods[0]), &pods[0].settings).unwrap_err();
-    assert!(refused.to_string().contains("somebody else's"), "{refused}");
+    assert!(refused.to_string().contains("another program's"), "{refused}");
 }
 
 #[test]
@@ -495,7 +499,7 @@ fn concurrent_ports_leave_nothing_behind() {
     }
 }
 
-/// As a crash between the two halves of a leave leaves them.
+/// The state that a crash between the two halves of a leave leaves.
 #[test]
 fn flows_of_ports_that_have_left_are_deleted() {
     let (mut dpu, pods) = with_pods(2);
@@ -536,7 +540,7 @@ fn leaving_port_spares_flows_of_joining_ones() {
     });
 }
 
-/// The meters, as `ovs-ofctl` tells them, and the flows that name one.
+/// The meters as `ovs-ofctl` lists them, and the flows that use one.
 fn meters(dpu: &mut Dpu) -> (String, usize) {
     let shown = dpu.vswitch().ofctl(&["dump-meters"], BRIDGE, &[]);
     let meters = shown.lines().filter(|line| !line.contains("OFPST")).collect::<Vec<_>>().join(" ");
@@ -584,7 +588,7 @@ fn meter_follows_port_and_daemon() {
     assert_eq!(meters(&mut dpu), (String::new(), 0));
     dpu.program(&pods[0]);
     set(&dpu);
-    // As a crash between the two halves of a leave leaves them.
+    // The state that a crash between the two halves of a leave leaves.
     dpu.vswitch().vsctl("del-port pf0vf0");
     dpu.prepare().unwrap();
     assert_eq!(meters(&mut dpu), (String::new(), 0));

@@ -1,5 +1,5 @@
-//! An Open vSwitch that is slow, speaks nonsense, can't write, or is full of others' ports; looked at with `ovs-vsctl`
-//! and `ovs-ofctl`.
+//! An Open vSwitch that is slow, answers malformed messages, cannot write, or is full of other programs' ports.
+//! Checked with `ovs-vsctl` and `ovs-ofctl`.
 
 use std::{
     fs,
@@ -24,10 +24,10 @@ use crate::{
     veth_dpu::{BRIDGE, Dpu, On, OpenVswitch, Pod, at_once},
 };
 
-/// How long an answer is waited for.
+/// The fabric's timeout of an answer.
 const ANSWER: Duration = Duration::from_secs(3);
 
-/// A DPU whose fabric speaks to Open vSwitch through two relays.
+/// A DPU whose fabric reaches Open vSwitch through two relays.
 struct Relayed {
     dpu: Dpu,
     database: Relay,
@@ -52,7 +52,7 @@ impl Relayed {
         numbers.map(|number| self.dpu.plug(number)).collect()
     }
 
-    /// Has all of them join at once, and returns what was refused.
+    /// Joins all of them at once, and returns the refusals.
     fn refusals(&self, pods: &[Pod]) -> Vec<Refused> {
         let refusals = Mutex::new(Vec::new());
         at_once(pods, |pod| {
@@ -71,13 +71,13 @@ fn open(dpu: &Dpu, database: std::path::PathBuf) -> OvsFabric {
     dpu.netns.netns.run(|| OvsFabric::open(&settings, &database)).unwrap().unwrap()
 }
 
-/// The refusal, with its reason, which is no port's fault.
-fn told(refused: &Refused) -> String {
+/// The refusal with its cause. It must not blame a port.
+fn reported(refused: &Refused) -> String {
     assert_ne!(refused.fault(), Fault::Port, "{refused}");
     Chain(refused).to_string()
 }
 
-/// Exactly these pods have ports, and each of them its flows under the number that its port has.
+/// Checks that exactly these pods have ports, and flows under their ports' numbers.
 fn assert_ports(dpu: &mut Dpu, pods: &[Pod]) {
     let ports = dpu.vswitch().vsctl(&format!("list-ports {BRIDGE}"));
     let mut expected: Vec<_> = pods.iter().map(|pod| pod.settings.vf.to_string()).collect();
@@ -91,7 +91,7 @@ fn assert_ports(dpu: &mut Dpu, pods: &[Pod]) {
     }
     let cookies: std::collections::BTreeSet<_> =
         shown.lines().filter_map(|line| line.split(',').next()).collect();
-    assert_eq!(cookies.len(), pods.len() + 1, "flows of somebody: {shown}");
+    assert_eq!(cookies.len(), pods.len() + 1, "stale flows: {shown}");
 }
 
 #[test]
@@ -106,11 +106,11 @@ fn silent_database_delays_calls_briefly() {
     assert!(begun.unstalled() < ANSWER * 2, "{:?}", begun.unstalled());
     assert_eq!(refusals.len(), others.len());
     let expected = "ovsdb-server";
-    let refusals: Vec<_> = refusals.iter().map(told).collect();
+    let refusals: Vec<_> = refusals.iter().map(reported).collect();
     assert!(refusals.iter().all(|it| it.contains(expected)), "{refusals:?}");
     assert!(refusals.iter().all(|it| it.contains("3000 ms")), "{refusals:?}");
 
-    // Whoever comes next does not wait as long as the first.
+    // The next calls do not wait as long as the first one.
     let begun = Stopwatch::start();
     for pod in &others {
         assert!(at.dpu.fabric.join(&at.dpu.representor(pod), &pod.settings).is_err());
@@ -118,7 +118,7 @@ fn silent_database_delays_calls_briefly() {
     assert!(begun.unstalled() < ANSWER, "{:?}", begun.unstalled());
     pods[0].reaches("10.9.0.2");
 
-    // A connection that is to be made is waited for by all together.
+    // All calls wait together for a connection in progress.
     at.database.set(Answers::Halved);
     wait_until("the connection ends", || at.dpu.fabric.members().is_err());
     at.database.set(Answers::HeldBack);
@@ -127,8 +127,8 @@ fn silent_database_delays_calls_briefly() {
     assert!(begun.unstalled() < ANSWER * 2, "{:?}", begun.unstalled());
     assert_eq!(refusals.len(), others.len());
     refusals.iter().for_each(|refused| {
-        let told = told(refused);
-        assert!(told.contains("Open vSwitch's database"), "{told}");
+        let reported = reported(refused);
+        assert!(reported.contains("Open vSwitch's database"), "{reported}");
     });
 
     at.database.set(Answers::Whole);
@@ -155,7 +155,7 @@ fn malformed_database_answer_is_reported() {
         at.database.set(answers.clone());
         let begun = Stopwatch::start();
         let joined = at.dpu.fabric.join(&at.dpu.representor(pod), &pod.settings);
-        let refused = told(&joined.unwrap_err());
+        let refused = reported(&joined.unwrap_err());
         assert!(refused.contains(expected), "{answers:?}: {refused}");
         assert!(begun.unstalled() < ANSWER * 2, "{answers:?}: {:?}", begun.unstalled());
         pods[0].reaches("10.9.0.2");
@@ -188,7 +188,7 @@ fn slow_or_malformed_switch_is_reported() {
     ] {
         at.bridge.set(answers.clone());
         let begun = Stopwatch::start();
-        let refused = told(&looks(&at).unwrap_err());
+        let refused = reported(&looks(&at).unwrap_err());
         assert!(refused.contains(expected), "{answers:?}: {refused}");
         let port = at.dpu.representor(&pods[1]);
         assert!(at.dpu.fabric.set_guard(&port, &pods[1].settings).is_err(), "{answers:?}");
@@ -213,7 +213,7 @@ fn full_database_disk_refuses_joins() {
     let joined = dpu.fabric.join(&representor(2), &pods[2].settings);
     let left = dpu.fabric.leave(&representor(0));
     for refused in [joined.unwrap_err(), left.unwrap_err()] {
-        let refused = told(&refused);
+        let refused = reported(&refused);
         assert!(refused.contains("No space left on device"), "{refused}");
     }
     dpu.prepare().unwrap();
@@ -222,7 +222,7 @@ fn full_database_disk_refuses_joins() {
     let guarded = dpu.fabric.guard(&representor(0), &pods[0].settings).unwrap();
     assert!(guarded.in_place, "it has not left");
 
-    // The daemon does what was written before the disk was full, and can't say so.
+    // The daemon carries out what was written before the disk was full, and cannot report it.
     dpu.vswitch().empty_disk();
     dpu.vswitch().signal_daemon("STOP");
     let port = dpu.representor(&pods[2]);
@@ -233,11 +233,11 @@ fn full_database_disk_refuses_joins() {
         wait_until("the port is written", is_written);
         vswitch.fill_disk();
         vswitch.signal_daemon("CONT");
-        let refused = told(&joining.join().unwrap().unwrap_err());
+        let refused = reported(&joining.join().unwrap().unwrap_err());
         assert!(refused.contains("ovs-vswitchd"), "{refused}");
     });
     dpu.vswitch().empty_disk();
-    // Until the daemon has told, each call waits for it for 50 ms only.
+    // Until the daemon has reported, each call waits 50 ms for it.
     wait_until("the daemon tells what it has done", || {
         dpu.fabric.join(&port, &pods[2].settings).is_ok()
     });
@@ -281,14 +281,14 @@ fn deleted_foreign_bridge_is_not_created() {
     dpu.vswitch().vsctl(&format!("del-br {BRIDGE}"));
     wait_until("it is noticed", || changes.has_changed().unwrap());
 
-    let refused = told(&dpu.prepare().unwrap_err());
-    let expected = format!("no bridge {BRIDGE} any more");
+    let refused = reported(&dpu.prepare().unwrap_err());
+    let expected = format!("bridge {BRIDGE} is gone from Open vSwitch");
     assert!(refused.contains(&expected), "{refused}");
     let port = dpu.representor(&pods[0]);
-    let refused = told(&dpu.fabric.join(&port, &pods[0].settings).unwrap_err());
+    let refused = reported(&dpu.fabric.join(&port, &pods[0].settings).unwrap_err());
     assert!(refused.ends_with(&format!("no bridge {BRIDGE}")), "{refused}");
     dpu.fabric.leave(&dpu.representor(&pods[1])).unwrap();
-    assert_eq!(dpu.vswitch().vsctl("list-br"), "", "nobody makes it in his place");
+    assert_eq!(dpu.vswitch().vsctl("list-br"), "", "the service does not create it");
 
     changes.mark_unchanged();
     dpu.vswitch().vsctl(&make);
@@ -300,7 +300,7 @@ fn deleted_foreign_bridge_is_not_created() {
     assert_eq!(dpu.vswitch().vsctl(&format!("get bridge {BRIDGE} fail_mode external_ids")), bridge);
 }
 
-/// The memory that this process holds.
+/// The memory of this process in kB.
 fn memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
@@ -326,7 +326,7 @@ fn ten_thousand_rows_of_others_cost_little() {
     assert_eq!(rows.split_whitespace().count(), OTHERS);
 }
 
-/// Of a kind that the service looks at, too.
+/// Inserts rows of a table that the service reads, too.
 fn insert_rows(vswitch: &OpenVswitch, count: usize) {
     let settings = ovsdb::Settings {
         socket: vswitch.socket(),

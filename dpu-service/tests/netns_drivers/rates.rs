@@ -1,4 +1,4 @@
-//! How much pods receive.
+//! Rate limits of what pods receive.
 
 use std::{
     io::{Read, Write},
@@ -109,12 +109,12 @@ fn burst_does_not_exceed_the_limit() {
             Bandwidth { ingress_rate: rate, ingress_burst: burst, ..Bandwidth::default() };
         dpu.program(&two);
         let queue = &dpu.netns.json("tc -j qdisc show dev pf0vf1")[0]["options"].clone();
-        // What the kernel needs, is frames that fit; it tells a burst rounded.
+        // The kernel needs room for frames; it reports the burst rounded.
         let few_frames = 2 * 9018;
         let at_most = |ms: u64| (rate / 8 * ms / 1000).max(few_frames) * 101 / 100;
         let burst = queue["burst"].as_u64().unwrap();
         assert!((9018..=at_most(100)).contains(&burst), "{rate}: {queue}");
-        // It tells a queue that is larger than the burst by how long the rest of it waits.
+        // For a queue larger than the burst, it reports how long the rest waits.
         let rest = |latency: &Value| rate / 8 * latency.as_u64().unwrap() / 1_000_000 + burst;
         let waiting = queue["limit"].as_u64().unwrap_or_else(|| rest(&queue["lat"]));
         assert!((9018..=at_most(50)).contains(&waiting), "{rate}: {queue}");
@@ -122,7 +122,7 @@ fn burst_does_not_exceed_the_limit() {
         assert!(dpu.eswitch.rate(&port, &two.settings).unwrap().in_place);
     }
 
-    // One that somebody changed, or an earlier version made, is not as wanted.
+    // A limit that another program changed, or an earlier version set, is not in place.
     dpu.netns.run("tc qdisc replace dev pf0vf1 root tbf rate 40gbit burst 1g limit 1g");
     let port = dpu.representor(&two);
     assert!(!dpu.eswitch.rate(&port, &two.settings).unwrap().in_place);
@@ -162,7 +162,7 @@ fn a_limited_pod_answers_under_a_flood() {
     assert!(slowest < 200.0, "a ping took {slowest} ms");
 }
 
-/// Ten pings: how many were answered, and after how many milliseconds the slowest.
+/// Ten pings: the number of answers, and the longest time in milliseconds.
 fn ping_times(from: &Pod, address: &str) -> (usize, f64) {
     let mut ping = Command::new("ping");
     ping.args(["-c", "10", "-i", "0.2", "-W", "2", address]);

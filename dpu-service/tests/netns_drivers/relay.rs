@@ -1,4 +1,4 @@
-//! What stands between the fabric and a daemon of Open vSwitch, and spoils what the daemon says.
+//! A relay between the fabric and a daemon of Open vSwitch that corrupts the daemon's answers.
 
 use std::{
     io::{Read, Write, copy},
@@ -9,22 +9,22 @@ use std::{
     thread,
 };
 
-/// What becomes of the daemon's answers.
+/// What the relay does with the daemon's answers.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answers {
-    /// They are passed on.
+    /// Passes them on.
     Whole,
-    /// They wait until that is over.
+    /// Holds them until the mode changes.
     HeldBack,
-    /// Half of one is passed on, and then the connection ends.
+    /// Passes on half of one, then ends the connection.
     Halved,
-    /// That is said in place of one.
+    /// Sends this text instead.
     Replaced(&'static [u8]),
-    /// That is said, and then for ever the same byte.
+    /// Sends this text instead, then one byte for ever.
     Endless(&'static [u8], u8),
 }
 
-/// Passes on what is said to a socket, and spoils what it answers. New connections are made until the test ends.
+/// Passes on what clients send to a socket, and corrupts the answers. Accepts connections until the test ends.
 pub(crate) struct Relay(Arc<Spoiling>);
 
 struct Spoiling {
@@ -40,7 +40,7 @@ impl Relay {
         thread::spawn(move || {
             for client in listener.incoming() {
                 let client = client.unwrap();
-                // A daemon that has ended takes none.
+                // A daemon that has ended accepts none.
                 let Ok(server) = UnixStream::connect(&to) else { continue };
                 shared.pass_on(&client, &server);
             }
@@ -48,7 +48,7 @@ impl Relay {
         Self(spoiling)
     }
 
-    /// From now on, also of connections that are open.
+    /// Changes the mode, also for open connections.
     pub(crate) fn set(&self, answers: Answers) {
         *self.0.answers.lock().unwrap() = answers;
         self.0.changed.notify_all();
@@ -56,12 +56,12 @@ impl Relay {
 }
 
 impl Spoiling {
-    /// On two threads, which end with the connection.
+    /// Runs two threads, which end with the connection.
     fn pass_on(self: &Arc<Self>, client: &UnixStream, server: &UnixStream) {
         let both = || (client.try_clone().unwrap(), server.try_clone().unwrap());
         let (mut asks, mut asked) = both();
         thread::spawn(move || {
-            // Either side may end it at any time.
+            // Either side may close it at any time.
             let _ = copy(&mut asks, &mut asked);
             let _ = asked.shutdown(Shutdown::Both);
         });
@@ -78,7 +78,7 @@ impl Spoiling {
         });
     }
 
-    /// `Err`: the connection ends.
+    /// `Err` ends the connection.
     fn answer(&self, client: &mut UnixStream, answer: &[u8]) -> std::io::Result<()> {
         let held_back = |answers: &mut Answers| *answers == Answers::HeldBack;
         let answers = self.changed.wait_while(self.answers.lock().unwrap(), held_back).unwrap();

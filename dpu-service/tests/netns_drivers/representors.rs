@@ -1,4 +1,4 @@
-//! Representors: which there are, and how they are set.
+//! The representors and their settings.
 
 use dpu_service::{
     eswitch::Eswitch,
@@ -13,9 +13,9 @@ use crate::veth_dpu::Dpu;
 #[test]
 fn probed_capabilities_are_reported_with_limits() {
     let capabilities = Dpu::new().fabric.capabilities();
-    let told = capabilities.iter().find(|told| told.name == "guard").unwrap();
-    assert!(told.available);
-    assert!(told.detail.starts_with("in software"), "{told:?}");
+    let reported = capabilities.iter().find(|reported| reported.name == "guard").unwrap();
+    assert!(reported.available);
+    assert!(reported.detail.starts_with("in software"), "{reported:?}");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn mtu_and_state_are_the_representors() {
     assert!(!dpu.representor(&pod).up);
 }
 
-/// The alias is the card's own, whatever happens to the group.
+/// The virtual card needs the alias, whatever the group is.
 #[test]
 fn link_group_is_set_and_alias_refused() {
     let dpu = Dpu::new();

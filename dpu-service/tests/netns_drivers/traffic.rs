@@ -1,4 +1,4 @@
-//! What ports have carried and dropped, compared with what `ip`, `tc` and `ovs-ofctl` count.
+//! Ports' traffic and drops, compared with the counters of `ip`, `tc` and `ovs-ofctl`.
 
 use std::process::Command;
 
@@ -34,21 +34,21 @@ fn guard_drops(dpu: &Dpu, pod: &Pod) -> u64 {
     dpu.fabric.drops().unwrap()[&dpu.representor(pod).index].guard
 }
 
-/// What `ip` says that a link has sent (`tx`) or received (`rx`).
-fn told_by_ip(netns: &TestNetns, link: &str, way: &str) -> Traffic {
-    let told = netns.json(&format!("ip -s -j link show dev {link}"))[0]["stats64"][way].clone();
-    let number = |key: &str| told[key].as_u64().unwrap();
+/// The traffic that a link has sent (`tx`) or received (`rx`), by `ip`.
+fn counted_by_ip(netns: &TestNetns, link: &str, way: &str) -> Traffic {
+    let reported = netns.json(&format!("ip -s -j link show dev {link}"))[0]["stats64"][way].clone();
+    let number = |key: &str| reported[key].as_u64().unwrap();
     Traffic { packets: number("packets"), bytes: number("bytes") }
 }
 
-/// What `tc` says that the queue of that kind has dropped.
+/// The drops of the queue of that kind, by `tc`.
 fn dropped_by_queue(dpu: &Dpu, link: &str, kind: &str) -> u64 {
     let queues = dpu.netns.json(&format!("tc -s -j qdisc show dev {link}"));
     let is_it = |queue: &&Value| queue["kind"] == kind;
     queues.as_array().unwrap().iter().find(is_it).unwrap()["drops"].as_u64().unwrap()
 }
 
-/// What `ovs-ofctl` says that the flow of that port has dropped which drops.
+/// The packets of the port's drop flow, by `ovs-ofctl`.
 fn dropped_by_flow(dpu: &mut Dpu, link: &str) -> u64 {
     let number = dpu.vswitch().vsctl(&format!("get interface {link} ofport"));
     let of_port = format!("in_port={},table=249", number.trim());
@@ -67,7 +67,7 @@ fn counts_from_the_pods_side(on: On) {
     let (dpu, [one, two]) = with_two_pods(on);
     let before = carried(&dpu, &one);
     one.netns.run("ping -q -c 5 -i 0.01 -s 1000 10.9.0.2");
-    // Only answers come back; neighbours may be asked for besides.
+    // Only answers return; neighbour resolution may add packets.
     let after = carried(&dpu, &one);
     const WITH_HEADERS: u64 = 1000 + 8 + 20 + 14;
     for (before, after) in [(before.sent, after.sent), (before.received, after.received)] {
@@ -78,15 +78,15 @@ fn counts_from_the_pods_side(on: On) {
         let representor = dpu.representor(pod).name;
         wait_until("representor and pod count the same", || {
             let Carried { sent, received, .. } = carried(&dpu, pod);
-            sent == told_by_ip(&pod.netns, "eth0", "tx")
-                && sent == told_by_ip(&dpu.netns, &representor, "rx")
-                && received == told_by_ip(&pod.netns, "eth0", "rx")
-                && received == told_by_ip(&dpu.netns, &representor, "tx")
+            sent == counted_by_ip(&pod.netns, "eth0", "tx")
+                && sent == counted_by_ip(&dpu.netns, &representor, "rx")
+                && received == counted_by_ip(&pod.netns, "eth0", "rx")
+                && received == counted_by_ip(&dpu.netns, &representor, "tx")
         });
     }
 }
 
-/// More than pods send by themselves that is dropped.
+/// More than the dropped packets that pods send unasked.
 const SPOOFED: u64 = 50;
 
 #[test]
@@ -104,13 +104,13 @@ fn counts_what_the_guard_drops(on: On) {
     wait_until("they are counted", || guard_drops(&dpu, &one) >= before[0] + SPOOFED);
     assert!(guard_drops(&dpu, &two) < before[1] + SPOOFED);
     wait_until("others count the same", || {
-        let told = match on {
+        let reported = match on {
             On::Bridge => dropped_by_queue(&dpu, "pf0vf0", "clsact"),
             On::OpenVswitch => dropped_by_flow(&mut dpu, "pf0vf0"),
         };
-        guard_drops(&dpu, &one) == told
+        guard_drops(&dpu, &one) == reported
     });
-    // What is in place already is left alone, and goes on counting.
+    // Programming again leaves the filters, and their counters, unchanged.
     let before = guard_drops(&dpu, &one);
     dpu.program(&one);
     assert!(guard_drops(&dpu, &one) >= before);
@@ -167,7 +167,7 @@ fn a_card_of_software_does_nothing_by_itself() {
     for on in On::EVERY {
         let (dpu, [one, two]) = with_two_pods(on);
         let ports = [&one, &two].map(|pod| dpu.representor(pod).index);
-        // A bridge forwards by the station that is behind a port.
+        // The bridge's FDB entry of the pod counts as a rule.
         let rules = if on == On::Bridge { 1 } else { 0 };
         let expected = ports.map(|port| (port, Offloaded { rules, in_hardware: 0 }));
         assert_eq!(dpu.fabric.offloaded(&ports.into()).unwrap(), expected.into());

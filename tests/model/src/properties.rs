@@ -307,5 +307,5 @@ fn is_vf_settled(system: &System, vf: Vf) -> bool {
 fn is_promise_known(system: &System, service: &Service, vf: Vf) -> bool {
     let agent = system.hosts[usize::from(vf.host)].agent.as_ref();
     let heard = agent.and_then(|agent| agent.promises.get(&vf)).copied();
-    service.promises.get(&vf).is_none_or(|told| told.is_some() && *told == heard)
+    service.promises.get(&vf).is_none_or(|reported| reported.is_some() && *reported == heard)
 }

@@ -46,7 +46,9 @@ impl System {
         });
         let oldest = under_way.min().unwrap_or(*clock);
         let Some(service) = &mut self.dpu.service else { return };
-        service.told.retain(|vf, (boot, at)| vf.host != host || boot == boot_id && *at > oldest);
+        service
+            .reported
+            .retain(|vf, (boot, at)| vf.host != host || boot == boot_id && *at > oldest);
     }
 
     /// That a key was given back makes no difference once no older Attach is under way.
@@ -88,8 +90,8 @@ impl System {
         let Some(service) = &mut self.dpu.service else { return };
         let overtaken = service.overtaken.iter_mut().filter(|(key, ..)| key.host == host);
         overtaken.for_each(|(.., until)| visit(until));
-        let told = service.told.iter_mut().filter(|(vf, _)| vf.host == host);
-        told.for_each(|(_, (_, at))| visit(at));
+        let reported = service.reported.iter_mut().filter(|(vf, _)| vf.host == host);
+        reported.for_each(|(_, (_, at))| visit(at));
     }
 
     /// Renumbers the promises of a VF, of which only matters which are the same.
@@ -143,8 +145,8 @@ impl System {
         let agents = self.hosts.iter_mut().filter_map(|host| host.agent.as_mut());
         agents.filter_map(|agent| agent.promises.get_mut(&vf)).for_each(&mut *visit);
         let service = self.dpu.service.as_mut();
-        let told = service.and_then(|service| service.promises.get_mut(&vf)?.as_mut());
-        told.into_iter().for_each(visit);
+        let reported = service.and_then(|service| service.promises.get_mut(&vf)?.as_mut());
+        reported.into_iter().for_each(visit);
     }
 }
 

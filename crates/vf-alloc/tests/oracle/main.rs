@@ -1,13 +1,13 @@
-//! Random operations on an allocator, each compared with a plain one. After each of them:
+//! Random operations on an allocator, each compared with a plain one. After each operation:
 //!
-//! - no two hold one VF, and nobody holds two;
-//! - a VF that is promised is given to nobody but who names the number that its host was told last, while that is in
-//!   force: to one at a time;
-//! - what is newly promised is free and offered, and no number is told twice;
-//! - a promise lasts, whoever holds the VF and whatever its host says of it, until it is ended;
-//! - once its host's promises have ended, a VF is anybody's again;
-//! - no VF is lost: in the end, when all are back, clean and offered, all are to be had: in the sessions by the numbers
-//!   that were told last, and after them by anybody.
+//! - no VF has two holders, and no key holds two VFs;
+//! - an offered VF goes only to a request with the latest number of its offer, to one at a time, while the offer
+//!   lasts;
+//! - a newly offered VF is free, and no number is used twice;
+//! - an offer lasts until it is ended, whatever holder the VF has and whatever its host reports;
+//! - after its host's offers have ended, a VF is available to all requests;
+//! - no VF is lost: when all are back and clean, all are available, first by the numbers of their offers, and after
+//!   the sessions to all requests.
 #![expect(clippy::unwrap_used, reason = "a test may")]
 
 mod operation;
@@ -160,7 +160,7 @@ impl Both {
         self.note_free();
     }
 
-    /// Notes which VFs have just become free for anybody.
+    /// Records the VFs that have just become free.
     fn note_free(&mut self) {
         self.step += 1;
         let is_free: BTreeSet<_> = {
@@ -179,7 +179,7 @@ impl Both {
         }
     }
 
-    /// With a pin: the VF, and the device that it may have been at or is at now.
+    /// With a pin: the VF, and its present or former device.
     fn reserve(&mut self, key: u8, pool: &str, host: HostId, pin: Option<(FunctionId, &Device)>) {
         let request = Request { host, pool, pinned: pin.map(|(_, device)| device), promised: None };
         let given = self.allocator.reserve(&request, key);
@@ -226,10 +226,10 @@ impl Both {
         assert_eq!(*given, expected);
     }
 
-    /// The VF is of the PF that the policy prefers, and is the longest rested of it.
+    /// The VF is of the PF that the policy prefers, and has been free for longest there.
     fn check_choice(&self, vf: FunctionId, pool: &str, host: HostId) {
         assert!(self.oracle.is_open(pool));
-        let mut free = self.oracle.unpromised(pool, host);
+        let mut free = self.oracle.unoffered(pool, host);
         let there = free.extract_if(.., |other| other.pf != vf.pf).count();
         let here = free;
         assert!(here.contains(&vf), "{vf} is not free");
@@ -252,7 +252,7 @@ impl Both {
         let free = self.oracle.free(pool, host);
         match error {
             ReserveError::Exhausted { usage, named_only, .. } => {
-                assert!(pin.is_none() && self.oracle.unpromised(pool, host).is_empty());
+                assert!(pin.is_none() && self.oracle.unoffered(pool, host).is_empty());
                 assert_eq!(usage.free, self.oracle.promised(pool, host).len());
                 assert_eq!(*named_only > 0, self.oracle.has_handed_out(pool, host));
             }
@@ -301,7 +301,7 @@ impl Both {
         }
     }
 
-    /// All that can be read agrees.
+    /// Compares everything that can be read.
     fn check(&self) {
         let Self { allocator, oracle, .. } = self;
         assert!(allocator.vfs().map(|view| view.vf).eq(oracle.vfs.keys().copied()));
@@ -342,17 +342,17 @@ impl Both {
         }
     }
 
-    /// All VFs come back, clean.
+    /// All VFs come back clean.
     fn give_all_back(&mut self) {
         let vfs: Vec<_> = self.oracle.vfs.keys().copied().collect();
         let keys = (0..KEYS).map(Operation::Release);
-        let amends = vfs.into_iter().flat_map(|vf| {
+        let recoveries = vfs.into_iter().flat_map(|vf| {
             [Operation::Clear(vf), Operation::StopWithholding(vf), Operation::Offer(vf, false)]
         });
-        // Not but for a reason: it makes all promises anew.
+        // Only if necessary: replacing the pools renews all offers.
         let reload =
             self.oracle.second_set.then_some(Operation::Reload(false, self.oracle.handed_out));
-        for operation in keys.chain(amends).chain(reload).chain([Operation::Ports(8)]) {
+        for operation in keys.chain(recoveries).chain(reload).chain([Operation::Ports(8)]) {
             self.apply(&operation);
             self.check();
         }
@@ -360,18 +360,18 @@ impl Both {
 
     fn check_none_is_lost(mut self) {
         self.give_all_back();
-        self.check_all_can_be_named();
+        self.check_all_by_name();
         let sessions = [0, 1].map(Operation::EndPromises);
         sessions
             .into_iter()
             .chain([Operation::Reload(false, false)])
             .for_each(|it| self.apply(&it));
         self.check();
-        self.check_anybody_gets_all();
+        self.check_all_without_names();
     }
 
-    /// Each VF that there is goes to its host, which names the number that it was told last.
-    fn check_all_can_be_named(&mut self) {
+    /// Each VF goes to its host, which names the latest number of the offer.
+    fn check_all_by_name(&mut self) {
         for host in [0, 1] {
             self.promise(HostId(host), usize::MAX);
         }
@@ -385,8 +385,8 @@ impl Both {
         }
     }
 
-    /// Each VF that there is goes to somebody who asks for any.
-    fn check_anybody_gets_all(mut self) {
+    /// Each VF goes to a request that names none.
+    fn check_all_without_names(mut self) {
         let mut key = KEYS;
         let mut given = BTreeSet::new();
         for host in [0, 1] {

@@ -1,11 +1,11 @@
-//! What is done to both, at random.
+//! Random operations for both allocators.
 
 use proptest::{prelude::*, sample::Index};
 use vf_alloc::FunctionId;
 
 use crate::plain::POOLS;
 
-/// So many keys there are.
+/// The number of keys.
 pub(crate) const KEYS: u8 = 12;
 
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub(crate) enum Operation {
     Fail(u8),
     Forget(u8),
     Promise(u32, usize),
-    /// Which of the VFs that were ever told, and the number.
+    /// Selects one of the VFs that were ever offered, and a number.
     NoteUntaken(Index, Number),
     EndPromise(FunctionId),
     EndPromises(u32),
@@ -31,25 +31,25 @@ pub(crate) enum Operation {
     Withhold(FunctionId),
     StopWithholding(FunctionId),
     Restore(FunctionId, u8, bool),
-    /// The second set of pools, and whether cards are handed out by somebody else.
+    /// The second set of pools, and whether another program hands out cards.
     Reload(bool, bool),
     Ports(u16),
 }
 
-/// A promise, as a request names it.
+/// An offer as a request names it.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
-    /// The VF: which of those that were ever told.
+    /// Selects one of the VFs that were ever offered.
     pub(crate) place: Index,
-    /// By another device.
+    /// Names another device.
     pub(crate) moved: bool,
-    /// By another host than the VF's.
+    /// Comes from another host than the VF's.
     pub(crate) abroad: bool,
     pub(crate) number: Number,
     pub(crate) pins: Pins,
 }
 
-/// What it pins, too.
+/// Also pins a VF.
 #[derive(Clone, Debug)]
 pub(crate) enum Pins {
     Nothing,
@@ -57,16 +57,16 @@ pub(crate) enum Pins {
     Another(FunctionId),
 }
 
-/// Which number it names.
+/// The number that a request names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Number {
-    /// The one that the VF was told with last, be it in force or not.
+    /// The latest number of the VF, valid or not.
     Last,
-    /// The one that any VF was told with last.
+    /// The latest number of any VF.
     LastOfAll,
-    /// One before that.
+    /// An earlier number.
     Before,
-    /// One that nobody was told.
+    /// A number that was never used.
     Next,
 }
 

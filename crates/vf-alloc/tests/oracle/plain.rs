@@ -1,4 +1,4 @@
-//! A plain allocator, and the pools and VFs that both have.
+//! A plain allocator, and the pools and VFs of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use vf_alloc::{
 pub(crate) const SETTINGS: Settings = Settings { quarantine_after: 2, promised_before: 40 };
 pub(crate) const POOLS: [&str; 4] = ["low", "all", "cards", "none"];
 
-/// What is known of a VF.
+/// The state of a VF.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
     pub(crate) facts: Option<VfFacts>,
@@ -19,24 +19,24 @@ pub(crate) struct Known {
     pub(crate) withheld: bool,
     pub(crate) failures: u32,
     pub(crate) promise: Promise,
-    /// The number that its host was told last.
+    /// The latest number of its offer.
     pub(crate) last_number: u64,
-    /// When it became free for anybody.
+    /// When it became free.
     pub(crate) free_since: u64,
 }
 
-/// Whether a VF is kept for who names it.
+/// Whether a VF is offered.
 #[derive(Clone, Copy, Default, PartialEq)]
 pub(crate) enum Promise {
     #[default]
     None,
-    /// It is, and its host does not know by which number.
-    Untold,
-    Told(u64),
+    /// It is, and a new number has to be sent.
+    Unsent,
+    Sent(u64),
 }
 
 impl Known {
-    /// What was promised of other facts is promised no more.
+    /// Ends an offer that was made with other facts.
     pub(crate) fn learn(&mut self, facts: VfFacts) {
         if self.facts.as_ref() != Some(&facts) {
             self.facts = Some(facts);
@@ -45,10 +45,10 @@ impl Known {
         }
     }
 
-    /// What its host was told is good no more.
+    /// Invalidates the number of the offer.
     pub(crate) fn renew_promise(&mut self) {
         if self.promise != Promise::None {
-            self.promise = Promise::Untold;
+            self.promise = Promise::Unsent;
         }
     }
 }
@@ -64,11 +64,11 @@ pub(crate) enum Stage {
 pub(crate) struct Oracle {
     pub(crate) vfs: BTreeMap<FunctionId, Known>,
     pub(crate) second_set: bool,
-    /// Cards are only given to requests that pin one.
+    /// Whether cards are given only to requests that pin one.
     pub(crate) handed_out: bool,
-    /// The number that was told last.
+    /// The latest number.
     pub(crate) last_number: u64,
-    /// VFs of higher numbers have no ports.
+    /// VFs with higher numbers have no ports.
     pub(crate) ports: Option<u16>,
 }
 
@@ -108,8 +108,8 @@ impl Oracle {
         self.vfs.iter().find(|(_, known)| holds(known)).map(|(&vf, _)| vf)
     }
 
-    /// The VFs that were ever told as promised.
-    pub(crate) fn told(&self) -> impl Iterator<Item = FunctionId> {
+    /// The VFs that were ever offered.
+    pub(crate) fn ever_offered(&self) -> impl Iterator<Item = FunctionId> {
         self.vfs.iter().filter(|(_, known)| known.last_number > 0).map(|(&vf, _)| vf)
     }
 
@@ -126,8 +126,8 @@ impl Oracle {
         !(self.handed_out && pool == "cards")
     }
 
-    /// Whether the pool is one that the VF is to be had out of: if somebody else hands it out, of no open one.
-    fn is_had_at(&self, pool: &str, vf: FunctionId) -> bool {
+    /// Whether the VF can be given out of this pool: if another program hands it out, of no open one.
+    fn is_available_in(&self, pool: &str, vf: FunctionId) -> bool {
         self.is_in(pool, vf) && self.is_open(pool) != self.is_handed_out(vf)
     }
 
@@ -136,7 +136,7 @@ impl Oracle {
         facts.is_some_and(|facts| facts.host == host)
     }
 
-    /// The host's VFs of the pool that are free, be they promised or handed out or not.
+    /// The host's free VFs of the pool, including offered and handed-out ones.
     pub(crate) fn free(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
         let free = |(vf, known): &(&FunctionId, &Known)| {
             self.state(**vf, known) == "free" && self.is_in(pool, **vf) && self.is_of(**vf, host)
@@ -144,23 +144,28 @@ impl Oracle {
         self.vfs.iter().filter(free).map(|(&vf, _)| vf).collect()
     }
 
-    /// Those of them that are to be had out of it, and are promised.
+    /// Those that can be given out of the pool and are offered.
     pub(crate) fn promised(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
-        self.had_at(pool, host, |promise| promise != Promise::None)
+        self.available_in(pool, host, |promise| promise != Promise::None)
     }
 
-    /// Those of them that are to be had out of it, and are not promised.
-    pub(crate) fn unpromised(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
-        self.had_at(pool, host, |promise| promise == Promise::None)
+    /// Those that can be given out of the pool and are not offered.
+    pub(crate) fn unoffered(&self, pool: &str, host: HostId) -> Vec<FunctionId> {
+        self.available_in(pool, host, |promise| promise == Promise::None)
     }
 
-    fn had_at(&self, pool: &str, host: HostId, is_meant: fn(Promise) -> bool) -> Vec<FunctionId> {
+    fn available_in(
+        &self,
+        pool: &str,
+        host: HostId,
+        is_meant: fn(Promise) -> bool,
+    ) -> Vec<FunctionId> {
         let mut free = self.free(pool, host);
-        free.retain(|vf| self.is_had_at(pool, *vf) && is_meant(self.vfs[vf].promise));
+        free.retain(|vf| self.is_available_in(pool, *vf) && is_meant(self.vfs[vf].promise));
         free
     }
 
-    /// Whether the host has VFs of the pool that are only given to requests that pin one.
+    /// Whether the host has VFs of the pool that need a pin.
     pub(crate) fn has_handed_out(&self, pool: &str, host: HostId) -> bool {
         let is_such = |vf: &FunctionId| {
             self.is_in(pool, *vf) && self.is_of(*vf, host) && self.is_handed_out(*vf)
@@ -168,20 +173,20 @@ impl Oracle {
         self.vfs.keys().any(is_such)
     }
 
-    /// The host's VFs that it is to be told of as promised.
-    pub(crate) fn untold(&self, host: HostId) -> BTreeSet<FunctionId> {
-        let is_untold = |(vf, known): &(&FunctionId, &Known)| {
-            known.promise == Promise::Untold
+    /// The host's VFs whose offers have to be sent.
+    pub(crate) fn unsent(&self, host: HostId) -> BTreeSet<FunctionId> {
+        let is_unsent = |(vf, known): &(&FunctionId, &Known)| {
+            known.promise == Promise::Unsent
                 && self.state(**vf, known) == "free"
                 && self.is_of(**vf, host)
         };
-        self.vfs.iter().filter(is_untold).map(|(&vf, _)| vf).collect()
+        self.vfs.iter().filter(is_unsent).map(|(&vf, _)| vf).collect()
     }
 
-    /// Whether the VF is given to who names the promise of that number.
+    /// Whether a request with that number gets the VF.
     pub(crate) fn is_promised_by(&self, vf: FunctionId, number: u64) -> bool {
         let known = &self.vfs[&vf];
-        self.state(vf, known) == "free" && known.promise == Promise::Told(number)
+        self.state(vf, known) == "free" && known.promise == Promise::Sent(number)
     }
 
     pub(crate) fn usage(&self, pool: &str) -> Usage {
@@ -198,7 +203,7 @@ impl Oracle {
         usage
     }
 
-    /// Only the pool "low" names its VFs by number.
+    /// Only the pool "low" selects VFs by number.
     fn never_offered(&self, pool: &str) -> usize {
         let named = (0..2)
             .flat_map(|pf| (0..5).map(move |vf| FunctionId { pf: PfId { controller: 0, pf }, vf }));
@@ -228,7 +233,7 @@ pub(crate) fn pools(second_set: bool, handed_out: bool) -> Vec<PoolSpec> {
     ]
 }
 
-/// Each PF serves a host of its own, but one of its VFs is the other host's.
+/// Each PF serves one host, except one VF of each, which is the other host's.
 pub(crate) fn facts(vf: FunctionId, moved: bool) -> VfFacts {
     let foreign = vf.vf == 7;
     VfFacts {

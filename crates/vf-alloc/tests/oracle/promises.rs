@@ -1,4 +1,4 @@
-//! Promises, and requests that name one.
+//! Offers, and requests that name one.
 
 use std::collections::BTreeSet;
 
@@ -12,45 +12,45 @@ use crate::{
 };
 
 impl Both {
-    /// The host is told of all that it does not know of, of no more VFs than it wants, and of those that have rested
-    /// for longest, each by a number that was never told.
+    /// The result has all unsent offers, no more new VFs than wanted, and the VFs that have been free for longest,
+    /// each with a new number.
     pub(crate) fn promise(&mut self, host: HostId, most: usize) {
-        // Who hands out a pool's VFs may name any of them.
+        // A program that hands out a pool's VFs may name any of them.
         let most_of =
             |oracle: &Oracle, pool: &str| if oracle.is_open(pool) { most } else { usize::MAX };
         let lacking = |pool| {
             let wanted =
                 most_of(&self.oracle, pool) - self.oracle.promised(pool, host).len().min(most);
-            wanted.min(self.oracle.unpromised(pool, host).len())
+            wanted.min(self.oracle.unoffered(pool, host).len())
         };
         let lacking: usize = POOLS.into_iter().map(lacking).sum();
-        let mut untold = self.oracle.untold(host);
-        let unpromised: BTreeSet<_> =
-            POOLS.into_iter().flat_map(|pool| self.oracle.unpromised(pool, host)).collect();
-        let told = self.allocator.promise(host, most);
-        let is_new = |vf: &FunctionId| unpromised.contains(vf);
-        let new: Vec<_> = told.iter().map(|told| told.vf).filter(is_new).collect();
-        assert!(new.len() <= lacking, "{} are promised, and {lacking} are lacking", new.len());
+        let mut unsent = self.oracle.unsent(host);
+        let unoffered: BTreeSet<_> =
+            POOLS.into_iter().flat_map(|pool| self.oracle.unoffered(pool, host)).collect();
+        let offers = self.allocator.promise(host, most);
+        let is_new = |vf: &FunctionId| unoffered.contains(vf);
+        let new: Vec<_> = offers.iter().map(|offer| offer.vf).filter(is_new).collect();
+        assert!(new.len() <= lacking, "{} are offered, and {lacking} are lacking", new.len());
         assert!(new.iter().all(|vf| self.has_rested_longest(*vf, host, &new)));
-        for Promised { vf, number } in told {
-            assert!(untold.remove(&vf) || is_new(&vf), "{vf} is promised, or not to be had");
-            assert!(number > self.oracle.last_number, "{number} was told before");
+        for Promised { vf, number } in offers {
+            assert!(unsent.remove(&vf) || is_new(&vf), "{vf} is already offered or unavailable");
+            assert!(number > self.oracle.last_number, "{number} was used before");
             self.oracle.last_number = number;
             let known = self.oracle.known(vf);
-            (known.promise, known.last_number) = (Promise::Told(number), number);
+            (known.promise, known.last_number) = (Promise::Sent(number), number);
         }
-        assert!(untold.is_empty(), "the host is not told of {untold:?}");
+        assert!(unsent.is_empty(), "missing offers of {unsent:?}");
         for pool in POOLS {
             let is_enough = self.oracle.promised(pool, host).len() >= most_of(&self.oracle, pool);
-            assert!(is_enough || self.oracle.unpromised(pool, host).is_empty(), "{pool}");
+            assert!(is_enough || self.oracle.unoffered(pool, host).is_empty(), "{pool}");
         }
     }
 
-    /// Whether there is a pool in which nothing of the same PF that is not promised with it has rested for longer.
+    /// Whether in some pool no VF of the same PF outside `new` has been free for longer.
     fn has_rested_longest(&self, vf: FunctionId, host: HostId, new: &[FunctionId]) -> bool {
         let since = |vf: &FunctionId| self.oracle.vfs[vf].free_since;
         POOLS.into_iter().filter(|pool| self.oracle.is_in(pool, vf)).any(|pool| {
-            let mut others = self.oracle.unpromised(pool, host).into_iter();
+            let mut others = self.oracle.unoffered(pool, host).into_iter();
             others.all(|it| it.pf != vf.pf || new.contains(&it) || since(&it) >= since(&vf))
         })
     }
@@ -64,21 +64,21 @@ impl Both {
         }
     }
 
-    /// Nothing is to change where the number is not the one in force.
+    /// Another number than the valid one must change nothing.
     pub(crate) fn note_untaken(&mut self, place: &Index, number: Number) {
-        let Some(vf) = self.told(place) else { return };
+        let Some(vf) = self.pick_offered(place) else { return };
         let number = self.number(vf, number);
         self.allocator.note_untaken(vf, number);
         let known = self.oracle.known(vf);
-        if known.promise == Promise::Told(number) {
-            known.promise = Promise::Untold;
+        if known.promise == Promise::Sent(number) {
+            known.promise = Promise::Unsent;
         }
     }
 
-    /// One of the VFs that were ever told, if there are any.
-    fn told(&self, place: &Index) -> Option<FunctionId> {
-        let told: Vec<_> = self.oracle.told().collect();
-        (!told.is_empty()).then(|| *place.get(&told))
+    /// One of the VFs that were ever offered.
+    fn pick_offered(&self, place: &Index) -> Option<FunctionId> {
+        let offered: Vec<_> = self.oracle.ever_offered().collect();
+        (!offered.is_empty()).then(|| *place.get(&offered))
     }
 
     fn number(&self, vf: FunctionId, number: Number) -> u64 {
@@ -93,7 +93,7 @@ impl Both {
 
     pub(crate) fn name(&mut self, key: u8, pool: &str, named: &Named) {
         let Named { place, moved, abroad, number, pins } = named;
-        let Some(vf) = self.told(place) else { return };
+        let Some(vf) = self.pick_offered(place) else { return };
         let key = self.idle_key(key);
         let host = HostId(facts(vf, *moved).host.0 ^ u32::from(*abroad));
         let promise =
@@ -115,13 +115,13 @@ impl Both {
         }
     }
 
-    /// The next key that holds nothing, if there is one.
+    /// The next key that holds nothing.
     fn idle_key(&self, first: u8) -> u8 {
         let mut keys = (first..KEYS).chain(0..first);
         keys.find(|key| self.oracle.held_by(*key).is_none()).unwrap_or(first)
     }
 
-    /// What becomes of a request that names the VF by that promise.
+    /// The outcome of a request that names the VF with that number.
     fn expected(
         &self,
         vf: FunctionId,

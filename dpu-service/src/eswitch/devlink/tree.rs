@@ -1,10 +1,8 @@
 //! VFs' leaves in the cards' rate trees. A leaf has its VF's guaranteed share. A network with a total rate has a
-//! node, and
-//! the leaves of its VFs are children of that node.
+//! node, and the leaves of its VFs are children of that node.
 //!
 //! A caller changes a tree while it holds the one [`Devlink`], so no other call deletes a node between its creation
-//! and its
-//! first leaf. The kernel knows whether a node has leaves, and refuses to delete one that has.
+//! and its first leaf. The kernel knows whether a node has leaves, and refuses to delete one that has.
 
 use std::{
     collections::BTreeMap,
@@ -20,8 +18,7 @@ use crate::{
 };
 
 /// The prefix of our nodes' names. Other nodes belong to other programs. The prefix alone names the node that tests
-/// a
-/// card: no network's node has that name.
+/// a card: no network's node has that name.
 const PREFIX: &str = "offload-";
 
 /// Whether that node is one of ours.
@@ -94,8 +91,7 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Trees {
     /// The latest limit set on each node, in bits per second. Attachments of one network differ in it if the
-    /// network was
-    /// changed between them; the latest programmed one decides.
+    /// network was changed between them; the latest programmed one decides.
     totals: Mutex<BTreeMap<(DevlinkDevice, String), u64>>,
 }
 

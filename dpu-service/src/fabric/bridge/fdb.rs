@@ -1,6 +1,5 @@
 //! A port's entries in the forwarding database (FDB): the pod's own MAC address as a static entry, or learned ones.
-//! The
-//! guard decides which addresses may send at all.
+//! The guard decides which addresses may send at all.
 
 use std::collections::BTreeSet;
 
@@ -37,8 +36,7 @@ pub(super) fn set_static(
     vlans: &[Option<u16>],
 ) -> Result<(), Error> {
     // The kernel deletes the entries of a port that leaves. A port that had no master when this programming began
-    // has
-    // none, which saves a dump of the whole table.
+    // has none, which saves a dump of the whole table.
     let known = match port.master {
         None => Vec::new(),
         Some(_) => static_entries(rtnl, port.index)?,
@@ -78,8 +76,7 @@ pub(super) fn removals(
 }
 
 /// Whether the port has an entry for `mac` in each of these VLANs and no other entry; with `mac` = `None`, whether
-/// it
-/// learns. `settings` are the port's flags as found.
+/// it learns. `settings` are the port's flags as found.
 pub(super) fn find(
     rtnl: &mut Rtnl,
     port: u32,

@@ -1,14 +1,11 @@
 //! The gateways' links: veth pairs. One end is a port of the bridge in the network's VLAN, the other is the DPU's
-//! own.
-//! The bridge therefore treats a gateway like a pod, with or without VLAN filtering, and the uplinks carry its
+//! own. The bridge therefore treats a gateway like a pod, with or without VLAN filtering, and the uplinks carry its
 //! VLAN.
 //!
 //! Each end's alias names the network. One correct alias identifies a pair, since another program may change the
-//! other
-//! one. The kernel sets no alias when it creates a link, so a pair without aliases is known by the names of both
-//! ends:
-//! its creation was interrupted. If an end has been moved to another namespace, deleting the remaining one deletes
-//! both.
+//! other one. The kernel sets no alias when it creates a link, so a pair without aliases is known by the names of
+//! both ends: its creation was interrupted. If an end has been moved to another namespace, deleting the remaining
+//! one deletes both.
 
 use std::collections::BTreeMap;
 
@@ -91,8 +88,7 @@ pub(super) struct GatewayPairs<'a> {
 
 impl GatewayPairs<'_> {
     /// Creates or repairs the pairs of these networks and deletes all others. The second value says whether
-    /// anything has
-    /// changed.
+    /// anything has changed.
     pub(super) fn set(
         &self,
         rtnl: &mut Rtnl,

@@ -1,6 +1,5 @@
 //! The guard of a port: a filter at the representor's ingress, before the bridge sees a frame. On a card that
-//! carries
-//! out filters, flower filters also limit what the card forwards in hardware to what the guard lets pass.
+//! carries out filters, flower filters also limit what the card forwards in hardware to what the guard lets pass.
 
 use std::{
     collections::BTreeMap,

@@ -53,8 +53,7 @@ fn changed(port: &Link) -> impl Iterator<Item = &'static str> + use<> {
 }
 
 /// Whether the port has a carrier and does not forward. Without a spanning tree, the kernel lets such a port
-/// forward
-/// unless another program has disabled it (`br_port_state_selection` in net/bridge/br_stp.c).
+/// forward unless another program has disabled it (`br_port_state_selection` in net/bridge/br_stp.c).
 fn is_stopped(port: &Link, runs_stp: bool) -> bool {
     !runs_stp && port.bridge_port.is_some() && port.is_running && !port.is_forwarding
 }

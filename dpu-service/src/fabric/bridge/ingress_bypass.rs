@@ -2,8 +2,7 @@
 //!
 //! Only a VF that is one end of a veth pair can send such frames, through an ifb in its namespace: see
 //! [`Nftables::require_ingress`]. The rules stay with the representor when its pod changes: they do not depend on
-//! the
-//! pod, and an idle port is down.
+//! the pod, and an idle port is down.
 //!
 //! Calls for several ports share one socket and its lock; the kernel serialises transactions of nftables as well.
 //! `known` may be locked after that lock, never before it.
@@ -29,8 +28,7 @@ pub(super) struct IngressBypass {
     netns: Netns,
     kernel: Mutex<Option<Kernel>>,
     /// The ports whose rules this process has set: name to index. Most attaches find their port here. The kernel
-    /// keeps
-    /// rules by name, so a port that is plugged in again replaces the earlier entry.
+    /// keeps rules by name, so a port that is plugged in again replaces the earlier entry.
     known: Mutex<BTreeMap<String, u32>>,
 }
 

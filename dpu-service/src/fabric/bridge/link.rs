@@ -20,8 +20,8 @@ pub(super) const ALIAS: &str = "dpu-offload fabric";
 pub(super) struct BridgeLink {
     name: String,
     /// The bridge's index from the latest lookup, so that not every port has to look it up. `None`: look it up
-    /// again. The
-    /// lock is held during the lookup: no call can store an index that another call has just found to be wrong.
+    /// again. The lock is held during the lookup: no call can store an index that another call has just found to be
+    /// wrong.
     index: Mutex<Option<u32>>,
     /// Whether a spanning tree decides which ports forward, as the latest [`Self::ensure`] found.
     runs_stp: AtomicBool,
@@ -108,8 +108,7 @@ impl BridgeLink {
     }
 
     /// Creates the bridge unless it exists, switches it on, and returns its index. Does not change settings of a
-    /// bridge
-    /// that another program created.
+    /// bridge that another program created.
     pub(super) fn ensure(
         &self,
         rtnl: &mut Rtnl,
@@ -135,8 +134,7 @@ impl BridgeLink {
     }
 
     /// Repairs settings that another program has changed on a bridge of this service. Returns the repair as a
-    /// sentence, if
-    /// there was one.
+    /// sentence, if there was one.
     fn put_back(
         &self,
         rtnl: &mut Rtnl,
@@ -221,10 +219,8 @@ impl BridgeLink {
     }
 
     /// Takes the bridge's own IP stack out of the pods' network: the bridge forwards between pods and is no
-    /// neighbour of
-    /// theirs. The kernel accepts a packet for an address of the DPU on any link. With `rp_filter`, it drops such
-    /// packets
-    /// from pods, because it has no route back to the pod through the bridge.
+    /// neighbour of theirs. The kernel accepts a packet for an address of the DPU on any link. With `rp_filter`, it
+    /// drops such packets from pods, because it has no route back to the pod through the bridge.
     fn hide_from_pods(&self) {
         let settings = [
             (Family::V6, "disable_ipv6", "1"),

@@ -15,8 +15,7 @@ use crate::{
 pub(super) struct Uplinks {
     names: Vec<String>,
     /// Held from the listing of all ports' VLANs to the change that follows from it. If two ports join or leave at
-    /// once,
-    /// the later listing sees both.
+    /// once, the later listing sees both.
     following: Mutex<()>,
     /// The smallest MTU of the uplinks that could be joined, in bytes.
     mtu: Mutex<Option<u32>>,

@@ -10,14 +10,10 @@
 //! | `LET_IN` | frames to the pod whose connection was committed | the end |
 //!
 //! Guards of all ports lead through these tables, because another port may have rules. Flows of the bridge contain
-//! what
-//! is the same for all ports, so a port without rules has no flow here. The end is `NORMAL`. The pod's MAC address
-//! is
-//! matched in any VLAN, because another program's bridge may remove tags first. Each port has a conntrack zone of
-//! its
-//! own, the port's number; the zone is flushed with the port's flows. The first packet of a connection goes through
-//! two
-//! lookups: later packets are not committed again, which cards can't do.
+//! what is the same for all ports, so a port without rules has no flow here. The end is `NORMAL`. The pod's MAC
+//! address is matched in any VLAN, because another program's bridge may remove tags first. Each port has a
+//! conntrack zone of its own, the port's number; the zone is flushed with the port's flows. The first packet of a
+//! connection goes through two lookups: later packets are not committed again, which cards can't do.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -118,8 +114,7 @@ fn of_sent(flows: &mut FlowSet, from: Match, zone: u16) {
 }
 
 /// Drops frames to an address of the pod and a multicast MAC address: legitimate senders never send these, and the
-/// rules,
-/// which match the pod's MAC address, would not see them.
+/// rules, which match the pod's MAC address, would not see them.
 fn of_groups(flows: &mut FlowSet, settings: &PortSettings) {
     let link_local = IpAddr::V6(settings.mac.link_local());
     for address in settings.addresses.iter().chain([&link_local]) {
@@ -204,8 +199,7 @@ const fn to_ports(protocol: AllowedProtocol, ports: Ports) -> Option<Match> {
 }
 
 /// Refuses rules that need more flows than a port may have. The prefixes of other networks in the rules can grow
-/// after
-/// the rules were applied.
+/// after the rules were applied.
 pub(super) fn check(settings: &PortSettings) -> Result<(), Unsupported> {
     let combinations = settings.openings.iter().flatten().map(Opening::combinations).sum::<usize>();
     if combinations <= MOST_COMBINATIONS {

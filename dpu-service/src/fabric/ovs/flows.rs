@@ -1,6 +1,5 @@
 //! Reads and sets the flows of one bridge. Calls for several ports overlap, each on a connection of its own; the
-//! daemon
-//! answers all pending requests in one pass of its loop.
+//! daemon answers all pending requests in one pass of its loop.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -30,8 +29,7 @@ impl Flows {
     }
 
     /// Resets settings that keep frames from passing those of the bridge's ports that are ours, by number. Returns
-    /// the
-    /// ports that it had to reset.
+    /// the ports that it had to reset.
     pub(super) fn open_ports(
         &self,
         doing: &str,
@@ -51,8 +49,7 @@ impl Flows {
     }
 
     /// Blocks for `pause`, then asks whether the daemon is there. Returns at once when the connection ends. `true`:
-    /// since
-    /// the previous call, the daemon did not answer another call in time.
+    /// since the previous call, the daemon did not answer another call in time.
     pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<bool, Error> {
         self.switches.watch(switch, pause)
     }

@@ -10,17 +10,13 @@
 //! | `NEIGHBOURS` | the source of a neighbour advertisement whose target was checked | the end |
 //!
 //! The end is the first table of `allow_rules.rs`; after its tables the bridge forwards as for ports that are not
-//! ours.
-//! Frames that no flow of a table lets pass go to `DROPS`, where one flow per port drops and counts them. Flows of
-//! the
-//! bridge contain everything that is the same for all ports. A port has only the few flows about itself, because
-//! the
-//! daemon takes some 20 µs for each.
+//! ours. Frames that no flow of a table lets pass go to `DROPS`, where one flow per port drops and counts them.
+//! Flows of the bridge contain everything that is the same for all ports. A port has only the few flows about
+//! itself, because the daemon takes some 20 µs for each.
 //!
 //! Open vSwitch skips IPv6 extension headers. With `nx-match` (ovs-fields(7)) it reads the headers of first
-//! fragments; of
-//! later fragments it knows the addresses. It reads the options of neighbour messages, but not those of router
-//! solicitations.
+//! fragments; of later fragments it knows the addresses. It reads the options of neighbour messages, but not those
+//! of router solicitations.
 
 use std::{
     collections::BTreeSet,
@@ -56,8 +52,7 @@ pub(super) const TYPE_IPV4: u16 = 0x0800;
 pub(super) const TYPE_ARP: u16 = 0x0806;
 pub(super) const TYPE_IPV6: u16 = 0x86dd;
 /// The EtherType by which Open vSwitch reports 802.2 frames. SNAP frames with an Ethernet type get that type
-/// instead
-/// (ovs-fields(7), `eth_type`).
+/// instead (ovs-fields(7), `eth_type`).
 const TYPE_802_2: u16 = 0x05ff;
 /// EtherTypes of VLAN tags: of a second tag, or of one that Open vSwitch does not parse as a tag.
 const TAG_TYPES: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
@@ -162,8 +157,7 @@ fn common_sources(flows: &mut FlowSet) {
     let listens = [Match::EthernetType(TYPE_IPV4), Match::IpProtocol(IGMP), unspecified_v4];
     flows.add(SOURCES, ALLOWED, listens, END);
     // Open vSwitch also reports an unspecified source for packets that it could not parse. In older releases these
-    // include
-    // packets with much padding, which hosts cut off: such a packet may come from a DHCP server.
+    // include packets with much padding, which hosts cut off: such a packet may come from a DHCP server.
     let unread = [Match::EthernetType(TYPE_IPV4), unspecified_v4];
     flows.add(SOURCES, OTHERWISE + 1, unread, DROPPED);
 
@@ -171,8 +165,7 @@ fn common_sources(flows: &mut FlowSet) {
         flows.add(SOURCES, ALLOWED, with(icmpv6(kind), unspecified_v6()), END);
     }
     // A router solicitation may carry a link address that Open vSwitch does not read, so it is dropped. Every
-    // kernel sends
-    // them repeatedly without a fault of the pod, so they are not counted.
+    // kernel sends them repeatedly without a fault of the pod, so they are not counted.
     flows.add(SOURCES, ALLOWED - 1, icmpv6(ROUTER_SOLICITATION), Action::Drop);
     flows.add(SOURCES, REFUSED - 1, icmpv6(NEIGHBOUR_ADVERTISEMENT), DROPPED);
     // The unspecified address belongs to no host, even if a prefix of the port covers it.
@@ -304,8 +297,7 @@ pub(super) fn icmpv6(kind: u8) -> [Match; 3] {
 }
 
 /// The kernel's datapath parses the body of neighbour messages only if their code was matched. Hosts discard
-/// messages
-/// with another code (RFC 4861, sections 7.1.1 and 7.1.2).
+/// messages with another code (RFC 4861, sections 7.1.1 and 7.1.2).
 fn neighbours(kind: u8) -> Vec<Match> {
     with(icmpv6(kind), Match::Icmpv6Code(0))
 }

@@ -1,6 +1,5 @@
 //! The limit of what a pod sends: a meter, and a flow before those of the guard that uses it. Both have the port's
-//! number
-//! and end with the daemon.
+//! number and end with the daemon.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,5 @@
 //! The OpenFlow numbers of ports. Each port requests a fixed number, so it has the same one after a reset of its
-//! card or
-//! a restart of the daemon.
+//! card or a restart of the daemon.
 
 use std::{
     collections::BTreeSet,
@@ -18,8 +17,7 @@ const NUMBERS: std::ops::RangeInclusive<u32> = 1_000..=HIGHEST;
 pub(super) const HIGHEST: u32 = 0xfeff;
 
 /// The numbers that calls in progress hold. Such a number is not in the database yet, or its port has left and
-/// flows of
-/// it remain. Another port with it would get these flows.
+/// flows of it remain. Another port with it would get these flows.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     held: Mutex<BTreeSet<u32>>,

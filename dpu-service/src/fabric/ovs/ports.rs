@@ -64,8 +64,7 @@ impl Inner {
     }
 
     /// The number of a port of ours in any bridge except siblings. Outer `None`: there is no such port. Inner
-    /// `None`: it
-    /// has no number.
+    /// `None`: it has no number.
     pub(super) fn own_port(&self, port: &Representor) -> Result<Option<Option<u32>>, Refused> {
         let is_own = |found: &Port<'_>| found.is_ours() && !self.is_siblings(found);
         self.vswitch.look(|replica| {
@@ -75,8 +74,7 @@ impl Inner {
     }
 
     /// Removes all flows of the ports with these numbers, the meters of limited ones, and their tracked
-    /// connections. A
-    /// meter that none of our flows uses may belong to another program.
+    /// connections. A meter that none of our flows uses may belong to another program.
     pub(super) fn forget_flows(&self, doing: &str, numbers: &[u32]) -> Result<(), Refused> {
         let removals: Vec<_> =
             numbers.iter().map(|number| Change::RemoveAll(cookies_of(*number))).collect();
@@ -99,10 +97,8 @@ impl Inner {
     }
 
     /// Waits until the daemon has seen that the link was taken down, if it was. When a port leaves, the daemon
-    /// restores
-    /// the link's flags as it saw them last. It could switch the link on again after this program has ended, and
-    /// nothing
-    /// would show later that the link was a port of ours.
+    /// restores the link's flags as it saw them last. It could switch the link on again after this program has
+    /// ended, and nothing would show later that the link was a port of ours.
     fn await_seen(&self, port: &Representor) -> Result<(), Refused> {
         let doing = format!("see {} taken down", port.name);
         let refused = |error| Refused::new(format!("look at {}", port.name), error);
@@ -136,8 +132,7 @@ impl Inner {
     }
 
     /// Adds interface and port in one transaction, so that no partial port exists. Reuses the known number, because
-    /// flows
-    /// with it may exist.
+    /// flows with it may exist.
     fn add_port(
         &self,
         port: &Representor,

@@ -24,8 +24,7 @@ pub(super) const OPTIONS: &str = "other_config";
 const NO_QUEUES: &str = "linux-noop";
 
 /// The spanning trees: the bridge's column that enables one, the port's key that excludes the port, and the name
-/// for
-/// people.
+/// for people.
 const SPANNING_TREES: [(&str, &str, &str); 2] =
     [("stp_enable", "stp-enable", "STP"), ("rstp_enable", "rstp-enable", "RSTP")];
 
@@ -70,8 +69,7 @@ pub(super) fn marks(purpose: &str) -> Datum {
 }
 
 /// The same for an interface of the link with that index. The userspace datapath reports the index of the link that
-/// has
-/// the name now, but continues with the link that it opened, even if that is gone.
+/// has the name now, but continues with the link that it opened, even if that is gone.
 pub(super) fn marks_of_link(purpose: &str, index: u32) -> Datum {
     Datum::map([OWNER, ("purpose", purpose), (MADE_FOR, &index.to_string())])
 }

@@ -60,8 +60,7 @@ impl Inner {
     }
 
     /// Creates the bridge unless it exists, and returns whether it is ours. Does not create a bridge again that
-    /// another
-    /// program made and deleted: only that program knows what else was in it.
+    /// another program made and deleted: only that program knows what else was in it.
     fn ensure_bridge(&self) -> Result<bool, Refused> {
         let of_bridge = |replica: &Replica| {
             let bridge = rows::bridge(replica, &self.settings.name)?;
@@ -219,8 +218,7 @@ impl Inner {
     }
 
     /// Sets the flows that are the same for all our ports. In a bridge of ours, also forwards frames from uplinks,
-    /// kept
-    /// links and the DPU itself. In another program's bridge, that program decides.
+    /// kept links and the DPU itself. In another program's bridge, that program decides.
     fn set_own_flows(&self, is_ours: bool) -> Result<(), Refused> {
         let own = [Match::InPort(openflow::LOCAL)].map(forwarded);
         let numbers = self.vswitch.look(|replica| {
@@ -241,8 +239,7 @@ impl Inner {
     }
 
     /// Resets ports of ours that another program has set not to receive, forward or flood. These settings are not
-    /// in the
-    /// database and end with the daemon.
+    /// in the database and end with the daemon.
     fn open_ports(&self) -> Result<(), Refused> {
         let name = |port: Port<'_>| Some((port.number()?, port.name().to_owned()));
         let ours: BTreeMap<u32, String> =
@@ -272,8 +269,7 @@ impl Inner {
 
     /// Makes the bridge read first fragments (`nx-match`). Otherwise it forwards fragments unread, and hosts would
     /// reassemble a router's or server's message from them. Also set in another program's bridge: the guard needs
-    /// it, and
-    /// that program's matches on ports only see more packets.
+    /// it, and that program's matches on ports only see more packets.
     fn read_fragments(&self, doing: &str) -> Result<(), Refused> {
         if self.flows.with(doing, Switch::reads_first_fragments)? {
             return Ok(());

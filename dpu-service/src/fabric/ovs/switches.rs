@@ -63,8 +63,7 @@ impl Switches {
     }
 
     /// Blocks for `pause`, then asks whether the daemon is there. Returns at once when the connection ends. `true`:
-    /// since
-    /// the previous call, the daemon did not answer another call in time.
+    /// since the previous call, the daemon did not answer another call in time.
     pub(super) fn watch(&self, switch: &mut Switch, pause: Duration) -> Result<bool, Error> {
         let watched = switch.watch(pause);
         self.note(&watched);

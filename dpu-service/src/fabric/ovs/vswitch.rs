@@ -1,10 +1,9 @@
 //! Open vSwitch's database, and the daemon that carries out what is written there.
 //!
 //! One connection serves all calls for all bridges, and is opened again when it was lost. Its lock is held while it
-//! is
-//! opened: calls without a connection wait for the one that opens it, and share the outcome. No call holds that
-//! lock
-//! while it waits for the daemon, so calls for several ports overlap and the daemon handles their writes together.
+//! is opened: calls without a connection wait for the one that opens it, and share the outcome. No call holds that
+//! lock while it waits for the daemon, so calls for several ports overlap and the daemon handles their writes
+//! together.
 
 use std::{
     path::{Path, PathBuf},
@@ -97,8 +96,7 @@ impl Vswitch {
     }
 
     /// Our QoS row that leaves ports' queues alone. Without it, the daemon would delete the queue by which the
-    /// eswitch
-    /// limits a VF.
+    /// eswitch limits a VF.
     pub(super) fn no_queues(&self) -> Result<Uuid, Refused> {
         // First without the lock: calls that wait for a connection wait in parallel.
         if let Some(found) = self.look(rows::no_queues)? {
@@ -169,8 +167,7 @@ impl Vswitch {
     }
 
     /// Waits for an overdue change. The daemon may have carried it out without being able to report it, as on a
-    /// full disk.
-    /// Any transaction makes it report again, so an empty one is written.
+    /// full disk. Any transaction makes it report again, so an empty one is written.
     fn catch_up(&self, database: &Database, doing: &str) -> Result<(), Refused> {
         let overdue = self.overdue.load(Ordering::Relaxed);
         if overdue == 0 || database.read(|replica| is_done(replica, overdue)).unwrap_or(false) {

@@ -1,6 +1,5 @@
 //! Watches Open vSwitch for what the kernel does not report: its daemons end, are suspended or return, and other
-//! programs
-//! change our rows. A restarted daemon has no flows.
+//! programs change our rows. A restarted daemon has no flows.
 //!
 //! Two threads run until the fabric is dropped: one watches the database, one the daemon on a connection of its
 //! own.
@@ -119,8 +118,8 @@ fn watch_rows(fabric: &Inner, database: &Database, count: &watch::Sender<u64>) {
 }
 
 /// Waits until the rows have another version than `seen`, or the fabric is dropped. Reports that the server is
-/// suspended,
-/// and that it continues, also if other calls noticed it: `silences` is the known count of their timeouts.
+/// suspended, and that it continues, also if other calls noticed it: `silences` is the known count of their
+/// timeouts.
 fn await_change(
     fabric: &Inner,
     database: &Database,

@@ -1,5 +1,5 @@
-//! What the agent tells the DPU in its session, and hears of it.
-//! In the program: host-shim/src/agent/{dpu/session,dpu/inventory,dpu/reports,dpu/room,upkeep/room}.rs.
+//! What the agent tells the DPU in its session, and hears of it. In the program:
+//! host-shim/src/agent/{dpu/session,dpu/inventory,dpu/reports,dpu/room,upkeep/room}.rs.
 
 use super::{
     memory::{Agent, Standing, Wish},
@@ -79,7 +79,7 @@ impl AgentSide<'_> {
             return;
         };
         let mut sent = agent.sent_inventory.take().unwrap_or_default();
-        sent.retain(|(vf, _)| conditions.iter().all(|(told, _)| told != vf));
+        sent.retain(|(vf, _)| conditions.iter().all(|(reported, _)| reported != vf));
         sent.extend(&conditions);
         sent.sort_unstable();
         agent.sent_inventory = Some(sent);

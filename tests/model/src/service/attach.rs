@@ -1,5 +1,5 @@
-//! Attach: reserve in memory, then record and program in either order, then answer.
-//! In the program: dpu-service/src/attachments/{attach,ports}.rs.
+//! Attach: reserve in memory, then record and program in either order, then answer. In the program:
+//! dpu-service/src/attachments/{attach,ports}.rs.
 
 use super::{
     memory::{Entry, Flow, Service, Work},
@@ -82,8 +82,9 @@ impl ServiceSide<'_> {
     fn promised_vf(&self, service: &Service, host: HostId, promise: Promise) -> Option<Vf> {
         let Promise { vf, number } = promise;
         let is_own = vf.host == host || !self.has(Protection::OwnVfsOnly);
-        let told = service.promises.get(&vf).copied().flatten();
-        let is_it = told == Some(number) || told.is_some() && !self.has(Protection::PromiseNumbers);
+        let reported = service.promises.get(&vf).copied().flatten();
+        let is_it =
+            reported == Some(number) || reported.is_some() && !self.has(Protection::PromiseNumbers);
         (is_own && is_it && service.is_idle(vf)).then_some(vf)
     }
 

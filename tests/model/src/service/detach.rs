@@ -1,5 +1,5 @@
-//! The way back: unprogram and record in either order, then free and answer.
-//! In the program: dpu-service/src/attachments/{detach,welcome}.rs.
+//! The way back: unprogram and record in either order, then free and answer. In the program:
+//! dpu-service/src/attachments/{detach,welcome}.rs.
 
 use super::{
     memory::{Entry, Flow, Service, Verdict, Work},
@@ -51,7 +51,7 @@ impl ServiceSide<'_> {
         }
         let returned = returned || returned_vf == Some(record.vf);
         if returned || self.has(Protection::AsOfAbsent) {
-            service.told.insert(record.vf, (record.boot_id, as_of));
+            service.reported.insert(record.vf, (record.boot_id, as_of));
         }
         self.gives_back(service, (record.key, record.id), returned, None);
         if let Some(flow) = service.flow_mut(record.key) {

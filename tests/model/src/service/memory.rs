@@ -22,7 +22,7 @@ pub struct Service {
     /// The keys that their hosts gave back, and until when.
     pub overtaken: Vec<(Key, BootId, HostTime)>,
     /// As of when the latest Detach of each VF spoke.
-    pub told: BTreeMap<Vf, (BootId, HostTime)>,
+    pub reported: BTreeMap<Vf, (BootId, HostTime)>,
     /// The sessions in force, by host.
     pub sessions: BTreeMap<HostId, (SessionId, BootId)>,
     /// The newest hello of each host: that of the newest connection, of which each session has its own.
@@ -147,8 +147,8 @@ impl Service {
 
     /// `vf-alloc/src/slot.rs::reset_offer`.
     pub(super) fn renew_promise(&mut self, vf: Vf) {
-        if let Some(told) = self.promises.get_mut(&vf) {
-            *told = None;
+        if let Some(reported) = self.promises.get_mut(&vf) {
+            *reported = None;
         }
     }
 
@@ -228,7 +228,7 @@ impl Service {
 
     /// `attachments/registry/detaches.rs::after`.
     pub(super) fn detached_after(&self, vf: Vf, boot_id: BootId, as_of: HostTime) -> bool {
-        self.told.get(&vf).is_some_and(|(boot, at)| *boot == boot_id && *at > as_of)
+        self.reported.get(&vf).is_some_and(|(boot, at)| *boot == boot_id && *at > as_of)
     }
 }
 
