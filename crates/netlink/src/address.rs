@@ -23,15 +23,15 @@ pub struct AddAddress {
 }
 
 impl AddAddress {
-    /// With its prefix, to which the kernel adds a route.
+    /// An address with its prefix. The kernel adds a route to the prefix.
     ///
-    /// An IPv6 address is usable at once: there is no duplicate address detection, because whoever
-    /// assigns it answers for its being unique.
+    /// IPv6 addresses skip duplicate address detection (`IFA_F_NODAD`) and are usable at once. The caller guarantees
+    /// that the address is unique.
     pub fn new(address: IpNetwork) -> Self {
         Self { address, prefix_route: true }
     }
 
-    /// Adds no route to its prefix.
+    /// Suppresses the route to the address's prefix (`IFA_F_NOPREFIXROUTE`).
     pub fn without_prefix_route(self) -> Self {
         Self { prefix_route: false, ..self }
     }
@@ -62,7 +62,7 @@ impl Request<'_> {
         Self::new(operation, Some(index), message, Existing::Refused)
     }
 
-    /// Takes an address off a link.
+    /// Deletes an address of a link.
     #[must_use]
     pub fn delete_address(index: u32, address: IpNetwork) -> Self {
         let message = RouteNetlinkMessage::DelAddress(message(index, address));
@@ -72,10 +72,10 @@ impl Request<'_> {
 }
 
 impl Rtnl {
-    /// The addresses of a link.
+    /// Lists the addresses of a link.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn addresses(&mut self, index: u32) -> Result<Vec<IpNetwork>, Error> {
         let mut message = AddressMessage::default();
         message.header.index = index;
@@ -89,10 +89,10 @@ impl Rtnl {
         self.list("list the addresses", &message, of_link)
     }
 
-    /// The addresses of all links, each with its link's index.
+    /// Lists the addresses of all links, each with the index of its link.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn all_addresses(&mut self) -> Result<Vec<(u32, IpNetwork)>, Error> {
         let message = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         let described = |object| match object {
@@ -118,7 +118,8 @@ fn message(index: u32, address: IpNetwork) -> AddressMessage {
     }
 }
 
-/// The address that a message describes. On a link to one peer, the link's own is the local one.
+/// Reads the address from a message. On a point-to-point link `IFA_ADDRESS` is the peer's and `IFA_LOCAL` the link's
+/// own, so `IFA_LOCAL` comes first.
 pub(crate) fn described_by(message: &AddressMessage) -> Option<IpNetwork> {
     let local = |attribute: &AddressAttribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),

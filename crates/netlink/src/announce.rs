@@ -1,4 +1,4 @@
-//! Telling the neighbours that an address has moved to another MAC address.
+//! Announcements of addresses to neighbours: gratuitous ARP and unsolicited neighbour advertisements.
 
 use std::{
     mem::size_of,
@@ -23,16 +23,18 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: MacAddress = MacAddress([0x33, 0x33, 0, 0, 0, 1]);
 pub(crate) const ICMPV6: u8 = 58;
 
-/// Announces that the addresses are reached at `mac`, once each, by the interface of this index in
-/// the calling thread's namespace: a gratuitous ARP request for IPv4, an unsolicited neighbour
-/// advertisement for IPv6. The interface must be up and should have a carrier.
+/// Announces once for each address that it is reachable at `mac`.
+///
+/// IPv4 uses a gratuitous ARP request, IPv6 an unsolicited neighbour advertisement. `interface` is an index in the
+/// calling thread's namespace. The interface must be up and should have a carrier; without one the kernel drops the
+/// frames.
 ///
 /// # Errors
-/// The first failure; the other addresses are announced all the same.
+/// The first failure. The remaining addresses are announced too.
 pub fn announce(interface: u32, mac: MacAddress, addresses: &[IpAddr]) -> Result<(), Error> {
     let mut first_failure = Ok(());
-    // Protocol 0: the socket receives nothing. One for all, for closing it takes the kernel some
-    // 20 ms.
+    // Protocol 0: the socket receives nothing. All addresses share one socket, because closing a packet socket takes
+    // the kernel about 20 ms.
     let socket = socket(AddressFamily::Packet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)
         .map_err(|errno| Error::errno_of("open a socket for announcements", errno))?;
     let send = |ethertype, destination, packet: &[u8]| {
@@ -46,18 +48,18 @@ pub fn announce(interface: u32, mac: MacAddress, addresses: &[IpAddr]) -> Result
                 send(ETHERTYPE_IPV6, ALL_NODES_MAC, &neighbour_advertisement(mac, *v6))
             }
         };
-        let told = sent.map_err(|errno| {
+        let sent = sent.map_err(|errno| {
             Error::errno_of(format!("announce {address} by link {interface}"), errno)
         });
-        first_failure = first_failure.and(told);
+        first_failure = first_failure.and(sent);
     }
     first_failure
 }
 
-/// How each ARP packet about IPv4 on Ethernet begins: the kinds of addresses, and their lengths.
+/// First bytes of every ARP packet for IPv4 over Ethernet: hardware type, protocol type, and both address lengths.
 pub(crate) const ARP_OF_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-/// An ARP request from an address for another one. An announcement is a request for the sender's own address.
+/// An ARP request. An announcement is a request for the sender's own address.
 pub(crate) fn arp_request(mac: MacAddress, from: Ipv4Addr, wanted: Ipv4Addr) -> Vec<u8> {
     const REQUEST: [u8; 2] = [0, 1];
     let mut packet = [ARP_OF_IPV4.as_slice(), &REQUEST].concat();
@@ -68,7 +70,7 @@ pub(crate) fn arp_request(mac: MacAddress, from: Ipv4Addr, wanted: Ipv4Addr) -> 
     packet
 }
 
-/// The IPv6 packet of a neighbour advertisement that overrides what its receivers know.
+/// An unsolicited neighbour advertisement with the override flag: receivers replace their cached entry.
 fn neighbour_advertisement(mac: MacAddress, address: Ipv6Addr) -> Vec<u8> {
     const ADVERTISEMENT: u8 = 136;
     const OVERRIDE: u8 = 0x20;
@@ -83,7 +85,8 @@ fn neighbour_advertisement(mac: MacAddress, address: Ipv6Addr) -> Vec<u8> {
     ipv6_packet(address, ALL_NODES, &message)
 }
 
-/// The packet of a message to neighbours, which is no longer than 255 bytes.
+/// An IPv6 packet with an ICMPv6 message of at most 255 bytes and hop limit 255. Receivers drop neighbour discovery
+/// with any other hop limit (RFC 4861).
 pub(crate) fn ipv6_packet(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> Vec<u8> {
     const HOP_LIMIT: u8 = 255;
     let length = u8::try_from(message.len()).unwrap_or(u8::MAX);
@@ -94,7 +97,7 @@ pub(crate) fn ipv6_packet(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8
     packet
 }
 
-/// The internet checksum over the pseudo header and the message, whose own field is zero.
+/// Computes the internet checksum over the IPv6 pseudo header and a message whose checksum field is zero.
 pub(crate) fn icmpv6_checksum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let words = |bytes: &[u8]| -> u64 {
         bytes
@@ -140,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_over_an_advertisement_with_its_checksum_is_zero() {
+    fn advertisement_checksum_is_valid() {
         let address = "2001:db8::7".parse().unwrap();
         let packet = neighbour_advertisement(MacAddress([2, 0, 0, 0, 0, 7]), address);
         assert_eq!(packet.len(), 40 + usize::from(packet[5]));
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arp_request_asks_for_its_own_sender() {
+    fn announcement_requests_its_own_address() {
         let address = Ipv4Addr::new(192, 0, 2, 7);
         let packet = arp_request(MacAddress([2, 0, 0, 0, 0, 7]), address, address);
         assert_eq!(packet.len(), 28);

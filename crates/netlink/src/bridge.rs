@@ -11,40 +11,40 @@ use crate::{
     request::{Existing, LINK},
 };
 
-/// A bridge to be made, or one that there is; then all are `Some` that the kernel knows of.
+/// Settings of a bridge. In a bridge that was read from the kernel, all supported settings are `Some`.
 ///
-/// Its MTU is the least of its ports' until it is [set](crate::LinkChange::mtu).
+/// A bridge's MTU is the lowest MTU of its ports until [`LinkChange::mtu`](crate::LinkChange::mtu) sets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bridge {
-    /// Whether it keeps VLANs apart. Needs a kernel with `CONFIG_BRIDGE_VLAN_FILTERING`.
+    /// Whether the bridge filters by VLAN. Needs a kernel with `CONFIG_BRIDGE_VLAN_FILTERING`.
     pub vlan_filtering: bool,
     /// The VLAN of untagged frames on new ports, 0 for none. `None`: the kernel's default, 1.
     pub default_pvid: Option<u16>,
-    /// Whether it watches IGMP and MLD. `None`: the kernel's default, yes if it can.
+    /// Whether the bridge snoops IGMP and MLD. `None`: the kernel's default, on if the kernel supports it.
     pub multicast_snooping: Option<bool>,
-    /// Whether a spanning tree decides which of its ports forward, the kernel's or that of a daemon. `None`: the kernel's
-    /// default, no.
+    /// Whether a spanning tree, the kernel's or a daemon's, decides which ports forward. `None`: the kernel's default,
+    /// off.
     pub spanning_tree: Option<bool>,
 }
 
-/// Settings of a port of a bridge. `None` in a request: left as it is; read back, all are `Some`.
+/// Settings of a bridge port. `None` in a request leaves the setting unchanged. After reading, all are `Some`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BridgePort {
-    /// Learns the source addresses of frames that come in.
+    /// Learns source addresses of frames that the port receives.
     pub learning: Option<bool>,
-    /// Drops frames from addresses that are not in the forwarding table for this port.
+    /// Drops frames whose source address has no forwarding entry on this port.
     pub locked: Option<bool>,
     /// Exchanges no frames with other isolated ports.
     pub isolated: Option<bool>,
-    /// Frames to unknown addresses go out here.
+    /// Sends frames to unknown unicast addresses out of this port.
     pub unicast_flood: Option<bool>,
-    /// Multicast frames without a known listener go out here.
+    /// Sends multicast frames without a known listener out of this port.
     pub multicast_flood: Option<bool>,
-    /// Broadcast frames go out here.
+    /// Sends broadcast frames out of this port.
     pub broadcast_flood: Option<bool>,
-    /// Frames may go back out of the port that they came in by.
+    /// Allows frames to leave by the port that received them.
     pub hairpin: Option<bool>,
-    /// The bridge answers ARP requests for what is behind the port, and floods nothing there.
+    /// The bridge answers ARP requests for hosts behind the port and does not flood such requests to it.
     pub proxy_arp: Option<bool>,
 }
 
@@ -120,14 +120,14 @@ impl BridgePort {
 }
 
 impl Request<'_> {
-    /// Makes a bridge, down.
+    /// Adds a bridge. It is down.
     #[must_use]
     pub fn add_bridge(name: &str, bridge: &Bridge) -> Self {
         let message = with_settings(LinkBridge::new(name), bridge);
         Self::new(format!("add the bridge {name}"), None, message, Existing::Refused)
     }
 
-    /// Changes the settings of a bridge: those that are `Some`, and VLAN filtering where it is to be on.
+    /// Changes those settings of a bridge that are `Some`, and enables VLAN filtering if it is set.
     #[must_use]
     pub fn set_bridge(index: u32, bridge: &Bridge) -> Self {
         let message = LinkMessageBuilder::<LinkBridge>::new_with_info_kind(InfoKind::Bridge);
@@ -135,7 +135,7 @@ impl Request<'_> {
         Self::new(format!("set up the bridge {LINK}"), Some(index), message, Existing::Required)
     }
 
-    /// Sets how a port of a bridge behaves. Read back by [`Link::bridge_port`](crate::Link::bridge_port).
+    /// Sets the options of a bridge port. [`Link::bridge_port`](crate::Link::bridge_port) reads them back.
     #[must_use]
     pub fn set_bridge_port(index: u32, port: &BridgePort) -> Self {
         let message = RouteNetlinkMessage::NewLink(port.message(index, None));
@@ -143,8 +143,10 @@ impl Request<'_> {
         Self::new(operation, Some(index), message, Existing::Required)
     }
 
-    /// Sets how a port of a bridge behaves, and has it forward at once. A bridge with a spanning tree of the kernel's
-    /// refuses that, and so does a port without a carrier (`br_set_port_state` in net/bridge/br_stp_if.c).
+    /// Sets the options of a bridge port and puts it into the forwarding state.
+    ///
+    /// The kernel refuses this for a port without a carrier and on a bridge with the kernel's spanning tree
+    /// (`br_set_port_state` in net/bridge/br_stp_if.c).
     #[must_use]
     pub fn set_and_forward_bridge_port(index: u32, port: &BridgePort) -> Self {
         let state = InfoBridgePort::State(BridgePortState::Forwarding);
@@ -153,7 +155,7 @@ impl Request<'_> {
         Self::new(operation, Some(index), message, Existing::Required)
     }
 
-    /// Sets how a port of a bridge behaves, then makes it forget the stations that were learnt there.
+    /// Sets the options of a bridge port, then removes the forwarding entries that were learnt there.
     #[must_use]
     pub fn set_and_flush_bridge_port(index: u32, port: &BridgePort) -> Self {
         let message = port.message(index, Some(InfoBridgePort::Flush));

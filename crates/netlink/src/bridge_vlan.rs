@@ -1,4 +1,4 @@
-//! The VLANs of a bridge's ports.
+//! VLANs of bridge ports.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ use crate::{
 /// A VLAN of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BridgeVlan {
-    /// 1 to 4094.
+    /// VLAN ID, 1 to 4094.
     pub id: u16,
-    /// Untagged frames that come in belong to it.
+    /// Untagged frames that the port receives belong to this VLAN.
     pub pvid: bool,
-    /// Its frames go out untagged.
+    /// The port sends frames of this VLAN untagged.
     pub untagged: bool,
 }
 
@@ -45,8 +45,8 @@ impl BridgeVlan {
 }
 
 impl Request<'_> {
-    /// Adds a VLAN to a port, or changes it. Refused as
-    /// [unsupported](Error::is_unsupported) by a kernel without VLAN filtering.
+    /// Adds a VLAN to a port, or changes its flags. A kernel without VLAN filtering refuses this as
+    /// [unsupported](Error::is_unsupported).
     #[must_use]
     pub fn add_bridge_vlan(index: u32, vlan: BridgeVlan) -> Self {
         let message = LinkBridgeVlan::new(index).vlan(vlan.id, vlan.flags()).build();
@@ -55,7 +55,7 @@ impl Request<'_> {
         Self::new(operation, Some(index), message, Existing::Required)
     }
 
-    /// Takes a VLAN off a port.
+    /// Deletes a VLAN of a port.
     #[must_use]
     pub fn delete_bridge_vlan(index: u32, vlan: u16) -> Self {
         let none = BridgeVlanInfoFlags::empty();
@@ -67,11 +67,10 @@ impl Request<'_> {
 }
 
 impl Rtnl {
-    /// The VLANs of the ports of a bridge, and of the bridge itself, by index. Links without any are
-    /// left out.
+    /// Lists the VLANs of a bridge and of its ports, by link index. Links without VLANs are left out.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn bridge_vlans(&mut self, bridge: u32) -> Result<BTreeMap<u32, Vec<BridgeVlan>>, Error> {
         let is_of_bridge = LinkAttribute::Controller(bridge);
         let of_port = |object| match object {
@@ -90,7 +89,7 @@ impl Rtnl {
     }
 }
 
-/// Asks for all ports with their VLANs.
+/// `RTEXT_FILTER_BRVLAN` makes the kernel include the VLANs of each port.
 fn list_vlans_message() -> RouteNetlinkMessage {
     let mut message = LinkMessage::default();
     message.header.interface_family = AddressFamily::Bridge;
@@ -98,7 +97,6 @@ fn list_vlans_message() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(message)
 }
 
-/// The VLANs in a port's description.
 pub(crate) fn vlans_of(message: &LinkMessage) -> Vec<BridgeVlan> {
     let specs = message.attributes.iter().filter_map(|attribute| match attribute {
         LinkAttribute::AfSpecBridge(specs) => Some(specs),

@@ -1,4 +1,4 @@
-//! Waiting for a carrier.
+//! Waiting for a link's carrier.
 
 use std::{io, time::Duration};
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use crate::{Error, LinkEvent, LinkMonitor, Netns, Rtnl, monitor};
 
-/// A link that had no carrier yet. Like every socket, it keeps the link's namespace alive.
+/// Watches a link that had no carrier yet. Its sockets keep the link's namespace alive.
 #[derive(Debug)]
 pub struct CarrierWatch {
     index: u32,
@@ -17,17 +17,17 @@ pub struct CarrierWatch {
 }
 
 impl CarrierWatch {
-    /// Looks for the carrier of a link of a namespace, to which `rtnl` is the interface, and watches
-    /// the link where there is none. `None`: there is one.
+    /// Checks the carrier of a link in `netns` and starts to watch the link if it has none. `rtnl` must be open in the
+    /// same namespace. Returns `None` if the link has a carrier.
     ///
     /// # Errors
-    /// When the link does not exist, or the kernel refuses to be asked.
+    /// If the link does not exist, or the kernel refuses a request.
     pub fn unless_there(netns: &Netns, rtnl: &mut Rtnl, index: u32) -> Result<Option<Self>, Error> {
-        // Mostly it is there already.
+        // The common case: a carrier that is present needs no event socket.
         if has_carrier(rtnl, index)? {
             return Ok(None);
         }
-        // Watching begins before the next look, so that no change falls in between.
+        // Subscribe before the second check, so that a carrier that comes between the two is not missed.
         let events = netns.run(monitor::open_socket)?.map_err(|error| failed(index, &error))?;
         if has_carrier(rtnl, index)? {
             return Ok(None);
@@ -35,11 +35,11 @@ impl CarrierWatch {
         Ok(Some(Self { index, rtnl: Rtnl::open_in(netns)?, events }))
     }
 
-    /// Waits for the carrier, at most for `limit`, and tells whether it came. Keeps no thread, and is
-    /// to be called within a Tokio runtime.
+    /// Waits for the carrier for at most `limit` and returns whether it came. Must be called within a Tokio runtime;
+    /// blocks no thread.
     ///
     /// # Errors
-    /// When the link is gone, or the kernel refuses to be asked.
+    /// If the link is gone, or the kernel refuses a request.
     pub async fn wait(self, limit: Duration) -> Result<bool, Error> {
         timeout(limit, self.carrier()).await.map_or(Ok(false), |came| came.map(|()| true))
     }

@@ -1,4 +1,4 @@
-//! Taking apart what the kernel sends: messages, and the acknowledgements with their sentences.
+//! Parser of datagrams from the kernel: messages, and acknowledgements with their extended sentences.
 
 use netlink_packet_core::{
     NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_ALIGNTO, NLMSG_DONE, NLMSG_ERROR,
@@ -10,63 +10,61 @@ use nix::errno::Errno;
 #[cfg(test)]
 pub(crate) mod fuzz;
 
-/// The length of a message's header.
 const NETLINK_HEADER_LEN: usize = 16;
 
-/// `NLMSGERR_ATTR_MSG`: the kernel's sentence.
+/// `NLMSGERR_ATTR_MSG`: the sentence of an extended acknowledgement.
 const SENTENCE: u16 = 1;
 
 /// One message of a datagram.
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
-    /// The number of the request that it answers; 0 for an event.
+    /// Sequence number of the request that the message answers. 0 for an event.
     pub(crate) sequence: u32,
-    /// The listing of which it is part changed while it was made.
+    /// `NLM_F_DUMP_INTR`: the listed objects changed during the dump.
     pub(crate) is_interrupted: bool,
     kind: u16,
     flags: u16,
     payload: &'a [u8],
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Debug)]
 pub(crate) enum Meaning<'a> {
-    /// A request was carried out, or a listing is complete.
+    /// The request was carried out, or the dump is complete.
     Done,
-    /// A request was refused.
+    /// The request was refused.
     Refused { errno: Errno, sentence: Option<String> },
     /// An object, or an event about one.
     Object(Object<'a>),
-    /// Nothing.
+    /// No content (`NLMSG_NOOP`).
     Nothing,
 }
 
-/// The description of an object, in the words of its family.
+/// An undecoded object of a netlink family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object<'a> {
-    /// The kind of message that it came in.
+    /// Message type.
     pub(crate) kind: u16,
-    /// What follows the message's header.
+    /// The bytes after the message's header.
     pub(crate) payload: &'a [u8],
 }
 
 impl Object<'_> {
-    /// Whether it came in a message of that kind.
     pub(crate) const fn is(&self, kind: u16) -> bool {
         self.kind == kind
     }
 }
 
-/// An object as routing describes it.
+/// Decodes an object of rtnetlink.
 ///
 /// # Errors
-/// When it is malformed; with what is wrong.
+/// If the object is malformed; says what is wrong.
 pub(crate) fn of_routing(object: Object<'_>) -> Result<RouteNetlinkMessage, String> {
     let Object { kind, payload } = object;
     RouteNetlinkMessage::parse_with_param(payload, kind).map_err(|error| error.to_string())
 }
 
-/// The messages of a datagram. One that claims to be longer than the datagram ends them.
+/// Splits a datagram into messages. A message whose length exceeds the datagram ends the iteration.
 pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -85,10 +83,10 @@ pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads the message.
+    /// Interprets the message.
     ///
     /// # Errors
-    /// When it is an acknowledgement and malformed; with what is wrong.
+    /// If an acknowledgement is malformed; says what is wrong.
     pub(crate) fn meaning(&self) -> Result<Meaning<'a>, String> {
         match self.kind {
             NLMSG_NOOP => Ok(Meaning::Nothing),
@@ -107,7 +105,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// An acknowledgement repeats the request, or only its header if capped, before what it says.
+    /// The attributes of an acknowledgement follow the repeated request, or only its header if `NLM_F_CAPPED` is set.
     fn sentence_of_acknowledgement(&self) -> Option<String> {
         let request = NetlinkBuffer::new_checked(self.payload.get(4..)?);
         let repeated = match request {
@@ -130,17 +128,17 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The attributes in a message. What can't be one ends them.
+/// Iterates over attributes. A malformed one ends the iteration.
 pub(crate) fn attributes_in(bytes: &[u8]) -> impl Iterator<Item = NlaBuffer<&[u8]>> {
     NlasIterator::new(bytes).map_while(Result::ok)
 }
 
-/// Kinds of attributes, which are looked up for each attribute of hundreds of links.
+/// A set of attribute types below 128. A bit set, because it is queried for each attribute of hundreds of links.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kinds(u128);
 
 impl Kinds {
-    /// Those of all these lists, which are below 128.
+    /// Unites the lists. All types must be below 128.
     pub(crate) const fn of(lists: &[&[u16]]) -> Self {
         let (mut kinds, mut list) = (0, 0);
         while list < lists.len() {
@@ -154,13 +152,12 @@ impl Kinds {
         Self(kinds)
     }
 
-    /// Whether a kind is among them.
     pub(crate) const fn contains(self, kind: u16) -> bool {
         kind < 128 && self.0 & (1 << kind) != 0
     }
 }
 
-/// Puts an attribute behind others, as it came.
+/// Appends an attribute unchanged, with padding.
 pub(crate) fn append(attributes: &mut Vec<u8>, attribute: &NlaBuffer<&[u8]>) {
     let whole = attribute.into_inner();
     attributes.extend_from_slice(&whole[..usize::from(attribute.length())]);
@@ -204,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_is_found_after_a_whole_or_a_capped_request() {
+    fn sentence_follows_whole_or_capped_request() {
         let request = message(16, 5, &[9; 13]);
         let attributes = [attribute(2, &[1, 2, 3, 4]), attribute(SENTENCE, b"not so\0")].concat();
         let code = (-22_i32).to_ne_bytes();
@@ -219,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn without_the_flag_there_is_no_sentence() {
+    fn no_sentence_without_its_flag() {
         let request = message(16, 5, &[9; 13]);
         let refusal = [&(-17_i32).to_ne_bytes()[..], &request].concat();
         assert_eq!(refused(&message(NLMSG_ERROR, 0, &refusal)), (Errno::EEXIST, None));
     }
 
     #[test]
-    fn several_messages_are_taken_apart() {
+    fn datagram_splits_into_messages() {
         let acknowledgement = [&[0; 4][..], &message(16, 5, &[])].concat();
         let one = message(NLMSG_ERROR, NLM_F_CAPPED, &acknowledgement);
         let datagram = [message(NLMSG_NOOP, 0, &[1]), one, message(NLMSG_DONE, 0, &[])].concat();

@@ -1,4 +1,4 @@
-//! Cards: their ports, their eswitches and their rate limits.
+//! Devlink: cards with their ports, eswitches and rate limits.
 
 mod device;
 #[cfg(test)]
@@ -27,14 +27,14 @@ use crate::{
 };
 use device::{Attributes, Command, device_of, of_device};
 
-/// How a card's eswitch works.
+/// Mode of a card's eswitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EswitchMode {
-    /// The card switches by MAC address and VLAN, as the PF's driver tells it.
+    /// The card forwards by MAC address and VLAN, configured by the PF's driver.
     Legacy,
-    /// Each VF has a representor, and the kernel says where frames go.
+    /// Each VF has a representor, and the kernel decides where frames go.
     Switchdev,
-    /// As switchdev, but no frame passes yet.
+    /// Switchdev, but no traffic passes yet.
     SwitchdevInactive,
 }
 
@@ -64,11 +64,10 @@ impl fmt::Display for EswitchMode {
     }
 }
 
-/// The kernel's interface to the cards of one network namespace: the one in which it was opened.
+/// The devlink interface of the network namespace in which it was opened.
 ///
-/// All methods wait for the kernel and for the card's driver: a change of an eswitch's mode takes
-/// seconds on a real card. Each fails only with the kernel's refusal, or after its silence for a
-/// minute.
+/// All methods block until the kernel and the card's driver answer. On a real card, a change of the eswitch mode takes
+/// seconds. Methods fail only if the kernel refuses, or does not answer within a minute.
 pub struct Devlink {
     socket: KernelSocket,
     family: u16,
@@ -80,43 +79,42 @@ impl fmt::Debug for Devlink {
     }
 }
 
-/// What a method that changes something fails with: the kernel's refusal.
+/// Result of a change: nothing, or the kernel's refusal.
 type Outcome = Result<(), Error>;
 
 impl Devlink {
-    /// Opens the interface to the calling thread's namespace.
+    /// Opens the interface in the calling thread's namespace.
     ///
     /// # Errors
-    /// When the process may have no more open files; [`Error::is_not_found`] when the kernel has no
-    /// devlink.
+    /// If the process has no free file descriptor; [`Error::is_not_found`] if the kernel has no devlink.
     pub fn open() -> Result<Self, Error> {
         let (socket, family) = open_family()?;
         Ok(Self { socket, family: family.id })
     }
 
-    /// Opens the interface to a namespace, which it keeps alive.
+    /// Opens the interface in a namespace. Its socket keeps the namespace alive.
     ///
     /// # Errors
-    /// As [`Devlink::open`], or when the process may not enter the namespace.
+    /// Those of [`Devlink::open`], or the process may not enter the namespace.
     pub fn open_in(netns: &Netns) -> Result<Self, Error> {
         netns.run(Self::open)?
     }
 
     // --- Cards
 
-    /// All cards.
+    /// Lists all cards.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn devices(&mut self) -> Result<Vec<DevlinkDevice>, Error> {
         let question = Request::new().op_get_dump().into_encoder();
         self.list("list the devlink devices", question, device_of)
     }
 
-    /// How a card's eswitch works. `None`: it has none, or none that it speaks of.
+    /// Reads the mode of a card's eswitch. `None`: the card has no eswitch, or its mode is unknown to this crate.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn eswitch_mode(&mut self, device: &DevlinkDevice) -> Result<Option<EswitchMode>, Error> {
         let question = of_device(Request::new().op_eswitch_get_do().into_encoder(), device);
         let mode = |attributes: &Attributes<'_>| {
@@ -124,16 +122,15 @@ impl Devlink {
         };
         match self.get(question, mode) {
             Err(RefusalCause::Kernel { errno: Errno::EOPNOTSUPP, .. }) => Ok(None),
-            answer => {
-                answer.map_err(|cause| cause.told_as(format!("read the eswitch mode of {device}")))
-            }
+            answer => answer
+                .map_err(|cause| cause.into_error(format!("read the eswitch mode of {device}"))),
         }
     }
 
-    /// Sets how a card's eswitch works. The representors come or go with it.
+    /// Sets the mode of a card's eswitch. This creates or removes the representors.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn set_eswitch_mode(&mut self, device: &DevlinkDevice, mode: EswitchMode) -> Outcome {
         let change = of_device(Request::new().op_eswitch_set_do().into_encoder(), device)
             .push_eswitch_mode(mode.number());
@@ -142,19 +139,19 @@ impl Devlink {
 
     // --- Ports
 
-    /// The ports of all cards.
+    /// Lists the ports of all cards.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn ports(&mut self) -> Result<Vec<DevlinkPort>, Error> {
         let question = Request::new().op_port_get_dump().into_encoder();
         self.list("list the devlink ports", question, port::described_by)
     }
 
-    /// A port of a card. `None`: there is no such port, or no such card.
+    /// Reads a port of a card. `None`: the port or the card does not exist.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn port(
         &mut self,
         device: &DevlinkDevice,
@@ -165,10 +162,10 @@ impl Devlink {
         found_or_none(found, || format!("look at devlink port {device}/{index}"))
     }
 
-    /// Gives the function behind a port its MAC address. Its driver takes it over when it starts.
+    /// Sets the MAC address of the function behind a port. The function's driver reads it when it starts.
     ///
     /// # Errors
-    /// The kernel's refusal; [`Error::is_unsupported`] where the card has no say in it.
+    /// If the kernel refuses; [`Error::is_unsupported`] if the card does not manage the address.
     pub fn set_port_mac(&mut self, port: &DevlinkPort, mac: MacAddress) -> Outcome {
         let DevlinkPort { device, index, .. } = port;
         let change = of_port(Request::new().op_port_set_do().into_encoder(), device, *index)
@@ -178,10 +175,10 @@ impl Devlink {
         self.change(change, || format!("set the MAC address behind devlink port {port} to {mac}"))
     }
 
-    /// Switches the function behind a port on or off.
+    /// Activates or deactivates the function behind a port.
     ///
     /// # Errors
-    /// The kernel's refusal; [`Error::is_unsupported`] where it can't be switched, as with VFs.
+    /// If the kernel refuses; [`Error::is_unsupported`] for functions without a state, such as VFs.
     pub fn set_port_state(&mut self, port: &DevlinkPort, state: PortState) -> Outcome {
         let DevlinkPort { device, index, .. } = port;
         let change = of_port(Request::new().op_port_set_do().into_encoder(), device, *index)
@@ -193,19 +190,19 @@ impl Devlink {
 
     // --- Rates
 
-    /// The rate limits of all cards: a leaf for each port that can be limited, and the nodes.
+    /// Lists the rate limits of all cards: a leaf for each port that can be limited, and the nodes.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn rates(&mut self) -> Result<Vec<Rate>, Error> {
         let question = Request::new().op_rate_get_dump().into_encoder();
         self.list("list the devlink rates", question, rate::described_by)
     }
 
-    /// A rate limit. `None`: there is no such node, or the card does not limit such ports.
+    /// Reads a rate limit. `None`: the node does not exist, or the card cannot limit the port.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn rate(
         &mut self,
         device: &DevlinkDevice,
@@ -219,7 +216,7 @@ impl Devlink {
     /// Changes a rate limit.
     ///
     /// # Errors
-    /// The kernel's refusal. Cards take whole Mbit/s, and not every card limits ports.
+    /// If the kernel refuses. Cards accept whole Mbit/s only, and some cannot limit ports.
     pub fn set_rate(
         &mut self,
         device: &DevlinkDevice,
@@ -232,10 +229,10 @@ impl Devlink {
         })
     }
 
-    /// Makes a node, which leaves and other nodes can have for their parent.
+    /// Adds a node, which can be the parent of leaves and other nodes.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn add_rate_node(
         &mut self,
         device: &DevlinkDevice,
@@ -250,14 +247,14 @@ impl Devlink {
     /// Deletes a node.
     ///
     /// # Errors
-    /// The kernel's refusal, such as while it is somebody's parent.
+    /// If the kernel refuses, for example while the node is a parent.
     pub fn delete_rate_node(&mut self, device: &DevlinkDevice, name: &str) -> Outcome {
         let node = RateSubject::Node(name.to_owned());
         let command = of_rate(Request::new().op_rate_del_do().into_encoder(), device, &node);
         self.change(command, || format!("delete {node} of {device}"))
     }
 
-    // --- The exchange
+    // --- Requests
 
     fn get<T>(
         &mut self,
@@ -280,13 +277,13 @@ impl Devlink {
             let (_command, attributes) = of_family(object)?;
             Ok(read(&Codec::new(attributes)))
         });
-        listed.map_err(|cause| cause.told_as(operation.to_owned()))
+        listed.map_err(|cause| cause.into_error(operation.to_owned()))
     }
 
     fn change(&mut self, command: Command, operation: impl FnOnce() -> String) -> Outcome {
         let message = self.message(command);
         let carried_out = self.socket.carry_out(&[message]);
-        carried_out.map_err(|refusal| refusal.cause.told_as(operation()))
+        carried_out.map_err(|refusal| refusal.cause.into_error(operation()))
     }
 
     fn message(&self, command: Command) -> GenericMessage {
@@ -307,7 +304,7 @@ fn open_family() -> Result<(KernelSocket, Family), Error> {
             let why = "the kernel is built without devlink (CONFIG_NET_DEVLINK)";
             Err(Error::refused(OPENING, errno, Some(why.to_owned())))
         }
-        Err(cause) => Err(cause.told_as(OPENING.to_owned())),
+        Err(cause) => Err(cause.into_error(OPENING.to_owned())),
     }
 }
 
@@ -331,7 +328,7 @@ fn found_or_none<T>(
     match found {
         Ok(found) => Ok(Some(found)),
         Err(RefusalCause::Kernel { errno: Errno::ENODEV, .. }) => Ok(None),
-        Err(cause) => Err(cause.told_as(operation())),
+        Err(cause) => Err(cause.into_error(operation())),
     }
 }
 
@@ -340,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_are_what_the_kernel_numbers() {
+    fn eswitch_modes_match_kernel_numbers() {
         let numbers = EswitchMode::ALL.map(EswitchMode::number);
         assert_eq!(numbers, [0, 1, 2]);
         assert_eq!(EswitchMode::from_number(1), Some(EswitchMode::Switchdev));

@@ -1,4 +1,4 @@
-//! What the kernel refuses, and how it is told.
+//! Refusals of the kernel.
 
 use std::{
     error, fmt, io,
@@ -9,8 +9,8 @@ use nix::errno::Errno;
 
 /// A request that the kernel refused or did not answer.
 ///
-/// Shown as `cannot <operation>: <why>`, where why is the kernel's own sentence if it gave one,
-/// and the text of its error number if not.
+/// Shown as `cannot <operation>: <why>`. The reason is the kernel's extended acknowledgement, or else the text of the
+/// error number.
 #[derive(Debug)]
 #[expect(clippy::error_impl_error, reason = "its users read it as netlink::Error")]
 pub struct Error {
@@ -20,7 +20,7 @@ pub struct Error {
 
 #[derive(Debug)]
 enum Cause {
-    /// The kernel said no, in a sentence or by number.
+    /// The kernel refused, with a sentence (extended acknowledgement) or only an error number.
     Refused { errno: Errno, sentence: Option<String> },
     /// The kernel's answer could not be understood.
     Answer(String),
@@ -50,7 +50,7 @@ impl Error {
         Self { operation: operation.into(), cause: Cause::Answer(why.into()) }
     }
 
-    /// The kernel's error number, if it gave one.
+    /// The kernel's error number, if there is one.
     #[must_use]
     pub fn errno(&self) -> Option<Errno> {
         match &self.cause {
@@ -59,38 +59,38 @@ impl Error {
         }
     }
 
-    /// Whether the thing asked about does not exist: a link, an address, a route, a file.
+    /// Whether the object does not exist: a link, address, route or file.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         use Errno::{EADDRNOTAVAIL, ENODEV, ENOENT, ESRCH};
         matches!(self.errno(), Some(ENODEV | ENOENT | ESRCH | EADDRNOTAVAIL))
     }
 
-    /// Whether the thing to be made exists already.
+    /// Whether the object to create exists already.
     #[must_use]
     pub fn is_exists(&self) -> bool {
         self.errno() == Some(Errno::EEXIST)
     }
 
-    /// Whether somebody uses the thing to be taken away.
+    /// Whether the object is in use.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.errno() == Some(Errno::EBUSY)
     }
 
-    /// Whether the caller may not.
+    /// Whether the caller lacks the permission.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         self.errno().is_some_and(is_forbidden)
     }
 
-    /// Whether file descriptors or memory are used up.
+    /// Whether file descriptors or memory are exhausted.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.errno().is_some_and(is_exhausted)
     }
 
-    /// Whether the kernel or the device can't do this at all.
+    /// Whether the kernel or the device does not support the request.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.errno() == Some(Errno::EOPNOTSUPP)
@@ -118,30 +118,30 @@ fn is_exhausted(errno: Errno) -> bool {
     matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS)
 }
 
-/// A path that leads to no network namespace.
+/// Why a path does not lead to a network namespace.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetnsError {
-    /// Nothing is there: no file, or a symbolic link that leads nowhere.
+    /// Nothing exists at the path, or a symbolic link there is broken.
     #[error("there is no network namespace {path}: no such file", path = path.display())]
     Missing {
-        /// What was asked for.
+        /// The path that was requested.
         path: PathBuf,
     },
-    /// Something else is there. A regular file is what a namespace that was unmounted leaves.
+    /// The path leads to something else. Unmounting a namespace leaves a regular file behind.
     #[error("{path} is not a network namespace but {what}", path = path.display())]
     NotANetns {
-        /// What was asked for.
+        /// The path that was requested.
         path: PathBuf,
         /// What is there, with its article.
         what: &'static str,
     },
-    /// It could not be looked at.
+    /// The path could not be opened.
     #[error("cannot open the network namespace {path}: {errno}", path = path.display(), errno = errno.desc())]
     Unreadable {
-        /// What was asked for.
+        /// The path that was requested.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error number.
         errno: Errno,
     },
 }
@@ -155,19 +155,19 @@ impl NetnsError {
         }
     }
 
-    /// Whether the caller may not look at it.
+    /// Whether the caller lacks the permission to open the path.
     #[must_use]
     pub fn is_forbidden(&self) -> bool {
         matches!(self, Self::Unreadable { errno, .. } if is_forbidden(*errno))
     }
 
-    /// Whether file descriptors or memory are used up.
+    /// Whether file descriptors or memory are exhausted.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         matches!(self, Self::Unreadable { errno, .. } if is_exhausted(*errno))
     }
 
-    /// Whether no network namespace is there (any more), rather than one that can't be opened.
+    /// Whether no network namespace is at the path, in contrast to one that cannot be opened.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Missing { .. } | Self::NotANetns { .. })
@@ -179,16 +179,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_sentence_wins_over_the_number() {
-        let told = Error::refused("set MTU 5", Errno::EINVAL, Some("too small".into()));
-        assert!(told.to_string().ends_with("set MTU 5: too small"), "{told}");
+    fn kernel_sentence_precedes_error_number() {
+        let error = Error::refused("set MTU 5", Errno::EINVAL, Some("too small".into()));
+        assert!(error.to_string().ends_with("set MTU 5: too small"), "{error}");
         let numbered = Error::errno_of("set MTU 5", Errno::EINVAL);
         assert!(numbered.to_string().ends_with("set MTU 5: Invalid argument"), "{numbered}");
         assert_eq!(numbered.errno(), Some(Errno::EINVAL));
     }
 
     #[test]
-    fn used_up_descriptors_and_memory_are_told() {
+    fn exhausted_resources_are_recognised() {
         let is_exhausted = |errno| Error::errno_of("open a socket", errno).is_exhausted();
         assert!(is_exhausted(Errno::EMFILE) && is_exhausted(Errno::ENOBUFS));
         assert!(!is_exhausted(Errno::EINVAL) && !Error::answer("read", "nonsense").is_exhausted());

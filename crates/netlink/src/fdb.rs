@@ -1,4 +1,4 @@
-//! The forwarding table of a bridge.
+//! The forwarding database (FDB) of a bridge.
 
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
@@ -10,58 +10,58 @@ use crate::{
     request::{Existing, LINK},
 };
 
-/// An entry of a bridge's forwarding table.
+/// An FDB entry: a MAC address that a bridge reaches by one of its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FdbEntry {
-    /// The index of the port.
+    /// Link index of the port.
     pub port: u32,
-    /// The station behind it.
+    /// The MAC address behind the port.
     pub mac: MacAddress,
-    /// The VLAN it is in, on a bridge that filters VLANs.
+    /// The entry's VLAN, on a bridge that filters VLANs.
     pub vlan: Option<u16>,
-    /// Whether it was put there rather than learnt, and so never ages.
+    /// Whether a program added the entry. Such entries never age.
     pub is_static: bool,
-    /// Whether hardware forwards to it.
+    /// Whether the card's hardware forwards to it.
     pub is_offloaded: bool,
 }
 
 impl Request<'_> {
-    /// Puts a station behind a port of a bridge, for good. A learnt entry is overwritten.
+    /// Adds a static FDB entry for a port. It replaces a learnt entry.
     #[must_use]
     pub fn add_fdb(port: u32, mac: MacAddress, vlan: Option<u16>) -> Self {
         let message = RouteNetlinkMessage::NewNeighbour(message(port, mac, vlan));
-        let operation = format!("add the station {mac} to {LINK}");
+        let operation = format!("add the FDB entry {mac} to {LINK}");
         Self::new(operation, Some(port), message, Existing::Replaced)
     }
 
-    /// Takes a station away from a port of a bridge.
+    /// Deletes an FDB entry of a port.
     #[must_use]
     pub fn delete_fdb(port: u32, mac: MacAddress, vlan: Option<u16>) -> Self {
         let message = RouteNetlinkMessage::DelNeighbour(message(port, mac, vlan));
-        let operation = format!("delete the station {mac} of {LINK}");
+        let operation = format!("delete the FDB entry {mac} of {LINK}");
         Self::new(operation, Some(port), message, Existing::Required)
     }
 }
 
 impl Rtnl {
-    /// The forwarding tables of all bridges, without the bridges' own addresses.
+    /// Lists the FDB entries of all bridges, without the bridges' own addresses.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn fdb(&mut self) -> Result<Vec<FdbEntry>, Error> {
-        self.stations(None)
+        self.fdb_entries(None)
     }
 
-    /// The entries of one port in the forwarding table of its bridge.
+    /// Lists the FDB entries of one port.
     ///
     /// # Errors
     /// The kernel's refusal; [`Error::is_not_found`] if there is no such link.
     pub fn fdb_of(&mut self, port: u32) -> Result<Vec<FdbEntry>, Error> {
-        self.stations(Some(port))
+        self.fdb_entries(Some(port))
     }
 
-    fn stations(&mut self, port: Option<u32>) -> Result<Vec<FdbEntry>, Error> {
+    fn fdb_entries(&mut self, port: Option<u32>) -> Result<Vec<FdbEntry>, Error> {
         let entry = |object| match object {
             RouteNetlinkMessage::NewNeighbour(message) => described_by(&message),
             _ => None,
@@ -74,7 +74,7 @@ fn message(port: u32, mac: MacAddress, vlan: Option<u16>) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
     message.header.ifindex = port;
-    // The kernel's way to say static; permanent would be an address of the bridge itself.
+    // NUD_NOARP makes the entry static. NUD_PERMANENT would make it an address of the bridge itself.
     message.header.state = NeighbourState::Noarp;
     message.header.flags = NeighbourFlags::Controller;
     message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
@@ -82,7 +82,7 @@ fn message(port: u32, mac: MacAddress, vlan: Option<u16>) -> NeighbourMessage {
     message
 }
 
-/// Asks for all entries of all bridges, or for those of one port.
+/// Port `None` lists the entries of all bridges.
 fn list_message(port: Option<u32>) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
@@ -90,7 +90,7 @@ fn list_message(port: Option<u32>) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetNeighbour(message)
 }
 
-/// The entry that a message describes. `None`: it is an address of the port itself.
+/// Reads an FDB entry. `None`: the entry is an address of the port itself.
 pub(crate) fn described_by(message: &NeighbourMessage) -> Option<FdbEntry> {
     let state = message.header.state;
     if state == NeighbourState::Permanent || message.header.flags.contains(NeighbourFlags::Own) {

@@ -1,4 +1,4 @@
-//! Generic netlink: the families that have no protocol of their own.
+//! Generic netlink: families without a protocol of their own, such as devlink and ethtool.
 
 use std::{ffi::CStr, io};
 
@@ -12,13 +12,12 @@ use crate::{
     socket::{KernelSocket, Outgoing, RefusalCause},
 };
 
-/// The family that tells of the others: `GENL_ID_CTRL`.
+/// `GENL_ID_CTRL`, the family that describes the other families.
 const CONTROL: u16 = 0x10;
 
-/// The length of a message's header.
 const NETLINK_HEADER_LEN: usize = 16;
 
-/// A message of a family: a command's header and attributes.
+/// A message of a generic family; `payload` is the command's header and attributes.
 #[derive(Clone, Debug)]
 pub(crate) struct GenericMessage {
     pub(crate) family: u16,
@@ -31,7 +30,7 @@ impl Outgoing for GenericMessage {
     }
 }
 
-/// Appends a message of that kind, header and all, to a datagram.
+/// Appends a message with its header to a datagram.
 pub(crate) fn append_message(
     datagram: &mut Vec<u8>,
     kind: u16,
@@ -41,7 +40,7 @@ pub(crate) fn append_message(
 ) {
     const PORT: [u8; 4] = [0; 4];
     let length = NETLINK_HEADER_LEN + payload.len();
-    // No message of ours comes near the four gigabytes at which this would be wrong.
+    // Messages of this crate are far below 4 GiB, so the fallback is never used.
     datagram.extend(u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes());
     datagram.extend(kind.to_ne_bytes());
     datagram.extend(flags.to_ne_bytes());
@@ -51,10 +50,10 @@ pub(crate) fn append_message(
     datagram.resize(datagram.len().next_multiple_of(4), 0);
 }
 
-/// An object as a family describes it: the command, and the attributes after it.
+/// Splits an object of a generic family into its command and its attributes.
 ///
 /// # Errors
-/// When it is too short.
+/// If the payload is shorter than the header.
 pub(crate) fn of_family(object: Object<'_>) -> Result<(u8, &[u8]), String> {
     match object.payload {
         [command, _version, _, _, attributes @ ..] => Ok((*command, attributes)),
@@ -62,7 +61,7 @@ pub(crate) fn of_family(object: Object<'_>) -> Result<(u8, &[u8]), String> {
     }
 }
 
-/// What the kernel numbers a family and its groups of events.
+/// The kernel's numbers for a family and its multicast groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Family {
     pub(crate) id: u16,
@@ -70,7 +69,6 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Looks a family up.
     pub(crate) fn find(socket: &mut KernelSocket, name: &CStr) -> Result<Self, RefusalCause> {
         let mut payload = Vec::new();
         drop(OpGetfamilyDo::encode_request(&mut payload).push_family_name(name));
@@ -95,7 +93,7 @@ impl Family {
         family
     }
 
-    /// The number of a group of its events.
+    /// The number of one of its multicast groups.
     pub(crate) fn group(&self, name: &str) -> Option<u32> {
         self.groups.iter().find(|(group, _)| group == name).map(|(_, id)| *id)
     }

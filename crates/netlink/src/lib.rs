@@ -1,21 +1,21 @@
-//! All that is said to the kernel about links, addresses, routes, queues, cards and namespaces.
+//! Netlink: links, addresses, routes, traffic control, cards (devlink), nftables and network namespaces.
 //!
-//! A change is a [`Request`], carried out alone or with others in one send ([`Rtnl::change`],
-//! [`Rtnl::batch`]). What is there is asked of [`Rtnl`], too; what a link limits, redirects and
-//! filters has an interface of its own ([`TrafficControl`]). All of them are synchronous: each is a
-//! function call that returns when the kernel has answered. Only watching is asynchronous
-//! ([`LinkMonitor`], [`DevlinkMonitor`]).
+//! - Changes are [`Request`]s, sent alone ([`Rtnl::change`]) or several in one datagram ([`Rtnl::batch`]).
+//! - [`Rtnl`] also reads the current state. Limits, redirections and filters of a link are behind [`TrafficControl`].
+//! - All calls are synchronous: they return when the kernel has answered. Only monitors are asynchronous
+//!   ([`LinkMonitor`], [`DevlinkMonitor`]).
 //!
-//! Messages are built with `rtnetlink` and `netlink-packet-route`, but carried by a transport of
-//! our own, because `rtnetlink`'s drops the kernel's extended acknowledgement: the sentence that
-//! says *why* a request was refused, without which an operator is left with "Invalid argument".
-//! It is also what lets several requests travel in one send. None of these crates' types is in this
-//! crate's API, for they break with every release. The same transport carries what is said to cards
-//! about themselves ([`Devlink`]), and to the packet filter ([`nftables`]).
+//! Messages are built with `rtnetlink` and `netlink-packet-route`, but sent by a transport of this crate. `rtnetlink`'s
+//! own transport drops the extended acknowledgement, the kernel's sentence that says why it refused a request. It also
+//! cannot send several requests in one datagram. [`Devlink`] and [`nftables`] use the same transport. Types of those
+//! crates are not in this crate's API, because they change with each of their releases.
 //!
-//! A socket stays in the network namespace in which it was opened, so a program works in several
-//! namespaces without ever entering one, with two exceptions: [`Netns::run`], which enters it for as
-//! long as the work takes, and [`Netns::command`], whose child process enters it.
+//! A socket stays in the network namespace in which it was opened, so a program works in several namespaces without
+//! entering them. There are two exceptions. [`Netns::run`] enters a namespace while the closure runs. The child of
+//! [`Netns::command`] enters one before exec.
+//!
+//! The crate holds no locks. Each socket has one exchange at a time, which `&mut self` enforces; the kernel serialises
+//! changes of links under RTNL.
 #![deny(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -31,12 +31,12 @@ mod fdb;
 mod generic;
 mod link;
 mod link_change;
+mod link_state;
 mod mac;
 mod monitor;
 mod neighbour;
 mod netns;
 pub mod nftables;
-mod portrait;
 mod probe;
 mod request;
 mod route;
@@ -45,8 +45,8 @@ mod rule;
 mod socket;
 mod statistics;
 mod sysctl;
-mod told;
 mod traffic_control;
+mod undecoded;
 mod veth;
 mod vf;
 mod watch;
@@ -66,11 +66,11 @@ pub use fdb::FdbEntry;
 pub use ipnetwork::IpNetwork;
 pub use link::Link;
 pub use link_change::LinkChange;
+pub use link_state::{NetSysfs, Painter, Portrait};
 pub use mac::{MacAddress, ParseMacError};
 pub use monitor::{LinkChanges, LinkEvent, LinkMonitor};
 pub use neighbour::{Neighbour, NeighbourEntry};
 pub use netns::{Netns, NetnsId};
-pub use portrait::{NetSysfs, Painter, Portrait};
 pub use probe::{Probe, who_else_has, who_has_beyond};
 pub use request::Request;
 pub use route::{Route, RouteKind, Scope};

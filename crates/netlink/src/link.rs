@@ -1,4 +1,4 @@
-//! What a link is like.
+//! The description of a link.
 
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -11,80 +11,81 @@ use netlink_packet_route::{
 use crate::{
     Bridge, BridgePort, MacAddress, XdpMode,
     datagram::{Kinds, Object, append, attributes_in, of_routing},
-    told::{HEADER_LEN, Told},
+    undecoded::{HEADER_LEN, Undecoded},
     xdp,
 };
 
-/// The attributes that [`Link`] has by name, by number: address, broadcast address, name, MTU, what it is stacked on,
-/// kind of queue, master, queue length, kind of link and settings of that, alias, group, where it is stacked, port's name,
-/// XDP programs, alternative names, permanent address, device and its bus.
+/// Numbers of the attributes that become fields of [`Link`], in this order: address, broadcast address, name, MTU,
+/// lower link, queueing discipline, master, queue length, link info (kind and its settings), alias, group, namespace of
+/// the lower link, physical port name, XDP, property list (alternative names), permanent address, parent device and its
+/// bus.
 const NAMED: Kinds =
     Kinds::of(&[&[1, 2, 3, 4, 5, 6, 10, 13, 18, 20, 27, 37, 38, 43, 52, 54, 56, 57]]);
 
-/// A link as the kernel describes it.
+/// A link as the kernel describes it (`RTM_NEWLINK`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Link {
-    /// Its number within its namespace. A move may change it.
+    /// Index within the link's namespace. A move to another namespace may change it.
     pub index: u32,
-    /// At most 15 bytes.
+    /// Name, at most 15 bytes.
     pub name: String,
-    /// Its Ethernet address. `None`: it has none, or one of another length.
+    /// Ethernet address. `None` if the link has none, or an address of another length.
     pub mac: Option<MacAddress>,
-    /// The address that it was made with, where the driver knows.
+    /// The address that the hardware had at first, if the driver reports one.
     pub permanent_mac: Option<MacAddress>,
-    /// In bytes, without the Ethernet header.
+    /// MTU in bytes, without the Ethernet header.
     pub mtu: u32,
-    /// Switched on (`IFF_UP`).
+    /// Whether the link is administratively up (`IFF_UP`).
     pub is_up: bool,
-    /// Switched on and with a carrier (`IFF_RUNNING`).
+    /// Whether the link is up and has a carrier (`IFF_RUNNING`).
     pub is_running: bool,
-    /// Told to receive frames for every address (`IFF_PROMISC`), other than by being a port.
+    /// Whether promiscuous mode was set on the link itself (`IFF_PROMISC`). Being a bridge port does not count.
     pub is_promiscuous: bool,
-    /// Told to receive all multicast frames (`IFF_ALLMULTI`).
+    /// Whether the link receives all multicast frames (`IFF_ALLMULTI`).
     pub is_all_multicast: bool,
-    /// Told to ask nobody for addresses, and to answer nobody (`IFF_NOARP`).
+    /// Whether ARP is off (`IFF_NOARP`): the link neither resolves addresses nor answers.
     pub is_without_arp: bool,
-    /// Told to send no multicast frames (no `IFF_MULTICAST`).
+    /// Whether the link sends no multicast frames (`IFF_MULTICAST` is clear).
     pub is_without_multicast: bool,
-    /// Told to lose its addresses when it is switched off (`IFF_DYNAMIC`).
+    /// Whether the link loses its addresses when it goes down (`IFF_DYNAMIC`).
     pub is_dynamic: bool,
-    /// Where frames for all are sent to. `None`: nowhere, or to an address of another length.
+    /// Broadcast address. `None` if the link has none, or one of another length.
     pub broadcast: Option<MacAddress>,
-    /// The kind of software link, such as `veth`; `None` for hardware and for `lo`.
+    /// Kind of a software link, such as `veth`. `None` for hardware and for `lo`.
     pub kind: Option<String>,
-    /// A text that stays with the link through moves and renames.
+    /// Alias: a text that survives moves and renames.
     pub alias: Option<String>,
-    /// Other names by which it is found.
+    /// Alternative names.
     pub alternative_names: Vec<String>,
-    /// The index of the bridge or bond that it is a port of.
+    /// Index of the bridge or bond whose port the link is.
     pub master: Option<u32>,
-    /// Its settings as a bridge.
+    /// Settings of the link as a bridge.
     pub bridge: Option<Bridge>,
-    /// Its settings as a port of a bridge.
+    /// Settings of the link as a bridge port.
     pub bridge_port: Option<BridgePort>,
-    /// Whether it passes frames, as a port of a bridge.
+    /// Whether the bridge port is in the forwarding state.
     pub is_forwarding: bool,
-    /// The index of what it is stacked on; for a veth end, of the other end.
+    /// Index of the lower link (`IFLA_LINK`). For one end of a veth pair, the other end.
     pub peer: Option<u32>,
-    /// The namespace of `peer`, as numbered in the namespace of this link. `None`: the same.
+    /// The number that this link's namespace has for the namespace of `peer`. `None`: the same namespace.
     pub peer_netns: Option<i32>,
-    /// The bus of the device behind it, such as `pci`.
+    /// Bus of the parent device, such as `pci`.
     pub parent_bus: Option<String>,
-    /// The device behind it on its bus, such as `0000:03:00.2`.
+    /// Name of the parent device on its bus, such as `0000:03:00.2`.
     pub parent_device: Option<String>,
-    /// Which port of its card it is, such as `pf0vf3` for a representor.
+    /// Which port of the card this is, such as `pf0vf3` for a representor.
     pub phys_port_name: Option<String>,
-    /// The kind of the queue that it sends from, such as `noqueue` or `tbf`.
+    /// Kind of the root queueing discipline, such as `noqueue` or `tbf`.
     pub queue: Option<String>,
-    /// How many frames may wait to be sent.
+    /// Length of the transmit queue, in frames.
     pub queue_length: u32,
-    /// Its group; 0 unless set.
+    /// Link group. The default is 0.
     pub group: u32,
-    /// The modes in which XDP programs are attached to it.
+    /// Modes in which XDP programs are attached.
     pub xdp: Vec<XdpMode>,
-    /// All else that the kernel told of it, as it came.
-    pub(crate) told: Told,
+    /// The remaining attributes, undecoded. [`Portrait`](crate::Portrait) compares them.
+    pub(crate) undecoded: Undecoded,
 }
 
 impl From<LinkMessage> for Link {
@@ -109,12 +110,12 @@ impl From<LinkMessage> for Link {
 }
 
 impl Link {
-    /// The link that a message describes. `None`: the message is about something else.
+    /// Reads a link from a message. `None`: the message is about something else.
     pub(crate) fn described_by(object: Object<'_>) -> Result<Option<Self>, String> {
         let named = only_named(object.payload);
         Ok(match of_routing(Object { payload: &named, ..object })? {
             RouteNetlinkMessage::NewLink(message) => {
-                Some(Self { told: Told::of(object.payload), ..Self::from(message) })
+                Some(Self { undecoded: Undecoded::of(object.payload), ..Self::from(message) })
             }
             _ => None,
         })
@@ -167,8 +168,8 @@ impl Link {
     }
 }
 
-/// A message with those attributes alone that [`Link`] has by name. To read the others, such as the settings of IPv4 and
-/// IPv6, would take several times as long, and hosts have hundreds of links.
+/// Copies the attributes that [`Link`] has as fields. Parsing the others, such as the IPv4 and IPv6 settings, takes
+/// several times as long, and a host has hundreds of links.
 fn only_named(message: &[u8]) -> Vec<u8> {
     let (header, attributes) = message.split_at_checked(HEADER_LEN).unwrap_or((message, &[]));
     let mut named = header.to_vec();
@@ -206,7 +207,7 @@ mod tests {
     const RTM_NEWLINK: u16 = 16;
 
     #[test]
-    fn all_is_read_that_a_link_has_by_name() {
+    fn all_link_attributes_are_read() {
         let mut message = LinkMessage::default();
         message.header.index = 7;
         message.attributes = vec![
@@ -234,7 +235,7 @@ mod tests {
         message.emit(&mut payload);
         let object = Object { kind: RTM_NEWLINK, payload: &payload };
         let link = Link::described_by(object).unwrap().unwrap();
-        let all = Link { told: Told::of(&payload), ..Link::from(message) };
+        let all = Link { undecoded: Undecoded::of(&payload), ..Link::from(message) };
         assert_eq!(link, all);
         let Link { xdp, alternative_names, kind, master, peer, peer_netns, group, .. } = all;
         assert_eq!((xdp.len(), alternative_names.len(), kind), (1, 1, Some("veth".into())));

@@ -14,19 +14,20 @@ use crate::{
     xdp,
 };
 
-/// What to change of a link, in one request.
+/// A set of changes to one link, sent in one request.
 ///
-/// The kernel makes the changes in an order of its own, whatever the order of these calls: first
-/// the move to another namespace, then MAC address, MTU, group, name, alias, and up or down, then
-/// the master, and last the XDP program. **It does not take back what it did when a later one fails.** So a move that
-/// is refused for a MTU out of range or for an illegal name leaves the link *in the other
-/// namespace, under its old name*. Two failures leave it where it was: its present name is
-/// taken in the other namespace while no new name, or a taken one, is asked for; and an
-/// alternative name of it or the wanted index is taken there.
+/// The kernel applies the changes in a fixed order (`do_setlink` in net/core/rtnetlink.c): move to another namespace,
+/// MAC address, MTU, group, name, alias, up or down, master, XDP program.
 ///
-/// A move loses the link's addresses, routes, queueing discipline, master and `up`, and resets its
-/// sysctls. All else goes with it: MAC address, MTU, group, queue length, alias, alternative names,
-/// the flags of what it receives, XDP programs, and its index if it is free in the other namespace.
+/// **The kernel does not undo earlier changes when a later one fails.** A move with an MTU out of range or an illegal
+/// name fails, and the link is *in the other namespace under its old name*. The link stays where it was in two cases
+/// only:
+/// - its current name is taken there, and no new name or a taken one was given;
+/// - one of its alternative names, or the wanted index, is taken there.
+///
+/// A move loses the link's addresses, routes, queueing discipline, master and up state, and resets its sysctls. It
+/// keeps MAC address, MTU, group, queue length, alias, alternative names, receive flags and XDP programs. It keeps the
+/// index if that is free in the other namespace.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct LinkChange<'a> {
@@ -50,100 +51,101 @@ pub struct LinkChange<'a> {
 }
 
 impl<'a> LinkChange<'a> {
-    /// No change.
+    /// Creates an empty set of changes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Moves it to another namespace. See the type's description for what is lost.
+    /// Moves the link to another namespace. The type's description lists what a move loses.
     pub fn netns(self, netns: &'a Netns) -> Self {
         Self { netns: Some(netns), ..self }
     }
 
-    /// Its index after the move. Refused with `EBUSY` if taken there.
+    /// Sets the index after a move. The kernel refuses a taken index with `EBUSY`.
     pub fn new_index(self, index: u32) -> Self {
         Self { new_index: Some(index), ..self }
     }
 
-    /// Its Ethernet address.
+    /// Sets the Ethernet address.
     pub fn mac(self, mac: MacAddress) -> Self {
         Self { mac: Some(mac), ..self }
     }
 
-    /// In bytes, without the Ethernet header.
+    /// Sets the MTU, in bytes without the Ethernet header.
     pub fn mtu(self, mtu: u32) -> Self {
         Self { mtu: Some(mtu), ..self }
     }
 
-    /// Its group.
+    /// Sets the link group.
     pub fn group(self, group: u32) -> Self {
         Self { group: Some(group), ..self }
     }
 
-    /// 1 to 15 bytes, or a pattern such as `vf%d` for the first free number. Older kernels refuse
-    /// to rename a link that is up.
+    /// Sets the name: 1 to 15 bytes, or a pattern such as `vf%d` for the first free number. Older kernels refuse to
+    /// rename a link that is up.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: Some(name.into()), ..self }
     }
 
-    /// At most 255 bytes; an empty one removes it. If the link is down, the kernel tells nobody
-    /// who watches; a change of the [queue length](Self::queue_length) does, and with the alias.
+    /// Sets the alias, at most 255 bytes; an empty one removes it. The kernel sends no event for a new alias of a link
+    /// that is down. A change of the [queue length](Self::queue_length) in the same request triggers one that includes
+    /// the alias.
     pub fn alias(self, alias: impl Into<String>) -> Self {
         Self { alias: Some(alias.into()), ..self }
     }
 
-    /// How many frames may wait to be sent.
+    /// Sets the length of the transmit queue, in frames.
     pub fn queue_length(self, frames: u32) -> Self {
         Self { queue_length: Some(frames), ..self }
     }
 
-    /// Switches it on.
+    /// Sets the link up.
     pub fn up(self) -> Self {
         Self { up: Some(true), ..self }
     }
 
-    /// Switches it off.
+    /// Sets the link down.
     pub fn down(self) -> Self {
         Self { up: Some(false), ..self }
     }
 
-    /// Makes it a port of a bridge, or of nothing.
+    /// Makes the link a port of a bridge. `None` removes it from its master.
     pub fn master(self, bridge: Option<u32>) -> Self {
         Self { master: Some(bridge.unwrap_or(0)), ..self }
     }
 
-    /// Whether it receives frames for every address.
+    /// Sets promiscuous mode: the link receives frames for every address.
     pub fn promiscuous(self, on: bool) -> Self {
         Self { promiscuous: Some(on), ..self }
     }
 
-    /// Whether it receives all multicast frames.
+    /// Sets whether the link receives all multicast frames.
     pub fn all_multicast(self, on: bool) -> Self {
         Self { all_multicast: Some(on), ..self }
     }
 
-    /// Whether it asks others for addresses, and answers.
+    /// Sets whether the link resolves addresses by ARP and answers requests.
     pub fn arp(self, on: bool) -> Self {
         Self { arp: Some(on), ..self }
     }
 
-    /// Whether it sends multicast frames.
+    /// Sets whether the link sends multicast frames.
     pub fn multicast(self, on: bool) -> Self {
         Self { multicast: Some(on), ..self }
     }
 
-    /// Whether it loses its addresses when it is switched off.
+    /// Sets whether the link loses its addresses when it goes down.
     pub fn dynamic(self, on: bool) -> Self {
         Self { dynamic: Some(on), ..self }
     }
 
-    /// Where it sends frames for all to.
+    /// Sets the broadcast address.
     pub fn broadcast(self, mac: MacAddress) -> Self {
         Self { broadcast: Some(mac), ..self }
     }
 
-    /// Detaches its XDP program of that mode, if there is one. Refused with `EBUSY` while a process
-    /// holds the attachment itself (a BPF link).
+    /// Detaches the XDP program of this mode, if there is one. The kernel refuses with `EBUSY` while a process holds
+    /// the attachment (a BPF link).
     pub fn without_xdp(self, mode: XdpMode) -> Self {
         Self { without_xdp: Some(mode), ..self }
     }
@@ -200,7 +202,7 @@ impl<'a> LinkChange<'a> {
         switch(message, self.up).build()
     }
 
-    /// The changes in words: `name net1, MTU 9000, up`.
+    /// The changes for an error message: `name net1, MTU 9000, up`.
     fn in_words(&self) -> String {
         let words = [
             self.netns.map(|netns| format!("network namespace {}", netns.id())),
@@ -229,7 +231,7 @@ fn on_or_off(on: bool) -> &'static str {
     if on { "on" } else { "off" }
 }
 
-/// The kernel takes an alias without the closing zero, and removes it when it is empty.
+/// Builds `IFLA_IFALIAS` by hand: the kernel expects no closing zero, and an empty value removes the alias.
 pub(crate) fn alias_attribute(alias: &str) -> LinkAttribute {
     const IFLA_IFALIAS: u16 = 20;
     let bytes = alias.as_bytes().to_vec();
@@ -257,8 +259,8 @@ impl<'a> Request<'a> {
         Self::new(operation, Some(index), message, Existing::Required)
     }
 
-    /// Changes the link of this name, which may have been made earlier in the same batch. It can't
-    /// be renamed in this way.
+    /// Changes the link of this name, which an earlier request of the same batch may have created. Such a request
+    /// cannot rename the link.
     #[must_use]
     pub fn change_link_named(name: &str, change: &LinkChange<'a>) -> Self {
         let operation = format!("set {} of link {name}", change.in_words());
@@ -267,7 +269,7 @@ impl<'a> Request<'a> {
         Self::new(operation, None, message, Existing::Required)
     }
 
-    /// Deletes all links of a group at once, in a fraction of the time that it takes one by one.
+    /// Deletes all links of a group at once: a fraction of the time that single deletes take.
     #[must_use]
     pub fn delete_group(group: u32) -> Self {
         let message = LinkUnspec::new_with_index(0).link_group(group).build();
@@ -275,7 +277,7 @@ impl<'a> Request<'a> {
         Self::new(format!("delete the links of group {group}"), None, message, Existing::Required)
     }
 
-    /// Deletes a link. Deleting a veth end deletes the other.
+    /// Deletes a link. Deleting one end of a veth pair deletes both.
     #[must_use]
     pub fn delete_link(index: u32) -> Self {
         let message = LinkUnspec::new_with_index(index).build();
@@ -283,7 +285,7 @@ impl<'a> Request<'a> {
         Self::new(format!("delete {LINK}"), Some(index), message, Existing::Required)
     }
 
-    /// Gives a link another name by which it is found, at most 127 bytes.
+    /// Adds an alternative name of at most 127 bytes to a link.
     #[must_use]
     pub fn add_alternative_name(index: u32, name: &str) -> Self {
         let message = RouteNetlinkMessage::NewLinkProp(property_message(index, name));
@@ -291,7 +293,7 @@ impl<'a> Request<'a> {
         Self::new(operation, Some(index), message, Existing::Refused)
     }
 
-    /// Takes an alternative name away.
+    /// Deletes an alternative name of a link.
     #[must_use]
     pub fn delete_alternative_name(index: u32, name: &str) -> Self {
         let message = RouteNetlinkMessage::DelLinkProp(property_message(index, name));

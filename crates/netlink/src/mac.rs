@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// All stations.
+    /// The broadcast address.
     pub const BROADCAST: Self = Self([0xff; 6]);
 
-    /// Whether an interface may have it: neither multicast nor all zero.
+    /// Whether an interface may have this address: neither multicast nor all zeros.
     #[must_use]
     pub fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && self.0 != [0; 6]
     }
 
-    /// The link-local address of IPv6 that follows from it (RFC 4291, appendix A).
+    /// The IPv6 link-local address that is derived from it (RFC 4291, appendix A).
     #[must_use]
     pub fn link_local(self) -> Ipv6Addr {
         let Self([a, b, c, d, e, f]) = self;
@@ -42,7 +42,7 @@ impl fmt::Debug for MacAddress {
     }
 }
 
-/// A text that is not a MAC address.
+/// A text is not a MAC address.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} is not a MAC address: six hexadecimal bytes with colons, such as 02:00:5e:10:00:01")]
 pub struct ParseMacError(String);
@@ -83,20 +83,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_local_address_follows_from_a_stations() {
+    fn link_local_address_follows_from_mac() {
         let station: MacAddress = "02:00:5e:10:00:01".parse().unwrap();
         assert_eq!(station.link_local().to_string(), "fe80::5eff:fe10:1");
     }
 
     #[test]
-    fn reads_and_shows() {
+    fn mac_parses_and_displays() {
         let mac: MacAddress = "02:AB-00:5e:10:01".parse().unwrap();
         assert_eq!(mac.to_string(), "02:ab:00:5e:10:01");
         assert!(mac.is_unicast());
     }
 
     #[test]
-    fn refuses_what_is_none() {
+    fn mac_parser_refuses_other_texts() {
         for text in [
             "",
             "02:ab:00:5e:10",

@@ -1,4 +1,4 @@
-//! Watching links.
+//! Monitors of the links of a namespace.
 
 use std::io;
 
@@ -17,55 +17,56 @@ const LINK_GROUP: u32 = 1;
 /// What happened to a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// It is new in this namespace, or something about it changed. The kernel does not tell of a
-    /// new alias or group of a link that is down.
+    /// The link is new in this namespace, or changed. The kernel sends no event for a new alias or group of a link that
+    /// is down.
     Changed(Box<Link>),
-    /// Settings of it as a port of a bridge changed, such as `isolated`. The kernel tells of some of them in no other way.
+    /// Settings of the link as a bridge port changed, such as `isolated`. For some settings this is the kernel's only
+    /// event.
     PortChanged {
-        /// Its index.
+        /// Index of the link.
         index: u32,
-        /// The index of the bridge.
+        /// Index of the bridge.
         bridge: u32,
     },
-    /// It was deleted, or moved to another namespace.
+    /// The link was deleted or moved to another namespace.
     Gone {
-        /// Its index.
+        /// Index of the link.
         index: u32,
-        /// Its name.
+        /// Name of the link.
         name: String,
-        /// Its alias.
+        /// Alias of the link.
         alias: Option<String>,
-        /// The bus of the device behind it, and the device, such as `pci` and `0000:03:00.2`.
+        /// Bus and name of the parent device, such as `pci` and `0000:03:00.2`.
         parent: Option<(String, String)>,
     },
-    /// More happened than the kernel could queue: look at all links again.
+    /// The kernel's queue overflowed and events are lost. List all links again.
     Missed,
 }
 
-/// The changes of the links of a namespace, in their order. Like every socket, it keeps the
-/// namespace alive: never watch a pod's.
+/// Receives the changes of a namespace's links, in order. Its socket keeps the namespace alive, so never open one in a
+/// pod's.
 #[derive(Debug)]
 pub struct LinkMonitor(Events<LinkEvent>);
 
 impl LinkMonitor {
-    /// Starts to watch. Nothing that happens from now on is lost, so list the links after this.
+    /// Starts to watch. List the links after this call, so that no change is lost in between.
     ///
-    /// To be called within a Tokio runtime.
+    /// Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// When the process may have no more open files, or may not enter the namespace.
+    /// If the process has no free file descriptor, or may not enter the namespace.
     pub fn open(netns: &Netns) -> Result<Self, Error> {
         Self::with_socket(netns.run(open_socket)?)
     }
 
-    /// Starts to watch the namespace and all others that it has a number for: those in which the
-    /// other end of one of its veth pairs was ever seen. It keeps only `netns` alive. Events do
-    /// not tell their namespace, so a link is to be recognised by its alias.
+    /// Starts to watch the namespace and every namespace that has an ID there. A namespace gets an ID when the other
+    /// end of a veth pair of `netns` is seen in it. Only `netns` is kept alive. An event does not say which namespace
+    /// it is from, so recognise links by their alias.
     ///
-    /// To be called within a Tokio runtime.
+    /// Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// When the process may have no more open files, may not enter the namespace, or lacks CAP_NET_BROADCAST there
+    /// If the process has no free file descriptor, may not enter the namespace, or lacks CAP_NET_BROADCAST there
     /// (`netlink_setsockopt` in net/netlink/af_netlink.c).
     pub fn open_with_neighbours(netns: &Netns) -> Result<Self, Error> {
         let open = || {
@@ -80,17 +81,19 @@ impl LinkMonitor {
         Events::of(socket).map(Self)
     }
 
-    /// The next event. Cancelling the wait loses none.
+    /// Waits for the next event. Cancel safe: no event is lost.
     ///
     /// # Errors
-    /// When the socket fails for good.
+    /// If the socket fails permanently.
     pub async fn next(&mut self) -> Result<LinkEvent, Error> {
         self.0.next().await
     }
 }
 
-/// Likewise for who asks from time to time what has happened, and waits for nothing. The kernel tells of a change before
-/// it lets anybody see it, so that who knows all links and what is told since knows what a listing would show.
+/// Collects the changes of a namespace's links for a caller that polls.
+///
+/// The kernel queues an event before the change becomes visible. A listing plus all events since is therefore as
+/// current as a new listing.
 #[derive(Debug)]
 pub struct LinkChanges {
     socket: Socket,
@@ -98,10 +101,10 @@ pub struct LinkChanges {
 }
 
 impl LinkChanges {
-    /// Starts to watch. Nothing that happens from now on is lost, so list the links after this.
+    /// Starts to watch. List the links after this call, so that no change is lost in between.
     ///
     /// # Errors
-    /// When the process may have no more open files, or may not enter the namespace.
+    /// If the process has no free file descriptor, or may not enter the namespace.
     pub fn open(netns: &Netns) -> Result<Self, Error> {
         let open = || {
             let socket = open_socket()?;
@@ -112,10 +115,10 @@ impl LinkChanges {
         Ok(Self { socket, buffer: Vec::new() })
     }
 
-    /// What has happened since it was asked last, in its order.
+    /// Returns the events since the last call, in order, without waiting.
     ///
     /// # Errors
-    /// When the socket fails for good.
+    /// If the socket fails permanently.
     pub fn take(&mut self) -> Result<Vec<LinkEvent>, Error> {
         self.receive_all().map_err(|error| Error::io(LinkEvent::WATCHING, &error))
     }
@@ -133,7 +136,6 @@ impl LinkChanges {
     }
 }
 
-/// Opens a socket that receives the events of the calling thread's namespace.
 pub(crate) fn open_socket() -> io::Result<Socket> {
     subscribe(NETLINK_ROUTE, LINK_GROUP)
 }
@@ -168,7 +170,8 @@ fn event(object: Object<'_>) -> Result<Option<LinkEvent>, String> {
     })
 }
 
-/// Bridges tell of their ports in the same way: one that leaves its bridge is "deleted".
+/// A bridge reports its ports with the same messages but family `AF_BRIDGE`: a port that leaves its bridge is "deleted"
+/// there.
 fn is_about_link(message: &LinkMessage) -> bool {
     message.header.interface_family == AddressFamily::Unspec
 }

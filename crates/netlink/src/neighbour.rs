@@ -1,4 +1,4 @@
-//! Entries of the kernel's tables of neighbours: which Ethernet address an IP address has on a link.
+//! Neighbour entries: the Ethernet address of an IP address on a link.
 
 use std::{fmt, net::IpAddr};
 
@@ -13,21 +13,21 @@ use crate::{
     request::{Existing, LINK},
 };
 
-/// A permanent entry. It never ages, and the kernel does not count it among those that its thresholds limit.
+/// A permanent neighbour entry. It never ages, and the kernel does not count it against the `gc_thresh` limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Neighbour {
-    /// The link's index.
+    /// Index of the link.
     pub link: u32,
-    /// The neighbour's address.
+    /// IP address of the neighbour.
     pub address: IpAddr,
-    /// Its Ethernet address.
+    /// Ethernet address of the neighbour.
     pub mac: MacAddress,
 }
 
-/// An entry of any program and in any state, for people.
+/// An entry of any program and in any state, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighbourEntry {
-    /// The link's index.
+    /// Index of the link.
     pub link: u32,
     address: IpAddr,
     mac: Option<MacAddress>,
@@ -47,7 +47,7 @@ impl fmt::Display for NeighbourEntry {
 }
 
 impl NeighbourEntry {
-    /// The entry, if it is permanent and marked as of that protocol.
+    /// Returns the entry if it is permanent and marked with this protocol.
     fn permanent_of(self, protocol: u8) -> Option<Neighbour> {
         let is_ours = self.protocol == Some(protocol) && self.state == NeighbourState::Permanent;
         let mac = self.mac.filter(|_| is_ours)?;
@@ -56,8 +56,8 @@ impl NeighbourEntry {
 }
 
 impl Request<'_> {
-    /// Makes a permanent entry, in place of what is there, marked as of that protocol: the number of the program that
-    /// makes it.
+    /// Sets a permanent entry, replacing an existing one. `protocol` identifies the program that owns the entry
+    /// (`NDA_PROTOCOL`).
     #[must_use]
     pub fn set_neighbour(neighbour: &Neighbour, protocol: u8) -> Self {
         let Neighbour { link, address, mac } = *neighbour;
@@ -70,7 +70,7 @@ impl Request<'_> {
         Self::new(operation, Some(link), message, Existing::Replaced)
     }
 
-    /// Deletes the entry of an address, whatever it is.
+    /// Deletes the entry of an address, in whatever state it is.
     #[must_use]
     pub fn delete_neighbour(link: u32, address: IpAddr) -> Self {
         let message = RouteNetlinkMessage::DelNeighbour(message(link, address));
@@ -80,19 +80,19 @@ impl Request<'_> {
 }
 
 impl Rtnl {
-    /// The permanent entries of all links that are marked as of that protocol.
+    /// Lists the permanent entries of all links that are marked with this protocol.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn neighbours_of(&mut self, protocol: u8) -> Result<Vec<Neighbour>, Error> {
         let entries = self.neighbours()?.into_iter();
         Ok(entries.filter_map(|entry| entry.permanent_of(protocol)).collect())
     }
 
-    /// The entries of all links, but for those that need no Ethernet address, such as of groups.
+    /// Lists the entries of all links, without those that need no resolution, such as multicast groups.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn neighbours(&mut self) -> Result<Vec<NeighbourEntry>, Error> {
         let described = |object| match object {
             RouteNetlinkMessage::NewNeighbour(message) => described_by(&message),

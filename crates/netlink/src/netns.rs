@@ -1,4 +1,4 @@
-//! Network namespaces, and the only place where one is entered.
+//! Network namespaces. Only this module enters one.
 
 use std::{
     ffi::{CString, OsStr},
@@ -29,27 +29,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, NetnsError};
 
-/// The namespace of the thread that opens this path. `/proc/self` would be that of the process's first
-/// thread.
+/// The namespace of the calling thread. `/proc/self` would be that of the process's main thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
 /// An open network namespace.
 ///
-/// It keeps the namespace alive, and with it the links inside: never keep a pod's longer than a
-/// call. A socket that was opened in the namespace, such as an [`Rtnl`](crate::Rtnl), keeps it
-/// alive just as well.
+/// It keeps the namespace and the links inside alive, so never keep a pod's longer than one call. A socket that was
+/// opened in the namespace, such as an [`Rtnl`](crate::Rtnl), also keeps it alive.
 #[derive(Debug)]
 pub struct Netns {
     fd: OwnedFd,
     id: NetnsId,
 }
 
-/// Which namespace it is, whatever path leads to it. The kernel may give a dead one's to a new.
+/// Identifies a namespace, whatever path leads to it. The kernel may reuse the number of a dead namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct NetnsId {
-    /// The device of the kernel's file system of namespaces.
+    /// Device number of nsfs.
     pub dev: u64,
-    /// The number on it.
+    /// Inode number on that device.
     pub inode: u64,
 }
 
@@ -66,21 +64,21 @@ impl fmt::Display for NetnsId {
 }
 
 impl Netns {
-    /// The calling thread's.
+    /// Opens the calling thread's namespace.
     ///
     /// # Errors
-    /// When `/proc` is not mounted.
+    /// If `/proc` is not mounted.
     pub fn current() -> Result<Self, NetnsError> {
         Self::open(Path::new(OWN))
     }
 
-    /// The one that is mounted at `path`, or that a path such as `/proc/1/ns/net` leads to.
+    /// Opens the namespace that is mounted at `path`, or that a path such as `/proc/1/ns/net` leads to.
     ///
-    /// Whatever else is there is recognised without being opened: a FIFO can't block the call and
-    /// no device is touched.
+    /// The file is identified through `O_PATH` before it is opened, so a FIFO cannot block the call and no device is
+    /// touched.
     ///
     /// # Errors
-    /// When there is none, and what is there instead.
+    /// If there is no network namespace at `path`. The error says what is there.
     pub fn open(path: &Path) -> Result<Self, NetnsError> {
         let unreadable = |errno| NetnsError::from_errno(path, errno);
         let not_a_netns = |what| NetnsError::NotANetns { path: path.to_owned(), what };
@@ -91,6 +89,7 @@ impl Netns {
         if file_system.filesystem_type() != NSFS_MAGIC {
             return Err(not_a_netns(kind_of_file(&place).map_err(unreadable)?));
         }
+        // Reopens the same file through /proc: a second lookup of `path` could find another file.
         let readable = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let same_place = format!("/proc/self/fd/{}", place.as_raw_fd());
         let fd = open(same_place.as_str(), readable, Mode::empty()).map_err(unreadable)?;
@@ -101,26 +100,26 @@ impl Netns {
         Ok(Self { fd, id })
     }
 
-    /// Which one it is.
+    /// The identity of this namespace.
     #[must_use]
     pub fn id(&self) -> NetnsId {
         self.id
     }
 
-    /// Does `work` inside the namespace, on the calling thread, which then is where it was before.
-    /// It must start no thread: that would be in the namespace too, and stay there. Where there is no
-    /// way back, the process is aborted.
+    /// Runs `work` inside the namespace on the calling thread and returns to the thread's own namespace afterwards.
+    ///
+    /// `work` must not start a thread: it would stay in the namespace. If the thread cannot return, the process aborts.
     ///
     /// # Errors
-    /// When the thread may not enter, or not come back. A panic of `work` is passed on.
+    /// If the thread may not enter the namespace or may not return. A panic of `work` is passed on.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> Result<T, Error> {
         let failed = |errno| Error::errno_of("enter a network namespace", errno);
         let own = own().map_err(failed)?;
         if id_of(&own).map_err(failed)? == self.id {
             return Ok(work());
         }
-        // The way back is tried before the thread leaves: entering its own namespace changes nothing,
-        // and fails where the thread may not.
+        // Test the way back first. Entering its own namespace changes nothing, and fails if the thread lacks the
+        // permission to return later.
         enter(&own).map_err(failed)?;
         enter(&self.fd).map_err(failed)?;
         let _way_back = WayBack(own);
@@ -137,7 +136,8 @@ impl Netns {
     /// [`io::ErrorKind::InvalidInput`] if `path` contains a zero byte.
     #[expect(unsafe_code, reason = "`pre_exec` is the only place between fork and exec")]
     pub fn command(path: &Path, program: impl AsRef<OsStr>) -> io::Result<Command> {
-        // Made here, because the child of a process with threads must not allocate.
+        // Allocate before the fork: in the child of a process with threads, another thread may have held the
+        // allocator's lock.
         let path = CString::new(path.as_os_str().as_bytes())?;
         let enter_namespace = move || {
             let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
@@ -151,14 +151,14 @@ impl Netns {
     }
 }
 
-/// Brings the thread back into this namespace.
+/// Returns the thread to this namespace when dropped.
 struct WayBack(OwnedFd);
 
 impl Drop for WayBack {
-    /// A thread that is lost in a foreign namespace would do there what is meant for its own.
+    /// Aborts if the thread cannot return: in the wrong namespace its later work would change another pod's links.
     fn drop(&mut self) {
         if let Err(errno) = enter(&self.0) {
-            // Not by the log, which may not be on the disk before the end.
+            // Not the log: its writer might not flush before the abort.
             let _ = writeln!(io::stderr(), "a thread can't leave a network namespace: {errno}");
             process::abort();
         }
@@ -201,7 +201,7 @@ fn kind_of_file(fd: &OwnedFd) -> Result<&'static str, Errno> {
     })
 }
 
-/// Whether a namespace is a network namespace.
+/// Checks the type with `NS_GET_NSTYPE`: nsfs holds every kind of namespace.
 #[expect(unsafe_code, reason = "there is no safe wrapper of this ioctl")]
 fn is_network(namespace: BorrowedFd<'_>) -> Result<bool, Errno> {
     nix::ioctl_none!(ns_get_nstype, 0xb7, 0x3);

@@ -1,9 +1,11 @@
-//! Packet filtering and address translation: one table of nftables at a time, as a whole.
+//! Packet filtering and address translation with nftables: one table at a time, as a whole.
 //!
-//! A table is replaced in one transaction, so that no packet ever meets half of it, or changed by elements of
-//! its sets alone. Tables of others are neither read nor changed, but [`Connections`], which are everybody's.
-//! A table's [`Contents`] are not understood but compared: what a stranger has changed differs from what was
-//! there after the table was put into force.
+//! A table is replaced in one transaction, so no packet meets a partial table. Alternatively single elements of its
+//! sets change. Tables of other programs are neither read nor changed. [`Connections`] are the exception: the
+//! connection table is shared.
+//!
+//! [`Contents`] are compared, not interpreted. A difference from what the kernel had after the last
+//! [`Nftables::replace`] means that another program changed the table.
 
 mod changes;
 mod connections;
@@ -40,8 +42,7 @@ use encode::{HEADER_LEN, Message, header};
 /// `NFTA_SET_ELEM_LIST_ELEMENTS`
 const ELEMENTS: u16 = 3;
 
-/// The kernel's interface to the packet filter of one network namespace: the one in which it was
-/// opened.
+/// The nftables interface of the network namespace in which it was opened.
 pub struct Nftables {
     socket: KernelSocket,
 }
@@ -52,77 +53,79 @@ impl fmt::Debug for Nftables {
     }
 }
 
-/// All that the kernel has of a table, to be compared with what it had before: a hash of it.
+/// A hash over everything that the kernel has of a table, to detect changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents(u64);
 
 impl Nftables {
-    /// Opens the interface to the calling thread's namespace.
+    /// Opens the interface in the calling thread's namespace.
     ///
     /// # Errors
-    /// When the process may have no more open files, or the kernel has no netfilter.
+    /// If the process has no free file descriptor, or the kernel has no netfilter.
     pub fn open() -> Result<Self, Error> {
         let socket = KernelSocket::open(NETLINK_NETFILTER)
             .map_err(|error| Error::io("open a socket to nftables", &error))?;
         Ok(Self { socket })
     }
 
-    /// Opens the interface to that namespace, which it keeps alive.
+    /// Opens the interface in a namespace. Its socket keeps the namespace alive.
     ///
     /// # Errors
-    /// The kernel's refusal, or the process may not enter the namespace.
+    /// If the kernel refuses the request, or the process may not enter the namespace.
     pub fn open_in(netns: &Netns) -> Result<Self, Error> {
         netns.run(Self::open)?
     }
 
-    /// Puts `table` in the place of the one of its name, if there is one.
+    /// Replaces the table of this name, or creates it.
     ///
     /// # Errors
-    /// The kernel's refusal; the table is as it was.
+    /// If the kernel refuses. The old table is unchanged.
     pub fn replace(&mut self, table: &Table) -> Result<(), Error> {
-        let told = |cause: RefusalCause| {
-            cause.told_as(format!("replace the table {} of nftables", table.name.to_string_lossy()))
+        let failed = |cause: RefusalCause| {
+            cause.into_error(format!(
+                "replace the table {} of nftables",
+                table.name.to_string_lossy()
+            ))
         };
-        self.socket.transact(&encode::replacement(table)).map_err(told)
+        self.socket.transact(&encode::replacement(table)).map_err(failed)
     }
 
-    /// Changes the table, which is the kernel's, in one transaction, unless anybody has changed anything
-    /// since that generation.
+    /// Changes elements of the kernel's table in one transaction, and then `table`. The kernel refuses the transaction
+    /// if any program has changed nftables since `generation`.
     ///
     /// # Errors
-    /// The kernel's refusal; both tables are as they were.
+    /// If the kernel refuses. Both tables are unchanged.
     pub fn change(
         &mut self,
         generation: u32,
         table: &mut Table,
         changes: &Changes,
     ) -> Result<(), Error> {
-        let told = |cause: RefusalCause| {
+        let failed = |cause: RefusalCause| {
             let name = table.name.to_string_lossy();
-            cause.told_as(format!("change elements of the table {name} of nftables"))
+            cause.into_error(format!("change elements of the table {name} of nftables"))
         };
         let messages = encode::changes(generation, table, changes);
-        self.socket.transact(&messages).map_err(told)?;
+        self.socket.transact(&messages).map_err(failed)?;
         table.apply(changes);
         Ok(())
     }
 
-    /// Deletes the table of that name. There may be none.
+    /// Deletes the table of this name, if it exists.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn delete(&mut self, table: &str) -> Result<(), Error> {
         let name = name(table);
-        let told =
-            |cause: RefusalCause| cause.told_as(format!("delete the table {table} of nftables"));
-        self.socket.transact(&encode::removal(&name)).map_err(told)
+        let failed =
+            |cause: RefusalCause| cause.into_error(format!("delete the table {table} of nftables"));
+        self.socket.transact(&encode::removal(&name)).map_err(failed)
     }
 
-    /// Counts the transactions of everybody in this namespace: as long as it stays the same, so does
-    /// all that nftables has.
+    /// The kernel's transaction counter for this namespace. While it is the same, no program has changed nftables.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn generation(&mut self) -> Result<u32, Error> {
         let question = Message::query(encode::GET_GENERATION, |payload| {
             drop(OpGetgenDo::encode_request(payload, &header()));
@@ -131,15 +134,15 @@ impl Nftables {
             let (_header, attributes) = OpGetgenDo::decode_request(object.payload);
             attributes.get_id().map_err(|error| error.to_string())
         };
-        let told =
-            |cause: RefusalCause| cause.told_as("ask for the generation of nftables".to_owned());
-        self.socket.get(&question, read).map_err(told)
+        let failed =
+            |cause: RefusalCause| cause.into_error("ask for the generation of nftables".to_owned());
+        self.socket.get(&question, read).map_err(failed)
     }
 
-    /// What the kernel has of a table with the chains and sets of this one. `None`: it lacks some.
+    /// Hashes the kernel's contents of `table`. `None` if the kernel lacks the table or one of its chains or sets.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn contents(&mut self, table: &Table) -> Result<Option<Contents>, Error> {
         match self.read(table) {
             Ok(objects) => {
@@ -148,27 +151,29 @@ impl Nftables {
                 Ok(Some(Contents(hasher.finish())))
             }
             Err(RefusalCause::Kernel { errno: Errno::ENOENT, .. }) => Ok(None),
-            Err(cause) => Err(cause
-                .told_as(format!("read the table {} of nftables", table.name.to_string_lossy()))),
+            Err(cause) => Err(cause.into_error(format!(
+                "read the table {} of nftables",
+                table.name.to_string_lossy()
+            ))),
         }
     }
 
-    /// Whether there is a table of that name.
+    /// Whether a table of this name exists.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn has(&mut self, table: &str) -> Result<bool, Error> {
         match self.get(&table_question(&header(), &name(table))) {
             Ok(_) => Ok(true),
             Err(RefusalCause::Kernel { errno: Errno::ENOENT, .. }) => Ok(false),
-            Err(cause) => Err(cause.told_as(format!("look for the table {table} of nftables"))),
+            Err(cause) => Err(cause.into_error(format!("look for the table {table} of nftables"))),
         }
     }
 
-    /// The rules of all tables whose names begin with `prefix`, of all families: one text each, for people.
+    /// Lists the rules of all tables whose names begin with `prefix`, of all families, as text for display.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn rules(&mut self, prefix: &str) -> Result<Vec<String>, Error> {
         let question = Message::query(encode::GET_RULE, |payload| {
             drop(OpGetruleDump::encode_request(payload, &Nfgenmsg::new()));
@@ -179,12 +184,13 @@ impl Nftables {
             let is_wanted = table.to_bytes().starts_with(prefix.as_bytes());
             Ok(is_wanted.then(|| format!("family {} {rule:?}", header.nfgen_family)))
         };
-        let told = |cause: RefusalCause| cause.told_as("list the rules of nftables".to_owned());
-        self.socket.list(&question, read).map_err(told)
+        let failed =
+            |cause: RefusalCause| cause.into_error("list the rules of nftables".to_owned());
+        self.socket.list(&question, read).map_err(failed)
     }
 
-    /// The table counts its chains and sets, and chains count their rules, so that what was added
-    /// is seen as well as what is missing.
+    /// Reads the objects of a table. The table's description counts chains and sets, and a chain's counts its rules, so
+    /// additions are noticed as well as removals.
     fn read(&mut self, table: &Table) -> Result<Vec<Vec<u8>>, RefusalCause> {
         let mut objects = Vec::new();
         for header in table.headers() {
@@ -207,7 +213,7 @@ impl Nftables {
         Ok(objects)
     }
 
-    /// In an order of their own: the kernel's changes as its table of them grows.
+    /// Returns the elements sorted, because the kernel's order changes when its hash table grows.
     fn elements(&mut self, table: &Table, set: &Set) -> Result<Vec<Vec<u8>>, RefusalCause> {
         let question = Message::query(encode::GET_ELEMENTS, |payload| {
             let request = OpGetsetelemDump::encode_request(payload, &set.header());
@@ -230,7 +236,7 @@ fn table_question(header: &Nfgenmsg, name: &CString) -> Message {
     })
 }
 
-/// Without the header, which has the number of the latest transaction.
+/// Strips the header, because it contains the number of the latest transaction.
 fn attributes_of(object: &Object<'_>) -> Vec<u8> {
     object.payload.get(HEADER_LEN..).unwrap_or_default().to_vec()
 }
@@ -246,7 +252,7 @@ fn elements_in(object: &Object<'_>) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// A name is cut at a byte that can't be in one.
+/// A name ends at the first zero byte.
 fn name(text: &str) -> CString {
     let end = text.find('\0').unwrap_or(text.len());
     CString::new(&text[..end]).unwrap_or_default()

@@ -1,9 +1,9 @@
-//! Asking whether another machine uses an address.
+//! Probes: does another machine use an address?
 //!
-//! A question claims nothing, and only this machine receives its answer, so that no neighbour's cache changes.
-//! ARP is asked from no address (RFC 5227). Neighbour discovery is asked from the link-local address that follows from
-//! the link's MAC address: an answer to a question from no address (RFC 4862, section 5.4.3) goes to all nodes, and has
-//! them send to the machine that answers.
+//! A probe claims no address, and only this machine receives the answer, so no neighbour cache changes. ARP probes have
+//! no sender address (RFC 5227). IPv6 solicitations come from the link-local address of the link's MAC address. From
+//! the unspecified address the answer would go to all nodes (RFC 4862, section 5.4.3), which would then send to the
+//! answering machine.
 
 #[cfg(test)]
 mod fuzz;
@@ -20,26 +20,26 @@ use nix::errno::Errno;
 
 use crate::{Error, MacAddress};
 
-/// How often an address is asked for: a question may be lost.
+/// Number of probes for each address, because a frame may be lost.
 const TIMES: u32 = 3;
 
-/// The most machines that are noted for one address: a hostile machine may answer from many Ethernet addresses.
+/// Limit of recorded machines for each address: a hostile machine may answer from many MAC addresses.
 const MOST: usize = 4;
 
-/// An address that is asked for by a link.
+/// A question for an address on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The link's index.
+    /// Index of the link.
     pub link: u32,
-    /// The link's Ethernet address.
+    /// MAC address of the link.
     pub mac: MacAddress,
-    /// The VLAN of the question, and of its answers. `None`: untagged.
+    /// VLAN of the question and its answers. `None`: untagged.
     pub vlan: Option<u16>,
-    /// The address.
+    /// The IP address.
     pub address: IpAddr,
 }
 
-/// An address that a machine says it has.
+/// A machine's claim to have an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Claim {
     link: u32,
@@ -48,11 +48,11 @@ struct Claim {
     mac: MacAddress,
 }
 
-/// Asks for addresses in the calling thread's namespace, by links of its own, and returns those that another machine
-/// answers within `patience`, with its Ethernet address. All of it takes as long.
+/// Sends probes by links of the calling thread's namespace. Returns those that another machine answers, with the MAC
+/// address of that machine. The call takes the whole `patience`.
 ///
 /// # Errors
-/// When the process may not open such sockets.
+/// If the process may not open packet sockets.
 pub fn who_else_has(
     probes: &[Probe],
     patience: Duration,
@@ -60,11 +60,11 @@ pub fn who_else_has(
     ask_all(sockets::of_all_links(), probes, patience)
 }
 
-/// Asks as [`who_else_has`] does, by links that are ports of a bridge or of Open vSwitch, and returns what comes in there.
-/// The questions leave by these ports alone.
+/// Probes like [`who_else_has`], by links that are ports of a bridge or of Open vSwitch. It sends by these ports only, and
+/// receives there before the bridge takes the frames.
 ///
 /// # Errors
-/// When the process may not open such sockets.
+/// If the process may not open packet sockets.
 pub fn who_has_beyond(
     probes: &[Probe],
     patience: Duration,
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_count_for_their_link_and_vlan() {
+    fn claims_match_link_and_vlan() {
         let probes = [probe(None), probe(Some(100))];
         let Probe { link, vlan, address, .. } = probes[1];
         let claim = Claim { link, vlan, address, mac: MacAddress([4; 6]) };
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_few_machines_are_noted() {
+    fn recorded_answers_are_bounded() {
         let probes = [probe(None)];
         let Probe { link, vlan, address, .. } = probes[0];
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! One request to the kernel, ready to be sent alone or with others.
+//! A request to the kernel, sent alone or in a batch.
 
 use std::marker::PhantomData;
 
@@ -10,34 +10,34 @@ use netlink_packet_route::RouteNetlinkMessage;
 
 use crate::{Netns, socket::Outgoing};
 
-/// Where the name of the link goes in the text of an operation.
+/// Placeholder for the link's name in the text of an operation.
 pub(crate) const LINK: &str = "{link}";
 
-/// A change that the kernel is asked for: carried out alone by [`Rtnl::change`](crate::Rtnl::change),
-/// or with others by [`Rtnl::batch`](crate::Rtnl::batch).
+/// A change request to the kernel. [`Rtnl::change`](crate::Rtnl::change) sends one, [`Rtnl::batch`](crate::Rtnl::batch)
+/// several.
 ///
-/// `'a` is the life of the namespace that a request may refer to.
+/// `'a` is the lifetime of the namespace that the request may refer to: the message holds its descriptor as a number.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// What is asked, for the error: `set MTU 9000 of {link}`.
+    /// The operation for error messages: `set MTU 9000 of {link}`.
     operation: String,
-    /// The link in question, to be shown by name.
+    /// The link that error messages show by name.
     link: Option<u32>,
     message: RouteNetlinkMessage,
     existing: Existing,
     netns: PhantomData<&'a Netns>,
 }
 
-/// What may be there already.
+/// How the kernel treats an existing object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Existing {
-    /// The request is about what is there.
+    /// The object must exist.
     Required,
-    /// Refused if there.
+    /// An existing object is an error (`NLM_F_EXCL`).
     Refused,
-    /// Comes after what is there.
+    /// The new object is added after existing ones (`NLM_F_APPEND`).
     Kept,
-    /// Overwritten if there.
+    /// An existing object is replaced (`NLM_F_REPLACE`).
     Replaced,
 }
 
@@ -55,7 +55,6 @@ impl Request<'_> {
         self.link
     }
 
-    /// The text of the operation with the link by `name`, if known, and by index.
     pub(crate) fn operation(&self, name: Option<&str>) -> String {
         let link = match (self.link, name) {
             (Some(index), Some(name)) => format!("link {name} ({index})"),

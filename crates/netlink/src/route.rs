@@ -21,24 +21,24 @@ use crate::{
     request::{Existing, LINK},
 };
 
-/// The protocol of routes that come with addresses: RTPROT_KERNEL.
+/// RTPROT_KERNEL: the protocol of routes that the kernel adds with addresses.
 const BY_THE_KERNEL: u8 = 2;
-/// What routes to the prefixes of IPv6 addresses cost: IP6_RT_PRIO_ADDRCONF.
+/// IP6_RT_PRIO_ADDRCONF: the metric of prefix routes of IPv6 addresses.
 const PREFIX_METRIC: u32 = 256;
-/// The protocol of routes that nothing else is said of.
+/// RTPROT_STATIC: the protocol of routes that an administrator adds.
 const BY_AN_ADMINISTRATOR: u8 = 4;
 
-/// What becomes of the packets that take a route.
+/// What the kernel does with the packets of a route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RouteKind {
-    /// They leave by its link.
+    /// The packets leave by the route's link.
     #[default]
     Unicast,
-    /// They are dropped, and nobody is told.
+    /// The packets are dropped silently.
     Blackhole,
-    /// They are dropped, and the sender is told that the destination is unreachable.
+    /// The packets are dropped, and the sender gets "destination unreachable".
     Unreachable,
-    /// They are dropped, and the sender is told that it is prohibited.
+    /// The packets are dropped, and the sender gets "administratively prohibited".
     Prohibit,
 }
 
@@ -74,14 +74,14 @@ impl fmt::Display for RouteKind {
     }
 }
 
-/// How far away the destinations of an IPv4 route are. Routes of IPv6 have none.
+/// Scope of an IPv4 route. IPv6 routes have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Behind a gateway.
+    /// Destinations behind a gateway.
     Global,
-    /// On the link.
+    /// Destinations on the link.
     Link,
-    /// On this host.
+    /// Destinations on this host.
     Host,
 }
 
@@ -107,29 +107,29 @@ impl Scope {
 /// A route. `0.0.0.0/0` and `::/0` are the default routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where to. Host bits are ignored.
+    /// Destination prefix. Host bits are ignored.
     pub destination: IpNetwork,
-    /// What becomes of the packets. All but a unicast route has neither link nor gateway.
+    /// What happens to the packets. Only a unicast route has a link and a gateway.
     pub kind: RouteKind,
-    /// Through whom. `None`: directly.
+    /// Gateway. `None`: the destination is directly reachable.
     pub gateway: Option<IpAddr>,
-    /// The index of the link. 0 where it has none.
+    /// Index of the output link. 0 if the route has none.
     pub output: u32,
-    /// Of IPv4, where it is another than usual. `None`: the link where there is no gateway, else global.
+    /// Scope of an IPv4 route, if unusual. `None`: link scope without a gateway, global scope with one.
     pub scope: Option<Scope>,
-    /// Takes the gateway for directly reachable though no connected prefix contains it.
+    /// Treats the gateway as directly reachable even if no connected prefix contains it.
     pub on_link: bool,
-    /// The MTU of the path, in bytes.
+    /// Path MTU, in bytes.
     pub mtu: Option<u32>,
-    /// The TCP segment size to advertise, in bytes.
+    /// TCP maximum segment size to advertise, in bytes.
     pub advertised_mss: Option<u32>,
-    /// The metric: lower wins. `None`: the kernel's choice, 0 for IPv4 and 1024 for IPv6.
+    /// Metric: the lowest wins. `None`: the kernel's default, 0 for IPv4 and 1024 for IPv6.
     pub priority: Option<u32>,
-    /// The table. `None`: the main table, 254.
+    /// Routing table. `None`: the main table, 254.
     pub table: Option<u32>,
-    /// The source address to prefer.
+    /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// Who made it, as `rtm_protocol` tells. `None`: an administrator, as `ip route add` has it.
+    /// Owner of the route (`rtm_protocol`). `None`: `RTPROT_STATIC`, as `ip route add` sets.
     pub protocol: Option<u8>,
 }
 
@@ -153,26 +153,26 @@ impl Route {
         }
     }
 
-    /// A route to `destination` by which packets are dropped, as `kind` says.
+    /// A route whose packets are dropped in the way that `kind` says.
     #[must_use]
     pub fn rejecting(kind: RouteKind, destination: IpNetwork) -> Self {
         Self { kind, ..Self::new(destination, 0) }
     }
 
-    /// Through this gateway.
+    /// Sets the gateway.
     #[must_use]
     pub fn via(self, gateway: IpAddr) -> Self {
         Self { gateway: Some(gateway), ..self }
     }
 
-    /// Takes the gateway for directly reachable though no connected prefix contains it.
+    /// Treats the gateway as directly reachable even if no connected prefix contains it.
     #[must_use]
     pub fn on_link(self) -> Self {
         Self { on_link: true, ..self }
     }
 
-    /// The route to the prefix of an address on the link `output`, as the kernel adds it with the address. `None`: it
-    /// adds none, since the address has no others beside it.
+    /// The prefix route that the kernel adds together with an address on the link `output`. `None` for a /32 or /128,
+    /// for which the kernel adds none.
     #[must_use]
     pub fn to_prefix_of(address: IpNetwork, output: u32) -> Option<Self> {
         let (is_alone, source, priority) = match address {
@@ -185,7 +185,7 @@ impl Route {
         (!is_alone).then_some(route)
     }
 
-    /// Whether the kernel added it with an address.
+    /// Whether the kernel added the route with an address.
     #[must_use]
     pub fn is_by_the_kernel(&self) -> bool {
         self.protocol == Some(BY_THE_KERNEL)
@@ -228,7 +228,7 @@ impl Route {
         message
     }
 
-    /// Table, destination and metric: where the kernel has room for one route.
+    /// Table, destination and metric: the kernel's key, which holds one route.
     #[must_use]
     pub fn place(&self) -> (u32, IpAddr, u8, u32) {
         let table = self.table.unwrap_or_else(|| RouteHeader::RT_TABLE_MAIN.into());
@@ -237,7 +237,7 @@ impl Route {
         (table, self.destination.network(), self.destination.prefix(), metric)
     }
 
-    /// How far away its destinations are, be it said or not.
+    /// The scope, explicit or usual.
     #[must_use]
     pub fn scope_in_force(&self) -> Scope {
         self.scope.unwrap_or_else(|| self.usual_scope())
@@ -248,7 +248,7 @@ impl Route {
         if is_direct { Scope::Link } else { Scope::Global }
     }
 
-    /// What the error of a request calls it, and the link that is to be shown there.
+    /// The route's name for error messages, and the link to show with it.
     fn subject(&self) -> (String, Option<u32>) {
         match self.kind {
             RouteKind::Unicast => (format!("the route {self} on {LINK}"), Some(self.output)),
@@ -286,7 +286,7 @@ impl fmt::Display for Route {
 }
 
 impl Request<'_> {
-    /// Adds a route. Its link must be up, and its gateway reachable.
+    /// Adds a route. Its link must be up and its gateway reachable.
     #[must_use]
     pub fn add_route(route: &Route) -> Self {
         let message = RouteNetlinkMessage::NewRoute(route.message());
@@ -294,8 +294,7 @@ impl Request<'_> {
         Self::new(format!("add {subject}"), link, message, Existing::Refused)
     }
 
-    /// Adds a route behind those to the same destination with the same metric, as the kernel itself adds the route to
-    /// an address's prefix.
+    /// Appends a route after those with the same destination and metric. The kernel adds prefix routes in this way.
     #[must_use]
     pub fn append_route(route: &Route) -> Self {
         let message = RouteNetlinkMessage::NewRoute(route.message());
@@ -313,32 +312,32 @@ impl Request<'_> {
 }
 
 impl Rtnl {
-    /// The routes of all tables, with those that the kernel made for connected prefixes.
+    /// Lists the routes of all tables, including those that the kernel added for connected prefixes.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn routes(&mut self) -> Result<Vec<Route>, Error> {
         self.routes_like(RouteMessage::default())
     }
 
-    /// Likewise, those whose [`Route::protocol`] it is. 0 is any.
+    /// Lists the routes of all tables that have this [`Route::protocol`]. 0 means any.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn routes_of(&mut self, protocol: u8) -> Result<Vec<Route>, Error> {
         let mut message = RouteMessage::default();
         message.header.protocol = protocol.into();
         self.routes_like(message)
     }
 
-    /// Whether the namespace takes packets to this address as its own.
+    /// Whether the namespace accepts packets to this address as its own.
     ///
-    /// After an IPv6 address was added, a work item of the kernel joins the group in which neighbours ask for it, and
-    /// then makes its local route (`addrconf_dad_work` in net/ipv6/addrconf.c). It waits for the rtnl lock. Until the
-    /// route is there, the address receives no packets.
+    /// A kernel work item completes the addition of an IPv6 address (`addrconf_dad_work` in net/ipv6/addrconf.c). It
+    /// waits for RTNL, joins the solicited-node multicast group, and then adds the local route. Until that route
+    /// exists, the address receives no packets.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn is_local(&mut self, address: Ipv6Addr) -> Result<bool, Error> {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet6;
@@ -363,8 +362,7 @@ impl Rtnl {
     }
 }
 
-/// The route that a message describes. `None`: it is one by several links, or one of the kernel's own to a
-/// local or broadcast address.
+/// Reads a route. `None`: a multipath route, or one of the kernel's own to a local or broadcast address.
 pub(crate) fn described_by(message: &RouteMessage) -> Option<Route> {
     let header = &message.header;
     let kind = RouteKind::of_kernel(header.kind)?;
@@ -394,10 +392,10 @@ pub(crate) fn described_by(message: &RouteMessage) -> Option<Route> {
     }
     route.table = route.table.filter(|table| *table != u32::from(RouteHeader::RT_TABLE_MAIN));
     if kind != RouteKind::Unicast {
-        // IPv6 calls the loopback interface its link.
+        // IPv6 reports the loopback interface as the link of a rejecting route.
         (route.output, route.gateway, route.on_link) = (0, None, false);
     }
-    // IPv6 takes any scope, and tells none.
+    // IPv6 accepts any scope and reports none.
     let scope = whole.is_ipv4().then(|| Scope::of_kernel(header.scope)).flatten();
     route.scope = scope.filter(|scope| *scope != route.usual_scope());
     (route.output != 0 || kind != RouteKind::Unicast).then_some(route)

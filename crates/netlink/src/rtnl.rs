@@ -1,7 +1,6 @@
-//! The kernel's interface to a network namespace: changes are carried out, links are looked up.
+//! The rtnetlink interface of a network namespace: sends changes and looks up links.
 //!
-//! What can be asked about addresses, routes and the like stands with these, as do the requests that
-//! change them.
+//! Queries for addresses, routes, rules and neighbours are in the modules of those objects.
 
 use std::{
     fmt,
@@ -23,10 +22,10 @@ use crate::{
     socket::{KernelSocket, RefusalCause},
 };
 
-/// The kernel's interface to one network namespace: the one in which it was opened.
+/// The rtnetlink interface of the network namespace in which it was opened.
 ///
-/// All methods wait for the kernel, which carries out changes of all links one at a time. None
-/// fails for a reason of its own: an error is the kernel's refusal, or its silence for a minute.
+/// All methods block until the kernel answers. The kernel serialises changes of links under RTNL. Methods fail only if
+/// the kernel refuses, or does not answer within a minute.
 pub struct Rtnl {
     socket: KernelSocket,
 }
@@ -38,44 +37,44 @@ impl fmt::Debug for Rtnl {
 }
 
 impl Rtnl {
-    /// Opens the interface to the calling thread's namespace.
+    /// Opens the interface in the calling thread's namespace.
     ///
     /// # Errors
-    /// When the process may have no more open files.
+    /// If the process has no free file descriptor.
     pub fn open() -> Result<Self, Error> {
         let socket = KernelSocket::open(NETLINK_ROUTE)
             .map_err(|error| Error::io("open a socket to the kernel's routing", &error))?;
         Ok(Self { socket })
     }
 
-    /// Opens the interface to a namespace, which it keeps alive.
+    /// Opens the interface in a namespace. Its socket keeps the namespace alive.
     ///
     /// # Errors
-    /// When the process may have no more open files, or may not enter the namespace.
+    /// If the process has no free file descriptor, or may not enter the namespace.
     pub fn open_in(netns: &Netns) -> Result<Self, Error> {
         netns.run(Self::open)?
     }
 
-    /// Changes a link. See [`LinkChange`] for what a failure leaves.
+    /// Changes a link. [`LinkChange`] describes what remains after a failure.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn change_link(&mut self, index: u32, change: &LinkChange<'_>) -> Result<(), Error> {
         self.change(Request::change_link(index, change))
     }
 
-    /// Carries out one request.
+    /// Sends one request and waits for the answer.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn change(&mut self, request: Request<'_>) -> Result<(), Error> {
         self.batch(&[request])
     }
 
-    /// Carries out several requests in one send, in their order.
+    /// Sends several requests in one datagram. The kernel carries them out in order.
     ///
     /// # Errors
-    /// The first refusal. The requests after it are carried out all the same, where they can be.
+    /// The first refusal. The kernel still carries out the requests after it where possible.
     pub fn batch(&mut self, requests: &[Request<'_>]) -> Result<(), Error> {
         let span = traces::step("netlink");
         let refusal = match span.in_scope(|| self.socket.carry_out(requests)) {
@@ -86,56 +85,56 @@ impl Rtnl {
             Some(request) => self.operation_of(request),
             None => "carry out a request".to_owned(),
         };
-        Err(refusal.cause.told_as(operation))
+        Err(refusal.cause.into_error(operation))
     }
 
-    /// The text of a refused operation, with the name of its link.
+    /// The text of a refused operation, with the link's name.
     fn operation_of(&mut self, request: &Request<'_>) -> String {
         let link = request.link().and_then(|index| self.link_by_index(index).ok().flatten());
         request.operation(link.as_ref().map(|link| link.name.as_str()))
     }
 
-    /// All links.
+    /// Lists all links.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn links(&mut self) -> Result<Vec<Link>, Error> {
         let mut message = LinkMessage::default();
         message.attributes.push(brief());
         let listed = self.socket.list(&RouteNetlinkMessage::GetLink(message), Link::described_by);
-        listed.map_err(|cause| cause.told_as("list the links".to_owned()))
+        listed.map_err(|cause| cause.into_error("list the links".to_owned()))
     }
 
-    /// The link of this name or alternative name.
+    /// Looks up a link by name or alternative name.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn link_by_name(&mut self, name: &str) -> Result<Option<Link>, Error> {
         const IFLA_ALT_IFNAME: u16 = 53;
         let mut bytes = name.as_bytes().to_vec();
         bytes.push(0);
         let mut message = LinkMessage::default();
-        // As an alternative name, so that it may be longer than a name; the kernel looks for both.
+        // IFLA_ALT_IFNAME takes names longer than 15 bytes, and the kernel searches both kinds of names.
         let attribute = DefaultNla::new(IFLA_ALT_IFNAME, bytes);
         message.attributes.push(LinkAttribute::Other(attribute));
         self.link(message, || format!("look up the link {name}"))
     }
 
-    /// The link of this index.
+    /// Looks up a link by index.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn link_by_index(&mut self, index: u32) -> Result<Option<Link>, Error> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         self.link(message, || format!("look up link {index}"))
     }
 
-    /// The other end of a veth pair, in whatever namespace it is. The namespaces that the `peer`'s
-    /// own indices refer to are numbered there.
+    /// Looks up the other end of a veth pair, in whatever namespace it is. Namespace IDs in the result are those of
+    /// that namespace.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn peer_of(&mut self, link: &Link) -> Result<Option<Link>, Error> {
         let Some(peer) = link.peer else { return Ok(None) };
         let mut message = LinkMessage::default();
@@ -143,7 +142,7 @@ impl Rtnl {
         message.attributes.extend(link.peer_netns.map(LinkAttribute::IfNetnsId));
         let found = self.link(message, || format!("look up the peer of link {}", link.name));
         match found {
-            // The peer's namespace has ended.
+            // The kernel refuses a namespace ID that is no longer valid with EINVAL: the peer's namespace has ended.
             Err(error) if error.errno() == Some(Errno::EINVAL) => Ok(None),
             found => found,
         }
@@ -159,15 +158,14 @@ impl Rtnl {
             Ok(Some(link)) => Ok(Some(link)),
             Ok(None) => Err(Error::answer(operation(), "an answer about something else")),
             Err(RefusalCause::Kernel { errno: Errno::ENODEV, .. }) => Ok(None),
-            Err(cause) => Err(cause.told_as(operation())),
+            Err(cause) => Err(cause.into_error(operation())),
         }
     }
 
-    /// What `other` is numbered in this namespace, where links in it are referred to by that.
-    /// `None`: it has no number here, so that no link here refers to one there.
+    /// The ID that this namespace has for `other`. `None`: it has none, so no link here refers to a link there.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn number_of(&mut self, other: &Netns) -> Result<Option<i32>, Error> {
         let mut message = NsidMessage::default();
         let descriptor = u32::try_from(other.as_fd().as_raw_fd()).unwrap_or(u32::MAX);
@@ -181,16 +179,15 @@ impl Rtnl {
         }))
     }
 
-    /// Asks for one object.
     pub(crate) fn get(
         &mut self,
         operation: impl FnOnce() -> String,
         message: &RouteNetlinkMessage,
     ) -> Result<RouteNetlinkMessage, Error> {
-        self.socket.get(message, of_routing).map_err(|cause| cause.told_as(operation()))
+        self.socket.get(message, of_routing).map_err(|cause| cause.into_error(operation()))
     }
 
-    /// Asks for all objects of a kind, and keeps what `read` makes of them.
+    /// Lists all objects of a kind and collects what `read` returns for them.
     pub(crate) fn list<T>(
         &mut self,
         operation: &str,
@@ -198,11 +195,11 @@ impl Rtnl {
         read: impl Fn(RouteNetlinkMessage) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
         let read = |object: Object<'_>| of_routing(object).map(&read);
-        self.socket.list(message, read).map_err(|cause| cause.told_as(operation.to_owned()))
+        self.socket.list(message, read).map_err(|cause| cause.into_error(operation.to_owned()))
     }
 }
 
-/// Asks for a link's description without its counters.
+/// Omits the counters: they are a large part of a link's description.
 fn brief() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }

@@ -1,4 +1,4 @@
-//! Rules that choose the routing table.
+//! Routing policy rules.
 
 use std::{
     fmt,
@@ -14,14 +14,14 @@ use netlink_packet_route::{
 
 use crate::{Error, Request, Rtnl, request::Existing};
 
-/// Packets from `source` are routed by `table`.
+/// A rule that looks up packets from `source` in `table`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Where from. Host bits are ignored.
+    /// Source prefix. Host bits are ignored.
     pub source: IpNetwork,
-    /// The table that is looked up.
+    /// Table to look up.
     pub table: u32,
-    /// Rules of lower numbers come first. `None`: before all that have one but the local table's.
+    /// Priority: the lowest number comes first. `None`: the kernel puts the rule before all but the local table's.
     pub priority: Option<u32>,
 }
 
@@ -64,10 +64,10 @@ impl Request<'_> {
 }
 
 impl Rtnl {
-    /// The rules that choose by source, of both families.
+    /// Lists the rules that select only by source, of both families.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn rules(&mut self) -> Result<Vec<Rule>, Error> {
         let rule = |object| match object {
             RouteNetlinkMessage::NewRule(message) => described_by(&message),
@@ -84,11 +84,10 @@ impl Rtnl {
     }
 }
 
-/// The rule that a message describes. `None`: it chooses by something else than the source, or is one of
-/// the kernel's own.
+/// Reads a rule. `None`: the rule selects by more than the source, or is one of the kernel's own.
 pub(crate) fn described_by(message: &RuleMessage) -> Option<Rule> {
     let header = &message.header;
-    // Of a rule for all sources the kernel tells none.
+    // The kernel omits the source of a rule for all sources.
     let mut source: IpAddr = match header.family {
         AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
         AddressFamily::Inet6 => Ipv6Addr::UNSPECIFIED.into(),
@@ -110,7 +109,7 @@ pub(crate) fn described_by(message: &RuleMessage) -> Option<Rule> {
     Some(Rule { source, table, priority })
 }
 
-/// Whether a rule that has it chooses by more than the source.
+/// Whether the attribute restricts a rule by something other than the source.
 const fn is_selector(attribute: &RuleAttribute) -> bool {
     matches!(
         attribute,

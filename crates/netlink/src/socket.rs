@@ -1,4 +1,7 @@
-//! The transport: one socket, one exchange at a time.
+//! The netlink transport: one socket, one exchange at a time.
+//!
+//! Owns the sequence numbers, the receive buffer and the limits of a send. It takes no locks: `&mut self` keeps
+//! exchanges apart. An answer to an exchange that was given up is skipped by its sequence number.
 
 use std::io;
 
@@ -21,32 +24,31 @@ use crate::{
     generic::append_message,
 };
 
-/// How long an answer may take. Requests wait for the kernel's one lock of all links, which
-/// others may hold for seconds, for instance while a thousand links are deleted.
+/// Longest wait for an answer. A request waits for RTNL, which other processes can hold for seconds, for example while
+/// the kernel deletes a thousand links.
 const ANSWER_WITHIN_S: i64 = 60;
 
-/// The kernel sends no datagram of a listing that is longer than 32 KiB (netlink_dump in
-/// net/netlink/af_netlink.c), unless one object alone is, such as a link with 64 KiB of other names. A
-/// buffer that malloc maps by itself, from 128 KiB on, would cost a page fault for each page of each
-/// socket.
+/// Size of the receive buffer.
+///
+/// The kernel sends dump datagrams of at most 32 KiB (`netlink_dump` in net/netlink/af_netlink.c), unless a single
+/// object is longer, such as a link with 64 KiB of alternative names. malloc maps buffers from 128 KiB separately,
+/// which costs a page fault for each page and socket.
 const BUFFER_BYTES: usize = 64 * 1024;
 
-/// A message that says nothing.
 const NLMSG_NOOP: u16 = 1;
 
-/// Requests in one send. Each acknowledgement waits in the socket's buffer until all have been
-/// carried out, so there must be room for all.
+/// Requests in one send. Their acknowledgements queue in the socket's receive buffer until the kernel has carried out
+/// all of them, so the buffer must hold all.
 const REQUESTS_PER_SEND: usize = 64;
 
-/// A datagram up to this length passes the room that every kernel gives a socket.
+/// Longest datagram that fits the default send buffer of any kernel.
 const USUAL_SEND_ROOM: usize = 64 * 1024;
 
-/// A listing that keeps changing while it is made is given up after so many attempts.
+/// Attempts at a dump that the kernel reports as interrupted by a change.
 const DUMP_ATTEMPTS: u32 = 16;
 
-/// A message to the kernel, of whatever family.
+/// A message of any netlink family.
 pub(crate) trait Outgoing {
-    /// Appends the message's bytes to a datagram.
     fn append_to(&self, datagram: &mut Vec<u8>, flags: u16, sequence: u32);
 }
 
@@ -56,7 +58,7 @@ pub(crate) struct KernelSocket {
     buffer: Vec<u8>,
 }
 
-/// A refusal, and the position of the request that it answers.
+/// The cause of a refusal and the position of the refused request.
 pub(crate) struct Refusal {
     pub(crate) position: usize,
     pub(crate) cause: RefusalCause,
@@ -68,7 +70,7 @@ pub(crate) enum RefusalCause {
 }
 
 impl RefusalCause {
-    pub(crate) fn told_as(self, operation: String) -> Error {
+    pub(crate) fn into_error(self, operation: String) -> Error {
         match self {
             Self::Kernel { errno, sentence } => Error::refused(operation, errno, sentence),
             Self::Answer(why) => Error::answer(operation, why),
@@ -79,6 +81,7 @@ impl RefusalCause {
 impl From<io::Error> for RefusalCause {
     fn from(error: io::Error) -> Self {
         match error.raw_os_error().map(Errno::from_raw) {
+            // EAGAIN is the expiry of SO_RCVTIMEO.
             Some(Errno::EAGAIN) => Self::Answer(format!("no answer within {ANSWER_WITHIN_S} s")),
             Some(errno) => Self::Kernel { errno, sentence: None },
             None => Self::Answer(error.to_string()),
@@ -87,18 +90,17 @@ impl From<io::Error> for RefusalCause {
 }
 
 impl KernelSocket {
-    /// Opens a socket of a protocol, such as `NETLINK_ROUTE`, in the calling thread's network
-    /// namespace.
+    /// Opens a socket of a protocol, such as `NETLINK_ROUTE`, in the calling thread's namespace.
     pub(crate) fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        // The kernel says in a sentence why it refuses.
+        // Extended acknowledgements: the kernel says in a sentence why it refuses.
         socket.set_ext_ack(true)?;
-        // An acknowledgement does not repeat the request: many have to wait in the buffer.
+        // Capped acknowledgements do not repeat the request. Up to 64 of them queue in the buffer.
         socket.set_cap_ack(true)?;
-        // The kernel refuses what it does not know in a query. Otherwise it would ignore that, and list
-        // what was not asked for.
+        // Strict checking: the kernel refuses unknown fields of a query. Without it the kernel ignores them and lists
+        // too much.
         socket.set_netlink_get_strict_chk(true)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_WITHIN_S))?;
         let mut socket = Self { socket, sequence: 0, buffer: Vec::new() };
@@ -106,9 +108,11 @@ impl KernelSocket {
         Ok(socket)
     }
 
-    /// Has the kernel see how much is taken at once: until then an object of a listing has 4 KiB, and one that
-    /// is longer can't be listed (netlink_dump in net/netlink/af_netlink.c). Nothing is asked, and that is
-    /// acknowledged.
+    /// Receives once into the large buffer before the first dump.
+    ///
+    /// The kernel sizes dump datagrams by the longest receive so far. Before the first one it allows 4 KiB, and a
+    /// longer object fails the dump (`netlink_dump` in net/netlink/af_netlink.c). An acknowledged no-op provides that
+    /// receive.
     fn show_room(&mut self) -> io::Result<()> {
         let mut datagram = Vec::new();
         append_message(&mut datagram, NLMSG_NOOP, NLM_F_REQUEST | NLM_F_ACK, self.sequence, &[]);
@@ -116,11 +120,10 @@ impl KernelSocket {
         self.receive()
     }
 
-    /// Sends requests, and waits until all have been answered.
+    /// Sends requests and waits for all answers.
     ///
     /// # Errors
-    /// The first refusal. The requests after it have been carried out or refused, too, unless the
-    /// socket failed.
+    /// The first refusal. The requests after it have been carried out or refused too, unless the socket failed.
     pub(crate) fn carry_out(&mut self, requests: &[impl Outgoing]) -> Result<(), Refusal> {
         let mut first_refusal = None;
         for (chunk, requests) in requests.chunks(REQUESTS_PER_SEND).enumerate() {
@@ -160,10 +163,10 @@ impl KernelSocket {
         Ok(first_refusal)
     }
 
-    /// Sends a transaction, the beginning and the end included, and waits until it was carried out.
+    /// Sends a transaction, including its begin and end messages, and waits for the outcome.
     ///
-    /// The kernel answers each refused message, and the last before the end because it is asked to. A
-    /// transaction that it refuses as a whole it answers by the number of its beginning.
+    /// The kernel acknowledges only the message that asks for it, here the last before the end, and each refused
+    /// message. It reports a refusal of the whole transaction with the sequence number of the begin message.
     ///
     /// # Errors
     /// The first refusal. Nothing has changed.
@@ -189,8 +192,8 @@ impl KernelSocket {
         }
     }
 
-    /// A datagram can't be sent in parts. Best effort: a kernel that gives no more room refuses what is
-    /// too long.
+    /// Enlarges the send buffer, because a transaction must be one datagram. Best effort: if the kernel grants no more
+    /// room, it refuses the datagram itself.
     fn make_room_for(&self, length: usize) {
         if length > USUAL_SEND_ROOM {
             let room = 2 * length;
@@ -199,7 +202,7 @@ impl KernelSocket {
         }
     }
 
-    /// Asks for one object, and reads it. What can't be read is told with what is wrong.
+    /// Requests one object and reads it. A malformed answer is an error that says what is wrong.
     pub(crate) fn get<T>(
         &mut self,
         message: &impl Outgoing,
@@ -225,8 +228,8 @@ impl KernelSocket {
         }
     }
 
-    /// Asks for all objects of a kind, again if they changed meanwhile. Each is read as it comes:
-    /// the kernel's description of a link is many times what anybody wants of it.
+    /// Lists all objects of a kind, and repeats the dump if a change interrupted it. Objects are read one by one,
+    /// because the kernel's description of a link is many times larger than the result.
     pub(crate) fn list<T>(
         &mut self,
         message: &impl Outgoing,
@@ -240,7 +243,7 @@ impl KernelSocket {
         Err(RefusalCause::Answer("the listing changed each time while it was made".to_owned()))
     }
 
-    /// `None`: the listing changed while it was made.
+    /// Returns `None` if the kernel flagged the dump as interrupted (`NLM_F_DUMP_INTR`): it may lack objects.
     fn list_once<T>(
         &mut self,
         message: &impl Outgoing,
@@ -275,14 +278,13 @@ impl KernelSocket {
         Ok(self.sequence)
     }
 
-    /// Receives a datagram into the buffer.
     fn receive(&mut self) -> io::Result<()> {
         receive(&self.socket, &mut self.buffer)
     }
 }
 
-/// Receives a datagram, however long it is. Its length is asked for first: the kernel cuts off, without a
-/// word, what a buffer has no room for.
+/// Receives a datagram of any length. It peeks at the length first, because the kernel silently truncates a datagram
+/// that exceeds the buffer.
 pub(crate) fn receive(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     let mut beginning = [0; 1];
     let peek = nix::libc::MSG_PEEK | nix::libc::MSG_TRUNC;
@@ -301,8 +303,8 @@ fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// The answers in a datagram to the `count` requests from number `base` on: which of them it is,
-/// and why it was refused if it was. An answer to an earlier request, given up since, is none.
+/// Reads the answers to the `count` requests from sequence number `base` on: the request's position and its refusal, if
+/// any. Answers to earlier, abandoned requests are skipped.
 fn answers(
     datagram: &[u8],
     base: u32,

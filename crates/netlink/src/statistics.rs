@@ -1,4 +1,4 @@
-//! What links have carried.
+//! Traffic counters of links.
 
 use std::collections::BTreeMap;
 
@@ -9,38 +9,38 @@ use netlink_packet_route::{
 
 use crate::{Error, Rtnl};
 
-/// What went one way.
+/// Traffic in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// How many packets.
+    /// Number of packets.
     pub packets: u64,
-    /// How many bytes these had, Ethernet's header included.
+    /// Number of bytes, including Ethernet headers.
     pub bytes: u64,
 }
 
-/// What a link has carried since it was made, as its driver counts.
+/// Counters of a link since its creation, as its driver reports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatistics {
-    /// What came in at it, dropped afterwards or not.
+    /// Received traffic, including packets that were dropped later.
     pub received: Traffic,
-    /// What left by it.
+    /// Sent traffic.
     pub sent: Traffic,
 }
 
 impl From<&Stats64> for LinkStatistics {
-    fn from(told: &Stats64) -> Self {
+    fn from(stats: &Stats64) -> Self {
         Self {
-            received: Traffic { packets: told.rx_packets, bytes: told.rx_bytes },
-            sent: Traffic { packets: told.tx_packets, bytes: told.tx_bytes },
+            received: Traffic { packets: stats.rx_packets, bytes: stats.rx_bytes },
+            sent: Traffic { packets: stats.tx_packets, bytes: stats.tx_bytes },
         }
     }
 }
 
 impl Rtnl {
-    /// What all links have carried, by index.
+    /// Reads the counters of all links, by index.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn link_statistics(&mut self) -> Result<BTreeMap<u32, LinkStatistics>, Error> {
         let of_link = |object| match object {
             RouteNetlinkMessage::NewLink(message) => described_by(&message),
@@ -51,10 +51,9 @@ impl Rtnl {
     }
 }
 
-/// What the link of a message has carried, by its index.
 pub(crate) fn described_by(message: &LinkMessage) -> Option<(u32, LinkStatistics)> {
     let statistics = message.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::Stats64(told) => Some(LinkStatistics::from(told)),
+        LinkAttribute::Stats64(stats) => Some(LinkStatistics::from(stats)),
         _ => None,
     })?;
     Some((message.header.index, statistics))

@@ -1,4 +1,4 @@
-//! Settings of the calling thread's network namespace below `/proc/sys/net`.
+//! Sysctls of the calling thread's network namespace, below `/proc/sys/net`.
 
 use std::{
     fmt,
@@ -12,15 +12,15 @@ use nix::errno::Errno;
 
 use crate::Error;
 
-/// Bytes of a number and its line's end.
+/// Longest value: a number and a newline.
 const LONGEST: usize = 24;
 
-/// Which protocol a setting is of.
+/// The protocol that a setting belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// IPv4, and ARP.
+    /// IPv4, including ARP.
     V4,
-    /// IPv6, and neighbour discovery.
+    /// IPv6, including neighbour discovery.
     V6,
 }
 
@@ -33,22 +33,23 @@ impl fmt::Display for Family {
     }
 }
 
-/// Sets `net.<family>.conf.<interface>.<key>` of the calling thread's namespace, unless it is so
-/// already: what `/proc/sys/net` shows depends on the thread that looks, and writing some settings
-/// waits for the kernel's lock over all links. A move of the link resets them.
+/// Sets `net.<family>.conf.<interface>.<key>` in the calling thread's namespace, unless it has the value already.
+///
+/// `/proc/sys/net` shows the namespace of the thread that opens it. The comparison avoids a write, because some
+/// settings take RTNL. A move of the link resets its settings.
 ///
 /// # Errors
-/// When there is no such interface or key, or it is otherwise and `/proc/sys` is mounted read-only.
+/// If the interface or key does not exist, or the value differs and `/proc/sys` is read-only.
 pub fn set_sysctl(family: Family, interface: &str, key: &str, value: &str) -> Result<(), Error> {
     let path = path(family, interface, key)?;
     set(&path, value)
         .map_err(|error| Error::io(format!("write {value} to {}", path.display()), &error))
 }
 
-/// `net.<family>.conf.<interface>.<key>` of the calling thread's namespace.
+/// Reads `net.<family>.conf.<interface>.<key>` in the calling thread's namespace.
 ///
 /// # Errors
-/// When there is no such interface or key.
+/// If the interface or key does not exist.
 pub fn sysctl(family: Family, interface: &str, key: &str) -> Result<String, Error> {
     let path = path(family, interface, key)?;
     let text = fs::read_to_string(&path)
@@ -56,11 +57,11 @@ pub fn sysctl(family: Family, interface: &str, key: &str) -> Result<String, Erro
     Ok(text.trim_end().to_owned())
 }
 
-/// Raises `net.<family>.neigh.default.<key>`, which is a number, to `least` where it is lower. All network namespaces
-/// share it; only the first one has it.
+/// Raises the number in `net.<family>.neigh.default.<key>` to `least` if it is lower. Only the initial network
+/// namespace has this setting; all namespaces share it.
 ///
 /// # Errors
-/// When there is no such key, or it is lower and can't be written.
+/// If the key does not exist, or its value is lower and cannot be written.
 pub fn raise_neighbour_threshold(family: Family, key: &str, least: u32) -> Result<(), Error> {
     let path = PathBuf::from(format!("/proc/sys/net/{family}/neigh/default/{key}"));
     raise(&path, least)
@@ -84,7 +85,7 @@ fn set(path: &Path, value: &str) -> io::Result<()> {
     if is(&file, value)? {
         return Ok(());
     }
-    // Settings take what is written at their beginning, and no more.
+    // The kernel accepts one write at offset 0.
     refusal.map_or_else(|| file.write_all_at(value.as_bytes(), 0), Err)
 }
 
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_threshold_is_raised_and_never_lowered() {
+    fn neighbour_threshold_is_never_lowered() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gc_thresh3");
         for (before, after) in [("1024\n", "65536"), ("65536\n", "65536\n"), ("99999\n", "99999\n")]
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_leave_the_folder() {
+    fn sysctl_names_cannot_leave_the_folder() {
         for (interface, key) in [("..", "x"), ("eth0", "../../x"), ("", "x"), ("eth0", "")] {
             assert!(path(Family::V4, interface, key).unwrap_err().is_not_found());
         }

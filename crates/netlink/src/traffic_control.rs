@@ -1,10 +1,10 @@
-//! Traffic control: what a link limits, redirects and filters.
+//! Traffic control: limits, redirections and filters of links.
 //!
-//! Ingress is where frames come in at a link, and egress where it sends them, as the kernel says. At a representor that
-//! is the other way round of how the VF behind it sees it, and all who speak of pods.
+//! Ingress is what a link receives and egress what it sends, as in the kernel. At a representor this is the reverse of
+//! the pod's view: the pod's egress is the representor's ingress.
 //!
-//! What is done here takes several requests, or a look at what is there first. Nothing is locked:
-//! whoever changes a link's queues keeps others from it.
+//! Several operations read first and then send requests. This module takes no lock, so the caller must serialise
+//! changes to one link's filters.
 
 pub(crate) mod bpf_filter;
 mod by_card;
@@ -35,24 +35,24 @@ pub use redirect::Redirect;
 
 use crate::{Error, Rtnl};
 
-/// The kernel's interface to the queues and filters of the links of one namespace.
+/// Access to the queueing disciplines and filters of one namespace's links.
 #[derive(Debug)]
 pub struct TrafficControl<'a> {
     rtnl: &'a mut Rtnl,
 }
 
 impl Rtnl {
-    /// The interface to what links limit, redirect and filter.
+    /// Traffic control over this socket.
     pub const fn traffic_control(&mut self) -> TrafficControl<'_> {
         TrafficControl { rtnl: self }
     }
 }
 
 impl TrafficControl<'_> {
-    /// Limits what a link sends, or no longer. There may be no limit to take off.
+    /// Limits what a link sends. `None` removes the limit, if there is one.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn set_queue_limit(&mut self, index: u32, limit: Option<Limit>) -> Result<(), Error> {
         let Some(limit) = limit else {
             return unless_absent(self.rtnl.change(limit::delete(index)));
@@ -60,16 +60,16 @@ impl TrafficControl<'_> {
         self.rtnl.change(limit::set(index, limit))
     }
 
-    /// The limit that [`Self::set_queue_limit`] has set.
+    /// Reads the limit that [`Self::set_queue_limit`] set.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn queue_limit(&mut self, index: u32) -> Result<Option<LimitInForce>, Error> {
         let link = self.rtnl.link_by_index(index)?;
         if link.and_then(|link| link.queue).as_deref() != Some("tbf") {
             return Ok(None);
         }
-        // The kernel tells no single queue without its handle, so all are listed.
+        // The kernel reports a single queueing discipline only by its handle, so all are listed.
         let of_link = |object| match object {
             RouteNetlinkMessage::NewQueueDiscipline(message) => {
                 limit::described_by(&message, index)
@@ -80,10 +80,10 @@ impl TrafficControl<'_> {
         Ok(listed.into_iter().next())
     }
 
-    /// What all links with a limit or with hooks have dropped, by index.
+    /// Reads the drop counters of all links that have a limit or hooks, by index.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn drops(&mut self) -> Result<BTreeMap<u32, Drops>, Error> {
         let listed =
             self.rtnl.list("list the queues", &limit::list_message(), drops::described_by)?;
@@ -95,10 +95,11 @@ impl TrafficControl<'_> {
         Ok(links)
     }
 
-    /// Of the filters by flower of what comes in at a link, how many are in hardware. A link that is gone has none.
+    /// Counts the flower filters of a link's ingress and how many of them are in hardware. A link that does not exist
+    /// has none.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn offload(&mut self, index: u32) -> Result<Offload, Error> {
         let message = offload::list_message(index);
         let listed = self.rtnl.list("list the filters of a link", &message, offload::described_by);
@@ -108,34 +109,34 @@ impl TrafficControl<'_> {
         }
     }
 
-    /// Redirects frames from hooks that have no redirection yet, all in one send.
+    /// Adds redirections to hooks that have none yet, all in one send.
     ///
     /// # Errors
-    /// The kernel's first refusal. The other redirections are there all the same, where they can be.
+    /// The first refusal. The other redirections are added where possible.
     pub fn add_redirects(&mut self, redirects: &[Redirect]) -> Result<(), Error> {
         let requests =
             redirects.iter().flat_map(|to_add| [hook::add(to_add.from.0), redirect::add(to_add)]);
         self.rtnl.batch(&requests.collect::<Vec<_>>())
     }
 
-    /// Redirects frames from a hook, in place of any redirection there is.
+    /// Sets the redirection of a hook, replacing an existing one.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn set_redirect(&mut self, redirect: &Redirect) -> Result<(), Error> {
         self.rtnl.change(hook::add(redirect.from.0))?;
         unless_absent(self.rtnl.change(redirect::delete(redirect)))?;
         self.rtnl.change(redirect::add(redirect))
     }
 
-    /// Drops what may not come in at a link, in place of what was dropped so before. Where it is asked for,
-    /// the link's card forwards by itself what may come in for sure, and nothing else; else whatever it likes.
+    /// Sets the guard of a link's ingress, replacing an earlier one. With `by_card`, the card forwards in hardware what
+    /// the guard certainly admits and nothing else. Without it, the card decides.
     ///
-    /// If the card refuses that, it forwards nothing by itself, or if it refuses even that, whatever it likes: why is
-    /// returned.
+    /// Returns the reason if the card refuses its filters. The card then forwards nothing in hardware, or, if it
+    /// refuses even that filter, decides itself. The kernel's guard holds either way for frames that reach the kernel.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn set_guard(
         &mut self,
         index: u32,
@@ -143,8 +144,8 @@ impl TrafficControl<'_> {
         by_card: bool,
     ) -> Result<Option<Error>, Error> {
         let Ingress { first, by_card: found, limit } = self.ingress(index)?;
-        // The kernel would ask that one first. What is added comes before what is there (cls_bpf_change in
-        // net/sched/cls_bpf.c).
+        // Another program's filter stands before ours, and the kernel would ask it first. A filter that is added again
+        // comes first (`cls_bpf_change` in net/sched/cls_bpf.c).
         let is_behind = first.first() == Some(&Listed::Other) && has_ours(&first);
         let mut requests = vec![hook::add(index)];
         requests.extend(is_behind.then(|| bpf_filter::delete(index)));
@@ -154,11 +155,13 @@ impl TrafficControl<'_> {
         Ok(self.set_flowers(index, &found, &wanted).err())
     }
 
-    /// The first of the `wanted` has the card forward nothing by itself. It comes first and stays to the last.
+    /// Replaces the card's filters `found` by `wanted`. `wanted[0]` keeps the card from forwarding anything in
+    /// hardware; it is added first and deleted last.
     fn set_flowers(&mut self, index: u32, found: &[Found], wanted: &[Flower]) -> Result<(), Error> {
         let is_right = |found: &&Found| found.is_by_card && wanted.contains(&found.flower);
         let right: Vec<_> = found.iter().filter(is_right).map(|found| &found.flower).collect();
-        // At no moment does what passes stand without what is taken aside of it.
+        // Delete in reverse and add in order: no admitting filter is ever in place without the filters that take
+        // exceptions out of it.
         let surplus =
             found.iter().rev().map(|found| &found.flower).filter(|one| !right.contains(one));
         let missing = wanted.iter().filter(|one| !right.contains(one));
@@ -171,16 +174,16 @@ impl TrafficControl<'_> {
         let refused = self.rtnl.batch(&changes);
         if refused.is_err() {
             let undone: Vec<_> = wanted.iter().skip(1).rev().map(|one| one.delete(index)).collect();
-            // What was refused is not there to be deleted.
+            // A filter that was refused does not exist, so errors of this cleanup are expected.
             let _ = self.rtnl.batch(&undone);
         }
         refused
     }
 
-    /// What of that is dropped at a link.
+    /// Compares a link's filters with `guard`.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn guarding(&mut self, index: u32, guard: &Guard, by_card: bool) -> Result<Guarded, Error> {
         let Ingress { first, by_card: found, limit } = self.ingress(index)?;
         let program = Listed::Ours(guard.program().bytes());
@@ -198,11 +201,11 @@ impl TrafficControl<'_> {
         })
     }
 
-    /// Lets anything come in at a link. There may be no guard to take away, or somebody else's filter, which
-    /// stays. So do the hooks: others may use them.
+    /// Removes the guard of a link's ingress, if there is one. Filters of other programs stay, and so do the hooks,
+    /// which others may use.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn clear_guard(&mut self, index: u32) -> Result<(), Error> {
         let Ingress { first, by_card, .. } = self.ingress(index)?;
         let mut requests: Vec<_> =
@@ -214,15 +217,16 @@ impl TrafficControl<'_> {
         }
     }
 
-    /// Limits what comes in at a link, of what the guard lets in. Where it is asked for, the link's card forwards
-    /// nothing by itself from then on, for that would pass the limit by.
+    /// Limits a link's ingress, after the guard. With `by_card`, the card forwards nothing in hardware from then on,
+    /// because hardware forwarding would bypass the limit.
     ///
     /// # Errors
-    /// The kernel's refusal, or the card's.
+    /// If the kernel or the card refuses.
     pub fn set_police(&mut self, index: u32, wanted: Police, by_card: bool) -> Result<(), Error> {
         let Ingress { limit, by_card: found, .. } = self.ingress(index)?;
         if limit != Some(wanted.into()) {
-            // The kernel changes none that is there (mall_change in net/sched/cls_matchall.c).
+            // The kernel cannot change an existing matchall filter (`mall_change` in net/sched/cls_matchall.c), so it
+            // is replaced.
             let removal = limit.map(|_| police::delete(index));
             let requests = [Some(hook::add(index)), removal, Some(police::add(index, wanted))];
             self.rtnl.batch(&requests.into_iter().flatten().collect::<Vec<_>>())?;
@@ -231,11 +235,11 @@ impl TrafficControl<'_> {
         self.set_flowers(index, &found, &nothing)
     }
 
-    /// No longer limits what comes in at a link. There may be no limit to take off, or somebody else's filter, which
-    /// stays; so do the hooks, and what the card does: that the guard says.
+    /// Removes the ingress limit of a link, if there is one. Filters of other programs, the hooks and the card's
+    /// filters stay; [`Self::set_guard`] decides about the card.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn clear_police(&mut self, index: u32) -> Result<(), Error> {
         match self.police(index)? {
             Some(_) => unless_absent(self.rtnl.change(police::delete(index))),
@@ -243,19 +247,19 @@ impl TrafficControl<'_> {
         }
     }
 
-    /// The limit that [`Self::set_police`] has set.
+    /// Reads the limit that [`Self::set_police`] set.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn police(&mut self, index: u32) -> Result<Option<PoliceInForce>, Error> {
         Ok(self.ingress(index)?.limit)
     }
 
-    /// Whether a link's card takes filters of what it may forward by itself and of what it leaves to the kernel,
-    /// tried with such as no frame meets and that are taken away again. The link keeps its hooks.
+    /// Tests whether a link's card accepts the filters of [`Self::set_guard`]. It adds filters that match no real frame
+    /// and deletes them. The link keeps its hooks.
     ///
     /// # Errors
-    /// Why it does not, or what can't be taken away.
+    /// The reason of the card's refusal, or of a failed delete.
     pub fn try_card(&mut self, index: u32) -> Result<(), Error> {
         let hooks = self.rtnl.change(hook::add(index));
         let tried = by_card::trials().iter().try_for_each(|trial| self.try_filter(index, trial));
@@ -264,14 +268,13 @@ impl TrafficControl<'_> {
 
     fn try_filter(&mut self, index: u32, filter: &Flower) -> Result<(), Error> {
         match self.rtnl.change(filter.add(index)) {
-            // Somebody who ended amid this has left it.
+            // A process that died during an earlier test left the filter behind.
             Err(error) if error.errno() == Some(Errno::EEXIST) => {}
             taken => taken?,
         }
         self.rtnl.change(filter.delete(index))
     }
 
-    /// What filters there are of what comes in at a link.
     fn ingress(&mut self, index: u32) -> Result<Ingress, Error> {
         enum Filter {
             First(Listed),
@@ -300,14 +303,13 @@ impl TrafficControl<'_> {
     }
 }
 
-/// The filters of what comes in at a link.
 #[derive(Default)]
 struct Ingress {
-    /// What stands where the guard does, in the order in which the kernel asks.
+    /// Filters with the guard's priority, in the order in which the kernel asks them.
     first: Vec<Listed>,
-    /// Ours that the card carries out.
+    /// This program's filters that the card carries out.
     by_card: Vec<Found>,
-    /// What stands where the limit does.
+    /// The filter with the limit's priority.
     limit: Option<PoliceInForce>,
 }
 
@@ -315,7 +317,7 @@ fn has_ours(listed: &[Listed]) -> bool {
     listed.iter().any(|filter| matches!(filter, Listed::Ours(_)))
 }
 
-/// The outcome of deleting what need not be there.
+/// Treats a missing object as deleted.
 fn unless_absent(deleted: Result<(), Error>) -> Result<(), Error> {
     match deleted {
         Err(error) if error.is_not_found() => Ok(()),

@@ -1,4 +1,4 @@
-//! Pairs of connected links.
+//! Veth pairs.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -10,7 +10,7 @@ use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use crate::{MacAddress, Netns, Request, request::Existing};
 
-/// One end of a pair to be made.
+/// One end of a veth pair to be created.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct VethEnd<'a> {
@@ -28,28 +28,28 @@ impl<'a> VethEnd<'a> {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// Makes it in another namespace than the socket's.
+    /// Creates the end in another namespace than the socket's.
     pub fn netns(self, netns: &'a Netns) -> Self {
         Self { netns: Some(netns), ..self }
     }
 
-    /// With this index rather than the next free one. That of the second end counts only if the
-    /// first has one, too.
+    /// Sets the index. By default the kernel takes the next free one. The second end's index counts only if the first
+    /// end has one too.
     pub fn index(self, index: u32) -> Self {
         Self { index: Some(index), ..self }
     }
 
-    /// With this Ethernet address rather than a random one.
+    /// Sets the Ethernet address. By default it is random.
     pub fn mac(self, mac: MacAddress) -> Self {
         Self { mac: Some(mac), ..self }
     }
 
-    /// With this MTU in bytes rather than 1500.
+    /// Sets the MTU in bytes. The default is 1500.
     pub fn mtu(self, mtu: u32) -> Self {
         Self { mtu: Some(mtu), ..self }
     }
 
-    /// With room for so many frames that wait to be sent rather than 1000.
+    /// Sets the length of the transmit queue in frames. The default is 1000.
     pub fn queue_length(self, frames: u32) -> Self {
         Self { queue_length: Some(frames), ..self }
     }
@@ -73,8 +73,8 @@ impl<'a> VethEnd<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Makes a pair of links, both down. Before Linux 6.15 it is refused, too, if the socket's own
-    /// namespace has a link of the first `end`'s name or index, wherever that end is to be made.
+    /// Adds a veth pair; both ends are down. Before Linux 6.15 the kernel also refuses if the socket's own namespace
+    /// has a link of the first end's name or index, wherever that end is created.
     #[must_use]
     pub fn add_veth(end: &VethEnd<'a>, other: &VethEnd<'a>) -> Self {
         let other_message = other.describe(LinkMessageBuilder::<LinkUnspec>::new()).build();

@@ -1,4 +1,4 @@
-//! What a PF makes of its VFs, where no eswitch of a DPU does (`ip link set PF vf N …`).
+//! A PF's settings for its VFs, for cards without a DPU's eswitch (`ip link set PF vf N …`).
 
 use std::collections::BTreeMap;
 
@@ -17,42 +17,42 @@ use crate::{
     request::{Existing, LINK},
 };
 
-/// What a PF makes of one of its VFs.
+/// A PF's settings for one of its VFs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfSettings {
-    /// The only MAC address that the VF may have. `None`: it may have any.
+    /// The only MAC address that the VF may have. `None`: any.
     pub mac: Option<MacAddress>,
-    /// The VLAN that its frames are in outside, 1 to 4094. 0: none.
+    /// VLAN of the VF's frames on the wire, 1 to 4094. 0: none.
     pub vlan: u16,
-    /// The priority in that VLAN: 0 to 7.
+    /// Priority in that VLAN, 0 to 7.
     pub priority: u8,
-    /// The least and the most that it may send, in Mbit/s. 0: no limit.
+    /// Minimum and maximum transmit rate, in Mbit/s. 0: no limit.
     pub rate_mbit: (u32, u32),
-    /// Frames from other MAC addresses than its own are dropped.
+    /// Drops frames from MAC addresses other than the VF's own.
     pub spoof_check: bool,
-    /// It may set what a guest should not, such as promiscuity.
+    /// Lets the VF change privileged settings, such as promiscuous mode.
     pub trust: bool,
-    /// What its carrier follows.
+    /// Carrier policy of the VF.
     pub link_state: VfLinkState,
 }
 
-/// What the carrier of a VF follows.
+/// How a VF's carrier is determined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VfLinkState {
-    /// The PF's.
+    /// The carrier follows the PF's.
     #[default]
     Auto,
-    /// Nothing: it is always there.
+    /// The carrier is always on.
     Enable,
-    /// Nothing: it is never there.
+    /// The carrier is always off.
     Disable,
 }
 
-/// One of a PF's settings for a VF. Drivers support some of them, and refuse the others.
+/// One setting of a VF. Drivers support some of them and refuse the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VfSetting {
-    /// See [`VfSettings::mac`]. Some drivers can't take it back.
+    /// See [`VfSettings::mac`]. Some drivers cannot remove the address.
     Mac(Option<MacAddress>),
     /// See [`VfSettings::vlan`], with its priority.
     Vlan(u16, u8),
@@ -67,8 +67,8 @@ pub enum VfSetting {
 }
 
 impl VfSettings {
-    /// What is to be set where `present` is in force, in an order that drivers take: what a VF may
-    /// do comes before its MAC address, which some of them let it change only while it is trusted.
+    /// Lists the settings that differ from `present`, in an order that drivers accept. The MAC address comes last,
+    /// because some drivers let a VF change it only while it is trusted.
     #[must_use]
     pub fn changes_from(&self, present: &Self) -> Vec<VfSetting> {
         let settings = self.all().into_iter().zip(present.all());
@@ -108,7 +108,7 @@ impl VfSettings {
     }
 }
 
-/// The MAC address in a field that has room for longer ones. All zero stands for none.
+/// Reads a MAC address from a longer field. All zeros mean none.
 fn first_bytes(field: &[u8]) -> Option<MacAddress> {
     let bytes: [u8; 6] = field.get(..6)?.try_into().ok()?;
     (bytes != [0; 6]).then_some(MacAddress(bytes))
@@ -138,7 +138,6 @@ impl VfSetting {
         }
     }
 
-    /// The setting in words: `VLAN 7`.
     fn in_words(self) -> String {
         let on = |on| if on { "on" } else { "off" };
         match self {
@@ -155,7 +154,7 @@ impl VfSetting {
 }
 
 impl Request<'_> {
-    /// Sets what the PF of this index makes of its VF of that number.
+    /// Sets one setting of a VF through the PF with index `pf`.
     #[must_use]
     pub fn set_vf(pf: u32, vf: u32, setting: VfSetting) -> Self {
         let operation = format!("set {} for VF {vf} of {LINK}", setting.in_words());
@@ -167,10 +166,10 @@ impl Request<'_> {
 }
 
 impl Rtnl {
-    /// What a PF makes of its VFs, by their number. Links that are no PFs have none.
+    /// Reads a PF's settings for its VFs, by VF number. A link that is no PF has none.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn vf_settings(&mut self, pf: u32) -> Result<BTreeMap<u32, VfSettings>, Error> {
         let operation = || format!("list the VFs of link {pf}");
         match self.get(operation, &get_message(pf))? {
@@ -180,7 +179,6 @@ impl Rtnl {
     }
 }
 
-/// Asks for a link's description with its VFs.
 fn get_message(pf: u32) -> RouteNetlinkMessage {
     let mask = vec![LinkExtentMask::Vf, LinkExtentMask::SkipStats];
     let mut message = LinkMessage::default();
@@ -189,7 +187,6 @@ fn get_message(pf: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(message)
 }
 
-/// The settings in a link's description, by the VF's number.
 pub(crate) fn described_by(message: &LinkMessage) -> BTreeMap<u32, VfSettings> {
     let of_vfs = message.attributes.iter().filter_map(|attribute| match attribute {
         LinkAttribute::VfInfoList(vfs) => Some(vfs),
@@ -213,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_changed_and_the_mac_address_last() {
+    fn vf_changes_are_minimal_with_mac_last() {
         let present = VfSettings { spoof_check: true, ..VfSettings::default() };
         let mac = MacAddress([2, 0, 0, 0, 0, 1]);
         let wanted = VfSettings { mac: Some(mac), vlan: 7, ..present };
@@ -225,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_reads_back() {
+    fn vf_settings_read_back() {
         let mac = MacAddress([2, 0, 0, 0, 0, 1]);
         let wanted = VfSettings {
             mac: Some(mac),
@@ -242,10 +239,10 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_tells_pf_vf_and_setting() {
-        let told = Request::set_vf(2, 5, VfSetting::LinkState(VfLinkState::Disable));
-        let told = told.operation(Some("eth0"));
-        assert!(told.contains("state disable"), "{told}");
-        assert!(told.ends_with(" VF 5 of link eth0 (2)"), "{told}");
+    fn vf_refusal_names_pf_vf_and_setting() {
+        let operation = Request::set_vf(2, 5, VfSetting::LinkState(VfLinkState::Disable));
+        let operation = operation.operation(Some("eth0"));
+        assert!(operation.contains("state disable"), "{operation}");
+        assert!(operation.ends_with(" VF 5 of link eth0 (2)"), "{operation}");
     }
 }

@@ -1,4 +1,4 @@
-//! Receiving what the kernel tells unasked.
+//! Asynchronous reception of kernel events.
 
 use std::{collections::VecDeque, io};
 
@@ -8,10 +8,10 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{Error, socket::receive};
 
-/// Room for the events of a thousand links at once.
+/// Receive buffer: room for the events of a thousand links at once.
 const BUFFER_BYTES: u32 = 8 << 20;
 
-/// Opens a socket of a protocol that receives a group's events in the calling thread's namespace.
+/// Opens a socket in the calling thread's namespace that receives the events of a multicast group.
 pub(crate) fn subscribe(protocol: isize, group: u32) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     // Best effort: a smaller buffer only means that more events are missed.
@@ -21,19 +21,19 @@ pub(crate) fn subscribe(protocol: isize, group: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What the kernel tells of one kind of thing.
+/// A kind of kernel event.
 pub(crate) trait Event: Sized {
-    /// What is done to hear of it, such as `watch the links`.
+    /// The operation for error messages, such as `watch the links`.
     const WATCHING: &str;
 
-    /// More happened than the kernel could queue.
+    /// The event for a queue overflow in the kernel.
     const MISSED: Self;
 
-    /// The events in a datagram. What can't be read is told as missed.
+    /// Reads the events of a datagram. An unreadable one counts as [`Self::MISSED`].
     fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self>;
 }
 
-/// The events that a socket of [`subscribe`] receives, in their order.
+/// The events that a socket from [`subscribe`] receives, in order.
 #[derive(Debug)]
 pub(crate) struct Events<E> {
     watch: Watch,
@@ -41,14 +41,14 @@ pub(crate) struct Events<E> {
 }
 
 impl<E: Event> Events<E> {
-    /// To be called within a Tokio runtime.
+    /// Must be called within a Tokio runtime.
     pub(crate) fn of(socket: io::Result<Socket>) -> Result<Self, Error> {
         let watch = socket.and_then(Watch::new);
         let watch = watch.map_err(|error| Error::io(E::WATCHING, &error))?;
         Ok(Self { watch, waiting: VecDeque::new() })
     }
 
-    /// The next one. Cancelling the wait loses none.
+    /// Waits for the next event. Cancel safe: no event is lost.
     pub(crate) async fn next(&mut self) -> Result<E, Error> {
         loop {
             if let Some(event) = self.waiting.pop_front() {
@@ -63,7 +63,6 @@ impl<E: Event> Events<E> {
     }
 }
 
-/// A socket, to be waited for.
 #[derive(Debug)]
 struct Watch {
     socket: AsyncFd<Socket>,
@@ -75,8 +74,7 @@ impl Watch {
         Ok(Self { socket: register(socket)?, buffer: Vec::new() })
     }
 
-    /// The next datagram. `None`: more were sent than the kernel could queue. Cancelling the wait
-    /// loses nothing.
+    /// Waits for the next datagram. `None`: the kernel's queue overflowed. Cancel safe.
     async fn datagram(&mut self) -> io::Result<Option<&[u8]>> {
         loop {
             let mut ready = self.socket.readable().await?;
@@ -100,8 +98,7 @@ fn register(socket: Socket) -> io::Result<AsyncFd<Socket>> {
     Ok(registered?)
 }
 
-/// Receives a datagram into the buffer. `false`: more were sent than the kernel could queue, and what waited is thrown
-/// away.
+/// Receives a datagram into the buffer. Returns `false` after a queue overflow, with the queue emptied.
 pub(crate) fn receive_next(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<bool> {
     match receive(socket, buffer) {
         Err(error) if is_overrun(&error) => drain(socket, buffer).map(|()| false),
@@ -113,8 +110,8 @@ fn is_overrun(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::ENOBUFS as i32)
 }
 
-/// Receives all that waits and throws it away. After an overrun the kernel goes on dropping events, and
-/// does not say so again, until all that waited before has been received.
+/// Discards everything that is queued. After an overrun the kernel keeps dropping events without another error until
+/// the queue has been emptied.
 fn drain(socket: &Socket, buffer: &mut Vec<u8>) -> io::Result<()> {
     loop {
         match receive(socket, buffer) {

@@ -1,11 +1,11 @@
-//! XDP programs: what a link hands every frame to before the kernel sees it.
+//! XDP programs of links.
 
 use netlink_packet_route::link::{LinkAttribute, LinkXdp};
 
-/// Where an XDP program of a link runs.
+/// Where a link's XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the kernel, whatever the driver.
+    /// In the kernel, with any driver.
     Generic,
     /// In the driver.
     Driver,
@@ -23,7 +23,6 @@ impl XdpMode {
     }
 }
 
-/// The modes in which programs are attached.
 pub(crate) fn attached(attributes: &[LinkXdp]) -> Vec<XdpMode> {
     let mode = |attribute: &LinkXdp| match attribute {
         LinkXdp::SkbProgId(_) => Some(XdpMode::Generic),
@@ -34,7 +33,7 @@ pub(crate) fn attached(attributes: &[LinkXdp]) -> Vec<XdpMode> {
     attributes.iter().filter_map(mode).collect()
 }
 
-/// The kernel detaches in one mode at a time; no file stands for no program.
+/// Detaches in one mode, because the kernel handles one mode at a time. Descriptor -1 means no program.
 pub(crate) fn detachment(mode: XdpMode) -> LinkAttribute {
     LinkAttribute::Xdp(vec![LinkXdp::Fd(-1), LinkXdp::Flags(mode.flag())])
 }

@@ -1,4 +1,4 @@
-//! Hostile answers: what is read of a datagram, whoever wrote it.
+//! Fuzz target: hostile routing datagrams.
 
 use netlink_packet_route::RouteNetlinkMessage;
 
@@ -21,8 +21,8 @@ fn routing_datagram() {
     });
 }
 
-/// The objects in a datagram: every message ends, none is told twice, and a refusal is no longer
-/// than what it was read of.
+/// Returns the objects of a datagram. Checks that every message ends, that no message is read twice, and that a
+/// refusal's sentence is bounded by its source.
 pub(crate) fn checked_objects(datagram: &[u8]) -> Vec<Object<'_>> {
     let mut objects = Vec::new();
     let mut count = 0;
@@ -30,7 +30,7 @@ pub(crate) fn checked_objects(datagram: &[u8]) -> Vec<Object<'_>> {
         count += 1;
         match message.meaning() {
             Ok(Meaning::Object(object)) => objects.push(object),
-            // A byte that is no text becomes a character of three bytes.
+            // Lossy conversion replaces one invalid byte by a character of three bytes.
             Ok(Meaning::Refused { sentence: Some(sentence), .. }) => {
                 assert!(!sentence.is_empty() && sentence.len() <= 3 * datagram.len());
             }
@@ -64,7 +64,7 @@ fn check_routing(object: RouteNetlinkMessage) {
     }
 }
 
-/// What is read of an object, and then asked for, is understood as the same.
+/// Checks that an object which is read, written as a request and read again stays the same.
 fn check_written(object: &RouteNetlinkMessage) {
     match object {
         RouteNetlinkMessage::NewAddress(message) => {

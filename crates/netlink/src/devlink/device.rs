@@ -1,4 +1,4 @@
-//! A card, as devlink names it.
+//! Names of devlink devices.
 
 use std::{fmt, str::FromStr};
 
@@ -9,22 +9,22 @@ use netlink_bindings::{
 
 use crate::generic;
 
-/// A command under construction.
+/// A devlink command under construction.
 pub(super) type Command = PushDevlink<RequestBuf<'static>>;
 
-/// What the kernel describes an object with.
+/// The attributes with which the kernel describes an object.
 pub(super) type Attributes<'a> = IterableDevlink<'a>;
 
-/// A card as devlink knows it: its bus and its name there. Written `pci/0000:03:00.0`.
+/// A card as devlink names it: bus and name. Displayed as `pci/0000:03:00.0`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DevlinkDevice {
-    /// Such as `pci`.
+    /// The bus, such as `pci`.
     pub bus: String,
-    /// Such as `0000:03:00.0`.
+    /// The name on the bus, such as `0000:03:00.0`.
     pub name: String,
 }
 
-/// A text that names no devlink device.
+/// A text is not the name of a devlink device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} does not name a devlink device, such as pci/0000:03:00.0")]
 pub struct ParseDevlinkError(String);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_written_as_their_bus_and_name() {
+    fn device_is_displayed_as_bus_and_name() {
         let device: DevlinkDevice = "pci/0000:03:00.0".parse().unwrap();
         assert_eq!((&*device.bus, &*device.name), ("pci", "0000:03:00.0"));
         assert_eq!(device.to_string(), "pci/0000:03:00.0");

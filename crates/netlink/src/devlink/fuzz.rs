@@ -1,4 +1,4 @@
-//! Hostile answers about cards.
+//! Fuzz target: hostile devlink datagrams.
 
 use netlink_bindings::nlctrl::CtrlAttrs;
 
@@ -18,7 +18,7 @@ fn devlink_datagram() {
     });
 }
 
-/// What describes a port or a rate describes its card, too.
+/// Checks that a description of a port or a rate names the same card as the message.
 fn check_described(attributes: &super::Attributes<'_>) {
     let device: Option<DevlinkDevice> = device_of(attributes);
     let _mode = attributes.get_eswitch_mode().ok().and_then(super::EswitchMode::from_number);

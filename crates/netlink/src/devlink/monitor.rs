@@ -1,4 +1,4 @@
-//! Watching cards and their ports.
+//! Monitor of cards and their ports.
 
 use netlink_bindings::devlink::Devlink as Codec;
 use netlink_sys::{Socket, protocols::NETLINK_GENERIC};
@@ -15,61 +15,60 @@ use crate::{
     watch::{Event, Events, subscribe},
 };
 
-/// The group of all events.
+/// The multicast group of all devlink events.
 const GROUP: &str = "config";
 
-// The commands that tell of something; see enum devlink_command in linux/devlink.h.
+// Commands of events: enum devlink_command in linux/devlink.h.
 const DEVICE_NEW: u8 = 3;
 const DEVICE_DELETED: u8 = 4;
 const PORT_NEW: u8 = 7;
 const PORT_DELETED: u8 = 8;
 
-/// What happened to a card or to one of its ports.
+/// An event of a card or of one of its ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DevlinkEvent {
-    /// A card is new, or something about it changed.
+    /// A card is new or changed.
     DeviceChanged(DevlinkDevice),
-    /// A card was taken away, or moved to another namespace.
+    /// A card was removed, or moved to another namespace.
     DeviceGone(DevlinkDevice),
-    /// A port is new, or something about it changed, such as its link.
+    /// A port is new or changed, for example got a link.
     PortChanged(Box<DevlinkPort>),
-    /// A port was taken away.
+    /// A port was removed.
     PortGone {
-        /// Its card.
+        /// The card of the port.
         device: DevlinkDevice,
-        /// Its number there.
+        /// Index of the port on the card.
         index: u32,
     },
-    /// More happened than the kernel could queue: look at everything again.
+    /// The kernel's queue overflowed and events are lost. Read everything again.
     Missed,
 }
 
-/// The changes of the cards of a namespace, in their order.
+/// Receives the events of a namespace's cards, in order.
 #[derive(Debug)]
 pub struct DevlinkMonitor(Events<DevlinkEvent>);
 
 impl DevlinkMonitor {
-    /// Starts to watch. Nothing that happens from now on is lost, so list the ports after this.
+    /// Starts to watch. List the ports after this call, so that no change is lost in between.
     ///
-    /// To be called within a Tokio runtime.
+    /// Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// When the process may have no more open files, or may not enter the namespace;
-    /// [`Error::is_not_found`] when the kernel has no devlink.
+    /// If the process has no free file descriptor or may not enter the namespace; [`Error::is_not_found`] if the kernel
+    /// has no devlink.
     pub fn open(netns: &Netns) -> Result<Self, Error> {
         Events::of(Ok(netns.run(open_socket)??)).map(Self)
     }
 
-    /// The next event. Cancelling the wait loses none.
+    /// Waits for the next event. Cancel safe: no event is lost.
     ///
     /// # Errors
-    /// When the socket fails for good.
+    /// If the socket fails permanently.
     pub async fn next(&mut self) -> Result<DevlinkEvent, Error> {
         self.0.next().await
     }
 }
 
-/// Opens a socket that receives the events of the calling thread's namespace.
 fn open_socket() -> Result<Socket, Error> {
     let (_socket, family) = open_family()?;
     let unnamed = || Error::answer(DevlinkEvent::WATCHING, format!("devlink has no group {GROUP}"));

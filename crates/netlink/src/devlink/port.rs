@@ -1,4 +1,4 @@
-//! The ports of a card.
+//! Ports of cards.
 
 use std::fmt;
 
@@ -7,86 +7,86 @@ use netlink_bindings::devlink::{IterableDlPortFunction, PortFlavour};
 use super::device::{Attributes, DevlinkDevice, device_of};
 use crate::{MacAddress, generic::text};
 
-/// A port of a card. Shown as `pci/0000:03:00.0/3`.
+/// A port of a card. Displayed as `pci/0000:03:00.0/3`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DevlinkPort {
-    /// The card.
+    /// The card of the port.
     pub device: DevlinkDevice,
-    /// Its number on the card. A card may number anew what vanished and returned.
+    /// Index on the card. A port that vanishes and returns may get another index.
     pub index: u32,
-    /// What is behind it.
+    /// Kind of the port.
     pub flavour: Flavour,
-    /// Its link, once there is one, in the card's network namespace.
+    /// The port's link in the card's network namespace, once it exists.
     pub netdev: Option<PortNetdev>,
-    /// What can be set of the function behind it. `None`: nothing, or the driver does not say.
+    /// Settings of the function behind the port. `None`: the driver offers none.
     pub function: Option<PortFunction>,
-    /// Whether the function behind it is on another machine: on the host, seen from a DPU.
+    /// Whether the function is on another machine. On a DPU this means the host.
     pub external: bool,
 }
 
-/// What is behind a port. A controller is 0 for the machine that the card's driver runs on, and
-/// from 1 on for a host, seen from a DPU.
+/// Kind of a port. Controller 0 is the machine that runs the card's driver. On a DPU the hosts have controllers from 1
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
-    /// The wire.
+    /// A physical port to the network.
     Physical {
-        /// The number that is printed beside the socket, if the driver knows.
+        /// The number that is printed beside the socket, if the driver knows it.
         number: Option<u32>,
     },
     /// A physical function.
     PciPf {
-        /// Its controller.
+        /// Controller number.
         controller: u32,
-        /// Its number.
+        /// PF number.
         pf: u16,
     },
     /// A virtual function.
     PciVf {
-        /// Its controller.
+        /// Controller number.
         controller: u32,
-        /// The number of its PF.
+        /// PF number.
         pf: u16,
-        /// Its number within the PF, from 0.
+        /// VF number within the PF, from 0.
         vf: u16,
     },
     /// A scalable function.
     PciSf {
-        /// Its controller.
+        /// Controller number.
         controller: u32,
-        /// The number of its PF.
+        /// PF number.
         pf: u16,
-        /// Its number.
+        /// SF number.
         sf: u32,
     },
-    /// Something else, by the kernel's number.
+    /// Another kind, by the kernel's number.
     Other(u16),
 }
 
-/// The link of a port.
+/// The network device (link) of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortNetdev {
-    /// Its index.
+    /// Index of the link.
     pub index: u32,
-    /// Its name.
+    /// Name of the link.
     pub name: String,
 }
 
-/// What can be set of the function behind a port.
+/// Settings of the function behind a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortFunction {
-    /// Its MAC address; all zeros until one was set. `None`: the card has no say in it.
+    /// MAC address; all zeros until it is set. `None`: the card does not manage the address.
     pub mac: Option<MacAddress>,
-    /// Whether it is switched on. `None`: it can't be switched.
+    /// Activation state. `None`: the function cannot be activated separately.
     pub state: Option<PortState>,
 }
 
-/// Whether the function behind a port is switched on.
+/// Activation state of the function behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortState {
-    /// It is not.
+    /// The function is inactive.
     Inactive,
-    /// It is.
+    /// The function is active.
     Active,
 }
 
@@ -118,7 +118,7 @@ impl fmt::Display for DevlinkPort {
     }
 }
 
-/// `None`: this is no port.
+/// `None`: the attributes do not describe a port.
 pub(super) fn described_by(attributes: &Attributes<'_>) -> Option<DevlinkPort> {
     Some(DevlinkPort {
         device: device_of(attributes)?,
@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
 
-    /// What is read of what `describe` writes, on the card `pci/0000:03:00.0`.
+    /// Encodes a port of the card `pci/0000:03:00.0` with `describe` and reads it back.
     fn port(
         describe: impl FnOnce(PushDevlink<Vec<u8>>) -> PushDevlink<Vec<u8>>,
     ) -> Option<DevlinkPort> {
@@ -187,9 +187,9 @@ mod tests {
         described_by(&Codec::new(&bytes))
     }
 
-    /// As a BlueField's Arm cores see a VF of the host's.
+    /// A VF of the host as a BlueField's Arm cores see it.
     #[test]
-    fn a_vf_of_the_host_is_told_with_its_function() {
+    fn host_vf_port_has_its_function() {
         let found = port(|attributes| {
             attributes
                 .push_port_index(196_609)
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn scalable_functions_physical_ports_and_pfs_are_told_apart() {
+    fn port_flavours_are_distinguished() {
         let flavour = |flavour: PortFlavour| {
             let found = port(|attributes| {
                 attributes
@@ -236,15 +236,15 @@ mod tests {
     }
 
     #[test]
-    fn a_port_without_a_link_or_a_number_is_read_as_such() {
+    fn port_without_link_or_number_is_read() {
         let found = port(|attributes| attributes.push_port_index(1).push_port_netdev_ifindex(0));
         assert_eq!(found.unwrap().netdev, None);
         assert_eq!(port(|attributes| attributes), None);
     }
 
-    /// A function of InfiniBand has an address of 20 bytes.
+    /// InfiniBand functions have addresses of 20 bytes.
     #[test]
-    fn an_address_of_another_kind_is_no_mac() {
+    fn infiniband_address_is_no_mac() {
         let found = port(|attributes| {
             attributes
                 .push_port_index(1)

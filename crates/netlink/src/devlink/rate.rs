@@ -1,16 +1,16 @@
-//! Rate limits of what functions send, in a tree: leaves are ports, nodes bundle them.
+//! Transmit rate limits of functions: a tree with ports as leaves and nodes that group them.
 
 use std::fmt;
 
 use super::device::{Attributes, Command, DevlinkDevice, device_of};
 use crate::generic::text;
 
-/// What a rate limit is on.
+/// The object that a rate limit applies to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RateSubject {
     /// The function behind the port of this index.
     Leaf(u32),
-    /// All that has this node for its parent.
+    /// A node: all leaves and nodes whose parent it is.
     Node(String),
 }
 
@@ -23,24 +23,24 @@ impl fmt::Display for RateSubject {
     }
 }
 
-/// A rate limit of a card, as it is.
+/// A rate limit of a card, as read from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rate {
     /// The card.
     pub device: DevlinkDevice,
-    /// What it is on.
+    /// The limited object.
     pub subject: RateSubject,
-    /// What it can be sure of, in bits per second. 0: nothing.
+    /// Guaranteed rate, in bits per second. 0: none.
     pub share_bits: u64,
-    /// What it can't exceed, in bits per second. 0: no limit.
+    /// Maximum rate, in bits per second. 0: unlimited.
     pub max_bits: u64,
-    /// The node that it is under.
+    /// Parent node.
     pub parent: Option<String>,
 }
 
-/// What to change of a rate limit, in bits per second. The kernel counts in whole bytes, and cards
-/// in whole Mbit/s: they refuse what is finer.
+/// Changes to a rate limit, in bits per second. The kernel counts whole bytes per second. Cards refuse values that are
+/// not whole Mbit/s.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct RateChange {
@@ -50,22 +50,22 @@ pub struct RateChange {
 }
 
 impl RateChange {
-    /// No change.
+    /// Creates an empty set of changes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// What it can be sure of. 0: nothing.
+    /// Sets the guaranteed rate. 0: none.
     pub fn share_bits(self, bits: u64) -> Self {
         Self { share_bits: Some(bits), ..self }
     }
 
-    /// What it can't exceed. 0: no limit.
+    /// Sets the maximum rate. 0: unlimited.
     pub fn max_bits(self, bits: u64) -> Self {
         Self { max_bits: Some(bits), ..self }
     }
 
-    /// The node that it is under from now on, or none.
+    /// Sets the parent node. `None` removes it.
     pub fn parent(self, node: Option<&str>) -> Self {
         Self { parent: Some(node.unwrap_or_default().to_owned()), ..self }
     }
@@ -84,7 +84,7 @@ impl RateChange {
     }
 }
 
-/// In words: `at least 1000000 bit/s, at most 5000000 bit/s`.
+/// For error messages: `at least 1000000 bit/s, at most 5000000 bit/s`.
 impl fmt::Display for RateChange {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [
@@ -102,7 +102,7 @@ impl fmt::Display for RateChange {
     }
 }
 
-/// `None`: this is no rate limit.
+/// `None`: the attributes do not describe a rate limit.
 pub(super) fn described_by(attributes: &Attributes<'_>) -> Option<Rate> {
     let subject = match attributes.get_rate_node_name() {
         Ok(name) => RateSubject::Node(text(name)),

@@ -1,17 +1,17 @@
-//! By which elements of sets one table becomes another.
+//! Differences between tables as element changes of their sets.
 
 use std::{collections::BTreeSet, ffi::CStr};
 
 use super::table::{Bytes, Element, Set, Table};
 
-/// By which elements of its sets a table becomes another.
+/// The element changes that turn one table into another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changes(Vec<SetChange>);
 
-/// By which elements a set becomes another; both in order.
+/// The elements to delete from and to add to a set. Both lists are sorted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SetChange {
-    /// Its place in the table.
+    /// Position of the set in the table.
     set: usize,
     pub(super) surplus: Vec<Element>,
     pub(super) missing: Vec<Element>,
@@ -29,7 +29,7 @@ impl Changes {
         self.0.is_empty()
     }
 
-    /// Each with the set that it is of.
+    /// Pairs each change with its set, in the order of the table's sets.
     pub(super) fn by_set<S>(
         &self,
         sets: impl IntoIterator<Item = S>,
@@ -42,14 +42,15 @@ impl Changes {
     }
 }
 
-/// The elements of those sets that have this name.
+/// The elements of all sets with this name.
 fn elements_of(sets: &[Set], name: &CStr) -> BTreeSet<Element> {
     let named = sets.iter().filter(|set| set.name == name);
     named.flat_map(|set| set.elements.iter().copied()).collect()
 }
 
 impl Table {
-    /// What makes `after` of it. `None`: they differ by more than elements of sets.
+    /// Computes the changes that turn this table into `after`. `None` if the tables differ by more than elements of
+    /// sets.
     #[must_use]
     pub fn changes_to(&self, after: &Self) -> Option<Changes> {
         let change = |(set, (old, new)): (usize, (&Set, &Set))| SetChange {
@@ -61,8 +62,8 @@ impl Table {
         self.is_shaped_like(after).then(|| Changes::of(sets.map(change)))
     }
 
-    /// What puts the elements of `wanted` into its sets of the same names, and takes out all others that
-    /// have a key of those or of `concerned`.
+    /// Computes the changes after which the sets contain the elements of `wanted` (sets of the same names) and no other
+    /// element with a key of `wanted` or `concerned`.
     #[must_use]
     pub fn changes_among(&self, concerned: &[Set], wanted: &[Set]) -> Changes {
         let sets = self.sets.iter().enumerate();
@@ -79,19 +80,19 @@ impl Table {
         }))
     }
 
-    /// Changes it as the kernel has changed its own.
+    /// Applies changes that the kernel has accepted for its own table.
     pub(super) fn apply(&mut self, changes: &Changes) {
         for (SetChange { surplus, missing, .. }, set) in changes.by_set(&mut self.sets) {
             if !surplus.is_empty() {
                 set.elements.retain(|element| surplus.binary_search(element).is_err());
             }
             set.elements.extend(missing);
-            // What is in order but for its end the stable one sorts in a single walk.
+            // The stable sort merges sorted runs: a sorted set plus a few new elements costs one pass.
             set.elements.sort();
         }
     }
 
-    /// Whether it is the other but for elements of sets.
+    /// Whether the tables are equal apart from elements of sets.
     fn is_shaped_like(&self, other: &Self) -> bool {
         let shapes = |table: &'_ Self| {
             let shape =
@@ -108,7 +109,7 @@ impl Set {
         place.ok().and_then(|place| self.elements.get(place)).copied()
     }
 
-    /// Its elements that the other lacks, or has with another value.
+    /// Elements that `other` lacks or has with another value. Both sets are sorted, so one pass is enough.
     fn lacking_in(&self, other: &Self) -> Vec<Element> {
         let mut rest = other.elements.iter().peekable();
         let is_lacking = |element: &&Element| {
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_differ_by_the_elements_that_one_lacks_or_has_otherwise() {
+    fn sets_differ_by_missing_or_changed_elements() {
         let (one, other) = (ports([(3, 80), (1, 80), (2, 80)]), ports([(4, 80), (1, 80), (2, 81)]));
         assert_eq!(one.lacking_in(&other), ports([(2, 80), (3, 80)]).elements);
         assert_eq!(other.lacking_in(&one), ports([(2, 81), (4, 80)]).elements);
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_changed_by_elements_is_the_one_that_is_wanted() {
+    fn element_changes_produce_wanted_table() {
         let (before, after) =
             (table([(3, 80), (1, 80), (2, 80)]), table([(4, 80), (1, 80), (2, 81)]));
         let changes = before.changes_to(&after).unwrap();
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_among_some_keys_leave_the_others_alone() {
+    fn changes_leave_other_keys_alone() {
         let before = table([(1, 80), (2, 80), (3, 80)]);
         let changes = before
             .changes_among(&[ports([(1, 90), (3, 80), (5, 80)])], &[ports([(2, 81), (3, 80)])]);

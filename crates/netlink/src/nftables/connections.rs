@@ -1,4 +1,4 @@
-//! The connections that the kernel keeps track of, to translate all their packets as it did the first.
+//! Connection tracking: entries that must be deleted because they still translate packets to an old target.
 
 use std::{
     fmt,
@@ -19,29 +19,29 @@ use crate::{
     socket::{KernelSocket, RefusalCause},
 };
 
-// The messages; see enum cntl_msg_types.
+// Messages: enum cntl_msg_types.
 const SUBSYSTEM: u16 = 1;
 const GET: u16 = SUBSYSTEM << 8 | 1;
 const DELETE: u16 = SUBSYSTEM << 8 | 2;
 
-// What names one: how it was begun, its number and the zone that it is in; see enum ctattr_type.
+// Attributes that identify an entry (original tuple, ID and zone): enum ctattr_type.
 const BEGUN: u16 = 1;
 const NUMBER: u16 = 12;
 const ZONE: u16 = 18;
 
-/// `CTA_FILTER_F_CTA_PROTO_NUM` and `CTA_FILTER_F_CTA_PROTO_DST_PORT`: what is compared.
+/// `CTA_FILTER_F_CTA_PROTO_NUM` and `CTA_FILTER_F_CTA_PROTO_DST_PORT`: the fields that the kernel compares.
 const BY_PORT: u32 = 1 << 3 | 1 << 5;
 
-/// A connection above IP, or what the kernel takes for one.
+/// A tracked connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// To where its first packet was sent.
+    /// Destination of its first packet.
     pub to: SocketAddr,
-    /// From where it is answered: `to`, unless that was translated.
+    /// Source of the replies: `to`, unless the destination was translated.
     pub answered_from: SocketAddr,
 }
 
-/// The kernel's interface to the connections of one network namespace: the one in which it was opened.
+/// The connection tracking interface of the network namespace in which it was opened.
 pub struct Connections {
     socket: KernelSocket,
 }
@@ -53,37 +53,38 @@ impl fmt::Debug for Connections {
 }
 
 impl Connections {
-    /// Opens the interface to the calling thread's namespace.
+    /// Opens the interface in the calling thread's namespace.
     ///
     /// # Errors
-    /// When the process may have no more open files, or the kernel has no netfilter.
+    /// If the process has no free file descriptor, or the kernel has no netfilter.
     pub fn open() -> Result<Self, Error> {
         let socket = KernelSocket::open(NETLINK_NETFILTER)
             .map_err(|error| Error::io("open a socket to connection tracking", &error))?;
         Ok(Self { socket })
     }
 
-    /// Has the kernel forget those to that port, of a family, which are stale: their next packets begin new
-    /// ones. Returns how many there were.
+    /// Deletes the stale entries of connections to a port, in one address family. Their next packets start new
+    /// connections. Returns the number of stale entries.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn forget(
         &mut self,
         family: Family,
         port: ProtocolPort,
         is_stale: impl Fn(&Connection) -> bool,
     ) -> Result<usize, Error> {
-        // Kernels before 5.8 list all, and some compare no ports of SCTP.
+        // Kernels before 5.8 ignore the filter, and some do not compare ports of SCTP: `connection_in` compares again.
         let name_of_stale = |object: Object<'_>| {
             let connection = connection_in(&object, port);
             Ok(connection.filter(&is_stale).map(|_| name_of(&object)))
         };
-        let told =
+        let operation =
             |what: &str| format!("{what} connections to port {} that are tracked", port.port);
         let stale = self.socket.list(&question(family, port), name_of_stale);
-        let stale = stale.map_err(|cause| cause.told_as(told("list")))?;
+        let stale = stale.map_err(|cause| cause.into_error(operation("list")))?;
         for name in &stale {
+            // The entry is deleted by its own identification, not by a filter: a new connection with the same addresses has another ID.
             let request = Message::query(DELETE, |payload| {
                 payload.extend(header(family).as_slice());
                 payload.extend(name);
@@ -92,7 +93,7 @@ impl Connections {
                 RefusalCause::Kernel { errno: Errno::ENOENT, .. } => Ok(()),
                 cause => Err(cause),
             });
-            gone.map_err(|cause| cause.told_as(told("forget")))?;
+            gone.map_err(|cause| cause.into_error(operation("forget")))?;
         }
         Ok(stale.len())
     }
@@ -111,7 +112,7 @@ fn question(family: Family, port: ProtocolPort) -> Message {
     })
 }
 
-/// `None`: it is not to that port.
+/// `None`: the connection is not to that port.
 fn connection_in(object: &Object<'_>, port: ProtocolPort) -> Option<Connection> {
     let (_header, attributes) = OpGetDump::decode_request(object.payload);
     let begun = attributes.get_tuple_orig().ok()?;
@@ -140,7 +141,7 @@ fn source(tuple: &IterableTupleAttrs<'_>) -> Option<IpAddr> {
     v4.or_else(|_| addresses.get_ip_v6_src().map(IpAddr::from)).ok()
 }
 
-/// The attributes that name it, as the kernel said them.
+/// Copies the attributes that identify an entry, as the kernel sent them.
 fn name_of(object: &Object<'_>) -> Vec<u8> {
     let attributes = attributes_in(object.payload.get(HEADER_LEN..).unwrap_or_default());
     let named = attributes.filter(|attribute| [BEGUN, NUMBER, ZONE].contains(&attribute.kind()));

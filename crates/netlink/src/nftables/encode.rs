@@ -1,4 +1,4 @@
-//! How a table is said to the kernel.
+//! Encoding of tables and changes as nftables messages.
 
 use std::ffi::{CStr, CString};
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{Family, generic::append_message, socket::Outgoing};
 
-/// The length of what every message of netfilter begins with.
+/// Length of `struct nfgenmsg`, which starts each netfilter message.
 pub(super) const HEADER_LEN: usize = 4;
 
 const NFPROTO_INET: u8 = 1;
@@ -26,7 +26,7 @@ pub(super) const NFPROTO_NETDEV: u8 = 5;
 pub(super) const NFPROTO_BRIDGE: u8 = 7;
 const SUBSYSTEM: u16 = 10;
 
-// The messages; see enum nfnl_batch_msgs and enum nf_tables_msg_types.
+// Messages: enum nfnl_batch_msgs and enum nf_tables_msg_types.
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 const NEW_TABLE: u16 = SUBSYSTEM << 8;
@@ -47,32 +47,33 @@ pub(super) const GET_GENERATION: u16 = NEW_TABLE + 16;
 const NLM_F_CREATE: u16 = 0x400;
 const NLM_F_APPEND: u16 = 0x800;
 
-/// Elements in one message: a list is an attribute, and those are no longer than 64 KiB.
+/// Elements in one message. They are in one attribute, which cannot exceed 64 KiB.
 const ELEMENTS_PER_MESSAGE: usize = 512;
 
-/// Of `nft`'s numbers of types, by which it shows a set; of several parts, one after the other.
+/// Bits of one type in `nft`'s type numbers, which `nft` uses to display a set. Types of several parts are
+/// concatenated.
 const TYPE_BITS: u32 = 6;
 
-// Flags of sets; see enum nft_set_flags.
+// Flags of sets: enum nft_set_flags.
 const IS_MAP: u32 = 8;
 const HAS_TIMEOUT: u32 = 0x10;
 const IS_OF_PACKETS: u32 = 0x20;
 
-/// By which `nft` shows a name as it is, and not from its end: a type, a length, `BYTEORDER_HOST_ENDIAN`.
+/// User data that makes `nft` display a name in host byte order: type, length, `BYTEORDER_HOST_ENDIAN`.
 pub(super) const HOST_ENDIAN: [u8; 6] = {
     let [a, b, c, d] = 1_u32.to_ne_bytes();
     [0, 4, a, b, c, d]
 };
 
-// Registers of 16 bytes; the first is the verdict's.
+// Registers of 16 bytes. Register 0 holds the verdict.
 const VERDICT: u32 = 0;
 const FIRST: u32 = 1;
 const SECOND: u32 = 2;
 
-/// The same room in registers of four bytes, which parts of keys and values are put into one after the other.
+/// The first register of 4 bytes. It aliases `FIRST`; parts of keys and values occupy consecutive ones.
 const FIRST_WORD: u32 = 8;
 
-// What a look into the routes is made for, and what of it is wanted; see enum nft_fib_result.
+// Flags and results of a FIB lookup: enum nft_fib_flags and enum nft_fib_result.
 const FIB_SOURCE: u32 = 1;
 const FIB_DESTINATION: u32 = 2;
 const FIB_INCOMING: u32 = 8;
@@ -113,7 +114,7 @@ const NOT_EQUAL: u32 = 1;
 const DROP: u32 = 0;
 pub(super) const ACCEPT: u32 = 1;
 
-/// One message to nftables.
+/// A netfilter message.
 pub(super) struct Message {
     kind: u16,
     flags: u16,
@@ -121,17 +122,16 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// A question.
+    /// A request that creates nothing.
     pub(super) fn query(kind: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
         Self::new(kind, 0, fill)
     }
 
-    /// What makes something, unless it is there.
+    /// A request that creates an object unless it exists.
     pub(super) fn creation(kind: u16, fill: impl FnOnce(&mut Vec<u8>)) -> Self {
         Self::new(kind, NLM_F_CREATE, fill)
     }
 
-    /// What follows the message's header.
     pub(super) fn payload(&self) -> &[u8] {
         &self.payload
     }
@@ -149,37 +149,34 @@ impl Outgoing for Message {
     }
 }
 
-/// What a message about the family `inet` begins with.
+/// Header of messages about the family `inet`.
 pub(super) fn header() -> Nfgenmsg {
     header_of(NFPROTO_INET)
 }
 
-/// What a message about that family begins with.
+/// Header of messages about a family.
 pub(super) fn header_of(family: u8) -> Nfgenmsg {
     Nfgenmsg { nfgen_family: family, ..Nfgenmsg::new() }
 }
 
-/// What a message about a set or a chain begins with.
 fn header_of_arp(is_of_arp: bool) -> Nfgenmsg {
     header_of(if is_of_arp { NFPROTO_ARP } else { NFPROTO_INET })
 }
 
 impl Set {
-    /// What a message about it begins with.
     pub(super) fn header(&self) -> Nfgenmsg {
         header_of_arp(self.is_of_arp)
     }
 }
 
 impl Chain {
-    /// What a message about it begins with.
     pub(super) fn header(&self) -> Nfgenmsg {
         header_of_arp(self.hook == Hook::Arp)
     }
 }
 
 impl Table {
-    /// What messages about the kernel's tables of its name begin with, one for each family.
+    /// Headers for the kernel's tables of this name, one for each family.
     pub(super) fn headers(&self) -> impl Iterator<Item = Nfgenmsg> {
         let is_of_arp = self.sets.iter().any(|set| set.is_of_arp)
             || self.chains.iter().any(|chain| chain.hook == Hook::Arp);
@@ -187,14 +184,14 @@ impl Table {
     }
 }
 
-/// What a transaction of nftables begins and ends with.
+/// Header of the messages that begin and end a transaction.
 fn batch_header() -> Nfgenmsg {
     let mut header = Nfgenmsg::new();
     header.set_res_id(SUBSYSTEM);
     header
 }
 
-/// The transaction that puts a table in the place of the one of its name.
+/// The transaction that replaces the table of this name.
 pub(super) fn replacement(table: &Table) -> Vec<Message> {
     let mut messages: Vec<_> =
         table.headers().map(|header| new_table(&header, &table.name)).collect();
@@ -210,13 +207,11 @@ pub(super) fn replacement(table: &Table) -> Vec<Message> {
     transaction(&table.name, messages)
 }
 
-/// The transaction that deletes a table.
 pub(super) fn removal(table: &CString) -> Vec<Message> {
     transaction(table, Vec::new())
 }
 
-/// The transaction that changes elements of a table, unless somebody has made another since that
-/// generation.
+/// The transaction that changes elements of a table. The kernel refuses it if the generation has changed.
 pub(super) fn changes(generation: u32, table: &Table, changes: &Changes) -> Vec<Message> {
     let surplus = changes.by_set(&table.sets).flat_map(|(change, set)| {
         in_messages(&change.surplus, |elements| old_elements(table, set, elements))
@@ -231,8 +226,8 @@ fn in_messages(elements: &[Element], message: impl Fn(&[Element]) -> Message) ->
     elements.chunks(ELEMENTS_PER_MESSAGE).map(message).collect()
 }
 
-/// Begins with the deletion of the table in both families. It is made before it is deleted, because the kernel refuses
-/// to delete what is not there.
+/// Builds a transaction that deletes the table in both families first. It creates each table before deleting it,
+/// because the kernel refuses to delete a table that does not exist.
 fn transaction(table: &CString, messages: Vec<Message>) -> Vec<Message> {
     let deletion = |family: u8| {
         let delete = Message::new(DELETE_TABLE, 0, |payload| {
@@ -244,7 +239,8 @@ fn transaction(table: &CString, messages: Vec<Message>) -> Vec<Message> {
     batch(None, deletions.chain(messages))
 }
 
-/// One transaction, which the kernel refuses if its generation is not this one.
+/// Encloses messages in one transaction. With a generation, the kernel refuses the transaction unless its own is the
+/// same.
 pub(super) fn batch(
     generation: Option<u32>,
     messages: impl Iterator<Item = Message>,
@@ -274,7 +270,7 @@ fn new_set(table: &Table, set: &Set) -> Message {
             .push_name(set.name)
             .push_key_type(number_of(set.key))
             .push_key_len(length_of(set.key));
-        // The kernel wants a number, though the sets of a table are found by name.
+        // The kernel requires an ID, although rules of the same transaction find the set by name.
         let request = request.push_id(1);
         let request = match set.value {
             [] => request,
@@ -287,7 +283,7 @@ fn new_set(table: &Table, set: &Set) -> Message {
             false => request,
             true => request
                 .push_flags(HAS_TIMEOUT | IS_OF_PACKETS)
-                // The codec takes it for a number of the machine's order, and the kernel reads the network's.
+                // The codec writes host byte order, and the kernel reads network byte order.
                 .push_timeout(u64::try_from(AGE.as_millis()).unwrap_or(u64::MAX).to_be())
                 .nested_desc()
                 .push_size(MOST_OF_PACKETS)
@@ -297,7 +293,7 @@ fn new_set(table: &Table, set: &Set) -> Message {
     })
 }
 
-/// `nft`'s number for what is made of these parts.
+/// `nft`'s type number for a concatenation of parts.
 pub(super) fn number_of(parts: &[Part]) -> u32 {
     let number = |part: &Part| match part {
         Part::Ipv4 => 7,
@@ -350,7 +346,7 @@ fn new_chain(table: &Table, chain: &Chain) -> Message {
         Hook::BeforeTracking => (c"filter", 0, -300),
         Hook::DestinationTranslation => (c"nat", 0, -100),
         Hook::Input => (c"filter", 1, 0),
-        // `NF_ARP_IN`
+        // NF_ARP_IN is hook 0.
         Hook::Arp => (c"filter", 0, 0),
         Hook::Forward => (c"filter", 2, 0),
         Hook::SourceTranslation => (c"nat", 4, 100),
@@ -458,8 +454,8 @@ fn load_meta<P: Pusher>(
     data.end_nested().end_nested()
 }
 
-/// The description that the codec is made from has two attributes of a lookup the wrong way round:
-/// what it takes for the set's number is the kernel's `NFTA_LOOKUP_SREG`, the register.
+/// Adds a set lookup. The codec's specification swaps two attributes: its "set ID" is the kernel's `NFTA_LOOKUP_SREG`,
+/// the source register.
 fn look_up<P: Pusher>(list: PushExprListAttrs<P>, set: &CStr) -> PushExprListAttrs<P> {
     let data = list.nested_elem().nested_data_lookup().push_set(set).push_set_id(FIRST);
     data.end_nested().end_nested()
@@ -482,7 +478,7 @@ fn redirected<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
     has_bits_of(list, CONNECTION_STATUS, DESTINATION_TRANSLATED)
 }
 
-/// What is known of its connection by that key has at least one of these bits.
+/// Matches if the connection's value for `key` has at least one of the `wanted` bits.
 fn has_bits_of<P: Pusher>(
     list: PushExprListAttrs<P>,
     key: u32,
@@ -498,7 +494,7 @@ fn has_bits_of<P: Pusher>(
     compare(xor.end_nested().end_nested().end_nested(), NOT_EQUAL, &none)
 }
 
-/// As `fib daddr type local` of `nft`.
+/// Equals `fib daddr type local` in `nft`.
 fn to_own_address<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
     let data = list.nested_elem().nested_data_fib();
     let data = data.push_dreg(FIRST).push_result(FIB_KIND).push_flags(FIB_DESTINATION);
@@ -517,7 +513,6 @@ pub(super) const fn number_of_family(family: Family) -> u8 {
     }
 }
 
-/// How many words an address has.
 const fn words_of_address(family: Family) -> u32 {
     match family {
         Family::V4 => 1,
@@ -525,7 +520,7 @@ const fn words_of_address(family: Family) -> u32 {
     }
 }
 
-/// The address that a packet is for, its protocol and its port.
+/// Loads a packet's destination address, protocol and destination port.
 fn load_port_at<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
     let offset = match family {
         Family::V4 => 16,
@@ -537,14 +532,13 @@ fn load_port_at<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushEx
     load_port(list, FIRST_WORD + words)
 }
 
-/// The protocol of a packet and the port that it is for.
+/// Loads a packet's protocol and destination port.
 fn load_port<P: Pusher>(list: PushExprListAttrs<P>, register: u32) -> PushExprListAttrs<P> {
     let list = load_meta(list, META_PROTOCOL, register);
     load_payload(list, TRANSPORT_HEADER, (2, 2), register + 1)
 }
 
-/// The link that a packet came in by, and its sender's Ethernet address. The rule does not match packets of links that
-/// are not Ethernet.
+/// Loads a packet's input link and source MAC address. Packets of links that are not Ethernet do not match.
 fn load_sender<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
     let list = load_meta(list, META_INCOMING_KIND, FIRST);
     let list = compare(list, EQUAL, &ETHERNET.to_ne_bytes());
@@ -552,12 +546,12 @@ fn load_sender<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
     load_payload(list, LINK_HEADER, (6, 6), FIRST_WORD + 1)
 }
 
-/// The link that a packet came in by, its sender's Ethernet address, and its next hop.
+/// Loads a packet's input link, source MAC address and next hop.
 fn load_resolution<P: Pusher>(list: PushExprListAttrs<P>, family: Family) -> PushExprListAttrs<P> {
     raw::load_next_hop(load_sender(list), family, FIRST_WORD + 3)
 }
 
-/// The link that a packet came in by, its sender's Ethernet address, and its source.
+/// Loads a packet's input link, source MAC address and source IP address.
 fn load_source_of_sender<P: Pusher>(
     list: PushExprListAttrs<P>,
     source: Source,
@@ -565,12 +559,12 @@ fn load_source_of_sender<P: Pusher>(
     load_address(load_sender(of_source(list, source)), source, FIRST_WORD + 3)
 }
 
-/// The address that a packet says it is from.
+/// Loads a packet's source IP address, or the sender address of an ARP request.
 fn load_source<P: Pusher>(list: PushExprListAttrs<P>, source: Source) -> PushExprListAttrs<P> {
     load_address(of_source(list, source), source, FIRST_WORD)
 }
 
-/// Whether it is such a packet. Uses the room of the first words.
+/// Matches packets of this kind. Overwrites the first register.
 fn of_source<P: Pusher>(list: PushExprListAttrs<P>, source: Source) -> PushExprListAttrs<P> {
     match source {
         Source::Ip(family) => of_family(list, family),
@@ -605,8 +599,8 @@ fn load_payload<P: Pusher>(
     data.end_nested().end_nested()
 }
 
-/// Looks up what was loaded, in a map, and translates to what it finds. As in [`look_up`], the codec has the
-/// numbers of two attributes wrong: `NFTA_LOOKUP_DREG` is what it takes for the register that is read.
+/// Looks up the loaded key in a map and translates the destination to the value found. As in [`look_up`], the codec
+/// swaps attributes: its source register is the kernel's `NFTA_LOOKUP_DREG`.
 fn redirect<P: Pusher>(
     list: PushExprListAttrs<P>,
     family: Family,
@@ -620,7 +614,7 @@ fn redirect<P: Pusher>(
     data.end_nested().end_nested()
 }
 
-/// As `fib saddr . iif oif missing` of `nft`.
+/// Equals `fib saddr . iif oif missing` in `nft`.
 fn from_elsewhere<P: Pusher>(list: PushExprListAttrs<P>) -> PushExprListAttrs<P> {
     let data = list.nested_elem().nested_data_fib();
     let data = data.push_dreg(FIRST).push_result(FIB_LINK).push_flags(FIB_SOURCE | FIB_INCOMING);

@@ -1,4 +1,4 @@
-//! Watching for changes of nftables, whoever makes them.
+//! Monitor of nftables changes by any program.
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
@@ -12,35 +12,34 @@ use crate::{
 /// `NFNLGRP_NFTABLES`
 const GROUP: u32 = 7;
 
-/// What happened to nftables.
+/// An event of nftables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NftablesEvent {
-    /// A transaction of somebody was carried out, be it one's own.
+    /// A transaction of any program, including this one, was committed.
     Changed,
-    /// More happened than the kernel could queue: look at everything again.
+    /// The kernel's queue overflowed and events are lost. Read everything again.
     Missed,
 }
 
-/// The transactions of a namespace, in their order.
+/// Receives the nftables transactions of a namespace, in order.
 #[derive(Debug)]
 pub struct NftablesMonitor(Events<NftablesEvent>);
 
 impl NftablesMonitor {
-    /// Starts to watch. Nothing that happens from now on is lost, so look at the table after this.
+    /// Starts to watch. Read the tables after this call, so that no change is lost in between.
     ///
-    /// To be called within a Tokio runtime.
+    /// Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// When the process may have no more open files, or may not enter the namespace, or the kernel
-    /// has no nftables.
+    /// If the process has no free file descriptor, may not enter the namespace, or the kernel has no nftables.
     pub fn open(netns: &Netns) -> Result<Self, Error> {
         Events::of(netns.run(|| subscribe(NETLINK_NETFILTER, GROUP))?).map(Self)
     }
 
-    /// The next event. Cancelling the wait loses none.
+    /// Waits for the next event. Cancel safe: no event is lost.
     ///
     /// # Errors
-    /// When the socket fails for good.
+    /// If the socket fails permanently.
     pub async fn next(&mut self) -> Result<NftablesEvent, Error> {
         self.0.next().await
     }
@@ -50,7 +49,7 @@ impl Event for NftablesEvent {
     const WATCHING: &str = "watch nftables";
     const MISSED: Self = Self::Missed;
 
-    /// Each transaction ends with its number, after a message for each thing that it changed.
+    /// The kernel ends each transaction's events with the new generation, so only that message counts.
     fn all_in(datagram: &[u8]) -> impl Iterator<Item = Self> {
         messages(datagram).filter_map(|message| match message.meaning() {
             Ok(Meaning::Object(object)) if object.is(NEW_GENERATION) => Some(Self::Changed),

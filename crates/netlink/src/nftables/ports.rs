@@ -1,10 +1,12 @@
-//! Ports of bridges that take nothing which has not passed the filters at their ingress.
+//! Bridge ports that drop frames which bypassed the ingress filters.
 //!
-//! The kernel passes over the filters at a link's ingress, those of traffic control as those of nftables, for a frame
-//! that an ifb has sent (`tc_skip_classify`, drivers/net/ifb.c and `__netif_receive_skb_core` in net/core/dev.c), also
-//! where that was in another namespace, at the other end of a veth pair. A bridge still sees it. So a rule at the
-//! ingress, behind those filters, marks what has passed them, and one of the bridges' family drops what comes in at
-//! such a port without the mark. What comes from another namespace has none (`skb_scrub_packet`).
+//! The kernel skips a link's ingress filters, those of traffic control and of nftables, for a frame that an ifb device
+//! sent (`tc_skip_classify`: drivers/net/ifb.c and `__netif_receive_skb_core` in net/core/dev.c). This holds even if
+//! the ifb is in a pod's namespace, at the other end of a veth pair. The bridge still receives the frame.
+//!
+//! Therefore a rule at the end of the ingress chain marks the frames that passed the filters. A rule of the bridge
+//! family drops frames of such ports without the mark. Frames from another namespace have no mark (`skb_scrub_packet`
+//! clears it).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,57 +32,59 @@ use crate::{
     socket::RefusalCause,
 };
 
-/// The name of both tables.
+/// Name of both tables: family `netdev` and family `bridge`.
 const TABLE: &CStr = c"dpu-offload-ports";
-/// The set of those ports.
+/// The set of protected ports.
 const PORTS: &CStr = c"ports";
-/// The chain for all bridges. Ports have one each, by their names.
+/// The chain for all bridges. Each port has a chain of its own, named after the link.
 const CHAIN: &CStr = c"detours";
 
 /// `NFTA_RULE_EXPRESSIONS`
 const EXPRESSIONS: u16 = 4;
 
-/// A family and the name of a chain.
+/// Family and name of a chain.
 type Place = (u8, CString);
 
-/// What marks a frame that has passed the filters, from there to the bridge.
+/// Mark of a frame that passed the ingress filters. It is cleared in the bridge.
 const MARK: u32 = 0x6470_7531;
 
 /// `NF_BR_PRE_ROUTING` and `NF_NETDEV_INGRESS`
 const FIRST_HOOK: u32 = 0;
 
-/// Before br_netfilter and all that may change the mark.
+/// Priority before br_netfilter and everything that may change the mark.
 const FIRST: i32 = i32::MIN;
-/// Behind all other filters.
+/// Priority after all other ingress filters.
 const LAST: i32 = i32::MAX;
 
 const RULE_OF_PORT: &[Term] = &[Term::Mark(MARK)];
-/// The second rule clears the mark, so that programs behind the bridge do not see it.
+/// The second rule clears the mark, so that programs after the bridge do not see it.
 const RULES: [&[Term]; 2] =
     [&[Term::From(PORTS), Term::NotMarked(MARK), Term::Drop], &[Term::From(PORTS), Term::Mark(0)]];
 
 impl Nftables {
-    /// Has what comes in at the link of that name dropped by the bridge that the link is a port of, unless it has
-    /// passed the filters at the link's ingress. A link of that name that is made later may need it again.
+    /// Makes bridges drop frames of this port that bypassed the ingress filters. A link that is created later with the
+    /// same name needs the call again: the kernel deletes the port's chain with the link.
     ///
     /// # Errors
-    /// The kernel's refusal; all is as it was.
+    /// If the kernel refuses. Nothing has changed.
     pub fn require_ingress(&mut self, port: &str) -> Result<(), Error> {
-        let told = |cause: RefusalCause| {
-            cause.told_as(format!("have bridges drop what has not passed the filters at {port}"))
+        let failed = |cause: RefusalCause| {
+            cause.into_error(format!("have bridges drop what has not passed the filters at {port}"))
         };
-        self.socket.transact(&encode::batch(None, requirement(port).into_iter())).map_err(told)
+        self.socket.transact(&encode::batch(None, requirement(port).into_iter())).map_err(failed)
     }
 
-    /// The names of the links of which that is so. Rules are compared by their expressions, and chains by their hooks.
+    /// Lists the links that are protected completely. It compares the rules' expressions and the chains' hooks, so that
+    /// a change by another program is noticed.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn ports_requiring_ingress(&mut self) -> Result<BTreeSet<String>, Error> {
-        let told = |cause: RefusalCause| {
-            cause.told_as("look for the rules of nftables about ports".to_owned())
+        let failed = |cause: RefusalCause| {
+            cause.into_error("look for the rules of nftables about ports".to_owned())
         };
-        let (rules, chains) = (self.rules_of_ports().map_err(told)?, self.chains().map_err(told)?);
+        let (rules, chains) =
+            (self.rules_of_ports().map_err(failed)?, self.chains().map_err(failed)?);
         let is_there = |family: u8, chain: &CStr, wanted: &[Vec<u8>]| {
             let place = (family, chain.to_owned());
             let found = rules.get(&place).map(Vec::as_slice).unwrap_or_default();
@@ -91,12 +95,12 @@ impl Nftables {
             return Ok(BTreeSet::new());
         }
         let rule_of_port = [expressions_of(RULE_OF_PORT)];
-        let mut ports = self.elements_of_ports().map_err(told)?;
+        let mut ports = self.elements_of_ports().map_err(failed)?;
         ports.retain(|port| is_there(NFPROTO_NETDEV, &name(port), &rule_of_port));
         Ok(ports)
     }
 
-    /// The expressions of each rule of both tables, by family and chain.
+    /// Lists the expressions of each rule of both tables, by family and chain.
     fn rules_of_ports(&mut self) -> Result<BTreeMap<Place, Vec<Vec<u8>>>, RefusalCause> {
         let mut rules = BTreeMap::<_, Vec<_>>::new();
         for family in [NFPROTO_NETDEV, NFPROTO_BRIDGE] {
@@ -116,7 +120,7 @@ impl Nftables {
         Ok(rules)
     }
 
-    /// The chains of both tables that the kernel calls where it should.
+    /// Lists the chains of both tables that have the right hook and priority.
     fn chains(&mut self) -> Result<BTreeSet<Place>, RefusalCause> {
         let mut chains = BTreeSet::new();
         for family in [NFPROTO_NETDEV, NFPROTO_BRIDGE] {
@@ -129,7 +133,7 @@ impl Nftables {
         Ok(chains)
     }
 
-    /// The names in the set.
+    /// Lists the links in the set of ports.
     fn elements_of_ports(&mut self) -> Result<BTreeSet<String>, RefusalCause> {
         let question = Message::query(encode::GET_ELEMENTS, |payload| {
             let header = encode::header_of(NFPROTO_BRIDGE);
@@ -149,7 +153,7 @@ impl Nftables {
     }
 }
 
-/// The name of a chain of the table that the kernel calls where it should.
+/// Returns the chain's name if its table, hook, priority, device and policy are right.
 fn called_chain(family: u8, object: &Object<'_>) -> Option<CString> {
     let (_header, chain) = OpGetchainDump::decode_request(object.payload);
     let (hook, name) = (chain.get_hook().ok()?, chain.get_name().ok()?);
@@ -165,12 +169,12 @@ fn called_chain(family: u8, object: &Object<'_>) -> Option<CString> {
     is_called.then(|| name.to_owned())
 }
 
-/// The expressions of a rule, as they are said to the kernel.
+/// Encodes a rule's expressions as sent to the kernel.
 fn expressions_of(rule: &[Term]) -> Vec<u8> {
     expressions_in(new_rule(NFPROTO_BRIDGE, CHAIN, rule).payload())
 }
 
-/// Whether the attributes that are found are those that are wanted. What the kernel adds by itself is zero.
+/// Compares attributes. The kernel adds attributes of its own, whose values are zero; these are skipped.
 fn agree(wanted: &[u8], found: &[u8]) -> bool {
     let is_zero = |attribute: &NlaBuffer<&[u8]>| attribute.value().iter().all(|byte| *byte == 0);
     let mut found = attributes_in(found);
@@ -187,7 +191,7 @@ fn agree(wanted: &[u8], found: &[u8]) -> bool {
     are_found && found.all(|surplus| is_zero(&surplus))
 }
 
-/// The expressions of the rule that such a message is about.
+/// Copies the expressions of the rule in a message.
 fn expressions_in(payload: &[u8]) -> Vec<u8> {
     let mut attributes = attributes_in(payload.get(HEADER_LEN..).unwrap_or_default());
     let expressions = attributes.find(|attribute| attribute.kind() == EXPRESSIONS);
@@ -202,7 +206,8 @@ fn unless_missing<T>(found: Result<T, RefusalCause>) -> Result<Option<T>, Refusa
     }
 }
 
-/// Both tables with what they have for the port, be they there or not.
+/// Messages that create both tables and the port's rules, whether they exist or not. Chains are emptied before rules
+/// are added, so that a repetition leaves no duplicates.
 fn requirement(port: &str) -> Vec<Message> {
     let link = name(port);
     let bridge_rules = RULES.map(|rule| new_rule(NFPROTO_BRIDGE, CHAIN, rule));
@@ -240,7 +245,6 @@ fn new_chain(family: u8, chain: &CStr, priority: i32, link: Option<&CString>) ->
     })
 }
 
-/// Takes all rules out of a chain.
 fn without_rules(family: u8, chain: &CStr) -> Message {
     Message::query(encode::DELETE_RULE, |payload| {
         let request = OpDelruleDo::encode_request(payload, &encode::header_of(family));
@@ -261,7 +265,6 @@ fn new_set() -> Message {
     })
 }
 
-/// Names the port's element of the set.
 fn fill_with_element(payload: &mut Vec<u8>, port: &str) {
     let request = OpNewsetelemDo::encode_request(payload, &encode::header_of(NFPROTO_BRIDGE));
     let list = request.push_table(TABLE).push_set(PORTS).nested_elements();

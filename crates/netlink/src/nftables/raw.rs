@@ -1,5 +1,5 @@
-//! Expressions of rules that the codec does not know, attribute by attribute: see enum nft_rt_attributes,
-//! nft_lookup_attributes, nft_dynset_attributes and nft_limit_attributes.
+//! Rule expressions that the codec lacks, encoded by attribute: enum nft_rt_attributes, nft_lookup_attributes,
+//! nft_dynset_attributes and nft_limit_attributes.
 
 use std::ffi::CStr;
 
@@ -18,7 +18,7 @@ const DATA: u16 = 2;
 /// `NFT_DYNSET_OP_UPDATE`
 const UPDATE: u32 = 1;
 
-/// Whom a packet is handed to next.
+/// Loads the next hop of a packet.
 pub(super) fn load_next_hop<P: Pusher>(
     list: PushExprListAttrs<P>,
     family: Family,
@@ -31,7 +31,7 @@ pub(super) fn load_next_hop<P: Pusher>(
     push(list, c"rt", &[number(1, register), number(2, next_hop)])
 }
 
-/// Whether what was loaded is not in a set.
+/// Matches if the loaded value is not in the set.
 pub(super) fn look_up_absent<P: Pusher>(
     list: PushExprListAttrs<P>,
     set: &CStr,
@@ -41,7 +41,7 @@ pub(super) fn look_up_absent<P: Pusher>(
     push(list, c"lookup", &[text(1, set), number(2, register), number(4, 1), number(5, INVERTED)])
 }
 
-/// Puts what was loaded into a set, or keeps it there for longer.
+/// Adds the loaded value to a set, or renews its timeout.
 pub(super) fn note<P: Pusher>(
     list: PushExprListAttrs<P>,
     set: &CStr,
@@ -50,7 +50,7 @@ pub(super) fn note<P: Pusher>(
     push(list, c"dynset", &update(set, register))
 }
 
-/// Counts a packet for what was loaded, in a set, and asks whether it is one too many.
+/// Counts a packet for the loaded value in a set, and matches if the value exceeds the rate.
 pub(super) fn count<P: Pusher>(
     list: PushExprListAttrs<P>,
     set: &CStr,
@@ -97,7 +97,7 @@ fn number(kind: u16, number: u32) -> Vec<u8> {
     attribute(kind, &number.to_be_bytes())
 }
 
-/// With what fills it up to words of four bytes. None of these is long.
+/// Encodes an attribute with padding to 4 bytes. All values here are short.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
     let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();

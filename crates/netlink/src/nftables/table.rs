@@ -1,4 +1,4 @@
-//! What a table is made of.
+//! Tables: sets, chains and rules.
 
 use std::{
     ffi::{CStr, CString},
@@ -9,15 +9,15 @@ use std::{
 use super::name;
 use crate::Family;
 
-/// The room that the kernel has for the name of a link.
+/// `IFNAMSIZ`
 const LINK_NAME_LEN: usize = 16;
 
-/// The name of a link, as sets have it.
+/// The name of a link, in the form of set elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkName([u8; LINK_NAME_LEN]);
 
 impl LinkName {
-    /// A name of at most 15 bytes; what is longer is cut off, and names no link.
+    /// Takes a name of at most 15 bytes. A longer one is cut off and matches no link.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let mut bytes = [0; LINK_NAME_LEN];
@@ -31,8 +31,8 @@ impl LinkName {
     }
 }
 
-/// A table of the family `inet`, for both versions of IP, and the one of its name of the family `arp`, if any of its
-/// sets or chains is of that.
+/// A table of the family `inet`. It includes a table of the same name in the family `arp` if one of its sets or chains
+/// belongs to that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     pub(super) name: CString,
@@ -48,38 +48,37 @@ impl Table {
     }
 }
 
-/// A named set, or a map from what would be in one to something else.
+/// A named set or map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     pub(super) name: &'static CStr,
     pub(super) key: &'static [Part],
-    /// Empty: it is no map.
+    /// Parts of a map's values. Empty for a set.
     pub(super) value: &'static [Part],
-    /// In order, none twice.
+    /// Sorted and without duplicates.
     pub(super) elements: Vec<Element>,
-    /// Whether packets add its elements, each for [`AGE`] since the latest of them.
+    /// Whether packets add elements. Each expires [`AGE`] after its latest packet.
     pub(super) is_of_packets: bool,
-    /// Whether it is of the family `arp`.
+    /// Whether the set is in the family `arp`.
     pub(super) is_of_arp: bool,
 }
 
-/// A key and, in a map, its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Element {
     pub(super) key: Bytes,
     pub(super) value: Bytes,
 }
 
-/// How long what packets have added stays in a set.
+/// Lifetime of an element that packets added.
 pub(super) const AGE: Duration = Duration::from_secs(15);
 
-/// How many elements packets may add to a set.
+/// Largest number of elements in a set that packets fill.
 pub(super) const MOST_OF_PACKETS: u32 = 65_535;
 
-/// The room for the longest key, which is two names of links.
+/// Length of the longest key: two names of links.
 const ROOM: usize = 2 * LINK_NAME_LEN;
 
-/// A key or a value. There are thousands, made anew for each change, so none is on the heap.
+/// A key or a value. Stored inline, because each change creates thousands of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Bytes {
     bytes: [u8; ROOM],
@@ -87,7 +86,7 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// Appends what there is room for.
+    /// Appends as much of `more` as fits.
     fn with(mut self, more: &[u8]) -> Self {
         let room = self.bytes.iter_mut().skip(self.length);
         self.length += room.zip(more).map(|(to, from)| *to = *from).count();
@@ -99,7 +98,7 @@ impl Bytes {
     }
 }
 
-/// What keys and values are made of, one after the other.
+/// The parts of keys and values, which are concatenated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Link,
@@ -112,7 +111,7 @@ pub(super) enum Part {
 }
 
 impl Part {
-    /// With what fills it up to words of four bytes.
+    /// Length including padding to 4 bytes.
     pub(super) const fn length(self) -> u32 {
         match self {
             Self::Link | Self::Ipv6 => 16,
@@ -125,9 +124,9 @@ impl Part {
 /// A port of a protocol above IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProtocolPort {
-    /// The protocol's number.
+    /// Protocol number.
     pub protocol: u8,
-    /// The port.
+    /// Port number.
     pub port: u16,
 }
 
@@ -140,13 +139,13 @@ impl ProtocolPort {
 const PROTOCOL_PORT: &[Part] = &[Part::Protocol, Part::Port];
 
 impl Set {
-    /// A set of links.
+    /// Creates a set of links.
     pub fn of_links(name: &'static CStr, links: impl IntoIterator<Item = LinkName>) -> Self {
         let keys = links.into_iter().map(|link| Bytes::default().with(&link.0));
         Self::of_keys(name, &[Part::Link], keys)
     }
 
-    /// A set of pairs: the link that a packet comes in by, and the one that it goes out by.
+    /// Creates a set of pairs of input link and output link.
     pub fn of_pairs(
         name: &'static CStr,
         pairs: impl IntoIterator<Item = (LinkName, LinkName)>,
@@ -156,7 +155,7 @@ impl Set {
         Self::of_keys(name, &[Part::Link, Part::Link], keys)
     }
 
-    /// A set of ports at addresses, which are all of that family.
+    /// Creates a set of address and port. All addresses are of this family.
     pub fn of_ports(
         name: &'static CStr,
         family: Family,
@@ -166,7 +165,7 @@ impl Set {
         Self::of_keys(name, ports_at(family), keys)
     }
 
-    /// A set of addresses, which are all of that family.
+    /// Creates a set of addresses of this family.
     pub fn of_addresses(
         name: &'static CStr,
         family: Family,
@@ -175,8 +174,8 @@ impl Set {
         Self::of_keys(name, address_part(family), addresses.into_iter().map(address_bytes))
     }
 
-    /// The set of who has asked lately for which next hop of that family, which packets fill: the link that they came
-    /// in by, the Ethernet address of their sender, and the next hop.
+    /// Creates a set that packets fill with recent address resolutions: input link, source MAC address and next hop of
+    /// this family.
     #[must_use]
     pub fn of_resolutions(name: &'static CStr, family: Family) -> Self {
         let key: &[Part] = match family {
@@ -186,35 +185,35 @@ impl Set {
         Self { is_of_packets: true, ..Self::of_keys(name, key, std::iter::empty()) }
     }
 
-    /// The set of what is counted of senders, by link and Ethernet address, which packets fill.
+    /// Creates a set that packets fill with rate counters of senders: input link and source MAC address.
     #[must_use]
     pub fn of_senders(name: &'static CStr) -> Self {
         let key = &[Part::LinkIndex, Part::Mac];
         Self { is_of_packets: true, ..Self::of_keys(name, key, std::iter::empty()) }
     }
 
-    /// The set of what is counted of links by which packets come in, which fill it.
+    /// Creates a set that packets fill with rate counters of input links.
     #[must_use]
     pub fn of_entrances(name: &'static CStr) -> Self {
         let key = &[Part::LinkIndex];
         Self { is_of_packets: true, ..Self::of_keys(name, key, std::iter::empty()) }
     }
 
-    /// The set of addresses of that family that senders have used lately, which packets fill: the link that they came in
-    /// by, the Ethernet address of their sender, and their source.
+    /// Creates a set that packets fill with recently used sources: input link, source MAC address and source address of
+    /// this family.
     #[must_use]
     pub fn of_sources(name: &'static CStr, family: Family) -> Self {
         Self::of_resolutions(name, family)
     }
 
-    /// The set, for chains of ARP.
+    /// Moves the set to the family `arp`.
     #[must_use]
     pub fn for_arp(self) -> Self {
         Self { is_of_arp: true, ..self }
     }
 
-    /// A map from ports, whatever the address, to where packets to them shall go. All addresses are of that
-    /// family, and no port is there twice.
+    /// Creates a map from ports, at any address, to translation targets. All targets are of this family, and each port
+    /// occurs once.
     pub fn from_ports(
         name: &'static CStr,
         family: Family,
@@ -227,7 +226,8 @@ impl Set {
         Self::of_elements(name, PROTOCOL_PORT, target(family), elements.collect())
     }
 
-    /// Likewise from ports at addresses.
+    /// Creates a map from address and port to translation targets. All addresses are of this family, and each key
+    /// occurs once.
     pub fn from_ports_at(
         name: &'static CStr,
         family: Family,
@@ -302,110 +302,112 @@ const fn port_word(port: u16) -> [u8; 4] {
     [high, low, 0, 0]
 }
 
-/// A chain of rules that the kernel calls; a packet that comes to its end is accepted.
+/// A base chain of rules. Its policy is to accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// Its name.
+    /// Name of the chain.
     pub name: &'static CStr,
-    /// Where the kernel calls it.
+    /// Hook of the chain.
     pub hook: Hook,
-    /// Its rules, in order.
+    /// Rules, in order.
     pub rules: Vec<Rule>,
 }
 
-/// How many packets may pass.
+/// A packet rate with a burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketRate {
-    /// In each second.
+    /// Packets per second.
     pub per_second: u32,
-    /// At once, before.
+    /// Additional packets in a burst.
     pub burst: u32,
 }
 
-/// Where the kernel calls a chain.
+/// Netfilter hook of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// For all packets that come in, before it is looked up to which connection they belong.
+    /// Prerouting, before connection tracking.
     BeforeTracking,
-    /// For the first packet of each connection that comes in, to translate where it goes.
+    /// Prerouting, for the first packet of a connection: destination translation.
     DestinationTranslation,
-    /// For packets to the namespace's own addresses, as a filter.
+    /// Input: packets to the namespace's own addresses.
     Input,
-    /// For packets of ARP that come in, as a filter.
+    /// Received ARP packets.
     Arp,
-    /// For packets from link to link, as a filter.
+    /// Forward: packets from link to link.
     Forward,
-    /// For the first packet of each connection that leaves by a link, to translate its source.
+    /// Postrouting, for the first packet of a connection: source translation.
     SourceTranslation,
 }
 
-/// A packet that says from which address it is.
+/// Kind of packet whose source address a rule looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A packet of IP of that family.
+    /// IP packets of this family.
     Ip(Family),
-    /// A request of ARP. Only in chains of ARP.
+    /// ARP requests. Only valid in chains of ARP.
     ArpRequest,
 }
 
-/// What a packet has to be, and what becomes of it then.
+/// The terms of a rule: conditions, then the action.
 pub type Rule = Vec<Term>;
 
-/// A part of a rule.
+/// A condition or an action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
-    /// It came in by a link of that set.
+    /// The input link is in this set.
     From(&'static CStr),
-    /// It goes out by a link of that set.
+    /// The output link is in this set.
     To(&'static CStr),
-    /// The links that it comes in and goes out by are a pair of that set.
+    /// The pair of input link and output link is in this set.
     Between(&'static CStr),
-    /// It belongs to a connection that was let pass, or is an error about one.
+    /// The packet belongs to an established connection, or is an error related to one.
     OfKnownConnection,
-    /// Packets to where it is from do not go out by the link that it came in by. Not after routing.
+    /// The route back to the source does not use the input link. Not valid after routing.
     FromElsewhere,
-    /// It is of that family.
+    /// The packet is of this family.
     OfFamily(Family),
-    /// It is of that protocol above IP.
+    /// The packet is of this protocol above IP.
     Protocol(u8),
-    /// It is for an address of this namespace.
+    /// The destination is an address of this namespace.
     ToOwnAddress,
-    /// It is of that family, and for a port at an address of that set.
+    /// The packet is of this family, and its destination address and port are in this set.
     ToPort(Family, &'static CStr),
-    /// Where its connection goes was translated, by whomever.
+    /// The connection's destination was translated, by any program.
     Redirected,
-    /// It is of that family, and the one whom it is handed to next, the router or the destination itself, is not in
-    /// that set. Only where it is forwarded.
+    /// The packet is of this family, and its next hop (a router or the destination itself) is not in this set. Only
+    /// valid for forwarded packets.
     NextHopNotIn(Family, &'static CStr),
-    /// It is forwarded, came by Ethernet, and its sender has not [asked](Self::NoteResolution) for its next hop lately.
+    /// The packet is forwarded Ethernet, and this set has no recent [resolution](Self::NoteResolution) of its next hop
+    /// by its sender.
     ResolutionNotIn(Family, &'static CStr),
-    /// Notes in that set that its sender has asked for that one.
+    /// Records in this set that the sender resolves the next hop.
     NoteResolution(Family, &'static CStr),
-    /// It is such a packet, and its source is in that set.
+    /// The packet is of this kind, and its source is in this set.
     SourceIn(Source, &'static CStr),
-    /// It is such a packet, came by Ethernet, and its sender has not [used](Self::NoteSource) its source lately.
+    /// The packet is of this kind and Ethernet, and this set has no recent [use](Self::NoteSource) of its source by its
+    /// sender.
     SourceNotNoted(Source, &'static CStr),
-    /// Notes in that set that its sender has used its source.
+    /// Records in this set that the sender uses the source.
     NoteSource(Source, &'static CStr),
-    /// Those that came here by its link and from its sender, as that set counts them, are more than that.
+    /// The packets of this input link and sender, counted in this set, exceed the rate.
     TooManyOfSender(&'static CStr, PacketRate),
-    /// Those that came here by its link, as that set counts them, are more than that.
+    /// The packets of this input link, counted in this set, exceed the rate.
     TooManyOfEntrance(&'static CStr, PacketRate),
-    /// It does not have that mark.
+    /// The packet does not have this mark.
     NotMarked(u32),
-    /// It gets that mark.
+    /// Sets this mark.
     Mark(u32),
-    /// It is not looked up to which connection it belongs.
+    /// Exempts the packet from connection tracking.
     Untracked,
-    /// It is of that family, and goes where that map has it go by its port. One that is not in it goes on.
+    /// The packet is of this family. This map translates its destination by its port; other packets continue.
     RedirectByPort(Family, &'static CStr),
-    /// Likewise by the address that it is for and its port.
+    /// The packet is of this family. This map translates its destination by address and port; other packets continue.
     RedirectByPortAt(Family, &'static CStr),
-    /// It passes this chain.
+    /// Accepts the packet in this chain.
     Accept,
-    /// It is thrown away.
+    /// Drops the packet.
     Drop,
-    /// It gets an address of the link that it leaves by for its source.
+    /// Translates the source to an address of the output link.
     Masquerade,
 }
 
@@ -414,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_keeps_room_for_its_end() {
+    fn long_link_name_keeps_terminating_zero() {
         assert_eq!(LinkName::new("p0").0[..3], *b"p0\0");
         assert_eq!(LinkName::new("0123456789abcdefgh").0, *b"0123456789abcde\0");
     }

@@ -1,4 +1,4 @@
-//! Hostile frames: what is read of them.
+//! Fuzz target: hostile frames.
 
 use super::packets::{ETHERNET_LEN, claimed};
 

@@ -1,4 +1,4 @@
-//! Questions for an address, and what answers say: whole Ethernet frames.
+//! Ethernet frames of questions for an address, and their answers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,13 +13,13 @@ use crate::{
 
 const ETHERTYPE_VLAN: u16 = 0x8100;
 
-/// The length of an Ethernet header, without a tag.
+/// Length of an untagged Ethernet header.
 pub(super) const ETHERNET_LEN: usize = 14;
 
 pub(super) fn question(probe: &Probe) -> Vec<u8> {
     match probe.address {
         IpAddr::V4(v4) => {
-            // From no address (RFC 5227).
+            // Sender 0.0.0.0: a probe that changes no neighbour cache (RFC 5227).
             let request = arp_request(probe.mac, Ipv4Addr::UNSPECIFIED, v4);
             frame(probe, BROADCAST, ETHERTYPE_ARP, &request)
         }
@@ -58,7 +58,7 @@ fn solicitation(mac: MacAddress, address: Ipv6Addr) -> Vec<u8> {
     ipv6_packet(mac.link_local(), group, &message)
 }
 
-/// The address that the sender of a frame, which has no tag any more, says it has, and its Ethernet address.
+/// Reads the IP address that an untagged frame claims, and the MAC address that claims it.
 pub(super) fn claimed(frame: &[u8]) -> Option<(IpAddr, MacAddress)> {
     let (header, packet) = frame.split_at_checked(ETHERNET_LEN)?;
     let claimed = match u16::from_be_bytes([header[12], header[13]]) {
@@ -78,7 +78,8 @@ fn arp_sender(packet: &[u8]) -> Option<(IpAddr, MacAddress)> {
     packet.starts_with(&ARP_OF_IPV4).then(|| (address.into(), MacAddress(mac)))
 }
 
-/// The target of a neighbour advertisement that comes from this very link (RFC 4861, section 7.1.2).
+/// The target of a neighbour advertisement from this link: a router would have lowered the hop limit (RFC 4861, section
+/// 7.1.2).
 fn advertised(packet: &[u8]) -> Option<Ipv6Addr> {
     const ADVERTISEMENT: u8 = 136;
     const HOP_LIMIT: u8 = 255;
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn solicitations_go_to_the_group_of_their_address() {
+    fn solicitation_goes_to_solicited_node_group() {
         let frame = question_for("2001:db8::aa:bbcc", None);
         let packet = &frame[ETHERNET_LEN..];
         assert_eq!(frame[..6], [0x33, 0x33, 0xff, 0xaa, 0xbb, 0xcc]);
@@ -117,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn arp_probes_claim_nothing() {
+    fn arp_probe_claims_no_address() {
         let frame = question_for("192.0.2.7", None);
         assert_eq!((frame.len(), &frame[28..32]), (ETHERNET_LEN + 28, &[0; 4][..]));
         assert_eq!(claimed(&frame), Some((Ipv4Addr::UNSPECIFIED.into(), MAC)));
     }
 
     #[test]
-    fn questions_have_the_tag_of_their_vlan() {
+    fn probe_has_its_vlan_tag() {
         for address in ["192.0.2.7", "2001:db8::7"] {
             let (tagged, untagged) =
                 (question_for(address, Some(100)), question_for(address, None));
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_answers_are_read() {
+    fn truncated_answers_are_ignored() {
         let target: IpAddr = "2001:db8::7".parse().unwrap();
         let whole = advertisement("2001:db8::7");
         assert_eq!(claimed(&whole), Some((target, MAC)));
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_no_neighbour_are_not_read() {
+    fn answers_from_afar_are_ignored() {
         let changed = |place: usize, byte: u8| {
             let mut frame = advertisement("2001:db8::7");
             frame[place] = byte;

@@ -1,4 +1,4 @@
-//! Packet sockets that receive what machines say of their addresses, and nothing else.
+//! Packet sockets that receive only ARP and neighbour advertisements.
 
 use std::{
     collections::BTreeSet,
@@ -26,25 +26,25 @@ use crate::{
     announce::{ETHERTYPE_ARP, ETHERTYPE_IPV6, ICMPV6, frame_address},
 };
 
-/// What any link receives, before a bridge takes it.
+/// `ETH_P_ALL`: every frame of a link, before a bridge takes it.
 const EVERYTHING: u16 = 0x0003;
 
-/// The longest answer that is read, in bytes.
+/// Longest answer that is read, in bytes.
 const LONGEST: usize = 128;
 
 const VLAN_ID: u16 = 0x0fff;
 
-/// The kernel tells of each frame's tag, which it has taken off.
+/// `PACKET_AUXDATA`: the kernel reports the VLAN tag that it stripped from a frame.
 #[derive(Clone, Copy)]
-struct TellsTags;
-setsockopt_impl!(TellsTags, libc::SOL_PACKET, libc::PACKET_AUXDATA, bool, SetBool);
+struct ReportsTags;
+setsockopt_impl!(ReportsTags, libc::SOL_PACKET, libc::PACKET_AUXDATA, bool, SetBool);
 
-/// Frames that this machine sends are not received.
+/// `PACKET_IGNORE_OUTGOING`: the socket does not receive this machine's own frames.
 #[derive(Clone, Copy)]
 struct IgnoresOutgoing;
 setsockopt_impl!(IgnoresOutgoing, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, bool, SetBool);
 
-/// Only frames that a program accepts are received.
+/// `SO_ATTACH_FILTER`: the socket receives only frames that a BPF program accepts.
 #[derive(Clone, Copy)]
 struct Filters;
 setsockopt_impl!(
@@ -55,34 +55,34 @@ setsockopt_impl!(
     SetStruct<libc::sock_fprog>
 );
 
-/// Sockets that receive what the kernel passes on to this machine, by any link.
+/// Opens sockets that receive frames for this machine from any link.
 pub(super) fn of_all_links() -> Result<Vec<OwnedFd>, Errno> {
     [ETHERTYPE_ARP, ETHERTYPE_IPV6].into_iter().map(|kind| open(0, kind)).collect()
 }
 
-/// Sockets that receive what comes in by these links, even where a bridge takes it. Those of links that are gone are left
-/// out.
+/// Opens sockets that receive the frames of these links, including those that a bridge takes. Links that no longer
+/// exist are left out.
 pub(super) fn of_ports(links: impl Iterator<Item = u32>) -> Result<Vec<OwnedFd>, Errno> {
     let links: BTreeSet<_> = links.collect();
     let opened = links.into_iter().map(|link| open(link, EVERYTHING));
     opened.filter(|opened| !matches!(opened, Err(Errno::ENODEV))).collect()
 }
 
-/// `link` 0: any link.
+/// Link 0 means any link.
 fn open(link: u32, protocol: u16) -> Result<OwnedFd, Errno> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    // Without a protocol it receives nothing, until it is bound with its filter in place.
+    // With protocol 0 the socket receives nothing until bind, so no frame arrives before the filter is attached.
     let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
     let mut filter = filter();
     let length = u16::try_from(filter.len()).map_err(|_| Errno::EINVAL)?;
     setsockopt(&socket, Filters, &libc::sock_fprog { len: length, filter: filter.as_mut_ptr() })?;
-    setsockopt(&socket, TellsTags, &true)?;
+    setsockopt(&socket, ReportsTags, &true)?;
     setsockopt(&socket, IgnoresOutgoing, &true)?;
     bind(socket.as_raw_fd(), &frame_address(link, protocol, MacAddress([0; 6]))?)?;
     Ok(socket)
 }
 
-/// Accepts ARP and neighbour advertisements. An uplink carries all that pods receive, which must not be copied.
+/// Accepts ARP and neighbour advertisements. Without the filter the kernel would copy all traffic of an uplink.
 fn filter() -> [libc::sock_filter; 9] {
     const LOAD_HALF: u16 = 0x28;
     const LOAD_BYTE: u16 = 0x30;
@@ -94,7 +94,7 @@ fn filter() -> [libc::sock_filter; 9] {
     const ADVERTISEMENT: u32 = 136;
     const ALL: u32 = 0xffff;
     let step = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    // How many steps are left out if it is equal, and if not.
+    // Number of steps to skip if equal, and if not.
     let jump = |k, jt, jf| libc::sock_filter { code: JUMP_IF_EQUAL, jt, jf, k };
     [
         step(LOAD_HALF, ETHERTYPE_AT),
@@ -109,17 +109,16 @@ fn filter() -> [libc::sock_filter; 9] {
     ]
 }
 
-/// Sends a frame by a link.
 pub(super) fn send(socket: &OwnedFd, link: u32, frame: &[u8]) -> Result<(), Errno> {
     let to = frame_address(link, 0, MacAddress([0; 6]))?;
     sendto(socket.as_raw_fd(), frame, &to, MsgFlags::empty()).map(drop)
 }
 
-/// Waits as long as `left` at most, and returns one claim of each socket that has one.
+/// Waits for at most `left`. Returns one claim of each socket that has one.
 pub(super) fn wait_for_claims(sockets: &[OwnedFd], left: Duration) -> Vec<Claim> {
     let receives = |socket| PollFd::new(socket, PollFlags::POLLIN);
     let mut waiting: Vec<_> = sockets.iter().map(|socket| receives(socket.as_fd())).collect();
-    // An interruption ends the wait early: the caller waits again.
+    // A signal ends the wait early; the caller waits again.
     let _ = poll(&mut waiting, PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO));
     sockets.iter().filter_map(receive).collect()
 }
@@ -132,24 +131,24 @@ fn receive(socket: &OwnedFd) -> Option<Claim> {
         let flags = MsgFlags::empty();
         let message =
             recvmsg::<LinkAddr>(socket.as_raw_fd(), &mut parts, Some(&mut control), flags).ok()?;
-        let vlan = message.cmsgs().ok()?.find_map(|told| vlan_of(&told));
+        let vlan = message.cmsgs().ok()?.find_map(|control| vlan_of(&control));
         (message.bytes, message.address?.ifindex(), vlan)
     };
     let (address, mac) = claimed(frame.get(..length)?)?;
     Some(Claim { link: u32::try_from(link).ok()?, vlan, address, mac })
 }
 
-/// The VLAN of a frame that had a tag. A tag without a VLAN only has a priority.
-fn vlan_of(told: &ControlMessageOwned) -> Option<u16> {
+/// The VLAN of a frame whose tag the kernel stripped. VLAN 0 is a priority tag and counts as untagged.
+fn vlan_of(control: &ControlMessageOwned) -> Option<u16> {
     const STATUS: std::ops::Range<usize> = 0..4;
     const TAG: std::ops::Range<usize> = 16..18;
-    let ControlMessageOwned::Unknown(told) = told else { return None };
-    let (level, kind) = (told.cmsg_header.cmsg_level, told.cmsg_header.cmsg_type);
+    let ControlMessageOwned::Unknown(control) = control else { return None };
+    let (level, kind) = (control.cmsg_header.cmsg_level, control.cmsg_header.cmsg_type);
     if (level, kind) != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
         return None;
     }
-    let status = u32::from_ne_bytes(told.data_bytes.get(STATUS)?.try_into().ok()?);
-    let tag = u16::from_ne_bytes(told.data_bytes.get(TAG)?.try_into().ok()?);
+    let status = u32::from_ne_bytes(control.data_bytes.get(STATUS)?.try_into().ok()?);
+    let tag = u16::from_ne_bytes(control.data_bytes.get(TAG)?.try_into().ok()?);
     let vlan = Some(tag & VLAN_ID).filter(|vlan| *vlan != 0);
     vlan.filter(|_| status & libc::TP_STATUS_VLAN_VALID != 0)
 }

@@ -1,4 +1,4 @@
-//! A filter by a program, of the frames that come in at a link.
+//! The guard's filter: a BPF program at a link's ingress.
 
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::{
@@ -18,10 +18,10 @@ use crate::request::{Existing, LINK, Request};
 const TCA_BPF_OPS_LEN: u16 = 4;
 const TCA_BPF_OPS: u16 = 5;
 
-/// A number of our own choice for the filter, so that there is no second.
+/// Fixed handle, so that a repeated request replaces the filter instead of adding a second.
 const FILTER: u32 = 1;
 
-/// The first of all, so that no other filter lets a frame pass before it is seen.
+/// Highest priority: no other filter can accept a frame before the guard sees it.
 const PRIORITY: u16 = 1;
 
 fn options(program: &Program) -> Vec<TcOption> {
@@ -29,15 +29,14 @@ fn options(program: &Program) -> Vec<TcOption> {
     let options = [
         TcFilterBpfOption::Other(DefaultNla::new(TCA_BPF_OPS_LEN, count)),
         TcFilterBpfOption::Other(DefaultNla::new(TCA_BPF_OPS, program.bytes())),
-        // The program's word is the verdict.
+        // Direct action: the program's result is the verdict.
         TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
         TcFilterBpfOption::FlagsGeneric(TcU32OptionFlags::SkipHw),
     ];
     options.into_iter().map(TcOption::Bpf).collect()
 }
 
-/// Filters the frames that come in at a link, in place of any such filter there is. The link needs
-/// hooks.
+/// Sets the ingress filter of a link, replacing the previous one. The link needs hooks.
 pub(super) fn set(index: u32, program: &Program) -> Request<'static> {
     let mut message = place(index);
     message.attributes.push(TcAttribute::Kind(TcFilterBpf::KIND.to_owned()));
@@ -47,7 +46,7 @@ pub(super) fn set(index: u32, program: &Program) -> Request<'static> {
     Request::new(operation, Some(index), message, Existing::Replaced)
 }
 
-/// Takes in what frames may come at a link.
+/// Deletes the ingress filter of a link.
 pub(super) fn delete(index: u32) -> Request<'static> {
     let message = RouteNetlinkMessage::DelTrafficFilter(place(index));
     let operation = format!("no longer filter the frames that come in at {LINK}");
@@ -67,26 +66,26 @@ fn at_hook(index: u32) -> TcMessage {
     message
 }
 
-/// Asks for all filters of what comes in at a link.
+/// Lists all ingress filters of a link.
 pub(super) fn list_message(index: u32) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetTrafficFilter(at_hook(index))
 }
 
-/// A filter that stands where ours would.
+/// A filter with the guard's priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Listed {
-    /// Ours, with its program.
+    /// This program's filter, with its BPF code.
     Ours(Vec<u8>),
-    /// Somebody else's. Of several filters the kernel asks the one first that it lists first.
+    /// A filter of another program. The kernel asks filters in the order in which it lists them.
     Other,
 }
 
-/// The filter, if `message` describes one that stands where ours would.
+/// Reads a filter with the guard's priority. `None`: the filter has another priority or is in another chain.
 pub(crate) fn described_by(message: &TcMessage) -> Option<Listed> {
     let header = &message.header;
     let TcHandle { major: priority, minor: protocol } = header.info.into();
     let is_in_chain = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Chain(1..));
-    // Each priority is described once without a filter.
+    // The kernel lists each priority once more without a filter.
     if priority != PRIORITY
         || header.handle == TcHandle::UNSPEC
         || message.attributes.iter().any(is_in_chain)
@@ -101,7 +100,7 @@ pub(crate) fn described_by(message: &TcMessage) -> Option<Listed> {
     Some(program.map_or(Listed::Other, Listed::Ours))
 }
 
-/// The program, if its word is the verdict.
+/// The BPF code of a filter in direct-action mode.
 fn deciding_program_of(message: &TcMessage) -> Option<Vec<u8>> {
     let options = message.attributes.iter().find_map(|attribute| match attribute {
         TcAttribute::Options(options) => Some(options),
@@ -112,9 +111,9 @@ fn deciding_program_of(message: &TcMessage) -> Option<Vec<u8>> {
         _ => false,
     });
     let program = options.iter().find_map(|option| match option {
-        TcOption::Bpf(TcFilterBpfOption::Other(told)) if told.kind() == TCA_BPF_OPS => {
-            let mut instructions = vec![0; told.value_len()];
-            told.emit_value(&mut instructions);
+        TcOption::Bpf(TcFilterBpfOption::Other(code)) if code.kind() == TCA_BPF_OPS => {
+            let mut instructions = vec![0; code.value_len()];
+            code.emit_value(&mut instructions);
             Some(instructions)
         }
         _ => None,
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_filter_in_the_place_of_ours_is_not_ours() {
+    fn foreign_filter_is_not_the_guard() {
         let program = Question::All(Vec::new()).program();
         let ours = message("bpf", options(&program));
         assert_eq!(described_by(&ours), Some(Listed::Ours(program.bytes())));

@@ -1,8 +1,8 @@
-//! What a card may forward by itself of what comes in at a link, past the guard: frames that the guard lets in for
-//! sure. All others the kernel gets, where the guard decides, so that there is one truth about who is honest.
+//! Filters for the card's hardware: which ingress frames it may forward without the kernel.
 //!
-//! That is TCP and UDP of one station to another, from addresses of the pod's, whole and without a tag. Cards
-//! look at nothing of ARP (mlx5: `__parse_cls_flower` in drivers/net/ethernet/mellanox/mlx5/core/en_tc.c).
+//! The card forwards only frames that the guard certainly admits: whole, untagged TCP and UDP unicast from the pod's
+//! addresses. The kernel receives all others, so that the guard's BPF program alone decides about them. Cards cannot
+//! match ARP (mlx5: `__parse_cls_flower` in drivers/net/ethernet/mellanox/mlx5/core/en_tc.c).
 
 use std::{collections::BTreeSet, iter, net::IpAddr};
 
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::MacAddress;
 
-/// Where others may be between ours.
+/// Priorities of the trial filters and of the final filter. Other programs may use those in between.
 const TRIAL: u16 = 16;
 const ALL_ELSE: u16 = 15;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// The bit that groups have and stations have not.
+/// Destination bit of multicast addresses.
 const GROUP: [u8; 6] = [1, 0, 0, 0, 0, 0];
 const NONE: [u8; 6] = [0; 6];
 const WHOLE: [u8; 6] = [0xff; 6];
@@ -30,20 +30,20 @@ const WHOLE: [u8; 6] = [0xff; 6];
 /// `TCA_FLOWER_KEY_FLAGS_IS_FRAGMENT`
 const FRAGMENT: u32 = 1;
 
-/// A version of IP, and where its filters stand.
+/// An IP version with its filters' priorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     ethertype: u16,
-    /// What only servers of DHCP send to, by UDP: the guard lets none in, so that the kernel gets it.
+    /// UDP port to which only DHCP servers send. The guard admits no such packets, so the kernel must get them.
     dhcp_client: u16,
-    /// First what is never passed, then what is.
+    /// Priority of the exceptions, then that of the admitting filters.
     priorities: [u16; 2],
 }
 
 const IPV4: Version = Version { ethertype: 0x0800, dhcp_client: 68, priorities: [2, 3] };
 const IPV6: Version = Version { ethertype: 0x86dd, dhcp_client: 546, priorities: [4, 5] };
 
-/// The filters that a link's card is to have: none, unless they are asked for. What is limited, the kernel has to see.
+/// The filters that a link's card should have: none unless requested. With a limit, the kernel must see every frame.
 pub(super) fn wanted(guard: &Guard, is_asked_for: bool, is_limited: bool) -> Vec<Flower> {
     match (is_asked_for, is_limited) {
         (false, _) => Vec::new(),
@@ -52,14 +52,13 @@ pub(super) fn wanted(guard: &Guard, is_asked_for: bool, is_limited: bool) -> Vec
     }
 }
 
-/// The filters by which a card forwards nothing by itself.
+/// The filters of a card that forwards nothing in hardware.
 pub(super) fn nothing() -> Vec<Flower> {
     vec![all_else()]
 }
 
 impl Guard {
-    /// The filters by which a card forwards nothing by itself but what this lets in for sure. First that of all
-    /// else. None, where anybody may send.
+    /// The filters with which a card forwards only what this guard certainly admits. The final filter, which traps the rest, comes first. Empty if any sender is admitted.
     fn by_card(&self) -> Vec<Flower> {
         let filters: Vec<_> = match &self.senders {
             Senders::Any => return Vec::new(),
@@ -85,12 +84,12 @@ impl Version {
         Flower { priority, ethertype: Some(self.ethertype), number: 0, keys, verdict }
     }
 
-    /// Whatever a station sends to another.
+    /// Admits all unicast frames of a MAC address.
     fn station(self, station: MacAddress) -> Flower {
         self.filter(self.priorities[1], from_station(station), Verdict::Pass)
     }
 
-    /// What stations send with these addresses and their link-local ones, or with any.
+    /// Admits TCP and UDP of these MAC addresses from the given addresses and their link-local ones, or from any address.
     fn hosts(
         self,
         stations: &BTreeSet<MacAddress>,
@@ -128,7 +127,7 @@ impl Version {
         self.filter(self.priorities[0], keys, Verdict::Trap)
     }
 
-    /// What packets from an address have, or from any of a network. `None`: it is of the other version.
+    /// Keys that match packets from an address or network. `None`: it is of the other version.
     fn from(self, source: IpNetwork) -> Option<Vec<Key>> {
         let keys = match source {
             _ if source.prefix() == 0 => Vec::new(),
@@ -139,7 +138,7 @@ impl Version {
     }
 }
 
-/// What a station's frames to another have.
+/// Keys that match unicast frames from a MAC address.
 fn from_station(MacAddress(station): MacAddress) -> Vec<Key> {
     vec![Key::EthDst(NONE), Key::EthDstMask(GROUP), Key::EthSrc(station), Key::EthSrcMask(WHOLE)]
 }
@@ -149,17 +148,17 @@ fn all_else() -> Flower {
     Flower { priority, ethertype: None, number: 0, keys: Vec::new(), verdict }
 }
 
-/// As those are that pass, of a station that there can't be: one of each verdict. They have one place, for one after
-/// the other.
+/// Filters to test a card with, one of each verdict. They match no real frame: the source MAC address is all zeros.
+/// Both use one place, one after the other.
 pub(super) fn trials() -> [Flower; 2] {
-    let nobody = IpNetwork::from(IpAddr::from([0, 0, 0, 1]));
-    let source = IPV4.from(nobody).unwrap_or_default();
+    let unused = IpNetwork::from(IpAddr::from([0, 0, 0, 1]));
+    let source = IPV4.from(unused).unwrap_or_default();
     let trial =
         Flower { priority: TRIAL, number: u16::MAX, ..IPV4.host(MacAddress(NONE), &source, TCP) };
     [trial.clone(), Flower { verdict: Verdict::Trap, ..trial }]
 }
 
-/// What a card with the filters `found` has of those `wanted`.
+/// Compares the filters of a card with those it should have.
 pub(super) fn compare(found: &[Found], wanted: &[Flower]) -> CardGuarding {
     let found: Vec<_> =
         found.iter().filter(|found| found.is_by_card).map(|found| &found.flower).collect();
@@ -195,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_from_a_pods_addresses_passes_and_nothing_where_anybody_may_send() {
+    fn card_forwards_only_pod_addresses() {
         assert_eq!(Guard::default().by_card(), []);
         let filters = guard(Some(&["10.9.0.1/32", "fd09::/64", "0.0.0.0/0"])).by_card();
         let (all_else, rest) = filters.split_first().unwrap();
         assert_eq!((all_else.keys.len(), all_else.verdict), (0, Verdict::Trap));
         assert!(rest.iter().all(|filter| filter.priority < all_else.priority));
         let passes: Vec<_> = rest.iter().filter(|one| one.verdict == Verdict::Pass).collect();
-        // Two addresses of each version, the link-local one among them, by two protocols.
+        // Two addresses of each version including the link-local one, times two protocols.
         assert_eq!((rest.len(), passes.len()), (10, 8));
         let is_from = |one: &&&Flower| one.keys.iter().any(|key| matches!(key, Key::EthSrc(_)));
         assert_eq!(passes.iter().filter(is_from).count(), passes.len());
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_has_no_address_of_a_version_passes_none_of_it() {
+    fn card_forwards_no_version_without_address() {
         let filters = guard(Some(&["fd09::1/128"])).by_card();
         assert!(filters.iter().all(|filter| filter.ethertype != Some(IPV4.ethertype)));
         let any = guard(None).by_card();
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn stations_alone_send_what_they_like_of_ip() {
+    fn mac_only_guard_forwards_all_ip() {
         let guard = Guard { senders: Senders::Stations(stations()), ..Guard::default() };
         let filters = guard.by_card();
         assert_eq!(filters.len(), 3);
@@ -232,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_tried_for_every_verdict_that_it_is_to_have() {
+    fn card_trial_covers_every_verdict() {
         let tried = trials().map(|trial| trial.verdict);
         let wanted = guard(Some(&["10.9.0.1/32"])).by_card();
         assert!(wanted.iter().all(|filter| tried.contains(&filter.verdict)));
     }
 
     #[test]
-    fn what_a_card_has_is_told_from_what_it_is_to_have() {
+    fn card_filters_are_compared_with_wanted_ones() {
         let wanted = guard(Some(&["10.9.0.1/32"])).by_card();
         assert_eq!(compare(&found(&wanted), &wanted), CardGuarding::AsWanted);
         assert_eq!(compare(&[], &wanted), CardGuarding::Missing);

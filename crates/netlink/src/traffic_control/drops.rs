@@ -1,4 +1,4 @@
-//! What links drop.
+//! Drop counters of links.
 
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -7,17 +7,17 @@ use netlink_packet_route::{
 
 use super::limit::is_token_bucket;
 
-/// How many packets a link has dropped, by whom: each counts from when it was made.
+/// Packets that a link has dropped, each counted since the limit or the hooks were created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// The limit of what it sends.
+    /// Dropped by the transmit limit.
     pub by_limit: u64,
-    /// The filters at its hooks.
+    /// Dropped by the filters at the hooks.
     pub by_filters: u64,
 }
 
 impl Drops {
-    /// With those of another queue of the link.
+    /// Adds the counters of another queueing discipline of the link.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             by_limit: self.by_limit + other.by_limit,
@@ -26,7 +26,7 @@ impl Drops {
     }
 }
 
-/// What a queue has dropped, and at which link. `None`: `object` describes neither a limit nor hooks.
+/// Reads the link and its drops. `None`: the object is neither a limit nor the hooks.
 pub(crate) fn described_by(object: RouteNetlinkMessage) -> Option<(u32, Drops)> {
     let RouteNetlinkMessage::NewQueueDiscipline(message) = object else { return None };
     let dropped = dropped(&message)?;
@@ -43,7 +43,7 @@ fn dropped(message: &TcMessage) -> Option<u64> {
         TcAttribute::Stats2(statistics) => Some(statistics),
         _ => None,
     })?;
-    statistics.iter().find_map(|told| match told {
+    statistics.iter().find_map(|statistic| match statistic {
         TcStats2::Queue(queue) => Some(queue.drops.into()),
         _ => None,
     })

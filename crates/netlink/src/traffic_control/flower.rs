@@ -1,4 +1,4 @@
-//! Filters of what comes in at a link that its card carries out by itself, and the kernel never does.
+//! Ingress filters that only the card carries out (flower with `skip_sw`).
 
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::{
@@ -16,22 +16,21 @@ use crate::request::{Existing, LINK, Request};
 const NOT_BY_KERNEL: u32 = 1 << 1;
 const BY_CARD: u32 = 1 << 2;
 
-/// The kind of action that tells no more than a verdict, and where it has that: the third word of
-/// `struct tc_gact`.
+/// The action kind that only gives a verdict, and the verdict's offset in `struct tc_gact`.
 const VERDICT: &str = "gact";
 const TCA_GACT_PARMS: u16 = 2;
 const VERDICT_AT: usize = 8;
 const GACT_LEN: usize = 20;
 
-/// The handles of ours begin so, that those of others are left alone.
+/// Prefix of this program's handles, which tells its filters from those of others.
 const OURS: u32 = 0x0ff1_0000;
 
-/// What a card does with a frame.
+/// The card's verdict on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It goes on as if there were no filters: forwarded by the card if that knows where to.
+    /// The frame continues as without filters: the card forwards it if it has a rule.
     Pass,
-    /// The kernel gets it, and nobody else.
+    /// Only the kernel gets the frame.
     Trap,
 }
 
@@ -55,16 +54,16 @@ impl Verdict {
     }
 }
 
-/// A filter. Of several the card asks that of the lowest priority first.
+/// A hardware filter. The card asks filters of lower priority numbers first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Flower {
-    /// Not more than 16, which is what some cards take.
+    /// At most 16: some cards take no more.
     pub(super) priority: u16,
-    /// The type of the frames in question. `None`: all.
+    /// Ethernet type. `None`: any.
     pub(super) ethertype: Option<u16>,
-    /// Its number among ours.
+    /// Number among this program's filters, part of the handle.
     pub(super) number: u16,
-    /// What a frame must have, in the order in which the kernel lists it.
+    /// Match keys, in the order in which the kernel lists them, so that filters can be compared.
     pub(super) keys: Vec<TcFilterFlowerOption>,
     pub(super) verdict: Verdict,
 }
@@ -80,7 +79,7 @@ impl Flower {
         message
     }
 
-    /// Has the card carry it out. The link needs hooks.
+    /// Adds the filter. The link needs hooks.
     pub(super) fn add(&self, index: u32) -> Request<'static> {
         let ethertype = self.ethertype.map(TcFilterFlowerOption::EthType);
         let rest = [
@@ -105,14 +104,15 @@ impl Flower {
     }
 }
 
-/// One of our filters that is there, and whether the card carries it out.
+/// A filter that was read from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(super) flower: Flower,
+    /// Whether the card has accepted it (`IN_HW`).
     pub(super) is_by_card: bool,
 }
 
-/// The filter, if `message` describes one of ours.
+/// Reads a filter. `None`: the filter is not one of this program's.
 pub(crate) fn described_by(message: &TcMessage) -> Option<Found> {
     let TcHandle { major: priority, minor: protocol } = message.header.info.into();
     let number = u16::try_from(u32::from(message.header.handle) ^ OURS).ok()?;
@@ -155,12 +155,12 @@ pub(crate) fn described_by(message: &TcMessage) -> Option<Found> {
     Some(found)
 }
 
-/// Whether the kernel gets what these actions are for.
+/// Whether the actions trap frames to the kernel.
 pub(super) fn leave_to_kernel(actions: &[TcAction]) -> bool {
     actions.chunks(1).any(|action| verdict_of(action) == Some(Verdict::Trap))
 }
 
-/// `None`: it is none that we give.
+/// `None`: the action is none of [`Verdict`].
 fn verdict_of(actions: &[TcAction]) -> Option<Verdict> {
     let mut options = actions.iter().flat_map(|action| &action.attributes).filter_map(
         |attribute| match attribute {

@@ -1,9 +1,10 @@
-//! What may come in at a link: frames of the stations behind it, and packets of their addresses.
+//! The guard: which frames a link may receive from the MAC addresses and IP addresses behind it.
 //!
-//! It is one question about each frame, asked by a program in software: what a card forwards by itself, it
-//! does not see. So a card is told which frames it may forward by itself ([`super::by_card`]). What is compared is
-//! where Linux, and others, read the same: at fixed places of Ethernet, ARP (RFC 826), IPv4 (RFC 791) and IPv6
-//! (RFC 8200).
+//! The guard is one condition, compiled to a BPF program that the kernel runs for each frame. Frames that the card
+//! forwards in hardware bypass the program, so the card gets filters of its own ([`super::by_card`]).
+//!
+//! The condition looks only at fixed places that Linux and other systems read alike: Ethernet, ARP (RFC 826), IPv4 (RFC
+//! 791) and IPv6 (RFC 8200).
 
 use std::{collections::BTreeSet, net::Ipv6Addr};
 
@@ -12,69 +13,70 @@ use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 use super::program::{Field, Program, Question};
 use crate::MacAddress;
 
-/// What may come in at a link. Never what bridges and switches tell each other (link-local groups:
-/// 01:80:c2:00:00:00 to 0f, and Cisco's), for these are not to be forwarded.
+/// Which ingress frames a link admits. Link-local groups of bridges and switches (01:80:c2:00:00:00 to 0f, and Cisco's)
+/// are never admitted, because they must not be forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Guard {
-    /// The VLANs whose tags frames may have. A tag that tells a priority and no VLAN is none.
+    /// VLANs whose tags are admitted. A priority tag (VLAN 0) counts as untagged.
     pub trunk: BTreeSet<u16>,
-    /// Who may be the sender.
+    /// Admitted senders.
     pub senders: Senders,
 }
 
-/// Who may be the sender of what comes in at a link.
+/// Admitted senders of a link's ingress frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Senders {
-    /// Anybody.
+    /// Any sender.
     #[default]
     Any,
-    /// These stations.
+    /// Any frame from these MAC addresses.
     Stations(BTreeSet<MacAddress>),
-    /// These stations, with these addresses, and with the link-local ones of IPv6 that follow from the stations'.
-    /// That goes for the source of IP, for the sender that ARP and neighbour discovery speak of, and for
-    /// what is asked for while nobody has it yet. They are no routers and no servers of DHCP: nothing like
-    /// router advertisements, redirects, or DHCP's answers comes in. Frames of 802.2 do not come in: packets in
-    /// them are not looked at. In a VLAN of the trunk they have whatever addresses they like.
+    /// These MAC addresses, with these IP addresses and the IPv6 link-local addresses derived from the MAC addresses.
+    ///
+    /// The addresses are checked in the source of IP packets, in the sender of ARP and neighbour discovery, and in the
+    /// target of probes. The senders are neither routers nor DHCP servers: router advertisements, redirects and DHCP
+    /// replies are dropped. 802.2 frames are dropped, because their packets are not inspected. In a VLAN of the trunk
+    /// any IP address is admitted.
     Hosts {
-        /// The stations.
+        /// Source MAC addresses.
         stations: BTreeSet<MacAddress>,
-        /// Their addresses. `None`: not known, so that they have any.
+        /// IP addresses. `None`: unknown, any is admitted.
         addresses: Option<BTreeSet<IpNetwork>>,
     },
 }
 
-/// What a link has of a guard, and its card of the filters that go with it.
+/// State of the guard at a link and of its card's filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guarded {
-    /// What is dropped of the frames that the kernel sees.
+    /// State of the kernel's filter.
     pub by_kernel: Guarding,
-    /// What the card forwards by itself.
+    /// State of the card's filters.
     pub by_card: CardGuarding,
 }
 
-/// What a card forwards by itself of what comes in at a link.
+/// State of the card's hardware filters at a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CardGuarding {
-    /// Whatever it knows a way for.
+    /// There are none: the card decides what it forwards.
     Missing,
-    /// Something else, or more or less.
+    /// The filters differ from the expected ones.
     Otherwise,
-    /// Nothing: the kernel sees all.
+    /// The card forwards nothing in hardware: the kernel sees all frames.
     Closed,
-    /// Nothing either, and that is wanted: what comes in is limited.
+    /// The card forwards nothing in hardware, as expected, because the ingress is limited.
     Limited,
-    /// Only what is wanted. If nothing was asked for, that is whatever it knows a way for.
+    /// The filters are as expected. If none were requested, the card decides.
     AsWanted,
 }
 
-/// What a link has of a guard.
+/// State of the kernel's filter at a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guarding {
-    /// There is none: anything comes in.
+    /// There is none: all frames are admitted.
     Missing,
-    /// Something else is dropped, or somebody else's filter decides first.
+    /// The filter differs, or another program's filter decides first.
     Otherwise,
-    /// Exactly what the guard does not let in is dropped.
+    /// The filter is as expected.
     AsWanted,
 }
 
@@ -84,19 +86,19 @@ const TYPE_IPV4: u32 = 0x0800;
 const TYPE_ARP: u32 = 0x0806;
 const TYPE_IPV6: u32 = 0x86dd;
 const TYPE_VLAN: u32 = 0x8100;
-/// The types of tags: 802.1Q, 802.1ad, and what switches had before that.
+/// Ethernet types of VLAN tags: 802.1Q, 802.1ad, and earlier proprietary ones.
 const TAG_TYPES: [u32; 5] = [TYPE_VLAN, 0x88a8, 0x9100, 0x9200, 0x9300];
 
-/// The first byte of the type where an 802.3 frame has its length instead. Such a frame holds an 802.2 one, which
-/// may hold a packet of any protocol: by SNAP (RFC 1042), or by the access points of IP and ARP.
+/// First byte of the type field in an 802.3 frame, which has its length there. Such a frame contains 802.2, which may
+/// carry any protocol: by SNAP (RFC 1042), or by the service access points of IP and ARP.
 const FIRST_OF_LENGTHS: std::ops::RangeInclusive<u8> = 0..=5;
 
 const ETHERNET_AND_IPV6_LEN: u32 = 54;
 
-/// Where an Ethernet frame has its sender.
+/// Offset of the source MAC address.
 const SENDER: u32 = 6;
 
-// An ARP packet: the kinds and lengths of addresses, then the sender's and the target's.
+// ARP packet: address types and lengths, then sender and target.
 const ARP_KINDS: Field = Field::word(14);
 const ETHERNET_AND_IPV4: u32 = 0x0001_0800;
 const ARP_LENGTHS: Field = Field::half(18);
@@ -112,22 +114,22 @@ const IPV4_SOURCE_PORT: Field = Field::half_behind_ipv4(0);
 const IPV4_PORT: Field = Field::half_behind_ipv4(2);
 const ICMP_TYPE: Field = Field::byte_behind_ipv4(0);
 
-/// How long all is that follows the header.
+/// Payload length, which excludes the header.
 const IPV6_LENGTH: Field = Field::half(18);
 const IPV6_NEXT: Field = Field::byte(20);
 const IPV6_HOP_LIMIT: Field = Field::byte(21);
 const IPV6_SOURCE: u32 = 22;
-/// What stands behind the header: an extension's own next header, or the type of an ICMPv6 message.
+/// First byte after the header: an extension's next header, or the type of an ICMPv6 message.
 const BEHIND_IPV6: Field = Field::byte(54);
 const ICMPV6_TYPE: Field = BEHIND_IPV6;
 const ND_TARGET: u32 = 62;
-/// Where the options of a solicitation of routers begin, and of a message that has a target. Each begins with its
-/// kind and its length, in units of eight bytes.
+/// Offsets of the first option in a router solicitation and in a message with a target. An option starts with its type
+/// and its length in units of 8 bytes.
 const RS_OPTION: u32 = 62;
 const ND_OPTION: u32 = 78;
 const UDP_PORT_BEHIND_IPV6: Field = Field::half(56);
 const EXTENSION_LENGTH: Field = Field::byte(55);
-/// Behind the shortest extension, of eight bytes.
+/// First byte after an extension of the minimum length, 8 bytes.
 const TYPE_BEHIND_EXTENSION: Field = Field::byte(62);
 const UDP_PORT_BEHIND_FRAGMENT: Field = Field::half(64);
 const IPV6_FRAGMENT_OFFSET: Field = Field::half(56).masked(0xfff8);
@@ -138,7 +140,7 @@ const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 const HOP_BY_HOP: u8 = 0;
 const FRAGMENT: u8 = 44;
-/// The extensions that Linux looks behind by itself: hop by hop, routing, fragment, destination.
+/// Extensions that Linux skips: hop-by-hop, routing, fragment, destination options.
 const EXTENSIONS: [u8; 4] = [HOP_BY_HOP, 43, FRAGMENT, 60];
 
 const ICMP_REDIRECT: u8 = 5;
@@ -149,7 +151,6 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
-/// The messages of neighbour discovery.
 const DISCOVERY: [u8; 5] = [
     ROUTER_SOLICITATION,
     ROUTER_ADVERTISEMENT,
@@ -157,14 +158,14 @@ const DISCOVERY: [u8; 5] = [
     NEIGHBOUR_ADVERTISEMENT,
     REDIRECT,
 ];
-/// Options that tell a link's address: the sender's, the target's.
+/// Options with a link-layer address: the source's, the target's.
 const LINK_ADDRESSES: [u8; 2] = [1, 2];
-/// By which a link knows its own question for an address (RFC 7527).
+/// Nonce option, by which a sender recognises its own looped-back solicitation (RFC 7527).
 const NONCE: u8 = 14;
-/// Who listens to which groups: reports of both versions, and the end of one.
+/// MLD reports of both versions, and MLD done.
 const LISTENER_MESSAGES: [u8; 3] = [131, 132, 143];
 
-/// What neighbour discovery demands (RFC 4861, section 6.1), so that nobody sends it from afar.
+/// Hop limit that neighbour discovery requires (RFC 4861, section 6.1), so that no remote host can send it.
 const HOP_LIMIT_OF_NEIGHBOURS: u8 = 255;
 
 const DHCP_SERVER: u16 = 67;
@@ -178,7 +179,7 @@ impl Guard {
     }
 }
 
-/// Whether it goes to a group that no bridge forwards.
+/// The destination is a group that bridges do not forward.
 fn is_link_local() -> Question {
     let ieee = [
         Question::is(Field::word(0), 0x0180_c200_u32),
@@ -195,8 +196,8 @@ fn has_tag() -> Question {
     Question::is(Field::has_tag(), 0_u32).not()
 }
 
-/// Whether it has the tag of a VLAN of the trunk, or none. One that is still in the frame, behind one that was
-/// taken off, would be taken for the first by whoever gets the frame without that.
+/// The frame is untagged, or has one tag of a VLAN of the trunk. A second tag is refused: the receiver of the frame
+/// without the outer tag would use it as the VLAN.
 fn has_right_tag(trunk: &BTreeSet<u16>) -> Question {
     let is_ordinary = || Question::is(Field::tag_protocol(), TYPE_VLAN);
     let has_no_vlan = Question::Any(vec![
@@ -210,7 +211,7 @@ fn has_right_tag(trunk: &BTreeSet<u16>) -> Question {
 }
 
 impl Senders {
-    /// Whether it is from one of them.
+    /// The frame is from an admitted sender.
     fn are(&self) -> Question {
         match self {
             Self::Any => Question::All(Vec::new()),
@@ -223,7 +224,7 @@ impl Senders {
     }
 }
 
-/// Whether at that offset is one of these addresses.
+/// One of these MAC addresses is at the offset.
 fn is_mac(offset: u32, macs: &BTreeSet<MacAddress>) -> Question {
     let is = |MacAddress([a, b, c, d, e, f]): &MacAddress| {
         Question::All(vec![
@@ -234,7 +235,7 @@ fn is_mac(offset: u32, macs: &BTreeSet<MacAddress>) -> Question {
     Question::Any(macs.iter().map(is).collect())
 }
 
-/// Stations with the addresses that they have.
+/// MAC addresses with their IP addresses.
 #[derive(Clone, Copy)]
 struct Hosts<'a> {
     stations: &'a BTreeSet<MacAddress>,
@@ -242,7 +243,7 @@ struct Hosts<'a> {
 }
 
 impl Hosts<'_> {
-    /// Whether a frame of their stations says nothing of others, unless it is of a VLAN of the trunk.
+    /// The frame claims only addresses of these hosts, or belongs to a VLAN of the trunk.
     fn are_meant(self) -> Question {
         let is_of_trunk =
             Question::All(vec![has_tag(), Question::is(Field::tag_vlan(), 0_u32).not()]);
@@ -260,7 +261,7 @@ impl Hosts<'_> {
     }
 
     fn ipv4(self) -> Question {
-        // By a client that has no address yet.
+        // A DHCP client without an address sends from 0.0.0.0.
         let asks_for_address = Question::All(vec![
             Question::is(Field::word(IPV4_SOURCE), 0_u32),
             is_first_of(UDP),
@@ -283,7 +284,7 @@ impl Hosts<'_> {
         ])
     }
 
-    /// A probe, which has no sender, tells everybody that somebody is about to take the target.
+    /// A probe has no sender address. It announces that the sender will take the target, so the target is checked.
     fn arp(self) -> Question {
         let probes = Question::All(vec![
             Question::is(Field::word(ARP_SENDER), 0_u32),
@@ -309,8 +310,7 @@ impl Hosts<'_> {
         ])
     }
 
-    /// Whether, if it is one of these messages, it has no option, or a single one, which begins there and does
-    /// not tell the address of another link.
+    /// If the packet is one of these messages, its only option is the sender's own link address or a nonce. With more options, an address of another host could hide behind the first one.
     fn tells_own_link(self, types: &[u8], option: u32) -> Question {
         let length = option - ETHERNET_AND_IPV6_LEN;
         let is_single = Question::All(vec![
@@ -329,7 +329,7 @@ impl Hosts<'_> {
         ])
     }
 
-    /// Whether at that offset is one of their addresses.
+    /// One of the hosts' IPv4 addresses is at the offset.
     fn has_ipv4(self, offset: u32) -> Question {
         let Some(addresses) = self.addresses else { return Question::All(Vec::new()) };
         let of_family = addresses.iter().filter_map(|address| match address {
@@ -371,7 +371,7 @@ fn is_under_mask(offset: u32, value: u32, mask: u32) -> Question {
     Question::is(Field::word(offset).masked(mask), value & mask)
 }
 
-/// Whether it is of that protocol above IPv4, and has its header: not an earlier fragment.
+/// The packet has this protocol's header: it is whole or the first fragment.
 fn is_first_of(protocol: u8) -> Question {
     Question::All(vec![
         Question::is(IPV4_PROTOCOL, protocol),
@@ -390,7 +390,7 @@ fn is_icmpv6(types: &[u8]) -> Question {
     ])
 }
 
-/// Whether it is what a link sends that has no address yet. Listeners' messages come behind an extension.
+/// The packet is one that a host sends before it has an address. MLD messages follow a hop-by-hop extension.
 fn has_no_ipv6_yet() -> Question {
     let listens = Question::All(vec![
         Question::is(IPV6_NEXT, HOP_BY_HOP),
@@ -402,10 +402,10 @@ fn has_no_ipv6_yet() -> Question {
     Question::All(vec![is_unspecified(), Question::Any(vec![asks, listens])])
 }
 
-/// Whether behind an extension there may be what the other questions look for: one more extension, neighbour
-/// discovery, which no host sends so, or UDP, but for fragments of it, whose port has its own place.
+/// An extension may hide what the other conditions look for: a further extension, neighbour discovery (no host sends it
+/// after an extension), or UDP. Fragments of UDP are admitted, because their port has a fixed place.
 fn hides_something() -> Question {
-    // Of fragments the first has the type, at its place.
+    // Only the first fragment contains the message type.
     let is_of_others = Question::Any(vec![
         Question::is(IPV6_FRAGMENT_OFFSET, 0_u32).not(),
         Question::is_one_of(TYPE_BEHIND_EXTENSION, DISCOVERY).not(),
@@ -443,7 +443,7 @@ fn routes() -> Question {
     is_icmpv6(&[ROUTER_ADVERTISEMENT, REDIRECT])
 }
 
-/// Whether it tells that the sender has an address, or is about to take it.
+/// The message claims that the sender has an address or is about to take it.
 fn claims_ipv6() -> Question {
     let takes = Question::All(vec![is_icmpv6(&[NEIGHBOUR_SOLICITATION]), is_unspecified()]);
     Question::Any(vec![is_icmpv6(&[NEIGHBOUR_ADVERTISEMENT]), takes])
@@ -453,9 +453,9 @@ fn claims_ipv6() -> Question {
 mod tests {
     use super::*;
 
-    /// A pod may have 32 sources of its network's, ask for 16, and have 16 addresses and a MAC address.
+    /// Limits of a pod: 32 sources of its network, 16 requested ones, 16 addresses and one MAC address.
     #[test]
-    fn the_most_that_a_pod_may_have_fits_into_a_program() {
+    fn largest_guard_fits_into_bpf_program() {
         let stations = (0..49).map(|last| MacAddress([2, 0, 0, 0, 0, last])).collect();
         let address = |number: u16| Ipv6Addr::new(0xfd00, 0, 0, number, 0, 0, 0, 1);
         let addresses = (0..64).map(|number| IpNetwork::V6(address(number).into()));

@@ -1,4 +1,4 @@
-//! Where filters and redirections are at a link.
+//! Hooks of a link for filters and redirections (the `clsact` queueing discipline).
 
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -12,12 +12,12 @@ const CLSACT: &str = "clsact";
 /// `ETH_P_ALL`
 pub(super) const ALL_PROTOCOLS: u16 = 3;
 
-/// A place on a frame's way.
+/// A hook on a frame's path through a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// Where it comes in, from the link's other side.
+    /// Frames that the link receives.
     Ingress,
-    /// Where it is about to leave, to the link's other side.
+    /// Frames that the link sends.
     Egress,
 }
 
@@ -31,7 +31,7 @@ impl Hook {
     }
 }
 
-/// Gives a link its hooks, which filters and redirections need. It may have them already.
+/// Gives a link its hooks, or leaves existing ones in place: replacing `clsact` keeps its filters.
 pub(super) fn add(index: u32) -> Request<'static> {
     let mut message = TcMessage::with_index(index.cast_signed());
     message.header.parent = TcHandle::CLSACT;

@@ -1,4 +1,4 @@
-//! Limits of what a link sends.
+//! Transmit limits of links (the `tbf` queueing discipline).
 
 use std::ops::Range;
 
@@ -13,41 +13,40 @@ use crate::request::{Existing, LINK, Request};
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
-/// Where the rate is in `struct tc_tbf_qopt`.
+/// Offset of the rate in `struct tc_tbf_qopt`.
 const RATE: Range<usize> = 8..12;
-/// Where the size of the queue is.
+/// Offset of the queue's size.
 const QUEUE: Range<usize> = 24..28;
 
-/// A limit of what a link sends: a token bucket. Above 32 Gbit, a size is taken as 32 Gbit.
+/// A transmit limit: a token bucket. Sizes above 32 Gbit are reduced to 32 Gbit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The rate in bits per second; at least 8.
+    /// Rate in bits per second, at least 8.
     pub rate_bits: u64,
-    /// How much may be sent at once, in bits. A frame that is larger is dropped.
+    /// Burst in bits. Larger frames are dropped.
     pub burst_bits: u64,
-    /// How much may wait to be sent, in bits. What does not fit is dropped.
+    /// Queue size in bits. Excess frames are dropped.
     pub queue_bits: u64,
 }
 
-/// What can be read back of a [`Limit`] to the byte.
+/// The values of a [`Limit`] that the kernel reports exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitInForce {
-    /// The rate in bits per second.
+    /// Rate in bits per second.
     pub rate_bits: u64,
-    /// How much may wait to be sent, in bits.
+    /// Queue size in bits.
     pub queue_bits: u64,
 }
 
 impl From<Limit> for LimitInForce {
-    /// As the kernel counts: in whole bytes.
+    /// Rounds as the kernel does: to whole bytes.
     fn from(limit: Limit) -> Self {
         Self { rate_bits: limit.rate_bytes() * 8, queue_bits: u64::from(limit.queue_bytes()) * 8 }
     }
 }
 
 impl Limit {
-    /// `struct tc_tbf_qopt`, in the machine's byte order: the specification of the rate, an empty
-    /// one of the peak rate, then the queue's limit, the bucket (given apart) and the peak's.
+    /// `struct tc_tbf_qopt` in host byte order: rate, empty peak rate, queue size, bucket (sent as another attribute), peak bucket.
     fn parameters(self) -> Vec<u8> {
         const ETHERNET: u8 = 1;
         let mut bytes = vec![0, ETHERNET, 0, 0, 0, 0, 0, 0];
@@ -87,7 +86,7 @@ fn option(kind: u16, value: &[u8]) -> TcOption {
     TcOption::Other(DefaultNla::new(kind, value.to_vec()))
 }
 
-/// Limits what a link sends, in place of any limit there is.
+/// Sets the transmit limit of a link, replacing an existing one.
 pub(super) fn set(index: u32, limit: Limit) -> Request<'static> {
     let mut message = root_queue(index);
     message.attributes.push(TcAttribute::Kind("tbf".to_owned()));
@@ -97,19 +96,18 @@ pub(super) fn set(index: u32, limit: Limit) -> Request<'static> {
     Request::new(operation, Some(index), message, Existing::Replaced)
 }
 
-/// Takes the limit off a link.
 pub(super) fn delete(index: u32) -> Request<'static> {
     let message = RouteNetlinkMessage::DelQueueDiscipline(root_queue(index));
     let operation = format!("take the limit off {LINK}");
     Request::new(operation, Some(index), message, Existing::Required)
 }
 
-/// Asks for the queues of all links.
+/// Lists the queueing disciplines of all links.
 pub(super) fn list_message() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default())
 }
 
-/// The limit, if `message` describes the token bucket of link `index`.
+/// Reads the limit. `None`: the message does not describe the token bucket of link `index`.
 pub(crate) fn described_by(message: &TcMessage, index: u32) -> Option<LimitInForce> {
     let header = &message.header;
     if header.index != index.cast_signed() || header.parent != TcHandle::ROOT {
@@ -126,8 +124,8 @@ pub(super) fn is_token_bucket(message: &TcMessage) -> bool {
     message.attributes.contains(&TcAttribute::Kind("tbf".to_owned()))
 }
 
-/// The options of a queue whose kind the codec does not know come as one attribute that holds them
-/// all.
+/// The codec does not know this kind of queueing discipline, so it returns the options as one attribute that contains
+/// them all.
 fn in_force(options: &[TcOption]) -> Option<LimitInForce> {
     let option = options.first()?;
     let mut nest = vec![0; option.value_len()];
@@ -140,7 +138,7 @@ fn in_force(options: &[TcOption]) -> Option<LimitInForce> {
     let number = |at: Range<usize>| {
         Some(u64::from(u32::from_ne_bytes(parameters.get(at)?.try_into().ok()?)))
     };
-    // The narrow rate is full where there is a wide one.
+    // With a 64-bit rate, the kernel reports the 32-bit rate as its maximum.
     let rate_bytes = match value(TCA_TBF_RATE64) {
         Some(wide) => u64::from_ne_bytes(wide.try_into().ok()?),
         None => number(RATE)?,

@@ -1,4 +1,4 @@
-//! What of a link's filters is done by hardware.
+//! Counts of filters in hardware.
 
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -10,27 +10,26 @@ use super::{flower::leave_to_kernel, hook::Hook};
 /// `TCA_CLS_FLAGS_IN_HW`
 const IN_HARDWARE: u32 = 1 << 2;
 
-/// Filters of one kind, and where they are.
+/// Number of flower filters at a link's ingress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// How many there are.
+    /// Number of filters.
     pub filters: u64,
-    /// Of how many of them the hardware does the work. One by which it leaves frames to the kernel is not among them.
+    /// Number of filters that the hardware carries out, without those that trap frames to the kernel.
     pub in_hardware: u64,
 }
 
-/// Asks for the filters of what comes in at a link.
 pub(super) fn list_message(index: u32) -> RouteNetlinkMessage {
     let mut message = TcMessage::with_index(index.cast_signed());
     message.header.parent = Hook::Ingress.handle();
     RouteNetlinkMessage::GetTrafficFilter(message)
 }
 
-/// Whether a filter's work is done in hardware. `None`: `object` describes no filter by flower, which is the kind that
-/// cards take over.
+/// Whether a filter is carried out in hardware. `None`: the object is not a flower filter, the only kind that cards
+/// take over.
 pub(crate) fn described_by(object: RouteNetlinkMessage) -> Option<bool> {
     let RouteNetlinkMessage::NewTrafficFilter(message) = object else { return None };
-    // Each priority is described once without a filter.
+    // The kernel lists each priority once more without a filter.
     if message.header.handle == TcHandle::UNSPEC {
         return None;
     }
@@ -60,7 +59,7 @@ fn is_left_to_kernel(option: &TcFilterFlowerOption) -> bool {
 }
 
 impl FromIterator<bool> for Offload {
-    /// Of filters each of which is in hardware or not.
+    /// Counts filters: `true` is in hardware.
     fn from_iter<I: IntoIterator<Item = bool>>(filters: I) -> Self {
         filters.into_iter().fold(Self::default(), |so_far, is_in_hardware| Self {
             filters: so_far.filters + 1,
@@ -85,14 +84,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_card_has_taken_over_is_told_from_what_it_has_not() {
+    fn offloaded_filters_are_counted() {
         use TcFilterFlowerOption::{Actions, ClassId, Flags};
         let listed = [
             filter("flower", vec![ClassId(1), Flags(IN_HARDWARE)]),
             filter("flower", vec![Flags(IN_HARDWARE), Actions(vec![Verdict::Pass.action()])]),
             filter("flower", vec![Flags(IN_HARDWARE), Actions(vec![Verdict::Trap.action()])]),
             filter("flower", vec![Flags(NOT_IN_HARDWARE)]),
-            // From before kernels told it.
+            // Older kernels do not report the flag.
             filter("flower", vec![ClassId(1)]),
             filter("bpf", Vec::new()),
         ];

@@ -1,8 +1,7 @@
-//! A limit of what comes in at a link: what exceeds it is dropped.
+//! Receive limits of links: excess frames are dropped.
 //!
-//! A filter takes all frames that the filters before it have left, and asks an action (net/sched/act_police.c). What
-//! is within the limit goes on to the filters behind, as a card wants it that does it by itself (`mlx5`,
-//! `scan_tc_matchall_fdb_actions`).
+//! A matchall filter after the guard applies a police action (net/sched/act_police.c). Conforming frames continue to
+//! the next filters. mlx5 requires this to carry out the filter in hardware (`scan_tc_matchall_fdb_actions`).
 
 use std::ops::Range;
 
@@ -21,10 +20,10 @@ use super::{
 };
 use crate::request::{Existing, LINK, Request};
 
-/// A number of our own choice for the filter, so that there is no second.
+/// Fixed handle, so that there is never a second filter.
 const FILTER: u32 = 1;
 
-/// Behind the guard, so that only what it lets in is counted, and behind the filters that cards carry out.
+/// After the guard, so that only admitted frames count, and after the card's filters.
 const PRIORITY: u16 = 17;
 
 const POLICE: &str = "police";
@@ -34,40 +33,39 @@ const TCA_POLICE_RATE: u16 = 2;
 const TCA_POLICE_RESULT: u16 = 5;
 const TCA_POLICE_RATE64: u16 = 8;
 
-// Where these are in `struct tc_police`.
+// Offsets in `struct tc_police`.
 const ACTION: Range<usize> = 4..8;
 const BURST: Range<usize> = 12..16;
 const LARGEST_FRAME: Range<usize> = 16..20;
 const RATE_SPECIFICATION: Range<usize> = 20..22;
 const RATE: Range<usize> = 28..32;
-/// How long that structure is.
+/// Length of `struct tc_police`.
 const PARAMETERS: usize = 56;
 
-/// `TC_ACT_SHOT`: a frame beyond the limit is dropped.
+/// `TC_ACT_SHOT`: drops excess frames.
 const DROPPED: i32 = 2;
-/// `TC_ACT_UNSPEC`: of one within it, the filters behind decide.
+/// `TC_ACT_UNSPEC`: the next filters decide about conforming frames.
 const GOES_ON: i32 = -1;
 
-/// How long `struct tc_ratespec` says that a frame takes is looked up in such a table, which kernels want to get and
-/// have not read since 3.8.
+/// Rate table. Kernels require it but have not read it since 3.8.
 const TABLE: [u8; 1024] = [0; 1024];
-/// What makes sense beside it: cells of 2 bytes, of Ethernet.
+/// `cell_log` and `linklayer` of `struct tc_ratespec` that match the table: cells of 2 bytes, Ethernet.
 const CELLS: [u8; 2] = [1, 1];
 
-/// In which the kernel counts how long a burst lasts at the rate.
+/// Unit in which the kernel stores the burst: the time that it lasts at the rate.
 const TICK_NS: u128 = 64;
 const SECOND_NS: u128 = 1_000_000_000;
 
-/// A limit of what comes in at a link.
+/// A receive limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Police {
-    /// The rate in bits per second; at least 8.
+    /// Rate in bits per second, at least 8.
     pub rate_bits: u64,
-    /// How much may come in at once, in bits. A frame that is larger is dropped.
+    /// Burst in bits. Larger frames are dropped.
     pub burst_bits: u64,
 }
 
-/// What the kernel tells of a [`Police`].
+/// A [`Police`] as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoliceInForce {
     rate_bytes: u64,
@@ -76,10 +74,10 @@ pub struct PoliceInForce {
 }
 
 impl PoliceInForce {
-    /// What stands in the place of one, and limits nothing or otherwise.
+    /// A filter in the limit's place that limits in another way, or not at all.
     const OTHER: Self = Self { rate_bytes: 0, burst_ticks: 0, drops: false };
 
-    /// The rate in bits per second. 0: it is none of ours.
+    /// Rate in bits per second. 0: the filter is not one of this program's.
     #[must_use]
     pub fn rate_bits(self) -> u64 {
         self.rate_bytes.saturating_mul(8)
@@ -87,7 +85,7 @@ impl PoliceInForce {
 }
 
 impl From<Police> for PoliceInForce {
-    /// As the kernel counts: in whole bytes, and bursts by how long they last.
+    /// Rounds as the kernel does: rates to whole bytes, bursts to ticks.
     fn from(police: Police) -> Self {
         Self { rate_bytes: police.rate_bytes(), burst_ticks: police.burst_ticks(), drops: true }
     }
@@ -104,7 +102,7 @@ impl Police {
         u32::try_from(ticks).unwrap_or(u32::MAX)
     }
 
-    /// `struct tc_police`, in the machine's byte order.
+    /// `struct tc_police` in host byte order.
     fn parameters(self) -> Vec<u8> {
         let mut bytes = vec![0; PARAMETERS];
         let mut put = |at: Range<usize>, value: &[u8]| bytes[at].copy_from_slice(value);
@@ -137,7 +135,7 @@ fn option(kind: u16, value: &[u8]) -> TcActionOption {
     TcActionOption::Other(DefaultNla::new(kind, value.to_vec()))
 }
 
-/// Limits what comes in at a link that is not limited so yet. The link needs hooks.
+/// Adds a receive limit to a link that has none. The link needs hooks.
 pub(super) fn add(index: u32, police: Police) -> Request<'static> {
     let mut message = place(index);
     message.attributes.push(TcAttribute::Kind(TcFilterMatchAll::KIND.to_owned()));
@@ -148,7 +146,6 @@ pub(super) fn add(index: u32, police: Police) -> Request<'static> {
     Request::new(operation, Some(index), message, Existing::Refused)
 }
 
-/// Takes the limit off a link.
 pub(super) fn delete(index: u32) -> Request<'static> {
     let message = RouteNetlinkMessage::DelTrafficFilter(place(index));
     let operation = format!("no longer limit what comes in at {LINK}");
@@ -163,7 +160,7 @@ fn place(index: u32) -> TcMessage {
     message
 }
 
-/// The limit, if `message` describes one that stands where ours would.
+/// Reads the filter with the limit's priority and handle.
 pub(crate) fn described_by(message: &TcMessage) -> Option<PoliceInForce> {
     let header = &message.header;
     let is_in_chain = |attribute: &TcAttribute| matches!(attribute, TcAttribute::Chain(1..));
@@ -194,7 +191,7 @@ fn in_force(message: &TcMessage) -> Option<PoliceInForce> {
     let parameters = value(TCA_POLICE_TBF)?;
     let number = |at: Range<usize>| Some(u32::from_ne_bytes(parameters.get(at)?.try_into().ok()?));
     let narrow_rate = number(RATE)?;
-    // The narrow rate is full where there is a wide one.
+    // With a 64-bit rate, the kernel reports the 32-bit rate as its maximum.
     let rate_bytes = match value(TCA_POLICE_RATE64) {
         Some(wide) => u64::from_ne_bytes(wide.try_into().ok()?),
         None => u64::from(narrow_rate),
@@ -224,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_known_again_at_any_rate() {
+    fn police_limit_reads_back_at_any_rate() {
         for rate_bits in [8_000, 1_000_000, 34_359_738_360, 34_359_738_368, 400_000_000_000] {
             let police = Police { rate_bits, burst_bits: 589_824 };
             let found = described_by(&message(police));
@@ -237,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_elses_filter_is_no_limit_of_ours() {
+    fn foreign_filter_is_not_the_limit() {
         let ours = message(Police { rate_bits: 8_000, burst_bits: 80_000 });
         let mut at_another_place = ours.clone();
         at_another_place.header.info = TcHandle { major: 3, minor: 0 }.into();

@@ -1,10 +1,10 @@
-//! Questions about a frame, as a program of classic BPF, which the kernel takes without further privileges.
+//! Conditions on a frame, compiled to classic BPF, which needs no privileges beyond those for the filter.
 //!
-//! A program that asks for what lies behind the end of the frame ends there, and the frame passes
-//! (`bpf_gen_ld_abs` in net/core/filter.c returns 0, which is `TC_ACT_OK`). So what decides is to be asked
-//! first, and of the rest only what nobody can read either where it is missing.
+//! A program that reads beyond the end of a frame ends there, and the frame passes: `bpf_gen_ld_abs` in
+//! net/core/filter.c returns 0, which is `TC_ACT_OK`. Therefore the conditions that matter come first. The later ones
+//! read only fields without which no receiver can use the frame either.
 
-/// Where something is in a frame.
+/// A field of a frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Field {
     origin: Origin,
@@ -13,12 +13,12 @@ pub(super) struct Field {
     mask: u32,
 }
 
-/// What an offset is counted from.
+/// The reference point of an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// The frame's first byte.
+    /// First byte of the frame.
     Frame,
-    /// The first byte behind the header of IPv4, whose length varies.
+    /// First byte after the IPv4 header, whose length varies.
     BehindIpv4,
 }
 
@@ -26,63 +26,60 @@ const WORD: u16 = 0x00;
 const HALF: u16 = 0x08;
 const BYTE: u16 = 0x10;
 
-/// Where the kernel keeps a tag that it has taken off (`SKF_AD_VLAN_TAG`), whether there is one, and of which
-/// protocol it is (`SKF_AD_VLAN_TPID`).
+/// Ancillary offsets for the tag that the kernel stripped: its value (`SKF_AD_VLAN_TAG`), its presence, and its
+/// protocol (`SKF_AD_VLAN_TPID`).
 const TAG: u32 = 0xffff_f02c;
 const HAS_TAG: u32 = 0xffff_f030;
 const TAG_PROTOCOL: u32 = 0xffff_f03c;
 
-/// The length of an Ethernet header.
+/// Length of an Ethernet header.
 const ETHERNET_LEN: u32 = 14;
 
 impl Field {
-    /// Four bytes.
     pub(super) const fn word(offset: u32) -> Self {
         Self { origin: Origin::Frame, offset, size: WORD, mask: u32::MAX }
     }
 
-    /// Two bytes.
     pub(super) const fn half(offset: u32) -> Self {
         Self { origin: Origin::Frame, offset, size: HALF, mask: u32::MAX }
     }
 
-    /// One byte.
     pub(super) const fn byte(offset: u32) -> Self {
         Self { origin: Origin::Frame, offset, size: BYTE, mask: u32::MAX }
     }
 
-    /// Two bytes behind the header of IPv4.
+    /// Two bytes after the IPv4 header.
     pub(super) const fn half_behind_ipv4(offset: u32) -> Self {
         let offset = ETHERNET_LEN + offset;
         Self { origin: Origin::BehindIpv4, offset, size: HALF, mask: u32::MAX }
     }
 
-    /// One byte behind the header of IPv4.
+    /// One byte after the IPv4 header.
     pub(super) const fn byte_behind_ipv4(offset: u32) -> Self {
         Self { size: BYTE, ..Self::half_behind_ipv4(offset) }
     }
 
-    /// Whether there is a tag that the kernel has taken off.
+    /// Non-zero if the kernel stripped a tag.
     pub(super) const fn has_tag() -> Self {
         Self::word(HAS_TAG)
     }
 
-    /// The VLAN of the tag that the kernel has taken off.
+    /// VLAN of the stripped tag.
     pub(super) const fn tag_vlan() -> Self {
         Self::word(TAG).masked(0x0fff)
     }
 
-    /// The protocol of the tag that the kernel has taken off.
+    /// Protocol of the stripped tag.
     pub(super) const fn tag_protocol() -> Self {
         Self::word(TAG_PROTOCOL)
     }
 
-    /// These bits of it alone.
+    /// Restricts the field to these bits.
     pub(super) const fn masked(self, mask: u32) -> Self {
         Self { mask, ..self }
     }
 
-    /// What loads it, in order.
+    /// The instructions that load the field, in order.
     fn load(self) -> Vec<Instruction> {
         let mut instructions = match self.origin {
             Origin::Frame => vec![plain(LOAD | self.size, self.offset)],
@@ -98,26 +95,24 @@ impl Field {
     }
 }
 
-/// A question about a frame.
+/// A condition on a frame.
 #[derive(Clone, Debug)]
 pub(super) enum Question {
     /// The field has one of these values.
     Is(Field, Vec<u32>),
-    /// All of these hold; with none, it holds.
+    /// All conditions hold. An empty list holds.
     All(Vec<Self>),
-    /// One of these holds; with none, it does not.
+    /// At least one condition holds. An empty list does not hold.
     Any(Vec<Self>),
-    /// This does not hold.
+    /// The condition does not hold.
     Not(Box<Self>),
 }
 
 impl Question {
-    /// The field has that value.
     pub(super) fn is(field: Field, value: impl Into<u32>) -> Self {
         Self::Is(field, vec![value.into()])
     }
 
-    /// The field has one of these values.
     pub(super) fn is_one_of<V: Into<u32>>(
         field: Field,
         values: impl IntoIterator<Item = V>,
@@ -125,12 +120,11 @@ impl Question {
         Self::Is(field, values.into_iter().map(Into::into).collect())
     }
 
-    /// It does not hold.
     pub(super) fn not(self) -> Self {
         Self::Not(Box::new(self))
     }
 
-    /// The program that lets other filters decide about frames for which it holds, and drops the others.
+    /// The program that continues with the next filter if the condition holds, and drops the frame if not.
     pub(super) fn program(&self) -> Program {
         let mut code = Backwards::default();
         let drop = code.prepend(DROP);
@@ -140,8 +134,7 @@ impl Question {
         code.program()
     }
 
-    /// Puts what asks it before all that is there, and returns where that begins. What has the answer is there
-    /// already.
+    /// Prepends the instructions of this condition and returns their start. `holds` and `fails` are the existing targets.
     fn compile(&self, code: &mut Backwards, holds: Place, fails: Place) -> Place {
         match self {
             Self::Is(field, values) => {
@@ -167,10 +160,11 @@ impl Question {
     }
 }
 
-/// An instruction by its distance from the end: 0 is the last.
+/// An instruction's distance from the end of the program: 0 is the last.
 type Place = u32;
 
-/// A program that is written from its end, so that each instruction knows where those are that it leads to.
+/// A program under construction. It grows from its end, because jumps only go forward: every target exists before the
+/// jump to it.
 #[derive(Default)]
 struct Backwards(Vec<Instruction>);
 
@@ -181,17 +175,16 @@ impl Backwards {
     }
 
     fn len(&self) -> u32 {
-        // The kernel takes 4,096 instructions at most.
+        // The kernel limits programs to 4096 instructions.
         u32::try_from(self.0.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many instructions the next one to be prepended would skip to get there.
+    /// Number of instructions between the next prepended one and a target.
     fn distance(&self, to: Place) -> u32 {
         self.len() - 1 - to
     }
 
-    /// Compares what is loaded. A comparison skips 255 instructions at most; what is further away it gets to by
-    /// a jump.
+    /// Prepends a comparison. Its offsets have 8 bits, so more distant targets are reached by a jump.
     fn compare(&mut self, value: u32, holds: Place, fails: Place) -> Place {
         let near = |code: &Self, to| u8::try_from(code.distance(to)).ok();
         let skips = near(self, holds).zip(near(self, fails));
@@ -211,7 +204,7 @@ impl Backwards {
         self.prepend(plain(JUMP, distance));
     }
 
-    /// Has the program begin there.
+    /// Makes the program start at `first`.
     fn go_to(&mut self, first: Place) {
         if self.distance(first) != 0 {
             self.jump(first);
@@ -223,17 +216,17 @@ impl Backwards {
     }
 }
 
-/// A program of classic BPF.
+/// A classic BPF program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program(Vec<Instruction>);
 
 impl Program {
-    /// How many instructions it has.
+    /// Number of instructions.
     pub(super) fn len(&self) -> u16 {
         u16::try_from(self.0.len()).unwrap_or(u16::MAX)
     }
 
-    /// As the kernel takes it.
+    /// The program as an array of `struct sock_filter`.
     pub(super) fn bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(Instruction::bytes).collect()
     }
@@ -243,21 +236,21 @@ impl Program {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Instruction {
     code: u16,
-    /// How many instructions are skipped where a comparison holds, and where not.
+    /// Instructions to skip if a comparison holds, and if not.
     skip: [u8; 2],
     value: u32,
 }
 
 const LOAD: u16 = 0x20;
 const LOAD_BEHIND: u16 = 0x40;
-/// The length of the header of IPv4 that begins there, for [`LOAD_BEHIND`].
+/// Loads the length of the IPv4 header into the index register, for [`LOAD_BEHIND`].
 const LOAD_IPV4_LEN: u16 = 0xb1;
 const MASK: u16 = 0x54;
 const JUMP: u16 = 0x05;
 const IS_EQUAL: u16 = 0x15;
 const RETURN: u16 = 0x06;
 
-/// `TC_ACT_UNSPEC`: other filters may decide.
+/// `TC_ACT_UNSPEC`: the next filters decide.
 const PASS: Instruction = plain(RETURN, u32::MAX);
 /// `TC_ACT_SHOT`
 const DROP: Instruction = plain(RETURN, 2);
@@ -278,7 +271,7 @@ impl Instruction {
 mod tests {
     use super::*;
 
-    /// Whether the program lets a frame pass, by the kernel's rules.
+    /// Interprets a program by the kernel's rules: does the frame pass?
     fn passes(program: &Program, frame: &[u8]) -> bool {
         let (mut loaded, mut behind, mut next) = (0_u32, 0, 0);
         let load = |offset: u32, code: u16| {
@@ -313,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_answered_as_logic_has_it() {
+    fn bpf_conditions_follow_boolean_logic() {
         let [yes, no] = [byte_is(0, 7), byte_is(0, 8)];
         let holds = |question: &Question| passes(&question.program(), &[7, 1, 2, 3]);
         let all = |of: &[&Question]| Question::All(of.iter().copied().cloned().collect());
@@ -339,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_away_is_got_to_by_jumps() {
+    fn bpf_distant_targets_use_jumps() {
         for last in [10, 300, 1000_u16] {
             let numbers = |number: u16| Question::is(Field::half(2), number);
             let program = Question::Any((0..=last).map(numbers).collect()).program();
@@ -352,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_the_header_of_ipv4_moves_with_its_length() {
+    fn fields_follow_ipv4_header_length() {
         let program = Question::is(Field::half_behind_ipv4(2), 68_u16).program();
         for words in [5, 6, 15_u8] {
             let behind = 14 + 4 * usize::from(words);

@@ -1,4 +1,4 @@
-//! Redirection of all that comes in at a link, or is about to leave it.
+//! Redirections of all frames at a link's hook.
 
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -12,21 +12,21 @@ use netlink_packet_route::{
 use super::hook::{ALL_PROTOCOLS, Hook};
 use crate::request::{Existing, LINK, Request};
 
-/// A number of our own choice for the filter, so that there is no second.
+/// Fixed handle, so that there is never a second filter.
 const FILTER: TcHandle = TcHandle { major: 0, minor: 1 };
 
-/// The last of all: whatever other filters there are at the link see a frame first.
+/// Lowest priority: all other filters at the link see a frame first.
 const PRIORITY: u16 = u16::MAX;
 
-/// All frames that pass one link's hook go on at another's, as if they had come there by themselves.
+/// Redirects all frames at one link's hook to another link's, as if they had arrived there.
 ///
-/// A link has at most one at each hook. With the link that it leads to, a redirection ends: frames
-/// are dropped then, until it is [set](super::TrafficControl::set_redirect) anew.
+/// Each hook has at most one redirection. When the target link is deleted, the kernel drops the frames until the
+/// redirection is [set](super::TrafficControl::set_redirect) again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// The index of the link, and where frames are taken there.
+    /// Index and hook of the source link.
     pub from: (u32, Hook),
-    /// The index of the link where they go on, and where. Both must be up for frames to flow.
+    /// Index and hook of the target link. Both links must be up.
     pub to: (u32, Hook),
 }
 
@@ -58,14 +58,14 @@ impl Redirect {
     }
 }
 
-/// Matches every frame, for it compares nothing.
+/// A selector without keys matches every frame.
 fn any_frame() -> TcU32Selector {
     let mut selector = TcU32Selector::default();
     selector.flags = TcU32SelectorFlags::Terminal;
     selector
 }
 
-/// Redirects frames from a hook that has no redirection yet.
+/// Adds a redirection to a hook that has none.
 pub(super) fn add(redirect: &Redirect) -> Request<'static> {
     let mut message = redirect.filter();
     message.header.handle = FILTER;
@@ -80,7 +80,7 @@ pub(super) fn add(redirect: &Redirect) -> Request<'static> {
     Request::new(operation, Some(redirect.from.0), message, Existing::Refused)
 }
 
-/// Takes the redirection off the hook that `redirect` begins at, wherever it leads.
+/// Deletes the redirection of the hook where `redirect` starts, whatever its target.
 pub(super) fn delete(redirect: &Redirect) -> Request<'static> {
     let message = RouteNetlinkMessage::DelTrafficFilter(redirect.filter());
     let operation = format!("no longer redirect the frames of {LINK}");

@@ -32,7 +32,7 @@ fn addresses(netns: &TestNetns, family: &str) -> Vec<Value> {
 }
 
 #[test]
-fn addresses_are_added_read_and_deleted() {
+fn addresses_are_added_and_deleted() {
     let (netns, mut rtnl) = with_vf();
     rtnl.change(Request::add_address(VF, net("192.0.2.7/24"))).unwrap();
     let alone = AddAddress::new(net("2001:db8::7/64")).without_prefix_route();
@@ -62,7 +62,7 @@ fn addresses_are_added_read_and_deleted() {
 }
 
 #[test]
-fn local_address_hears_its_neighbours() {
+fn new_address_becomes_local() {
     let (netns, mut rtnl) = with_vf();
     rtnl.change(Request::add_address(VF, net("2001:db8::12:3456/64"))).unwrap();
     let address = "2001:db8::12:3456".parse().unwrap();
@@ -81,7 +81,7 @@ fn local_address_hears_its_neighbours() {
 }
 
 #[test]
-fn a_pod_is_configured_in_one_batch() {
+fn one_batch_configures_a_pod() {
     let (netns, mut rtnl) = with_vf();
     let mut default_v4 =
         Route::new(net("0.0.0.0/0"), VF).via("198.51.100.1".parse().unwrap()).on_link();
@@ -162,7 +162,7 @@ fn routes_have_kinds_and_scopes() {
 }
 
 #[test]
-fn routes_are_told_apart_by_who_made_them() {
+fn routes_are_distinguished_by_protocol() {
     let (netns, mut rtnl) = with_vf();
     let ours = |text: &str| Route { protocol: Some(213), ..Route::new(net(text), VF) };
     let (v4, v6) = (ours("203.0.113.0/24"), ours("2001:db8:7::/64"));
@@ -176,7 +176,7 @@ fn routes_are_told_apart_by_who_made_them() {
 }
 
 #[test]
-fn a_batch_tells_the_first_refusal_and_goes_on() {
+fn batch_reports_first_refusal_and_continues() {
     let (netns, mut rtnl) = with_vf();
     let unreachable = Route::new(net("0.0.0.0/0"), VF).via("198.51.100.1".parse().unwrap());
     let error = rtnl
@@ -193,7 +193,7 @@ fn a_batch_tells_the_first_refusal_and_goes_on() {
 }
 
 #[test]
-fn a_batch_larger_than_a_send_is_answered_whole() {
+fn large_batch_is_answered_completely() {
     let (netns, mut rtnl) = with_vf();
     let address = |host: u8| Request::add_address(VF, net(&format!("192.0.2.{host}/24")));
     let all: Vec<_> = (1..=200).map(address).collect();
@@ -203,7 +203,7 @@ fn a_batch_larger_than_a_send_is_answered_whole() {
 }
 
 #[test]
-fn rules_choose_a_table_by_source() {
+fn rules_select_table_by_source() {
     let (netns, mut rtnl) = with_vf();
     for (family, source) in [("-4", "192.0.2.7/32"), ("-6", "2001:db8::7/128")] {
         let rule = Rule { source: net(source), table: 1000, priority: Some(600) };
@@ -219,7 +219,7 @@ fn rules_choose_a_table_by_source() {
 }
 
 #[test]
-fn a_rule_for_all_sources_is_told_from_the_kernels_own_and_from_those_that_choose_by_more() {
+fn foreign_and_kernel_rules_are_left_out() {
     let (netns, mut rtnl) = with_vf();
     for (family, source) in [("-4", "0.0.0.0/0"), ("-6", "::/0")] {
         netns.run(&format!("ip {family} rule add fwmark 7 lookup 1000 priority 599"));
@@ -232,7 +232,7 @@ fn a_rule_for_all_sources_is_told_from_the_kernels_own_and_from_those_that_choos
 }
 
 #[test]
-fn a_limit_is_set_changed_and_taken_off() {
+fn transmit_limit_is_set_changed_and_removed() {
     let (netns, mut rtnl) = with_vf();
     let shown = || netns.json("tc -j qdisc show dev vf root")[0].clone();
     let small = Limit { rate_bits: 10_000_000, burst_bits: 1_000_000, queue_bits: 500_000 };

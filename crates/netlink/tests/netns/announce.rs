@@ -39,7 +39,7 @@ fn frame(socket: &OwnedFd, beginning: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn neighbours_learn_the_new_mac() {
+fn announcement_updates_neighbours() {
     let (pod, neighbour) = (TestNetns::new(), TestNetns::new());
     pod.run("ip link add name net1 index 50 address 02:00:00:00:00:07 type veth peer name wire");
     let wire = pod.rtnl().link_by_name("wire").unwrap().unwrap().index;
@@ -80,7 +80,7 @@ fn neighbours_learn_the_new_mac() {
 }
 
 #[test]
-fn an_interface_that_is_down_is_an_error() {
+fn announcing_on_down_interface_fails() {
     let pod = TestNetns::new();
     pod.run("ip link add name net1 index 50 type veth peer name wire");
     let addresses: [IpAddr; 1] = ["192.0.2.7".parse().unwrap()];

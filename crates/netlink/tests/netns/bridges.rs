@@ -21,7 +21,7 @@ fn with_port() -> (TestNetns, Rtnl, u32) {
 }
 
 #[test]
-fn a_port_joins_and_leaves() {
+fn port_joins_and_leaves_bridge() {
     let (netns, mut rtnl, bridge) = with_port();
     assert_eq!(netns.link("rep")["master"], "br");
     assert_eq!(rtnl.link_by_index(PORT).unwrap().unwrap().master, Some(bridge));
@@ -32,7 +32,7 @@ fn a_port_joins_and_leaves() {
 }
 
 #[test]
-fn the_settings_of_a_port_are_set_and_read() {
+fn bridge_port_settings_read_back() {
     let (netns, mut rtnl, _) = with_port();
     let wanted = BridgePort {
         learning: Some(false),
@@ -79,7 +79,7 @@ fn port_that_was_disabled_forwards_again() {
 }
 
 #[test]
-fn settings_of_a_bridge_are_changed_and_read() {
+fn bridge_settings_read_back() {
     let (netns, mut rtnl, bridge) = with_port();
     let found = |rtnl: &mut Rtnl| rtnl.link_by_name("br").unwrap().unwrap().bridge.unwrap();
     for on in [true, false] {
@@ -92,7 +92,7 @@ fn settings_of_a_bridge_are_changed_and_read() {
 }
 
 #[test]
-fn stations_are_put_behind_a_port_and_taken_away() {
+fn fdb_entries_are_added_and_deleted() {
     let (netns, mut rtnl, _) = with_port();
     let mac: MacAddress = "02:00:00:00:00:01".parse().unwrap();
     let count = || {
@@ -119,7 +119,7 @@ fn stations_are_put_behind_a_port_and_taken_away() {
 
 /// Where the kernel has VLAN filtering they work; where it has not, that is what is said.
 #[test]
-fn vlans_work_or_are_said_to_be_unsupported() {
+fn vlans_work_or_are_unsupported() {
     let (netns, mut rtnl, bridge) = with_port();
     let vlan = BridgeVlan { id: 42, pvid: true, untagged: true };
     match rtnl.change(Request::add_bridge_vlan(PORT, vlan)) {

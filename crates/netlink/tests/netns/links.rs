@@ -18,7 +18,7 @@ fn with_pair() -> TestNetns {
 }
 
 #[test]
-fn a_pair_is_made_as_told_in_two_namespaces() {
+fn veth_pair_spans_two_namespaces() {
     let (here, there) = (TestNetns::new(), TestNetns::new());
     let end = VethEnd::new("a").mac(mac("02:00:00:00:00:0a")).mtu(9000).index(77);
     let other = VethEnd::new("b").mac(mac("02:00:00:00:00:0b")).mtu(1400).netns(&there.netns);
@@ -36,7 +36,7 @@ fn a_pair_is_made_as_told_in_two_namespaces() {
 }
 
 #[test]
-fn all_that_ip_sets_is_read() {
+fn settings_made_by_ip_are_read() {
     let netns = with_pair();
     netns.run("ip link set dev one mtu 1300 alias hello address 02:00:00:00:00:01 group 7");
     netns.run("ip link set dev one promisc on allmulticast on txqueuelen 77");
@@ -58,7 +58,7 @@ fn all_that_ip_sets_is_read() {
 }
 
 #[test]
-fn all_that_is_set_is_seen_by_ip() {
+fn ip_displays_settings() {
     let netns = with_pair();
     let mut rtnl = netns.rtnl();
     let index = rtnl.link_by_name("one").unwrap().unwrap().index;
@@ -95,7 +95,7 @@ fn all_that_is_set_is_seen_by_ip() {
 
 /// Its description is longer than 64 KiB.
 #[test]
-fn a_link_of_many_names_is_read() {
+fn link_with_many_names_is_read() {
     let netns = with_pair();
     let mut rtnl = netns.rtnl();
     let index = rtnl.link_by_name("one").unwrap().unwrap().index;
@@ -109,7 +109,7 @@ fn a_link_of_many_names_is_read() {
 }
 
 #[test]
-fn an_error_tells_the_kernels_sentence_the_link_and_the_value() {
+fn error_has_sentence_link_and_value() {
     let netns = with_pair();
     let mut rtnl = netns.rtnl();
     let index = rtnl.link_by_name("one").unwrap().unwrap().index;

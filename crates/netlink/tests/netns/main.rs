@@ -20,7 +20,7 @@ mod moves;
 mod namespaces;
 mod neighbours;
 mod nftables;
-mod portraits;
+mod link_states;
 mod probes;
 mod programs;
 mod redirects;

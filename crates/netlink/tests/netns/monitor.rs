@@ -34,7 +34,7 @@ fn gone(name: &'static str) -> impl Fn(LinkEvent) -> Option<(u32, Option<String>
 }
 
 #[tokio::test]
-async fn making_changing_moving_and_deleting_are_seen() {
+async fn link_monitor_reports_every_change() {
     let (host, pod) = (TestNetns::new(), TestNetns::new());
     let mut monitor = LinkMonitor::open(&host.netns).unwrap();
     host.run("ip link add name vf index 50 type veth peer name rep");
@@ -59,7 +59,7 @@ async fn making_changing_moving_and_deleting_are_seen() {
 }
 
 #[tokio::test]
-async fn leaving_a_bridge_is_not_taken_for_being_deleted() {
+async fn leaving_a_bridge_is_no_deletion() {
     let host = TestNetns::new();
     host.run("ip link add name br type bridge");
     host.run("ip link add name vf type veth peer name rep");
@@ -75,7 +75,7 @@ async fn leaving_a_bridge_is_not_taken_for_being_deleted() {
 }
 
 #[tokio::test]
-async fn settings_of_a_bridge_port_are_seen() {
+async fn link_monitor_reports_bridge_port_settings() {
     let host = TestNetns::new();
     host.run("ip link add name br index 60 type bridge");
     host.run("ip link add name vf type veth peer name rep");
@@ -91,7 +91,7 @@ async fn settings_of_a_bridge_port_are_seen() {
 }
 
 #[tokio::test]
-async fn neighbours_are_watched_too() {
+async fn link_monitor_covers_peer_namespaces() {
     let (dpu, host, pod) = (TestNetns::new(), TestNetns::new(), TestNetns::new());
     let mut monitor = LinkMonitor::open_with_neighbours(&dpu.netns).unwrap();
     let vf = VethEnd::new("vf").index(50).netns(&host.netns);
@@ -122,7 +122,7 @@ fn change_more_than_is_queued(host: &TestNetns) {
 }
 
 #[tokio::test]
-async fn an_overrun_is_told_as_missed() {
+async fn overrun_is_reported_as_missed() {
     let host = TestNetns::new();
     let mut monitor = LinkMonitor::open(&host.netns).unwrap();
     change_more_than_is_queued(&host);
@@ -133,7 +133,7 @@ async fn an_overrun_is_told_as_missed() {
 
 /// Nothing is waited for: it is there once the change can be seen.
 #[test]
-fn who_asks_for_changes_is_told_all_since_he_asked_last() {
+fn poll_returns_changes_since_last_poll() {
     let host = TestNetns::new();
     let mut changes = LinkChanges::open(&host.netns).unwrap();
     assert_eq!(changes.take().unwrap(), []);
@@ -153,7 +153,7 @@ fn who_asks_for_changes_is_told_all_since_he_asked_last() {
 }
 
 #[test]
-fn who_does_not_ask_for_long_is_told_that_changes_were_missed() {
+fn late_poll_reports_missed_changes() {
     let host = TestNetns::new();
     let mut changes = LinkChanges::open(&host.netns).unwrap();
     change_more_than_is_queued(&host);
@@ -166,7 +166,7 @@ fn who_does_not_ask_for_long_is_told_that_changes_were_missed() {
 }
 
 #[tokio::test]
-async fn a_carrier_is_awaited_only_so_long() {
+async fn carrier_wait_is_bounded() {
     let host = TestNetns::new();
     let mut rtnl = host.rtnl();
     rtnl.change(Request::add_veth(&VethEnd::new("vf").index(50), &VethEnd::new("rep").index(51)))
@@ -185,7 +185,7 @@ async fn a_carrier_is_awaited_only_so_long() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_the_carrier_of_a_link_that_is_gone() {
+async fn carrier_wait_ends_with_its_link() {
     let host = TestNetns::new();
     let mut rtnl = host.rtnl();
     host.run("ip link add name vf index 50 up type veth peer name rep");

@@ -44,7 +44,7 @@ fn names(host: &[&str], pod: &[&str]) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn one_request_moves_renames_renumbers_and_switches_on() {
+fn one_request_moves_renames_and_enables() {
     let mut scene = Scene::new();
     scene.host.run("ip link set dev vf alias who mtu 1400 address 02:00:00:00:00:01");
     scene.host.run("ip link property add dev vf altname other");
@@ -62,7 +62,7 @@ fn one_request_moves_renames_renumbers_and_switches_on() {
 }
 
 #[test]
-fn a_move_alone_leaves_the_link_down() {
+fn moved_link_is_down() {
     let mut scene = Scene::new();
     scene.host.run("ip link set dev vf up");
     scene.change(|change| change).unwrap();
@@ -71,7 +71,7 @@ fn a_move_alone_leaves_the_link_down() {
 }
 
 #[test]
-fn a_taken_new_name_leaves_it_in_the_other_namespace_under_the_old() {
+fn taken_new_name_leaves_link_in_target() {
     let mut scene = Scene::new();
     scene.pod.run("ip link add name net1 type veth peer name x");
     assert_eq!(scene.change(|change| change.name("net1")), Err(Errno::EEXIST));
@@ -79,7 +79,7 @@ fn a_taken_new_name_leaves_it_in_the_other_namespace_under_the_old() {
 }
 
 #[test]
-fn a_bad_mtu_or_name_leaves_it_in_the_other_namespace_under_the_old() {
+fn bad_mtu_leaves_link_in_target() {
     let mut scene = Scene::new();
     assert_eq!(scene.change(|change| change.mtu(5)), Err(Errno::EINVAL));
     assert_eq!(scene.names(), names(&["rep"], &["vf"]));
@@ -90,7 +90,7 @@ fn a_bad_mtu_or_name_leaves_it_in_the_other_namespace_under_the_old() {
 }
 
 #[test]
-fn a_taken_old_name_stays_put_unless_a_free_new_one_is_asked_for() {
+fn taken_old_name_prevents_move() {
     let mut scene = Scene::new();
     scene.pod.run("ip link add name vf type veth peer name x");
     assert_eq!(scene.change(|change| change), Err(Errno::EEXIST));
@@ -101,7 +101,7 @@ fn a_taken_old_name_stays_put_unless_a_free_new_one_is_asked_for() {
 }
 
 #[test]
-fn a_taken_alternative_name_or_index_stays_put() {
+fn taken_altname_or_index_prevents_move() {
     let mut scene = Scene::new();
     scene.host.run("ip link property add dev vf altname other");
     scene.pod.run("ip link add name other index 60 type veth peer name x");
@@ -115,7 +115,7 @@ fn a_taken_alternative_name_or_index_stays_put() {
 }
 
 #[test]
-fn a_link_does_not_take_its_own_alternative_name() {
+fn link_cannot_take_its_own_altname() {
     let mut scene = Scene::new();
     scene.rtnl.change(Request::add_alternative_name(50, "other")).unwrap();
     let renamed = scene.rtnl.change_link(50, &LinkChange::new().name("other"));
@@ -123,7 +123,7 @@ fn a_link_does_not_take_its_own_alternative_name() {
 }
 
 #[test]
-fn the_peer_is_seen_across_namespaces_until_they_end() {
+fn veth_peer_is_found_across_namespaces() {
     let mut scene = Scene::new();
     let representor = |rtnl: &mut Rtnl| rtnl.link_by_name("rep").unwrap();
     scene.change(|change| change.name("net1")).unwrap();

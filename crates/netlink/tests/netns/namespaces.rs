@@ -18,7 +18,7 @@ fn refusal(path: &Path) -> NetnsError {
 }
 
 #[test]
-fn a_namespace_is_known_by_its_number_whatever_the_path() {
+fn namespace_identity_is_independent_of_path() {
     let netns = TestNetns::new();
     let opened = Netns::open(&netns.path()).unwrap();
     assert_eq!(opened.id(), netns.netns.id());
@@ -30,7 +30,7 @@ fn a_namespace_is_known_by_its_number_whatever_the_path() {
 }
 
 #[test]
-fn other_things_are_told_apart_and_not_opened() {
+fn other_files_are_refused_unopened() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("file"), "").unwrap();
@@ -58,7 +58,7 @@ fn other_things_are_told_apart_and_not_opened() {
 }
 
 #[test]
-fn work_is_done_inside_and_leaves_the_caller_outside() {
+fn work_runs_inside_and_caller_returns() {
     let netns = TestNetns::new();
     let outside = Netns::current().unwrap().id();
     let inside = netns.netns.run(|| Netns::current().unwrap().id()).unwrap();
@@ -67,7 +67,7 @@ fn work_is_done_inside_and_leaves_the_caller_outside() {
 }
 
 #[test]
-fn namespaces_are_left_in_the_order_they_were_entered() {
+fn nested_namespaces_unwind_in_order() {
     let (one, other) = (TestNetns::new(), TestNetns::new());
     let here = || Netns::current().unwrap().id();
     let within = || (other.netns.run(here).unwrap(), one.netns.run(here).unwrap(), here());
@@ -76,7 +76,7 @@ fn namespaces_are_left_in_the_order_they_were_entered() {
 }
 
 #[test]
-fn a_panic_of_the_work_is_passed_on_outside() {
+fn panic_in_namespace_is_passed_on() {
     let netns = TestNetns::new();
     let outside = Netns::current().unwrap().id();
     let panicking = || netns.netns.run(|| panic!("on purpose"));
@@ -85,7 +85,7 @@ fn a_panic_of_the_work_is_passed_on_outside() {
 }
 
 #[test]
-fn a_command_runs_inside_and_its_caller_stays_outside() {
+fn command_runs_inside_namespace() {
     let netns = TestNetns::new();
     netns.run("ip link add name inside type veth peer name peer");
     let outside = Netns::current().unwrap().id();
@@ -103,7 +103,7 @@ fn a_command_runs_inside_and_its_caller_stays_outside() {
 }
 
 #[test]
-fn a_command_in_no_namespace_is_not_spawned() {
+fn command_without_namespace_is_not_spawned() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
@@ -120,7 +120,7 @@ fn a_command_in_no_namespace_is_not_spawned() {
 }
 
 #[test]
-fn settings_are_those_of_the_thread_s_namespace() {
+fn sysctls_belong_to_the_threads_namespace() {
     let netns = TestNetns::new();
     netns.run("ip link add name vf type veth peer name rep");
     let set = || set_sysctl(Family::V4, "vf", "arp_notify", "1");

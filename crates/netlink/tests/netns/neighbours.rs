@@ -52,7 +52,7 @@ fn thousands_of_permanent_neighbours_fit() {
 }
 
 #[test]
-fn a_neighbour_is_replaced_and_deleted() {
+fn neighbour_is_replaced_and_deleted() {
     let (netns, link) = with_link();
     let address = IpAddr::from([10, 9, 0, 1]);
     for last in [1, 2] {

@@ -55,7 +55,7 @@ fn links(count: usize) -> impl Iterator<Item = LinkName> {
 }
 
 #[test]
-fn rules_of_our_tables_are_listed() {
+fn own_nftables_rules_are_listed() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     nftables.replace(&table(links(1))).unwrap();
@@ -69,7 +69,7 @@ fn rules_of_our_tables_are_listed() {
 }
 
 #[test]
-fn a_table_is_shown_by_nft_as_it_was_meant() {
+fn nft_displays_table_as_intended() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     nftables.replace(&table(links(2))).unwrap();
@@ -124,7 +124,7 @@ fn redirecting(ports: &Range<u16>) -> Table {
 }
 
 #[test]
-fn redirections_are_shown_by_nft_as_they_were_meant() {
+fn nft_displays_redirections_as_intended() {
     let netns = TestNetns::new();
     nftables(&netns).replace(&redirecting(&(8080..8081))).unwrap();
     let shown = netns.run("nft list ruleset");
@@ -145,7 +145,7 @@ fn redirections_are_shown_by_nft_as_they_were_meant() {
 }
 
 #[test]
-fn a_thousand_redirections_are_replaced_in_milliseconds_and_read_back_whole() {
+fn thousand_redirections_are_replaced_in_milliseconds() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     let table = redirecting(&(30_000..31_000));
@@ -165,7 +165,7 @@ fn a_thousand_redirections_are_replaced_in_milliseconds_and_read_back_whole() {
 }
 
 #[test]
-fn a_table_that_differs_by_elements_is_changed_by_them_alone() {
+fn table_changes_by_elements() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     let tables = [redirecting(&(8080..8083)), redirecting(&(8081..9000))];
@@ -192,7 +192,7 @@ fn a_table_that_differs_by_elements_is_changed_by_them_alone() {
 }
 
 #[test]
-fn a_table_is_not_changed_by_elements_after_somebody_has_changed_anything() {
+fn stale_generation_refuses_element_changes() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     let (mut in_force, after) = (redirecting(&(8080..8082)), redirecting(&(8081..8083)));
@@ -211,7 +211,7 @@ fn a_table_is_not_changed_by_elements_after_somebody_has_changed_anything() {
 }
 
 #[test]
-fn a_table_takes_the_place_of_the_one_before_and_tables_of_others_stay() {
+fn table_is_replaced_and_others_stay() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     netns.run("nft add table inet other");
@@ -229,7 +229,7 @@ fn a_table_takes_the_place_of_the_one_before_and_tables_of_others_stay() {
 }
 
 #[test]
-fn what_a_stranger_changes_in_a_table_is_seen_and_what_he_changes_elsewhere_is_not() {
+fn foreign_change_of_table_is_seen() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     let table = table(links(600));
@@ -256,7 +256,7 @@ fn what_a_stranger_changes_in_a_table_is_seen_and_what_he_changes_elsewhere_is_n
 }
 
 #[test]
-fn a_transaction_that_is_refused_changes_nothing_and_says_why() {
+fn refused_transaction_changes_nothing() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     nftables.replace(&table(links(1))).unwrap();
@@ -271,7 +271,7 @@ fn a_transaction_that_is_refused_changes_nothing_and_says_why() {
 }
 
 #[tokio::test]
-async fn each_transaction_is_told_of() {
+async fn each_nftables_transaction_is_reported() {
     let netns = TestNetns::new();
     let mut monitor = NftablesMonitor::open(&netns.netns).unwrap();
     for transaction in
@@ -294,7 +294,7 @@ fn least_time(nftables: &mut Nftables, table: &Table) -> Duration {
 
 /// As many as a DPU may have networks; a pod waits for none of it.
 #[test]
-fn a_table_of_a_thousand_links_is_replaced_in_milliseconds() {
+fn thousand_link_table_is_replaced_in_milliseconds() {
     let netns = TestNetns::new();
     let mut nftables = nftables(&netns);
     let table = table(links(1000));
@@ -305,7 +305,7 @@ fn a_table_of_a_thousand_links_is_replaced_in_milliseconds() {
 }
 
 #[test]
-fn rules_about_next_hops_are_shown_by_nft() {
+fn nft_displays_next_hop_rules() {
     let netns = TestNetns::new();
     let families = [
         (Family::V4, c"known-v4", c"asked-v4", "10.1.0.2"),
@@ -350,7 +350,7 @@ fn rules_about_next_hops_are_shown_by_nft() {
 }
 
 #[test]
-fn rules_about_sources_are_shown_by_nft() {
+fn nft_displays_source_rules() {
     let netns = TestNetns::new();
     let rate = PacketRate { per_second: 16, burst: 64 };
     let known = || Set::of_addresses(c"known", Family::V4, [[10, 1, 0, 2].into()]);
@@ -397,7 +397,7 @@ fn rules_about_sources_are_shown_by_nft() {
 
 /// All ports are compared whenever nftables changes, by each pod that comes or goes.
 #[test]
-fn rules_of_five_hundred_ports_are_compared_fast() {
+fn five_hundred_port_rules_compare_fast() {
     const PORTS: usize = 500;
     let netns = TestNetns::new();
     let names = || (0..PORTS).map(|number| format!("p{number}"));

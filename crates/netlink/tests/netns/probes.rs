@@ -61,7 +61,7 @@ fn at(mac: MacAddress) -> Vec<(IpAddr, MacAddress)> {
 }
 
 #[test]
-fn machines_beyond_a_bridges_port_answer() {
+fn machines_behind_bridge_port_answer() {
     let (dpu, machine) = beyond_a_bridge();
     let addresses = ["192.0.2.7", "192.0.2.8", "2001:db8::7", "2001:db8::8"];
     let probes = addresses.map(|address| probe(&dpu, "p0", None, address));
@@ -74,7 +74,7 @@ fn machines_beyond_a_bridges_port_answer() {
 }
 
 #[test]
-fn machines_on_an_own_link_answer() {
+fn machines_on_own_link_answer() {
     let (dpu, machine) = (TestNetns::new(), TestNetns::new());
     connect(&dpu, "own", &machine, "wire");
     dpu.run("ip link set own up");
@@ -88,7 +88,7 @@ fn machines_on_an_own_link_answer() {
 }
 
 #[test]
-fn probes_change_no_neighbours_cache() {
+fn probes_leave_neighbour_caches_unchanged() {
     const KNOWN: &str = "02:00:00:00:00:99";
     let (dpu, machine) = beyond_a_bridge();
     let neighbour = TestNetns::new();
@@ -121,7 +121,7 @@ fn reply(question: &[u8], mac: MacAddress, vlan: Option<u16>) -> Vec<u8> {
 }
 
 #[test]
-fn answers_count_in_their_vlan_alone() {
+fn answers_count_only_in_their_vlan() {
     let (dpu, machine) = beyond_a_bridge();
     let socket = capture(&machine);
     let answering = thread::spawn(move || {

@@ -13,7 +13,7 @@ fn with_pair() -> TestNetns {
 }
 
 #[test]
-fn a_program_is_read_and_detached_in_its_mode() {
+fn xdp_program_is_read_and_detached() {
     if !crate::xdp::may_be_attached() {
         return;
     }
@@ -31,7 +31,7 @@ fn a_program_is_read_and_detached_in_its_mode() {
 }
 
 #[test]
-fn detaching_where_nothing_is_attached_is_harmless() {
+fn detaching_absent_xdp_program_is_harmless() {
     let netns = with_pair();
     let mut rtnl = netns.rtnl();
     let before = rtnl.link_by_name("one").unwrap().unwrap();

@@ -51,7 +51,7 @@ impl Scene {
 }
 
 #[test]
-fn frames_go_where_they_are_redirected_to() {
+fn redirected_frames_reach_their_target() {
     let scene = Scene::new();
     let (there, back) = (scene.across("wire0", "wire1"), scene.across("wire1", "wire0"));
     scene.card.rtnl().traffic_control().add_redirects(&[there, back]).unwrap();
@@ -76,7 +76,7 @@ fn frames_go_where_they_are_redirected_to() {
 }
 
 #[test]
-fn a_redirection_is_set_anew_when_what_it_led_to_is_gone() {
+fn redirection_is_replaced_after_target_is_deleted() {
     let scene = Scene::new();
     let mut rtnl = scene.card.rtnl();
     for (from, to) in [("wire0", "wire1"), ("wire1", "wire0")] {
@@ -104,7 +104,7 @@ fn a_redirection_is_set_anew_when_what_it_led_to_is_gone() {
 /// As a representor is joined to its wire: what the one would send leaves by the other, and what
 /// comes from the wire comes in at the representor.
 #[test]
-fn a_link_without_another_end_gets_one() {
+fn redirections_join_link_and_wire() {
     let scene = Scene::new();
     scene.card.run("ip link add name switch type bridge");
     scene.card.run("ip addr add 192.0.2.9/24 dev switch");
@@ -127,7 +127,7 @@ fn a_link_without_another_end_gets_one() {
 }
 
 #[test]
-fn a_link_that_is_not_there_is_told() {
+fn missing_link_is_reported() {
     let scene = Scene::new();
     let mut redirect = scene.across("wire0", "wire1");
     redirect.to.0 = 4711;

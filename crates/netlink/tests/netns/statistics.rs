@@ -6,7 +6,7 @@ use test_clock::wait_until;
 use crate::support::TestNetns;
 
 #[test]
-fn what_links_carry_and_drop_is_told_of_all_at_once() {
+fn link_counters_and_drops_are_listed() {
     let (here, there) = (TestNetns::new(), TestNetns::new());
     let mut rtnl = here.rtnl();
     let far = VethEnd::new("far").netns(&there.netns);

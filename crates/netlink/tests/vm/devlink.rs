@@ -49,7 +49,7 @@ impl Lab {
 }
 
 #[test]
-fn a_card_and_its_mode_are_known() {
+fn card_and_eswitch_mode_are_read() {
     let mut lab = Lab::legacy();
     assert_eq!(lab.devlink.devices().unwrap(), [lab.device.clone()]);
     let device = lab.card.device();
@@ -63,7 +63,7 @@ fn a_card_and_its_mode_are_known() {
 }
 
 #[test]
-fn ports_are_told_with_what_is_behind_them() {
+fn ports_are_listed_with_their_functions() {
     let mut lab = Lab::switchdev();
     let ports = lab.devlink.ports().unwrap();
     assert_eq!(ports.len(), 3);
@@ -92,7 +92,7 @@ fn ports_are_told_with_what_is_behind_them() {
 }
 
 #[test]
-fn limits_are_set_on_ports_and_nodes() {
+fn rate_limits_apply_to_ports_and_nodes() {
     let mut lab = Lab::switchdev();
     let port = lab.vf_port(1);
     let leaf = RateSubject::Leaf(port.index);
@@ -130,7 +130,7 @@ fn limits_are_set_on_ports_and_nodes() {
 }
 
 #[test]
-fn what_is_refused_is_told_in_the_kernels_words() {
+fn devlink_refusal_has_kernel_sentence() {
     let mut lab = Lab::switchdev();
     let port = lab.vf_port(0);
     let Lab { device, devlink, .. } = &mut lab;
@@ -166,7 +166,7 @@ async fn first<T>(monitor: &mut DevlinkMonitor, wanted: impl Fn(DevlinkEvent) ->
 }
 
 #[tokio::test]
-async fn ports_that_come_and_go_are_seen() {
+async fn devlink_monitor_reports_ports() {
     let lab = Lab::legacy();
     let mut monitor = DevlinkMonitor::open(&lab.netns.netns).unwrap();
     let device = lab.card.device();

@@ -60,7 +60,7 @@ impl Drop for Card {
 }
 
 #[tokio::test]
-async fn each_setting_reaches_the_card_and_is_read_back() {
+async fn vf_settings_reach_the_card() {
     let mut card = Card::new().await;
     let [other, before] = [0, 1].map(|vf| card.settings(vf));
     // A VF that is made while its PF is up has told it a random MAC address.
@@ -94,7 +94,7 @@ async fn each_setting_reaches_the_card_and_is_read_back() {
 }
 
 #[tokio::test]
-async fn what_the_driver_refuses_is_told() {
+async fn driver_refusal_is_reported() {
     let mut card = Card::new().await;
     let name = card.pf.name.clone();
     let mut refused = |vf, setting| {
@@ -110,7 +110,7 @@ async fn what_the_driver_refuses_is_told() {
 }
 
 #[test]
-fn a_link_that_is_no_pf_has_no_vfs() {
+fn ordinary_link_has_no_vfs() {
     let loopback = 1;
     assert!(Rtnl::open().unwrap().vf_settings(loopback).unwrap().is_empty());
 }

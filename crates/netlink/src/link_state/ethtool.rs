@@ -1,5 +1,5 @@
-//! A driver's settings, by ethtool's family: of every question whose answer is a setting, whatever
-//! the driver answers.
+//! A driver's settings, read by the ethtool netlink family: every request whose answer is a setting, with all
+//! attributes of the answer.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -14,21 +14,21 @@ use crate::{
     socket::{KernelSocket, RefusalCause},
 };
 
-/// A question, and what of its answer is no setting.
+/// A request, and the attributes of its answer that are no settings.
 struct Question {
     command: u8,
-    /// What is asked for, as people say.
+    /// Name of the settings, for display.
     what: &'static str,
-    /// Attributes that tell of the moment.
+    /// Attributes that report a momentary state.
     left_out: &'static [u16],
 }
 
-/// What a driver answers.
+/// A driver's answer.
 enum Answer {
-    /// None, if it knows nothing of what was asked for.
+    /// The settings. Empty if the driver does not support the request.
     Settings(Vec<(String, String)>),
     NoSuchLink,
-    /// Why it does not tell.
+    /// The reason why the driver does not report them.
     Refused(String),
 }
 
@@ -36,11 +36,11 @@ const fn about(what: &'static str, command: u8) -> Question {
     Question { command, what, left_out: &[] }
 }
 
-/// Left out are the questions for what a card is and has: strings, states, modules, cables,
+/// All requests for settings. Requests for identity, state or counters are left out: strings, modules, cables,
 /// statistics.
 const QUESTIONS: [Question; 17] = [
     about("port", 2),
-    // Speed, duplex, lanes and modes are agreed on with the other side, while there is a carrier.
+    // Speed, duplex, lanes and modes result from negotiation and exist only with a carrier.
     Question { what: "link mode", command: 4, left_out: &[3, 4, 5, 6, 7, 8, 9, 10] },
     about("message level", 7),
     about("wake-on-lan", 9),
@@ -50,9 +50,9 @@ const QUESTIONS: [Question; 17] = [
     about("channels", 17),
     about("coalescing", 19),
     about("pause frames", 21),
-    // Whether it is active, and what the other side offers, is agreed on, too.
+    // Activity and the peer's modes result from negotiation.
     Question { what: "energy-efficient ethernet", command: 23, left_out: &[3, 4] },
-    // The mode that is active.
+    // Attribute 4 is the active mode, a result of negotiation.
     Question { what: "forward error correction", command: 29, left_out: &[4] },
     about("module power", 34),
     about("spread of received frames", 38),
@@ -63,7 +63,7 @@ const QUESTIONS: [Question; 17] = [
 
 const FEATURES: u8 = 11;
 
-/// Attributes that people know, by command.
+/// Display names of attributes, by command.
 const NAMED: [(u8, &[(u16, &str)]); 3] = [
     (15, &[(6, "for receiving"), (9, "for sending")]),
     (17, &[(6, "for receiving"), (7, "for sending"), (8, "others"), (9, "combined")]),
@@ -80,7 +80,7 @@ const NAMED: [(u8, &[(u16, &str)]); 3] = [
     ),
 ];
 
-/// The kernel's interface to drivers' settings in one namespace.
+/// The ethtool family in one namespace.
 pub(super) struct Ethtool {
     socket: KernelSocket,
     family: u16,
@@ -93,25 +93,24 @@ impl fmt::Debug for Ethtool {
 }
 
 impl Ethtool {
-    /// Opens it in the calling thread's namespace. `None`: kernels before 5.6 have none.
+    /// Opens a socket in the calling thread's namespace. `None`: the kernel has no ethtool family (before 5.6).
     pub(super) fn open() -> Result<Option<Self>, Error> {
         let failed = |error| Error::io("open a socket to drivers' settings", &error);
         let mut socket = generic::open_socket().map_err(failed)?;
         match Family::find(&mut socket, c"ethtool") {
             Ok(family) => Ok(Some(Self { socket, family: family.id })),
             Err(RefusalCause::Kernel { errno: Errno::ENOENT, .. }) => Ok(None),
-            Err(cause) => Err(cause.told_as("look for drivers' settings".to_owned())),
+            Err(cause) => Err(cause.into_error("look for drivers' settings".to_owned())),
         }
     }
 
-    /// What the driver of a link answers. What it knows nothing of is left out, and what it refuses
-    /// to tell otherwise is an aspect, too.
+    /// Reads all settings of a link's driver. Unsupported ones are left out. A refusal becomes the aspect's value. `None`: the link does not exist.
     pub(super) fn aspects(&mut self, index: u32) -> Option<Aspects> {
         let mut aspects = Aspects::new();
         for question in &QUESTIONS {
             let mut answer = self.ask(question, index);
             if matches!(answer, Answer::Refused(_)) {
-                // A driver that was busy may answer now.
+                // A busy driver may answer the second time.
                 answer = self.ask(question, index);
             }
             match answer {
@@ -144,7 +143,7 @@ impl Ethtool {
 
     fn asked(&self, command: u8, index: u32) -> GenericMessage {
         const VERSION: u8 = 1;
-        // All questions have the link in an attribute 1 within an attribute 1.
+        // Every request has a header attribute 1 that contains the link index as attribute 1.
         const HEADER: u16 = 1 | NESTED;
         let mut payload = vec![command, VERSION, 0, 0];
         payload.extend(12_u16.to_ne_bytes());
@@ -164,25 +163,26 @@ impl Question {
         format!("{} {name}", self.what).trim_end().to_owned()
     }
 
-    /// The settings in an answer.
     fn settings(&self, answer: &[u8]) -> Vec<(String, String)> {
         if self.command == FEATURES {
             return self.features(answer);
         }
         let is_setting =
             |attribute: &NlaBuffer<&[u8]>| attribute.kind() != 1 && !self.is_left_out(attribute);
-        let told = attributes_in(answer).filter(is_setting);
-        told.flat_map(|attribute| {
-            let name = self.aspect(&self.name_of(attribute.kind()));
-            match set_bits(attribute.value()) {
-                Some(bits) => {
-                    let on = bits.into_iter().map(|bit| (format!("{name} {bit}"), ON.to_owned()));
-                    on.collect()
+        let settings = attributes_in(answer).filter(is_setting);
+        settings
+            .flat_map(|attribute| {
+                let name = self.aspect(&self.name_of(attribute.kind()));
+                match set_bits(attribute.value()) {
+                    Some(bits) => {
+                        let on =
+                            bits.into_iter().map(|bit| (format!("{name} {bit}"), ON.to_owned()));
+                        on.collect()
+                    }
+                    None => vec![(name, value_of(attribute.value()))],
                 }
-                None => vec![(name, value_of(attribute.value()))],
-            }
-        })
-        .collect()
+            })
+            .collect()
     }
 
     fn is_left_out(&self, attribute: &NlaBuffer<&[u8]>) -> bool {
@@ -196,7 +196,7 @@ impl Question {
         known.map_or_else(|| format!("({kind})"), |(_, name)| (*name).to_owned())
     }
 
-    /// Features that are on, or that would be if they could.
+    /// Features that are on, or that are wanted although the device cannot turn them on.
     fn features(&self, answer: &[u8]) -> Vec<(String, String)> {
         const WANTED: u16 = 3;
         const ACTIVE: u16 = 4;
@@ -214,7 +214,8 @@ impl Question {
     }
 }
 
-/// The names of the bits that are set, if it is a set of named bits.
+/// The names of the bits that are set. `None`: the value is not a set of named bits. Attributes have no type, so the
+/// length decides: nested attributes must fill the value.
 fn set_bits(value: &[u8]) -> Option<Vec<String>> {
     const NO_MASK: u16 = 1;
     const BITS: u16 = 3;
@@ -259,32 +260,32 @@ mod tests {
     }
 
     #[test]
-    fn bits_are_told_by_name_and_numbers_as_they_are() {
+    fn ethtool_bits_are_named() {
         let bits = [bit("drv", true), bit("link", false)].concat();
         let answer = [
             attribute(1 | NESTED, &attribute(1, &7_u32.to_ne_bytes())),
             attribute(2 | NESTED, &attribute(3 | NESTED, &bits)),
             attribute(6, &512_u32.to_ne_bytes()),
         ];
-        let told = |question: &Question| question.settings(&answer.concat());
+        let found = |question: &Question| question.settings(&answer.concat());
         let expected = [("rings (2) drv", ON), ("rings for receiving", "512")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(told(&about("rings", 15)), expected);
+        assert_eq!(found(&about("rings", 15)), expected);
     }
 
     #[test]
-    fn a_feature_is_told_as_it_is_and_as_it_is_wanted() {
+    fn feature_has_actual_and_wanted_state() {
         let of = |names: &[&str]| {
             let bits = names.iter().flat_map(|name| bit(name, false)).collect::<Vec<_>>();
             [attribute(1, &[]), attribute(3 | NESTED, &bits)].concat()
         };
         let answer =
             [attribute(3 | NESTED, &of(&["a", "b"])), attribute(4 | NESTED, &of(&["a", "c"]))];
-        let told: Vec<_> = about("feature", FEATURES).settings(&answer.concat());
-        let told: Vec<_> = told.iter().map(|(name, value)| format!("{name} {value}")).collect();
-        let [asked, unasked, refused] = &told[..] else { panic!("{told:?}") };
+        let found: Vec<_> = about("feature", FEATURES).settings(&answer.concat());
+        let found: Vec<_> = found.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let [asked, unasked, refused] = &found[..] else { panic!("{found:?}") };
         assert_eq!(asked, "feature a on");
-        assert!(unasked.starts_with("feature b off, "), "{told:?}");
-        assert!(refused.starts_with("feature c on, "), "{told:?}");
+        assert!(unasked.starts_with("feature b off, "), "{found:?}");
+        assert!(refused.starts_with("feature c on, "), "{found:?}");
     }
 }

@@ -1,4 +1,8 @@
-//! What a link is like, taken as a whole: so that nobody has to know all that can be set on one.
+//! The comparable state of a link.
+//!
+//! [`Portrait`] records every setting as text, including those that this crate does not interpret. A pod can change
+//! any of them, and a driver may have settings that no list here names. The host's agent compares the state of a
+//! returned VF with its baseline.
 
 mod aspects;
 mod ethtool;
@@ -15,12 +19,11 @@ pub use sysfs::NetSysfs;
 use crate::{Error, Link, MacAddress, Netns, Rtnl};
 use aspects::{Aspects, differences};
 
-/// What a link is like: each aspect by name, as text. Counters and what names the moment, such as an
-/// index or a carrier, is left out, and so is whether it is up.
+/// The state of a link: each aspect by name, as text. Counters and momentary values such as index, carrier and up state
+/// are left out.
 ///
-/// It has parts: what the kernel describes links with, the driver's settings, the queues' and the
-/// programs that frames are handed to. A part that can't be read here is missing, and then nothing
-/// of it is compared.
+/// The state has parts: the kernel's link description, the driver's settings (ethtool), files in sysfs, and tcx
+/// programs. A part that cannot be read is missing and is not compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Portrait {
@@ -30,35 +33,35 @@ pub struct Portrait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Part {
-    /// `RTM_GETLINK`
+    /// Attributes of `RTM_GETLINK`.
     Link,
-    /// The driver's, by ethtool's family.
+    /// The driver's settings, read by the ethtool family.
     Ethtool,
-    /// Files of the link and of its queues.
+    /// Files of the link and its queues.
     Sysfs,
-    /// Programs of tcx.
+    /// Programs attached by tcx.
     Programs,
 }
 
-/// What takes portraits of the links of a namespace. It keeps the namespace alive.
+/// Reads the states of a namespace's links. Its sockets keep the namespace alive.
 #[derive(Debug)]
 pub struct Painter<'a> {
     netns: &'a Netns,
     rtnl: Rtnl,
-    /// `None`: the kernel has no such family.
+    /// `None`: the kernel has no ethtool family.
     ethtool: Option<ethtool::Ethtool>,
     sysfs: Option<&'a NetSysfs>,
 }
 
 impl Portrait {
-    /// What the description of a link alone tells.
+    /// The state that a link's description alone contains.
     #[must_use]
     pub fn of_link(link: &Link) -> Self {
         Self { parts: [(Part::Link, link::aspects(link))].into() }
     }
 
-    /// The portrait as it is to be of a link that nobody uses: with these, able to send to all and to
-    /// ask for addresses, told to receive only what is for it, and free of programs.
+    /// Derives the state that an unused link should have: this name, MAC address and MTU, ARP and multicast on, no
+    /// extra reception, no programs.
     #[must_use]
     pub fn as_unused(mut self, name: &str, mac: Option<MacAddress>, mtu: u32) -> Self {
         let link = self.parts.entry(Part::Link).or_default();
@@ -66,8 +69,8 @@ impl Portrait {
         self
     }
 
-    /// All that is not as in the `original`, each in a few words. What only one of both has a part of
-    /// is not compared, and neither is what a driver refused to tell for the original.
+    /// Lists the aspects that differ from `original`, each in a few words. A part that only one side has is not
+    /// compared. The same applies to aspects that the driver refused to report for `original`.
     #[must_use]
     pub fn differences_from(&self, original: &Self) -> Vec<String> {
         let parts = self.parts.iter();
@@ -77,20 +80,19 @@ impl Portrait {
 }
 
 impl<'a> Painter<'a> {
-    /// What takes portraits in a namespace. `sysfs` is that of the same namespace; without it, files
-    /// are not looked at.
+    /// Opens a reader in `netns`. `sysfs` must show the same namespace; without it, files are not compared.
     ///
     /// # Errors
-    /// When the process may have no more open files, or may not enter the namespace.
+    /// If the process has no free file descriptor, or may not enter the namespace.
     pub fn open(netns: &'a Netns, sysfs: Option<&'a NetSysfs>) -> Result<Self, Error> {
         let (rtnl, ethtool) = netns.run(|| (Rtnl::open(), ethtool::Ethtool::open()))?;
         Ok(Self { netns, rtnl: rtnl?, ethtool: ethtool?, sysfs })
     }
 
-    /// A link as it is now, and its portrait. `None`: there is no such link.
+    /// Reads a link and its state. `None`: the link does not exist.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses the request.
     pub fn portrait(&mut self, index: u32) -> Result<Option<(Link, Portrait)>, Error> {
         let Some(link) = self.rtnl.link_by_index(index)? else { return Ok(None) };
         let mut portrait = Portrait::of_link(&link);
@@ -111,7 +113,7 @@ mod tests {
     use super::{aspects::ON, *};
 
     #[test]
-    fn parts_that_one_of_both_lacks_are_not_compared() {
+    fn missing_parts_are_not_compared() {
         let mut link = Link { mtu: 1500, ..Link::default() };
         let original = Portrait::of_link(&link);
         link.mtu = 1400;
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_portrait_reads_back_as_written() {
+    fn link_state_survives_serialisation() {
         let mut link = Link::default();
         (link.name, link.alias) = ("p0v3".into(), Some("a".into()));
         let portrait = Portrait::of_link(&link);

@@ -1,10 +1,10 @@
-//! The kernel's description of a link, of which each attribute is an aspect: those that this crate
-//! reads by what it makes of them, the others as they come.
+//! Aspects of the kernel's link description. Fields of [`Link`] have names; the remaining attributes appear as they
+//! are.
 
 use super::aspects::{Aspects, on_or_off, value_of};
-use crate::{Link, MacAddress, told::Told};
+use crate::{Link, MacAddress, undecoded::Undecoded};
 
-/// Attributes that people know, by number.
+/// Display names of attributes, by number.
 const NAMED: [(u16, &str); 18] = [
     (15, "weight"),
     (17, "link mode"),
@@ -26,7 +26,6 @@ const NAMED: [(u16, &str); 18] = [
     (64, "largest GRO size for IPv4"),
 ];
 
-/// What a link is like by its description.
 pub(super) fn aspects(link: &Link) -> Aspects {
     let mut names = link.alternative_names.clone();
     names.sort_unstable();
@@ -47,13 +46,13 @@ pub(super) fn aspects(link: &Link) -> Aspects {
         ("loss of addresses when down", Some(on_or_off(link.is_dynamic))),
         ("promiscuity", Some(on_or_off(link.is_promiscuous))),
         ("reception of all multicast", Some(on_or_off(link.is_all_multicast))),
-        ("set of other flags", Some(format!("{:#x}", link.told.flags()))),
+        ("set of other flags", Some(format!("{:#x}", link.undecoded.flags()))),
     ];
     let known = known.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    known.chain(others(&link.told)).collect()
+    known.chain(others(&link.undecoded)).collect()
 }
 
-/// Makes the aspects those of a link that nobody uses.
+/// Changes the aspects to those of an unused link.
 pub(super) fn make_unused(aspects: &mut Aspects, name: &str, mac: Option<MacAddress>, mtu: u32) {
     let own = [
         ("name", name.to_owned()),
@@ -80,8 +79,8 @@ pub(super) fn make_unused(aspects: &mut Aspects, name: &str, mac: Option<MacAddr
     }
 }
 
-fn others(told: &Told) -> impl Iterator<Item = (String, String)> {
-    told.attributes().map(|attribute| {
+fn others(undecoded: &Undecoded) -> impl Iterator<Item = (String, String)> {
+    undecoded.attributes().map(|attribute| {
         let known = NAMED.iter().find(|(number, _)| *number == attribute.kind());
         let unknown = || format!("attribute {}", attribute.kind());
         let name = known.map_or_else(unknown, |(_, name)| (*name).to_owned());

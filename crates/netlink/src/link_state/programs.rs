@@ -1,5 +1,5 @@
-//! The programs of tcx that a link hands its frames to: unlike queues and filters, they go with it
-//! from namespace to namespace.
+//! Numbers of tcx programs. Unlike queueing disciplines and filters, they stay attached when the link moves to another
+//! namespace.
 
 use nix::libc::{SYS_bpf, syscall};
 
@@ -8,10 +8,10 @@ use super::aspects::Aspects;
 /// `BPF_PROG_QUERY`
 const QUERY: u32 = 16;
 
-/// The attach types of tcx.
+/// `BPF_TCX_INGRESS` and `BPF_TCX_EGRESS`
 const DIRECTIONS: [(u32, &str); 2] = [(46, "receiving"), (47, "sending")];
 
-/// The question for the programs of a link, as far as this asks.
+/// The part of `union bpf_attr` for `BPF_PROG_QUERY`.
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -19,9 +19,9 @@ struct Query {
     direction: u32,
     query_flags: u32,
     attach_flags: u32,
-    /// Where to write the programs' ids: nowhere.
+    /// Address for the program IDs. 0: only count.
     ids: u64,
-    /// The answer: how many programs there are.
+    /// Result: number of programs.
     count: u32,
     padding: u32,
     program_flags: u64,
@@ -30,8 +30,8 @@ struct Query {
     revision: u64,
 }
 
-/// How many programs a link of the calling thread's namespace has. `None`: the kernel has none of
-/// this kind, or does not tell this process.
+/// Counts the programs of a link in the calling thread's namespace. `None`: the kernel has no tcx, or this process may
+/// not query it.
 pub(super) fn aspects(index: u32) -> Option<Aspects> {
     let count = |(direction, name): (u32, &str)| {
         let count = count(index, direction)?;
@@ -43,8 +43,7 @@ pub(super) fn aspects(index: u32) -> Option<Aspects> {
 #[expect(unsafe_code, reason = "there is no safe wrapper of this system call")]
 fn count(link: u32, direction: u32) -> Option<u32> {
     let mut query = Query { link, direction, ..Query::default() };
-    // SAFETY: the kernel reads and writes no more than the size that it is told, which is the
-    // question's own, and keeps no pointer to it.
+    // SAFETY: the kernel accesses at most the given size, which is that of `query`, and keeps no pointer.
     let outcome = unsafe { syscall(SYS_bpf, QUERY, &raw mut query, size_of::<Query>()) };
     (outcome == 0).then_some(query.count)
 }

@@ -1,4 +1,5 @@
-//! What the kernel tells of a link beyond what anybody asks for by name: kept for the link's portrait.
+//! Attributes of a link that [`Link`](crate::Link) does not decode, kept for comparison by
+//! [`Portrait`](crate::Portrait).
 
 use std::fmt;
 
@@ -6,60 +7,58 @@ use netlink_packet_core::NlaBuffer;
 
 use crate::datagram::{Kinds, append, attributes_in};
 
-/// The length of the header before the attributes, and where in it the flags are.
+/// Length of `struct ifinfomsg`, which precedes the attributes, and the position of the flags in it.
 pub(crate) const HEADER_LEN: usize = 16;
 const FLAGS: std::ops::Range<usize> = 8..12;
 
-/// Attributes that are no aspects of their own here, by number.
+/// Numbers of attributes that are not compared here.
 const LEFT_OUT: Kinds = Kinds::of(&[
-    // What `Link` has by name, or its changes: address, broadcast address, name, MTU, master, queue
-    // length, alias, group, XDP programs, alternative names.
+    // Fields of `Link` or the means to change them: address, broadcast address, name, MTU, master, queue length, alias,
+    // group, XDP programs, alternative names.
     &[1, 2, 3, 4, 10, 13, 20, 27, 43, 52, 53],
-    // Where the other end of a veth pair is: numbers that a move of that one changes.
+    // Index and namespace of a veth pair's other end: a move of that end changes them.
     &[5, 37],
-    // The queue's kind: a move ends every queue, and who is switched on gets the default.
+    // Queueing discipline: a move removes it, and the link gets the default when it goes up.
     &[6],
     // Counters.
     &[7, 23, 35, 47, 48],
-    // The moment: state, carrier, and of which event and which namespace is told.
+    // Momentary values: operational state, carrier, and the event and namespace of the message.
     &[16, 33, 44, 45, 46, 49],
-    // Where the card's registers and interrupts are: a driver may find them elsewhere next time.
+    // Memory map and interrupts: a driver may get others when it binds again.
     &[14],
-    // Settings of IPv4 and IPv6: they belong to the namespace, and begin anew with each move.
+    // Settings of IPv4 and IPv6: they belong to the namespace and are reset by each move.
     &[26],
-    // What a PF says of its VFs.
+    // What a PF reports about its VFs.
     &[21, 22, 24, 25, 29],
     // Names of the hardware: no program changes them, but another mode of the card may.
     &[34, 36, 38, 54, 56, 57, 62, 65],
-    // The room around each frame: what the other end of a veth pair asks for.
+    // Headroom and tailroom: set by the other end of a veth pair.
     &[68, 69],
     // Padding.
     &[42],
 ]);
 
-/// What of the flags is an aspect that `Link` does not have: all that a program can set.
+/// Flags that programs can set and `Link` does not have.
 const OTHER_FLAGS: u32 = IFF_DEBUG | IFF_NOTRAILERS | IFF_PORTSEL | IFF_AUTOMEDIA;
 const IFF_DEBUG: u32 = 1 << 2;
 const IFF_NOTRAILERS: u32 = 1 << 5;
 const IFF_PORTSEL: u32 = 1 << 13;
 const IFF_AUTOMEDIA: u32 = 1 << 14;
 
-/// What the kernel told of a link beyond what [`Link`][`crate::Link`] has by name: flags and attributes
-/// as they came.
+/// The flags and attributes of a link that [`Link`](crate::Link) does not decode, as received.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Undecoded {
     flags: u32,
     attributes: Box<[u8]>,
 }
 
-impl fmt::Debug for Told {
+impl fmt::Debug for Undecoded {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} bytes", self.attributes.len())
     }
 }
 
-impl Told {
-    /// Of a message about a link.
+impl Undecoded {
     pub(crate) fn of(message: &[u8]) -> Self {
         let flags = message.get(FLAGS).and_then(|bytes| bytes.try_into().ok());
         let mut kept = Vec::new();
@@ -74,12 +73,10 @@ impl Told {
         }
     }
 
-    /// Those that [`Link`][`crate::Link`] does not have by name.
     pub(crate) fn flags(&self) -> u32 {
         self.flags
     }
 
-    /// Those that are aspects of their own.
     pub(crate) fn attributes(&self) -> impl Iterator<Item = NlaBuffer<&[u8]>> {
         attributes_in(&self.attributes)
     }

@@ -1,7 +1,7 @@
-//! What sysfs alone has of a link: settings of its queues.
+//! Settings that only sysfs has: those of a link's queues.
 //!
-//! Sysfs shows the links of the namespace in which it was mounted. That is seldom known of `/sys`, so
-//! it is mounted once more, nowhere.
+//! Sysfs shows the links of the namespace in which it was mounted. `/sys` can be of any namespace, so this module
+//! mounts a detached sysfs of its own.
 
 use std::{
     ffi::CStr,
@@ -18,44 +18,44 @@ use nix::libc::{
 use super::aspects::Aspects;
 use crate::{Error, Link, Netns};
 
-/// Files of a link that are no aspects of their own.
+/// Files that are not compared.
 const LEFT_OUT: &[&[&str]] = &[
-    // What the kernel's description of a link tells, too, or tells better.
+    // Also in the kernel's link description.
     &["addr_len", "address", "broadcast", "flags", "group", "ifalias", "link_mode", "mtu"],
     &["name_assign_type", "addr_assign_type", "netdev_group", "proto_down", "tx_queue_len", "type"],
-    // The moment.
+    // Momentary values.
     &["carrier", "carrier_changes", "carrier_down_count", "carrier_up_count", "dormant", "duplex"],
     &["ifindex", "iflink", "operstate", "speed", "testing", "uevent"],
     // Names of the hardware.
     &["dev_id", "dev_port", "phys_port_id", "phys_port_name", "phys_switch_id"],
-    // Of a queue: counters, and what the kernel finds out by itself.
+    // Files of queues: counters, and values that the kernel adjusts itself.
     &["tx_timeout", "inflight", "limit", "stall_cnt", "stall_max"],
 ];
 
-/// The links of a namespace, as sysfs shows them. It does not keep the namespace alive.
+/// A detached sysfs mount that shows the links of a namespace. It does not keep the namespace alive.
 #[derive(Debug)]
 pub struct NetSysfs {
     mount: OwnedFd,
 }
 
 impl NetSysfs {
-    /// Mounts sysfs for a namespace, where nobody sees it.
+    /// Mounts a detached sysfs for a namespace. No other process sees the mount.
     ///
     /// # Errors
-    /// When the process may mount nothing.
+    /// If the process may not mount.
     pub fn mount(netns: &Netns) -> Result<Self, Error> {
         let mounted = netns.run(mount_here)?;
         let mount = mounted.map_err(|error| Error::io("mount sysfs", &error))?;
         Ok(Self { mount })
     }
 
-    /// The folder with a folder of files for each link. This process alone can read it, as long as `self` lives.
+    /// The folder that contains a folder for each link. Valid only in this process and while `self` lives.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/class/net", self.mount.as_raw_fd()))
     }
 
-    /// What the files of a link tell. `None`: it was renamed or went meanwhile.
+    /// Reads the settings of a link. `None`: the link was renamed or removed in the meantime.
     pub(super) fn aspects(&self, link: &Link) -> Option<Aspects> {
         let folder = self.folder().join(&link.name);
         let mut aspects = Aspects::new();
@@ -66,6 +66,7 @@ impl NetSysfs {
             read_files(&queue, &of_queue, &mut aspects);
             read_files(&queue.join("byte_queue_limits"), &of_queue, &mut aspects);
         }
+        // Links are found by name here: check that the name still belongs to this link after reading.
         let index = fs::read_to_string(folder.join("ifindex")).ok()?;
         (index.trim_end().parse() == Ok(link.index)).then_some(aspects)
     }
@@ -76,7 +77,7 @@ fn names_in(folder: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Reads the files of a folder. Some can't be read, as of a link that is down.
+/// Reads the files of a folder. Some are unreadable while the link is down and are left out.
 fn read_files(folder: &Path, of_queue: &str, aspects: &mut Aspects) {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file())) {
@@ -96,13 +97,13 @@ fn mount_here() -> io::Result<OwnedFd> {
         MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
     const KIND: &CStr = c"sysfs";
     const NULL: *const u8 = std::ptr::null();
-    // SAFETY: the kind is a text that lives for ever.
+    // SAFETY: the type is a static string.
     let context = opened(unsafe { syscall(SYS_fsopen, KIND.as_ptr(), FSOPEN_CLOEXEC) })?;
     // SAFETY: the descriptor is open, and this command has neither key nor value.
     let made =
         unsafe { syscall(SYS_fsconfig, context.as_raw_fd(), FSCONFIG_CMD_CREATE, NULL, NULL, 0) };
     checked(made)?;
-    // SAFETY: the descriptor is open, the rest are numbers.
+    // SAFETY: the descriptor is open, and the other arguments are numbers.
     opened(unsafe { syscall(SYS_fsmount, context.as_raw_fd(), FSMOUNT_CLOEXEC, ATTRIBUTES) })
 }
 
@@ -114,6 +115,6 @@ fn checked(outcome: c_long) -> io::Result<c_long> {
 #[expect(unsafe_code, reason = "a system call returns descriptors as numbers")]
 fn opened(outcome: c_long) -> io::Result<OwnedFd> {
     let descriptor = i32::try_from(checked(outcome)?).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just opened it for this caller, and nobody else has it.
+    // SAFETY: the kernel opened the descriptor for this caller, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }

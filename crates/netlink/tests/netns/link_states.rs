@@ -38,7 +38,7 @@ fn move_to(from: &TestNetns, name: &str, to: &Netns, new_name: &str) {
 }
 
 #[test]
-fn a_link_that_comes_back_is_as_it_was() {
+fn returned_link_equals_its_baseline() {
     let (here, there) = with_pair();
     let before = portrait(&here);
     let pod = TestNetns::new();
@@ -55,7 +55,7 @@ fn a_link_that_comes_back_is_as_it_was() {
 }
 
 #[test]
-fn whatever_is_set_is_told() {
+fn every_changed_setting_is_reported() {
     let (here, _there) = &with_pair();
     let before = portrait(here);
     let told = |told: &str, change: &dyn Fn()| {
@@ -99,7 +99,7 @@ fn whatever_is_set_is_told() {
 
 /// A namespace refers to links in another by a number of its own.
 #[test]
-fn a_namespace_is_numbered_in_another_only_if_it_is_referred_to() {
+fn namespace_id_exists_only_if_referenced() {
     let (here, there) = with_pair();
     assert!(!there.rtnl().links().unwrap().is_empty());
     assert!(there.rtnl().number_of(&here.netns).unwrap().is_some());
