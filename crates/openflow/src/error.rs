@@ -1,50 +1,50 @@
-//! What can go wrong between a client and a switch.
+//! Errors of a connection to a switch.
 
 use std::{io, path::PathBuf};
 
-/// Why a switch did not do what it was asked.
+/// Why a request to a switch failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(clippy::error_impl_error, reason = "its users read it as openflow::Error")]
 pub enum Error {
-    /// Nobody can be talked to at that socket.
-    #[error("no switch can be talked to at {socket}")]
+    /// The client cannot connect to the socket.
+    #[error("cannot connect to the switch at {socket}")]
     Connect {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// The connection has ended. What was asked for may have been done.
+    /// The connection was closed. The request may have been carried out.
     #[error("the connection to the switch at {socket} has ended")]
     Closed {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// The switch has not answered in time. What was asked for may be done yet.
+    /// The switch did not answer in time. It may still carry out the request.
     #[error("the switch at {socket} has not answered in {milliseconds} ms")]
     TimedOut {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// How long it was waited for.
+        /// The timeout, in milliseconds.
         milliseconds: u128,
     },
     /// The switch refused. Nothing was changed.
     #[error("the switch refused: {} (type {kind}, code {code})", name_of(*kind))]
     Refused {
-        /// The type of its error (OpenFlow 1.3.5, section 7.4.4).
+        /// Error type (OpenFlow 1.3.5, section 7.4.4).
         kind: u16,
-        /// The code within that.
+        /// Error code within the type.
         code: u16,
     },
-    /// The switch said something that is no OpenFlow.
-    #[error("the switch said something that can't be read: {why}")]
+    /// The switch sent something that is not OpenFlow.
+    #[error("the switch sent an invalid message: {why}")]
     Garbage {
-        /// What is wrong with it.
+        /// What is wrong with the message.
         why: &'static str,
     },
-    /// The switch does not speak OpenFlow 1.3.
-    #[error("the switch does not speak OpenFlow 1.3: let the bridge's `protocols` have OpenFlow13")]
+    /// The switch does not support OpenFlow 1.3.
+    #[error("the switch does not speak OpenFlow 1.3: add OpenFlow13 to the bridge's `protocols`")]
     Version,
 }
 
@@ -55,9 +55,9 @@ const fn name_of(kind: u16) -> &'static str {
         2 => "bad action",
         3 => "bad instruction",
         4 => "bad match",
-        5 => "the flow can't be set",
-        12 => "the meter can't be set",
-        0xffff | 17 => "the changes can't be made together",
+        5 => "the flow cannot be set",
+        12 => "the meter cannot be set",
+        0xffff | 17 => "the bundle cannot be committed",
         _ => "an error",
     }
 }

@@ -1,185 +1,186 @@
-//! Flows: what is matched, and what is done.
+//! Flows: matches and actions.
 
 use std::{collections::BTreeSet, fmt};
 
 use ipnetwork::{Ipv4Network, Ipv6Network};
 use netlink::MacAddress;
 
-/// A flow. Of those in a table that match a frame, the one of the highest priority decides.
+/// A flow. Of the flows in a table that match a frame, the one with the highest priority applies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
-    /// Its table. Frames begin in 0.
+    /// Table. Frames start in table 0.
     pub table: u8,
-    /// Its priority among those of its table.
+    /// Priority within the table.
     pub priority: u16,
-    /// By which those who set it know it again.
+    /// Cookie, by which the owner recognises the flow.
     pub cookie: u64,
-    /// What a frame has to be like, in all of these points.
+    /// Conditions, all of which a frame must meet.
     pub matches: BTreeSet<Match>,
-    /// What is done with it.
+    /// What happens to the frame.
     pub action: Action,
 }
 
-/// What a frame is like. Some points make sense only beside others: those of ARP beside its Ethernet type, and so on
+/// A condition on a frame. Some conditions need others: those on ARP need the Ethernet type of ARP, for example
 /// (ovs-fields(7), "prerequisites").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Match {
-    /// It came in at the port with that number.
+    /// The input port has this number.
     InPort(u32),
-    /// To a station, of which only the bits of the second address count.
+    /// The destination MAC address, compared under the mask in the second address.
     EthernetDestination(MacAddress, MacAddress),
-    /// From that station.
+    /// The source MAC address.
     EthernetSource(MacAddress),
-    /// What is in it, behind a tag if it has one.
+    /// The Ethernet type, after a VLAN tag if there is one.
     EthernetType(u16),
-    /// Its first tag.
+    /// The outer VLAN tag.
     Vlan(VlanMatch),
     /// The protocol above IPv4, or above IPv6 and its extensions.
     IpProtocol(u8),
-    /// From one of these addresses.
+    /// The IPv4 source is in this network.
     Ipv4Source(Ipv4Network),
-    /// To one of these addresses.
+    /// The IPv4 destination is in this network.
     Ipv4Destination(Ipv4Network),
-    /// To one of these ports.
+    /// The TCP destination port.
     TcpDestination(Ports),
-    /// From that port.
+    /// The UDP source port.
     UdpSource(u16),
-    /// To one of these ports.
+    /// The UDP destination port.
     UdpDestination(Ports),
-    /// To one of these ports.
+    /// The SCTP destination port.
     SctpDestination(Ports),
-    /// A message of that type.
+    /// The type of an ICMP message.
     Icmpv4Type(u8),
-    /// Sent by one of these addresses, as ARP says.
+    /// The sender address in ARP is in this network.
     ArpSenderAddress(Ipv4Network),
-    /// About one of these addresses.
+    /// The target address in ARP is in this network.
     ArpTargetAddress(Ipv4Network),
-    /// Sent by that station, as ARP says.
+    /// The sender MAC address in ARP.
     ArpSenderMac(MacAddress),
-    /// From one of these addresses.
+    /// The IPv6 source is in this network.
     Ipv6Source(Ipv6Network),
-    /// To one of these addresses.
+    /// The IPv6 destination is in this network.
     Ipv6Destination(Ipv6Network),
-    /// A message of that type.
+    /// The type of an ICMPv6 message.
     Icmpv6Type(u8),
-    /// A message of that code.
+    /// The code of an ICMPv6 message.
     Icmpv6Code(u8),
-    /// About one of these addresses, as neighbour discovery says; `::` of options that contradict each other. As the
-    /// two after it, it takes hold in the kernel's datapath only beside the code (ovs, lib/odp-util.c,
-    /// `odp_flow_key_from_flow__`).
+    /// The target of neighbour discovery is in this network. It is `::` if options contradict each other.
+    ///
+    /// In the kernel's datapath this condition and the next two only work together with the ICMPv6 code (ovs,
+    /// lib/odp-util.c, `odp_flow_key_from_flow__`).
     NdTarget(Ipv6Network),
-    /// The link of the sender, as a solicitation says; all zero if it does not.
+    /// The source link-layer address option of a solicitation. All zeros if it has none.
     NdSourceLink(MacAddress),
-    /// The link of the target, as an advertisement says; all zero if it does not.
+    /// The target link-layer address option of an advertisement. All zeros if it has none.
     NdTargetLink(MacAddress),
-    /// Of such a connection. Only of what was looked up by [`Action::Track`].
+    /// The connection state. Only valid after [`Action::Track`].
     Connection(Connection),
-    /// Something that is not known here, by its field's number. Only of flows that were read.
+    /// A condition that this crate does not know, by class, field and length. Only in flows that were read.
     Other(u32),
 }
 
-/// The first tag of a frame.
+/// The outer VLAN tag of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VlanMatch {
-    /// None.
+    /// No tag.
     Untagged,
-    /// The tag of that VLAN; 0: one that tells a priority and no VLAN.
+    /// A tag of this VLAN. 0: a priority tag.
     Id(u16),
 }
 
-/// Ports of a protocol: those whose bits under `mask` are as in `value`.
+/// A set of ports: those that equal `value` in the bits of `mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ports {
-    /// The bits.
+    /// The bits to compare with.
     pub value: u16,
-    /// Which of them count. Not none.
+    /// The bits that are compared; not zero.
     pub mask: u16,
 }
 
 impl Ports {
-    /// That one alone.
+    /// Matches exactly one port.
     #[must_use]
     pub const fn exactly(value: u16) -> Self {
         Self { value, mask: u16::MAX }
     }
 }
 
-/// How a packet stands to the connections of the zone in which it was looked up.
+/// State of a packet's connection in the zone of the lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Connection {
-    /// It is of none that was answered: it opens one, if anything does.
+    /// The packet belongs to no answered connection: it would open one.
     New,
-    /// It is of one that was remembered and answered.
+    /// The packet belongs to an answered connection.
     Established,
-    /// It tells of an error on one that was remembered.
+    /// The packet is an error that relates to a connection.
     Related,
 }
 
-/// What is done with a frame.
+/// What happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
-    /// Nothing.
+    /// The switch drops the frame.
     Drop,
-    /// The bridge forwards it as bridges do.
+    /// The bridge forwards the frame like a learning switch.
     Normal,
-    /// A later table decides.
+    /// The frame continues in a later table.
     Table(u8),
-    /// What exceeds the meter of that number is dropped, and a later table decides on the rest.
+    /// Drops what exceeds a meter. The rest continues in a later table.
     Metered {
-        /// The meter, which has to be there.
+        /// Number of the meter, which must exist.
         meter: u32,
-        /// The table.
+        /// The later table.
         table: u8,
     },
-    /// Its connection is looked up among those of that zone, then that table decides.
+    /// Looks up the connection in a zone. The frame continues in a table.
     Track {
-        /// Zones are numbered within a datapath.
+        /// Zone number, valid in the whole datapath.
         zone: u16,
         /// Any table.
         table: u8,
     },
-    /// Likewise, and its connection is remembered.
+    /// Looks up the connection and commits it to connection tracking.
     Remember {
-        /// The zone.
+        /// Zone number, valid in the whole datapath.
         zone: u16,
-        /// Any table, but one from which it comes back to be remembered again and again.
+        /// Any table from which the frame does not return to this action.
         table: u8,
     },
-    /// Something that is not known here. Only of flows that were read: it can't be set.
+    /// An action that this crate does not know. Only in flows that were read; it cannot be set.
     Other,
 }
 
-/// Flows by their cookies: those whose bits under `mask` are as in `value`.
+/// A set of flows: those whose cookie equals `value` in the bits of `mask`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookies {
-    /// The bits.
+    /// The bits to compare with.
     pub value: u64,
-    /// Which of them count.
+    /// The bits that are compared.
     pub mask: u64,
 }
 
 impl Cookies {
-    /// Those with exactly that cookie.
+    /// Matches exactly one cookie.
     #[must_use]
     pub const fn exactly(value: u64) -> Self {
         Self { value, mask: u64::MAX }
     }
 
-    /// Whether it is one of them.
+    /// Whether the set contains the cookie.
     #[must_use]
     pub const fn include(self, cookie: u64) -> bool {
         cookie & self.mask == self.value & self.mask
     }
 }
 
-/// A flow as it was read.
+/// A flow with its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountedFlow {
     /// The flow.
     pub flow: Flow,
-    /// How many frames it has decided on.
+    /// Number of frames that the flow applied to.
     pub packets: u64,
-    /// How many bytes these had.
+    /// Number of bytes of those frames.
     pub bytes: u64,
 }
 
@@ -194,25 +195,25 @@ impl fmt::Display for CountedFlow {
     }
 }
 
-/// What flows may have in common: how much of what they let pass goes on. The rest is dropped.
+/// A meter: a rate limit that flows share. The switch drops what exceeds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
-    /// By which flows name it, from 1 on.
+    /// Number by which flows refer to the meter, from 1 on.
     pub number: u32,
-    /// The rate, in kbit/s.
+    /// Rate in kbit/s.
     pub rate_kbits: u32,
-    /// What may go on at once, in kbit.
+    /// Burst in kbit.
     pub burst_kbits: u32,
 }
 
-/// Something to be changed.
+/// A change of flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Sets a flow, in place of one with the same table, priority and matches.
+    /// Adds a flow, replacing one with the same table, priority and matches.
     Add(Flow),
-    /// Takes away the flow with this table, priority, cookie and these matches, if there is one.
+    /// Removes the flow with this table, priority, cookie and matches, if it exists.
     Remove(Flow),
-    /// Takes away all of these.
+    /// Removes all flows with these cookies.
     RemoveAll(Cookies),
 }
 
@@ -221,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counted_flow_is_one_line() {
+    fn counted_flow_is_displayed_in_one_line() {
         let matches = [Match::InPort(3), Match::EthernetType(0x0806)].into();
         let flow = Flow { table: 1, priority: 7, cookie: 0xff, matches, action: Action::Table(2) };
         let text = CountedFlow { flow, packets: 5, bytes: 300 }.to_string();

@@ -1,11 +1,13 @@
-//! Flows of a bridge of Open vSwitch: set, read and counted, by OpenFlow 1.3 over the bridge's management socket.
+//! An OpenFlow 1.3 client for bridges of Open vSwitch: sets, reads and counts flows over the bridge's management
+//! socket.
 //!
-//! It speaks of what a port may send and be sent, and no more: [`Match`] and [`Action`] are what that takes. A flow that
-//! has something else in it, as others may set, reads as such and is like none that is wanted. What is changed together
-//! is changed at once, or not at all: by a bundle, which Open vSwitch takes in 1.3 as an extension (ONF EXT-230).
-//! Meters it does not take in one, so that each is changed by itself.
+//! [`Match`] and [`Action`] cover what the guard of a port needs. Other conditions and actions are read as `Other`, so
+//! such a flow never equals a wanted one. Changes are made in bundles, all or nothing, which Open vSwitch supports in
+//! OpenFlow 1.3 as an extension (ONF EXT-230). Bundles cannot contain meters, so meters change one by one.
 //!
-//! What keeps frames from passing ports is said in OpenFlow 1.0, as far as the bridge speaks it: see [`PortSwitch`].
+//! [`PortSwitch`] uses OpenFlow 1.0, if the bridge allows it, for settings that keep frames from passing a port.
+//!
+//! A [`Switch`] is one blocking connection. `&mut self` serialises calls; there are no locks and no threads.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -5,7 +5,7 @@ use crate::{
     oxm,
 };
 
-/// A version of the protocol. All but ports is said in 1.3.
+/// An OpenFlow version. Only messages about ports use 1.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     /// OpenFlow 1.0.
@@ -15,7 +15,7 @@ pub(crate) enum Version {
 }
 
 impl Version {
-    /// As messages begin with it.
+    /// The version number in message headers.
     pub(crate) const fn number(self) -> u8 {
         match self {
             Self::V10 => 1,
@@ -23,7 +23,7 @@ impl Version {
         }
     }
 
-    /// The kind of messages that ask for statistics.
+    /// Message type of statistics requests.
     pub(crate) const fn statistics_request(self) -> u8 {
         match self {
             Self::V10 => 16,
@@ -31,12 +31,12 @@ impl Version {
         }
     }
 
-    /// The kind of the replies.
+    /// Message type of statistics replies.
     pub(crate) const fn statistics_reply(self) -> u8 {
         self.statistics_request() + 1
     }
 
-    /// The kind of messages that set up a port.
+    /// Message type of port modifications.
     pub(crate) const fn port_mod(self) -> u8 {
         match self {
             Self::V10 => 15,
@@ -44,7 +44,7 @@ impl Version {
         }
     }
 
-    /// The kind of messages that ask whether all before is done.
+    /// Message type of barrier requests.
     pub(crate) const fn barrier_request(self) -> u8 {
         match self {
             Self::V10 => 18,
@@ -52,7 +52,7 @@ impl Version {
         }
     }
 
-    /// The kind of the replies.
+    /// Message type of barrier replies.
     pub(crate) const fn barrier_reply(self) -> u8 {
         self.barrier_request() + 1
     }
@@ -84,7 +84,7 @@ const FLOW_STATISTICS: u16 = 1;
 const METER_STATISTICS: u16 = 9;
 const METER_CONFIGURATION: u16 = 10;
 const METER_FEATURES: u16 = 11;
-/// More parts of the reply follow.
+/// Flag of a reply: more parts follow.
 const MORE: u16 = 1;
 
 // Bundles of OpenFlow 1.3 (ONF EXT-230).
@@ -94,12 +94,12 @@ const BUNDLE_ADD: u32 = 2301;
 const OPEN: u16 = 0;
 const COMMIT: u16 = 4;
 const DISCARD: u16 = 6;
-/// All or nothing, and in this order.
+/// Flags of a bundle: atomic and ordered.
 const ATOMIC_AND_ORDERED: u16 = 3;
-/// One at a time on a connection.
+/// Bundle number. A connection has one bundle at a time.
 const BUNDLE_NUMBER: u32 = 1;
 
-/// Of the first fragment what is behind its head of IP is read (Open vSwitch's `OFPUTIL_FRAG_NX_MATCH`).
+/// `OFPUTIL_FRAG_NX_MATCH` of Open vSwitch: flows match the transport fields of the first fragment.
 pub(crate) const READ_FIRST_FRAGMENT: u16 = 3;
 
 const MATCH_OF_FIELDS: u16 = 1;
@@ -107,50 +107,50 @@ const GOTO_TABLE: u16 = 1;
 const APPLY_ACTIONS: u16 = 4;
 const METER: u16 = 6;
 const OUTPUT: u16 = 0;
-/// Open vSwitch's own messages and actions.
+/// Experimenter ID of Open vSwitch's own messages and actions.
 const NICIRA: u32 = 0x2320;
 const FORGET_CONNECTIONS: u32 = 29;
 const OWN_ACTION: u16 = 0xffff;
 const TRACK: u16 = 35;
-/// The connection is remembered.
+/// Flag of the `ct` action: commit the connection.
 const REMEMBERED: u16 = 1;
-/// Forwarded as bridges do.
+/// Output port `NORMAL`: forward like a learning switch.
 const NORMAL: u32 = 0xffff_fffa;
 
 const ADD_METER: u16 = 0;
 const MODIFY_METER: u16 = 1;
 const DELETE_METER: u16 = 2;
-/// In kbit/s, and with a burst.
+/// Flags: rate in kbit/s, with a burst.
 const METER_FLAGS: u16 = 1 | 4;
 const DROP_BAND: u16 = 1;
-/// The error of a meter that is not there: its type and code.
+/// Error type and code for a meter that does not exist.
 pub(crate) const UNKNOWN_METER: (u16, u16) = (12, 3);
 
-/// A message of OpenFlow 1.3 with that number.
+/// Encodes a message of OpenFlow 1.3. `number` is the transaction ID.
 pub(crate) fn message(kind: u8, number: u32, body: &[u8]) -> Vec<u8> {
     message_of(Version::V13, kind, number, body)
 }
 
-/// A message of that version with that number.
+/// Encodes a message. `number` is the transaction ID.
 pub(crate) fn message_of(version: Version, kind: u8, number: u32, body: &[u8]) -> Vec<u8> {
-    // What is longer does not come about: a bundle is several messages.
+    // Messages here are far below 64 KiB, because a bundle consists of several messages.
     let length = u16::try_from(HEADER_LEN + body.len()).unwrap_or(u16::MAX);
     let [high, low] = length.to_be_bytes();
     [&[version.number(), kind, high, low][..], &number.to_be_bytes(), body].concat()
 }
 
-/// What of a bundle is next.
+/// A step of a bundle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bundle<'a> {
-    /// It has these changes.
+    /// Opens the bundle and adds these changes.
     Open(&'a [Change]),
-    /// They are made.
+    /// Commits the changes.
     Commit,
-    /// It is forgotten.
+    /// Discards the bundle.
     Discard,
 }
 
-/// The messages that say so, all with that number.
+/// Encodes a step of a bundle. All its messages have the same transaction ID.
 pub(crate) fn bundle(number: u32, next: Bundle<'_>) -> Vec<u8> {
     let changes = match next {
         Bundle::Open(changes) => changes,
@@ -188,13 +188,13 @@ fn flow_mod(change: &Change) -> Vec<u8> {
 
 fn head(cookies: Cookies, table: u8, command: u8, priority: u16) -> Vec<u8> {
     let cookies = [cookies.value, cookies.mask].map(u64::to_be_bytes).concat();
-    // Neither idle nor old ones go by themselves.
+    // No idle and no hard timeout: flows stay until they are removed.
     let times_and_priority = [0, 0, priority].map(u16::to_be_bytes).concat();
     let any = [ANY; 3].map(u32::to_be_bytes).concat();
     [cookies, vec![table, command], times_and_priority, any, vec![0; 4]].concat()
 }
 
-/// Matches as a structure, whose length does not count what fills it up.
+/// Encodes matches as `ofp_match`, whose length excludes the padding.
 fn fields(encoded: &[u8]) -> Vec<u8> {
     let length = u16::try_from(4 + encoded.len()).unwrap_or(u16::MAX);
     let head = [MATCH_OF_FIELDS, length].map(u16::to_be_bytes).concat();
@@ -222,42 +222,41 @@ fn instructions(action: Action) -> Vec<u8> {
     }
 }
 
-/// Looks a connection up, and goes on in that table.
+/// Encodes the `ct` action that looks up a connection and continues in a table.
 fn tracked(flags: u16, zone: u16, table: u8) -> Vec<u8> {
     let head = [APPLY_ACTIONS, 32, 0, 0, OWN_ACTION, 24].map(u16::to_be_bytes).concat();
     let what = [TRACK, flags].map(u16::to_be_bytes).concat();
-    // The zone is a number, and none of the packet's fields has it.
+    // The zone is an immediate value: its source field is 0.
     let zone = [&[0; 4][..], &zone.to_be_bytes()].concat();
     [head, NICIRA.to_be_bytes().into(), what, zone, vec![table, 0, 0, 0, 0, 0]].concat()
 }
 
-/// Has all connections of a zone forgotten.
+/// Deletes all connections of a zone.
 pub(crate) fn forget_connections(number: u32, zone: u16) -> Vec<u8> {
     let head = [NICIRA, FORGET_CONNECTIONS].map(u32::to_be_bytes).concat();
     message(EXPERIMENTER, number, &[&head, &[0; 6][..], &zone.to_be_bytes()].concat())
 }
 
-/// Asks whether the switch is there.
 pub(crate) fn echo_request(number: u32) -> Vec<u8> {
     message(ECHO_REQUEST, number, &[])
 }
 
-/// Asks how the switch deals with fragments, among other things.
+/// Requests the switch configuration, which includes the handling of fragments.
 pub(crate) fn config_request(number: u32) -> Vec<u8> {
     message(GET_CONFIG_REQUEST, number, &[])
 }
 
-/// How it does. `None`: the reply makes no sense.
+/// The handling of fragments in a reply. `None`: the reply is malformed.
 pub(crate) fn fragments(body: &[u8]) -> Option<u16> {
     body.first_chunk::<2>().map(|flags| u16::from_be_bytes(*flags))
 }
 
-/// Has it deal with fragments like that. Of packets that are for a controller all is to be sent, and there is none.
+/// Sets the handling of fragments. The miss length is the maximum; it only matters with a controller.
 pub(crate) fn set_fragments(number: u32, fragments: u16) -> Vec<u8> {
     message(SET_CONFIG, number, &[fragments, u16::MAX].map(u16::to_be_bytes).concat())
 }
 
-/// Asks for the flows with these cookies, of one table or of all.
+/// Requests the flows with these cookies, of one table or of all.
 pub(crate) fn flows_request(number: u32, table: Option<u8>, cookies: Cookies) -> Vec<u8> {
     let kind = [FLOW_STATISTICS, 0, 0, 0].map(u16::to_be_bytes).concat();
     let table = vec![table.unwrap_or(ALL_TABLES), 0, 0, 0];
@@ -267,13 +266,13 @@ pub(crate) fn flows_request(number: u32, table: Option<u8>, cookies: Cookies) ->
     message(MULTIPART_REQUEST, number, &body)
 }
 
-/// The flows of a part of the reply, and whether more parts follow. `None`: it makes no sense.
+/// The flows in a part of the reply, and whether more parts follow. `None`: the reply is malformed.
 pub(crate) fn flows(body: &[u8]) -> Option<(Vec<CountedFlow>, bool)> {
     let (mut rest, has_more) = part(Version::V13, FLOW_STATISTICS, body)?;
     let mut flows = Vec::new();
     while !rest.is_empty() {
         let length = u16::from_be_bytes(*rest.first_chunk::<2>()?);
-        // One without a length fails for its lack of a head.
+        // A flow of length 0 fails below, because its header is missing.
         let (flow, others) = rest.split_at_checked(usize::from(length))?;
         flows.push(counted_flow(flow)?);
         rest = others;
@@ -287,8 +286,8 @@ fn counted_flow(bytes: &[u8]) -> Option<CountedFlow> {
         let (number, _) = head.get(at..)?.split_first_chunk::<8>()?;
         Some(u64::from_be_bytes(*number))
     };
-    let (told, _) = rest.split_first_chunk::<4>()?;
-    let length = usize::from(u16::from_be_bytes([told[2], told[3]]));
+    let (field, _) = rest.split_first_chunk::<4>()?;
+    let length = usize::from(u16::from_be_bytes([field[2], field[3]]));
     let matches = oxm::decode(rest.get(4..length)?)?;
     let instructions = rest.get(length.next_multiple_of(8)..)?;
     let flow = Flow {
@@ -317,14 +316,14 @@ fn action(instructions: &[u8]) -> Action {
     known.unwrap_or(Action::Other)
 }
 
-/// What is to become of a meter.
+/// A change of a meter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MeterChange {
-    /// It is made. There is none of its number.
+    /// Adds a meter whose number is unused.
     Add(Meter),
-    /// It is as it says from now on. There is one of its number.
+    /// Modifies the meter of this number, which must exist.
     Modify(Meter),
-    /// There is none of that number any more.
+    /// Removes the meter of this number.
     Remove(u32),
 }
 
@@ -337,7 +336,7 @@ pub(crate) fn meter_mod(number: u32, change: MeterChange) -> Vec<u8> {
     message(METER_MOD, number, &[&command.to_be_bytes()[..], &described].concat())
 }
 
-/// As messages say it behind their first field, which is another in each.
+/// Encodes a meter without the first field, which differs between messages.
 fn described(meter: Meter) -> Vec<u8> {
     let Meter { number, rate_kbits, burst_kbits } = meter;
     let band = [DROP_BAND, 16].map(u16::to_be_bytes).concat();
@@ -345,26 +344,26 @@ fn described(meter: Meter) -> Vec<u8> {
     [&METER_FLAGS.to_be_bytes()[..], &number.to_be_bytes(), &band, &numbers].concat()
 }
 
-/// Asks what the meter of that number is like.
+/// Requests the configuration of one meter.
 pub(crate) fn meter_request(number: u32, meter: u32) -> Vec<u8> {
     let kind = [METER_CONFIGURATION, 0, 0, 0].map(u16::to_be_bytes).concat();
     message(MULTIPART_REQUEST, number, &[&kind, &meter.to_be_bytes()[..], &[0; 4]].concat())
 }
 
-/// Whether the reply is of exactly this meter. `None`: it makes no sense.
+/// Whether the reply describes exactly this meter. `None`: the reply is malformed.
 pub(crate) fn is_meter(body: &[u8], meter: Meter) -> Option<bool> {
     let body = reply(METER_CONFIGURATION, body)?;
     Some(body.get(2..)? == described(meter))
 }
 
-/// Asks what all meters have counted.
+/// Requests the counters of all meters.
 pub(crate) fn meter_statistics_request(number: u32) -> Vec<u8> {
     let kind = [METER_STATISTICS, 0, 0, 0].map(u16::to_be_bytes).concat();
     message(MULTIPART_REQUEST, number, &[&kind, &ANY.to_be_bytes()[..], &[0; 4]].concat())
 }
 
-/// How many packets the first band of each meter has counted in a part of the reply, by the meter's number, and whether
-/// more parts follow. `None`: it makes no sense.
+/// The packets that each meter has dropped, by meter number, from a part of the reply, and whether more parts follow.
+/// `None`: the reply is malformed.
 pub(crate) fn meter_drops(body: &[u8]) -> Option<(Vec<(u32, u64)>, bool)> {
     let (mut rest, has_more) = part(Version::V13, METER_STATISTICS, body)?;
     let mut drops = Vec::new();
@@ -380,24 +379,24 @@ pub(crate) fn meter_drops(body: &[u8]) -> Option<(Vec<(u32, u64)>, bool)> {
     Some((drops, has_more))
 }
 
-/// Asks which meters there can be.
+/// Requests the limits of meters.
 pub(crate) fn meter_features_request(number: u32) -> Vec<u8> {
     let kind = [METER_FEATURES, 0, 0, 0].map(u16::to_be_bytes).concat();
     message(MULTIPART_REQUEST, number, &kind)
 }
 
-/// The highest number that a meter can have; 0: there are none. `None`: the reply makes no sense.
+/// The highest possible meter number. 0: the datapath has no meters. `None`: the reply is malformed.
 pub(crate) fn highest_meter(body: &[u8]) -> Option<u32> {
     let (highest, _) = reply(METER_FEATURES, body)?.split_first_chunk::<4>()?;
     Some(u32::from_be_bytes(*highest))
 }
 
-/// What is behind the head of a reply of that kind.
+/// The body of a reply of this statistics type.
 fn reply(kind: u16, body: &[u8]) -> Option<&[u8]> {
     part(Version::V13, kind, body).map(|(rest, _)| rest)
 }
 
-/// The same of one that may have several parts, and whether more follow.
+/// The body of one part of a reply, and whether more parts follow.
 pub(crate) fn part(version: Version, kind: u16, body: &[u8]) -> Option<(&[u8], bool)> {
     let (head, rest) = body.split_first_chunk::<4>()?;
     let [of, flags] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_be_bytes);
@@ -416,7 +415,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn actions_are_read_as_they_are_written() {
+    fn actions_survive_encoding() {
         for it in [
             Action::Drop,
             Action::Normal,
@@ -427,7 +426,7 @@ mod tests {
         ] {
             assert_eq!(action(&instructions(it)), it);
         }
-        // Both of two instructions, and an output elsewhere.
+        // Two instructions together, and an output to another port.
         let both = [instructions(Action::Normal), instructions(Action::Table(1))].concat();
         assert_eq!(action(&both), Action::Other);
         let mut elsewhere = instructions(Action::Normal);
@@ -436,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_those_that_the_protocol_wants() {
+    fn openflow_message_lengths_follow_protocol() {
         let flow = Flow {
             table: 0,
             priority: 1,
@@ -458,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_is_known_again_and_no_other_is_like_it() {
+    fn meter_equals_only_itself() {
         let meter = Meter { number: 1000, rate_kbits: 10_000, burst_kbits: 1_000 };
         let added = meter_mod(1, MeterChange::Add(meter));
         assert_eq!(added.len(), HEADER_LEN + 8 + 16);
@@ -475,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_meters_have_dropped_is_read() {
+    fn meter_drops_are_read() {
         let of = |number: u32, bands: &[u64]| {
             let length = u16::try_from(40 + 16 * bands.len()).unwrap();
             let head = [&number.to_be_bytes()[..], &length.to_be_bytes(), &[0; 34]].concat();
@@ -493,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_off_is_refused() {
+    fn truncated_openflow_replies_are_refused() {
         for bytes in [
             &[][..],
             &[0, 1, 0, 0, 0, 0, 0, 0, 0, 4],

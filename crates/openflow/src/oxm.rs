@@ -10,9 +10,9 @@ use netlink::MacAddress;
 
 use crate::flow::{Connection, Match, Ports, VlanMatch};
 
-/// The class of the fields that OpenFlow defines itself.
+/// The class of OpenFlow's own fields.
 const BASIC: u16 = 0x8000;
-/// That of Open vSwitch's own.
+/// The class of Open vSwitch's own fields.
 const NICIRA: u16 = 1;
 
 const IN_PORT: u8 = 0;
@@ -38,21 +38,21 @@ const ICMPV6_CODE: u8 = 30;
 const IPV6_ND_TARGET: u8 = 31;
 const IPV6_ND_SLL: u8 = 32;
 const IPV6_ND_TLL: u8 = 33;
-/// Of Open vSwitch's own.
+/// A field of the class `NICIRA`.
 const CT_STATE: u8 = 105;
 
-// How a packet stands to connections (ovs-fields(7), "Connection Tracking Fields").
+// Bits of the connection state (ovs-fields(7), "Connection Tracking Fields").
 const NEW: u32 = 1;
 const ESTABLISHED: u32 = 1 << 1;
 const RELATED: u32 = 1 << 2;
 const TRACKED: u32 = 1 << 5;
 
-/// A VLAN's number with that bit is a tag.
+/// `OFPVID_PRESENT`: the frame has a tag.
 const PRESENT: u16 = 0x1000;
-/// The bits of a VLAN's number, with that.
+/// The VLAN ID and the bit above.
 const VLAN_BITS: u16 = 0x1fff;
 
-/// A field with what it has to be, and the bits that count, if not all do.
+/// A match field: class, number, value, and mask unless all bits count.
 struct Field {
     class: u16,
     number: u8,
@@ -60,7 +60,7 @@ struct Field {
     mask: Option<Vec<u8>>,
 }
 
-/// All matches, in the order in which one may stand before another: that of the fields' numbers.
+/// Encodes matches in the order of field numbers, so that each field follows its prerequisites.
 pub(crate) fn encode(matches: &BTreeSet<Match>) -> Vec<u8> {
     let mut fields: Vec<_> = matches.iter().filter_map(field).collect();
     fields.sort_by_key(|field| field.number);
@@ -120,7 +120,7 @@ fn of_connection(connection: Connection) -> Field {
     Field { class: NICIRA, number: CT_STATE, value: bits.clone(), mask: Some(bits) }
 }
 
-/// `None`: any address will do.
+/// `None`: any address matches, so the field is left out.
 fn of_ipv4(number: u8, network: Ipv4Network) -> Option<Field> {
     let value = network.network().octets().to_vec();
     masked(number, value, network.mask().octets().to_vec())
@@ -148,13 +148,13 @@ impl Field {
 fn bytes(field: &Field) -> Vec<u8> {
     let body = field.body();
     let has_mask = u8::from(field.mask.is_some());
-    // No field is longer than an address of IPv6 with its mask.
+    // The longest field is an IPv6 address with its mask.
     let length = u8::try_from(body.len()).unwrap_or(u8::MAX);
     let head = [field.class.to_be_bytes(), [field.number << 1 | has_mask, length]].concat();
     [head, body].concat()
 }
 
-/// What matches say. `None`: they break off.
+/// Decodes matches. `None`: the bytes are truncated.
 pub(crate) fn decode(mut bytes: &[u8]) -> Option<BTreeSet<Match>> {
     let mut matches = BTreeSet::new();
     while !bytes.is_empty() {
@@ -230,14 +230,14 @@ fn ports(value: &[u8], mask: &[u8]) -> Option<Ports> {
     Some(Ports { value: half(value)?, mask: half(mask)? })
 }
 
-/// `None`: one that nobody here asks for.
+/// `None`: a state that this crate does not use.
 fn connection(body: &[u8]) -> Option<Match> {
     let known = [Connection::New, Connection::Established, Connection::Related];
     let found = known.into_iter().find(|it| of_connection(*it).body() == body)?;
     Some(Match::Connection(found))
 }
 
-/// `None`: neither a tag nor none.
+/// `None`: the bits describe neither a tag nor its absence.
 fn vlan(bits: u16) -> Option<VlanMatch> {
     match bits {
         0 => Some(VlanMatch::Untagged),
@@ -246,7 +246,7 @@ fn vlan(bits: u16) -> Option<VlanMatch> {
     }
 }
 
-/// `None`: the bits that count are no prefix.
+/// `None`: the mask is not a prefix.
 fn ipv4(number: u8, value: &[u8], mask: &[u8]) -> Option<Match> {
     let address = |bytes: &[u8]| Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?));
     let network = Ipv4Network::with_netmask(address(value)?, address(mask)?).ok()?;
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matches_are_read_as_they_are_written() {
+    fn matches_survive_encoding() {
         let mac: MacAddress = "02:00:00:00:01:07".parse().unwrap();
         let all = [
             Match::InPort(1000),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn any_address_is_no_match_and_host_bits_do_not_count() {
+    fn host_bits_of_matches_are_ignored() {
         assert_eq!(encode(&[Match::Ipv4Source("0.0.0.0/0".parse().unwrap())].into()), [0; 0]);
         let with_bits = encode(&[Match::Ipv6Source("fd00::7/64".parse().unwrap())].into());
         let without = encode(&[Match::Ipv6Source("fd00::/64".parse().unwrap())].into());
@@ -323,8 +323,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_lost() {
-        // Registers of Open vSwitch's own, and a mask that is no prefix.
+    fn unknown_matches_are_kept() {
+        // A register of Open vSwitch's own, and a mask that is not a prefix.
         for bytes in [
             &[0, 1, 0, 4, 0, 0, 0, 7][..],
             &[0x80, 0, 23, 8, 10, 0, 0, 1, 255, 0, 255, 0],

@@ -1,37 +1,37 @@
-//! Ports on the wire, and what keeps frames from passing them.
+//! Ports on the wire, and the settings that keep frames from passing them.
 //!
-//! OpenFlow 1.0 has all of it. Later versions do not tell of `no-flood` (`OFPPC_NO_FLOOD`), which Open vSwitch goes by in
-//! bridges of all versions (`bundle_update` in ofproto/ofproto-dpif.c).
+//! Only OpenFlow 1.0 reports all of these settings. Later versions lack `no-flood` (`OFPPC_NO_FLOOD`), which Open
+//! vSwitch obeys in bridges of every version (`bundle_update` in ofproto/ofproto-dpif.c).
 
 use netlink::MacAddress;
 
 use crate::message::{Version, message_of, part};
 
-/// The statistics that describe ports.
+/// The statistics type of port descriptions.
 const DESCRIPTIONS: u16 = 13;
 
-/// The settings that keep frames from passing, with the names that `ovs-ofctl mod-port` has for them.
+/// Settings that keep frames from passing, with their names in `ovs-ofctl mod-port`.
 const HOLDING_BACK: [(u32, &str); 3] =
     [(1 << 2, "no-receive"), (1 << 4, "no-flood"), (1 << 5, "no-forward")];
 
 /// A port of a bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchPort {
-    /// Its number in flows.
+    /// Port number, as flows use it.
     pub number: u32,
     mac: MacAddress,
     config: u32,
 }
 
 impl SwitchPort {
-    /// What keeps frames from passing it, by the names that `ovs-ofctl mod-port` has.
+    /// Settings that keep frames from passing this port, by their names in `ovs-ofctl mod-port`.
     pub fn held_back_by(&self) -> impl Iterator<Item = &'static str> {
         let is_set = |(setting, _): &(u32, _)| self.config & setting != 0;
         HOLDING_BACK.into_iter().filter(is_set).map(|(_, name)| name)
     }
 }
 
-/// Asks for all ports.
+/// Requests the descriptions of all ports.
 pub(crate) fn ports_request(version: Version, number: u32) -> Vec<u8> {
     let head = [DESCRIPTIONS, 0].map(u16::to_be_bytes).concat();
     let body = match version {
@@ -41,7 +41,7 @@ pub(crate) fn ports_request(version: Version, number: u32) -> Vec<u8> {
     message_of(version, version.statistics_request(), number, &body)
 }
 
-/// The ports of a part of the reply, and whether more parts follow. `None`: it makes no sense.
+/// The ports in a part of the reply, and whether more parts follow. `None`: the reply is malformed.
 pub(crate) fn ports(version: Version, body: &[u8]) -> Option<(Vec<SwitchPort>, bool)> {
     let (rest, has_more) = part(version, DESCRIPTIONS, body)?;
     let length = match version {
@@ -65,10 +65,10 @@ fn described(version: Version, port: &[u8]) -> Option<SwitchPort> {
     })
 }
 
-/// Has frames pass a port again.
+/// Clears the settings that keep frames from passing a port.
 pub(crate) fn open_port(version: Version, number: u32, port: &SwitchPort) -> Vec<u8> {
     let settings = HOLDING_BACK.iter().fold(0, |all, (setting, _)| all | setting);
-    // What of them is not set is not named either: not all versions have all.
+    // Name only settings that are set: not every version knows all of them.
     let config = [0, port.config & settings, 0, 0].map(u32::to_be_bytes).concat();
     let MacAddress(mac) = port.mac;
     let body = match version {
@@ -85,7 +85,7 @@ pub(crate) fn open_port(version: Version, number: u32, port: &SwitchPort) -> Vec
 mod tests {
     use super::*;
 
-    /// A part of a reply with one port.
+    /// A reply with one port.
     fn reply(version: Version, config: u32) -> Vec<u8> {
         let mac = [2, 0, 0, 0, 0, 7];
         let config = config.to_be_bytes();
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_read_in_both_versions() {
+    fn switch_ports_are_read_in_both_versions() {
         for version in [Version::V10, Version::V13] {
             let body = reply(version, 0b11_0101);
             let (ports, has_more) = ports(version, &body).unwrap();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_port_messages_are_those_of_the_protocol() {
+    fn port_message_lengths_follow_protocol() {
         for (version, request, change) in [(Version::V10, 12, 32), (Version::V13, 16, 40)] {
             let (ports, _) = ports(version, &reply(version, 4)).unwrap();
             assert_eq!(ports_request(version, 7).len(), request);

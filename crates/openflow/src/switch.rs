@@ -1,4 +1,7 @@
-//! A connection to a bridge.
+//! Blocking connections to a bridge.
+//!
+//! An error other than a refusal may leave unread or half-written messages on the stream, so it marks the connection as
+//! broken. Later calls on it fail.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,10 +26,10 @@ use crate::{
     port::{SwitchPort, open_port, ports, ports_request},
 };
 
-/// The number of the bridge's own port.
+/// Port number of the bridge's own port.
 pub const LOCAL: u32 = 0xffff_fffe;
 
-/// A connection to a bridge. After any error but [`Error::Refused`] it is of no use.
+/// A connection to a bridge. After any error but [`Error::Refused`] it is unusable.
 #[derive(Debug)]
 pub struct Switch {
     socket: PathBuf,
@@ -37,11 +40,11 @@ pub struct Switch {
     is_broken: bool,
 }
 
-/// A connection to a bridge that is about its ports. After any error but [`Error::Refused`] it is of no use.
+/// A connection to a bridge for its ports. After any error but [`Error::Refused`] it is unusable.
 #[derive(Debug)]
 pub struct PortSwitch(Switch);
 
-/// What the switch said.
+/// A message from the switch. `number` is its transaction ID.
 struct Said {
     version: u8,
     kind: u8,
@@ -50,10 +53,10 @@ struct Said {
 }
 
 impl Switch {
-    /// Connects to the management socket of a bridge. Every answer is waited for as long as `deadline`.
+    /// Connects to the management socket of a bridge. `deadline` is the timeout of each call.
     ///
     /// # Errors
-    /// [`Error::Connect`]; [`Error::Version`]; or as any call.
+    /// [`Error::Connect`], [`Error::Version`], or the errors of any call.
     pub fn connect(socket: &Path, deadline: Duration) -> Result<Self, Error> {
         Self::connect_in(Version::V13, socket, deadline)
     }
@@ -70,14 +73,14 @@ impl Switch {
         Ok(switch)
     }
 
-    /// Does all of these or none, in this order. They are in effect when it returns, but for frames like those that
-    /// the datapath has just decided on: these it looks at anew within some hundred milliseconds.
+    /// Applies all changes in this order, or none. They are in effect on return. Only frames like those that the
+    /// datapath has just forwarded may follow the old flows for some hundred milliseconds, until it revalidates.
     ///
     /// # Errors
-    /// [`Error::Refused`], and nothing was done; others, and it may have been.
+    /// After [`Error::Refused`] nothing has changed. After other errors the changes may have been made.
     pub fn change(&mut self, changes: &[Change]) -> Result<(), Error> {
         self.guarded(|switch| {
-            // The switch would carry out the rest of a bundle of which it has refused a part.
+            // The switch would commit the rest of a bundle after it refused one message, so discard the bundle.
             if let Err(refused) = switch.say(|number| bundle(number, Bundle::Open(changes))) {
                 if matches!(refused, Error::Refused { .. }) {
                     switch.say(|number| bundle(number, Bundle::Discard))?;
@@ -88,26 +91,26 @@ impl Switch {
         })
     }
 
-    /// Forgets all connections of a zone that [`crate::Action::Remember`] has had remembered.
+    /// Deletes all connections of a zone that [`crate::Action::Remember`] committed.
     ///
     /// # Errors
-    /// As any call.
+    /// Those of any call.
     pub fn forget_connections(&mut self, zone: u16) -> Result<(), Error> {
         self.guarded(|switch| switch.say(|number| forget_connections(number, zone)))
     }
 
-    /// The flows with these cookies, of all tables.
+    /// Reads the flows with these cookies, of all tables.
     ///
     /// # Errors
-    /// As any call.
+    /// Those of any call.
     pub fn flows(&mut self, cookies: Cookies) -> Result<Vec<CountedFlow>, Error> {
         Ok(self.listed(&[(None, cookies)])?.pop().unwrap_or_default())
     }
 
-    /// The flows with these cookies, of these tables.
+    /// Reads the flows with these cookies, of these tables.
     ///
     /// # Errors
-    /// As any call.
+    /// Those of any call.
     pub fn flows_of_tables(
         &mut self,
         tables: &[u8],
@@ -132,11 +135,10 @@ impl Switch {
         })
     }
 
-    /// Whether flows can tell of the first fragment of a packet to which port it is, and the like. Otherwise all fragments
-    /// are to port 0 for them.
+    /// Whether flows match the ports of a packet's first fragment. Otherwise they see port 0 for all fragments.
     ///
     /// # Errors
-    /// As any call.
+    /// Those of any call.
     pub fn reads_first_fragments(&mut self) -> Result<bool, Error> {
         self.guarded(|switch| {
             let mut found = None;
@@ -148,18 +150,18 @@ impl Switch {
         })
     }
 
-    /// Has flows tell that, all of the bridge's, for as long as the daemon runs.
+    /// Makes all flows of the bridge match the ports of first fragments, until the daemon restarts.
     ///
     /// # Errors
-    /// As any call.
+    /// Those of any call.
     pub fn read_first_fragments(&mut self) -> Result<(), Error> {
         self.guarded(|switch| switch.say(|number| set_fragments(number, READ_FIRST_FRAGMENT)))
     }
 
-    /// How many packets each meter has dropped, by its number.
+    /// Reads how many packets each meter has dropped, by meter number.
     ///
     /// # Errors
-    /// As any call.
+    /// Those of any call.
     pub fn meter_drops(&mut self) -> Result<BTreeMap<u32, u64>, Error> {
         self.guarded(|switch| {
             let mut all = BTreeMap::new();
@@ -172,10 +174,10 @@ impl Switch {
         })
     }
 
-    /// The highest number that a meter can have. 0: the datapath has no meters.
+    /// Reads the highest possible meter number. 0: the datapath has no meters.
     ///
     /// # Errors
-    /// As any call.
+    /// Those of any call.
     pub fn highest_meter(&mut self) -> Result<u32, Error> {
         self.guarded(|switch| {
             let mut highest = 0;
@@ -187,18 +189,18 @@ impl Switch {
         })
     }
 
-    /// Whether there is exactly this meter.
+    /// Whether exactly this meter exists.
     ///
     /// # Errors
-    /// As any call.
+    /// Those of any call.
     pub fn has_meter(&mut self, meter: Meter) -> Result<bool, Error> {
         self.guarded(|switch| Ok(switch.find_meter(meter)? == Some(true)))
     }
 
-    /// Sets a meter, in place of any other of its number. Flows that name it go on doing so.
+    /// Sets a meter, replacing one of the same number. Flows keep referring to it.
     ///
     /// # Errors
-    /// [`Error::Refused`], and nothing was done; others, and it may have been.
+    /// After [`Error::Refused`] nothing has changed. After other errors the meter may have been set.
     pub fn set_meter(&mut self, meter: Meter) -> Result<(), Error> {
         self.guarded(|switch| {
             let change = match switch.find_meter(meter)? {
@@ -210,16 +212,16 @@ impl Switch {
         })
     }
 
-    /// Takes a meter away, if there is one, and all flows that name it.
+    /// Removes a meter and all flows that refer to it. It need not exist.
     ///
     /// # Errors
-    /// As [`Self::set_meter`].
+    /// Those of [`Self::set_meter`].
     pub fn remove_meter(&mut self, number: u32) -> Result<(), Error> {
         let change = MeterChange::Remove(number);
         self.guarded(|switch| switch.say(|number| meter_mod(number, change)))
     }
 
-    /// Whether the meter of that number is exactly this one. `None`: there is none of that number.
+    /// Whether the meter of this number equals `meter`. `None`: it does not exist.
     fn find_meter(&mut self, meter: Meter) -> Result<Option<bool>, Error> {
         let mut found = None;
         let asked = self.ask(
@@ -235,8 +237,8 @@ impl Switch {
         }
     }
 
-    /// Asks, and has each part of the reply taken, until one says that no more follow. One that makes no sense says
-    /// nothing.
+    /// Sends a request and passes each part of the reply to `take`, until that returns `Some(false)`: no more parts
+    /// follow. It returns `None` for a malformed part.
     fn ask(
         &mut self,
         request: impl FnOnce(u32) -> Vec<u8>,
@@ -245,7 +247,7 @@ impl Switch {
         self.ask_all([request], |_, body| take(body))
     }
 
-    /// The same of several requests at once, each with its place among them.
+    /// Sends several requests at once. `take` gets the position of the request and a part of its reply.
     fn ask_all<R: FnOnce(u32) -> Vec<u8>>(
         &mut self,
         requests: impl IntoIterator<Item = R>,
@@ -265,7 +267,7 @@ impl Switch {
             match said.kind {
                 ERROR => return Err(refusal(&said.body)?),
                 kind if self.is_reply(kind) => {
-                    let garbage = Error::Garbage { why: "a reply that makes no sense" };
+                    let garbage = Error::Garbage { why: "a malformed reply" };
                     if !take(*place, &said.body).ok_or(garbage)? {
                         places.remove(&said.number);
                     }
@@ -280,15 +282,15 @@ impl Switch {
         kind == self.version.statistics_reply() || matches!(kind, GET_CONFIG_REPLY | ECHO_REPLY)
     }
 
-    /// Blocks for as long as `pause`, and then asks whether the switch is there. Returns at once when the connection ends.
+    /// Blocks for `pause`, then checks that the switch answers an echo. Returns at once if the connection ends.
     ///
     /// # Errors
-    /// As any call.
+    /// Those of any call.
     pub fn watch(&mut self, pause: Duration) -> Result<(), Error> {
         self.guarded(|switch| {
             let mut patience = Patience::new(pause);
             let ended = loop {
-                // Nothing is asked for, so that nothing that is said matters.
+                // No request is open, so messages in this time do not matter.
                 if let Err(error) = switch.next(&mut patience) {
                     break error;
                 }
@@ -300,7 +302,7 @@ impl Switch {
         })
     }
 
-    /// Says that, and waits until the switch is done with it.
+    /// Sends messages followed by a barrier, and waits until the switch has processed them.
     fn say(&mut self, messages: impl FnOnce(u32) -> Vec<u8>) -> Result<(), Error> {
         let (number, barrier) = (self.next_number(), self.next_number());
         let mut all = messages(number);
@@ -314,14 +316,14 @@ impl Switch {
                 kind if kind == self.version.barrier_reply() && said.number == barrier => {
                     return refused;
                 }
-                // The first is why the others are.
+                // The first refusal is the cause of the others.
                 ERROR if said.number == number => refused = refused.and(Err(refusal(&said.body)?)),
                 _ => {}
             }
         }
     }
 
-    /// Does `work`, unless a call before has broken the connection.
+    /// Runs `work`, unless an earlier call broke the connection.
     fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
         if self.is_broken {
             return Err(self.closed());
@@ -338,7 +340,7 @@ impl Switch {
         match (said.kind, said.version) {
             (HELLO, version) if version >= self.version.number() => Ok(()),
             (HELLO | ERROR, _) => Err(Error::Version),
-            _ => Err(Error::Garbage { why: "it does not begin with a greeting" }),
+            _ => Err(Error::Garbage { why: "it does not begin with a hello" }),
         }
     }
 
@@ -351,14 +353,14 @@ impl Switch {
         self.stream.write_all(bytes).map_err(|error| self.failed(error.kind()))
     }
 
-    /// What the switch says next in the version that was agreed on.
+    /// Receives the next message in the negotiated version.
     fn answer(&mut self, patience: &mut Patience) -> Result<Said, Error> {
         let said = self.next(patience)?;
-        // The greeting tells whether it speaks ours; that it took another, only what it says then.
+        // The hello shows the highest version of the switch. Only its later messages show the version that it chose.
         if said.version == self.version.number() { Ok(said) } else { Err(Error::Version) }
     }
 
-    /// What the switch says next, but for the question whether somebody is there, which is answered.
+    /// Receives the next message. Echo requests are answered here.
     fn next(&mut self, patience: &mut Patience) -> Result<Said, Error> {
         loop {
             let said = self.read(patience)?;
@@ -375,7 +377,7 @@ impl Switch {
         let [version, kind, high, low, a, b, c, d] = head;
         let length = usize::from(u16::from_be_bytes([high, low]));
         let rest = length.checked_sub(HEADER_LEN);
-        let rest = rest.ok_or(Error::Garbage { why: "a message is shorter than its head" })?;
+        let rest = rest.ok_or(Error::Garbage { why: "a message is shorter than its header" })?;
         let mut body = vec![0; rest];
         self.fill(&mut body, patience)?;
         Ok(Said { version, kind, number: u32::from_be_bytes([a, b, c, d]), body })
@@ -390,7 +392,7 @@ impl Switch {
             match read.ok_or_else(|| self.failed(ErrorKind::TimedOut))? {
                 Ok(0) => return Err(self.closed()),
                 Ok(read) => buffer = &mut buffer[read..],
-                // Nothing came in this stretch of the waiting.
+                // The read timeout of one slice of the wait.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.failed(error.kind())),
@@ -412,11 +414,11 @@ impl Switch {
 }
 
 impl PortSwitch {
-    /// Connects as [`Switch::connect`], and reads all ports: in OpenFlow 1.0, which alone tells all that may keep frames
-    /// from passing them, or in 1.3 if the bridge's `protocols` do not have that.
+    /// Connects like [`Switch::connect`] and reads all ports. It prefers OpenFlow 1.0, the only version that reports
+    /// all settings that keep frames from passing. If the bridge's `protocols` exclude it, it uses 1.3.
     ///
     /// # Errors
-    /// As [`Switch::connect`], or as any call.
+    /// Those of [`Switch::connect`] and of any call.
     pub fn connect(socket: &Path, deadline: Duration) -> Result<(Self, Vec<SwitchPort>), Error> {
         let connect = |version| {
             let mut switch = Self(Switch::connect_in(version, socket, deadline)?);
@@ -424,7 +426,7 @@ impl PortSwitch {
             Ok((switch, ports))
         };
         match connect(Version::V10) {
-            // A bridge that does not speak a version says so, and ends the connection.
+            // A bridge reports an unsupported version and closes the connection.
             Err(Error::Version | Error::Closed { .. }) => connect(Version::V13),
             connected => connected,
         }
@@ -445,10 +447,10 @@ impl PortSwitch {
         })
     }
 
-    /// Has frames pass a port again that something keeps them from.
+    /// Clears the settings that keep frames from passing a port.
     ///
     /// # Errors
-    /// [`Error::Refused`], and nothing was done; others, and it may have been.
+    /// After [`Error::Refused`] nothing has changed. After other errors the port may have been changed.
     pub fn open(&mut self, port: &SwitchPort) -> Result<(), Error> {
         let version = self.0.version;
         self.0.guarded(|switch| switch.say(|number| open_port(version, number, port)))
@@ -459,11 +461,11 @@ fn timed_out(socket: &Path, deadline: Duration) -> Error {
     Error::TimedOut { socket: socket.to_owned(), milliseconds: deadline.as_millis() }
 }
 
-/// What an error of the switch's tells.
+/// Decodes an error message of the switch.
 fn refusal(body: &[u8]) -> Result<Error, Error> {
-    let (told, _) = body
+    let (error, _) = body
         .split_first_chunk::<4>()
-        .ok_or(Error::Garbage { why: "an error that tells nothing" })?;
-    let [kind, code] = [[told[0], told[1]], [told[2], told[3]]].map(u16::from_be_bytes);
+        .ok_or(Error::Garbage { why: "an error message without a type" })?;
+    let [kind, code] = [[error[0], error[1]], [error[2], error[3]]].map(u16::from_be_bytes);
     Ok(Error::Refused { kind, code })
 }

@@ -125,7 +125,7 @@ fn every_match() -> Vec<(Vec<Match>, &'static str)> {
 }
 
 #[test]
-fn every_match_and_action_is_read_as_it_was_set() {
+fn every_match_and_action_reads_back() {
     let vswitch = start();
     let mut switch = connect(&vswitch);
     for (matches, shown) in every_match() {
@@ -159,7 +159,7 @@ fn every_match_and_action_is_read_as_it_was_set() {
 }
 
 #[test]
-fn a_meter_is_set_changed_and_taken_away_with_the_flows_that_name_it() {
+fn meter_is_removed_with_its_flows() {
     let vswitch = start();
     let mut switch = connect(&vswitch);
     assert!(switch.highest_meter().unwrap() >= 65_535);
@@ -198,7 +198,7 @@ fn a_meter_is_set_changed_and_taken_away_with_the_flows_that_name_it() {
 }
 
 #[test]
-fn first_fragments_are_read_once_that_was_said() {
+fn first_fragments_match_ports_once_enabled() {
     let vswitch = start();
     let mut switch = connect(&vswitch);
     let told = || vswitch.ofctl(&["get-frags"], "br0", &[]);
@@ -208,7 +208,7 @@ fn first_fragments_are_read_once_that_was_said() {
 }
 
 #[test]
-fn what_others_have_set_is_like_nothing_that_is_wanted() {
+fn foreign_flows_equal_no_wanted_flow() {
     let vswitch = start();
     let mut switch = connect(&vswitch);
     switch.set_meter(Meter { number: 1, rate_kbits: 1_000, burst_kbits: 1_000 }).unwrap();
@@ -232,7 +232,7 @@ fn what_others_have_set_is_like_nothing_that_is_wanted() {
 }
 
 #[test]
-fn flows_are_changed_together_or_not_at_all_and_by_their_cookies() {
+fn bundle_changes_all_flows_or_none() {
     let vswitch = start();
     let mut switch = connect(&vswitch);
     let many: Vec<_> =
@@ -262,7 +262,7 @@ fn flows_are_changed_together_or_not_at_all_and_by_their_cookies() {
 }
 
 #[test]
-fn connections_are_remembered_by_zone_until_they_are_forgotten() {
+fn connections_are_deleted_by_zone() {
     let vswitch = start();
     let mut switch = connect(&vswitch);
     let udp = [Match::InPort(1), Match::EthernetType(0x0800), Match::IpProtocol(17)];
@@ -295,7 +295,7 @@ fn frames_are_counted() {
 }
 
 #[test]
-fn an_end_of_the_daemon_is_told_at_once() {
+fn end_of_vswitchd_is_reported_at_once() {
     let mut vswitch = start();
     let (mut waiting, mut other) = (connect(&vswitch), connect(&vswitch));
     let waiting = thread::spawn(move || waiting.watch(Duration::from_secs(600)));
@@ -322,7 +322,7 @@ fn suspended_daemon_does_not_answer() {
 
 /// In OpenFlow 1.0, and in 1.3 once the bridge has no other version.
 #[test]
-fn ports_held_back_are_opened() {
+fn blocked_switch_ports_are_opened() {
     let vswitch = start();
     let config = |setting, version: &str| {
         let command = ["-O", version, "mod-port"];
@@ -371,7 +371,7 @@ fn asked(answer: &'static [u8]) -> Error {
 }
 
 #[test]
-fn peers_that_are_no_switch_are_told() {
+fn peers_other_than_switches_are_reported() {
     assert!(matches!(asked(&[4, 0, 0, 7, 0, 0, 0, 2]), Error::Garbage { .. }));
     assert!(matches!(asked(b"HTTP/1.1 400 Bad Request\r\n\r\n"), Error::TimedOut { .. }));
     assert!(matches!(

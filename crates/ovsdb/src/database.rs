@@ -1,4 +1,8 @@
-//! A connection to a database.
+//! A connection to an OVSDB server.
+//!
+//! Two locks, never held together. `state` guards the replica and the waiting calls; it is held during a read of the
+//! replica or while an update is applied. `writer` is held for one message. A reader thread takes either lock; so does
+//! every caller.
 
 use std::{
     collections::HashMap,
@@ -24,37 +28,37 @@ use crate::{
     operation::refusal,
 };
 
-/// What is talked to, and what is kept a replica of.
+/// Where the server is, and which tables to replicate.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The server's socket.
+    /// Path of the server's socket.
     pub socket: PathBuf,
-    /// The name of the database there.
+    /// Name of the database.
     pub database: String,
-    /// The tables that are kept a replica of.
+    /// Tables to replicate.
     pub tables: Vec<MonitoredTable>,
-    /// How long an answer is waited for.
+    /// Timeout of a call.
     pub deadline: Duration,
 }
 
-/// A table that is kept a replica of, with some of its columns.
+/// Columns of a table to replicate.
 #[derive(Clone, Debug)]
 pub struct MonitoredTable {
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// The names of the columns.
+    /// Names of the columns.
     pub columns: Vec<String>,
 }
 
 impl MonitoredTable {
-    /// The table of that name with these columns.
+    /// Replicates these columns of a table.
     pub fn new<'a>(name: &str, columns: impl IntoIterator<Item = &'a str>) -> Self {
         let columns = columns.into_iter().map(str::to_owned).collect();
         Self { name: name.to_owned(), columns }
     }
 }
 
-/// A connection to a database, with a replica of some of it. It ends when it is dropped.
+/// A connection to a database, with a replica of the monitored tables. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Database {
     shared: Arc<Shared>,
@@ -62,56 +66,58 @@ pub struct Database {
     deadline: Duration,
 }
 
-/// What calls share with the thread that reads.
+/// State that callers share with the reader thread.
 #[derive(Debug)]
 struct Shared {
     socket: PathBuf,
     state: Mutex<State>,
-    /// To end it: that takes no lock.
+    /// A handle for shutting down the connection without a lock.
     stream: UnixStream,
-    /// Held for one message.
+    /// Locked for one message.
     writer: Mutex<UnixStream>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     replica: Replica,
-    /// Where answers are waited for, by the numbers of the calls.
+    /// Receivers of answers, by call number.
     calls: HashMap<u64, SyncSender<Answer>>,
     latest_call: u64,
-    /// What is waited for of the replica, likewise.
-    lookouts: HashMap<u64, Lookout>,
-    latest_lookout: u64,
-    /// The call whose answer is what the tables hold at first.
+    /// Waits for a state of the replica, by number.
+    waiters: HashMap<u64, Waiter>,
+    latest_waiter: u64,
+    /// Number of the monitor call, whose answer is the initial content of the tables.
     monitor: Option<u64>,
-    /// Counts what was read.
-    heard: u64,
-    /// What had been read when an answer did not come in time.
+    /// Counts received messages.
+    received: u64,
+    /// Value of `received` when an answer timed out.
     silent_at: Option<u64>,
-    /// Counts answers that did not come in time.
+    /// Counts answers that timed out.
     silences: u64,
-    /// Why there is no connection any more.
+    /// The reason why the connection is closed.
     ended: Option<String>,
 }
 
-/// What came of a call; `Err`: what the server says that is wrong.
+/// The result of a call. `Err` is the server's error value.
 type Answer = Result<Value, Value>;
 
-/// Looks at the replica with each change, whether it shows what somebody waits for, and tells him once it does. The
-/// reader does so, for each by himself: of sixty-four who wait, each change would wake all.
-struct Lookout(Box<dyn FnMut(&Replica) -> bool + Send>);
+/// Checks the replica after each change and returns `true` once it has notified its caller.
+///
+/// The reader thread runs these checks. Waking all callers for every change would cost a wake-up of each of, say, 64
+/// callers.
+struct Waiter(Box<dyn FnMut(&Replica) -> bool + Send>);
 
-impl fmt::Debug for Lookout {
+impl fmt::Debug for Waiter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Lookout")
+        out.write_str("Waiter")
     }
 }
 
 impl Database {
-    /// Connects, and has the replica filled.
+    /// Connects and fills the replica.
     ///
     /// # Errors
-    /// [`Error::Connect`]; [`Error::TooOld`], if a table or column is not there; or as any call.
+    /// [`Error::Connect`]; [`Error::TooOld`] if a table or column is missing; the errors of any call.
     pub fn open(settings: &Settings) -> Result<Self, Error> {
         let connect = |source: io::Error| match source.kind() {
             ErrorKind::TimedOut => Error::TimedOut {
@@ -139,14 +145,15 @@ impl Database {
         Ok(database)
     }
 
-    /// Does all of that or nothing. Once it returns, the replica shows it.
+    /// Runs the operations as one transaction. On return the replica shows its effects.
     ///
-    /// A server that has once not answered in time, and has said nothing since, is asked for a sign of life first, and
-    /// that is waited for briefly: what is asked for a thousand times must come to an end.
+    /// If an earlier answer timed out and the server has sent nothing since, the call first checks with a short timeout
+    /// that the server is alive. Otherwise thousands of calls to a suspended server would each wait for the full
+    /// timeout.
     ///
     /// # Errors
-    /// [`Error::NotSame`] or [`Error::Refused`], and nothing was done; [`Error::Closed`] or [`Error::TimedOut`], and
-    /// it may have been done, or be done yet.
+    /// After [`Error::NotSame`] or [`Error::Refused`] nothing has changed. After [`Error::Closed`] or
+    /// [`Error::TimedOut`] the transaction may have been carried out, or still be carried out.
     pub fn transact(&self, operations: &[Operation]) -> Result<Vec<Outcome>, Error> {
         self.look_for_life()?;
         let name = Value::from(self.name.as_str());
@@ -155,25 +162,25 @@ impl Database {
         Outcome::all(self.call("transact", &params)?)
     }
 
-    /// Asks the server whether it is there.
+    /// Checks that the server answers.
     ///
     /// # Errors
-    /// [`Error::Closed`]; [`Error::TimedOut`].
+    /// [`Error::Closed`] or [`Error::TimedOut`].
     pub fn echo(&self) -> Result<(), Error> {
         self.call("echo", &json!([])).map(drop)
     }
 
-    /// Counts answers that did not come in time.
+    /// Number of answers that timed out.
     #[must_use]
     pub fn silences(&self) -> u64 {
         self.shared.lock().silences
     }
 
-    /// Sends [`Self::echo`] with a short deadline, and only to a server whose latest answer did not come in time and
-    /// which has said nothing since.
+    /// Calls [`Self::echo`] with a timeout of 50 ms if the latest answer timed out and the server has sent nothing
+    /// since.
     ///
     /// # Errors
-    /// As [`Self::echo`].
+    /// Those of [`Self::echo`].
     pub fn look_for_life(&self) -> Result<(), Error> {
         match self.shared.is_silent() {
             true => self.call_within(SIGN_OF_LIFE, "echo", &json!([])).map(drop),
@@ -181,7 +188,7 @@ impl Database {
         }
     }
 
-    /// Looks at the replica.
+    /// Reads the replica.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -191,8 +198,8 @@ impl Database {
         Ok(look(&state.replica))
     }
 
-    /// Looks at the replica with each change, until the look finds something. A look is taken while nobody else can
-    /// take one, and must not use this connection.
+    /// Waits until `look` returns a value. `look` runs after each change of the replica and holds the lock, so it must
+    /// not use this connection.
     ///
     /// # Errors
     /// [`Error::Closed`]; [`Error::TimedOut`] after `deadline`.
@@ -201,10 +208,10 @@ impl Database {
         deadline: Duration,
         look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
     ) -> Result<T, Error> {
-        self.shared.look_out(deadline, look)
+        self.shared.wait_until(deadline, look)
     }
 
-    /// Blocks until the replica is of another version than `seen`, and returns that.
+    /// Blocks until the replica's version differs from `seen`, and returns the new version.
     ///
     /// # Errors
     /// [`Error::Closed`]; [`Error::TimedOut`] after `deadline`.
@@ -213,9 +220,9 @@ impl Database {
         self.wait(deadline, look)
     }
 
-    /// Ends the connection. Whoever waits is told.
+    /// Closes the connection. Waiting calls fail with [`Error::Closed`].
     pub fn close(&self) {
-        self.shared.end("it was closed here");
+        self.shared.end("this program closed it");
     }
 
     fn check_schema(&self, tables: &[MonitoredTable]) -> Result<(), Error> {
@@ -240,7 +247,7 @@ impl Database {
         let wanted =
             |table: &MonitoredTable| (table.name.clone(), json!([{"columns": table.columns}]));
         let wanted: Map<_, _> = tables.iter().map(wanted).collect();
-        // The reader fills the replica with the answer, before it reads of any change.
+        // The reader applies the answer to the replica before it reads the first update.
         self.call("monitor", &json!([self.name, MONITOR, wanted])).map(drop)
     }
 
@@ -261,18 +268,18 @@ impl Database {
         let mut state = self.shared.lock();
         state.calls.remove(&id);
         if matches!(answered, Err(Error::TimedOut { .. })) {
-            state.silent_at = Some(state.heard);
+            state.silent_at = Some(state.received);
             state.silences += 1;
         }
         drop(state);
-        answered?.map_err(|told| refusal(&told))
+        answered?.map_err(|error| refusal(&error))
     }
 }
 
-/// By which the server names the replica in its messages.
+/// Name of the monitor in the server's messages.
 const MONITOR: &str = "replica";
 
-/// How long a server that has not answered has to say that it is there.
+/// Timeout of the check that a silent server is alive.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(50);
 
 impl Drop for Database {
@@ -294,13 +301,13 @@ impl Shared {
         state.ended.as_ref().map_or(Ok(()), |why| Err(self.closed(why)))
     }
 
-    /// Whether an answer did not come in time, and nothing else has come since.
+    /// Whether an answer timed out and the server has sent nothing since.
     fn is_silent(&self) -> bool {
         let state = self.lock();
-        state.silent_at == Some(state.heard)
+        state.silent_at == Some(state.received)
     }
 
-    /// The number of a new call, and where its answer comes.
+    /// Registers a new call. Returns its number and the receiver of its answer.
     fn expect_answer(&self, method: &str) -> Result<(u64, Receiver<Answer>), Error> {
         let (sender, answer) = sync_channel(1);
         let mut state = self.lock();
@@ -314,8 +321,8 @@ impl Shared {
         Ok((id, answer))
     }
 
-    /// Waits until `look` finds something.
-    fn look_out<T: Send + 'static>(
+    /// Waits until `look` returns a value.
+    fn wait_until<T: Send + 'static>(
         &self,
         deadline: Duration,
         mut look: impl FnMut(&Replica) -> Option<T> + Send + 'static,
@@ -326,28 +333,30 @@ impl Shared {
             return Ok(found);
         }
         let (sender, found) = sync_channel(1);
-        // Whoever has given up is told nothing, and is off the list in a moment.
-        let tell = move |replica: &Replica| look(replica).map(|found| sender.send(found)).is_some();
-        state.latest_lookout += 1;
-        let number = state.latest_lookout;
-        state.lookouts.insert(number, Lookout(Box::new(tell)));
+        // If the caller gave up, the send fails; the waiter still returns `true` and is removed.
+        let notify =
+            move |replica: &Replica| look(replica).map(|found| sender.send(found)).is_some();
+        state.latest_waiter += 1;
+        let number = state.latest_waiter;
+        state.waiters.insert(number, Waiter(Box::new(notify)));
         drop(state);
-        let found = self.receive("shown what was waited for", deadline, &found);
-        self.lock().lookouts.remove(&number);
+        let found = self.receive("reached the expected state", deadline, &found);
+        self.lock().waiters.remove(&number);
         found
     }
 
-    /// Half of a message would be the end of all that follow.
+    /// Writes one message under the lock. A partial message would corrupt the stream, so a failure closes the
+    /// connection.
     fn write(&self, message: &Value) -> Result<(), Error> {
         let message = message.to_string();
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let written = writer.write_all(message.as_bytes());
         drop(writer);
         match written {
-            // The server has closed the connection. The reader has yet to read why, and then ends all calls.
+            // The server closed the connection. The reader reads its last message, which says why, and ends all calls.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             Err(error) => {
-                let why = format!("nothing can be written ({error})");
+                let why = format!("writing failed ({error})");
                 self.end(&why);
                 Err(self.closed(&why))
             }
@@ -355,7 +364,7 @@ impl Shared {
         }
     }
 
-    /// Waits until what is waited for has come.
+    /// Waits for a value from the reader thread.
     fn receive<T>(
         &self,
         what: &'static str,
@@ -377,50 +386,50 @@ impl Shared {
         }
     }
 
-    /// Why nothing comes any more.
+    /// The reason why the connection is closed.
     fn gone(&self) -> Error {
         let state = self.lock();
-        self.closed(state.ended.as_deref().unwrap_or("nothing comes any more"))
+        self.closed(state.ended.as_deref().unwrap_or("the reader has stopped"))
     }
 
-    /// Reads what the server says until it ends.
+    /// Reads and handles messages until the connection ends.
     fn read_all(&self, reader: &UnixStream) {
         for message in messages(reader) {
             let taken = match message {
                 Ok(message) => self.take(message),
                 Err(error) if error.is_io() => Err(error.to_string()),
-                Err(error) => Err(format!("the server said what is no message ({error})")),
+                Err(error) => Err(format!("the server sent an invalid message ({error})")),
             };
             if let Err(why) = taken {
                 return self.end(&why);
             }
         }
-        self.end("the server has closed it");
+        self.end("the server closed it");
     }
 
     fn take(&self, message: Message) -> Result<(), String> {
-        let senseless = || "the server told of rows in a way that makes no sense".to_owned();
-        self.lock().heard += 1;
+        let malformed = || "the server sent an invalid table update".to_owned();
+        self.lock().received += 1;
         match message {
             Message::Echo { id, params } => {
                 let answer = json!({"id": id, "result": params, "error": null});
                 return self.write(&answer).map_err(|error| error.to_string());
             }
             Message::Update(rows) => {
-                let State { replica, lookouts, .. } = &mut *self.lock();
-                replica.apply(&rows).ok_or_else(senseless)?;
-                lookouts.retain(|_, lookout| !lookout.0(replica));
+                let State { replica, waiters, .. } = &mut *self.lock();
+                replica.apply(&rows).ok_or_else(malformed)?;
+                waiters.retain(|_, waiter| !waiter.0(replica));
             }
             Message::Answer(id, answer) => {
                 let mut state = self.lock();
-                // The answer that was meant is lost, and who knows what else.
+                // An answer with a wrong number means that the real one is lost, and perhaps more.
                 if id > state.latest_call {
-                    return Err("the server answered what nobody has asked".to_owned());
+                    return Err("the server answered a call that was never made".to_owned());
                 }
                 if let (true, Ok(rows)) = (state.monitor == Some(id), &answer) {
-                    state.replica.apply(rows).ok_or_else(senseless)?;
+                    state.replica.apply(rows).ok_or_else(malformed)?;
                 }
-                // Who waited for it may have given up.
+                // The caller may have timed out.
                 if let Some(awaited) = state.calls.remove(&id) {
                     let _ = awaited.send(answer);
                 }
@@ -430,15 +439,15 @@ impl Shared {
         Ok(())
     }
 
-    /// There is no connection any more, for the first reason that was told.
+    /// Closes the connection. The first reason is kept.
     fn end(&self, why: &str) {
         let mut state = self.lock();
         state.ended.get_or_insert_with(|| why.to_owned());
-        // Whoever waits finds that nobody is left who could tell him anything.
+        // Dropping the senders ends all waiting calls.
         state.calls.clear();
-        state.lookouts.clear();
+        state.waiters.clear();
         drop(state);
-        // Whoever is writing is told so. It may have been shut down by the other side.
+        // Ends a blocked write. The server may have closed the connection already, so errors are ignored.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }

@@ -1,66 +1,65 @@
-//! What can go wrong between a client and a database.
+//! Errors of a connection to a database.
 
 use std::{io, path::PathBuf};
 
-/// Why a database did not do what it was asked.
+/// Why a request to a database failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(clippy::error_impl_error, reason = "its users read it as ovsdb::Error")]
 pub enum Error {
-    /// Nobody can be talked to at that socket.
-    #[error("no database can be talked to at {socket}")]
+    /// The client cannot connect to the socket.
+    #[error("cannot connect to the database at {socket}")]
     Connect {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
-    /// The connection has ended. A transaction that was under way may have been carried out.
+    /// The connection was closed. A transaction in progress may have been carried out.
     #[error("the connection to the database at {socket} has ended: {why}")]
     Closed {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// By whom or what.
+        /// Who closed it, or why.
         why: String,
     },
-    /// The answer, or what was waited for, did not come in time. A transaction may be carried out yet.
+    /// The server did not respond in time. It may still carry out a transaction.
     #[error("the database at {socket} has not {what} in {milliseconds} ms")]
     TimedOut {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What was waited for.
+        /// What was expected, such as `answered`.
         what: &'static str,
-        /// How long.
+        /// The timeout, in milliseconds.
         milliseconds: u128,
     },
-    /// What a check of the transaction asks for does not hold. Nothing was changed.
-    #[error("the database was changed meanwhile")]
+    /// A check of the transaction does not hold. Nothing was changed.
+    #[error("another client changed the database at the same time")]
     NotSame,
     /// The server refused. Nothing was changed.
     #[error("the database refused: {error}{}", in_brackets(details))]
     Refused {
-        /// By its name (RFC 7047, section 3.1).
+        /// Name of the error (RFC 7047, section 3.1).
         error: String,
-        /// In the server's words; may be empty.
+        /// The server's description; may be empty.
         details: String,
     },
-    /// The database is of another kind, or of an older release.
+    /// The schema is another one, or older than required.
     #[error(
-        "the schema of database {database} is of version {version} and has no {missing}: it is older than what this \
-         needs, or another one"
+        "the schema of database {database} has version {version} and no {missing}: it is too old, or another schema"
     )]
     TooOld {
-        /// Its name.
+        /// Name of the database.
         database: String,
-        /// What the server says of it.
+        /// The server's schema version.
         version: String,
-        /// What it lacks: a table, or a column of one.
+        /// The missing table or column.
         missing: String,
     },
-    /// The server answered something that is no answer.
-    #[error("the database answered what is none: {why}")]
+    /// The server sent a malformed answer.
+    #[error("the database sent a malformed answer: {why}")]
     Garbage {
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         why: &'static str,
     },
 }

@@ -1,13 +1,12 @@
 //! A client of OVSDB, the protocol of Open vSwitch's database (RFC 7047), over a Unix socket.
 //!
-//! A [`Database`] is one connection. A thread of its own reads all that the server says, keeps a replica of the
-//! tables that are wanted, and hands answers to whoever waits for them. So calls overlap, and a look at what there is
-//! asks nobody. The server tells of a change before it answers the transaction that made it: once
-//! [`Database::transact`] returns, the replica shows what it did.
+//! A [`Database`] is one connection. Its reader thread receives all messages, keeps a replica of the monitored tables
+//! and delivers answers to the waiting callers. So calls overlap, and reads of the replica need no request. The server
+//! sends the update of a change before it answers the transaction that made it. When [`Database::transact`] returns,
+//! the replica therefore shows its effects.
 //!
-//! Two locks: that of the state (the replica, and who waits), which is held for as long as a look takes, or those of
-//! all who wait for something in the replica, and that of the writing side, held for one message. The reader takes
-//! either alone; nobody takes one while he has the other.
+//! Locks: `state` (replica and waiting calls), held during a read or an update, and `writer`, held for one message. No
+//! thread holds both.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

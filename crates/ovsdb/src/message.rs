@@ -1,4 +1,4 @@
-//! What the server says: messages of JSON-RPC 1.0, one behind the other with nothing between.
+//! Messages of the server: JSON-RPC 1.0, without separators.
 
 use std::{
     cell::Cell,
@@ -8,20 +8,20 @@ use std::{
 
 use serde_json::{Deserializer, Value};
 
-/// The longest message that is read, in bytes: an answer with a hundred thousand rows has room. In memory a message
-/// takes up to sixteen times as much.
+/// Longest message that is accepted, in bytes: enough for a hundred thousand rows. Parsed, it takes up to sixteen times
+/// as much memory.
 const LONGEST: u64 = 64 << 20;
 
-/// A message of the server's.
+/// A message of the server.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Message {
-    /// It wants to know whether somebody is there, and these two back.
+    /// The server checks that the client is alive: both values must be returned.
     Echo { id: Value, params: Value },
-    /// Rows have changed.
+    /// Changed rows.
     Update(Value),
-    /// The answer to a call of ours; `Err`: why there is none.
+    /// The answer to a call, by its number. `Err` is the server's error.
     Answer(u64, Result<Value, Value>),
-    /// Something that nobody here waits for.
+    /// Any other message.
     Other,
 }
 
@@ -42,7 +42,7 @@ impl Message {
     }
 }
 
-/// The messages of a server, until one is none, or the connection ends.
+/// Reads messages until one is invalid or the connection ends.
 pub(crate) fn messages(from: impl Read) -> impl Iterator<Item = serde_json::Result<Message>> {
     let left = Rc::new(Cell::new(LONGEST));
     let bounded = Bounded { inner: from, left: Rc::clone(&left) };
@@ -53,7 +53,7 @@ pub(crate) fn messages(from: impl Read) -> impl Iterator<Item = serde_json::Resu
     })
 }
 
-/// Reads no more than what is left, which whoever reads messages sets anew with each.
+/// Limits the bytes of one message. [`messages`] resets `left` after each.
 struct Bounded<R> {
     inner: R,
     left: Rc<Cell<u64>>,
@@ -63,7 +63,7 @@ impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         let left = self.left.get().checked_sub(read as u64);
-        self.left.set(left.ok_or_else(|| io::Error::other("a message has no end"))?);
+        self.left.set(left.ok_or_else(|| io::Error::other("a message is too long"))?);
         Ok(read)
     }
 }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_follow_each_other_with_nothing_between() {
+    fn messages_need_no_separator() {
         let told = concat!(
             r#"{"method":"echo","id":"echo","params":[]}{"id":3,"result":{"a":1},"error":null}"#,
             r#"{"method":"update","id":null,"params":["rows",{"Port":{}}]}{"id":4,"error":"no","result":null}"#,
@@ -99,16 +99,16 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_an_end_is_not_read_for_ever() {
+    fn endless_message_is_refused() {
         let endless = io::Cursor::new(b"[").chain(io::repeat(b'1'));
         let left = Rc::new(Cell::new(1 << 20));
         let mut bounded = Bounded { inner: endless, left };
         let refused = io::copy(&mut bounded, &mut io::sink()).unwrap_err();
-        assert!(refused.to_string().contains("no end"), "{refused}");
+        assert!(refused.to_string().contains("too long"), "{refused}");
     }
 
     #[test]
-    fn a_message_that_is_nested_without_end_is_refused() {
+    fn deeply_nested_message_is_refused() {
         assert_eq!(all(&"[".repeat(100_000)), []);
     }
 

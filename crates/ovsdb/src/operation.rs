@@ -1,32 +1,32 @@
-//! What a transaction is made of (RFC 7047, section 5.2).
+//! Operations of transactions (RFC 7047, section 5.2).
 
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use crate::{Datum, Error, Row};
 
-/// One part of a transaction.
+/// An operation of a transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operation(pub(crate) Value);
 
-/// What came of one part of a transaction.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome(Value);
 
 type Column<'a> = (&'a str, Datum);
 
 impl Operation {
-    /// Inserts a row, which other parts know by `name`: [`Datum::inserted`].
+    /// Inserts a row. Other operations of the transaction refer to it by `name`: [`Datum::inserted`].
     pub fn insert<'a>(table: &str, name: &str, row: impl IntoIterator<Item = Column<'a>>) -> Self {
         Self(json!({"op": "insert", "table": table, "uuid-name": name, "row": columns(row)}))
     }
 
-    /// Gives columns of a row other contents.
+    /// Sets columns of a row.
     pub fn update<'a>(table: &str, id: Uuid, row: impl IntoIterator<Item = Column<'a>>) -> Self {
         Self(json!({"op": "update", "table": table, "where": is(id), "row": columns(row)}))
     }
 
-    /// Deletes a row. One that nothing refers to any more goes by itself, where the schema says so.
+    /// Deletes a row. The server deletes unreferenced rows by itself in tables that are not roots.
     #[must_use]
     pub fn delete(table: &str, id: Uuid) -> Self {
         Self(json!({"op": "delete", "table": table, "where": is(id)}))
@@ -38,25 +38,25 @@ impl Operation {
         mutate(table, id, &json!([column, "insert", members.0]))
     }
 
-    /// Takes members out of a column.
+    /// Removes members from a column.
     #[must_use]
     pub fn remove_from_set(table: &str, id: Uuid, column: &str, members: &Datum) -> Self {
         mutate(table, id, &json!([column, "delete", members.0]))
     }
 
-    /// Adds one to a number.
+    /// Increments a number.
     #[must_use]
     pub fn increment(table: &str, id: Uuid, column: &str) -> Self {
         mutate(table, id, &json!([column, "+=", 1]))
     }
 
-    /// Reads columns of a row, as the parts before it leave them.
+    /// Reads columns of a row, as the earlier operations leave them.
     pub fn select<'a>(table: &str, id: Uuid, columns: impl IntoIterator<Item = &'a str>) -> Self {
         let columns: Vec<_> = columns.into_iter().collect();
         Self(json!({"op": "select", "table": table, "where": is(id), "columns": columns}))
     }
 
-    /// Only if no row has that in a column; else the transaction fails with [`Error::NotSame`].
+    /// Requires that no row has this value in a column. Otherwise the transaction fails with [`Error::NotSame`].
     #[must_use]
     pub fn check_absent(table: &str, column: &str, datum: &Datum) -> Self {
         Self(json!({
@@ -65,7 +65,7 @@ impl Operation {
         }))
     }
 
-    /// Only if the row still has that in its columns; else the transaction fails with [`Error::NotSame`].
+    /// Requires that a row still has these values. Otherwise the transaction fails with [`Error::NotSame`].
     pub fn check_equal<'a>(
         table: &str,
         id: Uuid,
@@ -93,7 +93,7 @@ fn mutate(table: &str, id: Uuid, mutation: &Value) -> Operation {
 }
 
 impl Outcome {
-    /// How many rows were changed.
+    /// Number of rows that were changed.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0["count"].as_u64().unwrap_or_default()
@@ -105,7 +105,7 @@ impl Outcome {
         crate::datum::referred(&self.0["uuid"])
     }
 
-    /// The rows that were selected, with those columns. Their identity is not told.
+    /// The selected rows with the requested columns. Their IDs are nil.
     #[must_use]
     pub fn rows(&self) -> Vec<Row> {
         let rows = self.0["rows"].as_array().into_iter().flatten();
@@ -113,7 +113,7 @@ impl Outcome {
         columns.map(|columns| Row::new(Uuid::nil(), columns)).collect()
     }
 
-    /// Those of all parts, or why the transaction failed: one more may tell of the whole.
+    /// The results of all operations, or the reason of the failure. A failed commit adds one more result for the whole.
     pub(crate) fn all(answer: Value) -> Result<Vec<Self>, Error> {
         let Value::Array(outcomes) = answer else {
             return Err(Error::Garbage { why: "a transaction's outcome is no list" });
@@ -126,18 +126,18 @@ impl Outcome {
     }
 }
 
-/// What the server says that is wrong.
-pub(crate) fn refusal(told: &Value) -> Error {
-    let text = |key: &str| told[key].as_str().unwrap_or_default().to_owned();
-    match (told.as_str(), text("error")) {
+/// Converts an error value of the server.
+pub(crate) fn refusal(value: &Value) -> Error {
+    let text = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    match (value.as_str(), text("error")) {
         (Some(error), _) => Error::Refused { error: error.to_owned(), details: String::new() },
-        // All that is waited for here is waited for no time at all.
+        // Only checks (`wait` operations) time out, and theirs is 0.
         (None, error) if error == "timed out" => Error::NotSame,
         (None, error) => {
-            // What the server's kernel said, such as that the disk is full.
+            // `io-error` is the system's reason, such as a full disk.
             let details = [text("details"), text("io-error")];
-            let told = details.into_iter().filter(|details| !details.is_empty());
-            Error::Refused { error, details: told.collect::<Vec<_>>().join(": ") }
+            let given = details.into_iter().filter(|details| !details.is_empty());
+            Error::Refused { error, details: given.collect::<Vec<_>>().join(": ") }
         }
     }
 }
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_refusal_is_told_in_the_servers_words() {
+    fn first_refusal_has_server_sentence() {
         let refused = json!({"error": "constraint violation", "details": "no bridge"});
         let error = Outcome::all(json!([{}, refused, null])).unwrap_err();
         assert_eq!(error.to_string(), "the database refused: constraint violation (no bridge)");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_tell_what_was_done() {
+    fn transaction_outcomes_are_read() {
         let id = Uuid::nil();
         let answer =
             json!([{"uuid": ["uuid", id.to_string()]}, {"count": 2}, {"rows": [{"next_cfg": 7}]}]);

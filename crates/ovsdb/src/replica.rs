@@ -1,4 +1,4 @@
-//! What a database has of the tables that are wanted.
+//! The client's replica of the monitored tables.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::datum::{members, pairs, referred};
 
-/// What the database has of the tables that are wanted, as the server told last.
+/// The content of the monitored tables, as of the server's latest update.
 #[derive(Debug, Default)]
 pub struct Replica {
     tables: HashMap<String, Table>,
@@ -17,48 +17,48 @@ pub struct Replica {
 #[derive(Debug, Default)]
 struct Table {
     rows: HashMap<Uuid, Row>,
-    /// By the column that tables have for names.
+    /// Rows by their column `name`.
     names: HashMap<String, Uuid>,
 }
 
-/// The column that holds what a row is called, in tables whose rows are called something.
+/// The column with a row's name.
 const NAME: &str = "name";
 
-/// A row. A column that is not there, or holds something else than is asked for, reads as empty.
+/// A row. A column that is absent or has another type reads as empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     id: Uuid,
     columns: Map<String, Value>,
-    /// The rows that columns refer to: a bridge may have ten thousand ports, and is asked for one.
+    /// Referenced rows by column, indexed because a bridge may have ten thousand ports and callers ask for one.
     references: HashMap<String, HashSet<Uuid>>,
 }
 
 impl Replica {
-    /// All rows of a table, in no order.
+    /// All rows of a table, unordered.
     pub fn rows(&self, table: &str) -> impl Iterator<Item = &Row> {
         self.tables.get(table).into_iter().flat_map(|table| table.rows.values())
     }
 
-    /// The row of a table with that identity.
+    /// The row of a table with this ID.
     #[must_use]
     pub fn row(&self, table: &str, id: Uuid) -> Option<&Row> {
         self.tables.get(table)?.rows.get(&id)
     }
 
-    /// The row of a table whose column `name` holds that text. Of several it is any.
+    /// A row of a table whose column `name` has this value.
     #[must_use]
     pub fn named(&self, table: &str, name: &str) -> Option<&Row> {
         let table = self.tables.get(table)?;
         table.rows.get(table.names.get(name)?)
     }
 
-    /// Counts what the server has told.
+    /// Counts the server's updates.
     #[must_use]
     pub const fn version(&self) -> u64 {
         self.version
     }
 
-    /// Takes over what the server tells (RFC 7047, section 4.1.6). `None`: it makes no sense.
+    /// Applies the server's updates (RFC 7047, section 4.1.6). `None`: they are malformed.
     pub(crate) fn apply(&mut self, updates: &Value) -> Option<()> {
         for (table, rows) in updates.as_object()? {
             let table = self.tables.entry(table.clone()).or_default();
@@ -86,7 +86,7 @@ impl Table {
     fn remove(&mut self, id: Uuid) {
         let Some(row) = self.rows.remove(&id) else { return };
         let name = row.text(NAME);
-        // One update may tell of a row that goes after it has told of one that has taken its name.
+        // One update may report the new owner of a name before the removal of the old one.
         if self.names.get(name) == Some(&id) {
             self.names.remove(name);
         }
@@ -103,52 +103,52 @@ impl Row {
         Self { id, columns, references }
     }
 
-    /// Its identity.
+    /// The ID of the row.
     #[must_use]
     pub const fn id(&self) -> Uuid {
         self.id
     }
 
-    /// The text of a column.
+    /// The string in a column.
     #[must_use]
     pub fn text(&self, column: &str) -> &str {
         self.members(column).first().and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// The texts of a column.
+    /// The strings in a column.
     pub fn texts(&self, column: &str) -> impl Iterator<Item = &str> {
         self.members(column).iter().filter_map(Value::as_str)
     }
 
-    /// The number of a column.
+    /// The integer in a column.
     #[must_use]
     pub fn integer(&self, column: &str) -> Option<i64> {
         self.members(column).first()?.as_i64()
     }
 
-    /// The numbers of a column.
+    /// The integers in a column.
     pub fn integers(&self, column: &str) -> impl Iterator<Item = i64> {
         self.members(column).iter().filter_map(Value::as_i64)
     }
 
-    /// The truth of a column.
+    /// The boolean in a column.
     #[must_use]
     pub fn flag(&self, column: &str) -> Option<bool> {
         self.members(column).first()?.as_bool()
     }
 
-    /// The rows that a column refers to, in no order.
+    /// The rows that a column refers to, unordered.
     pub fn references(&self, column: &str) -> impl Iterator<Item = Uuid> {
         self.references.get(column).into_iter().flatten().copied()
     }
 
-    /// Whether a column refers to that row, however many others it refers to.
+    /// Whether a column refers to this row. Takes constant time.
     #[must_use]
     pub fn refers(&self, column: &str, id: Uuid) -> bool {
         self.references.get(column).is_some_and(|all| all.contains(&id))
     }
 
-    /// The texts of a column by their names.
+    /// The string pairs in a column.
     #[must_use]
     pub fn map(&self, column: &str) -> BTreeMap<&str, &str> {
         self.columns.get(column).into_iter().flat_map(pairs).collect()
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_change_and_go() {
+    fn replica_follows_inserts_updates_and_deletes() {
         let mut replica = Replica::default();
         replica.apply(&json!({"Port": {ONE: {"new": {"name": "p0", "tag": 7}}}})).unwrap();
         let port = replica.row("Port", one()).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_found_by_the_name_that_it_has_now() {
+    fn row_is_found_by_current_name() {
         let mut replica = Replica::default();
         let two = ONE.replace('1', "2");
         let mut found = |updates: Value| {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told() {
+    fn malformed_update_is_refused() {
         for update in
             [json!(7), json!({"Port": 7}), json!({"Port": {"x": {}}}), json!({"Port": {ONE: 7}})]
         {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_of_another_shape_reads_as_empty() {
+    fn column_of_other_type_reads_empty() {
         let columns = json!({
             "name": 7, "tag": "x", "trunks": ["set", [1, "x", 3]], "ports": ["set", [["uuid", ONE], ["uuid", "x"]]],
             "external_ids": ["map", [["a", "b"], ["c"]]], "up": true, "several": ["set", ["a", 1, "b"]],

@@ -135,7 +135,7 @@ fn names(replica: &Replica) -> Vec<String> {
 }
 
 #[test]
-fn once_a_transaction_returns_the_replica_shows_it() {
+fn replica_shows_finished_transaction() {
     let server = Server::start();
     let database = server.open();
     let outcomes = database.transact(&join(&database, "p0")).unwrap();
@@ -169,7 +169,7 @@ fn once_a_transaction_returns_the_replica_shows_it() {
 }
 
 #[test]
-fn what_the_server_refuses_changes_nothing_and_is_told_in_its_words() {
+fn refused_ovsdb_transaction_changes_nothing() {
     let server = Server::start();
     let database = server.open();
     let mut operations = join(&database, "p0");
@@ -192,7 +192,7 @@ fn what_the_server_refuses_changes_nothing_and_is_told_in_its_words() {
 }
 
 #[test]
-fn calls_overlap_and_what_others_do_is_seen() {
+fn calls_overlap_and_foreign_changes_arrive() {
     let server = Server::start();
     let (database, other) = (server.open(), server.open());
     thread::scope(|scope| {
@@ -208,7 +208,7 @@ fn calls_overlap_and_what_others_do_is_seen() {
 }
 
 #[test]
-fn a_server_that_stands_still_is_told_and_answers_once_it_goes_on() {
+fn suspended_server_times_out_and_recovers() {
     let server = Server::start();
     let database = server.open();
     server.signal("STOP");
@@ -222,7 +222,7 @@ fn a_server_that_stands_still_is_told_and_answers_once_it_goes_on() {
 }
 
 #[test]
-fn a_server_that_is_silent_is_waited_for_once_and_then_briefly() {
+fn silent_server_costs_one_full_timeout() {
     let server = Server::start();
     let database = Database::open(&Settings { deadline: HALF, ..server.settings() }).unwrap();
     server.signal("STOP");
@@ -254,7 +254,7 @@ fn suspended_server_does_not_echo() {
 }
 
 #[test]
-fn whoever_waits_is_told_that_the_server_has_ended() {
+fn waiting_callers_learn_the_servers_end() {
     let server = Server::start();
     let database = server.open();
     let version = database.read(Replica::version).unwrap();
@@ -294,15 +294,15 @@ const SCHEMA_ANSWER: &str = r#"{"id":1,"error":null,"result":{"tables":{
     "Port":{"columns":{"name":{},"interfaces":{},"tag":{},"trunks":{},"external_ids":{}}}}}}"#;
 
 #[test]
-fn peers_that_are_no_database_are_told() {
+fn peers_other_than_databases_are_reported() {
     for (answer, expected) in [
-        (&b"HTTP/1.1 400 Bad Request"[..], "no message"),
+        (&b"HTTP/1.1 400 Bad Request"[..], "invalid message"),
         (br#"{"id":1,"resul"#, "has not answered"),
         (br#"{"id":0,"result":{},"error":null}"#, "has not answered"),
-        (br#"{"id":2,"result":{},"error":null}"#, "nobody"),
+        (br#"{"id":2,"result":{},"error":null}"#, "never made"),
         (br#"{"id":1,"result":7,"error":null}"#, "no table Open_vSwitch"),
         (br#"{"id":1,"result":null,"error":"unknown database"}"#, "refused: unknown database"),
-        (br#"{"method":"update","id":null,"params":["replica",7]}"#, "makes no sense"),
+        (br#"{"method":"update","id":null,"params":["replica",7]}"#, "invalid table update"),
     ] {
         let (_folder, settings, _told) = peer(vec![answer.to_vec()]);
         let refused = Database::open(&settings).unwrap_err().to_string();
@@ -315,7 +315,7 @@ fn peers_that_are_no_database_are_told() {
 
 /// The server closes its side before it says what is no message, so that a call cannot be written.
 #[test]
-fn last_words_are_the_reason_for_the_end() {
+fn last_message_explains_closed_connection() {
     let folder = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(folder.path().join("db.sock")).unwrap();
     let (is_deaf, deaf) = mpsc::channel();
@@ -340,11 +340,11 @@ fn last_words_are_the_reason_for_the_end() {
     let ended = database.transact(&[]).unwrap_err();
     let _ = has_failed.send(());
     server.join().unwrap();
-    assert!(ended.to_string().contains("no message"), "{ended}");
+    assert!(ended.to_string().contains("invalid message"), "{ended}");
 }
 
 #[test]
-fn ten_thousand_rows_of_others_are_no_trouble_and_echoes_are_answered() {
+fn ten_thousand_foreign_rows_are_replicated() {
     let row = |number: u32| {
         format!(r#""{}":{{"new":{{"name":"p{number}"}}}}"#, Uuid::from_u128(number.into()))
     };

@@ -1,4 +1,4 @@
-//! How PCI functions are named.
+//! PCI addresses.
 
 use std::{fmt, str::FromStr};
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 /// The address of a PCI function, such as `0000:03:00.2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress {
-    /// The domain. More than 16 bits where a controller makes domains of its own.
+    /// PCI domain. It can exceed 16 bits, because some controllers create domains of their own.
     pub domain: u32,
-    /// The bus.
+    /// Bus number.
     pub bus: u8,
-    /// The device on the bus: 0 to 31.
+    /// Device number on the bus, 0 to 31.
     pub device: u8,
-    /// The function of the device: 0 to 7.
+    /// Function number of the device, 0 to 7.
     pub function: u8,
 }
 
-/// A text that is no address of a PCI function.
+/// A text is not a PCI address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no PCI address: write domain, bus, device and function, such as 0000:03:00.2")]
 pub struct ParseAddressError(String);
@@ -54,7 +54,7 @@ fn parse(text: &str) -> Option<PciAddress> {
     })
 }
 
-/// `from_str_radix` alone would take a sign too.
+/// Parses digits only: `from_str_radix` alone accepts a sign too.
 fn hexadecimal(digits: &str) -> Option<u32> {
     let is_number = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     is_number.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_read_back_as_shown() {
+    fn pci_addresses_survive_display() {
         for text in ["0000:03:00.2", "10000:e1:1f.7", "d000:00:00.1"] {
             assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), text);
         }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn pci_parser_refuses_other_texts() {
         for text in [
             "",
             "03:00.2",

@@ -1,38 +1,37 @@
-//! Drivers: which has a device, and how it comes to one.
+//! Drivers of PCI devices.
 
 use crate::{
     Error, PciAddress, Sysfs,
     sysfs::{number, text, write},
 };
 
-/// The driver that hands any device over to a program: a virtual machine, or DPDK. Some cards have
-/// one of their own besides: see [`is_vfio`].
+/// The generic driver that hands a device to a program, such as a virtual machine or DPDK. Some cards have a vfio
+/// driver of their own: see [`is_vfio`].
 pub const VFIO: &str = "vfio-pci";
 
-/// Whether a driver hands devices over to programs: the general one, or a card's own, such as
-/// `mlx5_vfio_pci`.
+/// Whether a driver hands devices to programs: `vfio-pci` or a card's own, such as `mlx5_vfio_pci`.
 #[must_use]
 pub fn is_vfio(driver: &str) -> bool {
     driver.ends_with("vfio-pci") || driver.ends_with("vfio_pci")
 }
 
-/// What becomes of a device that is handed over to programs, and so has no netdev.
+/// State of a device that is bound to a vfio driver and therefore has no netdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handover {
-    /// No program has it open.
+    /// No program has the device open.
     Idle,
-    /// A program has it open, such as a virtual machine.
+    /// A program has the device open, such as a virtual machine.
     Open,
 }
 
 impl Sysfs {
-    /// How a device is handed over. `None`: it is not.
+    /// Whether a program uses a device. `None`: its driver is not a vfio driver.
     ///
-    /// Of a device that is open the kernel counts that it is enabled. To open it and see would keep
-    /// others from opening it meanwhile.
+    /// The kernel counts an open device as enabled. Opening the device to find out would block other programs
+    /// meanwhile.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// If sysfs cannot be read.
     pub fn handover(&self, address: PciAddress) -> Result<Option<Handover>, Error> {
         if !self.driver_of(address)?.as_deref().is_some_and(is_vfio) {
             return Ok(None);
@@ -41,11 +40,11 @@ impl Sysfs {
         Ok(Some(if openers.unwrap_or(0) == 0 { Handover::Idle } else { Handover::Open }))
     }
 
-    /// Gives a device without a driver to the one that it is kept for or, if it is kept for none, to
-    /// whichever knows it.
+    /// Binds a device without a driver. The kernel chooses the driver in `driver_override`, or any that supports the
+    /// device.
     ///
     /// # Errors
-    /// [`Error::Unclaimed`] if no driver takes it; else the kernel's refusal.
+    /// [`Error::Unclaimed`] if no driver binds to it; otherwise the kernel's refusal.
     pub fn find_driver(&self, address: PciAddress) -> Result<(), Error> {
         write(&self.bus().join("drivers_probe"), &address.to_string())?;
         match self.driver_of(address)? {
@@ -54,12 +53,11 @@ impl Sysfs {
         }
     }
 
-    /// Takes a device's driver away from it and gives it back, which makes its netdev anew. The driver
-    /// is that which has it now. A device that is handed over to programs keeps its own.
+    /// Unbinds a device's driver and binds it again, which creates a new netdev.
     ///
     /// # Errors
-    /// [`Error::Handed`] if it is handed over, [`Error::Unclaimed`] if it has no driver or none takes
-    /// it again; else the kernel's refusal.
+    /// [`Error::Handed`] for a vfio driver, whose device a program may use. [`Error::Unclaimed`] if the device has no
+    /// driver or none binds again. Otherwise the kernel's refusal.
     pub fn rebind(&self, address: PciAddress) -> Result<(), Error> {
         let driver = self.driver_of(address)?;
         let Some(driver) = driver else {
@@ -73,6 +71,7 @@ impl Sysfs {
         self.find_driver(address)
     }
 
+    /// The driver in `driver_override`. The kernel shows `(null)` for none.
     fn kept_for(&self, address: PciAddress) -> Result<Option<String>, Error> {
         let chosen = text(&self.device(address).join("driver_override"))?;
         Ok(chosen.filter(|driver| !driver.is_empty() && driver != "(null)"))

@@ -1,97 +1,97 @@
-//! What sysfs refuses, and how it is told.
+//! Errors of sysfs and of cards.
 
 use std::{io, path::PathBuf};
 
 use crate::PciAddress;
 
-/// Something that sysfs or the state of a card does not allow.
+/// A request that sysfs or the state of a card does not allow.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(clippy::error_impl_error, reason = "its users read it as sriov::Error")]
 pub enum Error {
-    /// A file or folder can't be read.
-    #[error("can't read {}", path.display())]
+    /// A file or folder cannot be read.
+    #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// The kernel does not take a value.
-    #[error("can't write {value:?} to {}", path.display())]
+    /// The kernel refuses a value.
+    #[error("cannot write {value:?} to {}", path.display())]
     Write {
-        /// Where to.
+        /// The file.
         path: PathBuf,
-        /// What.
+        /// The value.
         value: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file does not hold what it should.
+    /// A file has unexpected content.
     #[error("{} holds {text:?}, which is no {expected}", path.display())]
     Content {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         text: String,
-        /// What it should hold.
+        /// What was expected, such as `number`.
         expected: &'static str,
     },
-    /// There is no such device.
+    /// The device does not exist.
     #[error("there is no PCI device {0}")]
     NoDevice(PciAddress),
-    /// The device has no VFs to give.
+    /// The device cannot have VFs.
     #[error("PCI device {0} has no SR-IOV, or its driver does not offer it")]
     NotPhysical(PciAddress),
-    /// More VFs than the card has.
-    #[error("PF {pf} can't have {wanted} VFs: its card has {total} at most")]
+    /// More VFs than the card supports.
+    #[error("PF {pf} cannot have {wanted} VFs: its card has {total} at most")]
     TooMany {
-        /// Of this PF.
+        /// The PF.
         pf: PciAddress,
-        /// So many.
+        /// Requested number of VFs.
         wanted: u32,
-        /// Instead of so many.
+        /// Largest number of VFs.
         total: u32,
     },
-    /// A change of the number of VFs would take VFs away that are in use.
+    /// A change of the number of VFs would remove VFs in use.
     #[error(
         "PF {pf} keeps its {present} VFs instead of {wanted}: a change takes all of them away, and \
          {in_use} is in use"
     )]
     InUse {
-        /// Of this PF.
+        /// The PF.
         pf: PciAddress,
-        /// How many it has.
+        /// Current number of VFs.
         present: u32,
-        /// How many it should have.
+        /// Requested number of VFs.
         wanted: u32,
-        /// One of those in use.
+        /// A VF in use.
         in_use: PciAddress,
     },
-    /// The VFs were made, but their drivers did not make their netdevs in time.
+    /// The VFs exist, but their drivers did not create netdevs in time.
     #[error("VF {vf} of PF {pf} has no netdev yet: its driver is {}", driver.as_deref().unwrap_or("missing"))]
     NoNetdev {
-        /// Of this PF.
+        /// The PF.
         pf: PciAddress,
-        /// The first VF without one.
+        /// The first VF without a netdev.
         vf: PciAddress,
         /// The VF's driver.
         driver: Option<String>,
     },
-    /// A device is handed over to programs, so its driver is not taken away.
+    /// The device is bound to a vfio driver, which is not unbound.
     #[error("PCI device {address} is handed over to programs by its driver {driver}")]
     Handed {
-        /// Which device.
+        /// The device.
         address: PciAddress,
         /// The driver.
         driver: String,
     },
-    /// No driver takes a device.
+    /// No driver binds to a device.
     #[error("{} PCI device {address}", no_driver(kept_for.as_deref()))]
     Unclaimed {
-        /// Which device.
+        /// The device.
         address: PciAddress,
-        /// The one driver that it is kept for. `None`: any that knows it.
+        /// Its `driver_override`. `None`: any driver may bind.
         kept_for: Option<String>,
     },
 }

@@ -1,4 +1,4 @@
-//! Waiting for devices to change.
+//! Kernel events of devices (uevents).
 
 use std::{
     io::{IoSliceMut, Result},
@@ -17,12 +17,12 @@ use nix::{
     },
 };
 
-/// The kernel's own events, as opposed to those of udev.
+/// Multicast group of the kernel's own events. Group 2 has udev's.
 const KERNEL_GROUP: u32 = 1;
 /// Longest wait for one event: some changes have none, such as a netdev that leaves a namespace.
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
 
-/// The events of all devices, from when it is opened.
+/// Receives the events of all devices from its opening on.
 #[derive(Debug)]
 pub(crate) struct DeviceEvents {
     socket: OwnedFd,
@@ -40,7 +40,7 @@ impl DeviceEvents {
         Ok(Self { socket })
     }
 
-    /// Waits until a device changes, but never beyond `deadline` and never long.
+    /// Waits for an event, at most until `deadline` and at most [`LONGEST_WAIT`].
     pub(crate) fn wait(&self, deadline: Instant) -> Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
         let wait = left.clamp(Duration::from_millis(1), LONGEST_WAIT);
@@ -55,7 +55,7 @@ impl DeviceEvents {
         let received =
             recvmsg::<NetlinkAddr>(self.socket.as_raw_fd(), &mut buffers, None, MsgFlags::empty());
         match received {
-            // What is lost when the queue overruns is an event too.
+            // ENOBUFS: the queue overflowed, so events happened.
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR | Errno::ENOBUFS) => Ok(()),
             Err(error) => Err(error.into()),
         }

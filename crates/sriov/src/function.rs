@@ -9,54 +9,54 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PhysicalFunction {
-    /// Where it is.
+    /// PCI address.
     pub address: PciAddress,
-    /// Four hexadecimal digits, such as `15b3`.
+    /// Vendor ID: four hexadecimal digits, such as `15b3`.
     pub vendor: String,
-    /// Four hexadecimal digits, such as `101d`.
+    /// Device ID: four hexadecimal digits, such as `101d`.
     pub device: String,
-    /// Its driver. `None`: it has none.
+    /// Bound driver, if any.
     pub driver: Option<String>,
-    /// The NUMA node next to it. `None`: the machine has one only, or does not tell.
+    /// Nearest NUMA node. `None`: the machine has only one, or does not report it.
     pub numa_node: Option<u32>,
-    /// The most VFs that it can have.
+    /// Largest number of VFs.
     pub total_vfs: u32,
-    /// How many VFs it has.
+    /// Current number of VFs.
     pub num_vfs: u32,
-    /// The device id of its VFs, four hexadecimal digits. `None`: the kernel is older than 4.15.
+    /// Device ID of its VFs, four hexadecimal digits. `None` on kernels before 4.15.
     pub vf_device: Option<String>,
-    /// Its netdevs in the network namespace that sysfs was mounted in.
+    /// Its netdevs in the network namespace of the sysfs mount.
     pub netdevs: Vec<String>,
 }
 
-/// A virtual function of a PF.
+/// A virtual function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VirtualFunction {
-    /// Where it is.
+    /// PCI address.
     pub address: PciAddress,
-    /// Its PF.
+    /// PCI address of its PF.
     pub pf: PciAddress,
-    /// Its number within its PF, from 0.
+    /// Number within its PF, from 0.
     pub number: u32,
-    /// Four hexadecimal digits.
+    /// Vendor ID: four hexadecimal digits.
     pub vendor: String,
-    /// Four hexadecimal digits.
+    /// Device ID: four hexadecimal digits.
     pub device: String,
-    /// Its driver. `None`: it has none.
+    /// Bound driver, if any.
     pub driver: Option<String>,
-    /// The NUMA node next to it. `None`: the machine has one only, or does not tell.
+    /// Nearest NUMA node. `None`: the machine has only one, or does not report it.
     pub numa_node: Option<u32>,
-    /// Its netdevs in the network namespace that sysfs was mounted in. While its netdev is in
-    /// another one it has none, as without a driver.
+    /// Its netdevs in the network namespace of the sysfs mount. Empty without a driver, and while its netdev is in
+    /// another namespace.
     pub netdevs: Vec<String>,
 }
 
 impl Sysfs {
-    /// All PFs, by address.
+    /// Lists all PFs by address.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// If sysfs cannot be read.
     pub fn physical_functions(&self) -> Result<Vec<PhysicalFunction>, Error> {
         let mut functions = Vec::new();
         for address in self.addresses()? {
@@ -65,10 +65,10 @@ impl Sysfs {
         Ok(functions)
     }
 
-    /// The PF at an address.
+    /// Reads the PF at an address.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::NotPhysical`], or that sysfs can't be read.
+    /// [`Error::NoDevice`], [`Error::NotPhysical`], or sysfs cannot be read.
     pub fn physical_function(&self, address: PciAddress) -> Result<PhysicalFunction, Error> {
         if let Some(function) = self.find_physical(address)? {
             return Ok(function);
@@ -96,16 +96,16 @@ impl Sysfs {
         }))
     }
 
-    /// Whether there is a device at an address.
+    /// Whether a device exists at an address.
     #[must_use]
     pub fn exists(&self, address: PciAddress) -> bool {
         self.device(address).exists()
     }
 
-    /// The VFs of a PF, by number.
+    /// Lists the VFs of a PF by number.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// If sysfs cannot be read.
     pub fn virtual_functions(&self, pf: PciAddress) -> Result<Vec<VirtualFunction>, Error> {
         let mut functions = Vec::new();
         for (number, address) in self.vf_addresses(pf)? {
@@ -114,10 +114,10 @@ impl Sysfs {
         Ok(functions)
     }
 
-    /// The VF at an address. `None`: what is there is no VF, or nothing.
+    /// Reads the VF at an address. `None`: the device is not a VF, or does not exist.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// If sysfs cannot be read.
     pub fn virtual_function(&self, address: PciAddress) -> Result<Option<VirtualFunction>, Error> {
         let Some(pf) = linked_device(&self.device(address).join("physfn"))? else {
             return Ok(None);
@@ -147,10 +147,10 @@ impl Sysfs {
         })
     }
 
-    /// The addresses of a PF's VFs, by number. Those that go away meanwhile are left out.
+    /// Lists the addresses of a PF's VFs by number. VFs that vanish during the call are left out.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// If sysfs cannot be read.
     pub fn vf_addresses(&self, pf: PciAddress) -> Result<Vec<(u32, PciAddress)>, Error> {
         let folder = self.device(pf);
         let mut numbered = Vec::new();
@@ -164,25 +164,25 @@ impl Sysfs {
         Ok(numbered)
     }
 
-    /// The driver that has a device. `None`: no driver has it, or there is no such device.
+    /// The driver of a device. `None`: it has no driver, or does not exist.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// If sysfs cannot be read.
     pub fn driver_of(&self, address: PciAddress) -> Result<Option<String>, Error> {
         link_target(&self.device(address).join("driver"))
     }
 
-    /// The netdevs of a device in the network namespace that sysfs was mounted in.
+    /// The netdevs of a device in the network namespace of the sysfs mount.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// If sysfs cannot be read.
     pub fn netdevs(&self, address: PciAddress) -> Result<Vec<String>, Error> {
         let mut names = entries(&self.device(address).join("net"))?;
         names.sort_unstable();
         Ok(names)
     }
 
-    /// An id as it is in sysfs, `0x15b3`, without what all ids begin with.
+    /// Reads an ID such as `0x15b3`, without the prefix.
     fn id(&self, address: PciAddress, file: &str) -> Result<String, Error> {
         let path = self.device(address).join(file);
         let text = text(&path)?.ok_or(Error::NoDevice(address))?;
@@ -192,10 +192,10 @@ impl Sysfs {
         }
     }
 
-    /// The NUMA node next to a device. `None`: the machine has one only, or does not tell, which is -1 in sysfs.
+    /// The nearest NUMA node of a device. `None`: the machine has only one, or does not report it (-1 in sysfs).
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// If sysfs cannot be read.
     pub fn numa_node(&self, address: PciAddress) -> Result<Option<u32>, Error> {
         let node: Option<i64> = number(&self.device(address).join("numa_node"))?;
         Ok(node.and_then(|node| u32::try_from(node).ok()))

@@ -1,31 +1,31 @@
-//! IOMMU groups: devices that the hardware cannot keep apart from each other.
+//! IOMMU groups: devices that the IOMMU cannot isolate from each other.
 
 use crate::{
     Error, PciAddress, Sysfs,
     sysfs::{entries, link_target, text},
 };
 
-/// The name of a group that vfio makes where it is allowed to do without an IOMMU.
+/// Name of the groups that vfio creates in its no-IOMMU mode.
 const WITHOUT_IOMMU: &str = "vfio-noiommu";
-/// How the class of a PCI-to-PCI bridge begins.
+/// Prefix of the class of PCI-to-PCI bridges.
 const BRIDGE: &str = "0x0604";
 
-/// Devices that reach each other's memory: a program that opens one of them has them all.
+/// Devices that reach each other's memory: a program that opens one of them controls all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IommuGroup {
-    /// Its number: its file is `/dev/vfio/NUMBER`.
+    /// Group number: its file is `/dev/vfio/NUMBER`.
     pub number: u32,
-    /// The names of its devices in sysfs, which are PCI addresses but for devices of other buses. PCI bridges are left
-    /// out: the kernel keeps their driver while a program has the group.
+    /// Names of its devices in sysfs, which are PCI addresses except on other buses. PCI bridges are left out: they
+    /// keep their driver while a program uses the group.
     pub devices: Vec<String>,
 }
 
 impl Sysfs {
-    /// The IOMMU group of a device. `None`: no IOMMU confines the device to the memory of the program that drives it.
+    /// The IOMMU group of a device. `None`: no IOMMU confines the device.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// If sysfs cannot be read.
     pub fn iommu_group(&self, address: PciAddress) -> Result<Option<IommuGroup>, Error> {
         let path = self.device(address).join("iommu_group");
         let Some(name) = link_target(&path)? else { return Ok(None) };

@@ -1,9 +1,9 @@
-//! Physical and virtual functions of PCI devices, as the kernel shows them in sysfs: which there
-//! are, how many, and which driver has them.
+//! Physical and virtual functions of PCI devices in sysfs: discovery, number of VFs, drivers.
 //!
-//! Everything starts from a [`Sysfs`], whose folder a test can put anywhere. What sysfs shows of a
-//! PCI device is the same in every network namespace, except for its netdevs: those are shown in
-//! the namespace that sysfs was mounted in, and there only.
+//! [`Sysfs`] is the entry point; tests give it another folder. Sysfs shows PCI devices alike in every network
+//! namespace, except for netdevs: it shows only those of the namespace in which it was mounted.
+//!
+//! The crate holds no state and no locks; the caller serialises changes to one PF.
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 

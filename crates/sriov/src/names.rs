@@ -1,22 +1,21 @@
-//! What vendors call themselves and their cards: for people only. The tables take more than a
-//! megabyte of the memory of each program that asks them.
+//! Names of vendors and devices, for display. The tables take more than 1 MiB of memory in a program that uses them.
 
 use pci_ids::{Device, FromId, Vendor};
 
-/// The vendor and device ids of the VFs of a card made of software. No vendor of PCI cards has that id.
+/// Vendor and device ID of a software card's VFs. No PCI vendor has this ID.
 pub const SOFTWARE_VF: (&str, &str) = ("ffff", "0001");
 
-/// The name of a vendor by its id of four hexadecimal digits.
+/// The name of a vendor, by its ID of four hexadecimal digits.
 #[must_use]
 pub fn vendor_name(vendor: &str) -> Option<&'static str> {
-    // The table calls this id illegal.
+    // The table has a name for the ID ffff: illegal vendor.
     if vendor == SOFTWARE_VF.0 {
         return None;
     }
     Some(Vendor::from_id(id(vendor)?)?.name())
 }
 
-/// The name of a device by its vendor's id and its own.
+/// The name of a device, by vendor ID and device ID.
 #[must_use]
 pub fn device_name(vendor: &str, device: &str) -> Option<&'static str> {
     if (vendor, device) == SOFTWARE_VF {
@@ -34,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_have_names() {
+    fn vendor_and_device_ids_have_names() {
         assert_eq!(vendor_name("15b3"), Some("Mellanox Technologies"));
         assert_eq!(device_name("8086", "10ca"), Some("82576 Virtual Function"));
         assert_eq!(device_name("ffff", "ffff"), None);

@@ -1,4 +1,4 @@
-//! How many VFs a PF has.
+//! Changes of a PF's number of VFs.
 
 use std::{
     io,
@@ -13,14 +13,14 @@ use crate::{
     sysfs::{text, write},
 };
 
-/// What is known besides the number when the VFs of a PF are made.
+/// Options for a change of the number of VFs.
 #[derive(Clone, Copy, Debug)]
 pub struct Provisioning<'a> {
-    /// The VFs that somebody uses. While one of them is the PF's, its number of VFs stays.
+    /// VFs in use. While the PF has one of them, its number of VFs does not change.
     pub in_use: &'a [PciAddress],
-    /// Whether the kernel looks for drivers for the new VFs. `None`: as it is.
+    /// Whether the kernel binds drivers to new VFs. `None`: unchanged.
     pub probe_drivers: Option<bool>,
-    /// How long to wait for the netdevs of VFs whose driver makes one.
+    /// Timeout for the netdevs of new VFs.
     pub patience: Duration,
 }
 
@@ -31,13 +31,14 @@ impl Default for Provisioning<'_> {
 }
 
 impl Sysfs {
-    /// Gives a PF so many VFs, and waits for their netdevs. A PF that has as many keeps them. The
-    /// kernel changes the number only from 0 or to 0, so all VFs of the PF go and come anew. A number
-    /// that the kernel refuses leaves the PF with none.
+    /// Sets the number of VFs of a PF and waits for their netdevs. A PF that has this number keeps its VFs.
+    ///
+    /// The kernel only changes the number from or to 0, so all VFs are removed and created again. If the kernel refuses
+    /// the number, the PF has none.
     ///
     /// # Errors
-    /// [`Error::TooMany`], [`Error::InUse`]: nothing was changed. [`Error::NoNetdev`]: the VFs are
-    /// there, but not all of their netdevs. Else the kernel's refusal.
+    /// [`Error::TooMany`] or [`Error::InUse`]: nothing has changed. [`Error::NoNetdev`]: the VFs exist, but some
+    /// netdevs are missing. Otherwise the kernel's refusal.
     pub fn set_num_vfs(
         &self,
         pf: PciAddress,
@@ -52,7 +53,7 @@ impl Sysfs {
             self.set_probing(pf, on)?;
         }
         let path = self.device(pf).join("sriov_numvfs");
-        // Before the VFs are made, or the event that tells of a netdev could be missed.
+        // Subscribe before the VFs are created, so that no netdev's event is missed.
         let events = DeviceEvents::open()
             .map_err(|source| Error::Read { path: "the kernel's device events".into(), source })?;
         if function.num_vfs != 0 {
@@ -64,11 +65,10 @@ impl Sysfs {
         self.await_netdevs(pf, &events, Instant::now() + how.patience)
     }
 
-    /// Whether a PF has another number of VFs than wanted, and nothing is known to be in the way of a
-    /// change. Changes nothing.
+    /// Whether the PF's number of VFs differs from `wanted` and nothing prevents a change. Changes nothing.
     ///
     /// # Errors
-    /// [`Error::TooMany`], [`Error::InUse`]; else sysfs can't be read.
+    /// [`Error::TooMany`], [`Error::InUse`], or sysfs cannot be read.
     pub fn is_change_due(
         &self,
         pf: PciAddress,
@@ -95,7 +95,7 @@ impl Sysfs {
         }
     }
 
-    /// Kernels before 4.12 always look for drivers.
+    /// Sets `sriov_drivers_autoprobe`. Kernels before 4.12 lack it and always bind drivers.
     fn set_probing(&self, pf: PciAddress, on: bool) -> Result<(), Error> {
         let path = self.device(pf).join("sriov_drivers_autoprobe");
         let value = if on { "1" } else { "0" };
@@ -126,7 +126,7 @@ impl Sysfs {
 }
 
 impl VirtualFunction {
-    /// Whether its driver is one that makes a netdev, and has not made it yet.
+    /// Whether the driver creates netdevs and has not created this VF's yet.
     fn lacks_netdev(&self) -> bool {
         let is_netdev_driver = self.driver.as_deref().is_some_and(|driver| !is_vfio(driver));
         is_netdev_driver && self.netdevs.is_empty()

@@ -1,4 +1,4 @@
-//! Files and links below /sys.
+//! Access to files and links below /sys.
 
 use std::{
     fs, io,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::{Error, PciAddress};
 
-/// Where the kernel shows its devices: `/sys`, or a test's folder.
+/// The root of sysfs: `/sys`, or a test's folder.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
     root: PathBuf,
@@ -21,7 +21,7 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    /// The devices that are shown below `root`.
+    /// Uses the sysfs below `root`.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
@@ -35,7 +35,7 @@ impl Sysfs {
         self.bus().join("devices").join(address.to_string())
     }
 
-    /// All PCI devices, by address.
+    /// Lists all PCI devices by address.
     pub(crate) fn addresses(&self) -> Result<Vec<PciAddress>, Error> {
         let names = entries(&self.bus().join("devices"))?;
         let mut addresses: Vec<_> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -44,7 +44,7 @@ impl Sysfs {
     }
 }
 
-/// The names in a folder. One that does not exist has none.
+/// Lists the names in a folder. A folder that does not exist is empty.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<String>, Error> {
     let failed = |source| Error::Read { path: folder.to_owned(), source };
     let entries = match fs::read_dir(folder) {
@@ -57,7 +57,7 @@ pub(crate) fn entries(folder: &Path) -> Result<Vec<String>, Error> {
         .collect()
 }
 
-/// The text of a file without the end of its line. `None`: there is no such file.
+/// Reads a file without its final newline. `None`: the file does not exist.
 pub(crate) fn text(path: &Path) -> Result<Option<String>, Error> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text.trim_end().to_owned())),
@@ -66,7 +66,7 @@ pub(crate) fn text(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-/// The number in a file. `None`: there is no such file.
+/// Reads a number. `None`: the file does not exist.
 pub(crate) fn number<N: FromStr>(path: &Path) -> Result<Option<N>, Error> {
     let Some(text) = text(path)? else { return Ok(None) };
     match text.parse() {
@@ -75,7 +75,7 @@ pub(crate) fn number<N: FromStr>(path: &Path) -> Result<Option<N>, Error> {
     }
 }
 
-/// The last part of where a symbolic link leads. `None`: there is no such link.
+/// The last component of a symbolic link's target. `None`: the link does not exist.
 pub(crate) fn link_target(path: &Path) -> Result<Option<String>, Error> {
     match fs::read_link(path) {
         Ok(target) => Ok(target.file_name().map(|name| name.to_string_lossy().into_owned())),
@@ -84,7 +84,7 @@ pub(crate) fn link_target(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-/// The device that a symbolic link leads to. `None`: there is no such link.
+/// The device that a symbolic link points to. `None`: the link does not exist.
 pub(crate) fn linked_device(path: &Path) -> Result<Option<PciAddress>, Error> {
     let Some(name) = link_target(path)? else { return Ok(None) };
     match name.parse() {
@@ -95,7 +95,6 @@ pub(crate) fn linked_device(path: &Path) -> Result<Option<PciAddress>, Error> {
     }
 }
 
-/// Tells the kernel a value.
 pub(crate) fn write(path: &Path, value: &str) -> Result<(), Error> {
     let refused =
         |source| Error::Write { path: path.to_owned(), value: value.trim_end().into(), source };

@@ -101,7 +101,7 @@ fn pci(text: &str) -> PciAddress {
 }
 
 #[test]
-fn pfs_are_told_from_other_devices() {
+fn pfs_are_distinguished_from_other_devices() {
     let card = Card::new(16, 2);
     let pfs = card.sysfs().physical_functions().unwrap();
     assert_eq!(pfs.len(), 1);
@@ -138,7 +138,7 @@ fn iommu_group_has_its_devices_without_bridges() {
 }
 
 #[test]
-fn vfs_are_in_the_order_of_their_numbers() {
+fn vfs_are_ordered_by_number() {
     let card = Card::new(16, 12);
     let vfs = card.sysfs().virtual_functions(pci(PF)).unwrap();
     let numbers: Vec<_> = vfs.iter().map(|vf| vf.number).collect();
@@ -153,13 +153,13 @@ fn vfs_are_in_the_order_of_their_numbers() {
 }
 
 #[test]
-fn a_machine_without_pci_has_no_pfs() {
+fn machine_without_pci_has_no_pfs() {
     let nothing = tempfile::tempdir().unwrap();
     assert_eq!(Sysfs::at(nothing.path()).physical_functions().unwrap(), []);
 }
 
 #[test]
-fn what_is_no_pf_is_told_as_such() {
+fn other_devices_are_no_pfs() {
     let card = Card::new(4, 0);
     let told = |address| card.sysfs().physical_function(pci(address)).unwrap_err().to_string();
     assert!(told("0000:09:00.0").ends_with("no PCI device 0000:09:00.0"));
@@ -167,7 +167,7 @@ fn what_is_no_pf_is_told_as_such() {
 }
 
 #[test]
-fn a_file_of_another_form_is_named_with_what_it_holds() {
+fn malformed_sysfs_file_is_named() {
     let card = Card::new(4, 0);
     card.set(PF, "sriov_numvfs", "many");
     let error = card.sysfs().physical_functions().unwrap_err().to_string();
@@ -175,7 +175,7 @@ fn a_file_of_another_form_is_named_with_what_it_holds() {
 }
 
 #[test]
-fn a_pf_that_has_as_many_vfs_keeps_them_even_in_use() {
+fn unchanged_vf_number_keeps_vfs() {
     let card = Card::new(4, 2);
     let vf = pci(&address_of(0));
     let how = Provisioning { in_use: &[vf], ..Provisioning::default() };
@@ -183,7 +183,7 @@ fn a_pf_that_has_as_many_vfs_keeps_them_even_in_use() {
 }
 
 #[test]
-fn vfs_in_use_keep_their_number() {
+fn vf_number_stays_while_in_use() {
     let card = Card::new(4, 2);
     let vf = pci(&address_of(1));
     let how = Provisioning { in_use: &[vf], ..Provisioning::default() };
@@ -194,15 +194,15 @@ fn vfs_in_use_keep_their_number() {
 }
 
 #[test]
-fn more_vfs_than_the_card_has_are_refused_before_anything_changes() {
+fn too_many_vfs_change_nothing() {
     let card = Card::new(4, 2);
     let error = card.sysfs().set_num_vfs(pci(PF), 5, &Provisioning::default()).unwrap_err();
-    assert_eq!(error.to_string(), "PF 0000:03:00.0 can't have 5 VFs: its card has 4 at most");
+    assert_eq!(error.to_string(), "PF 0000:03:00.0 cannot have 5 VFs: its card has 4 at most");
     assert_eq!(card.get(PF, "sriov_numvfs"), "2");
 }
 
 #[test]
-fn the_number_is_written_with_the_wish_for_drivers() {
+fn vf_number_is_written_after_autoprobe() {
     let card = Card::new(4, 0);
     let how = Provisioning { probe_drivers: Some(false), ..Provisioning::default() };
     card.sysfs().set_num_vfs(pci(PF), 3, &how).unwrap();
@@ -211,7 +211,7 @@ fn the_number_is_written_with_the_wish_for_drivers() {
 }
 
 #[test]
-fn a_netdev_that_does_not_come_is_told_with_its_vf_and_driver() {
+fn missing_netdev_is_reported_with_driver() {
     let card = Card::new(4, 1);
     fs::remove_dir_all(card.device(&address_of(0)).join("net")).unwrap();
     let how = Provisioning { patience: Duration::ZERO, ..Provisioning::default() };
@@ -222,7 +222,7 @@ fn a_netdev_that_does_not_come_is_told_with_its_vf_and_driver() {
 }
 
 #[test]
-fn a_vf_that_is_handed_over_needs_no_netdev() {
+fn vfio_vf_needs_no_netdev() {
     let card = Card::new(4, 1);
     let vf = address_of(0);
     fs::remove_dir_all(card.device(&vf).join("net")).unwrap();
@@ -236,7 +236,7 @@ fn a_vf_that_is_handed_over_needs_no_netdev() {
 }
 
 #[test]
-fn a_device_that_no_driver_takes_is_told() {
+fn unclaimed_device_is_reported() {
     let card = Card::new(4, 1);
     let vf = address_of(0);
     let probe = card.root.path().join("bus/pci/drivers_probe");
@@ -254,7 +254,7 @@ fn a_device_that_no_driver_takes_is_told() {
 }
 
 #[test]
-fn a_driver_is_taken_away_and_asked_for_again_unless_it_hands_the_device_over() {
+fn rebind_spares_vfio_devices() {
     let card = Card::new(8, 2);
     let drivers = card.root.path().join("bus/pci/drivers");
     let (vf, handed) = (address_of(0), address_of(1));
@@ -274,11 +274,11 @@ fn a_driver_is_taken_away_and_asked_for_again_unless_it_hands_the_device_over() 
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn unreadable_sysfs_file_is_named() {
     let card = Card::new(4, 0);
     let path = card.device(PF).join("sriov_numvfs");
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     let error = card.sysfs().physical_function(pci(PF)).unwrap_err();
-    assert_eq!(error.to_string(), format!("can't read {}", path.display()));
+    assert_eq!(error.to_string(), format!("cannot read {}", path.display()));
 }

@@ -71,7 +71,7 @@ fn run(command: &str) {
 }
 
 #[test]
-fn the_card_is_described() {
+fn igb_card_is_described() {
     let card = Card::new();
     let pf = card.sysfs.physical_function(card.pf).unwrap();
     assert_eq!((pf.total_vfs, pf.num_vfs), (7, 0));
@@ -85,7 +85,7 @@ fn the_card_is_described() {
 }
 
 #[test]
-fn the_number_of_vfs_goes_from_0_to_7_to_3() {
+fn vf_number_goes_from_0_to_7_to_3() {
     let card = Card::new();
     let seven = card.provide(7);
     let numbers: Vec<_> = seven.iter().map(|vf| vf.number).collect();
@@ -104,7 +104,7 @@ fn the_number_of_vfs_goes_from_0_to_7_to_3() {
 }
 
 #[test]
-fn the_number_of_vfs_stays_while_one_is_in_use_or_too_many_are_wanted() {
+fn refused_vf_number_keeps_vfs() {
     let card = Card::new();
     let vfs = card.provide(2);
     let how = Provisioning { in_use: &[vfs[1].address], ..Provisioning::default() };
@@ -116,7 +116,7 @@ fn the_number_of_vfs_stays_while_one_is_in_use_or_too_many_are_wanted() {
 }
 
 #[test]
-fn vfs_may_be_left_without_a_driver() {
+fn vfs_can_stay_without_driver() {
     let card = Card::new();
     let without = Provisioning { probe_drivers: Some(false), ..Provisioning::default() };
     let vfs = card.sysfs.set_num_vfs(card.pf, 1, &without).unwrap();
@@ -132,7 +132,7 @@ fn vfs_may_be_left_without_a_driver() {
 }
 
 #[test]
-fn a_device_comes_to_the_driver_that_it_is_kept_for_or_to_one_that_knows_it() {
+fn driver_override_decides_the_driver() {
     let card = Card::new();
     let vf = card.provide(1)[0].address;
     Card::unbind(vf);
@@ -148,7 +148,7 @@ fn a_device_comes_to_the_driver_that_it_is_kept_for_or_to_one_that_knows_it() {
 }
 
 #[test]
-fn a_vf_is_handed_over_to_programs_and_taken_back() {
+fn vf_moves_to_vfio_and_back() {
     run("modprobe vfio-pci");
     let card = Card::new();
     let vf = card.provide(1)[0].address;
@@ -165,7 +165,7 @@ fn a_vf_is_handed_over_to_programs_and_taken_back() {
 }
 
 #[test]
-fn a_netdev_in_another_namespace_is_not_shown_and_comes_back_with_its_end() {
+fn netdev_returns_when_its_namespace_ends() {
     let card = Card::new();
     let vf = card.provide(1)[0].address;
     let name = card.await_netdev(vf);

@@ -1,28 +1,27 @@
-//! By what the card's links are known: their aliases, which survive renames and moves.
+//! Aliases of the card's links. They survive renames and moves, so links are recognised by them.
 
 use std::{fmt, str::FromStr};
 
 use vf_alloc::{FunctionId, PfId};
 
-/// What every alias of the card begins with.
+/// The first word of each alias.
 const CARD: &str = "virtual-nic";
 
-/// The role of the management link.
 const MANAGEMENT: &str = "management";
 
-/// PFs that a controller has at most.
+/// Limit of PFs for each controller.
 pub(crate) const PF_LIMIT: u16 = 16;
 
-/// A PCI address that no real card has: its domain is `d000` and up, one for each PF, 16 of them for
-/// each controller. So the cards of one host differ in it.
+/// A PCI address that no real card has. Domains from `d000` on stand for PFs, 16 for each controller, so the addresses
+/// of a host's cards differ.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PciAddress(String);
 
 impl PciAddress {
-    /// The domain of PF 0 of controller 0.
+    /// Domain of PF 0 of controller 0.
     const DOMAIN: u32 = 0xd000;
 
-    /// The address of a VF. They are numbered as on a card with ARI, after the PF itself.
+    /// The address of a VF. VFs are numbered as on a card with ARI, after the PF.
     #[must_use]
     pub fn of(id: FunctionId) -> Self {
         let domain = Self::DOMAIN.saturating_add(pf_number(id.pf));
@@ -31,7 +30,7 @@ impl PciAddress {
         Self(format!("{domain:04x}:{bus:02x}:{device:02x}.{}", function & 7))
     }
 
-    /// As text, such as `d000:00:00.1`.
+    /// The address as text, such as `d000:00:00.1`.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -47,9 +46,9 @@ impl fmt::Display for PciAddress {
 /// The alias of a VF, on the host's side: `virtual-nic d000:00:00.1 pf0vf0`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VirtualVf {
-    /// Its PCI address.
+    /// PCI address.
     pub pci: PciAddress,
-    /// Which VF it is.
+    /// Controller, PF and VF number.
     pub id: FunctionId,
 }
 
@@ -61,28 +60,25 @@ pub struct RepresentorAlias(pub FunctionId);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UplinkAlias(pub PfId);
 
-/// The alias of the card's own end of a VF's pair, where the representor is another link:
-/// `virtual-nic wire pf0vf0`.
+/// The alias of the inner end of a VF's pair if the representor is another link: `virtual-nic wire pf0vf0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WireAlias(pub(crate) FunctionId);
 
-/// The alias of the card's own end of an uplink's pair, where the uplink is another link:
-/// `virtual-nic wire p0`.
+/// The alias of the inner end of an uplink's pair if the uplink is another link: `virtual-nic wire p0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct UplinkWireAlias(pub(crate) PfId);
 
-/// The alias of either end of the management link of the card that is this controller:
-/// `virtual-nic management c1`, of controller 0 without its number.
+/// The alias of both ends of a card's management link: `virtual-nic management c1`. Controller 0 has no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ManagementAlias(pub(crate) u32);
 
-/// A text that is no such alias.
+/// A text is not an alias of the virtual card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an alias of the virtual card")]
 pub struct ParseAliasError;
 
 impl VirtualVf {
-    /// The VF of this number, at its PCI address.
+    /// The VF with this ID, at its PCI address.
     #[must_use]
     pub fn new(id: FunctionId) -> Self {
         Self { pci: PciAddress::of(id), id }
@@ -182,13 +178,12 @@ impl FromStr for ManagementAlias {
     }
 }
 
-/// The number of a PF among those of all controllers. Of one that no card has any: a pod may write
-/// whatever it likes into an alias.
+/// Numbers the PFs of all controllers. Saturates, because a pod can write any number into an alias.
 pub(crate) fn pf_number(id: PfId) -> u32 {
     id.controller.saturating_mul(PF_LIMIT.into()).saturating_add(id.pf.into())
 }
 
-/// The id of what has this role on the card.
+/// Parses the ID from an alias with this role.
 fn id_of<I: FromStr>(role: &str, alias: &str) -> Result<I, ParseAliasError> {
     match words(alias)? {
         (said, id) if said == role => id.parse().map_err(|_| ParseAliasError),
@@ -196,7 +191,7 @@ fn id_of<I: FromStr>(role: &str, alias: &str) -> Result<I, ParseAliasError> {
     }
 }
 
-/// The two words after the card's own.
+/// The two words after the first.
 fn words(alias: &str) -> Result<(&str, &str), ParseAliasError> {
     let mut words = alias.split(' ');
     match (words.next(), words.next(), words.next(), words.next()) {
@@ -205,18 +200,17 @@ fn words(alias: &str) -> Result<(&str, &str), ParseAliasError> {
     }
 }
 
-/// The alias as one of this kind.
 pub(crate) fn parsed<A: FromStr>(alias: Option<&str>) -> Option<A> {
     alias?.parse().ok()
 }
 
-/// The VF whose pair's inner end has this alias.
+/// The VF whose inner end has this alias.
 pub(crate) fn vf_of_inner(alias: Option<&str>) -> Option<FunctionId> {
     let wired = || parsed(alias).map(|WireAlias(id)| id);
     parsed(alias).map(|RepresentorAlias(id)| id).or_else(wired)
 }
 
-/// The controller that the card is which a link of this alias is part of.
+/// The controller of the card to which a link with this alias belongs.
 #[must_use]
 pub fn controller_of(alias: &str) -> Option<u32> {
     let vf = || alias.parse().ok().map(|VirtualVf { id, .. }| id.pf);
@@ -233,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_count_as_on_a_card_with_ari() {
+    fn virtual_vf_addresses_count_like_ari() {
         let address = |pf, vf| PciAddress::of(FunctionId::local(pf, vf)).to_string();
         assert_eq!(address(0, 0), "d000:00:00.1");
         assert_eq!(address(0, 6), "d000:00:00.7");
@@ -243,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn pfs_of_different_controllers_are_at_different_addresses() {
+    fn controllers_have_different_pci_addresses() {
         let address = |text: &str| PciAddress::of(text.parse().unwrap()).to_string();
         assert_eq!(address("c1pf0vf0"), "d010:00:00.1");
         assert_eq!(address("c15pf15vf0"), "d0ff:00:00.1");
     }
 
     #[test]
-    fn aliases_read_back_as_written() {
+    fn aliases_survive_display() {
         let vf = VirtualVf::new(FunctionId::local(1, 17));
         assert_eq!(vf.to_string(), "virtual-nic d001:00:02.2 pf1vf17");
         assert_eq!(vf.to_string().parse(), Ok(vf));
@@ -268,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn other_aliases_are_not_taken_for_ours() {
+    fn foreign_aliases_are_refused() {
         let others = [
             "",
             "virtual-nic",
@@ -286,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn every_alias_tells_its_card() {
+    fn every_alias_names_its_controller() {
         let first = [
             "virtual-nic d000:00:00.1 pf0vf0",
             "virtual-nic representor pf0vf0",

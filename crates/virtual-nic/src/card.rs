@@ -1,4 +1,4 @@
-//! A card that is plugged in, and behaves like one.
+//! The running card: watches its VFs and restores those that died with a pod's namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,43 +18,44 @@ use crate::{
     vf_of_inner, wires,
 };
 
-/// How soon what could not be put back is tried again.
+/// Pause before the next attempt to restore a VF.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// A card that is plugged in.
 ///
-/// A VF of a real card falls back to the host when the namespace that it is in ends: switched off
-/// and without addresses, but with the name, MAC address and MTU that it had there. A veth end dies
-/// instead, and its other end with it. [`Card::run`] puts both back, so it has to know what the VF
-/// was like when it died. It watches all namespaces that the DPU's has a number for, and makes sure
-/// that those of the VFs have one, but never opens them: that would keep them from ending. A VF
-/// that is in a namespace for less than the card's look at it takes comes back as it was before.
+/// A real card's VF falls back to the host when its namespace ends. It is down and without addresses, but keeps the
+/// name, MAC address and MTU that it had there. A veth end dies instead, and so does its other end. [`Card::run`]
+/// recreates both.
 ///
-/// Representors of a simulated device may go and come without their VFs, as when somebody changes
-/// the mode of the eswitch and back. [`Card::run`] joins the new ones, and a new uplink.
+/// The card must therefore know the state of a VF when it dies. It watches all namespaces with an ID in the DPU's, and
+/// makes sure that each VF's namespace has one. It never opens them, because an open descriptor would keep them alive.
+/// A VF that is in a namespace only briefly returns with its earlier state.
+///
+/// Representors of a simulated device come and go without their VFs when its eswitch mode changes. [`Card::run`] joins
+/// new representors and a new uplink to their wires.
 #[derive(Debug)]
 pub struct Card {
     namespaces: Namespaces,
     plan: Plan,
     host: Rtnl,
     dpu: Rtnl,
-    /// What has the representors, unless the pairs' inner ends are.
+    /// The simulated device with the representors. `None`: the inner ends are the representors.
     device: Option<Device>,
     vfs: BTreeMap<FunctionId, Vf>,
-    /// VFs that died and could not be put back yet.
+    /// VFs that died and are not restored yet.
     lost: BTreeSet<FunctionId>,
 }
 
-/// What is known of a VF.
+/// The latest known state of a VF.
 #[derive(Clone, Debug)]
 struct Vf {
-    /// The index of its pair's inner end.
+    /// Index of the inner end of its pair.
     inner: u32,
-    /// The index of the representor that the inner end was joined to, if it is not one itself.
+    /// Index of the representor to which the inner end was joined, unless it is the representor itself.
     representor: Option<u32>,
-    /// Its index where it was last seen, if it ever was.
+    /// Index where the VF was last seen, if it was.
     index: Option<u32>,
-    /// Its name there.
+    /// Name where the VF was last seen.
     name: String,
     mac: Option<MacAddress>,
     mtu: u32,
@@ -62,7 +63,7 @@ struct Vf {
 }
 
 impl Vf {
-    /// What a VF is like when it is made.
+    /// The state of a new VF.
     fn new(id: FunctionId, inner: u32, namespaces: &Namespaces) -> Self {
         Self {
             inner,
@@ -76,7 +77,7 @@ impl Vf {
     }
 
     fn learn(&mut self, link: &Link) {
-        tracing::debug!(name = link.name, index = link.index, "seen");
+        tracing::debug!(name = link.name, index = link.index, "read the state of a VF");
         self.index = Some(link.index);
         self.name.clone_from(&link.name);
         self.mac = link.mac;
@@ -86,10 +87,10 @@ impl Vf {
 }
 
 impl Card {
-    /// Plugs a card in: all of it, or nothing.
+    /// Plugs in a card. On an error nothing remains.
     ///
     /// # Errors
-    /// When there is one already, a name is taken, or the kernel refuses.
+    /// If such a card exists, a name is taken, or the kernel refuses.
     pub fn plug(namespaces: Namespaces, plan: Plan) -> Result<Self, CardError> {
         plug(&namespaces, &plan)?;
         let mut card = Self {
@@ -105,10 +106,10 @@ impl Card {
         Ok(card)
     }
 
-    /// Pulls the card out and plugs it in again: all its links die, wherever they are, and are new.
+    /// Unplugs the card and plugs it in again. All its links are deleted, wherever they are, and created anew.
     ///
     /// # Errors
-    /// When a name is taken or the kernel refuses; then the card is out.
+    /// If a name is taken or the kernel refuses. The card is then unplugged.
     pub fn reset(&mut self) -> Result<(), CardError> {
         unplug(&self.namespaces, self.plan.controller)?;
         plug(&self.namespaces, &self.plan)?;
@@ -116,31 +117,31 @@ impl Card {
         Ok(())
     }
 
-    /// Pulls the card out.
+    /// Unplugs the card and returns the number of removed links.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// If the kernel refuses.
     pub fn unplug(self) -> Result<usize, CardError> {
         unplug(&self.namespaces, self.plan.controller)
     }
 
-    /// Puts back VFs whose namespaces end, for ever. To be called within a Tokio runtime. May be
-    /// dropped and called again.
+    /// Restores VFs whose namespaces end, without end. Must be called within a Tokio runtime. May be dropped and called
+    /// again.
     ///
     /// # Errors
-    /// When the links can't be watched.
+    /// If the links cannot be watched.
     pub async fn run(&mut self) -> Result<Infallible, CardError> {
         let mut monitor = LinkMonitor::open_with_neighbours(&self.namespaces.dpu)?;
-        self.look_again()?;
+        self.resync()?;
         loop {
             tokio::select! {
-                event = monitor.next() => self.take_in_or_warn(event?),
-                () = tokio::time::sleep(RETRY_AFTER), if !self.lost.is_empty() => self.put_back_lost(),
+                event = monitor.next() => self.handle_or_warn(event?),
+                () = tokio::time::sleep(RETRY_AFTER), if !self.lost.is_empty() => self.restore_lost(),
             }
         }
     }
 
-    /// Learns what all VFs are like right after they were made.
+    /// Reads the state of all VFs after their creation.
     fn learn_all(&mut self) -> Result<(), Error> {
         self.vfs.clear();
         self.lost.clear();
@@ -163,12 +164,11 @@ impl Card {
         Ok(())
     }
 
-    /// The VF that a link represents on the simulated device.
     fn represented(&self, link: &Link) -> Option<FunctionId> {
         self.device.as_ref()?.represented(link)
     }
 
-    /// Learns what the VF, if it is one, is like now.
+    /// Updates the state of the VF, if the link is one.
     fn learn(&mut self, link: &Link) {
         if let Some(VirtualVf { id, .. }) = parsed(link.alias.as_deref())
             && let Some(vf) = self.vfs.get_mut(&id)
@@ -177,14 +177,14 @@ impl Card {
         }
     }
 
-    /// A look that the kernel refuses is no reason to pull the card out: the next may succeed.
-    fn take_in_or_warn(&mut self, event: LinkEvent) {
-        if let Err(error) = self.take_in(event) {
-            tracing::warn!(%error, "an event was not taken in");
+    /// Handles an event. A refusal of the kernel is only logged, because the next event may succeed.
+    fn handle_or_warn(&mut self, event: LinkEvent) {
+        if let Err(error) = self.handle(event) {
+            tracing::warn!(%error, "cannot handle a link event");
         }
     }
 
-    fn take_in(&mut self, event: LinkEvent) -> Result<(), Error> {
+    fn handle(&mut self, event: LinkEvent) -> Result<(), Error> {
         match event {
             LinkEvent::Changed(link) => self.look_at(&link)?,
             LinkEvent::Gone { index, alias, .. } => {
@@ -195,7 +195,7 @@ impl Card {
                 }
             }
             LinkEvent::PortChanged { .. } => {}
-            LinkEvent::Missed => self.look_again()?,
+            LinkEvent::Missed => self.resync()?,
         }
         Ok(())
     }
@@ -208,29 +208,29 @@ impl Card {
             return self.join(id, link);
         }
         if self.device.as_ref().is_some_and(|device| device.is_new_uplink(link)) {
-            return self.take_up_uplink(link);
+            return self.adopt_uplink(link);
         }
         self.learn(link);
         Ok(())
     }
 
-    /// Joins a representor to its VF's wire, unless it has been.
+    /// Joins a representor to its VF's wire, unless it is joined already.
     fn join(&mut self, id: FunctionId, representor: &Link) -> Result<(), Error> {
         let Some(vf) = self.vfs.get_mut(&id) else { return Ok(()) };
         if vf.representor == Some(representor.index) {
             return Ok(());
         }
-        // A wire that is not there is joined once it is put back.
+        // A missing wire is joined when the VF is restored.
         if let Some(wire) = self.dpu.link_by_index(vf.inner)? {
             wires::join(representor.index, &wire, &self.namespaces.dpu, &mut self.dpu)?;
         }
         vf.representor = Some(representor.index);
-        tracing::info!(vf = %id, representor = representor.name, "joined");
+        tracing::info!(vf = %id, representor = representor.name, "joined a representor to its wire");
         Ok(())
     }
 
-    /// Gives an uplink that the kernel has made anew its name and its wire.
-    fn take_up_uplink(&mut self, uplink: &Link) -> Result<(), Error> {
+    /// Names an uplink that the kernel created anew, and joins it to its wire.
+    fn adopt_uplink(&mut self, uplink: &Link) -> Result<(), Error> {
         self.dpu.change_link(uplink.index, &uplink_label())?;
         let is_wire = |link: &&Link| parsed::<UplinkWireAlias>(link.alias.as_deref()).is_some();
         match self.dpu.links()?.iter().find(is_wire) {
@@ -239,8 +239,8 @@ impl Card {
         }
     }
 
-    /// Learns what the VF behind an inner end is like. That gives its namespace a number in the
-    /// DPU's, so that from now on its events come, too.
+    /// Updates the state of the VF behind an inner end. Asking for the peer gives its namespace an ID in the DPU's, so
+    /// that its events are received from now on.
     fn look_behind(&mut self, id: FunctionId, inner: &Link) -> Result<(), Error> {
         if !self.vfs.contains_key(&id) {
             return Ok(());
@@ -252,7 +252,7 @@ impl Card {
         Ok(())
     }
 
-    /// Looks where a VF is that went away, if it did not die.
+    /// Updates the state of a VF that left a namespace, if it still exists.
     fn look_for(&mut self, id: FunctionId) -> Result<(), Error> {
         let Some(vf) = self.vfs.get(&id) else { return Ok(()) };
         match self.dpu.link_by_index(vf.inner)? {
@@ -261,55 +261,55 @@ impl Card {
         }
     }
 
-    /// Looks at all VFs: any number of events were missed.
-    fn look_again(&mut self) -> Result<(), Error> {
+    /// Reads all VFs again after events were lost.
+    fn resync(&mut self) -> Result<(), Error> {
         let mut present = BTreeSet::new();
         for link in self.dpu.links()? {
             present.extend(vf_of_inner(link.alias.as_deref()));
             self.look_at(&link)?;
         }
         self.lost = self.vfs.keys().copied().filter(|id| !present.contains(id)).collect();
-        self.put_back_lost();
+        self.restore_lost();
         Ok(())
     }
 
     fn inner_gone(&mut self, id: FunctionId, index: u32) {
-        // An event about the inner end before this one may come late.
+        // A late event may be about an earlier inner end.
         if self.vfs.get(&id).is_some_and(|vf| vf.inner == index) {
             self.lost.insert(id);
-            self.put_back_lost();
+            self.restore_lost();
         }
     }
 
-    fn put_back_lost(&mut self) {
+    fn restore_lost(&mut self) {
         for id in std::mem::take(&mut self.lost) {
-            match self.put_back(id) {
-                Ok(()) => tracing::info!(vf = %id, "put back"),
+            match self.restore(id) {
+                Ok(()) => tracing::info!(vf = %id, "VF restored"),
                 Err(error) => {
-                    tracing::warn!(vf = %id, %error, "not put back yet");
+                    tracing::warn!(vf = %id, %error, "cannot restore a VF; retrying");
                     self.lost.insert(id);
                 }
             }
         }
     }
 
-    /// Puts a VF that died back into the host's namespace, as the kernel does with a real one, and
-    /// the inner end into the DPU's. May be tried again after it failed half-way.
-    fn put_back(&mut self, id: FunctionId) -> Result<(), Error> {
+    /// Recreates a VF that died in the host's namespace, as the kernel does with a real one, and its inner end in the
+    /// DPU's. Can be repeated after a failure half-way.
+    fn restore(&mut self, id: FunctionId) -> Result<(), Error> {
         let Some(vf) = self.vfs.get(&id).cloned() else { return Ok(()) };
         let name = self.plan.kind.inner_name(id);
         if self.dpu.link_by_name(&name)?.is_none() {
-            self.make_again(id, &vf)?;
+            self.recreate(id, &vf)?;
         }
         let Some(inner) = self.dpu.link_by_name(&name)? else { return Ok(()) };
         let Some(link) = self.dpu.peer_of(&inner)? else { return Ok(()) };
         if let Some(representor) = vf.representor {
-            self.join_again(representor, &inner)?;
+            self.rejoin(representor, &inner)?;
         }
         if self.plan.whole_checksums {
             finish_checksums(&self.namespaces.host, &link.name);
         }
-        self.name_again(&link, &vf)?;
+        self.restore_names(&link, &vf)?;
         self.host.change_link(link.index, &label(&VirtualVf::new(id)))?;
         let mut vf = Vf { inner: inner.index, ..vf };
         vf.learn(&link);
@@ -317,13 +317,13 @@ impl Card {
         Ok(())
     }
 
-    /// Joins the new wire to the representor, which stayed. If it did not, the next will be joined.
-    fn join_again(&mut self, representor: u32, wire: &Link) -> Result<(), Error> {
+    /// Joins a new wire to the existing representor. A missing representor is joined when it is created.
+    fn rejoin(&mut self, representor: u32, wire: &Link) -> Result<(), Error> {
         let joined = wires::join(representor, wire, &self.namespaces.dpu, &mut self.dpu);
         joined.or_else(|error| if error.is_not_found() { Ok(()) } else { Err(error) })
     }
 
-    fn make_again(&mut self, id: FunctionId, vf: &Vf) -> Result<(), Error> {
+    fn recreate(&mut self, id: FunctionId, vf: &Vf) -> Result<(), Error> {
         let mut end = VethEnd::new(self.free_name(vf)?).mtu(vf.mtu);
         if let Some(mac) = vf.mac {
             end = end.mac(mac);
@@ -337,7 +337,7 @@ impl Card {
         self.dpu.batch(&[label_inner(id, self.plan.kind)])
     }
 
-    /// The name of a VF that falls back: the one it has, or one made of its index, or any.
+    /// The name of a restored VF, by the kernel's rule: its own name if free, else `dev` and the index, else any.
     fn free_name(&mut self, vf: &Vf) -> Result<String, Error> {
         let by_index = vf.index.map(|index| format!("dev{index}"));
         for name in [Some(vf.name.clone()), by_index].into_iter().flatten() {
@@ -348,8 +348,8 @@ impl Card {
         Ok("dev%d".to_owned())
     }
 
-    /// Gives a VF its alternative names again, except those that are taken.
-    fn name_again(&mut self, link: &Link, vf: &Vf) -> Result<(), Error> {
+    /// Restores the alternative names, except those that are taken.
+    fn restore_names(&mut self, link: &Link, vf: &Vf) -> Result<(), Error> {
         for name in &vf.alternative_names {
             match self.host.change(Request::add_alternative_name(link.index, name)) {
                 Err(error) if !error.is_exists() => return Err(error),

@@ -1,17 +1,17 @@
-//! Why a card can't be plugged in.
+//! Errors of the virtual card.
 
 use std::{fmt, io};
 
 use netlink::{Netns, NetnsError};
 
-/// One of the namespaces that a card is plugged into.
+/// A namespace of the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Where the VFs are.
+    /// The host's: it has the VFs.
     Host,
-    /// Where their representors are.
+    /// The DPU's: it has the representors.
     Dpu,
-    /// Where the far ends of the uplinks are.
+    /// The network's: it has the far ends of the uplinks.
     Wire,
 }
 
@@ -25,70 +25,72 @@ impl fmt::Display for Side {
     }
 }
 
-/// Why a card can't be plugged in, pulled out or kept.
+/// Why a card cannot be plugged in, unplugged or kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CardError {
-    /// More than a card has.
+    /// The plan exceeds a limit.
     #[error("a card has at most {limit} {what}, not {wanted}")]
     TooMany {
-        /// What is too many.
+        /// What exceeds it.
         what: &'static str,
-        /// How many were wanted.
+        /// Requested number.
         wanted: u16,
-        /// How many there can be.
+        /// Largest number.
         limit: u16,
     },
-    /// Both ends in one place.
+    /// Host and DPU are the same namespace.
     #[error("host and DPU need two namespaces; both are {0}")]
     SameNetns(netlink::NetnsId),
-    /// There is a card, running or left by one that died.
+    /// A card exists: it is running, or died and left links.
     #[error("a card is plugged in already: {link} in {side}; `virtual-nic unplug` removes it")]
     PluggedIn {
-        /// A link of it.
+        /// One of its links.
         link: String,
-        /// Where.
+        /// Namespace of the link.
         side: Side,
     },
-    /// A name that the card needs is in use.
+    /// A name that the card needs is taken.
     #[error("the card needs the name {name}, but {side} has a link of that name")]
     NameTaken {
         /// The name.
         name: String,
-        /// Where.
+        /// Namespace of the existing link.
         side: Side,
     },
-    /// A card of kind netdevsim on a kernel without it.
+    /// The kernel lacks netdevsim.
     #[error(
         "this kernel has no netdevsim: there is no {bus}; load its module, or plug a card of kind veth"
     )]
     NoNetdevsim {
-        /// Where it would be.
+        /// Path of the missing bus.
         bus: &'static str,
     },
-    /// A card of kind netdevsim with more or fewer PFs than the kernel can tell apart.
-    #[error("a card of kind netdevsim has one PF, for the kernel calls each the PF 0; not {0}")]
+    /// A card of kind netdevsim with a number of PFs other than one.
+    #[error(
+        "a card of kind netdevsim has one PF, because the kernel numbers each as PF 0; not {0}"
+    )]
     OnePf(u16),
-    /// A number that no controller has.
+    /// The controller number is out of range.
     #[error("a card is controller 0 to {1} of its DPU, not {0}")]
     NoController(u32, u32),
-    /// A card of kind netdevsim of another controller than the kernel's representors are of.
+    /// A card of kind netdevsim with another controller than 0.
     #[error(
-        "a card of kind netdevsim is controller 0, for the kernel calls each so; not {0}: plug a card of \
+        "a card of kind netdevsim is controller 0, because the kernel numbers each so; not {0}: plug a card of \
          kind veth"
     )]
     LocalController(u32),
-    /// A file of the kernel's that could not be read or written.
+    /// A kernel file cannot be read or written.
     #[error("cannot {doing}: {path}")]
     File {
-        /// What for.
+        /// The operation.
         doing: String,
-        /// Which file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is no such namespace.
+    /// A namespace does not exist.
     #[error(transparent)]
     Netns(#[from] NetnsError),
     /// The kernel refused.
@@ -96,14 +98,14 @@ pub enum CardError {
     Kernel(#[from] netlink::Error),
 }
 
-/// The namespaces that a card is plugged into, kept alive by it.
+/// The namespaces of a card, which it keeps alive.
 #[derive(Debug)]
 pub struct Namespaces {
-    /// Where the VFs are.
+    /// Namespace of the VFs.
     pub host: Netns,
-    /// Where their representors are.
+    /// Namespace of the representors.
     pub dpu: Netns,
-    /// Where the far ends of the uplinks are. `None`: the card has no uplinks.
+    /// Namespace of the uplinks' far ends. `None`: the card has no uplinks.
     pub wire: Option<Netns>,
 }
 

@@ -1,15 +1,15 @@
-//! A DPU made of software, plugged between a host netns and a DPU netns.
+//! A software DPU, plugged between the network namespaces of a host and a DPU.
 //!
-//! Its VFs are known by their [aliases](VirtualVf), as real ones are by PCI address, and a VF comes
-//! back to the host when the namespace that it was moved to ends, as a real one does: that is what
-//! a [`Card`] adds to veth pairs. So programs meet the same events as with a real card.
+//! - VFs are recognised by their [aliases](VirtualVf), as real ones are by PCI address.
+//! - When the namespace of a moved VF ends, the VF comes back to the host, as a real one does. [`Card`] adds this to
+//!   veth pairs, so programs see the same events as with a real card.
+//! - A DPU may have cards of several hosts, and a host those of several DPUs. Their controller numbers differ, and each
+//!   card leaves the others' links alone.
+//! - A VF is the outer end of a veth pair. The inner end stays with the card. For [kind](Kind) veth it is the
+//!   representor. For kind netdevsim it is a wire to the representor of the kernel's simulated card, which has devlink
+//!   ports.
 //!
-//! A DPU may have several cards, a host each, and a host several, a DPU each: they differ in their
-//! controller, and each leaves the others' links alone.
-//!
-//! Each VF is one end of a veth pair; the other, the inner end, stays with the card. In a card of
-//! [kind](Kind) veth the inner end is the representor. In one of kind netdevsim it is a wire to the
-//! representor, which the kernel's simulated card has made, with its devlink port.
+//! A card runs in one task and owns its netlink sockets; there are no locks.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

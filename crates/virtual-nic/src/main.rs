@@ -1,4 +1,4 @@
-//! `virtual-nic`: plugs a DPU made of software between two network namespaces.
+//! `virtual-nic`: plugs a software DPU between two network namespaces.
 #![forbid(unsafe_code)]
 
 use std::{path::Path, process::ExitCode};
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     match run(Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell_error(&error);
+            print_error(&error);
             ExitCode::FAILURE
         }
     }
@@ -30,17 +30,17 @@ fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let _ = init_logs(&LogSettings::default(), &TracingSettings::default(), "virtual-nic")?;
     match arguments.command {
-        Command::Plug(arguments) => be_card(arguments).await,
+        Command::Plug(arguments) => run_card(arguments).await,
         Command::Unplug(places) => {
             let count = unplug(&open(&places, None)?, places.controller)?;
-            tell(&format!("removed {count} links"));
+            print_answer(&format!("removed {count} links"));
             Ok(())
         }
     }
 }
 
-async fn be_card(arguments: PlugArguments) -> anyhow::Result<()> {
-    // A signal that comes while the card is plugged in is answered once it is.
+async fn run_card(arguments: PlugArguments) -> anyhow::Result<()> {
+    // Catch signals first: one that arrives during the plugging is handled afterwards.
     let mut shutdown = ShutdownSignals::catch().context("cannot listen to signals")?;
     let mut resets = reload_signals().context("cannot listen to signals")?;
     let plan = Plan {
@@ -53,7 +53,7 @@ async fn be_card(arguments: PlugArguments) -> anyhow::Result<()> {
     };
     let namespaces = open(&arguments.places, arguments.wire_netns.as_deref())?;
     let mut card = tokio::task::spawn_blocking(move || Card::plug(namespaces, plan)).await??;
-    tell(&format!("plugged {} VFs", plan.total_vfs()));
+    print_answer(&format!("plugged {} VFs", plan.total_vfs()));
     notify_ready();
 
     let outcome = loop {
@@ -61,7 +61,7 @@ async fn be_card(arguments: PlugArguments) -> anyhow::Result<()> {
             biased;
             () = shutdown.received() => break Ok(()),
             _ = resets.recv() => {
-                tracing::info!("reset");
+                tracing::info!("resetting the card");
                 card.reset()?;
             }
             failed = card.run() => match failed {
@@ -83,7 +83,7 @@ fn open(places: &Places, wire: Option<&Path>) -> anyhow::Result<Namespaces> {
     })
 }
 
-/// Opens the namespace of this path, or of this name as `ip netns` gives it.
+/// Opens a namespace by path, or by its name in `ip netns`.
 fn open_netns(place: &Path) -> anyhow::Result<Netns> {
     let is_name = place.components().count() == 1 && !place.has_root();
     let path = if is_name { Path::new("/run/netns").join(place) } else { place.to_owned() };
@@ -91,11 +91,11 @@ fn open_netns(place: &Path) -> anyhow::Result<Netns> {
 }
 
 #[expect(clippy::print_stdout, reason = "the program's answer")]
-fn tell(answer: &str) {
+fn print_answer(answer: &str) {
     println!("{answer}");
 }
 
 #[expect(clippy::print_stderr, reason = "logs may not have been set up")]
-fn tell_error(error: &anyhow::Error) {
+fn print_error(error: &anyhow::Error) {
     eprintln!("virtual-nic: {error:#}");
 }

@@ -1,4 +1,4 @@
-//! The kernel's simulated switchdev card: made, given VFs and deleted through its files.
+//! netdevsim devices: creation, VFs and deletion through the kernel's files.
 
 use std::{fmt, fs, io, path::Path};
 
@@ -7,22 +7,22 @@ use vf_alloc::{FunctionId, PfId};
 
 use crate::{CardError, UplinkAlias, plan::uplink_name};
 
-/// Where the kernel takes orders for devices of this kind.
+/// Control files of netdevsim.
 const BUS: &str = "/sys/bus/netdevsim";
 
-/// Where it shows what is for tests only.
+/// Test settings of netdevsim in debugfs.
 const DEBUG: &str = "/sys/kernel/debug/netdevsim";
 
-/// What it calls the bus, and each device with its number.
+/// Name of the bus and prefix of device names.
 const NAME: &str = "netdevsim";
 
-/// The first number that is tried. Lower ones are left to people, and from this on devices are cards'.
+/// First number that is tried. Lower ones are left to users; devices from this number on belong to cards.
 const FIRST_NUMBER: u32 = 1000;
 
-/// How many VFs a device has unless it is told to have more.
+/// Default limit of VFs.
 const USUAL_VFS: u16 = 4;
 
-/// A device. It has one port, which is the PF's uplink.
+/// A netdevsim device. Its only port is the PF's uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Device {
     number: u32,
@@ -35,12 +35,12 @@ impl fmt::Display for Device {
 }
 
 impl Device {
-    /// Makes a device in this namespace. It has no VFs yet.
+    /// Creates a device without VFs in a namespace.
     pub(crate) fn make(netns: &Netns) -> Result<Self, CardError> {
         if !Path::new(BUS).exists() {
             return Err(CardError::NoNetdevsim { bus: BUS });
         }
-        // It is made in the namespace of the thread that asks for it.
+        // The kernel creates it in the namespace of the writing thread.
         let device = netns.run(Self::make_here)??;
         device.label_uplink(netns).or_else(|error| device.delete().and(Err(error)))?;
         Ok(device)
@@ -52,7 +52,7 @@ impl Device {
             match write(&format!("{BUS}/new_device"), &format!("{number} 1 1")) {
                 Ok(()) => return Ok(Self { number }),
                 Err(error) if is_taken(&error) => number += 1,
-                Err(error) => return Err(error.told_as("make a netdevsim device")),
+                Err(error) => return Err(error.into_error("make a netdevsim device")),
             }
         }
     }
@@ -65,72 +65,70 @@ impl Device {
         Ok(())
     }
 
-    /// The device of that card that is plugged into a namespace with these links, running or left by a
-    /// card that died. The kernel takes none but the local controller for its own.
+    /// Finds a card's device among a namespace's links, also if the card died. Only controller 0 can have one: the
+    /// kernel's representors report that number.
     pub(crate) fn of_controller(controller: u32, links: &[Link]) -> Option<Self> {
         if controller == 0 { links.iter().find_map(Self::of) } else { None }
     }
 
-    /// The device of ours that a link belongs to.
+    /// The card's device to which a link belongs.
     pub(crate) fn of(link: &Link) -> Option<Self> {
         let number = link.parent_device.as_deref()?.strip_prefix(NAME)?.parse().ok()?;
         let is_ours = link.parent_bus.as_deref() == Some(NAME) && number >= FIRST_NUMBER;
         is_ours.then_some(Self { number })
     }
 
-    /// Whether a link is one of its ports'.
+    /// Whether a link is one of this device's ports.
     pub(crate) fn has(&self, link: &Link) -> bool {
         Self::of(link).as_ref() == Some(self)
     }
 
-    /// The VF that a link represents on this device.
     pub(crate) fn represented(&self, link: &Link) -> Option<FunctionId> {
         let port = link.phys_port_name.as_deref().filter(|_| self.has(link))?;
         port.parse().ok()
     }
 
-    /// Whether a link is its uplink, made anew by the kernel: without name and alias.
+    /// Whether a link is a new uplink: without alias, because the kernel has just created it.
     pub(crate) fn is_new_uplink(&self, link: &Link) -> bool {
         self.has(link) && self.represented(link).is_none() && link.alias.is_none()
     }
 
-    /// Makes the VFs and their representors.
+    /// Creates the VFs and, by switchdev mode, their representors.
     pub(crate) fn make_vfs(&self, count: u16, netns: &Netns) -> Result<(), CardError> {
         if count > USUAL_VFS {
             let limit = format!("{DEBUG}/{self}/max_vfs");
             write(&limit, &count.to_string())
-                .map_err(|error| error.told_as(&format!("allow {self} {count} VFs")))?;
+                .map_err(|error| error.into_error(&format!("allow {self} {count} VFs")))?;
         }
         let path = format!("{BUS}/devices/{self}/sriov_numvfs");
         write(&path, &count.to_string())
-            .map_err(|error| error.told_as(&format!("give {self} {count} VFs")))?;
+            .map_err(|error| error.into_error(&format!("give {self} {count} VFs")))?;
         let mut devlink = Devlink::open_in(netns)?;
         let device = DevlinkDevice { bus: NAME.to_owned(), name: self.to_string() };
         devlink.set_eswitch_mode(&device, EswitchMode::Switchdev)?;
         Ok(())
     }
 
-    /// Deletes it with all its links.
+    /// Deletes the device with all its links.
     pub(crate) fn delete(&self) -> Result<(), CardError> {
         write(&format!("{BUS}/del_device"), &self.number.to_string())
-            .map_err(|error| error.told_as(&format!("delete {self}")))
+            .map_err(|error| error.into_error(&format!("delete {self}")))
     }
 }
 
-/// Gives the uplink its name and alias.
+/// Name and alias of the uplink.
 pub(crate) fn uplink_label() -> LinkChange<'static> {
     let id = PfId::local(0);
     LinkChange::new().name(uplink_name(id)).alias(UplinkAlias(id).to_string())
 }
 
-/// A file that could not be written.
 struct WriteError {
     path: String,
     source: io::Error,
 }
 
 impl WriteError {
-    fn told_as(self, doing: &str) -> CardError {
+    fn into_error(self, doing: &str) -> CardError {
         CardError::File { doing: doing.to_owned(), path: self.path, source: self.source }
     }
 }
@@ -139,7 +137,7 @@ fn write(path: &str, text: &str) -> Result<(), WriteError> {
     fs::write(path, text).map_err(|source| WriteError { path: path.to_owned(), source })
 }
 
-/// Whether there is a device of that number.
+/// Whether the number is taken: the kernel reports ENOSPC then.
 fn is_taken(error: &WriteError) -> bool {
     error.source.kind() == io::ErrorKind::StorageFull
 }

@@ -1,4 +1,4 @@
-//! What a card is to have, and what its parts are called.
+//! The plan of a card: its size and the names of its links.
 
 use netlink::MacAddress;
 use vf_alloc::{FunctionId, PfId};
@@ -11,23 +11,22 @@ use crate::{
 const CONTROLLER_LIMIT: u32 = 15;
 const VF_LIMIT: u16 = 4096;
 
-/// A VF's first MTU, in bytes.
+/// Initial MTU of a VF, in bytes.
 pub(crate) const FIRST_MTU: u32 = 1500;
 
-/// What the links of a card are made of.
+/// Technique of a card's links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// veth pairs: one end is the VF, the other its representor.
+    /// Veth pairs: one end is the VF, the other its representor.
     #[default]
     Veth,
-    /// The kernel's simulated switchdev card, whose representors are joined to the VFs' veth pairs
-    /// by redirections.
+    /// The kernel's simulated switchdev card. Redirections join its representors to the VFs' veth pairs.
     Netdevsim,
 }
 
 impl Kind {
-    /// The name of the inner end of a VF's pair.
+    /// Name of the inner end of a VF's pair.
     pub(crate) fn inner_name(self, id: FunctionId) -> String {
         match self {
             Self::Veth => id.to_string(),
@@ -35,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// Its alias.
+    /// Alias of the inner end of a VF's pair.
     pub(crate) fn inner_alias(self, id: FunctionId) -> String {
         match self {
             Self::Veth => RepresentorAlias(id).to_string(),
@@ -43,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// The name of the inner end of an uplink's pair.
+    /// Name of the inner end of an uplink's pair.
     pub(crate) fn inner_uplink_name(self, id: PfId) -> String {
         match self {
             Self::Veth => uplink_name(id),
@@ -51,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// Its alias.
+    /// Alias of the inner end of an uplink's pair.
     pub(crate) fn inner_uplink_alias(self, id: PfId) -> String {
         match self {
             Self::Veth => UplinkAlias(id).to_string(),
@@ -60,27 +59,27 @@ impl Kind {
     }
 }
 
-/// What a card is to have.
+/// Size and kind of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What its links are made of.
+    /// Technique of the links.
     pub kind: Kind,
-    /// The controller that the DPU knows the host by, at most 15. The cards of one host differ in it,
-    /// as do those of one DPU.
+    /// Number of the host's controller on the DPU, at most 15. Cards of one host, or of one DPU, need different
+    /// numbers.
     pub controller: u32,
-    /// PFs, at most 16.
+    /// Number of PFs, at most 16.
     pub pfs: u16,
-    /// VFs of each PF, at most 4096.
+    /// Number of VFs of each PF, at most 4096.
     pub vfs: u16,
-    /// Whether it has a management link.
+    /// Whether the card has a management link.
     pub management: bool,
-    /// Whether VFs finish the checksums of what they send, as a real card does. The kernel leaves that to whoever gets
-    /// a frame of a veth pair's, which Open vSwitch's userspace datapath does not tell him.
+    /// Whether VFs complete the checksums of what they send, as a real card does. On a veth pair the kernel leaves this
+    /// to the receiver, but Open vSwitch's userspace datapath does not do it.
     pub whole_checksums: bool,
 }
 
 impl Plan {
-    /// How many VFs it has in all.
+    /// Number of VFs of all PFs.
     #[must_use]
     pub fn total_vfs(&self) -> u32 {
         u32::from(self.pfs) * u32::from(self.vfs)
@@ -113,7 +112,7 @@ impl Plan {
         self.pf_ids().flat_map(move |pf| (0..vfs).map(move |vf| FunctionId { pf, vf }))
     }
 
-    /// All names that the card needs when it is plugged in.
+    /// All names of links that the card needs.
     pub(crate) fn names(&self, namespaces: &Namespaces) -> Vec<(Side, String)> {
         let mut names = Vec::new();
         for id in self.vf_ids() {
@@ -137,28 +136,27 @@ impl Plan {
     }
 }
 
-/// The name of both ends of the management link.
+/// Name of both ends of the management link.
 pub(crate) fn management_name(controller: u32) -> String {
     format!("mgmt{controller}")
 }
 
-/// A VF's name on the host, while no pod has given it another.
+/// Initial name of a VF on the host.
 pub(crate) fn vf_name(id: FunctionId) -> String {
     format!("{}v{}", id.pf, id.vf)
 }
 
-/// An uplink's name.
 pub(crate) fn uplink_name(id: PfId) -> String {
     id.to_string()
 }
 
-/// The name of the far end of an uplink.
+/// Name of an uplink's far end.
 pub(crate) fn wire_name(id: PfId) -> String {
     format!("wire{}", id.pf)
 }
 
-/// A VF's first MAC address: the same whenever the card is plugged into this host, and another on
-/// each host. Locally administered.
+/// Initial MAC address of a VF, locally administered. It is the same each time the card is plugged into this host, and
+/// differs between hosts.
 pub(crate) fn first_mac(id: FunctionId, namespaces: &Namespaces) -> MacAddress {
     let [.., host_high, host_low] = namespaces.host.id().inode.to_be_bytes();
     let [.., pf] = pf_number(id.pf).to_be_bytes();

@@ -1,4 +1,4 @@
-//! Plugging a card in and pulling it out.
+//! Plugging in and unplugging.
 
 use std::process::Command;
 
@@ -13,23 +13,23 @@ use crate::{
     wires::{self, WIRE_MTU},
 };
 
-/// The queue length of a link that has its alias. The kernel does not tell of an alias given to a link
-/// that is down, but of a new queue length it does: so every link gets both at once.
+/// Queue length of a link with an alias. The kernel sends no event for a new alias of a link that is down, but it does
+/// for a new queue length. So every link gets both in one request.
 const LABELLED_QUEUE: u32 = 1000;
 
-/// The queue length of a link that has no alias yet, by which it is known whose it is if it never gets
-/// one.
+/// Queue length of a link without an alias yet. If the card dies before it sets the alias, this length identifies the
+/// link.
 const fn unlabelled_queue(controller: u32) -> u32 {
     LABELLED_QUEUE + 1 + controller
 }
 
-/// Gives a link its alias, for all to see.
+/// Sets a link's alias and triggers an event.
 pub(crate) fn label(alias: &impl ToString) -> LinkChange<'static> {
     LinkChange::new().alias(alias.to_string()).queue_length(LABELLED_QUEUE)
 }
 
-/// The request, to the host's side, that makes a VF and the inner end of its pair. Asked from the
-/// DPU's side, older kernels would refuse it if the DPU had a link of the VF's name or index.
+/// The request that creates a VF and its inner end, to be sent in the host's namespace. From the DPU's, older kernels
+/// refuse it if the DPU has a link with the VF's name or index.
 pub(crate) fn make_pair<'a>(
     id: FunctionId,
     vf: VethEnd<'a>,
@@ -41,7 +41,7 @@ pub(crate) fn make_pair<'a>(
     Request::add_veth(&vf.queue_length(queue), &inner)
 }
 
-/// The request, to the DPU's side, that gives the inner end its alias.
+/// The request that sets the inner end's alias, to be sent in the DPU's namespace.
 pub(crate) fn label_inner(id: FunctionId, kind: Kind) -> Request<'static> {
     let label = inner_label(kind, &kind.inner_alias(id));
     Request::change_link_named(&kind.inner_name(id), &label)
@@ -55,7 +55,7 @@ fn inner_end<'a>(name: &str, kind: Kind, namespaces: &'a Namespaces) -> VethEnd<
     }
 }
 
-/// A wire is always on; whether frames flow is the representor's business.
+/// A wire is always up; the representor's state decides whether frames flow.
 fn inner_label(kind: Kind, alias: &str) -> LinkChange<'static> {
     match kind {
         Kind::Veth => label(&alias),
@@ -63,7 +63,7 @@ fn inner_label(kind: Kind, alias: &str) -> LinkChange<'static> {
     }
 }
 
-/// Makes all links of a card, or none.
+/// Creates all links of a card, or none.
 pub(crate) fn plug(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError> {
     plan.check()?;
     if namespaces.host.id() == namespaces.dpu.id() {
@@ -88,7 +88,7 @@ fn make_simulated(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError>
     Ok(())
 }
 
-/// Whether no such card and none of the names is there.
+/// Checks that the card does not exist and that its names are free.
 fn check_room(namespaces: &Namespaces, plan: &Plan) -> Result<(), CardError> {
     let names = plan.names(namespaces);
     for (side, netns) in namespaces.sides() {
@@ -114,7 +114,7 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
     host.batch(&pairs.collect::<Vec<_>>())?;
     let labels = plan.vf_ids().map(|id| label_inner(id, plan.kind));
     dpu.batch(&labels.collect::<Vec<_>>())?;
-    // Once a VF has its alias, an agent may take it elsewhere.
+    // Set this before the alias: with an alias, an agent may move the VF away.
     if plan.whole_checksums {
         plan.vf_ids().for_each(|id| finish_checksums(&namespaces.host, &vf_name(id)));
     }
@@ -132,7 +132,7 @@ fn make_links(namespaces: &Namespaces, plan: &Plan) -> Result<(), netlink::Error
     Ok(())
 }
 
-/// Has a VF finish the checksums of what it sends.
+/// Makes a VF complete the checksums of what it sends.
 pub(crate) fn finish_checksums(host: &Netns, vf: &str) {
     let ethtool = || Command::new("ethtool").args(["-K", vf, "tx", "off"]).output();
     let why = match host.run(ethtool) {
@@ -141,10 +141,10 @@ pub(crate) fn finish_checksums(host: &Netns, vf: &str) {
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
-    tracing::error!(vf, why, "its checksums can't be finished: is ethtool installed?");
+    tracing::error!(vf, why, "cannot turn off checksum offload of a VF: is ethtool installed?");
 }
 
-/// Makes the link that a host reaches its DPU by, with its addresses, up.
+/// Creates the management link between host and DPU, with addresses, up.
 fn make_management(
     controller: u32,
     namespaces: &Namespaces,
@@ -162,8 +162,7 @@ fn make_management(
     add_management_address(dpu, controller, 2)
 }
 
-/// Of each card's link in a network of its own: a host of several DPUs, and a DPU of several hosts, has
-/// an end of each.
+/// Each card's management link is a network of its own, because a host of several DPUs has an end of each link.
 fn add_management_address(
     rtnl: &mut Rtnl,
     controller: u32,
@@ -187,22 +186,21 @@ fn make_uplink(id: PfId, kind: Kind, namespaces: &Namespaces) -> Vec<Request<'_>
     vec![Request::add_veth(&far_end, &inner), Request::change_link_named(&name, &label)]
 }
 
-/// Removes all links of the card of that controller that is or was plugged in, wherever its VFs are,
-/// and returns how many of its links there were in the two namespaces. A pod that had a VF has none
-/// any more.
+/// Removes all links of a controller's card, wherever its VFs are. Pods lose their VFs. Returns how many links the two
+/// namespaces had.
 ///
 /// # Errors
-/// The kernel's refusal; what could be removed is.
+/// If the kernel refuses. Everything else is removed.
 pub fn unplug(namespaces: &Namespaces, controller: u32) -> Result<usize, CardError> {
     let mut dpu = Rtnl::open_in(&namespaces.dpu)?;
     let simulated = remove_device(&mut dpu, controller);
-    // With an inner end goes its VF. On the host is left what was never finished.
+    // Deleting an inner end deletes its VF. The host only keeps links of an unfinished plugging.
     let mut removed = remove_parts(&mut dpu, controller)?;
     removed += remove_parts(&mut Rtnl::open_in(&namespaces.host)?, controller)?;
     Ok(removed + simulated?)
 }
 
-/// Deletes the simulated device, if there is one, with its links, which can't be deleted one by one.
+/// Deletes the simulated device, if it exists. Its links cannot be deleted one by one.
 fn remove_device(rtnl: &mut Rtnl, controller: u32) -> Result<usize, CardError> {
     let links = rtnl.links()?;
     let Some(device) = Device::of_controller(controller, &links) else { return Ok(0) };
@@ -210,8 +208,8 @@ fn remove_device(rtnl: &mut Rtnl, controller: u32) -> Result<usize, CardError> {
     Ok(links.iter().filter(|link| device.has(link)).count())
 }
 
-/// Deletes the card's pairs in one namespace, all at once: one by one, each would wait for the
-/// kernel to be done with it.
+/// Deletes the card's pairs in a namespace all at once by group. Single deletes would each wait for an RCU grace
+/// period.
 fn remove_parts(rtnl: &mut Rtnl, controller: u32) -> Result<usize, netlink::Error> {
     let links = rtnl.links()?;
     let is_pairs = |link: &&Link| is_part(link, controller) && Device::of(link).is_none();
@@ -227,7 +225,8 @@ fn remove_parts(rtnl: &mut Rtnl, controller: u32) -> Result<usize, netlink::Erro
     Ok(parts.len())
 }
 
-/// A pod that has just ended takes its VF with it, and so the VF's representor. The rest of the batch is carried out.
+/// Ignores missing links: a pod that has just ended takes its VF and representor with it. The kernel carries out the
+/// rest of the batch.
 fn unless_gone(removed: Result<(), netlink::Error>) -> Result<(), netlink::Error> {
     match removed {
         Err(error) if error.is_not_found() => Ok(()),
@@ -240,8 +239,7 @@ fn unused_group(links: &[Link]) -> u32 {
     (FIRST..).find(|group| links.iter().all(|link| link.group != *group)).unwrap_or(FIRST)
 }
 
-/// Whether it is a link of the card of that controller, or one that such a card which died did not come
-/// to label.
+/// Whether a link belongs to a controller's card, including one that died before it set the link's alias.
 fn is_part(link: &Link, controller: u32) -> bool {
     let is_veth = link.kind.as_deref() == Some("veth");
     let is_unlabelled = || is_veth && link.queue_length == unlabelled_queue(controller);

@@ -19,7 +19,7 @@ use test_clock::{Stopwatch, sleep_until_moment, wait_until};
 const ENDS: u32 = 10;
 
 #[test]
-fn a_card_is_plugged_in_and_leaves_nothing() {
+fn veth_card_leaves_nothing() {
     let scene = Scene::new();
     let card = scene.plug("--vfs 3");
     assert_eq!(scene.host.link_names(), ["mgmt0", "p0v0", "p0v1", "p0v2"]);
@@ -38,7 +38,7 @@ fn a_card_is_plugged_in_and_leaves_nothing() {
 }
 
 #[test]
-fn several_pfs_with_uplinks_and_without_management() {
+fn card_has_several_pfs_and_uplinks() {
     let scene = Scene::new();
     let wire = TestNetns::new();
     let path = wire.path();
@@ -55,7 +55,7 @@ fn several_pfs_with_uplinks_and_without_management() {
 }
 
 #[test]
-fn a_vf_comes_back_as_the_pod_left_it() {
+fn vf_returns_as_the_pod_left_it() {
     let scene = Scene::new();
     let pod = TestNetns::new();
     let card = scene.plug("--vfs 2");
@@ -105,7 +105,7 @@ fn card_is_removed_while_pods_end() {
 }
 
 #[test]
-fn what_a_pod_does_to_an_idle_vf_is_known_too() {
+fn changes_of_idle_vf_are_known() {
     let scene = Scene::new();
     let pod = TestNetns::new();
     let card = scene.plug("--vfs 1");
@@ -123,7 +123,7 @@ fn what_a_pod_does_to_an_idle_vf_is_known_too() {
 }
 
 #[test]
-fn a_vf_whose_name_is_taken_is_called_by_its_index() {
+fn vf_with_taken_name_is_named_by_index() {
     let scene = Scene::new();
     let (pod, another) = (TestNetns::new(), TestNetns::new());
     let card = scene.plug("--vfs 2");
@@ -164,7 +164,7 @@ fn many_pods_end_at_once() {
 }
 
 #[test]
-fn a_reset_makes_all_links_anew_wherever_they_were() {
+fn reset_recreates_all_links() {
     let scene = Scene::new();
     let pod = TestNetns::new();
     let card = scene.plug("--vfs 2");
@@ -189,7 +189,7 @@ fn a_reset_makes_all_links_anew_wherever_they_were() {
 }
 
 #[test]
-fn two_cards_are_reset_killed_and_pulled_out_without_each_other() {
+fn two_cards_do_not_interfere() {
     let scene = Scene::new();
     let (pod, other) = (TestNetns::new(), TestNetns::new());
     let first = scene.plug("--pfs 2 --vfs 1");
@@ -228,7 +228,7 @@ fn two_cards_are_reset_killed_and_pulled_out_without_each_other() {
 }
 
 #[test]
-fn a_taken_name_is_told_and_nothing_is_left() {
+fn taken_name_leaves_nothing() {
     let scene = Scene::new();
     scene.host.run("ip link add name p0v7 type bridge");
     let told = scene.refusal("--vfs 8");
@@ -238,7 +238,7 @@ fn a_taken_name_is_told_and_nothing_is_left() {
 }
 
 #[test]
-fn what_can_t_be_is_told() {
+fn impossible_plans_are_refused() {
     let scene = Scene::new();
     let told = scene.refusal("--vfs 5000");
     assert!(told.contains(" 4096 VFs ") && told.ends_with(", not 5000\n"), "{told}");
@@ -254,7 +254,7 @@ fn what_can_t_be_is_told() {
 }
 
 #[test]
-fn a_kernel_without_netdevsim_is_told() {
+fn missing_netdevsim_is_reported() {
     let scene = Scene::of_kind("netdevsim");
     let told = scene.refusal("--vfs 2");
     let wanted = if Path::new("/sys/bus/netdevsim").exists() {
@@ -271,7 +271,7 @@ fn a_kernel_without_netdevsim_is_told() {
 }
 
 #[test]
-fn what_a_killed_card_left_is_found_and_removed() {
+fn leftovers_of_killed_card_are_removed() {
     let scene = Scene::new();
     let pod = TestNetns::new();
     let card = scene.plug("--vfs 2");
@@ -286,7 +286,7 @@ fn what_a_killed_card_left_is_found_and_removed() {
 }
 
 #[test]
-fn a_large_card_is_plugged_in_at_once() {
+fn large_card_is_plugged_in_quickly() {
     let scene = Scene::new();
     let start = Stopwatch::start();
     let card = scene.plug("--vfs 256");

@@ -78,7 +78,7 @@ impl Pod {
 }
 
 #[test]
-fn a_card_has_devlink_ports_and_leaves_nothing() {
+fn netdevsim_card_has_ports_and_leaves_nothing() {
     let (scene, before) = (scene(), devices());
     let card = scene.plug("--vfs 6");
     assert_eq!(scene.host.link_names(), ["mgmt0", "p0v0", "p0v1", "p0v2", "p0v3", "p0v4", "p0v5"]);
@@ -102,7 +102,7 @@ fn a_card_has_devlink_ports_and_leaves_nothing() {
 }
 
 #[test]
-fn frames_pass_through_the_representors_and_vlans_are_kept_apart() {
+fn frames_pass_representors_within_their_vlan() {
     let scene = scene();
     let card = scene.plug("--vfs 3");
     switch(&scene, &[("pf0vf0", 100), ("pf0vf1", 100), ("pf0vf2", 200)]);
@@ -120,7 +120,7 @@ fn frames_pass_through_the_representors_and_vlans_are_kept_apart() {
 }
 
 #[test]
-fn a_vf_comes_back_as_the_pod_left_it_and_its_representor_stays() {
+fn vf_returns_and_representor_stays() {
     let scene = scene();
     let card = scene.plug("--vfs 2");
     switch(&scene, &[("pf0vf0", 100), ("pf0vf1", 100)]);
@@ -148,7 +148,7 @@ fn a_vf_comes_back_as_the_pod_left_it_and_its_representor_stays() {
 }
 
 #[test]
-fn a_reset_makes_the_device_anew() {
+fn reset_recreates_the_device() {
     let scene = scene();
     let before = devices();
     let card = scene.plug("--vfs 2");
@@ -168,7 +168,7 @@ fn a_reset_makes_the_device_anew() {
 }
 
 #[test]
-fn representors_that_return_are_joined_again() {
+fn returned_representors_are_joined() {
     let (scene, before) = (scene(), devices());
     let card = scene.plug("--vfs 2");
     let device = devices().into_iter().find(|device| !before.contains(device)).unwrap();
@@ -182,7 +182,7 @@ fn representors_that_return_are_joined_again() {
 }
 
 #[test]
-fn the_uplink_is_the_devices_port_and_its_wire_leads_out() {
+fn netdevsim_uplink_leads_to_the_wire() {
     let (scene, outside) = (scene(), TestNetns::new());
     let path = outside.path();
     let card = scene.plug(&format!("--vfs 1 --uplink --wire-netns {}", path.display()));
@@ -199,7 +199,7 @@ fn the_uplink_is_the_devices_port_and_its_wire_leads_out() {
 }
 
 #[test]
-fn a_driver_that_starts_anew_leaves_the_card_what_it_was() {
+fn card_survives_driver_restart() {
     let (scene, before) = (scene(), devices());
     let card = scene.plug("--vfs 2");
     let device = devices().into_iter().find(|device| !before.contains(device)).unwrap();
@@ -213,7 +213,7 @@ fn a_driver_that_starts_anew_leaves_the_card_what_it_was() {
 }
 
 #[test]
-fn what_a_killed_card_left_is_found_and_removed() {
+fn leftovers_of_killed_card_are_removed() {
     let (scene, before) = (scene(), devices());
     let card = scene.plug("--vfs 2");
     let pod = Pod::with(&scene, &card, 0);
@@ -229,7 +229,7 @@ fn what_a_killed_card_left_is_found_and_removed() {
 
 /// As a card leaves it that dies at the first moment.
 #[test]
-fn a_device_that_was_never_labelled_is_found_and_removed() {
+fn unlabelled_device_is_removed() {
     let (scene, before) = (scene(), devices());
     let make = || fs::write("/sys/bus/netdevsim/new_device", "4711 1 1").unwrap();
     scene.dpu.netns.run(make).unwrap();
@@ -241,7 +241,7 @@ fn a_device_that_was_never_labelled_is_found_and_removed() {
 }
 
 #[test]
-fn a_taken_name_is_told_and_no_device_is_left() {
+fn taken_name_leaves_no_device() {
     let (scene, before) = (scene(), devices());
     scene.dpu.run("ip link add name wire-pf0vf1 type bridge");
     let told = scene.refusal("--vfs 2");

@@ -146,10 +146,10 @@ fn malformed_database_answer_is_reported() {
     let pods = at.plug(0..7);
     pods.iter().take(2).for_each(|pod| at.dpu.program(pod));
     for (pod, (answers, expected)) in pods[2..].iter().zip([
-        (Answers::Replaced(b"HTTP/1.1 400 Bad Request\r\n"), "the server said what is no message"),
+        (Answers::Replaced(b"HTTP/1.1 400 Bad Request\r\n"), "the server sent an invalid message"),
         (Answers::Halved, "has ended"),
-        (Answers::Replaced(ROWS), "told of rows in a way that makes no sense"),
-        (Answers::Replaced(WRONG_ID), "answered what nobody has asked"),
+        (Answers::Replaced(ROWS), "sent an invalid table update"),
+        (Answers::Replaced(WRONG_ID), "answered a call that was never made"),
         (Answers::Endless(b"[\"", b'x'), ""),
     ]) {
         at.database.set(answers.clone());
