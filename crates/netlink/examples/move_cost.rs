@@ -1,4 +1,4 @@
-//! What a move and the configuration of a pod's interface cost on this kernel, with this crate.
+//! Cost of moving and configuring a pod's interface on this kernel, with this crate.
 //!
 //! `unshare -rnm cargo run --release --example move_cost -p netlink`
 #![allow(
@@ -47,7 +47,7 @@ fn main() {
     tell("move back", back);
 }
 
-/// How long it took to get here, and to configure the interface.
+/// The time for the move, and for the configuration of the interface.
 fn configure(start: Instant) -> (Duration, Duration) {
     let mut rtnl = Rtnl::open().unwrap();
     let entered = start.elapsed();

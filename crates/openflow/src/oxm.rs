@@ -339,7 +339,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_in_is_taken_or_refused(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_parsed_or_refused(bytes: Vec<u8>) {
             let _ = decode(&bytes);
         }
     }

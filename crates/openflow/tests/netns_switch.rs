@@ -1,4 +1,4 @@
-//! Against a real `ovs-vswitchd` with a datapath that does nothing, and against peers that are none.
+//! Tests against `ovs-vswitchd` with a dummy datapath, and against peers that are no switch.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[allow(dead_code, unreachable_pub, reason = "each user uses its part")]
@@ -24,7 +24,7 @@ use test_clock::wait_until;
 const DEADLINE: Duration = Duration::from_secs(2);
 const COOKIE: u64 = 0x0ff1_0ad0_0000_03e8;
 
-/// An Open vSwitch with a bridge that has a port, and is connected to nothing.
+/// An Open vSwitch whose bridge has one unconnected port.
 fn start() -> OpenVswitch {
     let vswitch = OpenVswitch::start_dummy();
     vswitch.vsctl("add-br br0 -- set bridge br0 datapath_type=dummy fail_mode=secure");
@@ -45,7 +45,7 @@ fn found(switch: &mut Switch, cookies: Cookies) -> BTreeSet<Flow> {
     switch.flows(cookies).unwrap().into_iter().map(|counted| counted.flow).collect()
 }
 
-/// Each match there is, beside what it needs, and how Open vSwitch shows it.
+/// Every match with its prerequisites, and its form in Open vSwitch's output.
 fn every_match() -> Vec<(Vec<Match>, &'static str)> {
     let mac: MacAddress = "02:00:00:00:01:07".parse().unwrap();
     let mask = MacAddress([0xff, 0xff, 0xff, 0xff, 0xff, 0xf0]);
@@ -129,7 +129,7 @@ fn every_match_and_action_reads_back() {
     let vswitch = start();
     let mut switch = connect(&vswitch);
     for (matches, shown) in every_match() {
-        // Open vSwitch shows a destination without the bits that do not count.
+        // Open vSwitch clears the masked bits of a destination.
         let matches = matches.into_iter().map(|it| match it {
             Match::EthernetDestination(MacAddress([a, b, c, d, e, f]), mask) => {
                 Match::EthernetDestination(MacAddress([a, b, c, d, e, f & 0xf0]), mask)
@@ -150,7 +150,7 @@ fn every_match_and_action_reads_back() {
         (Action::Track { zone: 1000, table: 248 }, "actions=ct(table=248,zone=1000)"),
         (Action::Remember { zone: 1000, table: 249 }, "actions=ct(commit,table=249,zone=1000)"),
     ] {
-        // Of IPv4, since nothing else has connections that could be looked up.
+        // IPv4 only: other packets have no connections.
         let flow = flow(7, [Match::EthernetType(0x0800)], action);
         switch.change(&[Change::Add(flow.clone())]).unwrap();
         assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [flow].into());
@@ -186,7 +186,7 @@ fn meter_is_removed_with_its_flows() {
         assert!(!meters().contains("meter="));
         assert_eq!(found(&mut switch, Cookies::exactly(COOKIE)), [].into());
     }
-    // Of packets, as others count.
+    // A meter that counts packets, as other programs may set.
     vswitch.ofctl(
         &["add-meter"],
         "br0",
@@ -244,7 +244,7 @@ fn bundle_changes_all_flows_or_none() {
     assert_eq!(found(&mut switch, Cookies { value: 0, mask: 0 }).len(), 1001);
     assert_eq!(vswitch.flows("br0").lines().count(), 1001);
 
-    // A source of IPv4 makes no sense where nothing says that it is IPv4.
+    // An IPv4 source without the Ethernet type of IPv4 lacks its prerequisite.
     let senseless = flow(7, [Match::UdpSource(7)], Action::Drop);
     let changes = [Change::RemoveAll(Cookies::exactly(COOKIE)), Change::Add(senseless)];
     let refused = switch.change(&changes).unwrap_err();
@@ -269,7 +269,7 @@ fn connections_are_deleted_by_zone() {
     let tracked = Action::Remember { zone: 1000, table: 1 };
     let dropped = Flow { table: 1, ..flow(7, udp, Action::Drop) };
     switch.change(&[flow(7, udp, tracked), dropped].map(Change::Add)).unwrap();
-    // From port 7 of 10.0.0.1 to port 9 of 10.0.0.2, without a checksum of UDP's.
+    // From port 7 of 10.0.0.1 to port 9 of 10.0.0.2, without a UDP checksum.
     let ip = "4500001c00000000401166cf0a0000010a000002";
     let frame = format!("0200000001080200000001070800{ip}0007000900080000{}", "00".repeat(18));
     vswitch.appctl(&["netdev-dummy/receive", "p1", &frame]);
@@ -320,7 +320,7 @@ fn suspended_daemon_does_not_answer() {
     assert!(matches!(silent, Error::TimedOut { .. }), "{silent}");
 }
 
-/// In OpenFlow 1.0, and in 1.3 once the bridge has no other version.
+/// In OpenFlow 1.0, and in 1.3 if the bridge allows no other version.
 #[test]
 fn blocked_switch_ports_are_opened() {
     let vswitch = start();
@@ -349,7 +349,7 @@ fn blocked_switch_ports_are_opened() {
     }
 }
 
-/// What comes of a question to a peer that greets, and then says that.
+/// The error of a call to a peer that sends a hello and then `answer`.
 fn asked(answer: &'static [u8]) -> Error {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("br0.mgmt");
@@ -385,6 +385,6 @@ fn peers_other_than_switches_are_reported() {
     assert!(matches!(asked(&[1, 19, 0, 16, 0, 0, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0]), Error::Version));
     let refused = asked(&[4, 1, 0, 12, 0, 0, 0, 2, 0, 1, 0, 5]);
     assert_eq!(refused.to_string(), "the switch refused: bad request (type 1, code 5)");
-    // The peer goes once it is told that somebody is there.
+    // The peer closes after the client has answered its echo request.
     assert!(matches!(asked(&[4, 2, 0, 8, 0, 0, 0, 7]), Error::Closed { .. }));
 }

@@ -114,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_in_is_taken_or_refused(bytes: Vec<u8>) {
+        fn arbitrary_bytes_are_parsed_or_refused(bytes: Vec<u8>) {
             let _ = messages(&bytes[..]).take_while(Result::is_ok).count();
         }
     }

@@ -1,4 +1,4 @@
-//! Against a real `ovsdb-server` with Open vSwitch's own schema, and against peers that are none.
+//! Tests against `ovsdb-server` with Open vSwitch's schema, and against peers that are no database.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::{
@@ -18,12 +18,12 @@ use tempfile::TempDir;
 use test_clock::{Stopwatch, wait_until};
 use uuid::Uuid;
 
-/// What Debian's package openvswitch-switch has put there.
+/// From Debian's package openvswitch-switch.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 const HALF: Duration = Duration::from_millis(500);
 
-/// Longer than any test waits.
+/// Longer than any test runs.
 const LONG: Duration = Duration::from_secs(600);
 
 struct Server {
@@ -107,7 +107,7 @@ fn bridge_of(database: &Database) -> Uuid {
     database.read(|replica| replica.rows("Bridge").next().unwrap().id()).unwrap()
 }
 
-/// What puts a port into the bridge.
+/// Operations that add a port to the bridge.
 fn join(database: &Database, name: &str) -> Vec<Operation> {
     let interface = [("name", Datum::text(name))];
     let trunks = Datum::set([7, 8].map(Datum::integer));
@@ -268,7 +268,7 @@ fn waiting_callers_learn_the_servers_end() {
     assert!(matches!(database.transact(&[]), Err(Error::Closed { .. })));
 }
 
-/// A peer that says what it is told to, once it was spoken to.
+/// A peer that sends these answers, one after each message that it receives.
 fn peer(answers: Vec<Vec<u8>>) -> (TempDir, Settings, mpsc::Receiver<String>) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("db.sock");
@@ -279,7 +279,7 @@ fn peer(answers: Vec<Vec<u8>>) -> (TempDir, Settings, mpsc::Receiver<String>) {
         let mut buffer = [0; 65536];
         for answer in answers {
             let length = stream.read(&mut buffer).unwrap();
-            // The test may have seen enough.
+            // The test may have finished.
             let _ = tell.send(String::from_utf8_lossy(&buffer[..length]).into_owned());
             stream.write_all(&answer).unwrap();
         }
@@ -313,7 +313,7 @@ fn peers_other_than_databases_are_reported() {
     assert!(matches!(nobody, Error::Connect { .. }), "{nobody}");
 }
 
-/// The server closes its side before it says what is no message, so that a call cannot be written.
+/// The server closes its read side before it sends an invalid message, so that a call cannot be written.
 #[test]
 fn last_message_explains_closed_connection() {
     let folder = tempfile::tempdir().unwrap();
@@ -329,7 +329,7 @@ fn last_message_explains_closed_connection() {
         }
         stream.shutdown(Shutdown::Read).unwrap();
         is_deaf.send(()).unwrap();
-        // A call that does not wait for the last words fails before they are said.
+        // A call that fails on the write, without reading on, would miss the last message.
         let _ = failed.recv_timeout(HALF / 5);
         stream.write_all(b"HTTP/1.1 400 Bad Request").unwrap();
     });
@@ -353,7 +353,7 @@ fn ten_thousand_foreign_rows_are_replicated() {
     let echo = br#"{"id":"x","method":"echo","params":["y"]}"#;
     let (_folder, settings, told) =
         peer(vec![SCHEMA_ANSWER.into(), [filled.as_bytes(), echo].concat(), Vec::new()]);
-    // A busy machine takes longer than half a second to read so many rows.
+    // On a busy machine, reading so many rows takes longer than half a second.
     let settings = Settings { deadline: Duration::from_secs(30), ..settings };
     let database = Database::open(&settings).unwrap();
     assert_eq!(database.read(|replica| replica.rows("Port").count()).unwrap(), 10_000);

@@ -1,4 +1,4 @@
-//! A folder that looks like /sys: what is read from it, and what is refused.
+//! Tests with a folder in the form of /sys.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use std::{
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const PF: &str = "0000:03:00.0";
 
-/// A card with one PF and as many VFs as wanted, their netdevs called `v0`, `v1` and so on.
+/// A card with one PF and VFs, whose netdevs are `v0`, `v1` and so on.
 struct Card {
     root: TempDir,
 }
@@ -37,7 +37,7 @@ impl Card {
             symlink(format!("../{PF}"), card.device(&vf).join("physfn")).unwrap();
             symlink(format!("../{vf}"), card.device(PF).join(format!("virtfn{number}"))).unwrap();
         }
-        // A card of another kind.
+        // A device that is not a network card.
         card.add_device("0000:00:02.0", "0x1234");
         card
     }
@@ -76,7 +76,7 @@ impl Card {
         symlink(Path::new("../../../../bus/pci/drivers").join(driver), link).unwrap();
     }
 
-    /// Puts a device into the IOMMU group of that number.
+    /// Puts a device into an IOMMU group.
     fn add_to_group(&self, number: u32, address: &str) {
         let devices = self.root.path().join(format!("kernel/iommu_groups/{number}/devices"));
         fs::create_dir_all(&devices).unwrap();
@@ -90,7 +90,7 @@ impl Card {
     }
 }
 
-/// VFs follow their PF.
+/// VFs follow their PF in the bus.
 fn address_of(vf: u8) -> String {
     let function = vf + 1;
     format!("0000:03:{:02x}.{}", function >> 3, function & 7)
@@ -132,7 +132,7 @@ fn iommu_group_has_its_devices_without_bridges() {
     }
     let found = group(&first).unwrap();
     assert_eq!((found.number, found.devices), (7, vec![first.clone(), second]));
-    // As vfio names a group where there is no IOMMU.
+    // The name of vfio's no-IOMMU groups.
     fs::write(card.root.path().join("kernel/iommu_groups/7/name"), "vfio-noiommu\n").unwrap();
     assert_eq!(group(&first), None);
 }

@@ -1,4 +1,4 @@
-//! Real functions of real drivers: QEMU's igb cards, in the virtual machine of hack/vm.
+//! Tests with real drivers: QEMU's igb cards in hack/vm's virtual machine.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@ use std::{
 use sriov::{Error, Handover, PciAddress, Provisioning, Sysfs, VFIO, VirtualFunction};
 use test_clock::wait_for;
 
-/// The first igb card, without VFs again when it is dropped.
+/// The first igb card. Its VFs are removed on drop.
 struct Card {
     sysfs: Sysfs,
     pf: PciAddress,
@@ -41,12 +41,12 @@ impl Card {
         fs::write(device(vf).join("driver/unbind"), vf.to_string()).unwrap();
     }
 
-    /// Keeps the VF for one driver. Empty: for any that knows it.
+    /// Sets `driver_override` of a VF. Empty: any driver may bind.
     fn keep_for(vf: PciAddress, driver: &str) {
         fs::write(device(vf).join("driver_override"), format!("{driver}\n")).unwrap();
     }
 
-    /// Waits until the VF has a netdev here.
+    /// Waits until the VF has a netdev in this namespace.
     fn await_netdev(&self, vf: PciAddress) -> String {
         wait_for(&format!("the netdev of {vf}"), Duration::from_secs(30), || {
             self.sysfs.netdevs(vf).unwrap().into_iter().next()

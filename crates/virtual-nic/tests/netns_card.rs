@@ -1,4 +1,4 @@
-//! The card as a process: plugged in, pulled out, reset, killed, and with VFs in pods that end.
+//! Cards of kind veth as a process: plugged in, unplugged, reset, killed, and with VFs in pods that end.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,7 +15,7 @@ use scene::{Scene, flags, support::TestNetns};
 use serde_json::json;
 use test_clock::{Stopwatch, sleep_until_moment, wait_until};
 
-/// How often pods end while their card is removed: the kernel deletes their VFs at some moment of that.
+/// Number of removals while pods end: the kernel deletes the VFs at some moment of each.
 const ENDS: u32 = 10;
 
 #[test]
@@ -65,7 +65,7 @@ fn vf_returns_as_the_pod_left_it() {
     pod.run("ip link set dev net1 mtu 1400 address 02:00:00:00:00:07 up");
     pod.run("ip link property add dev net1 altname other");
     pod.run("ip addr add 192.0.2.7/24 dev net1");
-    // Alternative names are no event, but this is one.
+    // Alternative names cause no event, but this change does.
     pod.run("ip link set dev net1 txqueuelen 900");
     drop(pod);
 
@@ -77,7 +77,7 @@ fn vf_returns_as_the_pod_left_it() {
     assert_eq!(representor["ifalias"], "virtual-nic representor pf0vf1");
     assert!(!flags(&representor).contains("UP") && representor["master"].is_null());
 
-    // It works as before, and again.
+    // The VF works as before, also a second time.
     let pod = TestNetns::new();
     scene.give(&card, "net1", &pod, "eth0");
     drop(pod);
@@ -97,7 +97,7 @@ fn card_is_removed_while_pods_end() {
             scene.give(&card, &format!("p0v{number}"), pod, "eth0");
         }
         drop(pods);
-        // Not a wait: the moments are spread over what the kernel takes to delete the namespaces.
+        // Not a wait for a condition: the pauses spread the removals over the deletion of the namespaces.
         sleep_until_moment(Duration::from_millis(4) * moment);
         card.pull();
         scene.assert_empty();
@@ -109,7 +109,7 @@ fn changes_of_idle_vf_are_known() {
     let scene = Scene::new();
     let pod = TestNetns::new();
     let card = scene.plug("--vfs 1");
-    // The representor stays down and unchanged: none of this is an event of its own.
+    // The representor stays down and unchanged: none of this causes an event of its own.
     scene.give(&card, "p0v0", &pod, "first");
     pod.run("ip link set dev first name second");
     pod.run("ip link set dev second mtu 1300");
@@ -135,7 +135,7 @@ fn vf_with_taken_name_is_named_by_index() {
     assert_eq!(vf["ifname"], format!("dev{index}"));
     assert_eq!(vf["ifindex"], index);
 
-    // That name is taken as well.
+    // This name is taken as well.
     let index = scene.host.link("p0v1")["ifindex"].clone();
     scene.host.run(&format!("ip link add name dev{index} type bridge"));
     scene.give(&card, "p0v1", &another, "eth0");
@@ -177,7 +177,7 @@ fn reset_recreates_all_links() {
     assert_eq!(pod.link_names(), Vec::<String>::new());
     assert_ne!(scene.dpu.link("pf0vf0")["ifindex"], before);
     scene.host.run("ping -c 1 -W 5 192.168.100.2");
-    // It is watched again: even a representor that somebody deletes is put back.
+    // The card watches again: it restores even a representor that another program deletes.
     scene.dpu.run("ip link del dev pf0vf0");
     wait_until("the deleted pair is back", || scene.host.link_names().contains(&"p0v0".to_owned()));
     let another = TestNetns::new();

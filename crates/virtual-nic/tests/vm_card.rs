@@ -1,4 +1,4 @@
-//! The card of kind netdevsim as a process, on a kernel that has it. As root of the machine.
+//! Cards of kind netdevsim as a process. Needs root and netdevsim.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -15,7 +15,7 @@ use scene::{Card, Scene, support::TestNetns};
 use serde_json::{Value, json};
 use test_clock::wait_until;
 
-/// The devices that there are on this machine.
+/// The netdevsim devices of this machine.
 fn devices() -> Vec<String> {
     let entries = fs::read_dir("/sys/bus/netdevsim/devices").unwrap();
     let mut names: Vec<_> =
@@ -28,7 +28,7 @@ fn scene() -> Scene {
     Scene::of_kind("netdevsim")
 }
 
-/// The card's representors in the DPU's namespace, by VF: what the kernel calls them is its business.
+/// The card's representors in the DPU's namespace, by VF. The kernel chooses their names.
 fn representors(scene: &Scene) -> BTreeMap<String, Value> {
     let links = scene.dpu.json("ip -j -d link show");
     let representors = links.as_array().unwrap().iter().filter(|link| {
@@ -39,7 +39,7 @@ fn representors(scene: &Scene) -> BTreeMap<String, Value> {
         .collect()
 }
 
-/// A bridge with all representors, each in the VLAN given for its VF.
+/// A bridge with all representors, in the VLANs given by VF.
 fn switch(scene: &Scene, vlans: &[(&str, u16)]) {
     let name = "br";
     scene
@@ -54,7 +54,7 @@ fn switch(scene: &Scene, vlans: &[(&str, u16)]) {
     }
 }
 
-/// A pod that has a VF.
+/// A pod with a VF.
 struct Pod {
     netns: TestNetns,
     address: String,
@@ -114,7 +114,7 @@ fn frames_pass_representors_within_their_vlan() {
     let mac = pods[0].netns.link("eth0")["address"].as_str().unwrap().to_owned();
     let port = representors(&scene)["pf0vf0"]["ifname"].as_str().unwrap().to_owned();
     assert!(learned.contains(&format!("{mac} dev {port} vlan 100")), "{learned}");
-    // A representor that is off is a port that is off.
+    // A representor that is down is a port that is down.
     scene.dpu.run(&format!("ip link set dev {port} down"));
     assert!(!pods[0].reaches(&pods[1]));
 }
@@ -227,7 +227,7 @@ fn leftovers_of_killed_card_are_removed() {
     scene.plug("--vfs 2").pull();
 }
 
-/// As a card leaves it that dies at the first moment.
+/// As a card leaves it that dies right after creating the device.
 #[test]
 fn unlabelled_device_is_removed() {
     let (scene, before) = (scene(), devices());

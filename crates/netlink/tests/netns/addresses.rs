@@ -1,4 +1,4 @@
-//! Addresses, routes, rules and limits, looked at with `ip` and `tc`.
+//! Addresses, routes, rules and limits, checked with `ip` and `tc`.
 
 use netlink::{
     AddAddress, IpNetwork, Limit, LimitInForce, LinkChange, Request, Route, RouteKind, Rtnl, Rule,

@@ -1,4 +1,4 @@
-//! Announcements, as the neighbour receives them.
+//! Announcements as a neighbour receives them.
 
 use std::{
     net::IpAddr,
@@ -26,7 +26,7 @@ pub(crate) fn capture(netns: &TestNetns) -> OwnedFd {
     socket
 }
 
-/// The first frame that begins with these bytes.
+/// Receives until a frame starts with these bytes.
 fn frame(socket: &OwnedFd, beginning: &[u8]) -> Vec<u8> {
     loop {
         let mut frame = vec![0; 2048];
@@ -51,7 +51,7 @@ fn announcement_updates_neighbours() {
         neighbour.rtnl().link_by_name("wire").unwrap().unwrap().is_running
     });
     for address in ["192.0.2.7", "2001:db8::7"] {
-        // The neighbour knows these addresses with another MAC address.
+        // The neighbour has cached these addresses with another MAC address.
         neighbour.run(&format!(
             "ip neigh replace {address} lladdr 02:00:00:00:00:99 dev wire nud stale"
         ));
@@ -72,7 +72,7 @@ fn announcement_updates_neighbours() {
     assert_eq!((advertisement[54], advertisement[58]), (136, 0x20), "an override");
     assert_eq!(advertisement[80..86], mac.0);
 
-    // The kernel checks the checksum, and believes.
+    // The kernel verifies the checksum before it accepts the advertisement.
     let known = || neighbour.run("ip neigh show dev wire");
     test_clock::wait_until("the neighbour knows the new MAC address", || {
         known().matches("02:00:00:00:00:07").count() == 2

@@ -1,4 +1,4 @@
-//! Bridges, ports and forwarding tables, looked at with `bridge`.
+//! Bridges, ports and FDB entries, checked with `bridge`.
 
 use netlink::{Bridge, BridgePort, BridgeVlan, LinkChange, MacAddress, Request, Rtnl, VethEnd};
 use serde_json::json;
@@ -117,7 +117,7 @@ fn fdb_entries_are_added_and_deleted() {
     assert!(rtnl.change(Request::delete_fdb(PORT, mac, None)).unwrap_err().is_not_found());
 }
 
-/// Where the kernel has VLAN filtering they work; where it has not, that is what is said.
+/// VLANs work if the kernel has VLAN filtering; otherwise the error says that they are unsupported.
 #[test]
 fn vlans_work_or_are_unsupported() {
     let (netns, mut rtnl, bridge) = with_port();

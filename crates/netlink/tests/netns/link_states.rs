@@ -1,10 +1,10 @@
-//! Portraits of links that programs, `ip`, `ethtool` and sysfs change.
+//! States of links, changed by programs, `ip`, `ethtool` and sysfs.
 
 use netlink::{LinkChange, NetSysfs, Netns, Painter, Portrait, Request, VethEnd};
 
 use crate::support::TestNetns;
 
-/// A namespace with the veth end `one`, whose other end is elsewhere.
+/// A namespace with the veth end `one`, whose other end is in a second one.
 fn with_pair() -> (TestNetns, TestNetns) {
     let (here, there) = (TestNetns::new(), TestNetns::new());
     let other = VethEnd::new("two").netns(&there.netns);
@@ -22,7 +22,7 @@ fn portrait(netns: &TestNetns) -> Portrait {
     painter.portrait(index_of(netns, "one")).unwrap().unwrap().1
 }
 
-/// Writes a value into a file that sysfs has of `one`. Only the machine's root may: whether it could.
+/// Writes to a sysfs file of `one`. Only the machine's root may do so; returns whether it could.
 fn write_file(netns: &TestNetns, file: &str, value: u32) -> bool {
     let command = format!("echo {value} > /sys/class/net/one/{file}");
     let script = format!("mount -t sysfs sysfs /sys && {command}");
@@ -97,7 +97,7 @@ fn every_changed_setting_is_reported() {
     assert!(portrait(here).differences_from(&before).len() >= 8);
 }
 
-/// A namespace refers to links in another by a number of its own.
+/// A namespace has IDs of its own for other namespaces.
 #[test]
 fn namespace_id_exists_only_if_referenced() {
     let (here, there) = with_pair();

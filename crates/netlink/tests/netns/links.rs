@@ -1,4 +1,4 @@
-//! Links: made, changed, moved and deleted, and looked at with `ip`.
+//! Links: creation, changes, moves and deletion, checked with `ip`.
 
 use netlink::{LinkChange, MacAddress, Request, VethEnd};
 use nix::errno::Errno;

@@ -1,4 +1,4 @@
-//! Against the kernel in private namespaces, looked at with the tools of others.
+//! Tests against the kernel in private namespaces, checked with other tools.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,13 +14,13 @@ mod xdp;
 mod addresses;
 mod announce;
 mod bridges;
+mod link_states;
 mod links;
 mod monitor;
 mod moves;
 mod namespaces;
 mod neighbours;
 mod nftables;
-mod link_states;
 mod probes;
 mod programs;
 mod redirects;

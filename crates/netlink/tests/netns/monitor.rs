@@ -1,4 +1,4 @@
-//! Events of links, and the wait for a carrier.
+//! Link events and waits for a carrier.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use test_clock::{Stopwatch, within};
 
 use crate::support::TestNetns;
 
-/// The first event for which `wanted` gives something, within ten seconds.
+/// The first event for which `wanted` returns a value, within ten seconds.
 async fn first<T>(monitor: &mut LinkMonitor, wanted: impl Fn(LinkEvent) -> Option<T>) -> T {
     let search = async {
         loop {
@@ -40,7 +40,7 @@ async fn link_monitor_reports_every_change() {
     host.run("ip link add name vf index 50 type veth peer name rep");
     assert_eq!(first(&mut monitor, changed("vf")).await.index, 50);
 
-    // Of the alias of a link that is down the kernel says nothing, until something else changes.
+    // The kernel sends no event for a new alias of a link that is down, until another change.
     host.run("ip link set dev vf alias who");
     host.run("ip link set dev vf mtu 1400");
     let aliased = |event| changed("vf")(event).filter(|link| link.alias.is_some());
@@ -96,13 +96,13 @@ async fn link_monitor_covers_peer_namespaces() {
     let mut monitor = LinkMonitor::open_with_neighbours(&dpu.netns).unwrap();
     let vf = VethEnd::new("vf").index(50).netns(&host.netns);
     dpu.rtnl().change(Request::add_veth(&VethEnd::new("rep").index(51), &vf)).unwrap();
-    // Of the alias of a link that is down the kernel says nothing, until something else changes.
+    // The kernel sends no event for a new alias of a link that is down, until another change.
     host.run("ip link set dev vf alias who");
     host.run("ip link set dev vf mtu 1400");
     let aliased = |event| changed("vf")(event).filter(|link| link.alias.is_some());
     first(&mut monitor, aliased).await;
 
-    // The pod's namespace gets its number when the representor is looked at after the move.
+    // The pod's namespace gets an ID when the representor is read after the move.
     host.rtnl().change_link(50, &LinkChange::new().netns(&pod.netns)).unwrap();
     let rep = dpu.rtnl().link_by_name("rep").unwrap().unwrap();
     assert_eq!(dpu.rtnl().peer_of(&rep).unwrap().unwrap().name, "vf");
@@ -110,7 +110,7 @@ async fn link_monitor_covers_peer_namespaces() {
     assert_eq!(first(&mut monitor, changed("net1")).await.alias.as_deref(), Some("who"));
 }
 
-/// Makes a link `vf`, of which more changes than the kernel queues for anybody.
+/// Changes a link `vf` more often than the kernel queues events.
 fn change_more_than_is_queued(host: &TestNetns) {
     host.run("ip link add name vf index 50 type veth peer name rep");
     let mut rtnl = host.rtnl();
@@ -131,7 +131,7 @@ async fn overrun_is_reported_as_missed() {
     first(&mut monitor, changed("after")).await;
 }
 
-/// Nothing is waited for: it is there once the change can be seen.
+/// Does not wait: the event is queued before the change is visible.
 #[test]
 fn poll_returns_changes_since_last_poll() {
     let host = TestNetns::new();

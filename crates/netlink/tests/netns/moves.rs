@@ -1,4 +1,4 @@
-//! What a move between namespaces keeps and loses, and where a failed one leaves the link.
+//! Moves between namespaces: what they keep and lose, and where a failed one leaves the link.
 
 use netlink::{Link, LinkChange, Request, Rtnl, VethEnd};
 use nix::errno::Errno;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::TestNetns;
 
-/// A host with the link `vf`, and a pod.
+/// A host with the link `vf`, and a pod's namespace.
 struct Scene {
     host: TestNetns,
     pod: TestNetns,

@@ -1,4 +1,4 @@
-//! What is taken for a network namespace and what is not, and work inside one.
+//! Which files are network namespaces, and work inside one.
 
 use std::{
     fs,
@@ -34,7 +34,7 @@ fn other_files_are_refused_unopened() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     fs::write(at("file"), "").unwrap();
-    // Opening it would wait for a writer.
+    // Opening the FIFO would block until a writer opens it.
     mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
     symlink("nowhere", at("dangling")).unwrap();
     symlink("loop", at("loop")).unwrap();
@@ -93,7 +93,7 @@ fn command_runs_inside_namespace() {
     let output = show().args(["-o", "link", "show", "inside"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(Netns::current().unwrap().id(), outside);
-    // The thread that spawns may be another one, and the command may be spawned again.
+    // The spawning thread may be another one, and the command may be spawned again.
     let mut command = show();
     command.args(["-o", "link", "show", "inside"]);
     let statuses = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Permanent neighbours, looked at with `ip`.
+//! Permanent neighbours, checked with `ip`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use crate::support::TestNetns;
 const OURS: u8 = 213;
 const SHOWN: &str = "213";
 
-/// As `ip` shows those of that protocol.
+/// The neighbours of this protocol, as `ip` shows them.
 fn shown(netns: &TestNetns, family: u8) -> Vec<Value> {
     let shown = netns.json(&format!("ip -{family} -j -d neigh show dev one nud permanent"));
     let all = shown.as_array().unwrap().clone();
@@ -25,7 +25,7 @@ fn with_link() -> (TestNetns, u32) {
     (netns, link)
 }
 
-/// More than the kernel keeps of others by default: `net.ipv4.neigh.default.gc_thresh3` is 1,024.
+/// By default the kernel keeps 1024 other neighbours: `net.ipv4.neigh.default.gc_thresh3`.
 #[test]
 fn thousands_of_permanent_neighbours_fit() {
     const COUNT: u16 = 4000;

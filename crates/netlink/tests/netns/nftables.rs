@@ -1,4 +1,4 @@
-//! Tables of nftables, looked at with `nft`.
+//! Tables of nftables, checked with `nft`.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -23,7 +23,7 @@ fn nftables(netns: &TestNetns) -> Nftables {
     netns.netns.run(Nftables::open).unwrap().unwrap()
 }
 
-/// A table that lets `inner` pass to `outer`, and back what belongs to it.
+/// A table that forwards from `inner` to `outer`, and replies back.
 fn table(inner: impl IntoIterator<Item = LinkName>) -> Table {
     let inner: Vec<_> = inner.into_iter().collect();
     let pairs: Vec<_> = inner.iter().map(|link| (*link, *link)).collect();
@@ -96,7 +96,7 @@ fn nft_displays_table_as_intended() {
     }
 }
 
-/// A table that redirects TCP to these ports of both families, whatever the address and at one each.
+/// A table that redirects TCP to these ports in both families, at any address and at one address each.
 fn redirecting(ports: &Range<u16>) -> Table {
     let families = [
         (Family::V4, c"to-ports-v4", c"at-v4", c"targets-v4", "10.1.0.2", "192.0.2.1"),
@@ -292,7 +292,7 @@ fn least_time(nftables: &mut Nftables, table: &Table) -> Duration {
     std::iter::repeat_with(replaced).take(10).min().unwrap()
 }
 
-/// As many as a DPU may have networks; a pod waits for none of it.
+/// A DPU may have as many networks. No pod waits for a replacement.
 #[test]
 fn thousand_link_table_is_replaced_in_milliseconds() {
     let netns = TestNetns::new();
@@ -343,7 +343,7 @@ fn nft_displays_next_hop_rules() {
     ] {
         assert!(shown.contains(expected), "{expected} is not in\n{shown}");
     }
-    // Elements that packets add are not compared.
+    // Elements that packets added are not compared.
     let before = nftables.contents(&table).unwrap();
     netns.run(&format!("nft add element inet {TABLE} senders {{ 1 . 02:00:00:00:00:01 }}"));
     assert_eq!(nftables.contents(&table).unwrap(), before);
@@ -395,7 +395,7 @@ fn nft_displays_source_rules() {
     assert_eq!(netns.run("nft list tables"), "");
 }
 
-/// All ports are compared whenever nftables changes, by each pod that comes or goes.
+/// The service compares all ports after each nftables change, which each pod causes.
 #[test]
 fn five_hundred_port_rules_compare_fast() {
     const PORTS: usize = 500;

@@ -1,4 +1,4 @@
-//! Questions whether another machine uses an address, as kernels answer them.
+//! Probes for addresses of other machines, answered by kernels.
 
 use std::{net::IpAddr, os::fd::AsRawFd, thread, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{announce::capture, support::TestNetns};
 const PATIENCE: Duration = Duration::from_secs(3);
 const USED: [&str; 2] = ["192.0.2.7", "2001:db8::7"];
 
-/// A namespace whose link `p0`, a port of a bridge, leads to the link `wire` of another one with both addresses.
+/// A namespace whose link `p0`, a bridge port, is connected to the link `wire` of a second one that has both addresses.
 fn beyond_a_bridge() -> (TestNetns, TestNetns) {
     let (dpu, machine) = (TestNetns::new(), TestNetns::new());
     dpu.run("ip link add br0 type bridge");
@@ -47,7 +47,7 @@ fn mac_of(netns: &TestNetns, link: &str) -> MacAddress {
     netns.link(link)["address"].as_str().unwrap().parse().unwrap()
 }
 
-/// Which addresses were found, and at which machine.
+/// The addresses that were found, each with its machine.
 fn found(
     netns: &TestNetns,
     ask: impl FnOnce() -> Result<Vec<(Probe, MacAddress)>, netlink::Error>,
@@ -107,7 +107,7 @@ fn probes_leave_neighbour_caches_unchanged() {
     assert_eq!(cache.matches(KNOWN).count(), USED.len(), "{cache}");
 }
 
-/// An ARP reply to a question, from that machine.
+/// An ARP reply to a question, from this machine.
 fn reply(question: &[u8], mac: MacAddress, vlan: Option<u16>) -> Vec<u8> {
     let (asker, address) = (&question[6..12], &question[38..42]);
     let mut frame = [asker, &mac.0].concat();
@@ -128,7 +128,7 @@ fn answers_count_only_in_their_vlan() {
         let mut frame = [0; 128];
         let wire = loop {
             let (_, from) = recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut frame).unwrap();
-            // The kernel has taken the tag off.
+            // The kernel strips the tag.
             if frame[..6] == [0xff; 6] && frame[12..14] == [8, 6] {
                 break from.unwrap();
             }

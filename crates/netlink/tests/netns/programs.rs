@@ -1,4 +1,4 @@
-//! XDP programs, attached with `ip`, read and taken off.
+//! XDP programs: attached with `ip`, read and detached by the crate.
 
 use netlink::{LinkChange, Request, VethEnd, XdpMode};
 

@@ -1,4 +1,4 @@
-//! Redirections, seen by `tc` and by what gets through.
+//! Redirections, checked with `tc` and by traffic.
 
 use netlink::{Hook, Redirect, Request, VethEnd};
 use serde_json::Value;
@@ -6,10 +6,10 @@ use test_clock::wait_until;
 
 use crate::support::TestNetns;
 
-/// Of the two pods.
+/// Addresses of the two pods.
 const ADDRESSES: [&str; 2] = ["192.0.2.1/24", "192.0.2.2/24"];
 
-/// Two pods, and between them a card with a wire to each: what comes in at one leaves by the other.
+/// Two pods and a card between them with a wire to each.
 struct Scene {
     card: TestNetns,
     pods: [TestNetns; 2],
@@ -36,7 +36,7 @@ impl Scene {
         self.card.rtnl().link_by_name(name).unwrap().unwrap().index
     }
 
-    /// From one wire to the other.
+    /// Redirects frames from one wire to the other.
     fn across(&self, from: &str, to: &str) -> Redirect {
         Redirect { from: (self.index(from), Hook::Ingress), to: (self.index(to), Hook::Egress) }
     }
@@ -101,8 +101,8 @@ fn redirection_is_replaced_after_target_is_deleted() {
     scene.ping();
 }
 
-/// As a representor is joined to its wire: what the one would send leaves by the other, and what
-/// comes from the wire comes in at the representor.
+/// Joins a representor to its wire: what the representor sends leaves by the wire, and what the wire receives enters at
+/// the representor.
 #[test]
 fn redirections_join_link_and_wire() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! What links count, as `ip` and `tc` tell it.
+//! Counters of links, compared with `ip` and `tc`.
 
 use netlink::{Drops, Guard, Limit, LinkStatistics, Offload, Request, Traffic, VethEnd};
 use test_clock::wait_until;
@@ -32,7 +32,7 @@ fn link_counters_and_drops_are_listed() {
     let lo = rtnl.link_by_name("lo").unwrap().unwrap().index;
     assert_eq!(rtnl.link_statistics().unwrap()[&lo], LinkStatistics::default());
 
-    // A filter that lets nothing come in but from nobody, and a limit through which nothing large goes.
+    // A filter that drops nearly everything, and a limit that no large packet passes.
     let nobody = netlink::Senders::Stations([].into());
     let mut traffic_control = rtnl.traffic_control();
     let guard = Guard { trunk: [].into(), senders: nobody };
@@ -56,7 +56,7 @@ fn link_counters_and_drops_are_listed() {
     assert_eq!(rtnl.traffic_control().offload(index).unwrap(), Offload::default());
 }
 
-/// Of what nobody answers.
+/// Sends packets that no host answers.
 fn flood(address: &str) {
     let mut ping = std::process::Command::new("ping");
     ping.args(["-q", "-c", "20", "-i", "0.002", "-s", "1000", "-W", "1", address]);

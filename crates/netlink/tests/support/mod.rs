@@ -1,7 +1,7 @@
-//! What the tests in namespaces share.
+//! Shared helpers of the namespace tests.
 //!
-//! Each test makes its own namespaces and looks at them with `ip`, `bridge` and `tc`, so that no
-//! mistake of the crate's own reading can hide one of its writing.
+//! Each test creates its own namespaces and checks them with `ip`, `bridge` and `tc`, so that an error in the crate's
+//! encoder cannot be hidden by the same error in its decoder.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::{
@@ -15,7 +15,7 @@ use netlink::{Netns, Rtnl};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::Value;
 
-/// A network namespace that lives as long as this: a thread of its own keeps it.
+/// A network namespace that lives as long as this value: a thread keeps it.
 pub(crate) struct TestNetns {
     pub(crate) netns: Netns,
     thread: String,
@@ -23,7 +23,7 @@ pub(crate) struct TestNetns {
 }
 
 impl TestNetns {
-    /// Makes an empty namespace. Panics without the privilege to.
+    /// Creates an empty namespace. Panics without the privilege.
     pub(crate) fn new() -> Self {
         let (tell, told) = channel();
         let (stop, stopped) = channel::<()>();
@@ -31,14 +31,14 @@ impl TestNetns {
             unshare(CloneFlags::CLONE_NEWNET).expect("these tests need `unshare -rn`");
             let thread = format!("/proc/{}/task/{}", nix::unistd::getpid(), nix::unistd::gettid());
             tell.send((Netns::current().unwrap(), thread)).unwrap();
-            // Ends when the other end is dropped.
+            // The thread ends when the sender is dropped.
             let _ended = stopped.recv();
         });
         let (netns, thread) = told.recv().unwrap();
         Self { netns, thread, keeper: Some((stop, keeper)) }
     }
 
-    /// A path that leads to the namespace.
+    /// A path of the namespace.
     pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from(format!("{}/ns/net", self.thread))
     }
@@ -63,12 +63,12 @@ impl TestNetns {
         serde_json::from_str(&self.run(command)).unwrap_or(Value::Null)
     }
 
-    /// What `ip -j -d link show` says of a link. Panics if there is none.
+    /// A link as `ip -j -d link show` displays it. Panics if it does not exist.
     pub(crate) fn link(&self, name: &str) -> Value {
         self.json(&format!("ip -j -d link show dev {name}"))[0].clone()
     }
 
-    /// The names of the links, sorted, without `lo`.
+    /// The names of all links but `lo`, sorted.
     pub(crate) fn link_names(&self) -> Vec<String> {
         let links = self.json("ip -j link show");
         let names = links.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap());

@@ -1,4 +1,4 @@
-//! A netdevsim card, for tests on a kernel that has it.
+//! A netdevsim card, for kernels that have it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::{fs, io::ErrorKind};
@@ -7,16 +7,16 @@ use crate::support::TestNetns;
 
 const BUS: &str = "/sys/bus/netdevsim";
 
-/// A knob of hack/vm.d/switchdevsim, for all cards.
+/// A parameter of hack/vm.d/switchdevsim for all cards.
 const TAKES_TRAP: &str = "/sys/module/switchdevsim/parameters/takes_trap";
 
-/// A card in a test's namespace, which is taken out when this goes. The namespace has to go later.
+/// A card in a test's namespace. It is removed on drop, before the namespace.
 pub(crate) struct Netdevsim {
     number: u32,
 }
 
 impl Netdevsim {
-    /// Plugs in a card with one port to the wire and `vfs` VFs. Its eswitch is in legacy mode.
+    /// Plugs in a card with one physical port and `vfs` VFs. Its eswitch is in legacy mode.
     pub(crate) fn plug(netns: &TestNetns, vfs: u32) -> Self {
         let mut numbers = std::process::id() % 10_000..u32::MAX;
         let number = numbers.find(|number| netns.netns.run(|| make(*number)).unwrap());
@@ -25,25 +25,25 @@ impl Netdevsim {
         card
     }
 
-    /// Gives it so many VFs. It must have none, as after it was reset.
+    /// Creates VFs. The card must have none, for example after a reset.
     pub(crate) fn set_vfs(&self, vfs: u32) {
         let path = format!("{BUS}/devices/netdevsim{}/sriov_numvfs", self.number);
         fs::write(path, vfs.to_string()).unwrap();
     }
 
-    /// Its name for `devlink`.
+    /// Name of the card for `devlink`.
     pub(crate) fn device(&self) -> String {
         format!("netdevsim/netdevsim{}", self.number)
     }
 
-    /// Turns a knob of the driver's.
+    /// Sets a parameter of the driver.
     pub(crate) fn set_knob(&self, knob: &str, value: &str) {
         let path = format!("/sys/kernel/debug/netdevsim/netdevsim{}/{knob}", self.number);
         fs::write(&path, value).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 }
 
-/// While this lives, no card takes filters that leave frames to the kernel.
+/// While this exists, no card accepts filters that trap frames to the kernel.
 pub(crate) struct WithoutTrap(());
 
 impl WithoutTrap {
@@ -61,7 +61,7 @@ impl Drop for WithoutTrap {
     }
 }
 
-/// Makes a card in the calling thread's namespace. `false`: the number is taken.
+/// Creates a card in the calling thread's namespace. `false`: the number is taken.
 fn make(number: u32) -> bool {
     match fs::write(format!("{BUS}/new_device"), format!("{number} 1 4")) {
         Ok(()) => true,

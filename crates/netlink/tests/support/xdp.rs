@@ -1,9 +1,8 @@
-//! An XDP program for `ip link set <link> xdpgeneric object <file> section xdp`, built without a
-//! compiler.
+//! An XDP program for `ip link set <link> xdpgeneric object <file> section xdp`, built without a compiler.
 
 use std::path::PathBuf;
 
-/// Where names start in [`NAMES`].
+/// Offsets of names in [`NAMES`].
 const PROGRAM: u32 = 1;
 const XDP: u32 = 6;
 const LICENSE: u32 = 10;
@@ -15,14 +14,13 @@ const CODE: [u8; 16] = [0xb7, 0, 0, 0, 1, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];
 const HEADER_SIZE: u64 = 64;
 const ENTRY_SIZE: u64 = 24;
 
-/// Only the machine's root may attach programs: whether the tests run as it, rather than as root of
-/// a user namespace.
+/// Whether programs may be attached: only the machine's root may, not the root of a user namespace.
 pub(crate) fn may_be_attached() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Writes an object file with a program that drops every frame. It is deleted with the folder.
+/// Writes an object file with a program that drops every frame. The folder's drop deletes it.
 pub(crate) fn dropping_program() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("drop.o");
@@ -52,7 +50,7 @@ fn object() -> Vec<u8> {
     [elf_header(headers_at), contents, headers].concat()
 }
 
-/// 64 bits, little-endian, relocatable, BPF; five section headers, the last one has the names.
+/// ELF header: 64 bits, little-endian, relocatable, BPF; five section headers, the last one for names.
 fn elf_header(section_headers_at: u64) -> Vec<u8> {
     let identity = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0";
     let sizes: [u16; 6] = [64, 0, 0, 64, 5, 4];

@@ -1,4 +1,4 @@
-//! Cards through devlink, against netdevsim, looked at with `devlink`.
+//! Cards by devlink: netdevsim devices, checked with `devlink`.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use test_clock::within;
 use crate::netdevsim::Netdevsim;
 use crate::support::TestNetns;
 
-/// A namespace with a card of two VFs, and the interface to it.
+/// A namespace with a card of two VFs, and its devlink interface.
 struct Lab {
     card: Netdevsim,
     device: DevlinkDevice,
@@ -34,7 +34,7 @@ impl Lab {
         lab
     }
 
-    /// What `devlink` says, below the one key of its answer.
+    /// What `devlink` prints, below the answer's only key.
     fn shown(&self, command: &str) -> Value {
         let shown = self.netns.json(&format!("devlink -j {command}"));
         shown.as_object().unwrap().values().next().unwrap().clone()
@@ -115,7 +115,7 @@ fn rate_limits_apply_to_ports_and_nodes() {
     let Lab { device, devlink, .. } = &mut lab;
     let held = devlink.delete_rate_node(device, "tenant").unwrap_err().to_string();
     let why = "Node has children. Cannot delete node.";
-    // Linux 6.1 begins its sentences with "leftover: ".
+    // Linux 6.1 prefixes its sentences with "leftover: ".
     assert!(held.contains(&format!(" tenant of {device}: ")) && held.ends_with(why), "{held}");
     let free = RateChange::new().parent(None).share_bits(0).max_bits(0);
     devlink.set_rate(device, &leaf, &free).unwrap();
@@ -153,7 +153,7 @@ fn devlink_refusal_has_kernel_sentence() {
     assert!(refused.is_not_found(), "{refused}");
 }
 
-/// The first event for which `wanted` gives something, within a minute.
+/// The first event for which `wanted` returns a value, within a minute.
 async fn first<T>(monitor: &mut DevlinkMonitor, wanted: impl Fn(DevlinkEvent) -> Option<T>) -> T {
     let search = async {
         loop {

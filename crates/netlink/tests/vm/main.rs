@@ -1,4 +1,4 @@
-//! On the cards of the virtual machine of hack/vm.
+//! Tests on the cards of hack/vm's virtual machine.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

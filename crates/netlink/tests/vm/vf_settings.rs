@@ -1,5 +1,4 @@
-//! What a PF makes of its VFs, on QEMU's igb cards in the virtual machine of hack/vm, looked at
-//! with `ip`.
+//! A PF's settings for its VFs, on QEMU's igb cards in hack/vm's virtual machine, checked with `ip`.
 use std::{fs, path::PathBuf, process::Command, time::Duration};
 
 use netlink::{
@@ -7,7 +6,7 @@ use netlink::{
 };
 use serde_json::{Value, json};
 
-/// The first igb card with two VFs; without VFs again when it is dropped.
+/// The first igb card, with two VFs until it is dropped.
 struct Card {
     pf: Link,
     rtnl: Rtnl,
@@ -26,7 +25,7 @@ impl Card {
         let num_vfs = PathBuf::from(format!("/sys/class/net/{}/device/sriov_numvfs", pf.name));
         fs::write(&num_vfs, "0").unwrap();
         fs::write(&num_vfs, "2").unwrap();
-        // The driver limits rates by the speed of its link.
+        // The driver limits rates to the speed of its link, so the link must be up.
         rtnl.change_link(pf.index, &LinkChange::new().up()).unwrap();
         if let Some(watch) =
             CarrierWatch::unless_there(&Netns::current().unwrap(), &mut rtnl, pf.index).unwrap()
@@ -40,7 +39,7 @@ impl Card {
         self.rtnl.batch(&[Request::set_vf(self.pf.index, vf, setting)]).unwrap();
     }
 
-    /// What `ip` shows of a VF.
+    /// A VF as `ip` displays it.
     fn shown(&self, vf: usize) -> Value {
         let command = ["-j", "link", "show", self.pf.name.as_str()];
         let output = Command::new("ip").args(command).output().unwrap();
@@ -63,7 +62,7 @@ impl Drop for Card {
 async fn vf_settings_reach_the_card() {
     let mut card = Card::new().await;
     let [other, before] = [0, 1].map(|vf| card.settings(vf));
-    // A VF that is made while its PF is up has told it a random MAC address.
+    // A VF that is created while its PF is up has reported a random MAC address.
     let fresh = VfSettings { mac: before.mac, spoof_check: true, ..VfSettings::default() };
     assert_eq!(before, fresh);
     let mac = "02:00:00:00:00:09".parse().unwrap();

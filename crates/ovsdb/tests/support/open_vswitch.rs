@@ -1,5 +1,5 @@
-// Open vSwitch for one test: a database and a daemon of its own. Its datapath is that of the daemon, which needs no
-// module, or with OFFLOAD_TEST_DATAPATH=system the kernel's, which hack/vm has.
+// Open vSwitch for one test: an own database and daemon. The datapath is the daemon's, which needs no module, or the
+// kernel's with OFFLOAD_TEST_DATAPATH=system, which hack/vm has.
 
 use std::{
     fs::File,
@@ -10,32 +10,32 @@ use std::{
 
 use tempfile::TempDir;
 
-/// What Debian's package openvswitch-switch has put there.
+/// From Debian's package openvswitch-switch.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// How much a small disk holds, for `mount`.
+/// Mount options of a small disk.
 const SMALL: &str = "size=1m,mode=700";
 
-/// Both of its programs, which end with this.
+/// The database and the daemon. Both end on drop.
 #[derive(Debug)]
 pub struct OpenVswitch {
-    /// Of a network namespace. `None`: that of the test.
+    /// Path of their network namespace. `None`: the test's.
     netns: Option<PathBuf>,
     daemon_options: &'static [&'static str],
     folder: TempDir,
-    /// Whether the folder is a small disk of its own.
+    /// Whether the folder is a small disk.
     is_small: bool,
     database: Option<Child>,
     daemon: Option<Child>,
 }
 
 impl OpenVswitch {
-    /// Starts both in the network namespace at a path.
+    /// Starts both in a network namespace.
     pub fn start_in(netns: &Path) -> Self {
         Self::start(Some(netns), Self::options(), false)
     }
 
-    /// Likewise, with all that they write on a small disk, which is this mount namespace's alone.
+    /// Starts both with their files on a small disk, which only this mount namespace has.
     pub fn start_on_small_disk(netns: &Path) -> Self {
         Self::start(Some(netns), Self::options(), true)
     }
@@ -44,12 +44,12 @@ impl OpenVswitch {
         if Self::datapath() == "system" { &[] } else { &["--disable-system"] }
     }
 
-    /// What bridges made for tests forward by: `netdev` or `system`.
+    /// Datapath type of test bridges: `netdev` or `system`.
     pub fn datapath() -> String {
         std::env::var("OFFLOAD_TEST_DATAPATH").unwrap_or_else(|_| "netdev".to_owned())
     }
 
-    /// Starts both with a datapath and ports that are not there: without privileges.
+    /// Starts both with a dummy datapath and dummy ports, which need no privileges.
     pub fn start_dummy() -> Self {
         Self::start(None, &["--disable-system", "--enable-dummy"], false)
     }
@@ -75,17 +75,17 @@ impl OpenVswitch {
         vswitch
     }
 
-    /// Waits until the daemon has seen its database once: until then it may take longer than a daemon that runs.
+    /// Waits until the daemon has read its database: before, it answers more slowly.
     fn await_daemon(&self) {
         self.vsctl("--timeout=60 wait-until Open_vSwitch . datapath_types!=[]");
     }
 
-    /// The socket of the database.
+    /// Socket of the database.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("db.sock")
     }
 
-    /// The socket by which the flows of a bridge are set.
+    /// Management socket of a bridge.
     pub fn management(&self, bridge: &str) -> PathBuf {
         self.folder.path().join(format!("{bridge}.mgmt"))
     }
@@ -106,22 +106,22 @@ impl OpenVswitch {
         self.daemon = Some(self.spawn("ovs-vswitchd", &options));
     }
 
-    /// Ends the daemon as a crash does.
+    /// Kills the daemon.
     pub fn kill_daemon(&mut self) {
         end(self.daemon.take());
     }
 
-    /// Ends the database likewise.
+    /// Kills the database.
     pub fn kill_database(&mut self) {
         end(self.database.take());
     }
 
-    /// Stops the daemon, or lets it go on.
+    /// Sends a signal such as STOP or CONT to the daemon.
     pub fn signal_daemon(&self, signal: &str) {
         self.signal(self.daemon.as_ref(), signal);
     }
 
-    /// The same of the database.
+    /// Sends a signal such as STOP or CONT to the database.
     pub fn signal_database(&self, signal: &str) {
         self.signal(self.database.as_ref(), signal);
     }
@@ -131,11 +131,11 @@ impl OpenVswitch {
         self.tool("kill", &[&format!("-{signal}"), &process]);
     }
 
-    /// Fills a small disk, until the database can't write any more.
+    /// Fills the small disk until the database cannot write.
     pub fn fill_disk(&self) {
         let mut filler = File::create(self.path("filler")).unwrap();
         while filler.write_all(&[0; 4096]).is_ok() {}
-        // Its last page has some room, for what is no longer than the daemon's shortest word.
+        // The last page may still hold the daemon's shortest transaction, so fill it too.
         for version in ["1", "2"].into_iter().cycle() {
             let row = format!(r#"{{"db_version":"{version}"}}"#);
             let update = format!(
@@ -148,30 +148,30 @@ impl OpenVswitch {
         }
     }
 
-    /// Makes room on it.
+    /// Frees the space again.
     pub fn empty_disk(&self) {
         std::fs::remove_file(self.path("filler")).unwrap();
     }
 
-    /// What `ovs-vsctl` says, with these arguments.
+    /// The output of `ovs-vsctl` with these arguments.
     pub fn vsctl(&self, arguments: &str) -> String {
         let database = format!("--db=unix:{}", self.path("db.sock"));
         let words: Vec<_> = std::iter::once(&database[..]).chain(arguments.split(' ')).collect();
         self.tool("ovs-vsctl", &words)
     }
 
-    /// What the daemon says to a command of `ovs-appctl`.
+    /// The daemon's answer to a command of `ovs-appctl`.
     pub fn appctl(&self, command: &[&str]) -> String {
         let control = self.path("ovs-vswitchd.ctl");
         self.tool("ovs-appctl", &[&["-t", &control], command].concat())
     }
 
-    /// The flows of a bridge, as `ovs-ofctl` tells them, without what counts and ages.
+    /// The flows of a bridge as `ovs-ofctl` prints them, without counters and ages.
     pub fn flows(&self, bridge: &str) -> String {
         self.ofctl(&["--no-stats", "dump-flows"], bridge, &[])
     }
 
-    /// What `ovs-ofctl` says to a command about a bridge.
+    /// The output of an `ovs-ofctl` command for a bridge.
     pub fn ofctl(&self, command: &[&str], bridge: &str, rest: &[&str]) -> String {
         let socket = self.management(bridge).display().to_string();
         self.tool("ovs-ofctl", &[&["-O", "OpenFlow13"], command, &[&socket], rest].concat())
@@ -195,7 +195,7 @@ impl OpenVswitch {
         command.spawn().expect("programs of the package openvswitch-switch")
     }
 
-    /// In the namespace, whoever calls.
+    /// Runs in the namespace, from any thread.
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = match &self.netns {
             Some(netns) => netlink::Netns::command(netns, program).expect("a path"),
@@ -217,7 +217,7 @@ impl Drop for OpenVswitch {
         end(self.daemon.take());
         end(self.database.take());
         if self.is_small {
-            // What is left of it goes with the mount namespace.
+            // Unmounting may fail; the mount namespace's end removes the rest.
             let _ = Command::new("umount").arg("-l").arg(self.folder.path()).status();
         }
     }

@@ -1,4 +1,4 @@
-//! A card as a process, and the namespaces that it is plugged between.
+//! A card as a process, and its namespaces.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 #[path = "../../../netlink/tests/support/mod.rs"]
@@ -20,21 +20,21 @@ use serde_json::Value;
 use support::TestNetns;
 use test_clock::wait_until;
 
-/// A host and a DPU, for a card to be plugged between.
+/// Namespaces of a host and a DPU.
 pub(crate) struct Scene {
     kind: &'static str,
     pub(crate) host: TestNetns,
     pub(crate) dpu: TestNetns,
 }
 
-/// A card that is plugged in, and its log.
+/// A plugged-in card with its log.
 pub(crate) struct Card {
     process: Child,
     log: Arc<Mutex<String>>,
 }
 
 impl Scene {
-    /// Two empty namespaces, for cards of this kind.
+    /// Two empty namespaces for cards of this kind.
     pub(crate) fn of_kind(kind: &'static str) -> Self {
         Self { kind, host: TestNetns::new(), dpu: TestNetns::new() }
     }
@@ -51,7 +51,7 @@ impl Scene {
         process
     }
 
-    /// Plugs a card in and waits until it is.
+    /// Plugs in a card and waits until it is ready.
     pub(crate) fn plug(&self, arguments: &str) -> Card {
         let mut process = self.command("plug");
         process
@@ -72,7 +72,7 @@ impl Scene {
         Card { process: child, log }
     }
 
-    /// Tries to plug a card in, which must fail, and returns what it says.
+    /// Tries to plug in a card, which must fail, and returns the error.
     pub(crate) fn refusal(&self, arguments: &str) -> String {
         let mut process = self.command("plug");
         process.args(["--kind", self.kind]).args(arguments.split_whitespace());
@@ -86,7 +86,7 @@ impl Scene {
         assert_eq!(self.dpu.link_names(), Vec::<String>::new());
     }
 
-    /// Moves a VF into a pod under another name, and waits until the card has seen it there.
+    /// Moves a VF into a pod under a new name, and waits until the card has read it there.
     pub(crate) fn give(&self, card: &Card, vf: &str, pod: &TestNetns, name: &str) {
         card.log.lock().unwrap().clear();
         let mut host = self.host.rtnl();
@@ -96,7 +96,7 @@ impl Scene {
         wait_until("the card sees the VF in the pod", || card.log.lock().unwrap().contains(&seen));
     }
 
-    /// The VF of this PCI address on the host, once it is there.
+    /// Waits for the VF with this PCI address on the host.
     pub(crate) fn vf(&self, pci: &str) -> Value {
         let mut found = Value::Null;
         let alias = format!("virtual-nic {pci} ");
