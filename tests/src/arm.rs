@@ -1,4 +1,4 @@
-//! A set-up whose DPU is an emulated arm64 machine with a kernel of its own: `hack/arm-dpu`.
+//! A lab whose DPU is an emulated arm64 machine with its own kernel: `hack/arm-dpu`.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use crate::{
     run,
 };
 
-/// An Arm machine with the service, and the agent on this machine. All of it ends when it is dropped.
+/// An Arm machine with the service, and the agent on this machine. Everything ends on drop.
 #[derive(Debug)]
 pub struct ArmLab {
     /// The agent.
@@ -37,15 +37,15 @@ pub struct ArmLab {
 #[derive(Debug)]
 pub struct ArmDpu {
     folder: PathBuf,
-    /// Where its emulator is; its taps are elsewhere.
+    /// The emulator's namespace; its taps are in the host's.
     netns: Netns,
 }
 
 impl ArmLab {
-    /// Brings all of it up and waits until STATUS is good.
+    /// Starts everything and waits until STATUS succeeds.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn start(settings: &Settings) -> Self {
         let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
@@ -63,7 +63,7 @@ impl ArmLab {
         lab
     }
 
-    /// Since when the DPU has a session with the host, by its own clock. `None`: it has none.
+    /// When the DPU's session with the host began, by the DPU's clock. `None`: there is no session.
     #[must_use]
     pub fn session(&self) -> Option<String> {
         let output = self.operator().dpuctl(&["--timeout", "2", "status", "-o", "json"]);
@@ -72,10 +72,10 @@ impl ArmLab {
         (host["connected"] == true).then(|| host["since"].as_str().unwrap().to_owned())
     }
 
-    /// As [`Lab::assert_invariants`](crate::Lab::assert_invariants), by the tools of both machines.
+    /// Like [`Lab::assert_invariants`](crate::Lab::assert_invariants), with the tools of both machines.
     ///
     /// # Panics
-    /// When one is still broken, naming each breach.
+    /// If one is still broken, naming each breach.
     pub fn assert_invariants(&self) {
         self.scene().assert_invariants();
     }
@@ -83,7 +83,7 @@ impl ArmLab {
     /// Asserts the invariants, and that nothing is attached.
     ///
     /// # Panics
-    /// When something is left.
+    /// If something is left.
     pub fn assert_clean_slate(&self) {
         self.scene().assert_clean_slate();
     }
@@ -100,7 +100,7 @@ impl ArmLab {
     }
 }
 
-/// What is called from a lab's host is called from the lab.
+/// An Arm lab offers everything that its host offers.
 impl Deref for ArmLab {
     type Target = Host;
 
@@ -110,7 +110,7 @@ impl Deref for ArmLab {
 }
 
 impl ArmDpu {
-    /// Boots it: the service's configuration is in `folder`, its VFs' netdevs come to `host`.
+    /// Boots the machine with the service's configuration in `folder`. The netdevs of its VFs appear in `host`.
     fn switch_on(folder: &Path, host: &Netns, vfs: u32) -> Self {
         let machine = Self { folder: folder.to_owned(), netns: Netns::new("dpu") };
         let vfs = vfs.to_string();
@@ -119,10 +119,10 @@ impl ArmDpu {
         machine
     }
 
-    /// What a shell command prints inside.
+    /// The output of a shell command inside the machine.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     #[must_use]
     pub fn says(&self, command: &str) -> String {
         let output = self.control("exec", &[command]);
@@ -130,32 +130,32 @@ impl ArmDpu {
         text(&output.stdout)
     }
 
-    /// What a tool of iproute2 prints as JSON inside.
+    /// The JSON output of an iproute2 tool inside the machine.
     ///
     /// # Panics
-    /// When it fails or prints no JSON.
+    /// If it fails or prints no JSON.
     #[must_use]
     pub fn json(&self, command: &str) -> Vec<Value> {
         let said = self.says(command);
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{command}: {error}: {said}"))
     }
 
-    /// Which boot of it this is.
+    /// The machine's boot ID.
     #[must_use]
     pub fn boot_id(&self) -> String {
         self.says("cat /proc/sys/kernel/random/boot_id")
     }
 
-    /// Presses its reset button: what it has not yet written is lost, then it boots again.
+    /// Resets the machine: unwritten data is lost, and it boots again.
     ///
     /// # Panics
-    /// When it is off.
+    /// If it is off.
     pub fn reset(&self) {
         let output = self.control("reset", &[]);
         assert!(output.status.success(), "{}", text(&output.stderr));
     }
 
-    /// What its console showed: the kernel's messages and what the service said.
+    /// The console output: messages of the kernel and the service.
     #[must_use]
     pub fn console(&self) -> String {
         fs::read_to_string(self.folder.join("arm-dpu.log")).unwrap_or_default()

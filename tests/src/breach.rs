@@ -1,26 +1,26 @@
-//! What must never be.
+//! Violations of invariants.
 
 use std::fmt;
 
-/// A promise that was broken.
+/// A violated invariant.
 #[derive(Clone, Debug)]
 pub(crate) struct Breach {
     pub(crate) harm: Harm,
     what: String,
 }
 
-/// In which way.
+/// Kind of violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Harm {
-    /// What was confirmed is not there.
+    /// A confirmed object is missing.
     Lost,
-    /// What nobody has is not free.
+    /// An unused object is not free.
     Leaked,
-    /// What one has another has too.
+    /// Two owners have the same object.
     Doubled,
-    /// What is free is not as it was.
+    /// A free object differs from its baseline.
     Unclean,
-    /// Whoever has an interface can't use it.
+    /// The owner of an interface cannot use it.
     WithoutNetwork,
 }
 

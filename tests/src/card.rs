@@ -1,4 +1,4 @@
-//! The software card between a host netns and a DPU netns, and how its VFs look when nobody has them.
+//! The software card between a host's and a DPU's namespace, and the baseline of its VFs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,22 +20,22 @@ use crate::{
 /// The card, plugged in.
 #[derive(Debug)]
 pub struct Card {
-    /// The process that is the card.
+    /// The card's process.
     pub program: Program,
     /// The host's root namespace, which may have cards of other DPUs.
     pub host: Arc<Netns>,
     /// The DPU's namespace, which may have cards of other hosts.
     pub dpu: Arc<Netns>,
-    /// VFs by PCI address, as they were after plugging.
+    /// Baselines of the VFs by PCI address, read after plugging in.
     clean: BTreeMap<String, HostEnd>,
     plan: Plan,
 }
 
-/// What the card has.
+/// Configuration of a card.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     kind: CardKind,
-    /// Where one DPU has several cards, or one host, they differ in it.
+    /// The controller. Cards of one DPU, or of one host, have different ones.
     controller: u32,
     pfs: u32,
     vfs: u32,
@@ -58,24 +58,24 @@ impl Plan {
 /// A VF's netdev, as `ip -j link` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostEnd {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its MAC address.
+    /// MAC address.
     pub mac: String,
-    /// Its MTU in bytes.
+    /// MTU in bytes.
     pub mtu: u64,
-    /// Whether it is up.
+    /// Whether the VF is up.
     pub up: bool,
-    /// Its alternative names.
+    /// Alternative names.
     pub altnames: Vec<String>,
-    /// All else that `ip -d -j link` shows of it, without what names the moment.
+    /// Everything else in the output of `ip -d -j link`, without momentary values.
     pub shown: BTreeMap<String, Value>,
-    /// What `ethtool` and sysfs show of it, of one in the host's namespace.
+    /// Settings from `ethtool` and sysfs, if the VF is in the host's namespace.
     pub settings: Vec<String>,
 }
 
-/// What `ip` shows that names the moment, or where the other end of a veth pair is, or what a driver
-/// without an address of its own draws anew each time that it takes a VF.
+/// Momentary values in the output of `ip`. Also those that name the other end of a veth pair, and those that drivers
+/// without an own address choose at random for each binding.
 const OF_THE_MOMENT: [&str; 10] = [
     "permaddr",
     "flags",
@@ -89,27 +89,27 @@ const OF_THE_MOMENT: [&str; 10] = [
     "stats64",
 ];
 
-/// What a link's flags are that a program sets.
+/// Flags that programs do not set.
 const FLAGS_OF_THE_MOMENT: [&str; 4] = ["LOWER_UP", "NO-CARRIER", "M-DOWN", "UP"];
 
-/// What a card says once its links are there: `plugged 4 VFs`.
+/// Start of the card's output when its links exist: `plugged 4 VFs`.
 const PLUGGED: &str = "plugged ";
-/// How long that may take.
+/// Timeout for plugging in.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The most VFs of which `ethtool` and sysfs are read: the many files of their queues take their time.
+/// Largest number of VFs whose `ethtool` and sysfs settings are read: reading the files of the queues is slow.
 const MOST_READ: usize = 24;
 
-/// What `ethtool` is asked of all links at once, since a process for each link takes too long: tests look often. About
-/// veth the kernel answers these alone, which `scenarios::clean` checks.
+/// Options of `ethtool` that are asked for all links in one process, because tests read often. For veth the kernel
+/// answers only these, which `scenarios::clean` checks.
 pub(crate) const QUESTIONS_OF_VETH: [&str; 2] = ["-k", "-l"];
 pub(crate) const OTHER_QUESTIONS: [&str; 4] = ["-g", "-c", "-a", "--show-priv-flags"];
 
-/// What is read of a link in sysfs. The kernel itself finds out the room of queues.
+/// Files of a link in sysfs that are read. The limits of queues are left out, because the kernel adjusts them.
 const FILES: [&str; 4] = ["gro_flush_timeout", "napi_defer_hard_irqs", "threaded", "queues"];
 const NO_SETTINGS: [&str; 2] = ["tx_timeout", "byte_queue_limits"];
 
-/// What `ethtool` and sysfs show of links, by name. A link may lack some, or go meanwhile.
+/// Settings of links from `ethtool` and sysfs, by name. A link may lack some, or vanish during the call.
 fn settings_in(netns: &Netns, links: &[&Value]) -> BTreeMap<String, Vec<String>> {
     let names = links.iter().filter_map(|link| link["ifname"].as_str());
     let mut settings: BTreeMap<_, _> = names.map(|name| (name.to_owned(), Vec::new())).collect();
@@ -130,7 +130,7 @@ fn settings_in(netns: &Netns, links: &[&Value]) -> BTreeMap<String, Vec<String>>
     settings
 }
 
-/// Notes each link's lines of what `ethtool` shows.
+/// Adds the lines of `ethtool`'s output to their links.
 fn note_by_link(shown: &str, settings: &mut BTreeMap<String, Vec<String>>) {
     let mut told_of = "";
     for line in shown.lines().filter(|line| !line.is_empty()) {
@@ -142,12 +142,12 @@ fn note_by_link(shown: &str, settings: &mut BTreeMap<String, Vec<String>>) {
     }
 }
 
-/// Whom the lines below are about, if this is such a line of `ethtool`'s: `Features for eth0:`.
+/// The link of the following lines, if this is a heading of `ethtool`: `Features for eth0:`.
 fn heading(line: &str) -> Option<&str> {
     line.strip_suffix(':')?.split_once(" for ").map(|(_, name)| name)
 }
 
-/// Reads a file, or all files of a folder and those below, line by line with their path: `queues/rx-0/rps_cpus:0`.
+/// Reads a file or all files below a folder as lines with their path: `queues/rx-0/rps_cpus:0`.
 fn read(folder: &Path, file: &str, lines: &mut Vec<String>) {
     let path = folder.join(file);
     if let Ok(entries) = fs::read_dir(&path) {
@@ -161,7 +161,7 @@ fn read(folder: &Path, file: &str, lines: &mut Vec<String>) {
     }
 }
 
-/// A card that is killed would leave its device to the whole machine.
+/// Stops the card in order: a killed card would leave its device to the whole machine.
 impl Drop for Card {
     fn drop(&mut self) {
         if !std::thread::panicking() && self.plan.kind == CardKind::Netdevsim {
@@ -179,16 +179,16 @@ impl Card {
         card
     }
 
-    /// Pulls the card out and plugs it in again: a reset, in which all its netdevs die.
+    /// Resets the card: all its netdevs are deleted and created again.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     pub fn reset(&mut self, folder: &Path) {
         self.program.stop();
         self.program = start(&self.host, &self.dpu, self.plan, folder);
     }
 
-    /// The representors in the DPU's namespace now, as `ip -d -j link` shows them.
+    /// The current representors in the DPU's namespace, as in `ip -d -j link`.
     #[must_use]
     pub fn representors(&self) -> Vec<Value> {
         let mut links = self.dpu.json("ip", &["-d", "link", "show"]);
@@ -196,19 +196,19 @@ impl Card {
         links
     }
 
-    /// How each VF looks while nobody has it, by PCI address.
+    /// Baselines of the VFs by PCI address.
     #[must_use]
     pub fn clean(&self) -> &BTreeMap<String, HostEnd> {
         &self.clean
     }
 
-    /// The VFs' netdevs that are in `netns` now, by PCI address.
+    /// Netdevs of VFs that are now in `netns`, by PCI address.
     #[must_use]
     pub fn ends_in(netns: &Netns) -> BTreeMap<String, HostEnd> {
         Self::ends_among(netns, &netns.json("ip", &["-d", "link", "show"]))
     }
 
-    /// Those among the links of `netns`, as `ip -d -j link` has shown them.
+    /// Netdevs of VFs among the links of `netns` as shown by `ip -d -j link`.
     pub(crate) fn ends_among(netns: &Netns, links: &[Value]) -> BTreeMap<String, HostEnd> {
         let (mut ends, mut shown) = (BTreeMap::new(), Vec::new());
         for (link, (pci, end)) in links.iter().filter_map(|link| Some((link, host_end(link)?))) {
@@ -224,7 +224,7 @@ impl Card {
         ends
     }
 
-    /// How its VFs look once it is plugged in.
+    /// Reads the VFs once all are plugged in.
     fn wait_for_ends(&self) -> BTreeMap<String, HostEnd> {
         let count = (self.plan.pfs * self.plan.vfs) as usize;
         let address = dpu_address(self.plan.controller);
@@ -235,7 +235,7 @@ impl Card {
         ends
     }
 
-    /// Its VFs' netdevs that are in the host's namespace now, by PCI address.
+    /// Netdevs of this card's VFs that are now in the host's namespace, by PCI address.
     fn own_ends(&self) -> BTreeMap<String, HostEnd> {
         let domains: Vec<_> = (0..self.plan.pfs).map(|pf| self.domain(pf)).collect();
         let mut ends = Self::ends_in(&self.host);
@@ -243,7 +243,7 @@ impl Card {
         ends
     }
 
-    /// The name of both ends of its management link.
+    /// Name of both ends of the management link.
     pub(crate) fn management_link(&self) -> String {
         format!("mgmt{}", self.plan.controller)
     }
@@ -288,15 +288,14 @@ fn start(host: &Netns, dpu: &Netns, plan: Plan, folder: &Path) -> Program {
     Program::start("virtual-nic", dpu, folder, arguments, &[])
 }
 
-/// Whether a link of the DPU represents a VF, of either kind of card.
+/// Whether a link of the DPU is a representor, for either kind of card.
 pub(crate) fn is_representor(link: &Value) -> bool {
     let text = |key: &str| link[key].as_str().unwrap_or_default();
     let simulated = text("parentbus") == "netdevsim" && text("phys_port_name").starts_with("pf");
     simulated || text("ifalias").starts_with("virtual-nic representor")
 }
 
-/// The PCI address of a link on the host's side of the card: its device's, or that of its alias,
-/// `virtual-nic <pci> <vf>`.
+/// PCI address of a host's link: its device's, or the one in its alias `virtual-nic <pci> <vf>`.
 fn device(link: &Value) -> Option<&str> {
     if link["parentbus"] == "pci" {
         return link["parentdev"].as_str();
@@ -305,7 +304,7 @@ fn device(link: &Value) -> Option<&str> {
     alias.split(' ').next().filter(|pci| pci.contains(':'))
 }
 
-/// A link on the host's side of the card, by PCI address.
+/// A VF's netdev with its PCI address, if the link is one.
 pub(crate) fn host_end(link: &Value) -> Option<(String, HostEnd)> {
     let pci = device(link)?;
     let altnames = link["altnames"]
@@ -334,8 +333,7 @@ fn shown(link: &Value) -> BTreeMap<String, Value> {
 }
 
 impl HostEnd {
-    /// What is not as in another, each in a line. Settings tell nothing of an end of which they were not
-    /// read, being one of many.
+    /// Lists the differences from another state. Settings are only compared if both sides have read them.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let are_read = !self.settings.is_empty() && !other.settings.is_empty();
         let lines = |end: &Self| -> BTreeSet<String> {

@@ -1,8 +1,8 @@
-//! What a report of `hack/card-check` says.
+//! Checks of a `hack/card-check` report.
 
 use std::collections::BTreeMap;
 
-/// The rows that are times.
+/// Rows with times.
 const TIMES: [&str; 5] = [
     "CNI ADD",
     "CNI DEL",
@@ -19,11 +19,11 @@ pub fn rows(report: &str) -> BTreeMap<&str, &str> {
     rows.filter(|(first, _)| !["setting", "what", "---"].contains(first)).collect()
 }
 
-/// Checks that every setting works and every time was measured. An exception is a setting that card, fabric or kernel may
-/// not have, with the beginning of its result then.
+/// Checks that every setting works and every time was measured. Each exception names a setting that may be unsupported,
+/// with the start of its result.
 ///
 /// # Panics
-/// If a row says otherwise.
+/// If a row contains another result.
 pub fn assert_complete(report: &str, exceptions: &[(&str, &str)]) {
     let mut rows = rows(report);
     for time in TIMES {

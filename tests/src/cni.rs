@@ -1,4 +1,4 @@
-//! The plugin, executed as a runtime does: environment, stdin, stdout, exit status.
+//! The plugin, executed like a runtime does: environment, stdin, stdout, exit status.
 
 use std::{
     ffi::OsString,
@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 
 use crate::{Netns, eventually, program};
 
-/// How long any call of the plugin may take.
+/// Timeout of a plugin call.
 pub const TIME_LIMIT: Duration = Duration::from_secs(60);
-/// How long one look waits for a message.
+/// Interval between looks.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// One call of the plugin.
@@ -31,27 +31,26 @@ pub struct Call {
     stdin: Vec<u8>,
 }
 
-/// What the plugin answered.
+/// The plugin's answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it printed: a result, an error object, or nothing.
+    /// Output: a result, an error object, or nothing.
     pub stdout: String,
-    /// What it logged.
+    /// Log.
     pub stderr: String,
 }
 
 impl Call {
-    /// A call of `verb` with this network configuration, and no environment but `CNI_COMMAND` and
-    /// `CNI_PATH`.
+    /// A call of `verb` with this network configuration. Its environment has only `CNI_COMMAND` and `CNI_PATH`.
     #[must_use]
     pub fn new(verb: &str, configuration: &Value) -> Self {
         let call = Self { environment: Vec::new(), stdin: configuration.to_string().into_bytes() };
         call.with("CNI_COMMAND", verb).with("CNI_PATH", "/opt/cni/bin")
     }
 
-    /// Names the attachment: container id, netns and interface.
+    /// Sets the attachment: container ID, netns and interface.
     #[must_use]
     pub fn of(self, container: &str, netns: Option<&Path>, interface: &str) -> Self {
         let netns = netns.map(Path::as_os_str).unwrap_or_default();
@@ -60,7 +59,7 @@ impl Call {
             .with("CNI_NETNS", netns)
     }
 
-    /// Sets a variable of the environment.
+    /// Sets an environment variable.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<OsString>) -> Self {
         self.environment.retain(|(known, _)| known != name);
@@ -68,7 +67,7 @@ impl Call {
         self
     }
 
-    /// Takes a variable out of the environment.
+    /// Removes an environment variable.
     #[must_use]
     pub fn without(mut self, name: &str) -> Self {
         self.environment.retain(|(known, _)| known != name);
@@ -82,25 +81,25 @@ impl Call {
         self
     }
 
-    /// Executes the plugin from within `netns` and waits for its end.
+    /// Executes the plugin in `netns` and waits for its end.
     ///
     /// # Panics
-    /// When it does not end within [`TIME_LIMIT`].
+    /// If it does not end within [`TIME_LIMIT`].
     #[must_use]
     pub fn execute(&self, netns: &Netns) -> Answer {
         self.execute_command(netns.command(program("host-shim")))
     }
 
-    /// Executes it likewise, and kills it after that time unless it has ended.
+    /// Executes the plugin and kills it after this time if it still runs.
     pub(crate) fn execute_and_kill(&self, netns: &Netns, after: Duration) -> Answer {
         let child = self.begin(netns);
         crate::sleep_until_moment(after);
-        // It is not reaped yet, so this can't be another's.
+        // The child is not reaped yet, so its process ID cannot belong to another process.
         let _ = kill(id_of(&child), Signal::SIGKILL);
         self.finish(child)
     }
 
-    /// Executes it likewise, and suspends it after that time for so long.
+    /// Executes the plugin, suspends it after a time, and continues it after a pause.
     pub(crate) fn execute_suspended(
         &self,
         netns: &Netns,
@@ -116,10 +115,10 @@ impl Call {
         self.finish(child)
     }
 
-    /// Starts the plugin in `netns` and does not wait for it.
+    /// Starts the plugin in `netns` without waiting.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn begin(&self, netns: &Netns) -> Child {
         self.start(netns.command(program("host-shim")))
@@ -137,7 +136,7 @@ impl Call {
             .expect("start the plugin");
         let mut stdin = child.stdin.take().expect("a pipe");
         let document = self.stdin.clone();
-        // The plugin may refuse before it has read all: a broken pipe is no failure.
+        // The plugin may refuse before it has read everything: a broken pipe is no failure.
         thread::spawn(move || stdin.write_all(&document).ok());
         child
     }
@@ -145,7 +144,7 @@ impl Call {
     /// Executes a plugin by this command and waits for its end.
     ///
     /// # Panics
-    /// When it does not end within [`TIME_LIMIT`].
+    /// If it does not end within [`TIME_LIMIT`].
     #[must_use]
     pub fn execute_command(&self, command: Command) -> Answer {
         let child = self.start(command);
@@ -174,34 +173,34 @@ fn id_of(child: &Child) -> Pid {
 }
 
 impl Answer {
-    /// Whether somebody has killed the plugin.
+    /// Whether a signal killed the plugin.
     pub(crate) fn is_killed(&self) -> bool {
         self.status.signal() == Some(Signal::SIGKILL as i32)
     }
 
-    /// The result of a call that has to succeed.
+    /// The result of a call that must succeed.
     ///
     /// # Panics
-    /// When it failed.
+    /// If it failed.
     #[must_use]
     pub fn result(&self) -> Value {
         assert!(self.status.success(), "{self:?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Asserts success without a result, as DEL, CHECK, GC and STATUS give.
+    /// Asserts success without output, as for DEL, CHECK, GC and STATUS.
     ///
     /// # Panics
-    /// When it failed or printed something.
+    /// If it failed or printed something.
     pub fn nothing(&self) {
         assert!(self.status.success(), "{self:?}");
         assert_eq!(self.stdout, "", "{self:?}");
     }
 
-    /// The code and the whole text of the error object of a call that has to fail.
+    /// Code and text of the error of a call that must fail.
     ///
     /// # Panics
-    /// When it succeeded, or printed anything but an error object.
+    /// If it succeeded, or printed anything but an error object.
     #[must_use]
     pub fn error(&self) -> (u64, String) {
         assert_eq!(self.status.code(), Some(1), "{self:?}");
@@ -214,10 +213,10 @@ impl Answer {
         (code, format!("{}: {}", text("msg"), text("details")))
     }
 
-    /// Asserts the failure of that code whose text contains all of `words`.
+    /// Asserts a failure with this code whose text contains all `words`.
     ///
     /// # Panics
-    /// When it is another.
+    /// If it is another.
     pub fn fails(&self, code: u64, words: &[&str]) {
         let (got, text) = self.error();
         assert_eq!(got, code, "{text}");
@@ -227,7 +226,7 @@ impl Answer {
     }
 }
 
-/// A network configuration of our plugin, as a runtime passes it.
+/// A network configuration of the plugin, as a runtime passes it.
 #[must_use]
 pub(crate) fn configuration(network: &str, socket: &Path) -> Value {
     json!({

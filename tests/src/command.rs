@@ -1,23 +1,23 @@
-//! Commands that run to their end.
+//! Commands that run to completion.
 
 use std::{
     io::{self, Write},
     process::{Command, Output, Stdio},
 };
 
-/// Runs a command to its end.
+/// Runs a command to completion.
 ///
 /// # Panics
-/// When it can't be started.
+/// If it cannot be started.
 #[must_use]
 pub fn run(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-/// Runs a command to its end, with this on its standard input, which it need not read.
+/// Runs a command to completion with this standard input, which it need not read.
 ///
 /// # Panics
-/// When it can't be started, or can't be told.
+/// If it cannot be started, or its input cannot be written.
 #[must_use]
 pub fn run_with(command: &mut Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,4 +1,4 @@
-//! Chance that can be had again: the same seed throws the same numbers, on every machine and for ever.
+//! Reproducible random numbers: the same seed gives the same numbers on every machine.
 
 /// The generator `SplitMix64`.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ impl Dice {
         Self(seed)
     }
 
-    /// Others, which throw as these would have it.
+    /// A second generator with its own sequence.
     pub(crate) fn fork(&mut self) -> Self {
         Self::new(self.throw())
     }
@@ -21,22 +21,22 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from 0 up to, but without, `end`.
+    /// A number in `0..end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.throw() % end
     }
 
-    /// A place in a list of that length.
+    /// An index into a list of this length.
     pub(crate) fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).expect("less than a length")
     }
 
-    /// Whether something happens that does so in `percent` of all cases.
+    /// True in `percent` of all cases.
     pub(crate) fn happens(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these, as often as its weight says.
+    /// One of the choices, by weight.
     pub(crate) fn weighted<T: Copy>(&mut self, choices: &[(u64, T)]) -> T {
         let total = choices.iter().map(|(weight, _)| weight).sum();
         let mut left = self.below(total);

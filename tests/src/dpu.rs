@@ -1,4 +1,4 @@
-//! A DPU, as a part of labs whose DPU is a namespace of this machine: where its service is started.
+//! A DPU in a namespace of this machine: where its service starts.
 
 use std::{
     fs,
@@ -11,23 +11,23 @@ use crate::{
     settings::{Seat, vswitch_link},
 };
 
-/// The service's program.
+/// Name of the service's program.
 const SERVICE: &str = "dpu-service";
-/// Its configuration file.
+/// Name of its configuration file.
 const CONFIGURATION: &str = "dpu-service.toml";
 
 /// A DPU with its service.
 #[derive(Debug)]
 pub struct Dpu {
-    /// Its service.
+    /// The service.
     pub service: Program,
-    /// Its namespace.
+    /// The DPU's namespace.
     pub netns: Arc<Netns>,
     folder: PathBuf,
     settings: Settings,
     seats: Vec<Seat>,
     pki: Arc<Pki>,
-    /// Its Open vSwitch. Ends after the service.
+    /// The DPU's Open vSwitch. Declared after the service, so that it ends later.
     pub(crate) vswitch: Option<OpenVswitch>,
 }
 
@@ -46,7 +46,7 @@ impl Dpu {
         Self { service, netns, folder, settings, seats, pki, vswitch }
     }
 
-    /// Rewrites the service's configuration file, at once as a whole.
+    /// Rewrites the service's configuration file atomically.
     pub(crate) fn configure(&mut self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.settings);
         let text = self.settings.service_file_of(&self.seats, &self.folder, &self.pki);
@@ -55,18 +55,18 @@ impl Dpu {
         fs::rename(new, file).unwrap();
     }
 
-    /// Starts its service again after it ended.
+    /// Starts the service again after it ended.
     pub fn start(&mut self) {
         self.service = start_service(&self.netns, &self.folder);
     }
 
-    /// The folder of the service's configuration, log and state.
+    /// Folder of the service's configuration, log and state.
     pub(crate) fn path(&self) -> &Path {
         &self.folder
     }
 }
 
-/// Puts all into a folder that the service of a DPU with these cards needs.
+/// Prepares a folder with everything that the service of a DPU with these cards needs.
 pub(crate) fn prepare(folder: &Path, settings: &Settings, seats: &[Seat], pki: &Pki) {
     for seat in seats {
         pki.issue_once("dpu", seat.dpu);
@@ -78,7 +78,7 @@ pub(crate) fn prepare(folder: &Path, settings: &Settings, seats: &[Seat], pki: &
     }
 }
 
-/// Starts Open vSwitch, if that is the fabric, where the service of that folder looks for it.
+/// Starts Open vSwitch, if it is the fabric, where the service of this folder expects it.
 pub(crate) fn start_vswitch(
     netns: &Netns,
     settings: &Settings,

@@ -1,11 +1,11 @@
-//! What happens to a DPU's fabric behind the service's back, on each kind of it.
+//! Changes of a DPU's fabric by another program, for each kind.
 
 use crate::{Netns, OpenVswitch};
 
-/// The bridge of all DPUs.
+/// Name of all DPUs' bridge.
 pub(crate) const BRIDGE: &str = "br-offload";
 
-/// Takes a port out of the bridge, as somebody may who knows nothing of the service.
+/// Removes a port from the bridge without the service's knowledge.
 pub(crate) fn take_out(dpu: &Netns, vswitch: Option<&OpenVswitch>, port: &str) {
     match vswitch {
         None => drop(dpu.ip(&["link", "set", port, "nomaster"])),
@@ -13,7 +13,7 @@ pub(crate) fn take_out(dpu: &Netns, vswitch: Option<&OpenVswitch>, port: &str) {
     }
 }
 
-/// Puts a link into the bridge as the service does, which knows nothing of it.
+/// Adds a link to the bridge without the service's knowledge.
 pub(crate) fn put_in(dpu: &Netns, vswitch: Option<&OpenVswitch>, link: &str) {
     match vswitch {
         None => drop(dpu.ip(&["link", "set", link, "master", BRIDGE])),

@@ -1,22 +1,22 @@
-//! Files by which a test has a program fail, die or tell at its steps. The program removes the file of a
-//! fault that strikes.
+//! Fault files: they make a program fail, die or write a trace at its steps. The program deletes the file of a fault
+//! that strikes.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Where a program looks for them that has the rest in `folder`: its `OFFLOAD_FAULTS`.
+/// The program's `OFFLOAD_FAULTS`, inside its folder.
 pub(crate) fn folder(folder: &Path, program: &str) -> PathBuf {
     folder.join(format!("faults-{program}"))
 }
 
-/// Makes that folder.
+/// Creates that folder.
 pub(crate) fn prepare(of: &Path, program: &str) {
     fs::create_dir(folder(of, program)).unwrap();
 }
 
-/// What a fault at a step of a program does.
+/// Effect of a fault at a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultAction {
     /// The step fails.
@@ -25,7 +25,7 @@ pub enum FaultAction {
     Kill,
 }
 
-/// Makes the named step of a program fail, or kill it, once and after its work.
+/// Makes a program's step fail, or kill the program, once after its work.
 pub(crate) fn arm(of: &Path, program: &str, action: FaultAction, step: &str) -> PathBuf {
     let action = match action {
         FaultAction::Fail => "fail",
@@ -36,7 +36,7 @@ pub(crate) fn arm(of: &Path, program: &str, action: FaultAction, step: &str) -> 
     file
 }
 
-/// Has a program write down the points of its steps that it passes, and returns where.
+/// Makes a program trace the points of its steps that it passes. Returns the file.
 pub(crate) fn trace(of: &Path, program: &str) -> PathBuf {
     let file = folder(of, program).join("trace");
     fs::write(&file, "").unwrap();

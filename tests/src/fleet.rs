@@ -1,4 +1,4 @@
-//! Several hosts and DPUs: a card for each DPU of each host, and an agent for each card.
+//! Several hosts and DPUs: each host has a card of each DPU, and an agent for each card.
 
 use std::{
     fs,
@@ -18,34 +18,34 @@ use crate::{
     settings::Seat,
 };
 
-/// The name of a DPU's uplink.
+/// Name of a DPU's uplink.
 pub const UPLINK: &str = "uplink";
 
-/// What a DPU is set up with.
+/// Configuration of a DPU in a fleet.
 #[derive(Clone, Debug)]
 pub struct DpuPlan {
-    /// Its name.
+    /// Name of the DPU.
     pub name: &'static str,
-    /// The hosts that it has a card in.
+    /// Hosts with a card of this DPU.
     pub hosts: Vec<&'static str>,
     /// Its cards, and the service's configuration.
     pub settings: Settings,
 }
 
-/// Hosts and DPUs. All of it ends when it is dropped.
+/// Hosts and DPUs. Everything ends on drop.
 #[derive(Debug)]
 pub struct Fleet {
-    /// The agents, in the order of DPUs and their hosts.
+    /// Agents in the order of DPUs and their hosts.
     pub agents: Vec<Agent>,
-    /// The DPUs, as they were planned.
+    /// DPUs in the order of their plans.
     pub dpus: Vec<Dpu>,
-    /// What the DPUs' uplinks lead to.
+    /// The switch behind the uplinks.
     switch: Option<Netns>,
     pki: Arc<Pki>,
     folder: TempDir,
 }
 
-/// An agent, and the card whose VFs it moves.
+/// An agent and its card.
 #[derive(Debug)]
 pub struct Agent {
     /// The program.
@@ -53,24 +53,24 @@ pub struct Agent {
     /// The card.
     pub card: Card,
     host: Host,
-    /// The network between host and DPU, if its settings are `proxied`.
+    /// The network between host and DPU, if the settings are `proxied`.
     proxy: Option<Proxy>,
 }
 
 impl Fleet {
-    /// Brings all of it up and waits until STATUS is good on each host.
+    /// Starts everything and waits until STATUS succeeds on each host.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn start(plans: &[DpuPlan]) -> Self {
         Self::on(plans, plans.iter().map(|plan| root(plan.name)).collect())
     }
 
-    /// Brings DPUs up likewise whose uplinks, [`UPLINK`], are wires to one switch.
+    /// Starts DPUs whose uplinks, [`UPLINK`], are wired to one switch.
     ///
     /// # Panics
-    /// When they do not come up.
+    /// If they do not come up.
     #[must_use]
     pub fn start_wired(plans: &[DpuPlan]) -> Self {
         let dpus: Vec<_> = plans.iter().map(|plan| root(plan.name)).collect();
@@ -94,7 +94,7 @@ impl Fleet {
         fleet
     }
 
-    /// Plugs its cards in, and starts its service and its hosts' agents.
+    /// Plugs in the DPU's cards, and starts its service and its hosts' agents.
     fn add_dpu(&mut self, plan: &DpuPlan, netns: Arc<Netns>) {
         let seats = self.seats_of(plan);
         let plug = |seat: &Seat| self.plug(&plan.settings, *seat, Arc::clone(&netns));
@@ -108,8 +108,7 @@ impl Fleet {
         }
     }
 
-    /// Where its cards are: no two of the fleet are the same controller, so that they differ on one host
-    /// and on one DPU.
+    /// Positions of the DPU's cards. Controllers are unique in the fleet, so they differ on each host and each DPU.
     fn seats_of(&self, plan: &DpuPlan) -> Vec<Seat> {
         let controllers = self.agents.len()..;
         let seat = |(host, controller): (&&'static str, usize)| {
@@ -119,7 +118,7 @@ impl Fleet {
         plan.hosts.iter().zip(controllers).map(seat).collect()
     }
 
-    /// Plugs a card in, in a host that may be known already.
+    /// Plugs in a card at a host, which may exist already.
     fn plug(&self, settings: &Settings, seat: Seat, dpu: Arc<Netns>) -> Card {
         let known = self.agents.iter().find(|agent| agent.seat().host == seat.host);
         let host = known.map_or_else(|| root(seat.host), |agent| Arc::clone(&agent.card.host));
@@ -141,23 +140,23 @@ impl Fleet {
         folder
     }
 
-    /// The folder of all configurations, logs and states.
+    /// Folder of all configurations, logs and states.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Plays a crowd of hosts of the first DPU, whose configuration has its [sections](CrowdSize::sections).
+    /// Adds a crowd of hosts to the first DPU, whose configuration contains its [sections](CrowdSize::sections).
     pub(crate) fn play_crowd(&self, size: CrowdSize, seed: u64) -> Crowd {
         Crowd::join(&self.dpus[0].netns, &self.pki, self.path(), size, seed)
     }
 
-    /// Leaves that folder behind when all is over, or does not.
+    /// Sets whether the folder stays after the end.
     pub(crate) fn keep_folder(&mut self, keep: bool) {
         self.folder.disable_cleanup(keep);
     }
 
-    /// Of the first DPU: what the callers of each host need, and what others stop and start meanwhile.
+    /// Splits the first DPU's part: hosts for callers, and programs to stop and start meanwhile.
     pub(crate) fn split(&mut self) -> (Vec<&Host>, Machines<'_>) {
         let (callers, hosts) = self.agents.iter_mut().map(Agent::split).unzip();
         (callers, Machines { hosts, dpu: &mut self.dpus[0] })
@@ -168,7 +167,7 @@ impl Fleet {
         self.agents.iter().map(|agent| &agent.host).collect()
     }
 
-    /// Has each record between proxied hosts and their DPUs take so long on its way, in either direction.
+    /// Delays each TLS record between proxied hosts and their DPUs, in both directions.
     pub(crate) fn delay(&self, latency: Duration) {
         self.agents.iter().filter_map(|agent| agent.proxy.as_ref()).for_each(|p| p.delay(latency));
     }
@@ -178,7 +177,7 @@ impl Fleet {
         self.set_wire(dpu, "down");
     }
 
-    /// Mends that wire.
+    /// Restores that wire.
     pub fn mend_wire(&self, dpu: usize) {
         self.set_wire(dpu, "up");
     }
@@ -188,25 +187,25 @@ impl Fleet {
         switch.ip(&["link", "set", &port_of(dpu), how]);
     }
 
-    /// Waits until each agent has a session with its DPU, and a good STATUS.
+    /// Waits until each agent has a session and STATUS succeeds.
     ///
     /// # Panics
-    /// When one stays bad.
+    /// If STATUS fails for too long.
     pub fn wait_until_good(&self) {
         self.agents.iter().for_each(|agent| agent.wait_until_good());
     }
 
-    /// The operator `admin` of the DPU at this place in the plan.
+    /// The operator `admin` of the DPU with this index in the plan.
     #[must_use]
     pub fn operator(&self, dpu: usize) -> Operator<'_> {
         let netns = self.dpus[dpu].netns.name();
         self.agents.iter().find(|agent| agent.card.dpu.name() == netns).unwrap().operator()
     }
 
-    /// Asserts the invariants of each host and its DPU, giving the background a while to settle.
+    /// Asserts the invariants of each host and its DPU after waiting for background work.
     ///
     /// # Panics
-    /// When one is still broken, naming each breach.
+    /// If one is still broken, naming each breach.
     pub fn assert_invariants(&self) {
         for agent in &self.agents {
             self.scene(agent).assert_invariants();
@@ -216,7 +215,7 @@ impl Fleet {
     /// Asserts the invariants, and that nothing is attached anywhere.
     ///
     /// # Panics
-    /// When something is left.
+    /// If something is left.
     pub fn assert_clean_slate(&self) {
         for agent in &self.agents {
             self.scene(agent).assert_clean_slate();
@@ -231,7 +230,7 @@ impl Fleet {
     }
 }
 
-/// A switch with a port for each DPU, which it passes all VLANs between.
+/// A switch with a port for each DPU, which forwards all VLANs.
 fn switch_of(dpus: &[Arc<Netns>]) -> Netns {
     let switch = Netns::new("switch");
     switch.ip(&["link", "add", "switch", "up", "type", "bridge", "mcast_snooping", "0"]);
@@ -244,17 +243,17 @@ fn switch_of(dpus: &[Arc<Netns>]) -> Netns {
     switch
 }
 
-/// The switch's port for a DPU.
+/// The switch's port of a DPU.
 fn port_of(dpu: usize) -> String {
     format!("port{dpu}")
 }
 
-/// What the folder of a card and its agent is called.
+/// Name of the folder of a card and its agent.
 fn name_of(seat: Seat) -> String {
     format!("{}-of-{}", seat.host, seat.dpu)
 }
 
-/// The keys of `[vf_source]` by which the agent leaves the host's other cards alone.
+/// Keys of `[vf_source]` that restrict the agent to its card.
 fn own_pf(card: &Card) -> String {
     format!("pfs = [{{ address = {:?} }}]", card.pf_address(0))
 }
@@ -265,35 +264,35 @@ impl Agent {
         (host, HostMachines { host, agent, card, proxy: proxy.as_ref() })
     }
 
-    /// The network between this host and its DPU, of a fleet that is `proxied`.
+    /// The network between this host and its DPU, of a `proxied` fleet.
     ///
     /// # Panics
-    /// When it is not.
+    /// If it is not.
     #[must_use]
     pub fn proxy(&self) -> &Proxy {
         self.proxy.as_ref().expect("a proxied fleet")
     }
 
-    /// Starts it again after it ended.
+    /// Starts the agent again after it ended.
     pub fn start(&mut self) {
         self.program = self.host.start_agent(None);
     }
 
-    /// Resets its card.
+    /// Resets the agent's card.
     pub fn reset_card(&mut self) {
         self.card.reset(self.host.path());
     }
 
-    /// Takes its records away.
+    /// Deletes the agent's records.
     ///
     /// # Panics
-    /// When there are none.
+    /// If there are none.
     pub fn lose_records(&self) {
         fs::rename(self.path().join("agent"), self.path().join("lost")).unwrap();
     }
 }
 
-/// What is called from an agent's host is called from the agent.
+/// An agent offers everything that its host offers.
 impl Deref for Agent {
     type Target = Host;
 

@@ -1,4 +1,5 @@
-//! A DPU and its hosts in two halves: hosts, which callers use, and what others stop and start meanwhile.
+//! A DPU's part of a fleet, split in two: hosts for callers, and the programs that tests stop and start at the same
+//! time.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -8,23 +9,23 @@ use crate::{
     Card, Dpu, FaultAction, Host, Program, Proxy, Settings, eventually, faults, victim::Victim,
 };
 
-/// How long a program may take to be up.
+/// Timeout for the start of a program.
 const START: Duration = Duration::from_secs(3);
 
-/// What is stopped and started: the service, and what each host has.
+/// The service, and the programs of each host.
 #[derive(Debug)]
 pub(crate) struct Machines<'a> {
     pub(crate) hosts: Vec<HostMachines<'a>>,
     pub(crate) dpu: &'a mut Dpu,
 }
 
-/// What is stopped and started of one host.
+/// The programs of one host.
 #[derive(Debug)]
 pub(crate) struct HostMachines<'a> {
     pub(crate) host: &'a Host,
     pub(crate) agent: &'a mut Program,
     pub(crate) card: &'a mut Card,
-    /// Of one that is proxied.
+    /// Present if the host is proxied.
     pub(crate) proxy: Option<&'a Proxy>,
 }
 
@@ -51,7 +52,7 @@ impl Machines<'_> {
         agents.chain([&self.dpu.service]).for_each(reload);
     }
 
-    /// Has the service read a configuration that is changed like this.
+    /// Changes the service's configuration and reloads it.
     pub(crate) fn configure_service(&mut self, change: impl FnOnce(&mut Settings)) {
         self.dpu.configure(change);
         reload(&self.dpu.service);
@@ -62,7 +63,7 @@ impl Machines<'_> {
         card.reset(host.path());
     }
 
-    /// Has all agents write down the points that they pass, and returns where.
+    /// Makes all agents trace the points that they pass. Returns the files.
     pub(crate) fn trace_agents(&self) -> Vec<PathBuf> {
         let hosts = self.hosts.iter().enumerate();
         let trace = |(number, one): (usize, &HostMachines<'_>)| {
@@ -80,7 +81,7 @@ impl Machines<'_> {
     }
 }
 
-/// As service managers do: not before a program is up.
+/// Reloads like a service manager: not before the program is ready.
 fn reload(program: &Program) {
     let is_up = || program.catches(Signal::SIGHUP).then_some(());
     if eventually(START, is_up).is_some() {

@@ -1,5 +1,4 @@
-//! A host, as a part of every lab: where a runtime executes the plugin, from where operators ask the host's
-//! DPU, and where its agent is started.
+//! A host, part of every lab: it executes the plugin and `dpuctl`, and starts its agent.
 
 use std::{
     ffi::OsStr,
@@ -19,28 +18,27 @@ use crate::{
     wait_for,
 };
 
-/// How long programs may take to come up or to agree, on an emulated machine that shares its
-/// processors with others.
+/// Timeout for programs to start or agree, on an emulated machine that shares its processors.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// The agent's program.
+/// Name of the agent's program.
 const AGENT: &str = "host-shim-agent";
 
-/// The agent runs in the environment that systemd gives it.
+/// The systemd unit, whose environment the agent gets.
 const UNIT: &str = include_str!("../../configs/systemd/dpu-offload-agent.service");
 
-/// A host and its place at a DPU. Whose part it is has its agent.
+/// A host and its position at a DPU. The owner of the host has its agent.
 #[derive(Debug)]
 pub struct Host {
     netns: Arc<Netns>,
-    /// The agent's configuration, log and state.
+    /// Folder of the agent's configuration, log and state.
     folder: PathBuf,
     seat: Seat,
     pki: Arc<Pki>,
 }
 
 impl Host {
-    /// A host whose folder has all that its agent needs, with further keys of `[vf_source]`.
+    /// Prepares a host's folder for its agent, with further keys of `[vf_source]`.
     pub(crate) fn new(
         netns: Arc<Netns>,
         folder: &Path,
@@ -58,7 +56,7 @@ impl Host {
         host
     }
 
-    /// Its root namespace.
+    /// The host's root namespace.
     #[must_use]
     pub fn netns(&self) -> &Netns {
         &self.netns
@@ -68,7 +66,7 @@ impl Host {
         self.seat
     }
 
-    /// The folder of its agent's configuration, log and state.
+    /// Folder of the agent's configuration, log and state.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.folder
@@ -86,19 +84,19 @@ impl Host {
         cni::configuration(network, &self.socket())
     }
 
-    /// ADD of `interface` in `pod`, whose container id is its name.
+    /// ADD of `interface` in `pod`. The container ID is the pod's name.
     #[must_use]
     pub fn add(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
         self.call("ADD", network, pod, interface)
     }
 
-    /// DEL likewise.
+    /// DEL of `interface` in `pod`.
     #[must_use]
     pub fn del(&self, network: &str, pod: &Netns, interface: &str) -> Answer {
         self.call("DEL", network, pod, interface)
     }
 
-    /// Any verb of an attachment.
+    /// Any verb for an attachment.
     #[must_use]
     pub fn call(&self, verb: &str, network: &str, pod: &Netns, interface: &str) -> Answer {
         let call = Call::new(verb, &self.configuration(network));
@@ -111,19 +109,19 @@ impl Host {
         self.execute(&Call::new("STATUS", &self.configuration("blue")))
     }
 
-    /// A caller of its agent without CNI.
+    /// A client of the agent's workload service.
     #[must_use]
     pub fn workloads(&self) -> Workloads {
         Workloads::on(&self.socket())
     }
 
-    /// Executes the plugin in its namespace, from its folder's `bin` if it is there.
+    /// Executes the plugin in the host's namespace, from `bin` in its folder if that exists.
     #[must_use]
     pub fn execute(&self, call: &Call) -> Answer {
         call.execute_command(self.netns.command(installed("host-shim", &self.folder)))
     }
 
-    /// The operator `admin` of its DPU.
+    /// The operator `admin` of the host's DPU.
     #[must_use]
     pub fn operator(&self) -> Operator<'_> {
         Operator::new(&self.netns, self.dpuctl_file("operator", "admin"))
@@ -132,7 +130,7 @@ impl Host {
     /// `dpuctl` with another certificate.
     ///
     /// # Panics
-    /// When its configuration can't be written.
+    /// If its configuration cannot be written.
     #[must_use]
     pub fn dpuctl_as(&self, role: &str, name: &str) -> Operator<'_> {
         self.write_dpuctl_file(role, name);
@@ -150,36 +148,36 @@ impl Host {
         self.folder.join(format!("dpuctl-{role}-{name}.toml"))
     }
 
-    /// Waits until agent and service have a session and STATUS is good.
+    /// Waits until agent and service have a session and STATUS succeeds.
     ///
     /// # Panics
-    /// When it stays bad.
+    /// If STATUS fails for too long.
     pub fn wait_until_good(&self) {
         self.operator().wait_for_host(self.seat.host, LIMIT);
         let is_good = || self.status().status.success().then_some(());
         wait_for(&format!("a good STATUS of {:?}", self.seat), LIMIT, is_good);
     }
 
-    /// Gives it another boot id, as a reboot does; the agent has to be started again.
+    /// Sets another boot ID, as after a reboot. The agent must be started again.
     ///
     /// # Panics
-    /// When the file can't be written.
+    /// If the file cannot be written.
     pub fn new_boot_id(&self, id: &str) {
         fs::write(self.folder.join("boot-id"), id).unwrap();
     }
 
-    /// Starts the network between it and its DPU, which agents use whose settings are `proxied`.
+    /// Starts the network between the host and its DPU for `proxied` settings.
     pub(crate) fn start_proxy(&self) -> Proxy {
         let dpu = self.seat.endpoint().parse().unwrap();
         Proxy::start(&self.netns, PROXY.parse().unwrap(), dpu)
     }
 
-    /// Starts its agent, on a socket that is held for it, as systemd does, or on one of its own.
+    /// Starts the agent on a socket that is held for it, as by systemd, or on its own.
     pub(crate) fn start_agent(&self, held: Option<&UnixListener>) -> Program {
         self.start_agent_with(held, &[])
     }
 
-    /// Starts it likewise, with further arguments.
+    /// Starts the agent with further arguments.
     pub(crate) fn start_agent_with(&self, held: Option<&UnixListener>, more: &[&str]) -> Program {
         let configuration = self.folder.join("host-shim.toml");
         let mut arguments: Vec<&OsStr> = vec!["--config".as_ref(), configuration.as_os_str()];

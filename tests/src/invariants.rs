@@ -1,4 +1,4 @@
-//! What is true after every step of every test, seen by `ip`, `dpuctl` and the file system:
+//! Invariants that hold after every step of every test, checked with `ip`, `dpuctl` and the file system:
 //!
 //! 1. no VF is in two attachments,
 //! 2. no address is in two attachments of one layer-2 domain, nor on two pods of one,
@@ -22,70 +22,70 @@ use crate::{
     netns::NAMES, run,
 };
 
-/// How long what goes on in the background may take to settle.
+/// Timeout for background work to finish.
 const SETTLE: Duration = Duration::from_secs(60);
 
-/// What the invariants are about: a host and its DPU, wherever they are.
+/// The subject of the invariants: a host and its DPU.
 #[expect(missing_debug_implementations, reason = "it looks by closures")]
 pub struct Scene<'a> {
     /// The host's root namespace.
     pub host: &'a Netns,
-    /// The namespaces that belong to no pod.
+    /// Namespaces that belong to no pod.
     pub not_pods: Vec<&'a Netns>,
-    /// The pods of a runtime: namespaces, by name, and their containers. `None`: each namespace that this
-    /// test made, but for those above, is a pod's, and the container's id is its name.
+    /// Pods of a runtime: namespaces by name, with their containers. `None`: each namespace of this test except those
+    /// above is a pod, and its name is the container ID.
     pub pods: Option<Box<dyn Fn() -> BTreeMap<String, String> + 'a>>,
-    /// How each VF looks while nobody has it, by PCI address.
+    /// Baselines of the VFs by PCI address.
     pub clean: &'a BTreeMap<String, HostEnd>,
-    /// Who asks the DPU.
+    /// The operator that asks the DPU.
     pub operator: Operator<'a>,
-    /// What keeps the pods to their networks.
+    /// What restricts pods to their networks.
     pub keeper: Keeper<'a>,
 }
 
-/// What keeps the pods to their networks.
+/// What restricts pods to their networks.
 #[expect(missing_debug_implementations, reason = "it looks by closures")]
 pub enum Keeper<'a> {
-    /// Representors, among the DPU's links as `ip -d -j link` shows them now.
+    /// Representors, among the DPU's current links as in `ip -d -j link`.
     Representors(Box<dyn Fn() -> Vec<Value> + 'a>),
-    /// The PFs of a card without a DPU.
+    /// PFs of a card without a DPU.
     Pfs {
-        /// What they make of each VF while nobody has it, as `ip -j link` shows it, by PCI address.
+        /// Baselines of their VF settings, as in `ip -j link`, by PCI address.
         clean: &'a BTreeMap<String, Value>,
-        /// What they make of each now.
+        /// Their current VF settings.
         now: Box<dyn Fn() -> BTreeMap<String, Value> + 'a>,
     },
 }
 
-/// What foreign tools show of one moment.
+/// A consistent reading by external tools.
 pub(crate) struct Picture {
     pub(crate) attachments: Vec<Value>,
     networks: Vec<Value>,
     vfs: Vec<Value>,
-    /// VFs' netdevs in the host's namespace, by PCI address.
+    /// Netdevs of VFs in the host's namespace, by PCI address.
     host: BTreeMap<String, HostEnd>,
-    /// VFs' netdevs in pods, by PCI address, with the pod's container.
+    /// Netdevs of VFs in pods, by PCI address, with the pod's container.
     pub(crate) pods: Vec<(String, String, HostEnd)>,
-    /// Global addresses of each pod's interfaces, by container and interface.
+    /// Global addresses of pods' interfaces, by container and interface.
     pub(crate) addresses: BTreeMap<(String, String), BTreeSet<String>>,
     /// Representors that are up and in the bridge.
     programmed: BTreeSet<String>,
-    /// Representors that are neither, with an MTU of their own and no rate limit.
+    /// Idle representors: down, outside the bridge, with the default MTU and no rate limit.
     idle: BTreeSet<String>,
-    /// What PFs make of VFs, by PCI address.
+    /// The PFs' VF settings, by PCI address.
     ports: BTreeMap<String, Value>,
-    /// Links that are stacked on others, in pods and on the host.
+    /// Upper devices, in pods and on the host.
     pub(crate) stacked: Vec<String>,
 }
 
-/// The container id of attachments of the host itself.
+/// Container ID of host ports.
 const HOST_PORT: &str = "host-port";
 
-/// Kinds of links that are stacked on others, as `ip -d link` calls them.
+/// Kinds of upper devices, as in `ip -d link`.
 const STACKED: [&str; 6] = ["macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "macsec"];
 
 impl<'a> Scene<'a> {
-    /// A host of a lab with its card, and the DPU whose namespace has the representors.
+    /// A host of a lab with its card, and the DPU's namespace with the representors.
     pub(crate) fn of(
         host: &'a Host,
         card: &'a Card,
@@ -111,10 +111,10 @@ impl<'a> Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// Asserts all five invariants, giving the background a while to settle.
+    /// Asserts all five invariants after waiting for background work.
     ///
     /// # Panics
-    /// When one is still broken, naming each breach.
+    /// If one is still broken, naming each breach.
     pub fn assert_invariants(&self) {
         let mut breaches = Vec::new();
         let settled = eventually(SETTLE, || {
@@ -164,7 +164,7 @@ impl Scene<'_> {
         picture
     }
 
-    /// The network namespaces of pods, and their containers.
+    /// Network namespaces of pods, with their containers.
     fn pods(&self) -> BTreeMap<String, String> {
         if let Some(pods) = &self.pods {
             return pods();
@@ -189,7 +189,7 @@ impl Scene<'_> {
         picture.pods.extend(ends.map(|(pci, end)| (pci, pod.to_owned(), end)));
     }
 
-    /// What the host has for itself is where its attachment wants it, as in a pod.
+    /// Treats a host port's VF as attached where it is, as if the host were a pod.
     fn take_host_ports(&self, picture: &mut Picture) {
         let links = ip(self.host.name(), &["-d", "addr", "show"]);
         let ports: BTreeSet<_> = picture.host_ports().map(|a| text(&a["vf"]["device"])).collect();
@@ -225,7 +225,7 @@ impl Scene<'_> {
         breaches
     }
 
-    /// Invariant 4 for a VF of an attachment.
+    /// Invariant 4 for the VF of an attachment.
     fn keeps(&self, picture: &Picture, pci: &str, attachment: &Value) -> Option<String> {
         match &self.keeper {
             Keeper::Representors(_) => {
@@ -245,7 +245,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Invariant 4 for a VF that nobody has.
+    /// Invariant 4 for a free VF.
     fn still_keeps(&self, picture: &Picture, pci: &str) -> Option<String> {
         match &self.keeper {
             Keeper::Representors(_) => {
@@ -262,7 +262,7 @@ impl Scene<'_> {
     }
 }
 
-/// The links, with the bridge for a master of those that are its ports: the kernel knows nothing of them.
+/// Adds the bridge as master to the links that are ports of Open vSwitch: the kernel does not know it.
 fn joined_by(vswitch: &OpenVswitch, mut links: Vec<Value>) -> Vec<Value> {
     let bridges = vswitch.vsctl("list-br");
     let ports = |bridge| vswitch.vsctl(&format!("list-ports {bridge}"));
@@ -273,7 +273,7 @@ fn joined_by(vswitch: &OpenVswitch, mut links: Vec<Value>) -> Vec<Value> {
     links
 }
 
-/// The global addresses of a link, as `ip` shows it.
+/// Global addresses of a link in `ip`'s output.
 fn global_addresses(link: &Value) -> BTreeSet<String> {
     let addresses = link["addr_info"].as_array().into_iter().flatten();
     let global = addresses.filter(|address| address["scope"] == "global");
@@ -281,17 +281,17 @@ fn global_addresses(link: &Value) -> BTreeSet<String> {
 }
 
 impl Picture {
-    /// The attachments of the host itself.
+    /// Attachments of the host itself.
     fn host_ports(&self) -> impl Iterator<Item = &Value> {
         self.attachments.iter().filter(|a| a["key"]["containerId"] == HOST_PORT)
     }
 
-    /// Whether the representor of a VF is up and in the bridge.
+    /// Whether a VF's representor is up and in the bridge.
     pub(crate) fn is_programmed(&self, pci: &str) -> bool {
         self.programmed.contains(&self.representor_of(pci))
     }
 
-    /// Whether it is neither, with an MTU of its own and no rate limit.
+    /// Whether a VF's representor is down, outside the bridge, with the default MTU and no rate limit.
     pub(crate) fn is_idle(&self, pci: &str) -> bool {
         self.idle.contains(&self.representor_of(pci))
     }
@@ -333,19 +333,19 @@ impl Picture {
         breaches
     }
 
-    /// The layer-2 domain of a network: its bridge and its VLAN.
+    /// Layer-2 domain of a network: bridge and VLAN.
     pub(crate) fn domain_of(&self, network: &Value) -> Domain {
         let found = self.networks.iter().map(|it| &it["network"]).find(|it| it["name"] == *network);
         found.map(|it| (text(&it["bridge"]), it["vlan"].as_u64().unwrap_or(0))).unwrap_or_default()
     }
 
-    /// That of an attachment, which stays in the VLAN that it was made with.
+    /// Layer-2 domain of an attachment, which keeps the VLAN of its creation.
     fn domain_of_attachment(&self, attachment: &Value) -> Domain {
         let (bridge, _) = self.domain_of(&attachment["network"]);
         (bridge, attachment["vlan"].as_u64().unwrap_or(0))
     }
 
-    /// That of a pod's interface, which another plugin may have made.
+    /// Layer-2 domain of a pod's interface, which another plugin may have created.
     fn domain_of_interface(&self, container: &str, interface: &str) -> Domain {
         let mut of_container =
             self.attachments.iter().filter(|it| it["key"]["containerId"] == container);
@@ -359,7 +359,7 @@ impl Picture {
         }
     }
 
-    /// The addresses of an attachment with their domains, those for other plugins' interfaces, too.
+    /// Addresses of an attachment with their domains, including those for other plugins' interfaces.
     fn held_addresses_of(&self, attachment: &Value) -> Vec<String> {
         let own = [(attachment, self.domain_of_attachment(attachment))];
         let further =
@@ -371,7 +371,7 @@ impl Picture {
         .collect()
     }
 
-    /// Invariants 3 and 5 for a VF that nobody has.
+    /// Invariants 3 and 5 for a free VF.
     fn free(&self, pci: &str, clean: &HostEnd) -> Vec<String> {
         let mut breaches = Vec::new();
         match self.host.get(pci) {
@@ -391,7 +391,7 @@ impl Picture {
         breaches
     }
 
-    /// Invariants 3 and 5 for a VF of an attachment.
+    /// Invariants 3 and 5 for the VF of an attachment.
     fn attached(&self, pci: &str, attachment: &Value) -> Vec<String> {
         let mut breaches = Vec::new();
         if attachment["state"] != "ATTACHMENT_STATE_ATTACHED" {
@@ -438,10 +438,10 @@ fn further_leases_of(attachment: &Value) -> impl Iterator<Item = &Value> {
     attachment["furtherLeases"].as_array().into_iter().flatten()
 }
 
-/// A bridge, of which the first has no name, and a VLAN. 0: untagged.
+/// Bridge and VLAN. The first bridge has an empty name; VLAN 0 means untagged.
 pub(crate) type Domain = (String, u64);
 
-/// An address as one that only one holder in the domain may have.
+/// An address in a domain, which may have one holder.
 pub(crate) fn in_domain(address: &str, (bridge, vlan): &Domain) -> String {
     format!("{address} of bridge {bridge:?} and VLAN {vlan}")
 }

@@ -1,4 +1,4 @@
-//! A kubelet that is made of its two sockets: a real one takes a cluster.
+//! A fake kubelet that consists of its two sockets. A real one needs a cluster.
 
 use std::{
     collections::HashMap,
@@ -35,19 +35,19 @@ use tonic::{
 use crate::{Lab, Settings, Timeouts, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long one look waits for a message.
+/// Interval between looks.
 const LOOK: Duration = Duration::from_millis(100);
 const RESOURCE: &str = "dpu-offload.io/default";
 
-/// The devices that pods of the namespace `shop` were given, by the pods' names.
+/// Devices of pods in the namespace `shop`, by pod name.
 type Given = Arc<Mutex<HashMap<String, String>>>;
 
-/// The kubelet's sockets, for as long as it is there.
+/// The kubelet's sockets while it runs.
 #[derive(Debug)]
 pub struct Kubelet {
     registered: Receiver<RegisterRequest>,
     given: Given,
-    /// `None`: it has ended.
+    /// `None` after it ended.
     executor: Option<Runtime>,
     folder: TempDir,
 }
@@ -62,7 +62,7 @@ impl Registration for Registrar {
     }
 }
 
-/// As kubelet 1.20 has it: without `Get`.
+/// The PodResources service of kubelet 1.20, without `Get`.
 struct Pods(Given);
 
 #[tonic::async_trait]
@@ -92,10 +92,10 @@ impl PodResourcesLister for Pods {
 }
 
 impl Kubelet {
-    /// One that has given no pod anything.
+    /// Starts a kubelet that has assigned no devices.
     ///
     /// # Panics
-    /// When it can't listen.
+    /// If it cannot listen.
     #[must_use]
     pub fn start() -> Self {
         let folder = tempfile::Builder::new().prefix("offload-kubelet-").tempdir().unwrap();
@@ -113,26 +113,26 @@ impl Kubelet {
         Self { registered, given, executor: Some(executor), folder }
     }
 
-    /// Where it tells which devices pods have.
+    /// The PodResources socket.
     #[must_use]
     pub fn pods_socket(&self) -> PathBuf {
         self.folder.path().join("pods.sock")
     }
 
-    /// The next registration of an agent.
+    /// Waits for the next registration of an agent.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     #[must_use]
     pub fn registered(&self) -> RegisterRequest {
         wait_for("the agent to register", LIMIT, || self.registered.recv_timeout(LOOK).ok())
     }
 
-    /// It has a container of the pod with that uid in its checkpoint, and does not list it by its socket: an init
-    /// container that alone requests a VF.
+    /// Adds a container to the kubelet's checkpoint that PodResources does not list: an init container that alone
+    /// requests a VF.
     ///
     /// # Panics
-    /// When it can't be written.
+    /// If it cannot be written.
     pub fn keeps_unreported(&self, uid: &str, container: &str) {
         let entry = json!({"PodUID": uid, "ContainerName": container, "ResourceName": RESOURCE});
         let checkpoint = json!({"Data": {"PodDeviceEntries": [entry]}, "Checksum": 1});
@@ -140,28 +140,28 @@ impl Kubelet {
         fs::write(path, checkpoint.to_string()).unwrap();
     }
 
-    /// The pod of that name has no device any more.
+    /// Takes the device of a pod back.
     ///
     /// # Panics
-    /// When a call of the agent's has failed within it.
+    /// If a call of the agent panicked.
     pub fn takes_back(&self, pod: &str) {
         self.given.lock().unwrap().remove(pod);
     }
 
-    /// The sections of an agent's configuration that name this kubelet.
+    /// Sections of an agent's configuration for this kubelet.
     #[must_use]
     pub fn section(&self) -> String {
         let (folder, pods) = (self.folder.path(), self.pods_socket());
         format!("[device_plugin]\nfolder = {folder:?}\npod_resources = {pods:?}\n")
     }
 
-    /// It chooses these devices for a container, which gets those nodes.
+    /// Calls Allocate with these devices for a container, and returns its device nodes.
     ///
     /// # Errors
     /// The agent's refusal.
     ///
     /// # Panics
-    /// When the agent can't be called.
+    /// If the agent cannot be called.
     pub fn allocates(
         &self,
         registered: &RegisterRequest,
@@ -172,7 +172,7 @@ impl Kubelet {
         let devices_i_ds = devices.iter().map(ToString::to_string).collect();
         let container_requests = vec![ContainerAllocateRequest { devices_i_ds }];
         let executor = self.executor.as_ref().unwrap();
-        // The agent offers the resource again when no kubelet listens, and has no socket in between.
+        // The agent registers again while no kubelet listens, and has no socket for a moment.
         let channel = wait_for("the agent's socket", LIMIT, || {
             executor.block_on(async { endpoint.connect().await.ok() })
         });
@@ -182,18 +182,18 @@ impl Kubelet {
         Ok(answer.container_responses.into_iter().flat_map(|it| it.devices).collect())
     }
 
-    /// It gives the pod of that name a device.
+    /// Assigns a device to a pod.
     ///
     /// # Panics
-    /// When a call of the agent's has failed within it.
+    /// If a call of the agent panicked.
     pub fn gives(&self, pod: &str, device: &str) {
         self.given.lock().unwrap().insert(pod.into(), device.into());
     }
 
-    /// The devices that the plugin lists at this moment, with their health.
+    /// Devices that the plugin lists now, with their health.
     ///
     /// # Panics
-    /// When the plugin lists nothing.
+    /// If the plugin lists nothing.
     #[must_use]
     pub fn devices(&self, registered: &RegisterRequest) -> Vec<(String, String)> {
         let path = self.folder.path().join(&registered.endpoint);
@@ -204,25 +204,25 @@ impl Kubelet {
             Some(lists.message().await.ok()??.devices)
         };
         let executor = self.executor.as_ref().unwrap();
-        // It listens for a moment only, so that it may find the resource being offered again.
+        // Each call listens only for a moment, so a new registration may be in progress.
         let devices = wait_for("the devices", LIMIT, || executor.block_on(list()));
         devices.into_iter().map(|device| (device.id, device.health)).collect()
     }
 
-    /// The devices, once all four of a lab are listed.
+    /// Waits until all four devices of a lab are listed.
     ///
     /// # Panics
-    /// When they do not become known.
+    /// If they do not become known.
     pub fn all_devices(&self, registered: &RegisterRequest) -> Vec<(String, String)> {
         wait_for("all four VFs", LIMIT, || {
             Some(self.devices(registered)).filter(|devices| devices.len() == 4)
         })
     }
 
-    /// Waits until the plugin lists a device with that health.
+    /// Waits until the plugin lists a device with this health.
     ///
     /// # Panics
-    /// When it is not.
+    /// If that does not happen in time.
     pub fn waits_for(&self, registered: &RegisterRequest, device: &str, health: &str) {
         wait_for(&format!("{device} to be {health}"), LIMIT, || {
             let devices = self.devices(registered);
@@ -233,27 +233,27 @@ impl Kubelet {
         });
     }
 
-    /// It ends.
+    /// Ends the kubelet.
     ///
     /// # Panics
-    /// When it has ended.
+    /// If it has ended.
     pub fn stop(&mut self) {
         self.executor.take().unwrap().shutdown_background();
         fs::remove_file(self.pods_socket()).unwrap();
     }
 
-    /// A lab whose one pool is this kubelet's.
+    /// A lab whose only pool belongs to this kubelet.
     #[must_use]
     pub fn lab(&self) -> Lab {
         self.lab_with(Settings::default(), "")
     }
 
-    /// A lab whose pool `default` is this kubelet's, and with these sections of the service's configuration.
+    /// A lab whose pool `default` belongs to this kubelet, with further sections of the service's configuration.
     #[must_use]
     pub fn lab_with(&self, settings: Settings, sections: &str) -> Lab {
         let others = format!("reconcile_s = 1\n{}", self.section());
         let timeouts = Timeouts { others, ..Timeouts::default() };
-        // What follows the pool `default` in the file.
+        // The sections after the pool `default` in the file.
         let service = format!("pinned_only = true\n{sections}");
         Lab::start(&Settings { timeouts, service, ..settings })
     }

@@ -1,4 +1,4 @@
-//! The set-up of most tests: one host, one card, one DPU.
+//! The lab of most tests: one host, one card, one DPU.
 
 use std::{
     collections::BTreeSet,
@@ -22,7 +22,7 @@ use crate::{
     wait_for, wait_until,
 };
 
-/// A card, the service on the DPU, the agent on the host. All of it ends when it is dropped.
+/// A card, the service on the DPU, the agent on the host. Everything ends on drop.
 #[derive(Debug)]
 pub struct Lab {
     /// The agent.
@@ -33,29 +33,29 @@ pub struct Lab {
     pub card: Card,
     /// The certificates.
     pub pki: Arc<Pki>,
-    /// The Open vSwitch of the DPU, if that is the fabric.
+    /// The DPU's Open vSwitch, if it is the fabric.
     pub vswitch: Option<OpenVswitch>,
     host: Host,
     proxy: Option<Proxy>,
-    /// The agent's socket, if it is held for it.
+    /// The agent's socket, if it is held for the agent.
     held: Option<UnixListener>,
     folder: TempDir,
 }
 
 impl Lab {
-    /// Brings all of it up and waits until STATUS is good, unless a test relays what agent and service say.
+    /// Starts everything and waits until STATUS succeeds, unless the test relays between agent and service.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn start(settings: &Settings) -> Self {
         Self::start_with(settings, |_folder| ())
     }
 
-    /// Starts a lab whose folder `prepare` has filled.
+    /// Starts a lab after `prepare` has filled its folder.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn start_with(settings: &Settings, prepare: impl FnOnce(&Path)) -> Self {
         let folder = tempfile::Builder::new().prefix("offload-").tempdir().unwrap();
@@ -78,10 +78,10 @@ impl Lab {
         lab
     }
 
-    /// The network between host and DPU, of a lab that is `proxied`.
+    /// The network between host and DPU of a `proxied` lab.
     ///
     /// # Panics
-    /// When it is not.
+    /// If it is not.
     #[must_use]
     pub fn proxy(&self) -> &Proxy {
         self.proxy.as_ref().expect("a proxied lab")
@@ -97,28 +97,28 @@ impl Lab {
         self.agent = self.another_agent();
     }
 
-    /// A service to put in the place of one that has ended.
+    /// A service that replaces one that has ended.
     #[must_use]
     pub fn another_service(&self) -> Program {
         start_service(&self.card.dpu, self.folder.path())
     }
 
-    /// An agent to put in the place of one that has ended.
+    /// An agent that replaces one that has ended.
     #[must_use]
     pub fn another_agent(&self) -> Program {
         self.host.start_agent(self.held.as_ref())
     }
 
-    /// An agent that stands by until the one before it ends, as a pod does that is to replace another.
+    /// An agent that waits until its predecessor ends, like a pod that replaces another.
     #[must_use]
     pub fn agent_on_standby(&self) -> Program {
         self.host.start_agent_with(None, &["--standby"])
     }
 
-    /// From here on the agent's socket is held for it, as systemd does, and it is started anew.
+    /// Holds the agent's socket as systemd does, and restarts the agent.
     ///
     /// # Panics
-    /// When it can't be listened on.
+    /// If it cannot be listened on.
     pub fn hold_socket(&mut self) {
         self.agent.stop();
         self.held = Some(UnixListener::bind(self.socket()).unwrap());
@@ -126,16 +126,16 @@ impl Lab {
         self.wait_until_good();
     }
 
-    /// The calls that the agent has under way, by the inodes of their connections.
+    /// The agent's open calls, by the inodes of their connections.
     #[must_use]
     pub fn calls(&self) -> BTreeSet<u64> {
         self.agent.connections(&self.socket())
     }
 
-    /// Waits until the agent has a call that was not among `before`.
+    /// Waits until the agent has a call that is not in `before`.
     ///
     /// # Panics
-    /// When it has none in time.
+    /// If it has none in time.
     pub fn wait_for_call(&self, before: &BTreeSet<u64>) {
         wait_until("the agent to have the call", || !self.calls().is_subset(before));
     }
@@ -145,29 +145,28 @@ impl Lab {
         self.card.reset(self.folder.path());
     }
 
-    /// Starts the service again without its journal.
+    /// Restarts the service without its journal.
     ///
     /// # Panics
-    /// When it has none.
+    /// If it has none.
     pub fn lose_journal(&mut self) {
         self.service.stop();
         fs::remove_file(self.path().join("service/journal.redb")).expect("a journal");
         self.start_service();
     }
 
-    /// Makes the named step of `dpu-service` or `host-shim-agent` fail, or kill its program, once and after its work.
+    /// Makes a step of `dpu-service` or `host-shim-agent` fail, or kill its program, once after its work.
     ///
     /// # Panics
-    /// When the file can't be written.
+    /// If the file cannot be written.
     pub fn arm(&self, program: &str, action: FaultAction, step: &str) -> PathBuf {
         faults::arm(self.path(), program, action, step)
     }
 
-    /// Has `dpu-service` or `host-shim-agent` write down the points of its steps that it passes, and
-    /// returns where.
+    /// Makes `dpu-service` or `host-shim-agent` trace the points of its steps that it passes. Returns the file.
     ///
     /// # Panics
-    /// When the file can't be written.
+    /// If the file cannot be written.
     pub fn trace(&self, program: &str) -> PathBuf {
         faults::trace(self.path(), program)
     }
@@ -175,32 +174,32 @@ impl Lab {
     /// Rewrites the service's configuration file.
     ///
     /// # Panics
-    /// When the file can't be written.
+    /// If the file cannot be written.
     pub fn configure_service(&self, settings: &Settings) {
         let text = settings.service_file(self.path(), &self.pki);
         fs::write(self.path().join("dpu-service.toml"), text).unwrap();
     }
 
-    /// Waits for the service's end.
+    /// Waits until the service ends.
     ///
     /// # Panics
-    /// When it goes on.
+    /// If it does not end.
     pub fn service_ends(&mut self) -> ExitStatus {
         wait_for("the service's end", LIMIT, || self.service.ended())
     }
 
-    /// Waits for the agent's end.
+    /// Waits until the agent ends.
     ///
     /// # Panics
-    /// When it goes on.
+    /// If it does not end.
     pub fn agent_ends(&mut self) -> ExitStatus {
         wait_for("the agent's end", LIMIT, || self.agent.ended())
     }
 
-    /// Asserts all five invariants, giving the background a while to settle.
+    /// Asserts all five invariants after waiting for background work.
     ///
     /// # Panics
-    /// When one is still broken, naming each breach.
+    /// If one is still broken, naming each breach.
     pub fn assert_invariants(&self) {
         self.scene().assert_invariants();
     }
@@ -208,22 +207,21 @@ impl Lab {
     /// Asserts the invariants, and that nothing is attached.
     ///
     /// # Panics
-    /// When something is left.
+    /// If something is left.
     pub fn assert_clean_slate(&self) {
         self.scene().assert_clean_slate();
     }
 
-    /// Waits until the DPU has back what it held for attachments that were given back: it hears of that behind a DEL's
-    /// answer.
+    /// Waits until the DPU has released everything of detached attachments, which happens after a DEL's answer.
     ///
     /// # Panics
-    /// When it has not in time.
+    /// If that does not happen in time.
     pub fn await_settled(&self) {
         let is_settled = || (self.attachments_in("RELEASING") == 0).then_some(());
         wait_for("the end of all releases", LIMIT, is_settled);
     }
 
-    /// Attachments of that state, such as `ATTACHED`.
+    /// Number of attachments in a state such as `ATTACHED`.
     #[must_use]
     pub fn attachments_in(&self, state: &str) -> usize {
         let state = format!("ATTACHMENT_STATE_{state}");
@@ -241,7 +239,7 @@ impl Lab {
     }
 }
 
-/// What is called from a lab's host is called from the lab.
+/// A lab offers everything that its host offers.
 impl Deref for Lab {
     type Target = Host;
 

@@ -1,9 +1,7 @@
-//! What crosses crates: a whole set-up of real programs in network namespaces, and what is true of
-//! it whatever happens, seen by foreign tools.
+//! Tests across crates: real programs in network namespaces, and invariants checked with external tools.
 //!
-//! A set-up is made of parts: a [`Host`], on which everything is called and the agent runs; a [`Card`]; a
-//! [`Dpu`], where the service runs. [`Lab`] has one of each, [`Fleet`] several, and of [`ArmLab`] the DPU is
-//! a machine of its own.
+//! Parts: a [`Host`] executes all calls and runs the agent; a [`Card`]; a [`Dpu`] runs the service. A [`Lab`] has one
+//! of each, a [`Fleet`] several. The DPU of an [`ArmLab`] is a machine of its own.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![allow(

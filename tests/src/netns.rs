@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::command::run;
 
-/// A network namespace of its own name, deleted when dropped, unless another program made it.
+/// A named network namespace. It is deleted on drop, unless another program created it.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
@@ -21,10 +21,10 @@ pub struct Netns {
 }
 
 impl Netns {
-    /// Makes one with `lo` down, as a runtime does. `label` is for people.
+    /// Creates a namespace with `lo` down, as a runtime does. `label` is for display.
     ///
     /// # Panics
-    /// When `ip netns add` fails.
+    /// If `ip netns add` fails.
     #[must_use]
     pub fn new(label: &str) -> Self {
         let netns = Self::named(label);
@@ -32,10 +32,10 @@ impl Netns {
         netns
     }
 
-    /// Gives the namespace of this process a name, which it loses when dropped.
+    /// Names the namespace of this process until drop.
     ///
     /// # Panics
-    /// When `ip netns attach` fails.
+    /// If `ip netns attach` fails.
     #[must_use]
     pub fn of_this_process(label: &str) -> Self {
         let netns = Self::named(label);
@@ -44,7 +44,7 @@ impl Netns {
         netns
     }
 
-    /// One that another program made, and deletes.
+    /// A namespace that another program created and deletes.
     pub(crate) fn existing(name: &str) -> Self {
         Self { name: name.to_owned(), is_ours: false }
     }
@@ -55,32 +55,32 @@ impl Netns {
         Self { name: format!("{label}-{}-{number}", std::process::id()), is_ours: true }
     }
 
-    /// Its name, as `ip netns` knows it.
+    /// Name in `ip netns`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The path that a runtime passes in `CNI_NETNS`.
+    /// Path that a runtime passes in `CNI_NETNS`.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         path_of(&self.name)
     }
 
-    /// Its handle for the programs' own netlink library, which does not keep the name.
+    /// Opens the namespace with the product's netlink library.
     ///
     /// # Panics
-    /// When there is no such namespace.
+    /// If there is no such namespace.
     #[must_use]
     pub fn open(&self) -> netlink::Netns {
         let opened = netlink::Netns::open(&self.path());
         opened.unwrap_or_else(|error| panic!("open {}: {error}", self.name))
     }
 
-    /// Does `work` inside, on the calling thread. It must start no thread, which would stay inside.
+    /// Runs `work` inside on the calling thread. `work` must not start a thread: it would stay inside.
     ///
     /// # Panics
-    /// When the thread cannot enter.
+    /// If the thread cannot enter.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         let done = self.open().run(work);
         done.unwrap_or_else(|error| panic!("enter {}: {error}", self.name))
@@ -91,15 +91,15 @@ impl Netns {
         Self::command_in(&self.name, program)
     }
 
-    /// A command that runs inside the namespace of that name.
+    /// A command that runs inside a named namespace.
     pub(crate) fn command_in(name: &str, program: impl AsRef<OsStr>) -> Command {
         netlink::Netns::command(&path_of(name), program).expect("a name")
     }
 
-    /// What a tool of iproute2 prints as JSON: `netns.json("ip", &["link"])`.
+    /// The JSON output of an iproute2 tool: `netns.json("ip", &["link"])`.
     ///
     /// # Panics
-    /// When the tool fails or prints no JSON.
+    /// If the tool fails or prints no JSON.
     #[must_use]
     pub fn json(&self, tool: &str, arguments: &[&str]) -> Vec<Value> {
         let text = self.succeed(self.command(tool).arg("-j").args(arguments));
@@ -112,7 +112,7 @@ impl Netns {
     /// Runs `ip` inside.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn ip(&self, arguments: &[&str]) -> String {
         self.succeed(self.command("ip").args(arguments))
     }
@@ -132,7 +132,7 @@ impl Netns {
     }
 }
 
-/// As `ip netns delete` does.
+/// Deletes the namespace like `ip netns delete`.
 impl Drop for Netns {
     fn drop(&mut self) {
         if self.is_ours {
@@ -143,7 +143,7 @@ impl Drop for Netns {
     }
 }
 
-/// Where namespaces have names.
+/// Folder of named namespaces.
 pub(crate) const NAMES: &str = "/run/netns";
 
 fn path_of(name: &str) -> PathBuf {

@@ -1,5 +1,5 @@
-//! OpenMetrics text, read by its specification and not by how our programs happen to write it. What the
-//! specification forbids is refused.
+//! A parser of OpenMetrics text by the specification, independent of the product's encoder. It refuses what the
+//! specification forbids.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,38 +10,38 @@ use std::{
 
 use crate::{METRICS, Netns};
 
-/// How long a scrape may take.
+/// Timeout of a scrape.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What a scrape read: metric families by name.
+/// Metric families of a scrape, by name.
 pub type Exposition = BTreeMap<String, Family>;
 
 /// A metric family.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Family {
-    /// Such as `counter`.
+    /// Type, such as `counter`.
     pub kind: String,
-    /// What it is, in a sentence.
+    /// Help text.
     pub help: String,
-    /// Its unit. Empty: none.
+    /// Unit, or empty.
     pub unit: String,
-    /// The values of its samples.
+    /// Values of its samples.
     pub samples: BTreeMap<Sample, f64>,
 }
 
-/// What names a sample.
+/// Identity of a sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
-    /// The family's name, and perhaps a suffix.
+    /// Name of the family, perhaps with a suffix.
     pub name: String,
-    /// Its labels.
+    /// Labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// Scrapes the program in `netns`. `None`: nobody listens there.
+/// Scrapes the program in `netns`. `None`: no program listens there.
 ///
 /// # Panics
-/// When what is answered is not a good page.
+/// If the answer is not a valid page.
 #[must_use]
 pub fn scrape(netns: &Netns) -> Option<Exposition> {
     let answer = ask(netns, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").ok()?;
@@ -51,24 +51,24 @@ pub fn scrape(netns: &Netns) -> Option<Exposition> {
     Some(parse(text).unwrap_or_else(|error| panic!("{error}\n{text}")))
 }
 
-/// All that the program in `netns` answers to a request until it closes the connection.
+/// The program's complete answer in `netns` to a request, until it closes the connection.
 ///
 /// # Errors
-/// Nobody listens, or there is no answer.
+/// No program listens, or there is no answer.
 ///
 /// # Panics
-/// When the namespace can't be entered.
+/// If the namespace cannot be entered.
 pub fn ask(netns: &Netns, request: &str) -> io::Result<String> {
     ask_at(netns, METRICS, request)
 }
 
-/// Likewise, of whoever listens at an address there.
+/// The complete answer of the program that listens at an address in `netns`.
 ///
 /// # Errors
-/// Nobody listens, or there is no answer.
+/// No program listens, or there is no answer.
 ///
 /// # Panics
-/// When the namespace can't be entered.
+/// If the namespace cannot be entered.
 pub fn ask_at(netns: &Netns, address: &str, request: &str) -> io::Result<String> {
     let mut stream = netns.run(|| TcpStream::connect(address))?;
     stream.set_read_timeout(Some(LIMIT))?;
@@ -78,8 +78,7 @@ pub fn ask_at(netns: &Netns, address: &str, request: &str) -> io::Result<String>
     Ok(answer)
 }
 
-/// The value of a family's sample that has this suffix to its name, and these labels among its own:
-/// the sum, where several have.
+/// The sum of a family's samples with this name suffix that have at least these labels.
 #[must_use]
 pub fn value(
     page: &Exposition,
@@ -98,7 +97,7 @@ pub fn value(
     (!meant.is_empty()).then(|| meant.iter().sum())
 }
 
-/// Reads a whole text.
+/// Parses a complete page.
 ///
 /// # Errors
 /// What is wrong, and in which line or family.
@@ -139,7 +138,7 @@ pub fn parse(text: &str) -> Result<Exposition, String> {
     Ok(families)
 }
 
-/// Takes over a line such as `TYPE name gauge`. They come before all samples, and once each.
+/// Reads a metadata line such as `TYPE name gauge`. Each kind occurs once, before all samples.
 fn describe(family: &mut Family, metadata: &str) -> Option<()> {
     let mut words = metadata.splitn(3, ' ');
     let (keyword, text) = (words.next()?, words.nth(1)?);
@@ -154,7 +153,7 @@ fn describe(family: &mut Family, metadata: &str) -> Option<()> {
     is_first.then_some(())
 }
 
-/// A line such as `name{label="value"} 1`, without timestamp or exemplar.
+/// Parses a line such as `name{label="value"} 1`, without timestamp and exemplar.
 fn sample(line: &str) -> Option<(Sample, f64)> {
     let end = line.find(['{', ' '])?;
     let (name, mut rest) = line.split_at(end);
@@ -169,7 +168,7 @@ fn sample(line: &str) -> Option<(Sample, f64)> {
                 return None;
             }
             rest = after.strip_prefix(',').unwrap_or(after);
-            // After a comma there is one more.
+            // A comma is followed by another label.
             if after.starts_with(',') == rest.starts_with('}') {
                 return None;
             }
@@ -182,7 +181,7 @@ fn sample(line: &str) -> Option<(Sample, f64)> {
     is_name(name).then(|| (Sample { name: name.to_owned(), labels }, value))
 }
 
-/// The text up to the closing quotation mark, and what follows.
+/// The text up to the closing quotation mark, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.char_indices();
@@ -236,7 +235,7 @@ fn check(name: &str, family: &Family) -> Result<(), String> {
     if family.kind == "histogram" { check_histogram(name, family) } else { Ok(()) }
 }
 
-/// Buckets add up, and the last is of all.
+/// Buckets are cumulative, and the last one counts everything.
 fn check_histogram(name: &str, family: &Family) -> Result<(), String> {
     let without_bound = |sample: &Sample| {
         let mut labels = sample.labels.clone();

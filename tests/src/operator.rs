@@ -1,8 +1,8 @@
-//! `dpuctl`, run as an operator does, and its library in the test's own process.
+//! `dpuctl`, as a program and as a library in the test's process.
 //!
-//! A test asks for lists and states again and again, and a process for each of these questions takes longer than the
-//! answer. [`Operator::json`] and what uses it call the library, each time with a connection and credentials of its
-//! own, as `dpuctl` does. What a test says about `dpuctl` itself, it says of the program.
+//! Tests read lists and states very often, and a process takes longer than the answer. [`Operator::json`] and
+//! everything based on it call the library, with a new connection and credentials each time, as `dpuctl` does. Tests of
+//! `dpuctl` itself run the program.
 
 use std::{
     io,
@@ -19,32 +19,32 @@ use tokio::runtime;
 
 use crate::{Netns, program, run, wait_for};
 
-/// A user of `dpuctl` with a configuration of its own.
+/// A user of `dpuctl` with an own configuration.
 #[derive(Debug)]
 pub struct Operator<'a> {
-    /// Where it runs.
+    /// Namespace.
     pub(crate) netns: &'a Netns,
-    /// Its `DPUCTL_CONFIG`.
+    /// Value of `DPUCTL_CONFIG`.
     pub(crate) configuration: PathBuf,
 }
 
 impl<'a> Operator<'a> {
-    /// One with a `DPUCTL_CONFIG`, in a namespace.
+    /// A user in a namespace with this `DPUCTL_CONFIG`.
     #[must_use]
     pub fn new(netns: &'a Netns, configuration: PathBuf) -> Self {
         Self { netns, configuration }
     }
 
-    /// `dpuctl` with these arguments, run to its end.
+    /// Runs `dpuctl` with these arguments to completion.
     #[must_use]
     pub fn dpuctl(&self, arguments: &[&str]) -> Output {
         run(self.command().args(arguments))
     }
 
-    /// What `dpuctl` prints.
+    /// The output of `dpuctl`.
     ///
     /// # Panics
-    /// When it fails. A condition that is false is no failure of it.
+    /// If it fails. A false condition is not a failure.
     #[must_use]
     pub fn says(&self, arguments: &[&str]) -> String {
         let output = self.dpuctl(arguments);
@@ -56,16 +56,16 @@ impl<'a> Operator<'a> {
     /// Whether the fabric limits what pods send: not every kernel can.
     ///
     /// # Panics
-    /// When `dpuctl` does not tell.
+    /// If `dpuctl` does not report it.
     #[must_use]
     pub fn has_egress_limits(&self) -> bool {
         self.dpu_can("egress-limit")
     }
 
-    /// Whether the DPU can do that, as `dpuctl` tells.
+    /// Whether the DPU has this ability, as `dpuctl` reports.
     ///
     /// # Panics
-    /// When it does not tell.
+    /// If `dpuctl` does not report it.
     #[must_use]
     pub fn dpu_can(&self, capability: &str) -> bool {
         let (described, outcome) = self.ask(&["describe", "dpu"]);
@@ -77,10 +77,10 @@ impl<'a> Operator<'a> {
         done.unwrap_or_else(|| panic!("no {capability}: {described}")) != "no"
     }
 
-    /// What `dpuctl` complains when it has to fail.
+    /// The error output of a `dpuctl` call that must fail.
     ///
     /// # Panics
-    /// When it succeeds.
+    /// If it succeeds.
     #[must_use]
     pub fn is_refused(&self, arguments: &[&str]) -> String {
         let output = self.dpuctl(arguments);
@@ -91,17 +91,17 @@ impl<'a> Operator<'a> {
     /// The items of `dpuctl get <kind> -o json`.
     ///
     /// # Panics
-    /// When it fails or prints something else.
+    /// If it fails or prints something else.
     #[must_use]
     pub fn get(&self, kind: &str) -> Vec<Value> {
         let list = self.json(&["get", kind]);
         list[kind].as_array().unwrap_or_else(|| panic!("no list: {list}")).clone()
     }
 
-    /// What `dpuctl` prints for these arguments and `-o json`, asked from this process.
+    /// The output of `dpuctl … -o json`, produced in this process.
     ///
     /// # Panics
-    /// When it fails or prints no JSON. A condition that is false is no failure of it.
+    /// If it fails or prints no JSON. A false condition is not a failure.
     #[must_use]
     pub fn json(&self, arguments: &[&str]) -> Value {
         let (printed, outcome) = self.ask(&[arguments, &["-o", "json"]].concat());
@@ -110,10 +110,10 @@ impl<'a> Operator<'a> {
         serde_json::from_str(&printed).expect("JSON")
     }
 
-    /// The conditions of the DPU that are not true.
+    /// The DPU's conditions that are not true.
     ///
     /// # Panics
-    /// When it does not answer.
+    /// If it does not answer.
     #[must_use]
     pub fn faults(&self) -> Vec<Value> {
         let status = self.json(&["status"]);
@@ -121,17 +121,17 @@ impl<'a> Operator<'a> {
         all.filter(|it| it["status"] != "CONDITION_STATUS_TRUE").cloned().collect()
     }
 
-    /// The condition that is not true for that reason, of any object.
+    /// The condition with this reason that is not true, of any object.
     ///
     /// # Panics
-    /// When the DPU does not answer.
+    /// If the DPU does not answer.
     #[must_use]
     pub fn fault(&self, reason: &str) -> Option<Value> {
         self.faults().into_iter().find(|it| it["reason"] == reason)
     }
 
-    /// Does what `dpuctl` does with these arguments, and returns what it prints. On a thread of its own: the caller's
-    /// may have an executor already.
+    /// Runs `dpuctl`'s library with these arguments and returns the output. On an own thread: the caller's may have an
+    /// executor.
     fn ask(&self, arguments: &[&str]) -> (String, Result<(), CallError>) {
         let configuration = self.configuration.to_str().expect("UTF-8");
         let all =
@@ -141,14 +141,16 @@ impl<'a> Operator<'a> {
         thread::scope(|scope| scope.spawn(work).join().expect("no panic"))
     }
 
-    /// Waits until a host answers the DPU, which shows that both know of their session. The DPU reports a host as
-    /// connected before the host has its welcome, and the agent's STATUS is good during short outages.
+    /// Waits until a host answers the DPU, which shows that both know their session.
+    ///
+    /// Other signs are not enough: the DPU reports a host as connected before the host receives its hello reply, and
+    /// the agent's STATUS succeeds during short outages.
     ///
     /// # Panics
-    /// When it does not.
+    /// If that does not happen in time.
     pub fn wait_for_host(&self, name: &str, limit: Duration) {
         wait_for(&format!("an answer of {name}"), limit, || {
-            // It fails if there are differences, and prints them all the same.
+            // It fails if there are differences, and still prints them.
             let (printed, _) = self.ask(&["doctor", "-o", "json"]);
             let found: Value = serde_json::from_str(&printed).unwrap_or_default();
             let host = found["hosts"].as_array()?.iter().find(|host| host["name"] == name)?;
@@ -156,7 +158,7 @@ impl<'a> Operator<'a> {
         });
     }
 
-    /// A `dpuctl` command to be given arguments.
+    /// A `dpuctl` command without arguments.
     #[must_use]
     pub fn command(&self) -> Command {
         let mut command = self.netns.command(program("dpuctl"));
@@ -165,13 +167,13 @@ impl<'a> Operator<'a> {
     }
 }
 
-/// Whether the DPU has answered `dpuctl`, be its conditions true or not.
+/// Whether the DPU answered `dpuctl`, with conditions true or false.
 #[must_use]
 pub fn has_answered(output: &Output) -> bool {
     matches!(output.status.code(), Some(0 | 5))
 }
 
-/// Does it in the namespace of the calling thread, to which the sockets belong.
+/// Runs in the namespace of the calling thread, to which its sockets belong.
 fn do_here(arguments: Arguments) -> (String, Result<(), CallError>) {
     let (mut output, mut notes, mut input) = (Vec::new(), Vec::new(), io::empty());
     let mut console = Console {

@@ -1,4 +1,4 @@
-//! What is beyond a lab's DPU, for networks whose gateway it is: a host behind its uplink.
+//! The network beyond a lab's DPU, for networks with the DPU as gateway: a host behind its uplink.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::{Lab, Netns, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// `blue` reaches `green` and the outside with its own addresses, `nated` with the DPU's, `green` only
-/// the outside. `routed` has a link-local first hop.
+/// `blue` reaches `green` and the outside with its own addresses, `nated` with the DPU's. `green` reaches only the
+/// outside. `routed` has a link-local first hop.
 pub(crate) const NETWORKS: &str = r#"
 [gateway]
 uplinks = ["out"]
@@ -31,15 +31,15 @@ nat = true
 subnets = [{ cidr = "10.3.0.0/24", gateway = "10.3.0.1" }, { cidr = "fd00:10:3::/64", gateway = "fe80::1" }]
 "#;
 
-/// That host's addresses.
+/// Addresses of the host outside.
 pub const OUTSIDE: [&str; 2] = ["192.0.2.2", "2001:db8::2"];
-/// Those that the DPU has before it.
+/// The DPU's addresses on that link.
 pub const DPU_OUTSIDE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 
-/// A host behind the DPU's new link `out`, with routes to the subnets of `blue`.
+/// Creates a host behind the DPU's new link `out`, with routes to the subnets of `blue`.
 ///
 /// # Panics
-/// When the gateways do not get along with it.
+/// If the gateway does not accept the link.
 #[must_use]
 pub fn outside_of(lab: &Lab) -> Netns {
     let outside = Netns::new("outside");
@@ -73,8 +73,8 @@ pub fn outside_of(lab: &Lab) -> Netns {
     outside
 }
 
-/// The IPv6 addresses of a new link are tentative for up to 2 s, and from such a one the kernel asks for no
-/// neighbour.
+/// Whether all IPv6 addresses have passed duplicate address detection (up to 2 s). The kernel sends no solicitation
+/// from a tentative address.
 fn is_sure_of_addresses(netns: &Netns) -> bool {
     let links = netns.json("ip", &["-6", "address", "show", "tentative"]);
     links.iter().all(|link| link["addr_info"].as_array().is_none_or(Vec::is_empty))

@@ -1,4 +1,4 @@
-//! Certificates, made by the library that `dpuctl pki` uses: a test of `dpuctl` shows that its own serve as well.
+//! Certificates from the library behind `dpuctl pki`. A test of `dpuctl` shows that its own work too.
 
 use std::{
     path::PathBuf,
@@ -10,10 +10,10 @@ use mtls::{
     authority::{Authority, CA_DAYS, CERTIFICATE_DAYS, Validity},
 };
 
-/// The trust domain of all certificates.
+/// Trust domain of all certificates.
 pub(crate) const TRUST_DOMAIN: &str = "dpu-offload.local";
 
-/// How long certificates are valid: as long as those of `dpuctl pki`.
+/// Validity of certificates: that of `dpuctl pki`.
 const LIFE: Duration = days(CERTIFICATE_DAYS);
 const LIFE_OF_CA: Duration = days(CA_DAYS);
 
@@ -21,18 +21,17 @@ const fn days(count: u64) -> Duration {
     Duration::from_secs(count * 24 * 60 * 60)
 }
 
-/// A CA and what it issued, in a folder.
+/// A CA and its certificates, in a folder.
 #[derive(Debug)]
 pub struct Pki {
     folder: PathBuf,
 }
 
 impl Pki {
-    /// Makes a CA in `folder` and certificates for host node-1, DPU dpu-1, operator admin and viewer
-    /// guest.
+    /// Creates a CA in `folder`, and certificates for host node-1, DPU dpu-1, operator admin and viewer guest.
     ///
     /// # Panics
-    /// When they can't be written.
+    /// If they cannot be written.
     #[must_use]
     pub fn make(folder: PathBuf) -> Self {
         let pki = Self { folder };
@@ -46,44 +45,44 @@ impl Pki {
         pki
     }
 
-    /// Issues the certificate `<role>-<name>` unless there is one.
+    /// Issues the certificate `<role>-<name>` unless it exists.
     pub(crate) fn issue_once(&self, role: &str, name: &str) {
         if !self.certificate(role, name).exists() {
             self.issue(role, name);
         }
     }
 
-    /// Issues one more certificate: `<role>-<name>`.
+    /// Issues another certificate: `<role>-<name>`.
     ///
     /// # Panics
-    /// When there is no such role, or the CA can't be read.
+    /// If the role does not exist, or the CA cannot be read.
     pub fn issue(&self, role: &str, name: &str) {
         self.issue_for(LIFE, role.parse().unwrap(), name);
     }
 
-    /// Puts a certificate that ended an hour ago in the place of `<role>-<name>`.
+    /// Replaces `<role>-<name>` by a certificate that expired an hour ago.
     ///
     /// # Panics
-    /// When the CA can't be read.
+    /// If the CA cannot be read.
     pub fn expire(&self, role: Role, name: &str) {
         let hours = |count: u64| SystemTime::now() - Duration::from_secs(3600 * count);
         self.replace(role, name, Validity { not_before: hours(2), not_after: hours(1) });
     }
 
-    /// Puts a certificate that begins in an hour in the place of `<role>-<name>`: this machine's clock is an hour
+    /// Replaces `<role>-<name>` by a certificate that becomes valid in an hour, as if this machine's clock were an hour
     /// slow.
     ///
     /// # Panics
-    /// When the CA can't be read.
+    /// If the CA cannot be read.
     pub fn postdate(&self, role: Role, name: &str) {
         let hours = |count: u64| SystemTime::now() + Duration::from_secs(3600 * count);
         self.replace(role, name, Validity { not_before: hours(1), not_after: hours(2) });
     }
 
-    /// Puts a certificate that is good for half an hour more in the place of `<role>-<name>`.
+    /// Replaces `<role>-<name>` by a certificate that expires in half an hour.
     ///
     /// # Panics
-    /// When the CA can't be read.
+    /// If the CA cannot be read.
     pub fn wear_out(&self, role: Role, name: &str) {
         let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
         self.replace(
@@ -93,10 +92,10 @@ impl Pki {
         );
     }
 
-    /// Puts a certificate that is good for `life` from now on in the place of `<role>-<name>`.
+    /// Replaces `<role>-<name>` by a certificate that is valid for `life`.
     ///
     /// # Panics
-    /// When the CA can't be read.
+    /// If the CA cannot be read.
     pub fn issue_for(&self, life: Duration, role: Role, name: &str) {
         self.replace(role, name, Validity::from_now(life));
     }
@@ -110,7 +109,7 @@ impl Pki {
     /// The credentials `<role>-<name>`, for calls without `dpuctl`.
     ///
     /// # Panics
-    /// When they can't be read.
+    /// If they cannot be read.
     #[must_use]
     pub fn credentials(&self, role: Role, name: &str) -> LiveCredentials {
         let settings = TlsSettings {
@@ -134,7 +133,7 @@ impl Pki {
         self.folder.join(format!("{role}-{name}.crt"))
     }
 
-    /// Its key.
+    /// The key of `<role>-<name>`.
     #[must_use]
     pub fn key(&self, role: &str, name: &str) -> PathBuf {
         self.folder.join(format!("{role}-{name}.key"))

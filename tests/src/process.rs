@@ -1,4 +1,4 @@
-//! Real programs as child processes, ended when they are dropped.
+//! The product's programs as child processes. They end on drop.
 
 use std::{
     collections::BTreeSet,
@@ -23,16 +23,16 @@ use serde_json::Value;
 
 use crate::{Netns, command::run, wait_for};
 
-/// How long a program may take to end after SIGTERM.
+/// Timeout for the end of a program after SIGTERM.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Lines of a program's log that a failed test shows.
+/// Log lines that a failed test shows.
 const LINES_SHOWN: usize = 60;
 
-/// The path of one of our programs: in `OFFLOAD_BIN_DIR`, or beside the test's own binary.
+/// Path of a program: in `OFFLOAD_BIN_DIR`, or beside the test's binary.
 ///
 /// # Panics
-/// When it has not been built.
+/// If it has not been built.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     let beside_tests = || {
@@ -49,12 +49,12 @@ pub fn program(name: &str) -> PathBuf {
     path
 }
 
-/// The steps that the program `name` names itself, so that none is forgotten.
+/// The steps that the program lists itself.
 pub(crate) fn steps(name: &str) -> Vec<String> {
     listed(name, "--list-steps")
 }
 
-/// The points at which the program `name` says itself that it can be killed, in order.
+/// The kill points that the program lists itself, in order.
 pub(crate) fn kill_points(name: &str) -> Vec<String> {
     listed(name, "--list-kill-points")
 }
@@ -68,16 +68,16 @@ fn listed(name: &str, option: &str) -> Vec<String> {
     names
 }
 
-/// Where a program is started from.
+/// Path from which a program is started.
 pub(crate) fn installed(name: &str, folder: &Path) -> PathBuf {
     let installed = folder.join("bin").join(name);
     if installed.exists() { installed } else { program(name) }
 }
 
-/// Makes standard input the first socket that is passed to the program.
+/// Shell code that passes standard input to the program as its first socket.
 const PASS_ON: &str = r#"exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec "$0" "$@""#;
 
-/// A program of ours that stays in the foreground of its child process.
+/// A program in the foreground of its child process.
 #[derive(Debug)]
 pub struct Program {
     name: &'static str,
@@ -86,11 +86,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `name` in a netns, from `<folder>/bin` if it is there; what it says is appended to
+    /// Starts `name` in a namespace, from `<folder>/bin` if that exists. Its output is appended to
     /// `<folder>/<name>.log`.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it cannot be started.
     pub fn start<A: AsRef<OsStr>>(
         name: &'static str,
         netns: &Netns,
@@ -103,10 +103,10 @@ impl Program {
         Self::spawn(name, command, folder, environment)
     }
 
-    /// Starts it likewise, and passes it a socket as systemd does.
+    /// Starts a program and passes it a socket, as systemd does.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it cannot be started.
     pub(crate) fn start_on<A: AsRef<OsStr>>(
         held: &UnixListener,
         name: &'static str,
@@ -145,13 +145,13 @@ impl Program {
         self.child.id()
     }
 
-    /// All that it said.
+    /// The complete log.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// How many lines of its log have this `event`, a name of [`offload_proto::log_event`].
+    /// Number of log lines with this `event`, a name of [`offload_proto::log_event`].
     #[must_use]
     pub fn events(&self, event: &str) -> usize {
         let log = self.log();
@@ -164,13 +164,13 @@ impl Program {
     /// Sends a signal.
     ///
     /// # Panics
-    /// When the process is gone and reaped.
+    /// If the process is gone and reaped.
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("process ids fit");
         kill(Pid::from_raw(id), signal).unwrap_or_else(|error| panic!("{}: {error}", self.name));
     }
 
-    /// Whether it has got so far that the signal is told to it rather than ends it.
+    /// Whether the program handles the signal already, instead of dying from it.
     pub(crate) fn catches(&self, signal: Signal) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap_or_default();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -178,10 +178,10 @@ impl Program {
         mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
     }
 
-    /// The most memory that it has had so far, in KiB.
+    /// Peak memory so far, in KiB.
     ///
     /// # Panics
-    /// When the kernel does not tell.
+    /// If the kernel does not report it.
     #[must_use]
     pub fn peak_memory_kib(&self) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
@@ -189,25 +189,25 @@ impl Program {
         peak.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// The inodes of the connections that it has accepted on its socket at `path`, as the kernel lists them.
+    /// Inodes of the connections that the program has accepted on its socket at `path`, as the kernel lists them.
     ///
     /// # Panics
-    /// When the kernel does not tell.
+    /// If the kernel does not list them.
     #[must_use]
     pub fn connections(&self, path: &Path) -> BTreeSet<u64> {
         self.sockets(path, "03").into_iter().collect()
     }
 
-    /// How many connections on its socket at `path` it has not accepted yet.
+    /// Number of connections on its socket at `path` that are not accepted yet.
     ///
     /// # Panics
-    /// When the kernel does not tell.
+    /// If the kernel does not list them.
     #[must_use]
     pub fn unaccepted(&self, path: &Path) -> usize {
         self.sockets(path, "02").len()
     }
 
-    /// The inodes of the sockets at `path` in that state. A connection that is not accepted yet has inode 0.
+    /// Inodes of the sockets at `path` in this state. A connection that is not accepted has inode 0.
     fn sockets(&self, path: &Path, state: &str) -> Vec<u64> {
         let sockets = fs::read_to_string(format!("/proc/{}/net/unix", self.id())).unwrap();
         let inode = |line: &str| {
@@ -218,21 +218,21 @@ impl Program {
         sockets.lines().filter_map(inode).collect()
     }
 
-    /// Whether it has ended, be it reaped or not.
+    /// Whether the program has ended, reaped or not.
     ///
     /// # Panics
-    /// When the process can't be asked.
+    /// If the process cannot be asked.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.end() != Some(WaitStatus::StillAlive)
     }
 
-    /// Whether SIGKILL has ended it, rather than it itself. It is not reaped yet.
+    /// Whether SIGKILL ended the program. It is not reaped yet.
     pub(crate) fn is_killed(&self) -> bool {
         matches!(self.end(), Some(WaitStatus::Signaled(_, Signal::SIGKILL, _)))
     }
 
-    /// How it has ended, if it has. `None`: it has been reaped.
+    /// How the program ended, if it has. `None` after it was reaped.
     fn end(&self) -> Option<WaitStatus> {
         let id = Id::Pid(Pid::from_raw(i32::try_from(self.child.id()).expect("process ids fit")));
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
@@ -243,24 +243,24 @@ impl Program {
         }
     }
 
-    /// How it ended, if it has.
+    /// Exit status, if the program has ended.
     ///
     /// # Panics
-    /// When the process can't be asked.
+    /// If the process cannot be asked.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("ask for the child")
     }
 
-    /// Kills it as a crash would.
+    /// Kills the program.
     pub fn crash(&mut self) {
         self.signal(Signal::SIGKILL);
         self.child.wait().expect("reap the child");
     }
 
-    /// Asks it to end and waits for that.
+    /// Terminates the program and waits for its end.
     ///
     /// # Panics
-    /// When it does not end in time.
+    /// If it does not end in time.
     pub fn stop(&mut self) -> ExitStatus {
         if let Some(status) = self.ended() {
             return status;

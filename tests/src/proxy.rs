@@ -1,5 +1,5 @@
-//! A network between host and DPU that a test can cut, hold up and heal. It forwards TLS records
-//! without understanding them, so that a fault can be placed after each single one.
+//! A network between host and DPU that a test can cut, delay and restore. It forwards TLS records without decrypting
+//! them, so a fault can follow any single record.
 
 use std::{
     io::{self, Read, Write},
@@ -14,24 +14,24 @@ use std::{
 
 use crate::Netns;
 
-/// Type, version and length: what a TLS record begins with.
+/// Header of a TLS record: type, version and length.
 const HEADER: usize = 5;
 
-/// What becomes of the network.
+/// A fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// All connections end. New ones can be made at once.
+    /// All connections end. New ones are possible at once.
     Cut,
-    /// All connections end, and no new ones can be made.
+    /// All connections end, and new ones are impossible.
     Gone,
-    /// What the host sends waits, and comes late.
+    /// Records of the host are delayed.
     HoldUp,
-    /// What the DPU sends waits, and comes late.
+    /// Records of the DPU are delayed.
     HoldDown,
-    /// Everything waits, and comes late.
+    /// All records are delayed.
     Hold,
-    /// A single record is late by that much, and so is what follows it on its way: a connection's order
-    /// is TCP's, so that nothing overtakes it.
+    /// One record is delayed by this time, and so are those behind it on the same connection, because TCP keeps their
+    /// order.
     Late(Duration),
 }
 
@@ -54,7 +54,7 @@ enum Way {
     Down,
 }
 
-/// The network, as long as the test runs.
+/// The network, while the test runs.
 #[derive(Clone, Debug)]
 pub struct Proxy(Arc<Shared>);
 
@@ -68,26 +68,26 @@ struct Shared {
 struct State {
     /// Records that may pass until the fault begins.
     planned: Option<(usize, Fault)>,
-    /// The fault that there is.
+    /// The present fault.
     fault: Option<Fault>,
-    /// Records that have passed, of all connections.
+    /// Records that have passed on all connections.
     passed: usize,
-    /// What every record takes on its way.
+    /// Latency of each record.
     latency: Duration,
     connections: Vec<Connection>,
 }
 
-/// A TLS record, and when it arrives.
+/// A TLS record with its time of arrival.
 type Sent = (Instant, Vec<u8>);
 
-/// Both ends' sockets.
+/// Sockets of both sides.
 type Connection = [TcpStream; 2];
 
 impl Proxy {
-    /// Forwards connections to `listen` in that namespace to `target`.
+    /// Forwards connections from `listen` in the namespace to `target`.
     ///
     /// # Panics
-    /// When it can't listen.
+    /// If it cannot listen.
     #[must_use]
     pub fn start(netns: &Netns, listen: SocketAddr, target: SocketAddr) -> Self {
         let shared = Arc::new(Shared::default());
@@ -105,33 +105,33 @@ impl Proxy {
         Self(shared)
     }
 
-    /// Lets `records` more TLS records pass, in either direction, and then the fault begin.
+    /// Schedules a fault after `records` more TLS records, in either direction.
     pub fn plan(&self, records: usize, fault: Fault) {
         self.0.change(|state| state.planned = Some((records, fault)));
     }
 
-    /// Lets the fault begin now.
+    /// Starts a fault now.
     pub fn strike(&self, fault: Fault) {
         self.0.change(|state| state.strike(fault));
     }
 
-    /// Whether the fault that was planned has begun.
+    /// Whether the scheduled fault has begun.
     #[must_use]
     pub fn has_struck(&self) -> bool {
         self.0.state().planned.is_none()
     }
 
-    /// Ends fault and plan. What was held goes on its way.
+    /// Ends the fault and its schedule. Held records are delivered.
     pub fn heal(&self) {
         self.0.change(|state| (state.planned, state.fault) = (None, None));
     }
 
-    /// Has each record take so long on its way from now on, in either direction, however many are under way.
+    /// Sets the latency of each record in both directions, independent of the number of records in flight.
     pub fn delay(&self, latency: Duration) {
         self.0.change(|state| state.latency = latency);
     }
 
-    /// TLS records that have passed so far.
+    /// Number of TLS records that have passed.
     #[must_use]
     pub fn passed(&self) -> usize {
         self.0.state().passed
@@ -143,14 +143,14 @@ impl State {
         self.planned = None;
         if matches!(fault, Fault::Cut | Fault::Gone) {
             for socket in self.connections.drain(..).flatten() {
-                // It may have ended by itself.
+                // The fault may have ended by itself.
                 let _ = socket.shutdown(Shutdown::Both);
             }
         }
         self.fault = (!matches!(fault, Fault::Cut | Fault::Late(_))).then_some(fault);
     }
 
-    /// One more record wants to pass. Returns by how much it is late.
+    /// Counts a record and returns its delay.
     fn count(&mut self) -> Duration {
         self.passed += 1;
         match &mut self.planned {
@@ -178,7 +178,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until a record of that direction may pass.
+    /// Waits until a record of this direction may pass.
     fn admit(&self, way: Way) {
         let late = self.state().count();
         thread::park_timeout(late);
@@ -192,7 +192,7 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener, target: SocketAddr) {
         if shared.state().fault == Some(Fault::Gone) {
             continue;
         }
-        // A DPU that is down refuses: the host learns it by the end of its own connection.
+        // A DPU that is down refuses; the host notices by the end of its connection.
         if let Ok(dpu) = TcpStream::connect(target) {
             connect(shared, host, dpu).expect("share the sockets");
         }
@@ -214,7 +214,7 @@ fn connect(shared: &Arc<Shared>, host: TcpStream, dpu: TcpStream) -> io::Result<
     Ok(())
 }
 
-/// Sends record by record on its way until the connection ends.
+/// Queues record by record until the connection ends.
 fn read(shared: &Shared, mut from: &TcpStream, sender: &Sender<Sent>) -> io::Result<()> {
     let mut header = [0; HEADER];
     loop {
@@ -228,7 +228,7 @@ fn read(shared: &Shared, mut from: &TcpStream, sender: &Sender<Sent>) -> io::Res
     }
 }
 
-/// Writes record by record as they arrive until no more come.
+/// Writes records at their time of arrival until no more come.
 fn deliver(shared: &Shared, sent: &Receiver<Sent>, mut to: &TcpStream, way: Way) {
     for (arrival, record) in sent {
         park_until(arrival);
@@ -237,7 +237,7 @@ fn deliver(shared: &Shared, sent: &Receiver<Sent>, mut to: &TcpStream, way: Way)
             break;
         }
     }
-    // The other side learns of the end only once it may.
+    // The other side learns about the end only after the fault.
     shared.admit(way);
     let _ = to.shutdown(Shutdown::Write);
 }

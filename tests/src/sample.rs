@@ -1,26 +1,27 @@
-//! Which members of a long family one run tries: a third, chosen by a seed. Three consecutive seeds choose all.
+//! Selection of the members of a large family that one run tests: a third, chosen by a seed. Three consecutive seeds
+//! cover all.
 //!
 //! `OFFLOAD_TEST_SEED` is the seed; `hack/test` sets it. Without it, or with `OFFLOAD_TEST_WHOLE=1`, all are tried.
 
 use std::env;
 
-/// A run tries one of so many parts.
+/// A run tests one of this many parts.
 const PARTS: usize = 3;
 
-/// What this run tries of each family.
+/// The selection of this run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sample {
-    /// All of it.
+    /// All members.
     All,
-    /// The part that this seed chooses.
+    /// The part that this seed selects.
     Seed(u64),
 }
 
 impl Sample {
-    /// As the environment says. Prints how the choice can be repeated.
+    /// Reads the environment. Prints how the selection can be repeated.
     ///
     /// # Panics
-    /// When the seed is not a number.
+    /// If the seed is not a number.
     #[expect(clippy::print_stdout, reason = "a test that fails shows how it can be repeated")]
     pub(crate) fn of_this_run() -> Self {
         if env::var_os("OFFLOAD_TEST_WHOLE").is_some_and(|whole| whole == "1") {
@@ -34,7 +35,7 @@ impl Sample {
         Self::Seed(number.unwrap_or_else(|_| panic!("OFFLOAD_TEST_SEED={seed} is not a number")))
     }
 
-    /// Those of `family` that are tried; of a family that is not empty at least one.
+    /// The members to test: at least one of a family that is not empty.
     pub(crate) fn of<T>(
         self,
         family: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
@@ -44,7 +45,7 @@ impl Sample {
         family.skip(first).step_by(step).collect()
     }
 
-    /// The first member that is tried of a family of so many, and the distance to the next one.
+    /// Index of the first selected member in a family of this size, and the distance to the next.
     pub(crate) fn stride(self, members: usize) -> (usize, usize) {
         match self {
             Self::All => (0, 1),

@@ -1,4 +1,4 @@
-//! What a lab is set up with, and the configuration files made of it.
+//! Settings of a lab, and the configuration files made from them.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,25 +10,25 @@ use crate::{OpenVswitch, Pki, SlowService, outside};
 /// Networks of most tests: blue, green, wire and tiny.
 const NETWORKS: &str = include_str!("../fixtures/networks.toml");
 
-/// The DPU's end of the management link of the card that is this controller.
+/// The DPU's end of the management link of a controller's card.
 pub(crate) fn dpu_address(controller: u32) -> String {
     format!("192.168.{}.2", 100 + controller)
 }
 
-/// Where a card sits: in which DPU, and for which host.
+/// Position of a card: its DPU and its host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seat {
     pub(crate) host: &'static str,
     pub(crate) dpu: &'static str,
-    /// The controller that the DPU knows the host by.
+    /// The host's controller on the DPU.
     pub(crate) controller: u32,
 }
 
 impl Seat {
-    /// That of a lab with one host and one DPU.
+    /// The position in a lab with one host and one DPU.
     pub(crate) const ONLY: Self = Self { host: "node-1", dpu: "dpu-1", controller: 0 };
 
-    /// A PF, as the DPU calls it.
+    /// Name of a PF on the DPU.
     fn pf(&self, number: u32) -> String {
         match self.controller {
             0 => format!("p{number}"),
@@ -41,22 +41,22 @@ impl Seat {
         format!("[[host]]\nname = {:?}\npfs = {pfs:?}\n", self.host)
     }
 
-    /// The service's address, as the host reaches it.
+    /// Address of the service on the host.
     pub(crate) fn endpoint(&self) -> String {
         format!("{}:7443", dpu_address(self.controller))
     }
 }
 
-/// Where a proxy to the service listens, in the host's namespace.
+/// Address of a proxy to the service, in the host's namespace.
 pub const PROXY: &str = "127.0.0.1:7444";
 
-/// Where metrics are read, in the namespace of either program.
+/// Address of the metrics, in the namespace of either program.
 pub const METRICS: &str = "127.0.0.1:9464";
 
-/// What a lab's card is made of.
+/// Technique of a lab's card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CardKind {
-    /// veth pairs, on any kernel.
+    /// Veth pairs, on any kernel.
     #[default]
     Veth,
     /// The kernel's simulated switchdev card.
@@ -64,7 +64,7 @@ pub enum CardKind {
 }
 
 impl CardKind {
-    /// Its name for `virtual-nic plug --kind`.
+    /// Name for `virtual-nic plug --kind`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl CardKind {
         }
     }
 
-    /// The driver that programs its eswitch.
+    /// Eswitch driver for the card.
     #[must_use]
     pub fn driver(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl CardKind {
     }
 }
 
-/// What joins a lab's representors.
+/// Fabric of a lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FabricKind {
     /// A Linux bridge.
@@ -93,7 +93,7 @@ pub enum FabricKind {
 }
 
 impl Default for FabricKind {
-    /// As `OFFLOAD_TEST_FABRIC` says: the same scenarios run on each.
+    /// The fabric in `OFFLOAD_TEST_FABRIC`: the same scenarios run on each.
     fn default() -> Self {
         match std::env::var("OFFLOAD_TEST_FABRIC").as_deref() {
             Ok("ovs") => Self::OpenVswitch,
@@ -103,16 +103,16 @@ impl Default for FabricKind {
     }
 }
 
-/// What a lab's card is.
+/// Settings of a lab's card.
 #[derive(Clone, Copy, Debug)]
 pub struct CardSettings {
-    /// What it is made of.
+    /// Technique.
     pub kind: CardKind,
-    /// Whether the service programs its eswitch. Without, it leaves the VFs to the host.
+    /// Whether the service programs the eswitch. Without, it leaves the VFs to the host.
     pub has_eswitch: bool,
-    /// The controller that the DPU knows a lab's host by: 0, or 1 as on a BlueField.
+    /// Controller of a lab's host on the DPU: 0, or 1 as on a BlueField.
     pub controller: u32,
-    /// Its physical functions.
+    /// Physical functions.
     pub pfs: u32,
 }
 
@@ -123,7 +123,7 @@ impl Default for CardSettings {
     }
 }
 
-/// Leads to the sockets of the Open vSwitch of the DPU that has this folder.
+/// Link to the Open vSwitch sockets of the DPU with this folder.
 pub(crate) fn vswitch_link(folder: &Path) -> PathBuf {
     folder.join("vswitch")
 }
@@ -131,7 +131,7 @@ pub(crate) fn vswitch_link(folder: &Path) -> PathBuf {
 /// The agent's `[timeouts]`.
 #[derive(Clone, Debug)]
 pub struct Timeouts {
-    /// Seconds that STATUS stays good without the DPU.
+    /// Seconds for which STATUS succeeds without the DPU.
     pub grace: u32,
     /// Milliseconds that an attach waits for its VF's carrier at most.
     pub carrier_ms: u32,
@@ -145,27 +145,27 @@ impl Default for Timeouts {
     }
 }
 
-/// Further keys.
+/// Default timeouts with further keys.
 impl From<&str> for Timeouts {
     fn from(others: &str) -> Self {
         Self { others: others.into(), ..Self::default() }
     }
 }
 
-/// What a lab is set up with.
+/// Settings of a lab.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The card.
     pub card: CardSettings,
-    /// The fabric, of a card with an eswitch.
+    /// The fabric of a card with an eswitch.
     pub kind_of_fabric: FabricKind,
-    /// VFs of each of its PFs.
+    /// VFs of each PF.
     pub vfs: u32,
-    /// VFs of each host's PF 0 that the pool `default` draws from.
+    /// VFs of each host's PF 0 in the pool `default`.
     pub pool: u32,
-    /// The service's `[[network]]` sections.
+    /// `[[network]]` sections of the service.
     pub networks: String,
-    /// Seconds that a given back address rests.
+    /// Cool-down of a released address, in seconds.
     pub cool_down: u32,
     /// Failed attaches in a row until a VF is quarantined.
     pub quarantine_after: u32,
@@ -175,18 +175,17 @@ pub struct Settings {
     pub service: String,
     /// Further sections of the agent's configuration.
     pub agent: String,
-    /// How long the agent waits for what.
+    /// The agent's timeouts.
     pub timeouts: Timeouts,
-    /// Whether both programs serve their metrics, on [`METRICS`].
+    /// Whether both programs serve their metrics on [`METRICS`].
     pub has_metrics: bool,
-    /// Whether those of the service tell of each attachment.
+    /// Whether the service has metrics for each attachment.
     pub has_attachment_metrics: bool,
     /// Whether the agent reaches the DPU through a [`crate::Proxy`].
     pub proxied: bool,
-    /// Whether the test itself serves at [`PROXY`] what the agent reaches the DPU through. Then a lab's start does not
-    /// wait until STATUS is good.
+    /// Whether the test itself relays at [`PROXY`]. Then a lab's start does not wait until STATUS succeeds.
     pub relayed: bool,
-    /// What makes the service as slow as on a real DPU.
+    /// Makes the service as slow as on a real DPU.
     pub slow: Option<Arc<SlowService>>,
 }
 
@@ -220,20 +219,20 @@ impl Settings {
         Self { vfs, pool: vfs, ..Self::default() }
     }
 
-    /// Networks whose gateway is the DPU, with the uplink `out`, which [`crate::outside_of`] makes.
+    /// Networks with the DPU as gateway, and the uplink `out`, which [`crate::outside_of`] creates.
     #[must_use]
     pub fn with_gateways() -> Self {
         Self { networks: outside::NETWORKS.into(), ..Self::default() }
     }
 
-    /// The kernel's simulated switchdev card, which the virtual machine of `hack/vm` has.
+    /// The kernel's simulated switchdev card, which `hack/vm`'s virtual machine has.
     #[must_use]
     pub fn netdevsim() -> Self {
         let card = CardSettings { kind: CardKind::Netdevsim, ..CardSettings::default() };
         Self { card, ..Self::default() }
     }
 
-    /// `None`: what has no eswitch has no fabric.
+    /// `None`: a card without an eswitch has no fabric.
     pub(crate) fn fabric_kind(&self) -> Option<FabricKind> {
         self.card.has_eswitch.then_some(self.kind_of_fabric)
     }
@@ -246,13 +245,13 @@ impl Settings {
         if self.has_attachment_metrics { "attachments = true" } else { "" }
     }
 
-    /// The service's address, as a lab's host reaches it.
+    /// Address of the service, as a lab's host reaches it.
     #[must_use]
     pub fn endpoint(&self) -> String {
         self.seat().endpoint()
     }
 
-    /// Where a lab's card sits.
+    /// Position of a lab's card.
     pub(crate) fn seat(&self) -> Seat {
         Seat { controller: self.card.controller, ..Seat::ONLY }
     }
@@ -263,7 +262,7 @@ impl Settings {
         self.service_file_of(&[self.seat()], folder, pki)
     }
 
-    /// That of a DPU with these cards, of which there is one at least.
+    /// The service's configuration file for a DPU with these cards, at least one.
     pub(crate) fn service_file_of(&self, seats: &[Seat], folder: &Path, pki: &Pki) -> String {
         let hosts: String = seats.iter().map(|seat| seat.host_section(self.card.pfs)).collect();
         let select: Vec<_> =
@@ -315,7 +314,7 @@ select = {select:?}
         self.agent_file_of(&self.seat(), "", folder, pki)
     }
 
-    /// That of the agent for a card, with further keys of `[vf_source]`.
+    /// The configuration file of a card's agent, with further keys of `[vf_source]`.
     pub(crate) fn agent_file_of(
         &self,
         seat: &Seat,

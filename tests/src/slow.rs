@@ -1,5 +1,5 @@
-//! A service that is as slow as on real DPUs: its disk's syncs take long, and it has but a share of one core. The
-//! program is that of other labs; what slows it stands around it.
+//! A service that is as slow as on real DPUs: slow disk syncs and a share of one core. The program is unchanged; strace
+//! and a control group slow it.
 
 use std::{
     env, fs, io,
@@ -12,30 +12,30 @@ use std::{
 
 use crate::{Program, program};
 
-/// Where control groups are.
+/// Mount point of control groups.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
-/// Names the service's control group, which whoever sets it removes, should this process be killed.
+/// Environment variable with the service's control group. Its owner removes the group if this process is killed.
 const NAME: &str = "OFFLOAD_SLOW_CGROUP";
 
-/// What slows the service of a lab or fleet with it in its [`Settings`](crate::Settings), however often that is started
-/// anew. To be dropped once the service has ended.
+/// Slows the service of a lab or fleet with this in its [`Settings`](crate::Settings), also after restarts. Drop it
+/// after the service has ended.
 #[derive(Debug)]
 pub struct SlowService {
     share: Share,
 }
 
 impl SlowService {
-    /// What the journal's sync takes besides the disk's own time.
+    /// Added time of each sync of the journal.
     pub const SYNC: Duration = Duration::from_millis(10);
-    /// Of each such time ...
+    /// Period of the processor quota.
     pub const PERIOD: Duration = Duration::from_millis(10);
-    /// ... the service has so much of the machine's processors.
+    /// Processor time of the service in each period.
     pub const QUOTA: Duration = Duration::from_micros(2500);
 
-    /// Makes its control group, whose name ends so.
+    /// Creates a control group whose name ends with `of`.
     ///
     /// # Errors
-    /// Why it can't be had here.
+    /// Why it is not available here.
     pub fn make(of: &str) -> Result<Arc<Self>, String> {
         probe_tracer()?;
         let share = Share::make(of).map_err(|error| {
@@ -46,8 +46,8 @@ impl SlowService {
         Ok(Arc::new(Self { share }))
     }
 
-    /// Puts a service into a folder that is slowed. It is the process that is started from there, as `-D` has the
-    /// tracer be another, and only itself, without the tracer, is in the control group.
+    /// Installs a slowed service in a folder. `strace -D` makes the tracer a grandchild, so the service is the started
+    /// process and alone in the control group.
     pub(crate) fn install(&self, folder: &Path) {
         let bin = folder.join("bin");
         let path = bin.join("dpu-service");
@@ -69,24 +69,24 @@ exec strace -D -f --seccomp-bpf -qqq -o /dev/null -e trace=fsync,fdatasync \
     /// Asserts that the service is slowed.
     ///
     /// # Panics
-    /// When it is not.
+    /// If it is not.
     pub fn assert_slows(&self, service: &Program) {
         let process = service.id();
         assert!(is_traced(process), "the service's syncs are not held up");
         assert!(self.share.has(process), "the service is not in its control group");
     }
 
-    /// The part of the periods with work in which the share was used up before the work was done.
+    /// Share of the periods with work in which the quota was used up.
     ///
     /// # Panics
-    /// When the kernel does not tell.
+    /// If the kernel does not report it.
     #[must_use]
     pub fn throttled(&self) -> f64 {
         self.share.throttled()
     }
 }
 
-/// Syncs are held up by strace, which stops the service at them and at nothing else.
+/// strace delays syncs: it stops the service at these calls only.
 fn probe_tracer() -> Result<(), String> {
     let output =
         Command::new("strace").args(["-f", "--seccomp-bpf", "-o", "/dev/null", "true"]).output();
@@ -109,7 +109,7 @@ fn is_traced(process: u32) -> bool {
         .any(|line| line.strip_prefix("TracerPid:").is_some_and(|tracer| tracer.trim() != "0"))
 }
 
-/// A control group whose processes have a share of one core.
+/// A control group with a quota of one core.
 #[derive(Debug)]
 struct Share {
     folder: PathBuf,

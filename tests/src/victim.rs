@@ -1,4 +1,4 @@
-//! The programs, as those that something happens to.
+//! Programs as targets of faults.
 
 /// One of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! A client of the agent's workload service, made from its description as others' are.
+//! A client of the agent's workload service, generated from its proto like any other client.
 
 use std::{net::IpAddr, path::Path, time::Duration};
 
@@ -17,26 +17,26 @@ use tonic::{
 
 use crate::{Netns, TIME_LIMIT};
 
-/// How long an end of a connection may take.
+/// Timeout for the end of a connection.
 const END: Duration = Duration::from_secs(5);
 
-/// A caller without CNI, with one connection. It ends with it.
+/// A client without CNI, with one connection that ends with it.
 #[derive(Debug)]
 pub struct Workloads {
-    /// `None`: it has ended.
+    /// `None` after it ended.
     executor: Option<Runtime>,
     client: WorkloadNetworkingClient<Channel>,
 }
 
-/// A call that is under way.
+/// A call in progress.
 #[derive(Debug)]
 pub struct Attaching(JoinHandle<Result<Vec<IpAddr>, Status>>);
 
 impl Workloads {
-    /// One that calls on this socket once it is used.
+    /// A client that connects to this socket on first use.
     ///
     /// # Panics
-    /// When it can't have a thread.
+    /// If it cannot have a thread.
     #[must_use]
     pub fn on(socket: &Path) -> Self {
         let executor = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -57,12 +57,12 @@ impl Workloads {
     /// The refusal.
     ///
     /// # Panics
-    /// When an address is none.
+    /// If an address is malformed.
     pub fn attach_by(&self, request: AttachRequest) -> Result<Vec<IpAddr>, Status> {
         self.executor().block_on(attach(self.client.clone(), request))
     }
 
-    /// Attaches the workload that has a pod's name, in it.
+    /// Attaches a workload with a pod's name to the pod's namespace.
     ///
     /// # Errors
     /// The refusal.
@@ -70,14 +70,14 @@ impl Workloads {
         self.attach_by(asked(pod, interface))
     }
 
-    /// Begins to.
+    /// Starts an attach without waiting.
     #[must_use]
     pub fn begin_attach(&self, pod: &Netns, interface: &str) -> Attaching {
         let request = asked(pod, interface);
         Attaching(self.executor().spawn(attach(self.client.clone(), request)))
     }
 
-    /// Detaches the workload of that id, and names its namespace if it is told.
+    /// Detaches a workload by its ID, and optionally names its namespace.
     ///
     /// # Errors
     /// The refusal.
@@ -96,34 +96,34 @@ impl Workloads {
         self.executor().block_on(client.status(StatusRequest {})).map(drop)
     }
 
-    /// Ends, with calls under way.
+    /// Ends the client with its calls in progress.
     ///
     /// # Panics
-    /// When it has ended.
+    /// If it has ended.
     pub fn end(mut self) {
         self.executor.take().expect("it has not ended").shutdown_timeout(END);
     }
 }
 
 impl Attaching {
-    /// What comes of it.
+    /// Waits for the result.
     ///
     /// # Errors
     /// The refusal.
     ///
     /// # Panics
-    /// When it was taken back.
+    /// If the call was cancelled.
     pub fn end(self, caller: &Workloads) -> Result<Vec<IpAddr>, Status> {
         caller.executor().block_on(self.0).unwrap()
     }
 
-    /// Takes the call back, as whoever waits no longer.
+    /// Cancels the call, like a caller that does not wait any longer.
     pub fn take_back(self) {
         self.0.abort();
     }
 }
 
-/// Where a pod's workload is attached.
+/// The namespace of a pod's workload.
 #[must_use]
 pub fn netns_of(pod: &Netns, interface: &str) -> NetNsAttachment {
     let netns_path = pod.path().to_str().expect("UTF-8").to_owned();

@@ -1,4 +1,4 @@
-//! `soak HOSTS OPERATIONS SEED [LATENCY_MS] [slow] [WITHOUT...]`, which `hack/soak` starts in private namespaces.
+//! `soak HOSTS OPERATIONS SEED [LATENCY_MS] [slow] [WITHOUT...]`: started by `hack/soak` in private namespaces.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
@@ -17,9 +17,9 @@ use e2e::{
     soak::{Hazard, Outcome, Soak},
 };
 
-/// Asks for a service that is slow.
+/// Argument for a slow service.
 const SLOW: &str = "slow";
-/// Operations between two lines that tell how far it is.
+/// Operations between two progress lines.
 const PROGRESS: usize = 500;
 
 fn main() -> ExitCode {

@@ -1,11 +1,11 @@
-//! What tests have the cluster make.
+//! Manifests of the tests.
 
 use serde_json::{Value, json};
 
-/// How long a container sleeps unless it does something else, and what its process is known by.
+/// Seconds that a container sleeps, by which its process is found.
 pub(super) const SLEEP: &str = "1000000";
 
-/// A pod that sleeps, with these keys of its container besides. Its label `app` is its name.
+/// A pod that sleeps. `container` adds keys to its container. The label `app` is the pod's name.
 #[must_use]
 pub fn pod(name: &str, container: Value) -> Value {
     json!({
@@ -15,7 +15,7 @@ pub fn pod(name: &str, container: Value) -> Value {
     })
 }
 
-/// As many such pods.
+/// A deployment of such pods.
 #[must_use]
 pub fn deployment(name: &str, replicas: usize, container: Value) -> Value {
     json!({
@@ -29,7 +29,7 @@ pub fn deployment(name: &str, replicas: usize, container: Value) -> Value {
     })
 }
 
-/// Port 80 of the pods with the label `app` of that name, which serve it at 8080.
+/// A service with port 80 for the pods with this label `app`, which serve port 8080.
 #[must_use]
 pub fn service(name: &str) -> Value {
     json!({

@@ -1,5 +1,4 @@
-//! The Kubernetes cluster that `hack/cluster run` brings up, seen from its node: one for all tests, one after
-//! the other.
+//! The Kubernetes cluster of `hack/cluster run`, seen from its node. All tests share it, one after the other.
 
 mod manifests;
 mod node;
@@ -19,31 +18,31 @@ pub use manifests::{deployment, pod, service};
 
 use crate::{HostEnd, Netns, Operator, card::Card, run, wait_for};
 
-/// How long a cluster may take for anything that tests wait for.
+/// Timeout for anything in the cluster.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// The host of its lab, as the DPU knows it and as its node is called.
+/// Name of the lab's host on the DPU, and of its node.
 pub const NODE: &str = "node-1";
 
-/// What of it tests make, and take away.
+/// Kinds of objects that tests create and delete.
 const KINDS: &str = "deployments,services,pods";
 
-/// The cluster, in which nothing runs when a test begins.
+/// The cluster, without pods when a test begins.
 #[derive(Debug)]
 pub struct Cluster {
     /// The namespace of the node.
     pub host: Netns,
-    /// That of its DPU.
+    /// The DPU's namespace.
     pub dpu: Netns,
-    /// How each VF looks while nobody has it, by PCI address.
+    /// Baselines of the VFs by PCI address.
     clean: BTreeMap<String, HostEnd>,
 }
 
 impl Cluster {
-    /// Takes it over from the test before, which may have failed.
+    /// Takes the cluster over from the previous test, which may have failed.
     ///
     /// # Panics
-    /// When it can't be emptied.
+    /// If the cluster cannot be emptied.
     #[must_use]
     pub fn take() -> Self {
         let [host, dpu] = ["HOST_NETNS", "DPU_NETNS"].map(|name| Netns::existing(&variable(name)));
@@ -53,7 +52,7 @@ impl Cluster {
         cluster
     }
 
-    /// How those VFs look that nobody has: not the host's port, which may be another after a reboot.
+    /// Baselines of the free VFs: without the host port's VF, which may be another after a reboot.
     fn free_vfs(&self) -> BTreeMap<String, HostEnd> {
         let mut ends = Card::ends_in(&self.host);
         for attachment in self.operator().get("attachments") {
@@ -62,26 +61,26 @@ impl Cluster {
         ends
     }
 
-    /// What `kubectl` does with these arguments.
+    /// Runs `kubectl` with these arguments.
     #[must_use]
     pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
         run(self.host.command("kubectl").args(arguments))
     }
 
-    /// What it says.
+    /// The output of `kubectl`.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.try_kubectl(arguments);
         assert!(output.status.success(), "kubectl {arguments:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Makes what these manifests say.
+    /// Applies these manifests.
     ///
     /// # Panics
-    /// When the API server refuses one.
+    /// If the API server refuses one.
     pub fn apply(&self, manifests: &[Value]) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("manifests.json");
@@ -90,10 +89,10 @@ impl Cluster {
         self.kubectl(&["apply", "--filename", file.to_str().unwrap()]);
     }
 
-    /// An object as the API server has it.
+    /// Reads an object from the API server.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     #[must_use]
     pub fn get(&self, object: &str) -> Value {
         serde_json::from_str(&self.kubectl(&["get", object, "--output", "json"])).unwrap()
@@ -105,15 +104,15 @@ impl Cluster {
         self.get("pods")["items"].as_array().unwrap().clone()
     }
 
-    /// Takes a pod away, and does not wait for it.
+    /// Deletes pods without waiting.
     pub fn delete(&self, pods: &[&str]) {
         self.kubectl(&[&["delete", "pod", "--wait=false"], pods].concat());
     }
 
-    /// Waits until this many pods are ready, neither fewer nor more, and returns them.
+    /// Waits until exactly this many pods are ready, and returns them.
     ///
     /// # Panics
-    /// When they do not become so.
+    /// If that does not happen in time.
     pub fn wait_for_ready(&self, count: usize) -> Vec<Value> {
         wait_for(&format!("{count} ready pods"), LIMIT, || {
             let ready: Vec<_> = self.pods().into_iter().filter(is_ready).collect();
@@ -121,20 +120,20 @@ impl Cluster {
         })
     }
 
-    /// Waits until a pod is ready, or is not.
+    /// Waits until a pod has this readiness.
     ///
     /// # Panics
-    /// When it does not become so.
+    /// If that does not happen in time.
     pub fn wait_for_readiness(&self, pod: &str, wanted: bool) {
         wait_for(&format!("{pod} to be ready: {wanted}"), LIMIT, || {
             (is_ready(&self.get(&format!("pod/{pod}"))) == wanted).then_some(())
         });
     }
 
-    /// Waits for an event of a pod with these words, and returns its message.
+    /// Waits for an event of a pod that contains these words, and returns its message.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn wait_for_event(&self, pod: &str, words: &str) -> String {
         let field = format!("involvedObject.name={pod}");
         wait_for(&format!("{words:?} in the events of {pod}"), LIMIT, || {
@@ -147,27 +146,27 @@ impl Cluster {
         })
     }
 
-    /// What a shell says in a pod.
+    /// The output of a shell script in a pod.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub fn in_pod(&self, pod: &str, script: &str) -> String {
         self.kubectl(&["exec", pod, "--", "sh", "-c", script])
     }
 
-    /// Whether a shell succeeds in a pod.
+    /// Whether a shell script succeeds in a pod.
     #[must_use]
     pub fn succeeds_in(&self, pod: &str, script: &str) -> bool {
         self.try_kubectl(&["exec", pod, "--", "sh", "-c", script]).status.success()
     }
 
-    /// The operator of its DPU.
+    /// The operator of the cluster's DPU.
     #[must_use]
     pub fn operator(&self) -> Operator<'_> {
         Operator::new(&self.host, variable("DPUCTL_CONFIG").into())
     }
 
-    /// Attachments of pods, and so without those of the host itself.
+    /// Attachments of pods, without the host port.
     #[must_use]
     pub fn attachments(&self) -> Vec<Value> {
         let mut all = self.operator().get("attachments");
@@ -175,29 +174,29 @@ impl Cluster {
         all
     }
 
-    /// Waits until so many pods have an attachment.
+    /// Waits until this many pods have an attachment.
     ///
     /// # Panics
-    /// When they do not.
+    /// If they do not.
     pub fn wait_for_attachments(&self, count: usize) {
         wait_for(&format!("{count} attachments"), LIMIT, || {
             (self.attachments().len() == count).then_some(())
         });
     }
 
-    /// Takes all away, and asserts that all is given back and as it was.
+    /// Deletes everything and asserts that all VFs and addresses are free and clean.
     ///
     /// # Panics
-    /// When something is left.
+    /// If something is left.
     pub fn assert_gives_everything_back(&self) {
         self.empty();
         self.assert_invariants();
-        // A pool that was used up a moment ago is a condition still, and no difference.
+        // A pool that was just exhausted still has a condition, which is no difference.
         let found = self.operator().json(&["doctor"]);
         assert_eq!(found["differences"], Value::Array(Vec::new()), "{found:#}");
     }
 
-    /// Objects of pods stay for a while although all of the pod has gone: by force they go.
+    /// Deletes by force: pod objects can stay for a while after everything else of a pod is gone.
     fn empty(&self) {
         let delete = |options: &[&str]| {
             let own = ["delete", KINDS, "--selector", "provider!=kubernetes", "--all-namespaces"];
@@ -210,7 +209,7 @@ impl Cluster {
     }
 }
 
-/// Whether a pod or a node, as the API server has it, is ready and not about to go.
+/// Whether a pod or a node is ready and not being deleted.
 #[must_use]
 pub fn is_ready(object: &Value) -> bool {
     let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
@@ -232,18 +231,18 @@ pub fn addresses(pod: &Value) -> Vec<String> {
     addresses.map(|address| address["ip"].as_str().unwrap().to_owned()).collect()
 }
 
-/// How often a pod's container was started again.
+/// Number of restarts of a pod's container.
 #[must_use]
 pub fn restarts(pod: &Value) -> u64 {
     pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or_default()
 }
 
-/// What the node has of that, whether anybody uses it or not.
+/// A variable of the cluster's environment.
 pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name}: run it by hack/cluster run"))
 }
 
-/// One of the cluster's own scripts.
+/// The cluster's own script.
 pub(crate) fn script() -> Command {
     Command::new(PathBuf::from(variable("CLUSTER_NODE")))
 }

@@ -1,4 +1,4 @@
-//! The programs of the cluster's node, which tests break and mend.
+//! The programs of the cluster's node, which tests stop and restart.
 
 use std::{
     fs,
@@ -16,42 +16,42 @@ use super::{Cluster, LIMIT, NODE, is_ready, manifests::SLEEP, script, variable};
 use crate::{run, wait_for};
 
 impl Cluster {
-    /// Starts `kubelet`, `containerd` or another of its programs, and waits until it is ready.
+    /// Starts a program such as `kubelet` or `containerd`, and waits until it is ready.
     ///
     /// # Panics
-    /// When it does not become so.
+    /// If it does not become ready.
     pub fn start(&self, program: &str) {
         call(&["start", program]);
     }
 
-    /// Ends it.
+    /// Stops a program.
     ///
     /// # Panics
-    /// When it goes on.
+    /// If it does not end.
     pub fn stop(&self, program: &str) {
         call(&["stop", program]);
     }
 
-    /// Ends it as a crash would.
+    /// Kills a program.
     ///
     /// # Panics
-    /// When it goes on.
+    /// If it does not end.
     pub fn kill(&self, program: &str) {
         call(&["kill", program]);
     }
 
-    /// Ends all that runs on the node and its namespaces, and starts it with another boot id.
+    /// Stops everything on the node and its namespaces, and starts it with another boot ID.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     pub fn reboot(&self) {
         call(&["reboot"]);
     }
 
-    /// Has the `agent` or the `service` end and start again, and waits for their session.
+    /// Restarts the `agent` or the `service`, and waits for their session.
     ///
     /// # Panics
-    /// When it gets none.
+    /// If it gets none.
     pub fn restart(&self, program: &str) {
         let lab = PathBuf::from(variable("OFFLOAD_ROOT")).join("hack/lab");
         let output = run(Command::new(lab).args(["restart", program]));
@@ -62,15 +62,15 @@ impl Cluster {
     /// Waits until the agent has its session with the DPU.
     ///
     /// # Panics
-    /// When it gets none.
+    /// If it gets none.
     pub fn wait_for_session(&self) {
         self.operator().wait_for_host(NODE, LIMIT);
     }
 
-    /// Waits until the scheduler gives the node pods: it is ready, and no taint of a time when it was not is left.
+    /// Waits until the scheduler uses the node: it is ready, and has no taint left from a time when it was not.
     ///
     /// # Panics
-    /// When it gives none.
+    /// If that does not happen in time.
     pub fn wait_until_it_takes_pods(&self) {
         wait_for("a node that takes pods", LIMIT, || {
             let node = self.get(&format!("node/{NODE}"));
@@ -78,10 +78,10 @@ impl Cluster {
         });
     }
 
-    /// Ends the DPU's service until it is restarted.
+    /// Stops the DPU's service until it is restarted.
     ///
     /// # Panics
-    /// When it goes on.
+    /// If it does not end.
     pub fn stop_service(&self) {
         let state = PathBuf::from(variable("STATE_DIR")).with_file_name("service.pid");
         let id: i32 = fs::read_to_string(state).unwrap().trim().parse().unwrap();
@@ -90,10 +90,10 @@ impl Cluster {
         wait_for("the service's end", LIMIT, || (!folder.exists()).then_some(()));
     }
 
-    /// The process of a pod's one container, which is not that of its sandbox, while it runs.
+    /// The process of a pod's container, not of its sandbox, while it runs.
     ///
     /// # Panics
-    /// When processes can't be listed.
+    /// If processes cannot be listed.
     #[must_use]
     pub fn process_of(&self, pod: &Value) -> Option<i32> {
         let group = format!("/pod{}/", pod["metadata"]["uid"].as_str().unwrap());
@@ -105,16 +105,16 @@ impl Cluster {
         number(&folders.find(is_its)?)
     }
 
-    /// Ends that process as a crash would.
+    /// Kills that process.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn crash(&self, pod: &Value) {
         let process = self.process_of(pod).expect("a container that runs");
         kill(Pid::from_raw(process), Signal::SIGKILL).unwrap();
     }
 
-    /// Whether the API server has the node for ready.
+    /// Whether the API server considers the node ready.
     #[must_use]
     pub fn node_is_ready(&self) -> bool {
         is_ready(&self.get(&format!("node/{NODE}")))
@@ -130,12 +130,12 @@ fn call(arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
-/// What a program of the cluster said last, for a test that failed.
+/// Prints the end of each program's log, for a failed test.
 pub(super) fn show_logs() {
     let logs = variable("CLUSTER_LOGS");
     for program in ["kubelet", "containerd"] {
         let said = fs::read_to_string(format!("{logs}/{program}")).unwrap_or_default();
-        // Of a file that some kernels lack, told of each container.
+        // Skip a line about a file that some kernels lack, logged for each container.
         let lines: Vec<_> = said.lines().filter(|line| !line.contains("perf_event")).collect();
         let last = &lines[lines.len().saturating_sub(30)..];
         eprintln!("--- {program} said last:\n{}", last.join("\n"));

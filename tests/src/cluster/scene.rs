@@ -1,18 +1,18 @@
-//! What is true of VFs and attachments whatever happens, where the kubelet runs the pods.
+//! Invariants of a node on which the kubelet runs the pods.
 
 use std::{collections::BTreeMap, path::Path};
 
 use super::{Cluster, node::show_logs};
 use crate::{Keeper, Scene, runtime::Cri};
 
-/// Where containerd listens, as the kubelet knows it.
+/// containerd's socket, as the kubelet knows it.
 const CONTAINERD: &str = "/run/containerd/containerd.sock";
 
 impl Cluster {
-    /// Asserts the five invariants, giving the background a while to settle.
+    /// Asserts the five invariants after waiting for background work.
     ///
     /// # Panics
-    /// When one is still broken, naming each breach.
+    /// If one is still broken, naming each breach.
     pub fn assert_invariants(&self) {
         self.scene().assert_invariants();
     }
@@ -31,8 +31,7 @@ impl Cluster {
     }
 }
 
-/// The network namespaces of pods, by name, and their sandboxes. One that has ended is still known for a
-/// while.
+/// Network namespaces of pods by name, with their sandboxes. One that has ended is listed for a while.
 fn pods(cri: &Cri) -> BTreeMap<String, String> {
     let ids = cri.ids().unwrap().into_iter();
     let netns = |id: &String| {

@@ -1,13 +1,14 @@
-//! A load generator: hosts that are played, whose pods come and go at one DPU.
+//! A load generator: simulated hosts whose pods attach and detach at one DPU.
 //!
-//! Their VFs are real, and so are the ports that the DPU programs; what has no part in the DPU's work is left out: agents,
-//! pods and moves. So a machine that runs few agents plays many hosts. Each says and does what an agent does: it has a
-//! session, takes the VFs that it is promised, tells what it has, and repeats or takes back what it was not answered.
-//! Beside others' load it may suffer and cause faults of its own: calls that nobody waits for any more, sessions that
-//! are torn, late calls, reboots. What each was granted it keeps a ledger of, which at rest is compared with what `dpuctl`
-//! and `ip` show. What was lost and has been given back before that is not seen: to give back what is gone succeeds.
+//! Their VFs and the ports that the DPU programs are real. Agents, pods and moves are left out, because they cost the
+//! DPU nothing, so a machine that can run few agents simulates many hosts. Each host behaves like an agent: it opens a
+//! session, takes offered VFs, sends its inventory, and repeats or detaches unanswered attaches.
 //!
-//! While nobody plays, the hosts are silent, and the DPU ends sessions that are so for long.
+//! On request a host also causes and suffers faults: cancelled calls, broken sessions, late calls, reboots. Each keeps
+//! a ledger of its grants, which is compared at rest with the output of `dpuctl` and `ip`. An attachment that was lost
+//! and then detached is not noticed, because such a detach succeeds.
+//!
+//! Between plays the hosts are silent, and the DPU ends sessions that are silent for too long.
 
 mod player;
 mod session;
@@ -31,24 +32,24 @@ use crate::{
     settings::Seat,
 };
 
-/// Hosts of each card: one has a PF of it.
+/// Hosts of a card, one for each PF.
 const HOSTS_OF_CARD: usize = 16;
-/// The controller of the first card, and the others' count down: a DPU's own hosts count up.
+/// Controller of the first card; the others count down, because a DPU's real hosts count up.
 const FIRST_CONTROLLER: u32 = 15;
-/// What a crowd's network and pool are called.
+/// Name of the crowd's network and pool.
 const NETWORK: &str = "crowd";
 
-/// How large a crowd is.
+/// Size of a crowd.
 #[derive(Clone, Copy, Debug)]
 pub struct CrowdSize {
     /// Hosts, 1 to 128.
     pub hosts: usize,
-    /// Pods of each, which has a VF for each.
+    /// Pods and VFs of each host.
     pub pods: u32,
 }
 
 impl CrowdSize {
-    /// What the service's configuration has of it: its hosts, their pool and their network.
+    /// Sections of the service's configuration: hosts, their pool and their network.
     #[must_use]
     pub fn sections(self) -> String {
         let hosts = || (0..self.hosts).map(|number| (name_of(number), pf_of(number)));
@@ -73,10 +74,10 @@ subnets = [{{ cidr = "10.99.0.0/16" }}, {{ cidr = "fd00:10:99::/64" }}]
     }
 }
 
-/// Hosts that are played. They end when it is dropped.
+/// Simulated hosts. They end on drop.
 #[derive(Debug)]
 pub struct Crowd {
-    /// What all of them call from.
+    /// The namespace from which all of them call.
     netns: Arc<Netns>,
     players: Vec<Player>,
     runtime: Runtime,
@@ -84,16 +85,16 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// A crowd of a lab's DPU, whose configuration has its [sections](CrowdSize::sections).
+    /// A crowd at a lab's DPU, whose configuration contains its [sections](CrowdSize::sections).
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn of_lab(lab: &Lab, size: CrowdSize, seed: u64) -> Self {
         Self::join(&lab.card.dpu, &lab.pki, lab.path(), size, seed)
     }
 
-    /// Plugs its cards into a DPU. Their logs are in the folder.
+    /// Plugs the crowd's cards into a DPU. Their logs are in the folder.
     pub(crate) fn join(
         dpu: &Arc<Netns>,
         pki: &Pki,
@@ -105,7 +106,7 @@ impl Crowd {
         let plug = |place| plug(&netns, dpu, folder, size, place);
         let cards: Vec<_> = (0..size.cards()).map(plug).collect();
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        // A channel is made where its connections are going to be driven.
+        // Create each channel on the executor that drives its connections.
         let entered = runtime.enter();
         let mut dice = Dice::new(seed);
         let play = |number| Player::new(pki, number, functions(&cards, number), dice.fork());
@@ -114,18 +115,18 @@ impl Crowd {
         Self { netns, players, runtime, _cards: cards }
     }
 
-    /// Has pods come and go until it is `over`.
+    /// Attaches and detaches pods until `over` returns true.
     ///
     /// # Panics
-    /// When a program of the test can't go on.
+    /// If a program of the test fails.
     pub fn play(&mut self, manners: Manners, over: impl Fn() -> bool + Sync) {
         self.each(async |player| player.play(manners, &over).await);
     }
 
-    /// As [`Self::play`], while the first host does nothing.
+    /// Like [`Self::play`], with an idle first host.
     ///
     /// # Panics
-    /// When a program of the test can't go on.
+    /// If a program of the test fails.
     pub fn play_all_but_first(&mut self, manners: Manners, over: impl Fn() -> bool + Sync) {
         let Self { netns, players, runtime, .. } = self;
         let others = players.iter_mut().skip(1).map(|player| player.play(manners, &over));
@@ -133,10 +134,10 @@ impl Crowd {
         netns.run(|| drop(all()));
     }
 
-    /// As [`Self::play`], while the first host attaches [`BURST`] pods at once in each second.
+    /// Like [`Self::play`], while the first host attaches [`BURST`] pods at once each second.
     ///
     /// # Panics
-    /// When a program of the test can't go on.
+    /// If a program of the test fails.
     pub fn play_beside_burst(&mut self, manners: Manners, over: impl Fn() -> bool + Sync) {
         let Self { netns, players, runtime, .. } = self;
         let (first, others) = players.split_first_mut().expect("a host");
@@ -145,46 +146,46 @@ impl Crowd {
         netns.run(|| drop(all()));
     }
 
-    /// Brings all to rest: of each pod it is known then whether it is attached.
+    /// Stops all calls: then the state of each pod is known.
     ///
     /// # Panics
-    /// When that takes too long.
+    /// If that takes too long.
     pub fn settle(&mut self) {
         self.each(async |player| player.settle().await);
     }
 
-    /// Gives everything back.
+    /// Detaches everything.
     ///
     /// # Panics
-    /// When that takes too long.
+    /// If that takes too long.
     pub fn leave(&mut self) {
         self.each(async |player| player.leave().await);
     }
 
-    /// Does work on each host at the same time, in the hosts' namespace.
+    /// Runs work on all hosts at the same time, in the hosts' namespace.
     fn each(&mut self, work: impl AsyncFn(&mut Player) + Sync) {
         let Self { netns, players, runtime, .. } = self;
         let mut all = || runtime.block_on(join_all(players.iter_mut().map(|player| work(player))));
         netns.run(|| drop(all()));
     }
 
-    /// What all have done since they were asked last.
+    /// What all hosts have done since the last call.
     pub fn take_tally(&mut self) -> Tally {
         let mut all = Tally::default();
         self.players.iter_mut().for_each(|player| all.append(player.take_tally()));
         all
     }
 
-    /// How many attachments its hosts have.
+    /// Number of attachments of the crowd's hosts.
     #[must_use]
     pub fn attached(&self) -> usize {
         self.players.iter().map(|player| player.granted().count()).sum()
     }
 
-    /// Asserts that at rest the DPU has what its hosts were granted, and nothing else of theirs.
+    /// Asserts that at rest the DPU has exactly the crowd's grants.
     ///
     /// # Panics
-    /// When it has not, naming each breach.
+    /// If it does not; names each violation.
     pub fn assert_kept(&self, lab: &Lab) {
         let mut amiss = Vec::new();
         let kept = eventually(LIMIT, || {
@@ -194,13 +195,13 @@ impl Crowd {
         assert!(kept.is_some(), "{}", amiss.join("\n"));
     }
 
-    /// What is not so now, a sentence each.
+    /// Current problems, one sentence each.
     #[must_use]
     pub fn amiss(&self, lab: &Lab) -> Vec<String> {
         self.breaches(&lab.scene().picture()).iter().map(Breach::to_string).collect()
     }
 
-    /// What is not as it has to be at rest.
+    /// Violations at rest.
     pub(crate) fn breaches(&self, picture: &Picture) -> Vec<Breach> {
         let listed: Vec<_> = picture.attachments.iter().filter(|it| is_of_crowd(it)).collect();
         let granted: Vec<_> = self.players.iter().flat_map(Player::granted).collect();
@@ -217,7 +218,7 @@ impl Crowd {
         breaches
     }
 
-    /// A representor is programmed if and only if its VF was granted.
+    /// A representor must be programmed if and only if its VF was granted.
     fn ports_amiss(&self, picture: &Picture, granted: &[&v1::Attachment]) -> Vec<Breach> {
         let device = |it: &&v1::Attachment| it.vf.as_ref().map(|vf| vf.device.clone());
         let held: BTreeSet<_> = granted.iter().filter_map(device).collect();
@@ -234,12 +235,12 @@ impl Crowd {
     }
 }
 
-/// Whether an attachment, as `dpuctl` shows it, is one of a crowd's host.
+/// Whether an attachment in `dpuctl`'s output belongs to a host of the crowd.
 pub(crate) fn is_of_crowd(attachment: &Value) -> bool {
     attachment["network"] == NETWORK
 }
 
-/// Whether what was granted is shown by `dpuctl`, as something that is attached.
+/// Whether `dpuctl` shows the grant as attached.
 fn is_same(granted: &v1::Attachment, shown: &Value) -> bool {
     let addresses: Vec<_> = granted.addresses.iter().map(|it| it.address.as_str()).collect();
     let shown_addresses = shown["addresses"].as_array().into_iter().flatten();
@@ -255,7 +256,7 @@ fn name_of(host: usize) -> String {
     format!("{NETWORK}-{host}")
 }
 
-/// The controller of a host's card, and its PF there.
+/// Controller and PF of a host's card.
 fn place_of(host: usize) -> (u32, u32) {
     let number = |place: usize| u32::try_from(place).expect("a small number");
     (FIRST_CONTROLLER - number(host / HOSTS_OF_CARD), number(host % HOSTS_OF_CARD))
@@ -284,7 +285,7 @@ fn plug(
     Card::between(Arc::clone(netns), Arc::clone(dpu), Plan::of(&settings, seat), &folder)
 }
 
-/// What a host has of its card.
+/// Functions of a host's card.
 fn functions(cards: &[Card], host: usize) -> v1::PhysicalFunction {
     let card = &cards[host / HOSTS_OF_CARD];
     let (controller, pf) = place_of(host);
@@ -308,5 +309,5 @@ fn functions(cards: &[Card], host: usize) -> v1::PhysicalFunction {
     }
 }
 
-/// How long what a host waits for may take at most, beside whatever else goes on.
+/// Timeout of anything that a host waits for, beside other load.
 const LIMIT: Duration = Duration::from_secs(60);

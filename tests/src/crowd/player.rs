@@ -1,4 +1,4 @@
-//! One host, and what it knows.
+//! A simulated host and its knowledge.
 
 use std::{collections::BTreeMap, mem, time::Duration};
 
@@ -16,29 +16,29 @@ use tonic::{Status, transport::Channel};
 use super::{LIMIT, NETWORK, name_of, place_of, session::Session};
 use crate::{Pki, Stopwatch, breach::Breach, dice::Dice, settings::Seat};
 
-/// How many pods a host of a burst attaches in a second: all at once.
+/// Pods that a host of a burst attaches at once each second.
 pub const BURST: usize = 16;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How the hosts of a crowd behave.
+/// Behaviour of a crowd's hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
-    /// The longest pause between two calls of a host; each is another.
+    /// Longest pause between two calls of a host. Each pause is random.
     pub pause: Duration,
-    /// Whether they cause and suffer faults.
+    /// Whether hosts cause and suffer faults.
     pub faults: bool,
 }
 
 /// What a crowd has done.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// How long attaches took that were granted.
+    /// Durations of granted attaches.
     pub attaches: Vec<Duration>,
-    /// How long detaches took that were granted.
+    /// Durations of granted detaches.
     pub detaches: Vec<Duration>,
-    /// Attaches and detaches that were refused, or that nobody waited for until their end.
+    /// Number of attaches and detaches that were refused or cancelled.
     pub failed: usize,
-    /// Why, by text.
+    /// Their reasons with counts.
     pub refusals: BTreeMap<String, usize>,
 }
 
@@ -59,14 +59,13 @@ impl Tally {
     }
 }
 
-/// A host.
 #[derive(Debug)]
 pub(super) struct Player {
-    /// All of its VFs.
+    /// All VFs of the host.
     functions: v1::PhysicalFunction,
     client: WorkloadNetworkClient<Channel>,
     session: Option<Session>,
-    /// How often it has booted.
+    /// Number of boots.
     boots: u32,
     pods: Vec<Pod>,
     dice: Dice,
@@ -74,14 +73,14 @@ pub(super) struct Player {
     complaints: Vec<String>,
 }
 
-/// One of its pods, and its interface.
+/// A pod's interface.
 #[derive(Debug)]
 struct Pod {
     key: AttachmentKey,
     state: State,
-    /// That of the VF that it has, or may have.
+    /// Device of the VF that the pod has or may have.
     device: Option<String>,
-    /// The attachment before the present one, of which late calls speak.
+    /// The previous attachment, for late calls.
     former: Option<String>,
 }
 
@@ -89,15 +88,15 @@ struct Pod {
 enum State {
     Absent,
     Attached(Box<v1::Attachment>),
-    /// A call failed, or nobody heard its answer: it may be attached, with the VF that was taken for it.
+    /// A call failed or its answer was lost: the pod may be attached, with the VF taken for it.
     Unknown(Option<Taken>),
 }
 
-/// A VF that was taken of those that the DPU has promised.
+/// A VF taken from those that the DPU offered.
 #[derive(Clone, Debug)]
 struct Taken {
     promise: v1::VfPromise,
-    /// The session that it is good for.
+    /// The session of the offer.
     session_id: String,
 }
 
@@ -144,12 +143,12 @@ impl Player {
         }
     }
 
-    /// What it was granted, as far as is known.
+    /// The grants, as far as known.
     pub(super) fn granted(&self) -> impl Iterator<Item = &v1::Attachment> {
         self.pods.iter().filter_map(Pod::attachment)
     }
 
-    /// The devices of its VFs.
+    /// The devices of all VFs.
     pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
         self.functions.vfs.iter().map(|vf| &*vf.device)
     }
@@ -162,7 +161,7 @@ impl Player {
         mem::take(&mut self.tally)
     }
 
-    /// Has its pods come and go until it is over.
+    /// Attaches and detaches pods until `over` returns true.
     pub(super) async fn play(&mut self, manners: Manners, over: impl Fn() -> bool) {
         while !over() {
             if manners.faults {
@@ -177,7 +176,7 @@ impl Player {
         }
     }
 
-    /// Attaches [`BURST`] pods at once in each second until it is over, and detaches them. The tally has none of their
+    /// Attaches [`BURST`] pods at once each second until `over` returns true, and detaches them. The tally omits their
     /// attaches.
     pub(super) async fn burst(&mut self, over: impl Fn() -> bool) {
         while !over() {
@@ -212,13 +211,13 @@ impl Player {
         u32::try_from(self.dice.below(100)).expect("less than 100")
     }
 
-    /// Few calls are not waited for until their end.
+    /// A small share of the calls is cancelled early.
     fn patience(&mut self) -> Duration {
         let brief = Duration::from_micros(self.dice.below(20_000));
         if self.dice.happens(10) { brief } else { LIMIT }
     }
 
-    /// Its session is torn, or it boots.
+    /// Breaks the session, or reboots.
     fn suffer(&mut self) {
         if self.dice.happens(3) {
             self.session = None;
@@ -226,7 +225,7 @@ impl Player {
         if self.dice.happens(1) {
             self.session = None;
             self.boots += 1;
-            // Its VFs are as new, whatever its pods had.
+            // After a boot all VFs are new, whatever the pods had.
             for pod in &mut self.pods {
                 (pod.state, pod.device) = (State::Absent, None);
             }
@@ -244,17 +243,17 @@ impl Player {
         }
     }
 
-    /// Until it is known of each pod whether it is attached, and the DPU knows that.
+    /// Calls until the state of each pod is known, also to the DPU.
     pub(super) async fn settle(&mut self) {
         self.until(|pod| matches!(pod.state, State::Unknown(_))).await;
     }
 
-    /// Until no pod is attached.
+    /// Detaches until no pod is attached.
     pub(super) async fn leave(&mut self) {
         self.until(|pod| !matches!(pod.state, State::Absent)).await;
     }
 
-    /// Detaches these pods, and waits until the DPU has heard all.
+    /// Detaches these pods, and waits until the DPU has processed everything.
     async fn until(&mut self, is_to_leave: impl Fn(&Pod) -> bool) {
         let begun = Stopwatch::start();
         while within(LIMIT, self.try_to_detach(&is_to_leave)).await != Some(true) {
@@ -282,10 +281,10 @@ impl Player {
         false
     }
 
-    /// Whether there is a session, which is opened if need be.
+    /// Whether there is a session. Opens one if necessary.
     async fn is_in_session(&mut self) -> bool {
         if self.session.as_ref().is_none_or(Session::is_over) {
-            // The one before has to have ended first.
+            // The previous session must have ended.
             self.session = None;
             let hello = self.hello();
             let opened = Session::open(&mut self.client, hello).await;
@@ -297,7 +296,7 @@ impl Player {
         self.session.is_some()
     }
 
-    /// Of a host that has booted, or that nobody has answered, the DPU has attachments that it knows nothing of.
+    /// Detaches an attachment that the DPU asks to release: after a reboot or a lost answer the host does not know it.
     async fn give_back(&mut self, v1::Release { attachment_id, key, reason }: v1::Release) {
         if self.granted().any(|attachment| attachment.id == attachment_id) {
             let what =
@@ -343,7 +342,7 @@ impl Player {
         }
     }
 
-    /// The VF that was taken for a pod before in this session, or one that is promised.
+    /// The VF taken for the pod earlier in this session, or an offered one.
     async fn take_vf(&mut self, pod: usize) -> Option<Taken> {
         let session = self.session.as_mut()?;
         let session_id = session.id.clone();
@@ -368,7 +367,7 @@ impl Player {
         self.note_attached(pod, taken, attachment).await;
     }
 
-    /// A pod has an attachment, perhaps with another VF than was taken for it.
+    /// Records an attachment, which may have another VF than the one taken for it.
     async fn note_attached(
         &mut self,
         pod: usize,
@@ -406,7 +405,7 @@ impl Player {
         self.tell_inventory().await;
     }
 
-    /// Tells that a VF was taken for nothing.
+    /// Reports that a taken VF was not used.
     async fn give_up(&self, taken: Option<Taken>) {
         if let Some(Taken { promise, session_id }) = taken
             && self.session.as_ref().is_some_and(|session| session.id == session_id)
@@ -419,7 +418,7 @@ impl Player {
         self.say(FromHost::Inventory(self.inventory())).await;
     }
 
-    /// Says once more that the attachment before is to be given back, which harms the present one in nothing.
+    /// Repeats the detach of the previous attachment. It must not affect the present one.
     async fn detach_late(&mut self, pod: usize) {
         let Some(former) = self.pods[pod].former.clone() else { return };
         let request = self.detach_request(pod, former);
@@ -453,7 +452,7 @@ impl Player {
         }
     }
 
-    /// What was answered, if it was granted.
+    /// The answer, if the call was granted.
     fn note<T>(&mut self, answer: Option<Result<T, Status>>) -> Option<T> {
         match answer {
             Some(Ok(granted)) => return Some(granted),
@@ -469,10 +468,10 @@ impl Player {
     }
 }
 
-/// How long after a try that failed the next one is made.
+/// Pause after a failed attempt.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// The clock that calls and messages are ordered by.
+/// The clock that orders calls and messages.
 fn now() -> u64 {
     let now = ClockId::CLOCK_BOOTTIME.now().expect("a clock");
     Duration::from(now).as_nanos().try_into().expect("less than 500 years")

@@ -1,4 +1,4 @@
-//! A host's session with the DPU.
+//! A simulated host's session with the DPU.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming, transport::Channel};
 
-/// How long the DPU's welcome is waited for.
+/// Timeout of the DPU's hello reply.
 const WELCOME: Duration = Duration::from_secs(5);
-/// How long a promise is waited for, where each pod has a VF that can be promised.
+/// Timeout of an offer, if each pod has a VF that can be offered.
 const PROMISE: Duration = Duration::from_secs(2);
-/// Messages that may wait to be sent.
+/// Capacity of the send queue.
 const WAITING: usize = 64;
-/// The number of the first heartbeat whose answer is waited for; those that tell that the host lives are below.
+/// Number of the first heartbeat whose answer is awaited. Ordinary heartbeats have lower numbers.
 const FIRST_ASKED: u64 = 1 << 32;
 
 /// A session, until it is dropped or the DPU ends it.
@@ -32,11 +32,11 @@ const FIRST_ASKED: u64 = 1 << 32;
 pub(super) struct Session {
     pub(super) id: String,
     out: mpsc::Sender<v1::HostMessage>,
-    /// VFs that the DPU has promised, and nobody has taken.
+    /// Offered VFs that are not taken.
     promises: mpsc::UnboundedReceiver<v1::VfPromise>,
-    /// Attachments that are to be given back.
+    /// Attachments to release.
     released: mpsc::UnboundedReceiver<v1::Release>,
-    /// The last heartbeat that was answered, of those whose answer is waited for.
+    /// The latest answered heartbeat among those whose answer is awaited.
     echoed: watch::Receiver<u64>,
     listener: JoinHandle<()>,
 }
@@ -48,10 +48,10 @@ impl Drop for Session {
 }
 
 impl Session {
-    /// Opens one.
+    /// Opens a session.
     ///
     /// # Errors
-    /// The DPU is not to be had, or refuses.
+    /// The DPU is unavailable or refuses.
     pub(super) async fn open(
         client: &mut WorkloadNetworkClient<Channel>,
         hello: v1::Hello,
@@ -84,24 +84,24 @@ impl Session {
         self.listener.is_finished()
     }
 
-    /// Says something, unless the session is over.
+    /// Sends a message, unless the session is over.
     pub(super) async fn say(&self, message: FromHost) {
         let _ = self.out.send(v1::HostMessage { message: Some(message) }).await;
     }
 
-    /// Waits until the DPU has heard what was said. `false`: the session is over.
+    /// Waits until the DPU has processed all messages. `false`: the session is over.
     pub(super) async fn is_heard(&mut self) -> bool {
         let sequence = FIRST_ASKED.max(*self.echoed.borrow() + 1);
         self.say(FromHost::Heartbeat(v1::Heartbeat { sequence })).await;
         self.echoed.wait_for(|echoed| *echoed == sequence).await.is_ok()
     }
 
-    /// A VF that the DPU has promised, or promises shortly.
+    /// Takes a VF that the DPU has offered, or offers shortly.
     pub(super) async fn take_promise(&mut self) -> Option<v1::VfPromise> {
         within(PROMISE, self.promises.recv()).await?
     }
 
-    /// An attachment that is to be given back.
+    /// Takes an attachment to release.
     pub(super) fn take_released(&mut self) -> Option<v1::Release> {
         self.released.try_recv().ok()
     }
@@ -120,7 +120,7 @@ async fn next(from_dpu: &mut Streaming<v1::DpuMessage>) -> Result<Option<FromDpu
     Ok(from_dpu.message().await?.and_then(|message| message.message))
 }
 
-/// Hears what the DPU says.
+/// Receives the DPU's messages.
 struct Ear {
     out: mpsc::Sender<v1::HostMessage>,
     promised: mpsc::UnboundedSender<v1::VfPromise>,
@@ -129,7 +129,7 @@ struct Ear {
 }
 
 impl Ear {
-    /// Until the session is over.
+    /// Runs until the session is over.
     async fn listen(self, mut from_dpu: Streaming<v1::DpuMessage>, mut beats: Interval) {
         let mut sequence = 0;
         loop {
@@ -150,7 +150,7 @@ impl Ear {
         }
     }
 
-    /// Returns what there is to be answered. Nobody listens to what a session has said that is dropped meanwhile.
+    /// Handles a message and returns the answer. The queue of a dropped session has no reader.
     fn hear(&self, message: FromDpu) -> Option<FromHost> {
         match message {
             FromDpu::Promises(v1::Promises { vfs }) => {
@@ -161,7 +161,7 @@ impl Ear {
             FromDpu::Heartbeat(v1::Heartbeat { sequence }) if sequence >= FIRST_ASKED => {
                 self.echoes.send_replace(sequence);
             }
-            // Its VF is where it always was.
+            // The simulated VF has never moved.
             FromDpu::Reattach(v1::Reattach { attachment }) => {
                 let attachment_id = attachment?.id;
                 return Some(FromHost::Attached(v1::Attached { attachment_id }));

@@ -1,4 +1,4 @@
-//! containerd in the lab's host namespace, with folders and a socket of its own.
+//! containerd in the lab's host namespace, with its own folders and socket.
 
 use std::{
     fs,
@@ -15,27 +15,27 @@ use super::{
 };
 use crate::{Lab, Netns, Program, run, wait_for};
 
-/// What people are told to write into its configuration.
+/// The documented configuration.
 const PAGE: &str = include_str!("../../../docs/runtimes/containerd.md");
 
-/// What every runtime has in its configuration.
+/// Configuration of every runtime.
 const RUNC: &str = "runtime_type = \"io.containerd.runc.v2\"\npod_annotations = [\"*\"]\n";
 
-/// How long it may take to come up.
+/// Timeout of the start.
 const START: Duration = Duration::from_secs(60);
 
-/// What is run as containerd.
+/// The containerd executable.
 #[derive(Debug)]
 struct Executable {
     path: PathBuf,
-    /// The agent that it asks itself, without a plugin.
+    /// The agent that it asks without a plugin.
     agent: Option<PathBuf>,
 }
 
-/// A containerd, which ends when it is dropped.
+/// A containerd, which ends on drop.
 #[derive(Debug)]
 pub struct Containerd {
-    /// Killed and started again by whoever only looks at it otherwise.
+    /// In a lock, because it is killed and restarted through `&self`.
     program: Mutex<Program>,
     cri: Cri,
     host: Arc<Netns>,
@@ -45,20 +45,20 @@ pub struct Containerd {
 }
 
 impl Containerd {
-    /// Sets it up on the lab's host and waits until it is ready for pods.
+    /// Sets containerd up on the lab's host and waits until it accepts pods.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn install(lab: &Lab) -> Self {
         Self::install_with(lab, "", &[])
     }
 
-    /// Likewise, with further keys of what its configuration has for CNI, and with further runtimes, each with
-    /// a folder of CNI configurations of its own.
+    /// Sets containerd up with further keys of its CNI configuration, and with further runtimes that have their own
+    /// folders of CNI configurations.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn install_with(lab: &Lab, cni: &str, runtimes: &[(&str, &Path)]) -> Self {
         let executable = Executable { path: "containerd".into(), agent: None };
@@ -67,11 +67,10 @@ impl Containerd {
         })
     }
 
-    /// Sets up the one that is built with the package adapters/go-cni, and that has neither a plugin nor a
-    /// configuration of CNI.
+    /// Sets up the containerd that is built with adapters/go-cni and has neither CNI plugins nor CNI configurations.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn install_with_go_cni(lab: &Lab) -> Self {
         let variable = std::env::var_os("OFFLOAD_RUNTIMES_GO_CNI");
@@ -103,10 +102,10 @@ impl Containerd {
         containerd
     }
 
-    /// Its version, major and minor.
+    /// Version, major and minor.
     ///
     /// # Panics
-    /// When it tells none.
+    /// If it reports none.
     #[must_use]
     pub fn version() -> (u32, u32) {
         version_of("containerd")
@@ -115,50 +114,50 @@ impl Containerd {
     /// Runs a pod with these annotations.
     ///
     /// # Errors
-    /// containerd's own words.
+    /// containerd's error.
     pub fn run_with(&self, name: &str, annotations: &[(&str, &str)]) -> Result<String, String> {
         self.run_as(name, &Asked { annotations, ..Asked::default() })
     }
 
-    /// Runs a pod that asks for all that.
+    /// Runs a pod with these options.
     ///
     /// # Errors
-    /// containerd's own words.
+    /// containerd's error.
     pub fn run_as(&self, name: &str, asked: &Asked<'_>) -> Result<String, String> {
         self.cri.run(name, asked, self.control_group.clone())
     }
 
-    /// The addresses that it tells of a pod.
+    /// The addresses that containerd reports for a pod.
     ///
     /// # Panics
-    /// When it knows no such pod.
+    /// If it knows no such pod.
     #[must_use]
     pub fn addresses(&self, id: &str) -> Vec<String> {
         self.cri.addresses(id).unwrap()
     }
 
-    /// Whether it says that pods can have a network.
+    /// Whether containerd reports that pods can have a network.
     ///
     /// # Panics
-    /// When it does not answer.
+    /// If it does not answer.
     #[must_use]
     pub fn has_network(&self) -> bool {
         self.cri.conditions().unwrap().iter().any(|condition| condition == "NetworkReady")
     }
 
-    /// What it has stored of the CNI result of a pod.
+    /// The CNI result of a pod that containerd has stored.
     ///
     /// # Panics
-    /// When it knows no such pod, or stores none.
+    /// If it knows no such pod, or stores none.
     #[must_use]
     pub fn cni_result(&self, id: &str) -> Value {
         self.cri.info(id).unwrap()["cniResult"].clone()
     }
 
-    /// What it tells of its configurations of CNI.
+    /// containerd's view of its CNI configurations.
     ///
     /// # Panics
-    /// When it does not answer.
+    /// If it does not answer.
     #[must_use]
     pub fn cni_configurations(&self) -> Value {
         self.cri.cni_configurations().unwrap()
@@ -195,7 +194,7 @@ impl Runtime for Containerd {
         self.cri.stop(id)
     }
 
-    /// As the kubelet does: containerd refuses to remove what was not stopped.
+    /// Stops first, like the kubelet: containerd refuses to remove a running pod.
     fn remove(&self, id: &str) -> Result<(), String> {
         self.cri.stop(id)?;
         self.cri.remove(id)
@@ -237,8 +236,7 @@ fn start(host: &Netns, folder: &Path, executable: &Executable) -> Program {
     Program::spawn("containerd", command, folder, &[])
 }
 
-/// As Debian's package has it, but for its folders, and for what needs a kernel module or the right to
-/// change what the whole machine has.
+/// Debian's configuration with other folders, without what needs a kernel module or changes the whole machine.
 fn configuration(folder: &Path, conflists: &Path, cni: &str, others: &[(&str, &Path)]) -> String {
     let format = Format::of(Containerd::version());
     let (cri, runtimes) = (format.runtime, format!("{}.containerd.runtimes", format.runtime));
@@ -276,12 +274,12 @@ restrict_oom_score_adj = true
     )
 }
 
-/// What of the configuration the versions write differently.
+/// Differences of the configuration between versions.
 struct Format {
     version: u32,
-    /// How the name of a section of the CRI's begins.
+    /// Prefix of CRI sections.
     runtime: &'static str,
-    /// The image of pods, and how images are kept.
+    /// Image of pods, and how images are stored.
     images: String,
 }
 

@@ -1,4 +1,4 @@
-//! A client of Kubernetes' container runtime interface (CRI v1), as small as the kubelet's is large.
+//! A minimal client of Kubernetes' container runtime interface (CRI v1).
 
 use std::{path::Path, time::Duration};
 
@@ -16,21 +16,21 @@ mod api {
 
 use api::runtime_service_client::RuntimeServiceClient;
 
-/// How long any call may take, which is how long a kubelet waits.
+/// Timeout of a call: that of the kubelet.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a pod asks for besides.
+/// Options of a pod.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
-    /// Its annotations.
+    /// Annotations.
     pub annotations: &'a [(&'a str, &'a str)],
-    /// Its runtime, as a RuntimeClass names one. Empty: the usual one.
+    /// Runtime, as in a RuntimeClass. Empty: the default.
     pub handler: &'a str,
-    /// The ports of TCP that lead to it, each with its own one.
+    /// Host ports of TCP with the container's port.
     pub ports: &'a [(u16, u16)],
 }
 
-/// A connection that is made anew when the runtime has gone.
+/// A connection that is opened again after the runtime ended.
 #[derive(Debug)]
 pub(crate) struct Cri {
     executor: Runtime,
@@ -55,7 +55,7 @@ impl Cri {
         answer.map(Response::into_inner).map_err(|status| status.message().to_owned())
     }
 
-    /// The conditions that are good, `RuntimeReady` and `NetworkReady` among them.
+    /// Conditions that are true, such as `RuntimeReady` and `NetworkReady`.
     pub(crate) fn conditions(&self) -> Result<Vec<String>, String> {
         let request = api::StatusRequest { verbose: false };
         let answer = self.call(async |mut client| client.status(request).await)?;
@@ -108,7 +108,7 @@ impl Cri {
         Ok(answer.items.into_iter().map(|item| item.id).collect())
     }
 
-    /// The path of a pod's network namespace, as containerd tells it to those who ask for all.
+    /// Path of a pod's network namespace in containerd's verbose status.
     pub(crate) fn netns(&self, id: &str) -> Option<String> {
         let info = self.info(id)?;
         let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array()?;
@@ -116,19 +116,19 @@ impl Cri {
         Some(netns["path"].as_str()?.to_owned())
     }
 
-    /// What containerd tells of a pod to those who ask for all.
+    /// containerd's verbose status of a pod.
     pub(crate) fn info(&self, id: &str) -> Option<Value> {
         serde_json::from_str(self.pod(id).ok()?.info.get("info")?).ok()
     }
 
-    /// What containerd tells of its configurations of CNI, likewise.
+    /// CNI configurations in containerd's verbose status.
     pub(crate) fn cni_configurations(&self) -> Option<Value> {
         let request = api::StatusRequest { verbose: true };
         let answer = self.call(async |mut client| client.status(request).await).ok()?;
         serde_json::from_str(answer.info.get("cniconfig")?).ok()
     }
 
-    /// The addresses that the runtime tells of a pod.
+    /// Addresses that the runtime reports for a pod.
     pub(crate) fn addresses(&self, id: &str) -> Result<Vec<String>, String> {
         let network = self.pod(id)?.status.unwrap_or_default().network.unwrap_or_default();
         let others = network.additional_ips.into_iter().map(|one| one.ip);

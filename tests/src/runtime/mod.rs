@@ -1,4 +1,4 @@
-//! Real container runtimes, as `hack/runtimes run` has them: what a pod is to each, behind one contract.
+//! Real container runtimes of `hack/runtimes run`, behind one interface.
 
 mod containerd;
 mod cri;
@@ -23,68 +23,68 @@ pub use traffic::Conversation;
 
 use crate::{Lab, run};
 
-/// The image that all pods run, which `hack/runtimes` makes.
+/// The image of all pods, built by `hack/runtimes`.
 const IMAGE: &str = "localhost/pod:1";
 
-/// The configuration that we ship.
+/// The shipped configuration.
 const CONFLIST: &str = include_str!("../../../configs/10-dpu-offload.conflist");
 
-/// What runs pods. All of it works on several threads at once.
+/// A container runtime. All methods may be called from several threads.
 pub trait Runtime: Sync {
-    /// Runs a pod of that name and returns its id, or what the runtime complains of.
+    /// Runs a pod and returns its ID, or the runtime's error.
     ///
     /// # Errors
-    /// The runtime's own words.
+    /// The runtime's error.
     fn run(&self, name: &str) -> Result<String, String>;
 
-    /// Runs a pod to whose port of TCP, the second, another leads, the first.
+    /// Runs a pod with a published TCP port: the first number on the host, the second in the pod.
     ///
     /// # Errors
-    /// The runtime's own words.
+    /// The runtime's error.
     fn run_with_port(&self, name: &str, port: (u16, u16)) -> Result<String, String>;
 
-    /// Ends a pod's processes, and leaves what else it has.
+    /// Ends a pod's processes and keeps the rest.
     ///
     /// # Errors
-    /// The runtime's own words.
+    /// The runtime's error.
     fn stop(&self, id: &str) -> Result<(), String>;
 
-    /// Takes a pod away, which may run still.
+    /// Removes a pod, which may still run.
     ///
     /// # Errors
-    /// The runtime's own words.
+    /// The runtime's error.
     fn remove(&self, id: &str) -> Result<(), String>;
 
-    /// The ids of all pods that the runtime knows of, whether they run or not.
+    /// IDs of all pods that the runtime knows, running or not.
     fn ids(&self) -> Vec<String>;
 
-    /// The name of a pod's network namespace, unless it has none any more.
+    /// Name of a pod's network namespace, while it has one.
     fn netns(&self, id: &str) -> Option<String>;
 
-    /// Kills whatever the runtime is doing with SIGKILL.
+    /// Kills the runtime's processes with SIGKILL.
     fn crash(&self);
 
-    /// After a crash: starts what has to run all the time, and does what its pages leave to a person.
+    /// Starts the runtime's daemons after a crash, and does the manual steps that its page documents.
     fn recover(&self);
 
-    /// Ends what of it runs all the time with SIGTERM, and starts it again.
+    /// Restarts the runtime's daemons with SIGTERM.
     fn restart(&self);
 }
 
-/// Which runtime a scenario is tried with, in the version that there is: `hack/runtimes run` has that of the
-/// machine's own Debian, `hack/runtimes --next run` that of the next one.
+/// A runtime, in the installed version: `hack/runtimes run` has that of the machine's Debian, `hack/runtimes --next
+/// run` that of the next one.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    /// containerd, through its CRI.
+    /// containerd through its CRI.
     Containerd,
-    /// containerd, built with the package adapters/go-cni, which has neither plugins nor configurations of CNI.
+    /// containerd built with adapters/go-cni, without CNI plugins and configurations.
     ContainerdWithGoCni,
-    /// podman, by its command line: with CNI before version 5, and by netavark from then on.
+    /// podman's command line: with CNI before version 5, then with netavark.
     Podman,
 }
 
 impl Kind {
-    /// Sets it up on the lab's host.
+    /// Sets the runtime up on the lab's host.
     pub(crate) fn install(self, lab: &Lab) -> Box<dyn Runtime> {
         match self {
             Self::Containerd => Box::new(Containerd::install(lab)),
@@ -94,11 +94,11 @@ impl Kind {
     }
 }
 
-/// Writes the shipped CNI configuration for the lab's agent, changed by `change`, as a file of that path in the
-/// lab's folder, and returns the folder that it is in. Runtimes read `net.d`.
+/// Writes the shipped CNI configuration for the lab's agent, changed by `change`, as this file in the lab's folder.
+/// Returns its folder. Runtimes read `net.d`.
 ///
 /// # Panics
-/// When it can't be written.
+/// If it cannot be written.
 pub fn write_conflist(lab: &Lab, file: &str, change: impl FnOnce(&mut Value)) -> PathBuf {
     let path = lab.path().join(file);
     let folder = path.parent().unwrap();
@@ -110,7 +110,7 @@ pub fn write_conflist(lab: &Lab, file: &str, change: impl FnOnce(&mut Value)) ->
     folder.to_path_buf()
 }
 
-/// The folder of CNI configurations, with the shipped one unless the test has put another in its place.
+/// Folder of CNI configurations: with the shipped one, unless the test has written another.
 fn conflists(lab: &Lab) -> PathBuf {
     let folder = lab.path().join("net.d");
     match folder.join("10-dpu-offload.conflist").exists() {
@@ -119,8 +119,7 @@ fn conflists(lab: &Lab) -> PathBuf {
     }
 }
 
-/// The configuration with that section as a runtime's page shows it, with another folder of CNI
-/// configurations.
+/// A section of the configuration as a runtime's page shows it, with another folder of CNI configurations.
 fn shown(page: &str, section: &str, conflists: &Path) -> String {
     let blocks = page.split("```").skip(1).step_by(2);
     let mut of_section = blocks.filter(|block| block.contains(section));
@@ -128,7 +127,7 @@ fn shown(page: &str, section: &str, conflists: &Path) -> String {
     block.replace("/etc/cni/net.d", conflists.to_str().unwrap())
 }
 
-/// The version that a program tells of itself, major and minor.
+/// Version that a program reports, major and minor.
 fn version_of(program: &str) -> (u32, u32) {
     let output = run(Command::new(program).arg("--version"));
     let text = String::from_utf8(output.stdout).unwrap();
@@ -145,7 +144,7 @@ fn image() -> PathBuf {
     variable.expect("the environment that hack/runtimes run makes").into()
 }
 
-/// The control group below which all that a lab's pods run is.
+/// Control group of everything that a lab's pods run.
 fn control_group(lab: &Lab) -> String {
     let variable = std::env::var("OFFLOAD_RUNTIMES_CGROUP");
     let run = variable.expect("the environment that hack/runtimes run makes");

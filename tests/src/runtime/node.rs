@@ -1,4 +1,4 @@
-//! A node with a runtime: the lab, and pods on it.
+//! A node: a lab with a runtime and pods.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -10,7 +10,7 @@ use crate::{Lab, Netns, Scene, Settings, run};
 /// A lab and a runtime on its host.
 #[expect(missing_debug_implementations, reason = "runtimes differ")]
 pub struct Node {
-    /// What runs pods; the first to be dropped.
+    /// The runtime. It is dropped first.
     pub runtime: Box<dyn Runtime>,
     /// Card, service and agent.
     pub lab: Lab,
@@ -19,59 +19,59 @@ pub struct Node {
 /// What `ip` shows of a pod's interface.
 #[derive(Debug)]
 pub struct Inside {
-    /// The alias, which names the VF's PCI address.
+    /// The alias, which contains the VF's PCI address.
     pub alias: String,
-    /// The global addresses, IPv4 first, without the length of their prefixes.
+    /// Global addresses, IPv4 first, without prefix lengths.
     pub addresses: Vec<String>,
 }
 
 impl Node {
-    /// Brings it all up.
+    /// Starts everything.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn start(kind: Kind, settings: &Settings) -> Self {
         Self::on(kind, Lab::start(settings))
     }
 
-    /// Sets the runtime up on the host of a lab.
+    /// Sets the runtime up on a lab's host.
     ///
     /// # Panics
-    /// When it does not come up.
+    /// If it does not come up.
     #[must_use]
     pub fn on(kind: Kind, lab: Lab) -> Self {
         Self { runtime: kind.install(&lab), lab }
     }
 
-    /// Runs a pod of that name, and returns its id.
+    /// Runs a pod and returns its ID.
     ///
     /// # Panics
-    /// When the runtime complains.
+    /// If the runtime fails.
     #[must_use]
     pub fn run(&self, name: &str) -> String {
         self.runtime.run(name).unwrap_or_else(|complaint| panic!("{name}: {complaint}"))
     }
 
-    /// Takes a pod away.
+    /// Removes a pod.
     ///
     /// # Panics
-    /// When the runtime complains.
+    /// If the runtime fails.
     pub fn remove(&self, id: &str) {
         self.runtime.remove(id).unwrap_or_else(|complaint| panic!("{id}: {complaint}"));
     }
 
-    /// Takes away all that the runtime knows of, how far each of them ever came.
+    /// Removes all pods that the runtime knows, in whatever state.
     pub fn remove_all(&self) {
         for id in self.runtime.ids() {
             self.remove(&id);
         }
     }
 
-    /// What `ip` shows of `eth0` in a pod.
+    /// A pod's `eth0` in the output of `ip`.
     ///
     /// # Panics
-    /// When it has none.
+    /// If it has none.
     #[must_use]
     pub fn inside(&self, id: &str) -> Inside {
         let links = self.in_pod(id, &["ip", "-d", "-j", "address", "show", "dev", "eth0"]);
@@ -85,11 +85,10 @@ impl Node {
         }
     }
 
-    /// Asserts that one pod reaches the other's addresses, of which there are those of two families, by echo
-    /// requests and by TCP.
+    /// Asserts that one pod reaches the other's addresses of both families, by echo requests and TCP.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub fn assert_reaches(&self, from: &str, to: &str) {
         let addresses = self.inside(to).addresses;
         for address in &addresses {
@@ -98,10 +97,10 @@ impl Node {
         let _ = self.connect(from, to);
     }
 
-    /// Connects one pod with the other's addresses, of which there are those of two families.
+    /// Connects one pod to the other's addresses of both families.
     ///
     /// # Panics
-    /// When it can't.
+    /// If a connection fails.
     #[must_use]
     pub fn connect(&self, from: &str, to: &str) -> Vec<Conversation> {
         let addresses = self.inside(to).addresses;
@@ -113,7 +112,7 @@ impl Node {
     /// The name of a pod's network namespace.
     ///
     /// # Panics
-    /// When it has none.
+    /// If it has none.
     #[must_use]
     pub fn netns(&self, id: &str) -> String {
         self.runtime.netns(id).unwrap_or_else(|| panic!("{id} has no netns"))
@@ -126,35 +125,35 @@ impl Node {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Takes a pod's network namespace away under it.
+    /// Deletes a pod's network namespace.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     pub fn delete_netns(&self, id: &str) {
         let netns = self.netns(id);
         let output = run(Command::new("ip").args(["netns", "delete", &netns]));
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// Asserts the five invariants, giving the background a while to settle.
+    /// Asserts the five invariants after waiting for background work.
     ///
     /// # Panics
-    /// When one is still broken, naming each breach.
+    /// If one is still broken, naming each breach.
     pub fn assert_invariants(&self) {
         self.scene().assert_invariants();
     }
 
-    /// Asserts that the runtime knows of no pod, that nothing is attached, and the invariants.
+    /// Asserts the invariants, that nothing is attached and that the runtime has no pods.
     ///
     /// # Panics
-    /// When something is left.
+    /// If something is left.
     pub fn assert_clean_slate(&self) {
         let left = self.runtime.ids();
         assert!(left.is_empty(), "{left:?}");
         self.scene().assert_clean_slate();
     }
 
-    /// That of the lab, with the runtime's pods in the place of the test's own.
+    /// The lab's scene with the runtime's pods instead of the test's.
     fn scene(&self) -> Scene<'_> {
         let pods = || -> BTreeMap<String, String> {
             let ids = self.runtime.ids().into_iter();

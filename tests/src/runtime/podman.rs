@@ -1,5 +1,4 @@
-//! podman in the lab's host namespace, with a store of its own: by CNI before version 5, and by netavark from then
-//! on.
+//! podman in the lab's host namespace, with its own store: with CNI before version 5, then with netavark.
 
 use std::{
     collections::BTreeSet,
@@ -23,11 +22,11 @@ use nix::{
 use super::{IMAGE, Runtime, conflists, control_group, image, last_of, shown, version_of};
 use crate::{Lab, Netns, run};
 
-/// What people are told to write into its configuration.
+/// The documented configurations.
 const PAGE_OF_CNI: &str = include_str!("../../../docs/runtimes/podman-4.md");
 const PAGE_OF_NETAVARK: &str = include_str!("../../../docs/runtimes/podman-5.md");
 
-/// The network of containers that ask for none, as podman and the DPU call it.
+/// The default network, in podman and on the DPU.
 const NETWORK: &str = "blue";
 
 /// podman has no daemon: each call is a process.
@@ -35,19 +34,19 @@ const NETWORK: &str = "blue";
 pub struct Podman {
     host: Arc<Netns>,
     folder: PathBuf,
-    /// The agent's.
+    /// The agent's socket.
     socket: PathBuf,
     has_cni: bool,
     control_group: String,
-    /// The calls that go on. A process is not reaped before it is out of here.
+    /// Running calls. A process is removed from here before it is reaped.
     calls: Mutex<BTreeSet<Pid>>,
 }
 
 impl Podman {
-    /// Sets it up on the lab's host.
+    /// Sets podman up on the lab's host.
     ///
     /// # Panics
-    /// When it can't load the image.
+    /// If it cannot load the image.
     #[must_use]
     pub fn install(lab: &Lab) -> Self {
         let folder = lab.path().join("podman");
@@ -68,20 +67,20 @@ impl Podman {
         podman
     }
 
-    /// Creates a network by netavark's plugin, with these options besides.
+    /// Creates a network with netavark's plugin and these options.
     ///
     /// # Errors
-    /// podman's own words.
+    /// podman's error.
     pub fn create(&self, network: &str, options: &[&str]) -> Result<String, String> {
         let socket = format!("agent_socket={}", self.socket.display());
         let create = ["network", "create", "--driver", "dpu-offload", "--opt", &socket];
         self.says(&[&create, options, &[network]].concat())
     }
 
-    /// Runs a container with these options besides.
+    /// Runs a container with these options.
     ///
     /// # Errors
-    /// podman's own words.
+    /// podman's error.
     pub fn run_with(&self, name: &str, options: &[&str]) -> Result<String, String> {
         let run = ["run", "--detach", "--name", name, "--cgroup-parent", &self.control_group];
         let says_network = self.has_cni || options.contains(&"--network");
@@ -89,17 +88,17 @@ impl Podman {
         self.says(&[&run, network, options, &[IMAGE]].concat())
     }
 
-    /// What podman prints with these arguments.
+    /// The output of podman with these arguments.
     ///
     /// # Errors
-    /// What it complains of.
+    /// podman's error.
     ///
     /// # Panics
-    /// When it can't be started.
+    /// If it cannot be started.
     pub fn says(&self, arguments: &[&str]) -> Result<String, String> {
         let (said, complained) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
         let mut command = self.command(arguments);
-        // Not pipes, which the plugin of a podman that was killed holds open.
+        // A file, not a pipe: the plugin of a killed podman would hold a pipe open.
         command.stdout(said.try_clone().unwrap()).stderr(complained.try_clone().unwrap());
         match self.call(&mut command).success() {
             true => Ok(text_of(said).trim().to_owned()),
@@ -155,8 +154,8 @@ impl Runtime for Podman {
         self.says(&["stop", "--time", "0", id]).map(drop)
     }
 
-    /// A podman that was killed has forgotten what it mounted for the container: the next one complains that
-    /// it can't remove that, and at times has removed all of it nevertheless.
+    /// A killed podman has forgotten its mounts for the container. The next podman then reports that it cannot remove
+    /// the container, although it sometimes has removed everything.
     fn remove(&self, id: &str) -> Result<(), String> {
         let remove = || self.says(&["rm", "--force", "--ignore", "--time", "0", id]).map(drop);
         remove().or_else(|complaint| match complaint.contains("resource busy") {
@@ -182,12 +181,12 @@ impl Runtime for Podman {
         }
     }
 
-    /// Nothing of it runs all the time but who waits for the containers' ends, which is not to be ended.
+    /// Only the processes that wait for containers' ends run all the time. They must not be restarted.
     fn restart(&self) {}
 
-    /// A podman that was killed amid a start has made a network namespace that it never heard of again, and
-    /// an ADD into it that succeeded meanwhile has a pod for all that the agent can know: a person deletes
-    /// it. One test at a time has namespaces there.
+    /// Deletes the namespaces that a podman left behind which was killed during a start. The agent must assume that a
+    /// successful ADD into such a namespace has a pod, so a person has to delete it. Only one test at a time has
+    /// namespaces there.
     fn recover(&self) {
         let known: BTreeSet<_> = self.ids().iter().filter_map(|id| self.netns(id)).collect();
         let all = fs::read_dir("/run/netns").unwrap();
@@ -206,19 +205,20 @@ fn text_of(mut file: File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// With the runtimes' page's section of networks, by CNI.
+/// Configuration with the page's section of networks, for CNI.
 fn by_cni(conflists: &Path) -> String {
     shown(PAGE_OF_CNI, "[network]", conflists)
 }
 
-/// Likewise by netavark, with a folder of its own for what podman knows of networks.
+/// Configuration for netavark, with an own folder for podman's networks.
 fn by_netavark(folder: &Path) -> String {
     let networks = folder.join("networks");
     let section = shown(PAGE_OF_NETAVARK, "[network]", &networks);
     format!("{section}network_config_dir = {networks:?}\n")
 }
 
-/// By runc, which takes any kind of control groups; limits as they are, for more can't be had everywhere.
+/// Uses runc, which works with any kind of control groups, and leaves limits unchanged, because not every machine
+/// allows more.
 fn configuration(folder: &Path, network: &str) -> String {
     format!(
         r#"[engine]

@@ -1,4 +1,4 @@
-//! TCP between network namespaces, as long as it goes on.
+//! TCP connections between network namespaces.
 
 use std::{
     io::{self, Read, Write},
@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
-/// How long it may take until the other side is heard, which includes what TCP sends again.
+/// Timeout for data from the other side, including TCP's retransmissions.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A connection that stays open, with both of its ends.
+/// An open connection with both ends.
 #[derive(Debug)]
 pub struct Conversation {
     ends: [TcpStream; 2],
@@ -18,20 +18,20 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Connects from one network namespace, of which these are the names, to an address in another.
+    /// Connects from one named network namespace to an address in another.
     ///
     /// # Panics
-    /// When it can't.
+    /// If that fails.
     #[must_use]
     pub fn begin(from: &str, to: &str, address: &str) -> Self {
         let listener = listen(to, SocketAddr::new(address.parse().unwrap(), 0));
         Self::with(&listener, from, listener.local_addr().unwrap())
     }
 
-    /// Connects from one network namespace to the port of another that `target` leads to.
+    /// Connects from one namespace through `target` to the port of another.
     ///
     /// # Panics
-    /// When it can't.
+    /// If that fails.
     #[must_use]
     pub fn by_port(from: &str, (to, port): (&str, u16), target: SocketAddr) -> Self {
         let listener = listen(to, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
@@ -48,10 +48,10 @@ impl Conversation {
         conversation
     }
 
-    /// Asserts that either end hears what the other says.
+    /// Asserts that each end receives what the other sends.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub fn goes_on(&self) {
         let [client, server] = &self.ends;
         for (from, to) in [(client, server), (server, client)] {

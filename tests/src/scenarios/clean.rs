@@ -1,4 +1,4 @@
-//! A pod does to its interface whatever it can; the next pod that gets the VF knows nothing of it.
+//! A pod changes everything on its interface; the next pod with the VF must not notice.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{
     eventually, run, wait_for,
 };
 
-/// How long a VF may take to be made anew.
+/// Timeout for the reset of a VF.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What is stacked on a pod's interface `eth0`, by name; `third` stands for a namespace that is nobody's.
+/// Upper devices of a pod's `eth0`, by name. `third` stands for a namespace that belongs to no pod.
 pub const STACKED: [(&str, &str); 6] = [
     ("macvlan that takes all frames", "link add stacked link eth0 type macvlan mode passthru"),
     ("macvlan elsewhere", "link add stacked link eth0 netns third type macvlan mode bridge"),
@@ -25,10 +25,10 @@ pub const STACKED: [(&str, &str); 6] = [
     ("ipvlan", "link add stacked link eth0 type ipvlan mode l2"),
 ];
 
-/// Other macvlans make the link that they are stacked on promiscuous.
+/// A macvlan without promiscuous mode: other modes set it on the lower link.
 const QUIET: &str = "link add stacked link eth0 netns third type macvlan mode passthru nopromisc";
 
-/// What a pod with `CAP_NET_ADMIN` changes of its interface, besides name, MAC address and MTU.
+/// Changes by a pod with `CAP_NET_ADMIN` of its interface, beyond name, MAC address and MTU.
 const CHANGES: [&[&str]; 14] = [
     &["ip", "link", "set", "eth0", "arp", "off"],
     &["ip", "link", "set", "eth0", "multicast", "off"],
@@ -46,17 +46,16 @@ const CHANGES: [&[&str]; 14] = [
     &["ethtool", "-s", "eth0", "msglvl", "0x7fff"],
 ];
 
-/// How many of them one pod makes: an emulated machine takes long for each pod.
+/// Changes by one pod: an emulated machine needs much time for each pod.
 const AT_ONCE: usize = 5;
 
-/// And by files of sysfs, which only the machine's root may write. A card without NAPI has no
-/// `threaded`.
+/// Changes in sysfs, which only the machine's root may write. A card without NAPI has no `threaded`.
 const FILES: &str = "mount -t sysfs sysfs /mnt && cd /mnt/class/net/eth0 && \
     echo 7000 >gro_flush_timeout && echo 3 >napi_defer_hard_irqs && \
     echo 1 >queues/rx-0/rps_cpus && echo 64 >queues/rx-0/rps_flow_cnt && \
     { echo 1 >threaded || true; }";
 
-/// A network of one resident pod, and one VF more.
+/// A network with one resident pod and one more VF.
 struct Street {
     lab: Lab,
     resident: Netns,
@@ -71,7 +70,7 @@ impl Street {
         Self { lab, resident, reaches }
     }
 
-    /// A pod gets the one VF that is left, as soon as it is free, and a network.
+    /// A new pod gets the remaining VF as soon as it is free, and has its network.
     fn assert_next_pod_has_a_network(&self, after: &str) {
         let next = Netns::new("next");
         let result = wait_for(&format!("a VF after {after}"), LIMIT, || {
@@ -88,12 +87,12 @@ impl Street {
         self.lab.del("blue", &next, "eth0").nothing();
     }
 
-    /// How the VF looks that nobody has.
+    /// State of the free VF.
     fn free_vf(&self) -> BTreeMap<String, HostEnd> {
         Card::ends_in(&self.lab.card.host)
     }
 
-    /// A pod comes, does something and goes; its namespace stays.
+    /// Attaches a pod, runs `does` and detaches it. Its namespace stays.
     fn pod_that(&self, does: impl FnOnce(&Netns)) -> Netns {
         let pod = Netns::new("pod");
         let added =
@@ -110,7 +109,7 @@ impl Street {
     }
 }
 
-/// Gives a link so many other names that the kernel's description of it is longer than any other.
+/// Adds so many alternative names that no other link has a longer description.
 fn name_at_length(netns: &Netns, link: &str) {
     let script = format!(
         "for name in $(seq -f %0127.0f 496); do echo link property add dev {link} altname $name; done | \
@@ -126,11 +125,11 @@ fn links_of(netns: &Netns) -> Vec<String> {
     names.filter(|name| name != "lo").collect()
 }
 
-/// Nothing that a pod stacks on its interface, wherever, outlives the pod's attachment. Returns how
-/// many kinds of links were tried: not every kernel has all.
+/// Upper devices that a pod creates on its interface, in any namespace, end with its attachment. Returns the number of
+/// tested kinds: not every kernel has all.
 ///
 /// # Panics
-/// When it does, or a later pod has no network.
+/// If one remains, or a later pod has no network.
 #[must_use]
 pub fn what_is_stacked_on_an_interface_reaches_no_later_pod(settings: &Settings) -> usize {
     let street = Street::open(settings);
@@ -159,11 +158,11 @@ pub fn what_is_stacked_on_an_interface_reaches_no_later_pod(settings: &Settings)
     tried
 }
 
-/// Whatever a pod sets of its interface, the VF is as before when the next pod may have it. Returns
-/// whether files of sysfs were among that.
+/// A VF has its baseline again when the next pod can get it, whatever a pod changed. Returns whether changes in sysfs
+/// were tested.
 ///
 /// # Panics
-/// When it is not, or a later pod has no network.
+/// If a difference remains, or a later pod has no network.
 #[must_use]
 pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) -> bool {
     assert_all_answers_are_asked_for();
@@ -172,7 +171,7 @@ pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) -> 
     let mut changed = 0;
     for changes in CHANGES.chunks(AT_ONCE) {
         let _pod = street.pod_that(|pod| {
-            // Not every card has everything.
+            // Not every card supports every change.
             let could =
                 |change: &&&[&str]| run(pod.command(change[0]).args(&change[1..])).status.success();
             changed += changes.iter().filter(could).count();
@@ -198,12 +197,12 @@ pub fn what_is_set_of_an_interface_reaches_no_later_pod(settings: &Settings) -> 
     are_written
 }
 
-/// What these tests see of the settings of a pod's interfaces.
+/// Settings of a pod's interfaces that the tests see.
 fn settings_of(pod: &Netns) -> Vec<String> {
     Card::ends_in(pod).into_values().flat_map(|end| end.settings).collect()
 }
 
-/// Tests ask `ethtool` about veth only what the kernel answers. A kernel that answers more needs more questions.
+/// Tests ask `ethtool` only what the kernel answers for veth. A kernel that answers more requires more questions.
 fn assert_all_answers_are_asked_for() {
     let netns = Netns::new("veth");
     netns.ip(&["link", "add", "veth0", "type", "veth", "peer", "name", "veth1"]);
@@ -220,10 +219,10 @@ fn assert_becomes(street: &Street, before: &BTreeMap<String, HostEnd>, after: &s
     assert!(settled.is_some(), "{:#?}\ninstead of\n{before:#?} after {after}", street.free_vf());
 }
 
-/// Pods that changed all that they could come and go at once, some with their namespaces.
+/// Pods that changed everything are attached and detached at the same time, some by the end of their namespaces.
 ///
 /// # Panics
-/// When anything is left.
+/// If anything remains.
 pub fn pods_that_change_their_interfaces_come_and_go_at_once(settings: &Settings) {
     let lab = Lab::start(settings);
     let pods: Vec<_> = (0..settings.vfs).map(|_| Netns::new("pod")).collect();
@@ -245,22 +244,23 @@ pub fn pods_that_change_their_interfaces_come_and_go_at_once(settings: &Settings
     lab.assert_clean_slate();
 }
 
-/// A runtime lists no attachment as its own.
+/// GC with an empty list.
 fn collect(lab: &Lab) {
     let mut configuration = lab.configuration("blue");
     configuration["cni.dev/valid-attachments"] = json!([]);
     lab.execute(&Call::new("GC", &configuration)).nothing();
 }
 
-/// An agent that is killed when a VF is not as it was makes it anew when it is started again.
+/// An agent that is killed before a VF's reset does it after its restart.
 ///
 /// # Panics
-/// When the VF stays as it is, or does not come back.
+/// If the VF keeps its differences, or does not come back.
 pub fn a_vf_is_made_anew_although_the_agent_is_killed(settings: &Settings) {
     let mut street = Street::open(settings);
     let points = ["renewal-begun", "renewal-made", "renewal-proven", "release-told"];
     for (earlier, point) in points.into_iter().enumerate() {
-        // No earlier release may come to that point: each round has two, which the agent ends behind the DEL's answer.
+        // Each round has two releases, which the agent finishes after the DEL's answer, so that no earlier one reaches
+        // this point.
         let is_over =
             || (street.lab.agent.events(log_event::DETACHED) == 2 * earlier).then_some(());
         wait_for("the end of earlier releases", LIMIT, is_over);
@@ -281,10 +281,10 @@ pub fn a_vf_is_made_anew_although_the_agent_is_killed(settings: &Settings) {
     street.close();
 }
 
-/// A pod that breaks what its network relies on hears of it by CHECK, and gets it back by an ADD.
+/// After a pod damages its network, CHECK reports it and an ADD repairs it.
 ///
 /// # Panics
-/// When it does not.
+/// If an expectation is not met.
 pub fn what_a_network_relies_on_is_checked_and_set(settings: &Settings) {
     let street = Street::open(settings);
     let pod = Netns::new("pod");

@@ -1,4 +1,4 @@
-//! Several callers that attach and detach pods for as long as something else goes on.
+//! Concurrent callers that attach and detach pods while something else happens.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, Ordering},
@@ -11,24 +11,24 @@ use serde_json::Value;
 use super::End;
 use crate::{Lab, Netns, wait_for};
 
-/// Callers at a time, and so the VFs that a crowd takes.
+/// Number of callers, and of VFs that they use.
 pub const CALLERS: u32 = 4;
 
-/// How long a round of calls may take.
+/// Timeout of a round of calls.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What the callers of a crowd do with their pods.
+/// What the callers do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
-    /// Attach and detach them again and again.
+    /// Attach and detach repeatedly.
     ComeAndGo,
-    /// Attach them, again and again.
+    /// Attach repeatedly.
     Come,
-    /// Detach them, again and again. They were attached before.
+    /// Detach repeatedly pods that were attached before.
     Go,
 }
 
-/// A pod of the crowd, and how it stood with it when the crowd ended.
+/// A pod of the crowd with its final state.
 #[derive(Debug)]
 pub struct Member {
     /// The pod.
@@ -36,13 +36,13 @@ pub struct Member {
     standing: Standing,
 }
 
-/// What a runtime knows of a pod.
+/// A runtime's knowledge of a pod.
 #[derive(Debug)]
 enum Standing {
     Detached,
-    /// As its ADD was answered.
+    /// The ADD was answered.
     Attached(Value),
-    /// Its last call failed.
+    /// The last call failed.
     Unsure,
 }
 
@@ -51,7 +51,7 @@ impl Member {
         Self { pod: Netns::new("crowd"), standing: Standing::Detached }
     }
 
-    /// Makes the call that is next. One that fails is followed by a DEL, as runtimes do.
+    /// Makes the next call. A failure is followed by a DEL, as runtimes do.
     fn call(&mut self, lab: &Lab, habit: Habit) {
         let is_detached = matches!(self.standing, Standing::Detached);
         match habit {
@@ -75,10 +75,10 @@ impl Member {
             if deleted.status.success() { Standing::Detached } else { Standing::Unsure };
     }
 
-    /// Attaches the pod by the same call again. Where the first had an answer, it is the same.
+    /// Repeats the ADD. If the first one was answered, the answer must be the same.
     ///
     /// # Panics
-    /// When it is another, or none.
+    /// If the answer differs or the call fails.
     pub fn attach_again(&self, lab: &Lab) {
         let again = lab.add("blue", &self.pod, "eth0").result();
         if let Standing::Attached(first) = &self.standing {
@@ -89,17 +89,17 @@ impl Member {
     /// Detaches the pod.
     ///
     /// # Panics
-    /// When that fails.
+    /// If that fails.
     pub fn detach(&self, lab: &Lab) {
         lab.del("blue", &self.pod, "eth0").nothing();
     }
 }
 
-/// Lets callers do as they use to while `work` goes on; it begins once all of them are at it. Calls
-/// may fail meanwhile. Returns what they have then.
+/// Runs callers while `work` runs, which begins once all of them work. Their calls may fail. Returns their final
+/// states.
 ///
 /// # Panics
-/// When a caller does not get to work.
+/// If a caller does not start.
 pub fn amid_a_crowd<T>(lab: &Lab, habit: Habit, work: impl FnOnce(&Lab) -> T) -> (Vec<Member>, T) {
     let (ready, over) = (AtomicU32::new(0), AtomicBool::new(false));
     let call_until_over = || {
@@ -122,7 +122,7 @@ pub fn amid_a_crowd<T>(lab: &Lab, habit: Habit, work: impl FnOnce(&Lab) -> T) ->
     })
 }
 
-/// Does `work` with all members at the same time.
+/// Runs `work` on all members at the same time.
 pub fn of_each(crowd: &[Member], work: impl Fn(&Member) + Sync) {
     thread::scope(|scope| {
         for member in crowd {

@@ -12,35 +12,34 @@ use crate::{
     Answer, Call, Fault, Lab, Netns, Settings, Stopwatch, eventually, sample::Sample, wait_for,
 };
 
-/// How long what goes on by itself may take.
+/// Timeout for background work.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Whatever happens to the network, no call takes longer: far below a runtime's own time limits.
+/// Limit of any call during network failures: far below the timeouts of runtimes.
 const FAST: Duration = Duration::from_secs(10);
 
-/// No call takes so many records.
+/// More records than any call takes.
 const MOST_RECORDS: usize = 100;
 
-/// What a runtime asks for while the network fails.
+/// The call during which the network fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// ADD, of a new pod.
+    /// ADD of a new pod.
     Add,
-    /// DEL, and then an ADD of the same container.
+    /// DEL, then ADD of the same container.
     Del,
     /// CHECK.
     Check,
-    /// GC, of a pod that is not listed.
+    /// GC of a pod that is not listed.
     Collect,
-    /// Nothing: the agent opens its session again.
+    /// No call: the agent opens its session again.
     Hello,
 }
 
-/// Lets the network fail after no record, after one, and so on, until the call needs no more. Those numbers of records
-/// are left out that this run does not try.
+/// Cuts the network after 0, 1, 2 … records until the call needs no more. Skips numbers that this run does not select.
 ///
 /// # Panics
-/// When a call is late, or an invariant is broken once the network is healed.
+/// If a call takes too long, or an invariant is violated after the network is restored.
 pub fn the_network_fails_after_each_record(wish: Wish, fault: Fault) {
     let settings = Settings {
         proxied: true,
@@ -106,7 +105,7 @@ impl Case<'_> {
         let _ = self.added(&pod);
         let (deleted, struck) = self.amid_failure(records, || self.lab.del("blue", &pod, "eth0"));
         deleted.nothing();
-        // What the network held comes now, and must not hit the same container's next attachment.
+        // Delayed records arrive now. They must not affect the same container's next attachment.
         let _ = self.added(&pod);
         self.assert_attached(2);
         self.lab.del("blue", &pod, "eth0").nothing();
@@ -153,14 +152,14 @@ impl Case<'_> {
         });
         let session = || (welcomes() > before).then_some(());
         wait_for("a session once the network is well", LIMIT, session);
-        // The session that the late one belongs to is not given up for another.
+        // The delayed session's records arrive, and the agent keeps its present session.
         let opened = welcomes() - before;
         assert!(opened == 1 || !matches!(self.fault, Fault::Late(_)), "{opened} sessions");
         self.assert_attached(1);
         struck
     }
 
-    /// Does `work` while the network fails, and then heals it.
+    /// Runs `work` during the failure and restores the network afterwards.
     fn amid_failure<T>(&self, records: usize, work: impl FnOnce() -> T) -> (T, bool) {
         let proxy = self.lab.proxy();
         proxy.plan(records, self.fault);
@@ -178,7 +177,7 @@ impl Case<'_> {
         self.finally("an ADD", || self.lab.add("blue", pod, "eth0")).result()
     }
 
-    /// Calls again and again until it is done, as runtimes do.
+    /// Repeats a call until it succeeds, as runtimes do.
     fn finally(&self, what: &str, mut call: impl FnMut() -> Answer) -> Answer {
         wait_for(what, LIMIT, || Some(call()).filter(|answer| self.is_done(answer)))
     }
@@ -194,8 +193,8 @@ impl Case<'_> {
         assert!(self.resident.json("ip", &["link"]).iter().any(|link| link["ifname"] == "eth0"));
     }
 
-    /// Whether the call was served; if not, it has to be said that it should be made again. What only comes
-    /// late makes no call fail.
+    /// Whether the call succeeded. If not, its error must say that it can be repeated. A mere delay must not make calls
+    /// fail.
     fn is_done(&self, answer: &Answer) -> bool {
         let done = answer.status.success();
         if !done {

@@ -1,4 +1,4 @@
-//! Further networks of pods that other CNI plugins make: Debian's, and such as misbehave.
+//! Further networks of pods from other CNI plugins: Debian's, and misbehaving ones.
 
 mod others;
 mod troubles;
@@ -13,7 +13,7 @@ use super::several::{self, interfaces, links};
 use crate::{Call, CardKind, Host, Lab, Netns, Settings, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(30);
-/// How many pods' interfaces of other plugins the agent of a host keeps in mind.
+/// Number of other plugins' interfaces in the agent's records.
 #[must_use]
 pub fn kept(host: &Host) -> usize {
     fs::read_dir(host.path().join("agent/delegates")).map_or(0, Iterator::count)
@@ -28,10 +28,10 @@ fn assert_clean_slate(lab: &Lab) {
     assert_eq!(kept(lab), 0);
 }
 
-/// Debian's plugins make, show and take back what they are asked for, beside our own interfaces.
+/// Debian's plugins create, check and delete interfaces beside those of this plugin.
 ///
 /// # Panics
-/// When they don't.
+/// If an expectation is not met.
 pub fn other_plugins_make_further_interfaces(settings: &Settings) {
     let others = Others::new();
     let lab = &start(&others, settings);
@@ -87,11 +87,11 @@ pub fn other_plugins_make_further_interfaces(settings: &Settings) {
     assert_clean_slate(lab);
 }
 
-/// What a network's file says of routes, rules and settings, and what the pod says of its default route, is set on what
-/// plugins make, looked after, and gone with it.
+/// The agent sets, repairs and removes a network file's routes, rules and settings, and the pod's default route, on
+/// other plugins' interfaces.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Settings) {
     let others = Others::new();
     let mut lab =
@@ -161,7 +161,7 @@ pub fn routes_rules_and_settings_are_set_beside_what_plugins_make(settings: &Set
     assert_clean_slate(&lab);
 }
 
-/// Asserts that the pod has soon all that the network `routed` sets beside its interface.
+/// Asserts that the pod soon has everything that the network `routed` adds to its interface.
 fn assert_set_beside(pod: &Netns, address: &str) {
     wait_for("what is set beside", LIMIT, || {
         let defaults = pod.json("ip", &["route", "show", "default"]);
@@ -186,11 +186,11 @@ fn assert_set_beside(pod: &Netns, address: &str) {
     }
 }
 
-/// What plugins make has addresses of the DPU's where their file says so: leased with the pod's first interface, nobody
-/// else's meanwhile, and given back with it.
+/// Other plugins' interfaces get addresses of the DPU if their file says so. The addresses are leased with the pod's
+/// first interface and released with it.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn what_plugins_make_has_addresses_of_the_dpu(settings: &Settings) {
     let others = Others::new();
     others.lend_our_plugin();
@@ -246,10 +246,10 @@ pub fn what_plugins_make_has_addresses_of_the_dpu(settings: &Settings) {
     assert_clean_slate(&lab);
 }
 
-/// STATUS asks for each further network of the configuration whether it can be served, whoever serves it.
+/// STATUS checks each further network of the configuration.
 ///
 /// # Panics
-/// When it does not.
+/// If it does not.
 pub fn status_asks_further_networks(settings: &Settings) {
     let others = Others::new();
     let lab = &start(&others, settings);
@@ -291,11 +291,11 @@ pub fn status_asks_further_networks(settings: &Settings) {
     status(json!(["bare"])).fails(50, &["NETWORK_UNKNOWN", "purple"]);
 }
 
-/// A caller's folders of plugins and networks come before those of the agent's configuration, also when the agent takes
-/// back what was made by them.
+/// A caller's folders of plugins and networks have priority over those of the agent's configuration, also when the
+/// agent deletes interfaces.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn callers_folders_are_honoured(settings: &Settings) {
     let (host, caller) = (Others::new(), Others::new());
     host.write_plugin("maker", "exit 3");
@@ -306,7 +306,7 @@ pub fn callers_folders_are_honoured(settings: &Settings) {
     for name in ["callers", "both"] {
         caller.define(name, &json!([{ "type": "maker" }]));
     }
-    // A runtime's folder has the configuration of our own plugin, too.
+    // A runtime's folder also contains this plugin's configuration.
     caller.define("blue", &json!([{ "type": "host-shim" }, { "type": "portmap" }]));
     let [plugins, networks] = ["plugins", "networks"].map(|name| caller.path(name));
     let with_folders = |call: Call| {
@@ -355,17 +355,17 @@ cidr = "10.66.0.0/24"
 gateway = "10.66.0.1"
 "#;
 
-/// One network of the DPU's gives interfaces of macvlan and of ipvlan their addresses, MTU and routes, by objects of the
-/// host that name a link each.
+/// One network of the DPU gives addresses, MTU and routes to macvlan and ipvlan interfaces. Objects of the host name
+/// the link of each.
 ///
 /// # Panics
-/// When it does not.
+/// If an expectation is not met.
 pub fn one_network_serves_macvlan_and_ipvlan(settings: &Settings) {
     let others = Others::new();
     others.lend_our_plugin();
     let has_ipvlan = settings.card.kind == CardKind::Netdevsim;
     if !has_ipvlan {
-        // This machine's kernel may have no ipvlan: the test looks at its plugin's input instead.
+        // This machine's kernel may lack ipvlan: the test checks the input of its plugin instead.
         let tells = r#"[ $CNI_COMMAND = ADD ] && echo "$document" > $STATE/told"#;
         others.write_plugin("ipvlan", &format!("{tells}{MAKES_A_LINK}"));
     }
@@ -414,7 +414,7 @@ pub fn one_network_serves_macvlan_and_ipvlan(settings: &Settings) {
     assert_clean_slate(lab);
 }
 
-/// Asserts that the pod's `net1` is of that kind, and has what the network `store` says.
+/// Asserts that the pod's `net1` is of this kind and has what the network `store` defines.
 fn assert_is_of_store(pod: &Netns, kind: &str) {
     let shown = pod.json("ip", &["-d", "address", "show", "net1"]).remove(0);
     assert_eq!(shown["linkinfo"]["info_kind"], kind, "{shown}");
@@ -423,7 +423,7 @@ fn assert_is_of_store(pod: &Netns, kind: &str) {
     assert_eq!((&route[0]["dev"], &route[0]["gateway"]), (&json!("net1"), &json!("10.66.0.254")));
 }
 
-/// How many addresses of a network of the DPU's are held.
+/// Number of leased addresses in a network of the DPU.
 fn held(lab: &Lab, network: &str) -> u64 {
     let networks = lab.operator().get("networks");
     let its = networks.iter().find(|it| it["network"]["name"] == network).unwrap();
@@ -431,10 +431,10 @@ fn held(lab: &Lab, network: &str) -> u64 {
     subnets.iter().map(|subnet| subnet["held"].as_u64().unwrap()).sum()
 }
 
-/// Debian's plugins that need more of the kernel than most have: ipvlan, vlan, and bandwidth behind ptp.
+/// Debian's plugins that need rarer kernel features: ipvlan, vlan, and bandwidth after ptp.
 ///
 /// # Panics
-/// When they don't make, show and take back what they are asked for.
+/// If an expectation is not met.
 pub fn plugins_for_stacked_links_and_rates_make_further_interfaces(settings: &Settings) {
     let others = Others::new();
     let lab = &start(&others, settings);

@@ -5,17 +5,17 @@ use std::path::Path;
 use super::figure;
 use crate::{FaultAction, Lab, Netns, Settings, process::steps};
 
-/// Whether the armed fault struck, which takes its file away.
+/// Whether the armed fault struck: the program has deleted its file.
 fn struck(file: &Path) -> bool {
     !file.exists()
 }
 
-/// Every step of the program `name` fails in turn, and leaves a clean slate.
+/// Every step of the program `name` fails in turn and leaves nothing behind.
 ///
 /// # Panics
-/// When something is left, or a step is never run.
+/// If anything remains, or a step never runs.
 pub fn every_step_fails_in_turn(settings: &Settings, name: &str) {
-    // With one VF, each failure is followed by a success of the VF that failed: it is not set aside.
+    // With one VF, each failure is followed by a success of the same VF, so it is not quarantined.
     let lab = Lab::start(&Settings { vfs: 1, pool: 1, ..settings.clone() });
     let steps = steps(name);
     for step in &steps {

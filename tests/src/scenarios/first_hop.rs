@@ -1,4 +1,4 @@
-//! Pods that reach all others by their first hop, which is somebody else's router.
+//! Pods that reach all others through their first hop, an external router.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Lab, Netns, Settings, run, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Pods with first hops that are link-local, and a router on their link.
+/// Networks with link-local first hops and a router on the link.
 const NETWORKS: &str = r#"
 [[network]]
 name = "routed"
@@ -37,16 +37,16 @@ fn set_up(router: &Netns) {
     }
 }
 
-/// The prefix lengths of a pod's own addresses, IPv4's first.
+/// Prefix lengths of a pod's own addresses, IPv4 first.
 #[must_use]
 pub fn lengths(pod: &Netns) -> Vec<Value> {
     let link = pod.json("ip", &["address", "show", "dev", "eth0", "scope", "global"]).remove(0);
     let held = link["addr_info"].as_array().unwrap().iter();
-    // Of an address of another scope an empty object is left.
+    // `ip` prints an empty object for an address of another scope.
     held.filter_map(|held| held.get("prefixlen").cloned()).collect()
 }
 
-/// Destination and gateway of a pod's routes of that family, but for what the kernel makes itself.
+/// Destination and gateway of a pod's routes of a family, without the kernel's own.
 #[must_use]
 pub fn routes(pod: &Netns, family: &str) -> Vec<(Value, Value)> {
     let routes = pod.json("ip", &[family, "route", "show", "dev", "eth0"]).into_iter();
@@ -54,10 +54,10 @@ pub fn routes(pod: &Netns, family: &str) -> Vec<(Value, Value)> {
     routes.map(|route| (route["dst"].clone(), route["gateway"].clone())).collect()
 }
 
-/// Pods of one network reach each other by a router whose addresses are link-local, and by nothing else.
+/// Pods of one network reach each other only through a router with link-local addresses.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn pods_reach_each_other_by_a_router_on_their_link(settings: &Settings) {
     let networks = [&settings.networks, NETWORKS].concat();
     let lab = Lab::start(&Settings { networks, ..settings.clone() });

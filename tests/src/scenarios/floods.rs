@@ -1,5 +1,4 @@
-//! Peers that mean harm: they connect, and then say little, too much, or the wrong thing, for as long
-//! as they are let.
+//! Hostile peers: they connect and then send little, too much, or the wrong thing for as long as the server allows.
 
 use std::{
     io::{self, Write},
@@ -12,7 +11,7 @@ use std::{
 use super::{End, figure};
 use crate::{Lab, Netns, Stopwatch, wait_for};
 
-/// The frames of HTTP/2 that are sent here (RFC 9113).
+/// HTTP/2 frames that are used here (RFC 9113).
 mod frame {
     pub(super) const DATA: u8 = 0;
     pub(super) const HEADERS: u8 = 1;
@@ -33,25 +32,25 @@ mod frame {
     }
 }
 
-/// What a peer with a good certificate does.
+/// Behaviour of a peer with a valid certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malice {
-    /// Calls, and takes no answer: it allows no byte of one, and reads nothing.
+    /// Makes a call but allows no byte of its answer, and reads nothing.
     NeverReads,
     /// Sends a message without end.
     NeverEnds,
     /// Announces a message of 4 GiB.
     Oversized,
-    /// Opens streams and resets them at once, again and again.
+    /// Opens streams and resets them at once, repeatedly.
     RapidReset,
     /// Sends headers without end.
     EndlessHeaders,
-    /// Asks for acknowledgements without end, and reads none.
+    /// Sends pings without end, and reads no acknowledgement.
     Pings,
 }
 
 impl Malice {
-    /// All of it.
+    /// All behaviours.
     pub const ALL: [Self; 6] = [
         Self::NeverReads,
         Self::NeverEnds,
@@ -61,7 +60,7 @@ impl Malice {
         Self::Pings,
     ];
 
-    /// The `number`-th thing that it says after the greeting.
+    /// The `number`-th message after the preface.
     fn says(self, number: u32) -> Vec<u8> {
         let stream = 2 * number + 1;
         let headers = |flags| frame::of(frame::HEADERS, flags, stream, &request());
@@ -84,14 +83,14 @@ impl Malice {
     }
 }
 
-/// What every HTTP/2 client says first; no answer may have a byte of content.
+/// The client preface of HTTP/2. Its settings allow no byte of content.
 fn greeting() -> Vec<u8> {
     let no_window = [0, 4, 0, 0, 0, 0];
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame::of(frame::SETTINGS, 0, 0, &no_window)]
         .concat()
 }
 
-/// The headers of a call that viewers may make.
+/// Headers of a call that viewers may make.
 fn request() -> Vec<u8> {
     let post_by_https = vec![0x83, 0x87];
     let named = [
@@ -103,13 +102,13 @@ fn request() -> Vec<u8> {
     named.iter().fold(post_by_https, |all, (name, value)| [all, literal(name, value)].concat())
 }
 
-/// A header in HPACK's plainest form.
+/// A header in HPACK's literal form.
 fn literal(name: &str, value: &str) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     [vec![0], text(name), text(value)].concat()
 }
 
-/// A foreign TLS client with the certificate of the viewer `guest`. What it receives nobody reads.
+/// A foreign TLS client with the certificate of the viewer `guest`. Its output is discarded.
 fn client(lab: &Lab) -> Child {
     let pki = &lab.pki;
     lab.card
@@ -129,19 +128,19 @@ fn client(lab: &Lab) -> Child {
         .expect("start openssl")
 }
 
-/// Peers at a time that do the same, fewer than one identity may have connections.
+/// Concurrent hostile peers: fewer than the limit of connections for each identity.
 const PEERS: usize = 6;
 
-/// How long others are watched meanwhile.
+/// How long the other clients are observed.
 const WATCHED: Duration = Duration::from_secs(4);
 
-/// How long it may take meanwhile until somebody else is served, on a machine that the peers share.
+/// Limit for serving another client, on a machine that the peers share.
 const BOUND: Duration = Duration::from_secs(40);
 
-/// Peers with a good certificate behave like that, and everybody else is served.
+/// Peers with a valid certificate misbehave, and all other clients are served.
 ///
 /// # Panics
-/// When somebody is not.
+/// If a client is not served.
 pub fn peers_that_misbehave_keep_nobody_out(lab: &Lab, malice: Malice) {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -156,7 +155,7 @@ pub fn peers_that_misbehave_keep_nobody_out(lab: &Lab, malice: Malice) {
     });
 }
 
-/// Behaves so until it is over, on another connection whenever one is closed. Returns how many.
+/// Misbehaves until it is over, with a new connection after each that is closed. Returns the number of connections.
 fn misbehave(lab: &Lab, malice: Malice, over: &AtomicBool) -> usize {
     let mut connections = 0;
     while !over.load(Ordering::Relaxed) {
@@ -168,7 +167,7 @@ fn misbehave(lab: &Lab, malice: Malice, over: &AtomicBool) -> usize {
             while !over.load(Ordering::Relaxed) && client.try_wait().unwrap().is_none() {
                 thread::park_timeout(Duration::from_millis(10));
             }
-            // It may have ended.
+            // The client may have ended.
             let _ = client.kill();
         });
         client.wait().unwrap();
@@ -176,7 +175,7 @@ fn misbehave(lab: &Lab, malice: Malice, over: &AtomicBool) -> usize {
     connections
 }
 
-/// Until nobody takes it any more.
+/// Sends until the server accepts no more.
 fn say_all(to: &mut impl Write, malice: Malice) {
     let say = |to: &mut dyn Write, bytes: &[u8]| -> io::Result<()> { to.write_all(bytes) };
     if say(to, &greeting()).is_ok() {
@@ -188,17 +187,17 @@ fn say_all(to: &mut impl Write, malice: Malice) {
     }
 }
 
-/// Attaches and detaches for a while. Returns how often.
+/// Attaches and detaches for a while. Returns the number of calls.
 ///
 /// # Panics
-/// When one is not served in time.
+/// If a call is not served in time.
 pub fn others_are_served(lab: &Lab) -> usize {
     let begun = Stopwatch::start();
     let mut served = 0;
     while begun.elapsed() < WATCHED {
         let pod = Netns::new("pod");
         for verb in ["ADD", "DEL"] {
-            // The peers take the machine's processors, too: a runtime may have to ask again.
+            // The peers also use the machine's processors: a runtime may have to repeat its call.
             wait_for(&format!("a good {verb}"), BOUND, || {
                 let answer = lab.call(verb, "blue", &pod, "eth0");
                 answer.status.success().then_some(())

@@ -1,5 +1,5 @@
-//! A program is killed at every point of each of its flows, amid many calls. Started again, it
-//! completes or releases what was under way, and keeps what was confirmed.
+//! A program is killed at every point of each of its flows, under load. After its restart it completes or releases
+//! unfinished work and keeps confirmed attachments.
 //!
 //! A run tries a third of the points of each flow, and all with `OFFLOAD_TEST_WHOLE=1`.
 
@@ -28,10 +28,10 @@ use crate::{
     FaultAction, Lab, Program, Settings, TIME_LIMIT, process::kill_points, sample::Sample, wait_for,
 };
 
-/// The points of a program that none of these flows passes.
+/// Points of a program that none of these flows passes.
 ///
 /// # Panics
-/// When a flow does not come to its end.
+/// If a flow does not finish.
 #[must_use]
 pub fn points_of_no_flow(flows: &[Flow]) -> BTreeSet<String> {
     let mut points = BTreeSet::from_iter(kill_points(flows[0].program));
@@ -45,10 +45,10 @@ pub fn points_of_no_flow(flows: &[Flow]) -> BTreeSet<String> {
     points
 }
 
-/// Kills the program at each of the flow's points that this run tries, amid many calls.
+/// Kills the program under load at each selected point of the flow.
 ///
 /// # Panics
-/// When something confirmed is lost, or anything is left.
+/// If a confirmed attachment is lost, or anything remains.
 pub fn every_point_of_the_flow_kills(flow: Flow) {
     let (mut lab, residents) = begin();
     let points = rehearse(&mut lab, &residents, flow);
@@ -60,10 +60,10 @@ pub fn every_point_of_the_flow_kills(flow: Flow) {
     figure(points.len(), "kill points tried under load");
 }
 
-/// Kills the program at each point of those beginnings that a card reset has it pass and that this run tries.
+/// Kills the program at each selected point with one of these prefixes that a card reset makes it pass.
 ///
 /// # Panics
-/// When a pod does not get its VF back, or no point that is passed begins like that.
+/// If a pod does not get its VF back, or no passed point has such a prefix.
 pub fn every_point_after_a_card_reset_kills(program: &str, own: &[&str]) {
     let (mut lab, residents) = begin();
     let trace = lab.trace(program);
@@ -103,7 +103,7 @@ fn begin() -> (Lab, Residents) {
     (lab, residents)
 }
 
-/// Has the flow happen once, and returns its own points.
+/// Runs the flow once and returns its own points.
 fn rehearse(lab: &mut Lab, residents: &Residents, flow: Flow) -> BTreeSet<String> {
     let mut trace = None;
     let started = {
@@ -155,7 +155,7 @@ fn kill_at(lab: &mut Lab, residents: &Residents, flow: Flow, point: &str) {
             wait_for("a cause or a death", TIME_LIMIT, || {
                 (cause.is_finished() || dies_under_it()).then_some(())
             });
-            // A call of the cause waits for the next agent.
+            // A call of the flow waits for the next agent.
             let early = (!cause.is_finished()).then(revive);
             let started = cause.join().unwrap();
             let dying = started.as_ref().unwrap_or(running);

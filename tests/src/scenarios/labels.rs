@@ -1,4 +1,4 @@
-//! The link group and the alias of representors, by which rules of others know a network's pods.
+//! Link group and alias of representors, by which external rules recognise a network's pods.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Lab, Netns, Settings, run, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Beside the networks of a lab: one whose representors are in a group.
+/// A further network whose representors are in a group.
 const GROUPED: &str = r#"
 [[network]]
 name = "grouped"
@@ -17,13 +17,12 @@ link_group = 8
 subnets = [{ cidr = "10.8.0.0/24", gateway = "10.8.0.1" }, { cidr = "fd00:10:8::/64", gateway = "fd00:10:8::1" }]
 "#;
 
-/// A lab with that network, and what its network says besides.
+/// A lab with that network and additional keys.
 fn lab(settings: &Settings, besides: &str) -> Lab {
     let networks = [&settings.networks, GROUPED, besides].concat();
     Lab::start(&Settings { networks, ..settings.clone() })
 }
 
-/// The name of a pod's representor.
 fn representor(lab: &Lab, pod: &Netns) -> String {
     let (attachments, vfs) = (lab.operator().get("attachments"), lab.operator().get("vfs"));
     let of_pod = |attachment: &&Value| attachment["key"]["containerId"] == pod.name();
@@ -32,7 +31,7 @@ fn representor(lab: &Lab, pod: &Netns) -> String {
     held["representor"].as_str().unwrap().to_owned()
 }
 
-/// Its link, as the DPU's kernel has it.
+/// The representor's link in the DPU's kernel.
 fn link(lab: &Lab, name: &str) -> Value {
     lab.card.dpu.json("ip", &["-d", "link", "show", "dev", name]).remove(0)
 }
@@ -44,7 +43,7 @@ fn nft(netns: &Netns, arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
 
-/// An operator's rule, which counts what comes in at these representors if they are in the group.
+/// An external rule that counts packets received at these representors if they are in the group.
 fn count_group(dpu: &Netns, representors: &[&str]) {
     let chain = |name: &&str| {
         format!(
@@ -55,7 +54,7 @@ fn count_group(dpu: &Netns, representors: &[&str]) {
     let _ = nft(dpu, &[&format!("table netdev operators {{ {chains} }};")]);
 }
 
-/// How many packets the rule has counted at that representor.
+/// Packets that the rule has counted at the representor.
 fn counted(dpu: &Netns, representor: &str) -> u64 {
     let listed = nft(dpu, &["-j", "list", "chain", "netdev", "operators", representor]);
     let objects = listed["nftables"].as_array().unwrap();
@@ -64,10 +63,10 @@ fn counted(dpu: &Netns, representor: &str) -> u64 {
     counters.filter_map(|of| of["counter"]["packets"].as_u64()).sum()
 }
 
-/// Operators' rules go by a network's link group: they see its pods and no others, until they are gone.
+/// External rules that use a network's link group see exactly its pods.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn rules_that_go_by_a_group_see_the_pods_of_its_network_alone(settings: &Settings) {
     let lab = lab(settings, "");
     let dpu = &lab.card.dpu;
@@ -99,10 +98,10 @@ pub fn rules_that_go_by_a_group_see_the_pods_of_its_network_alone(settings: &Set
     assert_eq!(link(&lab, &freed)["group"], "default");
 }
 
-/// What somebody changes of a group is found and put back, whether its network has one or not.
+/// A group that another program changes is restored, with and without a group in the network.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn a_group_that_somebody_changes_is_put_back(settings: &Settings) {
     let mut lab = lab(settings, "");
     let [(grouped, of_grouped), (blue, of_blue)] = ["grouped", "blue"].map(|network| {

@@ -1,4 +1,4 @@
-//! All that two pods may live through, one after the other, and what is left of them.
+//! The life of two pods with all events, one after the other.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use super::outages::{Pair, ids};
 use crate::{Answer, Call, Lab, Netns, Settings, wait_for};
 
-/// How long a reset may take to be over.
+/// Timeout of a reset.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Two pods are attached, checked, and keep their network while either program is killed and the card is
-/// reset; then one is collected, the other detached.
+/// Two pods are attached and checked. They keep their network while each program is killed and the card is reset. Then
+/// one is detached by GC, the other by DEL.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn two_pods_outlive_restarts_and_a_reset_and_leave_nothing(settings: &Settings) {
     let mut lab = Lab::start(settings);
     let pair = Pair::attach(&lab);
@@ -29,7 +29,7 @@ pub fn two_pods_outlive_restarts_and_a_reset_and_leave_nothing(settings: &Settin
     collect_and_detach(&lab, &pair);
 }
 
-/// Both pods are in order whichever program is killed and started again.
+/// Both pods work after each program is killed and restarted.
 fn outlive_restarts(lab: &mut Lab, pair: &Pair) {
     assert_in_order(lab, pair);
     lab.agent.crash();
@@ -42,8 +42,7 @@ fn outlive_restarts(lab: &mut Lab, pair: &Pair) {
     assert_in_order(lab, pair);
 }
 
-/// Both pods reach each other, their runtimes' CHECKs pass and repeated ADDs are answered, and nobody
-/// finds a difference.
+/// Both pods reach each other, CHECK succeeds, repeated ADDs are answered, and no difference is reported.
 fn assert_in_order(lab: &Lab, pair: &Pair) {
     pair.assert_reach();
     lab.assert_invariants();
@@ -56,7 +55,7 @@ fn assert_in_order(lab: &Lab, pair: &Pair) {
     assert_eq!(found["differences"], json!([]), "{found:#}");
 }
 
-/// CHECK of a pod's `eth0` after an ADD with this result.
+/// CHECK of a pod's `eth0` with the result of its ADD.
 #[must_use]
 pub fn check(lab: &Lab, network: &str, pod: &Netns, result: &Value) -> Answer {
     let mut configuration = lab.configuration(network);
@@ -65,7 +64,7 @@ pub fn check(lab: &Lab, network: &str, pod: &Netns, result: &Value) -> Answer {
     lab.execute(&check.of(pod.name(), Some(&pod.path()), "eth0"))
 }
 
-/// GC that knows of one pod takes the other, and DEL takes that one.
+/// GC with one pod in its list detaches the other. DEL detaches the rest.
 fn collect_and_detach(lab: &Lab, pair: &Pair) {
     let mut configuration = lab.configuration("blue");
     configuration["cni.dev/valid-attachments"] =

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Mutex, thread};
 
 use crate::{Lab, Netns, Settings};
 
-/// How many callers a busy runtime has.
+/// Concurrent callers of a busy runtime.
 const CALLERS: usize = 16;
 
 /// Runs `work` on each pod.
@@ -22,10 +22,10 @@ fn by_all_callers(pods: &[Netns], work: impl Fn(&Netns) + Sync) {
     });
 }
 
-/// One pod for each VF, all brought up and taken down by sixteen callers at once.
+/// One pod for each VF, all attached and detached by sixteen concurrent callers.
 ///
 /// # Panics
-/// When one fails, or an invariant is broken.
+/// If a call fails, or an invariant is violated.
 pub fn as_many_pods_as_vfs_come_and_go(settings: &Settings) {
     let lab = Lab::start(settings);
     let pods: Vec<_> = (0..settings.vfs).map(|_| Netns::new("pod")).collect();
@@ -36,10 +36,10 @@ pub fn as_many_pods_as_vfs_come_and_go(settings: &Settings) {
     lab.assert_clean_slate();
 }
 
-/// The same pod, added and deleted by many callers, is attached at most once.
+/// A pod that many callers add and delete is attached at most once.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn the_same_pod_is_attached_at_most_once(settings: &Settings) {
     let lab = Lab::start(settings);
     let pod = Netns::new("pod");

@@ -1,4 +1,4 @@
-//! What holds on every kind of card: each function is a test, given what to set up.
+//! Scenarios for every kind of card: each function is a test that gets its settings.
 
 pub mod clean;
 pub mod crowd;
@@ -20,7 +20,7 @@ pub mod wishes;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Sets the flag when it is dropped, so that what goes on meanwhile ends with a test that fails, too.
+/// Sets the flag on drop, so that background work also ends after a failure.
 #[derive(Debug)]
 pub struct End<'a>(pub &'a AtomicBool);
 
@@ -30,7 +30,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Tells a figure of what was tried; those of the same name are summed up.
+/// Reports how many cases were tried. Counts with the same name are added.
 #[expect(clippy::print_stdout, reason = "what runs of tests are summed up by")]
 pub fn figure(count: usize, what: &str) {
     println!("figure: {count} {what}");

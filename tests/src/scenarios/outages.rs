@@ -1,4 +1,4 @@
-//! Programs that are down, killed and started again, and a card that is reset.
+//! Programs that are down, killed and restarted, and a card that is reset.
 
 use std::time::Duration;
 
@@ -7,27 +7,27 @@ use serde_json::Value;
 use super::pods::addresses;
 use crate::{Call, Lab, Netns, Settings, Stopwatch, Timeouts, eventually, wait_for};
 
-/// How long what goes on by itself may take.
+/// Timeout for background work.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// "Fails fast", in this crate's bounds: far below a runtime's own time limits.
+/// Limit for failing fast: far below the timeouts of runtimes.
 const FAST: Duration = Duration::from_secs(5);
 
 /// Two pods on `blue` that reach each other.
 #[derive(Debug)]
 pub struct Pair {
-    /// The one that asks.
+    /// The pod that sends requests.
     pub a: Netns,
-    /// The one that answers.
+    /// The pod that answers.
     pub b: Netns,
     address_of_b: Vec<String>,
 }
 
 impl Pair {
-    /// Attaches both.
+    /// Attaches both pods.
     ///
     /// # Panics
-    /// When they don't reach each other, or an invariant is broken.
+    /// If they do not reach each other, or an invariant is violated.
     #[must_use]
     pub fn attach(lab: &Lab) -> Self {
         let (a, b) = (Netns::new("a"), Netns::new("b"));
@@ -39,24 +39,24 @@ impl Pair {
         pair
     }
 
-    /// Whether one reaches all addresses of the other.
+    /// Whether one pod reaches all addresses of the other.
     #[must_use]
     pub fn reach(&self) -> bool {
         self.address_of_b.iter().all(|address| self.a.pings(address))
     }
 
-    /// Asserts that it does.
+    /// Asserts that one pod reaches the other.
     ///
     /// # Panics
-    /// When it does not.
+    /// If it does not.
     pub fn assert_reach(&self) {
         assert!(self.reach(), "{} does not reach {}", self.a.name(), self.b.name());
     }
 
-    /// Detaches both.
+    /// Detaches both pods.
     ///
     /// # Panics
-    /// When something is left.
+    /// If anything remains.
     pub fn detach(&self, lab: &Lab) {
         lab.del("blue", &self.a, "eth0").nothing();
         lab.del("blue", &self.b, "eth0").nothing();
@@ -64,7 +64,7 @@ impl Pair {
     }
 }
 
-/// The ids of all attachments, sorted.
+/// IDs of all attachments, sorted.
 #[must_use]
 pub fn ids(lab: &Lab) -> Vec<Value> {
     let mut ids: Vec<_> =
@@ -76,7 +76,7 @@ pub fn ids(lab: &Lab) -> Vec<Value> {
 /// While the DPU is down, ADD fails fast and DEL is delivered later.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(settings: &Settings) {
     let timeouts = Timeouts { grace: 1, ..settings.timeouts.clone() };
     let mut lab = Lab::start(&Settings { timeouts, ..settings.clone() });
@@ -100,10 +100,10 @@ pub fn while_the_dpu_is_down_add_fails_fast_and_del_is_delivered_later(settings:
     lab.assert_clean_slate();
 }
 
-/// A service that is killed and started again keeps attachments, and running pods their network.
+/// A service that is killed and restarted keeps attachments, and running pods keep their network.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn a_service_killed_and_started_again_keeps_attachments_and_running_pods(settings: &Settings) {
     let mut lab = Lab::start(settings);
     let pair = Pair::attach(&lab);
@@ -118,10 +118,10 @@ pub fn a_service_killed_and_started_again_keeps_attachments_and_running_pods(set
     pair.detach(&lab);
 }
 
-/// An agent that is killed and started again keeps attachments.
+/// An agent that is killed and restarted keeps attachments.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn an_agent_killed_and_started_again_keeps_attachments(settings: &Settings) {
     let mut lab = Lab::start(settings);
     let pair = Pair::attach(&lab);
@@ -135,10 +135,10 @@ pub fn an_agent_killed_and_started_again_keeps_attachments(settings: &Settings) 
     pair.detach(&lab);
 }
 
-/// A pod whose namespace died before DEL gives everything back.
+/// A pod whose namespace died before DEL leaves nothing behind.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn a_pod_whose_netns_died_before_del_gives_everything_back(settings: &Settings) {
     let lab = Lab::start(settings);
     let pod = Netns::new("pod");
@@ -152,10 +152,10 @@ pub fn a_pod_whose_netns_died_before_del_gives_everything_back(settings: &Settin
     let _ = lab.add("blue", &Netns::new("next"), "eth0").result();
 }
 
-/// After a card reset, pods get their VF back.
+/// After a card reset, pods get their VFs back.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn after_a_card_reset_pods_get_their_vf_back(settings: &Settings) {
     let mut lab = Lab::start(settings);
     let pair = Pair::attach(&lab);

@@ -1,20 +1,20 @@
-//! Pods get their network from the DPU and give it back.
+//! Pods get their network from the DPU and release it.
 
 use serde_json::Value;
 
 use crate::{Lab, Netns, Settings};
 
-/// The addresses of a result, without prefix length.
+/// Addresses of a result, without prefix length.
 ///
 /// # Panics
-/// When one is no text.
+/// If one is no text.
 #[must_use]
 pub fn addresses(result: &Value) -> Vec<String> {
     let bare = |address: String| address.split('/').next().unwrap().to_owned();
     addresses_with_prefix(result).into_iter().map(bare).collect()
 }
 
-/// The addresses of a result's interface of that place, as it has them.
+/// Addresses with prefix of one of a result's interfaces.
 pub(crate) fn addresses_with_prefix_of(result: &Value, place: usize) -> Vec<String> {
     let mut result = result.clone();
     if let Some(ips) = result["ips"].as_array_mut() {
@@ -23,16 +23,16 @@ pub(crate) fn addresses_with_prefix_of(result: &Value, place: usize) -> Vec<Stri
     addresses_with_prefix(&result)
 }
 
-/// The addresses of a result, as it has them.
+/// Addresses with prefix of a result.
 pub(crate) fn addresses_with_prefix(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().into_iter().flatten();
     ips.map(|ip| ip["address"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Two pods ping each other in both families and give everything back.
+/// Two pods ping each other in both families and release everything.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn two_pods_ping_each_other_in_both_families_and_give_everything_back(settings: &Settings) {
     let lab = Lab::start(settings);
     let (a, b) = (Netns::new("a"), Netns::new("b"));
@@ -50,10 +50,10 @@ pub fn two_pods_ping_each_other_in_both_families_and_give_everything_back(settin
     lab.assert_clean_slate();
 }
 
-/// A pod has several interfaces of several networks.
+/// A pod has several interfaces in several networks.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn a_pod_has_several_interfaces_of_several_networks(settings: &Settings) {
     let lab = Lab::start(settings);
     let pod = Netns::new("pod");
@@ -77,7 +77,7 @@ pub fn a_pod_has_several_interfaces_of_several_networks(settings: &Settings) {
 /// An interface of a layer-2 network has no address and carries frames.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn an_interface_of_layer_2_only_has_no_address_and_carries_frames(settings: &Settings) {
     let lab = Lab::start(settings);
     let (a, b) = (Netns::new("a"), Netns::new("b"));

@@ -1,4 +1,4 @@
-//! Routes and policy rules, from a network to the pod, and what becomes of them.
+//! Routes and policy rules of a network in its pods.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,10 +10,10 @@ use crate::{Lab, Netns, Settings, eventually, run, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The agent compares pods with its records when it is told to, and not by itself.
+/// The agent's timer is off: it compares pods with its records only on request.
 const ON_DEMAND: &str = "reconcile_s = 3600";
 
-/// All that a route, a rule or a setting can have, in either family.
+/// All fields of routes, rules and settings, in either family.
 const NETWORK: &str = r#"
 [[network]]
 name = "routed"
@@ -103,7 +103,7 @@ table = 201
 priority = 1003
 "#;
 
-/// What the pod is to have of the network: as `ip` shows it.
+/// The pod's expected routes, as in `ip`.
 const ROUTES: [&str; 16] = [
     "198.18.0.0/15 via 169.254.7.1 table 110 flags onlink",
     "2001:db8:18::/48 via 2001:db8:ffff::1 table 110 metric 1024 flags onlink",
@@ -123,7 +123,7 @@ const ROUTES: [&str; 16] = [
     "2001:db8:21::/48 metric 1024",
 ];
 
-/// Likewise. The kernel puts a rule without a number before those that have one.
+/// The pod's expected rules. The kernel puts a rule without a priority before those that have one.
 const RULES: [&str; 5] = [
     "899: from 10.99.0.0/16 lookup 200",
     "1000: from 10.8.0.0/24 lookup 100",
@@ -132,7 +132,7 @@ const RULES: [&str; 5] = [
     "1003: from all lookup 201",
 ];
 
-/// Settings of its interface, those that are usual of all pods among them.
+/// Expected settings of the interface, including the usual ones of all pods.
 const SETTINGS: [(&str, &str); 6] = [
     ("ipv4/conf/eth0/rp_filter", "2"),
     ("ipv4/conf/eth0/arp_ignore", "1"),
@@ -142,10 +142,10 @@ const SETTINGS: [(&str, &str); 6] = [
     ("ipv6/conf/eth0/ndisc_notify", "1"),
 ];
 
-/// A rule of the pod's own, behind all others.
+/// A rule of the pod itself, after all others.
 const OWN_RULE: &str = "2000: from 192.0.2.7 lookup 55";
 
-/// What pods do to their routes and rules, and what CHECK then misses.
+/// Changes by pods to their routes and rules, with what CHECK then reports.
 const LOSSES: [(&str, &str); 12] = [
     ("-4 route del blackhole 10.66.0.0/16", "blackhole 10.66.0.0/16"),
     ("-6 route del unreachable fd66::/16", "unreachable fd66::/16"),
@@ -169,11 +169,11 @@ pub fn settings_with_routes(settings: &Settings) -> Settings {
     settings
 }
 
-/// Routes and rules of a network are the pod's; CHECK names each that is lost; they are put back with its
-/// interface, and end with its attachment.
+/// Routes and rules of a network are set in the pod. CHECK names each that is missing. They are repaired with the
+/// interface and removed with the attachment.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached(
     settings: &Settings,
 ) {
@@ -185,7 +185,7 @@ pub fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached
     lab.assert_invariants();
     let assert_put_back = |change: &dyn Fn(), lost: &str| {
         let failed = wait_for("a CHECK that fails", LIMIT, || {
-            // The agent may look after the pod at any time.
+            // The agent may repair the pod at any time.
             change();
             let answer = life::check(&lab, "routed", &pod, &result);
             (!answer.status.success()).then_some(answer)
@@ -198,7 +198,7 @@ pub fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached
         assert_put_back(&|| drop(run(pod.command("ip").args(change.split(' ')))), lost);
     }
     assert_put_back(&|| switch_off_and_on(&pod), "the pod has lost the route");
-    // A setting that the pod or a chained plugin has changed is theirs until the interface is made whole.
+    // Settings that a pod or a chained plugin changed stay until the interface is configured again.
     set(&pod, "ipv4/conf/eth0/rp_filter", "0");
     life::check(&lab, "routed", &pod, &result).nothing();
     lab.agent.crash();
@@ -218,10 +218,10 @@ pub fn routes_and_rules_of_a_network_are_kept_for_as_long_as_the_pod_is_attached
     lab.assert_clean_slate();
 }
 
-/// Switches a pod's interface off and on. Its addresses stay; the kernel drops the routes.
+/// Switches a pod's interface off and on. Its addresses stay; the kernel removes the routes.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn switch_off_and_on(pod: &Netns) {
     for state in ["down", "up"] {
         pod.ip(&["link", "set", "eth0", state]);
@@ -230,11 +230,10 @@ pub fn switch_off_and_on(pod: &Netns) {
     }
 }
 
-/// Asserts that a pod has all routes and rules of the network `routed` and no others, soon, and that they
-/// lead as they say.
+/// Asserts that a pod soon has exactly the routes and rules of the network `routed`, and that they take effect.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn assert_routed(pod: &Netns) {
     let expected = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect();
     let (all_routes, mut all_rules): (BTreeSet<_>, BTreeSet<_>) =
@@ -262,7 +261,7 @@ pub fn assert_routed(pod: &Netns) {
     }
 }
 
-/// A setting of a pod below `/proc/sys/net`.
+/// A sysctl of a pod below `/proc/sys/net`.
 pub(super) fn setting(pod: &Netns, name: &str) -> String {
     sysctl(pod, &["-n", &format!("net/{name}")])
 }
@@ -277,12 +276,12 @@ fn sysctl(pod: &Netns, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
-/// The address of a pod that begins so, soon.
+/// Waits for the pod's address with this prefix.
 fn address_of(pod: &Netns, begin: &str) -> String {
     wait_for(&format!("an address that begins with {begin}"), LIMIT, || held_address(pod, begin))
 }
 
-/// `None`: it has none, or no interface.
+/// `None`: the pod has no such address, or no interface.
 fn held_address(pod: &Netns, begin: &str) -> Option<String> {
     let shown = run(pod.command("ip").args(["-j", "addr", "show", "dev", "eth0"])).stdout;
     let links: Vec<Value> = serde_json::from_slice(&shown).ok()?;
@@ -290,7 +289,7 @@ fn held_address(pod: &Netns, begin: &str) -> Option<String> {
     held.map(|held| text(&held["local"])).find(|address| address.starts_with(begin))
 }
 
-/// The routes by a pod's interface that the kernel did not make by itself, and those by which packets are dropped.
+/// Routes of a pod's interface without the kernel's own, and routes that drop packets.
 fn routes(pod: &Netns) -> BTreeSet<String> {
     let of = |family| pod.json("ip", &[family, "route", "show", "table", "all"]);
     let all = of("-4").into_iter().chain(of("-6"));
@@ -319,7 +318,7 @@ fn described(route: &Value) -> String {
     [kind, text(&route["dst"])].into_iter().chain(told).collect()
 }
 
-/// The rules of a pod that not everybody has.
+/// Rules of a pod beyond those of every namespace.
 fn rules(pod: &Netns) -> BTreeSet<String> {
     let of = |family| pod.json("ip", &[family, "rule"]);
     let all = of("-4").into_iter().chain(of("-6"));
@@ -334,7 +333,7 @@ fn rule_described(rule: &Value) -> String {
     format!("{priority}: from {source}{prefix} lookup {table}")
 }
 
-/// `ip` shows numbers as such or as text.
+/// `ip` prints numbers as numbers or as text.
 fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

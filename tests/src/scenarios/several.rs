@@ -1,4 +1,4 @@
-//! One ADD attaches a pod to several networks, all or none, and one DEL gives all back.
+//! One ADD attaches a pod to several networks, all or none. One DEL detaches it from all.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -9,12 +9,12 @@ use crate::{Answer, Call, Lab, Netns, Settings, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A lab with VFs for two pods of three interfaces.
+/// A lab with VFs for two pods of three interfaces each.
 fn roomy(settings: &Settings) -> Settings {
     Settings { vfs: 6, pool: 6, ..settings.clone() }
 }
 
-/// A call for `pod` with `eth0` in `blue` and these further networks, by the annotation of the specification.
+/// A call for `pod` with `eth0` in `blue` and these further networks, in the specification's annotation.
 #[must_use]
 pub fn call(lab: &Lab, verb: &str, pod: &Netns, networks: &str) -> Call {
     Call::new(verb, &configuration(lab, networks)).of(pod.name(), Some(&pod.path()), "eth0")
@@ -28,20 +28,20 @@ fn configuration(lab: &Lab, networks: &str) -> Value {
     configuration
 }
 
-/// Its ADD.
+/// ADD of such a pod.
 #[must_use]
 pub fn add(lab: &Lab, pod: &Netns, networks: &str) -> Answer {
     lab.execute(&call(lab, "ADD", pod, networks))
 }
 
-/// The interfaces of a result, in its order.
+/// Interfaces of a result, in its order.
 #[must_use]
 pub fn interfaces(result: &Value) -> Vec<&str> {
     let interfaces = result["interfaces"].as_array().into_iter().flatten();
     interfaces.map(|interface| interface["name"].as_str().unwrap()).collect()
 }
 
-/// The addresses of that interface of a result, without prefix length.
+/// Addresses of one interface of a result, without prefix length.
 pub(super) fn addresses_of(result: &Value, interface: &str) -> Vec<String> {
     let number = interfaces(result).iter().position(|name| *name == interface).unwrap();
     let ips = result["ips"].as_array().unwrap().iter().filter(|ip| ip["interface"] == number);
@@ -49,23 +49,23 @@ pub(super) fn addresses_of(result: &Value, interface: &str) -> Vec<String> {
     ips.map(bare).collect()
 }
 
-/// The names of all links of a namespace.
+/// Names of all links of a namespace.
 pub(super) fn links(netns: &Netns) -> BTreeSet<String> {
     let links = netns.json("ip", &["link"]);
     links.iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
 }
 
-/// By which interface the pod leaves in both families.
+/// Asserts the interface of the pod's default route in each family.
 fn assert_leaves_by(pod: &Netns, [v4, v6]: [&str; 2]) {
     for (outside, interface) in [("198.51.100.1", v4), ("2001:db8::1", v6)] {
         assert_eq!(pod.json("ip", &["route", "get", outside])[0]["dev"], interface, "{outside}");
     }
 }
 
-/// All of a pod's networks come by one ADD and go by one DEL.
+/// One ADD gives a pod all its networks, and one DEL releases them.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(settings: &Settings) {
     let lab = Lab::start(&roomy(settings));
     let (a, b) = (Netns::new("a"), Netns::new("b"));
@@ -92,11 +92,11 @@ pub fn a_pod_gets_all_its_networks_by_one_add_and_gives_all_back_by_one_del(sett
     lab.assert_clean_slate();
 }
 
-/// A network begins the names of its interfaces that nobody names, before the configuration does; what is there keeps
-/// its name when the network says otherwise.
+/// A network's prefix for unnamed interfaces has priority over the configuration's. Existing interfaces keep their
+/// names when the prefix changes.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn networks_say_how_the_names_of_their_interfaces_begin(settings: &Settings) {
     let networks = settings
         .networks
@@ -150,10 +150,10 @@ pub fn networks_say_how_the_names_of_their_interfaces_begin(settings: &Settings)
     lab.assert_clean_slate();
 }
 
-/// What can't be had of one network leaves nothing of the others.
+/// A failure of one network leaves nothing of the others.
 ///
 /// # Panics
-/// When something is left.
+/// If anything remains.
 pub fn a_network_that_fails_leaves_nothing_of_the_others(settings: &Settings) {
     let lab = Lab::start(&Settings { vfs: 3, pool: 3, ..settings.clone() });
     let pod = Netns::new("pod");
@@ -183,11 +183,11 @@ pub fn a_network_that_fails_leaves_nothing_of_the_others(settings: &Settings) {
     lab.assert_clean_slate();
 }
 
-/// The pod leaves by the network that it names a default route for, and an ADD that asks for other networks than the
-/// one before is refused.
+/// The default route uses the network that the pod chooses. An ADD with other networks than the previous one is
+/// refused.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn a_default_route_is_moved_and_other_networks_are_another_attachment(settings: &Settings) {
     let lab = Lab::start(&roomy(settings));
     let pod = Netns::new("pod");
@@ -208,10 +208,10 @@ pub fn a_default_route_is_moved_and_other_networks_are_another_attachment(settin
     lab.assert_clean_slate();
 }
 
-/// CHECK looks at all interfaces, and GC leaves those alone whose first one is valid.
+/// CHECK covers all interfaces. GC keeps those whose first interface is valid.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn check_and_gc_see_all_interfaces(settings: &Settings) {
     let lab = Lab::start(&roomy(settings));
     let pod = Netns::new("pod");
@@ -237,10 +237,10 @@ pub fn check_and_gc_see_all_interfaces(settings: &Settings) {
     lab.assert_clean_slate();
 }
 
-/// All interfaces outlive the deaths of both programs and a reset of the card, and all go when the pod ends.
+/// All interfaces survive deaths of both programs and a card reset, and all end with the pod.
 ///
 /// # Panics
-/// When one is lost or left.
+/// If one is lost or remains.
 pub fn all_interfaces_outlive_deaths_and_resets(settings: &Settings) {
     let mut lab = Lab::start(&roomy(settings));
     let (pod, peer) = (Netns::new("pod"), Netns::new("peer"));
@@ -268,11 +268,11 @@ pub fn all_interfaces_outlive_deaths_and_resets(settings: &Settings) {
     lab.assert_clean_slate();
 }
 
-/// What an operator takes away from a pod goes with all that came with it, for the runtime has no other key to give the
-/// rest back by. What was led goes alone.
+/// An operator's release of a group's key releases the whole group, because the runtime has no other key for the rest.
+/// A group member is released alone.
 ///
 /// # Panics
-/// When something is left, or too much goes.
+/// If anything remains, or too much is released.
 pub fn an_operator_releases_what_leads_with_all_that_it_leads(settings: &Settings) {
     let lab = Lab::start(&roomy(settings));
     let pod = Netns::new("pod");
@@ -298,10 +298,10 @@ pub fn an_operator_releases_what_leads_with_all_that_it_leads(settings: &Setting
     lab.assert_clean_slate();
 }
 
-/// An agent that has lost its records has the DPU give back all that a pod's first interface leads.
+/// An agent without records makes the DPU release the whole group of a pod's first interface.
 ///
 /// # Panics
-/// When something is left.
+/// If anything remains.
 pub fn a_del_without_records_gives_all_back(settings: &Settings) {
     let mut lab = Lab::start(&roomy(settings));
     let pod = Netns::new("pod");

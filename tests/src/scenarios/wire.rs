@@ -1,4 +1,4 @@
-//! Two DPUs, a host each, whose uplinks are wires to one switch.
+//! Two DPUs with a host each, whose uplinks are wired to one switch.
 
 use std::{fs, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{Dpu, DpuPlan, FabricKind, Fleet, Netns, Settings, UPLINK, fabric, wa
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The network `blue` of one DPU: the DPUs' share a subnet, of which each gives out its part.
+/// The network `blue` of one DPU. Both DPUs share a subnet, of which each allocates its part.
 fn blue(dpu: u8) -> String {
     format!(
         r#"
@@ -28,7 +28,7 @@ ranges = [{{ start = "fd00:10:1::{dpu}:1", end = "fd00:10:1::{dpu}:ffff" }}]
     )
 }
 
-/// The network `red` likewise, in VLAN 100.
+/// The network `red` of one DPU, in VLAN 100.
 fn red(dpu: u8) -> Value {
     json!({
         "name": "red",
@@ -40,7 +40,7 @@ fn red(dpu: u8) -> Value {
     })
 }
 
-/// node-1 with dpu-1, and node-2 with dpu-2, which are wired to one switch.
+/// node-1 with dpu-1 and node-2 with dpu-2, wired to one switch.
 fn two_dpus(settings: &Settings) -> Fleet {
     let plan = |name, host, dpu| {
         let settings = Settings { networks: blue(dpu), ..settings.clone() };
@@ -65,7 +65,7 @@ impl Pods {
         Self { network, pods, addresses }
     }
 
-    /// In all families, from either side.
+    /// Whether the pods reach each other in all families and both directions.
     fn reach(&self) -> bool {
         let [a, b] = &self.pods;
         let [of_a, of_b] = &self.addresses;
@@ -83,18 +83,17 @@ impl Pods {
     }
 }
 
-/// The VLANs of the uplink, as `bridge vlan` shows them.
+/// VLANs of the uplink in `bridge vlan`.
 fn vlans_of_uplink(dpu: &Netns) -> Vec<u64> {
     let ports = dpu.json("bridge", &["vlan", "show", "dev", UPLINK]);
     let vlans = ports.iter().flat_map(|port| port["vlans"].as_array().into_iter().flatten());
     vlans.filter_map(|vlan| vlan["vlan"].as_u64()).collect()
 }
 
-/// Pods of two DPUs ping each other over their uplinks, whatever happens to wire and services in
-/// between.
+/// Pods of two DPUs ping each other over their uplinks, despite failures of the wire and the services.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn pods_of_two_dpus_ping_each_other_over_the_wire(settings: &Settings) {
     let mut fleet = two_dpus(settings);
     let pods = Pods::attach(&fleet, "blue");
@@ -119,11 +118,11 @@ pub fn pods_of_two_dpus_ping_each_other_over_the_wire(settings: &Settings) {
     fleet.assert_clean_slate();
 }
 
-/// An uplink that somebody takes out and switches off is put in order: at once by a service that runs,
-/// and by one that did not when it starts.
+/// An uplink that another program removes and switches off is repaired: at once by a running service, else at its
+/// start.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn an_uplink_that_somebody_takes_out_is_put_back(settings: &Settings) {
     let mut fleet = two_dpus(settings);
     let pods = Pods::attach(&fleet, "blue");
@@ -146,10 +145,10 @@ pub fn an_uplink_that_somebody_takes_out_is_put_back(settings: &Settings) {
     fleet.assert_clean_slate();
 }
 
-/// What does not fit through an uplink is nothing that a network promises.
+/// A network's MTU must fit through the uplink.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told(
     settings: &Settings,
 ) {
@@ -175,11 +174,11 @@ pub fn a_network_larger_than_an_uplink_is_refused_and_one_that_became_so_is_told
     let _ = operator.says(&apply);
 }
 
-/// On a kernel whose bridges keep VLANs apart, the wire carries those that pods are in, tagged; on
-/// another, an interface in a VLAN is refused by name. Tells which of them it was.
+/// On a kernel with VLAN filtering, the wire carries the pods' VLANs with tags. On others, an interface in a VLAN is
+/// refused by name. Returns which case was tested.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 #[must_use]
 pub fn a_vlan_goes_over_the_wire_or_is_refused(settings: &Settings) -> bool {
     let fleet = two_dpus(settings);
@@ -206,7 +205,7 @@ pub fn a_vlan_goes_over_the_wire_or_is_refused(settings: &Settings) -> bool {
 }
 
 fn vlans_go_over_the_wire(fleet: &Fleet, fabric: FabricKind) {
-    // Open vSwitch's uplinks are in every VLAN, whoever is in it.
+    // Open vSwitch's uplinks carry every VLAN.
     let is_carried = |dpu: &Dpu| vlans_of_uplink(&dpu.netns).contains(&100);
     let follows =
         |dpu: &Dpu, carried: bool| fabric == FabricKind::OpenVswitch || is_carried(dpu) == carried;
@@ -218,7 +217,7 @@ fn vlans_go_over_the_wire(fleet: &Fleet, fabric: FabricKind) {
     for dpu in &fleet.dpus {
         assert!(follows(dpu, true));
     }
-    // One subnet for both, so that nothing but the VLAN is between them.
+    // One subnet for both networks, so that only the VLAN separates them.
     untagged.pods[0].ip(&["addr", "add", "192.0.2.1/24", "dev", "eth0"]);
     tagged.pods[1].ip(&["addr", "add", "192.0.2.2/24", "dev", "eth0"]);
     assert!(!untagged.pods[0].pings("192.0.2.2"), "the wire joins VLANs");

@@ -1,4 +1,4 @@
-//! What a runtime passes by the capabilities of our conflist, as libcni makes it of the file.
+//! Arguments that a runtime passes by the capabilities of the conflist, as libcni builds them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Answer, Call, Lab, Netns, Settings, run, wait_for};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The conflist that users begin with.
+/// The shipped conflist.
 const CONFLIST: &str = include_str!("../../../configs/10-dpu-offload.conflist");
 
 /// A network with a limit and with resolvers.
@@ -33,10 +33,10 @@ pub fn settings_with_limits(settings: &Settings) -> Settings {
     settings
 }
 
-/// The plugin's configuration for a network, with what a runtime passes of these arguments.
+/// The plugin's configuration for a network with these capability arguments.
 ///
 /// # Panics
-/// When the conflist does not declare one of them as a capability.
+/// If the conflist does not declare one of them as a capability.
 #[must_use]
 pub fn by_conflist(lab: &Lab, network: &str, arguments: &Value) -> Value {
     let list: Value = serde_json::from_str(CONFLIST).unwrap();
@@ -52,14 +52,14 @@ pub fn by_conflist(lab: &Lab, network: &str, arguments: &Value) -> Value {
     plugin
 }
 
-/// ADD of a pod's `eth0` by the conflist.
+/// ADD of a pod's `eth0` with the conflist.
 #[must_use]
 pub fn add(lab: &Lab, network: &str, pod: &Netns, arguments: &Value) -> Answer {
     let add = Call::new("ADD", &by_conflist(lab, network, arguments));
     lab.execute(&add.of(pod.name(), Some(&pod.path()), "eth0"))
 }
 
-/// What each limited representor holds its pod to: rate in byte/s, burst in bytes, as `tc` shows it.
+/// Limits of representors: rate in byte/s and burst in bytes, as in `tc`.
 #[must_use]
 pub fn limits(lab: &Lab) -> Vec<(String, u64, u64)> {
     let queues = lab.card.dpu.json("tc", &["qdisc", "show"]);
@@ -73,24 +73,23 @@ pub fn limits(lab: &Lab) -> Vec<(String, u64, u64)> {
     told.collect()
 }
 
-/// The representor of the one VF that is attached.
+/// Representor of the only attached VF.
 fn representor(lab: &Lab) -> String {
     let vfs = lab.operator().get("vfs");
     let attached = vfs.iter().find(|vf| vf["state"] != "VF_STATE_FREE").unwrap();
     attached["representor"].as_str().unwrap().to_owned()
 }
 
-/// A limit of what a pod receives is its representor's, the tighter of its own and its network's, for as
-/// long as it is attached, whatever is started anew meanwhile.
+/// A representor has the lower of the pod's and the network's limit while the pod is attached, also after restarts.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn the_tighter_limit_is_the_representors_for_as_long_as_the_pod_is_attached(
     settings: &Settings,
 ) {
     let mut lab = Lab::start(&settings_with_limits(settings));
     let pod = Netns::new("pod");
-    // Whatever burst is asked for, no more than the rate gives in 100 ms is sent at once.
+    // A burst is reduced to what the rate allows in 100 ms.
     for (asked, rate, burst) in [
         (json!({}), 6_250_000, 1..=625_000),
         (json!({ "ingressRate": 100_000_000, "ingressBurst": 8_000_000 }), 6_250_000, 1..=625_000),

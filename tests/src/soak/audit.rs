@@ -1,4 +1,4 @@
-//! Whether all that was promised is there, and nothing else.
+//! Comparison of what was granted with what exists.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,10 +20,10 @@ use crate::{
     invariants::{Picture, addresses_of, in_domain, twice},
 };
 
-/// How long what goes on in the background may take to settle.
+/// Timeout for background work.
 const SETTLE: Duration = Duration::from_secs(60);
 
-/// How all VFs were before the soak, by PCI address.
+/// Baselines of all VFs before the soak, by PCI address.
 #[derive(Debug)]
 pub(crate) struct Originals(BTreeMap<String, Reading>);
 
@@ -38,7 +38,7 @@ fn readings(fleet: &Fleet) -> BTreeMap<String, Reading> {
     fleet.agents.iter().flat_map(|agent| cleanliness::readings(&agent.card.host)).collect()
 }
 
-/// What is still broken when the background has had its time, seen by foreign tools.
+/// Violations that remain after background work, seen by external tools.
 pub(crate) fn breaches(
     fleet: &Fleet,
     ledgers: &[Ledger],
@@ -63,14 +63,14 @@ fn look(
     let seen: Vec<_> = scenes.map(|scene| (scene.picture(), scene)).collect();
     let mut breaches: Vec<_> =
         seen.iter().flat_map(|(picture, scene)| scene.breaches(picture)).collect();
-    // But for the hosts' own namespaces, each shows all.
+    // Each scene shows everything except for its host's own namespace.
     let (picture, _) = &seen[0];
     breaches.extend(broken_promises(fleet, picture, ledgers, originals));
     breaches.extend(crowd.into_iter().flat_map(|crowd| crowd.breaches(picture)));
     breaches
 }
 
-/// Whether all that was promised is there and nothing else is, and what is free is as it was.
+/// Checks that exactly the grants exist and that free objects have their baseline.
 fn broken_promises(
     fleet: &Fleet,
     picture: &Picture,
@@ -85,13 +85,13 @@ fn broken_promises(
     let leases = leaked_leases(picture, &fleet.operator(0).get("networks"));
     breaches.extend(leases.into_iter().map(Breach::leaked));
     breaches.extend(others::breaches(fleet, ledgers));
-    // Whoever has stacked something has given his interface back.
+    // A pod with upper devices has detached its interface.
     breaches.extend(picture.stacked.iter().map(|link| Breach::unclean(format!("stacked {link}"))));
     breaches.extend(unclean(fleet, picture, originals).into_iter().map(Breach::unclean));
     breaches
 }
 
-/// VFs that nobody has and that are not as they were.
+/// Free VFs that differ from their baseline.
 fn unclean(fleet: &Fleet, picture: &Picture, originals: &Originals) -> Vec<String> {
     let now = readings(fleet);
     let is_free =
@@ -107,7 +107,7 @@ fn unclean(fleet: &Fleet, picture: &Picture, originals: &Originals) -> Vec<Strin
     told
 }
 
-/// Promises by container and interface.
+/// Grants by container and interface.
 type Promises<'a> = BTreeMap<(&'a str, &'a str), &'a Promise>;
 
 fn promises(ledgers: &[Ledger]) -> Promises<'_> {
@@ -123,7 +123,7 @@ fn promises(ledgers: &[Ledger]) -> Promises<'_> {
     promises
 }
 
-/// Promised interfaces that are not in their pod as promised.
+/// Granted interfaces that are missing or differ in their pod.
 fn lost(picture: &Picture, promises: &Promises<'_>) -> Vec<String> {
     let is_kept = |(container, interface): (&str, &str), promise: &Promise| {
         let in_pod = picture.pods.iter().any(|(pci, pod, end)| {
@@ -141,7 +141,7 @@ fn lost(picture: &Picture, promises: &Promises<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Attachments that nobody was promised and nobody waits for.
+/// Attachments without a grant and without a pending call.
 fn nobodys(picture: &Picture, ledgers: &[Ledger]) -> Vec<String> {
     let mut wanted = BTreeSet::new();
     for sandbox in ledgers.iter().flat_map(Ledger::sandboxes) {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::{DpuPlan, Settings, breach::Harm, soak::ledger::Kind, wait_for};
 
-    /// A lab with one attachment, and who was promised it.
+    /// A lab with one attachment and its grant.
     fn kept_promise() -> (Fleet, Vec<Ledger>, Originals) {
         let settings = Settings::with_vfs(2);
         let lab = Fleet::start(&[DpuPlan { name: "dpu-1", hosts: vec!["node-1"], settings }]);
@@ -244,7 +244,7 @@ mod tests {
     fn an_address_taken_away_in_the_pod_is_seen() {
         let (lab, ledgers, originals) = kept_promise();
         let pod = ledgers[0].pods[0].netns.as_ref().unwrap();
-        // Neither as its attachment is, nor as was promised; and the agent may give it back at any time.
+        // The attachment and the grant both differ now, and the agent may restore the address at any time.
         wait_for("two losses to be seen", SETTLE, || {
             pod.ip(&["-4", "address", "flush", "dev", "eth0"]);
             (seen(&lab, &ledgers, &originals) == [Harm::Lost, Harm::Lost]).then_some(())
@@ -276,7 +276,7 @@ mod tests {
         for reading in originals.0.values_mut() {
             reading.insert("/sys/class/net queues/rx-0/rps_cpus".into(), "3".into());
         }
-        // Of the two VFs, one is free.
+        // One of the two VFs is free.
         await_harms(&lab, &ledgers, &originals, &[Harm::Unclean]);
     }
 }

@@ -1,4 +1,4 @@
-//! A container runtime, or an operator, that does what the plan says.
+//! A container runtime or an operator that carries out the plan.
 
 mod adding;
 mod asking;
@@ -19,7 +19,7 @@ use super::{
     proof::Ports,
 };
 
-/// One of them.
+/// A caller.
 #[derive(Debug)]
 pub(crate) struct Caller<'a> {
     pub(crate) ledger: &'a mut Ledger,
@@ -79,7 +79,7 @@ impl Caller<'_> {
         }
     }
 
-    /// Ends what may be attached without a promise, what is misused, and all that is late.
+    /// Ends everything without a grant, everything misused, and everything late.
     pub(crate) fn settle(&mut self) {
         for pod in 0..self.ledger.pods.len() {
             for interface in self.ledger.pods[pod].called() {
@@ -94,14 +94,14 @@ impl Caller<'_> {
         self.del_late();
     }
 
-    /// Attaches each pod's first interface, to the network of the same place.
+    /// Attaches each pod's first interface to the network with the same index.
     pub(crate) fn attach_first_interfaces(&mut self, networks: &[&'static str]) {
         for (pod, network) in networks.iter().enumerate() {
             self.add(pod, 0, Network::Configured(network), Wish::Nothing);
         }
     }
 
-    /// Gives everything back.
+    /// Detaches everything.
     pub(crate) fn leave(&mut self) {
         for pod in 0..self.ledger.pods.len() {
             for interface in self.ledger.pods[pod].called() {
@@ -112,7 +112,7 @@ impl Caller<'_> {
         self.del_late();
     }
 
-    /// Some runtimes repeat an ADD that failed, others send DEL.
+    /// Some runtimes repeat a failed ADD, others send DEL.
     fn settle_unknown(&mut self, pod: usize, interface: usize) {
         if pod == 0 {
             self.add(pod, interface, Network::Configured("blue"), Wish::Nothing);
@@ -122,7 +122,7 @@ impl Caller<'_> {
         }
     }
 
-    /// Each promised interface has its network, and no other VF gets what is its own.
+    /// Each granted interface has its network, and no other VF receives its traffic.
     pub(crate) fn prove_all(&self, ports: &Ports) {
         self.prover().prove_all(ports);
     }

@@ -1,4 +1,4 @@
-//! All who call, with their pods.
+//! All callers and their pods.
 
 use std::{
     path::PathBuf,
@@ -17,13 +17,13 @@ use super::{
 };
 use crate::Host;
 
-/// Networks whose pods prove theirs by traffic to a pod that is always there.
+/// Networks with a permanent pod that answers the traffic of others.
 const REFERENCES: [&str; 4] = ["blue", "green", "wire", "tiny"];
 
-/// All who call.
+/// All callers.
 #[derive(Debug)]
 pub(crate) struct Callers {
-    /// Of each caller, and at last of the references.
+    /// The ledgers of the callers, and last that of the reference pods.
     ledgers: Vec<Ledger>,
     references: Option<References>,
     xdp: Option<(TempDir, PathBuf)>,
@@ -31,7 +31,7 @@ pub(crate) struct Callers {
 }
 
 impl Callers {
-    /// Callers with fresh pods, spread over so many hosts, and with references or none.
+    /// Callers with new pods, spread over the hosts, with or without reference pods.
     pub(crate) fn new(hosts: usize, has_references: bool) -> Self {
         let ledger = |caller: usize, pods: &[Kind]| {
             Ledger::new(caller, caller % hosts, pods.iter().copied())
@@ -51,9 +51,9 @@ impl Callers {
         &self.common
     }
 
-    /// The references are attached, if there are any.
+    /// Attaches the reference pods, if there are any.
     pub(crate) fn attach_references(&mut self, hosts: &[&Host]) {
-        // While they are attached there are none to be reached.
+        // During their own attach there is nothing to reach.
         self.references = None;
         self.each(hosts, |mut caller| {
             if caller.ledger.caller == CALLERS {
@@ -63,7 +63,7 @@ impl Callers {
         self.references = self.ledgers.get(CALLERS).map(References::of_pods);
     }
 
-    /// Each works in turn, while nothing goes wrong.
+    /// Runs each caller in turn while no faults are injected.
     pub(crate) fn each(&mut self, hosts: &[&Host], work: impl Fn(Caller<'_>)) {
         let Self { ledgers, references, xdp, common } = self;
         for ledger in ledgers {
@@ -74,7 +74,7 @@ impl Callers {
         }
     }
 
-    /// All do what the round says, at the same time; `meanwhile` goes on until they are done.
+    /// All callers carry out the round at the same time. `meanwhile` runs until they are done.
     pub(crate) fn perform(
         &mut self,
         hosts: &[&Host],
@@ -104,7 +104,7 @@ impl Callers {
         });
     }
 
-    /// A host has rebooted: all its pods have ended, and others begin.
+    /// After a reboot of a host, its pods have ended and new ones begin.
     pub(crate) fn begin_anew_on(&mut self, host: usize) {
         let is_of_host = |ledger: &&mut Ledger| ledger.host == host;
         for ledger in self.ledgers.iter_mut().filter(is_of_host) {

@@ -1,4 +1,4 @@
-//! What goes wrong while callers call.
+//! Faults during the calls.
 
 use std::{
     fs,
@@ -23,24 +23,24 @@ use crate::{
     wait_for,
 };
 
-/// How often an armed fault is looked for.
+/// Interval between looks at an armed fault.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a program may take to die of a fault that has struck, and a card to be plugged in again.
+/// Timeout for the death of a program after a fault, and for plugging in a card.
 const LIMIT: Duration = Duration::from_secs(30);
-/// How long a service that is up takes to read its configuration again, mostly.
+/// Typical time in which a running service reloads its configuration.
 const RELOAD: Duration = Duration::from_millis(100);
-/// The point that an agent passes between asking the DPU and moving a VF ahead.
+/// The point that an agent passes between its request and the speculative move.
 const GUESSED: &str = "attach-guessed";
-/// VFs of each host that the pool lacks every other time.
+/// VFs of each host that every second change removes from the pool.
 const LEFT_OUT: u32 = 1;
 
-/// How often what went wrong.
+/// Counts of faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Toll {
     pub(crate) kills: u64,
-    /// Kills at points and failures of steps that waited for their place.
+    /// Armed kills at points and failures of steps.
     pub(crate) armed: u64,
-    /// Those of them that came to their place.
+    /// Those of them that struck.
     pub(crate) struck: u64,
     pub(crate) cuts: u64,
     pub(crate) delays: u64,
@@ -49,14 +49,14 @@ pub(crate) struct Toll {
     pub(crate) suspensions: u64,
 }
 
-/// Where one program can be killed, and which of its steps can fail.
+/// Kill points and steps of one program.
 #[derive(Debug)]
 struct Places {
     points: Vec<String>,
     steps: Vec<String>,
 }
 
-/// Those of agents and service, as they name them themselves.
+/// Kill points and steps of agents and service, as the programs list them.
 #[derive(Debug)]
 pub(crate) struct Points {
     agent: Places,
@@ -85,7 +85,7 @@ impl Points {
     }
 }
 
-/// A fault that waits for its place.
+/// An armed fault.
 struct Armed {
     victim: Victim,
     action: FaultAction,
@@ -102,7 +102,7 @@ impl Armed {
     }
 }
 
-/// Who does it.
+/// Injects faults.
 pub(crate) struct Chaos<'a> {
     pub(crate) machines: Machines<'a>,
     pub(crate) points: &'a Points,
@@ -111,7 +111,7 @@ pub(crate) struct Chaos<'a> {
 }
 
 impl Chaos<'_> {
-    /// Does all of it in turn, and goes on watching until the callers are `done`. Then everything runs
+    /// Injects all faults in turn, and watches the programs until the callers are `done`. Afterwards everything runs
     /// again.
     pub(crate) fn wreak(&mut self, faults: &[Fault], done: &AtomicBool) {
         let mut armed = Vec::new();
@@ -152,7 +152,7 @@ impl Chaos<'_> {
         self.machines.start(Victim::Service);
     }
 
-    /// An armed fault may have been quicker.
+    /// Kills a program. An armed fault may already have killed it.
     fn kill(&mut self, victim: Victim, armed: &mut Vec<Armed>) {
         self.machines.program(victim).crash();
         self.toll.kills += 1;
@@ -162,7 +162,7 @@ impl Chaos<'_> {
     fn cut(&mut self, host: usize, lasting: Duration) {
         let dpu = &self.machines.dpu.netns;
         let own = self.machines.hosts[host].card.management_link();
-        // A card that was reset just now has none yet.
+        // A card that was just reset has no connection yet.
         wait_for("the management link", LIMIT, || {
             dpu.json("ip", &["link"]).iter().any(|link| link["ifname"] == own).then_some(())
         });
@@ -180,7 +180,7 @@ impl Chaos<'_> {
         proxy.heal();
     }
 
-    /// The hosts go on by what they were promised before, until one has guessed by that.
+    /// Removes VFs from the pool. The hosts keep using earlier offers until one of them has moved a VF in vain.
     fn change_pool(&mut self, at_most: Duration) {
         let strike = |proxy: &network::Proxy| proxy.strike(network::Fault::HoldDown);
         self.proxies().for_each(strike);
@@ -188,7 +188,7 @@ impl Chaos<'_> {
             let is_whole = settings.pool == settings.vfs;
             settings.pool = settings.vfs - if is_whole { LEFT_OUT } else { 0 };
         });
-        // What is guessed before the service has read it may be right.
+        // A move before the service has reloaded may still be right.
         thread::park_timeout(RELOAD);
         let traces = self.machines.trace_agents();
         let has_guessed = |trace: &PathBuf| fs::read_to_string(trace).unwrap().contains(GUESSED);
@@ -220,7 +220,7 @@ impl Chaos<'_> {
         Armed { victim, action, file }
     }
 
-    /// Starts programs again that armed faults have killed, for some time or until it is over.
+    /// Restarts programs that armed faults have killed, for some time or until it is over.
     fn watch(&mut self, armed: &mut Vec<Armed>, time: Duration, is_over: impl Fn() -> bool) {
         let start = Stopwatch::start();
         while start.elapsed() < time && !is_over() {

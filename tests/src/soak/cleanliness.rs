@@ -1,4 +1,4 @@
-//! How free VFs are, in all that foreign tools read of them.
+//! The complete state of free VFs, read by external tools.
 
 use std::{collections::BTreeMap, process::Command};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{Netns, card::host_end, command::run};
 
-/// What is another after a reset, or counts what went by, or is by whom a name or an address was given.
+/// Values that change with a reset, count traffic, or tell the origin of a name or an address.
 const VOLATILE: [&str; 15] = [
     "ifindex",
     "link_index",
@@ -25,7 +25,7 @@ const VOLATILE: [&str; 15] = [
     "tx_timeout",
 ];
 
-/// What is read of one VF, by what it is called.
+/// The state of one VF, by setting.
 pub(crate) type Reading = BTreeMap<String, String>;
 
 /// All VFs in the host's namespace, by PCI address.
@@ -61,7 +61,7 @@ fn note_queues(host: &Netns, by_name: &mut BTreeMap<String, Reading>) {
     }
 }
 
-/// Sysfs is that of a namespace once it is mounted in there.
+/// Sysfs shows the namespace in which it was mounted, so it is mounted inside.
 fn note_sysfs(host: &Netns, by_name: &mut BTreeMap<String, Reading>) {
     let script = "cd /sys/class/net && for link; do grep -rs . $link/; done";
     let mut inside = Command::new("ip");
@@ -76,7 +76,7 @@ fn note_sysfs(host: &Netns, by_name: &mut BTreeMap<String, Reading>) {
     }
 }
 
-/// Each value within, by its path.
+/// Adds each nested value by its path.
 fn note(reading: Option<&mut Reading>, path: &str, value: &Value) {
     let Some(reading) = reading else { return };
     match value {
@@ -88,7 +88,7 @@ fn note(reading: Option<&mut Reading>, path: &str, value: &Value) {
     }
 }
 
-/// In what a VF differs from how it was.
+/// Differences of a VF from its baseline.
 pub(crate) fn differences(original: &Reading, now: &Reading) -> Vec<String> {
     let shown = |reading: &Reading, what: &String| {
         reading.get(what).cloned().unwrap_or_else(|| "nothing".to_owned())

@@ -1,4 +1,4 @@
-//! How often the DPU gave the VF that had moved ahead.
+//! Counts of speculative moves: how often the DPU gave the VF that was moved.
 
 use std::{collections::BTreeMap, iter::Sum, ops::Add};
 
@@ -7,7 +7,7 @@ use crate::{
     openmetrics::{self, Exposition},
 };
 
-/// Guesses that agents have counted.
+/// Speculative moves that agents have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Guesses {
     pub(super) right: f64,
@@ -45,13 +45,12 @@ impl Sum for Guesses {
     }
 }
 
-/// What each agent had counted when it was asked last, by process: one that was killed since takes its latest
-/// counts with it.
+/// Latest counts of each agent process. A killed process takes its newest counts with it.
 #[derive(Debug, Default)]
 pub(super) struct GuessesByAgent(BTreeMap<u32, Guesses>);
 
 impl GuessesByAgent {
-    /// Asks all agents, which run, and returns what is known of all that ever ran.
+    /// Asks all running agents, and returns the total of all that ever ran.
     pub(super) fn ask(&mut self, fleet: &Fleet) -> Guesses {
         let agents = fleet.agents.iter();
         self.0.extend(agents.map(|agent| (agent.program.id(), Guesses::of(agent))));

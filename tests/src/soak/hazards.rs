@@ -1,28 +1,26 @@
-//! What a soak does besides calling, killing and cutting.
+//! What a soak does beyond calls, kills and cuts.
 
 use std::{fmt, str::FromStr};
 
-/// Something that a soak does, unless it is told not to.
+/// An optional activity of a soak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hazard {
-    /// Pods do as they like to their interfaces.
+    /// Pods change their interfaces.
     Hostile,
-    /// Callers die amid their calls.
+    /// Callers die during their calls.
     Dying,
     /// Programs and callers are suspended and continued.
     Suspended,
-    /// Each pod's network is proven by traffic, after its attach and at each rest.
+    /// Traffic verifies each pod's network, after its attach and at each rest.
     Traffic,
-    /// The DPU changes its pool, and what it promises, and its hosts hear of it late: VFs move ahead
-    /// that the DPU does not give.
+    /// The DPU's pool and offers change, and hosts learn it late: some speculative moves are wrong.
     Guesses,
-    /// Further hosts of the DPU, which are played: their pods come and go meanwhile, amid faults of
-    /// their own.
+    /// Simulated hosts of the DPU attach and detach pods meanwhile, with faults of their own.
     Crowd,
 }
 
 impl Hazard {
-    /// All of them.
+    /// All activities.
     pub const ALL: [Self; 6] =
         [Self::Hostile, Self::Dying, Self::Suspended, Self::Traffic, Self::Guesses, Self::Crowd];
 

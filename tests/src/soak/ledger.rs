@@ -1,4 +1,4 @@
-//! What a caller was promised, and what of it is to be there.
+//! A caller's grants and what must exist of them.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -7,20 +7,21 @@ use serde_json::{Value, json};
 use super::{others, plan::INTERFACES};
 use crate::{Netns, command::run, scenarios::pods::addresses_with_prefix_of};
 
-/// The further network of ours of pods that get all at once.
+/// The further network of this plugin for pods that get all networks at once.
 const FURTHER: &str = "green";
 
-/// With two interfaces in one network each answers for its own addresses only, as their owner sets it.
+/// With two interfaces in one network, each answers only for its own addresses, as the owner of such a pod configures
+/// it.
 const SEVERAL_INTERFACES: &str = "cd /proc/sys/net/ipv4/conf && echo 1 >all/arp_ignore && \
                                   echo 2 >all/arp_announce && echo 0 >all/rp_filter && \
                                   echo 0 >default/rp_filter";
 
-/// What a confirmed ADD promises until its DEL.
+/// The content of a confirmed ADD, valid until its DEL.
 #[derive(Clone, Debug)]
 pub(crate) struct Promise {
     /// The result, as the plugin printed it.
     pub(crate) result: Value,
-    /// The configuration that it was asked with.
+    /// The configuration of the ADD.
     pub(crate) configuration: Value,
     pub(crate) pci: String,
     pub(crate) mac: String,
@@ -28,7 +29,7 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
-    /// Of the interface of that place in the result.
+    /// The grant of one interface in the result.
     pub(crate) fn new(result: Value, configuration: Value, place: usize) -> Self {
         let interface = &result["interfaces"][place];
         let text = |key: &str| interface[key].as_str().unwrap_or_default().to_owned();
@@ -41,7 +42,7 @@ impl Promise {
         }
     }
 
-    /// Whether it is the same VF with the same addresses.
+    /// Whether both are the same VF with the same addresses.
     pub(crate) fn equals(&self, other: &Self) -> bool {
         (&self.pci, &self.mac, &self.addresses) == (&other.pci, &other.mac, &other.addresses)
     }
@@ -50,16 +51,16 @@ impl Promise {
 /// What is known of one interface.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum State {
-    /// Nothing is attached.
+    /// It is not attached.
     #[default]
     Absent,
-    /// Nothing is to be attached once all is settled.
+    /// It must not be attached once all is settled.
     Leaving,
     /// An ADD was confirmed.
     Promised(Box<Promise>),
-    /// Its pod does as it likes to it: nothing is promised, until the next DEL.
+    /// The pod may change it at will: nothing is expected until the next DEL.
     Misused,
-    /// A call failed while something was broken: it may be attached, until the next DEL.
+    /// A call failed during a fault: it may be attached until the next DEL.
     Unknown,
 }
 
@@ -67,7 +68,7 @@ pub(crate) enum State {
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) interface: &'static str,
-    /// The network of the last ADD.
+    /// Network of the last ADD.
     pub(crate) network: String,
     pub(crate) state: State,
 }
@@ -80,12 +81,12 @@ impl Port {
         }
     }
 
-    /// Whether it is known what is attached.
+    /// Whether its state is known.
     pub(crate) fn is_certain(&self) -> bool {
         matches!(self.state, State::Absent | State::Promised(_))
     }
 
-    /// A call failed, or nobody heard its answer.
+    /// A call failed or its answer was lost.
     pub(crate) fn doubt(&mut self) {
         if !matches!(self.state, State::Misused) {
             self.state = State::Unknown;
@@ -93,16 +94,16 @@ impl Port {
     }
 }
 
-/// What a pod gets by its ADDs.
+/// How a pod gets its interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Each interface by one of its own.
+    /// Each interface by its own ADD.
     OneByOne,
-    /// All of them by that of the first, and another plugin's besides.
+    /// All by the ADD of the first, together with another plugin's.
     AtOnce,
 }
 
-/// A pod's sandbox: a container id, and a netns as long as it lives.
+/// A pod's sandbox: a container ID, and a netns while it lives.
 #[derive(Debug)]
 pub(crate) struct Sandbox {
     pub(crate) kind: Kind,
@@ -125,7 +126,7 @@ impl Sandbox {
         }
     }
 
-    /// The interfaces that are called for.
+    /// The interfaces with calls of their own.
     pub(crate) fn called(&self) -> Range<usize> {
         match self.kind {
             Kind::OneByOne => 0..self.ports.len(),
@@ -133,7 +134,7 @@ impl Sandbox {
         }
     }
 
-    /// The further networks that its ADD asks for.
+    /// Further networks in its ADD.
     pub(crate) fn further(&self) -> Option<Value> {
         (self.kind == Kind::AtOnce).then(|| {
             let ours = json!({ "name": FURTHER, "interface": INTERFACES[1] });
@@ -141,7 +142,7 @@ impl Sandbox {
         })
     }
 
-    /// What has become of the first interface has become of those that came with it.
+    /// Gives the other interfaces of a group the state of the first.
     pub(crate) fn follow(&mut self) {
         let [first, rest @ ..] = &mut self.ports[..] else { return };
         for (place, port) in rest.iter_mut().enumerate().filter(|_| self.kind == Kind::AtOnce) {
@@ -156,7 +157,7 @@ impl Sandbox {
         }
     }
 
-    /// Its netns ends, and what was promised with it: the agent may give it back before DEL.
+    /// Ends its netns and its grants: the agent may release them before DEL.
     pub(crate) fn end_netns(&mut self) {
         self.netns = None;
         for port in &mut self.ports {
@@ -167,15 +168,15 @@ impl Sandbox {
     }
 }
 
-/// What a caller has: its pods, and the sandboxes before them whose DEL is late.
+/// A caller's pods, and earlier sandboxes whose DEL is late.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     pub(crate) caller: usize,
-    /// The host that its pods are on.
+    /// The host of its pods.
     pub(crate) host: usize,
     pub(crate) pods: Vec<Sandbox>,
     pub(crate) late: Vec<Sandbox>,
-    /// A namespace beside those of its pods, where they put what they stack on their interfaces.
+    /// A namespace beside those of its pods, for upper devices.
     pub(crate) elsewhere: Netns,
 }
 
@@ -185,25 +186,25 @@ impl Ledger {
         Self { caller, host, pods, late: Vec::new(), elsewhere: Netns::new("elsewhere") }
     }
 
-    /// All its pods end with their host, and others begin.
+    /// Ends all pods with their host, and begins new ones.
     pub(crate) fn begin_anew(&mut self) {
         let kinds: Vec<_> = self.pods.iter().map(|sandbox| sandbox.kind).collect();
         *self = Self::new(self.caller, self.host, kinds.into_iter());
     }
 
-    /// The name of the network that this caller applies and deletes.
+    /// Name of the network that this caller applies and deletes.
     pub(crate) fn own_network(&self) -> String {
         format!("own-{}", self.caller)
     }
 
-    /// The pod gets a new sandbox; the DEL of what it had is late.
+    /// Gives the pod a new sandbox. The old one's DEL is late.
     pub(crate) fn replace(&mut self, pod: usize) {
         let new = Sandbox::new(self.pods[pod].kind);
         let old = std::mem::replace(&mut self.pods[pod], new);
         self.late.push(old);
     }
 
-    /// All sandboxes, those whose DEL is late included.
+    /// All sandboxes, including those whose DEL is late.
     pub(crate) fn sandboxes(&self) -> impl Iterator<Item = &Sandbox> {
         self.pods.iter().chain(&self.late)
     }

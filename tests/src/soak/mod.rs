@@ -1,10 +1,9 @@
-//! Random operations by several callers while programs are killed, the network is cut and the card is
-//! reset; every so often all comes to rest, and what was promised is compared with what is there.
+//! Random operations by several callers while programs are killed, the network is cut and the card is reset. At
+//! intervals everything comes to rest, and grants are compared with the actual state.
 //!
-//! `callers` call, `chaos` breaks what is around them, and at each rest `audit` and `proof` check.
+//! `callers` make calls, `chaos` injects faults, and at each rest `audit` and `traffic` check.
 //!
-//! What is done is drawn from a seed, so that it can be done again; in which order the kernel lets the
-//! callers go is its own affair.
+//! All operations derive from a seed and can be repeated. The kernel's scheduling of the callers cannot.
 
 mod audit;
 mod caller;
@@ -46,15 +45,15 @@ use crate::{
 
 /// VFs of all hosts: fewer than interfaces, so that they run out at times.
 const VFS: u32 = 20;
-/// What the hosts are called. There are no more.
+/// Names of the hosts, and their maximum number.
 const HOSTS: [&str; 3] = ["node-1", "node-2", "node-3"];
 
-/// Hosts that are played, beside those.
+/// Simulated hosts beside those.
 const CROWD: CrowdSize = CrowdSize { hosts: 8, pods: 4 };
-/// So that they load the service, and leave the machine to those.
+/// Loads the service but leaves the machine to the real hosts.
 const CROWDS_MANNERS: Manners = Manners { pause: Duration::from_millis(400), faults: true };
 
-/// A soak that goes on.
+/// A running soak.
 #[derive(Debug)]
 pub struct Soak {
     /// The network of another plugin.
@@ -71,11 +70,10 @@ pub struct Soak {
 }
 
 impl Soak {
-    /// Brings a DPU and so many hosts up, 1 to 3, on which `operations` are going to be done, with these
-    /// hazards, and perhaps a service that is slow.
+    /// Starts a DPU with 1 to 3 hosts for `operations`, with these hazards, and optionally a slow service.
     ///
     /// # Panics
-    /// When they do not come up.
+    /// If they do not come up.
     #[must_use]
     pub fn start(
         hosts: usize,
@@ -107,21 +105,21 @@ impl Soak {
         soak
     }
 
-    /// Has each record between hosts and DPU take so long on its way from now on, in either direction.
+    /// Delays each TLS record between hosts and DPU, in both directions.
     pub fn delay(&self, latency: Duration) {
         self.fleet.delay(latency);
     }
 
-    /// Where configuration, logs and state are. They stay there if the soak ends badly.
+    /// Folder of configuration, logs and state. It stays if the soak fails.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         self.fleet.path().to_owned()
     }
 
-    /// Does the next round; whether there was one, and all is good.
+    /// Runs the next round. Returns whether there was one and everything is in order.
     ///
     /// # Panics
-    /// When a program does not come up again, or crashes by itself.
+    /// If a program does not start again, or crashes without a fault.
     pub fn advance(&mut self) -> bool {
         if !self.outcome.is_good() {
             return false;
@@ -137,10 +135,10 @@ impl Soak {
         true
     }
 
-    /// Gives everything back and looks at it a last time.
+    /// Detaches everything and checks a last time.
     ///
     /// # Panics
-    /// As [`Self::advance`].
+    /// Like [`Self::advance`].
     #[must_use]
     pub fn end(mut self) -> Outcome {
         if self.outcome.is_good() {
@@ -159,7 +157,7 @@ impl Soak {
         self.outcome
     }
 
-    /// How far it is.
+    /// Progress, as text.
     #[must_use]
     pub fn progress(&self) -> String {
         let Outcome { operations, toll, counts, .. } = &self.outcome;
@@ -188,13 +186,13 @@ impl Soak {
         )
     }
 
-    /// How many rounds there were, the present one included.
+    /// Number of rounds, including the present one.
     #[must_use]
     pub fn rounds(&self) -> usize {
         self.schedule.rounds()
     }
 
-    /// How many operations are done.
+    /// Number of finished operations.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.outcome.operations
@@ -214,7 +212,7 @@ impl Soak {
         });
     }
 
-    /// Brings all to rest, and compares.
+    /// Waits for rest, and compares.
     fn look(&mut self) {
         self.fleet.wait_until_good();
         self.callers.each(&self.fleet.hosts(), |mut caller| caller.settle());
@@ -235,13 +233,13 @@ impl Soak {
         self.outcome.counts = Counts::of(&common.tally, &self.outcome.toll, guesses, calls);
     }
 
-    /// Each pod has its network, whatever has been repaired, and no other VF gets what is its own.
+    /// Checks that each pod has its network after repairs, and no other VF receives its traffic.
     fn prove_all(&mut self) {
         let ports = Ports::of(&self.fleet);
         self.callers.each(&self.fleet.hosts(), |caller| caller.prove_all(&ports));
     }
 
-    /// All pods end with their host.
+    /// Ends all pods of a host.
     fn reboot(&mut self, host: usize) {
         self.fleet.agents[host].program.crash();
         self.outcome.toll.kills += 1;
@@ -250,13 +248,13 @@ impl Soak {
         agent.new_boot_id(&format!("7d0c4ae0-0000-4000-9000-{:012}\n", self.schedule.rounds()));
         agent.start();
         self.fleet.wait_until_good();
-        // Those that stayed are as they were.
+        // VFs that stayed must have their baseline.
         self.callers.attach_references(&self.fleet.hosts());
         self.look();
     }
 }
 
-/// A DPU with these hosts, which share its VFs, and perhaps a crowd, which has its own.
+/// A DPU with these hosts, which share its VFs, and optionally a crowd with its own VFs.
 fn fleet_of(
     hosts: &[&'static str],
     has_crowd: bool,

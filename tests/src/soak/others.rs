@@ -1,19 +1,19 @@
-//! The interface of another plugin that pods have which get all at once.
+//! The other plugin's interface of pods that get all networks at once.
 
 use super::ledger::{Kind, Ledger, Sandbox, State};
 use crate::{Fleet, Netns, breach::Breach, scenarios::delegates::kept};
 
-/// Its network, and the plugin that makes it.
+/// Network and interface of the other plugin.
 pub(crate) const NETWORK: &str = "others";
 pub(crate) const INTERFACE: &str = "oth1";
-/// The network of the DPU's that its addresses are of, and no attachment.
+/// The DPU's network for its addresses. It has no attachments.
 pub(super) const LEASED: &str = "leased";
 
 pub(super) fn leased_network() -> String {
     format!("\n[[network]]\nname = {LEASED:?}\n[[network.subnets]]\ncidr = \"10.66.0.0/24\"\n")
 }
 
-/// Whether each pod that was promised one has it, and none is kept in mind for others.
+/// Checks that each pod with a grant has the interface, and that the agent has no other records.
 pub(super) fn breaches(fleet: &Fleet, ledgers: &[Ledger]) -> Vec<Breach> {
     let of_host = |host: usize| {
         let ledgers = ledgers.iter().filter(move |ledger| ledger.host == host);

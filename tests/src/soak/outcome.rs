@@ -1,4 +1,4 @@
-//! What came of a soak.
+//! Results of a soak.
 
 use std::{
     collections::BTreeMap,
@@ -9,33 +9,33 @@ use std::{
 use super::{caller::Tally, chaos::Toll, guesses::Guesses};
 use crate::breach::{Breach, Harm};
 
-/// What came of a soak. Its text is the last line that `hack/soak` prints.
+/// Result of a soak. Its text is the last line of `hack/soak`.
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub(super) operations: usize,
     pub(super) toll: Toll,
     pub(super) counts: Counts,
     pub(super) breaches: Vec<Breach>,
-    /// What should have happened, and never did.
+    /// What should have happened, but never did.
     missed: Option<&'static str>,
 }
 
-/// What its pods and callers have done besides.
+/// What pods and callers have done.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
     pub(super) hostile: u64,
     pub(super) dead: u64,
     pub(super) suspensions: u64,
     pub(super) guesses: Guesses,
-    /// What the hosts that are played were granted.
+    /// Grants of the simulated hosts.
     pub(super) calls_of_crowd: usize,
     pub(super) pings: u64,
-    /// What they have tried on their interfaces, and whether the kernel let it pass.
+    /// Changes that pods tried on their interfaces, and whether the kernel allowed them.
     pub(super) tricks: BTreeMap<&'static str, bool>,
 }
 
 impl Counts {
-    /// What callers have done so far, and what they suffered besides.
+    /// Counts of calls and faults so far.
     pub(super) fn of(tally: &Tally, toll: &Toll, guesses: Guesses, calls_of_crowd: usize) -> Self {
         let number = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Self {
@@ -51,40 +51,40 @@ impl Counts {
 }
 
 impl Outcome {
-    /// Whether nothing is broken, and all has happened that should.
+    /// Whether nothing is violated and everything expected has happened.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.breaches.is_empty() && self.missed.is_none()
     }
 
-    /// The hosts that are played were to be granted something.
+    /// Requires grants for the simulated hosts.
     pub(super) fn miss_idle_crowd(&mut self) {
         let missed = (self.counts.calls_of_crowd == 0).then_some("a crowd was granted nothing");
         self.missed = self.missed.or(missed);
     }
 
-    /// Of this many faults that wait for a point or a step some come to their place.
+    /// Of this many armed faults, some must strike.
     const FAULTS: u64 = 20;
 
-    /// Programs without fault injection pass all points and steps unharmed.
+    /// Requires strikes: a program without fault injection would pass all points unharmed.
     pub(super) fn miss_faults(&mut self) {
         let missed = self.toll.armed >= Self::FAULTS && self.toll.struck == 0;
         self.missed = self.missed.or(missed.then_some("no point killed, and no step failed"));
     }
 
-    /// There were to be wrong guesses.
+    /// Requires wrong speculative moves.
     pub(super) fn miss_wrong_guesses(&mut self) {
         let missed = (self.counts.guesses.wrong == 0.0).then_some("no guess was wrong");
         self.missed = self.missed.or(missed);
     }
 
-    /// What pods have tried on their interfaces in vain.
+    /// Changes that the kernel refused to pods.
     pub fn refused_tricks(&self) -> impl Iterator<Item = &'static str> {
         let refused = self.counts.tricks.iter().filter(|(_, passed)| !**passed);
         refused.map(|(trick, _)| *trick)
     }
 
-    /// What is broken, a line each.
+    /// Violations, one line each.
     #[must_use]
     pub fn breaches(&self) -> String {
         let breaches = self.breaches.iter().map(Breach::to_string);

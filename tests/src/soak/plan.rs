@@ -1,91 +1,91 @@
-//! What a soak does: drawn from its seed alone, so that the same seed plans the same.
+//! The plan of a soak, derived from its seed alone.
 
 use std::time::Duration;
 
 use super::{hazards::Hazard, ledger::Kind, tricks::Tricks};
 use crate::{dice::Dice, victim::Victim};
 
-/// Runtimes that call at the same time, each with its own pods.
+/// Concurrent runtimes, each with its own pods.
 pub(crate) const CALLERS: usize = 6;
-/// Pods of each.
+/// Pods of each runtime.
 pub(crate) const PODS: [Kind; 3] = [Kind::OneByOne, Kind::OneByOne, Kind::AtOnce];
 /// Interfaces of each pod.
 pub(crate) const INTERFACES: [&str; 2] = ["eth0", "net1"];
-/// Operations until all is looked at.
+/// Operations between two checks.
 const OPERATIONS_OF_A_ROUND: usize = 50;
-/// How often the pool is changed meanwhile: so often that about one guess of ten is wrong.
+/// Pool changes in a round, so that about one of ten speculative moves is wrong.
 const CHANGES_OF_A_ROUND: usize = 2;
 
-/// What a pod is attached to.
+/// Network of an ADD.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Network {
-    /// One of the service's configuration.
+    /// A network of the service's configuration.
     Configured(&'static str),
-    /// The caller's own, which it applies and deletes.
+    /// The caller's own network, which it applies and deletes.
     Own,
 }
 
-/// What an ADD asks for by the runtime's configuration.
+/// Options of an ADD in the runtime's configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wish {
     Nothing,
-    /// A MAC address with this last byte. There are few, so that they are in use at times.
+    /// A MAC address with this last byte. There are few, so that some are in use.
     Mac(u8),
-    /// An IPv4 address of `blue` with this last byte, likewise.
+    /// An IPv4 address of `blue` with this last byte. There are few.
     Address(u8),
 }
 
-/// When a caller is killed, counted from its start, and what its runtime does then.
+/// When a caller is killed after its start, and what its runtime does then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Death {
     pub(crate) after: Duration,
     pub(crate) then: Then,
 }
 
-/// What a runtime does next.
+/// Next call of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
     Del,
     Nothing,
 }
 
-/// When a program is suspended, counted from its start, and for how long.
+/// When a program is suspended after its start, and for how long.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pause {
     pub(crate) after: Duration,
     pub(crate) lasting: Duration,
 }
 
-/// What a caller does to one interface of one pod, or to all.
+/// What a caller does to one interface of a pod, or to all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Add(Network, Wish),
-    /// Two ADDs of the same interface at the same time.
+    /// Two concurrent ADDs of the same interface.
     AddTwice(Network),
     /// An ADD, a DEL that does not wait for its answer, and another DEL.
     AddCutShort(Network),
     /// An ADD whose caller is killed, and perhaps a DEL.
     AddDying(Network, Death),
-    /// Two ADDs of the same interface at the same time, one of whose callers is killed.
+    /// Two concurrent ADDs of the same interface, one of whose callers is killed.
     AddTwiceDying(Network, Death),
     /// A DEL whose caller is killed, and perhaps another.
     DelDying(Death),
-    /// An ADD whose caller is suspended meanwhile.
+    /// An ADD whose caller is suspended.
     AddSuspended(Network, Pause),
-    /// A DEL likewise.
+    /// A DEL whose caller is suspended.
     DelSuspended(Pause),
-    /// An ADD whose pod then does as it likes to its interface, and perhaps a DEL.
+    /// An ADD whose pod then changes its interface, and perhaps a DEL.
     Misuse(Network, Tricks, Then),
     Del,
-    /// DEL twice, the second without a netns, as kubelet does.
+    /// DEL twice, the second without a netns, as the kubelet does.
     DelTwice,
-    /// DEL of a container that never was.
+    /// DEL of an unknown container.
     DelUnknown,
     Check,
-    /// GC whose list lacks this one interface.
+    /// GC whose list lacks only this interface.
     Collect,
     Status,
-    /// The pod's netns ends with whatever is in it, and is followed by DEL at once or late.
+    /// The pod's netns ends, followed by DEL at once or late.
     EndNetns {
         late: bool,
     },
@@ -93,14 +93,14 @@ pub(crate) enum Action {
     Replace,
     /// The operator releases the attachment.
     Release,
-    /// The caller's own network is applied.
+    /// The operator applies the caller's own network.
     Apply,
-    /// It is deleted, if nothing uses it.
+    /// The operator deletes that network, if it is unused.
     Delete,
 }
 
 impl Action {
-    /// What it is part of.
+    /// The hazard to which it belongs.
     fn hazard(self) -> Option<Hazard> {
         match self {
             Self::AddDying(..) | Self::AddTwiceDying(..) | Self::DelDying(_) => Some(Hazard::Dying),
@@ -111,7 +111,7 @@ impl Action {
     }
 }
 
-/// An action and what it is done to.
+/// An action and its object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation {
     pub(crate) pod: usize,
@@ -119,33 +119,32 @@ pub(crate) struct Operation {
     pub(crate) action: Action,
 }
 
-/// What goes wrong.
+/// A fault to inject.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Trouble {
     /// A program is killed at any moment.
     Kill(Victim),
-    /// It is killed at the point of this number.
+    /// A program is killed at the point with this number.
     KillAtPoint(Victim, usize),
-    /// The step of this number fails.
+    /// The step with this number fails.
     FailStep(Victim, usize),
-    /// This host and the DPU don't reach each other.
+    /// This host and the DPU do not reach each other.
     Cut(usize),
-    /// What this host and the DPU send each other waits, and comes late.
+    /// Messages between this host and the DPU are delayed.
     Delay(usize),
-    /// The card in this host is pulled out and plugged in again.
+    /// The card in this host is reset.
     ResetCard(usize),
     /// The service is killed and all cards are reset.
     RebootDpu,
-    /// A program is suspended, and continued.
+    /// A program is suspended and continued.
     Suspend(Victim),
-    /// All programs read their configuration again, which harms nobody.
+    /// All programs reload their configuration, which must be harmless.
     Reload,
-    /// The service's pool is changed, and what it promises; no host hears of it at first, which makes an ADD
-    /// longer, and harms nobody.
+    /// The service's pool and offers change. Hosts learn it late, which must only slow down an ADD.
     ChangePool,
 }
 
-/// A trouble, when it begins, counted from the one before, and how long it lasts.
+/// A fault with its start, counted from the previous one, and its duration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) trouble: Trouble,
@@ -153,20 +152,20 @@ pub(crate) struct Fault {
     pub(crate) lasting: Duration,
 }
 
-/// What is done until all is looked at.
+/// The operations between two checks.
 #[derive(Debug)]
 pub(crate) struct Round {
-    /// This host reboots before all else.
+    /// This host reboots first.
     pub(crate) reboots: Option<usize>,
-    /// What each caller does, in this order.
+    /// Operations of each caller, in order.
     pub(crate) operations: [Vec<Operation>; CALLERS],
-    /// What goes wrong meanwhile, in this order.
+    /// Faults, in order.
     pub(crate) faults: Vec<Fault>,
 }
 
 impl Round {
-    /// Draws a round of at most that many operations on so many hosts. Without a hazard the rest stays
-    /// the same.
+    /// Draws a round of at most that many operations on these hosts. Disabling a hazard does not change the rest of the
+    /// sequence.
     pub(crate) fn draw(dice: &mut Dice, at_most: usize, hosts: usize, hazards: &[Hazard]) -> Self {
         let mut operations: [Vec<Operation>; CALLERS] = Default::default();
         for _ in 0..OPERATIONS_OF_A_ROUND.min(at_most) {
@@ -177,17 +176,17 @@ impl Round {
         let mut changes: Vec<_> = (0..CHANGES_OF_A_ROUND).map(|_| change_of_pool(dice)).collect();
         changes.retain(|_| hazards.contains(&Hazard::Guesses));
         let faults = (0..faults).map(|_| fault(dice, hosts, hazards));
-        // First, for a round may be over before its last fault.
+        // First, because a round may end before its last fault.
         let faults = changes.into_iter().chain(faults).collect();
         Self { reboots: reboots.then_some(host), operations, faults }
     }
 
-    /// How many operations it has.
+    /// Number of operations.
     pub(crate) fn len(&self) -> usize {
         self.operations.iter().map(Vec::len).sum()
     }
 
-    /// Whether nothing goes wrong, so that every call has to succeed.
+    /// Whether no fault is injected, so that every call must succeed.
     pub(crate) fn is_quiet(&self) -> bool {
         let is_harmless = |trouble| matches!(trouble, Trouble::Reload | Trouble::ChangePool);
         self.faults.iter().all(|fault| is_harmless(fault.trouble))
@@ -204,29 +203,29 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Rounds of so many operations together.
+    /// Plans rounds with this many operations in total.
     pub(crate) fn new(planned: usize, seed: u64, hazards: &[Hazard]) -> Self {
         Self { hazards: hazards.to_vec(), dice: Dice::new(seed), planned, rounds: 0 }
     }
 
-    /// The next round when so many operations are done. `None`: that was all.
+    /// The next round after this many operations. `None`: the plan is complete.
     pub(crate) fn next(&mut self, done: usize, hosts: usize) -> Option<Round> {
         let left = self.planned - done;
         self.rounds += usize::from(left > 0);
         (left > 0).then(|| Round::draw(&mut self.dice, left, hosts, &self.hazards))
     }
 
-    /// Whether it has that hazard.
+    /// Whether the plan has this hazard.
     pub(crate) fn has(&self, hazard: Hazard) -> bool {
         self.hazards.contains(&hazard)
     }
 
-    /// How many operations it has.
+    /// Number of planned operations.
     pub(crate) fn planned(&self) -> usize {
         self.planned
     }
 
-    /// How many rounds there were, the present one included.
+    /// Number of rounds, including the present one.
     pub(crate) fn rounds(&self) -> usize {
         self.rounds
     }
@@ -267,7 +266,7 @@ fn operation(dice: &mut Dice, hazards: &[Hazard]) -> Operation {
     Operation { pod, interface, action: if is_left_out { Action::Status } else { action } }
 }
 
-/// Amid the call, or shortly after its end.
+/// A moment during the call or shortly after it.
 fn death(dice: &mut Dice) -> Death {
     Death { after: Duration::from_micros(dice.below(80_000)), then: then(dice) }
 }
@@ -280,7 +279,7 @@ fn pause(dice: &mut Dice) -> Pause {
     Pause { after: Duration::from_micros(dice.below(40_000)), lasting: suspension(dice) }
 }
 
-/// Up to 3 s, mostly short; few outlast the patience of whoever waits.
+/// Up to 3 s, mostly short. Few exceed the timeouts.
 fn suspension(dice: &mut Dice) -> Duration {
     let root = dice.below(1700);
     let milliseconds = if dice.happens(3) { 12_000 } else { 100 + root * root / 1000 };
@@ -297,7 +296,7 @@ fn network(dice: &mut Dice) -> Network {
     ])
 }
 
-/// A wish is for one of few values.
+/// Each option has few values.
 fn specified(action: Action, dice: &mut Dice) -> Action {
     let value = u8::try_from(dice.below(12)).expect("less than 256");
     match action {
@@ -322,7 +321,7 @@ fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
         (20, Trouble::Suspend(victim)),
         (15, Trouble::Reload),
     ]);
-    // Most are short, so that calls meet both ends of them; some outlast all patience.
+    // Most faults are short, so that calls meet their start and end. Some exceed all timeouts.
     let brief = if dice.happens(6) { 4000 } else { dice.below(300) };
     let suspension = suspension(dice);
     let after = Duration::from_millis(dice.below(600));
@@ -335,7 +334,7 @@ fn fault(dice: &mut Dice, hosts: usize, hazards: &[Hazard]) -> Fault {
     }
 }
 
-/// For as long as it takes until one of the callers has an ADD.
+/// Lasts until one of the callers makes an ADD.
 fn change_of_pool(dice: &mut Dice) -> Fault {
     let [after, lasting] = [dice.below(300), 800].map(Duration::from_millis);
     Fault { trouble: Trouble::ChangePool, after, lasting }

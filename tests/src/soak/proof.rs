@@ -1,4 +1,4 @@
-//! That pods have their network: `ping`, both ways, and nobody else hears it.
+//! Verification by `ping`: pods have their network in both directions, and no other pod receives their packets.
 
 use std::{
     collections::BTreeMap,
@@ -12,14 +12,14 @@ use serde_json::Value;
 use super::ledger::{Ledger, Promise, Sandbox};
 use crate::{Fleet, Netns, command::run, eventually};
 
-/// What a packet carries: more than all that is on an idle network meanwhile.
+/// Payload of a packet: more than all other traffic on an idle network.
 const PAYLOAD: u64 = 1000;
-/// How long the answer to a first packet may take, in seconds.
+/// Timeout of the answer to a first packet, in seconds.
 const FIRST_ANSWER: &str = "0.9";
-/// How long an address may take until it can be sent from.
+/// Timeout until an address can be used as source.
 const USABLE: Duration = Duration::from_secs(2);
 
-/// An interface of a pod, which sends and answers.
+/// An interface of a pod that sends and answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Station {
     netns: String,
@@ -30,7 +30,7 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    /// The interface that was promised.
+    /// The granted interface.
     pub(crate) fn new(netns: &str, interface: &str, promise: &Promise) -> Self {
         let bare = |address: &String| address.split('/').next().unwrap_or_default().to_owned();
         let mut addresses: Vec<_> = promise.addresses.iter().map(bare).collect();
@@ -47,8 +47,8 @@ impl Station {
         }
     }
 
-    /// On a network of layer 2 only it needs an address, one that is not valid outside of the link. It goes
-    /// with the VF, such as when the card is reset.
+    /// On a layer-2 network the interface needs a link-local address of the test. It is lost with the VF, for example
+    /// by a card reset.
     fn prepare(&self) {
         for address in self.addresses.iter().filter(|_| self.is_of_layer_2) {
             if self.may_send_from(address) {
@@ -56,9 +56,9 @@ impl Station {
             }
             let whole = format!("{address}/64");
             let give = ["-n", &self.netns, "address", "replace", &whole, "dev", &self.interface];
-            // Where that fails nothing is answered, and is told then.
+            // A failure shows later as a missing answer.
             let _ = run(Command::new("ip").args(give).arg("nodad"));
-            // The kernel lets nobody send from it before a worker of its own has seen it.
+            // The kernel allows the source only after its own work item has processed the address.
             eventually(USABLE, || self.may_send_from(address).then_some(()));
         }
     }
@@ -70,7 +70,7 @@ impl Station {
         shown[0]["addr_info"].as_array().is_some_and(|found| !found.is_empty())
     }
 
-    /// Sends one packet to each address of the other, and returns how many were answered.
+    /// Sends one packet to each address of the other, and returns the number of answers.
     pub(crate) fn reaches(&self, other: &Self) -> Result<u64, String> {
         self.prepare();
         other.prepare();
@@ -84,7 +84,7 @@ impl Station {
         let mut ping = Netns::command_in(&self.netns, "ping");
         ping.args(["-n", "-q", "-c", "1", "-s", &PAYLOAD.to_string(), "-W", FIRST_ANSWER]);
         ping.args(["-I", &self.interface, address]).stdin(Stdio::null());
-        // Its namespace may be gone.
+        // The namespace may be gone.
         let answered = ping.output().map_err(|error| error.to_string()).and_then(|output| {
             let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
             output.status.success().then_some(()).ok_or_else(said)
@@ -95,7 +95,7 @@ impl Station {
         })
     }
 
-    /// What `ip` tells of the namespace, for whoever looks for the cause.
+    /// The state of the namespace in `ip`, to find the cause of a failure.
     fn situation(&self) -> String {
         let told = ["link", "address", "route", "neigh"].map(|what| {
             let shown = run(Command::new("ip").args(["-n", &self.netns, "-br", what]));
@@ -115,14 +115,14 @@ impl fmt::Display for Station {
     }
 }
 
-/// An address made of a MAC address in another way than the kernel's.
+/// An address derived from a MAC address in another way than the kernel's.
 fn link_local(mac: &str) -> String {
     let groups: Vec<_> = mac.split(':').collect();
     let pairs: Vec<_> = groups.chunks(2).map(<[&str]>::concat).collect();
     format!("fe80::{}", pairs.join(":"))
 }
 
-/// A pod in each configured network that is always there.
+/// A permanent pod in each configured network.
 #[derive(Debug)]
 pub(crate) struct References(BTreeMap<String, Station>);
 
@@ -146,7 +146,7 @@ impl References {
 #[derive(Debug)]
 pub(crate) struct Ports {
     dpu: String,
-    /// Of each VF, by PCI address.
+    /// Representors of the VFs, by PCI address.
     representors: BTreeMap<String, String>,
 }
 
@@ -158,7 +158,7 @@ impl Ports {
         Self { dpu: fleet.dpus[0].netns.name().to_owned(), representors: named.collect() }
     }
 
-    /// What each representor has delivered to its VF so far.
+    /// Bytes that each representor has delivered to its VF.
     pub(crate) fn delivered(&self) -> Deliveries {
         let shown =
             run(Netns::command_in(&self.dpu, "ip").args(["-j", "-s", "-d", "link", "show"]));
@@ -171,19 +171,19 @@ impl Ports {
         Deliveries(bytes.collect())
     }
 
-    /// Whether the port is that of one of these stations.
+    /// Whether the port belongs to one of these interfaces.
     pub(crate) fn is_of(&self, representor: &str, stations: [&Station; 2]) -> bool {
         let of = |station: &Station| self.representors.get(&station.pci);
         stations.iter().any(|station| of(station).is_some_and(|own| own == representor))
     }
 }
 
-/// What representors have delivered to their VFs so far, in bytes.
+/// Bytes that representors have delivered to their VFs.
 #[derive(Debug)]
 pub(crate) struct Deliveries(BTreeMap<String, u64>);
 
 impl Deliveries {
-    /// Representors that have delivered a proof since then.
+    /// Representors that have delivered a test packet since then.
     pub(crate) fn receivers_since(&self, earlier: &Self) -> Vec<&String> {
         let before = |name: &String| earlier.0.get(name).copied().unwrap_or(0);
         let grown = |(name, now): &(&String, &u64)| now.saturating_sub(before(name)) >= PAYLOAD;

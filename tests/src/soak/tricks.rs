@@ -1,4 +1,4 @@
-//! What a pod with `CAP_NET_ADMIN` does to its own interface.
+//! Changes by a pod with `CAP_NET_ADMIN` to its own interface.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,9 +7,9 @@ use std::{
 
 use crate::{command::run, dice::Dice};
 
-/// Shell commands, with the interface as `$link`, another namespace as `$elsewhere` and an object file
-/// with an XDP program as `$xdp`. What changes the link's name or ends it comes last. The alias is what a
-/// PCI address is on a card of metal, which no pod can change.
+/// Shell commands. `$link` is the interface, `$elsewhere` another namespace, and `$xdp` an object file with an XDP
+/// program. Commands that rename or delete the link come last. The alias stands for a real card's PCI address, which no
+/// pod can change.
 const TRICKS: [&str; 50] = [
     "ip link add link $link up type macvlan mode bridge",
     "ip link add link $link up type macvlan mode private",
@@ -63,12 +63,12 @@ const TRICKS: [&str; 50] = [
     "ip link delete $link",
 ];
 
-/// Some of them, by number.
+/// A selection of changes, as bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tricks(u64);
 
 impl Tricks {
-    /// Draws up to four.
+    /// Selects up to four.
     pub(crate) fn draw(dice: &mut Dice) -> Self {
         let count = 1 + dice.index(4);
         Self((0..count).fold(0, |drawn, _| drawn | 1 << dice.index(TRICKS.len())))
@@ -79,14 +79,14 @@ impl Tricks {
         TRICKS.into_iter().enumerate().filter(is_chosen).map(|(_, trick)| trick)
     }
 
-    /// Plays them inside `pod`, and tells of each whether the kernel let it pass.
+    /// Runs them inside `pod`, and reports for each whether the kernel allowed it.
     pub(crate) fn play(self, pod: &str, scene: &Scene<'_>) -> BTreeMap<&'static str, bool> {
         let chosen: Vec<_> = self.chosen().collect();
         let mut script = String::new();
         for (number, trick) in chosen.iter().enumerate() {
             script += &format!("{{ {trick}; }} >&2 && echo {number}\n");
         }
-        // It shows the sysfs of that namespace.
+        // Sysfs shows the namespace in which it is mounted.
         let mut inside = Command::new("ip");
         inside.args(["netns", "exec", pod, "sh", "-c", &script]);
         let Scene { link, elsewhere, xdp } = scene;
@@ -98,7 +98,7 @@ impl Tricks {
     }
 }
 
-/// Where tricks are played.
+/// Surroundings of the changes.
 pub(crate) struct Scene<'a> {
     /// The pod's interface.
     pub(crate) link: &'a str,

@@ -7,22 +7,22 @@ use tempfile::TempDir;
 
 use crate::{CardKind, Settings, process::program};
 
-/// Where Debian's package containernetworking-plugins has them.
+/// Folder of Debian's package containernetworking-plugins.
 const PLUGINS: &str = "/usr/lib/cni";
-/// How long a plugin may take in these labs, in seconds,
+/// Timeout of a plugin in these labs, in seconds.
 const CALL_S: u32 = 3;
-/// and where processors are emulated, on which those of Debian may take seconds.
+/// Timeout on emulated processors, where Debian's plugins may take seconds.
 const CALL_S_EMULATED: u32 = 30;
 
-/// Networks of other plugins, those plugins that are scripts, and what they leave to look at.
+/// Networks of other plugins, script plugins, and their traces.
 #[derive(Debug)]
 pub struct Others(TempDir);
 
 impl Others {
-    /// None so far.
+    /// Without networks.
     ///
     /// # Panics
-    /// When there is no room for them.
+    /// If there is no room for them.
     #[must_use]
     pub fn new() -> Self {
         let others = Self(tempfile::tempdir().unwrap());
@@ -32,8 +32,7 @@ impl Others {
         others
     }
 
-    /// One network of this name, whose plugin makes an interface that is there until it is taken back, and has an
-    /// address of a network of the DPU's leased for it.
+    /// One network whose plugin creates a persistent interface with an address leased from a network of the DPU.
     #[must_use]
     pub fn with_links(network: &str, leased: &str) -> Self {
         let others = Self::new();
@@ -43,13 +42,13 @@ impl Others {
         others
     }
 
-    /// Has our own plugin be where others look for one for IPAM.
+    /// Installs this plugin where other plugins look for an IPAM plugin.
     pub(super) fn lend_our_plugin(&self) {
         let path = self.path("plugins").join("host-shim");
         std::os::unix::fs::symlink(program("host-shim"), path).unwrap();
     }
 
-    /// Has the agent of a lab know them.
+    /// Settings of a lab whose agent knows these networks.
     #[must_use]
     pub fn in_lab(&self, settings: &Settings) -> Settings {
         let [networks, plugins] = ["networks", "plugins"].map(|name| self.path(name));
@@ -72,14 +71,14 @@ impl Others {
         self.define_with(name, plugins, &json!({}));
     }
 
-    /// Likewise, with further keys.
+    /// Defines a network with further keys.
     pub(super) fn define_with(&self, name: &str, plugins: &Value, further: &Value) {
         let mut list = json!({ "cniVersion": "1.0.0", "name": name, "plugins": plugins });
         list.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
         fs::write(self.definition(name), list.to_string()).unwrap();
     }
 
-    /// A network of the DPU's on a link of the host.
+    /// Defines a network object for a network of the DPU on a link of the host.
     pub(super) fn define_object(&self, name: &str, spec: &str) {
         let text = format!("kind: DelegatedNetwork\nmetadata: {{name: {name}}}\nspec: {spec}\n");
         fs::write(self.path("networks").join(format!("{name}.yaml")), text).unwrap();
@@ -89,7 +88,7 @@ impl Others {
         self.path("networks").join(format!("{name}.conflist"))
     }
 
-    /// A plugin that is a script.
+    /// Writes a plugin that is a script.
     pub(super) fn write_plugin(&self, name: &str, script: &str) {
         let path = self.path("plugins").join(name);
         let state = self.0.path().display();
@@ -98,7 +97,7 @@ impl Others {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Has host-local give addresses of 10.77.`number`.0/24.
+    /// IPAM configuration: host-local with 10.77.`number`.0/24.
     pub(super) fn ipam(&self, number: u32) -> Value {
         json!({
             "type": "host-local",
@@ -108,7 +107,7 @@ impl Others {
         })
     }
 
-    /// The addresses that host-local has given out for a network.
+    /// Number of addresses that host-local has assigned for a network.
     pub(super) fn leases(&self, network: &str) -> usize {
         let entries = fs::read_dir(self.path("leases").join(network));
         let names = entries.into_iter().flatten().map(|entry| entry.unwrap().file_name());
@@ -122,7 +121,7 @@ impl Default for Others {
     }
 }
 
-/// `ipam` for addresses of a network of the DPU's.
+/// IPAM configuration for addresses of a network of the DPU.
 pub(super) fn leased_of(network: &str) -> Value {
     json!({ "type": "dpu-offload", "network": network })
 }
@@ -130,7 +129,7 @@ pub(super) fn leased_of(network: &str) -> Value {
 const TELLS_VERSIONS: &str = r#"[ $CNI_COMMAND = VERSION ] && {
     echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'; exit 0; }"#;
 
-/// What a plugin makes that has no other kernel's module to do with it: a veth pair, with one end in the pod.
+/// Script that creates a veth pair with one end in the pod, which needs no kernel module.
 pub(super) const MAKES_A_LINK: &str = r#"
     [ $CNI_COMMAND = DEL ] && {
         [ -z "$CNI_NETNS" ] || nsenter --net="$CNI_NETNS" ip link delete "$CNI_IFNAME" 2>/dev/null

@@ -1,4 +1,4 @@
-//! Other plugins that misbehave, go away or outlive whoever called them.
+//! Other plugins that misbehave, vanish or outlive their caller.
 
 use std::fs;
 
@@ -15,10 +15,10 @@ use crate::{
     wait_for,
 };
 
-/// What can't be had of one of them leaves nothing: neither of the others, nor of our own.
+/// A failing plugin leaves nothing behind: neither interfaces of other plugins nor ours.
 ///
 /// # Panics
-/// When something is left.
+/// If anything remains.
 pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
     let others = Others::with_links("good", "green");
     let (lab, pod) = (&start(&others, settings), Netns::new("pod"));
@@ -95,11 +95,11 @@ pub fn a_plugin_that_fails_leaves_nothing(settings: &Settings) {
     assert_clean_slate(lab);
 }
 
-/// Of what a plugin does to the interface that we have made nothing reaches the next pod, and a pod that lacks by it what it
-/// was to have is not answered.
+/// Changes by another plugin to our interface do not reach the next pod. An ADD that does not get its configuration
+/// fails.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn a_plugin_that_changes_our_interface_harms_its_pod_alone(settings: &Settings) {
     let others = Others::new();
     let (lab, pod) = (&start(&others, settings), Netns::new("pod"));
@@ -122,16 +122,16 @@ pub fn a_plugin_that_changes_our_interface_harms_its_pod_alone(settings: &Settin
             lab.del("blue", &pod, "eth0").nothing();
         }
         assert_clean_slate(lab);
-        // What is stacked on a VF ends once that is made anew, which nobody waits for.
+        // Upper devices end with the VF's reset, for which no caller waits.
         wait_for(&format!("{name}'s links to go"), LIMIT, || (links(&pod) == own).then_some(()));
     }
 }
 
-/// An address of the DPU's is nobody else's before the interface that has it is gone: here one that its plugin does not
-/// take back, and that is not known again by its MAC address.
+/// The DPU does not lease an address again while an interface has it. Here the plugin does not delete the interface,
+/// and its MAC address has changed.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn an_address_is_held_while_an_interface_has_it(settings: &Settings) {
     let others = Others::new();
     let (lab, pod) = (&start(&others, settings), Netns::new("pod"));
@@ -141,7 +141,7 @@ pub fn an_address_is_held_while_an_interface_has_it(settings: &Settings) {
     let own = links(&pod);
     let _ = several::add(lab, &pod, "clings").result();
     pod.ip(&["link", "set", "net1", "address", "02:00:00:00:77:01"]);
-    // So that the VF is made anew, and its attachment forgotten after that.
+    // Cause a reset of the VF, after which its attachment is forgotten.
     pod.ip(&["link", "set", "eth0", "gso_max_size", "20000"]);
     lab.del("blue", &pod, "eth0").nothing();
     assert!(links(&pod).contains("net1"));
@@ -159,12 +159,12 @@ pub fn an_address_is_held_while_an_interface_has_it(settings: &Settings) {
     assert_clean_slate(lab);
 }
 
-/// Has the host take the last VF itself and give it back, and waits until the DPU has heard of either.
+/// Makes the host use the last VF and free it again, and waits until the DPU knows each.
 fn tell_of_vfs(lab: &Lab) {
     for (verb, is_free) in [("add", false), ("delete", true)] {
         lab.card.host.ip(&["address", verb, "192.0.2.1/24", "dev", "p0v5"]);
         wait_for(&format!("the DPU to hear of {verb}"), LIMIT, || {
-            // Addresses are looked at with each comparison, and nobody waits for the next one.
+            // Each comparison checks addresses; do not wait for the next one by timer.
             lab.agent.signal(nix::sys::signal::Signal::SIGHUP);
             let vf = lab.operator().get("vfs").pop()?;
             ((vf["state"] == "VF_STATE_FREE") == is_free).then_some(())
@@ -172,11 +172,11 @@ fn tell_of_vfs(lab: &Lab) {
     }
 }
 
-/// What was made is taken back as it was made, though its file is gone; and where its plugin is gone too, the pod has it
-/// no more, and the plugin is called once it is back.
+/// Interfaces are deleted with the configuration of their creation, even if the file is gone. If the plugin is gone,
+/// the interface is removed from the pod and the plugin is called when it is back.
 ///
 /// # Panics
-/// When it is not so.
+/// If an expectation is not met.
 pub fn what_was_made_is_taken_back_whatever_has_gone(settings: &Settings) {
     let others = Others::new();
     let mut lab = start(&others, settings);
@@ -216,7 +216,7 @@ pub fn what_was_made_is_taken_back_whatever_has_gone(settings: &Settings) {
     assert_clean_slate(&lab);
 }
 
-/// Why plugins have not taken back what they made, as the doctor tells it.
+/// The doctor's reason why plugins have not deleted interfaces.
 fn left(lab: &Lab) -> Option<String> {
     let output = lab.operator().dpuctl(&["doctor", "-o", "json"]);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -225,10 +225,10 @@ fn left(lab: &Lab) -> Option<String> {
     Some(left["message"].as_str().unwrap().to_owned())
 }
 
-/// A pod that ends takes what was made with it, and its plugins are told so.
+/// The end of a pod ends its interfaces, and their plugins are called.
 ///
 /// # Panics
-/// When something is left.
+/// If anything remains.
 pub fn a_pod_that_ends_leaves_nothing_of_other_plugins(settings: &Settings) {
     let others = Others::with_links("good", "green");
     let lab = &start(&others, settings);
@@ -241,10 +241,10 @@ pub fn a_pod_that_ends_leaves_nothing_of_other_plugins(settings: &Settings) {
     assert_clean_slate(lab);
 }
 
-/// A program that is still at work on an interface when the agent dies ends before it is taken back.
+/// The agent waits for a plugin of its predecessor that still works on an interface before it deletes the interface.
 ///
 /// # Panics
-/// When something is left.
+/// If anything remains.
 pub fn a_plugin_that_outlives_the_agent_is_waited_for(settings: &Settings) {
     let others = Others::new();
     let mut lab = start(&others, settings);

@@ -1,4 +1,4 @@
-//! What makes the programs pass all their points.
+//! Flows that make the programs pass all their points.
 
 use serde_json::{Value, json};
 
@@ -13,30 +13,29 @@ use crate::{
     },
     wait_for,
 };
-/// A network that another plugin makes.
+/// A network of another plugin.
 pub(super) const OF_OTHERS: &str = "other";
-/// The further networks of a flow's pod.
+/// Further networks of a flow's pod.
 const NETWORKS: &str = "green,wire,other";
 
-/// VFs of residents and of what a flow needs.
+/// VFs of residents and for the flows.
 pub(super) const OTHERS: u32 = 6;
 
-/// What makes a program pass some of its points.
+/// An event that makes a program pass some of its points.
 #[derive(Clone, Copy, Debug)]
 pub struct Flow {
-    /// What happens, for people.
+    /// Description for display.
     pub name: &'static str,
     pub(super) program: &'static str,
-    /// Has it happen, once the function that it is given has been called. A program that it starts in
-    /// the place of the one that it ended, it returns.
+    /// Causes the event after calling the given function. Returns a program that it started to replace the ended one.
     pub(super) cause: Cause,
-    /// What else goes on. It passes none of the flow's own points.
+    /// What the callers do meanwhile. They pass none of the flow's own points.
     pub(super) crowd: Habit,
-    /// How the names of the flow's own points begin, of all that are passed meanwhile.
+    /// Prefixes of the flow's own points.
     pub(super) own: &'static [&'static str],
 }
 
-/// Where a flow takes place.
+/// Surroundings of a flow.
 #[derive(Debug)]
 pub(super) struct Stage<'a> {
     pub(super) lab: &'a Lab,
@@ -100,14 +99,14 @@ fn come_and_go(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     arm();
     let pod = Netns::new("victim");
     let _ = several::add(stage.lab, &pod, NETWORKS);
-    // Twice, since the second finds no record.
+    // Twice: the second DEL finds no record.
     for _ in 0..2 {
         let _ = stage.lab.del("blue", &pod, "eth0");
     }
     None
 }
 
-/// Its caller hears of the agent's death by the end of its connection, and what it can't detach ends with its namespace.
+/// The caller notices the agent's death by the end of its connection. What it cannot detach ends with its namespace.
 fn come_and_go_without_cni(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     arm();
     let pod = Netns::new("victim");
@@ -129,7 +128,7 @@ fn fail_to_attach(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     None
 }
 
-/// A representor loses all that was programmed, and one that serves nobody gets into the bridge.
+/// Unprograms a representor, and puts one without an attachment into the bridge.
 fn damage_the_switch(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     arm();
     stage.damage();
@@ -160,7 +159,7 @@ fn collect(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     None
 }
 
-/// An operator takes a pod's attachment away.
+/// An operator releases a pod's attachment.
 fn take_away(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     let Stage { lab, .. } = stage;
     let pod = Netns::new("victim");
@@ -173,7 +172,7 @@ fn take_away(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     None
 }
 
-/// The VF of a pod falls back to the host, as when its card is reset.
+/// The VF of a pod returns to the host, as after a card reset.
 fn fall_out_of_a_pod(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     arm();
     stage.fall_out();
@@ -188,7 +187,7 @@ fn end_a_pod(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     None
 }
 
-/// A pod leaves its VF not as it was.
+/// A pod changes its VF before it ends.
 fn change_an_interface(stage: &Stage<'_>, arm: &mut dyn FnMut()) -> Option<Program> {
     let pod = Netns::new("victim");
     let _ = stage.lab.add("blue", &pod, "eth0").result();

@@ -1,4 +1,4 @@
-//! Pods that are there all the time, whoever dies.
+//! Pods that stay attached while programs die.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// How long what is waited for may take.
+/// Timeout.
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 
 /// Two pods that are attached all the time.
@@ -21,9 +21,9 @@ pub(super) struct Residents {
     a: Netns,
     pub(super) b: Netns,
     answers: [Value; 2],
-    /// Of the VF of `b`, whose rate is limited.
+    /// Representor of the VF of `b`, whose rate is limited.
     pub(super) representor: String,
-    /// Networks of the lab that other plugins make, as long as it needs them.
+    /// Networks of other plugins, kept as long as the lab needs them.
     _others: Others,
 }
 
@@ -58,7 +58,7 @@ impl Residents {
         assert!(reached.is_some(), "{} does not reach {}", self.a.name(), self.b.name());
     }
 
-    /// They have what they had, reach each other, and an ADD says so once more.
+    /// The pods have their attachments, reach each other, and a repeated ADD gives the same answer.
     pub(super) fn assert_kept(&self, lab: &Lab) {
         self.assert_reach();
         for (limited, (pod, first)) in [&self.a, &self.b].into_iter().zip(&self.answers).enumerate()
@@ -67,7 +67,7 @@ impl Residents {
         }
     }
 
-    /// After their card was reset, they have what they had.
+    /// After a card reset, the pods have their attachments again.
     pub(super) fn assert_back(&self, lab: &Lab) {
         lab.wait_until_good();
         self.assert_kept(lab);

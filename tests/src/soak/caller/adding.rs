@@ -1,4 +1,4 @@
-//! ADD, alone, twice at once, dying, suspended and misused.
+//! ADD: alone, twice at once, killed, suspended and misused.
 
 use std::{sync::atomic::Ordering::Relaxed, thread};
 
@@ -15,8 +15,7 @@ use crate::{
     },
 };
 
-/// Codes of refusals that need no fault: no such network, no VF, no address, an address or a MAC
-/// address in use.
+/// Error codes that occur without a fault: no such network, no VF, no address, an address or a MAC address in use.
 const REFUSALS: [u64; 5] = [101, 102, 103, 104, 106];
 
 impl Caller<'_> {
@@ -38,7 +37,7 @@ impl Caller<'_> {
         self.note_added_twice(pod, interface, &configuration, [one, other]);
     }
 
-    /// Whichever failed may have come first.
+    /// The failed one of two ADDs may have been served first.
     pub(super) fn note_added_twice(
         &mut self,
         pod: usize,
@@ -97,8 +96,8 @@ impl Caller<'_> {
         }
     }
 
-    /// What nobody was answered must not be. While its interface is in the pod, the answer may have been
-    /// on its way: then the runtime has to send DEL.
+    /// An unanswered attachment must not exist. While its interface is in the pod, the answer may have been on its way:
+    /// then the runtime must send DEL.
     pub(super) fn note_added_or_dead(
         &mut self,
         pod: usize,
@@ -184,7 +183,7 @@ impl Caller<'_> {
         }
     }
 
-    /// The configuration of the next ADD: a promised one's own again.
+    /// Configuration of the next ADD: for a granted interface, its own again.
     pub(super) fn wanted(
         &mut self,
         pod: usize,
@@ -206,7 +205,7 @@ impl Caller<'_> {
             configuration["networks"] = further;
         }
         let port = &mut self.ledger.pods[pod].ports[interface];
-        // What may be attached is in the network that it was attached to.
+        // An interface that may be attached is in the network of its ADD.
         if matches!(port.state, State::Absent | State::Leaving) {
             port.network = network;
         }

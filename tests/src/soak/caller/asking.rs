@@ -33,7 +33,7 @@ impl Caller<'_> {
         }
     }
 
-    /// GC of one network, whose list lacks that interface and has all others.
+    /// GC of one network, whose list contains all interfaces but this one.
     pub(super) fn collect(&mut self, pod: usize, interface: usize) {
         let sandbox = &self.ledger.pods[pod];
         let port = &sandbox.ports[interface];

@@ -1,4 +1,4 @@
-//! What all callers share: what is known to be attached, what they found broken and what they have done.
+//! Shared state of all callers: what may be attached, violations, and counts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,27 +10,27 @@ use std::{
 
 use crate::breach::Breach;
 
-/// What all callers share.
+/// Shared state of all callers.
 #[derive(Debug, Default)]
 pub(crate) struct Common {
-    /// GC is alone, as the CNI specification asks of a runtime.
+    /// GC runs alone, as the CNI specification requires of runtimes.
     pub(super) collecting: RwLock<()>,
-    /// Container and interface of all that may be attached.
+    /// Container and interface of everything that may be attached.
     pub(super) known: Mutex<BTreeSet<(String, String)>>,
     breaches: Mutex<Vec<Breach>>,
-    /// VFs may be out of their pods since the last rest.
+    /// VFs may be outside their pods since the last rest.
     pub(super) card_was_reset: AtomicBool,
     pub(crate) tally: Tally,
 }
 
-/// What callers have done besides calls.
+/// What callers have done beyond calls.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) hostile: AtomicU64,
     pub(crate) dead: AtomicU64,
     pub(crate) suspensions: AtomicU64,
     pub(crate) pings: AtomicU64,
-    /// What hostile pods have tried, and whether the kernel let it pass at least once.
+    /// Changes that hostile pods tried, and whether the kernel allowed each at least once.
     pub(crate) tricks: Mutex<BTreeMap<&'static str, bool>>,
 }
 
@@ -44,7 +44,7 @@ impl Common {
         self.card_was_reset.store(false, Relaxed);
     }
 
-    /// The host that these containers were on has rebooted: nothing of them is attached.
+    /// After a reboot of their host, nothing of these containers is attached.
     pub(crate) fn forget_all<'a>(&self, containers: impl Iterator<Item = &'a str>) {
         let containers: BTreeSet<_> = containers.collect();
         self.known
@@ -53,13 +53,13 @@ impl Common {
             .retain(|(container, _)| !containers.contains(container.as_str()));
     }
 
-    /// That interface is not attached.
+    /// This interface is not attached.
     pub(super) fn forget(&self, container: &str, interface: &str) {
         let known = (container.to_owned(), interface.to_owned());
         self.known.lock().unwrap().remove(&known);
     }
 
-    /// Takes what callers have found broken.
+    /// Takes the violations that callers have found.
     pub(crate) fn take_breaches(&self) -> Vec<Breach> {
         std::mem::take(&mut self.breaches.lock().unwrap())
     }

@@ -1,4 +1,4 @@
-//! What an operator does: releases, and networks that come and go.
+//! An operator's calls: releases, and networks that are applied and deleted.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! Proof by traffic that what callers were promised is so.
+//! Verification of grants by traffic.
 
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{
     },
 };
 
-/// How long the network of a pod whose VF has been put back may take.
+/// Timeout for the network of a pod whose VF was moved back.
 const REPAIRED: Duration = Duration::from_secs(5);
 
-/// Who proves it for the pods of one caller.
+/// Verifies the pods of one caller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prover<'a> {
     world: World<'a>,
@@ -27,7 +27,7 @@ impl<'a> Prover<'a> {
         Self { world, ledger }
     }
 
-    /// Each promised interface has its network, and no other VF gets what is its own.
+    /// Each granted interface has its network, and no other VF receives its traffic.
     pub(super) fn prove_all(&self, ports: &Ports) {
         for pod in 0..self.ledger.pods.len() {
             for interface in 0..self.ledger.pods[pod].ports.len() {
@@ -56,7 +56,7 @@ impl<'a> Prover<'a> {
         }
     }
 
-    /// An attached pod has its network at once, unless its VF has been taken away meanwhile.
+    /// An attached pod has its network at once, unless its VF was removed meanwhile.
     pub(super) fn prove(&self, pod: usize, interface: usize) {
         let Some((own, other)) = self.stations(pod, interface) else { return };
         let proven = self.proven(pod, interface, &own, &other);
@@ -87,7 +87,7 @@ impl<'a> Prover<'a> {
         }
     }
 
-    /// An interface, and another of its network.
+    /// An interface, and another one of its network.
     fn stations(&self, pod: usize, interface: usize) -> Option<(Station, Station)> {
         let references = self.world.references?;
         let sandbox = &self.ledger.pods[pod];
@@ -101,7 +101,7 @@ impl<'a> Prover<'a> {
         Some((own, other))
     }
 
-    /// An interface of another pod of ours in that network, by which it answers.
+    /// An interface of another pod of this caller in the network, to answer.
     fn peer(&self, pod: usize, network: &str) -> Option<Station> {
         let others = self.ledger.pods.iter().enumerate().filter(|(number, _)| *number != pod);
         let others = others.map(|(_, sandbox)| sandbox);
@@ -115,8 +115,8 @@ impl<'a> Prover<'a> {
     }
 }
 
-/// A pod with two interfaces in one network answers by either of them. In which network one is of which
-/// a call has failed is not known.
+/// A pod with two interfaces in one network answers by either of them. After a failed call an interface's network is
+/// unknown.
 fn is_alone_in_its_network(port: &Port, ports: &[Port]) -> bool {
     let may_be_there = |other: &&Port| match other.state {
         State::Absent => false,
@@ -126,8 +126,8 @@ fn is_alone_in_its_network(port: &Port, ports: &[Port]) -> bool {
     ports.iter().filter(may_be_there).count() == 1
 }
 
-/// Whether nothing was done to any interface of its own by which it might answer for others, too. One that is
-/// leaving may have been misused before.
+/// Whether no interface was changed such that it answers for others. One that is being detached may have been misused
+/// before.
 fn is_honest(sandbox: &Sandbox) -> bool {
     sandbox.ports.iter().all(|port| matches!(port.state, State::Absent | State::Promised(_)))
 }

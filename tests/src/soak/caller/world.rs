@@ -1,4 +1,4 @@
-//! What a caller finds around it, whatever its pods are.
+//! Surroundings of a caller.
 
 use std::{process::Output, sync::atomic::Ordering::Relaxed};
 
@@ -9,16 +9,16 @@ use crate::{
     soak::{plan::Pause, proof::References},
 };
 
-/// What a caller finds around it.
+/// Surroundings of a caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct World<'a> {
     pub(crate) host: &'a Host,
     pub(crate) common: &'a Common,
-    /// Whom each pod's traffic has to reach. `None`: none is sent.
+    /// Target of each pod's traffic. `None`: no traffic is sent.
     pub(crate) references: Option<&'a References>,
-    /// An object file with an XDP program, where the kernel takes one.
+    /// An object file with an XDP program, if the kernel accepts one.
     pub(crate) xdp: &'a str,
-    /// Nothing goes wrong: what fails now is a fault of ours.
+    /// No fault is injected: every failure is a violation.
     pub(crate) quiet: bool,
 }
 
@@ -49,7 +49,7 @@ impl World<'_> {
         }
     }
 
-    /// Whether an interface is gone, by the answer to its DEL.
+    /// Whether the answer to a DEL says that the interface is gone.
     pub(super) fn is_gone(&self, answer: &Answer, container: &str, interface: &str) -> bool {
         if answer.status.success() {
             self.common.forget(container, interface);
@@ -63,7 +63,7 @@ impl World<'_> {
         false
     }
 
-    /// `dpuctl` is refused nothing while nothing goes wrong.
+    /// Without faults `dpuctl` must succeed.
     pub(super) fn note_done(&self, what: &str, output: &Output) {
         if self.quiet && !output.status.success() {
             let error = String::from_utf8_lossy(&output.stderr);
