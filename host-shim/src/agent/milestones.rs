@@ -2,7 +2,7 @@
 
 use saga::Way;
 
-use crate::mover::{AHEAD_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS};
+use crate::mover::{SPECULATIVE_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS};
 
 saga::milestones! {
     /// A place between the steps of the agent's flows.
@@ -61,7 +61,7 @@ saga::milestones! {
 impl Milestone {
     /// All points at which the agent can be killed, by name.
     pub(super) fn kill_points() -> Vec<String> {
-        let ahead = saga::kill_points(AHEAD_STEPS, &[Way::Run]).into_iter();
+        let ahead = saga::kill_points(SPECULATIVE_STEPS, &[Way::Run]).into_iter();
         let inward = saga::kill_points(INWARD_STEPS, &[Way::Run, Way::Undo]);
         let arrival = saga::kill_points(ARRIVAL_STEPS, &[Way::Run]);
         let outward = saga::kill_points(OUTWARD_STEPS, &[Way::Run]);

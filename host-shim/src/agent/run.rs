@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     install::Task,
-    mover::{AHEAD_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS},
+    mover::{SPECULATIVE_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS},
     status::{CONFIGURATION, StatusArguments},
 };
 
@@ -134,7 +134,7 @@ fn print(text: &str) -> Result<(), AgentError> {
 }
 
 fn step_names() -> String {
-    let ahead = AHEAD_STEPS.iter().map(|step| step.name());
+    let ahead = SPECULATIVE_STEPS.iter().map(|step| step.name());
     let inward = INWARD_STEPS.iter().map(|step| step.name());
     let arrival = ARRIVAL_STEPS.iter().map(|step| step.name());
     let outward = OUTWARD_STEPS.iter().map(|step| step.name());

@@ -1,4 +1,4 @@
-//! Tells the neighbours of pods where addresses are now.
+//! Announces pods' addresses to their neighbours, on one thread, so that no attach waits for the announcement.
 
 use std::{
     io,
@@ -13,35 +13,35 @@ use std::{
 
 use netlink::{MacAddress, Netns};
 
-/// Announcements that may wait. Each keeps its pod's namespace open, and takes some 20 ms, because
-/// the kernel takes that long to close the socket that it needs.
+/// The queue's limit. A queued announcement keeps its pod's namespace open. One takes about 20 ms, because the kernel
+/// takes that long to close the packet socket.
 const WAITING: usize = 64;
 
-/// A thread that announces addresses, so that no attach waits for it. Ends with its last handle.
+/// A handle of the announcing thread. The thread ends with the last handle.
 #[derive(Clone, Debug)]
 pub struct Announcer {
     queue: SyncSender<Announcement>,
     dropped: Arc<AtomicU64>,
 }
 
-/// What is announced by an interface.
+/// Addresses to announce on one interface.
 #[derive(Debug)]
 pub(super) struct Announcement {
-    /// Where the interface is.
+    /// The interface's namespace.
     pub netns: Arc<Netns>,
     /// The interface's index.
     pub interface: u32,
-    /// Its MAC address.
+    /// The interface's MAC address, announced as the addresses' owner.
     pub mac: MacAddress,
-    /// Its addresses.
+    /// The addresses to announce.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Announcer {
-    /// Starts the thread.
+    /// Starts the announcing thread.
     ///
     /// # Errors
-    /// When the system refuses a thread.
+    /// The system refuses to start a thread.
     pub fn start() -> io::Result<Self> {
         let (queue, announcements) = sync_channel(WAITING);
         let work = move || announce_all(&announcements);
@@ -49,12 +49,11 @@ impl Announcer {
         Ok(Self { queue, dropped: Arc::default() })
     }
 
-    /// Announces soon. Best effort: neighbours find out by themselves, so what is too much is
-    /// dropped.
+    /// Queues an announcement. Drops it when the queue is full: neighbours resolve the address by themselves.
     pub(super) fn announce(&self, announcement: Announcement) {
         if self.queue.try_send(announcement).is_err() {
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
-            tracing::warn!(dropped, "too much to announce: some addresses are not");
+            tracing::warn!(dropped, "announcement queue is full; addresses are not announced");
         }
     }
 }
@@ -63,7 +62,7 @@ fn announce_all(announcements: &Receiver<Announcement>) {
     for Announcement { netns, interface, mac, addresses } in announcements {
         match netns.run(|| netlink::announce(interface, mac, &addresses)) {
             Ok(Ok(())) => {}
-            Ok(Err(error)) | Err(error) => tracing::warn!(%error, "addresses are not announced"),
+            Ok(Err(error)) | Err(error) => tracing::warn!(%error, "cannot announce addresses"),
         }
     }
 }
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_much_is_dropped_and_counted() {
+    fn full_queue_drops_and_counts_announcements() {
         let (queue, _announcements) = sync_channel(1);
         let announcer = Announcer { queue, dropped: Arc::default() };
         let netns = Arc::new(Netns::current().unwrap());
@@ -86,6 +85,6 @@ mod tests {
             });
         }
         assert_eq!(announcer.dropped.load(Ordering::Relaxed), 2);
-        assert_eq!(Arc::strong_count(&netns), 2, "what is dropped keeps no namespace open");
+        assert_eq!(Arc::strong_count(&netns), 2, "a dropped announcement keeps no namespace open");
     }
 }

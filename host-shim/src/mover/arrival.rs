@@ -1,4 +1,4 @@
-//! What is left to do once a VF is in its pod: it waits for the card, and not for the kernel.
+//! The end of a move: waits for the carrier, the fabric's port and IPv6 addresses, then announces the addresses.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -19,31 +19,33 @@ use super::{
     inward::WATCH_CARRIER,
 };
 
-/// How long the kernel may take until IPv6 addresses can be used. It is longer only where thousands of namespaces are
-/// made or deleted at once.
+/// How long to wait for the kernel to accept the IPv6 addresses. It takes longer only while thousands of namespaces are
+/// created or deleted.
 const ADDRESSES_LIMIT: Duration = Duration::from_secs(5);
-/// The pauses between two looks at the addresses begin with this and double: the kernel reports nothing.
+/// The kernel does not report when an address becomes usable, so it is polled, with a delay that doubles from the first
+/// value to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
-/// What follows once the carrier is there.
+/// The steps after the carrier is up.
 pub const STEPS: &Steps<Arrival, MoveError> = &[&Announce];
 
-/// A VF that is in its pod, and configured. Until it is settled, the pod's namespace is kept open.
+/// A VF that is in its pod and configured. It keeps the pod's namespace open until it is dropped or
+/// [settled](Self::settle).
 #[derive(Debug)]
-#[must_use = "nobody has been told of its addresses"]
+#[must_use = "its addresses are not announced yet"]
 pub struct Arrival {
     durations: Durations,
-    /// `None`: it has a carrier, or no link.
+    /// `None`: the carrier is up, or the VF has no link.
     carrier: Option<CarrierWatch>,
     carrier_limit: Duration,
     announcer: Announcer,
-    /// `None`: it has no addresses.
+    /// `None`: the VF has no addresses.
     announcement: Option<Announcement>,
 }
 
 impl Arrival {
-    /// The end of a move whose steps were all taken.
+    /// The rest of a move whose steps have all run.
     pub(super) fn of(vf_move: VfMove) -> Self {
         let addresses: Vec<_> =
             vf_move.plan.routing.addresses.iter().map(netlink::IpNetwork::ip).collect();
@@ -62,12 +64,12 @@ impl Arrival {
         }
     }
 
-    /// Waits for the carrier, for the VF's `port`, and until the VF's addresses can be used; then announces these.
-    /// Keeps no thread meanwhile. An announcement before the carrier is there, or before the port forwards, would be
-    /// lost. A carrier that does not come is the fabric's matter: the pod gets its interface all the same.
+    /// Waits for the carrier, for the fabric's `port` and until IPv6 addresses are usable, then announces the
+    /// addresses. An announcement before the carrier is up, or before the port forwards, would be lost. Without a
+    /// carrier in time the move succeeds and [`Durations::without_carrier`] is set.
     ///
     /// # Errors
-    /// What failed. The VF is in the pod still: to undo that is to move it out.
+    /// The step that failed. The VF stays in the pod; the caller moves it out.
     pub async fn settle(mut self, port: impl Future<Output = ()>) -> Result<Durations, Failed> {
         let started = Instant::now();
         let (carrier, limit) = (self.carrier.take(), self.carrier_limit);
@@ -78,7 +80,7 @@ impl Arrival {
             }
         };
         let addresses = timeout(ADDRESSES_LIMIT, local_addresses(self.announcement.as_ref()));
-        // After the limit the pod gets its interface nevertheless: neighbours ask again each second.
+        // A timeout here is no failure: the pod gets its interface, and neighbours repeat their request each second.
         let (came, (), _) = tokio::join!(carrier, port, addresses);
         self.durations.without_carrier = !came.map_err(without_carrier)?;
         self.durations.carrier = started.elapsed();
@@ -87,7 +89,7 @@ impl Arrival {
     }
 }
 
-/// Ends once the IPv6 addresses can be used, or can't be known to be: see [`Rtnl::is_local`].
+/// Returns when the IPv6 addresses are usable, or when [`Rtnl::is_local`] cannot say.
 async fn local_addresses(announcement: Option<&Announcement>) {
     let Some(Announcement { netns, addresses, .. }) = announcement else { return };
     let of_ipv6 = |address: &IpAddr| match address {
@@ -120,7 +122,7 @@ fn without_carrier(error: netlink::Error) -> Failed {
     Failed { step: WATCH_CARRIER, context: 0, source: Some(error.into()), left: Vec::new() }
 }
 
-/// Tells the neighbours where the addresses are now.
+/// Queues the announcement of the addresses.
 struct Announce;
 
 impl Step<Arrival> for Announce {

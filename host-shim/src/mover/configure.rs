@@ -1,4 +1,4 @@
-//! What is set on a VF inside its pod.
+//! Configures a VF's link inside its pod: addresses, routes, rules and sysctls.
 
 use std::collections::HashSet;
 
@@ -9,33 +9,34 @@ use netlink::{
 
 use super::{Plan, Routing, Sysctl};
 
-/// The loopback interface's index, in every namespace.
+/// The index of `lo`, the same in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// What is usual of the pod's interface.
+/// Sysctls that every pod interface gets unless its network sets them.
 const USUAL_SYSCTLS: [(Family, &str, &str); 5] = [
-    // Later flaps of the carrier are announced by the kernel itself.
+    // The kernel then announces the addresses itself when the carrier returns.
     (Family::V4, "arp_notify", "1"),
     (Family::V6, "ndisc_notify", "1"),
-    // Addresses and routes are the DPU's business.
+    // The DPU assigns addresses and routes; a router advertisement must not add others.
     (Family::V6, "accept_ra", "0"),
-    // A pod that switches its interface off and on keeps its addresses.
+    // IPv6 addresses survive when the pod switches its interface off and on.
     (Family::V6, "keep_addr_on_down", "1"),
     (Family::V6, "disable_ipv6", "0"),
 ];
 
-/// How much of an interface is set.
+/// How much of an interface is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// All: the interface has come to the pod in this move and has nothing.
+    /// Everything: the interface arrived in this move and has nothing.
     Fresh,
-    /// All, beside what it has: it is down, so that an earlier move may not have finished, or it is a host port.
+    /// Everything that is missing: an earlier move may have stopped in the middle (the link is down), or this is a host
+    /// port.
     Whole,
-    /// What is gone. What the pod or a chained plugin has changed stays: the MTU, flags, settings, moved routes.
+    /// What got lost. Changes by the pod or a chained plugin stay: MTU, flags, sysctls, routes moved to another table.
     Lost,
 }
 
-/// What the VF's link has already.
+/// What the kernel reports of the VF's link before it is configured.
 #[derive(Default)]
 struct Present {
     addresses: HashSet<IpNetwork>,
@@ -43,14 +44,14 @@ struct Present {
 }
 
 impl Present {
-    /// Whether an address is of the prefix that the route leads to.
+    /// Whether an address has the prefix that the route leads to.
     fn has_address_of(&self, route: &Route) -> bool {
         let prefix = (route.destination.network(), route.destination.prefix());
         self.addresses.iter().any(|address| (address.network(), address.prefix()) == prefix)
     }
 }
 
-/// Configures the VF's `link` in the pod. What is there already is left.
+/// Configures the VF's `link` in the pod and leaves what is in place.
 pub(super) fn configure(
     rtnl: &mut Rtnl,
     link: &Link,
@@ -62,7 +63,8 @@ pub(super) fn configure(
         Extent::Lost => !plan.admits(link.mac),
     };
     if differs && link.is_up {
-        // Some drivers refuse a MAC address while up. This loses routes, so it comes first.
+        // Some drivers refuse a MAC address while the link is up. Down deletes routes, so it comes before they are
+        // compared.
         rtnl.change_link(link.index, &LinkChange::new().down())?;
     }
     if let Some(needed) = needed(link) {
@@ -72,6 +74,8 @@ pub(super) fn configure(
         Extent::Fresh => Present::default(),
         Extent::Whole | Extent::Lost => present(rtnl, link)?,
     };
+    // Without `lo` up the pod cannot reach its own addresses. One batch: the kernel's RTNL lock is taken for few
+    // requests.
     let mut requests = vec![Request::change_link(LOOPBACK, &LinkChange::new().up())];
     if differs {
         let mac = LinkChange::new().mac(plan.mac);
@@ -82,7 +86,7 @@ pub(super) fn configure(
     let missing = wanted.filter(|address| !present.addresses.contains(address));
     requests.extend(missing.map(|address| Request::add_address(link.index, *address)));
     requests.push(Request::change_link(link.index, &LinkChange::new().up()));
-    // With an address that is new, or a link that comes up, the kernel adds them itself.
+    // A new address, or a link that comes up, gets its connected routes from the kernel.
     if link.is_up && !differs {
         let own: Vec<_> = plan.routing.routes_by(link.index).collect();
         let is_there = |route: &Route| {
@@ -97,7 +101,7 @@ pub(super) fn configure(
     rtnl.batch(&requests)
 }
 
-/// Adds routes by the link beside those that are present, and what the pod shares.
+/// Requests for the interface's missing routes and for the rules and rejecting routes of the pod.
 pub(super) fn leading_on(
     rtnl: &mut Rtnl,
     link: &Link,
@@ -115,7 +119,8 @@ pub(super) fn leading_on(
     Ok(requests)
 }
 
-/// Adds what the pod is to have besides its interface, and may have by another.
+/// Requests for rules and rejecting routes, which belong to the pod: another of its interfaces may have added the same
+/// ones.
 fn sharing(rtnl: &mut Rtnl, routing: &Routing) -> Result<Vec<Request<'static>>, Error> {
     let mut requests = Vec::new();
     if !routing.shared.rejecting.is_empty() {
@@ -131,7 +136,7 @@ fn sharing(rtnl: &mut Rtnl, routing: &Routing) -> Result<Vec<Request<'static>>, 
     Ok(requests)
 }
 
-/// What the pod's network relies on, where it is not so: neighbours are found, and keep being found.
+/// Flags and broadcast address without which ARP and ND fail, where the pod's link differs. `None`: nothing to change.
 fn needed(link: &Link) -> Option<LinkChange<'static>> {
     let is_as_needed = !link.is_without_arp
         && !link.is_without_multicast
@@ -151,7 +156,8 @@ fn present(rtnl: &mut Rtnl, link: &Link) -> Result<Present, Error> {
     })
 }
 
-/// Whether one of the routes leads as the wanted one does, whatever else the kernel tells of it.
+/// Whether a route equals the wanted one in all that was asked for. Other attributes that the kernel reports are
+/// ignored.
 pub(crate) fn has_route(routes: &[Route], wanted: &Route) -> bool {
     routes.iter().any(|route| {
         leads_the_same_way(route, wanted)
@@ -161,8 +167,8 @@ pub(crate) fn has_route(routes: &[Route], wanted: &Route) -> bool {
     })
 }
 
-/// Whether one of the routes leads as the wanted one does, from another table: a chained plugin such as sbr has moved
-/// it. A route of `all` that are wanted by the link is no moved one: a network may want the same route in two tables.
+/// Whether a chained plugin such as sbr moved the wanted route to another table. A route that the link wants in that
+/// table too (one of `all`) is not a moved one.
 pub(super) fn is_moved(routes: &[Route], wanted: &Route, all: &[Route]) -> bool {
     let is_wanted_there = |route: &Route| all.iter().any(|other| other.place() == route.place());
     wanted.kind == RouteKind::Unicast
@@ -181,7 +187,6 @@ fn leads_the_same_way(route: &Route, wanted: &Route) -> bool {
         && route.output == wanted.output
 }
 
-/// Whether one of the rules is the wanted one.
 pub(crate) fn has_rule(rules: &[Rule], wanted: &Rule) -> bool {
     rules.iter().any(|rule| {
         rule.source == wanted.source
@@ -190,13 +195,13 @@ pub(crate) fn has_rule(rules: &[Rule], wanted: &Rule) -> bool {
     })
 }
 
-/// Whether a rule is of one of the interface's own addresses, which no other brings.
+/// Whether a rule matches one of the interface's own addresses; no other interface brings such a rule.
 fn is_of_own_address(rule: &Rule, routing: &Routing) -> bool {
     routing.addresses.iter().any(|address| IpNetwork::from(address.ip()) == rule.source)
 }
 
-/// Whether a rule leads to routes by other interfaces than that of the index: they may be of another agent, which
-/// alone knows what they bring. All interfaces have routes in the main table, so that those tell nothing.
+/// Whether the rule's table has routes by other interfaces, possibly of another agent that needs the rule. The kernel
+/// reports no table for the main table, where every interface has routes.
 fn is_followed_by_others(rule: &Rule, routes: &[Route], index: u32) -> bool {
     routes.iter().any(|route| {
         route.kind == RouteKind::Unicast
@@ -206,7 +211,7 @@ fn is_followed_by_others(rule: &Rule, routes: &[Route], index: u32) -> bool {
     })
 }
 
-/// Sets what is usual of the pod's interface, and what its network says.
+/// Sets the usual sysctls of a pod's interface and those of its network.
 pub(super) fn set_sysctls(
     netns: &Netns,
     link: &Link,
@@ -219,7 +224,7 @@ pub(super) fn set_sysctls(
     }
 }
 
-/// Without it the kernel refuses the pod's addresses of IPv6.
+/// With `disable_ipv6` set the kernel refuses IPv6 addresses.
 fn set_needed_by_addresses(link: &Link, plan: &Plan) -> Result<(), Error> {
     match plan.routing.addresses.iter().any(IpNetwork::is_ipv6) {
         true => set_sysctl(Family::V6, &link.name, "disable_ipv6", "0"),
@@ -227,7 +232,7 @@ fn set_needed_by_addresses(link: &Link, plan: &Plan) -> Result<(), Error> {
     }
 }
 
-/// What is usual in IPv6 is left out where the pod has no IPv6 addresses, for the kernel may lack IPv6.
+/// Pods without IPv6 addresses get no IPv6 sysctls: the kernel may lack IPv6.
 fn set_sysctls_here(link: &Link, plan: &Plan) -> Result<(), Error> {
     let Routing { addresses, sysctls, .. } = &plan.routing;
     let has_v6 = addresses.iter().any(IpNetwork::is_ipv6);
@@ -245,16 +250,16 @@ fn set_sysctls_here(link: &Link, plan: &Plan) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sets what a network says of a link's settings, in the namespace that the thread is in.
+/// Sets a network's sysctls on a link, in the calling thread's namespace.
 pub(super) fn set_chosen(link: &Link, sysctls: &[Sysctl]) -> Result<(), Error> {
     let mut sysctls = sysctls.iter();
     sysctls.try_for_each(|it| set_sysctl(it.family, &link.name, it.key, &it.value))
 }
 
-/// Takes off a link what a move to another namespace would end: its addresses, and with them its routes.
-/// Its settings end with the next move, and matter to nobody before.
+/// Removes from a link what a move to another namespace would remove: its addresses, and with them its routes. Sysctls
+/// stay; the next move resets them.
 pub(super) fn strip(rtnl: &mut Rtnl, link: &Link) -> Result<(), Error> {
-    // Down first: that ends addresses which the kernel itself has given it, and then can't be deleted.
+    // Down first: the kernel then removes its own link-local addresses, which a request cannot delete afterwards.
     rtnl.change_link(link.index, &LinkChange::new().down())?;
     let addresses = rtnl.addresses(link.index)?.into_iter();
     let requests: Vec<_> =
@@ -262,8 +267,8 @@ pub(super) fn strip(rtnl: &mut Rtnl, link: &Link) -> Result<(), Error> {
     rtnl.batch(&requests)
 }
 
-/// What the pod has besides its interface stays behind when the one of this index leaves; addresses and routes by it
-/// go with it. What another interface of the pod brings, too, is left.
+/// Deletes the pod's rules and rejecting routes that the interface of this `index` brought; they would outlive it.
+/// Those that another interface of the pod brings too stay.
 pub(super) fn remove_shared(rtnl: &mut Rtnl, routing: &Routing, index: u32) -> Result<(), Error> {
     if routing.shared.is_empty() {
         return Ok(());

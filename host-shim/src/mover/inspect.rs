@@ -1,4 +1,4 @@
-//! Whether a VF is in its pod as it should be.
+//! Compares a VF's interface in its pod with the plan.
 
 use netlink::{Link, MacAddress, Netns, Route, Rtnl};
 
@@ -8,12 +8,12 @@ use super::{
 };
 use crate::vf_source;
 
-/// Compares the pod's interface with the plan, and its MAC address with `mac` where a runtime's previous result names
-/// one. What others added is no difference, nor what chained plugins may change: MTU, settings, the tables of routes.
-/// `None`: all is in place.
+/// Compares the pod's interface with the plan, and its MAC address with `mac` where the runtime's previous result has
+/// one. Additions by others are no difference, nor changes that chained plugins may make: MTU, sysctls, tables of
+/// routes. Returns the first difference; `None`: all is in place.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel refuses a request, or sysfs does not show the VF's driver.
 pub fn inspect(
     spec: &MoveSpec,
     pod: &Netns,
@@ -32,7 +32,7 @@ pub fn inspect(
     difference(&mut rtnl, link, &spec.plan, mac)
 }
 
-/// What is not as planned of the VF's link in its pod.
+/// The first difference between the VF's link in its pod and the plan.
 fn difference(
     rtnl: &mut Rtnl,
     link: &Link,
@@ -56,7 +56,7 @@ fn difference(
     Ok(missing(rtnl, link, routing, is_there)?)
 }
 
-/// That the DPU's guard drops what the pod sends, and how to get another MAC address.
+/// Explains that the guard drops the pod's frames because of its MAC address, and how to get another address.
 pub(crate) fn cut_off(found: Option<MacAddress>, own: MacAddress) -> String {
     let found = found.map_or_else(|| "none".to_owned(), |mac| mac.to_string());
     format!(
@@ -65,22 +65,22 @@ pub(crate) fn cut_off(found: Option<MacAddress>, own: MacAddress) -> String {
     )
 }
 
-/// How the interface of a pod is.
+/// The state of a pod's interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PodState {
-    /// As planned, or not there.
+    /// The interface is as planned, or not in the pod.
     Complete,
-    /// It has lost this of what its network gives it, as by being switched off and on.
+    /// The interface lost an address, route or rule of its network, for example by being switched off and on.
     Lost(String),
-    /// It differs in what the pod itself, or a chained plugin, may have changed on purpose.
+    /// The interface differs in a way that the pod or a chained plugin may intend.
     Differs(String),
 }
 
-/// How the interface of a pod is. A route that the pod has moved to another table, or put in the place of one, is not
-/// lost.
+/// Compares the pod's interface with the plan. Routes that the pod moved to another table or replaced by its own do not
+/// count as lost.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel refuses a request, or sysfs does not show the VF's driver.
 pub fn state_in_pod(spec: &MoveSpec, pod: &Netns) -> Result<PodState, MoveError> {
     if spec.original.is_handed_over {
         return Ok(differing(inspect(spec, pod, None)?));
@@ -105,8 +105,8 @@ fn differing(difference: Option<String>) -> PodState {
     difference.map_or(PodState::Complete, PodState::Differs)
 }
 
-/// Whether one of the routes is where the kernel would put the wanted one. The routes to a prefix that several
-/// interfaces have addresses of are in one place.
+/// Whether a route occupies the place (destination, table, priority) of the wanted one. Connected routes of other
+/// interfaces share a place and do not count.
 pub(super) fn has_place_taken(routes: &[Route], wanted: &Route) -> bool {
     let is_of_another = |route: &Route| route.is_by_the_kernel() && route.output != wanted.output;
     routes.iter().any(|route| route.place() == wanted.place() && !is_of_another(route))
@@ -114,7 +114,7 @@ pub(super) fn has_place_taken(routes: &[Route], wanted: &Route) -> bool {
 
 fn differs(link: &Link, plan: &Plan) -> Option<String> {
     if link.name != plan.routing.name {
-        Some(format!("its interface is called {} instead of {}", link.name, plan.routing.name))
+        Some(format!("its interface is named {} instead of {}", link.name, plan.routing.name))
     } else if !link.is_up {
         Some("its interface is down".into())
     } else if link.is_without_arp {
@@ -141,7 +141,8 @@ pub(super) fn missing(
         return Ok(Some(format!("its interface has lost the address {address}")));
     }
     let routes = rtnl.routes()?;
-    // While its link is down or has a master, the kernel keeps them nowhere, or in the master's table.
+    // The kernel deletes connected routes while the link is down, and keeps them in the master's table while it has
+    // one.
     let has_connected = link.is_up && link.master.is_none();
     let connected = routing.connected_by(link.index).filter(|_| has_connected);
     let others = routing.routes_by(link.index).chain(routing.shared.rejecting.iter().cloned());

@@ -1,4 +1,4 @@
-//! The steps into the pod.
+//! The steps of a move into the pod.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,18 +11,19 @@ use super::{MoveError, Namespace, VfMove, configure, outward, port::SetPort};
 pub const STEPS: &Steps<VfMove, MoveError> =
     &[&CheckNames, &Prepare, &SetPort, &MoveIn, &SetSysctls, &Configure, &WatchCarrier];
 
-/// The step that finds out whether there is a carrier, and what it does where there is none.
+/// The name of the step that checks the carrier.
 pub(super) const WATCH_CARRIER: &str = "watch-carrier";
 
-/// Gives a pod a VF that has no link to move.
+/// The steps for a VF without a link, such as one for vfio.
 pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&SetPort];
 
-/// The names that the pod's interfaces have.
+/// The names and alternative names of links.
 pub(super) fn names(links: &[Link]) -> impl Iterator<Item = &String> {
     links.iter().flat_map(|link| link.alternative_names.iter().chain([&link.name]))
 }
 
-/// The kernel would move the VF and then refuse to rename it; so the name is looked at first.
+/// Checks the name before the move: the kernel's request is not atomic, it would move the VF and then refuse the
+/// rename.
 struct CheckNames;
 
 impl Step<VfMove> for CheckNames {
@@ -32,7 +33,7 @@ impl Step<VfMove> for CheckNames {
         "check-names"
     }
 
-    /// One that was moved ahead is only named, and a name that is taken is no name for it.
+    /// A VF of a speculative move is in the pod already; its rename fails by itself when the name is taken.
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         match !vf_move.is_fresh && is_name_taken(vf_move)? {
             true => Err(interface_exists(vf_move)),
@@ -46,7 +47,7 @@ fn is_name_taken(vf_move: &mut VfMove) -> Result<bool, MoveError> {
     Ok(names(&others).any(|name| *name == vf_move.plan.routing.name))
 }
 
-/// The pod's links but the VF's own.
+/// The pod's links without the VF's own.
 fn other_links(vf_move: &mut VfMove) -> Result<Vec<Link>, MoveError> {
     let mut links = vf_move.pod()?.rtnl.links()?;
     let (source, device) = (&vf_move.source, &vf_move.device);
@@ -58,7 +59,7 @@ fn interface_exists(vf_move: &VfMove) -> MoveError {
     MoveError::InterfaceExists(vf_move.plan.routing.name.clone())
 }
 
-/// Another may have taken the name after the look at it.
+/// Explains a refusal: another process may have taken the name after [`CheckNames`].
 fn why_refused(vf_move: &mut VfMove, error: netlink::Error) -> MoveError {
     match error.is_exists().then(|| is_name_taken(vf_move)) {
         Some(Ok(true)) => interface_exists(vf_move),
@@ -66,7 +67,7 @@ fn why_refused(vf_move: &mut VfMove, error: netlink::Error) -> MoveError {
     }
 }
 
-/// Switches the VF off and takes the alternative names off it that would be in the move's way.
+/// Switches the VF off and deletes alternative names that would make the kernel refuse the move.
 struct Prepare;
 
 impl Step<VfMove> for Prepare {
@@ -107,8 +108,8 @@ pub(super) fn prepare(vf_move: &mut VfMove) -> Result<(), MoveError> {
     Ok(vf_move.host.rtnl.batch(&requests)?)
 }
 
-/// The one move: namespace and name in one request, or the name alone of a VF that was moved ahead. Where it fails, the
-/// VF may be on either side.
+/// Changes namespace and name in one request; after a speculative move the name only. When it fails, the VF may be on
+/// either side.
 struct MoveIn;
 
 impl Step<VfMove> for MoveIn {
@@ -120,6 +121,8 @@ impl Step<VfMove> for MoveIn {
 
     fn run(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         let started = Instant::now();
+        // `RTM_SETLINK` moves first and renames then. A failed rename leaves the VF in the pod under its old name;
+        // `undo` looks on both sides.
         if let Some(link) = vf_move.departing.take() {
             let netns = Arc::clone(&vf_move.pod()?.netns);
             let change = LinkChange::new().netns(&netns).name(&vf_move.plan.routing.name);
@@ -132,7 +135,7 @@ impl Step<VfMove> for MoveIn {
         Ok(())
     }
 
-    /// What was in its pod before stays there, where it may still serve.
+    /// A VF that was in the pod before this call stays there: the pod may be using it.
     fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         if vf_move.was_in_pod()? {
             return Ok(());
@@ -142,13 +145,13 @@ impl Step<VfMove> for MoveIn {
     }
 }
 
-/// The VF in the pod, where it may have another index now. One that was there already, as after a
-/// crash, may still have its old name.
+/// The VF's link in the pod, where its index may differ. A link from before a crash may still have its old name.
 fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
     let mut link = vf_move.in_pod()?.ok_or_else(|| vf_move.missing())?;
     if link.name == vf_move.plan.routing.name {
         return Ok(link);
     }
+    // Kernels before 6.2 refuse to rename a link that is up.
     let down = Request::change_link(link.index, &LinkChange::new().down());
     let name = LinkChange::new().name(&vf_move.plan.routing.name);
     let rename = Request::change_link(link.index, &name);
@@ -159,8 +162,7 @@ fn arrival(vf_move: &mut VfMove) -> Result<Link, MoveError> {
     Ok(link)
 }
 
-/// The interface's settings, which the kernel begins anew wherever it comes to. So nothing of them is undone: they
-/// end with the interface's leave.
+/// Sets the interface's sysctls. A namespace change resets them, so there is no undo.
 struct SetSysctls;
 
 impl Step<VfMove> for SetSysctls {
@@ -180,7 +182,7 @@ impl Step<VfMove> for SetSysctls {
     }
 }
 
-/// MAC address, MTU, addresses, routes and rules.
+/// Sets MAC address, MTU, addresses, routes and rules.
 struct Configure;
 
 impl Step<VfMove> for Configure {
@@ -210,7 +212,7 @@ impl Step<VfMove> for Configure {
     }
 }
 
-/// Looks for the carrier, for which the VF's [`Arrival`](super::Arrival) waits where there is none.
+/// Checks the carrier. If it is down, the [`Arrival`](super::Arrival) waits for it.
 struct WatchCarrier;
 
 impl Step<VfMove> for WatchCarrier {

@@ -1,18 +1,19 @@
-//! The steps out of the pod. None is undone: when one fails, the way is forward again.
+//! The steps of a move out of the pod. None is undone: after a failure the call is repeated.
 
 use netlink::{Link, LinkChange, Netns, Request, Rtnl};
 use saga::{Step, Steps};
 
-use super::{MoveError, Original, VfMove, configure, port, port::ResetPort};
+use super::{Baseline, MoveError, VfMove, configure, port, port::ResetPort};
 use crate::vf_source::{OwnState, PfPort};
 
-/// Takes a VF out of its pod and restores it.
+/// Moves a VF out of its pod and restores it.
 pub const STEPS: &Steps<VfMove, MoveError> = &[&Loosen, &MoveOut, &Restore];
 
-/// Takes a VF back that has no link to move.
+/// The steps for a VF without a link.
 pub(super) const DEVICE_STEPS: &Steps<VfMove, MoveError> = &[&ResetPort];
 
-/// Takes off the VF what would be in the move's way, and from its pod what was for the VF alone.
+/// Removes from the VF what would make the kernel refuse the move, and from the pod the rules and routes that came with
+/// the VF.
 struct Loosen;
 
 impl Step<VfMove> for Loosen {
@@ -27,7 +28,6 @@ impl Step<VfMove> for Loosen {
     }
 }
 
-/// The one move back.
 struct MoveOut;
 
 impl Step<VfMove> for MoveOut {
@@ -42,7 +42,7 @@ impl Step<VfMove> for MoveOut {
     }
 }
 
-/// What the record tells, as it was: most VFs are then as they were in all else, too.
+/// Restores what the record holds. For most VFs that is the whole baseline.
 struct Restore;
 
 impl Step<VfMove> for Restore {
@@ -63,36 +63,37 @@ pub(super) fn loosen(vf_move: &mut VfMove) -> Result<(), MoveError> {
         configure::strip(&mut vf_move.host.rtnl, &link)?;
     }
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
-    pod.rtnl.batch(&bare_of_names(&link))?;
+    pod.rtnl.batch(&without_alternative_names(&link))?;
     Ok(configure::remove_shared(&mut pod.rtnl, &vf_move.plan.routing, link.index)?)
 }
 
-/// The VF's own name, or, while somebody else has it, one that nobody has.
-fn homecoming_name(host: &mut Rtnl, link: &Link, own: &str) -> Result<String, netlink::Error> {
+/// The VF's own name, or a unique one while another link has that name.
+fn name_in_host(host: &mut Rtnl, link: &Link, own: &str) -> Result<String, netlink::Error> {
     let is_free = host.link_by_name(own)?.is_none();
     Ok(if is_free { own.into() } else { format!("returned{}", link.index) })
 }
 
 pub(super) fn move_out(vf_move: &mut VfMove) -> Result<(), MoveError> {
     let Some(link) = vf_move.in_pod()? else { return Ok(()) };
-    let name = homecoming_name(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
+    let name = name_in_host(&mut vf_move.host.rtnl, &link, &vf_move.original.name)?;
     let Some(pod) = &mut vf_move.pod else { return Ok(()) };
-    Ok(pod.rtnl.change(going_home(&link, &vf_move.host.netns, name))?)
+    Ok(pod.rtnl.change(move_to_host(&link, &vf_move.host.netns, name))?)
 }
 
-/// No alternative name of the VF's is in the move's way.
-fn bare_of_names(link: &Link) -> Vec<Request<'_>> {
+/// Requests that delete the VF's alternative names: one that exists in the host's namespace makes the kernel refuse the
+/// move.
+fn without_alternative_names(link: &Link) -> Vec<Request<'_>> {
     let names = link.alternative_names.iter();
     names.map(|name| Request::delete_alternative_name(link.index, name)).collect()
 }
 
-/// Off, namespace and name in one request, so that no name of the pod's is in its way, and the kernel's lock of links is
-/// waited for once.
-fn going_home<'a>(link: &Link, host: &'a Netns, name: String) -> Request<'a> {
+/// Sets down, namespace and name in one request. The pod's name for the link cannot collide in the host's namespace,
+/// and RTNL is taken once.
+fn move_to_host<'a>(link: &Link, host: &'a Netns, name: String) -> Request<'a> {
     Request::change_link(link.index, &LinkChange::new().down().netns(host).name(name))
 }
 
-/// Makes the VF in the host's namespace what it was, from whatever it is now.
+/// Restores the VF in the host's namespace from any state.
 pub(super) fn restore(vf_move: &mut VfMove) -> Result<(), MoveError> {
     port::restore(vf_move, restore_link)
 }
@@ -103,10 +104,10 @@ fn restore_link(vf_move: &mut VfMove) -> Result<(), MoveError> {
     Ok(vf_move.host.rtnl.batch(&requests)?)
 }
 
-/// Moves the link of a VF out of a pod of which there is no record. [`make_clean`] is to follow.
+/// Moves a VF's link out of a pod that no record names. The caller then calls [`make_clean`].
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel refuses the request.
 pub fn take_out(
     pod: &mut Rtnl,
     link: &Link,
@@ -114,25 +115,24 @@ pub fn take_out(
     own_name: &str,
 ) -> Result<(), netlink::Error> {
     let (netns, host) = host;
-    let name = homecoming_name(host, link, own_name)?;
-    let mut requests = bare_of_names(link);
-    requests.push(going_home(link, netns, name));
+    let name = name_in_host(host, link, own_name)?;
+    let mut requests = without_alternative_names(link);
+    requests.push(move_to_host(link, netns, name));
     pod.batch(&requests)
 }
 
-/// Makes a VF of which no record tells what it was like fit to be given out: switched off, without
-/// addresses and XDP programs, with its own name, MTU and MAC address, and without anything that its
-/// PF held it to at this `port`. What is right already is not asked of the kernel.
+/// Makes a VF without a recorded baseline allocatable: down, no addresses, no XDP programs, own name, MTU and MAC
+/// address, default settings on its PF's `port`. Settings that are right already are not sent.
 ///
 /// # Errors
-/// The kernel's refusal, such as that another link has the name.
+/// The kernel refuses a request, for example because another link has the name.
 pub fn make_clean(
     host: &mut Rtnl,
     link: &Link,
     own: &OwnState,
     port: Option<&PfPort>,
 ) -> Result<(), MoveError> {
-    // What a crash leaves half done is found by its link, so that comes last.
+    // The link comes last: after a crash the reconciler finds an unfinished VF by its link's state.
     if let Some(port) = port {
         port::loosen(host, port, &port::UNUSED, own.mac)?;
     }
@@ -144,6 +144,6 @@ fn make_link_clean(host: &mut Rtnl, link: &Link, own: &OwnState) -> Result<(), n
     let addresses = host.addresses(link.index)?.into_iter();
     let mut requests: Vec<_> =
         addresses.map(|address| Request::delete_address(link.index, address)).collect();
-    requests.extend(Original::unrecorded(link, own).restoring_requests(link));
+    requests.extend(Baseline::unrecorded(link, own).restoring_requests(link));
     host.batch(&requests)
 }

@@ -1,4 +1,4 @@
-//! How a VF is to be in its pod.
+//! The state of a VF in its pod, computed from the DPU's attachment.
 
 use std::{net::IpAddr, str::FromStr, time::Duration};
 
@@ -6,66 +6,66 @@ use ipnetwork::IpNetwork;
 use netlink::{Family, MacAddress, Route, RouteKind, Rule, Scope};
 use offload_proto::{form::is_interface_name, sysctls, v1};
 
-/// How a VF is to be in its pod.
+/// The state of a VF in its pod.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Its MAC address.
+    /// The MAC address.
     pub mac: MacAddress,
-    /// Its MTU in bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// The VLAN that it is in. 0: none. For a PF that has to keep it there.
+    /// The VLAN, 0 for none. Used where the PF enforces it.
     pub vlan: u16,
-    /// The VLANs that it may use besides, tagged.
+    /// Further VLANs that the pod may use, tagged.
     pub trunk: Vec<u32>,
-    /// Whether it may send from its own MAC address only. For a PF that has to keep it to that.
+    /// Whether the pod may only send from its own MAC addresses. Used where the PF enforces it.
     pub spoof_check: bool,
-    /// The MAC addresses that it may send from besides.
+    /// Further MAC addresses that the pod may send from.
     pub further_macs: Vec<MacAddress>,
-    /// The most that it may send, in whole Mbit/s. 0: no limit. For a PF that has to keep it.
+    /// The egress limit in whole Mbit/s, 0 for none. Used where the PF enforces it.
     pub egress_mbit: u32,
-    /// Whether it is a PF that has to keep it to all this, for nobody else does.
+    /// Whether the PF has to enforce the settings above because the DPU does not.
     pub needs_pf: bool,
-    /// Whether what it receives is limited.
+    /// Whether the network limits ingress.
     pub limits_ingress: bool,
-    /// What is set on it in the pod.
+    /// The configuration of the interface in the pod.
     pub routing: Routing,
     /// How long to wait for the carrier.
     pub carrier_limit: Duration,
 }
 
-/// How an interface of a pod is reached and leads on, whoever has made it.
+/// Addresses, routes, rules and sysctls of a pod's interface, ours or another plugin's.
 #[derive(Clone, Debug)]
 pub struct Routing {
     /// The interface's name.
     pub name: String,
-    /// Its addresses.
+    /// The interface's addresses.
     pub addresses: Vec<IpNetwork>,
-    /// The routes to its addresses' prefixes, without the link. The kernel adds them with the addresses.
+    /// The routes to its addresses' prefixes, without an output link. The kernel adds them with the addresses.
     pub connected: Vec<Route>,
-    /// Its routes, without the link.
+    /// The other routes, without an output link.
     pub routes: Vec<Route>,
-    /// What it brings to the pod.
+    /// Rules and rejecting routes that this interface brings to the pod.
     pub shared: Shared,
-    /// Likewise other interfaces of the pod. That stays when this one leaves.
+    /// Rules and rejecting routes that other interfaces of the pod bring; they stay when this interface leaves.
     pub shared_by_others: Shared,
-    /// Its settings, other than are usual.
+    /// Sysctls that the network sets.
     pub sysctls: Vec<Sysctl>,
 }
 
-/// What is the pod's: unlike addresses and routes by an interface it is of none, and stays when that leaves.
+/// Rules and routes without an interface. They belong to the pod and outlive the interface that brought them.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
     /// Policy rules.
     pub rules: Vec<Rule>,
-    /// Routes by which packets are dropped.
+    /// Blackhole, unreachable and prohibit routes.
     pub rejecting: Vec<Route>,
 }
 
 impl Shared {
-    /// What an attachment brings to its pod.
+    /// Collects the rules and rejecting routes of an attachment.
     ///
     /// # Errors
-    /// If it holds what is no prefix.
+    /// A destination, source or gateway is malformed.
     pub fn by(attachment: &v1::Attachment) -> Result<Self, PlanError> {
         let routes = routes(attachment, &[])?.into_iter();
         Ok(Self {
@@ -74,52 +74,52 @@ impl Shared {
         })
     }
 
-    /// Whether it is nothing.
+    /// Whether there are neither rules nor routes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty() && self.rejecting.is_empty()
     }
 
-    /// Likewise of several attachments.
+    /// Adds those of another attachment.
     pub fn extend(&mut self, other: Self) {
         self.rules.extend(other.rules);
         self.rejecting.extend(other.rejecting);
     }
 }
 
-/// A setting of an interface.
+/// One sysctl of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sysctl {
-    /// Which protocol it is of.
+    /// The protocol family: `net/ipv4` or `net/ipv6`.
     pub family: Family,
-    /// Its name.
+    /// The sysctl's name.
     pub key: &'static str,
-    /// Its value.
+    /// The sysctl's value.
     pub value: String,
 }
 
-/// The interface whose routes are the pod's. Runtimes call the first one so.
+/// The interface whose routes keep the kernel's default priority. Container runtimes name the first interface so.
 pub(super) const FIRST_INTERFACE: &str = "eth0";
-/// What the routes of other interfaces cost, plus the link's index: more than the kernel's own choice
-/// in either family, so that they only serve where the first interface has none.
+/// The base of other interfaces' route priorities; the link's index is added. It exceeds the kernel's defaults, so such
+/// routes serve only where the first interface has none.
 const LATER_METRIC: u32 = 2000;
 
-/// The main table, which the kernel tells of no route.
+/// The main table's number. The kernel reports no table for its routes.
 pub(crate) const MAIN_TABLE: u32 = 254;
 
-/// Where the default route of a family leads to.
+/// The destination of a family's default route.
 pub(crate) const fn default_destination(of_ipv6: bool) -> &'static str {
     if of_ipv6 { "::/0" } else { "0.0.0.0/0" }
 }
 
-/// Whether it is a default route of the main table, by which packets leave.
+/// Whether the route is a unicast default route of the main table.
 pub(crate) fn is_default_route(route: &v1::Route) -> bool {
     [false, true].map(default_destination).contains(&route.destination.as_str())
         && [0, MAIN_TABLE].contains(&route.table)
         && route.kind.is_empty()
 }
 
-/// An attachment that the host can't carry out: the DPU's answer is malformed.
+/// A malformed attachment: the host cannot carry out the DPU's answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the DPU's attachment holds {}", self.held())]
 pub struct PlanError {
@@ -128,7 +128,7 @@ pub struct PlanError {
 }
 
 impl PlanError {
-    /// What is malformed, and what it is held as.
+    /// The malformed value and what it was expected to be.
     #[must_use]
     pub fn held(&self) -> String {
         format!("{:?} as {}", self.value, self.what)
@@ -136,10 +136,10 @@ impl PlanError {
 }
 
 impl Plan {
-    /// The plan for an attachment.
+    /// Computes the plan for an attachment.
     ///
     /// # Errors
-    /// If the attachment holds what is no address or name.
+    /// The attachment has a malformed address, name, route or sysctl.
     pub fn new(attachment: &v1::Attachment, carrier_limit: Duration) -> Result<Self, PlanError> {
         let bandwidth = attachment.bandwidth.unwrap_or_default();
         Ok(Self {
@@ -158,7 +158,7 @@ impl Plan {
         })
     }
 
-    /// Whether the DPU's guard forwards what the pod sends from this MAC address.
+    /// Whether the DPU's guard forwards frames that the pod sends from this MAC address.
     pub(crate) fn admits(&self, mac: Option<MacAddress>) -> bool {
         let is_listed = |mac| mac == self.mac || self.further_macs.contains(&mac);
         !self.spoof_check || mac.is_some_and(is_listed)
@@ -166,10 +166,10 @@ impl Plan {
 }
 
 impl Routing {
-    /// That of an attachment.
+    /// Reads addresses, routes, rules and sysctls of an attachment.
     ///
     /// # Errors
-    /// If the attachment holds what is no address, route or name.
+    /// One of them is malformed.
     pub fn new(attachment: &v1::Attachment) -> Result<Self, PlanError> {
         let name = attachment.key.as_ref().map_or("", |key| &key.interface_name);
         if !is_interface_name(name) {
@@ -193,7 +193,7 @@ impl Routing {
         })
     }
 
-    /// The routes to the prefixes of addresses on the link of this index.
+    /// The connected routes on the link of this index.
     pub(super) fn connected_by(&self, index: u32) -> impl Iterator<Item = Route> {
         self.connected.iter().map(move |route| Route { output: index, ..route.clone() })
     }
@@ -207,13 +207,14 @@ impl Routing {
         })
     }
 
-    /// A pod may have several interfaces with the same route each, as of one network.
+    /// The priority of routes by later interfaces: a pod may have several interfaces of one network, with the same
+    /// routes.
     fn metric(&self, index: u32) -> Option<u32> {
         (self.name != FIRST_INTERFACE).then(|| LATER_METRIC.saturating_add(index))
     }
 }
 
-/// One for each prefix: of several addresses of a prefix the kernel adds the route with the first.
+/// One route for each prefix: of several addresses of a prefix the kernel adds the route with the first.
 fn connected(addresses: &[IpNetwork]) -> Vec<Route> {
     let mut routes: Vec<Route> = Vec::new();
     for route in addresses.iter().filter_map(|address| Route::to_prefix_of(*address, 0)) {
@@ -235,6 +236,7 @@ fn route(wanted: &v1::Route, addresses: &[IpNetwork]) -> Result<Route, PlanError
         let gateway: IpAddr = parse("route gateway", &wanted.gateway)?;
         route = route.via(gateway);
         let is_outside = !addresses.iter().any(|address| address.contains(gateway));
+        // The kernel refuses a gateway without a route to it unless `RTNH_F_ONLINK` is set.
         route.on_link = wanted.onlink || is_outside;
     }
     route.scope = scope(&wanted.scope)?;
@@ -265,7 +267,7 @@ fn scope(text: &str) -> Result<Option<Scope>, PlanError> {
     }))
 }
 
-/// Those of the list alone, whatever a DPU says: others would reach further than the interface.
+/// Only listed sysctls, whatever the DPU sends: others would reach beyond the interface.
 fn sysctls_of(attachment: &v1::Attachment) -> Result<Vec<Sysctl>, PlanError> {
     let v1::Sysctls { ipv4, ipv6 } = attachment.sysctls.clone().unwrap_or_default();
     let read = |family, known: &'static [(&'static str, _)]| {
@@ -287,7 +289,7 @@ fn rule(wanted: &v1::PolicyRule) -> Result<Rule, PlanError> {
     })
 }
 
-/// A rate in bits per second as one that a PF can keep: never more, but 1 Mbit/s at least.
+/// Converts bits per second to what a PF can enforce: rounded down to whole Mbit/s, at least 1.
 fn in_mbit(rate: u64) -> u32 {
     match rate {
         0 => 0,
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_outside_of_all_prefixes_is_on_the_link() {
+    fn gateway_outside_all_prefixes_is_on_link() {
         assert!(!with_route("10.0.0.1").unwrap().routing.routes[0].on_link);
         assert!(with_route("169.254.1.1").unwrap().routing.routes[0].on_link);
         assert_eq!(with_route("").unwrap().routing.routes[0].gateway, None);
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_that_is_said_to_be_on_the_link_is() {
+    fn onlink_gateway_is_on_link() {
         let route = v1::Route {
             destination: "0.0.0.0/0".into(),
             gateway: "10.0.0.1".into(),
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_that_drop_packets_are_the_pods_and_not_the_interfaces() {
+    fn rejecting_routes_belong_to_the_pod() {
         let plan = with(|it| {
             let route = |kind: &str, table| v1::Route {
                 destination: "10.9.0.0/16".into(),
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_dpu_says_of_routes_and_settings_is_refused_by_name() {
+    fn unknown_route_attributes_and_sysctls_are_refused() {
         let of_route = |change: fn(&mut v1::Route)| {
             let mut route = v1::Route { destination: "::/0".into(), ..Default::default() };
             change(&mut route);
@@ -404,13 +406,13 @@ mod tests {
     }
 
     #[test]
-    fn a_pf_keeps_a_rate_in_whole_megabits() {
+    fn pf_rate_is_in_whole_megabits() {
         let rates = [0, 1, 999_999, 1_999_999, 100_000_000, u64::MAX].map(in_mbit);
         assert_eq!(rates, [0, 1, 1, 1, 100, u32::MAX]);
     }
 
     #[test]
-    fn a_malformed_attachment_is_refused_by_name() {
+    fn malformed_attachment_is_refused() {
         let error = with_route("nowhere").unwrap_err();
         assert!(error.to_string().contains(r#""nowhere" as route"#), "{error}");
         let nameless = v1::Attachment { key: None, ..attachment() };

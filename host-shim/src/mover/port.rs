@@ -1,5 +1,4 @@
-//! What the PF makes of a VF, on cards without a DPU: there nobody else keeps a pod to its MAC
-//! address and its VLAN.
+//! The PF's settings for a VF, on cards without a DPU: there only the PF can enforce a pod's MAC address and VLAN.
 
 use netlink::{Link, LinkChange, MacAddress, Request, Rtnl, VfLinkState, VfSetting, VfSettings};
 use saga::Step;
@@ -7,7 +6,7 @@ use saga::Step;
 use super::{MoveError, Plan, VfMove, listed};
 use crate::vf_source::PfPort;
 
-/// Tells the PF what the pod may do, before the pod has the VF.
+/// Sets the PF's port for the pod before the pod has the VF.
 pub(super) struct SetPort;
 
 impl Step<VfMove> for SetPort {
@@ -33,13 +32,13 @@ impl Step<VfMove> for SetPort {
         Ok(())
     }
 
-    /// Whatever has a link is restored with it.
+    /// A VF with a link is restored by the undo of the step that moves it.
     fn undo(&self, vf_move: &mut VfMove) -> Result<(), MoveError> {
         if vf_move.original.is_handed_over { restore(vf_move, |_| Ok(())) } else { Ok(()) }
     }
 }
 
-/// Makes the PF treat a VF that has no link as before.
+/// Restores the PF's settings of a VF that has no link.
 pub(super) struct ResetPort;
 
 impl Step<VfMove> for ResetPort {
@@ -54,8 +53,7 @@ impl Step<VfMove> for ResetPort {
     }
 }
 
-/// Gives the VF the pod's MAC address while it may still change it: once its PF has given it one,
-/// most drivers let it have no other.
+/// Sets the pod's MAC address on the VF itself. After the PF has set one, most drivers refuse any other.
 fn take_mac(vf_move: &mut VfMove, pf: &Link, port: &PfPort) -> Result<(), MoveError> {
     let mac = vf_move.plan.mac;
     let Some(link) = vf_move.in_host()?.filter(|link| link.mac != Some(mac)) else { return Ok(()) };
@@ -68,7 +66,7 @@ fn take_mac(vf_move: &mut VfMove, pf: &Link, port: &PfPort) -> Result<(), MoveEr
     Ok(())
 }
 
-/// What a PF makes of a VF that nobody uses, where nothing tells what it was: as its driver begins.
+/// The PF's settings for an unused VF without a recorded state: the driver's defaults.
 pub(super) const UNUSED: VfSettings = VfSettings {
     mac: None,
     vlan: 0,
@@ -79,8 +77,8 @@ pub(super) const UNUSED: VfSettings = VfSettings {
     link_state: VfLinkState::Auto,
 };
 
-/// Makes the PF treat the VF as before, and has its link restored meanwhile: while the PF holds the
-/// VF to no MAC address, it can take its own again.
+/// Restores the PF's settings. The link is restored in between: it can take its own MAC address only while the PF
+/// enforces none.
 pub(super) fn restore(
     vf_move: &mut VfMove,
     restore_link: impl FnOnce(&mut VfMove) -> Result<(), MoveError>,
@@ -94,7 +92,7 @@ pub(super) fn restore(
     settle(&mut vf_move.host.rtnl, &port, &original)
 }
 
-/// Makes the PF treat the VF as in `original`, but lets its link take its `own` MAC address.
+/// Restores all settings of the PF, but lets the link take its `own` MAC address.
 pub(super) fn loosen(
     rtnl: &mut Rtnl,
     port: &PfPort,
@@ -111,13 +109,13 @@ pub(super) fn loosen(
     Ok(())
 }
 
-/// What is left to make the PF treat the VF as in `original`, once its link has its own MAC address.
+/// Restores the remaining settings of the PF once the link has its own MAC address.
 pub(super) fn settle(
     rtnl: &mut Rtnl,
     port: &PfPort,
     original: &VfSettings,
 ) -> Result<(), MoveError> {
-    // Of many cards the PF tells the address that the VF has, and of the others that it shall have.
+    // `IFLA_VF_MAC` is the VF's current address with many drivers, and the enforced one with others.
     let (pf, present) = look_at(rtnl, port)?;
     let left = original.changes_from(&present).into_iter();
     let left = left.filter(|setting| *setting != VfSetting::Mac(None));

@@ -1,8 +1,9 @@
-//! What routes cost in a pod that has the same ones by another of its interfaces, as of one network.
+//! Priorities of routes that a pod has by several interfaces, for example of one network.
 //!
-//! The kernel takes one route to a destination at a cost, in a table. Asked to append another, IPv4 would use it once
-//! the first is gone; IPv6 would join the two and spread flows over both interfaces, whatever address they are from.
-//! So the later interface's route costs more, in both families: it serves when the other is gone.
+//! The kernel keeps one route per destination, table and priority. Appended with an equal priority, an IPv4 route would
+//! serve once the first is gone. IPv6 would join both to a multipath route and spread flows over both interfaces,
+//! whatever their source address. A later interface's route therefore gets a higher priority value in both families,
+//! and serves when the first is gone.
 
 use ipnetwork::IpNetwork;
 use netlink::Route;
@@ -10,12 +11,11 @@ use offload_proto::v1;
 
 use super::plan::{FIRST_INTERFACE, MAIN_TABLE};
 
-/// What a route of IPv6 costs that says nothing of it: `IP6_RT_PRIO_USER` of the kernel's
-/// `include/uapi/linux/ipv6_route.h`.
+/// The kernel's default priority of IPv6 routes: `IP6_RT_PRIO_USER` in `include/uapi/linux/ipv6_route.h`.
 const USUAL_OF_IPV6: u32 = 1024;
 
-/// Whether an attachment brings what another interface of its pod may have or bring, too: rules, routes by which
-/// packets are dropped, or routes at a cost that is not the interface's own.
+/// Whether an attachment brings what another interface of its pod may bring too: rules, rejecting routes, or routes
+/// with a priority of their own.
 #[must_use]
 pub fn meets_others(attachment: &v1::Attachment) -> bool {
     let is_rejecting = |route: &v1::Route| !route.kind.is_empty();
@@ -28,10 +28,10 @@ pub(super) fn has_priorities(attachment: &v1::Attachment) -> bool {
     attachment.routes.iter().any(|route| route.priority != 0)
 }
 
-/// Has each route with a priority cost as much as it is to, or as little more as nothing else in the pod costs,
-/// whose routes are these and, for each attachment, those of the ones before it. What later interfaces' routes cost
-/// that say nothing of it begins above all that is usual ([`LATER_METRIC`](super::plan)), and is not reckoned with. One
-/// that can't cost more stays as it is, for the kernel to refuse by name.
+/// Gives each route with a priority the lowest free value from that priority upwards. Taken are those of the pod's
+/// routes and of the attachments before it. Default priorities of later interfaces start above all usual values
+/// ([`LATER_METRIC`](super::plan)) and are ignored. A route without a free value stays unchanged, and the kernel
+/// refuses it.
 pub(super) fn give_way(attachments: Vec<&mut v1::Attachment>, in_pod: Vec<Route>) {
     let mut taken: Vec<_> =
         in_pod.into_iter().filter_map(|route| RouteSlot::of_kernel(&route)).collect();
@@ -46,7 +46,7 @@ pub(super) fn give_way(attachments: Vec<&mut v1::Attachment>, in_pod: Vec<Route>
 
 fn give_way_to(taken: &mut Vec<RouteSlot>, routes: &mut [v1::Route]) {
     for route in routes {
-        // What is no destination is refused by the plan.
+        // The plan refuses malformed destinations.
         let Some(wanted) = RouteSlot::wanted_by(route) else { continue };
         let costs = (wanted.priority..=u32::MAX).map(|priority| RouteSlot { priority, ..wanted });
         let Some(free) = costs.into_iter().find(|slot| !taken.contains(slot)) else { continue };
@@ -55,7 +55,7 @@ fn give_way_to(taken: &mut Vec<RouteSlot>, routes: &mut [v1::Route]) {
     }
 }
 
-/// Where the kernel has room for one route.
+/// The key under which the kernel keeps at most one route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RouteSlot {
     table: u32,
@@ -69,12 +69,12 @@ impl RouteSlot {
         Some(Self { table: route.table.unwrap_or(MAIN_TABLE), network, priority: route.priority? })
     }
 
-    /// `None`: the cost is the interface's own, or the route the pod's, which its interfaces share.
+    /// `None`: the interface decides the priority, or this is a rejecting route, which the pod's interfaces share.
     fn wanted_by(route: &v1::Route) -> Option<Self> {
         (route.priority != 0).then(|| Self::at(route, route.priority)).flatten()
     }
 
-    /// What a route takes that says nothing of its cost. `None`: the kernel tells none of it, as in IPv4.
+    /// The key of a route without a priority. `None` for IPv4, where the kernel reports no default priority.
     fn of_usual(route: &v1::Route) -> Option<Self> {
         Self::at(route, USUAL_OF_IPV6).filter(|slot| slot.network.is_ipv6())
     }
@@ -89,7 +89,7 @@ impl RouteSlot {
     }
 }
 
-/// The same without host bits, which the kernel leaves out.
+/// The destination without host bits, as the kernel reports it.
 fn network(destination: IpNetwork) -> Option<IpNetwork> {
     IpNetwork::new(destination.network(), destination.prefix()).ok()
 }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_nothing_in_the_pod_meets_costs_what_it_is_to() {
+    fn unique_route_keeps_its_priority() {
         let routes = vec![wanted("172.20.0.0/16", 50, 0), wanted("::/0", 0, 0)];
         let others = vec![
             in_pod("172.20.0.0/16", 50, Some(100)),
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_route_by_another_interface_costs_the_next_that_is_free() {
+    fn duplicate_route_gets_the_next_free_priority() {
         for (destination, table) in [("172.20.1.1/16", 0), ("2001:db8:20::1/48", 100)] {
             let network = if table == 0 { "172.20.0.0/16" } else { "2001:db8:20::/48" };
             let has = |priority| in_pod(network, priority, Some(table).filter(|table| *table != 0));
@@ -145,22 +145,26 @@ mod tests {
     }
 
     #[test]
-    fn a_route_gives_way_to_those_of_interfaces_that_come_with_it() {
+    fn routes_of_attachments_get_distinct_priorities() {
         let come = |first: &str| {
             let plain = vec![wanted("::/0", 0, 0), wanted("0.0.0.0/0", 0, 0)];
             let chosen = || vec![wanted("::/0", 1024, 0), wanted("0.0.0.0/0", 7, 0)];
             let mut all = [of(first, plain), of("net1", chosen()), of("net2", chosen())];
             give_way(all.iter_mut().collect(), Vec::new());
             let costs = all.map(|one| one.routes.iter().map(|it| it.priority).collect::<Vec<_>>());
-            assert_eq!(costs[0], [0, 0], "what says nothing of its cost stays so");
+            assert_eq!(costs[0], [0, 0], "a route without a priority stays without");
             [costs[1].clone(), costs[2].clone()]
         };
         assert_eq!(come("eth0"), [vec![1025, 7], vec![1026, 8]]);
-        assert_eq!(come("net0"), [vec![1024, 7], vec![1025, 8]], "it costs more than these");
+        assert_eq!(
+            come("net0"),
+            [vec![1024, 7], vec![1025, 8]],
+            "its default priority exceeds these"
+        );
     }
 
     #[test]
-    fn a_route_that_can_not_cost_more_stays_as_it_is() {
+    fn route_at_highest_priority_stays_unchanged() {
         let most = || wanted("172.20.0.0/16", u32::MAX, 0);
         assert_eq!(
             priorities(vec![most()], vec![in_pod("172.20.0.0/16", u32::MAX, None)]),

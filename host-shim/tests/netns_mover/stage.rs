@@ -9,7 +9,7 @@ use std::{
 };
 
 use host_shim::{
-    mover::{Announcer, Arrival, Durations, MoveSpec, Namespaces, Original, Plan, VfMove, inspect},
+    mover::{Announcer, Arrival, Durations, MoveSpec, Namespaces, Baseline, Plan, VfMove, inspect},
     vf_source::VirtualCard,
 };
 use netlink::{LinkChange, Netns, Request, Rtnl, VethEnd};
@@ -138,8 +138,8 @@ impl Stage {
         dpu.change_link(representor, &LinkChange::new().up()).unwrap();
     }
 
-    pub(crate) fn original(&self) -> Original {
-        Original::from(&self.host.rtnl().link_by_name(OWN_NAME).unwrap().unwrap())
+    pub(crate) fn original(&self) -> Baseline {
+        Baseline::from(&self.host.rtnl().link_by_name(OWN_NAME).unwrap().unwrap())
     }
 
     pub(crate) fn vf_move(&self, spec: &MoveSpec) -> VfMove {

@@ -221,7 +221,7 @@ fn no_vf_moves_for_a_network_that_refuses() {
     let trace = lab.trace(AGENT);
     refused("fabric-join");
     let passed = std::fs::read_to_string(&trace).unwrap();
-    assert!(!passed.contains("move-ahead"), "{passed}");
+    assert!(!passed.contains("move-speculative"), "{passed}");
     lab.assert_clean_slate();
     let _ = lab.add("blue", &pod, "eth0").result();
     let other = Netns::new("other");
@@ -350,7 +350,7 @@ fn a_vf_on_which_the_host_stacks_something_moves_to_no_pod_until_that_is_gone() 
     let pod = Netns::new("pod");
     let call = |verb| Call::new(verb, &configuration).of(pod.name(), Some(&pod.path()), "eth0");
     let trace = lab.trace(AGENT);
-    let moves = || std::fs::read_to_string(&trace).unwrap().matches("move-ahead").count();
+    let moves = || std::fs::read_to_string(&trace).unwrap().matches("move-speculative").count();
     let is_free = || (lab.operator().get("vfs")[1]["state"] == "VF_STATE_FREE").then_some(());
     for floods in [false, true, false] {
         if floods {

@@ -10,7 +10,7 @@ use tokio::task::spawn_blocking;
 use super::{failed, record::Delegated};
 use crate::{
     agent::defect::defect,
-    mover::{Beside, Routing, Shared, take_off},
+    mover::{ForeignInterface, Routing, Shared, remove_routing},
     protocol::Promise,
 };
 
@@ -74,7 +74,7 @@ pub(super) async fn compare(delegated: &Delegated, promise: &Promise) -> Result<
     difference.await?.map_or(Ok(()), |what| Err(failed(&delegated.chain, &what)))
 }
 
-fn broken(promise: &Promise, its: &mut Beside) -> Result<Option<String>, netlink::Error> {
+fn broken(promise: &Promise, its: &mut ForeignInterface) -> Result<Option<String>, netlink::Error> {
     let mac = its.link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     if let Some(promised) = promise.mac.as_ref().filter(|it| !it.eq_ignore_ascii_case(&mac)) {
         return Ok(Some(format!("its MAC address is {mac}, not {promised}")));
@@ -91,7 +91,7 @@ pub(super) async fn take_off_added(delegated: &Delegated, others: Shared) {
     let Some(netns) = delegated.netns.living() else { return };
     let Ok(routing) = routing(delegated, added) else { return };
     let routing = Routing { shared_by_others: others, ..routing };
-    let taken = spawn_blocking(move || take_off(Arc::new(netns), &routing)).await;
+    let taken = spawn_blocking(move || remove_routing(Arc::new(netns), &routing)).await;
     if let Ok(Err(error)) = taken {
         tracing::warn!(key = %delegated.key, "routes and rules of it stay in the pod: {error}");
     }
@@ -132,7 +132,7 @@ fn routing(delegated: &Delegated, added: &v1::Attachment) -> Result<Routing, Fai
 /// Works at the interface, which has to be there.
 async fn at_its<T: Send + 'static>(
     delegated: &Delegated,
-    work: impl FnOnce(Beside) -> Result<T, netlink::Error> + Send + 'static,
+    work: impl FnOnce(ForeignInterface) -> Result<T, netlink::Error> + Send + 'static,
 ) -> Result<T, Failure> {
     let found = at(delegated, |found| found.map(work).transpose()).await?;
     found.ok_or_else(|| {
@@ -144,11 +144,12 @@ async fn at_its<T: Send + 'static>(
 /// Works at the interface of its name in the pod, if it is there, on a thread that may block.
 async fn at<T: Send + 'static>(
     delegated: &Delegated,
-    work: impl FnOnce(Option<Beside>) -> Result<T, netlink::Error> + Send + 'static,
+    work: impl FnOnce(Option<ForeignInterface>) -> Result<T, netlink::Error> + Send + 'static,
 ) -> Result<T, Failure> {
     let netns = delegated.netns.open()?;
     let name = delegated.key.interface_name.clone();
-    let worked = spawn_blocking(move || work(Beside::find(Arc::new(netns), &name)?)).await;
+    let worked =
+        spawn_blocking(move || work(ForeignInterface::find(Arc::new(netns), &name)?)).await;
     let worked = worked.map_err(|error| defect(&error))?;
     worked.map_err(|error| failed(&delegated.chain, &error.to_string()))
 }

@@ -313,7 +313,7 @@ impl Delegates {
 
     /// Takes what is set beside an interface out of its pod, but for what `others` of the pod bring, too. The caller
     /// holds the pod's lock.
-    pub(in crate::agent) async fn take_off(&self, delegated: &Delegated, others: Shared) {
+    pub(in crate::agent) async fn remove_routing(&self, delegated: &Delegated, others: Shared) {
         interface::take_off_added(delegated, others).await;
     }
 

@@ -167,7 +167,7 @@ async fn take_back(doors: &Doors, key: &Key, patience: Duration) -> Result<(), F
         match doors.vfs.host().lock_pod(&one.netns, &[added]).await {
             Ok(_pod) => {
                 let others = doors.vfs.host().shared_in(one.netns.id, |_| true);
-                doors.delegates.take_off(&one, others).await;
+                doors.delegates.remove_routing(&one, others).await;
             }
             // The interface has to go all the same, and what is set beside it serves nobody then.
             Err(failure) => tracing::warn!(%key, "stays beside it in the pod: {failure}"),

@@ -199,7 +199,7 @@ fn move_now(
     }
     let before = began.elapsed();
     let all: Vec<_> = records.iter().map(|record| &**record).collect();
-    let moved = VfMove::move_ahead_together(moves, names);
+    let moved = VfMove::move_speculatively(moves, names);
     moved.map_err(|failed| failure_among(&all, &failed))?;
     Milestone::AttachAhead.pass();
     Ok(MovedAhead { before, moving: began.elapsed().saturating_sub(before) })

@@ -16,7 +16,7 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
-    mover::{MoveError, Original, meets_others},
+    mover::{MoveError, Baseline, meets_others},
     protocol::{AddRequest, Key},
     vf_source::{self, VfIdentity, VfSource},
 };
@@ -97,7 +97,7 @@ impl Drafts {
     }
 
     /// What a VF was like that was moved ahead: by now it is in the pod.
-    fn guessed_original(&self, key: &Key, device: &Device) -> Option<Original> {
+    fn guessed_original(&self, key: &Key, device: &Device) -> Option<Baseline> {
         let guess = self.host.records().guess_of(key)?;
         (guess.device() == device).then(|| guess.original.clone())
     }
@@ -125,7 +125,7 @@ impl Drafts {
             attachment: unanswered(request, &vf, link),
             configuration: request.configuration.clone(),
             netns: netns.clone(),
-            original: Original::from(link),
+            original: Baseline::from(link),
             boot_id: self.boot_id.clone(),
             phase: Phase::Attaching,
             device_info_file: None,
@@ -165,7 +165,7 @@ impl Drafts {
         vf: &VfIdentity,
         present: &HostLinks,
         rtnl: &mut Rtnl,
-    ) -> Result<Original, Failure> {
+    ) -> Result<Baseline, Failure> {
         let own = self.cleanliness.own_state(vf);
         let name = own.as_ref().map(|own| own.name.as_str());
         let source = self.host.source();
@@ -174,7 +174,7 @@ impl Drafts {
             None => self.original_of_device(vf)?,
         };
         let port = port_settings(source, rtnl, &vf.device).map_err(not_moved)?;
-        Ok(Original { port, ..original })
+        Ok(Baseline { port, ..original })
     }
 
     /// What the link of a VF is like, unless the host has taken it since it was offered. What the host
@@ -185,29 +185,29 @@ impl Drafts {
         link: &Link,
         HostLinks { links, addresses }: &HostLinks,
         rtnl: &mut Rtnl,
-    ) -> Result<Original, Failure> {
+    ) -> Result<Baseline, Failure> {
         if let Some(used) = vf_source::use_by_host(link, links, addresses) {
             return Err(used_by_host(vf, &used));
         }
         if self.cleanliness.looks_clean(vf, link) {
-            return Ok(Original::from(link));
+            return Ok(Baseline::from(link));
         }
         self.cleanliness.restore(vf, link, rtnl).map_err(|why| not_as_it_was(vf, &why))?;
         let restored = rtnl.link_by_index(link.index).map_err(not_moved)?;
         let restored = restored.ok_or_else(|| not_there(vf))?;
         match self.cleanliness.superficial_differences(vf, &restored).join("; ") {
-            what if what.is_empty() => Ok(Original::from(&restored)),
+            what if what.is_empty() => Ok(Baseline::from(&restored)),
             what => Err(not_as_it_was(vf, &what)),
         }
     }
 
     /// What a VF without a link is like.
-    fn original_of_device(&self, vf: &VfIdentity) -> Result<Original, Failure> {
+    fn original_of_device(&self, vf: &VfIdentity) -> Result<Baseline, Failure> {
         let handover = self.host.source().handover(&vf.device);
         match handover.map_err(|error| not_moved(MoveError::Driver(error)))? {
             None => Err(not_there(vf)),
             Some(Handover::Open) => Err(used_by_host(vf, vf_source::OPEN)),
-            Some(Handover::Idle) => Ok(Original { is_handed_over: true, ..Original::default() }),
+            Some(Handover::Idle) => Ok(Baseline { is_handed_over: true, ..Baseline::default() }),
         }
     }
 }

@@ -211,7 +211,7 @@ impl Intake {
         let host = Namespace::open(Arc::clone(self.host.netns())).map_err(not_moved)?;
         let vf_move = VfMove::new(self.host.move_of(record)?, Namespaces { host, pod });
         Ok(match self.is_ahead(&record.key(), record.device()) {
-            true => vf_move.of_moved(),
+            true => vf_move.moved_speculatively(),
             false => vf_move,
         })
     }

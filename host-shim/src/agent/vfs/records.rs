@@ -21,7 +21,7 @@ use vf_alloc::{Device, VfPromise};
 
 use crate::{
     agent::defect::locked,
-    mover::{Original, open_netns},
+    mover::{Baseline, open_netns},
     protocol::Key,
     vf_source::{VfIdentity, device_of, identity_of},
 };
@@ -82,7 +82,7 @@ pub(in crate::agent) struct Record {
     /// The pod's namespace.
     pub netns: PodNetns,
     /// What the VF was like before.
-    pub original: Original,
+    pub original: Baseline,
     /// The host kernel's boot that it was made in.
     pub boot_id: String,
     /// Kept or given back.
@@ -475,12 +475,12 @@ pub(crate) mod tests {
             },
             configuration: "blue".into(),
             netns: PodNetns { path: "/run/netns/a".into(), id: NetnsId { dev: 4, inode: 7 } },
-            original: Original {
+            original: Baseline {
                 name: "p0v0".into(),
                 mac: Some("02:00:00:00:00:01".parse().unwrap()),
                 mtu: 1500,
                 alternative_names: vec!["enp3s0v0".into()],
-                ..Original::default()
+                ..Baseline::default()
             },
             boot_id: "boot".into(),
             phase: Phase::Live,

@@ -1,5 +1,5 @@
-//! Interfaces of a pod that somebody else has made: routes, rules and settings are set on them as on one of ours,
-//! beside what they have.
+//! Pod interfaces that another CNI plugin created: our routes, rules and sysctls are added to those that the interface
+//! has.
 
 use std::sync::Arc;
 
@@ -12,38 +12,38 @@ use super::{
     plan::MAIN_TABLE,
 };
 
-/// An interface of a pod that somebody else has made. It keeps the pod's namespace alive, and so lasts no longer than
-/// a look or a change.
+/// A pod interface that another CNI plugin created. The value keeps the pod's namespace alive, so keep it only for one
+/// call.
 #[derive(Debug)]
-pub struct Beside {
+pub struct ForeignInterface {
     /// The pod's namespace.
     pub pod: Namespace,
     /// The interface.
     pub link: Link,
 }
 
-impl Beside {
-    /// The one of that name. `None`: there is none.
+impl ForeignInterface {
+    /// Finds the interface by its name. `None`: the pod has no such interface.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses the request.
     pub fn find(netns: Arc<Netns>, name: &str) -> Result<Option<Self>, Error> {
         let mut pod = Namespace::open(netns)?;
         Ok(pod.rtnl.link_by_name(name)?.map(|link| Self { pod, link }))
     }
 
-    /// Its addresses.
+    /// Returns the interface's addresses.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses the request.
     pub fn addresses(&mut self) -> Result<Vec<IpNetwork>, Error> {
         self.pod.rtnl.addresses(self.link.index)
     }
 
-    /// Takes the default routes of a family off it.
+    /// Deletes the interface's default routes of one family from the main table.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses the request.
     pub fn drop_default_routes(&mut self, of_ipv6: bool) -> Result<(), Error> {
         let index = self.link.index;
         let is_default = |route: &&Route| {
@@ -59,10 +59,10 @@ impl Beside {
         self.pod.rtnl.batch(&requests)
     }
 
-    /// Sets routes, rules and settings; addresses are left to whoever has made it. What is there already is left.
+    /// Adds missing routes, rules and sysctls. Addresses belong to the plugin that created the interface.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses the request.
     pub fn set(&mut self, routing: &Routing) -> Result<(), Error> {
         let (netns, link) = (&self.pod.netns, &self.link);
         netns.run(|| set_chosen(link, &routing.sysctls))??;
@@ -72,18 +72,19 @@ impl Beside {
         self.pod.rtnl.batch(&requests)
     }
 
-    /// What it or the pod does not have of this, or has otherwise. `None`: all is in place.
+    /// Names the first address, route, rule or sysctl that is missing or differs. `None`: all are in place.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses the request.
     pub fn lacks(&mut self, routing: &Routing) -> Result<Option<String>, Error> {
         self.difference(routing, has_route)
     }
 
-    /// Likewise, but for addresses, and for routes that the pod has put in the place of one.
+    /// Names the first missing route, rule or sysctl. Ignores addresses, and routes that the pod replaced by a route to
+    /// the same destination.
     ///
     /// # Errors
-    /// The kernel's refusal.
+    /// The kernel refuses the request.
     pub fn lost(&mut self, routing: &Routing) -> Result<Option<String>, Error> {
         let routing = Routing { addresses: Vec::new(), ..routing.clone() };
         self.difference(&routing, has_place_taken)
@@ -94,7 +95,8 @@ impl Beside {
         routing: &Routing,
         is_there: fn(&[Route], &Route) -> bool,
     ) -> Result<Option<String>, Error> {
-        // The plugin that made the interface has set its addresses, and with them the routes to their subnets.
+        // The kernel added the connected routes with the addresses, which the other plugin chose: they are not
+        // compared.
         let routing = Routing { connected: Vec::new(), ..routing.clone() };
         match missing(&mut self.pod.rtnl, &self.link, &routing, is_there)? {
             None => misset(&self.pod.netns, &self.link, &routing),
@@ -103,12 +105,12 @@ impl Beside {
     }
 }
 
-/// Takes routes and rules out of a pod that were set beside an interface, be it there still or not. Settings end with
+/// Deletes the routes and rules that were added for an interface, even if the interface is gone. Its sysctls end with
 /// it.
 ///
 /// # Errors
-/// The kernel's refusal.
-pub fn take_off(netns: Arc<Netns>, routing: &Routing) -> Result<(), Error> {
+/// The kernel refuses the request.
+pub fn remove_routing(netns: Arc<Netns>, routing: &Routing) -> Result<(), Error> {
     let mut pod = Namespace::open(netns)?;
     let link = pod.rtnl.link_by_name(&routing.name)?;
     let index = link.map_or(0, |link| link.index);
@@ -120,7 +122,7 @@ pub fn take_off(netns: Arc<Netns>, routing: &Routing) -> Result<(), Error> {
     pod.rtnl.batch(&requests)
 }
 
-/// A setting of the network's that the pod's interface has otherwise.
+/// Names a sysctl of the network that the interface has with another value.
 fn misset(pod: &Netns, link: &Link, routing: &Routing) -> Result<Option<String>, Error> {
     if routing.sysctls.is_empty() {
         return Ok(None);

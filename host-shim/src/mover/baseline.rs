@@ -1,46 +1,46 @@
-//! What a VF is like in the host's namespace, and how it becomes that again.
+//! A VF's state in the host's namespace, and the requests that restore it.
 
 use netlink::{Link, LinkChange, MacAddress, Request, VfSettings};
 use serde::{Deserialize, Serialize};
 
 use crate::vf_source::OwnState;
 
-/// What is restored of a VF when it comes back to the host's namespace: what a move needs, and what
-/// pods change for good reasons. All else that a pod can change is found by the VF's portrait, and the
-/// VF then made anew.
+/// The part of a VF's state that is restored whenever it returns to the host: what a move changes and what pods often
+/// change. Any other difference is found by comparing the link's whole state, and the VF is then reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Original {
-    /// Its name.
+pub struct Baseline {
+    /// The link's name.
     pub name: String,
-    /// Its MAC address.
+    /// The MAC address.
     pub mac: Option<MacAddress>,
-    /// Its MTU in bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// Its other names.
+    /// The alternative names.
     pub alternative_names: Vec<String>,
-    /// Its alias.
+    /// The alias (`IFLA_IFALIAS`).
     pub alias: Option<String>,
-    /// It receives frames for every address.
+    /// Whether the link is promiscuous.
     #[serde(default)]
     pub is_promiscuous: bool,
-    /// It receives all multicast frames.
+    /// Whether the link receives all multicast frames.
     #[serde(default)]
     pub is_all_multicast: bool,
-    /// Its group.
+    /// The link's group.
     #[serde(default)]
     pub group: u32,
-    /// How many frames may wait to be sent. `None`: not known, as in records of earlier versions.
+    /// The transmit queue's length in frames. `None`: not known.
     #[serde(default)]
     pub queue_length: Option<u32>,
-    /// What its PF made of it. `None`: that is the DPU's business.
+    /// The PF's settings for the VF. `None`: the DPU enforces them.
     #[serde(default)]
     pub port: Option<VfSettings>,
-    /// It is handed over to programs as a device, and has no link of which the rest tells.
+    /// Whether the VF is handed over as a device, for example by vfio. The other fields are then unused: it has no
+    /// link.
     #[serde(default)]
     pub is_handed_over: bool,
 }
 
-impl From<&Link> for Original {
+impl From<&Link> for Baseline {
     fn from(link: &Link) -> Self {
         Self {
             name: link.name.clone(),
@@ -58,8 +58,8 @@ impl From<&Link> for Original {
     }
 }
 
-impl Original {
-    /// What the VF of a link is to be like where nothing tells what it was.
+impl Baseline {
+    /// The state to restore for a link without a recorded one.
     pub(super) fn unrecorded(link: &Link, own: &OwnState) -> Self {
         Self {
             name: own.name.clone(),
@@ -72,8 +72,8 @@ impl Original {
         }
     }
 
-    /// What the kernel is to be asked for to restore the link, in that order. What is right already
-    /// is not asked for: each change is told to all who watch links.
+    /// The requests that restore the link, in that order. Values that are right are not sent: the kernel notifies all
+    /// listeners of each change.
     pub(super) fn restoring_requests(&self, link: &Link) -> Vec<Request<'static>> {
         let strange =
             link.alternative_names.iter().filter(|name| !self.alternative_names.contains(name));
@@ -87,8 +87,8 @@ impl Original {
             .collect()
     }
 
-    /// First what the rest may depend on: some drivers refuse a MAC address while up, and a MTU
-    /// while an XDP program is attached. The name may be taken by another link, so it comes last.
+    /// The changes in the order in which drivers accept them: some refuse a MAC address while the link is up, and an
+    /// MTU while an XDP program is attached. Another link may have the name, so the rename comes last.
     fn restoring_changes(&self, link: &Link) -> Vec<LinkChange<'static>> {
         let change = LinkChange::new;
         let mut changes = Vec::new();
@@ -118,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_of_an_earlier_version_is_read() {
+    fn record_without_newer_fields_is_read() {
         let text = r#"{"name":"p0v3","mac":null,"mtu":1500,"alternative_names":[],"alias":null}"#;
-        let original: Original = serde_json::from_str(text).unwrap();
+        let original: Baseline = serde_json::from_str(text).unwrap();
         assert_eq!((original.group, original.queue_length), (0, None));
         let mut link = Link::default();
         (link.name, link.mtu, link.queue_length) = ("p0v3".into(), 1500, 1000);
