@@ -1,4 +1,4 @@
-//! Hostile input to the plugin, and between plugin and agent.
+//! Fuzz targets: input to the plugin, and between plugin and agent.
 
 use std::{fmt::Debug, str};
 
@@ -18,10 +18,10 @@ use crate::{
     protocol::{Asked, Call, Reply, Request, decode},
 };
 
-/// Longest error that a runtime is told, in bytes: it ends up in pods' events.
+/// The longest error for a runtime, in bytes: it becomes part of a pod's event.
 const LONGEST_MESSAGE: usize = 2048;
 
-/// What a runtime sends: `CNI_…` variables, a line each, an empty line, standard input.
+/// Input of a runtime: `CNI_…` variables, one a line, an empty line, standard input.
 #[test]
 fn cni_input() {
     fuzz::target("cni_input", |input| {
@@ -33,7 +33,7 @@ fn cni_input() {
     });
 }
 
-/// What the agent is asked by whoever may open its socket.
+/// A call to the agent, from any process that can open its socket.
 #[test]
 fn agent_call() {
     fuzz::target("agent_call", |input| {
@@ -43,7 +43,7 @@ fn agent_call() {
     });
 }
 
-/// What the plugin is answered.
+/// An answer to the plugin.
 #[test]
 fn agent_reply() {
     fuzz::target("agent_reply", |input| {
@@ -109,7 +109,7 @@ fn attachment() -> v1::Attachment {
     }
 }
 
-/// A result is what the version says, and the next plugin of a chain reads it as it was written.
+/// The result has the version's form, and the next plugin of a chain reads it back unchanged.
 fn check_result(previous: CniResult, attachment: &v1::Attachment, version: Version) {
     let position = previous.interfaces.len();
     let shown = previous.with_attachment(attachment, "/run/netns/a", None).render(version);
@@ -119,7 +119,7 @@ fn check_result(previous: CniResult, attachment: &v1::Attachment, version: Versi
     assert_eq!(read.render(version), shown);
 }
 
-/// A refusal is an error object with one of the codes that are documented, short enough to be read.
+/// A refusal has a documented code and is short enough for an event.
 fn check_refusal(refusal: &CniError) {
     let codes = [
         code::INCOMPATIBLE_VERSION,

@@ -1,12 +1,12 @@
-//! Puts the plugin and the CNI configuration where a runtime looks for them, and takes them away: for the agent's
-//! image, whose files no package manager installs on the host.
+//! Installs the plugin and the CNI configuration in a runtime's folders, and removes them. Used by the agent's
+//! container image, whose files no package manager installs on the host.
 //!
-//! A runtime may start the plugin and read its configurations at any moment, so each file is replaced as a whole, by
-//! rename; and with the configuration there the runtime starts pods, so it is the last to come and the first to go.
-//! Whoever is killed in between leaves old or new files, and finishes when called again.
+//! A runtime may start the plugin and read configurations at any moment, so each file is replaced by rename. With the
+//! configuration in place the runtime starts pods: it is installed last and removed first. A killed run leaves old or
+//! new files; the next run finishes.
 //!
-//! Locked is the folder of plugins (`flock`): the agents of a host with several DPUs, each in a pod of its own,
-//! install the same plugin, perhaps at once. Nobody else writes these files.
+//! The lock is a `flock` of the plugin folder: agents of several DPUs, each in its own pod, may install the same plugin
+//! at once.
 
 use std::{
     fs::{self, File},
@@ -19,14 +19,14 @@ use serde_json::Value;
 
 use crate::whole_file;
 
-/// The plugin's name: `type` of its configurations, and its file's.
+/// The plugin's file name, and `type` in its configurations.
 const PLUGIN: &str = "host-shim";
-/// A file without which containerd before 2.0 starts no pod.
+/// A plugin without which containerd before 2.0 starts no pod.
 const LOOPBACK: &str = "loopback";
 const EXECUTABLE: u32 = 0o755;
 const READABLE: u32 = 0o644;
 
-/// What to do with the files of a runtime, rather than to be its agent.
+/// What to do with a runtime's files.
 #[derive(Debug, clap::Subcommand)]
 pub enum Task {
     /// Put the CNI plugin, and then the CNI configuration, where the runtime looks for them
@@ -45,7 +45,7 @@ pub enum Task {
         #[command(flatten)]
         places: Places,
     },
-    /// Take the CNI configuration, and then the CNI plugin, away
+    /// Remove the CNI configuration, and then the CNI plugin
     Uninstall {
         /// Where they are
         #[command(flatten)]
@@ -53,7 +53,7 @@ pub enum Task {
     },
 }
 
-/// Where a runtime looks.
+/// The runtime's folders.
 #[derive(Debug, clap::Args)]
 pub struct Places {
     /// The runtime's folder of CNI plugins
@@ -64,24 +64,26 @@ pub struct Places {
     conflist: PathBuf,
 }
 
-/// Why it can't be done.
+/// Why installing or uninstalling failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InstallError {
-    /// What is to be installed is no configuration list.
+    /// The file to install is no configuration list.
     #[error("{} is no CNI configuration list: {why}; nothing is installed", path.display())]
     NoConflist {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         why: String,
     },
-    /// The system refused something.
-    #[error("can't {doing}, and what comes after it is not done: see to the cause and call again")]
+    /// The system refused a file operation.
+    #[error(
+        "cannot {doing}; the remaining steps were not done: remove the cause and run the command again"
+    )]
     Io {
-        /// What.
+        /// The operation and its file.
         doing: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -91,10 +93,10 @@ fn cannot(doing: &str, path: &Path) -> impl FnOnce(io::Error) -> InstallError {
     move |source| InstallError::Io { doing, source }
 }
 
-/// Does it, and returns what it did: a line for each file.
+/// Performs the task and returns one line for each file.
 ///
 /// # Errors
-/// [`InstallError`].
+/// See [`InstallError`].
 pub fn run(task: &Task) -> Result<String, InstallError> {
     let lines = match task {
         Task::Install { plugin, from, places } => install(plugin, from, places)?,
@@ -103,7 +105,7 @@ pub fn run(task: &Task) -> Result<String, InstallError> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// Nothing is changed before both files were read and found good.
+/// Both files are read and checked before anything is changed.
 fn install(plugin: &Path, from: &Path, places: &Places) -> Result<Vec<String>, InstallError> {
     let conflist = fs::read(from).map_err(cannot("read the CNI configuration", from))?;
     check(&conflist, from)?;
@@ -123,7 +125,7 @@ fn install(plugin: &Path, from: &Path, places: &Places) -> Result<Vec<String>, I
     Ok(lines)
 }
 
-/// A runtime passes over what it can't read: its pods would wait for ever, and nobody would know for what.
+/// Checks the list: a runtime silently ignores an invalid one, and pods would wait without an error.
 fn check(conflist: &[u8], path: &Path) -> Result<(), InstallError> {
     let wrong = |why: String| InstallError::NoConflist { path: path.to_owned(), why };
     let list: Value = serde_json::from_slice(conflist).map_err(|error| wrong(error.to_string()))?;
@@ -136,13 +138,13 @@ fn check(conflist: &[u8], path: &Path) -> Result<(), InstallError> {
 
 fn put(path: &Path, content: &[u8], mode: u32) -> Result<String, InstallError> {
     if is_as(path, content, mode) {
-        return Ok(format!("{}: is as it was", path.display()));
+        return Ok(format!("{}: unchanged", path.display()));
     }
     whole_file::replace_with_mode(path, content, mode).map_err(cannot("write", path))?;
     Ok(format!("{}: written", path.display()))
 }
 
-/// A link is none, whatever it leads to: a package may take that away.
+/// Whether the file already has this content and mode. A symbolic link does not count: a package may remove its target.
 fn is_as(path: &Path, content: &[u8], mode: u32) -> bool {
     let is_file = |found: fs::Metadata| found.is_file() && found.mode() & 0o7777 == mode;
     fs::symlink_metadata(path).is_ok_and(is_file)
@@ -166,7 +168,7 @@ fn uninstall(places: &Places) -> Result<Vec<String>, InstallError> {
     Ok(lines)
 }
 
-/// Another CNI configuration beside this one that names the plugin, as that of a second DPU.
+/// Another CNI configuration in the folder that names the plugin, for example that of a second DPU.
 fn user_of_plugin(conflist: &Path) -> Option<PathBuf> {
     let named = format!("\"{PLUGIN}\"");
     let beside =
@@ -175,7 +177,7 @@ fn user_of_plugin(conflist: &Path) -> Option<PathBuf> {
     beside.filter(|path| path != conflist && path != &whole_file::unfinished(conflist)).find(names)
 }
 
-/// With what one that was killed has left of it.
+/// Removes a file and the temporary file that a killed run may have left.
 fn remove(path: &Path) -> Result<String, InstallError> {
     let removed = unless_missing(fs::remove_file(path)).map_err(cannot("remove", path))?;
     let unfinished = whole_file::unfinished(path);
@@ -187,7 +189,7 @@ fn remove(path: &Path) -> Result<String, InstallError> {
     Ok(format!("{}: {what}", path.display()))
 }
 
-/// Whether there was anything.
+/// Whether the file existed.
 fn unless_missing(done: io::Result<()>) -> io::Result<bool> {
     match done {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

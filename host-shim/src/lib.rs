@@ -1,8 +1,7 @@
-//! The host's program: a plugin that runtimes start, by CNI or by netavark, and the agent behind it that talks to the
-//! DPU and moves VFs between network namespaces.
+//! The host's programs: the plugin that runtimes start (CNI or netavark), and the agent that talks to the DPU and moves
+//! VFs between network namespaces.
 //!
-//! Other programs run the agent within themselves by [`embedded`]. All else is for the programs of this crate, and
-//! changes without notice.
+//! Other programs embed the agent with [`embedded`]. Everything else is internal and changes without notice.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -1,5 +1,5 @@
-//! `host-shim`: the CNI plugin, and netavark's. A runtime starts it for every call, so it is a program of its own:
-//! the agent's code would double its memory and its time to start.
+//! `host-shim`: the CNI plugin and the netavark plugin. A separate program, because a runtime starts it for every call:
+//! the agent's code would double its memory and start time.
 
 use std::{
     env,
@@ -9,13 +9,13 @@ use std::{
 
 use host_shim::{cni::plugin, netavark};
 
-/// `EX_USAGE` of sysexits.h
+/// `EX_USAGE` of sysexits.h.
 const USAGE: u8 = 64;
 
 const HELP: &str = "\
 Usage: host-shim             the CNI plugin: CNI_COMMAND and a configuration on stdin
        host-shim info|create|setup NETNS|teardown NETNS
-                             the netavark plugin: what netavark says on stdin
+                             the netavark plugin: netavark's call on stdin
        host-shim --version
 The agent behind it is the program host-shim-agent.
 ";
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A closed stream has no reader for an error.
+/// Prints a text. A closed stream has no reader for an error.
 fn tell(out: &mut dyn Write, text: &str) -> ExitCode {
     let _ = out.write_all(text.as_bytes());
     ExitCode::SUCCESS

@@ -1,7 +1,8 @@
-//! What the plugin process and the agent say to each other: one call per connection. The plugin writes
-//! one JSON document and then shuts its half of the socket down; the agent answers with one, and a line
-//! feed. While it is at work on a call, it writes a space each second ahead of its document, which JSON
-//! takes no notice of: an agent that is suspended writes none, and is not waited for.
+//! The protocol between plugin and agent: one call per connection to the agent's Unix socket.
+//!
+//! The plugin writes one JSON document and shuts down its half of the connection. The agent answers with one JSON
+//! document and a line feed. Until then it writes a space every second, which JSON ignores. A suspended agent writes
+//! none, so that the plugin stops waiting.
 
 mod attachment;
 mod calling;
@@ -20,62 +21,62 @@ use serde_json::{Map, Value};
 use traces::TraceParent;
 use vf_alloc::{Device, VfPromise};
 
-pub use calling::{COMEBACK, Silent, ask_report, call};
+pub use calling::{AGENT_RETURN_TIMEOUT, Silent, ask_report, call};
 pub use report::{
     CallFailure, CertificateReport, PodReport, Report, SessionReport, VfReport, VfState,
 };
 
-/// Longest document that either side accepts, in bytes.
+/// The longest document that either side accepts, in bytes.
 pub const DOCUMENT_LIMIT: u64 = 1024 * 1024;
-/// What ends the agent's answer. Older agents end it by shutting their half of the socket down.
+/// The byte that ends the agent's answer. Older agents shut down their half of the connection instead.
 pub const END_OF_ANSWER: u8 = b'\n';
-/// What an agent at work on a call writes, from when it has read the call.
-pub const SIGN_OF_LIFE: &[u8] = b" ";
-/// How often.
-pub const BEAT: Duration = Duration::from_secs(1);
-/// How long a plugin waits for the next sign of life. One that the agent has not come to yet waits for
-/// the first, so that this is far more than a beat.
+/// The byte that the agent writes periodically while it works on a call.
+pub const HEARTBEAT: &[u8] = b" ";
+/// The interval between heartbeats.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a plugin waits for a heartbeat. A call that is queued in the agent gets none, so this is much longer than
+/// the interval.
 pub const SILENCE: Duration = Duration::from_secs(10);
-/// Where the agent listens unless told otherwise.
+/// The agent's socket unless configured otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/dpu-offload/agent.sock";
 
-/// A call and how long its caller waits.
+/// A call with its caller's deadline.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Call<R = Request> {
     /// Milliseconds until the caller gives up.
     pub deadline_ms: u64,
-    /// When it gives up, in nanoseconds on `CLOCK_MONOTONIC`: a call may lie in the socket of an agent
-    /// that is suspended until long after. Plugins of before do not tell it.
+    /// When the caller gives up, in nanoseconds of `CLOCK_MONOTONIC`: a call may wait for long in the socket of a
+    /// suspended agent. Absent from older plugins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gives_up_at_ns: Option<u64>,
-    /// The span that it is part of. Agents of before pass it over.
+    /// The caller's span. Older agents ignore it.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         deserialize_with = "traces::lenient"
     )]
     pub traceparent: Option<TraceParent>,
-    /// What is asked for.
+    /// The request.
     #[serde(flatten)]
     pub request: R,
 }
 
-/// What the agent is asked, and in whose words.
+/// A request, in a runtime's words or the plugin's.
 #[derive(Debug, Serialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum Asked {
-    /// By a program in a runtime's own words, which is answered in those: with a [`CniReply`].
+    /// A CNI call as a runtime makes it, answered with a [`CniReply`].
     Cni(Box<CniRequest>),
-    /// By the plugin.
+    /// A request of the plugin, answered with a [`Reply`].
     #[serde(untagged)]
     Plain(Request),
 }
 
 impl<'de> Deserialize<'de> for Asked {
-    /// By the verb first, so that what is wrong is told of the call that is meant.
+    /// Reads the verb first, so that an error names what is wrong with that kind of call.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut call = Map::<String, Value>::deserialize(deserializer)?;
-        let asked = if is_a_runtimes(&call) {
+        let asked = if is_cni_call(&call) {
             call.remove("verb");
             serde_json::from_value(call.into()).map(Self::Cni)
         } else {
@@ -85,13 +86,13 @@ impl<'de> Deserialize<'de> for Asked {
     }
 }
 
-/// What the agent is asked by its socket.
+/// What the agent can be asked on its socket.
 #[derive(Debug, Serialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum Question {
-    /// By a person: how all is. Answered with a [`Report`].
+    /// A report for a person, answered with a [`Report`].
     Report,
-    /// By a runtime, or the plugin for one.
+    /// A call of a runtime, or of the plugin for one.
     #[serde(untagged)]
     Call(Asked),
 }
@@ -106,12 +107,12 @@ impl<'de> Deserialize<'de> for Question {
     }
 }
 
-/// Whether a call, be it well-formed or not, is in a runtime's own words.
-pub(crate) fn is_a_runtimes(call: &Map<String, Value>) -> bool {
+/// Whether a call, well-formed or not, is a runtime's own CNI call.
+pub(crate) fn is_cni_call(call: &Map<String, Value>) -> bool {
     call.get("verb").is_some_and(|verb| verb == "cni")
 }
 
-/// What a runtime says to a plugin.
+/// A CNI call as a runtime makes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CniRequest {
@@ -129,37 +130,37 @@ pub struct CniRequest {
     /// `CNI_ARGS`
     #[serde(default)]
     pub args: String,
-    /// What a plugin has on standard input.
+    /// The network configuration, which a plugin gets on standard input.
     pub configuration: Value,
 }
 
-/// What a plugin says to a runtime.
+/// The answer to a [`CniRequest`].
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CniReply {
-    /// It is done, and this is what a plugin prints, if anything.
+    /// Success, with what a plugin prints.
     Result(Option<Value>),
-    /// It is refused, or has failed: the error object.
+    /// Failure, with the CNI error object.
     Error(Value),
 }
 
-/// What the plugin asks the agent for.
+/// What the plugin asks of the agent.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case")]
 pub enum Request {
     /// Attach a pod to a network.
     Add(Box<AddRequest>),
-    /// Take an attachment back.
+    /// Detach a pod from a network.
     Del(DelRequest),
     /// Compare an attachment with the kernel and the DPU.
     Check(CheckRequest),
-    /// Take back what is not listed.
+    /// Detach all attachments that are not listed.
     Gc(GcRequest),
-    /// Tell whether ADD can be served.
+    /// Report whether an ADD can be served.
     Status(StatusRequest),
 }
 
-/// What names an attachment within this host.
+/// The key of an attachment on this host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// `CNI_CONTAINERID`
@@ -175,58 +176,58 @@ pub struct AddRequest {
     pub key: Key,
     /// `CNI_NETNS`
     pub netns: String,
-    /// The CNI configuration's name, whose GC the attachment belongs to.
+    /// The CNI configuration's name: its GC applies to the attachment.
     pub configuration: String,
-    /// The DPU's network. Empty: its default one.
+    /// The DPU's network. Empty: the DPU's default network.
     pub network: String,
-    /// Whom it serves. Labels, not identities.
+    /// The pod. Labels, not identities.
     #[serde(default)]
     pub pod: v1::Pod,
-    /// A VF that somebody else chose.
+    /// A VF that the caller chose, for example by the kubelet's device plugin.
     #[serde(default, rename = "pci_address")] // as agents of before read it
     pub device: Option<Device>,
-    /// The promised VF that the agent has taken for it.
+    /// The VF offer that the agent uses for this ADD.
     #[serde(skip)]
     pub promised: Option<VfPromise>,
-    /// A MAC address asked for.
+    /// A MAC address that the pod asks for.
     #[serde(default)]
     pub mac: Option<MacAddress>,
-    /// Addresses asked for, each with or without prefix length.
+    /// Addresses that the pod asks for, each with or without prefix length.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// The families of which an address is asked for. `None`: each that the network has.
+    /// The families of the pod's addresses. `None`: all that the network has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub families: Option<IpFamilies>,
-    /// Rate limits asked for.
+    /// Rate limits that the pod asks for.
     #[serde(default)]
     pub bandwidth: Bandwidth,
-    /// Ports of the DPU that shall lead to the pod.
+    /// Ports of the DPU that are mapped to the pod.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub port_mappings: Vec<v1::PortMapping>,
-    /// Whom the pod asks to send for besides itself.
+    /// Further sources that the pod asks to send from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed_sources: Vec<String>,
-    /// Where to write the device-info file.
+    /// The path of the device-info file to write.
     #[serde(default)]
     pub device_info_file: Option<String>,
-    /// Where its caller has other plugins and their networks. Older agents ignore them.
+    /// Where the caller has other plugins and their networks. Older agents ignore it.
     #[serde(default, skip_serializing_if = "CallerFolders::is_empty")]
     pub folders: CallerFolders,
-    /// Addresses for interfaces of the pod that other plugins make. That is found out by the agent.
+    /// Addresses to lease for interfaces that other plugins create; the agent fills this in.
     #[serde(skip)]
     pub further_leases: Vec<v1::LeaseRequest>,
-    /// What else the pod gets with it, all of it or nothing. A DEL of this one's key takes all back.
+    /// Further interfaces of the pod: all or none is created. A DEL of `key` removes them too.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further: Vec<FurtherInterface>,
 }
 
-/// The folders that a caller names by its environment: what they hold comes before what the agent's own have.
+/// Folders from the caller's environment. They precede those of the agent's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CallerFolders {
-    /// `CNI_PATH`: where its plugins are, in the order in which they are looked through.
+    /// `CNI_PATH`: the plugins' folders, in search order.
     pub plugins: Vec<PathBuf>,
-    /// `CNI_CONF_DIR`: where networks are defined.
+    /// `CNI_CONF_DIR`: the folder of network configurations.
     pub networks: Option<PathBuf>,
 }
 
@@ -236,41 +237,41 @@ impl CallerFolders {
     }
 }
 
-/// An interface that a pod gets together with that of an ADD, in the same namespace.
+/// An interface that a pod gets in the same ADD, in the same namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FurtherInterface {
-    /// Its name.
+    /// The interface's name in the pod.
     pub interface_name: String,
-    /// Its place in the list of further ones, where nobody has asked for a name: its network may begin it otherwise.
+    /// The interface's number in the list, if the pod asks for no name: its network may set another prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<u32>,
     /// The DPU's network.
     pub network: String,
-    /// A VF that somebody else chose.
+    /// A VF that the caller chose.
     pub device: Option<Device>,
-    /// A MAC address asked for.
+    /// A MAC address that the pod asks for.
     pub mac: Option<MacAddress>,
-    /// Addresses asked for, each with or without prefix length.
+    /// Addresses that the pod asks for, each with or without prefix length.
     pub addresses: Vec<String>,
-    /// The families of which an address is asked for. `None`: each that the network has.
+    /// The families of the interface's addresses. `None`: all that the network has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub families: Option<IpFamilies>,
-    /// Rate limits asked for.
+    /// Rate limits that the pod asks for.
     pub bandwidth: Bandwidth,
-    /// Ports of the DPU that shall lead to this interface.
+    /// Ports of the DPU that are mapped to this interface.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub port_mappings: Vec<v1::PortMapping>,
-    /// Whom the pod asks to send for besides itself.
+    /// Further sources that the pod asks to send from.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allowed_sources: Vec<String>,
-    /// The pod's default routes of these gateways' families go by this interface, and by no other of the ADD.
+    /// Gateways of the pod's default routes. Their families' default routes use this interface and no other of the ADD.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub default_gateways: Vec<IpAddr>,
 }
 
 impl AddRequest {
-    /// An ADD of one interface that nothing is wished for, of no CNI configuration and so of nobody's GC.
+    /// An ADD of one interface without further requests. It belongs to no CNI configuration, and so to no GC.
     #[must_use]
     pub fn plain(key: Key, netns: String, network: String) -> Self {
         Self {
@@ -294,14 +295,14 @@ impl AddRequest {
         }
     }
 
-    /// The names of all its interfaces, the leading one first.
+    /// The names of all interfaces; that of `key` is first.
     #[must_use]
     pub fn interface_names(&self) -> Vec<String> {
         let further = self.further.iter().map(|further| &further.interface_name);
         [&self.key.interface_name].into_iter().chain(further).cloned().collect()
     }
 
-    /// An ADD for each interface, the leading one first.
+    /// One ADD for each interface; that of `key` is first.
     #[must_use]
     pub fn each(&self) -> Vec<Self> {
         let alone = Self { further: Vec::new(), ..self.clone() };
@@ -327,7 +328,7 @@ impl AddRequest {
     }
 }
 
-/// The families of which a pod asks for an address on one interface. Neither is no address at all.
+/// The families of which a pod asks for addresses on one interface. None of both: no address at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpFamilies {
     /// IPv4.
@@ -336,29 +337,29 @@ pub struct IpFamilies {
     pub ipv6: bool,
 }
 
-/// Whether the attachment has addresses of these families alone, which older programs ignore.
+/// Whether all addresses of the attachment are of these families. Older programs ignore the request.
 pub(crate) fn has_only(attachment: &v1::Attachment, families: Option<IpFamilies>) -> bool {
     let Some(IpFamilies { ipv4, ipv6 }) = families else { return true };
     let is_asked = |held: &v1::Address| if held.address.contains(':') { ipv6 } else { ipv4 };
     attachment.addresses.iter().all(is_asked)
 }
 
-/// Whether the attachment lets its pod send for all of these, which programs of before pass over in silence.
+/// Whether the pod may send from all of these sources. Older programs ignore the request.
 pub(crate) fn lets_send_for(attachment: &v1::Attachment, sources: &[String]) -> bool {
     sources.iter().all(|source| attachment.allowed_sources.contains(source))
 }
 
-/// Rate limits as CNI's `bandwidth` capability has them: bits per second and bits. 0: none.
+/// Rate limits of CNI's `bandwidth` capability: bit/s and bits. 0: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bandwidth {
-    /// Towards the pod.
+    /// The rate towards the pod.
     pub ingress_rate: u64,
-    /// Burst towards the pod.
+    /// The burst towards the pod.
     pub ingress_burst: u64,
-    /// From the pod.
+    /// The rate from the pod.
     pub egress_rate: u64,
-    /// Burst from the pod.
+    /// The burst from the pod.
     pub egress_burst: u64,
 }
 
@@ -367,7 +368,7 @@ pub struct Bandwidth {
 pub struct DelRequest {
     /// The attachment's key.
     pub key: Key,
-    /// `CNI_NETNS`; empty: not given.
+    /// `CNI_NETNS`. Empty: not given.
     #[serde(default)]
     pub netns: String,
 }
@@ -379,38 +380,38 @@ pub struct CheckRequest {
     pub key: Key,
     /// `CNI_NETNS`
     pub netns: String,
-    /// The MAC address that the previous result gave the interface.
+    /// The MAC address in the previous result.
     #[serde(default)]
     pub mac: Option<String>,
-    /// The addresses that the previous result gave the interface, in CIDR notation.
+    /// The addresses in the previous result, in CIDR notation.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// What the previous result says of the pod's other interfaces.
+    /// The pod's other interfaces in the previous result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Promise>,
-    /// There is no previous result: the caller keeps none, and the agent's own record is what was promised.
+    /// Compare with the agent's own record: the caller keeps no previous result.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub by_record: bool,
 }
 
-/// What a previous result says of an interface.
+/// An interface of a previous result, to be compared with the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promise {
-    /// Its name.
+    /// The interface's name.
     pub interface_name: String,
-    /// Its MAC address, if it is told.
+    /// The MAC address, if the result has one.
     #[serde(default)]
     pub mac: Option<String>,
-    /// Its addresses, in CIDR notation.
+    /// The addresses, in CIDR notation.
     #[serde(default)]
     pub addresses: Vec<String>,
-    /// The device that it is a function of. `None`: none is told.
+    /// The PCI address, if the result has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
 }
 
 impl Promise {
-    /// Of an interface of which nothing is told but that it is there.
+    /// Expects only that the interface exists.
     #[must_use]
     pub fn of_nothing(key: &Key) -> Self {
         let interface_name = key.interface_name.clone();
@@ -421,21 +422,21 @@ impl Promise {
 /// A GC.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GcRequest {
-    /// The CNI configuration's name: no other's attachments are touched.
+    /// The CNI configuration's name. Attachments of other configurations stay.
     pub configuration: String,
-    /// The DPU's network. Empty: its default one.
+    /// The DPU's network. Empty: the DPU's default network.
     pub network: String,
-    /// What is still valid.
+    /// The attachments that stay.
     pub valid: Vec<Key>,
 }
 
 /// A STATUS.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct StatusRequest {
-    /// The further networks that pods get which ask for none.
+    /// The further networks of pods that ask for none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<String>,
-    /// Where its caller has other plugins and their networks.
+    /// Where the caller has other plugins and their networks.
     #[serde(default, skip_serializing_if = "CallerFolders::is_empty")]
     pub folders: CallerFolders,
 }
@@ -449,21 +450,21 @@ pub enum Reply {
         /// The attachment.
         #[serde(with = "attachment")]
         attachment: Box<v1::Attachment>,
-        /// Those of the further interfaces, in their order.
+        /// The attachments of the further interfaces, in the request's order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         further: Vec<v1::Attachment>,
     },
-    /// Done.
+    /// Success without a result.
     Done {
-        /// What the caller should know. Older plugins ignore it.
+        /// A warning for the runtime's log. Older plugins ignore it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         warning: Option<String>,
     },
-    /// Refused or failed.
+    /// The call was refused or failed.
     Failed {
         /// The CNI error code.
         code: u32,
-        /// One sentence.
+        /// One sentence: what failed, on what, why.
         message: String,
         /// `<CODE>: <advice>`
         details: String,
@@ -471,25 +472,25 @@ pub enum Reply {
 }
 
 impl<R> Call<R> {
-    /// A call whose caller waits so long from now on.
+    /// A call whose caller waits for `timeout` from now on.
     #[must_use]
-    pub fn new(patience: Duration, request: R) -> Self {
-        let nanoseconds = (monotonic() + patience).as_nanos();
+    pub fn new(timeout: Duration, request: R) -> Self {
+        let nanoseconds = (monotonic() + timeout).as_nanos();
         Self {
-            deadline_ms: patience.as_millis().try_into().unwrap_or(u64::MAX),
+            deadline_ms: timeout.as_millis().try_into().unwrap_or(u64::MAX),
             gives_up_at_ns: Some(nanoseconds.try_into().unwrap_or(u64::MAX)),
             traceparent: None,
             request,
         }
     }
 
-    /// The same, as part of that span.
+    /// Marks the call as part of a span.
     #[must_use]
     pub fn within(self, traceparent: Option<TraceParent>) -> Self {
         Self { traceparent, ..self }
     }
 
-    /// How long the caller of a call that arrived just now waits still.
+    /// How long the caller of a call that arrived now still waits.
     #[must_use]
     pub fn time_left(&self) -> Duration {
         let told = Duration::from_millis(self.deadline_ms);
@@ -498,7 +499,7 @@ impl<R> Call<R> {
     }
 }
 
-/// The clock that all programs of a host have in common, and that stands still while the host sleeps.
+/// The clock that all processes of the host share. It stands still while the host is suspended.
 fn monotonic() -> Duration {
     ClockId::CLOCK_MONOTONIC.now().map(Duration::from).unwrap_or_default()
 }
@@ -506,8 +507,8 @@ fn monotonic() -> Duration {
 /// Decodes one document.
 ///
 /// # Errors
-/// [`io::ErrorKind::UnexpectedEof`] for an empty one: the peer closed without an answer;
-/// [`io::ErrorKind::InvalidData`] for any other that is not of the type.
+/// [`io::ErrorKind::UnexpectedEof`]: the document is empty, the peer closed without an answer.
+/// [`io::ErrorKind::InvalidData`]: it is not of the type.
 pub fn decode<T: DeserializeOwned>(document: &[u8]) -> io::Result<T> {
     if document.trim_ascii().is_empty() {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed without an answer"));
@@ -517,13 +518,13 @@ pub fn decode<T: DeserializeOwned>(document: &[u8]) -> io::Result<T> {
 }
 
 impl Key {
-    /// The key of the host port of that interface name.
+    /// The key of the host port with that interface name.
     #[must_use]
     pub fn of_host_port(interface_name: &str) -> Self {
         Self { container_id: HOST_PORT_CONTAINER.into(), interface_name: interface_name.into() }
     }
 
-    /// Whether it is a host port's.
+    /// Whether this is the key of a host port.
     #[must_use]
     pub fn is_of_host_port(&self) -> bool {
         self.container_id == HOST_PORT_CONTAINER
@@ -562,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn an_add_is_written_as_agents_of_before_read_it() {
+    fn add_request_keeps_its_wire_form() {
         let pod = r#"{"namespace":"shop","name":"cart-0","uid":"u"}"#;
         let add = format!(
             r#"{{"key":{{"container_id":"c1","interface_name":"eth0"}},"netns":"/run/netns/a",
@@ -576,7 +577,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_may_send_for_all_that_it_asks_for_or_else_for_too_little() {
+    fn allowed_sources_are_compared_with_the_request() {
         let list = |texts: &[&str]| Vec::from_iter(texts.iter().map(|text| (*text).to_owned()));
         let allowed_sources = list(&["00:00:5e:00:01:07", "10.0.0.7/32", "fd07::/64"]);
         let attachment = v1::Attachment { allowed_sources, ..Default::default() };
@@ -587,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn plugin_and_agent_of_the_release_before_call_a_vfs_device_otherwise() {
+    fn vf_device_is_written_under_both_names() {
         let device = "0000:03:00.2";
         let vf = Some(v1::Vf { device: device.into(), ..Default::default() });
         let attachment = Box::new(v1::Attachment { vf, ..Default::default() });
@@ -603,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_in_a_runtimes_words_or_in_the_plugins() {
+    fn call_is_cni_or_plain() {
         let asked = |text: &str| decode::<Call<Asked>>(text.as_bytes()).unwrap().request;
         let cni = asked(
             r#"{"deadline_ms": 1, "verb": "cni", "command": "DEL", "container_id": "c",
@@ -617,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_part_of_a_trace_or_of_none_but_no_malformed_one() {
+    fn malformed_traceparent_is_ignored() {
         let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         for verb in
             [r#""verb": "status""#, r#""verb": "cni", "command": "STATUS", "configuration": {}"#]
@@ -632,13 +633,13 @@ mod tests {
             assert_eq!(read(r#", "traceparent": {"version": 0}"#), None);
         }
         let written = |call: Call| serde_json::to_value(call).unwrap();
-        assert_eq!(written(within(1)).get("traceparent"), None, "as agents of before have it");
+        assert_eq!(written(within(1)).get("traceparent"), None, "an absent span is not written");
         let traced = within(1).within(TraceParent::parse(good));
         assert_eq!(written(traced)["traceparent"], good);
     }
 
     #[test]
-    fn what_is_wrong_with_a_call_is_told_of_the_call_that_is_meant() {
+    fn decode_error_names_the_fields_of_its_verb() {
         for (text, why) in [
             (r#"{"deadline_ms": 1, "verb": "cni", "command": "DEL"}"#, "`configuration`"),
             (r#"{"deadline_ms": 1, "verb": "cni", "configuration": {}, "command": 5}"#, "5"),
@@ -656,13 +657,13 @@ mod tests {
     }
 
     #[test]
-    fn signs_of_life_are_no_answer() {
+    fn heartbeats_are_no_answer() {
         let error = decode::<Reply>(b"  ").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]
-    fn a_call_that_lay_somewhere_has_less_time_left() {
+    fn queued_call_has_less_time_left() {
         let patience = Duration::from_secs(90);
         let call = Call::new(patience, Request::Status(StatusRequest::default()));
         assert!(call.time_left() <= patience && call.time_left() > patience / 2);
@@ -680,7 +681,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_survives_the_wire() {
+    fn attachment_survives_plugin_protocol() {
         let attachment = v1::Attachment {
             id: "a".into(),
             mac: "02:00:00:00:00:01".into(),
@@ -697,9 +698,9 @@ mod tests {
         assert_eq!((*read, others), (attachment, further));
     }
 
-    /// An upgrade replaces plugin and agent one after the other.
+    /// Plugin and agent are upgraded one after the other.
     #[test]
-    fn what_a_later_agent_adds_is_passed_over() {
+    fn fields_of_later_agents_are_ignored() {
         let text = r#"{"outcome": "attached", "later": {"x": 1}, "attachment":
             {"id": "a", "later": {"x": [1]}, "vf": {"device": "p", "later": 1}}}"#;
         let Reply::Attached { attachment, .. } = decode(text.as_bytes()).unwrap() else {

@@ -1,4 +1,4 @@
-//! `host-shim-agent status`: how the agent of this host is, for a person on the host.
+//! `host-shim-agent status`: shows the agent's report to a person on the host.
 
 use std::{
     collections::BTreeSet,
@@ -17,17 +17,17 @@ use crate::{
     protocol::{CertificateReport, Report, SessionReport, VfReport, VfState, ask_report},
 };
 
-/// How long the agent may take: it asks the DPU, and looks at all VFs.
+/// The timeout of the report: the agent asks the DPU and examines all VFs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The agent does not answer.
+/// The exit code when the agent does not answer.
 const NO_ANSWER: u8 = 3;
-/// It answers, and something affects pods.
+/// The exit code when a problem affects pods.
 const AFFECTS_PODS: u8 = 5;
 
 const NAME: &str = "host-shim-agent";
 
-/// The configuration file unless another one is named.
+/// The default configuration file.
 pub(crate) const CONFIGURATION: &str = "/etc/dpu-offload/host-shim.toml";
 
 const AFTER_HELP: &str = "\
@@ -37,7 +37,7 @@ Exit codes:
   5   the agent answers, and something affects pods: see Problems
   78  the configuration file can't be read";
 
-/// What to ask, and how to show the answer.
+/// What to ask for and how to print it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct StatusArguments {
@@ -65,7 +65,7 @@ enum Form {
 }
 
 impl StatusArguments {
-    /// Takes this configuration unless another one is named.
+    /// Sets the configuration file unless the command names one.
     pub(crate) fn default_config(&mut self, config: Option<PathBuf>) {
         self.config = self.config.take().or(config);
     }
@@ -76,7 +76,7 @@ impl StatusArguments {
     }
 }
 
-/// Why the configuration does not name a socket, and what to do if there is none.
+/// Explains why the configuration names no socket, and what to do.
 fn without_configuration(error: &AgentError) -> String {
     match error {
         AgentError::Config(ConfigError::Missing(_)) => format!(
@@ -86,7 +86,7 @@ fn without_configuration(error: &AgentError) -> String {
     }
 }
 
-/// Asks the agent, and prints what it reports.
+/// Asks the agent for its report and prints it.
 #[must_use]
 pub fn status(arguments: &StatusArguments) -> ExitCode {
     let socket = match &arguments.socket {
@@ -121,7 +121,7 @@ fn show(report: &Report, form: Form) -> ExitCode {
     }
 }
 
-/// The containers that have an attachment which is not being released, one a line. Host ports belong to no container.
+/// The containers with attachments that are not being released, one a line. Host ports belong to no container.
 fn containers(report: &Report) -> String {
     let pods = report.pods.iter();
     let pods = pods.filter(|it| it.state != "releasing" && it.container != HOST_PORT_CONTAINER);
@@ -129,12 +129,12 @@ fn containers(report: &Report) -> String {
     containers.iter().map(|it| format!("{it}\n")).collect()
 }
 
-/// Which socket does not answer, and what to do. `is_named`: on the command line, so that it may be another agent's than the
-/// installed one's.
-fn silence(socket: &Path, is_named: bool, error: &io::Error) -> String {
+/// Explains which socket does not answer, and what to do. `is_named`: the command line names the socket, which may then
+/// be another agent's than the installed one's.
+fn no_answer(socket: &Path, is_named: bool, error: &io::Error) -> String {
     let what = match error.kind() {
         io::ErrorKind::PermissionDenied => "run this command as root or as the agent's user",
-        // The socket's own timeout.
+        // `SO_RCVTIMEO` expires as `EAGAIN`.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
             let what = format!(
                 "the agent takes calls on {} and did not answer within {PATIENCE:?}: it may be suspended or hang; see \
@@ -227,7 +227,7 @@ fn field(text: &mut String, label: &str, value: &str) {
     let _ = writeln!(text, "{:<18}{}", format!("{label}:"), bootstrap::printable(value, &[]));
 }
 
-/// One line per item, or `none`.
+/// Prints one line per item, or `none`.
 fn list(text: &mut String, label: &str, items: &[String]) {
     if items.is_empty() {
         return field(text, label, "none");

@@ -1,4 +1,4 @@
-//! Files that are replaced at once and whole.
+//! Atomic replacement of files.
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
@@ -7,36 +7,36 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The owner alone may read and write the file.
+/// Only the owner may read and write the file.
 const PRIVATE: u32 = 0o600;
 
-/// Replaces or creates the file at `path`, with mode 0600, and waits for the disk. At any moment the file has either
+/// Replaces or creates the file at `path`, with mode 0600, and waits for the disk. After a crash the file has either
 /// its old content or the new one.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     replace_with_mode(path, content, PRIVATE)
 }
 
 /// Replaces or creates the file at `path` without waiting for the disk: the new content survives the program, but
-/// possibly not a power cut.
+/// perhaps not a power failure.
 pub(crate) fn swap(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = unfinished(path);
     write(&new, content, PRIVATE)?;
     fs::rename(&new, path)
 }
 
-/// Replaces or creates the file at `path` as [`replace`] does, with another mode.
+/// Replaces or creates the file as [`replace`] does, with another mode.
 pub(crate) fn replace_with_mode(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let new = unfinished(path);
     let file = write(&new, content, mode)?;
     file.sync_all()?;
-    // A program that is open for writing can't be executed, whatever it is called meanwhile.
+    // A program that is open for writing cannot be executed (`ETXTBSY`), even after a rename.
     drop(file);
     fs::rename(&new, path)?;
     let folder = path.parent().unwrap_or(path);
     File::open(folder)?.sync_all()
 }
 
-/// Where the new content is before it takes the file's place. A program that is killed while it writes leaves it.
+/// The temporary file that is renamed to `path`. A killed program leaves it behind.
 pub(crate) fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
@@ -44,7 +44,7 @@ pub(crate) fn unfinished(path: &Path) -> PathBuf {
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(mode).open(path)?;
-    // The umask may have cleared bits of the mode, and an unfinished file of a dead agent keeps its own.
+    // The umask may have cleared bits, and a temporary file that a killed program left keeps its mode.
     file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(content)?;
     Ok(file)

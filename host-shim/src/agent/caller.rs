@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use super::defect::defect;
-use crate::protocol::BEAT;
+use crate::protocol::HEARTBEAT_INTERVAL;
 
 pub(super) use answer::Answer;
 pub(super) use form::Form;
@@ -101,7 +101,7 @@ impl Caller {
     /// Tells a plugin that the work goes on, again and again.
     pub(super) async fn keep_company(&self) -> Infallible {
         let Line::Plugin(line) = &self.line else { return pending().await };
-        let mut beats = interval(BEAT);
+        let mut beats = interval(HEARTBEAT_INTERVAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             beats.tick().await;

@@ -2,7 +2,7 @@
 
 use saga::Way;
 
-use crate::mover::{SPECULATIVE_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS};
+use crate::mover::{ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS, SPECULATIVE_STEPS};
 
 saga::milestones! {
     /// A place between the steps of the agent's flows.

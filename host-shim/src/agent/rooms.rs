@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// How long the work under way has to finish when the agent is told to stop. New calls wait for the next agent
-/// meanwhile, and give up after [`COMEBACK`](crate::protocol::COMEBACK), or [`SILENCE`](crate::protocol::SILENCE)
+/// meanwhile, and give up after [`AGENT_RETURN_TIMEOUT`](crate::protocol::AGENT_RETURN_TIMEOUT), or [`SILENCE`](crate::protocol::SILENCE)
 /// where systemd holds the socket.
 const LAST_WORK: Duration = Duration::from_secs(3);
 

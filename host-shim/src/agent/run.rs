@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     install::Task,
-    mover::{SPECULATIVE_STEPS, ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS},
+    mover::{ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS, SPECULATIVE_STEPS},
     status::{CONFIGURATION, StatusArguments},
 };
 

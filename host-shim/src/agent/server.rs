@@ -279,7 +279,7 @@ mod tests {
     use crate::{
         agent::{dpu::tests::config, verbs::tests::doors, vfs::record, workloads::Workloads},
         cni::environment::Verb,
-        protocol::{CniReply, DelRequest, Reply, SIGN_OF_LIFE, StatusRequest},
+        protocol::{CniReply, DelRequest, HEARTBEAT, Reply, StatusRequest},
     };
 
     /// One that answers one call at a time, and counts them.
@@ -309,7 +309,7 @@ mod tests {
         caller.shutdown().await.unwrap();
         let mut heard = [0; 1];
         caller.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard, SIGN_OF_LIFE);
+        assert_eq!(heard, HEARTBEAT);
         end.send(Answer::Done).unwrap();
         let mut answer = Vec::new();
         caller.read_to_end(&mut answer).await.unwrap();

@@ -22,7 +22,7 @@ use super::{
     version::{self, Version},
 };
 use crate::protocol::{
-    self, COMEBACK, Call, IpFamilies, Reply, Request, Silent, has_only, lets_send_for,
+    self, AGENT_RETURN_TIMEOUT, Call, IpFamilies, Reply, Request, Silent, has_only, lets_send_for,
 };
 
 /// What to do where the configuration names no socket.
@@ -129,7 +129,8 @@ fn answer_prepared(
     let wanted = Wanted::of(&request);
     let call = Call::new(patience, request).within(TraceParent::of_process());
     let tell = |error: &io::Error| tell_waiting(&socket, error);
-    let reply = match protocol::call(&socket, call, comeback.unwrap_or(COMEBACK), tell) {
+    let reply = match protocol::call(&socket, call, comeback.unwrap_or(AGENT_RETURN_TIMEOUT), tell)
+    {
         Ok(reply) => reply,
         Err(error) if verb == Verb::Status && comes_back(&socket, &error, comeback) => {
             Reply::Done { warning: None }
@@ -212,7 +213,7 @@ fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
         io::ErrorKind::NotFound => ("is not running: there is no such socket".into(), start),
         io::ErrorKind::ConnectionRefused => match other_than_socket(socket) {
             Some(found) => (format!("can't be reached: that is {found}, no socket"), SAME_SOCKET),
-            None => ("is not running: nobody listens".into(), start),
+            None => ("is not running: no process listens on the socket".into(), start),
         },
         io::ErrorKind::PermissionDenied => (
             format!("can't be reached: {error}"),
@@ -259,7 +260,7 @@ mod tests {
         assert!(missing.message.ends_with("no such socket"), "{missing:?}");
         drop(UnixListener::bind(&socket).unwrap());
         let deserted = told_of(&socket);
-        assert!(deserted.message.ends_with("nobody listens"), "{deserted:?}");
+        assert!(deserted.message.ends_with("no process listens on the socket"), "{deserted:?}");
         for error in [missing, deserted] {
             assert!(error.details.starts_with("AGENT_UNREACHABLE: "), "{error:?}");
             assert!(error.details.contains("`socket`"), "{error:?}");

@@ -9,7 +9,7 @@ use super::*;
 
 const CONFLIST: &str = include_str!("../../../configs/10-dpu-offload.conflist");
 
-/// A host, and an image with a plugin and a configuration.
+/// A host's folders, and an image with a plugin and a configuration.
 struct Stage {
     folder: TempDir,
 }
@@ -47,7 +47,7 @@ impl Stage {
         self.places().conflist
     }
 
-    /// What is in both folders of the runtime.
+    /// The files in both folders of the runtime.
     fn left(&self) -> Vec<String> {
         let folders = ["bin", "net.d"].map(|name| fs::read_dir(self.path(name)));
         let names = folders.into_iter().flatten().flatten().map(|entry| entry.unwrap().file_name());
@@ -63,7 +63,7 @@ impl Stage {
 }
 
 #[test]
-fn both_files_are_installed_into_folders_that_may_not_be_there_and_removed() {
+fn install_and_uninstall_both_files() {
     let stage = Stage::new();
     let told = stage.install().unwrap();
     stage.assert_installed();
@@ -80,25 +80,25 @@ fn both_files_are_installed_into_folders_that_may_not_be_there_and_removed() {
 }
 
 #[test]
-fn who_never_had_the_folders_can_be_uninstalled() {
+fn uninstall_without_folders_succeeds() {
     assert!(Stage::new().uninstall().contains("was not there"));
 }
 
 #[test]
-fn what_is_installed_already_is_not_touched() {
+fn reinstall_does_not_touch_equal_files() {
     let stage = Stage::new();
     stage.install().unwrap();
     fs::write(stage.path("bin/loopback"), "").unwrap();
     let inode = |path: &Path| fs::metadata(path).unwrap().ino();
     let before = (inode(&stage.plugin()), inode(&stage.conflist()));
     let told = stage.install().unwrap();
-    assert_eq!(told.matches(": is as it was\n").count(), 2, "{told}");
+    assert_eq!(told.matches(": unchanged\n").count(), 2, "{told}");
     assert_eq!(told.lines().count(), 2, "{told}");
     assert_eq!((inode(&stage.plugin()), inode(&stage.conflist())), before);
 }
 
 #[test]
-fn a_newer_plugin_replaces_one_that_runs() {
+fn install_replaces_a_running_plugin() {
     let stage = Stage::new();
     fs::copy("/proc/self/exe", stage.path("plugin")).unwrap();
     stage.install().unwrap();
@@ -112,7 +112,7 @@ fn a_newer_plugin_replaces_one_that_runs() {
 }
 
 #[test]
-fn what_differs_in_its_mode_or_is_a_link_is_written() {
+fn install_replaces_links_and_wrong_modes() {
     let stage = Stage::new();
     stage.install().unwrap();
     fs::set_permissions(stage.plugin(), Permissions::from_mode(0o700)).unwrap();
@@ -122,11 +122,11 @@ fn what_differs_in_its_mode_or_is_a_link_is_written() {
     assert_eq!(stage.install().unwrap().matches(": written\n").count(), 2);
     stage.assert_installed();
     assert!(fs::symlink_metadata(stage.conflist()).unwrap().is_file());
-    assert!(target.exists(), "what a package has is left to it");
+    assert!(target.exists(), "the package's file stays");
 }
 
 #[test]
-fn what_one_that_was_killed_has_left_is_written_over_and_removed() {
+fn leftovers_of_killed_install_are_removed() {
     let stage = Stage::new();
     for folder in ["bin", "net.d"] {
         fs::create_dir(stage.path(folder)).unwrap();
@@ -143,7 +143,7 @@ fn what_one_that_was_killed_has_left_is_written_over_and_removed() {
 }
 
 #[test]
-fn a_plugin_that_another_configuration_names_stays() {
+fn uninstall_keeps_a_plugin_in_use() {
     let stage = Stage::new();
     stage.install().unwrap();
     fs::copy(stage.conflist(), stage.path("net.d/20-dpu-2.conflist")).unwrap();
@@ -156,7 +156,7 @@ fn a_plugin_that_another_configuration_names_stays() {
 }
 
 #[test]
-fn a_configuration_that_starts_no_pod_is_refused_before_anything_is_changed() {
+fn invalid_conflist_changes_nothing() {
     let stage = Stage::new();
     for (list, why) in [
         ("{", "EOF"),
@@ -172,7 +172,7 @@ fn a_configuration_that_starts_no_pod_is_refused_before_anything_is_changed() {
 }
 
 #[test]
-fn a_file_that_is_missing_is_named_and_nothing_is_changed() {
+fn missing_install_file_changes_nothing() {
     for missing in ["plugin", "list"] {
         let stage = Stage::new();
         fs::remove_file(stage.path(missing)).unwrap();
@@ -183,7 +183,7 @@ fn a_file_that_is_missing_is_named_and_nothing_is_changed() {
 }
 
 #[test]
-fn two_that_install_at_once_leave_a_whole_plugin() {
+fn concurrent_installs_leave_a_whole_plugin() {
     let stage = Stage::new();
     std::thread::scope(|scope| {
         for _ in 0..4 {

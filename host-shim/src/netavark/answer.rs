@@ -1,11 +1,11 @@
-//! What netavark is told of a CNI result.
+//! Converts a CNI result to netavark's answer.
 
 use serde_json::{Map, Value, json};
 
 use super::Refusal;
 use crate::cni::result::CniResult;
 
-/// The status of the interface of that name in the container.
+/// The status of the container's interface.
 pub(super) fn of_result(result: &Value, interface_name: &str) -> Result<Value, Refusal> {
     let result = CniResult::read(result)?;
     let is_own = |name: &str, sandbox: &str| name == interface_name && !sandbox.is_empty();
@@ -22,7 +22,7 @@ pub(super) fn of_result(result: &Value, interface_name: &str) -> Result<Value, R
     }))
 }
 
-/// An address of the container. netavark takes no gateway for one, but not an empty one.
+/// An address of the container. netavark accepts a missing gateway, but not an empty one.
 fn subnet(address: &str, gateway: &str) -> Value {
     match gateway.is_empty() {
         true => json!({ "ipnet": address }),
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_containers_interface_is_told_with_its_addresses() {
+    fn answer_has_the_interface_and_addresses() {
         let result = json!({
             "cniVersion": "1.1.0",
             "interfaces": [{ "name": "eth0", "mac": "02:00:00:00:00:09", "sandbox": "/run/netns/a" }],

@@ -1,4 +1,4 @@
-//! What netavark says of a container, and the CNI call of the same meaning.
+//! netavark's call for a container, and its conversion to a CNI call.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::cni::{
     version::Version,
 };
 
-/// A setup or a teardown.
+/// A setup or teardown.
 #[derive(Debug, Deserialize)]
 pub(super) struct ContainerCall {
     container_id: String,
@@ -25,7 +25,8 @@ pub(super) struct ContainerCall {
     network_options: ContainerOptions,
 }
 
-/// How a container is in a network. Its `aliases` are names that nobody answers; podman gives each container one.
+/// The container's settings in a network. Its `aliases` are ignored: podman gives every container one, and the DPU's
+/// networks resolve no names.
 #[derive(Debug, Deserialize)]
 struct ContainerOptions {
     interface_name: String,
@@ -34,7 +35,7 @@ struct ContainerOptions {
     options: Option<BTreeMap<String, String>>,
 }
 
-/// As many ports as `range` says, from these on.
+/// A mapping of `range` consecutive ports (0 counts as 1).
 #[derive(Debug, Deserialize)]
 struct PortMapping {
     container_port: u16,
@@ -64,8 +65,8 @@ impl ContainerCall {
         }
     }
 
-    /// The configuration of the CNI call. Of a DEL only the agent's socket counts, as it has to succeed whatever
-    /// became of the network.
+    /// The configuration of the CNI call. A DEL uses only the agent's socket: it must succeed even if the network was
+    /// changed or removed.
     pub(super) fn configuration(&self, verb: Verb) -> Result<Value, Refusal> {
         let options = match verb {
             Verb::Add => self.checked_options()?,
@@ -85,7 +86,7 @@ impl ContainerCall {
         }))
     }
 
-    /// podman's file of a network may have been changed since it was created.
+    /// Checks the network again: podman's file may have been edited since its creation.
     fn checked_options(&self) -> Result<Options, Refusal> {
         self.network.check()?;
         let mut of_container = self.network_options.options.iter().flatten();
@@ -111,7 +112,7 @@ impl ContainerCall {
         Ok(config.into())
     }
 
-    /// The ports that are to be mapped, as CNI has them.
+    /// The port mappings in CNI's form.
     fn ports(&self) -> Result<Vec<Value>, Refusal> {
         let mappings = self.port_mappings.iter().flatten();
         mappings.map(PortMapping::to_cni).collect::<Result<Vec<_>, _>>().map(|all| all.concat())
@@ -136,7 +137,7 @@ impl PortMapping {
                 "hostIP": self.host_ip,
             })
         };
-        // podman joins protocols by commas.
+        // podman separates several protocols by commas.
         let protocols = if self.protocol.is_empty() { "tcp" } else { &self.protocol };
         let all = protocols.split(',');
         Ok(all.flat_map(|protocol| (0..=last).map(move |offset| one(protocol, offset))).collect())
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setup_is_an_add_of_the_same_container() {
+    fn setup_becomes_an_add() {
         let call = call(&json!({}));
         let environment = call.environment(Verb::Add, "/run/netns/netns-1");
         assert_eq!(environment.container_id, "752b2d7c8f1e");
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_dpu_decides_is_refused_in_a_network_that_was_changed_since() {
+    fn changed_network_is_checked_at_setup() {
         let call = call(&json!({ "/network/internal": true }));
         let refusal = call.configuration(Verb::Add).unwrap_err().0;
         assert!(refusal.starts_with("--internal is not for"), "{refusal}");
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_without_options_is_the_dpus_of_the_same_name() {
+    fn network_without_options_uses_its_name() {
         let call = call(&json!({ "/network/options": null, "/network_options/static_ips": [] }));
         let configuration = call.configuration(Verb::Add).unwrap();
         assert_eq!(configuration["network"], Value::Null);
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_mapped_one_by_one() {
+    fn port_ranges_become_single_mappings() {
         let mapping = json!({ "container_port": 80, "host_ip": "", "host_port": 8080, "protocol": "tcp,udp", "range": 2 });
         let call = call(&json!({ "/port_mappings": [mapping] }));
         let ports = &call.configuration(Verb::Add).unwrap()["runtimeConfig"]["portMappings"];
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_beyond_the_last_are_refused() {
+    fn port_ranges_beyond_65535_are_refused() {
         let mapping = json!({ "container_port": 65535, "host_port": 80, "range": 2 });
         let refusal = call(&json!({ "/port_mappings": [mapping] })).configuration(Verb::Add);
         let told = "the port mapping of 2 ports from 80 on to 65535 leads beyond port 65535";
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_teardown_succeeds_whatever_became_of_the_network() {
+    fn teardown_succeeds_for_any_network() {
         let call = call(&json!({
             "/network/options": { "mtu": "1", "agent_socket": "/run/other.sock" },
             "/port_mappings": [{ "container_port": 65535, "host_port": 80, "range": 9 }],

@@ -1,15 +1,14 @@
-//! The netavark plugin, by which podman has containers on the DPU since it has no CNI any more. It is the
-//! program of the CNI plugin: netavark gives the verb as an argument, a CNI runtime in the environment.
+//! The netavark plugin: gives podman's containers networks of the DPU. It is the same program as the CNI plugin:
+//! netavark passes the verb as an argument, a CNI runtime in the environment.
 //!
-//! | files | what they are |
+//! | files | contents |
 //! | --- | --- |
-//! | `network` | a network as podman keeps it, and what of it can be had here |
-//! | `call` | what netavark says of a container, and the CNI call of the same meaning |
-//! | `answer` | what netavark is told of a CNI result |
+//! | `network` | podman's network, and which of its settings are refused |
+//! | `call` | netavark's call, converted to a CNI call |
+//! | `answer` | the CNI result, converted to netavark's answer |
 //!
-//! A setup is an ADD and a teardown is a DEL, so that all that holds of those holds here. The contract is
-//! netavark's `docs/plugin-API.md`, version 1.0.0 of its API: JSON on standard input and output; a failure is
-//! exit status 1 and `{"error": "…"}` on standard output.
+//! A setup is an ADD and a teardown is a DEL. The contract is netavark's `docs/plugin-API.md`, API version 1.0.0: JSON
+//! on standard input and output. A failure is exit status 1 and `{"error": "…"}` on standard output.
 
 mod answer;
 mod call;
@@ -27,18 +26,18 @@ use serde_json::{Value, json};
 use crate::cni::{environment::Verb as CniVerb, error::CniError, plugin};
 use call::ContainerCall;
 
-/// The version of netavark's contract.
+/// The version of netavark's plugin API.
 const API_VERSION: &str = "1.0.0";
 
-/// Longest document that is read, in bytes: as long as a CNI configuration.
+/// The longest document that is read, in bytes: the same as for a CNI configuration.
 const DOCUMENT_LIMIT: u64 = 1024 * 1024;
 
 /// What netavark asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// What the plugin is.
+    /// Report the plugin's version.
     Info,
-    /// Whether a network can be, and how it is to be kept.
+    /// Check a new network and return what podman stores.
     Create,
     /// Attach a container.
     Setup,
@@ -47,7 +46,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// By the first argument. `None`: it is none of netavark's.
+    /// Parses the first argument. `None`: it is no verb of netavark.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -60,7 +59,7 @@ impl Verb {
     }
 }
 
-/// Why a call failed, as podman's user gets to see it: one sentence.
+/// Why a call failed, in one sentence for podman's user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(String);
 
@@ -79,7 +78,7 @@ impl From<CniError> for Refusal {
     }
 }
 
-/// Answers the call of that verb on standard input; `netns` is the second argument.
+/// Answers the call on standard input; `netns` is the second argument.
 ///
 /// The exit code is 0 for success and 1 for a failure, whose error is on standard output.
 #[must_use]
@@ -94,10 +93,10 @@ pub fn run(verb: Verb, netns: Option<&str>) -> ExitCode {
     }
 }
 
-/// Answers a call. `None`: success that needs no words.
+/// Answers a call. `None`: success without output.
 ///
 /// # Errors
-/// What the user is told.
+/// The sentence for podman's user.
 pub fn answer(verb: Verb, netns: Option<&str>, input: impl Read) -> Result<Option<Value>, Refusal> {
     match verb {
         Verb::Info => Ok(Some(info())),
@@ -127,7 +126,7 @@ fn ask(verb: CniVerb, call: &ContainerCall, netns: Option<&str>) -> Result<Optio
 
 fn read<T: DeserializeOwned>(input: impl Read) -> Result<T, Refusal> {
     let undecodable =
-        |why: &dyn fmt::Display| Refusal(format!("what netavark says can't be decoded: {why}"));
+        |why: &dyn fmt::Display| Refusal(format!("cannot decode netavark's input: {why}"));
     let mut document = Vec::new();
     input
         .take(DOCUMENT_LIMIT + 1)
@@ -144,17 +143,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn netavarks_verbs_are_known_by_their_names() {
+    fn netavark_verbs_are_parsed() {
         assert_eq!(Verb::parse("teardown"), Some(Verb::Teardown));
         assert_eq!(Verb::parse("ADD"), None);
         assert_eq!(answer(Verb::Info, None, io::empty()).unwrap().unwrap()["api_version"], "1.0.0");
     }
 
     #[test]
-    fn what_is_no_document_is_refused_as_such() {
+    fn undecodable_netavark_input_is_refused() {
         for input in ["", "[]", "{\"container_id\": 1}"] {
             let refusal = answer(Verb::Setup, Some("/run/netns/a"), input.as_bytes()).unwrap_err();
-            assert!(refusal.0.contains("decoded: "), "{refusal}");
+            assert!(refusal.0.contains("cannot decode "), "{refusal}");
         }
         let endless = io::repeat(b' ');
         let refusal = answer(Verb::Create, None, endless).unwrap_err();
@@ -162,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_has_its_advice_with_it() {
+    fn netavark_error_includes_advice() {
         let error = CniError::new(7, "no VF").with_details("VFS_EXHAUSTED: stop pods");
         assert_eq!(Refusal::from(error).0, "no VF: VFS_EXHAUSTED: stop pods");
     }

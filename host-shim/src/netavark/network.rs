@@ -1,5 +1,4 @@
-//! A network as podman keeps it, and what of it can be had here: the DPU has the subnets, routes and resolvers,
-//! and podman's user only says which of its networks is meant.
+//! podman's network. The DPU has the subnets, routes and resolvers; podman's network only names the DPU's network.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +7,7 @@ use serde_json::Value;
 
 use super::Refusal;
 
-/// What is looked at of a network. The rest is podman's own business.
+/// The fields that are checked. Others are podman's own.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Network {
@@ -25,9 +24,9 @@ pub(super) struct Network {
 /// The options of `podman network create -o KEY=VALUE`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
-    /// The DPU's network. Absent: of the same name as podman's. Empty: the DPU's default one.
+    /// The DPU's network. Absent: the one with the name of podman's network. Empty: the DPU's default network.
     pub(super) network: Option<String>,
-    /// The agent's socket, where it is another than the usual one.
+    /// The agent's socket, if it is not the default one.
     pub(super) agent_socket: Option<String>,
 }
 
@@ -44,13 +43,13 @@ impl Network {
         Ok(read)
     }
 
-    /// Likewise of a network that may have become anything: whom to ask is all that counts.
+    /// Options for a teardown, which must succeed for any network: only the agent's socket matters.
     pub(super) fn options_for_teardown(&self) -> Options {
         let agent_socket = self.options.iter().flatten().find(|(key, _)| *key == "agent_socket");
         Options { network: None, agent_socket: agent_socket.map(|(_, path)| path.clone()) }
     }
 
-    /// What the DPU decides, and podman's user can't.
+    /// Refuses settings that the DPU's network decides.
     pub(super) fn check(&self) -> Result<(), Refusal> {
         let has_any =
             |list: &Option<Vec<Value>>| list.as_ref().is_some_and(|list| !list.is_empty());
@@ -74,26 +73,26 @@ impl Network {
     }
 }
 
-/// Says how podman is to keep a network that it has been told to create.
+/// Returns how podman stores a new network.
 pub(super) fn create(mut network: Value) -> Result<Value, Refusal> {
     let read = Network::deserialize(&network)
-        .map_err(|error| Refusal(format!("what netavark says can't be decoded: {error}")))?;
+        .map_err(|error| Refusal(format!("cannot decode netavark's input: {error}")))?;
     read.check()?;
     read.options()?;
-    // Names of containers are answered by nobody in the DPU's networks.
+    // The DPU's networks do not resolve containers' names.
     if let Some(enabled) = network.get_mut("dns_enabled") {
         *enabled = false.into();
     }
     Ok(network)
 }
 
-/// Options that a container or a network may not have here.
+/// Refuses an unknown option of a container or network.
 pub(super) fn unknown_option(key: &str, value: &str) -> Refusal {
     let why = match key {
         "mtu" => "the DPU's network has it: set its mtu there".to_owned(),
         _ => "known are network and agent_socket".to_owned(),
     };
-    Refusal(format!("the option {key:?} with the value {value:?} can't be had: {why}"))
+    Refusal(format!("the option {key:?} with the value {value:?} is not supported: {why}"))
 }
 
 #[cfg(test)]
@@ -118,14 +117,14 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_kept_as_it_is_but_for_names_of_containers() {
+    fn created_network_only_loses_dns() {
         let mut kept = network();
         kept["dns_enabled"] = false.into();
         assert_eq!(create(network()), Ok(kept));
     }
 
     #[test]
-    fn what_the_dpu_decides_is_refused_by_its_name() {
+    fn options_of_the_dpu_are_refused() {
         for (key, value, option) in [
             ("subnets", json!([{ "subnet": "10.9.0.0/24" }]), "--subnet"),
             ("routes", json!([{ "destination": "10.9.0.0/24" }]), "--route"),
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_nobody_knows_is_refused_by_name_and_value() {
+    fn unknown_network_option_is_refused() {
         for (key, advice) in [("mtu", "its mtu"), ("vlan", "network and")] {
             let mut network = network();
             network["options"][key] = "9000".into();

@@ -1,4 +1,4 @@
-//! The plugin's call: to whom, for how long, and what it makes of silence.
+//! The plugin's side of a call: connect, wait, detect a silent agent, retry while the agent restarts.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -15,31 +15,29 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::{Call, DOCUMENT_LIMIT, END_OF_ANSWER, Question, Reply, Report, SILENCE, decode};
 
-/// The agent has given no sign of life for [`SILENCE`].
+/// The agent wrote no heartbeat for [`SILENCE`].
 #[derive(Debug, thiserror::Error)]
-#[error("says nothing, as one that is suspended")]
+#[error("sends no heartbeat, so it may be suspended")]
 pub struct Silent;
 
-/// How long the plugin waits for an agent that is being replaced, unless it is told otherwise: that is how long
-/// it is away, but for one that systemd can't hold the socket for and that takes long to start.
-pub const COMEBACK: Duration = Duration::from_secs(5);
-/// A call that broke off after so long had an agent that was up: that one's absence is counted from then on.
-const AT_WORK: Duration = Duration::from_secs(1);
-/// How long the plugin waits before it says so: most restarts are over by then.
+/// How long the plugin waits by default for an agent that restarts. Restarts are shorter, unless systemd does not hold
+/// the socket and the agent starts slowly.
+pub const AGENT_RETURN_TIMEOUT: Duration = Duration::from_secs(5);
+/// A call that fails after this time had a running agent: its absence is counted from that failure.
+const RUNNING_AGENT: Duration = Duration::from_secs(1);
+/// How long the plugin waits before it reports that it waits. Most restarts are shorter.
 const QUIET: Duration = Duration::from_secs(1);
-/// How long the last look at the connection takes, when the time is over.
-const SHORTEST_LOOK: Duration = Duration::from_millis(1);
-/// How often it looks whether the agent is back.
+/// The timeout of the last read after the deadline: a socket timeout of 0 would mean none.
+const LAST_READ: Duration = Duration::from_millis(1);
+/// The interval between attempts to reach the agent.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Calls the agent at `socket` and waits for its answer until the call's deadline, as long as the agent
-/// gives signs of life. One that is away is waited for as long as `comeback`, and `tell_waiting` is told, once, what
-/// hinders a call that waits for longer than a moment. A call that met an agent on its way out is made again:
-/// whoever repeats a request gets what the first one got.
+/// Calls the agent at `socket` and waits for its answer until the call's deadline, as long as the agent sends
+/// heartbeats. An agent that is away is waited for as long as `comeback`. `tell_waiting` is called once if the call
+/// waits for more than a moment. A call that a stopping agent dropped is repeated: requests are idempotent.
 ///
 /// # Errors
-/// Whatever connecting, sending, receiving or decoding fails with; [`Silent`] within one of kind
-/// [`io::ErrorKind::TimedOut`].
+/// Failures of connect, send, receive or decode; [`Silent`] within [`io::ErrorKind::TimedOut`].
 pub fn call(
     socket: &Path,
     mut call: Call,
@@ -55,7 +53,7 @@ pub fn call(
             Err(error) => error,
         };
         let now = Instant::now();
-        away_since = away_since.filter(|_| now - asked < AT_WORK);
+        away_since = away_since.filter(|_| now - asked < RUNNING_AGENT);
         let since = *away_since.get_or_insert(now);
         let is_over = now + LOOK >= deadline || now + LOOK - since >= comeback;
         if !is_of_a_restart(&error) || is_over {
@@ -72,8 +70,7 @@ pub fn call(
     }
 }
 
-/// Whether an agent that is being replaced causes it: there is no socket, nobody listens, or who did
-/// went away without a word.
+/// Whether a restart of the agent explains the error: no socket, no listener, or a connection closed without an answer.
 fn is_of_a_restart(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -85,13 +82,13 @@ fn is_of_a_restart(error: &io::Error) -> bool {
     )
 }
 
-/// Asks the agent at `socket` how all is, and waits for its answer for as long as `patience`.
+/// Asks the agent at `socket` for its report and waits up to `timeout`.
 ///
 /// # Errors
-/// Whatever connecting, sending, receiving or decoding fails with.
-pub fn ask_report(socket: &Path, patience: Duration) -> io::Result<Report> {
-    let call = Call::new(patience, Question::Report);
-    ask(socket, &call, Instant::now() + patience, patience)
+/// Failures of connect, send, receive or decode.
+pub fn ask_report(socket: &Path, timeout: Duration) -> io::Result<Report> {
+    let call = Call::new(timeout, Question::Report);
+    ask(socket, &call, Instant::now() + timeout, timeout)
 }
 
 fn ask<Q: Serialize, A: DeserializeOwned>(
@@ -109,23 +106,23 @@ fn ask<Q: Serialize, A: DeserializeOwned>(
     decode(&answer)
 }
 
-/// Connects, though it may have to wait for a place in the agent's queue. It is tried even when the time is over, as
-/// it is for a caller that slept too long: that nobody is there says more than that the time is over.
+/// Connects; the agent's queue may be full. Connects even after the deadline, for example after a suspend: a missing
+/// agent is a better error than a timeout.
 fn connect(path: &Path, deadline: Instant) -> io::Result<UnixStream> {
     let unix = AddressFamily::Unix;
     let socket = socket::socket(unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     let stream = UnixStream::from(socket);
-    stream.set_write_timeout(Some(remaining(deadline).unwrap_or(SHORTEST_LOOK)))?;
+    stream.set_write_timeout(Some(remaining(deadline).unwrap_or(LAST_READ)))?;
+    // `connect` on a Unix socket waits for a place in the backlog, and SO_SNDTIMEO limits that wait.
     socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
     Ok(stream)
 }
 
-/// A connection to an agent that has until the deadline, however little it takes or says at a time, and
-/// has to say something now and then.
+/// A connection with a deadline for the whole call and a timeout for each silence.
 struct Line {
     stream: UnixStream,
     deadline: Instant,
-    /// How long it may say nothing.
+    /// The longest time without a byte.
     silence: Duration,
     heard: Instant,
 }
@@ -134,8 +131,8 @@ impl Read for Line {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let silent_at = self.heard + self.silence;
         let end = self.deadline.min(silent_at);
-        // What came while this process itself was suspended is heard, however late that is.
-        let left = remaining(end).unwrap_or(SHORTEST_LOOK);
+        // Data that arrived while this process was suspended is read, however late that is.
+        let left = remaining(end).unwrap_or(LAST_READ);
         self.stream.set_read_timeout(Some(left))?;
         match self.stream.read(buffer) {
             Err(error) if is_timeout(&error) && end == silent_at => {
@@ -180,7 +177,7 @@ mod tests {
     use crate::protocol::{Request, StatusRequest};
 
     fn call_quietly(socket: &Path, asked: Call) -> io::Result<Reply> {
-        call(socket, asked, COMEBACK, |_| ())
+        call(socket, asked, AGENT_RETURN_TIMEOUT, |_| ())
     }
 
     fn status() -> Call {
@@ -196,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Answers one call with `answer`, and returns what it was asked.
+    /// Answers one call with `answer` and returns the call.
     fn agent(socket: &Path, answer: &'static [u8]) -> thread::JoinHandle<Vec<u8>> {
         let listener = UnixListener::bind(socket).unwrap();
         thread::spawn(move || {
@@ -209,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_answered() {
+    fn agent_answers_a_call() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let agent = agent(&socket, br#"   {"outcome":"done"}"#);
@@ -218,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_came_while_the_caller_was_suspended_is_heard() {
+    fn answer_during_callers_suspend_is_read() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let long_ago = Instant::now().checked_sub(SILENCE * 2).unwrap();
         let mut line = Line { stream: ours, deadline: long_ago, silence: SILENCE, heard: long_ago };
@@ -228,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_says_nonsense_is_an_error() {
+    fn malformed_agent_answer_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let agent = agent(&socket, br#"{"outcome":"do"#);
@@ -236,8 +233,8 @@ mod tests {
         agent.join().unwrap();
     }
 
-    /// Accepts nobody, or one caller whom it says nothing, and is gone; and then another one answers,
-    /// which finds its predecessor's socket, or nothing, as `leaves_its_socket` says.
+    /// An agent that ends without accepting, or without answering, and is then replaced. The next agent finds the old
+    /// socket only if `leaves_its_socket`.
     fn replaced(accepts: bool, leaves_its_socket: bool) -> io::Result<Reply> {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
@@ -258,12 +255,12 @@ mod tests {
         });
         let reply = call_quietly(&socket, status());
         let asked: Call = decode(&replacement.join().unwrap())?;
-        assert!(asked.deadline_ms < status().deadline_ms, "it is the same deadline");
+        assert!(asked.deadline_ms < status().deadline_ms, "the deadline stays the same");
         reply
     }
 
     #[test]
-    fn an_agent_that_is_replaced_amid_a_call_is_asked_again() {
+    fn call_is_repeated_to_a_replaced_agent() {
         for (accepts, leaves_its_socket) in
             [(true, false), (true, true), (false, false), (false, true)]
         {
@@ -276,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_long_for_an_agent_says_so_once() {
+    fn long_wait_for_agent_is_reported_once() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let (began, mut told) = (Stopwatch::start(), None);
@@ -285,16 +282,16 @@ mod tests {
         assert!(call(&socket, status(), 2 * QUIET, tell).is_err());
         let (kind, after, unstalled) = told.expect("no failure is reported");
         assert_eq!(kind, io::ErrorKind::NotFound);
-        assert!(after >= QUIET && unstalled < COMEBACK, "{after:?}");
+        assert!(after >= QUIET && unstalled < AGENT_RETURN_TIMEOUT, "{after:?}");
     }
 
     #[test]
-    fn a_call_waits_for_an_agent_that_is_not_there_yet() {
+    fn call_waits_for_an_absent_agent() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         thread::scope(|scope| {
             let waiting = scope.spawn(|| call_quietly(&socket, status()));
-            // Nothing tells that it waits; sooner or later makes no difference to it.
+            // The order of connect and bind does not matter, and a waiting call cannot be observed.
             let agent = agent(&socket, br#"{"outcome":"done"}"#);
             assert!(matches!(waiting.join().unwrap(), Ok(Reply::Done { .. })));
             agent.join().unwrap();
@@ -302,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_never_answers_meets_the_deadline() {
+    fn unanswered_call_ends_at_its_deadline() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
@@ -311,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_suspended_is_not_waited_for() {
+    fn suspended_agent_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
@@ -325,13 +322,13 @@ mod tests {
         assert!(begun.unstalled() < 10 * silence, "{:?}", begun.unstalled());
     }
 
-    /// How long an agent that drips would take to say what it says.
+    /// The number of bytes that a slow agent sends, one per [`DRIP`].
     const DRIPS: u32 = 500;
 
     const DRIP: Duration = Duration::from_millis(10);
 
     #[test]
-    fn an_agent_that_drips_its_answer_meets_the_deadline() {
+    fn slow_answer_ends_at_the_deadline() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -353,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_whose_queue_is_full_meets_the_deadline() {
+    fn full_backlog_ends_at_the_deadline() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -364,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_away_is_waited_for_as_long_as_is_told() {
+    fn absent_agent_is_waited_for_as_configured() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("none");
         let waits = |patience_ms, comeback_ms| {
@@ -373,26 +370,29 @@ mod tests {
             call(&socket, within(patience_ms), comeback, |_| ()).unwrap_err();
             begun
         };
-        assert!(waits(60_000, 0).unstalled() < COMEBACK);
+        assert!(waits(60_000, 0).unstalled() < AGENT_RETURN_TIMEOUT);
         assert!(waits(60_000, 200).elapsed() >= Duration::from_millis(200) - LOOK);
-        assert!(waits(200, 3_600_000).unstalled() < COMEBACK, "but never beyond the deadline");
+        assert!(
+            waits(200, 3_600_000).unstalled() < AGENT_RETURN_TIMEOUT,
+            "but never beyond the deadline"
+        );
     }
 
     #[test]
-    fn an_agent_that_is_away_is_told_as_that_by_a_caller_that_slept_beyond_its_deadline() {
+    fn absent_agent_is_reported_after_the_deadline() {
         let folder = tempfile::tempdir().unwrap();
         let error = call_quietly(&folder.path().join("none"), within(0)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn an_agent_that_does_not_come_back_is_told_as_what_it_is() {
+    fn error_names_the_missing_agent() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("none");
         let begun = Stopwatch::start();
         let error = call(&socket, within(60_000), Duration::from_millis(300), |_| ()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
-        assert!(begun.unstalled() < COMEBACK, "{:?}", begun.unstalled());
+        assert!(begun.unstalled() < AGENT_RETURN_TIMEOUT, "{:?}", begun.unstalled());
         drop(UnixListener::bind(&socket).unwrap());
         let deserted = call_quietly(&socket, within(200)).unwrap_err();
         assert_eq!(deserted.kind(), io::ErrorKind::ConnectionRefused, "not the deadline");

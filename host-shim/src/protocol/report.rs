@@ -1,77 +1,77 @@
-//! What the agent reports of this host to a person who asks it.
+//! The agent's report of its host, for `host-shim-agent status`.
 
 use serde::{Deserialize, Serialize};
 
-/// How the agent, its DPU and its pods are.
+/// The state of the agent, its session and its pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// The agent's version.
     pub version: String,
-    /// What affects pods, one sentence each. Empty: nothing.
+    /// Problems that affect pods, one sentence each.
     pub problems: Vec<String>,
     /// The session with the DPU.
     pub session: SessionReport,
-    /// The agent's certificate. `None`: it could not be read yet.
+    /// The agent's certificate. `None`: not read yet.
     pub certificate: Option<CertificateReport>,
-    /// The VFs, in the order of their numbers.
+    /// The VFs, ordered by their numbers.
     pub vfs: Vec<VfReport>,
-    /// Why the VFs can't be listed. Empty: they are.
+    /// Why the VFs cannot be listed. Empty: they are listed.
     pub vfs_unknown: String,
-    /// The attachments that the agent holds records of, by their pods.
+    /// The attachments in the agent's records, ordered by pod.
     pub pods: Vec<PodReport>,
-    /// The latest calls that were refused or failed, oldest first.
+    /// The last calls that were refused or failed, oldest first.
     pub failures: Vec<CallFailure>,
-    /// The detaches that the DPU has not confirmed yet, each as `CONTAINER/INTERFACE`.
+    /// Detaches that the DPU has not confirmed, each as `CONTAINER/INTERFACE`.
     pub pending_detaches: Vec<String>,
 }
 
 /// The session with the DPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionReport {
-    /// The DPU's name, as the agent's configuration has it.
+    /// The DPU's name in the agent's configuration.
     pub dpu: String,
-    /// Where the agent connects to.
+    /// The address that the agent connects to.
     pub endpoint: String,
     /// Whether there is a session.
     pub connected: bool,
-    /// Since when there is one, or none: RFC 3339, UTC.
+    /// When the session started or was lost: RFC 3339, UTC.
     pub since: String,
-    /// Why there is none: the code. Empty: there is one.
+    /// The reason code of the missing session. Empty: there is a session.
     pub code: String,
-    /// The same as a sentence.
+    /// The reason as a sentence.
     pub message: String,
 }
 
 /// The agent's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateReport {
-    /// The identity in it.
+    /// The identity in the certificate.
     pub identity: String,
-    /// Its last moment: RFC 3339, UTC.
+    /// The end of its validity: RFC 3339, UTC.
     pub valid_until: String,
-    /// What is wrong with it or its replacement, one sentence. Empty: nothing.
+    /// A problem with the certificate or its replacement, one sentence. Empty: none.
     pub problem: String,
 }
 
-/// How a VF is.
+/// The state of a VF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VfState {
-    /// Clean and at home.
+    /// Verified and in the host's namespace.
     Free,
     /// Free, and reserved by the DPU for the next pods of this host.
     Offered,
-    /// A pod has it, or is about to get it.
+    /// In a pod, or about to move there.
     Held,
-    /// No pod can get it.
+    /// Not allocatable.
     Unavailable,
 }
 
 impl VfState {
-    /// All of them.
+    /// All states, in the order in which they are shown.
     pub const ALL: [Self; 4] = [Self::Free, Self::Offered, Self::Held, Self::Unavailable];
 
-    /// Its name.
+    /// The state's name in JSON and text.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -86,20 +86,20 @@ impl VfState {
 /// A VF of this host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VfReport {
-    /// Such as `pf0vf3`.
+    /// The VF's name, such as `pf0vf3`.
     pub name: String,
-    /// Its device: a PCI address.
+    /// The VF's device: a PCI address.
     pub device: String,
-    /// How it is.
+    /// =/// The VF's state.
     pub state: VfState,
-    /// Why it is unavailable. Empty: it is not, or that is not known.
+    /// Why the VF is unavailable. Empty: it is available, or the reason is unknown.
     pub reason: String,
 }
 
 /// An attachment of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodReport {
-    /// `NAMESPACE/NAME`, as far as the runtime says.
+    /// `NAMESPACE/NAME`, as far as the runtime reports it.
     pub pod: String,
     /// The runtime's container id.
     pub container: String,
@@ -109,11 +109,11 @@ pub struct PodReport {
     pub network: String,
     /// The VF's device.
     pub vf: String,
-    /// Its addresses, in CIDR notation.
+    /// The addresses, in CIDR notation.
     pub addresses: Vec<String>,
     /// `attaching`, `live` or `releasing`.
     pub state: String,
-    /// What is not as it should be in the pod. Empty: nothing.
+    /// A problem of the pod's interface. Empty: none.
     pub problem: String,
     /// The attachment's id.
     pub attachment: String,
@@ -122,14 +122,14 @@ pub struct PodReport {
 /// A call that was refused or failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallFailure {
-    /// When: RFC 3339, UTC.
+    /// When the call ended: RFC 3339, UTC.
     pub time: String,
-    /// Such as `ADD`.
+    /// The verb, such as `ADD`.
     pub verb: String,
-    /// What it was about: the pod and the interface.
+    /// The pod and interface.
     pub subject: String,
-    /// The code of the failure.
+    /// The reason code.
     pub code: String,
-    /// The same as a sentence.
+    /// The reason as a sentence.
     pub message: String,
 }

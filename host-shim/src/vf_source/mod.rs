@@ -1,4 +1,5 @@
-//! Where the host's VFs come from.
+//! VF sources: how the host finds its VFs, resets them and sets their number. A source has no lock that is held across
+//! a call.
 
 mod pci;
 mod virtual_card;
@@ -14,12 +15,12 @@ use sriov::{Handover, IommuGroup};
 pub use pci::{PciCards, PciError, PciPf, PciSettings};
 pub use virtual_card::VirtualCard;
 
-/// Which VF a link is.
+/// The identity of a VF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VfIdentity {
-    /// How the DPU numbers it.
+    /// The VF's numbers, as the DPU uses them.
     pub id: FunctionId,
-    /// What it is known by, whatever its link is called and wherever that is.
+    /// The VF's address, independent of its link's name and namespace.
     pub device: Device,
 }
 
@@ -34,154 +35,155 @@ impl From<&VfIdentity> for v1::Vf {
     }
 }
 
-/// Which VF a message of the DPU names.
+/// Reads the VF that the DPU's message names.
 ///
 /// # Errors
-/// Of kind *internal*: there can be none of its numbers.
+/// [`Reason::Internal`]: no VF can have these numbers.
 pub(crate) fn identity_of(vf: Option<&v1::Vf>) -> Result<VfIdentity, Failure> {
     let v1::Vf { controller, pf, vf, device } = vf.cloned().unwrap_or_default();
-    let refused = |error| {
-        Failure::new(Reason::Internal, format!("the DPU names a VF that can't be: {error}"))
-    };
+    let refused =
+        |error| Failure::new(Reason::Internal, format!("the DPU names an impossible VF: {error}"));
     let id = FunctionId::from_numbers(controller, pf, vf);
     id.map(|id| VfIdentity { id, device: device.into() }).map_err(refused)
 }
 
-/// What the VF of a message is known by.
+/// The device of a message's VF; empty without a VF.
 pub(crate) fn device_of(vf: Option<&v1::Vf>) -> Device {
     vf.map(|vf| vf.device.as_str().into()).unwrap_or_default()
 }
 
-/// What VFs all of a PF are.
+/// What all VFs of a PF have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PfFacts {
-    /// The PF's own.
+    /// The PF's own device.
     pub device: Device,
-    /// The PCI vendor of its VFs, four hexadecimal digits.
+    /// The PCI vendor id of the VFs, four hexadecimal digits.
     pub vendor_id: String,
-    /// The PCI device of its VFs, four hexadecimal digits.
+    /// The PCI device id of the VFs, four hexadecimal digits.
     pub device_id: String,
 }
 
-/// What the link of a VF is like while nobody uses it.
+/// The state of an unused VF's link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnState {
-    /// What it is called in the host's namespace.
+    /// The link's name in the host's namespace.
     pub name: String,
-    /// Its MAC address. `None`: any.
+    /// The MAC address. `None`: any.
     pub mac: Option<MacAddress>,
-    /// Its MTU in bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// All that it is like. `None`: it is not known yet, or an earlier version has learned the rest.
+    /// The link's whole state. `None`: not observed yet.
     #[serde(default)]
     pub portrait: Option<Portrait>,
 }
 
-/// Why a VF can't be made anew.
+/// Why a VF cannot be reset.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum RenewalError {
-    /// Nobody would make it again.
-    #[error("it is a {0}, which nobody makes again: remove it and make it anew by hand")]
+pub enum ResetError {
+    /// The VF is a kind of link that no program creates again.
+    #[error(
+        "the VF is a {0} link, which the agent cannot recreate: delete and recreate it by hand"
+    )]
     Unsupported(String),
     /// The card or its driver refused.
     #[error(transparent)]
     Card(#[from] sriov::Error),
-    /// The kernel refused.
+    /// The kernel refused a request.
     #[error(transparent)]
     Kernel(#[from] Error),
 }
 
-/// A VF that has no link in the host's namespace.
+/// A VF without a link in the host's namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherVf {
-    /// Which VF.
+    /// The VF.
     pub identity: VfIdentity,
-    /// Why it has none there.
+    /// Why its link is not in the host's namespace.
     pub whereabouts: Whereabouts,
 }
 
 /// Why a VF has no link in the host's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whereabouts {
-    /// It has none anywhere, for it is handed over to programs as a device.
+    /// The VF has no link in any namespace: a program such as a hypervisor gets it as a device.
     HandedOver(Handover),
-    /// Its driver has it, so that its link is elsewhere.
+    /// The VF has a network driver, so its link is in another namespace.
     Elsewhere,
-    /// It has no driver.
+    /// The VF has no driver.
     Unbound,
 }
 
 impl Whereabouts {
-    /// Whether somebody uses the VF.
+    /// Whether a pod or a program uses the VF.
     #[must_use]
     pub fn is_in_use(self) -> bool {
         matches!(self, Self::HandedOver(Handover::Open) | Self::Elsewhere)
     }
 }
 
-/// A VF as its PF knows it.
+/// A VF's port on its PF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PfPort {
-    /// The PF.
+    /// The PF's device.
     pub pf: Device,
-    /// The VF's number within its PF.
+    /// The VF's number on its PF.
     pub vf: u32,
 }
 
 impl PfPort {
-    /// The link of the PF among others.
+    /// Finds the PF's link among `links`.
     #[must_use]
     pub fn link(&self, links: &[Link]) -> Option<Link> {
         links.iter().find(|link| link.parent_device.as_deref() == Some(self.pf.as_str())).cloned()
     }
 }
 
-/// Where a VF is in the machine.
+/// The VF's place in the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VfPlacement {
-    /// Its PF.
+    /// The VF's PF.
     pub pf: Device,
-    /// The NUMA node next to it. `None`: none in particular.
+    /// The NUMA node of the card. `None`: unknown, or the machine has none.
     pub numa_node: Option<u32>,
 }
 
-/// Why a PF does not have as many VFs as wanted.
+/// Why a PF does not have the wanted number of VFs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProvideError {
-    /// A card of this kind has the VFs that it has.
+    /// The card's number of VFs is fixed.
     #[error("this card's number of VFs can't be changed")]
     Fixed,
-    /// The host has no such PF.
+    /// The host has no such PF, or does not use it.
     #[error("this host has no PF of that number, or does not use it")]
     UnknownPf,
     /// The card or its driver refused, or VFs are in use.
     #[error(transparent)]
     Card(#[from] sriov::Error),
-    /// The host's links can't be listed.
+    /// The host's links cannot be listed.
     #[error(transparent)]
     Links(#[from] Error),
 }
 
-/// A kind of card: how its VFs are told from other links.
+/// One kind of card: finds its VFs among the links and manages them.
 pub trait VfSource: Debug + Send + Sync {
-    /// Which VF the link is. `None`: it is none.
+    /// Returns the identity of a link's VF. `None`: the link is no VF of this source.
     fn vf_of(&self, link: &Link) -> Option<VfIdentity>;
 
-    /// What the link of a VF that was never seen unused is like while nobody uses it, as far as that
-    /// is a rule of the card's. `None`: it is not.
+    /// Returns the unused state that the card prescribes for a VF, for VFs that were never observed unused. `None`: the
+    /// card prescribes none.
     fn usual_state(&self, _vf: &VfIdentity) -> Option<OwnState> {
         None
     }
 
-    /// What the link of a VF is like while nobody uses it, of a `link` that nobody uses.
+    /// Derives the unused state from a `link` that is unused now.
     fn first_state(&self, _vf: &VfIdentity, link: &Link) -> OwnState {
         let mac = link.permanent_mac.or(link.mac);
         OwnState { name: link.name.clone(), mac, mtu: link.mtu, portrait: None }
     }
 
-    /// What is known of the PF of a VF.
+    /// Returns what is known of the VF's PF.
     fn pf_of(&self, vf: &VfIdentity) -> PfFacts;
 
     /// Whether the card still has the VF.
@@ -189,67 +191,64 @@ pub trait VfSource: Debug + Send + Sync {
         true
     }
 
-    /// The VFs that a PF has now, by device, where their number can be changed.
+    /// Lists the VFs that a PF has now. Empty where their number cannot be changed.
     fn vfs_of(&self, _pf: PfId) -> Vec<Device> {
         Vec::new()
     }
 
-    /// Makes a VF anew that nobody uses, and with it its `link` in the host's namespace: all that was
-    /// set of it or stacked on it ends. The new link shows up there later.
+    /// Resets an unused VF and its `link` in the host's namespace: settings and upper devices are lost. The new link
+    /// appears asynchronously.
     ///
     /// # Errors
-    /// What is in the way.
-    fn make_anew(&self, device: &Device, link: &Link, host: &mut Rtnl) -> Result<(), RenewalError>;
+    /// The card, its driver or the kernel refuses.
+    fn make_anew(&self, device: &Device, link: &Link, host: &mut Rtnl) -> Result<(), ResetError>;
 
-    /// The VFs that the card has besides those that `is_known` tells by device: their links are
-    /// in other namespaces, or they have none.
+    /// Lists the card's other VFs, for which `is_known` is false: their links are in other namespaces, or they have
+    /// none.
     fn other_vfs(&self, _is_known: &dyn Fn(&Device) -> bool) -> Vec<OtherVf> {
         Vec::new()
     }
 
-    /// Gives a VF that has no driver to the one that it is kept for or, if it is kept for none, to
-    /// whichever knows it. Its link shows up in the host's namespace.
+    /// Binds a VF without a driver: to the driver of its `driver_override`, or else to any that matches. The link
+    /// appears in the host's namespace.
     ///
     /// # Errors
-    /// Why it has no driver still.
+    /// The VF still has no driver.
     fn find_driver(&self, _device: &Device) -> Result<(), sriov::Error> {
         Ok(())
     }
 
-    /// How the VF is handed over to programs as a device, and so has no link to move. `None`: it is
-    /// not.
+    /// How the VF is handed over to programs as a device. `None`: it has a link.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// Sysfs cannot be read.
     fn handover(&self, _device: &Device) -> Result<Option<Handover>, sriov::Error> {
         Ok(None)
     }
 
-    /// The devices that a program has with the VF, if the VF is handed over to it. `None`: no IOMMU confines the VF to
-    /// the program's memory.
+    /// The VF's IOMMU group: the devices that a program gets together with it. `None`: no IOMMU confines the VF to the
+    /// program's memory.
     ///
     /// # Errors
-    /// When sysfs can't be read.
+    /// Sysfs cannot be read.
     fn iommu_group(&self, _device: &Device) -> Result<Option<IommuGroup>, sriov::Error> {
         Ok(None)
     }
 
-    /// Where the VF is in the machine, as far as that is known.
+    /// The VF's place in the machine, as far as it is known.
     fn placement(&self, _device: &Device) -> VfPlacement {
         VfPlacement::default()
     }
 
-    /// The VF as its PF knows it. `None`: it is not the PF that keeps a pod to its settings, but the
-    /// DPU.
+    /// The VF's port on its PF, if the PF enforces a pod's settings. `None`: the DPU does.
     fn pf_port(&self, _device: &Device) -> Option<PfPort> {
         None
     }
 
-    /// Whether a PF has another number of VFs than `count`, and could be given as many. Changes
-    /// nothing.
+    /// Whether a PF has another number of VFs than `count` and can be changed. Changes nothing.
     ///
     /// # Errors
-    /// What is in the way, such as a VF of it that is `in_use`, by device.
+    /// The change is impossible, for example because a VF of the PF is `in_use`.
     fn is_change_due(
         &self,
         _pf: PfId,
@@ -259,20 +258,20 @@ pub trait VfSource: Debug + Send + Sync {
         Err(ProvideError::Fixed)
     }
 
-    /// Gives a PF so many VFs, unless one of it is `in_use`, by device. Waits for their links.
-    /// Tells whether anything had to be changed.
+    /// Sets the PF's number of VFs unless one of them is `in_use`, and waits for their links. Returns whether anything
+    /// changed.
     ///
     /// # Errors
-    /// Why it has another number of VFs still.
+    /// The PF still has another number of VFs.
     fn provide(&self, _pf: PfId, _count: u32, _in_use: &[Device]) -> Result<bool, ProvideError> {
         Err(ProvideError::Fixed)
     }
 }
 
-/// The MTU of a virtual card's VF that nobody uses, in bytes.
+/// The MTU of a virtual card's unused VF, in bytes.
 pub const OWN_MTU: u32 = 1500;
 
-/// The VFs among links.
+/// Yields the VFs among links.
 pub fn vfs<'a>(
     source: &dyn VfSource,
     links: &'a [Link],
@@ -280,12 +279,11 @@ pub fn vfs<'a>(
     links.iter().filter_map(|link| Some((source.vf_of(link)?, link)))
 }
 
-/// What another program uses a VF for that is handed over to programs.
+/// Why a handed-over VF is in use.
 pub(crate) const OPEN: &str = "a program has it open";
 
-/// What the host itself uses the link of a VF for, of all links and addresses in the link's
-/// namespace. `None`: for nothing. A VF that comes back from a pod has neither a bridge nor addresses,
-/// and what the pod has stacked on it is not in this namespace.
+/// Names what the host itself uses a VF's link for. `None`: nothing. Pass all links and addresses of the link's
+/// namespace. A VF that returns from a pod has no master and no addresses, and its upper devices stay in the pod.
 #[must_use]
 pub fn use_by_host(link: &Link, links: &[Link], addresses: &[(u32, IpNetwork)]) -> Option<String> {
     if let Some(master) = link.master {
@@ -299,28 +297,28 @@ pub fn use_by_host(link: &Link, links: &[Link], addresses: &[(u32, IpNetwork)]) 
     Some(format!("it has the address {address}"))
 }
 
-/// Kinds of links whose other end is a link, and which are stacked on nothing.
+/// Kinds of links whose `IFLA_LINK` is a peer, not a lower device.
 const PAIRS: [&str; 2] = ["veth", "netkit"];
 
-/// The index of the link that a link is stacked on, in whatever namespace that is.
+/// The index of a link's lower device, in whatever namespace that is.
 pub(crate) fn lower_of(link: &Link) -> Option<u32> {
     let kind = link.kind.as_deref().unwrap_or_default();
     link.peer.filter(|lower| *lower != 0 && !PAIRS.contains(&kind))
 }
 
-/// Whether a link of the host's namespace is stacked on another there.
+/// Whether a link of the host's namespace has a lower device there.
 pub(crate) fn is_stacked_by_host(link: &Link) -> bool {
     link.peer_netns.is_none() && lower_of(link).is_some()
 }
 
-/// The name of what the host itself has stacked on a link, of all links of the link's namespace.
+/// The name of an upper device of the link in the same namespace.
 fn stacked_by_host<'a>(link: &Link, links: &'a [Link]) -> Option<&'a str> {
     let is_on_link =
         |other: &&Link| is_stacked_by_host(other) && lower_of(other) == Some(link.index);
     links.iter().find(is_on_link).map(|other| other.name.as_str())
 }
 
-/// The kernel gives such an address to each link that is switched on.
+/// The kernel gives every link that is up a link-local address.
 const fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -328,13 +326,13 @@ const fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// The link of the VF among others.
+/// Finds the VF's link among `links`.
 #[must_use]
 pub fn link_of<'a>(source: &dyn VfSource, links: &'a [Link], device: &Device) -> Option<&'a Link> {
     links.iter().find(|link| is(source, link, device))
 }
 
-/// Likewise, first by the name that it is expected to have: to tell of a link which VF's it is may take a look at sysfs.
+/// Finds the VF's link, first by its expected name: identifying a link may read sysfs.
 #[must_use]
 pub fn link_called<'a>(
     source: &dyn VfSource,
@@ -346,10 +344,10 @@ pub fn link_called<'a>(
     expected.filter(|link| is(source, link, device)).or_else(|| link_of(source, links, device))
 }
 
-/// Finds the link of a VF in a namespace: first where it is expected, then everywhere.
+/// Finds the VF's link in a namespace: first by its expected name, then among all links.
 ///
 /// # Errors
-/// The kernel's refusal.
+/// The kernel refuses the request.
 pub fn find(
     source: &dyn VfSource,
     rtnl: &mut Rtnl,
@@ -373,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vf_with_a_master_or_an_address_is_the_hosts_own() {
+    fn vf_with_master_or_address_belongs_to_host() {
         let mut link = Link::default();
         link.index = 7;
         let of = |index, address: &str| (index, address.parse::<IpNetwork>().unwrap());

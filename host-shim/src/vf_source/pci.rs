@@ -1,5 +1,7 @@
-//! The VFs of PCI cards, told by the device behind a link: its address stays with it whatever it is
-//! called and wherever it is.
+//! The VFs of PCI cards, identified by the device behind a link: its PCI address stays, whatever the link's name and
+//! namespace.
+//!
+//! Two mutexes, never held together or across a read of sysfs. Any thread may call.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,42 +14,42 @@ use sriov::{Handover, IommuGroup, PciAddress, Provisioning, Sysfs};
 use vf_alloc::{Device, PfId};
 
 use super::{
-    OtherVf, PfFacts, PfPort, ProvideError, RenewalError, VfIdentity, VfPlacement, VfSource,
+    OtherVf, PfFacts, PfPort, ProvideError, ResetError, VfIdentity, VfPlacement, VfSource,
     Whereabouts,
 };
 
-/// Which cards' VFs there are to be had, and how the DPU calls them.
+/// Which cards' VFs the agent uses, and their numbers on the DPU.
 #[derive(Clone, Debug)]
 pub struct PciSettings {
-    /// Where the kernel shows its devices.
+    /// The mount point of sysfs.
     pub sysfs: PathBuf,
-    /// The PFs whose VFs are used. Empty: all that the host has.
+    /// The PFs whose VFs are used. Empty: all of the host.
     pub pfs: Vec<PciPf>,
-    /// The controller that the DPU knows this host's PFs by.
+    /// The DPU's number of this host's controller.
     pub controller: u32,
-    /// Whether the kernel looks for drivers for new VFs. `None`: as the card is set.
+    /// Whether the kernel probes drivers for new VFs. `None`: leave the card's setting.
     pub probe_drivers: Option<bool>,
-    /// Whether the PF keeps the pods to their MAC addresses and VLANs: there is no DPU to do it.
+    /// Whether the PF enforces pods' MAC addresses and VLANs because there is no DPU.
     pub is_legacy: bool,
 }
 
-/// A PF.
+/// A PF of the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciPf {
-    /// Where it is.
+    /// The PCI address.
     pub address: PciAddress,
-    /// How the DPU numbers it.
+    /// The PF's number on the DPU.
     pub number: u16,
 }
 
-/// Why the VFs of PCI cards can't be used.
+/// Why the VFs of PCI cards cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PciError {
-    /// Sysfs can't be read.
-    #[error("can't look for SR-IOV cards")]
+    /// Sysfs cannot be read.
+    #[error("cannot list SR-IOV cards")]
     Sysfs(#[from] sriov::Error),
-    /// Two PFs have one number.
+    /// Two PFs would have the same number.
     #[error(
         "PFs {0} and {1} would both be PF {2} of the DPU: name those that belong to it in \
          vf_source.pfs"
@@ -55,23 +57,23 @@ pub enum PciError {
     SameNumber(PciAddress, PciAddress, u16),
 }
 
-/// The VFs of PCI cards.
+/// The VFs of the host's PCI cards.
 #[derive(Debug)]
 pub struct PciCards {
     sysfs: Sysfs,
     controller: u32,
     probe_drivers: Option<bool>,
     is_legacy: bool,
-    /// The PFs in use are those that are listed.
+    /// Whether the configuration lists the PFs.
     is_listed: bool,
-    /// The PFs by number.
+    /// The PFs by their number on the DPU.
     pfs: Mutex<BTreeMap<u16, PciAddress>>,
-    /// The VFs that were seen.
+    /// A cache of identified VFs: reading sysfs for every link would be slow.
     seen: Mutex<HashMap<PciAddress, VfIdentity>>,
 }
 
 impl PciCards {
-    /// Looks for the cards. A card that is listed and not there may come later.
+    /// Lists the cards. A listed card that is absent may appear later.
     ///
     /// # Errors
     /// See [`PciError`].
@@ -114,13 +116,13 @@ impl PciCards {
         Some(identity)
     }
 
-    /// `None`: it has a number that no VF can have.
+    /// `None`: no VF can have this number.
     fn identity_of(&self, address: PciAddress, pf: u16, vf: u32) -> Option<VfIdentity> {
         let id = PfId { controller: self.controller, pf }.function(vf).ok()?;
         Some(VfIdentity { id, device: device_at(address) })
     }
 
-    /// The number of a PF. `None`: it is not used.
+    /// The PF's number. `None`: the PF is not used.
     fn number_of(&self, address: PciAddress) -> Option<u16> {
         let mut pfs = locked(&self.pfs);
         if let Some((number, _)) = pfs.iter().find(|(_, pf)| **pf == address) {
@@ -130,12 +132,11 @@ impl PciCards {
         if self.is_listed || pfs.contains_key(&number) {
             return None;
         }
-        // A card that came later.
+        // A card that appeared after the start.
         pfs.insert(number, address);
         Some(number)
     }
 
-    /// Why a VF has no link in the host's namespace.
     fn whereabouts(&self, device: &Device) -> Whereabouts {
         if let Some(handover) = logged(self.handover(device)).flatten() {
             return Whereabouts::HandedOver(handover);
@@ -166,7 +167,7 @@ impl PciCards {
 }
 
 impl PciPf {
-    /// A card's ports are its functions, and the DPU numbers them alike.
+    /// The ports of a card are its PCI functions, and the DPU uses the same numbers.
     fn by_function(address: PciAddress) -> Self {
         Self { address, number: address.function.into() }
     }
@@ -203,12 +204,7 @@ impl VfSource for PciCards {
         vfs.into_iter().map(|(_, vf)| device_at(vf)).collect()
     }
 
-    fn make_anew(
-        &self,
-        device: &Device,
-        _link: &Link,
-        _host: &mut Rtnl,
-    ) -> Result<(), RenewalError> {
+    fn make_anew(&self, device: &Device, _link: &Link, _host: &mut Rtnl) -> Result<(), ResetError> {
         address_of(device).map_or(Ok(()), |address| Ok(self.sysfs.rebind(address)?))
     }
 
@@ -272,7 +268,7 @@ impl VfSource for PciCards {
         };
         let outcome = self.sysfs.set_num_vfs(pf, count, &how);
         if !matches!(outcome, Err(sriov::Error::InUse { .. } | sriov::Error::TooMany { .. })) {
-            // A card may place them elsewhere: where depends on their number.
+            // With another number of VFs a card may place them at other addresses, which makes the cache wrong.
             locked(&self.seen).clear();
         }
         outcome?;
@@ -301,16 +297,17 @@ fn log_card(pf: &sriov::PhysicalFunction) {
         numa_node = pf.numa_node,
         vfs = pf.num_vfs,
         most_vfs = pf.total_vfs,
-        "a card with SR-IOV"
+        "found an SR-IOV card"
     );
 }
 
-/// What sysfs does not tell now, it tells later: cards are reset, and drivers changed.
+/// Logs a failed read. Sysfs may be incomplete while a card is reset or its driver changes; the caller reads it again
+/// later.
 fn logged<T>(read: Result<T, sriov::Error>) -> Option<T> {
     match read {
         Ok(value) => Some(value),
         Err(error) => {
-            tracing::debug!("{}", bootstrap::Chain(&error));
+            tracing::debug!(error = %bootstrap::Chain(&error), "cannot read the card's sysfs");
             None
         }
     }
@@ -330,7 +327,7 @@ mod tests {
 
     const PF: PfId = PfId { controller: 1, pf: 0 };
 
-    /// Two cards of one PF each, the first with two VFs.
+    /// Two cards of one PF each; the first has two VFs.
     fn machine() -> TempDir {
         let root = tempfile::tempdir().unwrap();
         for pf in ["0000:03:00.0", "0000:04:00.0"] {
@@ -380,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vf_is_told_by_its_device() {
+    fn pci_address_identifies_vf() {
         let root = machine();
         let cards = cards(root.path(), &[("0000:03:00.0", 5)]).unwrap();
         let vf = cards.vf_of(&link("anything", "0000:03:00.3")).unwrap();
@@ -394,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn vfs_without_a_link_are_listed_with_what_has_them() {
+    fn linkless_vfs_are_listed_with_whereabouts() {
         let root = machine();
         let driver = device(root.path(), "0000:03:00.2").join("driver");
         symlink("../../../../bus/pci/drivers/mlx5_vfio_pci", driver).unwrap();
@@ -413,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_number_is_due_where_it_differs_and_no_vf_is_in_use() {
+    fn vf_count_changes_only_without_vfs_in_use() {
         let root = machine();
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
         let in_use = ["0000:03:00.3".into()];
@@ -424,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vf_has_the_number_that_it_has_now() {
+    fn renumbered_vf_gets_its_current_number() {
         let root = machine();
         let cards = cards(root.path(), &[("0000:03:00.0", 0)]).unwrap();
         let number_of = |address: &str| cards.vf_of(&link("v", address)).map(|vf| vf.id.vf);
@@ -442,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn pfs_that_would_be_mistaken_for_one_another_are_told() {
+    fn pfs_with_equal_numbers_are_refused() {
         let root = machine();
         let error = cards(root.path(), &[]).unwrap_err().to_string();
         for named in ["PFs 0000:03:00.0 and 0000:04:00.0", "PF 0 of the DPU", "vf_source.pfs"] {
@@ -451,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pf_that_is_not_listed_is_left_alone() {
+    fn unlisted_pf_is_ignored() {
         let root = machine();
         let cards = cards(root.path(), &[("0000:04:00.0", 0)]).unwrap();
         assert_eq!(cards.vf_of(&link("v", "0000:03:00.2")), None);

@@ -1,21 +1,21 @@
-//! The VFs of the virtual card, which their alias tells as a PCI address tells those of a real one.
+//! The VFs of the virtual card. Their alias identifies them, as a PCI address identifies those of a real card.
 
 use netlink::{Link, Request, Rtnl};
 use sriov::{PciAddress, SOFTWARE_VF};
 use vf_alloc::{Device, FunctionId};
 use virtual_nic::VirtualVf;
 
-use super::{OWN_MTU, OwnState, PfFacts, RenewalError, VfIdentity, VfPlacement, VfSource};
+use super::{OWN_MTU, OwnState, PfFacts, ResetError, VfIdentity, VfPlacement, VfSource};
 
-/// VFs that crates/virtual-nic plugged in.
+/// VFs that `crates/virtual-nic` plugged in.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualCard {
-    /// The PFs whose VFs are used. Empty: those of all cards.
+    /// The PFs whose VFs are used. Empty: all.
     pfs: Vec<Device>,
 }
 
 impl VirtualCard {
-    /// The VFs of these PFs alone. Empty: those of all cards.
+    /// Restricts the source to the VFs of these PFs. Empty: all.
     #[must_use]
     pub fn of_pfs(pfs: impl IntoIterator<Item = PciAddress>) -> Self {
         Self { pfs: pfs.into_iter().map(|pf| pf.to_string().into()).collect() }
@@ -41,17 +41,12 @@ impl VfSource for VirtualCard {
         OwnState { mac: link.mac, ..state(vf) }
     }
 
-    /// The card plugs the pair in again of which one end is deleted. Nobody does that with other kinds
-    /// of links, such as taps.
-    fn make_anew(
-        &self,
-        _device: &Device,
-        link: &Link,
-        host: &mut Rtnl,
-    ) -> Result<(), RenewalError> {
+    /// Deletes the veth pair, which the card then plugs in again. No program recreates other kinds of links, such as
+    /// taps.
+    fn make_anew(&self, _device: &Device, link: &Link, host: &mut Rtnl) -> Result<(), ResetError> {
         match link.kind.as_deref() {
             Some("veth") => Ok(host.change(Request::delete_link(link.index))?),
-            kind => Err(RenewalError::Unsupported(kind.unwrap_or("link").to_owned())),
+            kind => Err(ResetError::Unsupported(kind.unwrap_or("link").to_owned())),
         }
     }
 
@@ -69,13 +64,13 @@ impl VfSource for VirtualCard {
     }
 }
 
-/// A PF has a domain of its own.
+/// Each PF has a PCI domain of its own.
 fn pf_device(vf: &Device) -> Device {
     let (domain, _) = vf.as_str().split_once(':').unwrap_or((vf.as_str(), ""));
     format!("{domain}:00:00.0").into()
 }
 
-/// Cards of one host differ in their controller, and name their VFs after it but for controller 0.
+/// Cards of one host differ in their controller; the names of their VFs contain it unless it is 0.
 fn state(vf: &VfIdentity) -> OwnState {
     let FunctionId { pf, vf } = vf.id;
     OwnState { name: format!("{pf}v{vf}"), mac: None, mtu: OWN_MTU, portrait: None }
@@ -86,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vf_is_told_by_its_alias() {
+    fn alias_identifies_virtual_vf() {
         let mut link = Link::default();
         let card = VirtualCard::default();
         assert_eq!(card.vf_of(&link), None);
@@ -98,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vfs_of_other_pfs_than_those_that_are_named_are_left_alone() {
+    fn vfs_of_unlisted_pfs_are_ignored() {
         let card = VirtualCard::of_pfs(["d010:00:00.0".parse().unwrap()]);
         let mut link = Link::default();
         link.alias = Some("virtual-nic d000:00:00.3 pf0vf2".into());

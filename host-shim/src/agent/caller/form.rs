@@ -14,7 +14,7 @@ use crate::{
         request::{Document, ResultBase, prepare},
         version::{self, Version},
     },
-    protocol::{Asked, CniReply, CniRequest, Reply, Request, is_a_runtimes},
+    protocol::{Asked, CniReply, CniRequest, Reply, Request, is_cni_call},
 };
 
 /// How a caller is answered.
@@ -43,7 +43,7 @@ impl Form {
         let said: Map<String, Value> = serde_json::from_slice(call).ok()?;
         let message = format!("the call can't be decoded: {why}");
         let error = CniError::new(code::UNDECODABLE, message);
-        is_a_runtimes(&said).then(|| refused(&Refusal { version: Version::NEWEST, error }))
+        is_cni_call(&said).then(|| refused(&Refusal { version: Version::NEWEST, error }))
     }
 
     /// What is written of an answer.

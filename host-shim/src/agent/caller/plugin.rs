@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{Answer, END_LIMIT, Form};
-use crate::protocol::{END_OF_ANSWER, SIGN_OF_LIFE};
+use crate::protocol::{END_OF_ANSWER, HEARTBEAT};
 
 /// The connection that a call came by.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl PluginLine {
     }
 
     pub(super) async fn beat(&self) -> io::Result<()> {
-        self.write(SIGN_OF_LIFE).await
+        self.write(HEARTBEAT).await
     }
 
     pub(super) async fn tell(&self, answer: Answer) -> io::Result<()> {

@@ -278,7 +278,7 @@ pub(super) mod tests {
                 tests::{hold_renewals, keep, leave_unfinished, turn_at_moving, unfinished},
             },
         },
-        vf_source::{PfFacts, RenewalError, VfIdentity, VfSource},
+        vf_source::{PfFacts, ResetError, VfIdentity, VfSource},
     };
 
     const VF: &str = "0000:03:00.2";
@@ -330,7 +330,7 @@ pub(super) mod tests {
             None
         }
 
-        fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
+        fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), ResetError> {
             Ok(())
         }
 

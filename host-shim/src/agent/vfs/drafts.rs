@@ -16,7 +16,7 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
-    mover::{MoveError, Baseline, meets_others},
+    mover::{Baseline, MoveError, meets_others},
     protocol::{AddRequest, Key},
     vf_source::{self, VfIdentity, VfSource},
 };

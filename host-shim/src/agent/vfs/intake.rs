@@ -342,7 +342,7 @@ pub(in crate::agent) mod tests {
             records::tests::record,
             tests::{vfs, vfs_of},
         },
-        vf_source::{PfFacts, RenewalError, VfIdentity, VfSource},
+        vf_source::{PfFacts, ResetError, VfIdentity, VfSource},
     };
 
     /// An ADD of the container whose VF the record `earlier` still holds.
@@ -386,7 +386,7 @@ pub(in crate::agent) mod tests {
             PfFacts::default()
         }
 
-        fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
+        fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), ResetError> {
             Ok(())
         }
 

@@ -8,7 +8,7 @@ use super::{
     *,
 };
 use crate::agent::vfs::{record, tests::keep};
-use crate::vf_source::{PciCards, PciSettings, PfFacts, RenewalError, VfIdentity, VfPlacement};
+use crate::vf_source::{PciCards, PciSettings, PfFacts, ResetError, VfIdentity, VfPlacement};
 
 /// A card whose VFs have a PF each. Those with odd numbers are next to a NUMA node.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl VfSource for Placed {
         PfFacts::default()
     }
 
-    fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), RenewalError> {
+    fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), ResetError> {
         Ok(())
     }
 
