@@ -88,7 +88,7 @@ fn prepared(environment: &Environment, stdin: &[u8]) -> Result<(Version, Prepare
 }
 
 fn check_prepared(environment: &Environment, version: Version, prepared: Prepared) {
-    let Prepared { patience, request, base, .. } = prepared;
+    let Prepared { timeout, request, base, .. } = prepared;
     if let Request::Add(add) = &request {
         check_container_id(&add.key.container_id).unwrap();
         assert!(!add.netns.is_empty() && !add.key.interface_name.is_empty());
@@ -97,7 +97,7 @@ fn check_prepared(environment: &Environment, version: Version, prepared: Prepare
         assert_eq!(sandbox, environment.netns);
         check_result(previous, &attachment(), version);
     }
-    assert_reads_back(&Call::new(patience, request));
+    assert_reads_back(&Call::new(timeout, request));
 }
 
 fn attachment() -> v1::Attachment {

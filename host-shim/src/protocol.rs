@@ -388,7 +388,7 @@ pub struct CheckRequest {
     pub addresses: Vec<String>,
     /// The pod's other interfaces in the previous result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub others: Vec<Promise>,
+    pub others: Vec<ExpectedInterface>,
     /// Compare with the agent's own record: the caller keeps no previous result.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub by_record: bool,
@@ -396,7 +396,7 @@ pub struct CheckRequest {
 
 /// An interface of a previous result, to be compared with the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Promise {
+pub struct ExpectedInterface {
     /// The interface's name.
     pub interface_name: String,
     /// The MAC address, if the result has one.
@@ -410,7 +410,7 @@ pub struct Promise {
     pub device: Option<String>,
 }
 
-impl Promise {
+impl ExpectedInterface {
     /// Expects only that the interface exists.
     #[must_use]
     pub fn of_nothing(key: &Key) -> Self {

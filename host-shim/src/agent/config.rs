@@ -494,7 +494,7 @@ mod tests {
     use bootstrap::load_config;
 
     use super::*;
-    use crate::cni::{environment::Verb, request::patience};
+    use crate::cni::{environment::Verb, request::call_timeout};
 
     const LEAST: &str = "
         [dpu]
@@ -589,7 +589,7 @@ mod tests {
 
     #[test]
     fn the_longest_call_ends_before_the_plugin_gives_up() {
-        let seconds = |verb| patience(verb).as_secs();
+        let seconds = |verb| call_timeout(verb).as_secs();
         let waits = LONGEST_DETACH_S + LONGEST_RECONNECT_MS / 1000;
         let take_back = LONGEST_CARRIER_MS / 1000 + waits;
         let before = device_plugin::LONGEST_ANSWER_MS / 1000 + LONGEST_RECONNECT_MS / 1000;

@@ -1,7 +1,6 @@
-//! Annotations of ours on a Kubernetes pod, as containerd and CRI-O pass them where the configuration
-//! has the capability `io.kubernetes.cri.pod-annotations`: a pod asks by them for what other callers
-//! ask for by `runtimeConfig`, and for a network. Further networks are asked for in [`networks`](super::networks)' own
-//! form. Annotations of others are none of our business.
+//! Our annotations on a Kubernetes pod. containerd and CRI-O pass them if the configuration has the capability
+//! `io.kubernetes.cri.pod-annotations`. They ask for a network and for what other callers request by `runtimeConfig`.
+//! [`networks`](super::networks) reads the one for further networks. Other annotations are ignored.
 
 use serde_json::Value;
 
@@ -11,46 +10,45 @@ use super::{
     foreign::unsupported,
 };
 
-/// The capability that they come by.
+/// The capability that passes annotations.
 pub(super) const CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
-/// They begin so.
+/// The prefix of our annotations.
 const PREFIX: &str = "dpu-offload.io/";
 
-/// Their names, without the prefix.
+/// The names of our annotations, without the prefix.
 const NAMES: [&str; 7] =
     ["network", "networks", "mac", "ips", "ip-families", "allowed-sources", "bandwidth"];
 
-/// The one that asks for other interfaces.
+/// The annotation for further interfaces.
 const NETWORKS: &str = "networks";
 
-/// One of them.
+/// One annotation.
 #[derive(Debug, PartialEq)]
 pub(super) struct Annotation {
-    /// What messages call it.
+    /// The annotation's name in messages.
     pub(super) title: String,
-    /// What it asks for.
-    pub(super) wish: Wish,
+    /// What the annotation asks for.
+    pub(super) requested: Requested,
 }
 
 /// What an annotation asks for.
 #[derive(Debug, PartialEq)]
-pub(super) enum Wish {
-    /// The DPU's network of that name.
+pub(super) enum Requested {
+    /// A network of the DPU.
     Network(String),
-    /// To send for these besides itself.
+    /// Further sources to send from.
     AllowedSources(Vec<String>),
-    /// An address of each of these families, and of no other.
+    /// Addresses of exactly these families.
     IpFamilies(Vec<String>),
-    /// What a capability asks for, by that name and in its form.
+    /// The value of a capability, in its form.
     Capability(&'static str, Value),
 }
 
-/// Those of ours, from the value of the capability.
+/// Reads our annotations from the capability's value.
 ///
 /// # Errors
-/// [`code::UNSUPPORTED_FIELD`] for one that nobody defined, [`code::INVALID_CONFIGURATION`] for one
-/// that is malformed.
+/// [`code::UNSUPPORTED_FIELD`] for an unknown annotation, [`code::INVALID_CONFIGURATION`] for a malformed one.
 pub(super) fn read(value: &Value) -> Result<Vec<Annotation>, CniError> {
     let Value::Object(annotations) = value else {
         let message = format!("runtimeConfig.{CAPABILITY} {} is no object", shown(value));
@@ -74,16 +72,16 @@ fn read_one(name: &str, value: &Value) -> Result<Annotation, CniError> {
         Some(text) => text,
         None => return Err(malformed(&title, value, "it is no text")),
     };
-    let wish = match name {
-        "network" => Wish::Network(text.to_owned()),
-        "mac" => Wish::Capability("mac", text.into()),
-        "ips" => Wish::Capability("ips", listed(text).collect()),
-        "ip-families" if text == "none" => Wish::IpFamilies(Vec::new()),
-        "ip-families" => Wish::IpFamilies(listed(text).map(str::to_owned).collect()),
-        "allowed-sources" => Wish::AllowedSources(listed(text).map(str::to_owned).collect()),
-        _ => Wish::Capability("bandwidth", limits(&title, text)?),
+    let requested = match name {
+        "network" => Requested::Network(text.to_owned()),
+        "mac" => Requested::Capability("mac", text.into()),
+        "ips" => Requested::Capability("ips", listed(text).collect()),
+        "ip-families" if text == "none" => Requested::IpFamilies(Vec::new()),
+        "ip-families" => Requested::IpFamilies(listed(text).map(str::to_owned).collect()),
+        "allowed-sources" => Requested::AllowedSources(listed(text).map(str::to_owned).collect()),
+        _ => Requested::Capability("bandwidth", limits(&title, text)?),
     };
-    Ok(Annotation { title, wish })
+    Ok(Annotation { title, requested })
 }
 
 fn listed(text: &str) -> impl Iterator<Item = &str> {
@@ -103,7 +101,7 @@ fn malformed(title: &str, value: &Value, why: &str) -> CniError {
     CniError::new(code::INVALID_CONFIGURATION, message)
 }
 
-/// An annotation and the runtime ask for different things, and which is meant nobody can tell.
+/// The error for an annotation that contradicts the runtime's request: the plugin cannot choose.
 pub(super) fn contradiction(title: &str, capability: &str, by_runtime: &Value) -> CniError {
     let message = format!(
         "{title} contradicts runtimeConfig.{capability} {}: ask for it in one of the two",
@@ -112,7 +110,7 @@ pub(super) fn contradiction(title: &str, capability: &str, by_runtime: &Value) -
     CniError::new(code::INVALID_CONFIGURATION, message)
 }
 
-/// The name of a network is the DPU's to know; here it must be one at all.
+/// Checks the form of a network's name. Only the DPU knows which networks exist.
 pub(super) fn check_network(title: &str, name: &str) -> Result<(), CniError> {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if (1..=63).contains(&name.len()) && name.bytes().all(is_plain) {
@@ -134,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_asks_for_what_its_capability_asks_for() {
+    fn annotations_map_to_capabilities() {
         let annotations = json!({
             "dpu-offload.io/network": "blue",
             "dpu-offload.io/mac": "02:00:00:00:00:01",
@@ -145,20 +143,20 @@ mod tests {
             "dpu-offload.io.example.org/mac": "x",
         });
         let read = read(&annotations).unwrap();
-        let wishes: Vec<_> = read.into_iter().map(|annotation| annotation.wish).collect();
+        let found: Vec<_> = read.into_iter().map(|annotation| annotation.requested).collect();
         let expected = [
-            Wish::Capability("bandwidth", json!({"ingressRate": 8000})),
-            Wish::Capability("ips", json!(["10.1.0.5/16", "fd00::5"])),
-            Wish::IpFamilies(vec!["IPv4".into(), "IPv6".into()]),
-            Wish::Capability("mac", json!("02:00:00:00:00:01")),
-            Wish::Network("blue".into()),
+            Requested::Capability("bandwidth", json!({"ingressRate": 8000})),
+            Requested::Capability("ips", json!(["10.1.0.5/16", "fd00::5"])),
+            Requested::IpFamilies(vec!["IPv4".into(), "IPv6".into()]),
+            Requested::Capability("mac", json!("02:00:00:00:00:01")),
+            Requested::Network("blue".into()),
         ];
-        assert!(expected.iter().all(|wish| wishes.contains(wish)), "{wishes:?}");
-        assert_eq!(wishes.len(), expected.len(), "{wishes:?}");
+        assert!(expected.iter().all(|requested| found.contains(requested)), "{found:?}");
+        assert_eq!(found.len(), expected.len(), "{found:?}");
     }
 
     #[test]
-    fn one_that_nobody_defined_is_refused_with_those_that_are() {
+    fn unknown_annotation_is_refused_with_known_ones() {
         for name in ["vlan", "", "MAC", "Network", "mac/x"] {
             let error = refusal(&json!({format!("dpu-offload.io/{name}"): "7"}));
             assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_refused_by_name() {
+    fn malformed_annotations_are_refused() {
         for (name, value) in [
             ("network", json!(" ")),
             ("mac", json!("")),

@@ -13,10 +13,10 @@ use super::{
     version::Version,
 };
 
-/// Longest configuration, in bytes.
+/// The longest configuration, in bytes.
 const CONFIGURATION_LIMIT: u64 = 1024 * 1024;
 
-/// What the plugin reads of its configuration. Unknown keys belong to others and are tolerated.
+/// The keys that the plugin reads. Unknown keys belong to others and are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Configuration {
@@ -27,25 +27,24 @@ pub struct Configuration {
     /// The plugin that the configuration is for.
     #[serde(rename = "type")]
     pub plugin: String,
-    /// A list's plugins: a plugin is passed one of them, never the list.
+    /// The plugins of a list. A plugin gets one of them, never the list.
     pub plugins: Option<Value>,
-    /// The DPU's network. Absent: `name`. Empty: the DPU's default one.
+    /// The DPU's network. Absent: `name`. Empty: the DPU's default network.
     pub network: Option<String>,
-    /// Further networks for pods that ask for none: names, or objects.
+    /// Further networks for pods that ask for none: names or objects.
     pub networks: Option<Vec<Value>>,
-    /// How the names of their interfaces begin.
+    /// The prefix of the further interfaces' names.
     pub interface_prefix: Option<String>,
-    /// Whether the result tells only the addresses of the pod's first interface, for runtimes that take all for the
-    /// pod's.
+    /// Whether the result has only the first interface's addresses, for runtimes that treat all addresses as the pod's.
     pub only_pod_addresses: bool,
     /// The agent's socket.
     pub agent_socket: Option<String>,
-    /// For how long calls look for an agent that is away.
+    /// How long calls wait for an absent agent, in seconds.
     pub agent_return_seconds: Option<u64>,
     /// A VF that the kubelet's device plugin chose, as Multus passes it.
     #[serde(rename = "deviceID")]
     pub device_id: Option<String>,
-    /// The same under its other name.
+    /// `deviceID` under its other name.
     #[serde(rename = "pciBusID")]
     pub pci_bus_id: Option<String>,
     /// A MAC address for the pod.
@@ -54,19 +53,19 @@ pub struct Configuration {
     pub ips: Option<Vec<String>>,
     /// The families of which the pod gets an address.
     pub ip_families: Option<Vec<String>>,
-    /// Arguments by convention.
+    /// Arguments by convention (`args.cni`).
     pub args: Args,
-    /// What the runtime passes for the capabilities that the configuration declares.
+    /// The values of the capabilities that the configuration declares.
     pub runtime_config: Map<String, Value>,
-    /// The result of the plugin before, or of the ADD.
+    /// The result of the previous plugin, or of the ADD.
     pub prev_result: Option<Value>,
-    /// What GC leaves alone. Absent is not empty.
+    /// The attachments that GC keeps. Absent differs from empty.
     #[serde(rename = "cni.dev/valid-attachments")]
     pub valid_attachments: Option<Vec<ValidAttachment>>,
-    /// The same under the key that older runtimes misspelt.
+    /// The same list under the key that older runtimes use by mistake.
     #[serde(rename = "cni.dev/attachments")]
     pub attachments: Option<Vec<ValidAttachment>>,
-    /// What it asks of another plugin.
+    /// A key of another plugin in the configuration.
     #[serde(skip)]
     pub foreign_key: Option<ForeignKey>,
 }
@@ -90,26 +89,26 @@ pub struct CniArgs {
     /// The families of which the pod gets an address.
     #[serde(rename = "ipFamilies")]
     pub ip_families: Option<Vec<String>>,
-    /// Whom the pod asks to send for besides itself.
+    /// Further sources that the pod asks to send from.
     #[serde(rename = "allowedSources")]
     pub allowed_sources: Option<Vec<String>>,
 }
 
-/// An attachment that GC leaves alone.
+/// An attachment that GC keeps.
 #[derive(Clone, Debug, Deserialize)]
 pub struct ValidAttachment {
-    /// Its container id.
+    /// The container id.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// Its interface's name.
+    /// The interface's name.
     pub ifname: String,
 }
 
-/// The lists of GC.
+/// The keys of GC's list.
 const VALID_LISTS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 impl Configuration {
-    /// Reads and checks a configuration, in the order that the reference library does.
+    /// Reads and checks a configuration in the order of the reference library (libcni).
     ///
     /// # Errors
     /// [`code::IO_FAILURE`], [`code::UNDECODABLE`] or [`code::INVALID_CONFIGURATION`].
@@ -165,8 +164,8 @@ impl Configuration {
     /// The version that the configuration and the result follow.
     ///
     /// # Errors
-    /// [`code::INCOMPATIBLE_VERSION`] if the plugin does not speak it. A configuration without
-    /// one is of version 0.1.0.
+    /// [`code::INCOMPATIBLE_VERSION`]: the plugin does not support the version. A configuration without one has version
+    /// 0.1.0.
     pub fn version(&self) -> Result<Version, CniError> {
         let text = if self.cni_version.is_empty() { "0.1.0" } else { &self.cni_version };
         Version::parse(text).ok_or_else(|| {
@@ -176,14 +175,14 @@ impl Configuration {
         })
     }
 
-    /// The DPU's network that the configuration is for. Empty: the DPU's default one.
+    /// The DPU's network that the configuration is for. Empty: the DPU's default network.
     #[must_use]
     pub fn network(&self) -> String {
         self.network.clone().unwrap_or_else(|| self.name.clone())
     }
 }
 
-/// Go prints a list without entries as null, which would else be as good as none.
+/// Go prints an empty list as null, which would count as absent.
 fn show_empty_lists(document: &mut Map<String, Value>) {
     for key in VALID_LISTS {
         if let Some(list @ Value::Null) = document.get_mut(key) {
@@ -192,7 +191,7 @@ fn show_empty_lists(document: &mut Map<String, Value>) {
     }
 }
 
-/// All of the configuration, unless it is too long.
+/// Reads the whole configuration unless it is too long.
 pub(super) fn read_limited(input: impl Read) -> Result<Vec<u8>, CniError> {
     let mut document = Vec::new();
     input.take(CONFIGURATION_LIMIT + 1).read_to_end(&mut document).map_err(|error| {
@@ -218,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_read_and_foreign_keys_are_tolerated() {
+    fn configuration_tolerates_foreign_keys() {
         let text = r#"{"cniVersion":"1.0.0","name":"blue","type":"host-shim","mtu":9000,
             "capabilities":{"mac":true},"agentSocket":"/tmp/s","args":null,"runtimeConfig":null,"deviceID":"0000:03:00.2"}"#;
         let configuration = Configuration::read(text.as_bytes()).unwrap();
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_network_may_differ_from_the_name_and_be_the_default_one() {
+    fn network_may_differ_from_the_name() {
         let of = |network: &str| {
             let text = format!(r#"{{"name":"n","type":"host-shim","network":"{network}"}}"#);
             Configuration::read(text.as_bytes()).unwrap().network()
@@ -238,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_undecodable() {
+    fn malformed_configuration_is_undecodable() {
         for text in
             ["", "{", "[]x", "null", "{\"name\":\"a\"", "{\"name\":7}", "{\"cniVersion\":1}"]
         {
@@ -249,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_of_a_list_of_gc_that_is_malformed_is_told_with_the_list() {
+    fn malformed_gc_entry_names_its_list() {
         for list in VALID_LISTS {
             let text = format!(r#"{{"name":"n","type":"host-shim","{list}":[{{"id":"g"}}]}}"#);
             let error = refusal(&text);
@@ -267,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_no_configuration_of_a_plugin() {
+    fn configuration_list_is_refused() {
         let list = r#"{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"host-shim"}]}"#;
         for (text, words) in [(list, "one of its `plugins`"), (r#"{"name":"n"}"#, "`type`")] {
             let error = refusal(text);
@@ -287,14 +286,14 @@ mod tests {
     }
 
     #[test]
-    fn an_oversized_configuration_is_refused() {
+    fn oversized_cni_configuration_is_refused() {
         let padding = usize::try_from(CONFIGURATION_LIMIT).unwrap();
         let text = format!(r#"{{"name":"n","x":"{}"}}"#, "y".repeat(padding));
         assert_eq!(refusal(&text).code, code::IO_FAILURE);
     }
 
     #[test]
-    fn an_unreadable_input_is_an_io_failure() {
+    fn unreadable_stdin_is_an_io_failure() {
         struct Broken;
         impl Read for Broken {
             fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

@@ -1,4 +1,4 @@
-//! The environment that a runtime calls the plugin with.
+//! The environment of a CNI call.
 
 use std::{env, path::Path};
 
@@ -11,20 +11,20 @@ use serde_json::Value;
 use super::error::{CniError, code};
 use crate::protocol::CallerFolders;
 
-/// What the runtime asks for.
+/// The verb of a CNI call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Attach a container to a network.
     Add,
     /// Undo an ADD.
     Del,
-    /// Tell whether an ADD's work is still in place.
+    /// Report whether an ADD's work is still in place.
     Check,
-    /// Release what is not listed as valid.
+    /// Release attachments that are not listed as valid.
     Gc,
-    /// Tell whether ADD can be served.
+    /// Report whether an ADD can be served.
     Status,
-    /// Tell the supported versions.
+    /// Report the supported versions.
     Version,
 }
 
@@ -36,12 +36,12 @@ impl Verb {
         Self::ALL.into_iter().find(|verb| verb.as_str() == text)
     }
 
-    /// All of them, for a message.
+    /// All verbs, for messages.
     fn list() -> String {
         Self::ALL.map(Self::as_str).join(", ")
     }
 
-    /// As `CNI_COMMAND` has it.
+    /// The verb's name in `CNI_COMMAND`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Verb {
     }
 }
 
-/// The `CNI_…` variables. Empty is as good as missing: runtimes set all of them, always.
+/// The `CNI_…` variables. An empty one counts as missing: runtimes always set all of them.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// `CNI_COMMAND`
@@ -84,7 +84,7 @@ pub struct Environment {
     pub conf_dir: String,
 }
 
-/// The keys of `CNI_ARGS` that somebody defined.
+/// The known keys of `CNI_ARGS`.
 const ARGS: [&str; 7] = [
     "IP",
     "MAC",
@@ -96,7 +96,7 @@ const ARGS: [&str; 7] = [
 ];
 
 impl Environment {
-    /// The process's own.
+    /// Reads the process's environment.
     #[must_use]
     pub fn of_process() -> Self {
         let read = |name| {
@@ -114,12 +114,12 @@ impl Environment {
         }
     }
 
-    /// Checks the variables in the order that the reference library does, and tells the verb.
+    /// Checks the variables in the order of the reference library (libcni) and returns the verb.
     ///
-    /// `CNI_PATH` may be missing: the agent's configuration names folders of plugins, too.
+    /// `CNI_PATH` may be missing: the agent's configuration names plugin folders too.
     ///
     /// # Errors
-    /// [`code::INVALID_ENVIRONMENT`] names the variables that are missing, or the invalid one.
+    /// [`code::INVALID_ENVIRONMENT`]: names the missing variables or the invalid one.
     pub fn verb(&self) -> Result<Verb, CniError> {
         let verb = Verb::parse(&self.command);
         if let Some(verb) = verb {
@@ -142,9 +142,11 @@ impl Environment {
         if !self.interface_name.is_empty() {
             check_interface_name(&self.interface_name).map_err(invalid)?;
         }
-        // A DEL of what was never there is none to be refused.
+        // A DEL of an interface `lo` that never existed must succeed.
         if verb == Verb::Add && self.interface_name == "lo" {
-            return Err(invalid("CNI_IFNAME lo is every pod's loopback: take another name".into()));
+            return Err(invalid(
+                "CNI_IFNAME lo is every pod's loopback: choose another name".into(),
+            ));
         }
         Ok(())
     }
@@ -166,8 +168,8 @@ impl Environment {
         Err(invalid(format!("required env variables [{}] missing or empty", missing.join(","))))
     }
 
-    /// The folders that it names. A relative path is relative to the plugin's working directory, which is the
-    /// runtime's: the agent has another.
+    /// The folders of `CNI_PATH` and `CNI_CONF_DIR`, made absolute. Relative ones refer to the runtime's working
+    /// directory, which the agent does not share.
     #[must_use]
     pub fn folders(&self) -> CallerFolders {
         let absolute = |folder: &Path| std::path::absolute(folder).ok();
@@ -190,12 +192,12 @@ impl Environment {
         pairs.rfind(|(k, v)| *k == key && !v.is_empty()).map(|(_, value)| value)
     }
 
-    /// Checks that `CNI_ARGS` consists of `KEY=value` pairs, and of known keys unless it says
-    /// `IgnoreUnknown`. Go's plugins, too, want the keys' own spelling.
+    /// Checks that `CNI_ARGS` consists of `KEY=value` pairs with known keys. `IgnoreUnknown` permits other keys. Keys
+    /// are case-sensitive, as for Go's plugins.
     ///
     /// # Errors
-    /// [`code::INVALID_ENVIRONMENT`] with the pair that is none, or the key: its value is not told, for
-    /// it is somebody else's.
+    /// [`code::INVALID_ENVIRONMENT`] names the malformed pair or the unknown key, but not its value, which may be
+    /// secret.
     pub fn check_args(&self) -> Result<(), CniError> {
         let mut pairs = self.args.split(';').filter(|pair| !pair.is_empty());
         if let Some(stray) = pairs.clone().find(|pair| !pair.contains('=')) {
@@ -205,7 +207,7 @@ impl Environment {
         let is_unknown = |(key, value): &(&str, &str)| !value.is_empty() && !ARGS.contains(key);
         match pairs.find_map(|pair| pair.split_once('=').filter(is_unknown)) {
             Some((key, _)) if !self.ignores_unknown_args() => Err(invalid(format!(
-                "CNI_ARGS holds the unknown key {}: known are {}; IgnoreUnknown=1 has others ignored",
+                "CNI_ARGS holds the unknown key {}: known are {}; set IgnoreUnknown=1 to ignore others",
                 quoted(key),
                 ARGS.join(", ")
             ))),
@@ -223,10 +225,10 @@ fn invalid(message: String) -> CniError {
     CniError::new(code::INVALID_ENVIRONMENT, message)
 }
 
-/// Most characters of a value in a message.
+/// The most characters of a value in a message.
 const SHOWN: usize = 64;
 
-/// The value for a message: escaped, and cut where it is long.
+/// Quotes a value for a message: escaped, and cut if it is long.
 pub fn quoted(value: &str) -> String {
     if value.chars().count() <= SHOWN {
         return format!("{value:?}");
@@ -235,7 +237,7 @@ pub fn quoted(value: &str) -> String {
     format!("{beginning:?}… of {} bytes", value.len())
 }
 
-/// Likewise of what JSON says. Its own quotation marks are enough.
+/// Quotes a JSON value for a message. Its own quotation marks are kept.
 pub(super) fn shown(value: &Value) -> String {
     if let Value::String(text) = value {
         return quoted(text);
@@ -256,7 +258,7 @@ pub(super) fn shown(value: &Value) -> String {
 /// Checks a container id.
 ///
 /// # Errors
-/// One sentence on what is wrong with it.
+/// One sentence on what is wrong with the id.
 pub fn check_container_id(id: &str) -> Result<(), String> {
     if is_container_id(id) {
         return Ok(());
@@ -271,7 +273,7 @@ pub fn check_container_id(id: &str) -> Result<(), String> {
 /// Checks the form of an interface's name.
 ///
 /// # Errors
-/// What is wrong with it, as a sentence without a final stop.
+/// One sentence, without a full stop, on what is wrong with the name.
 pub fn check_interface_name(name: &str) -> Result<(), String> {
     if is_interface_name(name) {
         return Ok(());
@@ -302,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn every_verb_is_known() {
+    fn every_cni_verb_is_parsed() {
         for verb in Verb::ALL {
             assert_eq!(environment(verb.as_str()).verb(), Ok(verb));
         }
     }
 
     #[test]
-    fn other_commands_are_refused() {
+    fn unknown_cni_commands_are_refused() {
         for command in ["", "add", "ADD ", "UPDATE"] {
             let told = refusal(&environment(command));
             assert!(told.contains(command), "{told}");
@@ -318,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn all_missing_variables_are_named_at_once() {
+    fn all_missing_cni_variables_are_named() {
         let bare = Environment { command: "ADD".into(), ..Environment::default() };
         assert!(refusal(&bare).contains("[CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME]"));
     }
 
     #[test]
-    fn del_needs_no_netns_and_gc_and_status_need_nothing() {
+    fn del_gc_and_status_need_no_netns() {
         let del = Environment { netns: String::new(), ..environment("DEL") };
         assert_eq!(del.verb(), Ok(Verb::Del));
         for command in ["GC", "STATUS", "VERSION"] {
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_absolute_and_empty_ones_are_none() {
+    fn caller_folders_are_absolute() {
         let environment = Environment {
             path: "/opt/cni/bin:plugins::/usr/lib/cni".into(),
             conf_dir: "net.d".into(),
@@ -386,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn args_are_read_in_any_order_and_the_last_wins() {
+    fn last_cni_arg_of_a_key_wins() {
         let environment = Environment {
             args: "IgnoreUnknown=1;K8S_POD_NAME=web;MAC=;IP=10.0.0.1;IP=10.0.0.2;".into(),
             ..environment("ADD")
@@ -398,13 +400,13 @@ mod tests {
     }
 
     #[test]
-    fn args_that_are_no_pairs_are_refused() {
+    fn cni_args_without_pairs_are_refused() {
         let environment = Environment { args: "A=1;B".into(), ..environment("ADD") };
         assert!(environment.check_args().unwrap_err().message.contains("\"B\""));
     }
 
     #[test]
-    fn unknown_args_are_refused_unless_that_is_said_to_be_fine() {
+    fn unknown_cni_args_need_ignore_unknown() {
         let check = |args: &str| {
             Environment { args: args.into(), ..environment("ADD") }
                 .check_args()

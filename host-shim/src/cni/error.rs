@@ -5,58 +5,57 @@ use serde_json::{Value, json};
 
 use super::version::Version;
 
-/// Error codes of the CNI specification that the plugin itself raises. Those of [`Reason`] come
-/// with it.
+/// Error codes of the CNI specification that the plugin raises. [`Reason`] has the others.
 pub mod code {
-    /// The configuration's `cniVersion` is not spoken, or does not allow the verb.
+    /// The configuration's `cniVersion` is not supported, or does not allow the verb.
     pub const INCOMPATIBLE_VERSION: u32 = 1;
-    /// A field asks for what the plugin can't do. The message holds its key and value.
+    /// A field asks for something that the plugin cannot do. The message has its key and value.
     pub const UNSUPPORTED_FIELD: u32 = 2;
     /// An environment variable is missing or invalid.
     pub const INVALID_ENVIRONMENT: u32 = 4;
-    /// Standard input can't be read.
+    /// Standard input cannot be read.
     pub const IO_FAILURE: u32 = 5;
-    /// Standard input does not hold what it should.
+    /// Standard input is malformed.
     pub const UNDECODABLE: u32 = 6;
     /// The network configuration is invalid.
     pub const INVALID_CONFIGURATION: u32 = 7;
     /// `CNI_NETNS` is the plugin's own namespace.
     pub const INVALID_NETNS: u32 = 8;
-    /// ADD can't be served.
+    /// An ADD cannot be served.
     pub const NOT_AVAILABLE: u32 = 50;
-    /// ADD can't be served, and running containers may have limited connectivity.
+    /// An ADD cannot be served, and running containers may have limited connectivity.
     pub const NOT_AVAILABLE_AND_LIMITED: u32 = 51;
 }
 
-/// Longest message, in bytes. It repeats what the caller passed, and ends up in pods' events, which have 1,024 with
-/// the details, and with what runtime and kubelet put before it.
+/// The longest message, in bytes. Messages repeat the caller's input and become part of pods' events. An event has
+/// 1,024 bytes, which include the details and the runtime's and kubelet's own words.
 const LONGEST_MESSAGE: usize = 448;
 
-/// Why a call failed, as the runtime gets to see it.
+/// Why a call failed, for the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CniError {
     /// The specification's code, or ours from 100 on.
     pub code: u32,
-    /// One sentence: what, on what, why.
+    /// One sentence: what failed, on what, why.
     pub message: String,
-    /// `<CODE>: <advice>`, or what else helps. Empty: nothing.
+    /// `<CODE>: <advice>`, or other help. Empty: none.
     pub details: String,
 }
 
 impl CniError {
-    /// An error of the plugin's own.
+    /// Creates an error; the message is put into one line and cut.
     pub fn new(code: u32, message: impl Into<String>) -> Self {
         let message = bootstrap::cut(in_a_line(message.into()), LONGEST_MESSAGE);
         Self { code, message, details: String::new() }
     }
 
-    /// The same with details.
+    /// Sets the details.
     #[must_use]
     pub fn with_details(self, details: impl Into<String>) -> Self {
         Self { details: details.into(), ..self }
     }
 
-    /// The error object, in a document of `version`.
+    /// Converts the error to the specification's error object of `version`.
     #[must_use]
     pub fn to_json(&self, version: Version) -> Value {
         let mut object = json!({
@@ -71,7 +70,7 @@ impl CniError {
     }
 }
 
-/// Events are read line by line.
+/// Replaces control characters: events are read line by line.
 fn in_a_line(message: String) -> String {
     match message.contains(char::is_control) {
         true => message.replace(char::is_control, " "),
@@ -79,12 +78,12 @@ fn in_a_line(message: String) -> String {
     }
 }
 
-/// What is asked for is malformed.
+/// The error for malformed input.
 pub(super) fn invalid(message: String) -> CniError {
     CniError::new(code::INVALID_CONFIGURATION, message)
 }
 
-/// What `details` says of a reason.
+/// The text of `details` for a reason.
 #[must_use]
 pub fn details(reason: Reason) -> String {
     format!("{reason}: {}", reason.advice())
@@ -101,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_keeps_its_reason() {
+    fn cni_error_keeps_the_failures_reason() {
         let failure = Failure::new(Reason::VfsExhausted, "pool default");
         let object = CniError::from(failure).to_json(Version::V1_0_0);
         assert_eq!(object["cniVersion"], "1.0.0");
@@ -111,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn what_a_caller_passed_makes_no_endless_message() {
+    fn cni_error_message_is_cut() {
         let error = CniError::new(code::UNDECODABLE, "x".repeat(1024 * 1024));
         assert!(error.message.len() < 500 && error.message.ends_with("of 1048576 bytes"));
     }
 
-    /// As containerd 1.6 and kubelet 1.20 tell it, with the longest name of a network that fits.
+    /// The event's text with containerd 1.6 and kubelet 1.20 and the longest network name.
     fn event(error: &CniError) -> String {
         format!(
             "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox \
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_event_names_cause_and_advice_in_one_line_that_is_not_cut() {
+    fn pod_event_has_cause_and_advice_uncut() {
         for &reason in Reason::ALL {
             let message = format!("the kernel said:\n\t{}", "no\r\n".repeat(1000));
             let event = event(&Failure::new(reason, message).into());
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn details_are_left_out_where_there_are_none() {
+    fn empty_error_details_are_omitted() {
         let object = CniError::new(code::UNDECODABLE, "not JSON").to_json(Version::NEWEST);
         assert_eq!(object.to_string(), r#"{"cniVersion":"1.1.0","code":6,"msg":"not JSON"}"#);
     }

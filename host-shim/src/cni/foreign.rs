@@ -1,5 +1,5 @@
-//! Keys of other plugins, and of other places, in the configuration: a user who comes from sriov-cni,
-//! ovs-cni or host-device, or who mistakes the place, would else get a pod without what they say.
+//! Keys of other plugins and places in the configuration. A user of sriov-cni, ovs-cni or host-device, or one who puts
+//! a key in the wrong place, would otherwise get a pod without that setting.
 
 use serde_json::{Map, Value};
 
@@ -9,28 +9,29 @@ use super::{
     go_json::{fits, is_zero},
 };
 
-/// What does the same here.
+/// What replaces a key here.
 #[derive(Clone, Copy, Debug)]
 enum Instead {
-    /// Words that say so.
+    /// An explanation.
     Words(&'static str),
     /// A setting of the network.
     Setting(Setting),
-    /// Likewise, or what the runtime passes for the capability of that name.
+    /// A setting of the network, or the runtime's value of this capability.
     Capability(&'static str, Setting),
-    /// Likewise, which keeps pods to their MAC addresses anyway while the key has this value.
+    /// A setting of the network that is needed only if the key does not have this value: pods are held to their MAC
+    /// addresses by default.
     Spoofing(&'static str, Setting),
-    /// A setting of the network that lists what its pods may send from, or another that ends the check; unless the key
-    /// has this value, which asks for nothing.
+    /// A setting that lists further sources, or one that disables the check. Not needed if the key has this value,
+    /// which asks for nothing.
     Sources(&'static str, Setting, Setting),
 }
 
 /// A setting of the network.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
-    /// As `dpuctl apply` reads it.
+    /// The key for `dpuctl apply`.
     applied: &'static str,
-    /// As the service's file has it.
+    /// The key in the service's configuration file.
     filed: &'static str,
 }
 
@@ -39,7 +40,7 @@ impl Setting {
         Self { applied, filed }
     }
 
-    /// Of one name in both places.
+    /// A setting with the same key in both places.
     const fn named(name: &'static str) -> Self {
         Self::new(name, name)
     }
@@ -56,7 +57,7 @@ const MAPPED_BY_RUNTIME: &str =
     "the runtime passes them where the plugin has the capability `\"portMappings\": true`";
 const MADE_BY_DPU: Instead = Instead::Words("the DPU makes the port");
 
-/// The keys, and what does the same here.
+/// The foreign keys and what replaces each.
 const KEYS: [(&str, Instead); 29] = [
     ("CNIDeviceInfoFile", Instead::Words("the runtime passes it in `runtimeConfig`")),
     ("bandwidth", LIMITS),
@@ -89,7 +90,7 @@ const KEYS: [(&str, Instead); 29] = [
     ("vlan_trunk", Instead::Setting(Setting::named("trunk"))),
 ];
 
-/// A key of another plugin or place that asks for something.
+/// A key of another plugin or place that has a value.
 #[derive(Clone, Debug)]
 pub struct ForeignKey {
     key: String,
@@ -98,7 +99,7 @@ pub struct ForeignKey {
 }
 
 impl ForeignKey {
-    /// The first one in a configuration.
+    /// Finds the first such key in a configuration.
     #[must_use]
     pub fn first_of(configuration: &Map<String, Value>) -> Option<Self> {
         let asking = configuration.iter().filter(|(_, value)| !is_zero(value));
@@ -108,7 +109,7 @@ impl ForeignKey {
         })
     }
 
-    /// That it is not supported, and what is, of a configuration for that network of the DPU.
+    /// The error for the key, with what replaces it in `network`.
     #[must_use]
     pub fn refusal(&self, network: &str) -> CniError {
         let advice = self.advice(network);
@@ -149,7 +150,7 @@ fn how_to_set(Setting { applied, filed }: Setting, network: &str) -> String {
         "" => "the DPU's default network".into(),
         named => format!("network {}", quoted(named)),
     };
-    // The rates of other plugins are of Mbit/s.
+    // Other plugins' rates are in Mbit/s.
     let is_rate = [EGRESS_RATE, EGRESS_SHARE].iter().any(|rate| rate.applied == applied);
     let unit = if is_rate { ", in bit/s" } else { "" };
     format!(
@@ -158,7 +159,7 @@ fn how_to_set(Setting { applied, filed }: Setting, network: &str) -> String {
     )
 }
 
-/// That `key` asks for what can't be had.
+/// The error for a request that cannot be served.
 pub(super) fn unsupported(key: &str, value: &Value) -> CniError {
     let message = format!("{key} {} is not supported", shown(value));
     CniError::new(code::UNSUPPORTED_FIELD, message)
@@ -176,9 +177,9 @@ mod tests {
         ForeignKey::first_of(fields.as_object().unwrap())
     }
 
-    /// Whoever comes from sriov-cni, ovs-cni or host-device is not to land untagged.
+    /// A user of sriov-cni, ovs-cni or host-device must not silently get an untagged port.
     #[test]
-    fn keys_of_other_plugins_are_refused_with_what_does_the_same() {
+    fn foreign_keys_are_refused_with_replacement() {
         for (fields, instead) in [
             (json!({"vlan": 100}), "`vlan` of network \"blue\" with `dpuctl apply`, or `vlan` in"),
             (json!({"Vlan": 100}), "`vlan` of network \"blue\""),
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_belong_elsewhere_are_refused_with_their_place() {
+    fn misplaced_keys_are_refused_with_their_place() {
         for (fields, place) in [
             (json!({"bandwidth": {"ingressRate": 8000}}), "`runtimeConfig`"),
             (json!({"ingressRate": 8000}), "`\"bandwidth\": true`"),
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_anyway_is_only_to_be_left_out() {
+    fn foreign_keys_with_default_value_need_nothing() {
         for fields in [json!({"spoofchk": "on"}), json!({"trust": "off"})] {
             let error = first_of(&fields).unwrap().refusal("blue");
             assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
@@ -234,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_network_is_the_default_one() {
+    fn empty_network_name_is_the_default_network() {
         let error = first_of(&json!({"vlan": 7})).unwrap().refusal("");
         assert!(error.details.contains("default network"), "{error:?}");
     }
 
     #[test]
-    fn keys_of_other_plugins_that_say_nothing_are_passed_over() {
+    fn empty_foreign_keys_are_ignored() {
         let fields = json!({
             "ipam": {}, "dns": {}, "vlan": 0, "mtu": 0, "spoofchk": "", "trunk": null, "bridge": "",
             "bandwidth": {"ingressRate": 0}, "logLevel": "debug", "capabilities": {"mac": true},

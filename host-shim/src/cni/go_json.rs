@@ -1,6 +1,5 @@
-//! JSON as Go's encoding/json reads it, because runtimes test what they pass with Go's plugins
-//! alone: an object's keys fit a field without regard to case, an exact one first, and null sets
-//! nothing.
+//! JSON as Go's encoding/json reads it. Runtimes test their calls only with Go's plugins. Keys match a field without
+//! regard to case, an exact match first, and null sets nothing.
 
 use std::fmt::Display;
 
@@ -17,18 +16,18 @@ use serde_json::{Map, Value};
 /// Why a value does not fit a type.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GoJsonError {
-    /// An object of a type that knows all its keys has another one, which asks for something.
+    /// An object has a key that the type does not know, with a value that asks for something.
     #[error("unknown key {key}: known are {}", known.join(", "))]
     UnknownKey {
-        /// The key.
+        /// The unknown key.
         key: String,
-        /// Those that the type knows.
+        /// The keys of the type.
         known: &'static [&'static str],
     },
     /// Anything else.
     #[error("{}{why}", place(path))]
     Malformed {
-        /// Where in the value, such as `.ips[1]`. Empty: the value itself.
+        /// The place in the value, such as `.ips[1]`. Empty: the value itself.
         path: String,
         /// What is wrong.
         why: String,
@@ -43,7 +42,7 @@ fn place(path: &str) -> String {
 }
 
 impl GoJsonError {
-    /// The same, of a value that is one step further inside.
+    /// Adds a step to the error's path.
     fn within(self, step: &str) -> Self {
         match self {
             Self::Malformed { path, why } => Self::Malformed { path: format!("{step}{path}"), why },
@@ -62,7 +61,7 @@ impl de::Error for GoJsonError {
     }
 }
 
-/// Reads a value.
+/// Deserializes a value.
 ///
 /// # Errors
 /// [`GoJsonError`]
@@ -70,8 +69,7 @@ pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, GoJsonError> {
     T::deserialize(GoJson { value, step: String::new() })
 }
 
-/// Whether a key fits a field of this name, which is of ASCII. Go folds the long s and the Kelvin
-/// sign too.
+/// Whether a key matches a field's ASCII name. Go's case folding includes the long s and the Kelvin sign.
 #[must_use]
 pub fn fits(key: &str, name: &str) -> bool {
     let fold = |letter: char| match letter {
@@ -82,7 +80,7 @@ pub fn fits(key: &str, name: &str) -> bool {
     key.chars().map(fold).eq(name.chars().map(fold))
 }
 
-/// The key of an object, in its own spelling, that a field of this name is read from, and its value.
+/// The key, in its own spelling, and the value from which a field of this name is read.
 #[must_use]
 pub fn entry<'a>(object: &'a Map<String, Value>, name: &str) -> Option<(&'a str, &'a Value)> {
     let set = || object.iter().filter(|(_, value)| !value.is_null());
@@ -91,20 +89,20 @@ pub fn entry<'a>(object: &'a Map<String, Value>, name: &str) -> Option<(&'a str,
     Some((key, value))
 }
 
-/// What an object has for a field of this name.
+/// The value of a field.
 #[must_use]
 pub fn get<'a>(object: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     entry(object, name).map(|(_, value)| value)
 }
 
-/// Gives a field of an object this value, under the key that it is read from, if there is one, and under no other.
+/// Sets a field under the key from which it is read, and removes all other spellings.
 pub fn set(object: &mut Map<String, Value>, name: &str, value: Value) {
     let key = entry(object, name).map_or(name, |(key, _)| key).to_owned();
     object.retain(|key, _| !fits(key, name));
     object.insert(key, value);
 }
 
-/// Whether the value is what Go takes for an absent one.
+/// Whether Go treats the value as absent.
 #[must_use]
 pub fn is_zero(value: &Value) -> bool {
     match value {
@@ -119,7 +117,7 @@ pub fn is_zero(value: &Value) -> bool {
 
 struct GoJson {
     value: Value,
-    /// What leads to it from the value around it: `.key` or `[number]`.
+    /// The step to this value from its parent: `.key` or `[number]`.
     step: String,
 }
 
@@ -189,8 +187,8 @@ fn visit_object<'de, V: Visitor<'de>>(
     })))
 }
 
-/// An object's fields under these names, as far as they fit one. What sets nothing is left out:
-/// null, and other fields whose values ask for nothing.
+/// Renames an object's keys to the matching `names`. Drops null values, and unknown fields whose values ask for
+/// nothing.
 #[must_use]
 pub fn named(fields: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
     let mut named = Map::new();
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_fit_in_any_case_and_at_any_depth() {
+    fn json_keys_match_in_any_case() {
         let value = json!({"HostPort": 1, "hostip": "a", "TAGS": ["x"], "Next": {"HOSTPORT": 2}});
         let next = Port { host_port: 2, ..Port::default() };
         let whole = Port {
@@ -255,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_key_wins() {
+    fn exact_json_key_wins() {
         for value in [json!({"HostPort": 1, "hostPort": 2}), json!({"hostPort": 2, "hostport": 3})]
         {
             assert_eq!(port(value).unwrap().host_port, 2);
@@ -263,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_that_of_the_key_that_a_field_is_read_from() {
+    fn json_entry_returns_the_matched_key() {
         let object =
             json!({"Type": "a", "TYPE": null, "ho\u{17f}tPort": 1, "name": null, "Name": 2});
         let object = object.as_object().unwrap();
@@ -276,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_set_under_the_key_that_it_is_read_from() {
+    fn json_field_keeps_its_matched_key() {
         for (before, after) in [
             (json!({"a": 1}), json!({"a": 1, "cniVersion": "x"})),
             (json!({"cniversion": "y"}), json!({"cniversion": "x"})),
@@ -289,13 +287,13 @@ mod tests {
     }
 
     #[test]
-    fn null_sets_nothing() {
+    fn json_null_sets_nothing() {
         let value = json!({"hostPort": null, "HostIP": null, "tags": null, "next": null});
         assert_eq!(port(value), Ok(Port::default()));
     }
 
     #[test]
-    fn an_unknown_key_that_asks_for_something_is_named() {
+    fn unknown_json_key_is_named() {
         let known = &["hostPort", "hostIP", "tags", "next"];
         let unknown = Err(GoJsonError::UnknownKey { key: "hostRange".into(), known });
         assert_eq!(port(json!({"hostRange": 5})), unknown);
@@ -307,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_another_type_is_malformed() {
+    fn json_type_mismatch_is_malformed() {
         for value in
             [json!({"hostPort": "1"}), json!({"tags": "x"}), json!([1]), json!("x"), json!(null)]
         {
@@ -316,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_told_with_its_place() {
+    fn json_error_names_the_place() {
         for (value, place) in [
             (json!({"hostPort": "1"}), "hostPort: invalid type"),
             (json!({"Next": {"tags": ["x", 5]}}), "next.tags[1]: invalid type"),

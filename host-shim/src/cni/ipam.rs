@@ -1,7 +1,7 @@
-//! The plugin as another plugin's IPAM plugin: it repeats the addresses that the agent has put into the configuration.
+//! The plugin as another plugin's IPAM plugin: it prints the addresses that the agent wrote into the configuration.
 //!
-//! The agent has them leased on the DPU together with the attachment that leads the interface, and given back with
-//! it. So nobody is asked here, and a DEL has nothing to do.
+//! The agent leases them on the DPU together with the ADD's attachment, and returns them with it. So this
+//! code calls neither agent nor DPU, and a DEL has nothing to do.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -15,10 +15,10 @@ use super::{
     version::Version,
 };
 
-/// What our plugin is called, by `type` and where other plugins look for theirs.
+/// The plugin's name: `type` in configurations and its file name.
 pub(crate) const PROGRAM: &str = "host-shim";
 
-/// A configuration of another plugin which names ours for IPAM.
+/// A configuration of another plugin whose `ipam` names ours.
 #[derive(Debug, Deserialize)]
 pub(super) struct Borrowed {
     #[serde(rename = "cniVersion", default)]
@@ -31,17 +31,17 @@ pub(super) struct Borrowed {
 /// `ipam` as the agent writes it.
 #[derive(Debug, Deserialize)]
 struct Leased {
-    /// What is leased. `None`: nobody has put it there.
+    /// The leased addresses. `None`: the agent did not write the configuration.
     result: Option<Value>,
 }
 
-/// `ipam` of a configuration that another plugin reads.
+/// Builds `ipam` of a configuration for another plugin.
 pub(crate) fn section(result: CniResult) -> Value {
     json!({ "type": PROGRAM, "result": result.render(Version::NEWEST) })
 }
 
 impl Borrowed {
-    /// The configuration in a text. `None`: it is our own plugin's, or names somebody else for IPAM.
+    /// Parses such a configuration. `None`: it is our own plugin's, or names another IPAM plugin.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         let document: Map<String, Value> = serde_json::from_slice(text).ok()?;
         let is_ours = |section: &Map<String, Value>| {
@@ -52,7 +52,7 @@ impl Borrowed {
         is_borrowed.then(|| go_json::read(document.into()).ok())?
     }
 
-    /// Answers a call. `None`: success that needs no words.
+    /// Answers a call. `None`: success without output.
     pub(super) fn answer(self, verb: Verb) -> Result<Option<Value>, Refusal> {
         let version = Version::parse(&self.version).unwrap_or(Version::NEWEST);
         let refuse = |error| Refusal { version, error };
@@ -72,7 +72,7 @@ impl Borrowed {
         CniResult::read(result)
     }
 
-    /// Whether the result of the ADD has all that is leased.
+    /// Whether the ADD's result has all leased addresses.
     fn compare(&self) -> Result<(), CniError> {
         let previous = self.previous.as_ref().map(CniResult::read).transpose()?.unwrap_or_default();
         let is_told = |address: &str| previous.ips.iter().any(|told| told.address == address);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn another_plugin_is_told_what_is_leased_in_its_version() {
+    fn leased_addresses_follow_the_callers_version() {
         let told = borrowed(|_| ()).unwrap().answer(Verb::Add).unwrap().unwrap();
         let ips = json!([{"version": "4", "address": "10.7.0.5/24"}]);
         assert_eq!((&told["cniVersion"], &told["ips"]), (&json!("0.4.0"), &ips));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_read_in_any_spelling_of_its_keys() {
+    fn ipam_keys_are_read_in_any_case() {
         let respelled = |document: &mut Value| {
             let section = json!({"Type": PROGRAM, "Result": document["ipam"]["result"]});
             let previous = json!({"ips": [{"address": "10.7.0.6/24"}]});
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_compares_what_was_told_with_what_is_leased() {
+    fn ipam_check_compares_result_with_lease() {
         let checked = |ips: Value| {
             let told = borrowed(|document| document["prevResult"] = json!({ "ips": ips }));
             told.unwrap().answer(Verb::Check)
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_configuration_of_another_plugin_borrows_ours() {
+    fn only_other_plugins_use_our_ipam() {
         assert!(borrowed(|document| document["type"] = "host-shim".into()).is_none());
         assert!(borrowed(|document| document["ipam"]["type"] = "host-local".into()).is_none());
         let bare = borrowed(|document| document["ipam"] = json!({"type": "host-shim"})).unwrap();

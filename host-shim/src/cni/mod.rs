@@ -1,5 +1,5 @@
-//! The CNI plugin: a process that a runtime starts for each call. It checks, asks the agent, and
-//! prints the answer; it must be quick to start and small.
+//! The CNI plugin: a process that a runtime starts for each call. It checks the call, asks the agent and prints the
+//! answer. It must start fast and stay small, so it has no TLS and no async runtime.
 
 mod annotations;
 pub mod config;
@@ -10,10 +10,10 @@ pub mod go_json;
 pub(crate) mod ipam;
 mod networks;
 pub mod plugin;
+pub mod pod_request;
 mod port_mappings;
 #[cfg(test)]
 mod recorded;
 pub mod request;
 pub mod result;
 pub mod version;
-pub mod wishes;

@@ -1,5 +1,5 @@
-//! Further networks of a pod: asked for by an annotation, in the form of the Network Plumbing Working Group's
-//! specification for multiple networks (short, or JSON), or by `networks` of the configuration.
+//! Further networks of a pod. An annotation names them in the form of the Network Plumbing Working Group's
+//! specification for multiple networks (short, or JSON); or `networks` of the configuration does.
 
 use std::{collections::BTreeSet, net::IpAddr};
 
@@ -15,18 +15,18 @@ use super::{
     error::{CniError, invalid},
     foreign::unsupported,
     go_json::named,
-    wishes::{Wishes, decode},
+    pod_request::{PodRequest, decode},
 };
 use crate::protocol::FurtherInterface;
 
-/// The annotation that the specification names.
+/// The specification's annotation.
 const OF_SPECIFICATION: &str = "k8s.v1.cni.cncf.io/networks";
-/// Our own, of the same form.
+/// Our annotation, in the same form.
 const OURS: &str = "dpu-offload.io/networks";
-/// What an interface's name begins with that nobody asked for; its place in the list follows.
+/// The prefix of interface names that the pod does not choose; the place in the list follows.
 const PREFIX: &str = "net";
 
-/// A network that is asked for, as the specification has it.
+/// One requested network, in the specification's form.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "an object")]
 struct Selection {
@@ -44,7 +44,7 @@ struct Selection {
     cni_args: CniArgs,
 }
 
-/// Its `cni-args`.
+/// `cni-args` of a selection.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct CniArgs {
@@ -54,15 +54,15 @@ struct CniArgs {
     ip_families: Option<Vec<String>>,
 }
 
-/// The interfaces that the pod gets besides that of `environment`, for which it has `wishes`.
+/// The interfaces that the pod gets in addition to that of `environment`, which has `pod_request`.
 ///
 /// # Errors
-/// [`UNSUPPORTED_FIELD`](super::error::code::UNSUPPORTED_FIELD) for what can't be honoured,
-/// [`INVALID_CONFIGURATION`](super::error::code::INVALID_CONFIGURATION) for what is malformed, or can't be together.
+/// [`UNSUPPORTED_FIELD`](super::error::code::UNSUPPORTED_FIELD) for a request that cannot be served.
+/// [`INVALID_CONFIGURATION`](super::error::code::INVALID_CONFIGURATION) for a malformed or contradictory one.
 pub(super) fn further(
     environment: &Environment,
     configuration: &Configuration,
-    wishes: &Wishes,
+    pod_request: &PodRequest,
 ) -> Result<Vec<FurtherInterface>, CniError> {
     let Some((title, selections)) = asked_for(configuration)? else { return Ok(Vec::new()) };
     if selections.len() >= MOST_INTERFACES {
@@ -73,14 +73,14 @@ pub(super) fn further(
     let numbered = selections.into_iter().zip(1..);
     let interface = |(selection, number): (Selection, u32)| {
         let title = format!("{title}: network {}", quoted(&selection.name));
-        selection.interface(&title, (prefix, number), &wishes.pod.namespace)
+        selection.interface(&title, (prefix, number), &pod_request.pod.namespace)
     };
     let interfaces = numbered.map(interface).collect::<Result<Vec<_>, _>>()?;
-    check_distinct(&title, &environment.interface_name, wishes, &interfaces)?;
+    check_distinct(&title, &environment.interface_name, pod_request, &interfaces)?;
     Ok(interfaces)
 }
 
-/// The networks that the configuration names for pods which ask for none.
+/// The networks that the configuration names for pods without an annotation.
 ///
 /// # Errors
 /// As [`further`].
@@ -93,7 +93,7 @@ pub(super) fn named_in(configuration: &Configuration) -> Result<Vec<String>, Cni
     selections.into_iter().map(name).collect()
 }
 
-/// What messages call the list, and what is in it. `None`: there is none.
+/// The list and its name in messages. `None`: the pod asks for no further networks.
 fn asked_for(configuration: &Configuration) -> Result<Option<(String, Vec<Selection>)>, CniError> {
     let by_runtime = named(configuration.runtime_config.clone(), &[annotations::CAPABILITY]);
     let annotations = by_runtime.get(annotations::CAPABILITY).and_then(Value::as_object);
@@ -115,7 +115,7 @@ fn asked_for(configuration: &Configuration) -> Result<Option<(String, Vec<Select
     Ok(Some((title, selections)))
 }
 
-/// `networks` of the configuration: each a name as in the short form, or an object.
+/// `networks` of the configuration: names in the short form, or objects.
 fn of_configuration(
     configuration: &Configuration,
 ) -> Result<Option<(String, Vec<Selection>)>, CniError> {
@@ -137,7 +137,7 @@ fn of_text(title: &str, text: &str) -> Result<Vec<Selection>, CniError> {
     decode(title, &list)
 }
 
-/// `<namespace>/<name>@<interface>`, of which the name alone has to be there.
+/// Parses `<namespace>/<name>@<interface>`; only the name is required.
 fn short(title: &str, text: &str) -> Result<Selection, CniError> {
     let text = text.trim();
     let (path, interface) = match text.split_once('@') {
@@ -175,7 +175,7 @@ impl Selection {
     ) -> Result<FurtherInterface, CniError> {
         check_network(title, &self.name)?;
         if !self.namespace.is_empty() && self.namespace != own_namespace {
-            let way_out = "UNSUPPORTED: leave it out: the DPU's networks are in no namespace, and say themselves \
+            let way_out = "UNSUPPORTED: leave it out: the DPU's networks are in no namespace, and list the namespaces \
                            whose pods may use them";
             let key = format!("{title}: namespace");
             return Err(unsupported(&key, &self.namespace.into()).with_details(way_out));
@@ -191,32 +191,37 @@ impl Selection {
                 "{title}: interface {name} can't name an interface: use {INTERFACE_NAMES}"
             )));
         }
-        let mut wishes = Wishes::default();
-        wishes.take_mac(&format!("{title}: mac"), Some(&self.mac))?;
-        wishes.take_addresses(&format!("{title}: ips"), Some(&self.ips))?;
-        wishes.take_sources(&format!("{title}: allowedSources"), &self.cni_args.allowed_sources)?;
+        let mut pod_request = PodRequest::default();
+        pod_request.take_mac(&format!("{title}: mac"), Some(&self.mac))?;
+        pod_request.take_addresses(&format!("{title}: ips"), Some(&self.ips))?;
+        pod_request
+            .take_sources(&format!("{title}: allowedSources"), &self.cni_args.allowed_sources)?;
         let families = self.cni_args.ip_families.as_deref();
-        wishes.take_families(&format!("{title}: ipFamilies"), families)?;
-        wishes.take_capability(&format!("{title}: bandwidth"), "bandwidth", &self.bandwidth)?;
+        pod_request.take_families(&format!("{title}: ipFamilies"), families)?;
+        pod_request.take_capability(
+            &format!("{title}: bandwidth"),
+            "bandwidth",
+            &self.bandwidth,
+        )?;
         let ports = format!("{title}: portMappings");
-        wishes.take_capability(&ports, "portMappings", &self.port_mappings)?;
+        pod_request.take_capability(&ports, "portMappings", &self.port_mappings)?;
         Ok(FurtherInterface {
             interface_name,
             place,
             network: self.name,
             device: None,
-            mac: wishes.mac,
-            addresses: wishes.addresses,
-            families: wishes.families,
-            bandwidth: wishes.bandwidth,
-            port_mappings: wishes.port_mappings,
-            allowed_sources: wishes.allowed_sources.into_iter().collect(),
+            mac: pod_request.mac,
+            addresses: pod_request.addresses,
+            families: pod_request.families,
+            bandwidth: pod_request.bandwidth,
+            port_mappings: pod_request.port_mappings,
+            allowed_sources: pod_request.allowed_sources.into_iter().collect(),
             default_gateways: gateways(title, &self.default_route)?,
         })
     }
 }
 
-/// At most one of each family.
+/// Two gateways of one family are refused by [`check_distinct`].
 fn gateways(title: &str, texts: &[String]) -> Result<Vec<IpAddr>, CniError> {
     let title = format!("{title}: default-route");
     let read = |text: &String| {
@@ -226,18 +231,18 @@ fn gateways(title: &str, texts: &[String]) -> Result<Vec<IpAddr>, CniError> {
     texts.iter().map(read).collect()
 }
 
-/// Whatever two interfaces can't both have.
+/// Refuses values that two interfaces cannot share.
 fn check_distinct(
     title: &str,
     first: &str,
-    wishes: &Wishes,
+    pod_request: &PodRequest,
     interfaces: &[FurtherInterface],
 ) -> Result<(), CniError> {
     let names = interfaces.iter().map(|one| one.interface_name.as_str());
     refuse_twice(title, "interface", [first].into_iter().chain(names))?;
-    let macs = interfaces.iter().filter_map(|one| one.mac).chain(wishes.mac);
+    let macs = interfaces.iter().filter_map(|one| one.mac).chain(pod_request.mac);
     refuse_twice(title, "MAC address", macs)?;
-    let addresses = interfaces.iter().flat_map(|one| &one.addresses).chain(&wishes.addresses);
+    let addresses = interfaces.iter().flat_map(|one| &one.addresses).chain(&pod_request.addresses);
     let addresses = addresses.filter_map(|text| Some(text.parse::<IpNetwork>().ok()?.ip()));
     refuse_twice(title, "address", addresses)?;
     let gateways = interfaces.iter().flat_map(|one| &one.default_gateways);
@@ -267,7 +272,7 @@ mod tests {
     use super::*;
     use crate::{cni::error::code, protocol::Bandwidth};
 
-    /// What a pod of namespace shop gets besides eth0, by the fields of a configuration.
+    /// The further interfaces of a pod in namespace shop, for the fields of a configuration.
     fn of_fields(fields: &Value) -> Result<Vec<FurtherInterface>, CniError> {
         let mut document = json!({"cniVersion": "1.1.0", "name": "n", "type": "host-shim"});
         document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -277,15 +282,14 @@ mod tests {
             interface_name: "eth0".into(),
             ..Environment::default()
         };
-        let wishes = Wishes::gather(&environment, &configuration)?;
-        further(&environment, &configuration, &wishes)
+        let pod_request = PodRequest::gather(&environment, &configuration)?;
+        further(&environment, &configuration, &pod_request)
     }
 
     fn annotated(text: &str) -> Result<Vec<FurtherInterface>, CniError> {
         of_fields(&json!({"runtimeConfig": {annotations::CAPABILITY: {OF_SPECIFICATION: text}}}))
     }
 
-    /// Names and networks.
     fn named(interfaces: Vec<FurtherInterface>) -> Vec<(String, String)> {
         interfaces.into_iter().map(|one| (one.interface_name, one.network)).collect()
     }
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_are_numbered_by_their_place_unless_a_name_is_asked_for() {
+    fn further_interfaces_are_named_by_place() {
         let found = annotated("blue, shop/red@storage ,green").unwrap();
         let places: Vec<_> = found.iter().map(|one| one.place).collect();
         assert_eq!(places, [Some(1), None, Some(3)]);
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_takes_the_place_of_the_configurations_networks() {
+    fn annotation_replaces_configured_networks() {
         let fields = json!({
             "networks": ["blue"],
             "runtimeConfig": {annotations::CAPABILITY: {OURS: "red"}},
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_long_form_asks_for_all_that_a_pods_first_interface_can_have() {
+    fn json_form_supports_all_requests() {
         let text = json!([{
             "name": "blue", "namespace": "shop", "interface": "data",
             "mac": "02:00:00:00:00:07", "ips": ["10.2.0.7/24", "fd02::7"],
@@ -336,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_defined_is_refused_by_name() {
+    fn unknown_selection_keys_are_refused() {
         for (text, key, known) in [
             (r#"[{"name": "blue", "vlan": 7}]"#, ".vlan", "portMappings"),
             (r#"[{"name": "blue", "infiniband-guid": "c2"}]"#, ".infiniband-guid", "default-route"),
@@ -354,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_or_cant_be_together_is_refused() {
+    fn malformed_or_contradictory_networks_are_refused() {
         let list = |one: &str, other: &str| format!("[{one},{other}]");
         for (text, told) in [
             (String::new(), "name a network"),

@@ -1,4 +1,4 @@
-//! One run of the plugin.
+//! One run of the plugin. Single-threaded; it keeps no state and takes no lock.
 
 use std::{
     fs,
@@ -25,11 +25,11 @@ use crate::protocol::{
     self, AGENT_RETURN_TIMEOUT, Call, IpFamilies, Reply, Request, Silent, has_only, lets_send_for,
 };
 
-/// What to do where the configuration names no socket.
+/// Advice if the configuration names no socket.
 const SAME_SOCKET: &str = "name in `agentSocket` of the CNI configuration what `socket` in the \
                            agent's configuration names";
 
-/// What to do where it names one, which is not the installed agent's.
+/// Advice if the configuration names a socket that is not the installed agent's.
 const START_ITS_AGENT: &str = "start the agent whose configuration names this `socket`, or name \
                                another agent's in `agentSocket` of the CNI configuration";
 
@@ -53,27 +53,27 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// That the call has to wait, on standard error, which runtimes show of a plugin that they kill for being slow.
+/// Reports on standard error that the call waits. Runtimes show that output of a plugin that they kill for being slow.
 fn tell_waiting(socket: &Path, error: &io::Error) {
     let told = format!("host-shim: waiting for the agent on {}: {error}\n", socket.display());
     // A closed standard error leaves no place to report to.
     let _ = io::stderr().write_all(told.as_bytes());
 }
 
-/// A warning of the agent's, on standard error, which runtimes write into their log.
+/// Prints the agent's warning on standard error, which runtimes write to their log.
 fn warn(warning: &str) {
-    // Nobody is left to be told if standard error is closed.
+    // A closed standard error leaves no place to report to.
     let _ = io::stderr().write_all(format!("host-shim: {warning}\n").as_bytes());
 }
 
-/// What the program is, on standard error: standard output is for results.
+/// Prints what the program is on standard error: standard output is for results.
 fn tell_about() {
     let about = format!(
         "host-shim {}: CNI plugin of dpu-offload\nCNI protocol versions supported: {}\n",
         env!("CARGO_PKG_VERSION"),
         Version::list()
     );
-    // Nobody is left to be told if standard error is closed.
+    // A closed standard error leaves no place to report to.
     let _ = io::stderr().write_all(about.as_bytes());
 }
 
@@ -86,7 +86,7 @@ fn print(document: &Value) -> io::Result<()> {
 /// An error and the version that its document follows.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The configuration's version, or the newest while that is unknown.
+    /// The configuration's version, or the newest version if it is unknown.
     pub version: Version,
     /// The error.
     pub error: CniError,
@@ -98,10 +98,10 @@ impl From<CniError> for Refusal {
     }
 }
 
-/// Answers a call. `None`: success that needs no words.
+/// Answers a call. `None`: success without output.
 ///
 /// # Errors
-/// What the runtime is told.
+/// The error object for the runtime.
 pub fn answer(environment: &Environment, input: impl Read) -> Result<Option<Value>, Refusal> {
     let verb = environment.verb()?;
     if verb == Verb::Version {
@@ -125,18 +125,18 @@ fn answer_prepared(
     version: Version,
     prepared: Prepared,
 ) -> Result<Option<Value>, CniError> {
-    let Prepared { socket, patience, comeback, request, base } = prepared;
+    let Prepared { socket, timeout, agent_return, request, base } = prepared;
     let wanted = Wanted::of(&request);
-    let call = Call::new(patience, request).within(TraceParent::of_process());
+    let call = Call::new(timeout, request).within(TraceParent::of_process());
     let tell = |error: &io::Error| tell_waiting(&socket, error);
-    let reply = match protocol::call(&socket, call, comeback.unwrap_or(AGENT_RETURN_TIMEOUT), tell)
-    {
-        Ok(reply) => reply,
-        Err(error) if verb == Verb::Status && comes_back(&socket, &error, comeback) => {
-            Reply::Done { warning: None }
-        }
-        Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
-    };
+    let reply =
+        match protocol::call(&socket, call, agent_return.unwrap_or(AGENT_RETURN_TIMEOUT), tell) {
+            Ok(reply) => reply,
+            Err(error) if verb == Verb::Status && is_restarting(&socket, &error, agent_return) => {
+                Reply::Done { warning: None }
+            }
+            Err(error) => return Err(unreachable_agent(verb, &socket, &error)),
+        };
     match &reply {
         Reply::Attached { attachment, further } => wanted.check(attachment, further)?,
         Reply::Done { warning: Some(warning) } => warn(warning),
@@ -145,16 +145,16 @@ fn answer_prepared(
     base.answer(version, reply)
 }
 
-/// Whether the agent left less than `comeback` ago, in good order, so that ADDs wait for the next one. STATUS can't
-/// wait as long as they do, and one that failed would make the node NotReady. An agent takes its socket away as the
-/// last thing it does, and a folder tells when something in it came or went.
-fn comes_back(socket: &Path, error: &io::Error, comeback: Option<Duration>) -> bool {
-    let (Some(comeback), Some(folder)) = (comeback, socket.parent()) else { return false };
+/// Whether the agent stopped less than `agent_return` ago in good order, so that ADDs wait for the next one. STATUS cannot
+/// wait that long, and a failure would make the node NotReady. A stopping agent removes its socket last, which changes
+/// the folder's modification time.
+fn is_restarting(socket: &Path, error: &io::Error, agent_return: Option<Duration>) -> bool {
+    let (Some(agent_return), Some(folder)) = (agent_return, socket.parent()) else { return false };
     let changed = || fs::metadata(folder).ok()?.modified().ok()?.elapsed().ok();
-    error.kind() == io::ErrorKind::NotFound && changed().is_some_and(|ago| ago < comeback)
+    error.kind() == io::ErrorKind::NotFound && changed().is_some_and(|ago| ago < agent_return)
 }
 
-/// What of it is wanted that an agent of before would leave out in silence.
+/// Requests that older agents silently ignore.
 #[derive(Default)]
 struct Wanted {
     mapped_ports: usize,
@@ -177,7 +177,7 @@ impl Wanted {
         }
     }
 
-    /// The runtime's DEL takes the rest back.
+    /// Refuses a result that lacks a request. The runtime's DEL then releases the attachment.
     fn check(&self, attachment: &Attachment, further: &[Attachment]) -> Result<(), CniError> {
         let its = |(its, families): (&Attachment, &Option<_>)| has_only(its, *families);
         let why = if further.len() != self.further.len() {
@@ -231,7 +231,7 @@ fn unreachable_agent(verb: Verb, socket: &Path, error: &io::Error) -> CniError {
     }
 }
 
-/// What is in the socket's place. `None`: a socket, or nothing that can be looked at.
+/// The kind of file at the socket's path. `None`: a socket, or nothing readable.
 fn other_than_socket(path: &Path) -> Option<&'static str> {
     let kind = fs::metadata(path).ok()?.file_type();
     match kind {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_is_not_there_is_to_be_started() {
+    fn missing_agent_error_advises_a_start() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("agent.sock");
         let missing = told_of(&socket);
@@ -272,20 +272,20 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_left_just_now_and_may_stay_away_comes_back() {
+    fn recently_stopped_agent_counts_as_restarting() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("agent.sock");
         let missing = || UnixStream::connect(&socket).unwrap_err();
         let minute = Some(Duration::from_secs(60));
-        assert!(comes_back(&socket, &missing(), minute));
-        assert!(!comes_back(&socket, &missing(), Some(Duration::ZERO)), "it left longer ago");
-        assert!(!comes_back(&socket, &missing(), None), "unless it is told, it does not");
+        assert!(is_restarting(&socket, &missing(), minute));
+        assert!(!is_restarting(&socket, &missing(), Some(Duration::ZERO)), "it left longer ago");
+        assert!(!is_restarting(&socket, &missing(), None), "without a configured wait it does not");
         drop(UnixListener::bind(&socket).unwrap());
-        assert!(!comes_back(&socket, &missing(), minute), "it was killed");
+        assert!(!is_restarting(&socket, &missing(), minute), "it was killed");
     }
 
     #[test]
-    fn what_is_no_socket_is_told_as_what_it_is() {
+    fn error_names_a_file_that_is_no_socket() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();

@@ -1,4 +1,4 @@
-//! The `portMappings` capability: ports of the DPU that shall lead to the pod.
+//! The `portMappings` capability: ports of the DPU that are mapped to the pod.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::{
     error::{CniError, invalid},
 };
 
-/// An entry, as CNI's conventions have it.
+/// An entry in the form of CNI's conventions.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Entry {
@@ -21,7 +21,7 @@ pub(super) struct Entry {
     host_ip: String,
 }
 
-/// What the entries ask for.
+/// Reads and checks the entries.
 pub(super) fn port_mappings(key: &str, entries: &[Entry]) -> Result<Vec<PortMapping>, CniError> {
     let mut mappings = Vec::<PortMapping>::new();
     for entry in entries {
@@ -53,7 +53,7 @@ fn port(key: &str, name: &str, number: u64) -> Result<u32, CniError> {
     port.map(u32::from).ok_or_else(|| invalid(format!("{key}: {name} {number} is not 1 to 65535")))
 }
 
-/// Without one it is TCP, as for the `portmap` plugin's callers.
+/// Parses a protocol. Empty means TCP, as with the `portmap` plugin.
 fn protocol(key: &str, text: &str) -> Result<String, CniError> {
     match text.to_ascii_lowercase().as_str() {
         "" => Ok("tcp".into()),
@@ -62,7 +62,7 @@ fn protocol(key: &str, text: &str) -> Result<String, CniError> {
     }
 }
 
-/// Empty: all addresses.
+/// Parses an address. Empty means all addresses.
 fn host_ip(key: &str, text: &str) -> Result<String, CniError> {
     if text.is_empty() {
         return Ok(String::new());
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_read_in_any_spelling() {
+    fn port_mappings_are_read_in_any_case() {
         let ports = json!([
             {"hostPort": 8080, "containerPort": 80, "protocol": "TCP", "hostIP": "192.0.2.1"},
             {"HostPort": 53, "ContainerPort": 80, "Protocol": "udp", "HostIP": "2001:DB8::1"},
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_cant_be_are_refused_by_name_and_value() {
+    fn invalid_port_mappings_are_refused() {
         let good = json!({"hostPort": 80, "containerPort": 80});
         let with = |key: &str, value: Value| {
             let mut entry = good.clone();

@@ -1,4 +1,4 @@
-//! What the agent is asked by calls as container runtimes make them.
+//! Recorded calls of container runtimes, and the requests that the plugin derives from them.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -10,7 +10,7 @@ use super::{
     request::{Document, Prepared, prepare},
 };
 
-/// The calls by their names.
+/// The calls by their file names.
 fn calls() -> BTreeMap<String, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/runtimes");
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -19,7 +19,7 @@ fn calls() -> BTreeMap<String, String> {
     calls.map(|path| (name(&path), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// What the plugin makes of a call. `None`: it answers VERSION itself.
+/// The plugin's reading of a call. `None`: the plugin answers VERSION itself.
 fn prepared(call: &str) -> Result<Option<Prepared>, CniError> {
     let (variables, stdin) = call.split_once("\n\n").unwrap();
     let variables: BTreeMap<_, _> =
@@ -39,8 +39,8 @@ fn prepared(call: &str) -> Result<Option<Prepared>, CniError> {
     }
 }
 
-/// What the agent is asked, but for keys and namespaces, which are the environment's, and the
-/// resolver settings that the result gets.
+/// The request to the agent without key and namespace, which are the environment's, plus the result's resolver
+/// settings.
 fn asked(call: &str) -> Value {
     let Some(prepared) = prepared(call).unwrap() else { return Value::Null };
     let mut request = serde_json::to_value(&prepared.request).unwrap();
@@ -57,7 +57,7 @@ fn asked(call: &str) -> Value {
     request
 }
 
-/// An ADD of the pod p1 to the default network, and what it asks for besides.
+/// An ADD of the pod p1 to the default network with further requests.
 fn add_of_p1(more: &Value) -> Value {
     let pod = json!({"namespace": "default", "name": "p1", "uid": "uid-p1"});
     add(&pod, "dpu-offload", "", more)
@@ -84,7 +84,7 @@ fn limits([ingress_rate, ingress_burst, egress_rate, egress_burst]: [u64; 4]) ->
     })
 }
 
-/// Each call of a runtime, and what is read of it.
+/// Each recorded call, and what is read from it.
 fn expected() -> BTreeMap<&'static str, Value> {
     const GO_CNI_BURST: u64 = 4_294_967_295;
     const OCICNI_BURST: u64 = 34_359_738_359;
@@ -149,7 +149,7 @@ fn expected() -> BTreeMap<&'static str, Value> {
 }
 
 #[test]
-fn every_call_is_read_as_the_runtime_means_it() {
+fn recorded_calls_are_read() {
     let expected = expected();
     for (name, call) in calls() {
         match name.rsplit_once('-').unwrap() {

@@ -1,4 +1,4 @@
-//! A runtime's call, from environment and standard input to what the agent is asked.
+//! Converts a CNI call (environment and standard input) to a request to the agent.
 
 use std::{
     collections::BTreeSet,
@@ -16,52 +16,52 @@ use super::{
     environment::{Environment, Verb},
     error::{CniError, code, details},
     networks,
+    pod_request::PodRequest,
     result::{CniResult, Dns, Interface},
     version::Version,
-    wishes::Wishes,
 };
 use crate::protocol::{
-    AddRequest, CheckRequest, DEFAULT_SOCKET, DelRequest, GcRequest, Key, Promise, Reply, Request,
-    StatusRequest,
+    AddRequest, CheckRequest, DEFAULT_SOCKET, DelRequest, ExpectedInterface, GcRequest, Key, Reply,
+    Request, StatusRequest,
 };
 use offload_proto::{Reason, v1::Attachment};
 
-/// How long a DEL of a namespace that has ended looks for an agent, where the configuration has others look longer.
+/// How long a DEL of an ended namespace waits for an absent agent, if the configuration allows longer waits.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// A call that was found to be in order.
+/// A checked call.
 #[derive(Debug)]
 pub struct Prepared {
     /// The agent's socket.
     pub socket: PathBuf,
     /// How long the agent may take.
-    pub patience: Duration,
-    /// How long it may be away, if the configuration says so.
-    pub comeback: Option<Duration>,
+    pub timeout: Duration,
+    /// How long the agent may be away, if the configuration says so.
+    pub agent_return: Option<Duration>,
     /// What the agent is asked.
     pub request: Request,
-    /// What the answer to an ADD is made of besides the attachment.
+    /// What an ADD's result contains besides the attachment.
     pub base: ResultBase,
 }
 
-/// What an ADD's result is made of besides the attachment.
+/// What an ADD's result contains besides the attachment.
 #[derive(Clone, Debug, Default)]
 pub struct ResultBase {
-    /// The result of the plugin before.
+    /// The result of the previous plugin in the chain.
     pub previous: CniResult,
     /// `CNI_NETNS`
     pub sandbox: String,
-    /// Resolver settings that the pod asked for.
+    /// Resolver settings that the pod asks for.
     pub dns: Option<Dns>,
-    /// The result tells the addresses of the first interface only.
+    /// Whether the result has only the first interface's addresses.
     pub only_pod_addresses: bool,
 }
 
 impl ResultBase {
-    /// What the runtime is told of the agent's reply. `None`: success that needs no words.
+    /// Converts the agent's reply to the answer for the runtime. `None`: success without output.
     ///
     /// # Errors
-    /// Why the agent has not done it.
+    /// The agent's refusal or failure.
     pub fn answer(self, version: Version, reply: Reply) -> Result<Option<Value>, CniError> {
         match reply {
             Reply::Attached { attachment, further } => {
@@ -83,13 +83,13 @@ impl ResultBase {
     }
 }
 
-/// The configuration on standard input and the version that answers follow.
+/// The configuration on standard input.
 #[derive(Debug)]
 pub struct Document {
     configuration: Configuration,
     /// Whether the caller keeps the results of its ADDs.
     keeps_results: bool,
-    /// The version that the configuration and the answer follow.
+    /// The version of the configuration, which the answer follows.
     pub version: Version,
 }
 
@@ -104,7 +104,7 @@ impl Document {
         Ok(Self { configuration, keeps_results: true, version })
     }
 
-    /// Reads that of a caller that may have kept no result, without which a runtime's CHECK is refused.
+    /// Reads the configuration of a caller that may have no previous result. A runtime's CHECK without one is refused.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -113,10 +113,10 @@ impl Document {
     }
 }
 
-/// Turns a call into what the agent is asked.
+/// Converts a call to a request to the agent.
 ///
 /// # Errors
-/// Why the call is not in order.
+/// The call is invalid, or asks for something that the plugin cannot serve.
 pub fn prepare(
     verb: Verb,
     environment: &Environment,
@@ -125,7 +125,7 @@ pub fn prepare(
     check_verb_allowed(verb, document.version)?;
     let Document { configuration, keeps_results, .. } = document;
     let socket = PathBuf::from(configuration.agent_socket.as_deref().unwrap_or(DEFAULT_SOCKET));
-    let comeback = comeback(verb, environment, &configuration);
+    let agent_return = agent_return(verb, environment, &configuration);
     let mut base = ResultBase::default();
     let request = match verb {
         Verb::Add => {
@@ -133,7 +133,7 @@ pub fn prepare(
             base = its_base;
             Request::Add(request.into())
         }
-        // Nothing of the configuration: a DEL must succeed whatever became of it.
+        // The configuration is ignored: a DEL must succeed whatever it says.
         Verb::Del => {
             Request::Del(DelRequest { key: key(environment), netns: environment.netns.clone() })
         }
@@ -147,14 +147,13 @@ pub fn prepare(
             Request::Status(StatusRequest { networks, folders: environment.folders() })
         }
     };
-    Ok(Prepared { socket, patience: patience(verb), comeback, request, base })
+    Ok(Prepared { socket, timeout: call_timeout(verb), agent_return, request, base })
 }
 
-/// For how long an agent that is away is looked for, if the configuration says so. A DEL of a namespace that has ended
-/// waits for a moment only: the agent takes care of what was there by itself, and whoever removes what is left of many
-/// pods calls again. The kubelet does that one after the other, the agent's own pod among them, which has to go before
-/// the next agent's pod comes.
-fn comeback(
+/// How long to wait for an absent agent, if the configuration says so. A DEL of an ended namespace waits briefly: the
+/// agent releases such attachments by itself. The kubelet removes pods one after the other, and the agent's own old pod
+/// may be among them: it must go before the next agent starts.
+fn agent_return(
     verb: Verb,
     environment: &Environment,
     configuration: &Configuration,
@@ -166,20 +165,20 @@ fn comeback(
     }
 }
 
-/// Whether a pod's namespace is there no more: runtimes then leave its path out, or say where it was.
+/// Whether a pod's namespace has ended. Runtimes then pass an empty path or the old one.
 fn has_ended(netns: &str) -> bool {
     netns.is_empty() || matches!(Path::new(netns).try_exists(), Ok(false))
 }
 
-/// How long the agent may take: less than the shortest limit of a runtime that is known.
+/// How long the agent may take: less than the shortest known timeout of a runtime.
 #[must_use]
-pub const fn patience(verb: Verb) -> Duration {
+pub const fn call_timeout(verb: Verb) -> Duration {
     Duration::from_secs(match verb {
         Verb::Add => 90,
         Verb::Del => 50,
         Verb::Check => 20,
         Verb::Gc => 25,
-        // Five of them for an agent that is being replaced.
+        // Of these, 5 s are for an agent that restarts.
         Verb::Status | Verb::Version => 7,
     })
 }
@@ -213,30 +212,30 @@ fn add(
     configuration: &Configuration,
 ) -> Result<(AddRequest, ResultBase), CniError> {
     refuse_own_netns(environment)?;
-    let wishes = Wishes::gather(environment, configuration)?;
-    let further = networks::further(environment, configuration, &wishes)?;
+    let pod_request = PodRequest::gather(environment, configuration)?;
+    let further = networks::further(environment, configuration, &pod_request)?;
     let previous = configuration.prev_result.as_ref().map(CniResult::read).transpose()?;
     let base = ResultBase {
         previous: previous.unwrap_or_default(),
         sandbox: environment.netns.clone(),
-        dns: wishes.dns,
+        dns: pod_request.dns,
         only_pod_addresses: configuration.only_pod_addresses,
     };
     let request = AddRequest {
         key: key(environment),
         netns: environment.netns.clone(),
         configuration: configuration.name.clone(),
-        network: wishes.network.unwrap_or_else(|| configuration.network()),
-        pod: wishes.pod,
-        device: wishes.device,
+        network: pod_request.network.unwrap_or_else(|| configuration.network()),
+        pod: pod_request.pod,
+        device: pod_request.device,
         promised: None,
-        mac: wishes.mac,
-        addresses: wishes.addresses,
-        families: wishes.families,
-        bandwidth: wishes.bandwidth,
-        port_mappings: wishes.port_mappings,
-        allowed_sources: wishes.allowed_sources.into_iter().collect(),
-        device_info_file: wishes.device_info_file,
+        mac: pod_request.mac,
+        addresses: pod_request.addresses,
+        families: pod_request.families,
+        bandwidth: pod_request.bandwidth,
+        port_mappings: pod_request.port_mappings,
+        allowed_sources: pod_request.allowed_sources.into_iter().collect(),
+        device_info_file: pod_request.device_info_file,
         folders: environment.folders(),
         further_leases: Vec::new(),
         further,
@@ -263,15 +262,17 @@ fn check(
                        configuration that it passes to CHECK";
         CniError::new(code::INVALID_CONFIGURATION, message)
     })?;
-    let mut promises = promises(&environment.netns, &CniResult::read(previous)?);
-    let own = promises.iter().position(|it| it.interface_name == environment.interface_name);
-    let own = promises.remove(own.ok_or_else(|| not_promised(environment))?);
+    let mut expected_interfaces =
+        expected_interfaces(&environment.netns, &CniResult::read(previous)?);
+    let own =
+        expected_interfaces.iter().position(|it| it.interface_name == environment.interface_name);
+    let own = expected_interfaces.remove(own.ok_or_else(|| not_in_result(environment))?);
     Ok(CheckRequest {
         key: key(environment),
         netns: environment.netns.clone(),
         mac: own.mac,
         addresses: own.addresses,
-        others: promises,
+        others: expected_interfaces,
         by_record: false,
     })
 }
@@ -287,23 +288,23 @@ fn check_by_record(environment: &Environment) -> CheckRequest {
     }
 }
 
-/// What the previous result says of the interfaces in the pod, whosoever they are.
-fn promises(netns: &str, result: &CniResult) -> Vec<Promise> {
+/// The interfaces in the pod that the previous result lists, whichever plugin created them.
+fn expected_interfaces(netns: &str, result: &CniResult) -> Vec<ExpectedInterface> {
     let numbered = result.interfaces.iter().enumerate();
     let in_pod = numbered.filter(|(_, interface)| interface.sandbox == netns);
-    let promise = |(number, interface): (usize, &Interface)| {
+    let expected = |(number, interface): (usize, &Interface)| {
         let own = result.ips.iter().filter(|address| address.interface == Some(number));
-        Promise {
+        ExpectedInterface {
             interface_name: interface.name.clone(),
             mac: Some(interface.mac.clone()).filter(|mac| !mac.is_empty()),
             addresses: own.map(|address| address.address.clone()).collect(),
             device: Some(interface.pci_id.clone()).filter(|device| !device.is_empty()),
         }
     };
-    in_pod.map(promise).collect()
+    in_pod.map(expected).collect()
 }
 
-fn not_promised(environment: &Environment) -> CniError {
+fn not_in_result(environment: &Environment) -> CniError {
     let message = format!(
         "prevResult has no interface {} in {}",
         environment.interface_name, environment.netns
@@ -347,9 +348,9 @@ mod tests {
         Ok(request.valid)
     }
 
-    /// CRI-O's libcni prints a list without entries so.
+    /// CRI-O's libcni prints an empty list as null.
     #[test]
-    fn a_list_that_is_null_is_empty_and_one_that_is_absent_is_refused() {
+    fn absent_gc_list_is_refused() {
         let both = json!({"cni.dev/valid-attachments": null, "cni.dev/attachments": null});
         assert_eq!(gc(&both), Ok(vec![]));
         assert_eq!(gc(&json!({"cni.dev/valid-attachments": null})), Ok(vec![]));
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_either_list_names_is_valid() {
+    fn gc_keeps_attachments_of_either_list() {
         let list = |id: &str| json!([{"containerID": id, "ifname": "eth0"}]);
         let key = |id: &str| Key { container_id: id.into(), interface_name: "eth0".into() };
         let lists = |new: Value, old: Value| {
@@ -369,7 +370,7 @@ mod tests {
         assert_eq!(lists(list("a"), list("b")), Ok(vec![key("a"), key("b")]));
     }
 
-    /// With an address in a subnet of its own.
+    /// An attachment with an address in a subnet of its own.
     fn attachment(interface: &str, address: &str) -> Attachment {
         let interface_name = interface.to_owned();
         let address = v1::Address { address: address.into(), ..Default::default() };
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_tells_the_addresses_of_all_interfaces_or_of_the_first_alone() {
+    fn result_can_omit_further_interfaces_addresses() {
         let first = attachment("eth0", "10.1.0.5/16");
         let further = [attachment("net1", "10.2.0.5/24")];
         for (only_pod_addresses, told) in

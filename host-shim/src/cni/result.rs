@@ -1,4 +1,4 @@
-//! The result of an ADD, and the previous result that a chain passes on.
+//! The result of an ADD, and the previous result of a chain.
 
 use offload_proto::v1;
 use serde::{Deserialize, Serialize};
@@ -9,14 +9,13 @@ use super::{
     version::Version,
 };
 
-/// A result of any version from 0.3.0 on. What the plugin does not know of a previous result, it
-/// passes on as it is.
+/// A result of any version since 0.3.0. Unknown fields of a previous result are passed on unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CniResult {
-    /// The specification's version that the result follows.
+    /// The version of the specification that the result follows.
     pub cni_version: String,
-    /// All interfaces that were made, on the host and in the container.
+    /// All created interfaces, on the host and in the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Interface>,
     /// All addresses.
@@ -28,7 +27,7 @@ pub struct CniResult {
     /// Resolver settings.
     #[serde(skip_serializing_if = "Dns::is_empty")]
     pub dns: Dns,
-    /// Fields of others.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -37,21 +36,21 @@ pub struct CniResult {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Interface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its MAC address.
+    /// The MAC address.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mac: String,
-    /// Its MTU in bytes.
+    /// The MTU in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// The namespace it is in. Empty: the host's.
+    /// The path of the interface's namespace. Empty: the host's.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub sandbox: String,
-    /// Its PCI address.
+    /// The PCI address.
     #[serde(rename = "pciID", skip_serializing_if = "String::is_empty")]
     pub pci_id: String,
-    /// Fields of others.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -60,18 +59,18 @@ pub struct Interface {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Address {
-    /// `4` or `6`, up to version 0.4.0.
+    /// The family, `4` or `6`, up to version 0.4.0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Which of the interfaces has it, counted from 0.
+    /// The index of the interface in the result's list, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<usize>,
-    /// In CIDR notation with the host bits.
+    /// The address in CIDR notation, with host bits.
     pub address: String,
-    /// Its subnet's gateway.
+    /// The gateway of the address's subnet.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub gateway: String,
-    /// Fields of others.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -80,27 +79,27 @@ pub struct Address {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Route {
-    /// Destination in CIDR notation.
+    /// The destination in CIDR notation.
     pub dst: String,
-    /// Next hop.
+    /// The next hop.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub gw: String,
-    /// Path MTU in bytes.
+    /// The path MTU in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// Advertised TCP maximum segment size in bytes.
+    /// The advertised TCP maximum segment size in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advmss: Option<u32>,
-    /// Metric.
+    /// The metric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// Table.
+    /// The routing table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub table: Option<u32>,
-    /// How far away the destination is, as the kernel numbers it.
+    /// The scope, as a number of the kernel (`RT_SCOPE_…`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<u32>,
-    /// Fields of others.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -109,7 +108,7 @@ pub struct Route {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Dns {
-    /// Name servers' addresses.
+    /// The addresses of name servers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nameservers: Vec<String>,
     /// The local domain.
@@ -124,13 +123,13 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Whether it says nothing.
+    /// Whether there are no settings.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Adds what the other says and this does not yet.
+    /// Adds missing settings from another one.
     fn add(&mut self, other: Self) {
         add_missing(&mut self.nameservers, other.nameservers);
         add_missing(&mut self.search, other.search);
@@ -153,15 +152,15 @@ impl CniResult {
     /// Reads a previous result.
     ///
     /// # Errors
-    /// [`code::UNDECODABLE`] for what is no result.
+    /// [`code::UNDECODABLE`]: the value is no result.
     pub fn read(previous: &Value) -> Result<Self, CniError> {
         Self::deserialize(previous).map_err(|error| {
             CniError::new(code::UNDECODABLE, format!("prevResult can't be decoded: {error}"))
         })
     }
 
-    /// Adds an attachment whose interface is in the namespace at `sandbox`, to what a chain passed
-    /// on or to nothing. `dns` takes the place of the network's.
+    /// Adds an attachment with an interface in the namespace at `sandbox`. `dns` replaces the network's resolver
+    /// settings.
     #[must_use]
     pub fn with_attachment(
         mut self,
@@ -177,21 +176,21 @@ impl CniResult {
             gateway: held.gateway.clone(),
             ..Address::default()
         }));
-        // A result can't say that a route drops packets: it would be read as one that leads somewhere.
+        // A result cannot express that a route drops packets; readers would take it for a forwarding route.
         let forwarding = attachment.routes.iter().filter(|route| route.kind.is_empty());
         self.routes.extend(forwarding.map(Route::from));
         self.dns.add(dns.unwrap_or_else(|| network_dns(attachment)));
         self
     }
 
-    /// Adds an attachment's interface, and nothing of what it has.
+    /// Adds an attachment's interface without its addresses and routes.
     #[must_use]
     pub fn with_interface(mut self, attachment: &v1::Attachment, sandbox: &str) -> Self {
         self.interfaces.push(interface(attachment, sandbox));
         self
     }
 
-    /// The result as a document of `version`.
+    /// Converts the result to a document of `version`.
     #[must_use]
     pub fn render(mut self, version: Version) -> Value {
         self.cni_version = version.as_str().into();
@@ -201,12 +200,12 @@ impl CniResult {
         if !version.has_details() {
             self.drop_details();
         }
-        // A result has nothing but strings, numbers and lists of them: it always serialises.
+        // A result consists of strings, numbers and lists of them, which always serialise.
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// Takes away what versions before 1.0.0 can't say. A route of another table would be read as
-    /// one of the main table.
+    /// Removes what versions before 1.0.0 cannot express. A route of another table would be taken for one of the main
+    /// table.
     fn drop_details(&mut self) {
         self.routes.retain(|route| route.table.is_none());
         for interface in &mut self.interfaces {
@@ -325,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_version_says_everything() {
+    fn newest_result_has_all_fields() {
         assert_eq!(
             rendered(Version::V1_1_0),
             json!({
@@ -349,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn old_versions_say_families_and_no_details() {
+    fn old_results_have_families_and_no_details() {
         for version in [Version::V0_3_0, Version::V0_3_1, Version::V0_4_0] {
             assert_eq!(
                 rendered(version),
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_passed_on_and_added_to() {
+    fn previous_result_is_extended() {
         let previous = json!({
             "cniVersion": "1.1.0",
             "interfaces": [
@@ -398,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_reads_back_as_rendered() {
+    fn rendered_result_reads_back() {
         for version in Version::ALL {
             let document = rendered(version);
             assert_eq!(CniResult::read(&document).unwrap().render(version), document);
@@ -406,14 +405,14 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_resolver_settings_win_over_the_networks() {
+    fn pod_resolver_settings_replace_the_networks() {
         let dns = Dns { nameservers: vec!["1.1.1.1".into()], ..Dns::default() };
         let result = CniResult::default().with_attachment(&attachment(), "/n", Some(dns));
         assert_eq!(result.dns.nameservers, ["1.1.1.1"]);
     }
 
     #[test]
-    fn what_is_no_result_is_undecodable() {
+    fn malformed_prev_result_is_undecodable() {
         for previous in [json!([]), json!("x"), json!({"ips": 5}), json!({"interfaces": [1]})] {
             assert_eq!(CniResult::read(&previous).unwrap_err().code, code::UNDECODABLE);
         }

@@ -1,4 +1,4 @@
-//! The versions of the CNI specification that the plugin speaks.
+//! The versions of the CNI specification that the plugin supports.
 
 use serde_json::{Value, json};
 
@@ -11,20 +11,20 @@ pub enum Version {
     V0_3_1,
     /// 0.4.0: adds CHECK.
     V0_4_0,
-    /// 1.0.0: addresses lose their family.
+    /// 1.0.0: results no longer state an address's family.
     V1_0_0,
     /// 1.1.0: adds GC and STATUS.
     V1_1_0,
 }
 
 impl Version {
-    /// All of them, oldest first.
+    /// All versions, oldest first.
     pub const ALL: [Self; 5] =
         [Self::V0_3_0, Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
-    /// The newest.
+    /// The newest version.
     pub const NEWEST: Self = Self::V1_1_0;
 
-    /// As the specification writes it.
+    /// The version as the specification writes it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -36,25 +36,25 @@ impl Version {
         }
     }
 
-    /// The version that is written so. `None`: not one that the plugin speaks.
+    /// Parses a version. `None`: the plugin does not support it.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// Whether an address in a result carries its family as `version`.
+    /// Whether results of this version state each address's family as `version`.
     #[must_use]
     pub fn addresses_carry_family(self) -> bool {
         self <= Self::V0_4_0
     }
 
-    /// Whether interfaces and routes in a result carry more than names, MACs and gateways.
+    /// Whether results of this version have MTUs, PCI addresses and routes' attributes.
     #[must_use]
     pub fn has_details(self) -> bool {
         self >= Self::V1_0_0
     }
 
-    /// All of them, separated by commas, for messages.
+    /// All versions, separated by commas, for messages.
     #[must_use]
     pub fn list() -> String {
         Self::ALL.map(Self::as_str).join(", ")
@@ -83,14 +83,14 @@ mod tests {
     }
 
     #[test]
-    fn other_versions_are_unknown() {
+    fn unsupported_cni_versions_are_unknown() {
         for text in ["", "0.1.0", "0.2.0", "1.1", "1.2.0", "v1.1.0", " 1.1.0"] {
             assert_eq!(Version::parse(text), None, "{text}");
         }
     }
 
     #[test]
-    fn the_answer_lists_them() {
+    fn version_answer_lists_all_versions() {
         assert_eq!(
             answer().to_string(),
             r#"{"cniVersion":"1.1.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}"#

@@ -33,7 +33,7 @@ const LAST_READ: Duration = Duration::from_millis(1);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Calls the agent at `socket` and waits for its answer until the call's deadline, as long as the agent sends
-/// heartbeats. An agent that is away is waited for as long as `comeback`. `tell_waiting` is called once if the call
+/// heartbeats. An agent that is away is waited for as long as `agent_return`. `tell_waiting` is called once if the call
 /// waits for more than a moment. A call that a stopping agent dropped is repeated: requests are idempotent.
 ///
 /// # Errors
@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub fn call(
     socket: &Path,
     mut call: Call,
-    comeback: Duration,
+    agent_return: Duration,
     tell_waiting: impl FnOnce(&io::Error),
 ) -> io::Result<Reply> {
     let deadline = Instant::now() + Duration::from_millis(call.deadline_ms);
@@ -55,7 +55,7 @@ pub fn call(
         let now = Instant::now();
         away_since = away_since.filter(|_| now - asked < RUNNING_AGENT);
         let since = *away_since.get_or_insert(now);
-        let is_over = now + LOOK >= deadline || now + LOOK - since >= comeback;
+        let is_over = now + LOOK >= deadline || now + LOOK - since >= agent_return;
         if !is_of_a_restart(&error) || is_over {
             return Err(error);
         }
@@ -364,10 +364,10 @@ mod tests {
     fn absent_agent_is_waited_for_as_configured() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("none");
-        let waits = |patience_ms, comeback_ms| {
+        let waits = |patience_ms, agent_return_ms| {
             let begun = Stopwatch::start();
-            let comeback = Duration::from_millis(comeback_ms);
-            call(&socket, within(patience_ms), comeback, |_| ()).unwrap_err();
+            let agent_return = Duration::from_millis(agent_return_ms);
+            call(&socket, within(patience_ms), agent_return, |_| ()).unwrap_err();
             begun
         };
         assert!(waits(60_000, 0).unstalled() < AGENT_RETURN_TIMEOUT);

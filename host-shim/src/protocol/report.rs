@@ -90,7 +90,7 @@ pub struct VfReport {
     pub name: String,
     /// The VF's device: a PCI address.
     pub device: String,
-    /// =/// The VF's state.
+    /// The VF's state.
     pub state: VfState,
     /// Why the VF is unavailable. Empty: it is available, or the reason is unknown.
     pub reason: String,

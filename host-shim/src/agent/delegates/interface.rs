@@ -11,7 +11,7 @@ use super::{failed, record::Delegated};
 use crate::{
     agent::defect::defect,
     mover::{ForeignInterface, Routing, Shared, remove_routing},
-    protocol::Promise,
+    protocol::ExpectedInterface,
 };
 
 /// Before anything is made: what is there already is not ours to take back.
@@ -62,7 +62,10 @@ pub(super) async fn lost(delegated: &Delegated) -> Result<Option<String>, Failur
 ///
 /// # Errors
 /// The first thing that is not as it should be.
-pub(super) async fn compare(delegated: &Delegated, promise: &Promise) -> Result<(), Failure> {
+pub(super) async fn compare(
+    delegated: &Delegated,
+    promise: &ExpectedInterface,
+) -> Result<(), Failure> {
     let routing = delegated.added.as_ref().map(|added| routing(delegated, added)).transpose()?;
     let promise = promise.clone();
     let difference = at_its(delegated, move |mut its| {
@@ -74,7 +77,10 @@ pub(super) async fn compare(delegated: &Delegated, promise: &Promise) -> Result<
     difference.await?.map_or(Ok(()), |what| Err(failed(&delegated.chain, &what)))
 }
 
-fn broken(promise: &Promise, its: &mut ForeignInterface) -> Result<Option<String>, netlink::Error> {
+fn broken(
+    promise: &ExpectedInterface,
+    its: &mut ForeignInterface,
+) -> Result<Option<String>, netlink::Error> {
     let mac = its.link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     if let Some(promised) = promise.mac.as_ref().filter(|it| !it.eq_ignore_ascii_case(&mac)) {
         return Ok(Some(format!("its MAC address is {mac}, not {promised}")));

@@ -26,7 +26,7 @@ use crate::{
         defect::locked,
         vfs::{Phase, PodNetns},
     },
-    protocol::{Key, Promise},
+    protocol::{ExpectedInterface, Key},
     whole_file,
 };
 
@@ -100,9 +100,9 @@ impl Delegated {
     }
 
     /// What a runtime was told of it.
-    pub(in crate::agent) fn promise(&self) -> Promise {
+    pub(in crate::agent) fn promise(&self) -> ExpectedInterface {
         let made = self.attachment.clone().unwrap_or_default();
-        Promise {
+        ExpectedInterface {
             interface_name: self.key.interface_name.clone(),
             mac: (!made.mac.is_empty()).then_some(made.mac),
             addresses: made.addresses.into_iter().map(|held| held.address).collect(),

@@ -34,7 +34,7 @@ use crate::{
     },
     cni::version::Version,
     mover::Shared,
-    protocol::{AddRequest, CallerFolders, Key, Promise},
+    protocol::{AddRequest, CallerFolders, ExpectedInterface, Key},
 };
 
 /// The interfaces that other plugins make.
@@ -399,7 +399,7 @@ impl Delegates {
     pub(in crate::agent) async fn check(
         &self,
         delegated: &Delegated,
-        promise: &Promise,
+        promise: &ExpectedInterface,
     ) -> Result<(), Failure> {
         let is_checked_by_plugins = Version::parse(&delegated.version) >= Some(Version::V0_4_0)
             && !delegated.chain.is_unchecked;

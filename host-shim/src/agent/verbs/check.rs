@@ -9,7 +9,7 @@ use super::{doors::Doors, led};
 use crate::{
     agent::vfs::{Phase, Record},
     mover::{Plan, cut_off},
-    protocol::{CheckRequest, Key, Promise},
+    protocol::{CheckRequest, ExpectedInterface, Key},
 };
 
 /// Serves a CHECK, of an attachment and of those that it leads: the record, the previous result, the pod's
@@ -26,7 +26,7 @@ pub(in crate::agent) async fn check(
         let message = format!("the agent has no attachment {}", request.key);
         Failure::new(Reason::AttachmentUnknown, message)
     })?;
-    let lead = Promise {
+    let lead = ExpectedInterface {
         interface_name: request.key.interface_name.clone(),
         mac: request.mac,
         addresses: request.addresses,
@@ -36,7 +36,7 @@ pub(in crate::agent) async fn check(
     let is_recorded = |key: &Key| doors.vfs.records().by_key(key).is_some();
     check_all_there(&request.key, &request.others, is_recorded)?;
     for record in doors.vfs.records().led_by(&request.key) {
-        let recorded = request.by_record.then(|| Promise::of_nothing(&record.key()));
+        let recorded = request.by_record.then(|| ExpectedInterface::of_nothing(&record.key()));
         let promise = promise_of(&record.key(), &request.others, recorded)?;
         let its = check_one(doors, &record, &promise, &request.netns).await?;
         warning = warning.or(its);
@@ -53,7 +53,7 @@ pub(in crate::agent) async fn check(
 /// chain have told is theirs: it has no device.
 fn check_all_there(
     lead: &Key,
-    told: &[Promise],
+    told: &[ExpectedInterface],
     is_recorded: impl Fn(&Key) -> bool,
 ) -> Result<(), Failure> {
     let functions = told.iter().filter(|told| told.device.is_some());
@@ -66,7 +66,11 @@ fn check_all_there(
 }
 
 /// What the previous result says of an interface that is led, or else what is recorded, if that counts.
-fn promise_of(key: &Key, told: &[Promise], recorded: Option<Promise>) -> Result<Promise, Failure> {
+fn promise_of(
+    key: &Key,
+    told: &[ExpectedInterface],
+    recorded: Option<ExpectedInterface>,
+) -> Result<ExpectedInterface, Failure> {
     let told = told.iter().find(|it| it.interface_name == key.interface_name).cloned();
     told.or(recorded).ok_or_else(|| failed(key, "prevResult does not have it"))
 }
@@ -74,7 +78,7 @@ fn promise_of(key: &Key, told: &[Promise], recorded: Option<Promise>) -> Result<
 async fn check_one(
     doors: &Doors,
     record: &Record,
-    promise: &Promise,
+    promise: &ExpectedInterface,
     netns: &str,
 ) -> Result<Option<String>, Failure> {
     let mac = compare_promise(promise, netns, record)?;
@@ -113,7 +117,7 @@ pub(super) async fn inspect(
 /// Compares the record with what the runtime was promised and where it says the pod is. Returns the MAC address that
 /// the interface has to have: chained plugins may have given it another one than the DPU.
 fn compare_promise(
-    promise: &Promise,
+    promise: &ExpectedInterface,
     netns: &str,
     record: &Record,
 ) -> Result<Option<MacAddress>, Failure> {
@@ -148,8 +152,8 @@ mod tests {
 
     const NETNS: &str = "/run/netns/a";
 
-    fn promise() -> Promise {
-        Promise {
+    fn promise() -> ExpectedInterface {
+        ExpectedInterface {
             interface_name: "eth0".into(),
             mac: Some("02:00:00:00:00:0A".into()),
             addresses: vec!["10.0.0.5/24".into()],
@@ -160,7 +164,7 @@ mod tests {
     #[test]
     fn what_was_given_back_by_itself_is_missed() {
         let device = Some("0000:03:00.2".to_owned());
-        let of = |interface_name: &str, device: Option<String>| Promise {
+        let of = |interface_name: &str, device: Option<String>| ExpectedInterface {
             interface_name: interface_name.into(),
             device,
             ..promise()
@@ -173,7 +177,11 @@ mod tests {
         assert!(failure.message.contains("net2") && failure.reason == Reason::CheckFailed);
     }
 
-    fn checked(promise: &Promise, netns: &str, phase: Phase) -> Result<Option<MacAddress>, String> {
+    fn checked(
+        promise: &ExpectedInterface,
+        netns: &str,
+        phase: Phase,
+    ) -> Result<Option<MacAddress>, String> {
         let mut record = Record { phase, ..record("a", "c") };
         record.attachment.mac = "02:00:00:00:00:0a".into();
         record.attachment.addresses =
@@ -205,11 +213,11 @@ mod tests {
     #[test]
     fn each_broken_promise_is_told() {
         assert!(checked(&promise(), "/b", Phase::Live).unwrap_err().contains("not /b"));
-        let told = |promise: Promise| checked(&promise, NETNS, Phase::Live).unwrap_err();
+        let told = |promise: ExpectedInterface| checked(&promise, NETNS, Phase::Live).unwrap_err();
         let no_mac = Some("eth0".into());
-        assert!(told(Promise { mac: no_mac, ..promise() }).contains("prevResult"));
+        assert!(told(ExpectedInterface { mac: no_mac, ..promise() }).contains("prevResult"));
         let addresses = vec!["10.0.0.6/24".into()];
-        assert!(told(Promise { addresses, ..promise() }).contains("10.0.0.6/24"));
+        assert!(told(ExpectedInterface { addresses, ..promise() }).contains("10.0.0.6/24"));
         assert!(checked(&promise(), NETNS, Phase::Releasing).unwrap_err().contains("given back"));
     }
 }

@@ -42,7 +42,7 @@ use super::{
     vfs::{Phase, Record},
 };
 use crate::{
-    cni::{environment::Verb, request::patience},
+    cni::{environment::Verb, request::call_timeout},
     protocol::{AddRequest, DelRequest, Key},
 };
 
@@ -75,7 +75,7 @@ impl Workloads {
     where
         Work: Future<Output = Option<Answer>> + Send + 'static,
     {
-        let (caller, ear) = Caller::task(Instant::now() + patience(verb));
+        let (caller, ear) = Caller::task(Instant::now() + call_timeout(verb));
         let caller = Arc::new(caller);
         let work = work(self.clone(), Arc::clone(&caller));
         let desk = self.desk.clone();

@@ -1,6 +1,5 @@
-//! What a pod asks for: gathered from the configuration, `CNI_ARGS`, `args.cni` and `runtimeConfig`, of
-//! which a later one wins over an earlier one, and from the pod's annotations, which win over all but
-//! `runtimeConfig`, and must not contradict that.
+//! What a pod asks for. Sources in ascending priority: the configuration, `CNI_ARGS`, `args.cni`, the pod's
+//! annotations, `runtimeConfig`. An annotation that contradicts `runtimeConfig` is refused.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +14,7 @@ use serde_json::{Map, Value};
 use vf_alloc::Device;
 
 use super::{
-    annotations::{self, Annotation, Wish},
+    annotations::{self, Annotation, Requested},
     config::Configuration,
     environment::{Environment, quoted, shown},
     error::{CniError, code, invalid},
@@ -26,31 +25,30 @@ use super::{
 };
 use crate::protocol::{Bandwidth, IpFamilies};
 
-/// What a pod asks for. All of it is checked for form; the DPU decides.
+/// What a pod asks for. Only the form is checked; the DPU decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
-    /// Whom the attachment serves.
+pub struct PodRequest {
+    /// The pod.
     pub pod: Pod,
-    /// Another network than the configuration's.
+    /// A network other than the configuration's.
     pub network: Option<String>,
-    /// The VF that somebody else chose.
+    /// The VF that the caller chose.
     pub device: Option<Device>,
-    /// A MAC address.
+    /// The MAC address.
     pub mac: Option<MacAddress>,
-    /// Addresses, each with or without prefix length.
+    /// The addresses, each with or without prefix length.
     pub addresses: Vec<String>,
-    /// The families of which it gets an address. `None`: each that the network has.
+    /// The families of the addresses. `None`: all that the network has.
     pub families: Option<IpFamilies>,
-    /// Rate limits.
+    /// The rate limits.
     pub bandwidth: Bandwidth,
-    /// Ports of the DPU that shall lead to the pod.
+    /// The ports of the DPU that are mapped to the pod.
     pub port_mappings: Vec<PortMapping>,
-    /// Whom it asks to send for besides itself: MAC addresses, addresses and prefixes, each as it is usually
-    /// written.
+    /// Further sources to send from: MAC addresses, addresses and prefixes in canonical form.
     pub allowed_sources: BTreeSet<String>,
-    /// Where to write the device-info file.
+    /// The path of the device-info file to write.
     pub device_info_file: Option<String>,
-    /// Resolver settings instead of the network's.
+    /// Resolver settings that replace the network's.
     pub dns: Option<Dns>,
 }
 
@@ -73,7 +71,7 @@ struct DnsCapability {
     options: Vec<String>,
 }
 
-/// What `runtimeConfig` can hold and means something to the plugin.
+/// The keys of `runtimeConfig` that the plugin knows.
 const CAPABILITIES: [&str; 9] = [
     "mac",
     "ips",
@@ -86,13 +84,12 @@ const CAPABILITIES: [&str; 9] = [
     "cgroupPath",
 ];
 
-impl Wishes {
-    /// Gathers what the pod asks for.
+impl PodRequest {
+    /// Gathers the requests from all sources.
     ///
     /// # Errors
-    /// [`code::UNSUPPORTED_FIELD`] for what can't be honoured,
-    /// [`code::INVALID_CONFIGURATION`] or [`code::INVALID_ENVIRONMENT`] for what is malformed; the
-    /// message holds the key and the value.
+    /// [`code::UNSUPPORTED_FIELD`] for a request that the plugin cannot serve. [`code::INVALID_CONFIGURATION`] or
+    /// [`code::INVALID_ENVIRONMENT`] for a malformed one. The message names key and value.
     pub fn gather(
         environment: &Environment,
         configuration: &Configuration,
@@ -101,24 +98,25 @@ impl Wishes {
         if let Some(foreign) = &configuration.foreign_key {
             return Err(foreign.refusal(&configuration.network()));
         }
-        let mut wishes = Self { pod: pod(environment), ..Self::default() };
-        wishes.take_device(configuration)?;
-        wishes.take_mac("mac", configuration.mac.as_deref())?;
-        wishes.take_addresses("ips", configuration.ips.as_deref())?;
-        wishes.take_families("ipFamilies", configuration.ip_families.as_deref())?;
-        wishes.take_environment(environment)?;
-        wishes.take_mac("args.cni.mac", configuration.args.cni.mac.as_deref())?;
-        wishes.take_addresses("args.cni.ips", configuration.args.cni.ips.as_deref())?;
+        // The order of these calls is the sources' priority: a later one overwrites an earlier one.
+        let mut pod_request = Self { pod: pod(environment), ..Self::default() };
+        pod_request.take_device(configuration)?;
+        pod_request.take_mac("mac", configuration.mac.as_deref())?;
+        pod_request.take_addresses("ips", configuration.ips.as_deref())?;
+        pod_request.take_families("ipFamilies", configuration.ip_families.as_deref())?;
+        pod_request.take_environment(environment)?;
+        pod_request.take_mac("args.cni.mac", configuration.args.cni.mac.as_deref())?;
+        pod_request.take_addresses("args.cni.ips", configuration.args.cni.ips.as_deref())?;
         let families = configuration.args.cni.ip_families.as_deref();
-        wishes.take_families("args.cni.ipFamilies", families)?;
+        pod_request.take_families("args.cni.ipFamilies", families)?;
         let sources = configuration.args.cni.allowed_sources.as_deref().unwrap_or_default();
-        wishes.take_sources("args.cni.allowedSources", sources)?;
+        pod_request.take_sources("args.cni.allowedSources", sources)?;
         let by_runtime = named(configuration.runtime_config.clone(), &CAPABILITIES);
         for (key, value) in &by_runtime {
-            wishes.take_capability(&format!("runtimeConfig.{key}"), key, value)?;
+            pod_request.take_capability(&format!("runtimeConfig.{key}"), key, value)?;
         }
-        wishes.take_annotations(&by_runtime)?;
-        Ok(wishes)
+        pod_request.take_annotations(&by_runtime)?;
+        Ok(pod_request)
     }
 
     fn take_device(&mut self, configuration: &Configuration) -> Result<(), CniError> {
@@ -145,7 +143,7 @@ impl Wishes {
         self.take_addresses("CNI_ARGS IP", addresses.as_deref()).map_err(of_environment)
     }
 
-    /// `name` is what messages call it.
+    /// `name` is the key's name in messages.
     pub(super) fn take_capability(
         &mut self,
         name: &str,
@@ -163,8 +161,8 @@ impl Wishes {
             "CNIDeviceInfoFile" => self.take_device_info_file(name, value),
             "dns" => decode(name, value).map(|dns| self.take_dns(dns)),
             "portMappings" => self.take_port_mappings(name, value),
-            // Taken once all others are known. The cgroup asks for nothing: it says where the pod's
-            // processes live.
+            // Annotations are read after all capabilities. `cgroupPath` asks for nothing: it names the cgroup of the
+            // pod's processes.
             annotations::CAPABILITY | "cgroupPath" => Ok(()),
             _ => Err(unsupported(name, value)),
         }
@@ -175,15 +173,15 @@ impl Wishes {
         else {
             return Ok(());
         };
-        for Annotation { title, wish } in annotations::read(value)? {
-            match wish {
-                Wish::Network(name) => {
+        for Annotation { title, requested } in annotations::read(value)? {
+            match requested {
+                Requested::Network(name) => {
                     annotations::check_network(&title, &name)?;
                     self.network = Some(name);
                 }
-                Wish::AllowedSources(sources) => self.take_sources(&title, &sources)?,
-                Wish::IpFamilies(families) => self.take_families(&title, Some(&families))?,
-                Wish::Capability(key, value) => {
+                Requested::AllowedSources(sources) => self.take_sources(&title, &sources)?,
+                Requested::IpFamilies(families) => self.take_families(&title, Some(&families))?,
+                Requested::Capability(key, value) => {
                     self.take_capability(&title, key, &value)?;
                     check_agreement(&title, key, &value, by_runtime)?;
                 }
@@ -305,26 +303,26 @@ fn pod(environment: &Environment) -> Pod {
     Pod { namespace: arg("K8S_POD_NAMESPACE"), name: arg("K8S_POD_NAME"), uid: arg("K8S_POD_UID") }
 }
 
-/// Whether an annotation asks for what the runtime asks for, if that asks for any of it.
+/// Refuses an annotation that differs from the runtime's request for the same capability.
 fn check_agreement(
     title: &str,
     key: &str,
     value: &Value,
     by_runtime: &Map<String, Value>,
 ) -> Result<(), CniError> {
-    let wishes_of = |value| {
-        let mut wishes = Wishes::default();
-        wishes.take_capability(title, key, value).map(|()| wishes)
+    let requested_by = |value| {
+        let mut pod_request = PodRequest::default();
+        pod_request.take_capability(title, key, value).map(|()| pod_request)
     };
     match by_runtime.get(key).filter(|value| !is_zero(value)) {
-        Some(other) if wishes_of(value)? != wishes_of(other)? => {
+        Some(other) if requested_by(value)? != requested_by(other)? => {
             Err(annotations::contradiction(title, key, other))
         }
         _ => Ok(()),
     }
 }
 
-/// A PCI address in full, lower case, such as `0000:03:00.2`; the domain may be left out.
+/// The full PCI address in lower case, such as `0000:03:00.2`. The text may omit the domain.
 fn full_device(text: &str) -> Option<Device> {
     let in_full = match text.matches(':').count() {
         1 => form::device(&format!("0000:{text}")),
@@ -333,7 +331,7 @@ fn full_device(text: &str) -> Option<Device> {
     in_full.map(Device::from)
 }
 
-/// VFs have other names too, such as `pf0vf3`, but runtimes and device plugins pass this one.
+/// VFs also have names such as `pf0vf3`, but runtimes and device plugins pass PCI addresses.
 fn no_device(key: &str, text: &str) -> CniError {
     let message = format!("{key} {} is no PCI address", quoted(text));
     CniError::new(code::UNSUPPORTED_FIELD, message).with_details(
@@ -342,7 +340,7 @@ fn no_device(key: &str, text: &str) -> CniError {
     )
 }
 
-/// Reads what a key asks for; `key` is what messages call it.
+/// Decodes the value of a key; `key` is its name in messages.
 pub(super) fn decode<T: DeserializeOwned>(key: &str, value: &Value) -> Result<T, CniError> {
     go_json::read(value.clone()).map_err(|error| match error {
         GoJsonError::UnknownKey { key: unknown, known } => {
@@ -362,40 +360,40 @@ mod tests {
 
     use super::*;
 
-    fn gather(args: &str, fields: &Value) -> Result<Wishes, CniError> {
+    fn gather(args: &str, fields: &Value) -> Result<PodRequest, CniError> {
         let mut document = json!({"cniVersion": "1.1.0", "name": "n", "type": "host-shim"});
         document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         let environment = Environment { args: args.into(), ..Environment::default() };
         let configuration = Configuration::read(document.to_string().as_bytes()).unwrap();
-        Wishes::gather(&environment, &configuration)
+        PodRequest::gather(&environment, &configuration)
     }
 
-    fn of_runtime(key: &str, value: &Value) -> Result<Wishes, CniError> {
+    fn of_runtime(key: &str, value: &Value) -> Result<PodRequest, CniError> {
         gather("", &json!({"runtimeConfig": {key: value}}))
     }
 
     #[test]
-    fn a_later_source_wins() {
+    fn later_request_source_wins() {
         let mac = |last: u8| MacAddress([2, 0, 0, 0, 0, last]);
         let text = |last: u8| mac(last).to_string();
         let mut fields = json!({"mac": text(1), "ips": ["10.0.0.1"]});
         assert_eq!(gather("", &fields).unwrap().mac, Some(mac(1)));
         let args = format!("MAC={};IP=10.0.0.2/24,fd00::2", text(2));
-        let wishes = gather(&args, &fields).unwrap();
-        assert_eq!(wishes.mac, Some(mac(2)));
-        assert_eq!(wishes.addresses, ["10.0.0.2/24", "fd00::2"]);
+        let pod_request = gather(&args, &fields).unwrap();
+        assert_eq!(pod_request.mac, Some(mac(2)));
+        assert_eq!(pod_request.addresses, ["10.0.0.2/24", "fd00::2"]);
         fields["args"] = json!({"cni": {"mac": text(3), "ips": ["10.0.0.3"]}});
         assert_eq!(gather(&args, &fields).unwrap().mac, Some(mac(3)));
         fields["runtimeConfig"] = json!({"mac": text(4), "ips": ["10.0.0.4"]});
-        let wishes = gather(&args, &fields).unwrap();
-        assert_eq!(wishes.mac, Some(mac(4)));
-        assert_eq!(wishes.addresses, ["10.0.0.4"]);
+        let pod_request = gather(&args, &fields).unwrap();
+        assert_eq!(pod_request.mac, Some(mac(4)));
+        assert_eq!(pod_request.addresses, ["10.0.0.4"]);
     }
 
     #[test]
-    fn families_are_read_from_each_source() {
+    fn ip_families_are_read_from_each_source() {
         let only = |ipv4, ipv6| Some(IpFamilies { ipv4, ipv6 });
-        let families = |fields: Value| gather("", &fields).map(|wishes| wishes.families);
+        let families = |fields: Value| gather("", &fields).map(|pod_request| pod_request.families);
         assert_eq!(families(json!({})), Ok(None));
         assert_eq!(families(json!({"ipFamilies": ["IPv6"]})), Ok(only(false, true)));
         let both = json!({"ipFamilies": ["IPv6"], "args": {"cni": {"ipFamilies": []}}});
@@ -410,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_is_told_by_cni_args_in_any_order() {
+    fn cni_args_name_the_pod_in_any_order() {
         let args = "K8S_POD_UID=u;IgnoreUnknown=1;K8S_POD_NAME=web;X=1;K8S_POD_NAMESPACE=shop";
         let pod = gather(args, &json!({})).unwrap().pod;
         assert_eq!(
@@ -420,13 +418,13 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_taken_from_multus_and_from_the_runtime() {
+    fn device_is_read_from_multus_and_runtime() {
         let both = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.2"});
         assert_eq!(gather("", &both).unwrap().device, Some("0000:03:00.2".into()));
         let differing = json!({"deviceID": "0000:03:00.2", "pciBusID": "0000:03:00.3"});
         assert_eq!(gather("", &differing).unwrap_err().code, code::INVALID_CONFIGURATION);
-        let wishes = of_runtime("deviceID", &json!("D000:00:00.1")).unwrap();
-        assert_eq!(wishes.device, Some("d000:00:00.1".into()));
+        let pod_request = of_runtime("deviceID", &json!("D000:00:00.1")).unwrap();
+        assert_eq!(pod_request.device, Some("d000:00:00.1".into()));
     }
 
     #[test]
@@ -442,18 +440,21 @@ mod tests {
 
     #[test]
     fn capabilities_are_honoured() {
-        let wishes =
+        let pod_request =
             of_runtime("bandwidth", &json!({"ingressRate": 1000, "egressBurst": 7})).unwrap();
-        assert_eq!((wishes.bandwidth.ingress_rate, wishes.bandwidth.egress_burst), (1000, 7));
+        assert_eq!(
+            (pod_request.bandwidth.ingress_rate, pod_request.bandwidth.egress_burst),
+            (1000, 7)
+        );
         let dns = json!({"servers": ["10.0.0.10"], "searches": ["a"], "options": ["ndots:5"]});
         let dns = of_runtime("dns", &dns).unwrap().dns.unwrap();
         assert_eq!((dns.nameservers, dns.search), (vec!["10.0.0.10".into()], vec!["a".into()]));
-        let wishes = of_runtime("CNIDeviceInfoFile", &json!("/var/run/x/a.json")).unwrap();
-        assert_eq!(wishes.device_info_file.as_deref(), Some("/var/run/x/a.json"));
+        let pod_request = of_runtime("CNIDeviceInfoFile", &json!("/var/run/x/a.json")).unwrap();
+        assert_eq!(pod_request.device_info_file.as_deref(), Some("/var/run/x/a.json"));
         assert!(of_runtime("cgroupPath", &json!("/kubepods/x")).is_ok());
     }
 
-    /// containerd passes Go's own names of fields.
+    /// containerd passes the names of Go's struct fields.
     #[test]
     fn capabilities_are_read_in_any_case() {
         let limits =
@@ -473,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_of_a_capability_is_refused_by_name() {
+    fn unknown_capability_key_is_refused() {
         let ports = json!([{"containerPort": 80, "range": 5}]);
         for (key, value, named, known) in [
             (
@@ -498,14 +499,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_plugin_is_refused_with_the_network_that_has_it() {
+    fn foreign_key_is_refused_naming_the_network() {
         let error = gather("", &json!({"vlan": 100, "network": "blue"})).unwrap_err();
         assert_eq!(error.code, code::UNSUPPORTED_FIELD, "{error:?}");
         assert!(error.details.contains("`vlan` of network \"blue\""), "{error:?}");
     }
 
     #[test]
-    fn a_device_that_is_no_device_is_refused_with_what_one_is() {
+    fn refusal_of_device_shows_a_valid_one() {
         let of_configuration = gather("", &json!({"deviceID": "pf0vf1"})).unwrap_err();
         let of_runtime = of_runtime("deviceID", &json!("pf0vf1")).unwrap_err();
         for error in [of_configuration, of_runtime] {
@@ -516,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cant_be_honoured_is_refused_with_key_and_value() {
+    fn unsupported_requests_are_refused_by_key() {
         for (key, value, shown) in [
             ("infinibandGUID", json!("c2:11"), "c2:11"),
             ("ipRanges", json!([[{"subnet": "10.1.2.0/24"}]]), "10.1.2.0/24"),
@@ -531,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing_is_no_request() {
+    fn empty_values_request_nothing() {
         for (key, value) in [
             ("portMappings", json!([])),
             ("aliases", json!([])),
@@ -540,11 +541,11 @@ mod tests {
             ("mac", json!("")),
             ("io.kubernetes.cri.pod-annotations", json!({"example.org/x": "1"})),
         ] {
-            assert_eq!(of_runtime(key, &value).unwrap(), Wishes::default(), "{key}");
+            assert_eq!(of_runtime(key, &value).unwrap(), PodRequest::default(), "{key}");
         }
     }
 
-    fn of_annotations(ours: &Value, mut fields: Value) -> Result<Wishes, CniError> {
+    fn of_annotations(ours: &Value, mut fields: Value) -> Result<PodRequest, CniError> {
         let named =
             |(name, value): (&String, &Value)| (format!("dpu-offload.io/{name}"), value.clone());
         let all: Value = ours.as_object().unwrap().iter().map(named).collect();
@@ -553,22 +554,22 @@ mod tests {
     }
 
     #[test]
-    fn annotations_win_over_all_but_the_runtimes_own_word() {
+    fn annotations_override_all_but_runtime_config() {
         let asked = json!({
             "network": "red", "mac": "02:00:00:00:00:05", "ips": "10.1.0.5,fd00::5",
             "bandwidth": "{\"ingressRate\": 8000}",
         });
         let fields = json!({"network": "blue", "ips": ["10.1.0.1"]});
-        let wishes = of_annotations(&asked, fields).unwrap();
-        assert_eq!(wishes.network.as_deref(), Some("red"));
-        assert_eq!(wishes.mac, Some(MacAddress([2, 0, 0, 0, 0, 5])));
-        assert_eq!(wishes.addresses, ["10.1.0.5", "fd00::5"]);
-        assert_eq!(wishes.bandwidth.ingress_rate, 8000);
+        let pod_request = of_annotations(&asked, fields).unwrap();
+        assert_eq!(pod_request.network.as_deref(), Some("red"));
+        assert_eq!(pod_request.mac, Some(MacAddress([2, 0, 0, 0, 0, 5])));
+        assert_eq!(pod_request.addresses, ["10.1.0.5", "fd00::5"]);
+        assert_eq!(pod_request.bandwidth.ingress_rate, 8000);
         assert_eq!(of_annotations(&json!({}), json!({})).unwrap().network, None);
     }
 
     #[test]
-    fn an_annotation_may_repeat_the_runtimes_word_and_not_contradict_it() {
+    fn annotation_contradicting_runtime_config_is_refused() {
         let mac = |text: &str| json!({"runtimeConfig": {"mac": text}});
         let asked = json!({"mac": "02:00:00:00:00:0a"});
         assert!(of_annotations(&asked, mac("02:00:00:00:00:0A")).is_ok());
@@ -584,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_that_cant_be_honoured_are_refused_by_name() {
+    fn unsupported_annotations_are_refused() {
         for (name, value, expected) in [
             ("vlan", "7", code::UNSUPPORTED_FIELD),
             ("bandwidth", "{\"latency\": 5}", code::UNSUPPORTED_FIELD),
@@ -602,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_requests_are_refused() {
+    fn malformed_pod_requests_are_refused() {
         for (key, value) in [
             ("mac", json!("02:00:00:00:00")),
             ("mac", json!("03:00:00:00:00:01")),
