@@ -1,11 +1,11 @@
-//! What clients of gRPC call a Unix socket by.
+//! Replaces an invalid `:authority` header of gRPC clients on a Unix socket.
 //!
-//! Some send its path as `:authority`, as it is or with its slashes encoded, which is none, and which HTTP/2 servers
-//! refuse: kubelets before 1.26 do (kubernetes/kubernetes#112597), and whatever else is made with gRPC of that time. It
-//! means nothing on a socket of the machine itself, so that one that is good takes its place on the way to the server.
+//! Some clients send the socket's path, plain or with encoded slashes, which HTTP/2 servers refuse: kubelets before
+//! 1.26 (kubernetes/kubernetes#112597) and other programs with gRPC of that time. The header means nothing on a local
+//! socket, so a valid one replaces it on the way to the server.
 //!
-//! There is no simpler way: `h2` refuses such headers before a service of ours is asked, has no setting against it, and
-//! has not taken the change that would let them pass (hyperium/h2#487).
+//! There is no simpler way. `h2` refuses such headers before our service sees them, has no setting for it, and has not
+//! merged the change that would accept them (hyperium/h2#487).
 
 use std::{io, time::Duration};
 
@@ -15,30 +15,30 @@ use tokio::{
     time::timeout,
 };
 
-/// How a client of HTTP/2 begins: 24 bytes.
+/// The length of the HTTP/2 client preface, in bytes.
 const PREFACE: usize = 24;
-/// How a frame begins: its length, type, flags and stream.
+/// The length of a frame header: length, type, flags and stream.
 const HEAD: usize = 9;
-/// Longest frame that a client may send to a server that has not asked for longer ones.
+/// The longest frame that a client may send unless the server allows longer ones, in bytes.
 const LONGEST: usize = 16_384;
-/// The type of a frame with headers.
+/// The type of a HEADERS frame.
 const HEADERS: u8 = 1;
-/// All headers are in this frame.
+/// The flag of a frame that contains all headers.
 const END_HEADERS: u8 = 0x4;
-/// They are surrounded by something else.
+/// The flags of frames whose headers are surrounded by padding or priority fields.
 const PADDED_OR_PRIORITY: u8 = 0x28;
-/// The number of `:authority` in HPACK's static table.
+/// The index of `:authority` in HPACK's static table.
 const AUTHORITY: usize = 1;
-/// Its name, for those who spell it out.
+/// The header's name, for clients that do not use the index.
 const AUTHORITY_NAME: &[u8] = b":authority";
 const LOCALHOST: &[u8] = b"\x09localhost";
-/// What can wait on the way.
+/// The relay's buffer, in bytes.
 const WAITING: usize = 64 * 1024;
-/// How long a client may take to begin.
+/// How long a client may take to send its preface.
 const BEGINNING: Duration = Duration::from_secs(5);
 
-/// The connection as the server is to see it, and what keeps it going until either side ends it.
-pub(super) fn with_good_authority(client: UnixStream) -> (DuplexStream, impl Future<Output = ()>) {
+/// The connection for the server, and the future that relays it until either side ends it.
+pub(super) fn with_valid_authority(client: UnixStream) -> (DuplexStream, impl Future<Output = ()>) {
     let (served, ours) = duplex(WAITING);
     (served, relay(client, ours))
 }
@@ -46,13 +46,13 @@ pub(super) fn with_good_authority(client: UnixStream) -> (DuplexStream, impl Fut
 async fn relay(client: UnixStream, ours: DuplexStream) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = split(ours);
-    // Whichever ends first ends both.
+    // The end of one direction ends both.
     let ended = tokio::select! {
         ended = pass_on(&mut from_client, &mut to_server) => ended,
         ended = copy(&mut from_server, &mut to_client) => ended.map(drop),
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection of gRPC ended");
+        tracing::debug!(%error, "a gRPC connection ended");
     }
 }
 
@@ -75,7 +75,7 @@ async fn pass_on(
         from.read_exact(&mut payload).await?;
         let is_whole = flags & END_HEADERS != 0 && flags & PADDED_OR_PRIORITY == 0;
         if kind == HEADERS && is_whole {
-            payload = mended(&payload).unwrap_or(payload);
+            payload = rewritten(&payload).unwrap_or(payload);
             let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
             head[..3].copy_from_slice(&length[1..]);
         }
@@ -84,12 +84,12 @@ async fn pass_on(
     }
 }
 
-/// A block of headers with another `:authority`. `None`: it can't be read, which the server is to say.
+/// Rewrites a header block with a valid `:authority`. `None`: the block is malformed, and the server rejects it.
 ///
-/// What is to be remembered is remembered so, and later blocks that name it by number mean the good one. It is
-/// shorter than paths are, so that the server forgets nothing that the client still remembers.
-pub(super) fn mended(block: &[u8]) -> Option<Vec<u8>> {
-    let (mut rest, mut mended) = (block, Vec::with_capacity(block.len()));
+/// The value enters HPACK's dynamic table as rewritten, so later blocks that refer to it by index get the valid one. It
+/// is shorter than a path, so the server's table evicts nothing that the client still refers to.
+pub(super) fn rewritten(block: &[u8]) -> Option<Vec<u8>> {
+    let (mut rest, mut rewritten) = (block, Vec::with_capacity(block.len()));
     while let Some(&first) = rest.first() {
         let field = rest;
         let (prefix, is_literal) = match first {
@@ -107,17 +107,17 @@ pub(super) fn mended(block: &[u8]) -> Option<Vec<u8>> {
             let before_value = rest;
             take_text(&mut rest)?;
             if is_authority {
-                mended.extend(&field[..field.len() - before_value.len()]);
-                mended.extend(LOCALHOST);
+                rewritten.extend(&field[..field.len() - before_value.len()]);
+                rewritten.extend(LOCALHOST);
                 continue;
             }
         }
-        mended.extend(&field[..field.len() - rest.len()]);
+        rewritten.extend(&field[..field.len() - rest.len()]);
     }
-    Some(mended)
+    Some(rewritten)
 }
 
-/// A number whose first byte has so many bits of it (RFC 7541, 5.1).
+/// Reads an integer with a prefix of so many bits (RFC 7541, section 5.1).
 fn take_number(rest: &mut &[u8], prefix: u32) -> Option<usize> {
     let (first, mut tail) = rest.split_first()?;
     let most = (1_usize << prefix) - 1;
@@ -138,7 +138,7 @@ fn take_number(rest: &mut &[u8], prefix: u32) -> Option<usize> {
     Some(number)
 }
 
-/// A text, be it compressed or not.
+/// Reads a string, Huffman-coded or not.
 fn take_text<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = take_number(rest, 7)?;
     let (text, after) = rest.split_at_checked(length)?;
@@ -151,7 +151,7 @@ mod unit_tests {
     use super::*;
 
     #[test]
-    fn the_authority_alone_is_replaced_however_it_is_written() {
+    fn authority_is_replaced_in_every_encoding() {
         let path = b"\x44\x02/x";
         let long = [b"\x7f\x01".as_slice(), &[b'/'; 128]].concat();
         let spelled = [b"\x40\x0a", AUTHORITY_NAME].concat();
@@ -167,17 +167,17 @@ mod unit_tests {
                 [b"\x3f\x01\x83", path.as_slice(), &authority, b"\x40\x01a\x01b\xbe"].concat();
             let good = [name, LOCALHOST].concat();
             let wanted = [b"\x3f\x01\x83", path.as_slice(), &good, b"\x40\x01a\x01b\xbe"].concat();
-            assert_eq!(mended(&block), Some(wanted));
+            assert_eq!(rewritten(&block), Some(wanted));
         }
-        assert_eq!(mended(b""), Some(Vec::new()));
+        assert_eq!(rewritten(b""), Some(Vec::new()));
     }
 
     #[test]
-    fn what_can_not_be_read_is_left_to_the_server() {
+    fn malformed_header_block_is_not_rewritten() {
         for block in
             [b"\x41".as_slice(), b"\x41\x05/a", b"\xff", b"\xff\xff\xff\xff\xff\xff\xff\x01"]
         {
-            assert_eq!(mended(block), None);
+            assert_eq!(rewritten(block), None);
         }
     }
 }

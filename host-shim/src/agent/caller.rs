@@ -1,7 +1,7 @@
-//! Who waits for the answer to a call, and whether still.
+//! The caller of a call: where the answer goes, and whether the caller still waits.
 //!
-//! There are two lines to callers: the plugin has a [connection](plugin) for each call, and who is no plugin has a
-//! [task](task) of the agent wait for it.
+//! There are two kinds: the [plugin](plugin), with a connection for each call, and a [task](task) of the agent. The
+//! mutex `answered` is held while something is written, so that heartbeats and the answer do not interleave.
 
 mod answer;
 mod form;
@@ -27,61 +27,60 @@ use crate::protocol::HEARTBEAT_INTERVAL;
 
 pub(super) use answer::Answer;
 pub(super) use form::Form;
-use plugin::PluginLine;
-pub(super) use task::Ear;
-use task::TaskLine;
+use plugin::PluginCall;
+pub(super) use task::AnswerReceiver;
+use task::TaskCall;
 
-/// How long an answer may take to be taken by the kernel: one that fits into the socket takes no time.
+/// How long writing an answer may take. An answer that fits into the socket's buffer takes no time.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a caller may take to end once it was answered. One that takes longer lives, and will read it.
+/// How long a caller may take to exit after the answer. One that takes longer is alive and will read it.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// Who waits for the answer to a call.
+/// The caller of one call.
 #[derive(Debug)]
 pub(super) struct Caller {
-    line: Line,
+    call: CallKind,
     deadline: Instant,
-    /// Whether it was answered, well or not. Held while something is said.
+    /// Whether the call was answered. Locked while something is written.
     answered: Mutex<bool>,
 }
 
-/// How a caller is reached.
 #[derive(Debug)]
-enum Line {
-    Plugin(PluginLine),
-    Task(TaskLine),
+enum CallKind {
+    Plugin(PluginCall),
+    Task(TaskCall),
 }
 
 impl Caller {
-    /// A plugin, or a program in its place, that has called by `stream`, and waits until `deadline`.
+    /// A plugin, or another program on the agent's socket, that waits until `deadline`.
     ///
     /// # Errors
-    /// When the connection can't be watched.
+    /// The connection cannot be watched.
     pub(super) fn plugin(stream: UnixStream, form: Form, deadline: Instant) -> io::Result<Self> {
-        Ok(Self::new(Line::Plugin(PluginLine::new(stream, form)?), deadline))
+        Ok(Self::new(CallKind::Plugin(PluginCall::new(stream, form)?), deadline))
     }
 
-    /// A task that waits until `deadline`, and what it hears the answer by.
-    pub(super) fn task(deadline: Instant) -> (Self, Ear) {
-        let (line, ear) = task::line();
-        (Self::new(Line::Task(line), deadline), ear)
+    /// A task that waits until `deadline`, and the receiver of its answer.
+    pub(super) fn task(deadline: Instant) -> (Self, AnswerReceiver) {
+        let (call, receiver) = task::call();
+        (Self::new(CallKind::Task(call), deadline), receiver)
     }
 
-    fn new(line: Line, deadline: Instant) -> Self {
-        Self { line, deadline, answered: Mutex::new(false) }
+    fn new(call: CallKind, deadline: Instant) -> Self {
+        Self { call, deadline, answered: Mutex::new(false) }
     }
 
-    /// When it is told that there is no answer yet.
+    /// When the caller is told that there is no answer yet.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Whether an answer would be heard.
+    /// Whether the caller still waits.
     ///
     /// # Errors
-    /// Why nobody waits for it any more.
+    /// The caller exited, or its deadline has passed.
     pub(super) fn is_waiting(&self) -> Result<(), Failure> {
-        if self.line.has_ended().map_err(|error| defect(&error))? {
+        if self.call.has_ended().map_err(|error| defect(&error))? {
             return Err(hung_up());
         }
         match Instant::now() < self.deadline {
@@ -90,59 +89,59 @@ impl Caller {
         }
     }
 
-    /// Waits until the caller has ended, and tells that.
+    /// Waits until the caller exits.
     pub(super) async fn hangup(&self) -> Failure {
-        match self.line.ended().await {
+        match self.call.ended().await {
             Ok(()) => hung_up(),
             Err(error) => defect(&error),
         }
     }
 
-    /// Tells a plugin that the work goes on, again and again.
-    pub(super) async fn keep_company(&self) -> Infallible {
-        let Line::Plugin(line) = &self.line else { return pending().await };
-        let mut beats = interval(HEARTBEAT_INTERVAL);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    /// Writes a heartbeat every second to a plugin, so that it does not time out.
+    pub(super) async fn send_heartbeats(&self) -> Infallible {
+        let CallKind::Plugin(call) = &self.call else { return pending().await };
+        let mut ticks = interval(HEARTBEAT_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            beats.tick().await;
+            ticks.tick().await;
             let answered = self.answered.lock().await;
-            if !*answered && let Err(error) = line.beat().await {
-                tracing::debug!(%error, "a caller has gone");
+            if !*answered && let Err(error) = call.send_heartbeat().await {
+                tracing::debug!(%error, "cannot send a heartbeat: the caller is gone");
             }
         }
     }
 
-    /// Answers, if somebody waits. Once it has, the caller can have heard it.
+    /// Answers the caller if it still waits.
     ///
     /// # Errors
-    /// Nobody has heard it.
+    /// The caller did not get the answer.
     pub(super) async fn answer(&self, answer: Answer) -> Result<(), Failure> {
         self.answer_if(answer, Self::is_waiting).await
     }
 
-    /// Tells that there is no answer, and none to come, unless it was answered just now. The work goes
-    /// on, and holds the connection: so its end is told.
+    /// Answers that there is no result yet, unless the call was answered already. The work goes on and keeps the
+    /// connection open, so the connection is shut down here.
     ///
     /// # Errors
-    /// Nobody has heard it.
+    /// The caller did not get the answer.
     pub(super) async fn give_up(&self, answer: Answer) -> Result<(), Failure> {
         self.answer_if(answer, |_| Ok(())).await?;
-        match &self.line {
-            Line::Plugin(line) => line.close().map_err(|_| hung_up()),
-            Line::Task(_) => Ok(()),
+        match &self.call {
+            CallKind::Plugin(call) => call.close().map_err(|_| hung_up()),
+            CallKind::Task(_) => Ok(()),
         }
     }
 
-    /// Whether a caller that was answered has heard it, as far as that can be known; waited for it to end.
+    /// Waits until an answered caller exits, and reports whether it received the answer, as far as that can be known.
     ///
     /// # Errors
-    /// It ended, as by being killed, without having heard the answer.
-    pub(super) async fn has_heard(&self) -> Result<(), Failure> {
-        let heard = match &self.line {
-            Line::Plugin(line) => line.has_heard().await.map_err(|error| defect(&error))?,
-            Line::Task(_) => true,
+    /// The caller exited, for example by being killed, without the answer.
+    pub(super) async fn has_received(&self) -> Result<(), Failure> {
+        let received = match &self.call {
+            CallKind::Plugin(call) => call.has_received().await.map_err(|error| defect(&error))?,
+            CallKind::Task(_) => true,
         };
-        if heard { Ok(()) } else { Err(hung_up()) }
+        if received { Ok(()) } else { Err(hung_up()) }
     }
 
     async fn answer_if(
@@ -156,45 +155,45 @@ impl Caller {
         }
         is_allowed(self)?;
         *answered = true;
-        match timeout(WRITE_LIMIT, self.line.tell(answer)).await {
+        match timeout(WRITE_LIMIT, self.call.send(answer)).await {
             Ok(Ok(())) => Ok(()),
             _ => Err(hung_up()),
         }
     }
 }
 
-impl Line {
+impl CallKind {
     fn has_ended(&self) -> io::Result<bool> {
         match self {
-            Self::Plugin(line) => line.has_ended(),
-            Self::Task(line) => Ok(line.has_ended()),
+            Self::Plugin(call) => call.has_ended(),
+            Self::Task(call) => Ok(call.has_ended()),
         }
     }
 
     async fn ended(&self) -> io::Result<()> {
         match self {
-            Self::Plugin(line) => line.ended().await,
-            Self::Task(line) => {
-                line.ended().await;
+            Self::Plugin(call) => call.ended().await,
+            Self::Task(call) => {
+                call.ended().await;
                 Ok(())
             }
         }
     }
 
-    async fn tell(&self, answer: Answer) -> io::Result<()> {
+    async fn send(&self, answer: Answer) -> io::Result<()> {
         match self {
-            Self::Plugin(line) => line.tell(answer).await,
-            Self::Task(line) => line.tell(answer).await,
+            Self::Plugin(call) => call.send(answer).await,
+            Self::Task(call) => call.send(answer).await,
         }
     }
 }
 
 fn hung_up() -> Failure {
-    Failure::new(Reason::DeadlineExceeded, "whoever called has ended, and waits for no answer")
+    Failure::new(Reason::DeadlineExceeded, "the caller has exited and does not wait for an answer")
 }
 
 fn too_late() -> Failure {
-    let message = "the time that the caller gave is over, and it waits for no answer";
+    let message = "the caller's deadline has passed, and it does not wait for an answer";
     Failure::new(Reason::DeadlineExceeded, message)
 }
 
@@ -209,14 +208,14 @@ pub(super) mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// A caller that waits for `patience`, and its own end of the connection.
-    pub(in crate::agent) fn caller(patience: Duration) -> (Caller, UnixStream) {
+    /// A caller that waits for `timeout`, and its end of the connection.
+    pub(in crate::agent) fn caller(timeout: Duration) -> (Caller, UnixStream) {
         let (theirs, ours) = UnixStream::pair().unwrap();
-        (Caller::plugin(ours, Form::Plain, Instant::now() + patience).unwrap(), theirs)
+        (Caller::plugin(ours, Form::Plain, Instant::now() + timeout).unwrap(), theirs)
     }
 
     #[tokio::test]
-    async fn a_caller_that_has_asked_is_there_until_it_ends() {
+    async fn caller_waits_until_it_exits() {
         let (caller, mut plugin) = caller(LIMIT);
         plugin.shutdown().await.unwrap();
         assert!(within(Duration::from_millis(100), caller.hangup()).await.is_none());
@@ -229,41 +228,41 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn who_ends_without_having_heard_the_signs_of_life_has_ended() {
+    async fn exited_caller_with_unread_heartbeats_is_noticed() {
         let (caller, mut plugin) = caller(LIMIT);
         plugin.shutdown().await.unwrap();
-        assert!(within(Duration::from_millis(100), caller.keep_company()).await.is_none());
+        assert!(within(Duration::from_millis(100), caller.send_heartbeats()).await.is_none());
         drop(plugin);
         within(LIMIT, caller.hangup()).await.unwrap();
         assert!(caller.is_waiting().is_err());
     }
 
     #[tokio::test]
-    async fn a_call_is_answered_once_and_the_first_answer_counts() {
+    async fn call_is_answered_once() {
         let (caller, mut plugin) = caller(LIMIT);
-        assert!(within(Duration::from_millis(100), caller.keep_company()).await.is_none());
+        assert!(within(Duration::from_millis(100), caller.send_heartbeats()).await.is_none());
         caller.give_up(Answer::Done).await.unwrap();
         assert!(caller.answer(Answer::Done).await.is_err());
-        assert!(within(Duration::from_millis(100), caller.keep_company()).await.is_none());
+        assert!(within(Duration::from_millis(100), caller.send_heartbeats()).await.is_none());
         let mut heard = String::new();
         plugin.read_to_string(&mut heard).await.unwrap();
         assert_eq!(heard, " {\"outcome\":\"done\"}\n");
     }
 
-    /// What becomes known of a caller that ends while that is waited for, having read so much.
+    /// What is known of a caller that reads `count` bytes of its answer and exits.
     async fn heard(count: usize) -> Result<(), Failure> {
         let (caller, mut plugin) = caller(LIMIT);
         plugin.shutdown().await.unwrap();
         caller.answer(Answer::Done).await.unwrap();
         plugin.read_exact(&mut vec![0; count]).await.unwrap();
-        let mut hearing = pin!(caller.has_heard());
+        let mut hearing = pin!(caller.has_received());
         assert!(within(Duration::from_millis(50), &mut hearing).await.is_none(), "it lives");
         drop(plugin);
         hearing.await
     }
 
     #[tokio::test]
-    async fn who_ends_with_its_answer_unread_has_not_heard_it() {
+    async fn exit_with_unread_answer_is_a_failure() {
         let whole = r#"{"outcome":"done"}"#.len() + 1;
         for unread in [whole, 1] {
             assert_eq!(heard(whole - unread).await.unwrap_err().reason, Reason::DeadlineExceeded);
@@ -272,14 +271,14 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn who_lives_on_has_heard_its_answer() {
+    async fn living_caller_received_its_answer() {
         let (caller, _plugin) = caller(LIMIT);
         caller.answer(Answer::Done).await.unwrap();
-        caller.has_heard().await.unwrap();
+        caller.has_received().await.unwrap();
     }
 
     #[tokio::test]
-    async fn nobody_is_answered_past_the_deadline() {
+    async fn no_answer_after_the_deadline() {
         let (caller, _plugin) = caller(Duration::ZERO);
         assert!(caller.is_waiting().is_err());
         assert!(caller.answer(Answer::Done).await.is_err());
@@ -287,30 +286,30 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_waits_until_it_ends_and_has_heard_what_it_took() {
-        let (caller, ear) = Caller::task(Instant::now() + LIMIT);
+    async fn task_receives_its_answer() {
+        let (caller, receiver) = Caller::task(Instant::now() + LIMIT);
         caller.is_waiting().unwrap();
-        let (answered, heard) = tokio::join!(caller.answer(Answer::Done), ear.hear());
+        let (answered, heard) = tokio::join!(caller.answer(Answer::Done), receiver.receive());
         answered.unwrap();
-        caller.has_heard().await.unwrap();
+        caller.has_received().await.unwrap();
         assert!(matches!(heard, Some(Answer::Done)));
         assert!(within(LIMIT, caller.hangup()).await.is_some());
     }
 
     #[tokio::test]
-    async fn a_task_that_ends_with_its_answer_untaken_has_not_heard_it() {
-        let (caller, ear) = Caller::task(Instant::now() + LIMIT);
+    async fn task_that_ends_misses_its_answer() {
+        let (caller, receiver) = Caller::task(Instant::now() + LIMIT);
         let mut answering = pin!(caller.answer(Answer::Done));
         assert!(within(Duration::from_millis(50), &mut answering).await.is_none(), "it lives");
-        drop(ear);
+        drop(receiver);
         assert_eq!(answering.await.unwrap_err().reason, Reason::DeadlineExceeded);
         assert!(caller.is_waiting().is_err());
     }
 
     #[tokio::test]
-    async fn a_task_whose_caller_is_gone_waits_no_more() {
-        let (caller, ear) = Caller::task(Instant::now() + LIMIT);
+    async fn task_without_caller_gets_no_answer() {
+        let (caller, receiver) = Caller::task(Instant::now() + LIMIT);
         drop(caller);
-        assert!(ear.hear().await.is_none());
+        assert!(receiver.receive().await.is_none());
     }
 }

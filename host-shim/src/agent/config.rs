@@ -26,44 +26,44 @@ use crate::{
     vf_source::{PciPf, PciSettings},
 };
 
-/// Longest of the timeouts that no caller waits for, in seconds.
+/// The upper bound of timeouts that no caller waits for, in seconds.
 const LONGEST_S: u64 = 3600;
-/// Longest call of Attach, in seconds. With the next four a call of the plugin is answered before
-/// the plugin gives up, also where an attach has to be taken back.
+/// The upper bound of an Attach call, in seconds. With the following bounds the plugin is answered before its timeout,
+/// even if an attach has to be undone.
 const LONGEST_ATTACH_S: u64 = 60;
-/// Longest call of Detach, Check or Collect, in seconds.
+/// The upper bound of a Detach, Check or Collect call, in seconds.
 const LONGEST_DETACH_S: u64 = 15;
-/// Longest wait for a VF that comes back, in seconds.
+/// The upper bound of the wait for a returning VF, in seconds.
 const LONGEST_VF_RETURN_S: u64 = 30;
-/// Longest wait for a session, in milliseconds.
+/// The upper bound of the wait for a session, in milliseconds.
 const LONGEST_RECONNECT_MS: u64 = 3000;
-/// Longest wait for a carrier, in milliseconds.
+/// The upper bound of the wait for a carrier, in milliseconds.
 const LONGEST_CARRIER_MS: u64 = 5000;
 
-/// The variable of the environment that configuration files may have: the name of the node, by Kubernetes' Downward API.
+/// The environment variable that configuration files may use: the node's name, by Kubernetes' Downward API.
 const NODE_NAME: &str = "NODE_NAME";
 
 /// The agent's configuration. configs/host-shim.toml documents every key.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where the agent listens for the plugin. Its folder is the agent's own.
+    /// The path of the agent's socket, in a folder that only the agent writes to.
     #[serde(default = "default_socket")]
     pub socket: PathBuf,
-    /// Where the agent keeps its records.
+    /// The folder of the agent's records.
     #[serde(default = "default_state_dir")]
     pub state_dir: PathBuf,
-    /// How many days before its end it is told that the certificate expires.
+    /// How many days before its end the certificate is reported as expiring.
     #[serde(default, rename = "certificate_warning_days")]
     pub certificate_warning: ExpiryWarning,
-    /// What tells one boot of the host from the next.
+    /// The file that identifies the host's boot.
     #[serde(default = "default_boot_id_file")]
     pub boot_id_file: PathBuf,
-    /// Where `dpuctl doctor` looks for VFs that no record names: in the network namespaces that these
-    /// folders' entries are, or have as `ns/net`. See [`Config::netns_folders`].
+    /// Folders whose entries are network namespaces, or have them as `ns/net`. `dpuctl doctor` searches them for VFs
+    /// that no record names. See [`Config::netns_folders`].
     #[serde(default)]
     netns_folders: Option<Vec<PathBuf>>,
-    /// What the agents of this host take turns at a pod by: a file that they share.
+    /// The file by which all agents of this host lock pods.
     #[serde(default = "default_pod_locks")]
     pub pod_locks: PathBuf,
     /// The DPU.
@@ -73,31 +73,31 @@ pub struct Config {
     /// The log.
     #[serde(default)]
     pub log: LogSettings,
-    /// Where traces go to.
+    /// The export of traces.
     #[serde(default)]
     pub tracing: TracingSettings,
-    /// Metrics.
+    /// The metrics endpoint.
     #[serde(default)]
     pub metrics: MetricsSettings,
-    /// Where VFs come from.
+    /// The source of VFs.
     #[serde(default)]
     pub vf_source: VfSourceSettings,
-    /// How long things may take.
+    /// Timeouts of calls and waits.
     #[serde(default)]
     pub timeouts: Timeouts,
-    /// Bounds.
+    /// Limits of the agent's own resources.
     #[serde(default)]
     pub limits: Limits,
     /// The host's own attachments.
     #[serde(default)]
     pub host_port: Vec<HostPort>,
-    /// The kubelet that hands out VFs. `None`: no kubelet does.
+    /// The kubelet's device plugin API. `None`: it is not served.
     #[serde(default)]
     pub device_plugin: Option<DevicePluginSettings>,
-    /// The networks that other CNI plugins make. `None`: none.
+    /// Networks of other CNI plugins. `None`: none.
     #[serde(default)]
     pub delegates: Option<DelegateSettings>,
-    /// Callers without CNI.
+    /// Settings for callers without CNI.
     #[serde(default)]
     pub workloads: WorkloadSettings,
 }
@@ -106,9 +106,9 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DpuSettings {
-    /// `host:port`
+    /// The DPU's address: `host:port`.
     pub endpoint: String,
-    /// The name that its certificate must have.
+    /// The name in the DPU's certificate.
     pub name: String,
 }
 
@@ -118,15 +118,15 @@ pub struct DpuSettings {
 pub struct VfSourceSettings {
     /// The kind of card.
     pub kind: VfSourceKind,
-    /// Who keeps the pods to their MAC addresses and VLANs.
+    /// Whether the DPU or the PF enforces pods' MAC addresses and VLANs.
     pub mode: VfSourceMode,
-    /// The PFs whose VFs are used. Empty: all that the host has.
+    /// The PFs whose VFs are used. Empty: all of the host.
     pub pfs: Vec<PfSettings>,
-    /// The controller that the DPU knows this host's PFs by.
+    /// The DPU's number of this host's controller.
     pub controller: u32,
-    /// Whether the kernel looks for drivers for new VFs. `None`: as the card is set.
+    /// Whether the kernel probes drivers for new VFs. `None`: leave the card's setting.
     pub probe_drivers: Option<bool>,
-    /// Where the kernel shows its devices.
+    /// The mount point of sysfs.
     pub sysfs: PathBuf,
 }
 
@@ -143,7 +143,7 @@ impl Default for VfSourceSettings {
     }
 }
 
-/// The card made of software tells the numbers of its PFs itself.
+/// The virtual card's PFs have fixed numbers.
 const UNNUMBERED: &str = "PFs without `number` unless vf_source.kind is \"pci\"";
 
 impl VfSourceSettings {
@@ -172,9 +172,9 @@ impl VfSourceSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PfSettings {
-    /// Where it is.
+    /// The PCI address.
     pub address: PciAddress,
-    /// How the DPU numbers it. `None`: as the function of its address.
+    /// The PF's number on the DPU. `None`: the function number of its address.
     #[serde(default)]
     pub number: Option<u16>,
 }
@@ -185,7 +185,7 @@ impl PfSettings {
     }
 }
 
-/// Who keeps the pods to their MAC addresses and VLANs.
+/// What enforces pods' MAC addresses and VLANs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VfSourceMode {
@@ -200,7 +200,7 @@ pub enum VfSourceMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum VfSourceKind {
-    /// The card made of software.
+    /// The virtual card.
     #[default]
     Virtual,
     /// PCI cards with SR-IOV.
@@ -211,21 +211,21 @@ pub enum VfSourceKind {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
-    /// Longest call of Attach, repetitions included, in seconds.
+    /// The timeout of Attach with its retries, in seconds.
     pub attach_s: u64,
-    /// Longest call of Detach, Check or Collect, in seconds.
+    /// The timeout of Detach, Check or Collect, in seconds.
     pub detach_s: u64,
-    /// Longest wait for a VF that comes back from a namespace that ended, in seconds.
+    /// How long to wait for a VF that returns from an ended namespace, in seconds.
     pub vf_return_s: u64,
-    /// How long the DPU may be unreachable before STATUS says so, in seconds.
+    /// How long the DPU may be unreachable before STATUS fails, in seconds.
     pub unreachable_grace_s: u64,
-    /// How long a call waits for a session that was lost just now, in milliseconds.
+    /// How long a call waits for a new session after one was lost, in milliseconds.
     pub reconnect_ms: u64,
-    /// Longest wait for a VF's carrier, in milliseconds.
+    /// How long to wait for a VF's carrier, in milliseconds.
     pub carrier_ms: u64,
-    /// Longest attempt to connect to the DPU, in seconds.
+    /// The timeout of one connection attempt to the DPU, in seconds.
     pub connect_s: u64,
-    /// How often records and kernel are compared without a cause, in seconds.
+    /// The interval of comparisons of records with the kernel, in seconds.
     pub reconcile_s: u64,
 }
 
@@ -248,7 +248,7 @@ impl Default for Timeouts {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Calls of the plugin that are answered at the same time; more wait.
+    /// The number of plugin calls that run at a time; further calls wait.
     pub connections: usize,
 }
 
@@ -258,14 +258,14 @@ impl Default for Limits {
     }
 }
 
-/// The one key of the file that a caller needs.
+/// The part of the file that a caller of the agent needs.
 #[derive(Deserialize)]
 struct CallSocket {
     #[serde(default = "default_socket")]
     socket: PathBuf,
 }
 
-/// The file with `${NODE_NAME}` replaced by that variable of the environment.
+/// Replaces `${NODE_NAME}` in the file by the environment variable.
 fn with_node_name(file: ConfigFile) -> Result<ConfigFile, ConfigError> {
     let node = env::var_os(NODE_NAME).map(|name| name.to_string_lossy().into_owned());
     file.with_variable(NODE_NAME, node.as_deref())
@@ -283,7 +283,7 @@ fn default_pod_locks() -> PathBuf {
     "/run/dpu-offload/pods.lock".into()
 }
 
-/// Where network namespaces are found on most hosts.
+/// Where most hosts have network namespaces.
 const NETNS_FOLDERS: [&str; 3] = ["/run/netns", "/run/docker/netns", "/proc"];
 
 fn default_boot_id_file() -> PathBuf {
@@ -291,7 +291,7 @@ fn default_boot_id_file() -> PathBuf {
 }
 
 impl Config {
-    /// That of an agent of this DPU, with every other key as it is where a file leaves it out.
+    /// A configuration for this DPU with the defaults of all other keys.
     #[must_use]
     pub fn new(dpu: DpuSettings, tls: TlsSettings) -> Self {
         Self {
@@ -316,30 +316,30 @@ impl Config {
         }
     }
 
-    /// Reads and checks a file, at whose folder relative paths of `[tls]` begin. `${NODE_NAME}` in it is that variable of
-    /// the environment.
+    /// Reads and checks a file. Relative paths of `[tls]` start at its folder; `${NODE_NAME}` is replaced by the
+    /// environment variable.
     ///
     /// # Errors
-    /// [`AgentError::Config`] if it can't be read, [`AgentError::Senseless`] if it makes no sense.
+    /// [`AgentError::Config`]: the file cannot be read. [`AgentError::InvalidValues`]: values are invalid.
     pub fn load(path: &Path) -> Result<Self, AgentError> {
         let mut config: Self = with_node_name(ConfigFile::read(path)?)?.parse()?;
         config.tls.anchor(path);
         config.check().map_err(|problems| {
             let line = |problem: &String| format!("{}: {problem}", path.display());
-            AgentError::Senseless(problems.iter().map(line).collect::<Vec<_>>().join("\n"))
+            AgentError::InvalidValues(problems.iter().map(line).collect::<Vec<_>>().join("\n"))
         })?;
         Ok(config)
     }
 
-    /// The socket on which the agent with the file at `path` takes calls. The rest of the file may be wrong: an agent goes
-    /// on with what it read before.
+    /// The socket in the file at `path`. Other keys may be invalid: a running agent keeps the configuration that it
+    /// loaded.
     ///
     /// # Errors
-    /// [`AgentError::Config`], if the file can't be read, is no TOML, or names no path.
+    /// [`AgentError::Config`]: the file cannot be read, is no TOML, or the socket is no path.
     pub(crate) fn socket_in(path: &Path) -> Result<PathBuf, AgentError> {
         let file = ConfigFile::read(path)?;
         let CallSocket { socket } = file.parse()?;
-        // A person's shell need not have the variable for the other keys.
+        // The variable may be missing in a person's shell; the socket rarely uses it.
         if !socket.to_string_lossy().contains("${") {
             return Ok(socket);
         }
@@ -347,8 +347,8 @@ impl Config {
         Ok(socket)
     }
 
-    /// Where VFs are looked for that no record names. Nowhere for the card made of software, unless
-    /// told: all such cards have the same names for their VFs, and another's would be taken for its own.
+    /// Where VFs without a record are searched. By default nowhere for the virtual card: all virtual cards use the same
+    /// VF names, and another card's VFs would be mistaken for this one's.
     pub(super) fn netns_folders(&self) -> Vec<PathBuf> {
         match (&self.netns_folders, self.vf_source.kind) {
             (Some(folders), _) => folders.clone(),
@@ -357,17 +357,17 @@ impl Config {
         }
     }
 
-    /// The folders through which network namespaces can be reached, to look at what is stacked on VFs.
+    /// The folders through which network namespaces are reached to find upper devices of VFs.
     #[must_use]
     pub(super) fn reachable_netns(&self) -> Vec<PathBuf> {
         let named = self.netns_folders.iter().flatten().cloned();
         NETNS_FOLDERS.map(PathBuf::from).into_iter().chain(named).collect()
     }
 
-    /// Checks what the types don't.
+    /// Checks what the types cannot express.
     ///
     /// # Errors
-    /// All that makes no sense: one sentence each, without a final stop.
+    /// All invalid values: one sentence each, without a full stop.
     pub fn check(&self) -> Result<(), Vec<String>> {
         let mut problems = self.check_numbers();
         problems.extend(self.check_paths());
@@ -424,7 +424,7 @@ impl Config {
 }
 
 impl Config {
-    /// What the VFs of PCI cards are looked for by.
+    /// The settings of the PCI source.
     #[must_use]
     pub fn pci_settings(&self) -> PciSettings {
         let settings = &self.vf_source;
@@ -440,49 +440,49 @@ impl Config {
 }
 
 impl Timeouts {
-    /// Longest call of Attach, repetitions included.
+    /// The timeout of Attach with its retries.
     #[must_use]
     pub const fn attach(&self) -> Duration {
         Duration::from_secs(self.attach_s)
     }
 
-    /// Longest call of Detach, Check or Collect.
+    /// The timeout of Detach, Check or Collect.
     #[must_use]
     pub const fn detach(&self) -> Duration {
         Duration::from_secs(self.detach_s)
     }
 
-    /// Longest wait for a VF that comes back.
+    /// How long to wait for a returning VF.
     #[must_use]
     pub const fn vf_return(&self) -> Duration {
         Duration::from_secs(self.vf_return_s)
     }
 
-    /// How long the DPU may be unreachable before STATUS says so.
+    /// How long the DPU may be unreachable before STATUS fails.
     #[must_use]
     pub const fn unreachable_grace(&self) -> Duration {
         Duration::from_secs(self.unreachable_grace_s)
     }
 
-    /// How long a call waits for a session that was lost just now.
+    /// How long a call waits for a new session after one was lost.
     #[must_use]
     pub const fn reconnect(&self) -> Duration {
         Duration::from_millis(self.reconnect_ms)
     }
 
-    /// Longest wait for a carrier.
+    /// How long to wait for a carrier.
     #[must_use]
     pub const fn carrier(&self) -> Duration {
         Duration::from_millis(self.carrier_ms)
     }
 
-    /// Longest attempt to connect.
+    /// The timeout of one connection attempt.
     #[must_use]
     pub const fn connect(&self) -> Duration {
         Duration::from_secs(self.connect_s)
     }
 
-    /// How often records and kernel are compared without a cause.
+    /// The interval of comparisons of records with the kernel.
     #[must_use]
     pub const fn reconcile(&self) -> Duration {
         Duration::from_secs(self.reconcile_s)
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_configuration_has_good_defaults() {
+    fn minimal_configuration_has_valid_defaults() {
         let config = config("");
         assert_eq!(config.check(), Ok(()));
         assert_eq!(config.socket, Path::new(DEFAULT_SOCKET));
@@ -532,14 +532,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_makes_is_what_the_least_file_says() {
+    fn built_configuration_equals_minimal_file() {
         let file = config("");
         let made = Config::new(file.dpu.clone(), file.tls.clone());
         assert_eq!(format!("{made:?}"), format!("{file:?}"));
     }
 
     #[test]
-    fn the_shipped_configuration_is_good_and_says_the_defaults() {
+    fn shipped_agent_configuration_has_the_defaults() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/host-shim.toml");
         let shipped: Config = load_config(&path).unwrap();
         assert_eq!(shipped.check(), Ok(()));
@@ -557,7 +557,7 @@ mod tests {
 
     /// Two labs on one machine have VFs of the same names.
     #[test]
-    fn a_software_cards_vfs_are_looked_for_only_where_the_configuration_says() {
+    fn virtual_vfs_are_searched_only_where_configured() {
         assert!(config("").netns_folders().is_empty());
         let pci = config("[vf_source]\nkind = 'pci'");
         assert!(pci.netns_folders().contains(&"/run/netns".into()));
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn pfs_are_numbered_by_their_function_or_by_hand() {
+    fn pf_number_defaults_to_its_function() {
         let pfs = |pfs: &str| config(&format!("[vf_source]\nkind = 'pci'\npfs = [{pfs}]"));
         let config = pfs("{ address = '0000:03:00.1' }, { address = '0000:04:00.1', number = 7 }");
         assert_eq!(config.check(), Ok(()));
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn the_virtual_cards_pfs_have_their_numbers() {
+    fn virtual_pfs_take_no_number() {
         let named = config("[vf_source]\npfs = [{ address = 'd010:00:00.0' }]");
         assert_eq!(named.check(), Ok(()));
         let error = config("[vf_source]\npfs = [{ address = 'd010:00:00.0', number = 1 }]")
@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_call_ends_before_the_plugin_gives_up() {
+    fn longest_call_ends_before_plugin_timeout() {
         let seconds = |verb| call_timeout(verb).as_secs();
         let waits = LONGEST_DETACH_S + LONGEST_RECONNECT_MS / 1000;
         let take_back = LONGEST_CARRIER_MS / 1000 + waits;
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn values_out_of_range_are_refused_by_key() {
+    fn agent_values_out_of_range_are_refused() {
         let all = "socket = 'agent.sock'\ntimeouts.attach_s = 0\nlog.level = 'mtls=loud'";
         let told = config(all).check().unwrap_err();
         assert_eq!(told[0], "`timeouts.attach_s` is 0, but must be 1 to 60");
@@ -609,7 +609,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dpu_that_can_not_be_is_refused() {
+    fn malformed_dpu_settings_are_refused() {
         for (good, bad) in [("192.168.100.2:7443", "192.168.100.2"), ("'dpu-1'", "'DPU 1'")] {
             let text = LEAST.replace(good, bad);
             let config: Config = bootstrap::parse_config(&text, Path::new("/c.toml")).unwrap();

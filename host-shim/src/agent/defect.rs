@@ -1,5 +1,4 @@
-//! What is done about what no input should be able to cause: a task that panicked, a thread that could not
-//! be had.
+//! Handling of failures that no input should cause: a panicked task, a thread that cannot be started.
 
 use std::{
     fmt,
@@ -8,18 +7,17 @@ use std::{
 
 use offload_proto::{Failure, Reason};
 
-/// What a mutex guards, also after somebody panicked who held it: all that the agent keeps so is whole
-/// between any two statements.
+/// Locks a mutex even after a holder panicked: the agent's guarded data is consistent between any two statements.
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A failure that no input should be able to cause.
+/// A failure that no input should cause.
 pub(super) fn defect(error: &dyn fmt::Display) -> Failure {
     Failure::new(Reason::Internal, format!("the agent failed: {error}"))
 }
 
-/// What was done, or nothing: what could not be done now is tried again by the next who wants it.
+/// The result, or the default after logging the failure: the next call that needs it tries again.
 pub(super) fn done_or_nothing<T: Default>(
     done: Result<Result<T, netlink::Error>, Failure>,
     doing: &str,
@@ -27,11 +25,11 @@ pub(super) fn done_or_nothing<T: Default>(
     match done {
         Ok(Ok(done)) => done,
         Ok(Err(error)) => {
-            tracing::warn!(%error, "can't {doing}");
+            tracing::warn!(%error, doing, "an operation failed");
             T::default()
         }
         Err(error) => {
-            tracing::error!(%error, "can't {doing}");
+            tracing::error!(%error, doing, "an operation failed");
             T::default()
         }
     }

@@ -1,5 +1,5 @@
-//! The agent within another program, such as an init system that attaches its workloads itself: no socket, no plugin
-//! and no process besides its own.
+//! The agent within another program, such as an init system that attaches its workloads itself: no socket, no plugin,
+//! no further process.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,13 +14,13 @@
 //! # }
 //! ```
 //!
-//! It is the agent of `host-shim-agent`, with its records, locks and recovery: what was attached is known after a
-//! restart, and of what was under way nothing is left. It has a thread of its own, and threads that wait for the kernel,
-//! so that its calls can be awaited on any executor, and a program that is busy does not hold it up. Of the process it
-//! takes file descriptors, some for each attachment under way, and nothing else: signals, logging (it speaks through
-//! `tracing`) and systemd's notifications are the program's own affair.
+//! The embedded agent has the records, locks and recovery of `host-shim-agent`: it knows its attachments after a
+//! restart and undoes unfinished ones. It runs on a thread of its own, with further threads that wait for the kernel.
+//! Its calls can be awaited on any executor, and a busy program does not delay it. Of the process it uses file
+//! descriptors, some for each attachment in progress. Signals, the `tracing` subscriber and systemd's notifications
+//! belong to the program.
 //!
-//! A call whose future is dropped is taken back: an attach is undone.
+//! Dropping a call's future cancels the call: an attach is undone.
 
 use std::{collections::HashSet, io, net::IpAddr, sync::Arc, thread};
 
@@ -34,7 +34,7 @@ use tokio_util::{
 
 use super::{
     caller::{Answer, Caller},
-    desk::refused,
+    dispatcher::refused,
     error::cannot,
     rooms::{self, boot_id, runtime},
     standby::open_records,
@@ -54,38 +54,37 @@ pub use super::{
     error::AgentError,
 };
 
-/// An agent that runs within this program. Dropped, it stops, and finishes its work behind the back of whoever has
-/// dropped it.
+/// An agent within this program. Dropping it stops it; its work is finished in the background.
 #[derive(Debug)]
 pub struct Agent {
     workloads: Workloads,
     executor: Handle,
-    /// Cancelled when it was told to stop.
+    /// Cancelled to stop the agent.
     stopping: DropGuard,
-    /// Cancelled when it has ended.
+    /// Cancelled when the agent has ended.
     over: CancellationToken,
     outcome: oneshot::Receiver<Result<(), AgentError>>,
 }
 
-/// What a workload is to have: all of it, or nothing.
+/// The interfaces of a workload: all or none is attached.
 #[derive(Clone, Debug)]
 pub struct Attach {
-    /// Its id: 1 to 253 letters, digits, `_`, `.` and `-`, with a letter or digit first.
+    /// The workload's id: 1 to 253 letters, digits, `_`, `.` and `-`; the first is a letter or digit.
     pub workload: String,
-    /// The absolute path of its network namespace.
+    /// The absolute path of the network namespace.
     pub netns: String,
-    /// Whose it is, for networks that are not for everybody.
+    /// The workload's owner, for networks that only some may use.
     pub labels: Labels,
-    /// Its interface.
+    /// The first interface.
     pub interface: Interface,
-    /// Its further ones.
+    /// Further interfaces.
     pub further: Vec<Interface>,
 }
 
-/// Whose a workload is, in Kubernetes' words. The DPU shows them with the attachment.
+/// A workload's owner in Kubernetes' terms. The DPU shows the labels with the attachment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels {
-    /// The namespace, which networks with `namespaces` are only for some of.
+    /// The namespace, which a network's `namespaces` must include.
     pub namespace: String,
     /// The pod's name.
     pub name: String,
@@ -93,40 +92,40 @@ pub struct Labels {
     pub uid: String,
 }
 
-/// An interface that is asked for.
+/// A requested interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name in the workload's namespace. Empty, for a workload's first one: as its network's `interface_prefix`
-    /// says, with a 0, or `eth0`.
+    /// The name in the workload's namespace. Empty, for the first interface only: the network's `interface_prefix` with
+    /// 0 appended, or `eth0`.
     pub name: String,
-    /// The DPU's network. Empty: its default one.
+    /// The DPU's network. Empty: the DPU's default network.
     pub network: String,
-    /// The MAC address asked for. `None`: any.
+    /// The requested MAC address. `None`: any.
     pub mac: Option<MacAddress>,
-    /// The addresses asked for, one of each family at most. None of a family: any.
+    /// The requested addresses, at most one of each family. A family without one gets any.
     pub addresses: Vec<IpAddr>,
 }
 
-/// An interface that a workload has.
+/// An interface of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Attached {
-    /// Its name in the workload's namespace.
+    /// The name in the workload's namespace.
     pub interface: String,
     /// The DPU's network.
     pub network: String,
-    /// Its MAC address: six bytes in hexadecimal with colons.
+    /// The MAC address: six bytes in hexadecimal with colons.
     pub mac: String,
-    /// Its addresses. None on a network of layer 2.
+    /// The addresses. Empty on a layer-2 network.
     pub addresses: Vec<IpNetwork>,
-    /// The servers that names are asked of.
+    /// The addresses of DNS servers.
     pub nameservers: Vec<String>,
-    /// Where names without dots are looked for.
+    /// The DNS search domains.
     pub search: Vec<String>,
 }
 
 impl Attach {
-    /// One interface of that name on the DPU's default network.
+    /// Requests one interface of that name on the DPU's default network.
     #[must_use]
     pub fn new(
         workload: impl Into<String>,
@@ -144,25 +143,25 @@ impl Attach {
 }
 
 impl Agent {
-    /// Starts it in the network namespace that the caller's thread is in, which has to be the host's, and returns once
-    /// it has finished what one before has left. The DPU need not be there yet: [`status`](Self::status) tells whether
-    /// it is. Of the configuration, `socket` and `[log]` count for nothing.
+    /// Starts an agent in the network namespace of the calling thread, which must be the host's. Returns when
+    /// unfinished work of a previous agent is done. The DPU may be unreachable; [`status`](Self::status) reports that.
+    /// `socket` and `[log]` of the configuration are ignored.
     ///
     /// # Errors
-    /// [`AgentError`]. One with [`is_of_configuration`](AgentError::is_of_configuration) does not mend itself. Another
-    /// agent with the same `state_dir`, in whatever process, is [`AgentError::Records`].
+    /// See [`AgentError`]. One with [`is_of_configuration`](AgentError::is_of_configuration) is permanent: correct the
+    /// configuration. [`AgentError::Records`]: another agent with the same `state_dir` runs, in any process.
     pub async fn start(config: Config) -> Result<Self, AgentError> {
-        config.check().map_err(|problems| AgentError::Senseless(problems.join("\n")))?;
+        config.check().map_err(|problems| AgentError::InvalidValues(problems.join("\n")))?;
         let (begun, beginning) = oneshot::channel();
         let (told, outcome) = oneshot::channel();
         let (stopping, over) = (CancellationToken::new(), CancellationToken::new());
         let (stop, end) = (stopping.clone(), over.clone().drop_guard());
-        // Whoever does not wait for its beginning has it stop, too.
+        // A dropped `start` future drops this guard, which stops the agent.
         let stopping = stopping.drop_guard();
         let thread = thread::Builder::new().name("dpu-offload".into());
         let thread = thread.spawn(move || {
             let outcome = runtime().and_then(|it| it.block_on(live(config, begun, stop)));
-            // Whoever dropped the agent does not wait for it.
+            // A dropped agent has no receiver.
             let _ = told.send(outcome);
             drop(end);
         });
@@ -175,11 +174,11 @@ impl Agent {
         }
     }
 
-    /// Attaches a workload, and returns when it has all its interfaces, in the order in which they were asked for. What
-    /// is attached just so already stays as it is, and is told again.
+    /// Attaches a workload and returns its interfaces in the requested order. Repeating the call returns the same
+    /// interfaces.
     ///
     /// # Errors
-    /// Why it has none of them. [`Failure::reason`] is a stable code.
+    /// Why no interface was attached. [`Failure::reason`] is a stable code.
     pub async fn attach(&self, asked: Attach) -> Result<Vec<Attached>, Failure> {
         let request = add(asked)?;
         let attach = async move |room: Workloads, caller| {
@@ -188,12 +187,12 @@ impl Agent {
         Ok(self.ask(Verb::Add, attach).await?.iter().map(attached).collect())
     }
 
-    /// Takes all back that a workload has, whatever has become of it and its namespace. What can't be given back now, as
-    /// while the DPU is away, is given back later. It is no mistake if it has nothing.
+    /// Detaches all interfaces of a workload, whatever the state of its namespace. While the DPU is unreachable, the
+    /// release is delivered later. Without attachments the call succeeds.
     ///
     /// # Errors
-    /// [`Reason::InvalidRequest`] if the id can be no workload's; [`Reason::DeadlineExceeded`] if it takes too long, and
-    /// goes on.
+    /// [`Reason::InvalidRequest`]: the id is malformed. [`Reason::DeadlineExceeded`]: the detach takes longer and
+    /// continues.
     pub async fn detach(&self, workload: &str) -> Result<(), Failure> {
         let workload = workload_id(workload)?.to_owned();
         let detach = async move |room: Workloads, _caller| {
@@ -203,26 +202,26 @@ impl Agent {
         self.ask(Verb::Del, detach).await.map(drop)
     }
 
-    /// Whether workloads can be attached to that network of the DPU's. Empty: to its default one.
+    /// Checks whether workloads can be attached to a network of the DPU. Empty: the DPU's default network.
     ///
     /// # Errors
-    /// Why they can't.
+    /// Why workloads cannot be attached.
     pub async fn status(&self, network: &str) -> Result<(), Failure> {
         let network = network.to_owned();
         let status = async move |room: Workloads, _caller| Some(room.status(&network).await);
         self.ask(Verb::Status, status).await.map(drop)
     }
 
-    /// Waits until it has ended, which it only does if it can't go on; [`stop`](Self::stop) tells why. A new one finds
-    /// all that it knew.
+    /// Waits until the agent has ended by itself, which it only does after a fatal error; [`stop`](Self::stop) returns
+    /// the error. A new agent knows all attachments.
     pub async fn ended(&self) {
         self.over.cancelled().await;
     }
 
-    /// Stops it, once the calls under way are answered. Workloads keep their interfaces.
+    /// Stops the agent once calls in progress are answered. Workloads keep their interfaces.
     ///
     /// # Errors
-    /// Why it has ended before, if it has.
+    /// The error that ended the agent before.
     pub async fn stop(self) -> Result<(), AgentError> {
         drop(self.stopping);
         self.outcome.await.unwrap_or_else(|_| Err(lost()))
@@ -237,14 +236,14 @@ impl Agent {
         Work: Future<Output = Option<Answer>> + Send + 'static,
     {
         let room = self.workloads.clone();
-        // The call is the executor's, and ends with whoever waits for it.
-        let call = self.executor.spawn(async move { room.at_desk(verb, work).await });
+        // The call runs on the agent's executor and is aborted when its caller stops waiting.
+        let call = self.executor.spawn(async move { room.dispatch(verb, work).await });
         let ended = |_| Failure::new(Reason::Internal, "the agent has ended: start another");
         AbortOnDropHandle::new(call).await.unwrap_or_else(|error| Err(ended(error)))
     }
 }
 
-/// The agent's life, from its first look around to its last work.
+/// Runs the agent from start to end.
 async fn live(
     config: Config,
     begun: oneshot::Sender<(Workloads, Handle)>,
@@ -254,11 +253,11 @@ async fn live(
     let records = open_records(&config, &boot_id)?;
     let agent = rooms::Agent::open(config, boot_id, records)?;
     let monitor = agent.look_around().await?;
-    // Whoever started it may have gone: then it is told to stop, too.
+    // If the starter is gone, it has also cancelled `stopping`.
     let _ = begun.send((agent.workloads(), Handle::current()));
     let stopped = async {
         stopping.cancelled().await;
-        // The work under way still needs the session, and events of the kernel.
+        // Work in progress still needs the session and kernel events.
         agent.finish().await;
     };
     tokio::select! {
@@ -268,10 +267,10 @@ async fn live(
 }
 
 fn lost() -> AgentError {
-    cannot("learn what has become of the agent")(io::ErrorKind::BrokenPipe.into())
+    cannot("get the agent's outcome")(io::ErrorKind::BrokenPipe.into())
 }
 
-/// The ADD that is asked for.
+/// Converts a request to an ADD.
 fn add(asked: Attach) -> Result<AddRequest, Failure> {
     let Attach { workload, netns, labels, interface, further } = asked;
     let workload = workload_id(&workload)?.to_owned();
@@ -335,7 +334,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// Of an agent that has nothing of the machine's, and whose DPU is not there.
+    /// A configuration that uses nothing of the machine, with an unreachable DPU.
     fn config(folder: &Path) -> Config {
         let dpu = DpuSettings { endpoint: "127.0.0.1:1".into(), name: "dpu-1".into() };
         let path = |name: &str| folder.join(name);
@@ -363,7 +362,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_makes_no_sense_is_refused_before_anything_is_begun() {
+    async fn invalid_embedded_configuration_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let mut senseless = config(folder.path());
         senseless.state_dir = "state".into();
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_agent_with_the_same_records_is_refused_until_the_first_has_stopped() {
+    async fn second_agent_with_same_records_is_refused() {
         let (first, folder) = agent().await;
         let error = Agent::start(config(folder.path())).await.unwrap_err();
         assert!(matches!(error, AgentError::Records(_)), "{error}");
@@ -382,7 +381,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_dropped_ends() {
+    async fn dropped_agent_ends() {
         let (dropped, folder) = agent().await;
         let over = dropped.over.clone();
         drop(dropped);
@@ -391,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_whose_beginning_nobody_waits_for_ends() {
+    async fn agent_with_dropped_start_ends() {
         let folder = tempfile::tempdir().unwrap();
         let begun = within(Duration::ZERO, Agent::start(config(folder.path()))).await;
         assert!(begun.is_none());
@@ -407,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_certificates_it_says_so_and_gives_back_what_is_there() {
+    async fn embedded_agent_detaches_without_certificates() {
         let (agent, folder) = agent().await;
         let failure = agent.status("").await.unwrap_err();
         assert_eq!(failure.reason, Reason::CertificateRefused, "{failure}");
@@ -430,7 +429,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_is_dropped_is_taken_back() {
+    async fn dropped_call_is_cancelled() {
         let (agent, _folder) = agent().await;
         let (told, heard) = oneshot::channel();
         let call = agent.ask(Verb::Add, async move |_room, caller: Arc<Caller>| {
@@ -444,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_attached_is_refused_by_name() {
+    fn malformed_attach_is_refused() {
         let good = Attach::new("web", "/run/netns/web", "eth0");
         let of = |change: fn(&mut Attach)| {
             let mut asked = good.clone();
@@ -470,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_asked_for_is_asked_of_the_dpu() {
+    fn attach_becomes_an_add_of_all_interfaces() {
         let mac = MacAddress([2, 0, 0, 0, 0, 1]);
         let storage = Interface {
             name: "net1".into(),

@@ -1,4 +1,4 @@
-//! Why the agent can't start, or can't go on.
+//! Why the agent cannot start or go on.
 
 use std::{io, path::PathBuf};
 
@@ -12,69 +12,69 @@ use super::{
 };
 use crate::vf_source::PciError;
 
-/// Why the agent can't start, or can't go on.
+/// Why the agent cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// The configuration can't be read.
+    /// The configuration cannot be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The configuration makes no sense: one line for each mistake.
+    /// The configuration has invalid values: one line for each mistake.
     #[error("{0}")]
-    Senseless(String),
-    /// The DPU can't be dialled with what the configuration names.
+    InvalidValues(String),
+    /// The configured address, name or certificates cannot be used to dial the DPU.
     #[error("{path}")]
     Dpu {
         /// The configuration file.
         path: String,
-        /// Why not.
+        /// What is wrong with them.
         source: Failure,
     },
-    /// Logging can't be started.
+    /// Logging cannot be started.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// The state folder can't be used.
+    /// The state folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// The socket can't be listened on.
+    /// The agent cannot listen on its socket.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The records can't be read.
+    /// The records cannot be read.
     #[error(transparent)]
     Records(#[from] RecordsError),
-    /// The host's network namespace can't be opened.
+    /// The host's network namespace cannot be opened.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// The kernel refused.
+    /// The kernel refused a request.
     #[error(transparent)]
     Kernel(#[from] netlink::Error),
-    /// What VFs are like can't be read.
+    /// The VFs' baselines cannot be read.
     #[error(transparent)]
     Originals(#[from] OriginalsError),
-    /// The cards can't be used.
+    /// The cards cannot be used.
     #[error(transparent)]
     Cards(#[from] PciError),
     /// The boot id is empty.
     #[error("the boot id in {} is empty", .0.display())]
     NoBootId(PathBuf),
-    /// The system refused something.
-    #[error("can't {doing}")]
+    /// The system refused an operation.
+    #[error("cannot {doing}")]
     Io {
-        /// What.
+        /// The operation.
         doing: String,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl AgentError {
-    /// Whether the configuration is to blame, which does not mend itself.
+    /// Whether the configuration is wrong: a restart does not help.
     #[must_use]
     pub fn is_of_configuration(&self) -> bool {
         matches!(
             self,
             Self::Config(_)
-                | Self::Senseless(_)
+                | Self::InvalidValues(_)
                 | Self::Dpu { .. }
                 | Self::Listen(ListenError::NotHeld(_))
         )

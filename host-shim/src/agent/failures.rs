@@ -1,4 +1,4 @@
-//! The latest calls that were refused or failed, for a person who asks the agent.
+//! The last calls that were refused or failed, for the report.
 
 use std::{collections::VecDeque, sync::Mutex, time::Duration};
 
@@ -8,15 +8,15 @@ use offload_proto::{ConditionReason, Failure, Reason};
 use super::defect::locked;
 use crate::{cni::environment::Verb, protocol::CallFailure};
 
-/// How many are remembered.
+/// The number of failures that are kept.
 const KEPT: usize = 16;
-/// Longest message and subject that are remembered, in bytes.
+/// The longest kept message and subject, in bytes.
 const LONGEST: usize = 1024;
 
-/// An ADD that succeeds clears a failure once none follows for so long: where some ADDs fail, others succeed.
+/// A successful ADD clears a problem if no failure follows for this time: some ADDs may fail while others succeed.
 const QUIET: Duration = Duration::from_secs(20);
 
-/// The latest failures.
+/// The last failures. One mutex, held only for memory operations.
 #[derive(Debug, Default)]
 pub(super) struct Failures(Mutex<Latest>);
 
@@ -24,20 +24,20 @@ pub(super) struct Failures(Mutex<Latest>);
 struct Latest {
     /// Oldest first.
     kept: VecDeque<Noted>,
-    /// When an ADD succeeded last.
+    /// When an ADD last succeeded.
     served: Option<Timestamp>,
 }
 
 #[derive(Debug)]
 struct Noted {
     at: Timestamp,
-    /// Why, if it is an ADD that failed through no fault of its caller.
+    /// The reason, if this was an ADD that failed through no fault of its caller.
     problem: Option<Reason>,
     failure: CallFailure,
 }
 
 impl Latest {
-    /// Failures that usually pass are problems once enough of them follow each other.
+    /// Whether a failure counts as a problem. Transient reasons count once enough failures follow each other.
     fn is_problem(&self, noted: &Noted) -> bool {
         let is_unserved = |at: Timestamp| self.served.is_none_or(|served| served < at);
         noted.problem.is_some_and(|reason| {
@@ -50,15 +50,15 @@ impl Latest {
     }
 }
 
-/// Whether an ADD that fails for this reason has met a problem of the DPU, of this host, or between them. An unreachable
-/// DPU cannot report it as a condition.
+/// Whether the reason is a problem of the DPU, of this host or of their connection. The DPU cannot report its own
+/// unreachability as a condition.
 fn is_problem(reason: Reason) -> bool {
     reason == Reason::DpuUnreachable || ConditionReason::of_refusal(reason).is_some()
 }
 
 impl Failures {
-    /// A call of that verb about `subject` was refused or has failed. Runtimes ask for STATUS every few seconds: how that
-    /// ends is said by what it is about.
+    /// Records a refused or failed call about `subject`. STATUS is ignored: runtimes call it every few seconds, and the
+    /// report shows its cause.
     pub(super) fn note(&self, verb: Verb, subject: &str, failure: &Failure) {
         if verb == Verb::Status {
             return;
@@ -79,18 +79,18 @@ impl Failures {
         }
     }
 
-    /// An ADD has succeeded.
+    /// Records a successful ADD.
     pub(super) fn note_add(&self) {
         locked(&self.0).served = Some(Timestamp::now());
     }
 
-    /// All that are remembered, oldest first.
+    /// All kept failures, oldest first.
     pub(super) fn all(&self) -> Vec<CallFailure> {
         locked(&self.0).kept.iter().map(|noted| noted.failure.clone()).collect()
     }
 
-    /// ADDs of the last `age` that failed through no fault of their callers. Empty once one has succeeded since and none
-    /// has failed for [`QUIET`]. Oldest first.
+    /// ADDs of the last `age` that failed through no fault of their callers, oldest first. Empty once an ADD has
+    /// succeeded since and none failed for [`QUIET`].
     pub(super) fn problems(&self, age: Duration) -> Vec<CallFailure> {
         let now = Timestamp::now();
         let latest = locked(&self.0);
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_latest_failures_are_kept() {
+    fn only_last_failures_are_kept() {
         let failures = Failures::default();
         let failure = Failure::new(Reason::VfsExhausted, "no VF is left");
         for number in 0..=KEPT {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_add_that_succeeds_ends_a_problem() {
+    fn later_successful_add_ends_a_problem() {
         let failures = Failures::default();
         let failure = Failure::new(Reason::VfsExhausted, "no VF is left");
         failures.note(Verb::Add, "web/shop eth0", &failure);

@@ -1,9 +1,9 @@
-//! Hostile files, the agent's configuration and its records; and hostile headers.
+//! Fuzz targets: the agent's configuration, records and gRPC headers.
 
 use std::str;
 
 use super::{
-    authority::mended,
+    authority::rewritten,
     config::Config,
     vfs::{RecordsError, read},
 };
@@ -12,13 +12,13 @@ use super::{
 fn agent_configuration() {
     fuzz::target("agent_configuration", |input| {
         if let Some(config) = fuzz::configuration::<Config>(input) {
-            // It may be refused.
+            // Any configuration may be refused, but none may panic.
             drop(config.check());
         }
     });
 }
 
-/// A record that was read is written as it was, and one that can't be read is named.
+/// A record reads back as written; the error of a damaged one names it.
 #[test]
 fn agent_record() {
     fuzz::target("agent_record", |input| match read(b"id", input) {
@@ -31,12 +31,12 @@ fn agent_record() {
     });
 }
 
-/// Headers that were mended are good as they are.
+/// Rewritten headers stay unchanged when rewritten again.
 #[test]
 fn grpc_headers() {
     fuzz::target("grpc_headers", |input| {
-        if let Some(block) = mended(input) {
-            assert_eq!(mended(&block).as_ref(), Some(&block));
+        if let Some(block) = rewritten(input) {
+            assert_eq!(rewritten(&block).as_ref(), Some(&block));
         }
     });
 }

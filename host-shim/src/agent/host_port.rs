@@ -16,12 +16,12 @@ use crate::protocol::Key;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostPort {
-    /// The DPU's network that it is on.
+    /// The DPU's network.
     pub network: String,
-    /// Its interface's name.
+    /// The interface's name.
     #[serde(default = "default_name")]
     pub name: String,
-    /// What is reached by it besides the network's own subnets.
+    /// Destinations reached through the port, in addition to the network's subnets.
     #[serde(default)]
     pub routes: Vec<IpNetwork>,
 }
@@ -31,7 +31,7 @@ fn default_name() -> String {
 }
 
 impl HostPort {
-    /// The key of its attachment.
+    /// The attachment's key.
     #[must_use]
     pub(super) fn key(&self) -> Key {
         Key::of_host_port(&self.name)
@@ -44,7 +44,7 @@ impl HostPort {
             .then(|| out_of_range("host_port.network", "\"\"", "a network's name"));
         let misnamed = (!is_interface_name(name))
             .then(|| out_of_range("host_port.name", format_args!("{name:?}"), INTERFACE_NAMES));
-        // The kernel refuses one, and with it the whole port.
+        // The kernel refuses a route with host bits, and the port would fail.
         let is_host = |route: &&IpNetwork| route.ip() != route.network();
         let misrouted = self.routes.iter().filter(is_host).map(|route| {
             let range = format_args!("a prefix: {}/{}", route.network(), route.prefix());
@@ -54,21 +54,21 @@ impl HostPort {
     }
 }
 
-/// No caller makes, takes or asks for a host port.
+/// Refuses calls for host ports: only the configuration creates and removes them.
 ///
 /// # Errors
-/// The container id is theirs.
+/// The container id is reserved for host ports.
 pub(super) fn refuse(container_id: &str) -> Result<(), Failure> {
     if container_id != HOST_PORT_CONTAINER {
         return Ok(());
     }
     let message = format!(
-        "the container id {container_id} is that of the host's own ports, which are in the agent's file"
+        "the container id {container_id} is reserved for host ports: configure them as [[host_port]] in the agent's file"
     );
     Err(Failure::new(Reason::InvalidRequest, message))
 }
 
-/// What makes no sense in these: one sentence each, without a final stop.
+/// Problems of host ports in the configuration: one sentence each, without a full stop.
 pub(super) fn problems(ports: &[HostPort]) -> impl Iterator<Item = String> {
     let mut seen = HashSet::new();
     let twice = ports.iter().filter(move |port| !seen.insert(&port.name));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_port_has_a_network_and_a_name_that_no_other_has() {
+    fn host_ports_need_networks_and_unique_names() {
         let told = |ports: &[HostPort]| problems(ports).collect::<Vec<_>>().join("\n");
         assert_eq!(told(&[port("blue", "offload0"), port("blue", "offload1")]), "");
         assert!(told(&[port("", "offload0")]).contains("host_port.network"));

@@ -1,4 +1,4 @@
-//! What tests see of the log.
+//! Captures log lines for tests.
 
 use std::{
     fmt::{self, Write},
@@ -14,7 +14,7 @@ use tracing::{
 
 use super::defect::locked;
 
-/// Keeps the lines of one thread.
+/// Collects the lines of one thread.
 struct Lines(Arc<Mutex<Vec<String>>>);
 
 struct Line(String);
@@ -49,7 +49,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// The lines that some work on this thread logs, each with its level and fields.
+/// The lines that `work` logs on this thread, each with its level and fields.
 pub(super) fn logged(work: impl FnOnce()) -> Vec<String> {
     let lines = Arc::default();
     with_default(Lines(Arc::clone(&lines)), work);

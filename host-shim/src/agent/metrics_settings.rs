@@ -5,14 +5,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use metrics::listen_address;
 use serde::Deserialize;
 
-/// The port on loopback: next to that of the service, which may run on the same machine.
+/// The default port, on loopback: next to that of the service, which may run on the same machine.
 const PORT: u16 = 9465;
 
-/// Where metrics are read.
+/// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MetricsSettings {
-    /// The address and port. `None`: they are off.
+    /// The address and port. `None`: metrics are off.
     #[serde(deserialize_with = "listen_address")]
     pub listen: Option<SocketAddr>,
 }

@@ -1,26 +1,24 @@
-//! The agent: keeps the session with the DPU, moves VFs, and remembers what it moved.
+//! The agent: keeps the session with the DPU, moves VFs and records what it moved.
 //!
-//! Five rooms, each of which knows those below it and no other; of `delegates` and `vfs` neither knows the other, but for
-//! the words of records:
+//! Five rooms. Each uses those below it; `delegates` and `vfs` share only the record types:
 //!
-//! | room | does | doors |
+//! | room | purpose | interface |
 //! | --- | --- | --- |
-//! | `upkeep` | keeps records and kernel in agreement, unasked; what the DPU and operators ask for | `Upkeep` |
-//! | `verbs` | what the plugin asks for: ADD, DEL, CHECK, GC, STATUS | a function each, over `Doors` |
-//! | `dpu` | speaks with the DPU: the session, calls, what it is still to be told | `Dpu`, one for each DPU |
-//! | `vfs` | who has which VF: records, moves, cleanliness; all locks and their order | `Vfs` |
-//! | `delegates` | which interfaces other plugins have made, and has them made and taken back | `Delegates` |
+//! | `upkeep` | keeps records and kernel in agreement; serves the DPU's and operators' requests | `Upkeep` |
+//! | `verbs` | the plugin's calls: ADD, DEL, CHECK, GC, STATUS | one function each, with `Doors` |
+//! | `dpu` | the session with the DPU, calls and reports to it | `Dpu`, one for each DPU |
+//! | `vfs` | which attachment has which VF: records, moves, verification; all locks and their order | `Vfs` |
+//! | `delegates` | interfaces that other CNI plugins create | `Delegates` |
 //!
-//! Above them `rooms` builds and runs the rooms, for `run`, which is the program, once `standby` has the records, and for
-//! `embedded`, which is the agent in another program. `server` takes the plugin's calls on its `socket` and has them
-//! answered at the `desk`, as `workloads` has those of callers without CNI, who come by the same socket with gRPC (whose
-//! odd names for it `authority` mends); `scrape` answers who asks for metrics, and `device_plugin` has the kubelet hand
-//! out VFs, if it is to: it hears what the DPU says of pools, and completes what the plugin asks for. `report` tells a
-//! person on the host how all is. Why the agent can't go on is in `error`.
+//! Above the rooms, `rooms` builds and runs them: for the program `run`, after `standby` has opened the records, and
+//! for `embedded`, the agent in another program. `server` accepts calls on the `socket`, and the `dispatcher` has them
+//! answered. `workloads` serves callers without CNI by gRPC on the same socket; `authority` corrects a header of old
+//! gRPC clients. `scrape` answers requests for metrics. `device_plugin` has the kubelet hand out VFs, and `report`
+//! shows a person the host's state. `error` has the reasons why the agent cannot start or go on.
 //!
-//! Below them lie the words that all use: `config`, with `host_port` and `out_of_range`; `caller`, who waits for the
-//! answer to a call (the plugin, or a task of the agent's such as `upkeep` for a host port); `pending`, `clock`, `defect`, `failures`,
-//! `milestones`, `repairs`, and `signals`, by which a room wakes one above it without knowing it.
+//! Below the rooms are shared types: `config` with `host_port` and `out_of_range`; `caller`, which waits for a call's
+//! answer; `pending`, `clock`, `defect`, `failures`, `kill_points` and `repairs`. A room wakes another one above it by
+//! `signals`.
 
 mod authority;
 mod caller;
@@ -28,8 +26,8 @@ mod clock;
 mod config;
 mod defect;
 mod delegates;
-mod desk;
 mod device_plugin;
+mod dispatcher;
 mod dpu;
 pub mod embedded;
 mod error;
@@ -37,10 +35,10 @@ mod failures;
 #[cfg(test)]
 mod fuzz;
 mod host_port;
+mod kill_points;
 #[cfg(test)]
 mod logged;
 mod metrics_settings;
-mod milestones;
 mod out_of_range;
 mod pending;
 mod repairs;

@@ -1,8 +1,7 @@
-//! What is said of values in the configuration that can't be.
+//! The message for configuration values out of range.
 
 use std::fmt::Display;
 
-/// That a value is out of its range.
 pub(super) fn out_of_range(key: &str, value: impl Display, range: impl Display) -> String {
     format!("`{key}` is {value}, but must be {range}")
 }

@@ -1,4 +1,4 @@
-//! The keys of calls that are under way.
+//! The keys of calls in progress.
 
 use std::{
     collections::HashMap,
@@ -8,14 +8,14 @@ use std::{
 use super::defect::locked;
 use crate::protocol::Key;
 
-/// How many calls of each key are under way.
+/// The number of calls in progress for each key.
 type Numbers = HashMap<Key, usize>;
 
-/// The keys of calls that are under way.
+/// The keys of calls in progress.
 #[derive(Debug, Default)]
 pub(super) struct Pending(Arc<Mutex<Numbers>>);
 
-/// A call that is under way.
+/// A call in progress; dropping it ends the call.
 #[derive(Debug)]
 pub(super) struct Entered {
     pending: Arc<Mutex<Numbers>>,
@@ -23,18 +23,18 @@ pub(super) struct Entered {
 }
 
 impl Pending {
-    /// Says that a call of the key is under way, until the answer is dropped.
+    /// Marks a call of the key as in progress until the guard is dropped.
     pub(super) fn enter(&self, key: &Key) -> Entered {
         *locked(&self.0).entry(key.clone()).or_default() += 1;
         Entered { pending: Arc::clone(&self.0), key: key.clone() }
     }
 
-    /// The keys.
+    /// The keys of all calls in progress.
     pub(super) fn keys(&self) -> Vec<Key> {
         locked(&self.0).keys().cloned().collect()
     }
 
-    /// Whether a call of the key is under way.
+    /// Whether a call of the key is in progress.
     pub(super) fn contains(&self, key: &Key) -> bool {
         locked(&self.0).contains_key(key)
     }
@@ -58,7 +58,7 @@ mod tests {
     use crate::agent::vfs::record;
 
     #[test]
-    fn a_key_is_under_way_until_the_last_of_its_calls_has_ended() {
+    fn key_is_pending_until_its_last_call_ends() {
         let (pending, key) = (Pending::default(), record("a", "c").key());
         let (first, second) = (pending.enter(&key), pending.enter(&key));
         drop(first);

@@ -1,4 +1,4 @@
-//! What the agent has repaired by itself.
+//! The log of the agent's own repairs.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,13 +14,13 @@ use tokio::sync::Notify;
 
 use super::defect::locked;
 
-/// Why VFs could not be brought home or restored, by what findings call them.
+/// Why VFs could not be moved back or restored, by finding name.
 pub(super) type Obstacles = HashMap<String, String>;
 
-/// How many repairs are remembered.
+/// The number of repairs that are kept.
 const KEPT: usize = 64;
 
-/// The latest repairs.
+/// The last repairs.
 #[derive(Debug, Default)]
 pub(super) struct Repairs {
     latest: Mutex<VecDeque<Repair>>,
@@ -33,14 +33,14 @@ struct Repair {
     at: Instant,
     subject: String,
     message: String,
-    /// Whether the DPU has it.
+    /// Whether the DPU received the report.
     is_reported: bool,
 }
 
 impl Repairs {
-    /// Something of `subject` was repaired just now: one sentence.
+    /// Records a repair of `subject`: one sentence.
     pub(super) fn note(&self, subject: &str, message: String) {
-        tracing::info!(subject, what = message, "the agent has repaired something");
+        tracing::info!(subject, what = message, "the agent made a repair");
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut kept = locked(&self.latest);
         if kept.len() == KEPT {
@@ -51,13 +51,13 @@ impl Repairs {
         self.noted.notify_one();
     }
 
-    /// Waits until there is one that is not reported yet.
+    /// Waits for a repair that is not reported yet.
     pub(super) async fn noted(&self) {
         self.noted.notified().await;
     }
 
-    /// Has the DPU know of those that it does not know of, oldest first. `send` returns whether the report is on its way;
-    /// after one that is not, the rest waits for the next call.
+    /// Reports unreported repairs to the DPU, oldest first. `send` returns whether the report was sent; after a failure
+    /// the rest waits for the next call.
     pub(super) fn report(&self, mut send: impl FnMut(v1::Repaired) -> bool) {
         for repair in locked(&self.latest).iter_mut().filter(|repair| !repair.is_reported) {
             let (subject, message) = (repair.subject.clone(), repair.message.clone());
@@ -68,12 +68,12 @@ impl Repairs {
         }
     }
 
-    /// How many there were since the agent started.
+    /// The number of repairs since the agent's start.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// What is remembered, oldest first.
+    /// The kept repairs, oldest first.
     pub(super) fn all(&self) -> Vec<v1::Repair> {
         let shown = |repair: &Repair| v1::Repair {
             ago_s: repair.at.elapsed().as_secs(),
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_latest_are_remembered() {
+    fn only_last_repairs_are_kept() {
         let repairs = Repairs::default();
         (0..=KEPT).for_each(|number| repairs.note(&number.to_string(), "restored".into()));
         let all = repairs.all();
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(repairs.count(), KEPT as u64 + 1);
     }
     #[test]
-    fn repairs_are_reported_once() {
+    fn repairs_are_sent_once() {
         let repairs = Repairs::default();
         repairs.note("a", "restored".into());
         repairs.note("b", "restored".into());

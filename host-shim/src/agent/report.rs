@@ -1,4 +1,4 @@
-//! The report for a person on the host: the session, the certificate, VFs, pods, and what affects them.
+//! Builds the report for `host-shim-agent status`: session, certificate, VFs, pods and problems.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,10 +21,10 @@ use super::{
 };
 use crate::protocol::{CertificateReport, PodReport, Report, SessionReport, VfReport, VfState};
 
-/// How long a refused or failed ADD counts as a problem.
+/// How long a failed ADD counts as a problem.
 const RECENT: Duration = Duration::from_secs(300);
 
-/// How all is at the moment.
+/// Collects the report.
 pub(super) async fn report(doors: &Doors, failures: &Failures) -> Report {
     let mut found = doors.dpu.pod_findings().current(doors.vfs.records());
     found.extend(unrecorded(doors));
@@ -76,7 +76,7 @@ fn session(doors: &Doors) -> SessionReport {
     }
 }
 
-/// The time of day at which a moment was: RFC 3339, UTC, in whole seconds.
+/// The wall-clock time of a moment: RFC 3339, UTC, whole seconds.
 fn time_of(moment: Instant) -> String {
     rfc3339(SystemTime::now() - moment.elapsed())
 }
@@ -101,7 +101,7 @@ fn session_problem(session: &SessionReport) -> Option<String> {
     (!connected).then(|| format!("no session with DPU {dpu} since {since}: {message} ({code})"))
 }
 
-/// The pods whose attachments the DPU has no record of.
+/// Pods whose attachments the DPU has no record of.
 fn unrecorded(doors: &Doors) -> Vec<Difference> {
     let Standing::Up(session) = doors.dpu.session().standing() else { return Vec::new() };
     let records = doors.vfs.records().all().into_iter();
@@ -116,7 +116,7 @@ fn unrecorded(doors: &Doors) -> Vec<Difference> {
     unrecorded.map(found).collect()
 }
 
-/// Why the DPU serves no ADD, though there is a session.
+/// Why the DPU serves no ADD although there is a session.
 async fn dpu_problem(doors: &Doors, session: &SessionReport) -> Option<String> {
     if !session.connected {
         return None;
@@ -125,7 +125,7 @@ async fn dpu_problem(doors: &Doors, session: &SessionReport) -> Option<String> {
     Some(format!("the DPU takes no attachments: {} ({})", failure.message, failure.reason))
 }
 
-/// An expired certificate is a problem; one that expires soon, or whose replacement is refused, affects no pod yet.
+/// An expired certificate is a problem. One that expires soon, or whose replacement was refused, affects no pod yet.
 fn certificate_problem(doors: &Doors) -> Option<String> {
     doors.dpu.session().credentials()?.expired()
 }
@@ -202,7 +202,7 @@ async fn vfs(doors: &Doors) -> Result<Vec<VfReport>, Failure> {
     Ok(inventory.pfs.iter().flat_map(vfs_of).collect())
 }
 
-/// What tells how VFs are.
+/// What the states of VFs are derived from.
 struct FoundVfs<'a> {
     doors: &'a Doors,
     offered: HashSet<Device>,
@@ -225,7 +225,7 @@ impl FoundVfs<'_> {
             }
             VfCondition::Clean => (VfState::Free, String::new()),
             VfCondition::Taken => (VfState::Held, String::new()),
-            // By a record that ended after the inventory was made.
+            // A record that ended after the inventory was taken held this VF.
             VfCondition::InUse if vf.use_by_host.is_empty() => (VfState::Held, String::new()),
             VfCondition::InUse => {
                 (VfState::Unavailable, format!("the host uses it: {}", vf.use_by_host))
@@ -243,13 +243,13 @@ impl FoundVfs<'_> {
                 "it has no netdev in the host's network namespace: `dpuctl doctor` says where it is"
                     .into()
             }
-            [] => "it was not checked yet".into(),
+            [] => "it is not verified yet".into(),
             differences => differences.join("; "),
         }
     }
 }
 
-/// Such as `pf0vf3`; the numbers as they are, if there is no such VF.
+/// The VF's name, such as `pf0vf3`, or the plain numbers if they are out of range.
 fn name(pf: &PhysicalFunction, vf: &VirtualFunction) -> String {
     let id = || {
         let pf = PfId { controller: pf.controller, pf: pf.pf.try_into().ok()? };

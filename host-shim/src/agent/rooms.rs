@@ -1,4 +1,4 @@
-//! The rooms of the agent, built and run.
+//! Builds and runs the agent's rooms.
 
 use std::{fs, future::ready, path::Path, sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use tokio_util::task::TaskTracker;
 use super::{
     config::{Config, VfSourceKind},
     delegates::{Delegates, FOLDER_READERS},
-    desk::Desk,
     device_plugin::DevicePlugin,
+    dispatcher::Dispatcher,
     dpu::Dpu,
     error::{AgentError, cannot},
-    milestones::Milestone,
+    kill_points::KillPoint,
     scrape,
     upkeep::Upkeep,
     verbs::{Doors, VerbPhases},
@@ -30,13 +30,13 @@ use crate::{
     vf_source::{PciCards, PciError, VfSource, VirtualCard},
 };
 
-/// How long the work under way has to finish when the agent is told to stop. New calls wait for the next agent
-/// meanwhile, and give up after [`AGENT_RETURN_TIMEOUT`](crate::protocol::AGENT_RETURN_TIMEOUT), or [`SILENCE`](crate::protocol::SILENCE)
-/// where systemd holds the socket.
+/// How long work in progress may take when the agent stops. New calls wait for the next agent: up to
+/// [`AGENT_RETURN_TIMEOUT`](crate::protocol::AGENT_RETURN_TIMEOUT), or [`SILENCE`](crate::protocol::SILENCE) where
+/// systemd holds the socket.
 const LAST_WORK: Duration = Duration::from_secs(3);
 
-/// What runs the agent: one thread for the tasks, for handing work from one to another would cost more than the work.
-/// What waits for the kernel or the disk has threads of its own.
+/// The agent's runtime: one thread for tasks, because passing work between threads would cost more than the work.
+/// Blocking on the kernel or the disk happens on further threads.
 pub(super) fn runtime() -> Result<Runtime, AgentError> {
     Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS + FOLDER_READERS)
@@ -45,18 +45,18 @@ pub(super) fn runtime() -> Result<Runtime, AgentError> {
         .map_err(cannot("start the agent's threads"))
 }
 
-/// The agent: its rooms, and what it was started with.
+/// The agent's rooms and configuration.
 pub(super) struct Agent {
     pub(super) config: Arc<Config>,
     pub(super) doors: Doors,
     pub(super) upkeep: Upkeep,
     pub(super) device_plugin: Arc<DevicePlugin>,
-    /// Where calls are answered, by whichever door they come.
-    pub(super) desk: Desk,
+    /// Answers the calls of all entrances.
+    pub(super) dispatcher: Dispatcher,
 }
 
 impl Agent {
-    /// Opens all that it works on, and tells metrics from then on.
+    /// Opens everything that the agent works on, and starts to serve metrics.
     pub(super) fn open(
         config: Config,
         boot_id: String,
@@ -86,7 +86,8 @@ impl Agent {
         let dpu = Arc::new(Dpu::new(Arc::clone(&config), boot_id.clone(), Arc::clone(&vfs)));
         let delegates =
             Delegates::open(config.delegates.clone(), config.state_dir.join("delegates"));
-        let delegates = Arc::new(delegates.map_err(cannot("read what other plugins have made"))?);
+        let delegates =
+            Arc::new(delegates.map_err(cannot("read the records of other plugins' interfaces"))?);
         let (refusing, phases) = (Arc::default(), VerbPhases::default());
         let timeouts = config.timeouts;
         let doors = Doors { vfs, dpu, delegates, refusing, phases, tasks, timeouts };
@@ -97,38 +98,38 @@ impl Agent {
         let upkeep = Upkeep::new(doors.clone(), boot_id, warning, host_ports, told);
         let (calls, endpoint) = (scrape::calls(), Endpoint::listen(config.metrics.listen));
         let (limit, dpu) = (config.limits.connections, Arc::clone(&doors.dpu));
-        let desk = Desk::new(doors.tasks.clone(), limit, Arc::clone(&calls), dpu);
-        let agent = Self { config, doors, upkeep, device_plugin, desk };
+        let dispatcher = Dispatcher::new(doors.tasks.clone(), limit, Arc::clone(&calls), dpu);
+        let agent = Self { config, doors, upkeep, device_plugin, dispatcher };
         if let Some(endpoint) = endpoint {
             agent.tell_metrics(endpoint, calls);
         }
         Ok(agent)
     }
 
-    /// Has whoever asks at the endpoint told the metrics, and the calls that were answered among them.
+    /// Serves metrics at the endpoint, including counts of answered `calls`.
     fn tell_metrics(&self, endpoint: Endpoint, calls: Arc<Calls>) {
         let (config, doors) = (Arc::clone(&self.config), self.doors.clone());
         let page = move || ready(scrape::page(&config, &doors, &calls));
         tokio::spawn(endpoint.serve(page));
     }
 
-    /// What callers without CNI ask.
+    /// The entrance for callers without CNI.
     pub(super) fn workloads(&self) -> Workloads {
         let network = self.config.workloads.network.clone();
-        Workloads::new(self.doors.clone(), self.desk.clone(), network)
+        Workloads::new(self.doors.clone(), self.dispatcher.clone(), network)
     }
 
-    /// Finishes what an agent before has left, before the first call is answered. What changes from its beginning on
-    /// the monitor tells, for [`keep`](Self::keep).
+    /// Finishes the previous agent's work before the first call is answered. The returned monitor has all kernel events
+    /// since the beginning, for [`keep`](Self::keep).
     pub(super) async fn look_around(&self) -> Result<LinkMonitor, AgentError> {
         let monitor = self.doors.vfs.monitor()?;
         self.doors.vfs.renewer().begin_to_finish();
         self.upkeep.keeper().reconcile_all().await;
-        Milestone::StartReconciled.pass();
+        KillPoint::StartReconciled.pass();
         Ok(monitor)
     }
 
-    /// Does all that is done unasked, until it can't.
+    /// Runs all periodic work until it fails.
     pub(super) async fn keep(&self, monitor: LinkMonitor) -> AgentError {
         let (dpu, records) = (&self.doors.dpu, self.doors.vfs.records());
         let reconcile = self.doors.timeouts.reconcile();
@@ -144,7 +145,7 @@ impl Agent {
         }
     }
 
-    /// Lets the work under way finish. What does not is finished from the records at the next start.
+    /// Waits for work in progress. Unfinished work is finished from the records at the next start.
     pub(super) async fn finish(&self) {
         let tasks = &self.doors.tasks;
         tasks.close();
@@ -152,7 +153,7 @@ impl Agent {
             tracing::warn!(
                 event = log_event::WORK_LEFT,
                 tasks = tasks.len(),
-                "stopping with work under way"
+                "the agent stops with unfinished work"
             );
         }
     }
@@ -167,7 +168,7 @@ fn vf_source(config: &Config) -> Result<Arc<dyn VfSource>, PciError> {
     })
 }
 
-/// What tells this boot of the host from the next.
+/// The id of the host's current boot.
 pub(super) fn boot_id(path: &Path) -> Result<String, AgentError> {
     let text = fs::read_to_string(path)
         .map_err(cannot(format!("read the boot id from {}", path.display())))?;

@@ -1,4 +1,4 @@
-//! `host-shim-agent`: from the command line to the tasks.
+//! `host-shim-agent`: from the command line to the running tasks.
 
 use std::{
     convert::Infallible,
@@ -22,11 +22,11 @@ use super::{
     config::Config,
     dpu::credentials_and_connector,
     error::{AgentError, cannot},
-    milestones::Milestone,
+    kill_points::KillPoint,
     rooms::{Agent, boot_id, runtime},
     server::{Server, serve},
     socket::listen,
-    standby::{open_records, records_of_one_before},
+    standby::{open_records, records_when_free},
     workloads::Connections,
 };
 use crate::{
@@ -60,8 +60,8 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The command line. Options of the agent before a subcommand are refused, but for the configuration that `status` asks
-    /// for, too.
+    /// Parses the command line. Options of the agent before a subcommand are refused, except `--config` before
+    /// `status`.
     #[must_use]
     pub fn from_command_line() -> Self {
         Self::parsed(std::env::args_os()).unwrap_or_else(|error| error.exit())
@@ -83,33 +83,33 @@ impl Arguments {
             Some(OtherTask::Files(_)) => is_for_agent || config.is_some(),
         };
         if is_misplaced {
-            let message = "options of the agent can't be used with a subcommand: write the subcommand's own behind it";
+            let message = "options of the agent cannot be used with a subcommand: write the subcommand's own options after it";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, message));
         }
         Ok(arguments)
     }
 }
 
-/// What the program does instead of being the agent.
+/// What the program does instead of running the agent.
 #[derive(Debug, clap::Subcommand)]
 pub enum OtherTask {
-    /// Show how the agent of this host is: its session with the DPU, VFs, pods and the last failures
+    /// Show the state of this host's agent: its session with the DPU, VFs, pods and the last failures
     Status(StatusArguments),
-    /// What it does with a runtime's files.
+    /// Installs or removes a runtime's files.
     #[command(flatten)]
     Files(Task),
 }
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it is stopped by a signal.
 ///
 /// # Errors
-/// [`AgentError`].
+/// See [`AgentError`].
 pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     if arguments.list_steps {
         return print(&step_names());
     }
     if arguments.list_kill_points {
-        return print(&lines(Milestone::kill_points()));
+        return print(&lines(KillPoint::kill_points()));
     }
     let path = arguments.config.as_deref().unwrap_or(Path::new(CONFIGURATION));
     let config = Config::load(path)?;
@@ -120,7 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<(), AgentError> {
     runtime()?.block_on(keep(config, path, arguments.standby))
 }
 
-/// Checks what the configuration file names, as far as that changes nothing.
+/// Checks the configuration file and its certificates without changing anything.
 fn check_certificates(config: &Config, path: &Path) -> Result<(), AgentError> {
     let refused = |source| AgentError::Dpu { path: path.display().to_string(), source };
     let (credentials, _) = credentials_and_connector(config).map_err(refused)?;
@@ -147,23 +147,23 @@ fn lines(names: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
 
 async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentError> {
     raise_file_limit();
-    // Before anything that may take its time: until it is caught, it ends the program.
+    // Catch signals before anything slow: an uncaught signal ends the program.
     let hangups = reload_signals().map_err(cannot("wait for signals"))?;
     let mut shutdown = ShutdownSignals::catch().map_err(cannot("wait for signals"))?;
     let boot_id = boot_id(&config.boot_id_file)?;
     let (socket, records) = if stands_by {
-        let records = records_of_one_before(&config, path, &boot_id, &mut shutdown).await?;
+        let records = records_when_free(&config, path, &boot_id, &mut shutdown).await?;
         let Some(records) = records else { return Ok(()) };
         (listen(&config.socket)?, records)
     } else {
-        // The socket first: it tells better than the records that there is another agent.
+        // The socket first: its error names the other agent better than that of the records.
         (listen(&config.socket)?, open_records(&config, &boot_id)?)
     };
     let agent = Agent::open(config, boot_id, records)?;
     let monitor = agent.look_around().await?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %agent.config.socket.display(), "ready");
     notify_ready();
-    let mut keepers = pin!(run_keepers(&agent, path, monitor, hangups));
+    let mut keepers = pin!(run_periodic_work(&agent, path, monitor, hangups));
     let limit = agent.config.limits.connections;
     let stopping = CancellationToken::new();
     let server = server(&agent, limit, &stopping);
@@ -174,8 +174,8 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     }
     notify_stopping();
     stopping.cancel();
-    // Who calls from here on waits for the next agent: in the socket if systemd holds it, or else beside it. The
-    // work under way still needs the session, and events of the kernel.
+    // From here on callers wait for the next agent: in the socket that systemd holds, or outside of the agent's own.
+    // Work in progress still needs the session and kernel events.
     let _held_by_systemd = socket.unless_own();
     tokio::select! {
         () = agent.finish() => Ok(()),
@@ -183,15 +183,15 @@ async fn keep(config: Config, path: &Path, stands_by: bool) -> Result<(), AgentE
     }
 }
 
-/// What answers calls by either door of the socket, of workloads at most `limit` at a time on each connection.
+/// The server for both protocols of the socket. On each gRPC connection at most `limit` calls run at a time.
 fn server(agent: &Agent, limit: usize, stopping: &CancellationToken) -> Server {
-    let (doors, desk) = (agent.doors.clone(), agent.desk.clone());
+    let (doors, dispatcher) = (agent.doors.clone(), agent.dispatcher.clone());
     let workloads = Connections::serve(agent.workloads(), limit, stopping.clone());
-    Server { doors, device_plugin: Arc::clone(&agent.device_plugin), desk, workloads }
+    Server { doors, device_plugin: Arc::clone(&agent.device_plugin), dispatcher, workloads }
 }
 
-/// All that the program does unasked, for ever.
-async fn run_keepers(
+/// Runs all periodic work forever.
+async fn run_periodic_work(
     agent: &Agent,
     path: &Path,
     monitor: LinkMonitor,
@@ -205,8 +205,8 @@ async fn run_keepers(
     }
 }
 
-/// SIGHUP reads `[[host_port]]` again, and compares records and kernel at once. Certificates are followed without
-/// it. A file that is refused changes nothing, and is a problem until one is accepted.
+/// SIGHUP reloads `[[host_port]]` and compares records and kernel at once. Certificates are reloaded without it. A
+/// refused file changes nothing, and is a problem until a valid one is loaded.
 async fn reconcile_on_hangup(agent: &Agent, path: &Path, mut hangups: Signal) -> Infallible {
     while hangups.recv().await.is_some() {
         let problem = match load_aside(path).await {
@@ -217,7 +217,7 @@ async fn reconcile_on_hangup(agent: &Agent, path: &Path, mut hangups: Signal) ->
             Err(error) => not_in_force(path, &error),
         };
         if !problem.is_empty() {
-            tracing::error!(%problem, "the agent reloads nothing");
+            tracing::error!(%problem, "the agent does not reload its configuration");
         }
         agent.doors.dpu.pod_findings().set_configuration_problem(problem);
         agent.doors.dpu.tell_pod_findings();
@@ -226,7 +226,7 @@ async fn reconcile_on_hangup(agent: &Agent, path: &Path, mut hangups: Signal) ->
     std::future::pending().await
 }
 
-/// Why the agent goes on with the configuration that it has: one sentence.
+/// Why the agent keeps its present configuration: one sentence.
 fn not_in_force(path: &Path, error: &AgentError) -> String {
     let why = bootstrap::Chain(error).to_string().lines().collect::<Vec<_>>().join("; ");
     format!(
@@ -235,7 +235,7 @@ fn not_in_force(path: &Path, error: &AgentError) -> String {
     )
 }
 
-/// Reads the configuration on a thread for blocking work: a file system that hangs keeps no call waiting.
+/// Reads the configuration on a blocking thread: a hanging file system delays no call.
 async fn load_aside(path: &Path) -> Result<Config, AgentError> {
     let path = path.to_owned();
     let loaded = spawn_blocking(move || Config::load(&path)).await;

@@ -1,4 +1,4 @@
-//! What a scrape of the metrics sees: how it stands at the moment, in numbers.
+//! The metrics page.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,15 +13,14 @@ use super::{
 };
 use crate::{cni::environment::Verb, protocol::Request};
 
-/// What the plugin asks of the agent.
+/// The verbs that are counted.
 const VERBS: [Verb; 5] = [Verb::Add, Verb::Del, Verb::Check, Verb::Gc, Verb::Status];
 
-/// No calls yet.
 pub(super) fn calls() -> Arc<Calls> {
     Arc::new(Calls::new("verb", VERBS.map(Verb::as_str)))
 }
 
-/// What CNI calls it.
+/// The verb of a request.
 pub(super) const fn verb(request: &Request) -> Verb {
     match request {
         Request::Add(_) => Verb::Add,
@@ -32,7 +31,7 @@ pub(super) const fn verb(request: &Request) -> Verb {
     }
 }
 
-/// The page of this moment. Nothing that it shows takes a look at the kernel.
+/// Builds the page. It uses only memory: a scrape never waits for the kernel.
 pub(super) fn page(config: &Config, doors: &Doors, calls: &Arc<Calls>) -> Page {
     let Doors { vfs, dpu, phases, .. } = doors;
     let mut page = Page::of("host-shim-agent", env!("CARGO_PKG_VERSION"));
@@ -49,15 +48,15 @@ pub(super) fn page(config: &Config, doors: &Doors, calls: &Arc<Calls>) -> Page {
     let series = series.map(|(outcome, number)| ([label("outcome", outcome)], number));
     page.counters(
         "agent_guesses",
-        "VFs that were moved before the DPU had answered which one it gives",
+        "Speculative moves: VFs moved before the DPU answered, by whether it gave that VF",
         series,
     );
-    let help = "VFs, pods and records that were mended";
+    let help = "Repairs of VFs, pods and records";
     page.counter("agent_repairs", help, vfs.repairs().count());
-    page.calls("agent", "Calls of the CNI plugin that were answered", calls);
-    let help = "How long the phases took of attachments that were made";
+    page.calls("agent", "Answered calls of the CNI plugin", calls);
+    let help = "Duration of the phases of attaches";
     page.phases("agent_attach", help, &phases.attach);
-    let help = "How long the phases took of attachments that were given back";
+    let help = "Duration of the phases of detaches";
     page.phases("agent_detach", help, &phases.detach);
     page
 }
@@ -75,7 +74,7 @@ fn add_records(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     let series = phases.map(|(phase, number)| ([label("phase", phase)], number));
     page.gauges("agent_records", "Records of attachments, by phase", series);
     let spooled = releasing + dpu.calls().undelivered_keys().len() as u64;
-    let help = "Releases that the DPU has not confirmed yet";
+    let help = "Detaches that the DPU has not confirmed yet";
     page.gauge("agent_spooled_releases", help, spooled);
     let help = "Attachments whose pods have lost their VF";
     page.gauge("agent_broken_attachments", help, vfs.records().broken() as u64);
@@ -96,7 +95,7 @@ fn add_vfs(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     });
     page.gauges(
         "agent_vfs",
-        "VFs by state: with a record in use, else as the DPU was told last",
+        "VFs by state: in use with a record, else as last reported to the DPU",
         series,
     );
 }
@@ -118,7 +117,7 @@ mod tests {
     use crate::agent::{dpu::tests::config, verbs::tests::doors};
 
     #[tokio::test]
-    async fn vfs_are_counted_while_the_dpu_is_to_be_told_of_them_again() {
+    async fn vfs_are_counted_before_the_next_report() {
         let (doors, _folder) = doors();
         let vf = VirtualFunction { condition: VfCondition::Clean.into(), ..Default::default() };
         doors.dpu.reports().know(vec![PhysicalFunction { vfs: vec![vf], ..Default::default() }]);

@@ -1,5 +1,8 @@
-//! Takes calls, from root or the agent's own user alone: the plugin's, one per connection, and those of clients of
-//! gRPC, whose connections `workloads` has served.
+//! Accepts calls of root and of the agent's own user: the plugin's, one per connection, and gRPC connections, which
+//! `workloads` serves.
+//!
+//! Each connection is a task. A semaphore bounds the open connections; the dispatcher bounds the calls that run at a
+//! time.
 
 use std::{
     convert::Infallible,
@@ -25,8 +28,8 @@ use tracing::{Span, field::display};
 
 use super::{
     caller::{Answer, Caller, Form},
-    desk::{Desk, refused},
     device_plugin::DevicePlugin,
+    dispatcher::{Dispatcher, refused},
     host_port,
     report::report,
     scrape,
@@ -42,33 +45,33 @@ use crate::{
     },
 };
 
-/// How long a caller may take to say what it wants.
+/// How long a caller may take to send its request.
 const READ_LIMIT: Duration = Duration::from_secs(5);
-/// How a connection of HTTP/2 begins, and no document of the plugin's.
+/// The first byte of an HTTP/2 connection; no plugin document begins with it.
 const BEGINNING_OF_HTTP: u8 = b'P';
-/// How long to wait when the system refuses to accept, as it does when files run out.
+/// The delay after a failed accept, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long before its caller gives up a call is given up, so that the answer still arrives.
+/// How long before its caller's deadline a call is answered without a result, so that the answer still arrives.
 const MARGIN: Duration = Duration::from_millis(500);
 
-/// How many connections may be open for each call that is answered at a time: who waits for a turn hears
-/// that the agent lives, and who does not say what it wants takes nobody's turn.
+/// The number of open connections for each call that may run. Waiting callers get heartbeats, and slow senders take no
+/// turn of a running call.
 const OPEN_FOR_EACH: usize = 8;
 
-/// What answers calls.
+/// What the server passes calls to.
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub doors: Doors,
-    /// The kubelet that hands out VFs, if one does.
+    /// Finds VFs that the kubelet handed out.
     pub device_plugin: Arc<DevicePlugin>,
-    /// Where calls are answered.
-    pub desk: Desk,
-    /// Who has connections of gRPC served.
+    /// Has calls answered.
+    pub dispatcher: Dispatcher,
+    /// Serves gRPC connections.
     pub workloads: Connections,
 }
 
-/// Serves the socket, for ever. Far beyond the `limit` of calls that are answered at a time, callers wait in the
-/// socket's queue.
+/// Accepts callers forever. Above the bound of open connections, derived from `limit`, callers wait in the socket's
+/// backlog.
 pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infallible {
     let permits = Arc::new(Semaphore::new(limit * OPEN_FOR_EACH));
     loop {
@@ -85,14 +88,13 @@ pub(super) async fn serve(server: Server, limit: usize, socket: &Socket) -> Infa
         let tasks = server.doors.tasks.clone();
         tasks.spawn(async move {
             if let Err(error) = converse(server, stream, permit).await {
-                tracing::debug!(%error, "a call was broken off");
+                tracing::debug!(%error, "a connection ended without an answer");
             }
         });
     }
 }
 
-/// Answers one call, which counts as open until its work is done; or has a connection of gRPC served, which counts as
-/// open until it ends.
+/// Answers one call, or passes a gRPC connection on. `permit` is held until the call's work or the connection ends.
 async fn converse(
     server: Server,
     mut stream: UnixStream,
@@ -100,7 +102,7 @@ async fn converse(
 ) -> io::Result<()> {
     let uid = stream.peer_cred()?.uid();
     if uid != 0 && uid != geteuid().as_raw() {
-        tracing::warn!(uid, "a call is refused: only root and the agent's own user may call");
+        tracing::warn!(uid, "the call is refused: only root and the agent's own user may call");
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     if timeout(READ_LIMIT, first_byte(&stream)).await?? == Some(BEGINNING_OF_HTTP) {
@@ -116,7 +118,8 @@ async fn converse(
     let asked = match call.request {
         Question::Call(asked) => asked,
         Question::Report => {
-            return tell(&mut stream, &report(&server.doors, server.desk.failures()).await).await;
+            return tell(&mut stream, &report(&server.doors, server.dispatcher.failures()).await)
+                .await;
         }
     };
     let (request, form) = match Form::of(asked) {
@@ -124,18 +127,19 @@ async fn converse(
         Err(reply) => return tell(&mut stream, &reply).await,
     };
     let caller = Arc::new(Caller::plugin(stream, form, deadline)?);
-    let (desk, verb, asker) = (server.desk.clone(), scrape::verb(&request), Arc::clone(&caller));
+    let (dispatcher, verb, asker) =
+        (server.dispatcher.clone(), scrape::verb(&request), Arc::clone(&caller));
     let span = entry(verb, &request, parent.is_some());
     let subject = subject_of(&request);
     let work = async move {
         let _permit = permit;
         answer(&server, request, &asker).await.inspect(note_failure)
     };
-    desk.attend(verb, subject, &caller, traces::follow(span, parent, work)).await;
+    dispatcher.attend(verb, subject, &caller, traces::follow(span, parent, work)).await;
     Ok(())
 }
 
-/// Whom a call is about, for people.
+/// The pod or attachment of a call, for people.
 fn subject_of(request: &Request) -> String {
     match request {
         Request::Add(add) if !add.pod.name.is_empty() => {
@@ -150,7 +154,7 @@ fn subject_of(request: &Request) -> String {
     }
 }
 
-/// The span of a call. STATUS, which runtimes ask for every few seconds, begins no trace.
+/// The span of a call. STATUS, which runtimes call every few seconds, starts no trace.
 fn entry(verb: Verb, request: &Request, is_traced: bool) -> Span {
     let key = match request {
         Request::Add(add) => Some(&add.key),
@@ -173,7 +177,7 @@ fn note_failure(answer: &Answer) {
     }
 }
 
-/// The first byte of what a caller says, which stays to be read. `None`: it says nothing.
+/// Peeks at the caller's first byte. `None`: the caller sent nothing.
 async fn first_byte(stream: &UnixStream) -> io::Result<Option<u8>> {
     let mut byte = [0];
     let look = || Ok(recv(stream.as_raw_fd(), &mut byte, MsgFlags::MSG_PEEK)?);
@@ -187,8 +191,8 @@ async fn read(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     Ok(document)
 }
 
-/// Tells who calls in a runtime's words what is wrong with the call: silence would be that of an agent which is being
-/// replaced, whom such a caller waits for.
+/// Answers an undecodable call in a runtime's form. Without an answer the caller would take the agent for one that
+/// restarts, and retry.
 async fn tell_undecodable(
     stream: &mut UnixStream,
     document: &[u8],
@@ -200,14 +204,14 @@ async fn tell_undecodable(
     }
 }
 
-/// Tells what needs no work, and is not counted as a call, as little as what a plugin refuses by itself.
+/// Writes an answer that needs no work and is not counted as a call.
 async fn tell(stream: &mut UnixStream, reply: &impl Serialize) -> io::Result<()> {
     let mut document = serde_json::to_vec(reply)?;
     document.push(END_OF_ANSWER);
     timeout(READ_LIMIT, stream.write_all(&document)).await?
 }
 
-/// Does what is asked for. `None`: the caller was answered.
+/// Does the work of a request. `None`: the caller was answered already.
 async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Option<Answer> {
     let doors = &server.doors;
     if let Err(failure) = refuse_host_port(&request) {
@@ -232,8 +236,8 @@ async fn answer(server: &Server, request: Request, caller: &Arc<Caller>) -> Opti
     })
 }
 
-/// Attaches a VF, and the one that the kubelet has chosen where the DPU gives none that nobody names. Which of a
-/// pod's interfaces is meant to have the kubelet's is known by that alone: the others' networks have other pools.
+/// Attaches a VF. If the network's pool has only VFs for the kubelet to hand out, repeats the call with the VF that the
+/// kubelet chose. Only that refusal shows which of a pod's interfaces needs the kubelet's VF.
 async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
     let attach =
         async |request| verbs::attach(&server.doors, request, &Destination::Pod, caller).await;
@@ -249,7 +253,6 @@ async fn attach(server: &Server, request: AddRequest, caller: &Arc<Caller>) -> R
     }
 }
 
-/// No runtime makes, takes or asks for a host port.
 fn refuse_host_port(request: &Request) -> Result<(), Failure> {
     let key = match request {
         Request::Add(add) => &add.key,
@@ -259,7 +262,7 @@ fn refuse_host_port(request: &Request) -> Result<(), Failure> {
     host_port::refuse(&key.container_id)
 }
 
-/// What STATUS is told. With a pod that has lost its VF, the runtime is to know that what runs is limited, too.
+/// The answer to STATUS. If a pod has lost its VF, the code also says that running pods are limited.
 fn not_available(doors: &Doors, failure: Failure) -> Answer {
     let code = match doors.vfs.records().broken() {
         0 => code::NOT_AVAILABLE,
@@ -282,24 +285,25 @@ mod tests {
         protocol::{CniReply, DelRequest, HEARTBEAT, Reply, StatusRequest},
     };
 
-    /// One that answers one call at a time, and counts them.
+    /// A server that answers one call at a time and counts calls.
     fn server(calls: &Arc<Calls>) -> (Server, tempfile::TempDir) {
         let (doors, folder) = doors();
-        let desk = Desk::new(doors.tasks.clone(), 1, Arc::clone(calls), Arc::clone(&doors.dpu));
+        let dispatcher =
+            Dispatcher::new(doors.tasks.clone(), 1, Arc::clone(calls), Arc::clone(&doors.dpu));
         let device_plugin = Arc::new(DevicePlugin::new(None, Arc::clone(&doors.vfs)));
-        let room = Workloads::new(doors.clone(), desk.clone(), String::new());
+        let room = Workloads::new(doors.clone(), dispatcher.clone(), String::new());
         let workloads = Connections::serve(room, 1, CancellationToken::new());
-        (Server { doors, device_plugin, desk, workloads }, folder)
+        (Server { doors, device_plugin, dispatcher, workloads }, folder)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_a_turn_hears_that_the_agent_lives() {
+    async fn queued_caller_gets_heartbeats() {
         let (server, _folder) = server(&scrape::calls());
         let (end, work) = oneshot::channel();
-        let (first, _ear) = Caller::task(Instant::now() + Duration::from_secs(60));
-        let (desk, first) = (server.desk.clone(), Arc::new(first));
+        let (first, _receiver) = Caller::task(Instant::now() + Duration::from_secs(60));
+        let (dispatcher, first) = (server.dispatcher.clone(), Arc::new(first));
         tokio::spawn(async move {
-            desk.attend(Verb::Del, String::new(), &first, async { work.await.ok() }).await;
+            dispatcher.attend(Verb::Del, String::new(), &first, async { work.await.ok() }).await;
         });
         yield_now().await;
         let (mut caller, stream) = UnixStream::pair().unwrap();
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_malformed_call_in_a_runtimes_words_is_refused_in_those_and_another_broken_off() {
+    async fn malformed_calls_are_answered_in_their_form() {
         let (server, _folder) = server(&scrape::calls());
         for (call, told) in [
             (json!({"deadline_ms": 1, "verb": "cni", "command": "DEL"}), Some("`configuration`")),
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_too_long_is_told_so() {
+    async fn caller_is_answered_at_its_deadline() {
         let calls = scrape::calls();
         let (server, _folder) = server(&calls);
         let key = record("a", "c").key();

@@ -1,4 +1,4 @@
-//! The socket on which the plugin reaches the agent.
+//! The socket on which callers reach the agent.
 
 use std::{
     fs, io,
@@ -13,20 +13,20 @@ use bootstrap::{FolderError, private_folder, private_socket};
 use listenfd::ListenFd;
 use tokio::net::{UnixListener, UnixStream};
 
-/// Why the agent can't listen.
+/// Why the agent cannot listen.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// Other users could put their own socket in the place of the agent's.
+    /// Other users could replace the agent's socket by their own.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Another agent listens there.
+    /// Another agent listens on the socket.
     #[error("another agent listens on {}", .0.display())]
     InUse(PathBuf),
-    /// There is something else.
-    #[error("{} is there already and is no socket", .0.display())]
+    /// The path exists and is no socket.
+    #[error("{} exists and is no socket", .0.display())]
     NotASocket(PathBuf),
-    /// systemd holds a socket for the agent, which is not where the configuration has it.
+    /// systemd holds a socket for the agent at another path than the configured one.
     #[error(
         "systemd holds a socket for the agent, but not {}: let `ListenStream` of the socket unit and \
          `socket` of the configuration name the same",
@@ -34,25 +34,25 @@ pub enum ListenError {
     )]
     NotHeld(PathBuf),
     /// The system refused.
-    #[error("can't listen on {}", path.display())]
+    #[error("cannot listen on {}", path.display())]
     Io {
-        /// Where.
+        /// The socket's path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// A socket that is listened on.
+/// A listening socket.
 pub(super) struct Socket {
     listener: UnixListener,
-    /// Where it is, if it ends with the agent. `None`: systemd holds it, and callers wait in it for
-    /// the next agent.
+    /// The path of a socket that ends with the agent. `None`: systemd holds the socket, and callers wait in it for the
+    /// next agent.
     own: Option<PathBuf>,
 }
 
 impl Drop for Socket {
-    /// Nobody is to find a socket that nobody listens on. One that stays all the same is replaced.
+    /// Removes the socket, so that callers see at once that no agent listens. A leftover is replaced at the next start.
     fn drop(&mut self) {
         if let Some(path) = &self.own {
             let _ = fs::remove_file(path);
@@ -61,23 +61,23 @@ impl Drop for Socket {
 }
 
 impl Socket {
-    /// The socket, unless it is the agent's own: that ends, and with it all that wait in it. They look for the next
-    /// agent's, rather than hear nothing from one that answers no more.
+    /// Keeps a socket that systemd holds. The agent's own socket is closed with all callers in its queue: they then
+    /// look for the next agent's socket instead of waiting for this one.
     pub(super) fn unless_own(self) -> Option<Self> {
         self.own.is_none().then_some(self)
     }
 
-    /// The next caller.
+    /// Accepts the next caller.
     pub(super) async fn accept(&self) -> io::Result<UnixStream> {
         let (stream, _) = self.listener.accept().await?;
         Ok(stream)
     }
 }
 
-/// Listens on `path`: on the socket that systemd holds for the agent, or else on one of its own.
+/// Listens on `path`: on the socket that systemd holds for the agent, or else on a new one.
 ///
 /// # Errors
-/// [`ListenError`].
+/// See [`ListenError`].
 pub(super) fn listen(path: &Path) -> Result<Socket, ListenError> {
     let failed = |source| ListenError::Io { path: path.to_owned(), source };
     if let Some(folder) = path.parent() {
@@ -87,13 +87,13 @@ pub(super) fn listen(path: &Path) -> Result<Socket, ListenError> {
     if held.is_empty() { bind(path) } else { take(held, path) }
 }
 
-/// The sockets that systemd passes.
+/// The Unix sockets that systemd passes.
 fn held() -> io::Result<Vec<StdListener>> {
     let mut passed = ListenFd::from_env();
     (0..passed.len()).filter_map(|index| passed.take_unix_listener(index).transpose()).collect()
 }
 
-/// That one of the sockets that is at `path`.
+/// The passed socket that is at `path`.
 fn take(held: Vec<StdListener>, path: &Path) -> Result<Socket, ListenError> {
     let failed = |source| ListenError::Io { path: path.to_owned(), source };
     let is_there = |listener: &StdListener| {
@@ -105,7 +105,7 @@ fn take(held: Vec<StdListener>, path: &Path) -> Result<Socket, ListenError> {
     Ok(Socket { listener: UnixListener::from_std(listener).map_err(failed)?, own: None })
 }
 
-/// Listens in place of a socket that no agent listens on any more.
+/// Replaces a socket on which no agent listens.
 fn bind(path: &Path) -> Result<Socket, ListenError> {
     let failed = |source| ListenError::Io { path: path.to_owned(), source };
     remove_stale(path)?;
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_socket_is_closed_to_others() {
+    async fn agent_socket_is_private() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run/agent.sock");
         let _listener = listen(&path).unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+    async fn only_stale_sockets_are_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.sock");
         drop(StdListener::bind(&path).unwrap());
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_ends_with_its_listener() {
+    async fn own_socket_ends_with_its_listener() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.sock");
         drop(listen(&path).unwrap());
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_systemd_holds_outlives_its_agent() {
+    async fn systemd_socket_outlives_its_agent() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.sock");
         let held = StdListener::bind(&path).unwrap();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_held_socket_in_another_place_is_refused() {
+    async fn systemd_socket_at_other_path_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let held = StdListener::bind(folder.path().join("other.sock")).unwrap();
         let refused = take(vec![held], &folder.path().join("agent.sock")).err().unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_is_left_alone() {
+    async fn file_at_socket_path_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.sock");
         fs::write(&path, "mine").unwrap();

@@ -1,8 +1,7 @@
-//! Who is the agent: the lock of the records says it. Who has it listens.
+//! Decides which agent is active: the one that has the lock of the records. It alone listens on the socket.
 //!
-//! With `--standby` an agent waits until the one before it has ended, as the pod does that is to replace another:
-//! nobody is without an agent for longer than it takes this one to look around. The two have the socket and the
-//! records in common; whoever stands by has neither.
+//! With `--standby` an agent waits until the previous one has ended, as the pod of a rolling update does. Callers are
+//! without an agent only while the new one starts. Both share socket and records, and the waiting agent uses neither.
 
 use std::{path::Path, time::Duration};
 
@@ -16,14 +15,14 @@ use super::{
     vfs::{Records, RecordsError},
 };
 
-/// How often it is looked whether the one before is still there.
+/// The interval between attempts to lock the records.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Opens the records once nobody else has them. `None`: this one was told to stop before.
+/// Opens the records once no other agent has them. `None`: this agent was stopped before.
 ///
 /// # Errors
-/// If it could not do the work either, which leaves the one before at it.
-pub(super) async fn records_of_one_before(
+/// This agent's certificates are unusable: the previous agent then continues.
+pub(super) async fn records_when_free(
     config: &Config,
     path: &Path,
     boot_id: &str,
@@ -33,7 +32,7 @@ pub(super) async fn records_of_one_before(
         return Ok(Some(records));
     }
     check_certificates(config, path)?;
-    tracing::info!(socket = %config.socket.display(), "standing by until the agent there has ended");
+    tracing::info!(socket = %config.socket.display(), "the agent is standing by until the active one ends");
     tokio::select! {
         records = wait_for_records(config, boot_id) => records.map(Some),
         () = shutdown.received() => Ok(None),
@@ -56,7 +55,7 @@ fn free_records(config: &Config, boot_id: &str) -> Result<Option<Records>, Agent
     }
 }
 
-/// The records, of which no other agent has any.
+/// Opens the records.
 pub(super) fn open_records(config: &Config, boot_id: &str) -> Result<Records, AgentError> {
     private_folder(&config.state_dir)?;
     Ok(Records::open(&config.state_dir, boot_id)?)

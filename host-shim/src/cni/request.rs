@@ -108,7 +108,7 @@ impl Document {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn of_forgetful(input: impl Read) -> Result<Self, CniError> {
+    pub fn read_without_result(input: impl Read) -> Result<Self, CniError> {
         Self::read(input).map(|document| Self { keeps_results: false, ..document })
     }
 }

@@ -1,29 +1,29 @@
-//! What callers are told.
+//! The answers to callers.
 
 use offload_proto::{Failure, Reason, v1};
 
 use crate::{cni::error::CniError, protocol::Reply};
 
-/// What a caller is told.
+/// The answer to a call.
 #[derive(Debug)]
 pub(in crate::agent) enum Answer {
-    /// The pod has its interfaces, of which the first one leads.
+    /// The pod has its interfaces; the first one is the request's own.
     Attached(Vec<v1::Attachment>),
-    /// What was asked for is done.
+    /// Success without a result.
     Done,
-    /// It is done, and there is something that the caller should know.
+    /// Success with a warning for the caller.
     Warned(String),
-    /// It is refused, or has failed.
+    /// The call was refused or failed.
     Refused {
-        /// Why.
+        /// Why the call failed.
         failure: Failure,
-        /// What CNI calls it.
+        /// The CNI error code.
         code: u32,
     },
 }
 
 impl Answer {
-    /// Why it is refused. `None`: what was asked for is done.
+    /// The reason of a refusal or failure. `None`: success.
     pub(in crate::agent) fn refusal(&self) -> Option<Reason> {
         match self {
             Self::Attached(_) | Self::Done | Self::Warned(_) => None,

@@ -1,4 +1,4 @@
-//! In which words a caller asks, and is answered.
+//! The form of a call and of its answer: the plugin's, or a CNI runtime's.
 
 use std::io;
 
@@ -17,17 +17,17 @@ use crate::{
     protocol::{Asked, CniReply, CniRequest, Reply, Request, is_cni_call},
 };
 
-/// How a caller is answered.
+/// The form of an answer.
 #[derive(Debug)]
 pub(in crate::agent) enum Form {
-    /// By what the plugin makes a runtime's answer of.
+    /// A [`Reply`], from which the plugin builds the runtime's answer.
     Plain,
-    /// By what a runtime is told, in that version's words.
+    /// A CNI result or error of this version.
     Cni(Version, Box<ResultBase>),
 }
 
 impl Form {
-    /// What is asked for, and how to answer it; or what there is to be told at once, for which nothing has to be done.
+    /// Converts a call to a request and the form of its answer. `Err`: the answer to a call that needs no work.
     pub(in crate::agent) fn of(asked: Asked) -> Result<(Request, Self), CniReply> {
         match asked {
             Asked::Plain(request) => Ok((request, Self::Plain)),
@@ -38,15 +38,15 @@ impl Form {
         }
     }
 
-    /// What a caller is told whose call can't be decoded. `None`: it does not call in a runtime's words.
+    /// The answer to a call that cannot be decoded. `None`: the call is not in a runtime's form.
     pub(in crate::agent) fn undecodable(call: &[u8], why: &io::Error) -> Option<CniReply> {
         let said: Map<String, Value> = serde_json::from_slice(call).ok()?;
-        let message = format!("the call can't be decoded: {why}");
+        let message = format!("cannot decode the call: {why}");
         let error = CniError::new(code::UNDECODABLE, message);
         is_cni_call(&said).then(|| refused(&Refusal { version: Version::NEWEST, error }))
     }
 
-    /// What is written of an answer.
+    /// Serialises an answer.
     pub(super) fn document(&self, answer: Answer) -> serde_json::Result<Vec<u8>> {
         match self {
             Self::Plain => document(&Reply::from(answer)),
@@ -63,7 +63,7 @@ fn document(reply: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(reply)
 }
 
-/// As the plugin reads its environment and its standard input.
+/// Reads a CNI call as the plugin reads its environment and standard input.
 fn read(call: CniRequest) -> Result<(Request, Form), Refusal> {
     let environment = Environment {
         command: call.command,
@@ -74,7 +74,7 @@ fn read(call: CniRequest) -> Result<(Request, Form), Refusal> {
         ..Environment::default()
     };
     let verb = environment.verb()?;
-    let document = Document::of_forgetful(call.configuration.to_string().as_bytes())?;
+    let document = Document::read_without_result(call.configuration.to_string().as_bytes())?;
     let version = document.version;
     let prepared = prepare(verb, &environment, document);
     let prepared = prepared.map_err(|error| Refusal { version, error })?;
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn an_add_in_a_runtimes_words_is_that_of_the_plugin_and_its_answer_a_result() {
+    fn cni_add_is_answered_with_a_result() {
         let asked = call("ADD", &json!({"runtimeConfig": {"dns": {"Servers": ["10.0.0.53"]}}}));
         let (Request::Add(add), form) = Form::of(asked).unwrap() else { panic!("it is an ADD") };
         assert_eq!((add.network.as_str(), add.pod.name.as_str()), ("n", "web"));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_words_has_an_empty_result_and_a_failure_is_an_error_object() {
+    fn cni_del_and_failure_have_their_forms() {
         let (_, form) = Form::of(call("DEL", &json!({}))).unwrap();
         assert_eq!(told(&form, Answer::Done), json!({"result": null}));
         let failure = Failure::new(Reason::VfsExhausted, "no VF is left");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_refused_before_anything_is_done() {
+    fn malformed_cni_calls_are_refused() {
         let refusal = |asked| match Form::of(asked).unwrap_err() {
             CniReply::Error(error) => error["code"].as_u64().unwrap(),
             CniReply::Result(result) => panic!("{result:?}"),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_without_a_previous_result_is_one_by_the_agents_record() {
+    fn check_without_result_uses_the_record() {
         let (request, _) = Form::of(call("CHECK", &json!({}))).unwrap();
         let Request::Check(check) = request else { panic!("it is a CHECK") };
         assert!(check.by_record && check.mac.is_none() && check.addresses.is_empty());

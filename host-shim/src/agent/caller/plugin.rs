@@ -1,8 +1,7 @@
-//! The plugin's line: a connection for each call.
+//! A call of the plugin: one connection.
 //!
-//! The plugin shuts its half of the connection down as soon as it has asked, so that the end of its
-//! words says nothing. Once it has ended, be it killed, the other half is shut as well, which the
-//! kernel tells as a hangup.
+//! The plugin shuts down its half of the connection after the request, so end of file says nothing about it. When it
+//! exits, killed or not, the kernel also shuts down the other half and reports a hangup.
 
 use std::{
     io,
@@ -22,16 +21,16 @@ use tokio::{
 use super::{Answer, END_LIMIT, Form};
 use crate::protocol::{END_OF_ANSWER, HEARTBEAT};
 
-/// The connection that a call came by.
+/// The connection of a call.
 #[derive(Debug)]
-pub(super) struct PluginLine {
+pub(super) struct PluginCall {
     stream: UnixStream,
-    /// The same connection, watched for its end alone.
+    /// A duplicate of the connection, polled only for its hangup.
     end: AsyncFd<OwnedFd>,
     form: Form,
 }
 
-impl PluginLine {
+impl PluginCall {
     pub(super) fn new(stream: UnixStream, form: Form) -> io::Result<Self> {
         let end = stream.as_fd().try_clone_to_owned()?;
         Ok(Self { stream, end: watch(end)?, form })
@@ -48,25 +47,25 @@ impl PluginLine {
         self.end.ready(Interest::PRIORITY).await.map(drop)
     }
 
-    pub(super) async fn beat(&self) -> io::Result<()> {
+    pub(super) async fn send_heartbeat(&self) -> io::Result<()> {
         self.write(HEARTBEAT).await
     }
 
-    pub(super) async fn tell(&self, answer: Answer) -> io::Result<()> {
+    pub(super) async fn send(&self, answer: Answer) -> io::Result<()> {
         let mut document = self.form.document(answer)?;
         document.push(END_OF_ANSWER);
         self.write(&document).await
     }
 
-    /// Says that nothing more will be said.
+    /// Shuts down our half of the connection.
     pub(super) fn close(&self) -> io::Result<()> {
         Ok(shutdown(self.stream.as_raw_fd(), Shutdown::Write)?)
     }
 
-    /// Waits until a caller that was answered ends, and tells whether it had read the answer: the kernel
-    /// resets the connection of one that ends with something unread. Our half stays open until then:
-    /// with both halves shut, its end would be told at once.
-    pub(super) async fn has_heard(&self) -> io::Result<bool> {
+    /// Waits until an answered caller exits, and returns whether it had read the answer: the kernel resets the
+    /// connection of a socket that closes with unread data. Our half stays open until then, because with both halves
+    /// shut down the kernel reports a hangup at once.
+    pub(super) async fn has_received(&self) -> io::Result<bool> {
         match timeout(END_LIMIT, self.ended()).await {
             Ok(_) => Ok(self.stream.take_error()?.is_none()),
             Err(_) => Ok(true),
@@ -86,8 +85,7 @@ impl PluginLine {
     }
 }
 
-/// Watches a socket for its hangup: such a one has nothing of priority, so that this is all that is left
-/// to be told of it.
+/// Watches a socket for its hangup. A Unix socket never has priority data, so this interest only wakes for a hangup.
 #[expect(deprecated, reason = "sound with an owned descriptor, and what replaces it is unsafe")]
 fn watch(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(socket, Interest::PRIORITY)

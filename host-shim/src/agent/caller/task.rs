@@ -1,4 +1,4 @@
-//! The line to a task of the agent itself, which ends with the task.
+//! A call of a task of the agent. It ends with the task.
 
 use std::io;
 
@@ -6,36 +6,36 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Answer;
 
-/// Who answers.
+/// The sender of the answer.
 #[derive(Debug)]
-pub(super) struct TaskLine(mpsc::Sender<Told>);
+pub(super) struct TaskCall(mpsc::Sender<Delivery>);
 
-/// Who waits for the answer. Once it is dropped, nobody does.
+/// The receiver of the answer. Dropping it ends the call.
 #[derive(Debug)]
-pub(in crate::agent) struct Ear(mpsc::Receiver<Told>);
+pub(in crate::agent) struct AnswerReceiver(mpsc::Receiver<Delivery>);
 
 #[derive(Debug)]
-struct Told {
+struct Delivery {
     answer: Answer,
-    heard: oneshot::Sender<()>,
+    received: oneshot::Sender<()>,
 }
 
-pub(super) fn line() -> (TaskLine, Ear) {
-    let (mouth, ear) = mpsc::channel(1);
-    (TaskLine(mouth), Ear(ear))
+pub(super) fn call() -> (TaskCall, AnswerReceiver) {
+    let (sender, receiver) = mpsc::channel(1);
+    (TaskCall(sender), AnswerReceiver(receiver))
 }
 
-impl Ear {
-    /// Waits for the answer. `None`: whoever was to give it has ended without one.
-    pub(in crate::agent) async fn hear(mut self) -> Option<Answer> {
-        let Told { answer, heard } = self.0.recv().await?;
-        // Whoever answers may have waited too long for this.
-        let _ = heard.send(());
+impl AnswerReceiver {
+    /// Waits for the answer. `None`: the sender was dropped without one.
+    pub(in crate::agent) async fn receive(mut self) -> Option<Answer> {
+        let Delivery { answer, received } = self.0.recv().await?;
+        // The sender may have stopped waiting for the confirmation.
+        let _ = received.send(());
         Some(answer)
     }
 }
 
-impl TaskLine {
+impl TaskCall {
     pub(super) fn has_ended(&self) -> bool {
         self.0.is_closed()
     }
@@ -44,11 +44,11 @@ impl TaskLine {
         self.0.closed().await;
     }
 
-    /// Returns once it was heard: a task may end between the word and its hearing.
-    pub(super) async fn tell(&self, answer: Answer) -> io::Result<()> {
-        let (heard, hearing) = oneshot::channel();
-        let told = self.0.send(Told { answer, heard }).await;
-        told.map_err(|_| io::ErrorKind::BrokenPipe)?;
-        hearing.await.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    /// Returns when the task has received the answer: the task may end with the answer in the channel.
+    pub(super) async fn send(&self, answer: Answer) -> io::Result<()> {
+        let (received, receiving) = oneshot::channel();
+        let sent = self.0.send(Delivery { answer, received }).await;
+        sent.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        receiving.await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 }

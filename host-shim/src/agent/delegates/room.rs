@@ -29,7 +29,7 @@ use crate::{
     agent::{
         clock::microseconds,
         defect::locked,
-        milestones::Milestone,
+        kill_points::KillPoint,
         vfs::{Phase, PodNetns},
     },
     cni::version::Version,
@@ -187,11 +187,11 @@ impl Delegates {
                 return Err(failure);
             }
         };
-        Milestone::DelegateRecorded.pass();
+        KillPoint::DelegateRecorded.pass();
         let called = Instant::now();
         let mut result = self.plugins.make(&delegated, &calls, deadline).await?;
         let in_plugins = called.elapsed();
-        Milestone::DelegateMade.pass();
+        KillPoint::DelegateMade.pass();
         let link = interface::link_in_pod(&delegated).await?.ok_or_else(|| {
             let name = &delegated.key.interface_name;
             failed(
@@ -343,7 +343,7 @@ impl Delegates {
         // What plugins have half made, can't be asked to take back, or leave though they say that it is gone.
         interface::delete_link(&delegated).await;
         taken_back?;
-        Milestone::DelegateDeleted.pass();
+        KillPoint::DelegateDeleted.pass();
         self.store.remove(key);
         Ok(())
     }

@@ -23,7 +23,7 @@ use super::{
     plugin::{Attention, OPTIONS, Plugin},
     settings::DevicePluginSettings,
 };
-use crate::agent::{authority::with_good_authority, vfs::Vfs};
+use crate::agent::{authority::with_valid_authority, vfs::Vfs};
 
 /// The version of the kubelet's interface that is spoken.
 const VERSION: &str = "v1beta1";
@@ -139,7 +139,7 @@ impl Offer {
         let plugin = Plugin::new(self.settings.clone(), pool, pools, vfs, shared);
         let connections = UnixListenerStream::new(listener);
         let connections = connections.map(|accepted| {
-            let (served, relay) = with_good_authority(accepted?);
+            let (served, relay) = with_valid_authority(accepted?);
             tokio::spawn(relay);
             Ok::<_, io::Error>(served)
         });

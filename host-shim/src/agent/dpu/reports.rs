@@ -23,7 +23,7 @@ use super::{
 use crate::{
     agent::{
         defect::locked,
-        milestones::Milestone,
+        kill_points::KillPoint,
         pending::{Entered, Pending},
         repairs::Repairs,
         vfs::{HostLinks, Phase, Record, Records, Vfs},
@@ -236,7 +236,7 @@ impl Reports {
         if !self.session.send(host_message::Message::Inventory(inventory.clone())) {
             return Ok(false);
         }
-        Milestone::InventorySent.pass();
+        KillPoint::InventorySent.pass();
         log_uses(&inventory.pfs);
         self.note_told(&mut sent, inventory.pfs);
         Ok(true)

@@ -30,7 +30,7 @@ use super::{
     failure::{failure_of, lost, refused},
     networks::Networks,
 };
-use crate::agent::{config::Config, milestones::Milestone};
+use crate::agent::{config::Config, kill_points::KillPoint};
 use attend::{Loss, attend};
 
 /// Pauses between attempts: the first and the longest. They double in between, and each is
@@ -324,7 +324,7 @@ async fn open(
         session = welcome.session_id,
         "the DPU welcomed this host"
     );
-    Milestone::SessionWelcomed.pass();
+    KillPoint::SessionWelcomed.pass();
     let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
     let networks = Networks {
         interface_prefixes: welcome.interface_prefixes,

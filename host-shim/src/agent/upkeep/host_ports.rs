@@ -125,13 +125,13 @@ impl HostPorts {
     async fn attach(&self, port: &HostPort) -> Result<(), Failure> {
         let timeouts = self.doors.timeouts;
         let deadline = Instant::now() + timeouts.attach() + timeouts.vf_return();
-        let (caller, ear) = Caller::task(deadline);
+        let (caller, receiver) = Caller::task(deadline);
         // It ends with its attach, so that one that fails is not waited for.
         let attach = async move {
             let (request, caller) = (request_for(port), Arc::new(caller));
             verbs::attach(&self.doors, request, &destination_of(port), &caller).await
         };
-        let (attached, _) = tokio::join!(attach, ear.hear());
+        let (attached, _) = tokio::join!(attach, receiver.receive());
         attached
     }
 

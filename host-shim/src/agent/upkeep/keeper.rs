@@ -15,7 +15,7 @@ use offload_proto::{
 use super::{examine::told, provide::Provider};
 use crate::agent::{
     defect::locked,
-    milestones::Milestone,
+    kill_points::KillPoint,
     repairs::Obstacles,
     verbs::{
         Doors, Renewal, mend_delegated, release, release_untaken, release_without_del,
@@ -203,7 +203,7 @@ impl Keeper {
             self.pass().await;
             self.vfs().signals().inventory_changed();
             self.vfs().signals().look_at_host_ports();
-            Milestone::PassEnded.pass();
+            KillPoint::PassEnded.pass();
         }
     }
 

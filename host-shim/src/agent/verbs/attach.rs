@@ -49,7 +49,7 @@ use crate::{
         caller::{Answer, Caller},
         clock::microseconds,
         dpu::{Established, Standing, disowning},
-        milestones::Milestone,
+        kill_points::KillPoint,
         vfs::{MovedAhead, Phase, PodNetns, Record, TakenIn, Wanted},
     },
     mover::open_netns,
@@ -116,7 +116,7 @@ async fn attach_alone(
     let Answered { attachments, call, ahead } = asked.await?;
     let attachments = attachments.into_iter().map(|one| destination.adapt(one)).collect();
     let (attachments, reached) = with_default_routes(attachments, &whole.further, &delegations);
-    Milestone::AttachAnswered.pass();
+    KillPoint::AttachAnswered.pass();
 
     let wanted = requests.into_iter().zip(attachments);
     let wanted = wanted.map(|(request, attachment)| Wanted { request, attachment }).collect();
@@ -132,7 +132,7 @@ async fn attach_alone(
     if is_delegating {
         check_untouched(doors, &whole.key, &taken_in).await?;
     }
-    Milestone::AttachDone.pass();
+    KillPoint::AttachDone.pass();
     let records = taken_in.iter().map(|one| Arc::clone(&one.record)).collect();
     let confirmed = confirm(doors, records, made, &order, caller);
     confirmed.instrument(traces::step("confirm")).await?;
@@ -401,7 +401,7 @@ async fn confirm(
         // Before the records: whatever becomes of these, the record that leads them takes them back.
         delegated::keep(doors, &records[0].key())?;
         doors.vfs.intake().keep(&records).await?;
-        Milestone::AttachKept.pass();
+        KillPoint::AttachKept.pass();
     }
     for record in &records {
         doors.dpu.reports().tell_attached(record);
@@ -411,11 +411,11 @@ async fn confirm(
     let answered = match caller.answer(Answer::Attached(attachments)).await {
         // The kernel takes an answer for a caller that is just being killed. One that was answered by an
         // earlier ADD keeps its interfaces all the same, so there is nothing to find out.
-        Ok(()) if !was_answered => caller.has_heard().await,
+        Ok(()) if !was_answered => caller.has_received().await,
         answered => answered,
     };
     match &answered {
-        Ok(()) => Milestone::AttachTold.pass(),
+        Ok(()) => KillPoint::AttachTold.pass(),
         Err(_) if was_answered => {}
         Err(_) => doors.vfs.intake().keep_no_more(&records),
     }

@@ -11,7 +11,7 @@ use super::{
     release::{Left, Renewal, leave_at_once, settle},
 };
 use crate::{
-    agent::{dpu::detach_request, milestones::Milestone},
+    agent::{dpu::detach_request, kill_points::KillPoint},
     protocol::DelRequest,
 };
 
@@ -62,7 +62,7 @@ async fn detach_unrecorded(doors: &Doors, request: &DelRequest) {
         tracing::warn!(key = %request.key, "its VF can't be brought home: {failure}");
         false
     });
-    Milestone::DetachUnrecorded.pass();
+    KillPoint::DetachUnrecorded.pass();
     let detach = detach_request(Some(request.key.clone().into()), String::new(), fetched);
     match doors.dpu.calls().detach(detach.clone()).await {
         Ok(()) => doors.dpu.reports().inventory_wanted(),

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     agent::{
         dpu::{detach_request, disowning},
-        milestones::Milestone,
+        kill_points::KillPoint,
         vfs::{Condition, Phase, Record},
     },
     protocol::Key,
@@ -140,7 +140,7 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
     }
     match told {
         Ok(()) if is_returned => {
-            Milestone::ReleaseTold.pass();
+            KillPoint::ReleaseTold.pass();
             forget(doors, record);
         }
         Ok(()) => {}

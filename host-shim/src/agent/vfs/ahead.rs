@@ -28,7 +28,7 @@ use super::{
     records::{PodNetns, Record},
 };
 use crate::{
-    agent::milestones::Milestone,
+    agent::kill_points::KillPoint,
     mover::{Namespace, Namespaces, VfMove},
     protocol::AddRequest,
 };
@@ -147,7 +147,7 @@ impl Ahead {
         let moves = moves.inspect_err(|_| {
             records.iter().for_each(|record| self.host.records().remove(record.id()));
         })?;
-        Milestone::AttachGuessed.pass();
+        KillPoint::AttachGuessed.pass();
         for record in &records {
             self.host.records().keep(record);
             self.cleanliness.proofs().forget(record.device());
@@ -201,7 +201,7 @@ fn move_now(
     let all: Vec<_> = records.iter().map(|record| &**record).collect();
     let moved = VfMove::move_speculatively(moves, names);
     moved.map_err(|failed| failure_among(&all, &failed))?;
-    Milestone::AttachAhead.pass();
+    KillPoint::AttachAhead.pass();
     Ok(MovedAhead { before, moving: began.elapsed().saturating_sub(before) })
 }
 

@@ -22,7 +22,7 @@ use super::{
     stacked::Stacked,
 };
 use crate::{
-    agent::{milestones::Milestone, signals::Signals},
+    agent::{kill_points::KillPoint, signals::Signals},
     mover::{MoveError, Namespaces, VfMove},
     vf_source,
 };
@@ -88,9 +88,9 @@ impl Homecoming {
         moving: &Arc<Notify>,
     ) -> (Arc<Record>, Result<(), Failure>) {
         let (record, written) = self.begin(record);
-        Milestone::ReleaseBegun.pass();
+        KillPoint::ReleaseBegun.pass();
         let out = self.bring_out_patiently(&record, patience, moving).await;
-        Milestone::ReleaseMoved.pass();
+        KillPoint::ReleaseMoved.pass();
         if let Some(written) = written {
             end_of_writing(&record, written).await;
         }
@@ -99,7 +99,7 @@ impl Homecoming {
             Ok(stacked) => (self.note_stacked(&record, stacked).await, Ok(())),
             Err(failure) => (record, Err(failure)),
         };
-        Milestone::ReleaseRecorded.pass();
+        KillPoint::ReleaseRecorded.pass();
         (record, out)
     }
 
@@ -176,7 +176,7 @@ impl Homecoming {
     /// Forgets an attachment of which nothing is left, neither here nor at the DPU.
     pub(in crate::agent) fn forget(&self, record: &Record) {
         self.host.records().remove(record.id());
-        Milestone::ReleaseForgotten.pass();
+        KillPoint::ReleaseForgotten.pass();
         self.signals.inventory_changed();
         self.signals.vf_became_free();
         tracing::info!(
@@ -343,7 +343,7 @@ impl Homecoming {
             return Ok(Condition::Different(format!("{what}; it can't be made anew: {why}")));
         }
         let home = self.bring_anew(record).await;
-        Milestone::RenewalProven.pass();
+        KillPoint::RenewalProven.pass();
         let is_clean = matches!(home, Ok(Condition::Clean));
         self.renewer.note_renewed(&vf, is_clean, what);
         if is_clean {

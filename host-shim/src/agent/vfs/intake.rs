@@ -23,7 +23,7 @@ use super::{
     records::{Phase, PodNetns, Record},
 };
 use crate::{
-    agent::milestones::Milestone,
+    agent::kill_points::KillPoint,
     mover::{Arrival, Durations, Namespace, Namespaces, VfMove},
     protocol::{AddRequest, Key},
     vf_source::device_of,
@@ -189,7 +189,7 @@ impl Intake {
             records.iter().map(|record| self.begin_move(record)).collect();
         written.wait()?;
         let moves = moves?;
-        Milestone::AttachRecorded.pass();
+        KillPoint::AttachRecorded.pass();
         for record in &records {
             // In memory only now: nobody is to rely on a record that a crash would take back.
             self.host.records().keep(record);

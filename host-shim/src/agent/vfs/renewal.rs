@@ -22,7 +22,7 @@ use super::{
 use crate::{
     agent::{
         defect::locked,
-        milestones::Milestone,
+        kill_points::KillPoint,
         repairs::{Obstacles, Repairs},
         signals::Signals,
     },
@@ -227,7 +227,7 @@ impl Renewer {
             Ok(()) => self.prove_renewed(vf).await,
             Err(why) => Err(format!("{what}; it can't be made anew: {why}")),
         };
-        Milestone::RenewalProven.pass();
+        KillPoint::RenewalProven.pass();
         self.note_renewed(vf, outcome.is_ok(), what);
         outcome
     }
@@ -312,11 +312,11 @@ impl Renewer {
         // On the disk before the driver lets go: an agent that dies in between leaves a VF that only this note
         // tells from one whose driver somebody took away on purpose.
         self.cleanliness.originals().note_renewal(&vf.device, true);
-        Milestone::RenewalBegun.pass();
+        KillPoint::RenewalBegun.pass();
         let made = self.host.source().make_anew(&vf.device, &link, &mut host);
         // What fails may leave it without a driver.
         made.map_err(|error| Chain(&error).to_string())?;
-        Milestone::RenewalMade.pass();
+        KillPoint::RenewalMade.pass();
         self.cleanliness.originals().note_renewal(&vf.device, false);
         Ok(())
     }

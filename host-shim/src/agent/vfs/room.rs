@@ -25,7 +25,7 @@ use super::{
     renewal::Renewer,
 };
 use crate::{
-    agent::{milestones::Milestone, repairs::Repairs, signals::Signals},
+    agent::{kill_points::KillPoint, repairs::Repairs, signals::Signals},
     mover::{Announcer, PodState, inspect, state_in_pod},
     vf_source::VfSource,
 };
@@ -226,7 +226,7 @@ impl Vfs {
             self.pauses.failed(record.id());
             return Err(failure);
         }
-        Milestone::PutBack.pass();
+        KillPoint::PutBack.pass();
         self.note_in_pod(record);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The connections that the service is called by.
+//! The gRPC connections of the service.
 
 use std::io;
 
@@ -15,9 +15,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::transport::Server;
 
 use super::Workloads;
-use crate::agent::authority::with_good_authority;
+use crate::agent::authority::with_valid_authority;
 
-/// Who has connections served.
+/// Accepts connections for the service.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct Connections {
     tasks: TaskTracker,
@@ -25,8 +25,8 @@ pub(in crate::agent) struct Connections {
 }
 
 impl Connections {
-    /// Begins to serve those that are to come, each with so many calls at a time, until the agent is `stopping`. Then
-    /// each ends as soon as all its calls are answered.
+    /// Starts to serve connections, each with at most `limit` calls at a time, until the agent is `stopping`. A
+    /// connection then ends once all its calls are answered.
     pub(in crate::agent) fn serve(
         workloads: Workloads,
         limit: usize,
@@ -44,13 +44,13 @@ impl Connections {
             );
         tasks.spawn(async move {
             if let Err(error) = serving.await {
-                tracing::error!(%error, "workloads are served no more");
+                tracing::error!(%error, "the gRPC service for workloads ended");
             }
         });
         Self { tasks, incoming }
     }
 
-    /// Has a connection served, which holds the permit until it ends.
+    /// Passes a connection to the service. It holds the permit until it ends.
     ///
     /// # Errors
     /// The agent is stopping.
@@ -59,7 +59,7 @@ impl Connections {
         client: UnixStream,
         permit: impl Send + 'static,
     ) -> io::Result<()> {
-        let (served, relay) = with_good_authority(client);
+        let (served, relay) = with_valid_authority(client);
         let taken = self.incoming.send(Ok(served)).await;
         taken.map_err(|_| io::ErrorKind::ConnectionAborted)?;
         self.tasks.spawn(async move {

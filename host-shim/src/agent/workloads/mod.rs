@@ -1,23 +1,22 @@
-//! The door without CNI: the gRPC service `metropolis.node.core.network.workloads.WorkloadNetworking`, on the socket
-//! that the plugin calls, too.
+//! Callers without CNI: the gRPC service `metropolis.node.core.network.workloads.WorkloadNetworking`, on the plugin's
+//! socket.
 //!
-//! A workload is to it what a container is to CNI: its id is the container id of the attachment's key. Its calls are
-//! the verbs ADD, DEL and STATUS, answered at the same desk, with the same locks, records and recovery. What differs is
-//! kept here: all of a workload's calls come one after the other, whatever interface they name; a workload that has its
-//! interface gets none again; and a detach takes back all that the workload has.
+//! A workload's id is the container id of its attachment's key. Calls are the verbs ADD, DEL and STATUS, with the same
+//! dispatcher, locks, records and recovery. Differences: the calls of a workload run one after the other, whatever
+//! interface they name. A workload with an interface gets no second one. A detach removes all interfaces of the
+//! workload.
 //!
-//! A client that ends, or resets its call, ends the future that serves it, and with it the ear that would hear the
-//! answer. So an Attach under way is undone as that of a plugin is that was killed. An answer that was heard is on its
-//! way to the client; whether it arrives gRPC does not tell, and a client that misses it detaches.
+//! A client that exits or resets its call drops the future that serves it, and with it the answer's receiver. An Attach
+//! in progress is then undone, as that of a killed plugin. A received answer is sent to the client; gRPC does not
+//! report its arrival, and a client that misses it detaches.
 //!
-//! # Who races
+//! # Locks and races
 //!
-//! - *Two calls of one workload.* A lock for each id, which is taken before the verbs' own locks, by nobody else.
-//! - *A workload with the plugin's container of the same id.* The verbs' locks of keys put them in order, as two plugins;
-//!   to look for an interface that is there already and to attach are two steps, between which the plugin may attach
-//!   another one.
-//! - *The agent's end with calls under way.* No further connections and calls are taken, and those that are there end
-//!   with their last answer ([`Connections`]), which is among the work that the agent's end waits for.
+//! - *Two calls of one workload.* One lock per id, taken before the verbs' own locks, and nowhere else.
+//! - *A workload and a plugin's container with the same id.* The verbs' key locks order them, as with two plugins.
+//!   Looking for an existing interface and attaching are two steps; the plugin may attach another interface in between.
+//! - *The agent stops with calls in progress.* No new connections and calls are accepted. Present ones end with their
+//!   last answer ([`Connections`]), which the stopping agent waits for.
 
 mod connections;
 mod request;
@@ -37,7 +36,7 @@ pub use settings::WorkloadSettings;
 
 use super::{
     caller::{Answer, Caller},
-    desk::{Desk, refused},
+    dispatcher::{Dispatcher, refused},
     verbs::{self, Destination, Doors},
     vfs::{Phase, Record},
 };
@@ -46,28 +45,27 @@ use crate::{
     protocol::{AddRequest, DelRequest, Key},
 };
 
-/// How the name of a first interface begins that neither its caller nor its network names.
+/// The name prefix of a first interface that neither caller nor network names.
 const FIRST_PREFIX: &str = "eth";
 
-/// What workloads ask for.
+/// Serves workloads.
 #[derive(Clone, Debug)]
 pub(super) struct Workloads {
     doors: Doors,
-    desk: Desk,
-    /// By the workload's id.
+    dispatcher: Dispatcher,
+    /// One lock per workload id.
     locks: Arc<KeyedLocks<String>>,
-    /// The DPU's network that they are attached to. Empty: its default one.
+    /// The DPU's network of all workloads. Empty: the DPU's default network.
     network: Arc<str>,
 }
 
 impl Workloads {
-    /// Those of that network, answered at the desk.
-    pub(super) fn new(doors: Doors, desk: Desk, network: String) -> Self {
-        Self { doors, desk, locks: Arc::default(), network: network.into() }
+    pub(super) fn new(doors: Doors, dispatcher: Dispatcher, network: String) -> Self {
+        Self { doors, dispatcher, locks: Arc::default(), network: network.into() }
     }
 
-    /// Has the work of a call done for the caller that it is given, and waits for the answer.
-    pub(super) async fn at_desk<Work>(
+    /// Runs the work of a call through the dispatcher and waits for the answer.
+    pub(super) async fn dispatch<Work>(
         &self,
         verb: Verb,
         work: impl FnOnce(Self, Arc<Caller>) -> Work,
@@ -75,15 +73,15 @@ impl Workloads {
     where
         Work: Future<Output = Option<Answer>> + Send + 'static,
     {
-        let (caller, ear) = Caller::task(Instant::now() + call_timeout(verb));
+        let (caller, receiver) = Caller::task(Instant::now() + call_timeout(verb));
         let caller = Arc::new(caller);
         let work = work(self.clone(), Arc::clone(&caller));
-        let desk = self.desk.clone();
-        // A task of its own, which counts the call also when nobody waits for it any more.
-        self.doors
-            .tasks
-            .spawn(async move { desk.attend(verb, "a workload".into(), &caller, work).await });
-        match ear.hear().await {
+        let dispatcher = self.dispatcher.clone();
+        // A task of its own, which counts the call even if the client stopped waiting.
+        self.doors.tasks.spawn(async move {
+            dispatcher.attend(verb, "a workload".into(), &caller, work).await
+        });
+        match receiver.receive().await {
             Some(Answer::Attached(attachments)) => Ok(attachments),
             Some(Answer::Done | Answer::Warned(_)) => Ok(Vec::new()),
             Some(Answer::Refused { failure, .. }) => Err(failure),
@@ -91,21 +89,21 @@ impl Workloads {
         }
     }
 
-    /// Attaches a workload that is attached by no interface yet.
-    async fn attach_anew(&self, request: AddRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
+    /// Attaches a workload without an interface; refuses one that has an interface.
+    async fn attach_once(&self, request: AddRequest, caller: &Arc<Caller>) -> Result<(), Failure> {
         let workload = &request.key.container_id;
         let _one_at_a_time = self.locks.lock(workload).await;
         if let Some(held) = self.records_of(workload).find(|held| held.phase == Phase::Live) {
             let interface = held.key().interface_name;
-            let message = format!("workload {workload} is attached already, by {interface}");
+            let message =
+                format!("workload {workload} is attached already, with interface {interface}");
             return Err(Failure::new(Reason::WorkloadAttached, message));
         }
         let request = self.named(request).await?;
         verbs::attach(&self.doors, request, &Destination::Pod, caller).await
     }
 
-    /// The request with the name that its first interface gets: that which the workload has, or else one that begins as
-    /// the network says.
+    /// Names the first interface: the one that the workload has, or the network's prefix with a number.
     async fn named(&self, mut request: AddRequest) -> Result<AddRequest, Failure> {
         if !request.key.interface_name.is_empty() {
             return Ok(request);
@@ -124,7 +122,7 @@ impl Workloads {
         Ok(request)
     }
 
-    /// Attaches a workload. One that is attached just so keeps what it has, and is told it again.
+    /// Attaches a workload. An attached workload keeps its interfaces and gets the same answer.
     pub(super) async fn attach(
         &self,
         request: AddRequest,
@@ -135,11 +133,11 @@ impl Workloads {
         verbs::attach(&self.doors, request, &Destination::Pod, caller).await
     }
 
-    /// Takes all back that a workload has, or else what `named` names, in that namespace if it is told: records may be
-    /// lost.
+    /// Detaches all interfaces of a workload. Without records (they may be lost), detaches `named`, in the given
+    /// namespace.
     pub(super) async fn detach(&self, workload: &String, named: Option<Key>, netns: &str) {
         let _one_at_a_time = self.locks.lock(workload).await;
-        // What one leads goes with it.
+        // Group members are detached with their group key.
         let is_recorded = |key: &Key| self.doors.vfs.records().by_key(key).is_some();
         let leads =
             |record: &Arc<Record>| !record.lead_key().is_some_and(|lead| is_recorded(&lead));
@@ -153,7 +151,7 @@ impl Workloads {
         }
     }
 
-    /// Whether an attach to the network would be served. Empty: to the default one.
+    /// Checks whether the network serves attaches. Empty: the DPU's default network.
     pub(super) async fn status(&self, network: &str) -> Answer {
         verbs::trouble(&self.doors, Some(network)).await.map_or(Answer::Done, refused)
     }

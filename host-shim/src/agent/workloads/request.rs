@@ -1,4 +1,4 @@
-//! What a call of a workload asks of the agent's own verbs.
+//! Conversion of workload calls to the agent's own verbs.
 
 use std::net::IpAddr;
 
@@ -16,14 +16,14 @@ use crate::{
     protocol::{AddRequest, Key},
 };
 
-/// The ADD that an Attach is, to that network of the DPU's.
+/// Converts an Attach to an ADD to `network`.
 ///
 /// # Errors
-/// [`Reason::InvalidRequest`] names what is missing or malformed; [`Reason::NetnsInvalid`] a path that can't be one.
+/// [`Reason::InvalidRequest`] names the missing or malformed field; [`Reason::NetnsInvalid`] a path that is none.
 pub(super) fn add(asked: AttachRequest, network: &str) -> Result<AddRequest, Failure> {
     let container_id = workload(&asked.workload_id)?.to_owned();
     let netns = asked.netns.ok_or_else(|| {
-        invalid("netns is missing, and a workload is attached by its network namespace alone")
+        invalid("netns is missing: a workload can only be attached by its network namespace")
     })?;
     let NetNsAttachment { netns_path, if_name } = netns;
     check_first_interface("if_name", &if_name)?;
@@ -32,30 +32,30 @@ pub(super) fn add(asked: AttachRequest, network: &str) -> Result<AddRequest, Fai
     Ok(AddRequest::plain(key, netns_path, network.to_owned()))
 }
 
-/// That a field's value can name a first interface: empty, the network names it.
+/// Checks the name of a first interface. Empty is valid: the network then names it.
 ///
 /// # Errors
-/// [`Reason::InvalidRequest`] if not.
+/// [`Reason::InvalidRequest`]: the name is malformed.
 pub(in crate::agent) fn check_first_interface(field: &str, name: &str) -> Result<(), Failure> {
     if name.is_empty() { Ok(()) } else { check_interface(field, name) }
 }
 
-/// That a field's value can name an interface of a pod.
+/// Checks the name of an interface.
 ///
 /// # Errors
-/// [`Reason::InvalidRequest`] if not.
+/// [`Reason::InvalidRequest`]: the name is malformed or `lo`.
 pub(in crate::agent) fn check_interface(field: &str, name: &str) -> Result<(), Failure> {
     check_interface_name(name).map_err(|why| invalid(format!("{field}: {why}")))?;
     match name {
-        "lo" => Err(invalid(format!("{field} lo is every pod's loopback: take another name"))),
+        "lo" => Err(invalid(format!("{field} lo is every pod's loopback: choose another name"))),
         _ => Ok(()),
     }
 }
 
-/// That a field's value can be the path of a network namespace.
+/// Checks the path of a network namespace.
 ///
 /// # Errors
-/// [`Reason::NetnsInvalid`] if not.
+/// [`Reason::NetnsInvalid`]: the path is not absolute.
 pub(in crate::agent) fn check_netns(field: &str, path: &str) -> Result<(), Failure> {
     if path.starts_with('/') {
         return Ok(());
@@ -64,10 +64,10 @@ pub(in crate::agent) fn check_netns(field: &str, path: &str) -> Result<(), Failu
     Err(Failure::new(Reason::NetnsInvalid, message))
 }
 
-/// The id of a workload.
+/// Checks a workload's id.
 ///
 /// # Errors
-/// [`Reason::InvalidRequest`] if it can't name one.
+/// [`Reason::InvalidRequest`]: the id is malformed or reserved.
 pub(in crate::agent) fn workload(id: &str) -> Result<&str, Failure> {
     if !is_container_id(id) {
         return Err(invalid(format!(
@@ -79,14 +79,14 @@ pub(in crate::agent) fn workload(id: &str) -> Result<&str, Failure> {
     host_port::refuse(id).map(|()| id)
 }
 
-/// The attachment that a Detach names, if it names one.
+/// The attachment that a Detach names, if any.
 pub(super) fn named(asked: &DetachRequest) -> Option<Key> {
     let interface_name = asked.netns.as_ref()?.if_name.clone();
     check_interface_name(&interface_name).ok()?;
     Some(Key { container_id: asked.workload_id.clone(), interface_name })
 }
 
-/// The addresses that a workload is told: the first of each family, in the network's order.
+/// The addresses in the answer: the first of each family, in the network's order.
 pub(super) fn addresses(attachments: &[Attachment]) -> Vec<Vec<u8>> {
     let held = attachments.iter().flat_map(|attachment| &attachment.addresses);
     let held: Vec<IpAddr> =
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attach_is_an_add_of_the_configured_network() {
+    fn attach_becomes_an_add_of_the_network() {
         let add = add(asked("3f1c", "/run/netns/a", "eth0"), "blue").unwrap();
         assert_eq!(add.key.to_string(), "3f1c/eth0");
         assert_eq!((add.netns.as_str(), add.network.as_str()), ("/run/netns/a", "blue"));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused_by_name() {
+    fn malformed_workload_attach_is_refused() {
         let long = "a".repeat(254);
         for (request, reason, word) in [
             (asked("", "/n", "eth0"), Reason::InvalidRequest, "workload_id \"\""),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_is_told_one_address_of_each_family() {
+    fn attach_answers_one_address_per_family() {
         let held = |address: &str| v1::Address { address: address.into(), ..Default::default() };
         let addresses_of = |texts: &[&str]| {
             let held = texts.iter().map(|address| held(address)).collect();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_detach_names_an_attachment_only_with_an_interface() {
+    fn detach_names_an_attachment_by_interface() {
         let of = |netns| named(&DetachRequest { workload_id: "a".into(), netns });
         assert_eq!(of(None), None);
         let netns = |if_name: &str| {

@@ -1,4 +1,4 @@
-//! The calls, in gRPC's words.
+//! The gRPC service.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tonic::{Code, Request, Response, Status};
 use super::{Workloads, request};
 use crate::agent::{
     caller::{Answer, Caller},
-    desk::refused,
+    dispatcher::refused,
 };
 use crate::cni::{environment::Verb, error::CniError};
 
@@ -27,7 +27,8 @@ impl WorkloadNetworking for Workloads {
         let asked = request.into_inner();
         let attach =
             async move |room: Self, caller: Arc<Caller>| room.serve_attach(asked, &caller).await;
-        let attachments = self.at_desk(Verb::Add, attach).await.map_err(in_words)?;
+        let attachments =
+            self.dispatch(Verb::Add, attach).await.map_err(with_details_in_message)?;
         Ok(Response::new(AttachResponse { ip: request::addresses(&attachments) }))
     }
 
@@ -37,7 +38,7 @@ impl WorkloadNetworking for Workloads {
     ) -> Result<Response<DetachResponse>, Status> {
         let asked = request.into_inner();
         let detach = async move |room: Self, _caller| Some(room.serve_detach(asked).await);
-        self.at_desk(Verb::Del, detach).await.map_err(in_words)?;
+        self.dispatch(Verb::Del, detach).await.map_err(with_details_in_message)?;
         Ok(Response::new(DetachResponse {}))
     }
 
@@ -46,17 +47,17 @@ impl WorkloadNetworking for Workloads {
         _request: Request<StatusRequest>,
     ) -> Result<Response<StatusResponse>, Status> {
         let status = async move |room: Self, _caller| Some(room.status(&room.network).await);
-        let told = self.at_desk(Verb::Status, status).await;
-        told.map_err(|failure| in_words(failure).into_status(Code::Unavailable))?;
+        let told = self.dispatch(Verb::Status, status).await;
+        told.map_err(|failure| with_details_in_message(failure).into_status(Code::Unavailable))?;
         Ok(Response::new(StatusResponse {}))
     }
 }
 
 impl Workloads {
-    /// `None`: the caller was answered.
+    /// Serves an Attach. `None`: the caller was answered.
     async fn serve_attach(&self, asked: AttachRequest, caller: &Arc<Caller>) -> Option<Answer> {
         let attached = match request::add(asked, &self.network) {
-            Ok(request) => self.attach_anew(request, caller).await,
+            Ok(request) => self.attach_once(request, caller).await,
             Err(failure) => Err(failure),
         };
         attached.err().map(refused)
@@ -74,8 +75,8 @@ impl Workloads {
     }
 }
 
-/// With all that the plugin tells in its sentence: clients show that alone.
-fn in_words(failure: Failure) -> Failure {
+/// Appends the details that the plugin prints: clients show only the message.
+fn with_details_in_message(failure: Failure) -> Failure {
     let reason = failure.reason;
     let CniError { message, details, .. } = failure.into();
     Failure::new(reason, format!("{message}: {details}"))

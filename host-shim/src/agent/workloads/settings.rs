@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 
-/// What callers without CNI get.
+/// Settings for callers without CNI.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkloadSettings {
-    /// The DPU's network that they are attached to. Empty: its default one.
+    /// The DPU's network of all workloads. Empty: the DPU's default network.
     pub network: String,
 }

@@ -1,4 +1,7 @@
-//! How calls are answered, by whichever door they come: each in its turn, no longer than its caller waits, and counted.
+//! Runs calls of all entrances: at most a number of them at a time, no longer than the caller waits, and counts them.
+//!
+//! A semaphore holds the turns. Each call's work is a task of its own, so that a caller that exits does not stop it
+//! halfway.
 
 use std::{sync::Arc, time::Instant};
 
@@ -15,9 +18,9 @@ use super::{
 };
 use crate::cni::environment::Verb;
 
-/// Where calls are answered.
+/// Runs calls. Clones share turns and counters.
 #[derive(Clone, Debug)]
-pub(super) struct Desk {
+pub(super) struct Dispatcher {
     tasks: TaskTracker,
     turns: Arc<Semaphore>,
     calls: Arc<Calls>,
@@ -25,33 +28,34 @@ pub(super) struct Desk {
     dpu: Arc<Dpu>,
 }
 
-/// Where the outcome of one call is noted, and what it is about.
+/// Where a call's outcome is recorded, and the call's subject.
 #[derive(Clone, Debug)]
 struct CallNotes {
     verb: Verb,
-    /// Whom it is about.
+    /// The pod or attachment of the call.
     subject: String,
     failures: Arc<Failures>,
-    /// Whom ADDs that fail on this host are reported to.
+    /// Receives reports of ADDs that failed on this host.
     dpu: Arc<Dpu>,
 }
 
-impl Desk {
-    /// One that answers at most `limit` calls at a time, and counts them among `calls`. Their work is among `tasks`.
+impl Dispatcher {
+    /// Creates a dispatcher that runs at most `limit` calls at a time and counts them in `calls`. Their work is tracked
+    /// in `tasks`.
     pub(super) fn new(tasks: TaskTracker, limit: usize, calls: Arc<Calls>, dpu: Arc<Dpu>) -> Self {
         let (turns, failures) = (Arc::new(Semaphore::new(limit)), Arc::default());
         Self { tasks, turns, calls, failures, dpu }
     }
 
-    /// The latest calls that were refused or failed.
+    /// The last calls that were refused or failed.
     pub(super) fn failures(&self) -> &Failures {
         &self.failures
     }
 
-    /// Has the work done that a call about `subject` asks for, and tells its caller what comes of it. Work that ends
-    /// without an answer has answered. Returns once the caller was told, and the work may go on.
+    /// Runs the work of a call about `subject` and answers its caller. Work without a result has answered the caller
+    /// itself. Returns once the caller was answered; the work may go on.
     ///
-    /// A call that nobody waits for any more is not begun: its caller may have made another since.
+    /// A call whose caller stopped waiting in the queue is not started: the caller may have called again.
     pub(super) async fn attend(
         &self,
         verb: Verb,
@@ -64,7 +68,7 @@ impl Desk {
         let (failures, dpu) = (Arc::clone(&self.failures), Arc::clone(&self.dpu));
         let call = CallNotes { verb, subject, failures, dpu };
         let named = call.clone();
-        // A task of its own: a caller that ends does not stop the work in the middle.
+        // A task of its own: a caller that exits does not stop the work halfway.
         let mut work = self.tasks.spawn(async move {
             let _turn = turns.acquire().await;
             match asker.is_waiting() {
@@ -81,14 +85,14 @@ impl Desk {
         let refusal = tokio::select! {
             biased;
             ended = &mut work => of_ended(&call, caller, ended).await,
-            never = caller.keep_company() => match never {},
+            never = caller.send_heartbeats() => match never {},
             () = sleep_until(caller.deadline().into()) => {
                 let late = refused(late());
                 let refusal = late.refusal();
-                // The work goes on, and its end is noted.
+                // The work goes on; its task records the outcome.
                 match caller.give_up(late).await {
                     Ok(()) => refusal,
-                    // It was answered just now, or has ended.
+                    // The work has just answered the caller, or the caller has exited.
                     Err(_) => of_ended(&call, caller, work.await).await,
                 }
             }
@@ -107,7 +111,7 @@ impl CallNotes {
         }
     }
 
-    /// The work has answered its caller: an ADD has succeeded.
+    /// The work has answered the caller, so an ADD has succeeded.
     fn note_answered(&self) {
         if self.verb == Verb::Add {
             self.failures.note_add();
@@ -115,7 +119,7 @@ impl CallNotes {
     }
 }
 
-/// What came of the work, for whom also its own failure is an answer.
+/// The outcome of the work. A panic is answered as a failure.
 async fn of_ended(
     call: &CallNotes,
     caller: &Caller,
@@ -127,22 +131,22 @@ async fn of_ended(
     }
 }
 
-/// Answers, if somebody still waits, and returns why it was refused.
+/// Answers the caller if it still waits, and returns the reason of a refusal.
 async fn tell(call: &CallNotes, caller: &Caller, answer: Answer) -> Option<Reason> {
     call.note(&answer);
     let refusal = answer.refusal();
     if let Err(failure) = caller.answer(answer).await {
-        tracing::debug!("nobody was answered: {failure}");
+        tracing::debug!(%failure, "the answer did not reach the caller");
     }
     refusal
 }
 
 fn late() -> Failure {
-    Failure::new(Reason::DeadlineExceeded, "the agent is still at work on the call")
+    Failure::new(Reason::DeadlineExceeded, "the agent still works on the call")
 }
 
-/// What is told of a failure, which the log has, too.
+/// Logs a failure and returns it as the answer.
 pub(super) fn refused(failure: Failure) -> Answer {
-    tracing::info!(reason = %failure.reason, "refused: {failure}");
+    tracing::info!(reason = %failure.reason, %failure, "a call was refused");
     failure.into()
 }

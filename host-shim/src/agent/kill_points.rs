@@ -1,65 +1,65 @@
-//! Where between its steps the agent can be killed by a test.
+//! Kill points: places in the agent's flows at which a test can kill it.
 
 use saga::Way;
 
 use crate::mover::{ARRIVAL_STEPS, INWARD_STEPS, OUTWARD_STEPS, SPECULATIVE_STEPS};
 
 saga::milestones! {
-    /// A place between the steps of the agent's flows.
-    pub(super) enum Milestone {
-        /// It is recorded which VF the DPU is expected to give; that has not been touched.
+    /// A kill point between the steps of the agent's flows.
+    pub(super) enum KillPoint {
+        /// The speculative attach is recorded; the VF has not been touched.
         AttachGuessed = "attach-guessed",
-        /// The VF that the DPU is expected to give is in the pod, down and under its own name.
+        /// The VF of the speculative attach is in the pod, down and under its own name.
         AttachAhead = "attach-ahead",
-        /// The DPU has answered an attach; nothing of that is recorded.
+        /// The DPU has answered an attach; the answer is not recorded.
         AttachAnswered = "attach-answered",
-        /// It is recorded; its VF has not been touched.
+        /// The attach is recorded; its VF has not been touched.
         AttachRecorded = "attach-recorded",
         /// The pod has the VF; neither DPU nor runtime knows.
         AttachDone = "attach-done",
-        /// It is recorded that the pod keeps it; nobody was answered.
+        /// The attachment is recorded as live; the caller was not answered.
         AttachKept = "attach-kept",
-        /// The runtime's plugin was answered.
+        /// The caller was answered.
         AttachTold = "attach-told",
-        /// It is recorded that other plugins are called for an interface; none was.
+        /// An interface of other plugins is recorded; no plugin was called.
         DelegateRecorded = "delegate-recorded",
-        /// They have made it; that is not recorded.
+        /// Other plugins have created the interface; the result is not recorded.
         DelegateMade = "delegate-made",
-        /// They have taken it back; it is still recorded.
+        /// Other plugins have deleted the interface; the record is still there.
         DelegateDeleted = "delegate-deleted",
-        /// The record says that the attachment is being given back, perhaps not yet on the disk.
+        /// The record is in phase *releasing*, perhaps not on the disk yet.
         ReleaseBegun = "release-begun",
-        /// The VF is home, or can't be had now.
+        /// The VF is back in the host's namespace, or is not available now.
         ReleaseMoved = "release-moved",
-        /// That it is being given back is on the disk.
+        /// Phase *releasing* is on the disk.
         ReleaseRecorded = "release-recorded",
-        /// The DPU knows; the record is still there.
+        /// The DPU has confirmed the release; the record is still there.
         ReleaseTold = "release-told",
-        /// The record is forgotten.
+        /// The record is removed.
         ReleaseForgotten = "release-forgotten",
-        /// A VF is not as it was: it is about to be made anew.
+        /// A VF differs from its baseline; its reset is about to begin.
         RenewalBegun = "renewal-begun",
-        /// It was made anew; its link may not be there yet.
+        /// The VF was reset; its link may not be there yet.
         RenewalMade = "renewal-made",
-        /// What was made anew is restored and was looked at.
+        /// The VF was reset, restored and verified.
         RenewalProven = "renewal-proven",
-        /// A DEL found no record; the DPU is not told yet.
+        /// A DEL found no record; the DPU is not informed yet.
         DetachUnrecorded = "detach-unrecorded",
-        /// A VF that had fallen out of its pod is in it again.
+        /// A VF that fell out of its pod is in it again.
         PutBack = "put-back",
         /// At start, all records were compared with the kernel.
         StartReconciled = "start-reconciled",
-        /// The DPU has welcomed a new session; nobody uses it yet.
+        /// The DPU has accepted a new session, which is not used yet.
         SessionWelcomed = "session-welcomed",
-        /// The DPU has been sent an inventory.
+        /// An inventory was sent to the DPU.
         InventorySent = "inventory-sent",
-        /// All records were compared with the kernel, and all that waited for that is done.
+        /// A comparison of all records with the kernel ended, with the work that waited for it.
         PassEnded = "pass-ended",
     }
 }
 
-impl Milestone {
-    /// All points at which the agent can be killed, by name.
+impl KillPoint {
+    /// The names of all kill points.
     pub(super) fn kill_points() -> Vec<String> {
         let ahead = saga::kill_points(SPECULATIVE_STEPS, &[Way::Run]).into_iter();
         let inward = saga::kill_points(INWARD_STEPS, &[Way::Run, Way::Undo]);
