@@ -221,7 +221,7 @@ impl FoundVfs<'_> {
         }
         match vf.condition() {
             VfCondition::Clean if self.offered.contains(device) => {
-                (VfState::Offered, String::new())
+                (VfState::RegisteredSockets, String::new())
             }
             VfCondition::Clean => (VfState::Free, String::new()),
             VfCondition::Taken => (VfState::Held, String::new()),

@@ -201,7 +201,7 @@ pub trait VfSource: Debug + Send + Sync {
     ///
     /// # Errors
     /// The card, its driver or the kernel refuses.
-    fn make_anew(&self, device: &Device, link: &Link, host: &mut Rtnl) -> Result<(), ResetError>;
+    fn reset_vf(&self, device: &Device, link: &Link, host: &mut Rtnl) -> Result<(), ResetError>;
 
     /// Lists the card's other VFs, for which `is_known` is false: their links are in other namespaces, or they have
     /// none.

@@ -204,7 +204,7 @@ impl VfSource for PciCards {
         vfs.into_iter().map(|(_, vf)| device_at(vf)).collect()
     }
 
-    fn make_anew(&self, device: &Device, _link: &Link, _host: &mut Rtnl) -> Result<(), ResetError> {
+    fn reset_vf(&self, device: &Device, _link: &Link, _host: &mut Rtnl) -> Result<(), ResetError> {
         address_of(device).map_or(Ok(()), |address| Ok(self.sysfs.rebind(address)?))
     }
 

@@ -43,7 +43,7 @@ impl VfSource for VirtualCard {
 
     /// Deletes the veth pair, which the card then plugs in again. No program recreates other kinds of links, such as
     /// taps.
-    fn make_anew(&self, _device: &Device, link: &Link, host: &mut Rtnl) -> Result<(), ResetError> {
+    fn reset_vf(&self, _device: &Device, link: &Link, host: &mut Rtnl) -> Result<(), ResetError> {
         match link.kind.as_deref() {
             Some("veth") => Ok(host.change(Request::delete_link(link.index))?),
             kind => Err(ResetError::Unsupported(kind.unwrap_or("link").to_owned())),

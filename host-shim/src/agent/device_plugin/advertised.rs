@@ -1,7 +1,8 @@
-//! The VFs that the kubelet was told of.
+//! The VFs that the kubelet knows of.
 //!
-//! The kubelet may choose a VF just before it learns that the VF has left the pool, as by a reload of the service or while
-//! a card is reset. A refused Allocate would end the pod for good. A refused ADD is repeated: by then the VF may be back.
+//! The kubelet may choose a VF just before it learns that the VF has left the pool, for example by a reload of the
+//! service or during a reset of the card. A refused Allocate would fail the pod for good. A refused ADD is retried, and
+//! by then the VF may be back.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,7 +11,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How long after it left the pool a VF may still be allocated: longer than the kubelet needs to learn that.
+/// How long a VF may be allocated after it left the pool: longer than the kubelet needs to learn of it.
 const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ pub(super) struct Advertised {
 }
 
 impl Advertised {
-    /// Notes the VFs of the list that the kubelet gets now.
+    /// Stores the list that the kubelet gets now.
     pub(super) fn learn(&mut self, listed: HashSet<String>, now: Instant) {
         let gone = self.listed.difference(&listed).map(|vf| (vf.clone(), now));
         self.left.extend(gone);
@@ -28,7 +29,7 @@ impl Advertised {
         self.listed = listed;
     }
 
-    /// Whether the kubelet may have chosen a VF while it was in the pool.
+    /// Whether the kubelet may have chosen the VF while it was in the pool.
     pub(super) fn has(&self, vf: &str, now: Instant) -> bool {
         self.listed.contains(vf) || self.left.get(vf).is_some_and(|since| now < *since + GRACE)
     }
@@ -39,7 +40,7 @@ mod unit_tests {
     use super::*;
 
     #[test]
-    fn vf_that_left_is_known_for_a_while() {
+    fn vf_that_left_stays_allocatable_for_grace() {
         let (mut advertised, begin) = (Advertised::default(), Instant::now());
         let learn = |advertised: &mut Advertised, vfs: &[&str], now| {
             advertised.learn(vfs.iter().map(ToString::to_string).collect(), now);

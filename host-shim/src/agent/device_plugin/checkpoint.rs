@@ -1,7 +1,7 @@
-//! The kubelet's checkpoint: its file of which container it gave which devices, beside its socket for device plugins.
+//! The kubelet's checkpoint file, which lists the devices of each container.
 //!
-//! It has one kind of container that PodResources leaves out: an ordinary init container. The kubelet may change the
-//! file's form, so that it only completes the sentence of a refusal: nothing is decided by it.
+//! It includes ordinary init containers, which PodResources omits. Its form may change with the kubelet, so it only
+//! completes the sentence of a refusal; no decision depends on it.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 /// The file's name in the kubelet's folder for device plugins.
 const NAME: &str = "kubelet_internal_checkpoint";
-/// Longest file that is read, in bytes: more than that of any node.
+/// The longest file that is read, in bytes: more than any node has.
 const LONGEST: u64 = 16 * 1024 * 1024;
 
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ struct Data {
     pod_device_entries: Option<Vec<Entry>>,
 }
 
-/// Devices of a container.
+/// The devices of a container.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Entry {
@@ -32,12 +32,11 @@ pub(super) struct Entry {
     pod_uid: String,
     /// The container's name.
     pub container_name: String,
-    /// What they are of.
+    /// The devices' resource.
     pub resource_name: String,
 }
 
-/// A container of the pod that was given devices of one of these resources. `None`: there is none, or the file can't be
-/// read.
+/// A container of the pod with devices of one of these resources. `None`: there is none, or the file cannot be read.
 pub(super) fn container_of(folder: &Path, pod_uid: &str, resources: &[String]) -> Option<Entry> {
     let mut text = String::new();
     File::open(folder.join(NAME)).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
@@ -52,7 +51,7 @@ mod unit_tests {
 
     use super::*;
 
-    /// As kubelet 1.20 writes it, and later ones.
+    /// As kubelet 1.20 and later write it.
     const CHECKPOINT: &str = r#"{"Data":{"PodDeviceEntries":[
         {"PodUID":"u1","ContainerName":"setup","ResourceName":"dpu-offload.io/gold",
          "DeviceIDs":{"-1":["d000:00:00.1"]},"AllocResp":"CgA="}

@@ -1,8 +1,8 @@
-//! Which file a path leads to.
+//! The identity of the file at a path.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
-/// A file, told from one that takes its place. Its number alone does not tell it: it is given again at once.
+/// Distinguishes a file from its replacement. The inode alone does not: it is reused at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileIdentity {
     device: u64,
@@ -10,7 +10,7 @@ pub(super) struct FileIdentity {
     changed: (i64, i64),
 }
 
-/// The file at a path. `None`: there is none.
+/// The identity of the file at the path. `None`: there is none.
 pub(super) fn identity(path: &Path) -> Option<FileIdentity> {
     let found = fs::symlink_metadata(path).ok()?;
     let changed = (found.ctime(), found.ctime_nsec());

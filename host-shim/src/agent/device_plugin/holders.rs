@@ -1,8 +1,8 @@
 //! Which pods have which VFs: an IOMMU group belongs to one pod at a time.
 //!
-//! A program that opens one VF of a group has all of them. So while a pod has a VF of a group, the others are given to no
-//! other pod. Three sources tell of pods: the kubelet's list, which has pods whose ADD is yet to come, too; the agent's
-//! records; and what the kubelet was given just now, which its list may lack.
+//! A program that opens one VF of a group has all of them, so the others go to no other pod. There are three sources:
+//! the kubelet's list, which includes pods whose ADD is still to come; the agent's records; and recent Allocates, which
+//! the kubelet's list may lack.
 
 use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
@@ -16,9 +16,9 @@ use crate::agent::{
     vfs::{Phase, Records},
 };
 
-/// How long the kubelet's list may lack what the kubelet was given.
+/// How long the kubelet's list may lack an Allocate.
 const UNLISTED: Duration = Duration::from_secs(10);
-/// How old the list may be before the kubelet is asked again.
+/// The age at which the list is requested again.
 const FRESH: Duration = Duration::from_secs(5);
 
 /// The VFs that the kubelet gave to pods.
@@ -30,21 +30,21 @@ pub(super) struct GivenVfs {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the kubelet was asked last.
+    /// When the kubelet was last asked.
     asked: Option<Instant>,
-    /// Of each pod that the kubelet lists.
+    /// The VFs of each pod in the kubelet's list.
     listed: Vec<Vec<Device>>,
-    /// Of each Allocate that its list may lack.
+    /// The VFs of each recent Allocate that the list may lack.
     allocated: Vec<(Instant, Vec<Device>)>,
     /// Why the kubelet did not list its pods.
     trouble: Option<String>,
 }
 
-/// The VFs of pods, of each together.
+/// The VFs of each pod.
 #[derive(Debug, Default)]
 pub(super) struct Holders(Vec<Vec<Device>>);
 
-/// Another pod has an IOMMU group.
+/// Another pod has the IOMMU group.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "VF {vf} is in IOMMU group {group} with VF {other}, which another pod has: a program that opens the group has both. \
@@ -57,11 +57,11 @@ pub(super) struct GroupInUse {
 }
 
 impl Holders {
-    /// That no other pod has the group of a VF. A pod that has any of the `own` VFs is the same, or has ended: the kubelet
-    /// gives no VF twice.
+    /// Checks that no other pod has the VF's group. A pod with one of the `own` VFs is the same pod or has ended: the
+    /// kubelet gives no VF twice.
     ///
     /// # Errors
-    /// One has.
+    /// Another pod has the group.
     pub(super) fn check(
         &self,
         vf: &Device,
@@ -81,7 +81,7 @@ fn has_any(vfs: &[Device], of: &[Device]) -> bool {
     vfs.iter().any(|vf| of.contains(vf))
 }
 
-/// The VFs of attachments that are wanted, of each pod together.
+/// The wanted VFs of attachments, grouped by pod.
 fn attached(records: &Records, is_wanted: impl Fn(&Device) -> bool) -> Vec<Vec<Device>> {
     let mut pods: BTreeMap<NetnsId, Vec<Device>> = BTreeMap::new();
     for record in records.all() {
@@ -96,7 +96,7 @@ impl State {
     fn holders(&self, records: &Records) -> Holders {
         let given = self.allocated.iter().map(|(_, vfs)| vfs).chain(&self.listed).cloned();
         let mut pods: Vec<_> = given.collect();
-        // A pod may have more of the kubelet's VFs than are attached.
+        // A pod may have more VFs from the kubelet than are attached.
         let others = attached(records, |vf| pods.iter().all(|vfs| !vfs.contains(vf)));
         pods.extend(others);
         Holders(pods)
@@ -104,17 +104,17 @@ impl State {
 }
 
 impl GivenVfs {
-    /// The pods that have VFs.
+    /// Returns the pods that have VFs.
     pub(super) fn holders(&self, records: &Records) -> Holders {
         locked(&self.state).holders(records)
     }
 
-    /// Hears of each Allocate.
+    /// Notifies of each Allocate.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Gives a container these VFs of these groups.
+    /// Gives a container these VFs with their groups.
     ///
     /// # Errors
     /// Another pod has one of the groups.
@@ -137,12 +137,13 @@ impl GivenVfs {
         Ok(())
     }
 
-    /// Whether the kubelet is to be asked again.
+    /// Whether the kubelet should be asked again.
     pub(super) fn is_outdated(&self, now: Instant) -> bool {
         locked(&self.state).asked.is_none_or(|asked| now >= asked + FRESH)
     }
 
-    /// The kubelet lists these VFs, of each pod together, or does not list them. It was asked at that time.
+    /// Stores the VFs of each pod in the kubelet's list, or why it did not answer. `asked` is when the kubelet was
+    /// asked.
     pub(super) fn learn(&self, listed: Result<Vec<Vec<Device>>, String>, asked: Instant) {
         let mut state = locked(&self.state);
         state.asked = Some(asked);
@@ -180,7 +181,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn pods_are_known_until_the_kubelet_lists_them_no_more() {
+    fn allocated_vfs_follow_the_kubelets_list() {
         let ((vfs, _folder), given, begin) = (vfs(), GivenVfs::default(), Instant::now());
         let records = vfs.records();
         give(&given, records, "a", begin);
@@ -198,7 +199,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn vfs_of_a_pod_are_attached_together() {
+    fn attached_vfs_are_grouped_by_pod() {
         let (vfs, _folder) = vfs();
         let records = vfs.records();
         keep(records, record("a", "c"));

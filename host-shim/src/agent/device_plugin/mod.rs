@@ -1,35 +1,33 @@
-//! The kubelet's device plugin: what `[device_plugin]` of the configuration asks for.
+//! The kubelet's device plugin API, where `[device_plugin]` is configured.
 //!
-//! The DPU says which of this host's VFs are in which pool, and which pools are only given out by name. Of these the
-//! kubelet is told, one resource for each ([`offer`]); and an ADD that the DPU refuses because it names none of them
-//! names the VF that the kubelet has chosen for its pod, which the kubelet's other socket tells ([`pod_resources`]).
-//! Pods that do not use a VF that they were given so are reported ([`unused`]). A VF that is handed over to programs comes
-//! with its device nodes ([`vfio`]).
+//! The DPU reports which VFs of this host are in which pool, and which pools are `pinned_only`. Each of these is one
+//! resource of the kubelet ([`registration`]). The DPU refuses an ADD that names no VF of such a pool; the agent then
+//! asks the kubelet's PodResources socket which VF it chose for the pod ([`pod_resources`]). Pods that do not use their
+//! VF are reported ([`unused`]). A VF for vfio comes with its device nodes ([`vfio`]).
 //!
-//! # Who races
+//! # Locks and races
 //!
-//! Nothing of this room is locked, and nothing of it is recorded: what the DPU said last is one value that is
-//! replaced as a whole, and everybody looks at it for himself.
+//! The room records nothing. The DPU's last report is one value that is replaced as a whole. Small mutexes guard the
+//! lists in `advertised`, `holders` and `vfio`; none is held across a wait.
 //!
-//! - *The kubelet's choice with the end of the VF's last pod.* The kubelet takes a device for free once its pod's
-//!   containers have ended, which may be before the DEL. The ADD is then refused for a VF that is not free, and the
-//!   kubelet tries again; the DPU alone decides.
-//! - *The kubelet's restart.* It empties its folder, our socket with it, and makes its own anew. Either is seen in the
-//!   next look, a second later at most, and the resource offered again from the start.
-//! - *A VF that becomes unhealthy while it is being chosen.* The choice stands, the ADD is refused, and the kubelet tries
-//!   it again. Allocate refuses only what no container could open ([`vfio`]), because a refused Allocate ends the pod for
-//!   good. Such VFs are reported as unhealthy before. One that has just left its pool is not refused ([`advertised`]).
-//! - *Two pods with VFs of one IOMMU group.* Allocate gives a group to the first of them ([`holders`]). The kubelet gets
-//!   a new list at once. Until then the group's other VFs are preferred last.
+//! - *The kubelet chooses a VF while its last pod ends.* The kubelet frees a device once its pod's containers have
+//!   ended, perhaps before the DEL. The DPU then refuses the ADD, and the kubelet retries.
+//! - *The kubelet restarts.* It empties its folder, our socket included, and creates its own socket. A check every
+//!   second notices either, and registers the resource again.
+//! - *A VF becomes unhealthy while it is chosen.* The choice stands, the ADD is refused, and the kubelet retries. A
+//!   refused Allocate fails the pod for good, so Allocate refuses only VFs that no container could open ([`vfio`]).
+//!   Such VFs are reported as unhealthy before. A VF that just left its pool is not refused ([`advertised`]).
+//! - *Two pods get VFs of one IOMMU group.* Allocate gives a group to the first pod ([`holders`]). The kubelet gets a
+//!   new list at once. Until then the group's other VFs are preferred last.
 
 mod advertised;
 mod checkpoint;
 mod files;
 mod holders;
-mod offer;
 mod plugin;
 mod pod_resources;
 mod preference;
+mod registration;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -68,46 +66,47 @@ use crate::{
     },
     protocol::AddRequest,
 };
-use offer::Offer;
+use registration::ResourceRegistration;
 use unused::{Unused, UnusedVfs, unused};
 use vfio::{Choice, choices};
 
-/// What the kubelet hands out.
+/// Serves the kubelet's device plugin API.
 #[derive(Debug)]
 pub(super) struct DevicePlugin {
-    /// `None`: no kubelet hands out anything.
+    /// `None`: not configured.
     settings: Option<DevicePluginSettings>,
-    /// The pools that are only given out by name, as the DPU told last.
+    /// The `pinned_only` pools of the DPU's last report.
     pools: watch::Sender<Vec<VfPool>>,
     vfs: Arc<Vfs>,
 }
 
 impl DevicePlugin {
-    /// One that has heard of no pool yet, for that host's VFs.
+    /// Creates the room without pools.
     pub(super) fn new(settings: Option<DevicePluginSettings>, vfs: Arc<Vfs>) -> Self {
         Self { settings, pools: watch::Sender::new(Vec::new()), vfs }
     }
 
-    /// The DPU says what pools there are.
+    /// Takes the DPU's report of pools.
     pub(super) fn learn(&self, told: VfPools) {
         let handed_out = told.pools.into_iter().filter(|pool| pool.pinned_only);
         self.pools.send_replace(handed_out.collect());
     }
 
-    /// Keeps a resource of each pool on offer, for ever.
+    /// Registers a resource for each pool, forever.
     pub(super) async fn keep(&self) -> Infallible {
         let Some(settings) = &self.settings else { return pending().await };
         let mut pools = self.pools.subscribe();
-        let mut offers: HashMap<String, AbortOnDropHandle<()>> = HashMap::new();
+        let mut registrations: HashMap<String, AbortOnDropHandle<()>> = HashMap::new();
         loop {
             let names: Vec<_> =
                 pools.borrow_and_update().iter().map(|it| it.name.clone()).collect();
-            offers.retain(|name, _| names.contains(name));
+            registrations.retain(|name, _| names.contains(name));
             for name in names {
-                offers.entry(name.clone()).or_insert_with(|| {
+                registrations.entry(name.clone()).or_insert_with(|| {
                     let (pools, vfs) = (self.pools.subscribe(), Arc::clone(&self.vfs));
-                    let offer = Offer::new(settings.clone(), name, pools, vfs);
-                    AbortOnDropHandle::new(tokio::spawn(offer.keep()))
+                    let registration =
+                        ResourceRegistration::new(settings.clone(), name, pools, vfs);
+                    AbortOnDropHandle::new(tokio::spawn(registration.keep()))
                 });
             }
             if pools.changed().await.is_err() {
@@ -116,12 +115,12 @@ impl DevicePlugin {
         }
     }
 
-    /// The VF of the refused pool that the kubelet has chosen for a request's pod, if the request names none and there is
-    /// one. Of VFs that a program has together it is the first.
+    /// The VF of the refused pool that the kubelet chose for the request's pod. `None` if the request names a VF or
+    /// there is none. Of VFs in one IOMMU group it is the first.
     ///
     /// # Errors
-    /// [`Reason::KubeletFailed`] when the kubelet does not tell, or tells nonsense; [`Reason::InvalidRequest`] when the pod
-    /// has several.
+    /// [`Reason::KubeletFailed`]: the kubelet does not answer, or its answer is invalid. [`Reason::InvalidRequest`]:
+    /// the pod has several VFs.
     pub(super) async fn chosen(
         &self,
         refusal: &Failure,
@@ -143,7 +142,7 @@ impl DevicePlugin {
         }
     }
 
-    /// The choices among VFs of a pod.
+    /// Groups a pod's VFs into choices.
     async fn choices(&self, vfs: Vec<Device>) -> Result<Vec<Choice>, Failure> {
         if vfs.len() < 2 {
             return Ok(vfs.into_iter().map(Choice::from).collect());
@@ -152,8 +151,8 @@ impl DevicePlugin {
         self.vfs.host().look(move || choices(host.cards(), vfs)).await
     }
 
-    /// The refusal of an ADD whose pod has no VF by the kubelet's PodResources. Names the container that requests one
-    /// by the kubelet's checkpoint: PodResources leaves out ordinary init containers, and no retry changes that.
+    /// Completes the refusal of an ADD whose pod has no VF in PodResources: the kubelet's checkpoint names the
+    /// container that requests one. PodResources omits ordinary init containers, and no retry changes that.
     pub(super) async fn with_unreported_container(
         &self,
         refusal: Failure,
@@ -163,7 +162,7 @@ impl DevicePlugin {
         let Some(settings) = &self.settings else { return refusal };
         let (folder, resources) = (settings.folder.clone(), self.refused(settings, &refusal));
         let uid = request.pod.uid.clone();
-        // No look at the kernel, whose turns others wait for: the file may be large, and its disk slow.
+        // On the plain blocking pool: the file may be large and its disk slow, and the threads for the kernel are few.
         let reading = spawn_blocking(move || checkpoint::container_of(&folder, &uid, &resources));
         let Ok(Ok(Some(found))) = timeout_at(deadline.into(), reading).await else {
             return refusal;
@@ -176,7 +175,7 @@ impl DevicePlugin {
         Failure::new(refusal.reason, message)
     }
 
-    /// Reports the pods that do not use VFs that the kubelet gave them, for ever.
+    /// Reports pods that do not use VFs that the kubelet gave them, forever.
     pub(super) async fn keep_unused_reported(
         &self,
         dpu: &Dpu,
@@ -189,8 +188,10 @@ impl DevicePlugin {
             sleep(every).await;
             match self.unused(settings, records).await {
                 Ok(found) => dpu.report_unused_vfs(vfs.learn(found)),
-                // The ADDs that need the kubelet's word report it.
-                Err(why) => tracing::debug!(%why, "the kubelet did not list the VFs of pods"),
+                // ADDs that need the kubelet report its failure; this is only logged.
+                Err(why) => {
+                    tracing::debug!(error = %why, "the kubelet did not list the VFs of pods")
+                }
             }
         }
     }
@@ -212,7 +213,7 @@ impl DevicePlugin {
         Ok(unused(&given, &records.all()))
     }
 
-    /// The resources of the pool that a refusal names in quotes, or all if it names none.
+    /// The resource of the pool that a refusal names in quotes, or all resources if it names none.
     fn refused(&self, settings: &DevicePluginSettings, refusal: &Failure) -> Vec<String> {
         let mut resources = self.resources(settings);
         let pools = self.pools.borrow();
@@ -223,7 +224,7 @@ impl DevicePlugin {
         resources
     }
 
-    /// The kubelet's resources.
+    /// The names of all resources.
     fn resources(&self, settings: &DevicePluginSettings) -> Vec<String> {
         self.pools.borrow().iter().map(|pool| settings.resource(&pool.name)).collect()
     }
@@ -232,8 +233,8 @@ impl DevicePlugin {
 fn several(pod: &Pod, devices: &[Device]) -> Failure {
     let devices: Vec<_> = devices.iter().map(Device::as_str).collect();
     let message = format!(
-        "the kubelet gave pod {}/{} several VFs ({}), of which this interface can't tell its own: have the pod ask for \
-         one, or name them with deviceID, as Multus does",
+        "the kubelet gave pod {}/{} several VFs ({}), and the agent cannot tell which is for this interface: request one \
+         VF per pod, or name the VFs with deviceID, as Multus does",
         pod.namespace,
         pod.name,
         devices.join(", ")

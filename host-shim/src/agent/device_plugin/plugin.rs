@@ -1,4 +1,4 @@
-//! What the kubelet asks of a resource.
+//! The gRPC service for one resource, called by the kubelet.
 
 use std::{
     collections::HashMap,
@@ -41,15 +41,15 @@ use crate::agent::{
     vfs::{Cards, Vfs},
 };
 
-/// How often changes on the host alone are reported to a kubelet that listens: a VF that another driver has now is in
-/// the same pool.
+/// How often changes on the host are sent to the kubelet. The DPU does not report them: a VF that was bound to another
+/// driver stays in its pool.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// What kubelets call health.
+/// The kubelet's words for health.
 const HEALTHY: &str = "Healthy";
 const UNHEALTHY: &str = "Unhealthy";
 
-/// One pool's resource, as the kubelet sees it.
+/// The service for one pool's resource.
 pub(super) struct Plugin {
     pool: String,
     pools: watch::Receiver<Vec<VfPool>>,
@@ -57,7 +57,7 @@ pub(super) struct Plugin {
     lister: Lister,
 }
 
-/// Lists the VFs of a pool for the kubelet.
+/// Lists a pool's VFs for the kubelet.
 #[derive(Clone)]
 struct Lister {
     settings: DevicePluginSettings,
@@ -68,24 +68,24 @@ struct Lister {
     problems: Arc<VfioProblems>,
 }
 
-/// What this host has of a VF.
+/// The host's view of a VF.
 struct Found {
     vf: vf_alloc::Device,
     numa_node: Option<u32>,
-    /// `None`: it is not handed over to programs.
+    /// `Ok(None)`: the VF is not handed over to programs.
     group: Result<Option<IommuGroup>, VfioError>,
 }
 
-/// Whether the kubelet listens to what it is told of the VFs.
+/// Whether the kubelet watches the list of VFs.
 #[derive(Debug, Default)]
 pub(super) struct Attention {
-    /// It has asked for them.
+    /// The kubelet started to watch.
     pub(super) asked: Notify,
-    /// It has ended to listen, and asks no more: to it, all VFs are unhealthy.
+    /// The kubelet stopped watching and does not start again by itself; it treats all VFs as unhealthy.
     pub(super) lost: Notify,
 }
 
-/// The kubelet listens. Its end without the pool's is lost attention.
+/// The kubelet watches. Its end while the pool still exists is reported as lost.
 struct Listening {
     pool: String,
     pools: watch::Receiver<Vec<VfPool>>,
@@ -140,8 +140,8 @@ impl Plugin {
         Ok(ContainerAllocateResponse { envs, devices })
     }
 
-    /// Gives a container its `own` VFs with their groups. Only of VFs that are handed over to programs there is anything
-    /// to give.
+    /// Gives a container its `own` VFs with their IOMMU groups. Returns device nodes only for VFs that are handed over
+    /// to programs.
     fn give(
         &self,
         own: &[vf_alloc::Device],
@@ -159,11 +159,11 @@ impl Plugin {
     }
 }
 
-/// Options sent at registration.
+/// The options sent at registration.
 pub(super) const OPTIONS: DevicePluginOptions =
     DevicePluginOptions { pre_start_required: false, get_preferred_allocation_available: true };
 
-/// Looks at the cards on a thread that may block.
+/// Reads the cards on a thread that may block.
 async fn look<T: Send + 'static>(
     vfs: &Arc<Vfs>,
     work: impl FnOnce(Cards<'_>) -> T + Send + 'static,
@@ -173,7 +173,7 @@ async fn look<T: Send + 'static>(
     looked.map_err(|failure| Status::internal(failure.message))
 }
 
-/// The variable that tells a container its devices, as other device plugins of network cards name it.
+/// The environment variable with a container's devices, named as other SR-IOV device plugins name it.
 fn variable(resource: &str) -> String {
     let in_capitals = |letter: char| match letter.is_ascii_alphanumeric() {
         true => letter.to_ascii_uppercase(),
@@ -183,8 +183,8 @@ fn variable(resource: &str) -> String {
 }
 
 impl Lister {
-    /// The pool's VFs with their health. A VF that Allocate would refuse is unhealthy: the kubelet ends a pod for good
-    /// whose Allocate is refused, and a Deployment makes the next one.
+    /// The pool's VFs with their health. VFs that Allocate would refuse are unhealthy: a refused Allocate fails the pod
+    /// for good, and a Deployment replaces it endlessly.
     async fn list(&self, pool: VfPool) -> Result<ListAndWatchResponse, Status> {
         let of_pool: Vec<_> = pool.vfs.iter().map(device).collect();
         let find = move |cards: Cards<'_>| {
@@ -209,7 +209,7 @@ impl Lister {
         Ok(ListAndWatchResponse { devices: devices.collect() })
     }
 
-    /// Whether a container can open a VF now, as far as it is handed over to programs.
+    /// Whether a container can open the VF now, if it is handed over to programs.
     fn can_be_opened(
         &self,
         Found { vf, group, .. }: &Found,
@@ -225,7 +225,7 @@ impl Lister {
         problem.is_none()
     }
 
-    /// Asks the kubelet which VFs pods have, unless it was asked just now.
+    /// Asks the kubelet which VFs pods have, unless it was asked recently.
     async fn ask_kubelet(&self) {
         let asked = Instant::now();
         if !self.given.is_outdated(asked) {
@@ -252,7 +252,7 @@ fn device(vf: &PooledVf) -> vf_alloc::Device {
     vf.device.as_str().into()
 }
 
-/// The VFs that the pool gives.
+/// The VFs that the pool can allocate.
 fn healthy(pool: &VfPool) -> Vec<vf_alloc::Device> {
     pool.vfs.iter().filter(|vf| vf.problem.is_empty()).map(device).collect()
 }
@@ -286,9 +286,9 @@ impl device_plugin_server::DevicePlugin for Plugin {
         };
         let looks = IntervalStream::new(interval_at(Instant::now() + LOOK, LOOK)).map(|_| ());
         let reports = WatchStream::new(self.pools.clone()).map(|_| ());
-        // Of a group that a pod was just given, the kubelet must choose no other VF.
+        // After a pod got a VF, the kubelet must not choose another one of the same group.
         let given = WatchStream::from_changes(self.lister.given.subscribe());
-        // A pool that is no more ends it, and with it the kubelet's hope.
+        // A removed pool ends the stream, and with it the resource.
         let news = reports.merge(looks).merge(given);
         let pools = news.map(pool).take_while(Option::is_some);
         let lister = self.lister.clone();

@@ -1,4 +1,4 @@
-//! Which VFs the kubelet has chosen for pods. A runtime does not tell.
+//! Asks the kubelet which VFs it chose for pods: a container runtime does not pass that on.
 
 use std::time::Instant;
 
@@ -19,10 +19,10 @@ use vf_alloc::Device;
 
 use super::settings::DevicePluginSettings;
 
-/// Longest answer that is read: more than all pods of any node take.
+/// The longest answer that is read, in bytes: more than all pods of a node need.
 const LONGEST: usize = 4 * 1024 * 1024;
 
-/// Why the kubelet's answer is not known.
+/// Why the kubelet's answer is unavailable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PodResourcesError {
     #[error("did not answer within {0} ms")]
@@ -48,7 +48,7 @@ impl From<Status> for PodResourcesError {
 /// The devices of these resources that the pod has.
 ///
 /// # Errors
-/// [`Reason::KubeletFailed`] when the kubelet does not tell in time, or nonsense.
+/// [`Reason::KubeletFailed`]: the kubelet does not answer in time, or its answer is invalid.
 pub(super) async fn devices_of(
     settings: &DevicePluginSettings,
     pod: &Pod,
@@ -71,10 +71,10 @@ pub(super) async fn devices_of(
     })
 }
 
-/// The VFs that the kubelet gave to pods, of each pod that has any. A pod keeps those of a pool that was removed.
+/// The VFs of all pods that have any. Pods keep VFs of a removed pool.
 ///
 /// # Errors
-/// When the kubelet does not answer in time, or answers nonsense.
+/// The kubelet does not answer in time, or its answer is invalid.
 pub(super) async fn all_devices(
     settings: &DevicePluginSettings,
 ) -> Result<Vec<(Pod, Vec<Device>)>, PodResourcesError> {
@@ -94,8 +94,8 @@ pub(super) async fn all_devices(
     Ok(pods)
 }
 
-/// A connection for one question: one that was kept could lead to a kubelet that has ended, and the first pod after its
-/// restart would be refused for that.
+/// Connects for one request. A kept connection could belong to an ended kubelet, and the first pod after its restart
+/// would be refused.
 async fn client(
     settings: &DevicePluginSettings,
 ) -> Result<PodResourcesListerClient<Channel>, PodResourcesError> {
@@ -105,14 +105,13 @@ async fn client(
     Ok(PodResourcesListerClient::new(channel).max_decoding_message_size(LONGEST))
 }
 
-/// What the kubelet has given the pod. `None`: it does not list the pod.
+/// The resources of the pod. `None`: the kubelet does not list the pod.
 async fn ask(
     settings: &DevicePluginSettings,
     pod: &Pod,
 ) -> Result<Option<PodResources>, PodResourcesError> {
     let mut client = client(settings).await?;
-    // Older kubelets have no such call, or have it switched off; and what one says of a pod that it does not know is
-    // no better than its list.
+    // Older kubelets lack `Get` or have it disabled. For an unknown pod its error is no better than the list.
     match get(&mut client, pod).await {
         Err(PodResourcesError::Refused(_)) => list(&mut client, pod).await,
         answer => answer,
@@ -145,7 +144,7 @@ fn is_of(pod: &Pod, found: &PodResources) -> bool {
     (&found.namespace, &found.name) == (&pod.namespace, &pod.name)
 }
 
-/// The devices of the resources that are wanted.
+/// The devices of the wanted resources.
 fn chosen(
     found: Option<PodResources>,
     is_wanted: impl Fn(&str) -> bool,

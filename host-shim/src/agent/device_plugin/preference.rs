@@ -1,4 +1,5 @@
-//! Which of a pool's VFs a container had best be given: whole IOMMU groups, of one NUMA node, and spread over the PFs.
+//! Which of a pool's VFs the kubelet should give to a container: whole IOMMU groups, of one NUMA node, spread over the
+//! PFs.
 
 use std::cmp::Reverse;
 
@@ -12,13 +13,13 @@ use crate::{agent::vfs::Cards, vf_source::VfPlacement};
 struct Candidate {
     id: String,
     placement: VfPlacement,
-    /// The devices that a program has with the VF, if it is handed over to programs. Empty: it is not.
+    /// The devices of the VF's IOMMU group, if the VF is handed over to programs.
     group: Vec<String>,
-    /// Whether another pod has its group: the kubelet was not told yet.
+    /// Whether another pod has the group, which the kubelet does not know yet.
     is_taken: bool,
 }
 
-/// The VFs to give, as many as are asked for if there are so many.
+/// The VFs to give: as many as requested, if enough are available.
 pub(super) fn preferred(
     cards: Cards<'_>,
     holders: &Holders,
@@ -26,7 +27,7 @@ pub(super) fn preferred(
 ) -> Vec<String> {
     let candidate = |id: String| {
         let vf = Device::from(id.as_str());
-        // One whose group is not known is unhealthy: see `vfio`.
+        // A VF with an unreadable group is unhealthy: see `vfio`.
         let group = vfio::group_of(cards, &vf).ok().flatten();
         let own = std::slice::from_ref(&vf);
         let is_taken = group.as_ref().is_some_and(|it| holders.check(&vf, it, own).is_err());
@@ -47,8 +48,8 @@ fn choose(available: Vec<Candidate>, must_include: &[String], size: usize) -> Ve
             those.iter().filter(|other| other.placement.pf == one.placement.pf).count()
         };
         let room = size - chosen.len();
-        // A VF whose group no other pod has, a VF of a group that is begun, a VF of a group that can be given as a whole, the PF that serves this container
-        // least, and of those the one with the most VFs left.
+        // In this order: a VF whose group no other pod has; a VF of a group that is begun; one of a group that fits as
+        // a whole; one on the chosen NUMA node; the PF that serves this container least; the PF with the most VFs left.
         let rank = |one: &Candidate| {
             let is_elsewhere = one.placement.numa_node != node;
             let spread = (of_pf(&chosen, one), Reverse(of_pf(&left, one)));
@@ -61,19 +62,19 @@ fn choose(available: Vec<Candidate>, must_include: &[String], size: usize) -> Ve
     chosen.into_iter().map(|one| one.id).collect()
 }
 
-/// Whether any VF of the candidate's group is among these.
+/// Whether any VF of the candidate's group is in `chosen`.
 fn has_any(chosen: &[Candidate], one: &Candidate) -> bool {
     chosen.iter().any(|other| one.group.contains(&other.id))
 }
 
-/// Whether what is not chosen of the candidate's group is available, and no more than `room`.
+/// Whether the rest of the candidate's group is available and has at most `room` VFs.
 fn has_room(room: usize, chosen: &[Candidate], left: &[Candidate], one: &Candidate) -> bool {
     let is_among = |those: &[Candidate], id: &String| those.iter().any(|other| other.id == *id);
     let mut lacking = one.group.iter().filter(|id| !is_among(chosen, id));
     lacking.clone().count() <= room && lacking.all(|id| is_among(left, id))
 }
 
-/// The NUMA node of what is chosen already, or else the one with the most VFs left.
+/// The NUMA node of the chosen VFs, or else the one with the most VFs left.
 fn node_of(chosen: &[Candidate], left: &[Candidate]) -> Option<u32> {
     if let Some(first) = chosen.first() {
         return first.placement.numa_node;
@@ -87,7 +88,7 @@ fn node_of(chosen: &[Candidate], left: &[Candidate]) -> Option<u32> {
 mod unit_tests {
     use super::*;
 
-    /// VFs called by their number, each with its PF and its NUMA node.
+    /// VFs named by number, each with its PF and NUMA node.
     fn available(vfs: &[(&str, Option<u32>)]) -> Vec<Candidate> {
         let candidate = |(number, (pf, numa_node)): (usize, &(&str, Option<u32>))| Candidate {
             id: number.to_string(),
@@ -104,7 +105,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn vfs_of_a_container_are_of_one_node() {
+    fn containers_vfs_share_a_numa_node() {
         let vfs = [("a", Some(0)), ("a", Some(0)), ("b", Some(1)), ("b", Some(1)), ("c", Some(1))];
         assert_eq!(chosen(&vfs, &[], 3), ["2", "4", "3"]);
         assert_eq!(chosen(&vfs, &["0"], 2), ["0", "1"], "as the one that it has in any case");
@@ -112,7 +113,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn vfs_are_spread_over_the_pfs() {
+    fn preferred_vfs_are_spread_over_pfs() {
         let vfs = [("a", None), ("b", None), ("b", None), ("a", None), ("b", None)];
         assert_eq!(chosen(&vfs, &[], 1), ["1"], "of the PF with the most left");
         assert_eq!(chosen(&vfs, &[], 4), ["1", "0", "2", "3"]);
@@ -144,7 +145,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn group_of_another_pod_is_preferred_last() {
+    fn group_held_by_other_pod_comes_last() {
         let mut available = available(&[("a", None), ("b", None), ("b", None)]);
         for (one, group) in available.iter_mut().zip([["0", "3"], ["1", "4"], ["2", "5"]]) {
             one.group = group.map(Into::into).into();
@@ -154,7 +155,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn no_more_than_the_available_vfs_are_preferred() {
+    fn preference_is_limited_to_available_vfs() {
         assert_eq!(chosen(&[("a", None)], &[], 3), ["0"]);
         assert_eq!(chosen(&[], &[], 1), [""; 0]);
     }

@@ -6,20 +6,20 @@ use serde::Deserialize;
 
 use crate::agent::out_of_range::out_of_range;
 
-/// Longest wait for the kubelet's word, in milliseconds: an ADD has to end before the plugin gives up.
+/// The upper bound of `answer_ms`: an ADD has to end before the plugin's timeout.
 pub(in crate::agent) const LONGEST_ANSWER_MS: u64 = 3000;
 
-/// The kubelet that hands out VFs.
+/// The settings of the kubelet's device plugin API.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DevicePluginSettings {
-    /// What resources' names begin with, before a slash and the pool's name.
+    /// The domain of the resources' names; a slash and the pool's name follow.
     pub prefix: String,
     /// The kubelet's folder for device plugins.
     pub folder: PathBuf,
-    /// The kubelet's socket that tells which devices pods have.
+    /// The kubelet's PodResources socket.
     pub pod_resources: PathBuf,
-    /// How long the kubelet has to answer, in milliseconds.
+    /// How long the kubelet may take to answer, in milliseconds.
     pub answer_ms: u64,
 }
 
@@ -40,24 +40,24 @@ impl DevicePluginSettings {
         format!("{}/{pool}", self.prefix)
     }
 
-    /// Whether the resource is one of a pool, also of one that there is no more.
+    /// Whether the resource has our prefix, including resources of removed pools.
     pub(super) fn is_ours(&self, resource: &str) -> bool {
         let pool = resource.strip_prefix(&self.prefix);
         pool.is_some_and(|pool| pool.starts_with('/'))
     }
 
-    /// The name of the socket in the kubelet's folder by which a pool's resource is offered.
+    /// The name of a resource's socket in the kubelet's folder.
     pub(super) fn socket(&self, pool: &str) -> String {
         format!("{}_{pool}.sock", self.prefix)
     }
 
-    /// How long the kubelet has to answer.
+    /// How long the kubelet may take to answer.
     pub(super) const fn answer(&self) -> Duration {
         Duration::from_millis(self.answer_ms)
     }
 }
 
-/// What makes no sense in it: one sentence each, without a final stop.
+/// Invalid values: one sentence each, without a full stop.
 pub(in crate::agent) fn problems(
     settings: Option<&DevicePluginSettings>,
 ) -> impl Iterator<Item = String> {
@@ -83,7 +83,7 @@ pub(in crate::agent) fn problems(
     })
 }
 
-/// Whether the kubelet takes it for the domain of a resource. Those of Kubernetes itself it refuses.
+/// Whether the kubelet accepts the text as a resource's domain. It refuses Kubernetes' own domains.
 fn is_domain(text: &str) -> bool {
     let is_label = |label: &str| {
         let is_inner =
@@ -101,7 +101,7 @@ mod unit_tests {
     use super::*;
 
     #[test]
-    fn what_the_kubelet_would_refuse_is_refused() {
+    fn invalid_device_plugin_settings_are_refused() {
         let told = |change: fn(&mut DevicePluginSettings)| {
             let mut settings = DevicePluginSettings::default();
             change(&mut settings);

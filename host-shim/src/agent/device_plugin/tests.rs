@@ -1,4 +1,4 @@
-//! The room beside a kubelet that is made of its two sockets only: a real one takes a cluster.
+//! Tests with a fake kubelet that consists of its two sockets; a real one needs a cluster.
 
 mod devices;
 mod pods;
@@ -39,9 +39,9 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The kubelet's own socket in its folder.
+/// The kubelet's registration socket.
 struct Registrar {
-    /// The version that it speaks.
+    /// The API version that it accepts.
     version: &'static str,
     heard: mpsc::UnboundedSender<RegisterRequest>,
 }
@@ -59,13 +59,13 @@ impl Registration for Registrar {
     }
 }
 
-/// The end of it is the end of its sockets.
+/// Dropping it closes its sockets.
 struct Kubelet {
     heard: mpsc::UnboundedReceiver<RegisterRequest>,
     _server: AbortOnDropHandle<()>,
 }
 
-/// As a kubelet does at its start: what is in its folder is removed, and its own socket made.
+/// Starts a kubelet: empties its folder and creates its socket.
 fn kubelet(folder: &Path, version: &'static str) -> Kubelet {
     for entry in std::fs::read_dir(folder).unwrap() {
         std::fs::remove_file(entry.unwrap().path()).unwrap();
@@ -81,7 +81,7 @@ fn kubelet(folder: &Path, version: &'static str) -> Kubelet {
 }
 
 impl Kubelet {
-    /// What is asked of it next, be it refused or not.
+    /// The next registration, accepted or not.
     async fn registered(&mut self) -> RegisterRequest {
         within(LIMIT, self.heard.recv()).await.expect("no registration").unwrap()
     }
@@ -104,7 +104,7 @@ fn settings(folder: &Path) -> DevicePluginSettings {
     }
 }
 
-/// A room that keeps its offers, and knows a healthy VF and a bad one; and its kubelet's folder.
+/// A device plugin that keeps its registrations and knows a healthy and an unhealthy VF, with its kubelet's folder.
 struct Stage {
     room: Arc<DevicePlugin>,
     folder: TempDir,
@@ -117,7 +117,7 @@ impl Stage {
         Self::with(vfs())
     }
 
-    /// On a host with a card of that kind.
+    /// On a host with this VF source.
     fn of(source: impl VfSource + 'static) -> Self {
         Self::with(vfs_of(Arc::new(source)))
     }
@@ -142,7 +142,7 @@ impl Stage {
         self
     }
 
-    /// As the kubelet calls back.
+    /// Connects as the kubelet calls back.
     async fn dial(&self, registered: &RegisterRequest) -> DevicePluginClient<Channel> {
         let address = format!("unix://{}", self.plugins().join(&registered.endpoint).display());
         let channel = Endpoint::from_shared(address).unwrap().connect().await.unwrap();
@@ -156,7 +156,7 @@ impl Stage {
     }
 }
 
-/// As the DPU refuses an ADD that names no VF of a pool.
+/// The DPU's refusal of an ADD that names no VF of a pool.
 fn refusal_of(pool: &str) -> Failure {
     Failure::new(Reason::PoolPinnedOnly, format!("VF pool {pool:?}"))
 }
@@ -193,7 +193,7 @@ fn told(list: &[(&str, &str)]) -> Option<Vec<(String, String)>> {
 }
 
 #[tokio::test]
-async fn the_kubelet_is_told_the_vfs_of_its_pools_and_their_health() {
+async fn kubelet_gets_vfs_and_health_of_pools() {
     let stage = Stage::new().with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let registered = kubelet.registered().await;
@@ -209,12 +209,12 @@ async fn the_kubelet_is_told_the_vfs_of_its_pools_and_their_health() {
     let second = [("d000:00:00.1", "Unhealthy"), ("d000:00:00.2", "Healthy")];
     assert_eq!(next(&mut lists).await, told(&second));
     stage.room.learn(VfPools::default());
-    assert_eq!(next(&mut lists).await, None, "the pool is no more");
+    assert_eq!(next(&mut lists).await, None, "the pool is removed");
     assert!(kubelet.heard.try_recv().is_err(), "one resource, registered once");
 }
 
 #[tokio::test]
-async fn a_container_is_told_its_vf_and_one_that_is_none_is_refused() {
+async fn allocate_returns_vf_and_refuses_unknown_one() {
     let stage = Stage::new().with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let mut client = stage.dial(&kubelet.registered().await).await;
@@ -228,7 +228,7 @@ async fn a_container_is_told_its_vf_and_one_that_is_none_is_refused() {
     assert_eq!(refused.message(), "dpu-offload.io/gold has no device d000:00:00.3");
 }
 
-/// A refused Allocate would end the pod for good.
+/// A refused Allocate would fail the pod for good.
 #[tokio::test]
 async fn vf_that_just_left_its_pool_is_allocated() {
     let stage = Stage::new().with_folder();
@@ -247,7 +247,7 @@ async fn vf_that_just_left_its_pool_is_allocated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_begins_anew_is_told_anew() {
+async fn restarted_kubelet_gets_a_new_registration() {
     let stage = Stage::new().with_folder();
     let mut first = kubelet(&stage.plugins(), "v1beta1");
     first.registered().await;
@@ -257,14 +257,14 @@ async fn a_kubelet_that_begins_anew_is_told_anew() {
     let mut client = stage.dial(&registered).await;
     let mut lists = client.list_and_watch(Empty {}).await.unwrap().into_inner();
     assert!(next(&mut lists).await.is_some());
-    // Only its socket is removed, as by a hand that cleans up.
+    // Only the plugin's socket is removed, for example by a person who cleans up.
     std::fs::remove_file(stage.plugins().join(&registered.endpoint)).unwrap();
     second.registered().await;
     stage.dial(&registered).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_does_not_follow_up_what_it_registered_is_told_again() {
+async fn registration_without_watch_is_repeated() {
     let stage = Stage::new().with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let first = kubelet.registered().await;
@@ -272,7 +272,7 @@ async fn a_kubelet_that_does_not_follow_up_what_it_registered_is_told_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_listens_no_more_is_told_again() {
+async fn registration_is_repeated_after_watch_ends() {
     let stage = Stage::new().with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let registered = kubelet.registered().await;
@@ -284,7 +284,7 @@ async fn a_kubelet_that_listens_no_more_is_told_again() {
 }
 
 #[tokio::test]
-async fn the_socket_of_an_offer_goes_with_it_but_not_another_agents() {
+async fn registration_removes_only_its_own_socket() {
     let stage = Stage::new().with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let path = stage.plugins().join(kubelet.registered().await.endpoint);
@@ -308,7 +308,7 @@ async fn the_socket_of_an_offer_goes_with_it_but_not_another_agents() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_comes_late_or_speaks_another_version_is_waited_for() {
+async fn absent_or_incompatible_kubelet_is_waited_for() {
     let stage = Stage::new();
     for _ in 0..10 {
         yield_now().await;
@@ -321,22 +321,23 @@ async fn a_kubelet_that_comes_late_or_speaks_another_version_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_hinders_an_offer_is_said_in_a_sentence() {
+async fn registration_obstacle_is_one_sentence() {
     let stage = Stage::new();
     let (settings, pools) = (settings(stage.folder.path()), stage.room.pools.subscribe());
-    let offer = Offer::new(settings, "gold".into(), pools, Arc::clone(&stage.room.vfs));
+    let registration =
+        ResourceRegistration::new(settings, "gold".into(), pools, Arc::clone(&stage.room.vfs));
     let folder = stage.plugins();
-    let told = offer.listen().unwrap_err();
+    let told = registration.listen().unwrap_err();
     assert!(told.contains(&format!(" {}: ", folder.display())), "{told}");
     let stage = stage.with_folder();
-    assert!(offer.listen().unwrap_err().ends_with("kubelet.sock yet"));
+    assert!(registration.listen().unwrap_err().ends_with("kubelet.sock yet"));
     let other = kubelet(&stage.plugins(), "v2");
-    let told = offer.register().await.unwrap_err();
+    let told = registration.register().await.unwrap_err();
     assert!(told.contains("version v1beta1") && told.ends_with(" v2"), "{told}");
     drop(other);
     std::fs::remove_file(stage.plugins().join("kubelet.sock")).unwrap();
-    // A kubelet that is suspended.
+    // A suspended kubelet.
     let _silent = UnixListener::bind(stage.plugins().join("kubelet.sock")).unwrap();
-    let told = timeout(LIMIT, offer.register()).await.unwrap().unwrap_err();
+    let told = timeout(LIMIT, registration.register()).await.unwrap().unwrap_err();
     assert!(told.ends_with("within 1000 ms"), "{told}");
 }

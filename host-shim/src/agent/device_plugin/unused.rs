@@ -1,7 +1,7 @@
-//! VFs that the kubelet gave to pods which do not use them.
+//! Reports VFs that the kubelet gave to pods which do not use them.
 //!
-//! A pod that asks for a VF and attaches to a network of another pool runs on another VF. Its container gets the
-//! address of one that the pod does not have, and no other pod can have that VF.
+//! A pod that requests a VF but attaches to a network of another pool gets another VF. Its container then has the
+//! address of a VF that is not in the pod, and no other pod can have that VF.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,10 +14,10 @@ use vf_alloc::Device;
 use super::vfio::Choice;
 use crate::agent::vfs::{Phase, Record};
 
-/// Findings by the attachments' ids.
+/// Findings by attachment id.
 pub(super) type Unused = BTreeMap<String, Difference>;
 
-/// What was found by the latest look.
+/// The findings of the last two checks.
 #[derive(Debug, Default)]
 pub(super) struct UnusedVfs {
     seen: Unused,
@@ -25,8 +25,8 @@ pub(super) struct UnusedVfs {
 }
 
 impl UnusedVfs {
-    /// Takes in what a look has found, and returns what is to be reported: what an earlier look found, too. Multus has
-    /// one interface made after the other, so that the VF may be one's that is yet to come.
+    /// Takes the findings of a check and returns those that the previous check had too. Multus creates a pod's
+    /// interfaces one after the other, so that the VF may belong to one that follows.
     pub(super) fn learn(&mut self, now: Unused) -> Vec<Difference> {
         let lasting: Unused =
             now.iter().filter(|(id, _)| self.seen.contains_key(*id)).map(cloned).collect();
@@ -46,7 +46,7 @@ fn cloned((id, found): (&String, &Difference)) -> (String, Difference) {
     (id.clone(), found.clone())
 }
 
-/// The pods with VFs of the kubelet's that no record of the pod holds. A pod without an attachment is none of ours.
+/// Finds pods with VFs of the kubelet that no record of the pod holds. Pods without an attachment are ignored.
 pub(super) fn unused(given: &[(Pod, Vec<Choice>)], records: &[Arc<Record>]) -> Unused {
     let found = given.iter().filter_map(|(pod, vfs)| unused_by(pod, vfs, records));
     found.map(|found| (found.subject.clone(), found)).collect()
@@ -86,7 +86,7 @@ mod unit_tests {
         Pod { namespace: "shop".into(), name: name.into(), uid: String::new() }
     }
 
-    /// An interface of the pod `cart-0`, on the VF `pci-ID`.
+    /// An interface of the pod `cart-0` on the VF `pci-ID`.
     fn interface(id: &str, name: &str) -> Arc<Record> {
         let mut record = record(id, "c");
         record.attachment.pod = Some(pod("cart-0"));
@@ -96,7 +96,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn vf_of_no_interface_is_unused() {
+    fn vf_without_interface_is_unused() {
         let records = [interface("b", "net1"), interface("a", "eth0")];
         let found = |vfs: &[&str]| {
             let vfs = vfs.iter().map(|vf| Device::from(*vf).into()).collect();
@@ -120,7 +120,7 @@ mod unit_tests {
     }
 
     #[test]
-    fn pod_without_an_attachment_is_none_of_ours() {
+    fn pod_without_attachment_is_ignored() {
         let given = [(pod("other"), vec![Device::from("pci-7").into()])];
         assert_eq!(unused(&given, &[interface("a", "eth0")]), Unused::new());
         let mut leaving = Record::clone(&interface("a", "eth0"));
@@ -136,11 +136,11 @@ mod unit_tests {
         let mut vfs = UnusedVfs::default();
         let mut lines = |now| logged(|| drop(vfs.learn(now))).len();
         assert_eq!([now(), now(), now(), now()].map(&mut lines), [0, 1, 0, 0]);
-        assert_eq!([Unused::new(), now(), now()].map(&mut lines), [0, 0, 1], "it began again");
+        assert_eq!([Unused::new(), now(), now()].map(&mut lines), [0, 0, 1], "it is unused again");
     }
 
     #[test]
-    fn only_a_second_look_is_reported() {
+    fn unused_vf_is_reported_at_second_check() {
         let found = Finding::KubeletVfUnused.of("a", "it is unused");
         let now = || Unused::from([("a".to_owned(), found.clone())]);
         let mut vfs = UnusedVfs::default();

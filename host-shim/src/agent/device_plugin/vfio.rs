@@ -1,7 +1,7 @@
-//! VFs that are handed over to programs (vfio): whether a container can open them, and by which device nodes.
+//! VFs that are handed over to programs by vfio: whether a container can open them, and their device nodes.
 //!
-//! A program that opens one VF has its whole IOMMU group. So a VF is healthy only if all of its group is in its pool, and
-//! no other pod has one of them.
+//! A program that opens one VF has its whole IOMMU group. A VF is therefore healthy only if its whole group is in its
+//! pool and no other pod has a VF of the group.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -15,10 +15,10 @@ use vf_alloc::Device;
 use super::holders::{GroupInUse, Holders};
 use crate::agent::{defect::locked, vfs::Cards};
 
-/// The file in which a program gathers the groups that it opens.
+/// The vfio container device, which a program needs in addition to the groups' nodes.
 const VFIO: &str = "/dev/vfio/vfio";
 
-/// Why a container can't open a VF.
+/// Why a container cannot open a VF.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum VfioError {
     #[error(
@@ -29,25 +29,25 @@ pub(super) enum VfioError {
     #[error(transparent)]
     InUse(#[from] GroupInUse),
     #[error(
-        "VF {vf} is in IOMMU group {group} with {other}, which is no healthy VF of the same pool: put the whole group \
+        "VF {vf} is in IOMMU group {group} with {other}, which is not a healthy VF of the same pool: put the whole group \
          into the pool, or use a slot that separates the devices (ACS)"
     )]
     NotInPool { vf: Device, group: u32, other: String },
-    #[error("the driver or the IOMMU group of VF {vf} can't be read: {}", bootstrap::Chain(source))]
+    #[error("cannot read the driver or the IOMMU group of VF {vf}: {}", bootstrap::Chain(source))]
     Unknown { vf: Device, source: sriov::Error },
 }
 
-/// The nodes by which a container opens these groups.
+/// The device nodes that a container needs for these groups.
 pub(super) fn device_nodes(groups: &[(Device, IommuGroup)]) -> Vec<DeviceSpec> {
     let groups: BTreeSet<_> = groups.iter().map(|(_, group)| group.number).collect();
     let files = groups.iter().map(|group| format!("/dev/vfio/{group}"));
     files.chain([VFIO.to_owned()]).map(node).collect()
 }
 
-/// The groups of those of these VFs that are handed over to programs.
+/// The groups of those VFs that are handed over to programs.
 ///
 /// # Errors
-/// As [`group_of`].
+/// See [`group_of`].
 pub(super) fn groups_of(
     cards: Cards<'_>,
     vfs: Vec<Device>,
@@ -61,12 +61,12 @@ pub(super) fn groups_of(
     Ok(groups)
 }
 
-/// VFs among which a pod has no choice: one, or those of one IOMMU group that are handed over to programs.
+/// VFs that a pod can only have together: a single VF, or the handed-over VFs of one IOMMU group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
-    /// The one that is attached.
+    /// The VF that is attached.
     pub vf: Device,
-    /// What a program has with it.
+    /// The other VFs of its group.
     pub others: Vec<Device>,
 }
 
@@ -77,17 +77,17 @@ impl From<Device> for Choice {
 }
 
 impl Choice {
-    /// All of its VFs.
+    /// All VFs of the choice.
     pub(super) fn vfs(&self) -> impl Iterator<Item = &Device> {
         [&self.vf].into_iter().chain(&self.others)
     }
 }
 
-/// The choices among VFs of a pod, in the order of these.
+/// Groups a pod's VFs into choices, in their order.
 pub(super) fn choices(cards: Cards<'_>, vfs: Vec<Device>) -> Vec<Choice> {
     let mut choices: Vec<(Option<u32>, Choice)> = Vec::new();
     for vf in vfs {
-        // Of one whose group is not known nothing else is known either.
+        // A VF with an unreadable group is a choice by itself.
         let group = group_of(cards, &vf).ok().flatten().map(|group| group.number);
         let is_its = |(other, _): &&mut (Option<u32>, Choice)| group.is_some() && *other == group;
         match choices.iter_mut().find(is_its) {
@@ -98,10 +98,10 @@ pub(super) fn choices(cards: Cards<'_>, vfs: Vec<Device>) -> Vec<Choice> {
     choices.into_iter().map(|(_, choice)| choice).collect()
 }
 
-/// The IOMMU group of a VF that is handed over to programs. `None`: it is not handed over.
+/// The IOMMU group of a handed-over VF. `None`: the VF is not handed over.
 ///
 /// # Errors
-/// No IOMMU confines the VF, or sysfs can't be read.
+/// No IOMMU confines the VF, or sysfs cannot be read.
 pub(super) fn group_of(cards: Cards<'_>, vf: &Device) -> Result<Option<IommuGroup>, VfioError> {
     let unknown = |source| VfioError::Unknown { vf: vf.clone(), source };
     if cards.handover(vf).map_err(unknown)?.is_none() {
@@ -115,12 +115,12 @@ fn node(path: String) -> DeviceSpec {
     DeviceSpec { container_path: path.clone(), host_path: path, permissions: "rw".into() }
 }
 
-/// The VFs that no container can open, each with the reason that was logged.
+/// The VFs that no container can open, each with the logged reason.
 #[derive(Debug, Default)]
 pub(super) struct VfioProblems(Mutex<HashMap<Device, String>>);
 
 impl VfioProblems {
-    /// Notes why no container can open a VF now. Logs each reason once.
+    /// Records why no container can open the VF now. Logs each reason once.
     pub(super) fn note(&self, vf: &Device, problem: Option<&VfioError>) {
         let mut logged = locked(&self.0);
         let Some(problem) = problem else {
@@ -132,17 +132,17 @@ impl VfioProblems {
             return;
         }
         match problem {
-            // As it should be, until that pod ends.
+            // Normal until the other pod ends.
             VfioError::InUse(_) => {
-                tracing::info!(%vf, reason, "VF is reported to the kubelet as unhealthy");
+                tracing::info!(%vf, reason, "the VF is reported to the kubelet as unhealthy");
             }
-            _ => tracing::warn!(%vf, reason, "VF is reported to the kubelet as unhealthy"),
+            _ => tracing::warn!(%vf, reason, "the VF is reported to the kubelet as unhealthy"),
         }
         logged.insert(vf.clone(), reason);
     }
 }
 
-/// Why no container can open a VF of this group now, if so. `healthy`: the VFs that its pool gives otherwise.
+/// Why no container can open a VF of this group now. `healthy`: the VFs that the pool can allocate.
 pub(super) fn problem_of(
     vf: &Device,
     group: &IommuGroup,
@@ -156,10 +156,10 @@ pub(super) fn problem_of(
     check().err()
 }
 
-/// That all devices of a VF's group are among these VFs.
+/// Checks that all devices of a VF's group are among `vfs`.
 ///
 /// # Errors
-/// One is not.
+/// A device of the group is missing.
 pub(super) fn check_pool(vf: &Device, group: &IommuGroup, vfs: &[Device]) -> Result<(), VfioError> {
     match group.devices.iter().find(|device| vfs.iter().all(|vf| vf.as_str() != *device)) {
         None => Ok(()),
@@ -186,6 +186,6 @@ mod unit_tests {
         assert_eq!(note(Some(in_pool("d000:00:00.2"))), 0, "the same");
         assert_eq!(note(Some(VfioError::Unconfined(vf.clone()))), 1, "another one");
         assert_eq!(note(None), 0);
-        assert_eq!(note(Some(VfioError::Unconfined(vf.clone()))), 1, "once more");
+        assert_eq!(note(Some(VfioError::Unconfined(vf.clone()))), 1, "again after recovery");
     }
 }

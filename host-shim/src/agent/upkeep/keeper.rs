@@ -330,7 +330,7 @@ pub(super) mod tests {
             None
         }
 
-        fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), ResetError> {
+        fn reset_vf(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), ResetError> {
             Ok(())
         }
 

@@ -338,7 +338,7 @@ impl Homecoming {
         let vf = record.vf()?;
         let _under_way = self.renewer.take_over(&vf.device);
         let turn = self.renewer.turn().await;
-        if let Err(why) = self.renewer.make_anew(&vf, what, turn).await {
+        if let Err(why) = self.renewer.reset_vf(&vf, what, turn).await {
             self.renewer.try_again_after_pause(&vf);
             return Ok(Condition::Different(format!("{what}; it can't be made anew: {why}")));
         }

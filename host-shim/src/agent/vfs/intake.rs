@@ -386,7 +386,7 @@ pub(in crate::agent) mod tests {
             PfFacts::default()
         }
 
-        fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), ResetError> {
+        fn reset_vf(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), ResetError> {
             Ok(())
         }
 

@@ -223,7 +223,7 @@ impl Renewer {
         if self.tasks.is_closed() || !self.is_still_to_be_renewed(vf).await? {
             return Ok(());
         }
-        let outcome = match self.make_anew(vf, what, turn).await {
+        let outcome = match self.reset_vf(vf, what, turn).await {
             Ok(()) => self.prove_renewed(vf).await,
             Err(why) => Err(format!("{what}; it can't be made anew: {why}")),
         };
@@ -276,7 +276,7 @@ impl Renewer {
     ///
     /// # Errors
     /// Why it is not: one sentence.
-    pub(super) async fn make_anew(
+    pub(super) async fn reset_vf(
         self: &Arc<Self>,
         vf: &VfIdentity,
         what: &str,
@@ -313,7 +313,7 @@ impl Renewer {
         // tells from one whose driver somebody took away on purpose.
         self.cleanliness.originals().note_renewal(&vf.device, true);
         KillPoint::RenewalBegun.pass();
-        let made = self.host.source().make_anew(&vf.device, &link, &mut host);
+        let made = self.host.source().reset_vf(&vf.device, &link, &mut host);
         // What fails may leave it without a driver.
         made.map_err(|error| Chain(&error).to_string())?;
         KillPoint::RenewalMade.pass();

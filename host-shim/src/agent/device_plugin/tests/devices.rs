@@ -10,7 +10,7 @@ use super::{
 use crate::agent::vfs::{record, tests::keep};
 use crate::vf_source::{PciCards, PciSettings, PfFacts, ResetError, VfIdentity, VfPlacement};
 
-/// A card whose VFs have a PF each. Those with odd numbers are next to a NUMA node.
+/// A source with one PF per VF. VFs with odd numbers are next to a NUMA node.
 #[derive(Debug)]
 struct Placed;
 
@@ -23,7 +23,7 @@ impl VfSource for Placed {
         PfFacts::default()
     }
 
-    fn make_anew(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), ResetError> {
+    fn reset_vf(&self, _: &Device, _: &Link, _: &mut Rtnl) -> Result<(), ResetError> {
         Ok(())
     }
 
@@ -35,7 +35,7 @@ impl VfSource for Placed {
 }
 
 #[tokio::test]
-async fn kubelet_is_told_the_numa_node_of_a_vf() {
+async fn kubelet_gets_the_numa_node() {
     let stage = Stage::of(Placed).with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let mut client = stage.dial(&kubelet.registered().await).await;
@@ -50,7 +50,7 @@ async fn kubelet_is_told_the_numa_node_of_a_vf() {
 }
 
 #[tokio::test]
-async fn kubelet_is_told_which_vf_is_preferred() {
+async fn kubelet_gets_the_preferred_vf() {
     let stage = Stage::of(Placed).with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let registered = kubelet.registered().await;
@@ -72,12 +72,12 @@ async fn kubelet_is_told_which_vf_is_preferred() {
     let request = PreferredAllocationRequest { container_requests };
     let answer = client.get_preferred_allocation(request).await.unwrap().into_inner();
     let preferred = answer.container_responses.into_iter().map(|one| one.device_i_ds);
-    // Of the node with the most VFs, or else of the node of the VF that the container has in any case.
+    // VFs of the node with the most VFs, or else of the node of the VF that the container must get.
     let expected: [Vec<String>; 3] = [vfs(&[1]), vfs(&[1, 3]), vfs(&[4, 2])];
     assert_eq!(preferred.collect::<Vec<_>>(), expected);
 }
 
-/// A folder that looks like /sys, with two VFs of one PF that are handed over to programs.
+/// A fake /sys with two VFs of one PF that are handed over to programs.
 pub(super) fn handed_over() -> TempDir {
     let root = tempfile::tempdir().unwrap();
     let device = |address: &str| root.path().join("bus/pci/devices").join(address);
@@ -116,7 +116,7 @@ pub(super) fn group(root: &TempDir, number: u32, vfs: &[&str]) {
     }
 }
 
-/// The nodes that a container gets with these VFs, or why it gets none.
+/// The device nodes that a container gets with these VFs, or why it gets none.
 async fn nodes(
     stage: &Stage,
     registered: &RegisterRequest,
@@ -134,7 +134,7 @@ async fn nodes(
 }
 
 #[tokio::test]
-async fn container_gets_the_groups_of_its_own_vfs_alone() {
+async fn container_gets_only_its_own_groups() {
     let root = handed_over();
     let stage = Stage::of(cards(&root)).with_folder();
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
@@ -163,7 +163,7 @@ async fn vf_with_unreadable_driver_is_refused() {
     let mut kubelet = kubelet(&stage.plugins(), "v1beta1");
     let registered = kubelet.registered().await;
     let told = nodes(&stage, &registered, &["d000:00:00.1"]).await.unwrap_err();
-    assert!(told.contains("VF d000:00:00.1 can't be read: ") && told.contains("driver"), "{told}");
+    assert!(told.contains("VF d000:00:00.1: ") && told.contains("driver"), "{told}");
 }
 
 const VFS: [&str; 2] = ["d000:00:00.1", "d000:00:00.2"];
@@ -173,7 +173,7 @@ fn health(first: &str, second: &str) -> Option<Vec<(String, String)>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn group_belongs_to_one_pod_at_a_time() {
+async fn iommu_group_belongs_to_one_pod() {
     let root = handed_over();
     group(&root, 7, &VFS);
     let stage = Stage::of(cards(&root)).with_folder();
@@ -190,21 +190,21 @@ async fn group_belongs_to_one_pod_at_a_time() {
     let refused = nodes(&stage, &registered, &VFS[1..]).await.unwrap_err();
     assert!(refused.contains("IOMMU group 7 with VF d000:00:00.1,"), "{refused}");
     waits_for(health("Healthy", "Unhealthy")).await;
-    // Its pod has ended: the kubelet does not list it.
+    // The pod has ended: the kubelet does not list it.
     waits_for(health("Healthy", "Healthy")).await;
     drop(no_pods);
-    // As an agent finds it that has just started.
+    // An agent that has just started.
     let server = serve(&stage, Pods::of(pod("cart-0", GOLD, &VFS[1..])));
     waits_for(health("Unhealthy", "Healthy")).await;
     drop(server);
     let _nobody = serve(&stage, Pods::default());
     waits_for(health("Healthy", "Healthy")).await;
-    // An attachment whose VF was named, of no pod of the kubelet's.
+    // An attachment with a named VF, of a pod that is not the kubelet's.
     let mut attached = record("a", "c");
     attached.attachment.vf.as_mut().unwrap().device = VFS[0].into();
     keep(stage.room.vfs.records(), attached);
     waits_for(health("Healthy", "Unhealthy")).await;
-    // One pod that has both, of which one is attached.
+    // One pod with both VFs, of which one is attached.
     let both = nodes(&stage, &registered, &VFS).await;
     assert_eq!(both.unwrap(), ["/dev/vfio/7", "/dev/vfio/vfio"]);
     waits_for(health("Healthy", "Healthy")).await;

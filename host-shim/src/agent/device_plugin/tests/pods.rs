@@ -1,4 +1,4 @@
-//! What the kubelet tells of pods.
+//! What the kubelet reports about pods.
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
 use offload_proto::{
@@ -16,17 +16,17 @@ use super::{
 };
 use crate::agent::vfs::{record, tests::keep};
 
-/// The kubelet's other socket.
+/// The kubelet's PodResources socket.
 #[derive(Default)]
 pub(super) struct Pods {
-    /// Whether it has `Get`, or is older.
+    /// Whether it has `Get`, which older kubelets lack.
     has_get: bool,
     hangs: bool,
     pods: Vec<PodResources>,
 }
 
 impl Pods {
-    /// A kubelet that has this pod alone.
+    /// A kubelet with only this pod.
     pub(super) fn of(pod: PodResources) -> Self {
         Self { pods: vec![pod], ..Self::default() }
     }
@@ -76,7 +76,7 @@ pub(super) fn serve(stage: &Stage, pods: Pods) -> AbortOnDropHandle<()> {
 pub(super) const GOLD: &str = "dpu-offload.io/gold";
 
 #[tokio::test]
-async fn a_pod_gets_the_vf_that_the_kubelet_chose_also_of_an_older_kubelet() {
+async fn pod_gets_the_vf_that_kubelet_chose() {
     let stage = Stage::new();
     let cart = pod("cart-0", GOLD, &["D000:00:00.1"]);
     let chosen = Some("d000:00:00.1".to_owned());
@@ -90,7 +90,7 @@ async fn a_pod_gets_the_vf_that_the_kubelet_chose_also_of_an_older_kubelet() {
 }
 
 #[tokio::test]
-async fn vf_is_of_the_pool_that_was_refused() {
+async fn chosen_vf_is_of_the_refused_pool() {
     let stage = Stage::new();
     let silver = pool("silver", &[("d000:00:00.4", "")]);
     stage.room.learn(VfPools { pools: vec![silver, pool("gold", &[("d000:00:00.1", "")])] });
@@ -101,7 +101,7 @@ async fn vf_is_of_the_pool_that_was_refused() {
 }
 
 #[tokio::test]
-async fn a_pod_without_our_resource_gets_no_vf_named() {
+async fn pod_without_our_resource_gets_no_vf() {
     let stage = Stage::new();
     let cart = pod("cart-0", "example.com/card", &["card-1"]);
     let server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
@@ -111,9 +111,9 @@ async fn a_pod_without_our_resource_gets_no_vf_named() {
     assert_eq!(stage.chosen().await, Ok(None));
 }
 
-/// The kubelet lists no ordinary init container by its socket, and has each in its checkpoint.
+/// The kubelet's socket lists no ordinary init containers; its checkpoint does.
 #[tokio::test]
-async fn refusal_names_the_container_that_is_not_reported() {
+async fn refusal_names_the_unreported_container() {
     let stage = Stage::new().with_folder();
     let silver = pool("silver", &[("d000:00:00.4", "")]);
     stage.room.learn(VfPools { pools: vec![silver, pool("gold", &[("d000:00:00.1", "")])] });
@@ -137,7 +137,7 @@ async fn refusal_names_the_container_that_is_not_reported() {
 }
 
 #[tokio::test]
-async fn slow_checkpoint_delays_no_refusal_past_its_deadline() {
+async fn slow_checkpoint_does_not_delay_refusals() {
     let stage = Stage::new().with_folder();
     let path = stage.plugins().join("kubelet_internal_checkpoint");
     mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -146,7 +146,7 @@ async fn slow_checkpoint_delays_no_refusal_past_its_deadline() {
     let asked = request();
     let completed = stage.room.with_unreported_container(refusal(), &asked, deadline);
     assert_eq!(within(LIMIT, completed).await, Some(refusal()));
-    // Ends the read.
+    // Unblocks the read.
     drop(std::fs::OpenOptions::new().write(true).open(&path).unwrap());
 }
 
@@ -178,7 +178,7 @@ async fn unused_vf_of_a_removed_pool_stays_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_that_hangs_lies_or_is_away_is_told_by_its_socket_in_time() {
+async fn failing_kubelet_is_reported_in_time() {
     let stage = Stage::new();
     let failure = stage.chosen().await.unwrap_err();
     assert_eq!(failure.reason, Reason::KubeletFailed);
@@ -207,7 +207,7 @@ async fn a_kubelet_that_hangs_lies_or_is_away_is_told_by_its_socket_in_time() {
 }
 
 #[tokio::test]
-async fn a_pod_with_several_vfs_is_asked_to_name_them() {
+async fn pod_with_several_vfs_is_refused() {
     let stage = Stage::new();
     let cart = pod("cart-0", GOLD, &["d000:00:00.1", "d000:00:00.2"]);
     let _server = serve(&stage, Pods { pods: vec![cart], ..Pods::default() });
@@ -230,9 +230,9 @@ async fn vfs_of_one_group_are_one_choice() {
     assert_eq!(failure.reason, Reason::InvalidRequest);
 }
 
-/// Nobody listens where the kubelet would be asked.
+/// Nothing listens on the kubelet's socket.
 #[tokio::test]
-async fn who_names_a_vf_or_is_no_pod_or_has_no_kubelet_asks_nobody() {
+async fn kubelet_is_asked_only_when_needed() {
     let stage = Stage::new();
     let deadline = Instant::now() + LIMIT;
     let named = AddRequest { device: Some("d000:00:00.9".into()), ..request() };

@@ -1,4 +1,4 @@
-//! A kubelet whose HTTP/2 is written by hand.
+//! A kubelet with hand-written HTTP/2.
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -7,7 +7,7 @@ use tokio::{
 
 use super::*;
 
-/// A frame of HTTP/2.
+/// An HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     let length = u8::try_from(payload.len()).unwrap();
     [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
@@ -37,9 +37,9 @@ const SETTINGS: u8 = 4;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// Kubelet 1.20 is such a one; later calls name by number what the first one said.
+/// Kubelet 1.20 does this; its later calls refer to the first header by its HPACK index.
 #[tokio::test]
-async fn a_kubelet_that_calls_our_socket_by_its_path_is_answered() {
+async fn kubelet_with_path_as_authority_is_answered() {
     let stage = Stage::new().with_folder();
     let registered = kubelet(&stage.plugins(), "v1beta1").registered().await;
     let path = stage.plugins().join(&registered.endpoint);

@@ -1,4 +1,4 @@
-//! One pool's resource, kept on offer to the kubelet: a socket of ours in its folder, and a word to its own.
+//! Keeps one pool's resource registered with the kubelet: a socket of ours in its folder, and a call to its own socket.
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,30 +25,29 @@ use super::{
 };
 use crate::agent::{authority::with_valid_authority, vfs::Vfs};
 
-/// The version of the kubelet's interface that is spoken.
+/// The version of the kubelet's device plugin API.
 const VERSION: &str = "v1beta1";
-/// How often it is looked whether the kubelet has begun anew.
+/// How often the sockets are checked for a restart of the kubelet.
 const LOOK: Duration = Duration::from_secs(1);
-/// How many answers' time a kubelet that has registered a resource has to ask for its VFs: it calls back, and asks for
-/// something else before.
+/// How many answer timeouts a kubelet has to start watching after registration: it first calls back for the options.
 const ANSWERS_UNTIL_ASKED: u32 = 5;
 
-/// A pool's resource.
-pub(super) struct Offer {
+/// Registers and serves a pool's resource.
+pub(super) struct ResourceRegistration {
     settings: DevicePluginSettings,
     pool: String,
     pools: watch::Receiver<Vec<VfPool>>,
     vfs: Arc<Vfs>,
 }
 
-/// The two sockets as they were when the resource was offered.
-struct Offered {
+/// The identities of both sockets at registration.
+struct RegisteredSockets {
     own: Option<FileIdentity>,
     kubelet: Option<FileIdentity>,
 }
 
-/// Our socket in the kubelet's folder, which goes when the offer ends: the kubelet takes what stays there for a plugin
-/// that is yet to come. One that has taken its place is another agent's, and stays.
+/// Our socket in the kubelet's folder, removed at the end: the kubelet takes a leftover for a plugin that will appear.
+/// A socket that replaced it is another agent's and stays.
 struct OwnSocket {
     path: PathBuf,
     file: Option<FileIdentity>,
@@ -57,13 +56,13 @@ struct OwnSocket {
 impl Drop for OwnSocket {
     fn drop(&mut self) {
         if self.file.is_some() && identity(&self.path) == self.file {
-            // The kubelet may have emptied its folder just now; and what stays is replaced at the next start.
+            // The kubelet may have emptied its folder. A leftover is replaced at the next start.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-impl Offer {
+impl ResourceRegistration {
     pub(super) fn new(
         settings: DevicePluginSettings,
         pool: String,
@@ -73,25 +72,29 @@ impl Offer {
         Self { settings, pool, pools, vfs }
     }
 
-    /// Keeps it on offer, for ever. What hinders that is told once, and waited for.
+    /// Keeps the resource registered, forever. Each obstacle is logged once and waited out.
     pub(super) async fn keep(self) {
         let mut told = None;
         loop {
-            let hindrance = match self.listen() {
+            let obstacle = match self.listen() {
                 Ok(listener) => self.hold(listener, &mut told).await.err(),
-                Err(hindrance) => Some(hindrance),
+                Err(obstacle) => Some(obstacle),
             };
-            if let Some(hindrance) = hindrance {
-                self.tell(&mut told, hindrance);
+            if let Some(obstacle) = obstacle {
+                self.tell(&mut told, obstacle);
                 sleep(LOOK).await;
             }
         }
     }
 
-    fn tell(&self, told: &mut Option<String>, hindrance: String) {
-        if told.as_ref() != Some(&hindrance) {
-            tracing::warn!(resource = self.resource(), "not offered to the kubelet: {hindrance}");
-            *told = Some(hindrance);
+    fn tell(&self, told: &mut Option<String>, obstacle: String) {
+        if told.as_ref() != Some(&obstacle) {
+            tracing::warn!(
+                resource = self.resource(),
+                reason = obstacle,
+                "the resource is not registered with the kubelet"
+            );
+            *told = Some(obstacle);
         }
     }
 
@@ -107,7 +110,7 @@ impl Offer {
         self.settings.folder.join("kubelet.sock")
     }
 
-    /// Listens for the kubelet, once its folder and socket are there.
+    /// Listens for the kubelet once its folder and socket exist.
     pub(super) fn listen(&self) -> Result<UnixListener, String> {
         let folder = &self.settings.folder;
         if !folder.is_dir() {
@@ -121,7 +124,7 @@ impl Offer {
             return Err(format!("the kubelet does not listen at {} yet", kubelet.display()));
         }
         let own = self.own_path();
-        let cannot = |error: io::Error| format!("can't listen at {}: {error}", own.display());
+        let cannot = |error: io::Error| format!("cannot listen at {}: {error}", own.display());
         match fs::remove_file(&own) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
             _ => {}
@@ -129,10 +132,10 @@ impl Offer {
         private_socket(&own).and_then(UnixListener::from_std).map_err(cannot)
     }
 
-    /// Offers the resource and serves it until the kubelet begins anew.
+    /// Registers the resource and serves it until the kubelet restarts.
     async fn hold(&self, listener: UnixListener, told: &mut Option<String>) -> Result<(), String> {
-        let offered = self.look();
-        let _socket = OwnSocket { path: self.own_path(), file: offered.own };
+        let sockets = self.look();
+        let _socket = OwnSocket { path: self.own_path(), file: sockets.own };
         let attention = Arc::new(Attention::default());
         let (pool, pools) = (self.pool.clone(), self.pools.clone());
         let (vfs, shared) = (Arc::clone(&self.vfs), Arc::clone(&attention));
@@ -143,7 +146,7 @@ impl Offer {
             tokio::spawn(relay);
             Ok::<_, io::Error>(served)
         });
-        // The kubelet calls back while it is being spoken to.
+        // Serve before registering: the kubelet calls back during the registration call.
         let server = Server::builder()
             .add_service(DevicePluginServer::new(plugin))
             .serve_with_incoming(connections);
@@ -151,12 +154,15 @@ impl Offer {
             loop {
                 self.register().await?;
                 self.until_asked(&attention.asked).await?;
-                tracing::info!(resource = self.resource(), "offered to the kubelet");
+                tracing::info!(
+                    resource = self.resource(),
+                    "the resource is registered with the kubelet"
+                );
                 *told = None;
                 tokio::select! {
-                    () = self.until_anew(&offered) => return Ok(()),
+                    () = self.until_replaced(&sockets) => return Ok(()),
                     () = attention.lost.notified() => {
-                        self.tell(told, "the kubelet listens no more".into());
+                        self.tell(told, "the kubelet stopped watching the resource".into());
                     }
                 }
                 sleep(LOOK).await;
@@ -171,27 +177,30 @@ impl Offer {
         }
     }
 
-    /// A kubelet that was busy, or could not call back, does not do it later unasked.
+    /// Waits until the kubelet watches. A busy kubelet, or one that could not call back, does not retry by itself.
     async fn until_asked(&self, asked: &Notify) -> Result<(), String> {
-        let patience = self.settings.answer() * ANSWERS_UNTIL_ASKED;
-        timeout(patience, asked.notified()).await.map_err(|_| {
+        let limit = self.settings.answer() * ANSWERS_UNTIL_ASKED;
+        timeout(limit, asked.notified()).await.map_err(|_| {
             format!(
-                "the kubelet at {} has registered it, but has not asked for its VFs within {patience:?}",
+                "the kubelet at {} registered it, but did not ask for its VFs within {limit:?}",
                 self.kubelet_path().display()
             )
         })
     }
 
-    fn look(&self) -> Offered {
-        Offered { own: identity(&self.own_path()), kubelet: identity(&self.kubelet_path()) }
+    fn look(&self) -> RegisteredSockets {
+        RegisteredSockets {
+            own: identity(&self.own_path()),
+            kubelet: identity(&self.kubelet_path()),
+        }
     }
 
-    /// Until either socket is not the one that it was: the kubelet empties its folder when it starts.
-    async fn until_anew(&self, offered: &Offered) {
+    /// Waits until one of the sockets is replaced or gone: the kubelet empties its folder when it starts.
+    async fn until_replaced(&self, sockets: &RegisteredSockets) {
         loop {
             sleep(LOOK).await;
             let now = self.look();
-            if now.own != offered.own || now.kubelet != offered.kubelet {
+            if now.own != sockets.own || now.kubelet != sockets.kubelet {
                 return;
             }
         }
