@@ -183,7 +183,7 @@ const fn state_of(phase: Phase) -> &'static str {
 fn pending_detaches(doors: &Doors) -> Vec<String> {
     let records = doors.vfs.records().all().into_iter();
     let releasing = records.filter(|record| record.phase == Phase::Releasing);
-    let keys = releasing.map(|record| record.key()).chain(doors.dpu.calls().undelivered_keys());
+    let keys = releasing.map(|record| record.key()).chain(doors.dpu.calls().pending_detach_keys());
     let mut keys: Vec<_> = keys.map(|key| key.to_string()).collect();
     keys.sort();
     keys.dedup();
@@ -193,7 +193,7 @@ fn pending_detaches(doors: &Doors) -> Vec<String> {
 async fn vfs(doors: &Doors) -> Result<Vec<VfReport>, Failure> {
     let inventory = doors.dpu.reports().list().await?;
     let offered = match doors.dpu.session().standing() {
-        Standing::Up(session) => session.promised(),
+        Standing::Up(session) => session.offered(),
         Standing::Down { .. } => Vec::new(),
     };
     let found = FoundVfs { doors, offered: offered.into_iter().collect() };

@@ -220,7 +220,7 @@ async fn reconcile_on_hangup(agent: &Agent, path: &Path, mut hangups: Signal) ->
             tracing::error!(%problem, "the agent does not reload its configuration");
         }
         agent.doors.dpu.pod_findings().set_configuration_problem(problem);
-        agent.doors.dpu.tell_pod_findings();
+        agent.doors.dpu.report_pod_findings();
         agent.doors.vfs.signals().ask_for_pass();
     }
     std::future::pending().await

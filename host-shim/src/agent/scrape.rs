@@ -73,7 +73,7 @@ fn add_records(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     let phases = [("attaching", attaching), ("live", live), ("releasing", releasing)];
     let series = phases.map(|(phase, number)| ([label("phase", phase)], number));
     page.gauges("agent_records", "Records of attachments, by phase", series);
-    let spooled = releasing + dpu.calls().undelivered_keys().len() as u64;
+    let spooled = releasing + dpu.calls().pending_detach_keys().len() as u64;
     let help = "Detaches that the DPU has not confirmed yet";
     page.gauge("agent_spooled_releases", help, spooled);
     let help = "Attachments whose pods have lost their VF";
@@ -83,7 +83,7 @@ fn add_records(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
 fn add_vfs(page: &mut Page, vfs: &Vfs, dpu: &Dpu) {
     let states = [VfCondition::Clean, VfCondition::InUse, VfCondition::Missing];
     let mut numbers = BTreeMap::from(states.map(|state| (state as i32, 0)));
-    for vf in dpu.reports().told_pfs().iter().flat_map(|pf| &pf.vfs) {
+    for vf in dpu.reports().reported_pfs().iter().flat_map(|pf| &pf.vfs) {
         let is_held = vf.condition() == VfCondition::Taken
             || vfs.records().by_device(&vf.device.as_str().into()).is_some();
         let state = if is_held { VfCondition::InUse as i32 } else { vf.condition };

@@ -19,9 +19,9 @@ use vf_alloc::VfPromise;
 use super::{
     established::Established,
     failure::{failure_of, is_final},
+    pending_detaches::PendingDetaches,
     reports::Reports,
     session::Session,
-    undelivered::Undelivered,
 };
 use crate::{
     agent::{clock::nanoseconds_since_boot, config::Timeouts, vfs::Vfs},
@@ -29,14 +29,14 @@ use crate::{
     vf_source::identity_of,
 };
 
-/// Calls to the DPU, and what is to be given back of those whose answers never came.
+/// Calls to the DPU, and pending detaches of calls without an answer.
 #[derive(Debug)]
 pub(in crate::agent) struct Calls {
     timeouts: Timeouts,
     vfs: Arc<Vfs>,
     session: Arc<Session>,
     reports: Arc<Reports>,
-    undelivered: Undelivered,
+    pending_detaches: PendingDetaches,
 }
 
 impl Calls {
@@ -46,15 +46,15 @@ impl Calls {
         session: Arc<Session>,
         reports: Arc<Reports>,
     ) -> Self {
-        Self { timeouts, vfs, session, reports, undelivered: Undelivered::default() }
+        Self { timeouts, vfs, session, reports, pending_detaches: PendingDetaches::default() }
     }
 
-    /// Asks for an attachment for each request until `deadline`, all or none, on another session when the first
-    /// breaks in between. There is one request at least; the first one leads the others.
+    /// Requests an attachment for each request until `deadline`, all or none; repeats the call on the next session when
+    /// one ends. There is at least one request; the first has the group key.
     ///
     /// # Errors
-    /// The DPU's refusal, or why it can't be reached; then nothing of the attachments is left, or
-    /// the next session's hello takes them back.
+    /// The DPU's refusal, or why it is unreachable. Nothing of the attachments is left, or the next session's hello
+    /// releases them.
     pub(in crate::agent) async fn attach(
         &self,
         requests: &[AddRequest],
@@ -62,7 +62,7 @@ impl Calls {
         deadline: Instant,
     ) -> Result<Vec<Attachment>, Failure> {
         let deadline = deadline.min(Instant::now() + self.timeouts.attach());
-        let patience = self.timeouts.reconnect();
+        let reconnect = self.timeouts.reconnect();
         loop {
             let asked = session.attach(requests, deadline).instrument(traces::call("Attach"));
             let status = match asked.await {
@@ -73,8 +73,9 @@ impl Calls {
             if is_final(&status) {
                 return Err(failure);
             }
-            // Whether the DPU has made the attachments is not known, unless a later session tells.
-            let next = self.session.other_than(&session.id, patience).await;
+            // The session ended without an answer: only a call in the next session shows whether the DPU made the
+            // attachments.
+            let next = self.session.other_than(&session.id, reconnect).await;
             session = match next {
                 Ok(next) if Instant::now() < deadline => next,
                 _ => {
@@ -85,7 +86,7 @@ impl Calls {
         }
     }
 
-    /// The attachments, unless the DPU is of a version that passes over some of what was asked for.
+    /// Returns the attachments unless the DPU ignored a part of a request, as older versions do.
     async fn honoured(
         &self,
         requests: &[AddRequest],
@@ -98,8 +99,8 @@ impl Calls {
         checked.map(|()| attachments)
     }
 
-    /// Takes back what a call whose answer never came may have left of a key and of those that it leads: at once,
-    /// or else later. Where its VF is only the inventory can tell: if records were lost, a pod may have it.
+    /// Releases what a call without an answer may have left for a key and its group members, at once or later. Only the
+    /// inventory says where the VF is: if records were lost, a pod may have it.
     pub(in crate::agent) async fn disown(&self, key: &Key) {
         if self.vfs.records().by_key(key).is_some() {
             return;
@@ -112,10 +113,10 @@ impl Calls {
         self.reports.inventory_wanted();
     }
 
-    /// Gives an attachment back.
+    /// Releases an attachment.
     ///
     /// # Errors
-    /// The DPU's refusal, or why it can't be reached.
+    /// The DPU's refusal, or why it is unreachable.
     pub(in crate::agent) async fn detach(&self, request: DetachRequest) -> Result<(), Failure> {
         self.detach_within(self.timeouts.detach(), request).await
     }
@@ -136,7 +137,7 @@ impl Calls {
     /// Has the DPU compare an attachment with its eswitch.
     ///
     /// # Errors
-    /// What differs, or why the DPU can't be reached.
+    /// The difference, or why the DPU is unreachable.
     pub(in crate::agent) async fn check(&self, key: &Key, id: &str) -> Result<(), Failure> {
         let session = self.session.current(self.timeouts.reconnect()).await?;
         let deadline = Instant::now() + self.timeouts.detach();
@@ -149,10 +150,10 @@ impl Calls {
         checked.map(drop).map_err(|status| failure_of(&status))
     }
 
-    /// Has the DPU release all attachments of a network but the `valid` ones.
+    /// Has the DPU release all attachments of a network except the `valid` ones.
     ///
     /// # Errors
-    /// The DPU's refusal, or why it can't be reached.
+    /// The DPU's refusal, or why it is unreachable.
     pub(in crate::agent) async fn collect(
         &self,
         request: &GcRequest,
@@ -169,10 +170,10 @@ impl Calls {
         collected.map(|answer| answer.released).map_err(|status| failure_of(&status))
     }
 
-    /// Why Attach can't be served, by the DPU's own account, and how it stands with a network, if one is asked about.
+    /// Asks the DPU whether it serves Attach, and about the state of a network if one is named.
     ///
     /// # Errors
-    /// Why the DPU can't be asked, or that it has no such network.
+    /// The DPU is unreachable, or has no such network.
     pub(in crate::agent) async fn status(
         &self,
         session: &Arc<Established>,
@@ -186,10 +187,9 @@ impl Calls {
 }
 
 impl Calls {
-    /// Waits for the port of an attachment whose VF is up, and, once the DPU has looked, no longer than for a
-    /// carrier: before it forwards, the pod's first frames would be lost. Where the DPU has said that the port
-    /// does not follow the VF, there is nothing to wait for. A port that does not forward is the fabric's
-    /// matter, like a carrier that does not come.
+    /// Waits until the port of an attachment forwards: before, the pod's first frames would be lost. Waits no longer
+    /// than for a carrier once the DPU has looked. Returns at once if the DPU said that the port does not follow the
+    /// VF. A port that does not forward is the fabric's problem, like a missing carrier; it fails no ADD.
     pub(in crate::agent) async fn await_port(&self, attachment: &Attachment) {
         if !attachment.port_follows_vf {
             return;
@@ -197,21 +197,23 @@ impl Calls {
         match self.ask_for_port(&attachment.id).await {
             Ok(true) => {}
             Ok(false) => {
-                tracing::warn!(attachment = attachment.id, "its port does not forward yet");
+                tracing::warn!(
+                    attachment = attachment.id,
+                    "the attachment's port does not forward yet"
+                );
             }
             Err(failure) => {
                 let attachment = &attachment.id;
-                tracing::warn!(attachment, %failure, "whether its port forwards is not known");
+                tracing::warn!(attachment, %failure, "cannot ask whether the attachment's port forwards");
             }
         }
     }
 
-    /// Asks on another session when the one breaks on which it has asked: the DPU's service may have ended
-    /// since it made the attachment.
+    /// Asks again on the next session if one ends: dpu-service may have restarted since it made the attachment.
     async fn ask_for_port(&self, id: &str) -> Result<bool, Failure> {
-        let patience = self.timeouts.reconnect();
-        let deadline = Instant::now() + self.timeouts.carrier() + patience;
-        let mut session = self.session.current(patience).await?;
+        let reconnect = self.timeouts.reconnect();
+        let deadline = Instant::now() + self.timeouts.carrier() + reconnect;
+        let mut session = self.session.current(reconnect).await?;
         loop {
             let status = match self.ask_for_port_on(&session, id, deadline).await {
                 Ok(forwards) => return Ok(forwards),
@@ -222,7 +224,7 @@ impl Calls {
             if is_final(&status) || left.is_zero() {
                 return Err(failure);
             }
-            let next = self.session.other_than(&session.id, patience.min(left)).await;
+            let next = self.session.other_than(&session.id, reconnect.min(left)).await;
             session = next.map_err(|_| failure)?;
         }
     }
@@ -242,54 +244,53 @@ impl Calls {
 }
 
 impl Calls {
-    /// Makes a call later that has failed now, unless it is of nothing.
+    /// Stores a failed Detach for later, unless the DPU cannot hold such an attachment.
     pub(in crate::agent) fn detach_later(&self, request: DetachRequest, failure: &Failure) {
         let key: Key = request.key.clone().unwrap_or_default().into();
         if is_of_nothing(failure) {
-            return tracing::warn!(%key, "nothing to give back: {failure}");
+            return tracing::warn!(%key, %failure, "the DPU rejects the detach; nothing is held");
         }
-        tracing::info!(%key, "not given back yet: {failure}");
-        self.undelivered.note(request);
+        tracing::info!(%key, %failure, "the detach is pending");
+        self.pending_detaches.note(request);
         self.vfs.signals().ask_for_pass();
     }
 
-    /// Gives back what could not be given back before, as far as the DPU answers.
+    /// Makes pending detaches, as far as the DPU answers.
     pub(in crate::agent) async fn deliver_detaches(&self) {
-        for key in self.undelivered.keys() {
+        for key in self.pending_detaches.keys() {
             let _key = self.vfs.keys().lock(&key).await;
-            let Some(request) = self.undelivered.get(&key) else { continue };
-            // The same attach was tried again, and has a record now.
+            let Some(request) = self.pending_detaches.get(&key) else { continue };
+            // With a record the key is attached again: the detach is obsolete.
             if self.vfs.records().by_key(&key).is_none() {
                 match self.detach(request).await {
                     Ok(()) => self.reports.inventory_wanted(),
                     Err(failure) if is_of_nothing(&failure) => {
-                        tracing::warn!(%key, "nothing to give back: {failure}");
+                        tracing::warn!(%key, %failure, "the DPU rejects the detach; nothing is held");
                     }
                     Err(failure) => {
-                        return tracing::info!(%key, "still not given back: {failure}");
+                        return tracing::info!(%key, %failure, "the detach is still pending");
                     }
                 }
             }
-            self.undelivered.forget(&key);
+            self.pending_detaches.forget(&key);
         }
     }
 
-    /// The keys of what the DPU is still to be told.
-    pub(in crate::agent) fn undelivered_keys(&self) -> Vec<Key> {
-        self.undelivered.keys()
+    /// The keys of pending detaches.
+    pub(in crate::agent) fn pending_detach_keys(&self) -> Vec<Key> {
+        self.pending_detaches.keys()
     }
 
-    /// Leaves what the DPU may have of a key to an ADD that waits for the key's lock, and goes on with it.
-    /// Should it not, it is given back later: that waits for the lock behind the ADD, and is dropped if there
-    /// is a record by then.
+    /// Leaves the DPU's state of a key to an ADD that waits for the key's lock. The stored detach waits for the lock
+    /// after that ADD, and is dropped if the ADD left a record.
     pub(in crate::agent) fn leave_to_repeat(&self, detach: DetachRequest) {
-        self.undelivered.note(detach);
+        self.pending_detaches.note(detach);
         self.vfs.signals().ask_for_pass();
     }
 }
 
 impl Established {
-    /// Asks for an attachment for each request: for a single one by the call that every DPU knows.
+    /// Requests an attachment for each request. A single one uses the call that every DPU supports.
     async fn attach(
         &self,
         requests: &[AddRequest],
@@ -306,15 +307,15 @@ impl Established {
         Ok(self.bounded(deadline, client.attach_all(message)).await?.attachments)
     }
 
-    /// Gives an attachment back, in this session's name: should another begin before the call comes
-    /// to the DPU, it is refused, and hits nothing that was attached since.
+    /// Releases an attachment in this session: if a newer one begins first, the DPU refuses the call, and it cannot hit
+    /// a newer attachment.
     async fn detach(&self, request: DetachRequest, deadline: Instant) -> Result<(), Status> {
         let request = DetachRequest { session_id: self.id.clone(), ..request };
         self.bounded(deadline, self.client().detach(timed(request, deadline))).await.map(drop)
     }
 }
 
-/// A call that tells the DPU when it will be given up, and which span it is part of.
+/// Adds the deadline and the current span to a call.
 pub(super) fn timed<M>(message: M, deadline: Instant) -> Request<M> {
     let mut request = Request::new(message);
     request.set_timeout(deadline.saturating_duration_since(Instant::now()));
@@ -325,8 +326,8 @@ pub(super) fn timed<M>(message: M, deadline: Instant) -> Request<M> {
     request
 }
 
-/// Says that the attachment is given back; with `vf_returned`, that its VF is back as of now. The
-/// session is not known before the call is made.
+/// Builds a Detach. With `vf_returned` it states that the VF is back as of now. The session is filled in when the call
+/// is made.
 pub(in crate::agent) fn detach_request(
     key: Option<AttachmentKey>,
     attachment_id: String,
@@ -338,17 +339,17 @@ pub(in crate::agent) fn detach_request(
     DetachRequest { key, attachment_id, vf_returned, as_of_ns, session_id, returned_device, cause }
 }
 
-/// Takes back whatever there is of a key, and of those that it leads. Where its VF is is not known.
+/// A Detach of everything that the DPU has for a key and its group members. It says nothing about the VF.
 pub(in crate::agent) fn disowning(key: &Key) -> DetachRequest {
     detach_request(Some(key.clone().into()), String::new(), false)
 }
 
-/// Whether the DPU can't even make sense of a Detach: of such an attachment it has nothing.
+/// Whether the DPU rejects the Detach as malformed, so that it cannot hold such an attachment.
 fn is_of_nothing(failure: &Failure) -> bool {
     failure.reason == Reason::InvalidRequest
 }
 
-/// What the DPU is told of a promised VF.
+/// The DPU's form of a VF offer.
 pub(super) fn told(promise: &VfPromise) -> v1::VfPromise {
     v1::VfPromise { device: promise.device.to_string(), number: promise.number }
 }
@@ -379,7 +380,7 @@ fn attach_request(request: &AddRequest, session_id: &str) -> AttachRequest {
     }
 }
 
-/// What a service of before would leave out in silence.
+/// Refuses an answer that lacks a part of the request, as of older services.
 fn check_honoured(request: &AddRequest, attachment: &Attachment) -> Result<(), Failure> {
     let why = if attachment.port_mappings.len() != request.port_mappings.len() {
         "portMappings: the DPU's service is of a version that maps no ports: upgrade it"
@@ -390,7 +391,7 @@ fn check_honoured(request: &AddRequest, attachment: &Attachment) -> Result<(), F
     } else if !has_only(attachment, request.families) {
         "IP families: the DPU's service is of a version that gives an address of each: upgrade it"
     } else if is_pods_own(request) && attachment.addresses.is_empty() {
-        "eth0 of a pod of Kubernetes has to have an address, and gets none: name another network, or ask for an IP \
+        "eth0 of a Kubernetes pod needs an address, and the network gives none: name another network, or ask for an IP \
          family"
     } else {
         return Ok(());
@@ -398,8 +399,8 @@ fn check_honoured(request: &AddRequest, attachment: &Attachment) -> Result<(), F
     Err(Failure::new(Reason::Unsupported, why))
 }
 
-/// Whether the interface is the one whose addresses Kubernetes takes for the pod's: without any, the runtime makes the
-/// pod again and again.
+/// Whether Kubernetes uses the interface's addresses as the pod's: without any, the runtime recreates the pod
+/// endlessly.
 fn is_pods_own(request: &AddRequest) -> bool {
     !request.pod.name.is_empty() && request.key.interface_name == "eth0"
 }
@@ -416,7 +417,7 @@ fn check_all_honoured(requests: &[AddRequest], attachments: &[Attachment]) -> Re
     })
 }
 
-/// Whether an attachment has all that the agent relies on.
+/// Checks that an attachment has what the agent relies on.
 fn check_complete(attachment: &Attachment) -> Result<(), Failure> {
     let has_vf = attachment.vf.as_ref().is_some_and(|vf| !vf.device.is_empty());
     identity_of(attachment.vf.as_ref())?;
@@ -438,47 +439,47 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn who_gives_a_call_up_does_not_claim_that_the_vf_is_home() {
+    async fn disowned_attach_reports_no_returned_vf() {
         let (dpu, _folder) = dpu();
         let key = record("a", "c").key();
         dpu.calls().disown(&key).await;
-        assert!(!dpu.calls().undelivered.get(&key).unwrap().vf_returned);
+        assert!(!dpu.calls().pending_detaches.get(&key).unwrap().vf_returned);
         assert!(dpu.reports().is_inventory_wanted(), "the inventory is told again");
     }
 
     #[tokio::test]
-    async fn what_the_dpu_does_not_understand_is_not_told_again() {
+    async fn rejected_detach_is_not_repeated() {
         let (dpu, _folder) = dpu();
         let key = record("a", "c").attachment.key;
         let failure = Failure::new(Reason::InvalidRequest, "the container's id is too long");
         dpu.calls().detach_later(detach_request(key, String::new(), false), &failure);
-        assert!(dpu.calls().undelivered.keys().is_empty());
+        assert!(dpu.calls().pending_detaches.keys().is_empty());
     }
 
     #[tokio::test]
-    async fn detaches_wait_for_the_dpu_unless_their_key_is_attached_again() {
+    async fn detaches_wait_until_key_is_attached() {
         let (dpu, _folder) = dpu();
-        let undelivered = |container: &str| DetachRequest {
+        let detach_of = |container: &str| DetachRequest {
             key: record("a", container).attachment.key,
             ..Default::default()
         };
-        dpu.calls().undelivered.note(undelivered("alone"));
+        dpu.calls().pending_detaches.note(detach_of("alone"));
         dpu.calls().deliver_detaches().await;
-        assert_eq!(dpu.calls().undelivered.keys().len(), 1);
+        assert_eq!(dpu.calls().pending_detaches.keys().len(), 1);
         keep(dpu.calls().vfs.records(), record("a", "alone"));
         dpu.calls().deliver_detaches().await;
-        assert!(dpu.calls().undelivered.keys().is_empty());
+        assert!(dpu.calls().pending_detaches.keys().is_empty());
     }
 
     #[test]
-    fn the_dpu_is_told_the_deadline() {
+    fn call_carries_its_deadline() {
         let request = timed((), Instant::now() + Duration::from_secs(30));
         let told = request.metadata().get("grpc-timeout").unwrap().to_str().unwrap();
         assert!(told.starts_with("29") || told.starts_with("30"), "{told}");
     }
 
     #[tokio::test]
-    async fn the_dpu_is_told_the_trace_that_the_plugin_has_told() {
+    async fn call_carries_the_plugins_trace() {
         let told = || timed((), Instant::now()).into_parts().0.into_headers().remove("traceparent");
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
         let traced = traces::follow(Span::none(), TraceParent::parse(parent), async { told() });

@@ -1,5 +1,4 @@
-//! What a connection to the DPU is opened with: the agent's certificate, and a connector to the one DPU that
-//! the configuration names.
+//! Credentials and connector for the connection to the configured DPU.
 
 use bootstrap::Chain;
 use mtls::{Connector, LiveCredentials, Role};
@@ -7,10 +6,10 @@ use offload_proto::{Failure, Reason};
 
 use crate::agent::config::Config;
 
-/// The certificates that the configuration names, and what dials the DPU with them.
+/// Loads the configured certificates and creates the connector that uses them.
 ///
 /// # Errors
-/// [`Reason::CertificateRefused`]: what the configuration names is not good.
+/// [`Reason::CertificateRefused`]: the configured certificates are missing or invalid.
 pub(in crate::agent) fn credentials_and_connector(
     config: &Config,
 ) -> Result<(LiveCredentials, Connector), Failure> {

@@ -1,4 +1,4 @@
-//! A session while it lasts: its calls, and its messages to the DPU.
+//! An established session: its calls and its messages to the DPU.
 
 use std::{collections::HashSet, future::Future, sync::Mutex, time::Instant};
 
@@ -17,118 +17,118 @@ use tonic::{Response, Status, transport::Channel};
 
 use vf_alloc::{Device, VfPromise};
 
-use super::{networks::Networks, promises::Promises};
+use super::{networks::Networks, vf_offers::VfOffers};
 use crate::agent::{defect::locked, vfs::Claimed};
 
-/// What a DPU that does not answer heartbeats is told as.
+/// The reason of calls to a DPU that does not answer heartbeats.
 pub(super) const SILENCE: &str = "it does not answer heartbeats";
 
-/// A session that the DPU has welcomed.
+/// A session that the DPU has accepted.
 #[derive(Debug)]
 pub(in crate::agent) struct Established {
-    /// Names it in `AttachRequest` and `DetachRequest`.
+    /// The session's id in `AttachRequest` and `DetachRequest`.
     pub id: String,
-    /// When the DPU welcomed this host.
+    /// When the session began.
     pub since: Instant,
     client: WorkloadNetworkClient<Channel>,
     outbox: mpsc::Sender<HostMessage>,
-    /// A message found the outbox full.
+    /// Notified when a message finds the outbox full.
     overflow: Notify,
-    /// The DPU is silent: nothing is to be waited for.
+    /// Cancelled when the DPU is silent: no call waits any longer.
     silent: CancellationToken,
     networks: Mutex<Networks>,
-    promises: Mutex<Promises>,
-    /// The attachments that the DPU has no record of, by their ids.
+    offers: Mutex<VfOffers>,
+    /// The ids of attachments that the DPU has no record of.
     unrecorded: Mutex<HashSet<String>>,
 }
 
 impl Established {
-    /// A session of that id, whose calls go by `client` and whose messages by `outbox`.
+    /// A session with that id, connection and outbox.
     pub(super) fn new(
         id: String,
         client: WorkloadNetworkClient<Channel>,
         outbox: mpsc::Sender<HostMessage>,
     ) -> Self {
         let (overflow, silent) = (Notify::new(), CancellationToken::new());
-        let (networks, promises, unrecorded) = Default::default();
+        let (networks, offers, unrecorded) = Default::default();
         let since = Instant::now();
-        Self { id, since, client, outbox, overflow, silent, networks, promises, unrecorded }
+        Self { id, since, client, outbox, overflow, silent, networks, offers, unrecorded }
     }
 
-    /// The same, of a DPU that has told this of its networks.
+    /// Sets what the DPU reported of its networks.
     pub(super) fn with_networks(self, told: Networks) -> Self {
         Self { networks: Mutex::new(told), ..self }
     }
 
-    /// How a network has interfaces' names begin that nobody names. `None`: it does not say.
+    /// The prefix that a network gives to interfaces without a requested name. `None`: none.
     pub(in crate::agent) fn interface_prefix(&self, network: &str) -> Option<String> {
         locked(&self.networks).interface_prefix(network).map(str::to_owned)
     }
 
-    /// The DPU has told anew of a network.
+    /// Takes a changed network.
     pub(super) fn note_network(&self, changed: &v1::NetworkChanged) {
         locked(&self.networks).note(changed);
     }
 
-    /// The DPU has promised VFs.
-    pub(super) fn note_promises(&self, told: v1::Promises) {
-        locked(&self.promises).note(told);
+    /// Takes the DPU's VF offers.
+    pub(super) fn note_offers(&self, told: v1::Promises) {
+        locked(&self.offers).note(told);
     }
 
-    /// The DPU has no record of these attachments.
+    /// Takes the ids of attachments that the DPU has no record of.
     pub(super) fn note_unrecorded(&self, unrecorded: v1::Unrecorded) {
         let attachments = unrecorded.attachment_ids;
         tracing::error!(
             ?attachments,
-            "the DPU has no record of attachments: their pods are cut off"
+            "the DPU has no record of these attachments; their pods are cut off"
         );
         locked(&self.unrecorded).extend(attachments);
     }
 
-    /// Whether the DPU has reported that it has no record of the attachment.
+    /// Whether the DPU has no record of the attachment.
     pub(in crate::agent) fn is_unrecorded(&self, id: &str) -> bool {
         locked(&self.unrecorded).contains(id)
     }
 
-    /// Takes the VF that somebody has chosen, if it is promised and can be claimed.
+    /// Takes the chosen VF if it is offered and can be claimed.
     pub(in crate::agent) fn take_chosen(
         &self,
         chosen: &Device,
         claim: impl Fn(&Device) -> Option<Claimed>,
     ) -> Option<(VfPromise, Claimed)> {
-        locked(&self.promises).take_chosen(chosen, claim)
+        locked(&self.offers).take_chosen(chosen, claim)
     }
 
-    /// Takes one of the promised VFs of a network's pool that can be claimed. `None`, too, where the pool is not known.
-    pub(in crate::agent) fn take_for(
+    /// Takes an offered VF of the network's pool that can be claimed. Also `None` if the pool is unknown.
+    pub(in crate::agent) fn take_of_network(
         &self,
         network: &str,
         claim: impl Fn(&Device) -> Option<Claimed>,
     ) -> Option<(VfPromise, Claimed)> {
         let pool = locked(&self.networks).pool_of(network).map(str::to_owned)?;
-        locked(&self.promises).take_of_pool(&pool, claim)
+        locked(&self.offers).take_of_pool(&pool, claim)
     }
 
-    /// The VFs that the DPU has promised and no ADD has taken.
-    pub(in crate::agent) fn promised(&self) -> Vec<Device> {
-        locked(&self.promises).devices()
+    /// The VFs that the DPU offers and no ADD has taken.
+    pub(in crate::agent) fn offered(&self) -> Vec<Device> {
+        locked(&self.offers).devices()
     }
 
-    /// Nothing that was promised in this session may be taken any more: the next hello tells what is in use.
+    /// Voids this session's offers: the next hello lists the VFs in use.
     pub(super) fn close_promises(&self) {
-        locked(&self.promises).close();
+        locked(&self.offers).close();
     }
 
-    /// The calls of this session's connection.
+    /// A client on this session's connection.
     #[must_use]
     pub(super) fn client(&self) -> WorkloadNetworkClient<Channel> {
         self.client.clone()
     }
 
-    /// Makes a call, and gives it up at `deadline`, or as soon as the DPU is known to be silent.
+    /// Makes a call; ends it at `deadline`, or as soon as the DPU is known to be silent.
     ///
     /// # Errors
-    /// The DPU's refusal, or that there is no answer.
+    /// The DPU's refusal, or the missing answer.
     pub(super) async fn bounded<T>(
         &self,
         deadline: Instant,
@@ -144,7 +144,7 @@ impl Established {
         }
     }
 
-    /// The DPU is silent: calls that are under way are given up.
+    /// Marks the DPU as silent: calls in progress end.
     pub(super) fn give_up(&self) {
         self.silent.cancel();
     }
@@ -154,8 +154,8 @@ impl Established {
         self.overflow.notified().await;
     }
 
-    /// Sends a message, and tells whether it is on its way. A DPU that takes none ends the session,
-    /// so that what could not be sent is in its successor's hello.
+    /// Queues a message and returns whether it was queued. A full outbox ends the session; the next session's hello has
+    /// what could not be sent.
     pub(in crate::agent) fn send(&self, message: host_message::Message) -> bool {
         match self.outbox.try_send(HostMessage { message: Some(message) }) {
             Ok(()) => true,
@@ -185,16 +185,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dpu_that_takes_no_messages_ends_the_session() {
+    async fn full_outbox_ends_the_session() {
         let (session, _messages) = session();
-        let beat = || host_message::Message::Heartbeat(Heartbeat { sequence: 1 });
-        assert!(session.send(beat()));
-        assert!(!session.send(beat()), "what does not fit is not on its way");
+        let heartbeat = || host_message::Message::Heartbeat(Heartbeat { sequence: 1 });
+        assert!(session.send(heartbeat()));
+        assert!(!session.send(heartbeat()), "what does not fit is not on its way");
         within(Duration::from_secs(5), session.overflowed()).await.unwrap();
     }
 
     #[tokio::test]
-    async fn calls_to_a_silent_dpu_are_given_up() {
+    async fn calls_to_a_silent_dpu_end() {
         let (session, _messages) = session();
         session.give_up();
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -1,23 +1,23 @@
-//! What a call to the DPU failed with.
+//! Conversion of failed calls to failures.
 
 use bootstrap::Chain;
 use mtls::ConnectError;
 use offload_proto::{Failure, Reason};
 use tonic::{Code, Status};
 
-/// That the DPU can't be reached, and why.
+/// The DPU is unreachable.
 pub(super) fn lost(why: impl std::fmt::Display) -> Failure {
     Failure::new(Reason::DpuUnreachable, format!("the DPU can't be reached: {why}"))
 }
 
-/// That a connection could not be opened: what its certificates are to blame for does not mend itself.
+/// A connection could not be opened. Certificate errors need a person.
 pub(super) fn refused(error: &ConnectError) -> Failure {
     let reason =
         if error.is_certificate() { Reason::CertificateRefused } else { Reason::DpuUnreachable };
     Failure::new(reason, Chain(error).to_string())
 }
 
-/// What a call failed with: the DPU's own words, or the transport's.
+/// The failure of a call: the DPU's own, or one of the transport.
 pub(super) fn failure_of(status: &Status) -> Failure {
     if let Some(failure) = Failure::from_status(status) {
         return failure;
@@ -44,7 +44,7 @@ pub(super) fn failure_of(status: &Status) -> Failure {
     }
 }
 
-/// Whether the DPU itself refused, and would on another session, so that nothing is left undecided.
+/// Whether the DPU itself refused the call, so that another session would not change the result.
 pub(super) fn is_final(status: &Status) -> bool {
     let decides = |failure: Failure| {
         !matches!(failure.reason, Reason::DeadlineExceeded | Reason::StaleSession)

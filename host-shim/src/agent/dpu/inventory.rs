@@ -1,4 +1,4 @@
-//! What the host has: its VFs, and which attachments it keeps.
+//! Builds the inventory: the host's VFs and live attachments.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,7 +15,7 @@ use crate::{
     vf_source::{self, VfIdentity, Whereabouts},
 };
 
-/// All VFs, by PF. `held`: those of ADDs that are under way, and of records.
+/// All VFs, by PF. `held`: VFs of ADDs in progress and of records.
 pub(super) fn functions_of(
     vfs: &Vfs,
     at_home: &[(VfIdentity, &Link)],
@@ -27,23 +27,22 @@ pub(super) fn functions_of(
     physical_functions(vfs.host().cards(), at_home, present, held, &clean)
 }
 
-/// What somebody has.
+/// The VFs that ADDs or records hold.
 pub(super) struct Held {
     claimed: HashSet<Device>,
     pub records: Vec<Arc<Record>>,
-    /// The condition that is reported of VFs that were promised in the session and are taken.
+    /// The condition to report for held VFs that were offered in the session.
     taken: VfCondition,
 }
 
 impl Held {
-    /// For an inventory in a session. Whatever was claimed before, and is so no more, has a record by then if anybody
-    /// has it.
+    /// For an inventory in a session. Claims are read before records: a VF whose claim ends in between has a record.
     pub(super) fn in_session(vfs: &Vfs) -> Self {
         let claimed = vfs.claims().devices();
         Self { claimed, records: vfs.records().all(), taken: VfCondition::Taken }
     }
 
-    /// Likewise for a hello: a new session knows nothing of what was promised before.
+    /// For a hello: a new session knows no earlier offers.
     pub(super) fn at_hello(vfs: &Vfs) -> Self {
         Self { taken: VfCondition::InUse, ..Self::in_session(vfs) }
     }
@@ -53,14 +52,13 @@ impl Held {
     }
 }
 
-/// The VFs that records hold, by device. The DPU may have given one that is back to another pod by
-/// now, and hear this after that.
+/// The VFs that records hold, by device. A returned VF may belong to another pod already when the DPU gets this report.
 fn holders(held: &Held) -> impl Iterator<Item = (Device, VfCondition)> {
     let records = held.records.iter().filter(|record| !record.is_returned);
     records.map(|record| (record.device().clone(), held.condition(record)))
 }
 
-/// What is reported to the DPU of a VF.
+/// The report of a VF.
 #[derive(Default)]
 struct VfReport {
     condition: VfCondition,
@@ -68,8 +66,7 @@ struct VfReport {
     use_by_host: String,
 }
 
-/// All VFs, by PF: those in the host's namespace, of which some are known to be clean, and those that
-/// records hold elsewhere.
+/// All VFs, by PF: those in the host's namespace, of which `clean` are verified, and those that records hold elsewhere.
 fn physical_functions(
     cards: Cards<'_>,
     host_vfs: &[(VfIdentity, &Link)],
@@ -78,7 +75,7 @@ fn physical_functions(
     clean: &HashSet<Device>,
 ) -> Vec<PhysicalFunction> {
     let mut vfs = BTreeMap::new();
-    // Answers of the DPU without a VF that can be are refused, so that no record holds one.
+    // The agent refuses answers of the DPU with impossible VFs, so that every record has a valid one.
     for record in &held.records {
         if let Ok(identity) = record.vf() {
             let report = VfReport { condition: held.condition(record), ..VfReport::default() };
@@ -86,7 +83,7 @@ fn physical_functions(
         }
     }
     let claimed = held.claimed.iter().map(|device| (device.clone(), held.taken));
-    // A VF that is claimed and recorded is what the record says.
+    // A record overrides a claim of the same VF.
     let mut known: HashMap<_, _> = claimed.chain(holders(held)).collect();
     for (identity, link) in host_vfs {
         let (condition, use_by_host) = if let Some(condition) = known.get(&identity.device) {
@@ -96,7 +93,7 @@ fn physical_functions(
         } else if clean.contains(&identity.device) {
             (VfCondition::Clean, String::new())
         } else {
-            // Until it is restored, or made anew.
+            // Unavailable until it is restored or reset.
             (VfCondition::Missing, String::new())
         };
         let report = VfReport { condition, netdev: link.name.clone(), use_by_host };
@@ -134,14 +131,10 @@ fn physical_functions(
     pfs
 }
 
-/// Says in the log which VFs the host uses itself.
+/// Logs the VFs that the host itself uses.
 pub(super) fn log_uses(pfs: &[PhysicalFunction]) {
     for vf in pfs.iter().flat_map(|pf| &pf.vfs).filter(|vf| !vf.use_by_host.is_empty()) {
-        tracing::info!(
-            vf = vf.device,
-            "not offered, for the host uses it itself: {}",
-            vf.use_by_host
-        );
+        tracing::info!(vf = vf.device, used_as = vf.use_by_host, "the host itself uses the VF");
     }
 }
 
@@ -161,7 +154,7 @@ fn physical_function(
     }
 }
 
-/// The attachments that are being kept, and whether their VFs are in their pods.
+/// The live attachments, and whether their VFs are in their pods.
 pub(super) fn live(
     host: &Host,
     present: &[(VfIdentity, &Link)],
@@ -193,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn vfs_are_clean_or_in_use_or_missing() {
+    fn vfs_are_clean_in_use_or_missing() {
         let mut links = [
             link("p0v1", "virtual-nic d000:00:00.2 pf0vf1"),
             link("eth0", "virtual-nic d000:00:00.3 pf0vf2"),
@@ -240,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vf_of_which_the_dpu_is_told_that_it_is_back_is_clean() {
+    fn returned_vf_is_reported_clean() {
         let links = vec![link("p0v0", "virtual-nic d000:00:00.1 pf0vf0")];
         let present = HostLinks { links, addresses: Vec::new() };
         let card = VirtualCard::default();

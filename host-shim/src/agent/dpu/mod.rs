@@ -1,43 +1,43 @@
-//! The DPU, as the agent speaks with it: one value for each ([`Dpu`]).
+//! The DPU as the agent uses it ([`Dpu`], one value for each DPU).
 //!
-//! [`Session`](session) keeps the one connection, and knows nobody: whoever keeps it gives it its hello, and hears
-//! what comes. [`Calls`](calls) go by the session that there is, and none is begun without one;
-//! [`Reports`](reports) are what the DPU is told unasked.
+//! [`Session`](session) keeps the connection: it sends a hello and passes on what the DPU sends. [`Calls`](calls) use
+//! the current session, and none starts without one. [`Reports`](reports) are the messages that the agent sends
+//! unasked.
 //!
-//! # Who races
+//! # Locks and races
 //!
-//! Nothing of this room is locked for longer than a look into memory; whoever makes a call for an attachment holds
-//! its key, verbs and late releases (`deliver_detaches`) alike. What orders calls is on the DPU: Attach and
-//! Detach name the session that they are made in, and are refused once another has begun; and they tell when they
-//! were made, so that an Attach which a later Detach of its key has overtaken reserves nothing.
+//! The room's own locks are held only for memory operations. The caller of a call for an attachment holds the
+//! attachment's key, in verbs and in late releases (`deliver_detaches`) alike. The DPU orders calls: Attach and Detach
+//! name their session and are refused after a newer one began. They also carry the time when they were made. An Attach
+//! that arrives after a later Detach of its key reserves nothing.
 //!
-//! - *A call with the end of its session.* Whether the DPU has done what it was asked is not known then. An
-//!   Attach is asked for once more in the next session, or taken back (`disown`); a Detach without a
-//!   record is kept (`detach_later`), and one with a record is the record's own business.
-//! - *A hello with an ADD.* It lists what is under way before what is recorded, so that an ADD which passes from
-//!   one to the other meanwhile is in one of both lists.
-//! - *A hello with an ADD that takes a promised VF.* The promises of a session are closed before the next hello lists
-//!   what is in use.
-//! - *An inventory with an Attach that names a promised VF.* It may be heard first, and lists the VF as taken, which
-//!   the promise outlasts.
-//! - *An `Untaken` with such an Attach.* The VF is told again with another number, so that an Attach which comes late
-//!   is refused. One that came first has given the VF already, and what it has made of the key is given back.
-//! - *An inventory with a Detach.* It is as of a time before it was listed, and the DPU believes whichever of the
-//!   two is the later ([`clock`](super::clock)).
+//! - *A call and the end of its session.* The agent does not know whether the DPU served the call. It repeats an Attach
+//!   in the next session or takes it back (`disown`). It keeps a Detach without a record (`detach_later`); a Detach
+//!   with a record is retried from the record.
+//! - *A hello and an ADD.* The hello lists calls in progress before records, so that an ADD that moves from one to the
+//!   other is in at least one list.
+//! - *A hello and an ADD that takes a VF offer.* A session's offers are closed before the next hello lists the VFs in
+//!   use.
+//! - *An inventory and an Attach with a VF offer.* The inventory may arrive first and list the VF as held; the offer
+//!   stays valid.
+//! - *A declined offer and a late Attach with it.* The DPU offers the VF again with another number, so that the late
+//!   Attach is refused. If the Attach came first, the VF is given already, and its attachment is released.
+//! - *An inventory and a Detach.* An inventory is dated before its VFs are listed, and the DPU believes the later of
+//!   the two ([`clock`](super::clock)).
 
+mod acceptance_note;
 mod calls;
 mod dial;
 mod established;
 mod failure;
 mod inventory;
 mod networks;
+mod pending_detaches;
 mod pod_findings;
-mod promises;
 mod reports;
 mod room;
 mod session;
-mod undelivered;
-mod welcomed;
+mod vf_offers;
 
 pub(super) use calls::{detach_request, disowning};
 pub(super) use dial::credentials_and_connector;

@@ -1,4 +1,4 @@
-//! What the DPU tells of networks in a session: in its welcome, and whenever it changes.
+//! What the DPU reports of its networks: at the session's start and after each change.
 
 use std::collections::HashMap;
 
@@ -6,11 +6,11 @@ use offload_proto::v1::NetworkChanged;
 
 #[derive(Debug, Default)]
 pub(super) struct Networks {
-    /// How those that say so have interfaces' names begin that nobody names.
+    /// The prefix of unnamed interfaces, for networks that set one.
     pub interface_prefixes: HashMap<String, String>,
-    /// The pool that each draws from.
+    /// The pool of each network.
     pub pools: HashMap<String, String>,
-    /// The one of an attach that names none. Empty: there is none, or an older DPU does not tell.
+    /// The default network. Empty: there is none, or an older DPU does not report it.
     pub default: String,
 }
 
@@ -19,7 +19,7 @@ impl Networks {
         self.interface_prefixes.get(self.named(network)).map(String::as_str)
     }
 
-    /// `None`: it is not known, or there is no such network.
+    /// `None`: the pool is unknown, or there is no such network.
     pub(super) fn pool_of(&self, network: &str) -> Option<&str> {
         self.pools.get(self.named(network)).map(String::as_str)
     }
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_networks_say_is_known_from_the_welcome_on_and_may_change() {
+    fn changed_networks_replace_earlier_reports() {
         let mut networks = told();
         assert_eq!(
             [networks.interface_prefix("blue"), networks.interface_prefix("")],

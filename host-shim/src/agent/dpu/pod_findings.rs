@@ -12,66 +12,66 @@ use crate::agent::{
     vfs::{Phase, Records},
 };
 
-/// How many findings are reported to the DPU.
+/// The most findings in a report to the DPU.
 const REPORTED: usize = 64;
 
-/// The code of a VF that a pod does not use.
+/// The code of the finding for a VF that a pod does not use.
 const UNUSED: &str = Finding::KubeletVfUnused.as_str();
 
-/// The findings.
+/// The present findings. Each mutex guards one list; when two are locked, it is in the order of the fields.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct PodFindings {
-    /// Of interfaces, each by its attachment's id.
+    /// Findings of interfaces, by attachment id.
     found: Mutex<BTreeMap<String, Difference>>,
-    /// Of VFs that the kubelet gave to pods which do not use them.
+    /// Findings of VFs from the kubelet that pods do not use.
     unused: Mutex<Vec<Difference>>,
-    /// Why the agent's configuration file is not in force: one sentence. Empty: it is.
+    /// Why the agent's configuration file is not in force: one sentence. Empty: it is in force.
     configuration: Mutex<String>,
-    /// The latest report to the DPU, and its session.
+    /// The last report to the DPU, and its session.
     reported: Mutex<Option<(String, v1::PodFindings)>>,
 }
 
 impl PodFindings {
-    /// The pod of an attachment, which `found` names as its subject, is not as it should be.
+    /// Records a problem of a pod; `found` has the attachment's id as subject.
     pub(in crate::agent) fn note(&self, found: Difference) {
         locked(&self.found).insert(found.subject.clone(), found);
     }
 
-    /// The pod of the attachment is as it should be.
+    /// Clears the problem of an attachment's pod.
     pub(in crate::agent) fn clear(&self, id: &str) {
         locked(&self.found).remove(id);
     }
 
-    /// These are the VFs of the kubelet's that pods do not use. The subject of each is an attachment of the pod.
+    /// Sets the VFs of the kubelet that pods do not use. The subject of each is an attachment of the pod.
     pub(super) fn set_unused(&self, unused: Vec<Difference>) {
         *locked(&self.unused) = unused;
     }
 
-    /// The agent's configuration file is not in force, for this reason. Empty: it is.
+    /// Sets why the agent's configuration file is not in force. Empty: it is in force.
     pub(in crate::agent) fn set_configuration_problem(&self, problem: String) {
         *locked(&self.configuration) = problem;
     }
 
-    /// Why the agent's configuration file is not in force. `None`: it is.
+    /// Why the agent's configuration file is not in force. `None`: it is in force.
     pub(in crate::agent) fn configuration_problem(&self) -> Option<String> {
         Some(locked(&self.configuration).clone()).filter(|problem| !problem.is_empty())
     }
 
-    /// Those of attachments whose pods have them.
+    /// The findings of live attachments.
     pub(in crate::agent) fn current(&self, records: &Records) -> Vec<Difference> {
         let mut all = self.recorded(records);
         all.retain(|found| is_live(records, &found.subject));
         all
     }
 
-    /// The VFs of the kubelet's that pods do not use.
+    /// The VFs of the kubelet that pods do not use.
     pub(in crate::agent) fn unused(&self, records: &Records) -> Vec<Difference> {
         let mut unused = locked(&self.unused).clone();
         unused.retain(|found| is_live(records, &found.subject));
         unused
     }
 
-    /// Those of attachments that have a record, of interfaces first. Others are forgotten.
+    /// The findings of recorded attachments, interfaces first. Others are removed.
     fn recorded(&self, records: &Records) -> Vec<Difference> {
         let is_recorded = |id: &str| records.by_id(id).is_some();
         let mut found = locked(&self.found);
@@ -81,7 +81,7 @@ impl PodFindings {
         found.values().chain(unused).cloned().collect()
     }
 
-    /// The report for the DPU. `None`: the session has had the same one.
+    /// The report for the DPU. `None`: the session has had the same report.
     pub(super) fn news(&self, session: &str, records: &Records) -> Option<v1::PodFindings> {
         let report = Some((session.to_owned(), self.report(records)));
         let mut reported = locked(&self.reported);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_news_once_a_session() {
+    fn findings_are_reported_once_per_session() {
         let (vfs, _folder) = vfs();
         keep(vfs.records(), record("a", "c"));
         let findings = findings_of(["a".to_owned()].into_iter());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn each_session_learns_that_nothing_is_wrong() {
+    fn each_session_gets_an_empty_report() {
         let (vfs, _folder) = vfs();
         let findings = PodFindings::default();
         for session in ["s1", "s2"] {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_configuration_is_news_once() {
+    fn refused_configuration_is_reported_once() {
         let (vfs, _folder) = vfs();
         let findings = PodFindings::default();
         findings.set_configuration_problem("refused".into());
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn finding_of_a_released_pod_is_not_cured() {
+    fn released_pods_finding_is_not_resolved() {
         let (vfs, _folder) = vfs();
         keep(vfs.records(), record("a", "c"));
         let findings = findings_of(["a".to_owned()].into_iter());

@@ -1,4 +1,4 @@
-//! What the host tells its DPU unasked: what it has, and which pods have their VFs.
+//! Messages that the host sends to its DPU unasked: inventory, attached pods, declined offers.
 
 use std::{
     collections::HashSet,
@@ -31,43 +31,43 @@ use crate::{
     protocol::Key,
 };
 
-/// Links change in swarms, and with every attach: the inventory is listed when none did for so long,
-/// for that is in the way of the next attach.
+/// Links change in bursts, and with every attach. The inventory is taken after this time without a change, because
+/// taking it delays the next attach.
 const CALM: Duration = Duration::from_millis(100);
-/// How long changes are gathered at most.
+/// The longest time for which changes are gathered.
 const GATHER: Duration = Duration::from_secs(1);
 
-/// What the DPU is told in its sessions.
+/// The reports of the sessions.
 #[derive(Debug)]
 pub(in crate::agent) struct Reports {
     vfs: Arc<Vfs>,
     boot_id: String,
     session: Arc<Session>,
-    /// The keys of attaches that the DPU was asked for and nobody was answered.
+    /// The keys of unanswered Attach calls.
     pending: Pending,
-    /// The attachments that came into their pods while nobody could be told, by id.
+    /// The ids of attachments that entered their pods while there was no session.
     untold: Mutex<HashSet<String>>,
     sent: Mutex<SentInventory>,
 }
 
-/// What the DPU was told last.
+/// The last inventory that the DPU got.
 #[derive(Debug, Default)]
 struct SentInventory {
     pfs: Vec<PhysicalFunction>,
-    /// It is to be told once more, even if nothing changed.
+    /// The inventory must be sent again even if unchanged.
     is_wanted_again: bool,
-    /// It was, and is being listed.
+    /// A requested inventory is being taken.
     is_on_its_way: bool,
 }
 
 impl SentInventory {
-    /// Whether it is wanted again. Whoever wants it from here on wants one that is listed later.
+    /// Whether an inventory was requested. Later requests get a later inventory.
     fn begin(&mut self) -> bool {
         self.is_on_its_way = mem::take(&mut self.is_wanted_again);
         self.is_on_its_way
     }
 
-    /// Whether VFs are missing by now that were not.
+    /// Whether VFs are missing now that were not missing before.
     fn lacks_more_in(&self, pfs: &[PhysicalFunction]) -> bool {
         !missing(pfs).is_subset(&missing(&self.pfs))
     }
@@ -80,7 +80,7 @@ fn missing(pfs: &[PhysicalFunction]) -> HashSet<&str> {
 }
 
 impl Reports {
-    /// Of a host in that boot. Nothing has been told yet.
+    /// Creates the reports of a host in its current boot.
     pub(super) fn new(vfs: Arc<Vfs>, boot_id: String, session: Arc<Session>) -> Self {
         Self {
             vfs,
@@ -97,40 +97,40 @@ impl Reports {
         self.vfs.records()
     }
 
-    /// What the agent has repaired by itself.
+    /// The log of the agent's repairs.
     pub(super) fn repairs(&self) -> &Repairs {
         self.vfs.repairs()
     }
 
-    /// Says that the DPU is asked for an attachment and nobody was answered, until the answer is dropped:
-    /// every hello lists it, so that the DPU does not take it for one that this host has forgotten.
+    /// Marks an Attach of the key as unanswered until the guard is dropped. Every hello lists the key, so that the DPU
+    /// does not release the attachment as unknown to the host.
     pub(in crate::agent) fn enter_pending(&self, key: &Key) -> Entered {
         self.pending.enter(key)
     }
 
-    /// The keys of attaches that the DPU was asked for and nobody was answered.
+    /// The keys of unanswered Attach calls.
     pub(in crate::agent) fn pending_keys(&self) -> Vec<Key> {
         self.pending.keys()
     }
 
-    /// What the DPU was told last that the host has.
-    pub(in crate::agent) fn told_pfs(&self) -> Vec<PhysicalFunction> {
+    /// The PFs of the last inventory that the DPU got.
+    pub(in crate::agent) fn reported_pfs(&self) -> Vec<PhysicalFunction> {
         locked(&self.sent).pfs.clone()
     }
 
-    /// Sends the inventory soon, even as it was: the DPU waits for it to learn of a VF.
+    /// Sends the inventory soon, even if unchanged: the DPU waits for the state of a VF.
     pub(in crate::agent) fn inventory_wanted(&self) {
         locked(&self.sent).is_wanted_again = true;
         self.vfs.signals().inventory_changed();
     }
 
-    /// Whether the DPU is still to be told what the host has: it may take a VF for one in use that is at home.
+    /// Whether an inventory is still to be sent: until then the DPU may take a returned VF for one in use.
     pub(in crate::agent) fn is_inventory_wanted(&self) -> bool {
         let sent = locked(&self.sent);
         sent.is_wanted_again || sent.is_on_its_way
     }
 
-    /// Tells the DPU that the pod has its VF.
+    /// Reports that the pod has its VF.
     pub(in crate::agent) fn tell_attached(&self, record: &Record) {
         let attached = v1::Attached { attachment_id: record.id().to_owned() };
         if !self.session.send(host_message::Message::Attached(attached)) {
@@ -138,10 +138,9 @@ impl Reports {
         }
     }
 
-    /// Tells the DPU that promised VFs were taken and are not used. Where nobody hears it, the session is over, and with
-    /// it all that was promised. The hello of a session that began meanwhile has listed them as in use: of these the
-    /// inventory tells.
-    pub(in crate::agent) fn tell_untaken(&self, promises: &[VfPromise]) {
+    /// Reports that taken VF offers are not used. Without a session there is nothing to decline: its end ends its
+    /// offers. A session that began in between has listed the VFs as in use; the inventory corrects that.
+    pub(in crate::agent) fn report_declined(&self, promises: &[VfPromise]) {
         if !promises.is_empty() {
             let promises = promises.iter().map(told).collect();
             self.session.send(host_message::Message::Untaken(v1::Untaken { promises }));
@@ -149,22 +148,22 @@ impl Reports {
         }
     }
 
-    /// Tells the DPU what it could not be told before its present session.
-    pub(super) fn tell_untold(&self) {
+    /// Sends reports of attachments that waited for a session.
+    pub(super) fn report_waiting(&self) {
         let untold = mem::take(&mut *locked(&self.untold));
         for record in untold.iter().filter_map(|id| self.vfs.records().by_id(id)) {
             self.tell_attached(&record);
         }
     }
 
-    /// The first message of a session. What is under way is listed before what is recorded, so that
-    /// an attach in between is in one of the lists at least.
+    /// Builds a session's first message. Calls in progress are listed before records, so that an attach in between is
+    /// in at least one list.
     ///
     /// # Errors
-    /// When the host's links can't be listed.
+    /// The host's links cannot be listed.
     pub(in crate::agent) async fn hello(&self) -> Result<Hello, Failure> {
-        // What is in its pod by now is listed as such. Cleared before the listing: what comes into its pod after
-        // it is told once this session has begun.
+        // The hello lists attachments in their pods. Clear before listing: an attachment that enters its pod later is
+        // reported after the session has begun.
         locked(&self.untold).clear();
         let mut pending: HashSet<Key> = self.pending.keys().into_iter().collect();
         let (as_of_ns, present) = self.proven_links().await?;
@@ -176,7 +175,7 @@ impl Reports {
             let pfs = functions_of(&vfs, &at_home, &present, &held);
             let inventory = Inventory { pfs, as_of_ns };
             let live = live(vfs.host(), &at_home, records);
-            // Between the ADD that began it and the one that goes on with it no call is under way.
+            // A record in phase *attaching* may have no call in progress: an ADD that was cut off waits for its repeat.
             let attaching = records.iter().filter(|record| record.phase == Phase::Attaching);
             let attaching: Vec<_> = attaching.map(|record| record.key()).collect();
             (inventory, live, attaching)
@@ -197,10 +196,10 @@ impl Reports {
         })
     }
 
-    /// Lists what the host has now.
+    /// Takes the host's inventory.
     ///
     /// # Errors
-    /// When the host's links can't be listed.
+    /// The host's links cannot be listed.
     pub(in crate::agent) async fn list(&self) -> Result<Inventory, Failure> {
         let (as_of_ns, present) = self.proven_links().await?;
         let vfs = Arc::clone(&self.vfs);
@@ -212,12 +211,12 @@ impl Reports {
         self.vfs.host().look(list).await
     }
 
-    /// Sends the inventory, unless the DPU has it.
+    /// Sends the inventory unless the DPU has it.
     ///
     /// # Errors
-    /// When the host's links can't be listed.
+    /// The host's links cannot be listed.
     async fn send_inventory(&self) -> Result<(), Failure> {
-        // Taken before the listing and put back if nothing was sent: who wants it meanwhile wants a later one.
+        // Taken before listing and restored if nothing was sent: a request during the listing needs a later inventory.
         let is_wanted_again = locked(&self.sent).begin();
         let has_it = self.tell_inventory(is_wanted_again).await;
         let mut sent = locked(&self.sent);
@@ -226,7 +225,7 @@ impl Reports {
         has_it.map(drop)
     }
 
-    /// Lists the inventory and sends it, unless it is as it was. Returns whether the DPU has it.
+    /// Takes the inventory and sends it if it changed. Returns whether the DPU has it.
     async fn tell_inventory(&self, is_wanted_again: bool) -> Result<bool, Failure> {
         let inventory = self.list().await?;
         let mut sent = locked(&self.sent);
@@ -242,8 +241,8 @@ impl Reports {
         Ok(true)
     }
 
-    /// A VF that is missing is brought back by the next pass. Nobody else may ask for it: of some changes of a
-    /// link the kernel tells nobody, so that this listing was the first look.
+    /// Requests a pass if more VFs are missing, which brings them back. The kernel does not report every change of a
+    /// link, so that this listing may be the first to notice.
     fn note_told(&self, sent: &mut SentInventory, pfs: Vec<PhysicalFunction>) {
         if sent.lacks_more_in(&pfs) {
             self.vfs.signals().ask_for_pass();
@@ -254,13 +253,13 @@ impl Reports {
     async fn proven_links(&self) -> Result<(u64, HostLinks), Failure> {
         let proven = self.vfs.cleanliness().proven_links().await?;
         if proven.is_any_refuted {
-            // The next pass begins to make it anew.
+            // The next pass starts the VF's reset.
             self.vfs.signals().ask_for_pass();
         }
         Ok((proven.as_of_ns, proven.present))
     }
 
-    /// Sends the inventory whenever it changed, for ever.
+    /// Sends the inventory after every change, forever.
     pub(in crate::agent) async fn keep_inventory(&self) -> Infallible {
         let signals = self.vfs.signals();
         loop {
@@ -268,7 +267,7 @@ impl Reports {
             let calm = async { while timeout(CALM, signals.changed_inventory()).await.is_ok() {} };
             let _ = timeout(GATHER, calm).await;
             if let Err(failure) = self.send_inventory().await {
-                tracing::warn!("the VFs can't be listed: {failure}");
+                tracing::warn!(%failure, "cannot list the host's VFs");
             }
         }
     }
@@ -283,30 +282,30 @@ mod tests {
     };
 
     impl Reports {
-        /// How many attachments the DPU could not be told of yet.
+        /// The number of attachments that are not reported yet.
         pub(in crate::agent) fn untold(&self) -> usize {
             locked(&self.untold).len()
         }
 
-        /// Has the DPU know of these PFs.
+        /// Pretends that the DPU got these PFs.
         pub(in crate::agent) fn know(&self, pfs: Vec<PhysicalFunction>) {
             locked(&self.sent).pfs = pfs;
         }
     }
 
     #[tokio::test]
-    async fn what_nobody_hears_is_remembered() {
+    async fn attached_report_waits_for_a_session() {
         let (dpu, _folder) = dpu();
         let (reports, record) = (dpu.reports(), record("a", "c"));
         keep(reports.vfs.records(), record.clone());
         reports.tell_attached(&record);
         assert!(locked(&reports.untold).contains("a"));
-        reports.tell_untold();
+        reports.report_waiting();
         assert!(locked(&reports.untold).contains("a"), "there is no session yet");
     }
 
     #[test]
-    fn only_a_vf_that_was_not_missing_before_is_news() {
+    fn only_newly_missing_vfs_count() {
         let pfs = |conditions: &[VfCondition]| {
             let vf = |(number, condition): (usize, &VfCondition)| v1::VirtualFunction {
                 device: format!("vf{number}"),
@@ -325,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_inventory_that_nobody_hears_is_wanted_still() {
+    async fn unsent_inventory_stays_requested() {
         let (dpu, _folder) = dpu();
         dpu.reports().inventory_wanted();
         dpu.reports().send_inventory().await.unwrap();

@@ -1,4 +1,4 @@
-//! One DPU, and what it is still to be told.
+//! The DPU: its session, calls and reports.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -8,11 +8,11 @@ use offload_proto::{
 };
 
 use super::{
+    acceptance_note::AcceptanceNote,
     calls::Calls,
     pod_findings::PodFindings,
     reports::Reports,
     session::{FromDpu, Session, Standing},
-    welcomed::Welcomed,
 };
 use crate::agent::{
     config::{Config, DpuSettings},
@@ -25,8 +25,8 @@ use crate::agent::{
 pub(in crate::agent) struct Dpu {
     config: Arc<Config>,
     signals: Arc<Signals>,
-    /// That the DPU has welcomed this host since its boot.
-    welcomed: Welcomed,
+    /// Whether the DPU has accepted this host since the host's boot.
+    acceptance: AcceptanceNote,
     session: Arc<Session>,
     reports: Arc<Reports>,
     calls: Calls,
@@ -34,57 +34,58 @@ pub(in crate::agent) struct Dpu {
 }
 
 impl Dpu {
-    /// Nobody has spoken with it yet.
+    /// Creates the DPU without a session.
     pub(in crate::agent) fn new(config: Arc<Config>, boot_id: String, vfs: Arc<Vfs>) -> Self {
-        let welcomed = Welcomed::new(&config.state_dir, &boot_id);
-        let session = Arc::new(Session::new(welcomed.is_noted()));
+        let acceptance = AcceptanceNote::new(&config.state_dir, &boot_id);
+        let session = Arc::new(Session::new(acceptance.is_noted()));
         let signals = Arc::clone(vfs.signals());
         let reports = Arc::new(Reports::new(Arc::clone(&vfs), boot_id, Arc::clone(&session)));
         let calls = Calls::new(config.timeouts, vfs, Arc::clone(&session), Arc::clone(&reports));
         let pod_findings = PodFindings::default();
-        Self { config, signals, welcomed, session, reports, calls, pod_findings }
+        Self { config, signals, acceptance, session, reports, calls, pod_findings }
     }
 
-    /// How it stands with the DPU.
+    /// The session with the DPU.
     pub(in crate::agent) fn session(&self) -> &Session {
         &self.session
     }
 
-    /// The DPU's name and where it is reached, as the configuration has them.
+    /// The DPU's name and address in the configuration.
     pub(in crate::agent) fn target(&self) -> &DpuSettings {
         &self.config.dpu
     }
 
-    /// What the DPU is told unasked.
+    /// The reports that the agent sends unasked.
     pub(in crate::agent) fn reports(&self) -> &Reports {
         &self.reports
     }
 
-    /// What the DPU is asked.
+    /// The calls to the DPU.
     pub(in crate::agent) fn calls(&self) -> &Calls {
         &self.calls
     }
 
-    /// What is not as it should be of the host's pods.
+    /// Problems of the host's pods.
     pub(in crate::agent) fn pod_findings(&self) -> &PodFindings {
         &self.pod_findings
     }
 
-    /// Reports the problems of the host's pods and of the agent's configuration to the DPU, unless the session has the same report.
-    pub(in crate::agent) fn tell_pod_findings(&self) {
+    /// Reports the problems of pods and of the agent's configuration to the DPU, unless the session has had the same
+    /// report.
+    pub(in crate::agent) fn report_pod_findings(&self) {
         let Standing::Up(session) = self.session.standing() else { return };
         if let Some(news) = self.pod_findings.news(&session.id, self.reports.records()) {
             session.send(host_message::Message::PodFindings(news));
         }
     }
 
-    /// Reports the VFs of the kubelet's that pods do not use: all of them.
+    /// Reports all VFs of the kubelet that pods do not use.
     pub(in crate::agent) fn report_unused_vfs(&self, unused: Vec<Difference>) {
         self.pod_findings.set_unused(unused);
-        self.tell_pod_findings();
+        self.report_pod_findings();
     }
 
-    /// Reports the agent's repairs to the DPU, for ever. Without a session they wait for the next one.
+    /// Reports the agent's repairs to the DPU, forever. Without a session they wait for the next one.
     pub(in crate::agent) async fn keep_repairs_reported(&self) -> Infallible {
         loop {
             self.reports.repairs().noted().await;
@@ -109,22 +110,22 @@ impl Dpu {
         session.send(host_message::Message::FailedAdd(FailedAdd { reason, message }));
     }
 
-    /// Keeps a session, for ever. `heard` is told what the DPU says, once what waits for it is delivered.
-    pub(in crate::agent) async fn keep_session(&self, heard: impl Fn(FromDpu)) -> Infallible {
+    /// Keeps a session, forever. `on_message` gets the DPU's messages after waiting reports are sent.
+    pub(in crate::agent) async fn keep_session(&self, on_message: impl Fn(FromDpu)) -> Infallible {
         let hello = async || self.reports.hello().await;
-        let heard = |said: FromDpu| {
-            if matches!(said, FromDpu::Welcome) {
+        let on_message = |said: FromDpu| {
+            if matches!(said, FromDpu::SessionBegan) {
                 self.session_began();
             }
-            heard(said);
+            on_message(said);
         };
-        self.session.keep(&self.config, &hello, &heard).await
+        self.session.keep(&self.config, &hello, &on_message).await
     }
 
-    /// What waits for the DPU is delivered, as far as that needs no answer.
+    /// Sends reports that waited for a session, as far as they need no answer.
     fn session_began(&self) {
-        self.welcomed.note();
-        self.reports.tell_untold();
+        self.acceptance.note();
+        self.reports.report_waiting();
         self.report_repairs();
         self.signals.inventory_changed();
     }
@@ -150,12 +151,12 @@ pub(in crate::agent) mod tests {
         reconnect_ms = 0
     ";
 
-    /// A configuration of a DPU that nobody can reach.
+    /// A configuration with an unreachable DPU.
     pub(in crate::agent) fn config() -> Arc<Config> {
         Arc::new(bootstrap::parse_config(CONFIGURATION, "/c.toml".as_ref()).unwrap())
     }
 
-    /// Has the agent's first attempt to have a session begin. It has no end.
+    /// Starts the first attempt to open a session; it never ends.
     pub(in crate::agent) fn begin_first_attempt(dpu: &Dpu) {
         dpu.session().begin();
     }

@@ -1,4 +1,4 @@
-//! The one session with the DPU: opened, kept, and opened again when it breaks.
+//! Opens the session with the DPU and reopens it when it ends.
 
 mod attend;
 
@@ -33,54 +33,54 @@ use super::{
 use crate::agent::{config::Config, kill_points::KillPoint};
 use attend::{Loss, attend};
 
-/// Pauses between attempts: the first and the longest. They double in between, and each is
-/// shortened by chance so that the hosts of a rack do not come back in step.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// How long a call waits for the first session of an agent that has only just started.
+/// The backoff between attempts: the first and the longest. It doubles in between. Random jitter keeps the hosts of a
+/// rack from reconnecting in step.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(3);
+/// How long a call waits for the first session of an agent that has just started.
 const FIRST_SESSION: Duration = Duration::from_secs(5);
-/// Messages to the DPU that may wait to be sent.
+/// The number of messages to the DPU that may wait to be sent.
 const OUTBOX: usize = 256;
-/// How often the certificate files are looked at.
+/// How often the certificate files are checked for changes.
 const CERTIFICATE_PERIOD: Duration = Duration::from_secs(5);
 
-/// How it stands with the DPU.
+/// Whether there is a session with the DPU.
 #[derive(Clone, Debug)]
 pub(in crate::agent) enum Standing {
     /// There is a session.
     Up(Arc<Established>),
-    /// There is none.
+    /// There is no session.
     Down {
-        /// Since when.
+        /// When the session was lost.
         since: Instant,
-        /// Whether there has been one in this boot of the host.
+        /// Whether there was a session since the host's boot.
         was_up: bool,
-        /// What became of the agent's first attempt.
+        /// The state of the agent's first attempt.
         first_attempt: FirstAttempt,
-        /// Why the latest attempt failed.
+        /// Why the last attempt failed.
         failure: Failure,
     },
 }
 
-/// The agent's first attempt to have a session.
+/// The agent's first attempt to open a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::agent) enum FirstAttempt {
-    /// Nobody makes it yet: to wait for it would be in vain.
+    /// No attempt runs yet, so that waiting is useless.
     NotBegun,
     UnderWay,
     Over,
 }
 
-/// What the DPU says.
+/// What the DPU sends.
 #[derive(Debug)]
 pub(in crate::agent) enum FromDpu {
-    /// It has welcomed this host: a session has begun.
-    Welcome,
+    /// The DPU accepted this host: a session has begun.
+    SessionBegan,
     /// A message of the session.
     Message(Box<dpu_message::Message>),
 }
 
-/// The session with the DPU.
+/// Keeps the session with the DPU.
 #[derive(Debug)]
 pub(in crate::agent) struct Session {
     standing: watch::Sender<Standing>,
@@ -89,7 +89,7 @@ pub(in crate::agent) struct Session {
 }
 
 impl Session {
-    /// None yet. `was_up`: an earlier agent had one in this boot of the host.
+    /// Starts without a session. `was_up`: an earlier agent had one since the host's boot.
     pub(in crate::agent) fn new(was_up: bool) -> Self {
         let failure = Failure::new(Reason::DpuUnreachable, "the agent has only just started");
         let since = Instant::now();
@@ -102,45 +102,44 @@ impl Session {
         }
     }
 
-    /// How it stands now.
+    /// Whether there is a session now.
     #[must_use]
     pub(in crate::agent) fn standing(&self) -> Standing {
         self.standing.borrow().clone()
     }
 
-    /// The session. Where it was lost just now, waits for the next one until `patience` after the
-    /// loss. Where the agent has only just started, waits for what becomes of its first attempt, once that
-    /// is made.
+    /// Returns the session. After a loss, waits for the next session until `wait` after the loss. Just after the
+    /// agent's start, waits for the result of the first attempt.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no session.
     pub(in crate::agent) async fn current(
         &self,
-        patience: Duration,
+        wait: Duration,
     ) -> Result<Arc<Established>, Failure> {
-        self.other_than("", patience).await
+        self.other_than("", wait).await
     }
 
-    /// A session other than the one of this id. As [`Self::current`].
+    /// Like [`Self::current`], but returns only a session with another id.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why there is no such session.
     pub(super) async fn other_than(
         &self,
         id: &str,
-        patience: Duration,
+        wait: Duration,
     ) -> Result<Arc<Established>, Failure> {
         let asked = Instant::now();
         let mut standing = self.standing.subscribe();
         loop {
             let (until, failure) = match &*standing.borrow_and_update() {
                 Standing::Up(session) if session.id != id => return Ok(Arc::clone(session)),
-                Standing::Up(_) => (asked + patience, lost("its session is over")),
+                Standing::Up(_) => (asked + wait, lost("its session is over")),
                 Standing::Down { since, first_attempt, failure, .. } => {
                     let until = match first_attempt {
                         FirstAttempt::NotBegun => asked,
-                        FirstAttempt::UnderWay => asked + patience.max(FIRST_SESSION),
-                        FirstAttempt::Over => *since + patience,
+                        FirstAttempt::UnderWay => asked + wait.max(FIRST_SESSION),
+                        FirstAttempt::Over => *since + wait,
                     };
                     (until, failure.clone())
                 }
@@ -153,7 +152,7 @@ impl Session {
         }
     }
 
-    /// Sends a message, if there is a session, and tells whether it is on its way.
+    /// Sends a message if there is a session. Returns whether it was queued.
     pub(in crate::agent) fn send(&self, message: host_message::Message) -> bool {
         match &*self.standing.borrow() {
             Standing::Up(session) => session.send(message),
@@ -161,46 +160,46 @@ impl Session {
         }
     }
 
-    /// Keeps a session, for ever. Each begins with a `hello`, made anew; what the DPU says is `heard`.
+    /// Keeps a session, forever. Each starts with a new `hello`; `on_message` gets what the DPU sends.
     pub(super) async fn keep(
         &self,
         config: &Config,
         hello: &impl AsyncFn() -> Result<Hello, Failure>,
-        heard: &impl Fn(FromDpu),
+        on_message: &impl Fn(FromDpu),
     ) -> Infallible {
         self.begin();
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = FIRST_BACKOFF;
         let mut renewal = None;
         let mut warned = Warned::default();
         loop {
-            match self.hold_one(config, hello, heard, renewal.take()).await {
+            match self.hold_one(config, hello, on_message, renewal.take()).await {
                 Ended::BeforeWelcome(failure) => {
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    backoff = (backoff * 2).min(LONGEST_BACKOFF);
                     let reason = failure.reason;
                     if warned.is_new(reason) {
-                        tracing::warn!(%reason, "no session with the DPU: {failure}");
+                        tracing::warn!(%reason, %failure, "no session with the DPU");
                     } else {
-                        tracing::info!(%reason, "no session with the DPU: {failure}");
+                        tracing::info!(%reason, %failure, "no session with the DPU");
                     }
                     self.went_down(failure, Instant::now());
                 }
-                Ended::AfterWelcome(Loss { failure, since, pause: first }) => {
-                    pause = first;
+                Ended::AfterWelcome(Loss { failure, since, backoff: first }) => {
+                    backoff = first;
                     warned = Warned::default();
                     let reason = failure.reason;
-                    tracing::warn!(%reason, "the session with the DPU is over: {failure}");
+                    tracing::warn!(%reason, %failure, "the session with the DPU ended");
                     self.went_down(failure, since);
                 }
                 Ended::Renewed(next) => {
-                    tracing::info!("the session goes on with renewed certificates");
+                    tracing::info!("the session continues with renewed certificates");
                     warned = Warned::default();
-                    // What is begun from here on is not in the next hello, and waits for its session.
+                    // Calls that start from here on are not in the next hello, and wait for its session.
                     self.went_down(lost("its connection is being renewed"), Instant::now());
                     renewal = Some(next);
                     continue;
                 }
             }
-            sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+            sleep(backoff.mul_f64(rand::random_range(0.5..1.0))).await;
         }
     }
 
@@ -223,12 +222,12 @@ impl Session {
         });
     }
 
-    /// Opens a session and stays with it until it ends.
+    /// Opens a session and keeps it until it ends.
     async fn hold_one(
         &self,
         config: &Config,
         hello: &impl AsyncFn() -> Result<Hello, Failure>,
-        heard: &impl Fn(FromDpu),
+        on_message: &impl Fn(FromDpu),
         renewal: Option<Box<NextConnection>>,
     ) -> Ended {
         let limit = config.timeouts.connect();
@@ -246,12 +245,12 @@ impl Session {
         };
         let session = Arc::new(session);
         self.standing.send_replace(Standing::Up(Arc::clone(&session)));
-        heard(FromDpu::Welcome);
+        on_message(FromDpu::SessionBegan);
         let ended = tokio::select! {
-            loss = attend(&session, &mut inbox, period, heard) => Err(loss),
+            loss = attend(&session, &mut inbox, period, on_message) => Err(loss),
             channel = connector.renewed() => Ok(channel),
         };
-        // Before the next hello lists what is in use.
+        // Before the next hello lists the VFs in use.
         session.close_promises();
         let channel = match ended {
             Ok(channel) => channel,
@@ -260,22 +259,22 @@ impl Session {
         Ended::Renewed(Box::new(NextConnection { channel, session, _inbox: inbox }))
     }
 
-    /// The agent's certificate. `None`: it could not be read yet.
+    /// The agent's certificate. `None`: not read yet.
     pub(in crate::agent) fn credentials(&self) -> Option<&LiveCredentials> {
         self.credentials.get()
     }
 
-    /// That the agent's certificate expires within `ahead`, or has expired: one sentence.
+    /// Whether the certificate expires within `ahead` or has expired: one sentence.
     pub(in crate::agent) fn certificate_expiring(&self, ahead: Duration) -> Option<String> {
         self.credentials.get()?.expiring(ahead)
     }
 
-    /// That the agent's certificate has expired, or that its replacement is refused: one sentence.
+    /// Whether the certificate has expired or its replacement was refused: one sentence.
     pub(in crate::agent) fn certificate_problem(&self) -> Option<String> {
         self.credentials.get()?.problem()
     }
 
-    /// Who speaks in the session that there is now. Gone once that is over.
+    /// The current session as a weak reference, which is dead after the session's end.
     pub(in crate::agent) fn speaker(&self) -> Weak<Established> {
         match &*self.standing.borrow() {
             Standing::Up(session) => Arc::downgrade(session),
@@ -283,7 +282,7 @@ impl Session {
         }
     }
 
-    /// The connector, made when the certificates can be read for the first time.
+    /// The connector, created when the certificates can be read for the first time.
     fn connector(&self, config: &Config) -> Result<&Connector, Failure> {
         if let Some(connector) = self.connector.get() {
             return Ok(connector);
@@ -296,7 +295,7 @@ impl Session {
     }
 }
 
-/// Opens a session, by a connection that is there already if there is one.
+/// Opens a session, on a renewed connection if there is one.
 async fn open(
     connector: &Connector,
     renewal: Option<Box<NextConnection>>,
@@ -322,7 +321,7 @@ async fn open(
         dpu = welcome.dpu,
         version = welcome.service_version,
         session = welcome.session_id,
-        "the DPU welcomed this host"
+        "the DPU accepted this host"
     );
     KillPoint::SessionWelcomed.pass();
     let period = Duration::from_millis(welcome.heartbeat_interval_ms.max(10).into());
@@ -335,26 +334,26 @@ async fn open(
     Ok((session, inbox, period))
 }
 
-/// The reasons that have been warned of since the last session. The next attempts fail for the same ones.
+/// The reasons that were logged as warnings since the last session. Repeated failures with one of them are logged as
+/// info.
 #[derive(Default)]
 struct Warned(HashSet<Reason>);
 
 impl Warned {
-    /// Whether it is to be warned of: it does not go away by itself, and has not been told yet.
+    /// Whether to warn: the reason needs a person, and was not logged before.
     fn is_new(&mut self, reason: Reason) -> bool {
         !reason.is_passing() && self.0.insert(reason)
     }
 }
 
-/// How a session ended.
 enum Ended {
     BeforeWelcome(Failure),
     AfterWelcome(Loss),
     Renewed(Box<NextConnection>),
 }
 
-/// There is another connection to open the next session by. The session that is renewed stays open until
-/// then, so that to the DPU the host is never away.
+/// The connection for the next session, after the certificates changed. The old session stays open until then, so that
+/// the DPU never sees the host disconnected.
 struct NextConnection {
     channel: Channel,
     session: Arc<Established>,
@@ -363,7 +362,7 @@ struct NextConnection {
 
 fn welcome(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
     let Some(dpu_message::Message::Welcome(welcome)) = first.and_then(|first| first.message) else {
-        return Err(lost("it did not begin the session with a welcome"));
+        return Err(lost("it did not start the session with a hello reply"));
     };
     if (PROTOCOL_LOWEST..=PROTOCOL_HIGHEST).contains(&welcome.protocol) {
         return Ok(welcome);
@@ -376,7 +375,7 @@ fn welcome(first: Option<DpuMessage>) -> Result<Welcome, Failure> {
     Err(Failure::new(Reason::Unsupported, message))
 }
 
-/// The versions of the session protocol that the agent speaks.
+/// The versions of the session protocol that the agent supports.
 pub(super) fn protocol_versions() -> v1::ProtocolVersions {
     v1::ProtocolVersions { lowest: PROTOCOL_LOWEST, highest: PROTOCOL_HIGHEST }
 }
@@ -387,9 +386,9 @@ mod tests {
 
     use super::*;
 
-    /// Its caller came while no agent was there, or another one.
+    /// The caller waited while no agent, or another one, was running.
     #[tokio::test]
-    async fn a_call_waits_for_the_first_attempt_of_an_agent_that_has_only_just_started() {
+    async fn call_waits_for_the_first_session_attempt() {
         let sessions = Session::new(true);
         let at_once = within(Duration::from_secs(3), sessions.current(Duration::ZERO)).await;
         assert!(at_once.unwrap().is_err(), "there is no attempt to wait for");
@@ -402,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_is_is_warned_of_once() {
+    fn lasting_session_failure_is_warned_once() {
         let mut warned = Warned::default();
         assert!(!warned.is_new(Reason::DpuUnreachable), "a DPU that boots is back by itself");
         assert!(warned.is_new(Reason::HostUnknown));
@@ -411,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dpu_of_another_protocol_is_refused_with_what_to_do() {
+    fn dpu_of_other_protocol_is_refused() {
         let first = |protocol| {
             let welcome = Welcome { protocol, ..Welcome::default() };
             DpuMessage { message: Some(dpu_message::Message::Welcome(welcome)) }

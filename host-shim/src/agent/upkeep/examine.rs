@@ -175,7 +175,7 @@ impl Examiner {
                 Err(failure) => drop(obstacles.insert(record.id().to_owned(), failure.message)),
             }
         }
-        self.doors.dpu.tell_pod_findings();
+        self.doors.dpu.report_pod_findings();
         obstacles
     }
 

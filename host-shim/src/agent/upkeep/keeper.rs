@@ -233,7 +233,7 @@ impl Keeper {
         let obstacles = self.vfs().free_vfs().restore().await;
         self.provider.provide().await;
         self.doors.dpu.calls().deliver_detaches().await;
-        self.doors.dpu.tell_pod_findings();
+        self.doors.dpu.report_pod_findings();
         *locked(&self.last_pass) = Instant::now();
         obstacles
     }

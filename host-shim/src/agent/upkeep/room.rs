@@ -66,7 +66,7 @@ impl Upkeep {
     /// Acts on what the DPU says. What takes time is only begun.
     pub(in crate::agent) fn act_on(&self, said: FromDpu) {
         match said {
-            FromDpu::Welcome => {
+            FromDpu::SessionBegan => {
                 // What the DPU wants it says anew in each session.
                 self.provider.forget();
                 self.doors.vfs.signals().ask_for_pass();

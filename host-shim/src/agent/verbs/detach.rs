@@ -80,6 +80,6 @@ mod tests {
         let (doors, _folder) = doors();
         let key = record("a", "c").key();
         detach(&doors, DelRequest { key: key.clone(), netns: String::new() }).await;
-        assert_eq!(doors.dpu.calls().undelivered_keys(), [key]);
+        assert_eq!(doors.dpu.calls().pending_detach_keys(), [key]);
     }
 }

@@ -42,7 +42,7 @@ impl Taken {
         for request in requests.iter_mut().filter(has_none) {
             let found = match &request.device {
                 Some(chosen) => session.take_chosen(chosen, claim),
-                None => session.take_for(&request.network, claim),
+                None => session.take_of_network(&request.network, claim),
             };
             request.promised = found.as_ref().map(|(promise, _)| promise.clone());
             have_all &= found.is_some();
@@ -65,7 +65,7 @@ impl Taken {
         let untaken: Vec<_> = promises.into_iter().filter(is_unrecorded).collect();
         // First: once the DPU has heard it, they may be taken again.
         drop(claims);
-        doors.dpu.reports().tell_untaken(&untaken);
+        doors.dpu.reports().report_declined(&untaken);
     }
 }
 

@@ -154,7 +154,7 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
 /// Forgets a record of which nothing is left. Of a guess the DPU is told, too: its VF may be taken again.
 pub(super) fn forget(doors: &Doors, record: &Record) {
     doors.vfs.homecoming().forget(record);
-    doors.dpu.reports().tell_untaken(record.promise.as_slice());
+    doors.dpu.reports().report_declined(record.promise.as_slice());
 }
 
 /// Tells that an attachment is given back. Of a guess nobody knows what the DPU has made, perhaps with another VF: it

@@ -149,6 +149,6 @@ mod tests {
         within(limit, change).await.expect("the change waits for ever").unwrap();
         let taken = within(limit, taking).await.expect("the attach waits for ever").unwrap();
         assert_eq!(taken.err().unwrap().reason, Reason::VfNotFree);
-        assert_eq!(doors.dpu.calls().undelivered_keys(), [record("new", "waiting").key()]);
+        assert_eq!(doors.dpu.calls().pending_detach_keys(), [record("new", "waiting").key()]);
     }
 }

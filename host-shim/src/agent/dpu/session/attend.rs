@@ -1,4 +1,4 @@
-//! What is done while a session lasts.
+//! The work during a session: heartbeats out, messages in.
 
 use std::time::{Duration, Instant};
 
@@ -9,35 +9,35 @@ use offload_proto::{
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use tonic::{Code, Status, Streaming};
 
-use super::{FIRST_PAUSE, FromDpu};
+use super::{FIRST_BACKOFF, FromDpu};
 use crate::agent::dpu::{
     established::{Established, SILENCE},
     failure::{failure_of, lost},
 };
 
-/// The pause of an agent whose session was ended by another's: two agents of one identity are not
-/// to spend their time ending each other's sessions.
-const RIVAL_PAUSE: Duration = Duration::from_secs(10);
-/// A heartbeat is waited for as long as it takes until the next, and this long at least.
-const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
+/// The backoff after another agent's session ended ours: two agents with one identity must not end each other's
+/// sessions all the time.
+const RIVAL_BACKOFF: Duration = Duration::from_secs(10);
+/// The shortest wait for a heartbeat's answer; otherwise it is the heartbeat interval.
+const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
 
-/// How a session was lost.
+/// The end of a session.
 pub(in crate::agent) struct Loss {
     pub failure: Failure,
-    /// When the DPU last gave a sign of life.
+    /// When the DPU last sent something.
     pub since: Instant,
-    /// How long to wait before the next attempt.
-    pub pause: Duration,
+    /// The backoff before the next attempt.
+    pub backoff: Duration,
 }
 
 impl From<Failure> for Loss {
     fn from(failure: Failure) -> Self {
-        Self { failure, since: Instant::now(), pause: FIRST_PAUSE }
+        Self { failure, since: Instant::now(), backoff: FIRST_BACKOFF }
     }
 }
 
 impl From<Status> for Loss {
-    /// Of all ends, only that by a newer session is `Aborted`. This agent did not open it.
+    /// Only the end by a newer session has the status `Aborted`. This agent did not open that session.
     fn from(status: Status) -> Self {
         let failure = failure_of(&status);
         if status.code() != Code::Aborted {
@@ -45,48 +45,48 @@ impl From<Status> for Loss {
         }
         let message = format!("{failure}; does another agent use this host's certificate?");
         let failure = Failure::new(failure.reason, message);
-        Self { pause: RIVAL_PAUSE, ..failure.into() }
+        Self { backoff: RIVAL_BACKOFF, ..failure.into() }
     }
 }
 
-/// Heartbeats out, messages in, until the session is over.
+/// Sends heartbeats and receives messages until the session ends.
 pub(in crate::agent) async fn attend(
     session: &Established,
     inbox: &mut Streaming<DpuMessage>,
     period: Duration,
-    heard: &impl Fn(FromDpu),
+    on_message: &impl Fn(FromDpu),
 ) -> Loss {
     let mut ticks = interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let patience = period.max(SHORTEST_PATIENCE);
+    let limit = period.max(SHORTEST_SILENCE);
     let mut sequence = 0;
     let mut last_heard = Instant::now();
     let mut unanswered_since = None;
     loop {
         tokio::select! {
-            // What has arrived counts first: perhaps it was the agent that stood still.
+            // Received messages are handled before timeouts: this agent may have been suspended.
             biased;
             received = inbox.message() => match received {
                 Ok(Some(DpuMessage { message })) => {
                     last_heard = Instant::now();
                     unanswered_since = None;
                     match message {
-                        Some(Message::Promises(told)) => session.note_promises(told),
+                        Some(Message::Promises(told)) => session.note_offers(told),
                         Some(Message::Unrecorded(told)) => session.note_unrecorded(told),
                         Some(message) => {
                             if let Message::NetworkChanged(changed) = &message {
                                 session.note_network(changed);
                             }
-                            heard(FromDpu::Message(Box::new(message)));
+                            on_message(FromDpu::Message(Box::new(message)));
                         }
-                        // One of a newer protocol says nothing to this agent.
+                        // A message of a newer protocol is ignored.
                         None => {}
                     }
                 }
                 Ok(None) => return lost("it closed the session").into(),
                 Err(status) => return status.into(),
             },
-            () = end_of_patience(unanswered_since, patience) => {
+            () = silence_exceeds(unanswered_since, limit) => {
                 session.give_up();
                 return Loss { since: last_heard, ..lost(SILENCE).into() };
             }
@@ -100,9 +100,9 @@ pub(in crate::agent) async fn attend(
     }
 }
 
-async fn end_of_patience(unanswered_since: Option<Instant>, patience: Duration) {
+async fn silence_exceeds(unanswered_since: Option<Instant>, limit: Duration) {
     match unanswered_since {
-        Some(since) => sleep_until((since + patience).into()).await,
+        Some(since) => sleep_until((since + limit).into()).await,
         None => std::future::pending().await,
     }
 }
@@ -112,8 +112,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_end_by_a_rival_is_followed_by_a_long_pause() {
-        assert_eq!(Loss::from(Status::aborted("newer")).pause, RIVAL_PAUSE);
-        assert_eq!(Loss::from(Status::unavailable("stopping")).pause, FIRST_PAUSE);
+    fn end_by_rival_agent_has_long_backoff() {
+        assert_eq!(Loss::from(Status::aborted("newer")).backoff, RIVAL_BACKOFF);
+        assert_eq!(Loss::from(Status::unavailable("stopping")).backoff, FIRST_BACKOFF);
     }
 }

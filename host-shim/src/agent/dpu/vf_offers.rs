@@ -1,4 +1,4 @@
-//! The VFs that the DPU has promised in a session: it gives them to nobody but who names one of them.
+//! The VF offers of a session: VFs that the DPU reserves for this host's next attaches.
 
 use std::{
     cmp::Reverse,
@@ -8,25 +8,25 @@ use std::{
 use offload_proto::v1::{self, OpenPool};
 use vf_alloc::{Device, VfPromise};
 
-/// Those that no ADD has taken, in the order in which the DPU has told of them.
+/// The offers that no ADD has taken, in the order of the DPU's messages.
 #[derive(Debug, Default)]
-pub(super) struct Promises {
-    vfs: Vec<PromisedVf>,
-    /// The session is about to be over: what was promised in it counts no more.
+pub(super) struct VfOffers {
+    vfs: Vec<OfferedVf>,
+    /// The session is about to end, so that its offers are void.
     is_closed: bool,
 }
 
-/// A VF that may be taken.
+/// An offered VF.
 #[derive(Debug)]
-struct PromisedVf {
+struct OfferedVf {
     promise: VfPromise,
-    /// Its controller and PF.
+    /// The VF's controller and PF.
     pf: (u32, u32),
-    /// The pools out of which an ADD may take it whose VF nobody has chosen.
+    /// The pools from which an ADD without a chosen VF may take it.
     pools: Vec<OpenPool>,
 }
 
-impl From<v1::PromisedVf> for PromisedVf {
+impl From<v1::PromisedVf> for OfferedVf {
     fn from(told: v1::PromisedVf) -> Self {
         let v1::PromisedVf { promise, pools, controller, pf } = told;
         let v1::VfPromise { device, number } = promise.unwrap_or_default();
@@ -34,20 +34,20 @@ impl From<v1::PromisedVf> for PromisedVf {
     }
 }
 
-impl Promises {
-    /// The DPU has promised these, besides those of before.
+impl VfOffers {
+    /// Adds offers of the DPU.
     pub(super) fn note(&mut self, told: v1::Promises) {
         if self.is_closed {
             return;
         }
-        let told: Vec<_> = told.vfs.into_iter().map(PromisedVf::from).collect();
-        // What was told of them before is good no more.
+        let told: Vec<_> = told.vfs.into_iter().map(OfferedVf::from).collect();
+        // A new offer of a VF voids an earlier one.
         let devices: HashSet<_> = told.iter().map(|vf| &vf.promise.device).collect();
         self.vfs.retain(|vf| !devices.contains(&vf.promise.device));
         self.vfs.extend(told);
     }
 
-    /// Takes the VF that somebody has chosen, if it is promised and can be claimed.
+    /// Takes the chosen VF if it is offered and can be claimed.
     pub(super) fn take_chosen<C>(
         &mut self,
         chosen: &Device,
@@ -58,7 +58,7 @@ impl Promises {
         Some((self.vfs.remove(place).promise, claimed))
     }
 
-    /// Takes one of a pool: of those that can be claimed the first of the PF that is to serve next.
+    /// Takes a VF of the pool that can be claimed: the first of the PF that is next by the pool's policy.
     pub(super) fn take_of_pool<C>(
         &mut self,
         pool: &str,
@@ -74,13 +74,13 @@ impl Promises {
 
     fn places_in_order(&self, pool: &str) -> Vec<usize> {
         let packs =
-            |vf: &PromisedVf| vf.pools.iter().find(|open| open.name == pool).map(|open| open.packs);
+            |vf: &OfferedVf| vf.pools.iter().find(|open| open.name == pool).map(|open| open.packs);
         let vfs = self.vfs.iter().enumerate();
         let in_pool = vfs.filter_map(|(place, vf)| Some((place, vf.pf, packs(vf)?)));
         let mut in_pool: Vec<_> = in_pool.collect();
         let mut left = HashMap::<_, usize>::new();
         in_pool.iter().for_each(|(_, pf, _)| *left.entry(*pf).or_default() += 1);
-        // Of equals the first one stays the first.
+        // The sort is stable: equals keep the DPU's order.
         match in_pool.first() {
             Some((.., true)) => in_pool.sort_by_key(|(_, pf, _)| left[pf]),
             _ => in_pool.sort_by_key(|(_, pf, _)| Reverse(left[pf])),
@@ -88,12 +88,12 @@ impl Promises {
         in_pool.into_iter().map(|(place, ..)| place).collect()
     }
 
-    /// The VFs that may be taken.
+    /// The offered VFs.
     pub(super) fn devices(&self) -> Vec<Device> {
         self.vfs.iter().map(|vf| vf.promise.device.clone()).collect()
     }
 
-    /// Nothing is taken any more.
+    /// Voids all offers, present and future.
     pub(super) fn close(&mut self) {
         *self = Self { is_closed: true, ..Self::default() };
     }
@@ -103,7 +103,7 @@ impl Promises {
 mod tests {
     use super::*;
 
-    impl Promises {
+    impl VfOffers {
         fn has(&self, device: &Device) -> bool {
             self.vfs.iter().any(|vf| vf.promise.device == *device)
         }
@@ -119,54 +119,54 @@ mod tests {
     }
 
     /// Three VFs of PF 0 and two of PF 1.
-    fn promises(packs: bool) -> Promises {
-        let mut promises = Promises::default();
+    fn offers(packs: bool) -> VfOffers {
+        let mut offers = VfOffers::default();
         let vfs = (1..).zip([("a", 0), ("b", 0), ("c", 0), ("d", 1), ("e", 1)]);
         let vfs = vfs.map(|(number, (device, pf))| vf(device, number, pf, packs)).collect();
-        promises.note(v1::Promises { vfs });
-        promises
+        offers.note(v1::Promises { vfs });
+        offers
     }
 
-    /// What is taken of the pool, one after the other, but for what can't be claimed.
-    fn taken(promises: &mut Promises, unclaimable: &str) -> String {
+    /// The VFs that are taken of the pool one after the other, without the one that cannot be claimed.
+    fn taken(offers: &mut VfOffers, unclaimable: &str) -> String {
         let claim = |device: &Device| (device.as_str() != unclaimable).then_some(());
-        std::iter::from_fn(|| promises.take_of_pool("blue", claim))
+        std::iter::from_fn(|| offers.take_of_pool("blue", claim))
             .map(|(promise, ())| promise.device.to_string())
             .collect()
     }
 
     #[test]
-    fn the_pools_policy_says_of_which_pf_one_is_taken() {
-        assert_eq!(taken(&mut promises(false), ""), "abdce");
-        assert_eq!(taken(&mut promises(true), ""), "deabc");
-        assert_eq!(taken(&mut promises(true), "d"), "eabc");
-        assert!(promises(true).take_of_pool("red", |_| Some(())).is_none());
+    fn pool_policy_selects_the_offers_pf() {
+        assert_eq!(taken(&mut offers(false), ""), "abdce");
+        assert_eq!(taken(&mut offers(true), ""), "deabc");
+        assert_eq!(taken(&mut offers(true), "d"), "eabc");
+        assert!(offers(true).take_of_pool("red", |_| Some(())).is_none());
     }
 
     #[test]
-    fn a_chosen_vf_is_taken_once() {
-        let (mut promises, chosen) = (promises(false), Device::from("d"));
-        assert!(promises.has(&chosen));
-        assert!(promises.take_chosen(&chosen, |_| None::<()>).is_none());
-        let (promise, ()) = promises.take_chosen(&chosen, |_| Some(())).unwrap();
+    fn chosen_offer_is_taken_once() {
+        let (mut offers, chosen) = (offers(false), Device::from("d"));
+        assert!(offers.has(&chosen));
+        assert!(offers.take_chosen(&chosen, |_| None::<()>).is_none());
+        let (promise, ()) = offers.take_chosen(&chosen, |_| Some(())).unwrap();
         assert_eq!(promise, VfPromise { device: chosen.clone(), number: 4 });
-        assert!(!promises.has(&chosen));
+        assert!(!offers.has(&chosen));
     }
 
     #[test]
-    fn what_is_told_again_is_good_by_its_latest_number() {
-        let mut promises = promises(false);
-        promises.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
-        let (promise, ()) = promises.take_chosen(&Device::from("b"), |_| Some(())).unwrap();
+    fn latest_offer_of_a_vf_counts() {
+        let mut offers = offers(false);
+        offers.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
+        let (promise, ()) = offers.take_chosen(&Device::from("b"), |_| Some(())).unwrap();
         assert_eq!(promise.number, 6);
-        assert!(!promises.has(&promise.device));
+        assert!(!offers.has(&promise.device));
     }
 
     #[test]
-    fn nothing_is_taken_of_a_session_that_is_about_to_be_over() {
-        let mut promises = promises(false);
-        promises.close();
-        promises.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
-        assert_eq!(taken(&mut promises, ""), "");
+    fn closed_session_has_no_offers() {
+        let mut offers = offers(false);
+        offers.close();
+        offers.note(v1::Promises { vfs: vec![vf("b", 6, 0, false)] });
+        assert_eq!(taken(&mut offers, ""), "");
     }
 }
