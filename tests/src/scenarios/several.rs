@@ -133,7 +133,7 @@ pub fn networks_say_how_the_names_of_their_interfaces_begin(settings: &Settings)
 
     let other = Netns::new("other");
     let (_, told) = add(&lab, &other, "green,wire@data1").error();
-    assert!(told.contains("two interfaces of") && told.contains("would be data1"), "{told}");
+    assert!(told.contains("two interfaces of") && told.contains("would be named data1"), "{told}");
     let mut configured = configuration(&lab, "wire,red");
     configured["interfacePrefix"] = "lan".into();
     let call = Call::new("ADD", &configured).of(other.name(), Some(&other.path()), "eth0");
@@ -194,7 +194,7 @@ pub fn a_default_route_is_moved_and_other_networks_are_another_attachment(settin
     let by_green = r#"[{"name": "green", "default-route": ["10.2.0.1"]}]"#;
     let _ = add(&lab, &pod, by_green).result();
     assert_leaves_by(&pod, ["net1", "eth0"]);
-    for (networks, told) in [("green,wire", "without net2"), ("wire@x", "with net1 besides")] {
+    for (networks, told) in [("green,wire", "without net2"), ("wire@x", "also with net1")] {
         let (_, text) = add(&lab, &pod, networks).error();
         assert!(text.contains("ATTACHMENT_DIFFERS") && text.contains(told), "{text}");
     }
@@ -292,7 +292,7 @@ pub fn an_operator_releases_what_leads_with_all_that_it_leads(settings: &Setting
     life::check(&lab, "blue", &pod, &result).nothing();
     release("net2");
     left(2);
-    life::check(&lab, "blue", &pod, &result).fails(132, &["net2", "given back"]);
+    life::check(&lab, "blue", &pod, &result).fails(132, &["net2", "released"]);
     release("eth0");
     left(0);
     lab.assert_clean_slate();

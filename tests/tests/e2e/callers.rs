@@ -141,7 +141,7 @@ fn an_add_that_lay_in_a_suspended_agents_socket_fails_in_seconds_and_leaves_noth
     let pod = Netns::new("pod");
     lab.agent.signal(Signal::SIGSTOP);
     let begun = Stopwatch::start();
-    lab.add("blue", &pod, "eth0").fails(11, &["AGENT_UNREACHABLE", "says nothing"]);
+    lab.add("blue", &pod, "eth0").fails(11, &["AGENT_UNREACHABLE", "no heartbeat"]);
     assert!(begun.unstalled() < SILENCE, "{:?}", begun.unstalled());
     lab.agent.signal(Signal::SIGCONT);
     lab.wait_until_good();

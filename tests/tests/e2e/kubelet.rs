@@ -142,7 +142,7 @@ fn an_eth0_without_an_address_is_refused_to_a_pod_and_another_interface_is_not()
     let pod = Netns::new("pod");
     let on_wire = lab.configuration("wire").to_string();
     let add = of_cart(&lab, "ADD", pod.name(), Some(&pod.path())).stdin(on_wire);
-    lab.execute(&add).fails(109, &["eth0 of a pod", "an address"]);
+    lab.execute(&add).fails(109, &["eth0 of a Kubernetes pod", "an address"]);
     lab.assert_clean_slate();
     let _ = lab.execute(&add.with("CNI_IFNAME", "net1")).result();
     lab.assert_invariants();

@@ -188,7 +188,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_told_by_name() {
+    fn invalid_additions_are_refused() {
         let route = |more: Value| {
             let mut route = json!({"destination": "10.9.0.0/16"});
             route.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -215,7 +215,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn rules_of_own_addresses_are_of_those_that_the_plugins_gave() {
+    fn source_rules_use_the_plugins_addresses() {
         let told = json!({"rules": [
             {"source": "own", "table": 7}, {"source": "own-ipv4", "table": 8},
             {"source": "own-ipv6", "table": 9}, {"source": "10.1.0.0/16", "table": 10},

@@ -77,7 +77,7 @@ impl Catalogue {
             match read_file(&file) {
                 Ok(more) => catalogue.definitions.extend(more),
                 Err(failure) => {
-                    tracing::warn!("passed over: {failure}");
+                    tracing::warn!(%failure, "ignoring a network file");
                     let called = file.file_stem().unwrap_or_default().to_owned();
                     catalogue.unread.push((called, failure));
                 }
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_configurations_are_read_in_any_case_and_passed_on_as_they_are() {
+    fn network_file_keys_match_in_any_case() {
         let list = json!({"Name": "both", "CNIVersion": "1.0.0", "cniversions": ["0.4.0"], "DisableCheck": true,
             "Plugins": [{"TYPE": "bridge", "IPAM": {"Type": "dpu-offload", "Network": "green"}}, {"type": "tuning"}],
             "DPU-Offload": {}});
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn attachment_definitions_are_thick_or_thin_and_of_a_namespace() {
+    fn attachment_definitions_are_read() {
         let thin = "kind: NetworkAttachmentDefinition\nmetadata: {name: disks, namespace: shop}\n---\n\
                     kind: NetworkAttachmentDefinition\nmetadata: {name: blue}\nspec:\n  config: |\n    \
                     {\"type\": \"host-shim\", \"network\": \"green\"}\n";
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cant_be_used_is_told_with_its_file() {
+    fn unusable_network_error_names_its_file() {
         let twice = r#"{"name": "twice", "type": "macvlan"}"#;
         let folder = folder(&[
             ("broken.conf", "{"),

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_default_route_of_a_plugin_gives_way_to_one_that_is_asked_for() {
+    fn requested_default_route_replaces_the_plugins() {
         let interface = |gateways: &[&str]| FurtherInterface {
             default_gateways: gateways.iter().map(|it| it.parse().unwrap()).collect(),
             ..FurtherInterface::default()

@@ -257,6 +257,6 @@ pub(super) fn text(value: Option<&Value>) -> Option<String> {
 
 /// That a file or folder can't be used.
 pub(super) fn invalid(path: &Path, why: &str) -> Failure {
-    let message = format!("{} can't be used: {why}", path.display());
+    let message = format!("cannot use {}: {why}", path.display());
     Failure::new(Reason::DelegateInvalid, message)
 }

@@ -111,7 +111,7 @@ impl Folders {
         match self.read(&self.callers_readers, folder, deadline, read).await {
             Ok(callers) => callers.over(own),
             Err(failure) => {
-                tracing::warn!("the networks of a caller are passed over: {failure}");
+                tracing::warn!(%failure, "ignoring a caller's networks");
                 own
             }
         }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unreadable_folder_refuses_only_what_needs_it() {
+    async fn unreadable_network_folder_refuses_only_its_users() {
         let host = tempfile::tempdir().unwrap();
         let no_folder = host.path().join("storage.conf");
         fs::write(&no_folder, r#"{"name": "storage", "type": "macvlan"}"#).unwrap();

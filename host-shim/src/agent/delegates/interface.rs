@@ -99,7 +99,7 @@ pub(super) async fn take_off_added(delegated: &Delegated, others: Shared) {
     let routing = Routing { shared_by_others: others, ..routing };
     let taken = spawn_blocking(move || remove_routing(Arc::new(netns), &routing)).await;
     if let Ok(Err(error)) = taken {
-        tracing::warn!(key = %delegated.key, "routes and rules of it stay in the pod: {error}");
+        tracing::warn!(key = %delegated.key, %error, "cannot remove the interface's routes and rules from the pod");
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) async fn delete_link(delegated: &Delegated) {
     let made = delegated.attachment.as_ref().and_then(|made| made.mac.parse().ok());
     let deleted = spawn_blocking(move || delete_link_in(&netns, &name, made)).await;
     if let Ok(Err(error)) = deleted {
-        tracing::warn!(key = %delegated.key, "what is left of it stays in the pod: {error}");
+        tracing::warn!(key = %delegated.key, %error, "cannot delete the interface from the pod");
     }
 }
 

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_asked_for_by_name_of_a_network() {
+    fn lease_is_requested_by_network() {
         let asked = |ipam| network_of(&plugin(ipam)).map(|it| it.map(str::to_owned));
         let ours = json!({"type": "dpu-offload", "network": "green"});
         assert_eq!(asked(ours).unwrap().as_deref(), Some("green"));
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_asked_for_by_keys_in_any_case_and_told_under_the_same() {
+    fn ipam_keys_match_in_any_case() {
         let asking = json!({"type": "bridge", "IPAM": {"Type": "dpu-offload", "NETWORK": "green"}});
         let asking = asking.as_object().unwrap().clone();
         assert_eq!(network_of(&asking), Ok(Some("green")));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_told_the_addresses_and_no_route() {
+    fn plugin_gets_addresses_without_routes() {
         let address = v1::Address { address: "10.2.0.5/24".into(), gateway: "10.2.0.1".into() };
         let routes = vec![v1::Route { destination: "10.9.0.0/16".into(), ..Default::default() }];
         let lease =

@@ -63,7 +63,7 @@ mod tests {
     use super::{super::record::tests::delegated, *};
 
     #[test]
-    fn an_attachment_has_the_pods_side_of_a_result() {
+    fn attachment_has_the_results_pod_interface() {
         let result = json!({
             "cniVersion": "1.0.0",
             "interfaces": [{"name": "net1"}, {"name": "net1", "sandbox": "/run/netns/c"}],

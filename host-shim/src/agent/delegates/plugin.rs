@@ -45,7 +45,7 @@ pub(super) struct Surroundings {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
     /// It could not be started.
-    #[error("it can't be started: {0}")]
+    #[error("it cannot be started: {0}")]
     Start(#[source] io::Error),
     /// It took too long.
     #[error("it did not end in time, and was killed")]
@@ -73,7 +73,7 @@ pub(super) enum Trouble {
     #[error("its answer is no JSON object: {0}")]
     Garbage(String),
     /// The system failed.
-    #[error("it can't be heard: {0}")]
+    #[error("its output cannot be read: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_goes_wrong_is_told_in_the_plugins_words() {
+    async fn plugin_errors_are_passed_on() {
         let refusal = r#"echo '{"code": 7, "msg": "no master", "details": "eth9"}'; exit 1"#;
         assert_eq!(trouble(refusal).await, "code 7: no master; eth9");
         assert!(trouble("exit 3").await.starts_with("exit status: 3, "));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_that_hangs_is_killed_with_what_it_has_started() {
+    async fn hanging_plugin_is_killed_with_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_plugin_leaves_behind_holds_nobody_up() {
+    async fn plugins_leftover_processes_block_nothing() {
         let begun = Stopwatch::start();
         let answer = called("sleep 600 & echo '{}'", LIMIT).await.unwrap();
         assert_eq!(answer, Some(json!({})));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn plenty_of_complaints_hold_nobody_up() {
+    async fn long_plugin_stderr_blocks_nothing() {
         let answer = called("head -c 3000000 /dev/zero >&2; echo '{}'", LIMIT).await.unwrap();
         assert_eq!(answer, Some(json!({})));
     }

@@ -157,9 +157,7 @@ impl Store {
                 }
                 Err(error) => {
                     let path = path.display();
-                    tracing::error!(
-                        "{path}, which tells of an interface that other plugins have made, is damaged: {error}"
-                    );
+                    tracing::error!(%path, %error, "a record of an interface of other plugins is damaged");
                 }
             }
         }
@@ -189,7 +187,7 @@ impl Store {
     pub(super) fn give_up(&self, delegated: &Delegated) {
         let given_up = Delegated { phase: Phase::Releasing, ..delegated.clone() };
         if let Err(failure) = self.write(given_up.clone()) {
-            tracing::warn!(key = %delegated.key, "taken back all the same: {failure}");
+            tracing::warn!(key = %delegated.key, %failure, "cannot write the record; the interface is deleted anyway");
             self.lock().insert(given_up.key.clone(), Arc::new(given_up));
         }
     }
@@ -198,7 +196,7 @@ impl Store {
     pub(super) fn remove(&self, key: &Key) {
         for ending in ["json", "call"] {
             if let Err(error) = fs::remove_file(self.path(key, ending)) {
-                tracing::debug!(%key, %error, "a file of a taken back interface stays");
+                tracing::debug!(%key, %error, "cannot remove a file of a deleted interface");
             }
         }
         // Unless there are others of the same pod.
@@ -248,10 +246,7 @@ fn sweep(folder: &Path) -> io::Result<()> {
     for pod in entries(folder)? {
         for path in entries(&pod)?.into_iter().filter(|path| is_left(path)) {
             if let Err(error) = fs::remove_file(&path) {
-                tracing::warn!(
-                    "{}, which an earlier agent has left, stays: {error}",
-                    path.display()
-                );
+                tracing::warn!(path = %path.display(), %error, "cannot remove a file of an earlier agent");
             }
         }
         // Unless something is kept of it.
@@ -296,7 +291,7 @@ fn still_called(key: &Key) -> Failure {
 }
 
 fn unavailable(error: &dyn std::error::Error) -> Failure {
-    let message = format!("what is kept of interfaces of other plugins can't be written: {error}");
+    let message = format!("cannot write the record of an interface of other plugins: {error}");
     Failure::new(Reason::RecordsUnavailable, message)
 }
 
@@ -335,7 +330,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_kept_outlives_the_agent_until_it_is_forgotten() {
+    async fn delegate_record_outlives_the_agent() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("delegates");
         let store = Store::open(path.clone()).unwrap();
@@ -356,7 +351,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn what_an_agent_that_was_killed_has_left_is_swept_away() {
+    async fn files_of_killed_agent_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("delegates");
         let store = Store::open(path.clone()).unwrap();
@@ -377,7 +372,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_given_up_is_taken_back_also_where_the_disk_does_not_take_that() {
+    async fn abandoned_interface_is_deleted_despite_disk_errors() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("delegates")).unwrap();
         let live = Delegated { phase: Phase::Live, ..delegated("net1") };
@@ -392,7 +387,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_record_of_an_agent_of_before_is_read() {
+    fn older_delegate_record_is_read() {
         let delegated = delegated("net1");
         let mut written = serde_json::to_value(&delegated).unwrap();
         let record = written.as_object_mut().unwrap();
@@ -408,7 +403,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn routes_that_come_with_leased_addresses_are_set_beside_all_but_the_default_one() {
+    fn leased_routes_are_added_except_defaults() {
         let route = |destination: &str, kind: &str, table| v1::Route {
             destination: destination.into(),
             kind: kind.into(),
@@ -436,7 +431,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_holds_the_file_that_it_reads_keeps_others_away() {
+    async fn held_record_file_excludes_others() {
         let folder = tempfile::tempdir().unwrap();
         let key = delegated("net1").key;
         let [ours, theirs] = [(); 2].map(|()| Store::open(folder.path().into()).unwrap());

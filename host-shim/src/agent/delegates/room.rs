@@ -424,7 +424,7 @@ fn log(made: &Delegated, in_plugins: Duration, total: Duration) {
 /// A pod's first interface is the DPU's.
 fn leads(key: &Key, network: &str) -> Failure {
     let message = format!(
-        "network {network} is made by other plugins, so that {} can't be of it: only a pod's further networks can",
+        "network {network} is made by other plugins, which {} cannot use: only a pod's further interfaces can",
         key.interface_name
     );
     Failure::new(Reason::Unsupported, message)

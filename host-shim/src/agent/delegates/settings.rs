@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_makes_no_sense_is_told_by_key() {
+    fn invalid_delegate_settings_are_refused() {
         let told = |change: fn(&mut DelegateSettings)| {
             let mut settings = DelegateSettings::default();
             change(&mut settings);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_lists_what_is_spoken() {
+    fn plugin_version_answer_is_parsed() {
         let answer = json!({"supportedVersions": ["0.1.0", "0.4.0", 7, "2.0.0"]});
         assert_eq!(supported(Some(&answer)), [Version::V0_4_0]);
         assert!(supported(None).is_empty());

@@ -132,14 +132,14 @@ fn refuse_what_nobody_does(interface: &FurtherInterface, network: &str) -> Resul
         ("ipFamilies", interface.families.is_some()),
     ];
     match refused.into_iter().find(|(_, is_asked_for)| *is_asked_for) {
-        Some((wish, _)) => Err(unsupported(network, wish, "plugins can't be asked for it")),
+        Some((wish, _)) => Err(unsupported(network, wish, "plugins have no capability for it")),
         None => Ok(()),
     }
 }
 
 fn unsupported(network: &str, wish: &str, why: &str) -> Failure {
     let message =
-        format!("network {network} is made by other plugins, and {wish} can't be had of it: {why}");
+        format!("network {network} is made by other plugins, which do not support {wish}: {why}");
     Failure::new(Reason::Unsupported, message)
 }
 
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_passed_by_the_capabilities_of_the_plugins() {
+    fn requests_are_passed_as_capabilities() {
         let interface = FurtherInterface {
             interface_name: "net1".into(),
             mac: Some("02:00:00:00:00:07".parse().unwrap()),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_are_those_of_a_key_in_any_case() {
+    fn capabilities_match_keys_in_any_case() {
         let plugin = json!({"type": "bridge", "Capabilities": {"mac": true, "ips": false}});
         let plugin = plugin.as_object().unwrap();
         assert!(has_capability(plugin, "mac") && !has_capability(plugin, "ips"));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_plugins_have_no_word_for_is_refused() {
+    fn request_without_capability_is_refused() {
         for (interface, wish) in [
             (
                 FurtherInterface { allowed_sources: vec!["a".into()], ..Default::default() },

@@ -76,7 +76,7 @@ impl Examiner {
     pub(super) fn begin(self: &Arc<Self>, request: Examine) -> Result<JoinHandle<()>, Examination> {
         let Ok(admission) = Arc::clone(&self.admissions).try_acquire_owned() else {
             let Examine { request_id, .. } = request;
-            let problem = "it is being examined already: try again".into();
+            let problem = "the host is being examined by another call: try again".into();
             return Err(Examination { request_id, problem, ..Examination::default() });
         };
         let session = self.doors.dpu.session();
@@ -120,7 +120,7 @@ impl Examiner {
                 bounds::fit(found, MESSAGE_LIMIT)
             }
             Err(failure) => {
-                let problem = format!("the VFs can't be looked at: {failure}");
+                let problem = format!("cannot examine the VFs: {failure}");
                 bounds::fit(
                     Examination { request_id, repairs, problem, ..Examination::default() },
                     MESSAGE_LIMIT,
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_one_examination_waits_for_the_one_that_is_made() {
+    async fn one_examination_waits_for_the_running_one() {
         let (examiner, _folder) = examiner();
         let turn = examiner.examining.lock().await;
         let begun = [true, true].map(|mend| examiner.begin(examine(mend)).unwrap());
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_vf_that_is_nowhere_is_told_and_why_it_can_not_be_mended() {
+    async fn missing_vf_is_reported_with_obstacle() {
         let (examiner, _folder) = examiner();
         let mut record = record("a", "c");
         record.attachment.mac = "02:00:00:00:00:07".into();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn vfs_without_a_netdev_are_told_by_where_they_are() {
+    fn vfs_without_netdev_are_reported_with_place() {
         let identity =
             VfIdentity { id: "c1pf0vf2".parse().unwrap(), device: "0000:03:00.4".into() };
         let told = |whereabouts| {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tried_and_failed_is_told_with_the_reason() {
+    fn failed_repair_is_reported_with_reason() {
         let mut found = Finding::VfElsewhere.of("pf0vf1", "it is away");
         let obstacles = Obstacles::from([("pf0vf1".to_owned(), "busy".to_owned())]);
         note_obstacle(&mut found, &obstacles);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_repairs_for_an_operator_waits_for_the_pass_under_way() {
+    async fn operators_repair_waits_for_running_pass() {
         let (examiner, _folder) = examiner();
         let pass = hold_passes(&examiner.keeper).await;
         let request = Examine { mend: true, ..Examine::default() };

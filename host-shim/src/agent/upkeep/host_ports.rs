@@ -84,7 +84,10 @@ impl HostPorts {
         let Some(record) = self.doors.vfs.records().by_id(record.id()) else { return };
         // One that is being given back already is the keeper's, with its pauses.
         if record.phase != Phase::Releasing {
-            tracing::info!(attachment = record.id(), "the host port is wanted no more");
+            tracing::info!(
+                attachment = record.id(),
+                "the host port is no longer configured; releasing it"
+            );
             release(&self.doors, record, self.doors.timeouts.vf_return(), Renewal::Later).await;
         }
     }
@@ -114,8 +117,9 @@ impl HostPorts {
         match present.links.iter().find(has_name) {
             None => Ok(()),
             Some(_) => {
-                let message =
-                    format!("the host has an interface {name} already, which is somebody else's");
+                let message = format!(
+                    "the host already has an interface {name} of another program: set another `host_port.name`"
+                );
                 Err(Failure::new(Reason::InterfaceExists, message))
             }
         }
@@ -145,7 +149,7 @@ impl HostPorts {
         }
         match why {
             Some(why) => {
-                tracing::warn!(name, network, "the host port is not in place: {why}");
+                tracing::warn!(name, network, why, "the host port is not in place");
                 obstacles.insert(name.clone(), why);
             }
             None => {
@@ -167,7 +171,7 @@ impl HostPorts {
     async fn fetch_from_abroad(&self) {
         let vfs = Arc::clone(&self.doors.vfs);
         let look = self.doors.vfs.host().look(move || ports_abroad(&vfs)).await;
-        for (record, abroad) in done_or_nothing(look, "look for the VFs of host ports") {
+        for (record, abroad) in done_or_nothing(look, "find the VFs of host ports") {
             let _key = self.doors.vfs.keys().lock(&record.key()).await;
             let now = self.doors.vfs.records().by_id(record.id());
             // Its release, for which the key was waited, brings it home itself.
@@ -175,7 +179,7 @@ impl HostPorts {
                 let vfs = Arc::clone(&self.doors.vfs);
                 let fetch = move || fetch(&vfs, &record, &abroad);
                 let done = self.doors.vfs.host().look(fetch).await;
-                done_or_nothing(done, "bring home the VF of a host port");
+                done_or_nothing(done, "move the VF of a host port back");
             }
         }
     }
@@ -201,7 +205,7 @@ fn ports_abroad(vfs: &Vfs) -> Result<Vec<(Arc<Record>, VfAbroad)>, Error> {
 fn fetch(vfs: &Vfs, record: &Record, abroad: &VfAbroad) -> Result<(), Error> {
     if vfs.abroad().fetch(abroad)? {
         let from = abroad.path.display();
-        vfs.repairs().note(record.id(), format!("the host port was brought home from {from}"));
+        vfs.repairs().note(record.id(), format!("the host port was moved back from {from}"));
     }
     Ok(())
 }

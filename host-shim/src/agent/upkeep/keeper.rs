@@ -110,7 +110,7 @@ impl Keeper {
             return release(&self.doors, record, Duration::ZERO, renewal).await;
         }
         if let Err(failure) = self.reconcile_live(Arc::clone(&record), renewal).await {
-            tracing::warn!(attachment = id, "not in order: {failure}");
+            tracing::warn!(attachment = id, %failure, "an attachment is not in order");
             self.note(told::pod_differs(&record, &failure.message));
         }
     }
@@ -134,7 +134,10 @@ impl Keeper {
         match located {
             (VfLocation::Host | VfLocation::Unfinished, true) => self.put_back(&record).await,
             (VfLocation::Host, false) => {
-                tracing::info!(attachment = record.id(), "its pod's namespace has ended");
+                tracing::info!(
+                    attachment = record.id(),
+                    "the attachment's network namespace has ended"
+                );
                 release_without_del(&self.doors, record, renewal).await;
                 Ok(())
             }
@@ -249,7 +252,7 @@ impl Keeper {
 /// What a look at an attachment found. `None`: the look failed, which says nothing of the pod.
 fn looked<T>(record: &Record, look: Result<T, Failure>) -> Option<T> {
     let warn = |failure: &Failure| {
-        tracing::warn!(attachment = record.id(), %failure, "the agent can't look at an attachment");
+        tracing::warn!(attachment = record.id(), %failure, "cannot inspect an attachment");
     };
     look.inspect_err(warn).ok()
 }
@@ -340,7 +343,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_move_never_waits_behind_the_looks_of_the_keeper() {
+    fn moves_do_not_wait_for_the_keeper() {
         let card = Arc::new(SlowCard::default());
         let threads = Builder::new_current_thread()
             .max_blocking_threads(BLOCKING_THREADS)
@@ -389,7 +392,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_vf_is_not_told_to_be_in_a_pod_that_has_ended() {
+    async fn ended_pod_is_not_reported_attached() {
         let (keeper, _folder) = keeper();
         let own = Netns::current().unwrap().id();
         let record = |inode| Record {
@@ -403,7 +406,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn no_pass_waits_for_vfs_that_are_made_anew() {
+    async fn passes_do_not_wait_for_resets() {
         let (keeper, _folder) = keeper();
         let vfs = keeper.vfs();
         let turn = hold_renewals(vfs).await;
@@ -420,7 +423,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_free_vf_asks_for_a_pass_only_where_it_may_have_been_in_the_way() {
+    async fn free_vf_requests_pass_only_when_needed() {
         let (keeper, _folder) = keeper();
         let signals = keeper.vfs().signals();
         signals.vf_became_free();

@@ -67,7 +67,7 @@ impl Provider {
         }
         match self.vfs.numbers().provide(wanted).await {
             Ok(provided) => provided.into_iter().for_each(|(pf, outcome)| self.note(pf, outcome)),
-            Err(error) => tracing::error!(%error, "changing the number of VFs failed"),
+            Err(error) => tracing::error!(%error, "cannot change the number of VFs"),
         }
     }
 
@@ -79,7 +79,12 @@ impl Provider {
         let obstacle = outcome.as_ref().err().map(|error| bootstrap::Chain(error).to_string());
         match outcome {
             Ok(true) => {
-                tracing::info!(controller, pf, vfs = wish.count, "the PF has as many VFs now");
+                tracing::info!(
+                    controller,
+                    pf,
+                    vfs = wish.count,
+                    "the number of the PF's VFs was changed"
+                );
             }
             Ok(false) => {}
             Err(_) if obstacle == wish.obstacle => {}
@@ -93,8 +98,10 @@ impl Provider {
 fn tell(controller: u32, pf: u32, wanted: u32, error: &ProvideError) {
     let why = bootstrap::Chain(error);
     match error {
-        ProvideError::Fixed => tracing::info!(controller, pf, wanted, "{why}"),
-        _ => tracing::warn!(controller, pf, wanted, "the number of VFs is not as wanted: {why}"),
+        ProvideError::Fixed => {
+            tracing::info!(controller, pf, wanted, %why, "the number of VFs stays")
+        }
+        _ => tracing::warn!(controller, pf, wanted, %why, "the number of VFs is not as wanted"),
     }
 }
 
@@ -104,7 +111,7 @@ mod tests {
     use crate::agent::vfs::tests::vfs;
 
     #[tokio::test]
-    async fn a_card_whose_vfs_are_fixed_says_so_and_waits_for_no_attach() {
+    async fn fixed_vf_count_waits_for_no_attach() {
         let (vfs, _folder) = vfs();
         let provider = Arc::new(Provider::new(Arc::clone(&vfs)));
         provider.want(&WantedVfs { controller: 0, pf: 1, count: 16 });
@@ -116,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_dpu_wanted_holds_for_a_session() {
+    async fn wanted_vf_count_holds_for_a_session() {
         let (vfs, _folder) = vfs();
         let provider = Provider::new(vfs);
         provider.want(&WantedVfs { controller: 0, pf: 1, count: 16 });

@@ -88,7 +88,7 @@ impl Upkeep {
                 tracing::info!(
                     network = changed.network,
                     deleted = changed.deleted,
-                    "a network changed"
+                    "the DPU changed a network"
                 );
                 self.doors.vfs.signals().look_at_host_ports();
             }

@@ -251,7 +251,7 @@ async fn make_way(doors: &Doors, requests: &[AddRequest], netns: NetnsId) -> Res
             continue;
         }
         if surplus.phase == Phase::Live {
-            return Err(differs(lead, &format!("with {} besides", surplus.key().interface_name)));
+            return Err(differs(lead, &format!("also with {}", surplus.key().interface_name)));
         }
         release(doors, surplus, doors.timeouts.vf_return(), Renewal::Now).await;
     }
@@ -292,13 +292,15 @@ fn differs(key: &Key, how: &str) -> Failure {
 fn still_releasing(doors: &Doors, left: &Record) -> Failure {
     let why = match doors.dpu.session().standing() {
         Standing::Down { failure, .. } => {
-            format!("the DPU has not been told yet, since there is no session: {failure}")
+            format!("the DPU does not know yet, because there is no session: {failure}")
         }
         Standing::Up(_) if left.is_returned => "the DPU has not confirmed it yet".into(),
         Standing::Up(_) => format!("VF {} is not back yet", left.device()),
     };
-    let message =
-        format!("an earlier attachment of {} is still being given back: {why}", left.key());
+    let message = format!(
+        "an earlier attachment of {} is still being released: {why}; the runtime retries",
+        left.key()
+    );
     Failure::new(Reason::Releasing, message)
 }
 
@@ -460,7 +462,7 @@ mod tests {
     use crate::agent::{verbs::tests::doors, vfs::record};
 
     #[tokio::test]
-    async fn an_add_that_finds_a_release_untold_says_that_the_dpu_is_away() {
+    async fn pending_release_error_names_missing_session() {
         let (doors, _folder) = doors();
         let told = still_releasing(&doors, &record("a", "c"));
         assert_eq!(told.reason, Reason::Releasing);

@@ -60,7 +60,7 @@ fn check_all_there(
     let mut keys =
         functions.map(|told| Key { interface_name: told.interface_name.clone(), ..lead.clone() });
     match keys.find(|key| !is_recorded(key)) {
-        Some(gone) => Err(failed(&gone, "it was given back by itself")),
+        Some(gone) => Err(failed(&gone, "it was released alone")),
         None => Ok(()),
     }
 }
@@ -86,7 +86,11 @@ async fn check_one(
     doors.dpu.calls().check(&record.key(), record.id()).await?;
     let warning = mac.and_then(|mac| warning_of(record, mac));
     if let Some(warning) = &warning {
-        tracing::warn!(attachment = record.id(), "{warning}");
+        tracing::warn!(
+            attachment = record.id(),
+            warning,
+            "the pod is cut off although the CHECK succeeds"
+        );
     }
     Ok(warning)
 }
@@ -124,7 +128,7 @@ fn compare_promise(
     let key = &record.key();
     match record.phase {
         Phase::Attaching => return Err(failed(key, "its ADD was not answered yet")),
-        Phase::Releasing => return Err(failed(key, "it is being given back")),
+        Phase::Releasing => return Err(failed(key, "it is being released")),
         Phase::Live => {}
     }
     if netns != record.netns.path {
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_by_itself_is_missed() {
+    fn interface_released_alone_fails_check() {
         let device = Some("0000:03:00.2".to_owned());
         let of = |interface_name: &str, device: Option<String>| ExpectedInterface {
             interface_name: interface_name.into(),
@@ -190,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_macs_that_the_dpu_drops_are_warned_of() {
+    fn only_dropped_macs_are_warned_of() {
         let (own, other) = (MacAddress([2, 0, 0, 0, 0, 10]), MacAddress([2, 0, 0, 0, 0, 11]));
         let mut record = record("a", "c");
         record.attachment.mac = own.to_string();
@@ -211,13 +215,15 @@ mod tests {
     }
 
     #[test]
-    fn each_broken_promise_is_told() {
+    fn each_difference_from_prev_result_is_reported() {
         assert!(checked(&promise(), "/b", Phase::Live).unwrap_err().contains("not /b"));
         let told = |promise: ExpectedInterface| checked(&promise, NETNS, Phase::Live).unwrap_err();
         let no_mac = Some("eth0".into());
         assert!(told(ExpectedInterface { mac: no_mac, ..promise() }).contains("prevResult"));
         let addresses = vec!["10.0.0.6/24".into()];
         assert!(told(ExpectedInterface { addresses, ..promise() }).contains("10.0.0.6/24"));
-        assert!(checked(&promise(), NETNS, Phase::Releasing).unwrap_err().contains("given back"));
+        assert!(
+            checked(&promise(), NETNS, Phase::Releasing).unwrap_err().contains("being released")
+        );
     }
 }

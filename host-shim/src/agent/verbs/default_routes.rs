@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_route_of_a_family_goes_by_the_interface_that_is_asked_for_and_no_other() {
+    fn requested_interface_has_the_default_route() {
         let mut its = attachment("10.2.0.5/24", "10.2.0.1");
         its.routes = vec![route("0.0.0.0/0", "10.2.0.1")];
         let (moved, reached) = moved(its, "10.2.0.9");
@@ -102,7 +102,7 @@ mod tests {
 
     /// The gateway of a network with `first_hop` is in the prefix of no address.
     #[test]
-    fn a_gateway_is_reached_in_a_subnet_or_where_the_network_says_so() {
+    fn requested_gateway_must_be_reachable() {
         for (address, own, asked, is_reached) in [
             ("10.2.0.5/24", "", "10.2.0.9", true),
             ("10.2.0.5/24", "10.2.0.1", "10.9.0.1", false),

@@ -33,7 +33,7 @@ pub(super) async fn make_way(
     let is_made = |wanted: &Delegation| made.iter().any(|one| is_of(one, wanted));
     let is_wanted = |one: &Delegated| delegations.iter().any(|wanted| is_of(one, wanted));
     let missing = delegations.iter().find(|wanted| !is_made(wanted)).map(|it| ("without", &it.key));
-    let surplus = made.iter().find(|one| !is_wanted(one)).map(|it| ("besides with", &it.key));
+    let surplus = made.iter().find(|one| !is_wanted(one)).map(|it| ("also with", &it.key));
     missing.or(surplus).map_or(Ok(()), |(how, key)| {
         let message = format!("{lead} is attached {how} {} already", key.interface_name);
         Err(Failure::new(Reason::AttachmentDiffers, message))
@@ -43,7 +43,7 @@ pub(super) async fn make_way(
 /// That what an earlier ADD has left is not taken back yet.
 fn still_there(one: &Delegated, failure: &Failure) -> Failure {
     let message = format!(
-        "{} of an earlier ADD is still being taken back, with the file as it was then: {}",
+        "{} of an earlier ADD is still being deleted, with the network's file of that time: {}",
         one.key, failure.message
     );
     Failure::new(failure.reason, message)
@@ -107,8 +107,12 @@ pub(in crate::agent) async fn mend_delegated(doors: &Doors) {
     for one in doors.delegates.all().into_iter().filter(|one| one.added().is_some()) {
         match mend(doors, &one.key).await {
             Ok(None) => {}
-            Ok(Some(lost)) => tracing::info!(key = %one.key, "repaired: {lost}"),
-            Err(failure) => tracing::warn!(key = %one.key, "not in order: {failure}"),
+            Ok(Some(lost)) => {
+                tracing::info!(key = %one.key, lost, "restored what the pod's interface had lost")
+            }
+            Err(failure) => {
+                tracing::warn!(key = %one.key, %failure, "an interface of other plugins is not in order")
+            }
         }
     }
 }
@@ -157,7 +161,7 @@ pub(super) async fn holds_leases(doors: &Doors, lead: &Key) -> bool {
 /// Has one taken back. What fails is tried again with the next pass.
 pub(super) async fn release(doors: &Doors, key: &Key, patience: Duration) {
     if let Err(failure) = take_back(doors, key, patience).await {
-        tracing::warn!(%key, "taken back later: {failure}");
+        tracing::warn!(%key, %failure, "an interface of other plugins is deleted later");
     }
 }
 
@@ -170,7 +174,9 @@ async fn take_back(doors: &Doors, key: &Key, patience: Duration) -> Result<(), F
                 doors.delegates.remove_routing(&one, others).await;
             }
             // The interface has to go all the same, and what is set beside it serves nobody then.
-            Err(failure) => tracing::warn!(%key, "stays beside it in the pod: {failure}"),
+            Err(failure) => {
+                tracing::warn!(%key, %failure, "rules and routes of the interface stay in the pod")
+            }
         }
     }
     let is_anothers = is_anothers(doors, &one);

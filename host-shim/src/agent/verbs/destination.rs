@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_port_has_its_own_routes_by_the_gateway_of_their_family() {
+    fn host_port_routes_use_their_families_gateway() {
         let held = |address: &str, gateway: &str| v1::Address {
             address: address.into(),
             gateway: gateway.into(),

@@ -59,7 +59,7 @@ fn settle_behind_the_answer(doors: &Doors, left: Vec<Left>, keys: LockedKeys) {
 /// told, and wait for the VF.
 async fn detach_unrecorded(doors: &Doors, request: &DelRequest) {
     let fetched = doors.vfs.abroad().fetch_from_pod(request).await.unwrap_or_else(|failure| {
-        tracing::warn!(key = %request.key, "its VF can't be brought home: {failure}");
+        tracing::warn!(key = %request.key, %failure, "cannot move the VF of an unknown attachment back");
         false
     });
     KillPoint::DetachUnrecorded.pass();
@@ -76,7 +76,7 @@ mod tests {
     use crate::agent::{verbs::tests::doors, vfs::record};
 
     #[tokio::test]
-    async fn a_del_without_a_record_is_told_again_if_nobody_answers() {
+    async fn unanswered_del_without_record_is_repeated() {
         let (doors, _folder) = doors();
         let key = record("a", "c").key();
         detach(&doors, DelRequest { key: key.clone(), netns: String::new() }).await;

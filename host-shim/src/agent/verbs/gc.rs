@@ -68,7 +68,7 @@ fn kept(doors: &Doors, request: &GcRequest, valid: HashSet<Key>) -> Vec<Key> {
 async fn release_stale(doors: &Doors, record: &Record) {
     let _key = doors.vfs.keys().lock(&record.key()).await;
     if let Some(record) = doors.vfs.records().by_id(record.id()) {
-        tracing::info!(attachment = record.id(), key = %record.key(), "stale: released");
+        tracing::info!(attachment = record.id(), key = %record.key(), "releasing a stale attachment");
         release(doors, record, doors.timeouts.vf_return(), Renewal::Later).await;
     }
 }
@@ -80,7 +80,7 @@ async fn finish_released(doors: &Doors, attachment: v1::Attachment) {
     }
     let detach = detach_request(attachment.key, attachment.id, false);
     if let Err(failure) = doors.dpu.calls().detach(detach).await {
-        tracing::info!("a collected attachment is settled later: {failure}");
+        tracing::info!(%failure, "a collected attachment is released later");
     }
     doors.dpu.reports().inventory_wanted();
 }
@@ -94,7 +94,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn what_was_attached_meanwhile_is_kept() {
+    async fn gc_keeps_newly_attached() {
         let (doors, _folder) = doors();
         let releasing = Record { phase: Phase::Releasing, ..record("b", "stale") };
         keep(doors.vfs.records(), record("a", "recorded"));

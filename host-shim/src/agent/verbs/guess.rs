@@ -109,11 +109,10 @@ async fn take_home(doors: &Doors, guess: Arc<Record>) -> Result<(), Failure> {
             forget(doors, &guess);
             return Ok(());
         }
-        Ok(Condition::Different(what)) => format!("is back, but not as it was: {what}"),
+        Ok(Condition::Different(what)) => format!("is back, but differs from its baseline: {what}"),
         Err(failure) => format!("is not back: {failure}"),
     };
-    let message =
-        format!("VF {}, which was moved before the DPU refused it, {how}", guess.device());
+    let message = format!("VF {} of a speculative move that the DPU refused {how}", guess.device());
     Err(Failure::new(Reason::Releasing, message))
 }
 
@@ -182,7 +181,7 @@ mod tests {
 
     /// The hello of a session that began meanwhile has listed it as in use, and no link tells that it is not.
     #[tokio::test]
-    async fn the_dpu_is_told_of_what_was_taken_and_is_given_up() {
+    async fn declined_offers_are_reported() {
         let (doors, _folder) = doors();
         let device = Device::from("pci-c");
         let claimed = doors.vfs.claims().try_claim(&device).unwrap();
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_pod_meets_is_no_networks_refusal() {
+    fn one_pods_refusal_is_not_the_networks() {
         let refusing = Refusing::default();
         for reason in [
             Reason::DeadlineExceeded,
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_networks_refuse_only_so_many_are_remembered() {
+    fn refused_network_cache_is_bounded() {
         let refusing = Refusing::default();
         for number in 0..=Refusing::MOST {
             refusing.note(&[to(&number.to_string())], Some(&failed(Reason::NetworkUnknown)));

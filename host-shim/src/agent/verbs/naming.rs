@@ -72,7 +72,7 @@ pub(super) fn check_distinct(lead: &Key, names: &[String]) -> Result<(), Failure
         Some(name) => {
             let container = &lead.container_id;
             let message = format!(
-                "two interfaces of {container} would be {name}, by what is asked for and by the interface_prefix of \
+                "two interfaces of {container} would be named {name}, by the request and the interface_prefix of \
                  their networks: ask for another name"
             );
             Err(Failure::new(Reason::InvalidRequest, message))
@@ -105,14 +105,14 @@ mod tests {
     }
 
     #[test]
-    fn a_network_begins_the_names_of_those_that_nobody_has_named() {
+    fn network_prefixes_unnamed_interfaces() {
         let asked =
             [of(Some(1), "net1", "green"), of(None, "wire", "green"), of(Some(3), "net3", "blue")];
         assert_eq!(names_of(&asked, &[]), ["data1", "wire", "net3"]);
     }
 
     #[test]
-    fn what_is_there_keeps_its_name_and_is_one_interfaces_at_most() {
+    fn existing_interface_keeps_its_name() {
         let [first, second] = [of(Some(1), "net1", "green"), of(Some(2), "net2", "green")];
         let both = [first, second.clone()];
         // By the key of a record, whose order is nobody's.

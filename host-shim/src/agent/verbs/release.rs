@@ -108,7 +108,7 @@ async fn tell_leaving(doors: &Doors, record: &Record) {
     let leaving = detach_request(record.attachment.key.clone(), record.id().to_owned(), false);
     let telling = doors.dpu.calls().detach(leaving);
     if let Err(failure) = doors.phases.detach.time(RPC, telling).await {
-        tracing::debug!(attachment = record.id(), "unprogrammed later: {failure}");
+        tracing::debug!(attachment = record.id(), %failure, "the DPU unprograms the port later");
     }
 }
 
@@ -146,7 +146,7 @@ async fn tell_released(doors: &Doors, record: &Record, is_clean: bool) {
         Ok(()) => {}
         // The record stays in phase *releasing*: that is what tells the keeper to try again.
         Err(failure) => {
-            tracing::info!(attachment = record.id(), "the DPU is told later: {failure}");
+            tracing::info!(attachment = record.id(), %failure, "the release is reported to the DPU later");
         }
     }
 }
@@ -221,7 +221,7 @@ pub(in crate::agent) async fn take_back_unanswered(doors: &Doors, key: &Key) {
     // A wrong guess that did not come home is releasing already.
     let is_unanswered = record.phase == Phase::Attaching || record.is_guess;
     if is_unanswered && !doors.vfs.keys().is_add_waiting(key) {
-        tracing::info!(attachment = record.id(), %key, "its ADD was not answered: given back");
+        tracing::info!(attachment = record.id(), %key, "releasing an attachment whose ADD was not answered");
         release(doors, record, Duration::ZERO, Renewal::Later).await;
     }
 }
@@ -244,7 +244,11 @@ pub(in crate::agent) async fn release_on_request(doors: &Doors, wanted: Release)
     let _keys = led::lock(doors, &key).await;
     match doors.vfs.records().by_id(&wanted.attachment_id) {
         Some(record) => {
-            tracing::info!(attachment = record.id(), reason = wanted.reason, "to be released");
+            tracing::info!(
+                attachment = record.id(),
+                reason = wanted.reason,
+                "the DPU requests the release of an attachment"
+            );
             let patience = doors.timeouts.vf_return();
             delegated::release_led_by(doors, &key, patience).await;
             let all = doors.vfs.records().led_by(&key).into_iter().chain([record]);
@@ -257,7 +261,7 @@ pub(in crate::agent) async fn release_on_request(doors: &Doors, wanted: Release)
 async fn answer_unknown(doors: &Doors, wanted: Release) {
     let detach = detach_request(wanted.key, wanted.attachment_id, false);
     if let Err(failure) = doors.dpu.calls().detach(detach).await {
-        tracing::info!("a release of the DPU is settled later: {failure}");
+        tracing::info!(%failure, "a release that the DPU requested is finished later");
     }
     doors.dpu.reports().inventory_wanted();
 }

@@ -118,7 +118,7 @@ mod tests {
     /// The first waits for the key of whoever holds its VF still; that one is about to make a VF its own;
     /// and between the two comes a change of the number of VFs.
     #[tokio::test]
-    async fn an_attach_that_waits_for_an_earlier_holder_holds_nobody_up() {
+    async fn attach_waiting_for_a_holder_blocks_no_other() {
         let (doors, _folder) = doors();
         let earlier = Arc::new(Record { phase: Phase::Releasing, ..record("old", "holder") });
         keep(doors.vfs.records(), Record::clone(&earlier));

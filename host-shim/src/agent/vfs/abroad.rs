@@ -104,7 +104,11 @@ impl Abroad {
         let Some(link) = find(&mut host)? else { return Ok(NOTHING) };
         let port = self.host.source().pf_port(&vf.device);
         make_clean(&mut host, &link, &own, port.as_ref())?;
-        tracing::info!(vf = vf.device.as_str(), was = interface, "brought home without a record");
+        tracing::info!(
+            vf = vf.device.as_str(),
+            was = interface,
+            "moved a VF without a record back"
+        );
         Ok(self.cleanliness.see(&[(vf, link.index)])?)
     }
 
@@ -113,7 +117,7 @@ impl Abroad {
     pub(in crate::agent) async fn fetch_all(self: &Arc<Self>, held: HashSet<Device>) -> Obstacles {
         let this = Arc::clone(self);
         let done = self.host.look(move || this.fetch_all_now(&held)).await;
-        done_or_nothing(done, "bring home the VFs that no record names")
+        done_or_nothing(done, "move back VFs that no record names")
     }
 
     fn fetch_all_now(&self, held: &HashSet<Device>) -> Result<Obstacles, Error> {
@@ -127,8 +131,10 @@ impl Abroad {
             }
             let from = abroad.path.display();
             match self.fetch(&abroad) {
-                Ok(true) => self.repairs.note(&subject, format!("brought home from {from}")),
-                Ok(false) => tracing::info!(vf = device.as_str(), "it is not in {from} any more"),
+                Ok(true) => self.repairs.note(&subject, format!("moved back from {from}")),
+                Ok(false) => {
+                    tracing::info!(vf = device.as_str(), %from, "the VF has left the namespace")
+                }
                 Err(error) => drop(obstacles.insert(subject, error.to_string())),
             }
         }
@@ -205,7 +211,7 @@ impl Abroad {
                 .map(|(vf, link)| (vf, link.clone()))
                 .collect(),
             Err(error) => {
-                tracing::debug!(path = %path.display(), error, "not looked into");
+                tracing::debug!(path = %path.display(), error, "cannot look into the namespace");
                 Vec::new()
             }
         }
@@ -222,7 +228,7 @@ mod tests {
     const OWN: &str = "/proc/self/ns/net";
 
     #[tokio::test]
-    async fn a_vf_is_not_brought_home_from_where_it_was_not_seen() {
+    async fn vf_is_moved_back_only_from_known_place() {
         let (vfs, _folder) = vfs();
         let own = Netns::current().unwrap().id();
         let another = NetnsId { inode: own.inode + 1, ..own };

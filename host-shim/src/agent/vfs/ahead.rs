@@ -120,7 +120,7 @@ impl Ahead {
             match recorded {
                 Ok((records, moves)) => move_now(&records, moves, &names, began),
                 Err(failure) => {
-                    tracing::debug!("no VF is moved ahead: {failure}");
+                    tracing::debug!(%failure, "no speculative move is started");
                     Ok(MovedAhead::default())
                 }
             }
@@ -217,7 +217,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn a_record_takes_the_place_of_the_guess_at_its_vf() {
+    async fn record_replaces_the_speculative_record() {
         let (vfs, _folder) = vfs();
         let guess = Record { is_guess: true, ..record("a", "c") };
         let key: Key = guess.key();

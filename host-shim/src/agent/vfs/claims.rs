@@ -86,7 +86,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn a_vf_is_claimed_by_one_at_a_time_while_nobody_has_it_or_has_changed_it() {
+    async fn free_clean_vf_is_claimed_once() {
         let (vfs, _folder) = vfs();
         let device = Device::from("pci-c");
         let claim = || vfs.claims().try_claim(&device);

@@ -104,7 +104,7 @@ impl Cleanliness {
         }
         match self.originals_of(&unknown) {
             Ok(learned) => self.originals.learn(learned),
-            Err(error) => tracing::warn!(%error, "what VFs are like can't be learned"),
+            Err(error) => tracing::warn!(%error, "cannot learn the VFs' baselines"),
         }
     }
 
@@ -275,7 +275,7 @@ impl Cleanliness {
         let own = self.own_state(vf);
         match own.as_ref().and_then(|own| own.portrait.as_ref()) {
             Some(original) => differences_from(original, link, portrait),
-            None => vec!["what it was like before is not known".into()],
+            None => vec!["its baseline is unknown".into()],
         }
     }
 }
@@ -292,8 +292,8 @@ fn sysfs_of(host: &Netns) -> Option<NetSysfs> {
         .inspect_err(|error| {
             tracing::warn!(
                 %error,
-                "SETTINGS OF VFS' QUEUES ARE NOT COMPARED: what a pod sets of gro_flush_timeout, \
-                 threaded, rps_cpus and the like can stay for the next pod"
+                "settings of VFs' queues are not compared: gro_flush_timeout, threaded, rps_cpus and the \
+                 like may stay as a pod set them"
             );
         })
         .ok()
@@ -319,7 +319,7 @@ mod tests {
     use crate::agent::vfs::room::tests::vfs;
 
     #[tokio::test]
-    async fn another_link_that_has_the_index_of_a_vf_is_not_taken_for_it() {
+    async fn link_with_reused_index_is_no_vf() {
         let (vfs, _folder) = vfs();
         let vf = VfIdentity { id: FunctionId::local(0, 3), device: "d000:00:00.4".into() };
         let mut lo = Link::default();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_way_is_told_with_what_it_is() {
+    fn obstructing_link_is_named() {
         let mut host = Rtnl::open_in(&Netns::current().unwrap()).unwrap();
         let mut vf = Link::default();
         vf.index = u32::MAX;

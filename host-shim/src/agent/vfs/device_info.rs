@@ -40,7 +40,7 @@ pub(super) fn remove(record: &Record) {
     let Some(path) = record.device_info_file.as_deref() else { return };
     match remove_if_ours(Path::new(path), &text_for(record)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::warn!(path, %error, "the device-info file can't be removed");
+            tracing::warn!(path, %error, "cannot remove the device-info file");
         }
         _ => {}
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_symbolic_link_leads_to_is_left_alone() {
+    fn symlink_target_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         let target = folder.path().join("target");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_left_alone() {
+    fn device_info_of_others_is_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         for text in
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_neither_waited_for_nor_touched() {
+    fn special_file_is_not_opened() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

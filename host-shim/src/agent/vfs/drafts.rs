@@ -275,6 +275,6 @@ fn used_by_host(vf: &VfIdentity, used: &str) -> Failure {
 }
 
 fn not_as_it_was(vf: &VfIdentity, what: &str) -> Failure {
-    let message = format!("VF {} is not as it was: {what}", vf.device);
+    let message = format!("VF {} differs from its baseline: {what}", vf.device);
     Failure::new(Reason::VfNotFree, message)
 }

@@ -63,7 +63,7 @@ impl FreeVfs {
     ) -> T {
         let this = Arc::clone(self);
         let done = spawn_blocking(move || work(&this)).await;
-        done_or_nothing(done.map_err(|error| defect(&error)), "restore the VFs that nobody holds")
+        done_or_nothing(done.map_err(|error| defect(&error)), "restore free VFs")
     }
 
     /// The free VFs that do not look as before at first sight.
@@ -88,7 +88,9 @@ impl FreeVfs {
         };
         let restored = self.cleanliness.restore(vf, link, &mut self.host.rtnl()?);
         Ok(restored
-            .inspect_err(|why| tracing::warn!(vf = vf.device.as_str(), "not restored: {why}"))
+            .inspect_err(|why| {
+                tracing::warn!(vf = vf.device.as_str(), why, "cannot restore the VF")
+            })
             .err())
     }
 
@@ -96,7 +98,7 @@ impl FreeVfs {
     async fn refuted_free_vfs(self: &Arc<Self>) -> Vec<(VfIdentity, String)> {
         let (unproven, seen) = self.at_free_vfs(Self::see_unproven_free_vfs).await;
         let mut found = self.cleanliness.prove(seen).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "what is stacked on VFs is not known");
+            tracing::error!(%error, "cannot list upper devices of VFs");
             HashMap::new()
         });
         let refuted = unproven.into_iter().filter_map(|vf| {

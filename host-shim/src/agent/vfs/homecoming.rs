@@ -120,7 +120,7 @@ impl Homecoming {
         let home = match out {
             Ok(()) => match self.condition(record, false).await {
                 Err(failure) => {
-                    tracing::debug!(attachment = record.id(), "looking again: {failure}");
+                    tracing::debug!(attachment = record.id(), %failure, "verifying the VF again");
                     self.condition(record, false).await
                 }
                 condition => condition,
@@ -139,7 +139,11 @@ impl Homecoming {
                 self.renewer.note_clean(record.device());
             }
             Ok(Condition::Different(what)) => {
-                tracing::info!(attachment = record.id(), "the VF is back, but {what}");
+                tracing::info!(
+                    attachment = record.id(),
+                    differences = what,
+                    "the VF is back with differences"
+                );
             }
             Err(failure) => self.note_absence(record, failure),
         }
@@ -150,7 +154,7 @@ impl Homecoming {
         if failure.reason != Reason::VfMissing {
             self.pauses.failed(record.id());
         }
-        tracing::warn!(attachment = record.id(), "the VF is not back yet: {failure}");
+        tracing::warn!(attachment = record.id(), %failure, "the VF is not back yet");
     }
 
     /// Says that an attachment is being given back, and begins to write that to the disk, unless it is
@@ -211,7 +215,7 @@ impl Homecoming {
                 }
                 Err(failure) if retried => return Err(failure),
                 Err(failure) => {
-                    tracing::debug!(attachment = record.id(), "trying again: {failure}");
+                    tracing::debug!(attachment = record.id(), %failure, "moving the VF back again");
                     retried = true;
                 }
             }
@@ -340,7 +344,7 @@ impl Homecoming {
         let turn = self.renewer.turn().await;
         if let Err(why) = self.renewer.reset_vf(&vf, what, turn).await {
             self.renewer.try_again_after_pause(&vf);
-            return Ok(Condition::Different(format!("{what}; it can't be made anew: {why}")));
+            return Ok(Condition::Different(format!("{what}; it cannot be reset: {why}")));
         }
         let home = self.bring_anew(record).await;
         KillPoint::RenewalProven.pass();
@@ -363,7 +367,7 @@ impl Homecoming {
 /// A full disk must not keep a VF.
 async fn end_of_writing(record: &Record, written: Written) {
     if let Err(failure) = written.done().await {
-        tracing::error!(attachment = record.id(), "{failure}");
+        tracing::error!(attachment = record.id(), %failure, "cannot write the record");
     }
 }
 
@@ -377,7 +381,7 @@ mod tests {
     use crate::agent::vfs::{records::tests::record, room::tests::vfs};
 
     #[tokio::test]
-    async fn a_vf_that_came_home_clean_is_made_anew_without_a_pause_next_time() {
+    async fn clean_return_ends_the_resets_backoff() {
         let (vfs, _folder) = vfs();
         let record = record("a", "c");
         vfs.renewer().note_renewed(&record.vf().unwrap(), false, "it differs");

@@ -320,7 +320,7 @@ fn held_by_another(holder: &Record) -> Failure {
 fn write_device_info(record: &Record) -> Result<(), Failure> {
     device_info::write(record).map_err(|error| {
         let path = record.device_info_file.as_deref().unwrap_or_default();
-        let message = format!("the device-info file {path} can't be written: {error}");
+        let message = format!("cannot write the device-info file {path}: {error}");
         Failure::new(Reason::MoveFailed, message)
     })
 }
@@ -355,7 +355,7 @@ pub(in crate::agent) mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_another_attachment_has_in_the_pod_is_told_with_that() {
+    async fn name_conflict_names_the_owner() {
         let (vfs, _folder) = vfs();
         let taken = || Failure::new(Reason::InterfaceExists, "taken: eth0");
         let newcomer = record("new", "newcomer");
@@ -397,7 +397,7 @@ pub(in crate::agent) mod tests {
 
     /// Or else the DPU would wait for the next inventory, and refuse the same ADD meanwhile.
     #[tokio::test]
-    async fn a_vf_whose_caller_ended_before_it_was_touched_is_said_to_be_there() {
+    async fn untouched_vf_is_reported_as_present() {
         let (vfs, _folder) = vfs_of(Arc::new(IdleDevices));
         let wanted = attach_of("ended", &record("old", "holder"));
         let (netns, device) = (record("new", "ended").netns, wanted.device());

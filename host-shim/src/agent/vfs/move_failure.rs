@@ -16,7 +16,7 @@ pub(super) fn failure_among(records: &[&Record], failed: &Failed) -> Failure {
     let reason = failed.source.as_ref().map_or(Reason::MoveFailed, MoveError::reason);
     for left in &failed.left {
         let (attachment, step, error) = (records[left.context].id(), left.step, &left.source);
-        tracing::warn!(attachment, step, %error, "an undo failed");
+        tracing::warn!(attachment, step, %error, "undoing a step of the move failed");
     }
     let record = records[failed.context];
     let message =

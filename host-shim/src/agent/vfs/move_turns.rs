@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_goes_to_a_move_into_a_pod_whoever_waits_longer() {
+    fn moves_in_have_priority() {
         let turns = turns();
         let homeward = [take(&turns, Way::Home), take(&turns, Way::Home)];
         let last = take(&turns, Way::In);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_out_of_pods_leave_a_turn_for_one_into_a_pod() {
+    fn moves_out_leave_a_turn_for_moves_in() {
         let turns = turns();
         let homeward = [take(&turns, Way::Home), take(&turns, Way::Home)];
         let mut third = wait(&turns, Way::Home);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_out_of_a_pod_waits_for_so_many_others_and_no_more() {
+    fn move_out_waits_for_bounded_moves_in() {
         let turns = turns();
         let _held = [take(&turns, Way::In), take(&turns, Way::In)];
         let mut under_way = take(&turns, Way::In);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_nobody_waits_for_any_more_is_the_next_ones() {
+    fn abandoned_turn_goes_to_the_next() {
         let turns = turns();
         let held: Vec<_> = (0..MOVES).map(|_| take(&turns, Way::In)).collect();
         let gone = wait(&turns, Way::In);

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_namespace_is_found_once_however_many_have_it() {
+    fn shared_namespace_is_found_once() {
         let own = Netns::current().unwrap().id();
         let found = namespaces(&["/proc".into(), "/nowhere".into()], own.dev);
         assert!(found[&own].ends_with("ns/net"));

@@ -131,13 +131,13 @@ impl Numbers {
     /// which VFs no driver took.
     pub(in crate::agent) async fn find_drivers(self: &Arc<Self>) -> Obstacles {
         let Ok(_none_is_made_anew) = timeout(PATIENCE, self.renewer.turn()).await else {
-            tracing::info!("VFs are being made anew: none is given to a driver now");
+            tracing::info!("VFs are being reset; none is bound to a driver now");
             return Obstacles::new();
         };
         let _vfs_stay = self.vfs_stay().await;
         let this = Arc::clone(self);
         self.host.look(move || this.find_drivers_now()).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "giving VFs to their drivers failed");
+            tracing::error!(%error, "cannot bind VFs to their drivers");
             Obstacles::new()
         })
     }

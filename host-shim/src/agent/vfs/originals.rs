@@ -19,7 +19,7 @@ const UDEV: &str = "/run/udev";
 
 /// What is remembered of VFs can't be read.
 #[derive(Debug, thiserror::Error)]
-#[error("can't read what is remembered of VFs in {}", path.display())]
+#[error("cannot read the VFs' baselines in {}", path.display())]
 pub struct OriginalsError {
     /// The file.
     path: PathBuf,
@@ -103,7 +103,7 @@ impl Originals {
         };
         if let Err(error) = write(&self.path, &kept) {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "what VFs are like can't be remembered");
+            tracing::warn!(%path, %error, "cannot store the VFs' baselines");
         }
     }
 }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_learned_holds_for_a_boot() {
+    fn baselines_hold_for_one_boot() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("vfs.json");
         let open = |boot: &str| Originals::open(path.clone(), boot.into()).unwrap();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_has_its_name_once_udev_is_done_with_it() {
+    fn link_name_is_final_after_udev() {
         let udev = tempfile::tempdir().unwrap();
         assert!(is_named_by(udev.path(), 7), "there is no udev");
         fs::write(udev.path().join("control"), "").unwrap();

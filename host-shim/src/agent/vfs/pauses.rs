@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_with_each_failure_and_end_with_success() {
+    fn backoff_doubles_until_success() {
         let pauses = Pauses::default();
         let mut seconds = Vec::new();
         for _ in 0..9 {

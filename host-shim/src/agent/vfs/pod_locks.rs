@@ -75,7 +75,7 @@ impl PodLocks {
         let deadline = Instant::now() + self.patience;
         while !self.try_byte(position).map_err(|errno| refused(netns, errno.desc()))? {
             if Instant::now() >= deadline {
-                let why = "another agent of this host has been at work on it for too long";
+                let why = "another agent of this host has held its lock for too long";
                 return Err(refused(netns, why));
             }
             sleep(LOOK).await;
@@ -97,7 +97,7 @@ impl PodLocks {
 impl Drop for Byte {
     fn drop(&mut self) {
         if let Err(errno) = set_lock(&self.file, libc::F_UNLCK, self.position) {
-            tracing::error!(%errno, "the lock of a pod can't be given back");
+            tracing::error!(%errno, "cannot unlock a pod");
         }
     }
 }
@@ -115,7 +115,7 @@ fn set_lock(file: &File, kind: libc::c_int, position: libc::off_t) -> Result<(),
 }
 
 fn refused(netns: NetnsId, why: &str) -> Failure {
-    let message = format!("the pod's network namespace {netns} can't be locked: {why}");
+    let message = format!("cannot lock the pod's network namespace {netns}: {why}");
     Failure::new(Reason::MoveFailed, message)
 }
 
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_is_worked_at_by_one_agent_at_a_time() {
+    async fn pod_lock_excludes_other_agents() {
         let ([ours, theirs], _folder) = two_agents();
         let held = ours.lock(POD).await.unwrap();
         let other = NetnsId { inode: POD.inode + 1, ..POD };
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_is_worked_at_by_one_at_a_time_within_an_agent() {
+    async fn pod_lock_excludes_other_calls() {
         let ([ours, theirs], _folder) = two_agents();
         let held = ours.lock(POD).await.unwrap();
         let mut waiting = Box::pin(ours.lock(POD));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_is_suspended_amid_its_work_stops_no_other() {
+    async fn suspended_agent_does_not_block_others() {
         let ([ours, mut theirs], _folder) = two_agents();
         theirs.patience = Duration::ZERO;
         let _held = ours.lock(POD).await.unwrap();

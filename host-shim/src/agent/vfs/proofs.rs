@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_of_one_link_unless_the_vf_is_suspected() {
+    fn finding_applies_to_one_link() {
         let proofs = Proofs::default();
         let prove = |index, at| drop(proofs.conclude(seen(index, at), &Stacked::default()));
         assert_eq!(proofs.of(&vf(), &link(7)), None);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_link_says_nothing_of_the_one_after_it() {
+    fn link_end_does_not_affect_its_successor() {
         let proofs = Proofs::default();
         let device = vf().device;
         let _ = proofs.conclude(seen(8, Instant::now()).made_just_now(), &Stacked::default());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pod_has_stacked_counts_though_no_walk_finds_it_later() {
+    fn upper_devices_in_pod_stay_counted() {
         let (proofs, nothing) = (Proofs::default(), Stacked::default());
         let seen = || seen(7, Instant::now()).with_stacked_in_pod(vec!["the macvlan".to_owned()]);
         assert_eq!(proofs.conclude(seen(), &nothing), ["the macvlan"]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_looked_into_leaves_no_vf_proven_but_those_known_to_be_bare() {
+    fn unreadable_namespace_leaves_vfs_unverified() {
         let proofs = Proofs::default();
         let (unseen, all_seen) = (Stacked::unknown("nobody knows"), Stacked::default());
         let look = |seen: Seen, stacked| proofs.conclude(seen, stacked);

@@ -158,10 +158,10 @@ impl Record {
 #[non_exhaustive]
 pub enum RecordsError {
     /// The journal can't be opened.
-    #[error("can't open the agent's records")]
+    #[error("cannot open the agent's records")]
     Open(#[from] OpenError),
     /// The journal can't be read.
-    #[error("can't read the agent's records")]
+    #[error("cannot read the agent's records")]
     Read(#[from] ReadError),
     /// A record is not one.
     #[error("record {id} of the agent is damaged")]
@@ -172,7 +172,7 @@ pub enum RecordsError {
         source: serde_json::Error,
     },
     /// The note of the boot that they are of can't be read or written.
-    #[error("can't keep {}, which tells of what boot the agent's records are", path.display())]
+    #[error("cannot write {}, which names the boot of the agent's records", path.display())]
     Note {
         /// The file.
         path: PathBuf,
@@ -180,7 +180,7 @@ pub enum RecordsError {
         source: io::Error,
     },
     /// Damaged ones of an earlier boot can't be moved out of the way.
-    #[error("can't move {} aside, which the host's going down has damaged", path.display())]
+    #[error("cannot move {} aside, which a crash of the host has damaged", path.display())]
     SetAside {
         /// The file.
         path: PathBuf,
@@ -505,7 +505,7 @@ pub(crate) mod tests {
 
     /// Such as after a full disk.
     #[tokio::test]
-    async fn a_guess_whose_deletion_was_not_written_is_forgotten_at_the_next_start() {
+    async fn outdated_speculative_record_is_removed_at_start() {
         let folder = tempfile::tempdir().unwrap();
         let guess = |id, container_id| Record {
             is_guess: true,
@@ -583,7 +583,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn records_that_an_earlier_boots_end_has_torn_are_moved_aside() {
+    async fn torn_records_of_earlier_boot_are_moved_aside() {
         let (folder, torn) = torn_in("an earlier boot").await;
         let records = open(&folder).unwrap();
         assert!(records.all().is_empty());
@@ -595,7 +595,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn damaged_records_of_this_boot_are_refused_and_left_alone() {
+    async fn damaged_records_of_this_boot_are_refused() {
         let (folder, torn) = torn_in("this boot").await;
         let error = open(&folder).unwrap_err();
         assert!(error.is_damage(), "{error}");
@@ -603,7 +603,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn damaged_records_of_an_unknown_boot_are_refused_and_left_alone() {
+    async fn damaged_records_of_unknown_boot_are_refused() {
         let (folder, torn) = torn_in("an earlier boot").await;
         fs::remove_file(folder.path().join("records.boot")).unwrap();
         let error = open(&folder).unwrap_err();
@@ -616,7 +616,7 @@ pub(crate) mod tests {
         [b"", b"\xff\xfe", b"../../../tmp/x", b"a\nb", &[b'a'; 1 << 16]];
 
     #[tokio::test]
-    async fn sound_records_are_kept_whatever_the_note_of_their_boot_says() {
+    async fn intact_records_are_kept_for_any_boot() {
         for note in NO_BOOT_IDS {
             let folder = tempfile::tempdir().unwrap();
             let records = open(&folder).unwrap();
@@ -630,7 +630,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn damaged_records_are_left_alone_when_the_note_of_their_boot_says_none() {
+    async fn damaged_records_without_boot_id_are_kept() {
         for note in NO_BOOT_IDS {
             let (folder, torn) = torn_in("an earlier boot").await;
             fs::write(folder.path().join("records.boot"), note).unwrap();

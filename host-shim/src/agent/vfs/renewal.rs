@@ -214,7 +214,7 @@ impl Renewer {
     /// Why it is not as it was still.
     async fn renew_free(self: &Arc<Self>, vf: &VfIdentity, what: &str) -> Result<(), String> {
         if !self.pauses.is_over(vf.device.as_str()) {
-            return Err(format!("{what}; it is made anew later once more"));
+            return Err(format!("{what}; it is reset again later"));
         }
         // The turn first: it may take minutes to come, and attaches wait for whoever holds the VF.
         let turn = self.turn().await;
@@ -225,7 +225,7 @@ impl Renewer {
         }
         let outcome = match self.reset_vf(vf, what, turn).await {
             Ok(()) => self.prove_renewed(vf).await,
-            Err(why) => Err(format!("{what}; it can't be made anew: {why}")),
+            Err(why) => Err(format!("{what}; it cannot be reset: {why}")),
         };
         KillPoint::RenewalProven.pass();
         self.note_renewed(vf, outcome.is_ok(), what);
@@ -254,10 +254,14 @@ impl Renewer {
     pub(super) fn note_renewed(self: &Arc<Self>, vf: &VfIdentity, is_clean: bool, what: &str) {
         if is_clean {
             self.note_clean(&vf.device);
-            self.repairs.note(&self.host.subject_of(vf), format!("made anew, for {what}"));
+            self.repairs.note(&self.host.subject_of(vf), format!("reset because {what}"));
         } else {
             self.try_again_after_pause(vf);
-            tracing::warn!(vf = vf.device.as_str(), "made anew, and still not as it was: {what}");
+            tracing::warn!(
+                vf = vf.device.as_str(),
+                differences = what,
+                "the VF still differs after a reset"
+            );
         }
     }
 
@@ -382,7 +386,7 @@ impl Renewer {
         let _one_at_a_time = self.turn().await;
         let renewer = Arc::clone(self);
         if let Err(error) = spawn_blocking(move || renewer.finish_now()).await {
-            tracing::error!(%error, "giving VFs their drivers back failed");
+            tracing::error!(%error, "cannot bind reset VFs to their drivers");
         }
     }
 
@@ -399,10 +403,7 @@ impl Renewer {
         });
         for device in &unfinished {
             if unbound.iter().any(|vf| vf.identity.device == *device) {
-                tracing::warn!(
-                    vf = device.as_str(),
-                    "no driver takes it since it was to be made anew"
-                );
+                tracing::warn!(vf = device.as_str(), "no driver binds to the VF after a reset");
             } else {
                 self.cleanliness.originals().note_renewal(device, false);
             }
@@ -445,7 +446,7 @@ pub(in crate::agent) mod tests {
     }
 
     #[test]
-    fn whoever_takes_a_vf_over_ends_what_was_announced_before() {
+    fn taking_over_a_reset_ends_the_earlier_one() {
         let (renewals, vf) = (Renewals::default(), Device::from("0000:03:00.2"));
         let announced = renewals.begin(&vf).unwrap();
         drop(renewals.take_over(&vf));
@@ -456,7 +457,7 @@ pub(in crate::agent) mod tests {
     }
 
     #[tokio::test]
-    async fn what_failed_is_tried_again_without_an_event() {
+    async fn failed_reset_is_retried_without_event() {
         let (vfs, _folder) = vfs();
         let (renewer, vf) = (Arc::clone(vfs.renewer()), record("a", "c").vf().unwrap());
         renewer.note_renewed(&vf, false, "it differs");

@@ -187,7 +187,7 @@ impl Walks {
         }
         let netns = match Netns::open(path) {
             Ok(netns) if netns.id() == id => netns,
-            Ok(_) => return Err("another one is there by now".to_owned()),
+            Ok(_) => return Err("the path leads to another namespace now".to_owned()),
             Err(error) if error.is_forbidden() => return Ok(Vec::new()),
             Err(error) => return Err(error.to_string()),
         };
@@ -231,7 +231,7 @@ fn stacked(link: &Link, path: &Path) -> String {
 }
 
 fn not_looked_into(path: &Path, why: &str) -> String {
-    format!("what is stacked on it in {} is not known: {why}", name_of(path))
+    format!("cannot list its upper devices in {}: {why}", name_of(path))
 }
 
 fn name_of(path: &Path) -> String {
@@ -260,7 +260,7 @@ mod tests {
 
     /// Who comes while one walks can't rely on it, and shares the next with all who came meanwhile.
     #[tokio::test]
-    async fn a_walk_serves_all_who_wanted_one_before_it_began() {
+    async fn walk_serves_all_earlier_requests() {
         let walks = Arc::new(LastWalk::default());
         let (end_first, first_ends) = oneshot::channel::<()>();
         let walking = tokio::spawn({
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_namespace_that_ended_is_looked_into_no_more() {
+    async fn ended_namespace_is_no_longer_searched() {
         let (vfs, _folder) = vfs();
         let walks = Walks::new(Arc::clone(vfs.host()), Vec::new());
         let mut ended = record("a", "c");
@@ -304,13 +304,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_that_leads_elsewhere_by_now_is_not_looked_into() {
+    async fn replaced_namespace_path_is_not_searched() {
         let (vfs, _folder) = vfs();
         let walks = Walks::new(Arc::clone(vfs.host()), Vec::new());
         let own = Netns::current().unwrap().id();
         let another = NetnsId { inode: own.inode + 1, ..own };
         let why = walks.stacked_in(another, Path::new("/proc/self/ns/net")).unwrap_err();
         let told = not_looked_into(Path::new("/x"), &why);
-        assert!(told.contains("network namespace /x ") && told.contains("another one"), "{told}");
+        assert!(told.contains("network namespace /x: ") && told.contains("another namespace"), "{told}");
     }
 }

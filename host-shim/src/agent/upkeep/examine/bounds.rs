@@ -52,7 +52,7 @@ mod tests {
     const LIMIT: usize = 64 * 1024;
 
     #[test]
-    fn little_is_told_as_it_is() {
+    fn few_findings_are_reported_in_full() {
         let found = Examination {
             vfs: vec![ExaminedVf { netdev: "p0v1".into(), ..ExaminedVf::default() }],
             differences: vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")],
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_with_thousands_of_findings_answers_within_the_limit() {
+    fn thousands_of_findings_fit_the_limit() {
         let vf = |number: usize| ExaminedVf {
             attachment_id: if number.is_multiple_of(1000) { "held".into() } else { String::new() },
             netns: "/run/netns/of-some-pod".into(),

@@ -21,8 +21,8 @@ pub(super) fn difference_of_other(other: &OtherVf) -> Option<Difference> {
         }
         Whereabouts::Elsewhere => {
             let message = format!(
-                "{device} has a driver, and its netdev is in no network namespace that can be \
-                 looked into"
+                "{device} has a driver, but its netdev is in no network namespace that the agent can \
+                 search"
             );
             Some(Finding::VfNowhere.of(subject, message))
         }
@@ -46,13 +46,15 @@ pub(in crate::agent::upkeep) fn pod_differs(record: &Record, what: &str) -> Diff
 pub(super) fn release_pending(record: &Record, vf: &ExaminedVf, differing: &str) -> Difference {
     let (address, place) = (record.device(), place_of(vf));
     let why = match vf.place() {
-        _ if !differing.is_empty() => format!("its VF {address} is not as it was: {differing}"),
-        _ if record.is_returned => "the DPU has not taken it".into(),
+        _ if !differing.is_empty() => {
+            format!("its VF {address} differs from its baseline: {differing}")
+        }
+        _ if record.is_returned => "the DPU has not confirmed it".into(),
         VfPlace::Host => format!("its VF {address}, {place}, is not ready yet"),
         _ => format!("its VF {address} is not back yet, but {place}"),
     };
     Finding::ReleasePending
-        .of(record.id(), format!("{} is being given back, and {why}", record.key()))
+        .of(record.id(), format!("{} is being released, and {why}", record.key()))
 }
 
 fn place_of(vf: &ExaminedVf) -> String {
@@ -73,7 +75,7 @@ mod tests {
     use crate::agent::vfs::record;
 
     #[test]
-    fn what_a_release_waits_for_is_told() {
+    fn pending_release_names_its_obstacle() {
         let waiting = record("a", "c");
         let home = Record { is_returned: true, ..waiting.clone() };
         let at = |place: VfPlace| ExaminedVf {

@@ -25,7 +25,7 @@ pub(in crate::agent) fn last(records: &Path) -> Result<Option<String>, RecordsEr
         Ok(note) => {
             let boot_id = String::from_utf8(note).ok().filter(|id| is_boot_id(id));
             if boot_id.is_none() {
-                tracing::warn!(path = %path.display(), "the note of the records' boot is damaged");
+                tracing::warn!(path = %path.display(), "the file with the records' boot id is damaged");
             }
             Ok(boot_id)
         }
@@ -68,8 +68,8 @@ pub(in crate::agent) fn set_aside(
         aside = %aside.display(),
         boot_id,
         cause = %root_cause(damage),
-        "the agent's records can't be read: the host went down in the boot that they are of, and \
-         they were not on the disk. Begun anew: the DPU releases what was attached in that boot"
+        "the agent's records are damaged by a crash of the host in an earlier boot; the agent starts \
+         with empty records, and the DPU releases the attachments of that boot"
     );
     Ok(())
 }
