@@ -1,4 +1,4 @@
-//! What a VF is like that comes home.
+//! The state of a VF that returns from a pod.
 
 use host_shim::{
     mover::{MoveError, make_clean},
@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[test]
-fn whatever_the_pod_did_to_the_vf_is_undone() {
+fn pods_changes_of_the_vf_are_undone() {
     let stage = Stage::new();
     let before = stage.host.links();
     let spec = spec(&stage);
@@ -36,7 +36,7 @@ fn whatever_the_pod_did_to_the_vf_is_undone() {
 }
 
 #[test]
-fn no_xdp_program_of_a_pod_comes_home_with_the_vf() {
+fn xdp_program_is_removed_on_return() {
     if !xdp::may_be_attached() {
         return;
     }
@@ -53,7 +53,7 @@ fn no_xdp_program_of_a_pod_comes_home_with_the_vf() {
 }
 
 #[test]
-fn a_refused_configuration_is_undone() {
+fn refused_vf_configuration_is_undone() {
     let stage = Stage::new();
     let before = stage.host.links();
     let mut spec = spec(&stage);
@@ -71,7 +71,7 @@ fn a_refused_configuration_is_undone() {
 }
 
 #[test]
-fn a_vf_that_is_nowhere_is_told_as_missing() {
+fn absent_vf_is_reported_missing() {
     let stage = Stage::new();
     let spec = spec(&stage);
     stage.host.ip(&format!("link del {OWN_NAME}"));
@@ -82,7 +82,7 @@ fn a_vf_that_is_nowhere_is_told_as_missing() {
 }
 
 #[test]
-fn a_vf_without_a_record_is_made_fit_to_be_given_out() {
+fn unrecorded_vf_is_made_allocatable() {
     let stage = Stage::new();
     stage.host.ip(&format!("link set {OWN_NAME} name eth7 mtu 9000 up"));
     stage.host.ip("link set eth7 promisc on allmulticast on group 7");

@@ -9,7 +9,7 @@ use crate::{
     together,
 };
 
-/// The file that a process with faults makes.
+/// A file that the process with faults creates.
 const BEGUN: &str = "begun";
 
 fn with_fault(step: &str, act: impl FnOnce()) {
@@ -37,8 +37,8 @@ fn in_process_with_faults(test: &str) -> bool {
 }
 
 #[test]
-fn every_failed_step_inwards_leaves_a_clean_slate() {
-    if !in_process_with_faults("faults::every_failed_step_inwards_leaves_a_clean_slate") {
+fn failed_step_in_leaves_nothing() {
+    if !in_process_with_faults("faults::failed_step_in_leaves_nothing") {
         return;
     }
     let stage = Stage::new();
@@ -57,8 +57,8 @@ fn every_failed_step_inwards_leaves_a_clean_slate() {
 }
 
 #[test]
-fn after_every_failed_step_outwards_the_next_try_succeeds() {
-    if !in_process_with_faults("faults::after_every_failed_step_outwards_the_next_try_succeeds") {
+fn failed_step_out_can_be_repeated() {
+    if !in_process_with_faults("faults::failed_step_out_can_be_repeated") {
         return;
     }
     let stage = Stage::new();
@@ -75,8 +75,8 @@ fn after_every_failed_step_outwards_the_next_try_succeeds() {
 }
 
 #[test]
-fn every_step_that_fails_leaves_a_clean_slate_for_both() {
-    if !in_process_with_faults("faults::every_step_that_fails_leaves_a_clean_slate_for_both") {
+fn failed_step_leaves_nothing_of_both_vfs() {
+    if !in_process_with_faults("faults::failed_step_leaves_nothing_of_both_vfs") {
         return;
     }
     let (stage, specs) = together::two(["eth0", "net1"]);

@@ -1,5 +1,4 @@
-//! The mover on real links, looked at with `ip`. Needs the privileges of a namespace's root:
-//! `unshare -rnm`.
+//! Tests of the mover with real links, inspected with `ip`. They need root in a user namespace: `unshare -rnm`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

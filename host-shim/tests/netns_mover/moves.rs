@@ -1,4 +1,4 @@
-//! A VF that moves in and out, at once, again, and after what broke it off.
+//! Moves in and out: once, repeated, and after an interruption.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use host_shim::mover::{INWARD_STEPS, MoveError, OUTWARD_STEPS, inspect};
 use netlink::LinkChange;
 
 use crate::stage::{
-    OWN_NAME, POD_MAC, Space, Stage, assert_clean, assert_in_pod, settled, settled_while, spec,
+    OWN_NAME, POD_MAC, Space, Stage, assert_clean, assert_in_pod, settled, settled_during, spec,
 };
 
 #[test]
-fn a_vf_moves_in_and_out() {
+fn vf_moves_in_and_out() {
     let stage = Stage::new();
     let before = stage.host.links();
     let spec = spec(&stage);
@@ -22,7 +22,7 @@ fn a_vf_moves_in_and_out() {
 }
 
 #[test]
-fn the_neighbours_are_told_where_the_pods_addresses_are() {
+fn neighbours_learn_the_pods_addresses() {
     let stage = Stage::new();
     let spec = spec(&stage);
     stage.dpu.ip("address add 10.1.0.1/16 dev pf0vf3");
@@ -41,13 +41,13 @@ fn the_neighbours_are_told_where_the_pods_addresses_are() {
 }
 
 #[test]
-fn a_carrier_that_comes_late_is_awaited_when_all_else_is_done() {
+fn late_carrier_is_awaited_last() {
     let stage = Stage::new();
     let mut spec = spec(&stage);
     stage.dpu.ip("link set pf0vf3 down");
     let arrival = stage.move_in(&spec);
     assert_in_pod(&stage, &spec);
-    let durations = settled_while(arrival, || drop(stage.dpu.ip("link set pf0vf3 up")));
+    let durations = settled_during(arrival, || drop(stage.dpu.ip("link set pf0vf3 up")));
     assert!(!durations.without_carrier);
 
     stage.dpu.ip("link set pf0vf3 down");
@@ -57,7 +57,7 @@ fn a_carrier_that_comes_late_is_awaited_when_all_else_is_done() {
 }
 
 #[test]
-fn repeating_changes_nothing() {
+fn repeated_move_changes_nothing() {
     let stage = Stage::new();
     let before = stage.host.links();
     let spec = spec(&stage);
@@ -72,7 +72,7 @@ fn repeating_changes_nothing() {
 }
 
 #[test]
-fn what_is_lost_in_the_pod_is_put_back() {
+fn lost_settings_in_pod_are_restored() {
     let stage = Stage::new();
     let spec = spec(&stage);
     drop(stage.move_in(&spec));
@@ -92,7 +92,7 @@ fn what_is_lost_in_the_pod_is_put_back() {
 }
 
 #[test]
-fn a_move_that_was_broken_off_is_finished() {
+fn interrupted_move_is_finished() {
     let stage = Stage::new();
     let spec = spec(&stage);
     let mut host = stage.host.rtnl();
@@ -104,7 +104,7 @@ fn a_move_that_was_broken_off_is_finished() {
 }
 
 #[test]
-fn nothing_of_a_pods_namespace_stays_open() {
+fn mover_keeps_no_pod_namespace_open() {
     let mut stage = Stage::new();
     let spec = spec(&stage);
     drop(stage.move_in(&spec));
@@ -119,7 +119,7 @@ fn nothing_of_a_pods_namespace_stays_open() {
 }
 
 #[test]
-fn steps_have_names_of_their_own() {
+fn mover_step_names_are_unique() {
     let names: Vec<_> = INWARD_STEPS.iter().chain(OUTWARD_STEPS).map(|step| step.name()).collect();
     let unique: std::collections::HashSet<_> = names.iter().collect();
     assert_eq!(unique.len(), names.len());

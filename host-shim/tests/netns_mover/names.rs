@@ -1,4 +1,4 @@
-//! Names that are taken.
+//! Interface names that are taken.
 
 use host_shim::mover::{INWARD_STEPS, MoveError, VfMove};
 use netlink::Request;
@@ -6,7 +6,7 @@ use netlink::Request;
 use crate::stage::{OWN_NAME, POD_MAC, Stage, assert_clean, spec};
 
 #[test]
-fn a_taken_interface_name_is_refused_before_anything_is_moved() {
+fn taken_interface_name_is_refused_before_moving() {
     let stage = Stage::new();
     let before = stage.host.links();
     let spec = spec(&stage);
@@ -27,7 +27,7 @@ fn a_taken_interface_name_is_refused_before_anything_is_moved() {
 }
 
 #[test]
-fn an_interface_name_that_is_taken_at_the_last_moment_is_refused_as_such() {
+fn name_taken_during_move_is_refused() {
     let stage = Stage::new();
     let before = stage.host.links();
     let mut vf_move = stage.vf_move(&spec(&stage));
@@ -42,7 +42,7 @@ fn an_interface_name_that_is_taken_at_the_last_moment_is_refused_as_such() {
 }
 
 #[test]
-fn a_pod_that_takes_the_vfs_own_name_does_not_keep_it() {
+fn pod_cannot_keep_the_vfs_own_name() {
     let stage = Stage::new();
     let before = stage.host.links();
     let spec = spec(&stage);
@@ -54,7 +54,7 @@ fn a_pod_that_takes_the_vfs_own_name_does_not_keep_it() {
 }
 
 #[test]
-fn alternative_names_in_the_way_are_taken_off_and_restored() {
+fn clashing_altnames_are_removed_and_restored() {
     let stage = Stage::new();
     let mut host = stage.host.rtnl();
     let index = host.link_by_name(OWN_NAME).unwrap().unwrap().index;
@@ -70,7 +70,7 @@ fn alternative_names_in_the_way_are_taken_off_and_restored() {
 }
 
 #[test]
-fn a_vf_whose_own_name_was_taken_comes_home_when_the_name_is_free() {
+fn vf_regains_its_name_when_free() {
     let stage = Stage::new();
     let before = stage.host.links();
     let spec = spec(&stage);
@@ -78,19 +78,19 @@ fn a_vf_whose_own_name_was_taken_comes_home_when_the_name_is_free() {
     stage.host.ip(&format!("link add {OWN_NAME} type veth peer name usurper"));
     let failed = stage.vf_move(&spec).move_out().unwrap_err();
     assert_eq!(failed.step, "restore");
-    assert!(stage.pod.links().is_empty(), "the VF has left the pod all the same");
+    assert!(stage.pod.links().is_empty(), "the VF has left the pod anyway");
     stage.host.ip("link del usurper");
     stage.vf_move(&spec).move_out().unwrap();
     assert_clean(&stage, &before);
 }
 
 #[test]
-fn a_vf_that_fell_back_under_the_pods_name_is_restored() {
+fn vf_returned_under_pods_name_is_restored() {
     let stage = Stage::new();
     let before = stage.host.links();
     let spec = spec(&stage);
     stage.host.ip(&format!("link set {OWN_NAME} down"));
-    // As a real VF comes back when its pod's namespace ends.
+    // A real VF returns like this when its pod's namespace ends.
     stage.host.ip(&format!("link set {OWN_NAME} name eth0 mtu 9000 address {POD_MAC}"));
     let vf_move = VfMove::new(spec, stage.namespaces(None));
     vf_move.move_out().unwrap();

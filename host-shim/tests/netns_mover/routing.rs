@@ -1,4 +1,4 @@
-//! What becomes of a pod's routes, rules and settings when its interface is switched off, and when it leaves.
+//! A pod's routes, rules and sysctls after its interface was switched off, and after it left.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use netlink::{Family, Netns};
 
 use crate::stage::{OWN_NAME, Space, Stage, assert_clean, assert_in_pod, plan, spec};
 
-/// What the pod's interface has lost.
+/// The first thing that the pod's interface has lost.
 fn lost(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
     Ok(match state_in_pod(spec, pod)? {
         PodState::Lost(lost) => Some(lost),
@@ -16,7 +16,7 @@ fn lost(spec: &MoveSpec, pod: &Netns) -> Result<Option<String>, MoveError> {
 }
 
 #[test]
-fn an_interface_that_was_switched_off_and_on_keeps_its_addresses_and_gets_its_routes_back() {
+fn routes_return_after_interface_was_down() {
     let stage = Stage::new();
     let spec = spec(&stage);
     drop(stage.move_in(&spec));
@@ -33,9 +33,9 @@ fn an_interface_that_was_switched_off_and_on_keeps_its_addresses_and_gets_its_ro
     assert_eq!(lost(&spec, &stage.pod.netns()).unwrap(), None);
 }
 
-/// CHECK tells of it all the same.
+/// CHECK still reports it.
 #[test]
-fn what_a_pod_has_put_in_the_place_of_a_route_is_no_loss() {
+fn replaced_route_does_not_count_as_lost() {
     let stage = Stage::new();
     let spec = spec(&stage);
     drop(stage.move_in(&spec));
@@ -55,7 +55,7 @@ fn what_a_pod_has_put_in_the_place_of_a_route_is_no_loss() {
 }
 
 #[test]
-fn changed_mtu_and_settings_stay_until_all_is_set() {
+fn pods_mtu_and_sysctls_are_kept() {
     let stage = Stage::new();
     let spec = spec(&stage);
     drop(stage.move_in(&spec));
@@ -79,7 +79,7 @@ fn changed_mtu_and_settings_stay_until_all_is_set() {
 }
 
 #[test]
-fn moved_routes_are_present_and_deleted_ones_come_back() {
+fn moved_routes_stay_and_deleted_ones_return() {
     let stage = Stage::new();
     let spec = spec(&stage);
     drop(stage.move_in(&spec));
@@ -99,9 +99,9 @@ fn moved_routes_are_present_and_deleted_ones_come_back() {
     assert_in_pod(&stage, &spec);
 }
 
-/// The kernel begins an interface's settings anew in each namespace that it comes to.
+/// The kernel resets an interface's sysctls in each namespace that it enters.
 #[test]
-fn settings_end_with_the_interfaces_leave() {
+fn sysctls_end_with_the_move_out() {
     const KEYS: [&str; 3] = ["ipv4.rp_filter", "ipv4.arp_ignore", "ipv6.accept_ra"];
     let stage = Stage::new();
     let before = stage.host.links();
@@ -122,11 +122,11 @@ fn settings_end_with_the_interfaces_leave() {
     drop(VfMove::new(plain, namespaces).move_in().unwrap());
     let of_next = KEYS.map(|key| next.sysctl("eth0", key));
     assert_eq!(of_next[..2], usual[..2]);
-    assert_eq!(of_next[2], "0", "what is usual of a pod");
+    assert_eq!(of_next[2], "0", "the usual value of a pod");
 }
 
 #[test]
-fn a_setting_that_the_kernel_refuses_is_undone_with_its_step() {
+fn refused_sysctl_undoes_the_move() {
     let stage = Stage::new();
     let before = stage.host.links();
     let mut spec = spec(&stage);
@@ -139,7 +139,7 @@ fn a_setting_that_the_kernel_refuses_is_undone_with_its_step() {
 }
 
 #[test]
-fn routes_that_drop_packets_stay_for_as_long_as_another_interface_brings_them() {
+fn shared_rejecting_routes_stay() {
     let stage = Stage::new();
     let mut spec = spec(&stage);
     drop(stage.move_in(&spec));

@@ -1,4 +1,4 @@
-//! A host with a VF and a pod, and how both look before and after a move.
+//! A host with a VF and a pod, and checks of both before and after a move.
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,7 +9,7 @@ use std::{
 };
 
 use host_shim::{
-    mover::{Announcer, Arrival, Durations, MoveSpec, Namespaces, Baseline, Plan, VfMove, inspect},
+    mover::{Announcer, Arrival, Baseline, Durations, MoveSpec, Namespaces, Plan, VfMove, inspect},
     vf_source::VirtualCard,
 };
 use netlink::{LinkChange, Netns, Request, Rtnl, VethEnd};
@@ -26,7 +26,7 @@ pub(crate) const OWN_MAC: &str = "02:00:00:00:00:77";
 
 pub(crate) const POD_MAC: &str = "02:00:00:00:00:0a";
 
-/// A network namespace, kept by a process until it is dropped.
+/// A network namespace, kept alive by a process until dropped.
 pub(crate) struct Space {
     pub(crate) keeper: Child,
     pub(crate) _stdin: ChildStdin,
@@ -54,7 +54,7 @@ impl Space {
         format!("/proc/{}/ns/net", self.keeper.id()).into()
     }
 
-    /// What a program prints inside.
+    /// The output of a program that runs inside.
     fn output(&self, program: &str, arguments: &[&str]) -> Vec<u8> {
         let output =
             Netns::command(&self.path(), program).unwrap().args(arguments).output().unwrap();
@@ -72,14 +72,14 @@ impl Space {
         serde_json::from_slice(&self.output("ip", &arguments)).unwrap_or(Value::Null)
     }
 
-    /// A setting of an interface, such as `ipv4.rp_filter`.
+    /// A sysctl of an interface, such as `ipv4.rp_filter`.
     pub(crate) fn sysctl(&self, interface: &str, setting: &str) -> String {
         let (family, key) = setting.split_once('.').unwrap();
         let key = format!("net/{family}/conf/{interface}/{key}");
         String::from_utf8(self.output("sysctl", &["-n", &key])).unwrap().trim().to_owned()
     }
 
-    /// All links but `lo`, without what changes by itself.
+    /// All links except `lo`, without fields that change by themselves.
     pub(crate) fn links(&self) -> Vec<Value> {
         let mut links = self.ip("link show").as_array().unwrap().clone();
         links.retain(|link| link["ifname"] != "lo");
@@ -104,7 +104,7 @@ impl Drop for Space {
     }
 }
 
-/// A host with a VF, its representor elsewhere, and a pod.
+/// A host with a VF, its representor in another namespace, and a pod.
 pub(crate) struct Stage {
     pub(crate) host: Space,
     pub(crate) dpu: Space,
@@ -118,7 +118,7 @@ impl Stage {
         stage
     }
 
-    /// Plugs the VF in, as clean as the card has it.
+    /// Plugs the VF in, clean.
     pub(crate) fn plug(&self) {
         let vf = VethEnd::new(OWN_NAME).mac(OWN_MAC.parse().unwrap());
         self.plug_vf(OWN_NAME, &vf, ALIAS, "pf0vf3");
@@ -127,7 +127,7 @@ impl Stage {
         host.change(Request::add_alternative_name(index, "enp3s0f0v3")).unwrap();
     }
 
-    /// Plugs a VF in and switches its representor on.
+    /// Plugs a VF in and sets its representor up.
     pub(crate) fn plug_vf(&self, name: &str, vf: &VethEnd<'_>, alias: &str, representor: &str) {
         let (mut host, mut dpu) = (self.host.rtnl(), self.dpu.rtnl());
         let in_dpu = self.dpu.netns();
@@ -138,7 +138,7 @@ impl Stage {
         dpu.change_link(representor, &LinkChange::new().up()).unwrap();
     }
 
-    pub(crate) fn original(&self) -> Baseline {
+    pub(crate) fn baseline(&self) -> Baseline {
         Baseline::from(&self.host.rtnl().link_by_name(OWN_NAME).unwrap().unwrap())
     }
 
@@ -156,16 +156,15 @@ impl Stage {
     }
 }
 
-/// What is left of a move, done while `meanwhile` is.
-pub(crate) fn settled_while(arrival: Arrival, meanwhile: impl FnOnce()) -> Durations {
+/// Finishes a move while `work` runs.
+pub(crate) fn settled_during(arrival: Arrival, work: impl FnOnce()) -> Durations {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let both =
-        async { tokio::join!(arrival.settle(std::future::ready(())), async { meanwhile() }).0 };
+    let both = async { tokio::join!(arrival.settle(std::future::ready(())), async { work() }).0 };
     runtime.block_on(both).unwrap()
 }
 
 pub(crate) fn settled(arrival: Arrival) -> Durations {
-    settled_while(arrival, || ())
+    settled_during(arrival, || ())
 }
 
 pub(crate) fn plan() -> Plan {
@@ -207,7 +206,7 @@ pub(crate) fn spec(stage: &Stage) -> MoveSpec {
     MoveSpec {
         source: Arc::new(VirtualCard::default()),
         device: PCI_ADDRESS.into(),
-        original: stage.original(),
+        original: stage.baseline(),
         plan: plan(),
         announcer: Announcer::start().unwrap(),
     }
@@ -246,7 +245,7 @@ pub(crate) fn assert_in_pod(stage: &Stage, spec: &MoveSpec) {
     assert!(loopback["flags"].as_array().unwrap().contains(&"UP".into()));
 }
 
-/// Settings that the plan chooses, and those that are usual.
+/// Sysctls of the plan, and the usual ones.
 const SETTINGS: [(&str, &str); 5] = [
     ("ipv4.rp_filter", "2"),
     ("ipv4.arp_ignore", "1"),
@@ -255,7 +254,7 @@ const SETTINGS: [(&str, &str); 5] = [
     ("ipv6.keep_addr_on_down", "1"),
 ];
 
-/// The pod's routes by which packets are dropped.
+/// The pod's rejecting routes.
 fn rejecting(stage: &Stage) -> Vec<Value> {
     let of = |family| stage.pod.ip(&format!("{family} route show table all"));
     let all = ["-4", "-6"].map(of);
@@ -265,7 +264,7 @@ fn rejecting(stage: &Stage) -> Vec<Value> {
     rejecting.map(|route| json!([route["type"], route["dst"]])).collect()
 }
 
-/// The host has what it had, and the pod nothing.
+/// Asserts that the host has what it had, and the pod nothing.
 pub(crate) fn assert_clean(stage: &Stage, before: &[Value]) {
     assert_eq!(stage.host.links(), before);
     assert!(stage.pod.links().is_empty(), "{:?}", stage.pod.links());

@@ -8,7 +8,7 @@ use crate::stage::{Stage, assert_clean, spec};
 const NAME: &str = "p0v4";
 const ALIAS: &str = "virtual-nic d000:00:00.5 pf0vf4";
 
-/// A host with two VFs, and how they are to be in the pod.
+/// A host with two VFs and their specs.
 pub(crate) fn two(in_pod: [&str; 2]) -> (Stage, [MoveSpec; 2]) {
     let stage = Stage::new();
     let first = spec(&stage);
@@ -30,7 +30,7 @@ pub(crate) fn move_in(stage: &Stage, specs: &[MoveSpec]) -> Result<Vec<Arrival>,
 }
 
 #[test]
-fn all_come_in_whatever_their_other_names_are() {
+fn vfs_with_clashing_altnames_move_together() {
     let (stage, specs) = two(["eth0", "net1"]);
     let before = stage.host.links();
     stage.host.ip(&format!("link property add dev {NAME} altname eth0"));
@@ -44,7 +44,7 @@ fn all_come_in_whatever_their_other_names_are() {
 }
 
 #[test]
-fn what_fails_for_the_second_is_undone_for_both() {
+fn failure_of_second_vf_undoes_both() {
     let (stage, mut specs) = two(["eth0", "net1"]);
     let before = stage.host.links();
     let mtu = std::mem::replace(&mut specs[1].plan.mtu, 1 << 20);

@@ -311,6 +311,9 @@ mod tests {
         let another = NetnsId { inode: own.inode + 1, ..own };
         let why = walks.stacked_in(another, Path::new("/proc/self/ns/net")).unwrap_err();
         let told = not_looked_into(Path::new("/x"), &why);
-        assert!(told.contains("network namespace /x: ") && told.contains("another namespace"), "{told}");
+        assert!(
+            told.contains("network namespace /x: ") && told.contains("another namespace"),
+            "{told}"
+        );
     }
 }
