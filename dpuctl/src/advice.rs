@@ -1,4 +1,4 @@
-//! Which stable code an error has, and what an operator does about it.
+//! The stable code of an error, and what an operator does about it.
 
 use std::io::{
     self,
@@ -14,7 +14,8 @@ use crate::error::{CallError, EditError, Kind};
 const RENEW: &str = "renew the certificate named, or trust its CA";
 
 impl CallError {
-    /// The stable code. `None`: the command line or a file is to blame, not the DPU or the way there.
+    /// The stable code. `None` for errors of the command line or a file: those do not come from the DPU or the
+    /// connection.
     pub(crate) fn reason(&self) -> Option<Reason> {
         match self {
             Self::Refused(failure) => Some(failure.reason),
@@ -31,7 +32,7 @@ impl CallError {
         }
     }
 
-    /// What to do about it, one clause without a final stop.
+    /// What to do about the error: one clause without a final stop.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match self {
             Self::Unknown { kind: Kind::Pool, .. } => {
@@ -73,7 +74,7 @@ impl Kind {
     }
 }
 
-/// What to do about the own files, which the configuration names. `None`: the message says all.
+/// What to do about the program's own certificate files. `None`: the message is enough.
 fn for_credentials(error: &CredentialsError) -> Option<&'static str> {
     match error {
         CredentialsError::Read { source, .. } if source.kind() == PermissionDenied => Some(
@@ -115,7 +116,7 @@ const fn for_edit(error: &EditError) -> &'static str {
     }
 }
 
-/// The reason's advice. Where that speaks to hosts, ours.
+/// The reason's advice, replaced where it is written for hosts.
 const fn for_operators(reason: Reason) -> &'static str {
     match reason {
         Reason::VfUnknown => "list the VFs with `dpuctl get vfs`",

@@ -34,37 +34,35 @@ use crate::{
 /// The origin of networks that only the service's configuration file changes.
 pub(crate) const CONFIGURATION: &str = "configuration";
 
-/// Longest file, in bytes: some thousands of networks as they are printed.
+/// Longest file, in bytes: room for some thousands of networks in the form of `dpuctl get`.
 const LONGEST_FILE: usize = 4 * 1024 * 1024;
 
-/// Longest that a file is read. The parser takes time by the square of how deep brackets are nested, which
-/// would be hours; networks take it a second.
+/// Time limit of the parser, which takes time by the square of the nesting depth of brackets. Networks take it one
+/// second, nested brackets could take it hours.
 const LONGEST_READING: Duration = Duration::from_secs(20);
 
-/// Longest that is told of what is wrong with a document, in bytes: it may repeat what is there.
+/// Longest complaint about a document, in bytes: the complaint may quote the document.
 const LONGEST_PROBLEM: usize = 1024;
 
-/// Some editors begin a file with it.
+/// Some editors put a byte order mark at the start of a file.
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// A network in a file.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ListedNetwork {
     network: Network,
-    /// The list that it stands in says that it comes from the service's configuration file.
+    /// The list declares that the network comes from the service's configuration file.
     fixed: bool,
-    /// The version that the list was printed with. Empty: the file does not say.
+    /// The version that the list was printed with. Empty: the file has none.
     resource_version: String,
 }
 
 impl ListedNetwork {
-    /// The network's name.
     pub(crate) fn name(&self) -> &str {
         &self.network.name
     }
 }
 
-/// Reads the networks in the file at `path`, or on standard input if that is `-`. JSON is YAML, too.
+/// Reads the networks in the file at `path`; `-` is standard input. JSON is accepted, too, because it is YAML.
 pub(crate) fn read(
     path: &Path,
     console: &mut Console<'_>,
@@ -78,30 +76,29 @@ pub(crate) fn read(
     parse_text(path, text.map_err(unreadable)?)
 }
 
-/// The networks in `text`, which is of the file at `path`.
 pub(crate) fn parse_text(path: &Path, text: String) -> Result<Vec<ListedNetwork>, CallError> {
     parse_within(LONGEST_READING, text)
         .map_err(|mistake| CallError::Document { path: path.into(), mistake })
 }
 
-/// No more than is needed to see that it is too long.
+/// Reads at most one byte more than [`LONGEST_FILE`], which is enough to refuse the file.
 pub(crate) fn read_text(input: impl Read) -> io::Result<String> {
     let mut text = String::new();
     input.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// The parser can't be interrupted: one that takes too long ends with the program.
+/// Parses on a thread of its own: the parser cannot be interrupted, and a slow one ends only with the program.
 fn parse_within(longest: Duration, text: String) -> Result<Vec<ListedNetwork>, Mistake> {
     let (sender, parsed) = mpsc::channel();
-    // Nobody receives it when it comes too late.
+    // The receiver is gone if the time limit has passed.
     thread::spawn(move || drop(sender.send(parse(&text))));
     parsed.recv_timeout(longest).unwrap_or_else(|_| {
         Err(elsewhere(format!("it can't be read within {longest:?}: brackets are nested too deep")))
     })
 }
 
-/// All documents are read before the first is applied.
+/// Parses all documents, so that a mistake in the last one prevents the first from being applied.
 fn parse(text: &str) -> Result<Vec<ListedNetwork>, Mistake> {
     if text.len() > LONGEST_FILE {
         let message = format!(
@@ -112,7 +109,7 @@ fn parse(text: &str) -> Result<Vec<ListedNetwork>, Mistake> {
     }
     let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text);
     let mut found = Vec::new();
-    // A document can be read once; the first reading only tells of what kind it is.
+    // A reader can be used once. The first one only finds out the kind of the document.
     let readers = Deserializer::from_str(text).zip(Deserializer::from_str(text));
     for (index, (kind, reader)) in readers.enumerate() {
         let document = Document { index, text };
@@ -129,7 +126,7 @@ fn elsewhere(message: String) -> Mistake {
     Mistake { place: None, message }
 }
 
-/// Whether a document is what `dpuctl get networks` prints.
+/// Whether a document has the form that `dpuctl get networks` prints.
 fn is_list(document: Deserializer<'_>) -> bool {
     BTreeMap::<String, IgnoredAny>::deserialize(document)
         .is_ok_and(|keys| keys.contains_key("networks"))
@@ -155,7 +152,7 @@ impl Document<'_> {
         Ok(ListedNetwork { network, fixed, resource_version: status.resource_version })
     }
 
-    /// None is in an empty document, as after a closing `---`.
+    /// Returns no network for an empty document, as after a closing `---`.
     fn single(self, reader: Deserializer<'_>) -> Result<Vec<ListedNetwork>, Mistake> {
         let network: Option<Network> = self.deserialize(reader)?;
         let found = |network| {
@@ -172,18 +169,18 @@ impl Document<'_> {
         Ok(network)
     }
 
-    /// What is wrong with it as a whole.
+    /// A mistake that has no key or line.
     fn mistake(self, what: &str) -> Mistake {
         elsewhere(format!("document {}: {what}", self.index + 1))
     }
 
-    /// Programs pass over fields that they don't know; what a person wrote is told of.
+    /// Refuses unknown fields, which the protocol's types ignore: a person's typing error must not be ignored.
     fn deserialize<T: DeserializeOwned>(self, reader: Deserializer<'_>) -> Result<T, Mistake> {
         let mut unknown = None;
         let mut track = serde_path_to_error::Track::new();
         let reader = serde_path_to_error::Deserializer::new(reader, &mut track);
         let read = serde_ignored::deserialize(reader, |path| {
-            // It names what may be left out by a question mark.
+            // serde_ignored marks optional parents with a question mark.
             unknown.get_or_insert_with(|| path.to_string().replace("?.", ""));
         });
         match (read, unknown) {
@@ -196,7 +193,7 @@ impl Document<'_> {
         }
     }
 
-    /// The value at a path of it, such as `subnets[0].ranges`. `None`: it can't be read at all.
+    /// The value at a path such as `subnets[0].ranges`. `None`: the document cannot be read at all.
     fn value_at(self, path: &str) -> Option<Value> {
         let reader = Deserializer::from_str(self.text).nth(self.index)?;
         let document = Value::deserialize(reader).ok()?;
@@ -211,7 +208,7 @@ impl Document<'_> {
     }
 }
 
-/// Whether the first line that says something is a heading or a setting of TOML.
+/// Whether the first line with content is a heading or a setting of TOML.
 fn looks_like_toml(text: &str) -> bool {
     let says_something = |line: &&str| !line.is_empty() && !line.starts_with('#');
     let Some(line) = text.lines().map(str::trim).find(says_something) else { return false };
@@ -227,16 +224,15 @@ fn is_toml_key(text: &str) -> bool {
 /// How networks are applied.
 #[derive(Debug, Default)]
 pub(crate) struct How {
-    /// Only check.
     pub(crate) dry_run: bool,
-    /// Replace what other operators have changed since.
+    /// Also replace what other operators have changed in between.
     pub(crate) force_conflicts: bool,
-    /// Why, for the audit.
+    /// Reason for the audit.
     pub(crate) reason: String,
 }
 
-/// Applies the networks in order and stops at the first that is refused. Those that a list names as
-/// fixed are left out, so that what was printed can be edited and applied as a whole.
+/// Applies the networks in order and stops at the first refusal. Networks that a list marks as fixed are skipped, so
+/// that a printed list can be edited and applied as a whole.
 pub(crate) async fn apply(
     client: &mut Client,
     networks: Vec<ListedNetwork>,
@@ -291,11 +287,9 @@ async fn apply_one(
 mod fuzz {
     use super::*;
 
-    /// Longest complaint about a file, in bytes.
     const LONGEST_MESSAGE: usize = 4096;
 
-    /// A file that somebody else wrote, in YAML or JSON: what is read of it can be written and read
-    /// again.
+    /// Fuzzes files in YAML and JSON. Every network that is read can be written and read again.
     #[test]
     fn apply_file() {
         ::fuzz::target("apply_file", |input| {
@@ -481,7 +475,7 @@ mod tests {
         assert_eq!(networks("\u{feff}{\"name\": \"blue\"}")[0].name, "blue");
     }
 
-    /// As `dpuctl get networks` lists it, with all that networks usually have.
+    /// One network as `dpuctl get networks` lists it, with the usual fields.
     fn listed(number: u16) -> NetworkStatus {
         let [high, low] = number.to_be_bytes();
         let networks = networks(&format!(

@@ -31,14 +31,14 @@ Exit codes:
 Configuration: --config, else $DPUCTL_CONFIG, else ~/.config/dpu-offload/dpuctl.toml, else
 /etc/dpu-offload/dpuctl.toml.";
 
-/// Shows and changes what a DPU does for its hosts.
+/// Shows and changes what a DPU provides to its hosts.
 #[derive(Debug, Parser)]
 #[command(name = "dpuctl", version, after_help = AFTER_HELP, disable_help_subcommand = true)]
 pub struct Arguments {
-    /// What goes for every verb.
+    /// Options of every command.
     #[command(flatten)]
     pub options: Options,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -56,7 +56,7 @@ pub fn with_kind_apart(arguments: impl Iterator<Item = OsString>) -> Vec<OsStrin
     all
 }
 
-/// What goes for every verb.
+/// Options of every command.
 #[derive(Debug, Args)]
 pub struct Options {
     /// Configuration file
@@ -75,110 +75,110 @@ pub struct Options {
 }
 
 impl Options {
-    /// How long to wait for the DPU.
+    /// The time limit of one command.
     #[must_use]
     pub const fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout)
     }
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
-    /// How the DPU and its hosts are
+    /// Show the state of the DPU and its hosts
     #[command(after_help = examples::STATUS)]
     Status {
         /// Wait until this condition is true, for as long as --timeout says
         #[arg(long, value_name = "CONDITION", value_parser = <ConditionType as FromStr>::from_str)]
         wait: Option<ConditionType>,
-        /// How to print it
+        /// Output format
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
     /// Compare hosts, DPU and records, and show the problems
     #[command(after_help = examples::DOCTOR)]
     Doctor {
-        /// Repair it
+        /// Repair the problems
         #[arg(long)]
         fix: bool,
-        /// Why it is repaired, for the audit
+        /// Reason of the repair, for the audit
         #[arg(long, value_name = "TEXT", value_parser = reason, requires = "fix")]
         reason: Option<String>,
-        /// Show what was checked, too: hosts and VFs
+        /// Also show what was checked: hosts and VFs
         #[arg(short, long)]
         verbose: bool,
-        /// How to print it
+        /// Output format
         #[arg(short, long, value_enum, default_value_t)]
         output: Format,
     },
     /// List VFs, attachments, networks, pools or hosts
     #[command(subcommand_value_name = "vfs|attachments|networks|pools|hosts", after_help = examples::GET)]
     Get {
-        /// Of what.
+        /// The kind of thing.
         #[command(subcommand)]
         what: Listed,
     },
-    /// All about one thing
+    /// Show everything about one thing
     #[command(subcommand_value_name = "attachment|dpu|host|network", after_help = examples::DESCRIBE)]
     Describe {
-        /// About what.
+        /// The kind of thing.
         #[command(subcommand)]
         what: Described,
     },
-    /// What happened, oldest first
+    /// List events, oldest first
     #[command(after_help = examples::EVENTS)]
     Events(Events),
-    /// Who has changed what and why, oldest first
+    /// List changes with author and reason, oldest first
     #[command(after_help = examples::AUDIT)]
     Audit(Audit),
-    /// What attachments send and receive in a second, or where the time of attaching goes, until interrupted
+    /// Show traffic of attachments per second, or the phases of attaching, until interrupted
     #[command(after_help = examples::TOP)]
     Top(Top),
     /// Create or change networks
     #[command(after_help = examples::APPLY)]
     Apply {
-        /// YAML or JSON with networks, or what `get networks` prints so; `-` reads standard input
+        /// YAML or JSON with networks, or the output of `get networks` in these formats; `-` reads standard input
         #[arg(short, long, value_name = "FILE")]
         file: PathBuf,
-        /// Only check
+        /// Check only; change nothing
         #[arg(long)]
         dry_run: bool,
-        /// Replace what other operators have changed since the file was printed
+        /// Also replace what other operators have changed since the file was printed
         #[arg(long)]
         force_conflicts: bool,
-        /// Why
+        /// The reason.
         #[command(flatten)]
         why: Why,
     },
     /// Edit a network in $VISUAL, $EDITOR or vi
     #[command(subcommand_value_name = "network", after_help = examples::EDIT)]
     Edit {
-        /// Of what.
+        /// The kind of thing.
         #[command(subcommand)]
         what: Edited,
     },
-    /// Give a network another name
+    /// Rename a network
     #[command(subcommand_value_name = "network", after_help = examples::RENAME)]
     Rename {
-        /// Of what.
+        /// The kind of thing.
         #[command(subcommand)]
         what: Renamed,
     },
     /// Add a subnet to a network
     #[command(subcommand_value_name = "subnet", after_help = examples::ADD)]
     Add {
-        /// What.
+        /// The kind of thing.
         #[command(subcommand)]
         what: Added,
     },
     /// Delete a network, or a subnet of one
     #[command(subcommand_value_name = "network|subnet", after_help = examples::DELETE)]
     Delete {
-        /// Of what.
+        /// The kind of thing.
         #[command(subcommand)]
         what: Deleted,
     },
-    /// Take an attachment away from its pod, or end all attachments of a host that was removed
+    /// Take an attachment from its pod, or end all attachments of a removed host
     #[command(after_help = examples::RELEASE)]
     Release {
         /// The attachment's id, or a unique beginning of it
@@ -187,23 +187,23 @@ pub enum Verb {
         /// All attachments of this host, which is no longer in the service's configuration
         #[arg(long, value_parser = name())]
         host: Option<String>,
-        /// Why, for the audit
+        /// Reason, for the audit
         #[arg(long, value_parser = reason)]
         reason: String,
-        /// Don't wait for the VF, which no longer exists
+        /// Do not wait for the VF, which no longer exists
         #[arg(long, conflicts_with = "host")]
         forget: bool,
-        /// Don't ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         yes: bool,
     },
-    /// Give a quarantined VF back to its pools
+    /// Return a quarantined VF to its pools
     #[command(after_help = examples::CLEAR_QUARANTINE)]
     ClearQuarantine {
         /// The VF, such as pf0vf3
         #[arg(value_parser = function)]
         vf: FunctionId,
-        /// Why
+        /// The reason.
         #[command(flatten)]
         why: Why,
     },
@@ -217,14 +217,14 @@ pub enum Verb {
     /// Certificates for development and tests
     #[command(subcommand_value_name = "init|issue", after_help = examples::PKI)]
     Pki {
-        /// Do what.
+        /// The operation.
         #[command(subcommand)]
         what: Pki,
     },
     /// Explain a code of an error, a condition or the doctor; needs no DPU
     #[command(after_help = examples::EXPLAIN)]
     Explain {
-        /// The code, such as VFS_EXHAUSTED, or its number in CNI, such as 102; without it, all are listed
+        /// The code, such as VFS_EXHAUSTED, or its CNI number, such as 102; without it, list all codes
         code: Option<String>,
     },
     /// Print completions for a shell
@@ -235,28 +235,28 @@ pub enum Verb {
     },
 }
 
-/// Of what `top` tells, and how often.
+/// The arguments of `top`.
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Where the time of attaching and of giving back goes on the DPU, in place of what attachments send and receive
+    /// Show the phases of attaching and detaching on the DPU instead of traffic
     #[arg(long, conflicts_with_all = ["lines", "network", "host"])]
     pub phases: bool,
-    /// Print one table, and end
+    /// Print one table and exit
     #[arg(long)]
     pub once: bool,
-    /// How long it is from one look to the next, in seconds
+    /// Interval between two samples, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = whole("seconds", 3600))]
     pub interval: u64,
-    /// Print so many attachments at most, in a table; without it, as many as there are, and 20 on a terminal
+    /// Print at most this many attachments in a table; the default is all, and 20 on a terminal
     #[arg(long, value_name = "NUMBER", value_parser = whole("lines", 1_000_000))]
     pub lines: Option<u64>,
-    /// Only those of this network
+    /// Only attachments of this network
     #[arg(long, value_parser = name())]
     pub network: Option<String>,
-    /// Only those of this host
+    /// Only attachments of this host
     #[arg(long, value_parser = name())]
     pub host: Option<String>,
-    /// How to print them; json is one line per look and yaml one document, with counters in place of rates
+    /// Output format; json is one line per sample and yaml one document, with counters instead of rates
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
 }
@@ -267,7 +267,7 @@ impl Top {
     }
 }
 
-/// How to print an answer.
+/// Output formats of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people
@@ -282,13 +282,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// Whether it is a table.
     pub(crate) const fn is_table(self) -> bool {
         matches!(self, Self::Table | Self::Wide)
     }
 }
 
-/// What can be described.
+/// The things that `describe` accepts.
 #[derive(Debug, Subcommand)]
 pub enum Described {
     /// An attachment
@@ -301,7 +300,7 @@ pub enum Described {
     /// The DPU itself
     #[command(after_help = examples::DESCRIBE_DPU)]
     Dpu,
-    /// A host, and what it may ask for
+    /// A host, and what it may use
     #[command(after_help = examples::DESCRIBE_HOST)]
     Host {
         /// Its name
@@ -317,25 +316,25 @@ pub enum Described {
     },
 }
 
-/// What can be edited.
+/// The things that `edit` accepts.
 #[derive(Debug, Subcommand)]
 pub enum Edited {
-    /// A network of the API
+    /// A network that was created through the API
     #[command(after_help = examples::EDIT)]
     Network {
         /// Its name
         #[arg(value_parser = name_of("network/"))]
         name: String,
-        /// Why
+        /// The reason.
         #[command(flatten)]
         why: Why,
     },
 }
 
-/// What can be renamed.
+/// The things that `rename` accepts.
 #[derive(Debug, Subcommand)]
 pub enum Renamed {
-    /// A network of the API; its attachments keep their addresses
+    /// A network that was created through the API; its attachments keep their addresses
     #[command(after_help = examples::RENAME)]
     Network {
         /// Its name
@@ -344,16 +343,16 @@ pub enum Renamed {
         /// Its new name
         #[arg(value_parser = name())]
         new_name: String,
-        /// Why
+        /// The reason.
         #[command(flatten)]
         why: Why,
     },
 }
 
-/// What can be added.
+/// The things that `add` accepts.
 #[derive(Debug, Subcommand)]
 pub enum Added {
-    /// A subnet, at once, under running attachments
+    /// A subnet, effective at once, also under running attachments
     #[command(after_help = examples::ADD)]
     Subnet {
         /// The network's name
@@ -365,16 +364,16 @@ pub enum Added {
         /// Its gateway
         #[arg(long, value_name = "ADDRESS")]
         gateway: Option<IpAddr>,
-        /// Never to be handed out; any number of times
+        /// Addresses that are never allocated; may be repeated
         #[arg(long, value_name = "CIDR", value_parser = name())]
         exclude: Vec<String>,
-        /// Why
+        /// The reason.
         #[command(flatten)]
         why: Why,
     },
 }
 
-/// What can be deleted.
+/// The things that `delete` accepts.
 #[derive(Debug, Subcommand)]
 pub enum Deleted {
     /// A network
@@ -383,14 +382,14 @@ pub enum Deleted {
         /// Its name
         #[arg(value_parser = name_of("network/"))]
         name: String,
-        /// Even while attachments use it; these keep its settings until they end
+        /// Delete it even if attachments use it; they keep its settings until they end
         #[arg(long)]
         force: bool,
-        /// Why
+        /// The reason.
         #[command(flatten)]
         why: Why,
     },
-    /// A subnet of a network, of which no attachment has an address
+    /// A subnet of a network in which no attachment has an address
     #[command(after_help = examples::DELETE_SUBNET)]
     Subnet {
         /// The network's name
@@ -399,32 +398,32 @@ pub enum Deleted {
         /// The subnet, such as 10.3.0.0/16
         #[arg(value_parser = subnet)]
         cidr: String,
-        /// Why
+        /// The reason.
         #[command(flatten)]
         why: Why,
     },
 }
 
-/// What can be done about certificates.
+/// Operations on certificates.
 #[derive(Debug, Subcommand)]
 pub enum Pki {
-    /// Make a certificate authority
+    /// Create a certificate authority
     #[command(after_help = examples::PKI_INIT)]
     Init {
         /// Its folder
         #[arg(long, value_name = "FOLDER", default_value = "pki")]
         dir: PathBuf,
-        /// The realm of the names it certifies
+        /// Trust domain of the names that it certifies
         #[arg(long, value_name = "NAME", default_value = "dpu-offload.local")]
         trust_domain: String,
-        /// How long it is valid
+        /// Validity in days
         #[arg(long, default_value_t = authority::CA_DAYS, value_parser = days())]
         days: u64,
-        /// Replace an authority that is there, and with it all that it certified
+        /// Replace an existing authority; all certificates that it issued become invalid
         #[arg(long)]
         force: bool,
     },
-    /// Make a key and a certificate
+    /// Create a key and a certificate
     #[command(after_help = examples::PKI_ISSUE)]
     Issue {
         /// host, dpu, operator or viewer
@@ -439,10 +438,10 @@ pub enum Pki {
         /// Where to write <role>-<name>.crt and .key, instead of the authority's folder
         #[arg(long, value_name = "FOLDER")]
         out: Option<PathBuf>,
-        /// How long it is valid
+        /// Validity in days
         #[arg(long, default_value_t = authority::CERTIFICATE_DAYS, value_parser = days())]
         days: u64,
-        /// Replace earlier ones of the same name, such as to renew them
+        /// Replace existing files of the same name, such as to renew them
         #[arg(long)]
         force: bool,
     },
@@ -452,7 +451,7 @@ fn days() -> impl Fn(&str) -> Result<u64, String> + Clone {
     whole("days", 36500)
 }
 
-/// A whole number of `unit`, from 1 to `most`, with nothing behind it.
+/// A whole number from 1 to `most`, without a unit behind it.
 fn whole(unit: &'static str, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone {
     move |text| {
         let number = text.parse().ok().filter(|number| (1..=most).contains(number));
@@ -462,12 +461,12 @@ fn whole(unit: &'static str, most: u64) -> impl Fn(&str) -> Result<u64, String> 
     }
 }
 
-/// A name or id. Empty ones, such as of an unset variable of a script, would mean all or none.
+/// A non-empty name or id. An empty one, as from an unset variable of a script, could mean all or none.
 fn name() -> NonEmptyStringValueParser {
     NonEmptyStringValueParser::new()
 }
 
-/// A name, with or without its kind, such as `vf/`, which `-o name` prints before it.
+/// A name with or without the prefix that `-o name` prints, such as `vf/`.
 fn name_of(kind: &'static str) -> impl TypedValueParser<Value = String> {
     name().map(move |name| name.strip_prefix(kind).map(String::from).unwrap_or(name))
 }
@@ -476,7 +475,7 @@ fn function(text: &str) -> Result<FunctionId, ParseIdError> {
     text.strip_prefix("vf/").unwrap_or(text).parse()
 }
 
-/// A subnet, which without its length would be a single address.
+/// A subnet. Without its length it would be a single address.
 fn subnet(text: &str) -> Result<String, &'static str> {
     if text.contains('/') {
         Ok(text.into())
@@ -512,7 +511,7 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
-    /// Whoever names a kind that there is not is shown the usage.
+    /// A usage error for an unknown kind lists the kinds.
     #[test]
     fn usages_list_the_kinds_that_there_are() {
         for verb in Arguments::command().get_subcommands_mut() {
@@ -525,7 +524,7 @@ mod tests {
         }
     }
 
-    /// All commands, those that have further ones included.
+    /// All commands and their subcommands.
     fn commands(of: &Command) -> Vec<Command> {
         let further = of.get_subcommands().flat_map(commands);
         of.get_subcommands().cloned().chain(further).collect()

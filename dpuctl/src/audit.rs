@@ -1,4 +1,4 @@
-//! `dpuctl audit`: who has changed what, and why.
+//! `dpuctl audit`: lists changes with author and reason.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::{
     text::{age, or_dash},
 };
 
-/// The longest value that is shown, in characters.
+/// Longest value in the table, in characters.
 const LONGEST_VALUE: usize = 24;
 
 pub(crate) async fn audit(

@@ -21,14 +21,13 @@ use crate::{
 use archive::write_archive;
 use scrub::scrub;
 
-/// The file with the calls that failed.
 const FAILURES: &str = "failures.txt";
 
-/// Writes the archive. A call that fails is noted in it; only a DPU that says nothing at all fails the command.
+/// Writes the archive. It notes calls that failed; the command itself fails only if the DPU answers none.
 pub(crate) async fn bundle(
     client: &mut Client,
     output: Option<PathBuf>,
-    patience: Duration,
+    host_timeout: Duration,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
     let dpu = dpu(client).await?;
@@ -36,7 +35,7 @@ pub(crate) async fn bundle(
     let mut parts = Parts::default();
     parts.add("versions.txt", &versions(&dpu));
     parts.add_json("status.json", Ok(dpu));
-    parts.add_json("doctor.json", diagnosis(client, None, patience).await);
+    parts.add_json("doctor.json", diagnosis(client, None, host_timeout).await);
     parts.ask(client).await;
     write_archive(&path, &parts.finish())
         .map_err(|source| CallError::Archive { path: path.clone(), source })?;
@@ -79,7 +78,7 @@ impl Parts {
         self.failures.push_str(&format!("{name}: {}\n", bootstrap::Chain(error)));
     }
 
-    /// Adds the answers of the service that need no further work.
+    /// Adds the answers of the service that are stored as they are.
     async fn ask(&mut self, client: &mut Client) {
         self.list(client, "networks.json", OperatorClient::list_networks, ListNetworksRequest {})
             .await;
@@ -100,7 +99,7 @@ impl Parts {
         )
         .await;
         self.list(client, "phases.json", OperatorClient::list_phases, ListPhasesRequest {}).await;
-        // All that are kept.
+        // The whole history.
         let within_s = u64::MAX;
         let filter = Some(EventFilter { within_s, ..EventFilter::default() });
         let events = ListEventsRequest { filter };

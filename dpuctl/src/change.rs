@@ -24,7 +24,7 @@ use crate::{
     text::{printable, vf_message},
 };
 
-/// How long the deletion of a network waits for attachments that are being released.
+/// How long the deletion of a network waits for attachments in release.
 const RELEASE_WAIT: Duration = Duration::from_secs(2);
 const RELEASE_POLL: Duration = Duration::from_millis(50);
 
@@ -47,8 +47,8 @@ pub(crate) async fn delete(
     }
 }
 
-/// Waits while the network is in use only by attachments that are being released: a DEL is answered before its VF and
-/// addresses are free.
+/// Deletes a network. Waits while only attachments in release use it: a DEL is answered before its VF and addresses are
+/// free.
 async fn delete_network(
     client: &mut Client,
     question: &DeleteNetworkRequest,
@@ -74,7 +74,6 @@ async fn delete_network(
     }
 }
 
-/// Whether all attachments of a network are being released.
 async fn is_being_released(client: &mut Client, network: &str) -> Result<bool, CallError> {
     let question = ListAttachmentsRequest { host: String::new(), network: network.to_owned() };
     let listed = client
@@ -119,7 +118,7 @@ async fn change_subnets(
     console.line(&format!("network/{name} {}", answer.outcome))
 }
 
-/// Asks first, unless `yes`: the pod loses its network at once.
+/// Releases an attachment. Asks first, unless `yes`: the pod loses its network at once.
 pub(crate) async fn release(
     client: &mut Client,
     mut question: ReleaseAttachmentRequest,
@@ -138,7 +137,7 @@ pub(crate) async fn release(
     console.line(&format!("attachment/{} {state}", attachment.id))
 }
 
-/// Ends all attachments of a host that the service does not serve any more. Asks first, unless `yes`.
+/// Releases all attachments of a host that is no longer in the service's configuration. Asks first, unless `yes`.
 pub(crate) async fn release_host(
     client: &mut Client,
     host: &str,
@@ -167,7 +166,7 @@ pub(crate) async fn release_host(
             .call(async |operator, request| operator.release_attachment(request).await, question)
             .await;
         match released {
-            // It ended after it was listed.
+            // It ended after the list was made.
             Err(CallError::Refused(failure)) if failure.reason == Reason::AttachmentUnknown => {}
             released => drop(released?),
         }

@@ -1,4 +1,4 @@
-//! The way to the DPU.
+//! The connection to the DPU.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap, transpo
 
 use crate::{arguments::Options, config::Config, error::CallError};
 
-/// Lists can be longer than what we may send: an attachment takes about a kilobyte.
+/// Lists are longer than the messages of other services may be: an attachment takes about 1 kB.
 const ANSWER_LIMIT: usize = 64 * MESSAGE_LIMIT;
 
 /// A connection to a DPU's `Operator` service.
@@ -20,12 +20,12 @@ const ANSWER_LIMIT: usize = 64 * MESSAGE_LIMIT;
 pub(crate) struct Client {
     operator: OperatorClient<Channel>,
     timeout: Duration,
-    /// The DPU's time at its latest answer.
+    /// The DPU's clock at its latest answer.
     answered_at: Option<Timestamp>,
 }
 
 impl Client {
-    /// Connects as `options` and the configuration say.
+    /// Connects with `options`, which override the configuration.
     pub(crate) async fn connect(options: &Options) -> Result<Self, CallError> {
         let config = Config::load(options.config.as_deref())?;
         let endpoint = options.endpoint.as_ref().or(config.endpoint.as_ref());
@@ -55,12 +55,13 @@ impl Client {
         Ok(answer.into_inner())
     }
 
-    /// The DPU's time at its latest answer, in which the answer's times were a moment ago, whatever the time is here.
+    /// The DPU's clock at its latest answer, or the local clock before the first. Ages are relative to it, so that they
+    /// are right even if the two clocks differ.
     pub(crate) fn now(&self) -> Timestamp {
         self.answered_at.unwrap_or_else(Timestamp::now)
     }
 
-    /// Opens the stream of events. It has no end, hence no time limit.
+    /// Opens the stream of events. A stream has no end and so no time limit.
     pub(crate) async fn watch(
         &mut self,
         request: WatchRequest,
@@ -69,13 +70,12 @@ impl Client {
         watched.map(Response::into_inner).map_err(|status| self.failed(status))
     }
 
-    /// What a gRPC status means.
     pub(crate) fn failed(&self, status: Status) -> CallError {
         CallError::from_status(status, self.timeout)
     }
 }
 
-/// When the answer was sent (RFC 9110, section 6.6.1). `None`: a proxy has taken that out.
+/// When the answer was sent (RFC 9110, section 6.6.1). `None`: a proxy has removed the header.
 fn time_of(answer: &MetadataMap) -> Option<Timestamp> {
     let date = answer.get("date")?.to_str().ok()?;
     DateTimeParser::new().parse_timestamp(date).ok()

@@ -5,7 +5,7 @@ const YELLOW: &str = "\u{1b}[33m";
 const RED: &str = "\u{1b}[31m";
 const RESET: &str = "\u{1b}[0m";
 
-/// The state's word in its colour: green for what works, yellow for what passes, red for what needs a person.
+/// The state's word in its colour: green for working, yellow for passing states, red for states that need a person.
 pub(crate) fn state(word: &str) -> String {
     let colour = match word {
         "Attached" | "Connected" | "Free" => GREEN,
@@ -16,7 +16,7 @@ pub(crate) fn state(word: &str) -> String {
     format!("{colour}{word}{RESET}")
 }
 
-/// The text without these colours. Names cannot hold them: control characters are replaced.
+/// The text without these colours. Names cannot contain colours, because control characters are replaced.
 pub(crate) fn without(text: &str) -> String {
     [GREEN, YELLOW, RED, RESET].iter().fold(text.to_owned(), |text, code| text.replace(code, ""))
 }

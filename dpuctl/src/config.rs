@@ -23,15 +23,15 @@ pub struct Config {
     pub endpoint: Option<String>,
     /// Name of the DPU, as in its certificate.
     pub dpu: Option<String>,
-    /// The operator's certificate and the CA. Relative paths begin at the configuration's folder.
+    /// The operator's certificate and the CA. Relative paths start at the configuration's folder.
     pub tls: TlsSettings,
 }
 
 impl Config {
-    /// Reads the file at `path`, or else the one in its usual places.
+    /// Reads the file at `path`, or the first in the default places.
     ///
     /// # Errors
-    /// [`CallError`], if there is none or it can't be used.
+    /// [`CallError`] if there is no file or it is invalid.
     pub fn load(path: Option<&Path>) -> Result<Self, CallError> {
         let path = match path {
             Some(path) => path.to_owned(),

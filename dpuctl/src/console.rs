@@ -1,4 +1,4 @@
-//! Where a command reads and writes.
+//! Input and output of a command.
 
 use std::{
     ffi::OsStr,
@@ -11,19 +11,19 @@ use bootstrap::Chain;
 
 use crate::{colour, error::CallError, text::printable};
 
-/// Where answers go and questions are asked.
+/// Streams of a command, and what its terminal supports.
 pub struct Console<'a> {
     /// The answer, and nothing else.
     pub output: &'a mut (dyn Write + Send),
-    /// What is said besides: notes, questions, errors.
+    /// Notes, questions and errors.
     pub notes: &'a mut (dyn Write + Send),
-    /// Documents and answers.
+    /// Documents, and answers to questions.
     pub input: &'a mut (dyn BufRead + Send),
-    /// Whether somebody is there to answer.
+    /// Whether a person can answer questions.
     pub interactive: bool,
-    /// Whether what was printed can be replaced, as on a terminal.
+    /// Whether printed text can be replaced, as on a terminal.
     pub is_screen: bool,
-    /// Whether states have colours in the answer.
+    /// Whether the answer shows states in colours.
     pub has_colours: bool,
 }
 
@@ -41,17 +41,16 @@ impl Console<'_> {
         self.output.flush().map_err(CallError::Output)
     }
 
-    /// Prints one line of the answer.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), CallError> {
         self.print(&format!("{text}\n"))
     }
 
-    /// Says something besides.
+    /// Prints a line that is not part of the answer.
     pub(crate) fn note(&mut self, text: &str) -> Result<(), CallError> {
         writeln!(self.notes, "{text}").map_err(CallError::Output)
     }
 
-    /// Asks a question that is answered with yes or no; everything but yes is no.
+    /// Asks a yes-or-no question. Any answer but yes is no.
     pub(crate) fn confirm(&mut self, question: &str) -> Result<bool, CallError> {
         write!(self.notes, "{question} [y/N] ").map_err(CallError::Output)?;
         self.notes.flush().map_err(CallError::Output)?;
@@ -61,14 +60,14 @@ impl Console<'_> {
     }
 }
 
-/// Whether output has colours: on a terminal that knows them, unless `NO_COLOR` is set and not empty
+/// Whether output has colours: on a terminal that supports them, unless `NO_COLOR` is set and not empty
 /// (<https://no-color.org>).
 #[must_use]
 pub fn wants_colours(is_screen: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     is_screen && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
 }
 
-/// Tells the error: one sentence, its stable code if it has one, and what to do about it.
+/// Prints the error: one sentence, its stable code if it has one, and what to do about it.
 pub fn report(error: &CallError, console: &mut Console<'_>) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
@@ -76,12 +75,12 @@ pub fn report(error: &CallError, console: &mut Console<'_>) -> ExitCode {
     let mut text = format!("error: {}", printable(&Chain(error).to_string()));
     text.extend(error.reason().map(|reason| format!("\ncode: {reason}")));
     text.extend(error.advice().map(|advice| format!("\nadvice: {advice}")));
-    // Where errors can't be written, nobody can be told so.
+    // A failure to write the error cannot be reported anywhere.
     console.note(&text).ok();
     ExitCode::from(error.exit_code())
 }
 
-/// Whoever reads the output, such as `head`, has seen enough.
+/// The reader of the output, such as `head`, has read enough.
 fn is_closed_pipe(error: &CallError) -> bool {
     matches!(error, CallError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
 }

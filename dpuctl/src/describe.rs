@@ -1,4 +1,4 @@
-//! `dpuctl describe`: all about one thing.
+//! `dpuctl describe`: shows everything about one thing.
 
 mod attachment;
 mod dpu;
@@ -42,7 +42,7 @@ pub(crate) async fn describe(
     console.print(&text)
 }
 
-/// The attachment whose id begins with `name`, or else the only one that is called so, or has ended.
+/// The attachment whose id begins with `name`; else the only attachment that `name` matches; else an ended one.
 async fn of_attachment(client: &mut Client, name: &str) -> Result<String, CallError> {
     let unknown = match attachment(client, name).await {
         Ok(detail) => return Ok(attachment_text(&detail)),

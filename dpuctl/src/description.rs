@@ -1,13 +1,13 @@
-//! Labelled values, as people read them.
+//! Labelled values for people.
 
 use crate::text::{or_dash, printable};
 
-/// Labelled values, one below the other, as kubectl describes things.
+/// Labelled values, one per line, in the layout of `kubectl describe`.
 #[derive(Debug, Default)]
 pub(crate) struct Description(String);
 
 impl Description {
-    /// Where values begin.
+    /// Column in which values begin.
     const INDENT: usize = 15;
 
     pub(crate) fn field(&mut self, label: &str, value: &str) {
@@ -27,7 +27,7 @@ impl Description {
         }
     }
 
-    /// A table under a heading, set off by an empty line. Without lines it is left out.
+    /// A table under a heading, after an empty line. Omitted if there are no lines.
     pub(crate) fn block(&mut self, heading: &str, lines: &str) {
         if lines.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! `dpuctl doctor`: hosts, DPU and records compared, and repaired.
+//! `dpuctl doctor`: compares hosts, DPU and records, and repairs differences.
 
 use std::time::Duration;
 
@@ -20,20 +20,20 @@ use crate::{
     text::{or_dash, phrase, printable, seconds, short_id, state, vf_name},
 };
 
-/// Repairs of the last hour are shown to people.
+/// Age limit of repairs in the text output, in seconds.
 const LATELY_S: u64 = 3600;
 
-/// Repairs if `repair` says why, which may be empty. Hosts are waited for as long as `patience` each time that they are
-/// asked: twice to look, and five times to repair.
+/// Repairs if `repair` is set to a reason, which may be empty. The DPU waits up to `host_timeout` for a host each time
+/// it asks one: twice to examine, and five times to repair.
 pub(crate) async fn doctor(
     client: &mut Client,
     repair: Option<String>,
     verbose: bool,
-    patience: Duration,
+    host_timeout: Duration,
     format: Format,
     console: &mut Console<'_>,
 ) -> Result<(), CallError> {
-    let diagnosis = diagnosis(client, repair, patience).await?;
+    let diagnosis = diagnosis(client, repair, host_timeout).await?;
     let dpu = dpu(client).await?;
     if let Audience::People { wide } = print_encoded(&diagnosis, format, console)? {
         let conditions = pod_conditions(&dpu, client.now());
@@ -55,10 +55,10 @@ fn count_left(diagnosis: &Diagnosis) -> u64 {
 pub(crate) async fn diagnosis(
     client: &mut Client,
     repair: Option<String>,
-    patience: Duration,
+    host_timeout: Duration,
 ) -> Result<Diagnosis, CallError> {
     const LONGEST_MS: u32 = 60_000;
-    let wait_ms = u32::try_from(patience.as_millis()).unwrap_or(LONGEST_MS).min(LONGEST_MS);
+    let wait_ms = u32::try_from(host_timeout.as_millis()).unwrap_or(LONGEST_MS).min(LONGEST_MS);
     if let Some(reason) = repair {
         let question = MendRequest { wait_ms, reason };
         return client.call(async |operator, it| operator.mend(it).await, question).await;
@@ -74,7 +74,7 @@ fn pod_conditions(dpu: &Dpu, now: Timestamp) -> String {
     if conditions.is_empty() { String::new() } else { condition_table(&conditions, now) }
 }
 
-/// What was found comes first: what was checked matters where something was found, if at all.
+/// Problems come first. What was checked matters only together with them.
 fn text_of(diagnosis: &Diagnosis, conditions: &str, verbose: bool, wide: bool) -> String {
     let mut text = Description::default();
     text.field("DPU", &diagnosis.dpu);

@@ -1,4 +1,4 @@
-//! `dpuctl edit`: a network in the operator's editor.
+//! `dpuctl edit`: opens a network in the operator's editor.
 
 use std::{env, io::Write, path::Path, process::Command};
 
@@ -15,11 +15,11 @@ use crate::{
     get::{networks, one_named},
 };
 
-/// What an operator who has set none gets.
+/// The editor of an operator who has set none.
 const EDITOR: &str = "vi";
 
-/// Opens the network in the operator's editor and applies what was saved. What can't be applied stays in its file.
-/// Connects again after it: the service ends a connection that is silent while the editor is open.
+/// Opens the network in the operator's editor and applies what was saved. The file stays if it cannot be applied.
+/// Connects again after the editor ends: the service closes a connection that was idle for so long.
 pub(crate) async fn edit(
     connect: impl AsyncFn() -> Result<Client, CallError>,
     name: &str,
@@ -64,21 +64,21 @@ async fn apply_edited(
     apply(&mut connect().await?, networks, how, console).await
 }
 
-/// The network as `get networks -o yaml` prints it, without what it counts.
+/// The network as `get networks -o yaml` prints it, without counters.
 fn document(status: NetworkStatus) -> Result<String, CallError> {
     let NetworkStatus { network, origin, resource_version, .. } = status;
     let status = NetworkStatus { network, origin, resource_version, ..NetworkStatus::default() };
     yaml(&ListNetworksResponse { networks: vec![status] })
 }
 
-/// Editors choose colours and rules by the name's end.
+/// The file's suffix tells the editor which colours and rules to use.
 fn temporary_file(content: &str) -> std::io::Result<NamedTempFile> {
     let mut file = tempfile::Builder::new().prefix("dpuctl-").suffix(".yaml").tempfile()?;
     file.write_all(content.as_bytes())?;
     Ok(file)
 }
 
-/// `VISUAL` and `EDITOR` may hold arguments, too, so that a shell reads them, as git and kubectl have it.
+/// A shell reads `VISUAL` and `EDITOR`, because both may contain arguments. git and kubectl do the same.
 fn run_editor(path: &Path) -> Result<(), EditError> {
     let chosen = |variable| env::var(variable).ok().filter(|editor| !editor.trim().is_empty());
     let editor = chosen("VISUAL").or_else(|| chosen("EDITOR")).unwrap_or(EDITOR.into());
@@ -93,7 +93,7 @@ fn run_editor(path: &Path) -> Result<(), EditError> {
     }
 }
 
-/// What was saved: the same network and no other.
+/// Reads the saved file, which must contain the same network and no other.
 fn edited(path: &Path, text: String, name: &str) -> Result<Vec<ListedNetwork>, CallError> {
     let networks = parse_text(path, text)?;
     match networks.iter().find(|listed| listed.name() != name) {

@@ -1,4 +1,4 @@
-//! What can go wrong, how it is told, and with which exit code.
+//! Errors, their sentences and their exit codes.
 
 use std::{fmt, io, path::PathBuf, process::ExitStatus, time::Duration};
 
@@ -15,73 +15,73 @@ const UNREACHABLE: u8 = 3;
 const CERTIFICATE: u8 = 4;
 const PODS_AFFECTED: u8 = 5;
 
-/// Why the command did not do what it should.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// There is no configuration.
+    /// No configuration file exists.
     #[error("there is no configuration in {}; name one with --config", list(places))]
     NoConfig {
-        /// Where it was looked for.
+        /// The places that were searched.
         places: Vec<PathBuf>,
     },
-    /// The configuration can't be used.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A setting is neither in the configuration nor on the command line.
+    /// A setting is missing in the configuration and on the command line.
     #[error("neither the configuration nor the command line says which {0} to use")]
     Unset(&'static str),
-    /// Address or name of the DPU are malformed.
+    /// The address or the name of the DPU is malformed.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    /// The operator's certificate can't be used.
+    /// The operator's certificate cannot be used.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// No connection.
+    /// The connection failed.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The DPU refused or failed the call.
     #[error(transparent)]
     Refused(Failure),
-    /// The DPU did not answer.
+    /// The DPU did not answer in time.
     #[error("the DPU did not answer within {0:?}")]
     TooSlow(Duration),
-    /// The service has no such call.
-    #[error("the DPU's service is of a release that can't do that")]
+    /// The service does not have the call.
+    #[error("the DPU's service does not have this call: its version is older")]
     NoSuchCall,
-    /// The call failed in a way that the DPU does not explain.
+    /// The call failed without a reason from the DPU.
     #[error("the call failed: {} ({:?})", .0.message(), .0.code())]
     Status(Box<Status>),
-    /// There is no such thing.
+    /// The named thing does not exist.
     #[error("there is no {kind} {name:?}")]
     Unknown {
-        /// What kind of thing.
+        /// The kind of thing.
         kind: Kind,
-        /// What was asked for.
+        /// The name on the command line.
         name: String,
     },
-    /// A name means several attachments.
+    /// A name matches several attachments.
     #[error("{} attachments are called {name:?}: describe one by its id: {}", ids.len(), ids.join(", "))]
     Several {
-        /// What was asked for.
+        /// The name on the command line.
         name: String,
-        /// Their ids.
+        /// The ids of the attachments.
         ids: Vec<String>,
     },
-    /// A file with networks can't be read.
+    /// A file with networks cannot be read.
     #[error("cannot read {}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The archive for a bug report can't be written.
+    /// The archive for a bug report cannot be written.
     #[error("cannot write {}", path.display())]
     Archive {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// A file with networks is malformed.
@@ -89,72 +89,72 @@ pub enum CallError {
     Document {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// Line, column and sentence.
         mistake: Mistake,
     },
-    /// A network can't be edited.
+    /// A network cannot be edited.
     #[error(transparent)]
     Edit(#[from] EditError),
-    /// `top` is to print so many attachments, but not a table.
+    /// `top` was given a number of lines with a format that is not a table.
     #[error(
         "--lines is for tables, of which the first lines are the busiest; counters have no order"
     )]
     LinesOfCounters,
-    /// There is no such code to explain.
+    /// The code to explain does not exist.
     #[error("there is no code {code:?}{}", meant(*nearest))]
     Unexplained {
-        /// What was asked for.
+        /// The code on the command line.
         code: String,
-        /// The code that was probably meant.
+        /// The most similar code.
         nearest: Option<&'static str>,
     },
-    /// A list is to be sorted by a column that it does not have.
+    /// A list cannot be sorted by a column that it does not have.
     #[error("there is no column {column:?}: the columns are {columns}")]
     NoColumn {
-        /// What was asked for.
+        /// The column on the command line.
         column: String,
         /// All columns.
         columns: String,
     },
-    /// A list is to be sorted by a field that none of its items has.
+    /// A list cannot be sorted by a field that none of its items has.
     #[error("no {kind} has a field {field}: see `-o json` for the fields")]
     NoField {
-        /// What is listed.
+        /// The kind of the list's items.
         kind: Kind,
-        /// The path that was asked for.
+        /// The path on the command line.
         field: String,
     },
-    /// Nobody was there to confirm.
+    /// No person can confirm, because standard input is no terminal.
     #[error("standard input is no terminal to ask on: confirm with --yes")]
     Unconfirmed,
-    /// The attachments of a host are to be ended, and the host is in the configuration.
+    /// A host's attachments cannot be ended while the host is in the configuration.
     #[error(
         "host {0} is in the service's configuration: remove its [[host]] and reload the service first, or release \
              attachments one by one"
     )]
     HostServed(String),
-    /// The operator said no.
+    /// The operator declined.
     #[error("nothing was changed")]
     Declined,
-    /// Something is not as it should be: how much.
+    /// The doctor found problems: their number.
     #[error("problems found: {0}")]
     Differences(u64),
-    /// The DPU has answered, and conditions are false that affect pods: their types.
+    /// The DPU answered, and these types of conditions that affect pods are false.
     #[error("conditions that affect pods are false: {}", .0.join(", "))]
     PodsAffected(Vec<&'static str>),
-    /// A condition was waited for, and is not true.
+    /// A condition was not true within the time limit.
     #[error("condition {0} is not true: the time to wait is over")]
     StillFalse(&'static str),
-    /// A condition was waited for that this DPU does not have.
+    /// This DPU does not have the condition to wait for.
     #[error("this DPU has no condition {0}: its driver knows no cards")]
     NotShown(&'static str),
-    /// Certificates can't be made.
+    /// Certificates cannot be created.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
-    /// The answer can't be put into the form asked for.
+    /// The answer cannot be encoded in the chosen format.
     #[error("cannot print the answer: {0}")]
     Encode(String),
-    /// The answer can't be printed.
+    /// The answer cannot be written.
     #[error("cannot print the answer")]
     Output(#[source] io::Error),
 }
@@ -162,13 +162,13 @@ pub enum CallError {
 /// Why a network could not be edited. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum EditError {
-    /// The network is the configuration file's.
+    /// The network comes from the configuration file.
     #[error("network {0} comes from the service's configuration file")]
     Fixed(String),
-    /// The file that the editor was to open can't be written, read, or given to a shell.
+    /// The temporary file cannot be written, read, or given to a shell.
     #[error("cannot edit a temporary file")]
     File(#[source] io::Error),
-    /// The editor has left no file that can be read.
+    /// The editor left no readable file.
     #[error("cannot read what the editor saved")]
     Saved(#[source] io::Error),
     /// The editor failed.
@@ -179,7 +179,7 @@ pub enum EditError {
         /// How it ended.
         status: ExitStatus,
     },
-    /// What was saved holds another network.
+    /// The saved file contains another network.
     #[error("network {name} was edited, and the file has a network {other}")]
     Renamed {
         /// The network.
@@ -189,7 +189,7 @@ pub enum EditError {
     },
 }
 
-/// What can be asked for by name.
+/// The kinds of things that have names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An attachment.
@@ -217,7 +217,7 @@ impl fmt::Display for Kind {
 }
 
 impl CallError {
-    /// Reads what is known out of a gRPC status; `timeout` is what the call was given.
+    /// Extracts the reason from a gRPC status. `timeout` is the call's time limit.
     pub(crate) fn from_status(status: Status, timeout: Duration) -> Self {
         if let Some(failure) = Failure::from_status(&status) {
             return Self::Refused(failure);
@@ -232,7 +232,7 @@ impl CallError {
         }
     }
 
-    /// Whether another connection may do better: the DPU was not reached, or is busy.
+    /// Whether a new connection may succeed: the DPU was not reached, or is busy.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Refused(failure) => failure.reason.is_passing(),

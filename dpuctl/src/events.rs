@@ -1,4 +1,4 @@
-//! `dpuctl events`: what happened, and what happens.
+//! `dpuctl events`: lists events and follows new ones.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
     text::{age, or_dash, printable, seconds, short_id, state},
 };
 
-/// How long a lost connection is left alone before it is opened again.
+/// Delay between attempts to reconnect.
 const PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) async fn events(
@@ -61,7 +61,7 @@ fn print(
     note_dropped(listed, console)
 }
 
-/// Says how many events the DPU could not write.
+/// Reports how many events the DPU could not write.
 fn note_dropped(listed: &ListEventsResponse, console: &mut Console<'_>) -> Result<(), CallError> {
     let ListEventsResponse { dropped, dropped_since, .. } = listed;
     if *dropped == 0 {
@@ -73,7 +73,7 @@ fn note_dropped(listed: &ListEventsResponse, console: &mut Console<'_>) -> Resul
     ))
 }
 
-/// Continues with the events after the latest that it has printed.
+/// Continues after the latest event that was printed.
 struct Follower {
     filter: EventFilter,
     format: Format,
@@ -81,7 +81,7 @@ struct Follower {
 }
 
 impl Follower {
-    /// `Ok`: the DPU ended the stream.
+    /// Prints events until the stream ends. `Ok`: the DPU ended the stream.
     async fn follow(
         &mut self,
         client: &mut Client,
@@ -96,7 +96,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Connects again, however long that takes, unless what ended the stream stays as it is.
+    /// Reconnects without a time limit, unless the error is permanent.
     async fn reconnect(
         &self,
         mut ended: Result<(), CallError>,
@@ -153,7 +153,7 @@ fn line(event: &Event, format: Format) -> Result<String, CallError> {
     }
 }
 
-/// One event for people, about what they know as `subject`.
+/// Formats one event for people; `subject` is the object's short name.
 pub(crate) fn event_line(event: &Event, subject: &str) -> String {
     let Event { time, kind, message, .. } = event;
     let (severity, repeated) = (severity(event), repetition(event));
@@ -161,7 +161,7 @@ pub(crate) fn event_line(event: &Event, subject: &str) -> String {
     printable(&text.replace('\n', " "))
 }
 
-/// How often the event happened until its time, if more than once.
+/// How often the event happened so far, if more than once.
 fn repetition(event: &Event) -> String {
     let times = (event.first_time.parse::<Timestamp>(), event.time.parse::<Timestamp>());
     match times {

@@ -1,4 +1,4 @@
-//! `dpuctl explain`: what a code means, without a DPU and without a configuration.
+//! `dpuctl explain`: explains a code without a DPU and without a configuration.
 
 use bootstrap::nearest;
 use offload_proto::{
@@ -9,13 +9,13 @@ use offload_proto::{
 
 use crate::{console::Console, description::Description, error::CallError, table::table};
 
-/// The pages with a section for each code.
+/// The document with a section for each code.
 const REASONS: &str = include_str!("../../docs/ERRORS.md");
 const FINDINGS: &str = include_str!("../../docs/TROUBLESHOOTING.md");
-/// The page with a row for each code, which says when the condition turns.
+/// The document with a row for each condition, which explains when the condition changes.
 const CONDITIONS: &str = include_str!("../../docs/CONDITIONS.md");
 
-/// Numbers of the CNI specification (section "Error") that the plugin answers with, their meaning there, and what to do.
+/// Numbers of the CNI specification (section "Error") that the plugin uses, their meaning there, and what to do.
 const SPECIFIED: [(u32, &str, &str); 10] = [
     (
         1,
@@ -65,12 +65,12 @@ const SPECIFIED: [(u32, &str, &str); 10] = [
     ),
 ];
 
-/// What to do about a STATUS that fails. docs/OPERATIONS.md lists the codes under "What NotReady costs".
+/// What to do about a failed STATUS. docs/OPERATIONS.md lists the codes under "What NotReady costs".
 const STATUS_REMEDY: &str = "explain the code with which `details` of the error begin: AGENT_UNREACHABLE, \
                              DPU_UNREACHABLE, CERTIFICATE_REFUSED, HOST_UNKNOWN, JOURNAL_UNAVAILABLE, \
                              FABRIC_UNAVAILABLE, DRAINING, or one of a network that can't be served";
 
-/// A code as the program prints it.
+/// A code in the form in which the program prints it.
 enum Code {
     Reason(Reason),
     Finding(Finding),
@@ -79,7 +79,7 @@ enum Code {
     Event(EventKind),
 }
 
-/// Explains `code`, a stable code or a number of CNI, or lists all codes.
+/// Explains `code`, which is a stable code or a CNI number. Lists all codes without one.
 pub(crate) fn explain(code: Option<&str>, console: &mut Console<'_>) -> Result<(), CallError> {
     let Some(code) = code else { return console.print(&list()) };
     let explained = match code.parse() {
@@ -203,7 +203,7 @@ impl Code {
     }
 }
 
-/// When the condition turns, as its row in the document has it.
+/// When the condition changes, from its row in the document.
 fn turns(text: &mut Description, reason: ConditionReason) {
     let row = format!("\n| `{reason}` |");
     let cells = CONDITIONS.split_once(&row).and_then(|(_, after)| after.lines().next());
@@ -224,20 +224,20 @@ fn number(reason: Reason) -> String {
     }
 }
 
-/// What the document says about a code, as plain text.
+/// The document's section on a code, as plain text.
 fn section(document: &str, code: &str) -> String {
     let (_, after) = document.split_once(&format!("\n### {code}\n")).unwrap_or_default();
     let end = after.find("\n#").unwrap_or(after.len());
     format!("{}\n", without_links(after[..end].trim()))
 }
 
-/// The first line of what the document says about a code.
+/// The first line of the document's section on a code.
 fn first_line(document: &'static str, code: &str) -> &'static str {
     let (_, after) = document.split_once(&format!("\n### {code}\n")).unwrap_or_default();
     after.trim_start().lines().next().unwrap_or_default()
 }
 
-/// The text with the labels of its links alone.
+/// Replaces each link by its label.
 fn without_links(mut text: &str) -> String {
     let mut plain = String::new();
     while let Some((before, target)) = text.split_once("](")

@@ -1,4 +1,4 @@
-//! `dpuctl get --watch`: what becomes of a list.
+//! `dpuctl get --watch`: prints a list and then its changes.
 
 use std::{collections::BTreeMap, convert::Infallible, iter, time::Duration};
 
@@ -17,15 +17,15 @@ use crate::{
     table::{Layout, STATE},
 };
 
-/// How long it is from one look to the next. What comes and goes within this time is not seen.
+/// Polling interval. A thing that appears and disappears within it is not seen.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The event of an item that is there no longer: its state is the last that was seen.
+/// The event of a removed item, printed with its last state.
 const DELETED: &str = "DELETED";
-/// The longest event, for the width of its column.
+/// The longest event, for the column's width.
 const LONGEST_EVENT: &str = "MODIFIED";
 
-/// Prints the list, and then what changes in it. Only an interrupt ends it well.
+/// Prints the list and then its changes. Only an interrupt ends it without an error.
 pub(crate) async fn follow<T: Resource>(
     client: &mut Client,
     ask: impl AsyncFn(&mut Client) -> Result<Vec<T>, CallError>,
@@ -51,7 +51,7 @@ pub(crate) async fn follow<T: Resource>(
     }
 }
 
-/// What was asked for by name and is there no longer has ended, which is no mistake.
+/// A named item that no longer exists has ended. While watching this is not an error.
 fn or_nothing<T: Resource>(answered: Result<Vec<T>, CallError>) -> Result<Vec<T>, CallError> {
     match answered {
         Err(CallError::Unknown { kind, .. }) if kind == T::KIND => Ok(Vec::new()),
@@ -59,13 +59,13 @@ fn or_nothing<T: Resource>(answered: Result<Vec<T>, CallError>) -> Result<Vec<T>
     }
 }
 
-/// What became of an item, in the words of Kubernetes' watches.
+/// A change of an item, in the words of Kubernetes' watches.
 struct Change<T> {
     event: &'static str,
     item: T,
 }
 
-/// The changes from one look to the next, in the list's order, and then those that ended.
+/// The changes between two polls in the list's order, then the removed items.
 fn changes<T: Resource>(before: &[T], now: &[T]) -> Vec<Change<T>> {
     let mut earlier: BTreeMap<_, _> = before.iter().map(|item| (item.name(), item)).collect();
     let mut changes = Vec::new();
@@ -126,13 +126,13 @@ fn rows<T: Resource>(
     rows
 }
 
-/// The change as one line.
+/// Encodes the change as one line of JSON.
 fn json_change<T: Resource>(change: &Change<T>) -> Result<String, CallError> {
     let change = json!({ "type": change.event, "object": encoded(&change.item)? });
     Ok(json_line(&change)? + "\n")
 }
 
-/// The change as a document of a YAML stream.
+/// Encodes the change as a document of a YAML stream.
 fn yaml_change<T: Resource>(change: &Change<T>) -> Result<String, CallError> {
     let change = json!({ "type": change.event, "object": encoded(&change.item)? });
     Ok(format!("---\n{}", yaml(&change)?))

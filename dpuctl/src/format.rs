@@ -1,10 +1,10 @@
-//! Answers for programs: protobuf's JSON form, and the same as YAML.
+//! Output for programs: protobuf's JSON form, and the same as YAML.
 
 use serde::Serialize;
 
 use crate::{arguments::Format, console::Console, error::CallError};
 
-/// Prints `message` if it is asked for in a form for programs; else tells that it is for people.
+/// Prints `message` if the format is one for programs. Otherwise returns that a person expects text.
 pub(crate) fn print_encoded<M: Serialize>(
     message: &M,
     format: Format,
@@ -20,12 +20,12 @@ pub(crate) fn print_encoded<M: Serialize>(
     Ok(Audience::Programs)
 }
 
-/// Whom an answer is for.
+/// The reader of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// Who are still to be told.
+    /// People, for whom nothing was printed yet.
     People { wide: bool },
-    /// Who have been told.
+    /// Programs, for which the answer was printed.
     Programs,
 }
 

@@ -1,4 +1,4 @@
-//! `dpuctl get`: lists.
+//! `dpuctl get`: lists things.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ pub(crate) async fn get(
     }
 }
 
-/// Prints what the DPU answers, and goes on if that is wanted.
+/// Prints the list, and its changes if `--watch` is set.
 async fn list<T: Resource>(
     client: &mut Client,
     ask: impl AsyncFn(&mut Client) -> Result<Vec<T>, CallError>,
@@ -111,12 +111,12 @@ fn print_table(
     console.print(&table)
 }
 
-/// The item as other commands take it, such as `vf/pf0vf3`.
+/// The item as other commands accept it, such as `vf/pf0vf3`.
 pub(crate) fn name_with_kind<T: Resource>(item: &T) -> String {
     printable(&format!("{}/{}", T::KIND.to_string().to_lowercase(), item.name()))
 }
 
-/// Which attachments are asked for. `None`: those of all.
+/// Filters of attachments. `None`: all.
 struct Filters {
     network: Option<String>,
     host: Option<String>,
@@ -160,7 +160,7 @@ async fn attachments(
     named(answer.attachments, wanted, is_called)
 }
 
-/// The attachments that have `name` as their pod, container, address, VF or the like. Empty: there are none.
+/// The attachments whose pod, container, address, VF or id matches `name`. Empty: none.
 pub(crate) async fn attachments_called(
     client: &mut Client,
     name: &str,
@@ -191,7 +191,7 @@ async fn pools(client: &mut Client) -> Result<Vec<PoolStatus>, CallError> {
     Ok(answer.pools)
 }
 
-/// The item of that name.
+/// The item with that name.
 pub(crate) fn one_named<T: Resource>(items: Vec<T>, name: &str) -> Result<T, CallError> {
     let found = items.into_iter().find(|item| is_it(item, name));
     found.ok_or_else(|| CallError::Unknown { kind: T::KIND, name: name.into() })
@@ -201,7 +201,7 @@ fn is_it<T: Resource>(item: &T, name: &str) -> bool {
     item.name() == name
 }
 
-/// The items that `name` names, at least one; all if there is no name.
+/// The items that `name` matches, at least one. Without a name all items.
 fn named<T: Resource>(
     mut items: Vec<T>,
     name: Option<&str>,
@@ -215,8 +215,8 @@ fn named<T: Resource>(
     Ok(items)
 }
 
-/// Tells that network or host do not exist, after a list turned out empty. Only then: attachments outlive a network
-/// that is deleted by force and a host that leaves the configuration, and can still be listed by them.
+/// Fails if the network or host of a filter does not exist. Call it only for an empty list: attachments outlive a
+/// network that is deleted by force, and a host that leaves the configuration. They can still be listed by both.
 pub(crate) async fn check_filters(
     client: &mut Client,
     network: Option<&str>,

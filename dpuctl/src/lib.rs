@@ -1,4 +1,4 @@
-//! The operators' program: what a DPU has, what is wrong, and how to change it. Habits are kubectl's.
+//! The operators' program. It shows what a DPU has and what is wrong, and changes it, with kubectl's conventions.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -44,10 +44,10 @@ use arguments::Edited;
 use client::Client;
 use offload_proto::v1::ReleaseAttachmentRequest;
 
-/// Does what the arguments say.
+/// Runs the command of `arguments`.
 ///
 /// # Errors
-/// [`CallError`]; [`report`] shows it and tells the exit code.
+/// [`CallError`]; [`report`] prints it and returns the exit code.
 pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), CallError> {
     let Arguments { options, verb } = arguments;
     let connect = || Client::connect(&options);
@@ -59,11 +59,11 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             status::wait(&options, condition, output, console).await
         }
         Verb::Doctor { fix, reason, verbose, output } => {
-            // A host may be asked five times, and the DPU's own work takes its time too.
-            let patience = options.timeout() / 6;
+            // A repair asks a host up to five times, and the DPU's own work needs time, too.
+            let host_timeout = options.timeout() / 6;
             let repair = fix.then(|| reason.unwrap_or_default());
             let client = &mut connect().await?;
-            doctor::doctor(client, repair, verbose, patience, output, console).await
+            doctor::doctor(client, repair, verbose, host_timeout, output, console).await
         }
         Verb::Get { what } => get::get(&mut connect().await?, what, console).await,
         Verb::Describe { what } => describe::describe(&mut connect().await?, what, console).await,
@@ -100,8 +100,8 @@ pub async fn run(arguments: Arguments, console: &mut Console<'_>) -> Result<(), 
             change::clear_quarantine(&mut connect().await?, vf, why.text(), console).await
         }
         Verb::Bundle { output } => {
-            let patience = options.timeout() / 6;
-            bundle::bundle(&mut connect().await?, output, patience, console).await
+            let host_timeout = options.timeout() / 6;
+            bundle::bundle(&mut connect().await?, output, host_timeout, console).await
         }
         Verb::Pki { what } => pki::pki(what, console),
         Verb::Explain { code } => explain::explain(code.as_deref(), console),

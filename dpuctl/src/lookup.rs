@@ -1,4 +1,4 @@
-//! The names by which people ask for an attachment.
+//! The names that select an attachment.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use offload_proto::v1::Attachment;
 
 use crate::text::vf_name;
 
-/// Shortest beginning of an id that names anything, as for the service.
+/// Shortest accepted beginning of an id, as in the service.
 const SHORTEST_BEGINNING: usize = 4;
 
 /// Whether `name` is one of the attachment's: its id, address, MAC address, VF, pod or container. Ids of attachments
@@ -34,7 +34,7 @@ fn is_vf(attachment: &Attachment, name: &str) -> bool {
     vf.device == name || vf_name(Some(vf)) == name
 }
 
-/// With or without its prefix length, and in any of IPv6's forms.
+/// Compares with or without prefix length, in any form of IPv6.
 fn has_address(attachment: &Attachment, name: &str) -> bool {
     let further = attachment.further_leases.iter().flat_map(|lease| &lease.addresses);
     let mut addresses = attachment.addresses.iter().chain(further);

@@ -1,17 +1,17 @@
-//! What is wrong with a file, and where.
+//! A mistake in a file, with its place.
 
 use std::fmt;
 
-/// What is wrong, and at which line and column if that is known.
+/// A mistake, with line and column if they are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     /// Line and column, from 1.
     pub place: Option<(usize, usize)>,
-    /// What is wrong.
+    /// The sentence.
     pub message: String,
 }
 
-/// As it follows a file's name.
+/// Formats the mistake to follow the file's name.
 impl fmt::Display for Mistake {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some((line, column)) = self.place {

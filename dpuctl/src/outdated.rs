@@ -1,10 +1,10 @@
-//! Which pods still have older settings of their network than those in force.
+//! Pods that still use older settings of their network.
 
 use offload_proto::v1::{AttachmentName, NetworkStatus};
 
 use crate::{rows::whom, text::short_id};
 
-/// The number of attachments and the first of them. `None`: there is none.
+/// The number of such attachments and the first of them. `None`: there are none.
 pub(crate) fn outdated(status: &NetworkStatus) -> Option<String> {
     let number = status.outdated_attachments;
     if number == 0 {

@@ -17,24 +17,24 @@ use crate::{
     text::{SHORT_ID, age, count, host_state, or, or_dash, short_id, state, vf_name, yes_or_no},
 };
 
-/// A thing that `get` lists.
+/// A kind of thing that `get` lists.
 pub(crate) trait Resource: Serialize + Clone + PartialEq {
-    /// What it is.
+    /// Its kind.
     const KIND: Kind;
-    /// The list's name in JSON.
+    /// The JSON field of the list.
     const LIST: &'static str;
     /// The headings of the widest table.
     const COLUMNS: &'static [&'static str];
-    /// How many of the columns a table has unless all are asked for.
+    /// Number of columns in the table that is not wide.
     const NARROW: usize;
-    /// The column with an age, and the field with the time since when, as a JSON pointer.
+    /// The column with an age, and the field with its start as a JSON pointer.
     const AGE: Option<(&'static str, &'static str)> = None;
 
-    /// What tells it from all others of its kind.
+    /// The unique name within its kind.
     fn name(&self) -> String;
 
-    /// Its cells below [`Self::COLUMNS`], one row for each item, as of `now`. Cells that have a short form have it unless
-    /// `wide`.
+    /// One row of cells for each item, in the order of [`Self::COLUMNS`], as of `now`. Cells with a short form use it
+    /// unless `wide`.
     fn rows(items: &[Self], wide: bool, now: Timestamp) -> Vec<Vec<String>>;
 }
 
@@ -68,7 +68,7 @@ fn vf_row(vf: &VfStatus) -> Vec<String> {
     ]
 }
 
-/// What its vendor calls a VF, or whose it is, or its ids.
+/// The vendor's name of the VF's device, or the vendor alone, or the PCI ids.
 fn device(vf: &VfStatus) -> String {
     let VfStatus { vendor_id, device_id, .. } = vf;
     match (sriov::device_name(vendor_id, device_id), sriov::vendor_name(vendor_id)) {
@@ -138,7 +138,7 @@ fn attachment_row(
     ]
 }
 
-/// Each container once: it has as many attachments as interfaces.
+/// Each container once: a container has an attachment for each interface.
 fn containers(attachments: &[Attachment]) -> impl Iterator<Item = &str> {
     let ids = attachments.iter().filter_map(|item| item.key.as_ref()).map(|key| &*key.container_id);
     ids.collect::<BTreeSet<_>>().into_iter()
@@ -148,7 +148,7 @@ fn beginning(id: &str, length: usize) -> &str {
     id.get(..length).unwrap_or(id)
 }
 
-/// As long as ids must be shown for each to be the beginning of no other.
+/// The shortest length at which all ids are distinct.
 pub(crate) fn short_length<'a>(ids: impl Iterator<Item = &'a str>) -> usize {
     let mut ids: Vec<_> = ids.map(str::as_bytes).collect();
     ids.sort_unstable();
@@ -156,12 +156,12 @@ pub(crate) fn short_length<'a>(ids: impl Iterator<Item = &'a str>) -> usize {
     ids.windows(2).map(|pair| shared(pair) + 1).max().unwrap_or(0).max(SHORT_ID)
 }
 
-/// Whom an attachment serves: its pod, or the host itself.
+/// What an attachment serves: its pod, or the host itself.
 pub(crate) fn pod_name(attachment: &Attachment) -> String {
     whom(attachment.key.as_ref(), attachment.pod.as_ref())
 }
 
-/// The same, of one with that key.
+/// What the attachment with that key serves.
 pub(crate) fn whom(key: Option<&AttachmentKey>, pod: Option<&Pod>) -> String {
     if key.is_some_and(|key| key.container_id == HOST_PORT_CONTAINER) {
         return "(host port)".into();
@@ -181,7 +181,7 @@ pub(crate) fn attachment_state(attachment: &Attachment) -> String {
     state(attachment.state().as_str_name(), "ATTACHMENT_STATE_")
 }
 
-/// Whether the card deals with a port's packets by itself.
+/// Whether the card forwards a port's packets in hardware.
 pub(crate) fn in_hardware(counters: &PortCounters) -> String {
     match (counters.rules, counters.rules_in_hardware) {
         (_, 0) => "no".into(),
@@ -226,7 +226,7 @@ fn network_row(status: &NetworkStatus) -> Vec<String> {
     ]
 }
 
-/// Free addresses of each subnet.
+/// The number of free addresses of each subnet.
 fn free_addresses(status: &NetworkStatus) -> String {
     let free = |usage: &SubnetUsage| match usage.capacity {
         u64::MAX => count(u64::MAX),
@@ -264,7 +264,7 @@ fn pool_row(pool: &PoolStatus) -> Vec<String> {
     ]
 }
 
-/// Where each VF is given to who names it, there is no order.
+/// The pool's policy. A pool with `pinned_only` has no order: its VFs are allocated by name only.
 fn policy(pool: &PoolStatus) -> String {
     if pool.pinned_only { "by name".into() } else { pool.policy.clone() }
 }

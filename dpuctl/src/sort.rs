@@ -1,4 +1,4 @@
-//! The order of a list.
+//! Sorting of lists.
 
 use std::{mem, str::FromStr};
 
@@ -7,16 +7,17 @@ use serde_json::Value;
 
 use crate::{error::CallError, rows::Resource};
 
-/// What a list is sorted by.
+/// The sort key of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SortBy {
-    /// A column of the widest table, by its heading in any case.
+    /// A column of the wide table, by its heading in any case.
     Column(String),
     /// A field of the JSON form, as a JSON pointer (RFC 6901).
     Field(String),
 }
 
-/// `STATE` is a column, `.vf.pf` and `.addresses[0].address` are fields; kubectl's braces are allowed.
+/// Parses a sort key: `STATE` is a column, `.vf.pf` and `.addresses[0].address` are fields. kubectl's braces are
+/// allowed.
 impl FromStr for SortBy {
     type Err = &'static str;
 
@@ -32,7 +33,7 @@ impl FromStr for SortBy {
     }
 }
 
-/// Sorts the list. Things that are equal keep their order.
+/// Sorts the list. Equal items keep their order.
 ///
 /// # Errors
 /// [`CallError::NoColumn`] and [`CallError::NoField`].
@@ -57,12 +58,12 @@ fn column_keys<T: Resource>(items: &[T], column: &str) -> Result<Vec<String>, Ca
     let unknown =
         || CallError::NoColumn { column: column.to_owned(), columns: T::COLUMNS.join(", ") };
     let place = place.ok_or_else(unknown)?;
-    // Ages have a field to sort by.
+    // The clock does not matter here: ages are sorted by their field.
     let rows = T::rows(items, true, Timestamp::UNIX_EPOCH);
     Ok(rows.into_iter().map(|mut row| row.swap_remove(place)).collect())
 }
 
-/// Messages that are not set have no fields, so that one item that has the field is enough.
+/// The field's text of each item. Unset messages have no fields, so that one item with the field is enough.
 fn field_keys<T: Resource>(items: &[T], pointer: &str) -> Result<Vec<String>, CallError> {
     let encoded = items.iter().map(serde_json::to_value).collect::<Result<Vec<_>, _>>();
     let encoded = encoded.map_err(|error| CallError::Encode(error.to_string()))?;
@@ -80,7 +81,7 @@ fn text_of(value: Option<&Value>) -> String {
     }
 }
 
-/// A piece of a text: `pf0vf10` comes after `pf0vf9`, and 10.1.0.10 after 10.1.0.9.
+/// A piece of a text, so that `pf0vf10` follows `pf0vf9` and 10.1.0.10 follows 10.1.0.9.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Number(u128),

@@ -1,4 +1,4 @@
-//! `dpuctl status`: how the DPU and its hosts are.
+//! `dpuctl status`: shows the state of the DPU and its hosts.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ use crate::{
     text::{age, host_state, or_dash, printable},
 };
 
-/// How often a condition that is waited for is looked at.
+/// Polling interval of `--wait`.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How long one look may take: a service that has just started answers the next one.
+/// Time limit of one poll. A service that is just starting may need the next one.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// How long a refused peer is shown.
 const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
-/// Prints how the DPU is.
+/// Prints the state of the DPU.
 ///
 /// # Errors
-/// [`CallError::PodsAffected`] once it is printed, if a condition is false that affects pods.
+/// [`CallError::PodsAffected`], after printing, if a condition that affects pods is false.
 pub(crate) async fn status(
     client: &mut Client,
     format: Format,
@@ -40,13 +40,13 @@ pub(crate) async fn status(
     check_pods(&dpu)
 }
 
-/// Waits until all conditions of that type are true, at most as long as `options` say, and prints how the DPU is then. A
-/// service that does not run yet is waited for.
+/// Waits until all conditions of the type are true, within the time limit of `options`, and prints the DPU's last
+/// state. A service that does not run yet is waited for.
 ///
 /// # Errors
-/// [`CallError::StillFalse`] once it is printed, if a condition is not true; [`CallError::NotShown`] if the DPU has no
-/// such condition; otherwise why the DPU was not reached last.
-/// Errors that time does not repair, such as an invalid certificate, end the wait at once.
+/// [`CallError::StillFalse`], after printing, if a condition is not true; [`CallError::NotShown`] if the DPU has no
+/// such condition; otherwise the last connection error.
+/// Permanent errors, such as an invalid certificate, end the wait at once.
 pub(crate) async fn wait(
     options: &Options,
     wanted: ConditionType,
@@ -57,7 +57,7 @@ pub(crate) async fn wait(
     let mut connection = None;
     let (outcome, now) = loop {
         let left = until - Instant::now();
-        // The last look begins when the time is over.
+        // The last poll starts when the time is over.
         let limit = left.clamp(LOOK_EVERY, LONGEST_LOOK);
         let looked = timeout(limit, look(&mut connection, options)).await;
         let looked = looked.unwrap_or(Err(CallError::TooSlow(options.timeout())));
@@ -79,7 +79,7 @@ pub(crate) async fn wait(
     }
 }
 
-/// Asks over the open connection, or opens one. The answer comes with the DPU's time.
+/// Asks over the open connection, or opens one. Also returns the DPU's clock.
 async fn look(
     connection: &mut Option<Client>,
     options: &Options,
@@ -109,7 +109,7 @@ pub(crate) async fn dpu(client: &mut Client) -> Result<Dpu, CallError> {
     client.call(async |operator, request| operator.get_dpu(request).await, question).await
 }
 
-/// Whether pods are as they should be, as far as conditions tell.
+/// Checks the conditions that affect pods.
 ///
 /// # Errors
 /// [`CallError::PodsAffected`].
@@ -170,7 +170,7 @@ pub(crate) fn condition_table(conditions: &[Condition], now: Timestamp) -> Strin
     }
 }
 
-/// What `sha256sum` prints of the configuration file in force.
+/// The digest of the configuration file in force, as `sha256sum` prints it.
 fn configuration(dpu: &Dpu) -> String {
     match dpu.configuration_digest.as_str() {
         "" => "unknown: the service is older than this dpuctl".into(),
@@ -178,8 +178,8 @@ fn configuration(dpu: &Dpu) -> String {
     }
 }
 
-/// Peers that the DPU refused lately and that it knows as none of its hosts: perhaps a host that does not come. `None`:
-/// none.
+/// Recently refused peers that the DPU cannot identify as one of its hosts; one may be a host that fails to connect.
+/// `None`: there are none.
 fn refused(dpu: &Dpu, now: Timestamp) -> Option<String> {
     let is_recent = |peer: &&RefusedPeer| {
         peer.time.parse().is_ok_and(|time| now.duration_since(time) <= RECENT)
@@ -190,7 +190,7 @@ fn refused(dpu: &Dpu, now: Timestamp) -> Option<String> {
     Some(format!("{number}, the latest {address}: {reason}; `dpuctl describe dpu` lists them"))
 }
 
-/// The hosts, with how long they have been as they are.
+/// The hosts, with the time since their last change of state.
 pub(crate) fn host_table(hosts: &[HostStatus], wide: bool, now: Timestamp) -> String {
     if hosts.is_empty() {
         return String::new();

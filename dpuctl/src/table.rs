@@ -1,21 +1,20 @@
-//! Tables as kubectl prints them: capital headings, no lines.
+//! Tables in kubectl's layout: capital headings, no lines.
 
 use unicode_width::UnicodeWidthStr;
 
 use crate::{colour, text::printable};
 
-/// Space between columns.
+/// Spaces between columns.
 const GAP: usize = 3;
 
-/// The column whose words have colours.
+/// The column with coloured words.
 pub(crate) const STATE: &str = "STATE";
 
-/// Rows under headings.
 pub(crate) fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     Layout::new(headings).with_headings(rows.into_iter().collect())
 }
 
-/// Of all columns, the first `narrow` unless wide.
+/// A table of all columns if `wide`, else of the first `narrow`.
 pub(crate) fn narrow_or_wide(
     headings: &[&str],
     narrow: usize,
@@ -26,7 +25,7 @@ pub(crate) fn narrow_or_wide(
     table(&headings[..columns], rows.map(|row| row.into_iter().take(columns).collect()))
 }
 
-/// Where columns begin. They widen with what is printed, and stay so.
+/// Column widths, which grow with what is printed and never shrink.
 pub(crate) struct Layout<'a> {
     headings: &'a [&'a str],
     widths: Vec<usize>,
@@ -37,18 +36,17 @@ impl<'a> Layout<'a> {
         Self { headings, widths: vec![0; headings.len()] }
     }
 
-    /// Makes a column wide enough for `cell`.
     pub(crate) fn widen(&mut self, column: usize, cell: &str) {
         self.widths[column] = self.widths[column].max(cell.width());
     }
 
-    /// The headings and `rows` below them.
+    /// The headings with `rows` below them.
     pub(crate) fn with_headings(&mut self, mut rows: Vec<Vec<String>>) -> String {
         rows.insert(0, self.headings.iter().map(ToString::to_string).collect());
         self.rows(rows)
     }
 
-    /// `rows` alone, one line each.
+    /// The `rows` without headings, one line each.
     pub(crate) fn rows(&mut self, mut rows: Vec<Vec<String>>) -> String {
         for row in &mut rows {
             for (cell, width) in row.iter_mut().zip(&mut self.widths) {

@@ -1,22 +1,22 @@
-//! Small texts for people.
+//! Formatting for people.
 
 use jiff::Timestamp;
 pub(crate) use offload_proto::form::seconds;
 use offload_proto::v1::{HostStatus, Vf};
 use vf_alloc::FunctionId;
 
-/// The text without characters that command a terminal: names of pods and hosts come from elsewhere. Line breaks, which
-/// our own texts have, stay.
+/// The text without control characters, which could command a terminal: pods and hosts choose their own names. Line
+/// breaks stay, because the program's own texts contain them.
 pub(crate) fn printable(text: &str) -> String {
     bootstrap::printable(text, &['\n'])
 }
 
-/// The text, or where there is none what that usually means.
+/// The text, or `usual` if it is empty.
 pub(crate) fn or<'a>(text: &'a str, usual: &'a str) -> &'a str {
     if text.is_empty() { usual } else { text }
 }
 
-/// What stands where there is nothing.
+/// The text, or a dash if it is empty.
 pub(crate) fn or_dash(text: &str) -> &str {
     if text.is_empty() { "-" } else { text }
 }
@@ -25,11 +25,11 @@ pub(crate) fn yes_or_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
 }
 
-/// How much of an attachment's id tells it from most others. Ids begin with the millisecond of their
-/// making, 12 digits and a hyphen.
+/// How much of an attachment's id distinguishes it from most others. Ids begin with the millisecond of their creation,
+/// in 12 digits and a hyphen.
 pub(crate) const SHORT_ID: usize = 13;
 
-/// An attachment's id, shortened; another thing's name as it is.
+/// Shortens an attachment's id. Other names stay as they are.
 pub(crate) fn short_id(name: &str) -> &str {
     const LENGTH: usize = 36;
     let is_id = name.len() == LENGTH && name.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
@@ -45,7 +45,7 @@ fn vf_id(vf: &Vf) -> Option<FunctionId> {
     FunctionId::from_numbers(vf.controller, vf.pf, vf.vf).ok()
 }
 
-/// The message that names the VF.
+/// The message for the VF.
 pub(crate) fn vf_message(id: FunctionId) -> Vf {
     Vf {
         controller: id.pf.controller,
@@ -55,8 +55,8 @@ pub(crate) fn vf_message(id: FunctionId) -> Vf {
     }
 }
 
-/// How many there are, such as `254`. What nobody can count is told to the nearest power of two: `~2^64`.
-/// The largest number stands for all that are larger.
+/// A number such as `254`. Numbers beyond what anybody counts are rounded to a power of two: `~2^64`. The largest
+/// number stands for all larger ones.
 pub(crate) fn count(number: u64) -> String {
     const COUNTABLE: u64 = 1_000_000_000;
     if number < COUNTABLE {
@@ -65,25 +65,25 @@ pub(crate) fn count(number: u64) -> String {
     if number == u64::MAX {
         return ">=2^64".into();
     }
-    // It is nearer to the next power if the bit after its highest is set.
+    // The next power is nearer if the bit below the highest is set.
     let highest = number.ilog2();
     let exponent = highest + u32::from(number >> (highest - 1) & 1 == 1);
     format!("~2^{exponent}")
 }
 
-/// How long ago the RFC 3339 time `since` was at `now`, such as `5m12s`, `3h4m` or `12d`.
+/// The time from `since` (RFC 3339) to `now`, such as `5m12s`, `3h4m` or `12d`.
 pub(crate) fn age(since: &str, now: Timestamp) -> String {
     let Ok(since) = since.parse::<Timestamp>() else { return "-".into() };
     let elapsed = now.duration_since(since).as_secs();
     seconds(u64::try_from(elapsed).unwrap_or_default())
 }
 
-/// An enum's value as people say it: `ATTACHMENT_STATE_HOST_REMOVED` becomes `HostRemoved`.
+/// An enum's value for people: `ATTACHMENT_STATE_HOST_REMOVED` becomes `HostRemoved`.
 pub(crate) fn state(value: &str, prefix: &str) -> String {
     words(value, prefix).map(capitalised).collect()
 }
 
-/// The same as a phrase: `VF_PLACE_HANDED_OVER` becomes `Handed over`.
+/// An enum's value as a phrase: `VF_PLACE_HANDED_OVER` becomes `Handed over`.
 pub(crate) fn phrase(value: &str, prefix: &str) -> String {
     capitalised(&words(value, prefix).collect::<Vec<_>>().join(" "))
 }
@@ -97,7 +97,7 @@ fn capitalised(text: &str) -> String {
     format!("{first}{}", rest.to_ascii_lowercase())
 }
 
-/// Bits per second, such as `250M`. 0 is no limit.
+/// Bits per second, such as `250M`. 0 means no limit.
 pub(crate) fn rate(bits: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
     if bits == 0 {
@@ -107,17 +107,17 @@ pub(crate) fn rate(bits: u64) -> String {
     unit.map_or_else(|| bits.to_string(), |(size, unit)| format!("{}{unit}", bits / size))
 }
 
-/// So many bytes, to three digits, such as `1.25 MB`.
+/// Bytes in three digits, such as `1.25 MB`.
 pub(crate) fn bytes(number: u64) -> String {
     three_digits(number, &["B", "kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
-/// So many nanoseconds, to three digits, such as `1.25 ms`.
+/// Nanoseconds in three digits, such as `1.25 ms`.
 pub(crate) fn duration(nanoseconds: u64) -> String {
     three_digits(nanoseconds, &["ns", "us", "ms", "s"])
 }
 
-/// In the largest of the units that it reaches. Each is a thousand of the one before.
+/// Uses the largest unit that is reached. Each unit is a thousand of the one before.
 fn three_digits(number: u64, units: &[&str]) -> String {
     let mut unit = 0;
     let mut divisor = 1;
@@ -134,7 +134,7 @@ fn three_digits(number: u64, units: &[&str]) -> String {
     }
 }
 
-/// Whether the host is connected, and whether it is under maintenance.
+/// The host's connection state, with maintenance.
 pub(crate) fn host_state(host: &HostStatus) -> String {
     let state = if host.connected { "Connected" } else { "Disconnected" };
     if host.maintenance { format!("{state},Maintenance") } else { state.into() }

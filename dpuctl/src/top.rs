@@ -1,4 +1,4 @@
-//! `dpuctl top`: what happens from one look at the DPU to the next.
+//! `dpuctl top`: shows what changed between two samples of the DPU's counters.
 
 mod phases;
 mod traffic;
@@ -16,32 +16,31 @@ use crate::{
     format::{json_line, yaml},
 };
 
-/// How many rows a screen shows of those that may be many, unless it is told how many.
+/// Rows on a screen, unless `--lines` is set.
 const SCREENFUL: usize = 20;
 
-/// What is printed next takes the place of what is on the screen.
+/// Moves the cursor home and clears the screen, so that the next table replaces the last.
 const CLEAR_SCREEN: &str = "\u{1b}[H\u{1b}[J";
 
-/// Counters, as they were at a time.
+/// A sample of counters.
 trait Look: Serialize + Sized {
-    /// Asks the DPU.
     async fn take(client: &mut Client, what: &Top) -> Result<Self, CallError>;
 
-    /// What has happened since the look `before`, in as many `lines` at most if there may be many.
+    /// The difference from the sample `before`, in at most `lines` rows.
     fn table(&self, before: &Self, lines: usize, wide: bool) -> String;
 
-    /// What is said in place of a table without rows. `None`: it has some.
+    /// The text that replaces a table without rows. `None`: the table has rows.
     fn nothing(&self) -> Option<&'static str> {
         None
     }
 
-    /// What is said beside the table.
+    /// A warning beside the table.
     fn warning(&self) -> Option<String> {
         None
     }
 }
 
-/// Only an interrupt ends it well, unless one table is wanted.
+/// Prints samples until an interrupt, or one table with `--once`.
 pub(crate) async fn top(
     client: &mut Client,
     what: &Top,
@@ -70,7 +69,7 @@ async fn show<L: Look>(
     }
 }
 
-/// For people: what happens from one look to the next.
+/// Prints tables of differences for people.
 async fn changes<L: Look>(
     client: &mut Client,
     what: &Top,
@@ -102,7 +101,7 @@ async fn changes<L: Look>(
     }
 }
 
-/// For programs: the counters of each look.
+/// Prints the counters of each sample for programs.
 async fn counters<L: Look>(
     client: &mut Client,
     what: &Top,
@@ -118,7 +117,7 @@ async fn counters<L: Look>(
     }
 }
 
-/// How long it was from one look to the other, as the DPU says. `None`: its clock was set meanwhile.
+/// Seconds between two samples, by the DPU's clock. `None`: the clock was set in between.
 fn seconds_between(before: &str, now: &str) -> Option<f64> {
     let (before, now) = (before.parse::<Timestamp>().ok()?, now.parse::<Timestamp>().ok()?);
     Some(now.duration_since(before).as_secs_f64()).filter(|seconds| *seconds > 0.0)

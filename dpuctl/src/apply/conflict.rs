@@ -1,4 +1,4 @@
-//! What two operators have changed at the same network.
+//! Shows what differs between an operator's network and the one in force.
 
 use offload_proto::v1::{ApplyNetworkRequest, Network};
 use similar::TextDiff;
@@ -13,10 +13,10 @@ use crate::{
     text::printable,
 };
 
-/// Lines around each difference.
+/// Number of unchanged lines around each difference.
 const CONTEXT: usize = 2;
 
-/// Prints what `wanted` would change of the network that is in force.
+/// Prints what `wanted` would change in the network in force.
 pub(super) async fn show(
     client: &mut Client,
     wanted: Network,
@@ -25,7 +25,7 @@ pub(super) async fn show(
     let name = wanted.name.clone();
     let in_force = match one_named(networks(client).await?.networks, &name) {
         Ok(status) => yaml(&status.network)?,
-        // It was deleted: all of it would be new.
+        // A deleted network: all of `wanted` is new.
         Err(_) => String::new(),
     };
     let wanted = yaml(&spelled_by_service(client, wanted).await)?;
@@ -35,8 +35,8 @@ pub(super) async fn show(
     difference.lines().try_for_each(|line| console.note(&printable(line)))
 }
 
-/// The network as the service would have it: defaults are there, and addresses are written in one way. Where the service
-/// refuses it, it is as the operator wrote it.
+/// The network as the service normalises it, with defaults and one spelling of addresses. The operator's own spelling
+/// if the service refuses it.
 async fn spelled_by_service(client: &mut Client, wanted: Network) -> Network {
     let question = ApplyNetworkRequest {
         network: Some(wanted.clone()),

@@ -1,6 +1,6 @@
-//! What is wrong in a file of networks, with the path to the key. For a value of another kind: what was found and what is
-//! expected. For a key that there is none of: which one was probably meant. The parser passes over those and tells only
-//! their path, so that the type is followed along it once more.
+//! Mistakes in a file of networks, with the path to the key. A wrong type is reported with what was found and what is
+//! expected. An unknown key is reported with the most similar known key. The parser reports only the path of an unknown
+//! key, so this module follows the type along the path to list its keys.
 
 use std::cell::Cell;
 
@@ -18,8 +18,8 @@ use serde_norway::Value;
 
 use crate::mistake::Mistake;
 
-/// What the parser says of a value that is not the number that is expected. Of the first, a type of its own tried all that it
-/// might be.
+/// What the parser reports for a value that is not the expected number. The first comes from a type that tries several
+/// forms.
 const NO_NUMBER: [&str; 5] = [
     "data did not match any variant of untagged enum Content",
     "invalid digit found in string",
@@ -28,17 +28,17 @@ const NO_NUMBER: [&str; 5] = [
     "number too small to fit in target type",
 ];
 
-/// Longest text that is repeated of a file, in characters.
+/// Longest quotation of a file, in characters.
 const LONGEST_TEXT: usize = 64;
 
-/// How many keys are named of those that are expected.
+/// How many expected keys a message names.
 const NAMED: usize = 3;
 
-/// The key at the end of `path`, such as `subnets.1.cidrr`, is none of those that `T` has there.
+/// Message for the key at the end of `path`, such as `subnets.1.cidrr`, which `T` does not have there.
 pub(super) fn unknown<'de, T: Deserialize<'de>>(path: &str) -> String {
     let segments: Vec<_> = path.split('.').collect();
     let key = segments.last().copied().unwrap_or_default();
-    // Keys of several words have a second name, for those who write as the protocol does: such as this key is.
+    // Keys of several words have a second spelling, the protocol's. Suggest the spelling that the unknown key uses.
     let is_other = |known: &str| match is_protocols(key) {
         true => known.contains('_'),
         false => is_protocols(known),
@@ -48,12 +48,12 @@ pub(super) fn unknown<'de, T: Deserialize<'de>>(path: &str) -> String {
     unknown_key(&full_name(&segments), key, &known)
 }
 
-/// Whether a key is written as the protocol does.
+/// Whether a key has the protocol's spelling (snake case).
 fn is_protocols(key: &str) -> bool {
     key.contains(|c: char| c.is_ascii_uppercase())
 }
 
-/// What is wrong with its line and column, which may be those of the map around the value, and the key's path if it is
+/// The mistake with line and column, which may be those of the surrounding map, and with the key's path if that is
 /// known. `found` is the value at the path.
 pub(super) fn located<'de, T: Deserialize<'de>>(
     path: &str,
@@ -63,7 +63,7 @@ pub(super) fn located<'de, T: Deserialize<'de>>(
     let place = error.location().map(|location| (location.line(), location.column()));
     let suffix = place.map(|(line, column)| format!(" at line {line} column {column}"));
     let said = error.to_string().replace(&suffix.unwrap_or_default(), "");
-    // The parser begins with some of the path itself.
+    // The parser repeats part of the path at the start of its message.
     let begun = said.split_once(": ").filter(|(begun, _)| path.starts_with(begun));
     let said = begun.map_or(said.as_str(), |(_, rest)| rest);
     let kinds = expected::<T>(path, said).zip(found.map(kind_of));
@@ -80,7 +80,7 @@ pub(super) fn segments(path: &str) -> impl Iterator<Item = &str> {
     path.split(['.', '[', ']']).filter(|segment| !segment.is_empty())
 }
 
-/// What is expected where `path` ends, by what the parser says. `None`: the value's kind is not what is wrong.
+/// What is expected at the end of `path`, taken from the parser's message. `None`: the value has the right type.
 fn expected<'de, T: Deserialize<'de>>(path: &str, said: &str) -> Option<String> {
     if NO_NUMBER.contains(&said) {
         return Some("a whole number that is not negative and not too large".into());
@@ -91,13 +91,13 @@ fn expected<'de, T: Deserialize<'de>>(path: &str, said: &str) -> Option<String> 
         "a map" => "keys with values".into(),
         "a string" => "text".into(),
         "a boolean" => "`true` or `false`".into(),
-        // It goes on with the name of a type.
+        // The message goes on with the name of a Rust type.
         of_type if of_type.starts_with("struct ") => some_keys::<T>(path),
         other => other.into(),
     })
 }
 
-/// Some of the keys that `T` has in the value where `path` ends.
+/// Some of the keys of `T` at the end of `path`.
 fn some_keys<'de, T: Deserialize<'de>>(path: &str) -> String {
     let path: Vec<_> = segments(path).chain([""]).collect();
     let keys = keys_of::<T>(&path).iter().filter(|key| !is_protocols(key));
@@ -109,7 +109,7 @@ fn some_keys<'de, T: Deserialize<'de>>(path: &str) -> String {
     }
 }
 
-/// What a value is.
+/// Describes a value's type.
 fn kind_of(value: &Value) -> String {
     match value {
         Value::Null => "nothing".into(),
@@ -125,7 +125,7 @@ fn kind_of(value: &Value) -> String {
     }
 }
 
-/// Such as `subnets[1].cidr`.
+/// Joins segments, such as `subnets[1].cidr`.
 fn full_name(segments: &[&str]) -> String {
     let is_index = |segment: &str| segment.bytes().all(|byte| byte.is_ascii_digit());
     let named = |segment: &&str| match is_index(segment) {
@@ -136,15 +136,15 @@ fn full_name(segments: &[&str]) -> String {
     name.trim_start_matches('.').into()
 }
 
-/// The keys that `T` has where `path` ends.
+/// The keys of `T` at the end of `path`.
 fn keys_of<'de, T: Deserialize<'de>>(path: &[&str]) -> &'static [&'static str] {
     let keys = Cell::default();
-    // It never succeeds: there is no value at the path's end.
+    // This always fails, because the end of the path has no value. Only the visited keys matter.
     let _ = T::deserialize(Type { path, keys: &keys });
     keys.get()
 }
 
-/// Has a type read itself along a path, to learn its keys.
+/// A deserializer without data that leads a type along a path, to learn the type's keys.
 #[derive(Clone, Copy)]
 struct Type<'a> {
     path: &'a [&'a str],
@@ -152,7 +152,7 @@ struct Type<'a> {
 }
 
 impl<'a> Type<'a> {
-    /// The path's next segment, and what is there.
+    /// The next segment of the path, and the deserializer behind it.
     fn next(self) -> impl Iterator<Item = (&'a str, Self)> {
         let next = self.path.split_first();
         next.map(|(first, path)| (*first, Self { path, ..self })).into_iter()

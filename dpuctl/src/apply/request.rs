@@ -1,4 +1,4 @@
-//! The call by which networks are applied.
+//! The call that applies one network.
 
 use offload_proto::v1::{ApplyNetworkRequest, ApplyNetworkResponse};
 

@@ -1,4 +1,4 @@
-//! Which part of the history is wanted.
+//! Arguments that select a part of the history.
 
 use clap::Args;
 use jiff::SignedDuration;
@@ -9,47 +9,47 @@ use offload_proto::{
 
 use super::{Format, name, reason};
 
-/// Which events.
+/// The arguments of `events`.
 #[derive(Debug, Args)]
 pub struct Events {
-    /// Only those of the last 10m, 2h or 3d. Without it, the list begins with the first event of the last 7d
+    /// Only events of the last 10m, 2h or 3d; the default is 7d
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub since: Option<u64>,
-    /// Only those about this object: an attachment's id, a VF, a network, a host or a pool
+    /// Only events about this object: an attachment's id, a VF, a network, a host or a pool
     #[arg(long, value_parser = name())]
     pub object: Option<String>,
-    /// Only those of this type: normal, warning, or a kind such as HostConnected
+    /// Only events of this type: normal, warning, or a kind such as HostConnected
     #[arg(long = "type", value_name = "TYPE", value_parser = event_type)]
     pub of_type: Option<String>,
-    /// Go on with new events until interrupted; a lost connection is opened again
+    /// Continue with new events until interrupted; reconnect if the connection is lost
     #[arg(short, long)]
     pub follow: bool,
-    /// How to print them; with --follow, json is one line per event and yaml one document
+    /// Output format; with --follow, json is one line per event and yaml one document
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
 }
 
-/// Which changes.
+/// The arguments of `audit`.
 #[derive(Debug, Args)]
 pub struct Audit {
-    /// Only those of the last 10m, 2h or 3d. Without it, the list begins with the first change of the last 90d
+    /// Only changes of the last 10m, 2h or 3d; the default is 90d
     #[arg(long, value_name = "AGE", value_parser = age)]
     pub since: Option<u64>,
-    /// Only those of this object: a network, a VF, or the beginning of an attachment's id
+    /// Only changes of this object: a network, a VF, or the beginning of an attachment's id
     #[arg(long, value_parser = name())]
     pub object: Option<String>,
-    /// Only those of this operator, by the name in the certificate
+    /// Only changes by this operator, by the name in the certificate
     #[arg(long, value_parser = name())]
     pub operator: Option<String>,
-    /// How to print them
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Format,
 }
 
-/// Why something is changed.
+/// The reason of a change.
 #[derive(Debug, Default, Args)]
 pub struct Why {
-    /// Why, for the audit
+    /// Reason, for the audit
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     pub reason: Option<String>,
 }
@@ -77,7 +77,7 @@ impl Events {
     }
 }
 
-/// A severity, or the kind of that name in any case.
+/// A severity, or the event kind of that name in any case.
 fn event_type(text: &str) -> Result<String, String> {
     let names = EventKind::ALL.iter().map(|kind| kind.as_str());
     let mut types = ["normal", "warning"].into_iter().chain(names.clone());
@@ -87,7 +87,7 @@ fn event_type(text: &str) -> Result<String, String> {
     })
 }
 
-/// Seconds of a length of time such as `10m`.
+/// Parses an age such as `10m` into seconds.
 fn age(text: &str) -> Result<u64, String> {
     let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
     let seconds = match days {

@@ -1,20 +1,20 @@
-//! What `dpuctl get` lists, and how.
+//! The arguments of `dpuctl get`.
 
 use clap::{Args, Subcommand, ValueEnum, builder::TypedValueParser};
 
 use super::{examples, name, name_of};
 use crate::sort::SortBy;
 
-/// What can be listed.
+/// The things that `get` lists.
 #[derive(Debug, Subcommand)]
 pub enum Listed {
     /// Virtual functions
     #[command(visible_alias = "vf", after_help = examples::GET_VFS)]
     Vfs {
-        /// Only this one: such as pf0vf3, or by PCI address
+        /// Only this VF, such as pf0vf3, or by PCI address
         #[arg(value_parser = name_of("vf/"))]
         name: Option<String>,
-        /// Only those of this host
+        /// Only VFs of this host
         #[arg(long, value_parser = name_of("host/"))]
         host: Option<String>,
         /// The form of the list.
@@ -24,14 +24,14 @@ pub enum Listed {
     /// Attachments
     #[command(visible_alias = "attachment", after_help = examples::GET_ATTACHMENTS)]
     Attachments {
-        /// Only those with this id, pod, container, address, MAC address or VF; a pod is NAME or NAMESPACE/NAME, and
-        /// four characters of an id are enough
+        /// Only attachments with this id, pod, container, address, MAC address or VF; a pod is NAME or NAMESPACE/NAME,
+        /// and four characters of an id are enough
         #[arg(value_parser = name_of("attachment/"), value_name = "ID|POD|CONTAINER|ADDRESS|VF")]
         wanted: Option<String>,
-        /// Only those of this network
+        /// Only attachments of this network
         #[arg(long, value_parser = name_of("network/"))]
         network: Option<String>,
-        /// Only those of this host
+        /// Only attachments of this host
         #[arg(long, value_parser = name_of("host/"))]
         host: Option<String>,
         /// The form of the list.
@@ -41,7 +41,7 @@ pub enum Listed {
     /// Networks
     #[command(visible_alias = "network", after_help = examples::GET_NETWORKS)]
     Networks {
-        /// Only this one
+        /// Only this network
         #[arg(value_parser = name_of("network/"))]
         name: Option<String>,
         /// The form of the list.
@@ -51,7 +51,7 @@ pub enum Listed {
     /// Pools of VFs
     #[command(visible_alias = "pool", after_help = examples::GET_POOLS)]
     Pools {
-        /// Only this one
+        /// Only this pool
         #[arg(value_parser = name_of("pool/"))]
         name: Option<String>,
         /// The form of the list.
@@ -61,7 +61,7 @@ pub enum Listed {
     /// Hosts of the service's configuration
     #[command(visible_alias = "host", after_help = examples::GET_HOSTS)]
     Hosts {
-        /// Only this one
+        /// Only this host
         #[arg(value_parser = name_of("host/"))]
         name: Option<String>,
         /// The form of the list.
@@ -70,10 +70,10 @@ pub enum Listed {
     },
 }
 
-/// How to list things.
+/// Options of a list.
 #[derive(Debug, Args)]
 pub struct ListOptions {
-    /// How to print them
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     pub output: ListFormat,
     /// Print tables without headings
@@ -83,12 +83,12 @@ pub struct ListOptions {
     #[arg(long, value_name = "COLUMN|.FIELD",
           value_parser = name().try_map(|by| by.parse::<SortBy>()))]
     pub sort_by: Option<SortBy>,
-    /// Go on, and print what is added, modified or deleted, until interrupted; looks once a second
+    /// Continue, and print what is added, modified or deleted, until interrupted; polls once a second
     #[arg(short, long)]
     pub watch: bool,
 }
 
-/// How to print a list.
+/// Output formats of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ListFormat {
     /// For people

@@ -5,7 +5,7 @@ use std::{fs::OpenOptions, io, os::unix::fs::OpenOptionsExt, path::Path, time::S
 use flate2::{Compression, write::GzEncoder};
 use tar::{Builder, Header};
 
-/// Only its owner reads the archive: it names pods, addresses and links.
+/// The archive names pods, addresses and links, so that only its owner may read it.
 const MODE: u32 = 0o600;
 
 /// Writes the texts, each under its name, as a gzip-compressed tar archive. An existing file stays as it is.

@@ -1,4 +1,4 @@
-//! Removes keys and tokens from texts, wherever they come from.
+//! Removes keys and tokens from texts of any source.
 
 const REMOVED: &str = "(removed)";
 const PEM: &str = "-----BEGIN ";
@@ -11,7 +11,7 @@ pub(super) fn scrub(text: &str) -> String {
     replace(&without_pem, is_bearer, token_length)
 }
 
-/// Replaces what begins where `begins` says so, and is as long as `length` says.
+/// Replaces each part that begins where `begins` is true and is `length` bytes long.
 fn replace(text: &str, begins: impl Fn(&str) -> bool, length: impl Fn(&str) -> usize) -> String {
     let (mut clean, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(next) = rest.chars().next() {
@@ -26,8 +26,8 @@ fn replace(text: &str, begins: impl Fn(&str) -> bool, length: impl Fn(&str) -> u
     clean
 }
 
-/// To the end of the section's last line, or of all that a key could consist of. A host may choose a text that looks like
-/// the beginning of a key: what follows that text is kept, and JSON stays JSON.
+/// Length up to the end of the section's last line, or of all characters that a key could have. A host can choose a
+/// text that looks like the beginning of a key: what follows that text is kept, and JSON stays valid.
 fn pem_length(section: &str) -> usize {
     let mut length = PEM.len();
     while let Some(step) = step_in_pem(&section[length..]) {
@@ -38,7 +38,7 @@ fn pem_length(section: &str) -> usize {
     end.unwrap_or(length)
 }
 
-/// The length of the next character of a PEM section, or of the escape that JSON has for an end of a line.
+/// The length of the next character of a PEM section, or of JSON's escape for a line break.
 fn step_in_pem(rest: &str) -> Option<usize> {
     if rest.starts_with("\\n") || rest.starts_with("\\r") {
         return Some(2);

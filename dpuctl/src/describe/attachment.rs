@@ -1,4 +1,4 @@
-//! All about one attachment.
+//! Description of one attachment.
 
 use offload_proto::v1::{
     AttachmentDetail, Event, FurtherLease, PortCounters, PortMapping, StepStatus,
@@ -65,14 +65,14 @@ pub(super) fn attachment_text(detail: &AttachmentDetail) -> String {
     text.finish()
 }
 
-/// Addresses for an interface that others make.
+/// Addresses for an interface of another plugin.
 fn further_lease(lease: &FurtherLease) -> String {
     let FurtherLease { interface_name, network, addresses, .. } = lease;
     let addresses: Vec<_> = addresses.iter().map(|held| held.address.as_str()).collect();
     format!("{} of {network} for {interface_name}", addresses.join(", "))
 }
 
-/// What its port has carried and dropped.
+/// Counters of the attachment's port.
 fn traffic(text: &mut Description, counters: &PortCounters) {
     let carried = |count: u64, packets: u64| format!("{} in {packets} packets", bytes(count));
     text.field("Sent", &carried(counters.sent_bytes, counters.sent_packets));

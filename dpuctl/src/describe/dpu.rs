@@ -1,4 +1,4 @@
-//! All about the DPU, and about one of its hosts.
+//! Descriptions of the DPU and of one host.
 
 use jiff::Timestamp;
 use offload_proto::v1::{Capability, Card, Difference, Dpu, HostStatus, RefusedPeer};
@@ -10,7 +10,7 @@ use crate::{
     text::{age, host_state, or, or_dash, short_id},
 };
 
-/// All about the DPU, whose time is `now`.
+/// Description of the DPU, as of its clock `now`.
 pub(super) fn dpu_text(dpu: &Dpu, now: Timestamp) -> String {
     let mut text = Description::default();
     text.field("Name", &dpu.name);
@@ -52,7 +52,7 @@ pub(super) fn host_text(host: &HostStatus) -> String {
     text.finish()
 }
 
-/// Peers that are none of the hosts, as far as the DPU can tell.
+/// Refused peers that the DPU could not identify as one of its hosts.
 fn refused_table(peers: &[RefusedPeer], now: Timestamp) -> String {
     if peers.is_empty() {
         return String::new();
@@ -76,7 +76,7 @@ fn card_table(cards: &[Card]) -> String {
     table(&["DEVICE", "ESWITCH MODE", "REPRESENTORS"], cards.iter().map(row))
 }
 
-/// What each card can do, and then what the DPU can that no card tells of.
+/// The abilities of each card, then those of the DPU that no card has.
 fn capability_table(dpu: &Dpu) -> String {
     let of_cards = dpu
         .cards

@@ -1,4 +1,4 @@
-//! An attachment that has ended, as its events have it.
+//! Description of an ended attachment, from its events.
 
 use offload_proto::v1::{Attachment, AttachmentKey, Event, EventFilter, ListEventsRequest};
 
@@ -11,7 +11,7 @@ use crate::{
     text::vf_name,
 };
 
-/// Describes an attachment that the DPU no longer has, by the events that are kept. Without any, `unknown` is the error.
+/// Describes an attachment that the DPU no longer has, by its recorded events. Fails with `unknown` if it has none.
 pub(super) async fn ended(
     client: &mut Client,
     id: &str,
@@ -26,7 +26,7 @@ pub(super) async fn ended(
     let Some(Event { subject, attachment: Some(attachment), .. }) = end else {
         return Err(unknown);
     };
-    // A short id may be the beginning of several.
+    // A short id may match several attachments.
     let events: Vec<_> = listed.events.iter().filter(|event| event.subject == *subject).collect();
     Ok(ended_text(attachment, &events))
 }
@@ -34,7 +34,7 @@ pub(super) async fn ended(
 fn ended_text(attachment: &Attachment, events: &[&Event]) -> String {
     let AttachmentKey { container_id, interface_name } = attachment.key.clone().unwrap_or_default();
     let last_of = |kind: &str| events.iter().rfind(|event| event.kind == kind);
-    // The event that begins the release says how the attachment ended. A failed attachment has no release.
+    // The first event of a release has the cause of the end. A failed attachment has no release.
     let how = last_of("AttachmentReleasing").or(last_of("AttachmentFailed"));
     let end = events.iter().rfind(|event| event.attachment.is_some());
     let mut text = Description::default();

@@ -1,4 +1,4 @@
-//! All about one network.
+//! Description of one network.
 
 use offload_proto::v1::{AllowRule, GatewayStatus, Network, NetworkStatus, Subnet, SubnetUsage};
 
@@ -50,7 +50,7 @@ pub(super) fn network_text(status: &NetworkStatus) -> String {
     text.finish()
 }
 
-/// Whom pods may send for, and whom if they ask for it.
+/// The source addresses that pods may use, always and on request.
 fn sources(network: &Network) -> Vec<String> {
     let Network { allowed_sources, optional_sources, .. } = network;
     let lists = [("allowed", allowed_sources), ("optional", optional_sources)];
@@ -58,7 +58,7 @@ fn sources(network: &Network) -> Vec<String> {
     lists.map(|(list, sources)| format!("{list}: {}", sources.join(", "))).collect()
 }
 
-/// Who may open what to its pods.
+/// The ingress rules of the network's pods.
 fn allow(text: &mut Description, rules: &[AllowRule]) {
     match rules {
         [] => text.field("Allow", "anybody"),
@@ -75,7 +75,7 @@ fn allow_rule(rule: &AllowRule) -> String {
     format!("{}: {}", or(&from.join(", "), "anybody"), what.join(" "))
 }
 
-/// Who is the gateway, and where it leads; of the DPU, too, how it stands.
+/// The gateway's owner and target; for the DPU's gateway also its state.
 fn gateway(text: &mut Description, network: &Network, status: Option<&GatewayStatus>) {
     text.field("Gateway", or(&network.gateway_mode, "router"));
     let Some(status) = status else { return };

@@ -1,4 +1,4 @@
-//! What an attachment and its network have in common.
+//! Settings that attachments and networks have in common.
 
 use offload_proto::v1::{Bandwidth, PolicyRule, Route, Sysctls};
 
@@ -33,7 +33,7 @@ pub(super) fn routing(
     }
 }
 
-/// As `ip route` has it.
+/// Formats a route like `ip route`.
 fn route(route: &Route) -> String {
     let way = if route.kind.is_empty() {
         format!("{} via {}", route.destination, or_dash(&route.gateway))
@@ -54,7 +54,7 @@ fn route(route: &Route) -> String {
     words.join(" ")
 }
 
-/// As `ip rule` has it.
+/// Formats a rule like `ip rule`.
 fn rule(rule: &PolicyRule) -> String {
     let PolicyRule { source, table, priority } = rule;
     match priority {

@@ -1,4 +1,4 @@
-//! Where the time of attaching and of giving back goes.
+//! The phases of attaching and detaching, with their durations.
 
 use offload_proto::v1::{DurationBucket, ListPhasesRequest, ListPhasesResponse, PhaseDurations};
 
@@ -7,7 +7,7 @@ use crate::{
     arguments::Top, client::Client, error::CallError, table::narrow_or_wide, text::duration,
 };
 
-/// The phase that is all of an operation.
+/// The phase that covers the whole operation.
 const TOTAL: &str = "total";
 
 impl Look for ListPhasesResponse {
@@ -16,7 +16,7 @@ impl Look for ListPhasesResponse {
         client.call(async |operator, request| operator.list_phases(request).await, question).await
     }
 
-    /// All phases, in the DPU's order.
+    /// Lists all phases in the DPU's order.
     fn table(&self, before: &Self, _: usize, wide: bool) -> String {
         let headings = ["OPERATION", "PHASE", "RATE", "P50", "P99", "SHARE", "COUNT", "MEAN"];
         let seconds = seconds_between(&before.time, &self.time);
@@ -45,12 +45,12 @@ fn or_dash(cell: Option<String>) -> String {
     cell.unwrap_or_else(|| "-".into())
 }
 
-/// What happened from one look to the other.
+/// The difference between two samples.
 fn between(before: &ListPhasesResponse, now: &ListPhasesResponse) -> Vec<PhaseDurations> {
     let since = |now: &PhaseDurations| {
         let is_same =
             |it: &&PhaseDurations| (&it.operation, &it.phase) == (&now.operation, &now.phase);
-        // A service that was started anew meanwhile counts from nothing.
+        // A restarted service counts from zero.
         let earlier = |it: &&PhaseDurations| it.count <= now.count;
         let before = before.phases.iter().find(is_same).filter(earlier);
         before.map_or_else(|| now.clone(), |before| difference(before, now))
@@ -71,7 +71,7 @@ fn difference(before: &PhaseDurations, now: &PhaseDurations) -> PhaseDurations {
     }
 }
 
-/// How long that share of all took at most, if those of a bucket are spread evenly in it. `None`: there were none.
+/// Upper limit for a share of all durations, assuming that those of a bucket are spread evenly. `None`: there are none.
 fn quantile(of: &PhaseDurations, share: f64) -> Option<String> {
     let rank = Some(of.count as f64 * share).filter(|rank| *rank > 0.0)?;
     let (mut shorter, mut lower_bound) = (0.0, 0.0);
@@ -99,7 +99,7 @@ fn told(nanoseconds: f64) -> String {
 mod tests {
     use super::*;
 
-    /// So many in each bucket of 1 ms, 2.5 ms and 10 ms, and as many beyond as `longer`.
+    /// A phase with the given counts in the buckets of 1 ms, 2.5 ms, 10 ms and beyond.
     fn phase(name: &str, sum_ns: u64, [one, two, ten, longer]: [u64; 4]) -> PhaseDurations {
         let bucket = |upper_bound_ns, count| DurationBucket { upper_bound_ns, count };
         let buckets = vec![

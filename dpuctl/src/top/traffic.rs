@@ -1,4 +1,4 @@
-//! What attachments send and receive, the busiest first.
+//! Traffic of attachments, the busiest first.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -45,7 +45,7 @@ impl Look for ListTrafficResponse {
     }
 }
 
-/// What went by in a second.
+/// Traffic per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rates {
     sent_bytes: u64,
@@ -55,7 +55,7 @@ struct Rates {
 }
 
 impl Rates {
-    /// A port that was made anew meanwhile counts from nothing, and shows nothing until the next look.
+    /// Rates between two samples. A recreated port counts from zero and shows zero until the next sample.
     fn between(before: &PortCounters, now: &PortCounters, seconds: f64) -> Self {
         #[expect(
             clippy::cast_possible_truncation,
@@ -78,7 +78,7 @@ impl Rates {
     }
 }
 
-/// The rates of the attachments that both looks found. Others begin with the next look.
+/// The rates of the attachments that both samples contain. New ones start with the next sample.
 fn rates_by_id<'a>(
     before: &'a ListTrafficResponse,
     now: &'a ListTrafficResponse,
@@ -92,7 +92,7 @@ fn rates_by_id<'a>(
     now.attachments.iter().filter_map(counters).filter_map(rates).collect()
 }
 
-/// As many `lines` at most, the busiest first.
+/// At most `lines` rows, the busiest first.
 fn rate_table(
     before: &ListTrafficResponse,
     now: &ListTrafficResponse,
@@ -117,7 +117,7 @@ fn rate_table(
     let rates = rates_by_id(before, now);
     let rates = |it: &AttachmentTraffic| rates.get(&*it.attachment_id).copied();
     let mut attachments: Vec<_> = now.attachments.iter().collect();
-    // The order of those that are as busy stays: the oldest first.
+    // Equally busy attachments keep their order, the oldest first.
     attachments.sort_by_key(|it| Reverse(rates(it).map(Rates::bytes)));
     let length = short_length(now.attachments.iter().map(|it| &*it.attachment_id));
     let row = |it: &AttachmentTraffic| {
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// The ids of the rows, with what is sent in a second.
+    /// The ids of the rows, with the bytes sent per second.
     fn rows(before: &ListTrafficResponse, now: &ListTrafficResponse) -> Vec<(String, String)> {
         let table = rate_table(before, now, usize::MAX, false);
         let row = |line: &str| {
