@@ -1,4 +1,4 @@
-//! Compiles the `.proto` files with protox, so that nobody has to install protoc.
+//! Compiles the `.proto` files with protox, so that builds do not need protoc.
 
 use std::{
     env,
@@ -12,13 +12,13 @@ use prost::Message;
 const FILES: [&str; 3] =
     ["offload/v1/types.proto", "offload/v1/workload_network.proto", "offload/v1/operator.proto"];
 
-/// What the generated code has messages encoded by.
+/// The codec of the generated code.
 const CODEC: &str = "crate::codec::LeanCodec";
 
-/// What has maps, which are written in order.
+/// The messages with maps, generated as BTreeMap so that their encoding is deterministic.
 const MAPS: &str = ".offload.v1.Sysctls";
 
-/// Others' own interfaces, which are not part of ours: nothing reflects or serialises them.
+/// APIs of other projects. They are not reflected and not serialised as JSON.
 const FOREIGN: [&str; 3] =
     ["kubelet/deviceplugin.proto", "kubelet/podresources.proto", "metropolis/workloads.proto"];
 
@@ -42,9 +42,9 @@ fn foreign() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Protobuf's JSON form, with zeros and empty lists: a program that reads it looks for `vf: 0`, too.
-/// Fields of a later version are passed over: the plugin and the agent's records have attachments in
-/// this form, and an upgrade does not replace all programs at once.
+/// Generates protobuf's JSON form with zeros and empty lists, because a reader also looks for `vf: 0`. Unknown fields
+/// are ignored: the plugin and the agent's records hold attachments in this form, and an upgrade does not replace all
+/// programs at once.
 fn serialisation(descriptors: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut builder = pbjson_build::Builder::new();
     builder.register_descriptors(descriptors)?.emit_fields().ignore_unknown_fields();
@@ -53,8 +53,8 @@ fn serialisation(descriptors: &[u8]) -> Result<(), Box<dyn Error>> {
     with_plain_numbers(&PathBuf::from(env::var("OUT_DIR")?).join("offload.v1.serde.rs"))
 }
 
-/// Protobuf's JSON form has numbers of 64 bits as strings. Programs that count and sort need numbers, which
-/// `crate::number` writes; the reading code takes both.
+/// Replaces JSON strings for 64-bit numbers by `crate::number`, because programs need numbers to count and sort.
+/// Reading accepts both.
 fn with_plain_numbers(generated: &Path) -> Result<(), Box<dyn Error>> {
     let code = fs::read_to_string(generated)?;
     let lines = code.lines().map(|line| match line.split_once("ToString::to_string(") {

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_on_a_key_is_not_to_renew_its_certificate() {
+    fn key_advice_is_not_certificate_renewal() {
         let (key, certificate) = ("a.key", "a.crt");
         let source = PermissionDenied.into();
         let closed = CredentialsError::Read { item: mtls::Item::Key, path: key.into(), source };
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_can_not_be_read_gets_advice() {
+    fn unreadable_file_gets_advice() {
         for (kind, expected) in [
             (NotFound, "correct the path"),
             (PermissionDenied, "let this user"),

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_their_place() {
+    fn mistakes_have_their_place() {
         let told = [
             ("", ": it holds no"),
             ("---\n", ": it holds no"),
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_another_kind_are_told_with_the_path_to_their_key() {
+    fn wrong_types_have_their_keys_path() {
         for (line, path, found, expected) in [
             ("vlan: many", "vlan", "the text \"many\"", "a whole number"),
             ("vlan: -1", "vlan", "the number -1", "a whole number"),
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn text_as_ranges_is_told_in_words() {
+    fn text_as_ranges_is_explained() {
         for (ranges, path, expected) in [
             ("10.0.0.0/24", "subnets[0].ranges", "a list"),
             ("[10.0.0.0/24]", "subnets[0].ranges[0]", "keys such as `start` and `end`"),
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thousand_networks_that_were_printed_can_be_applied_at_once() {
+    fn thousand_printed_networks_can_be_applied() {
         let list = ListNetworksResponse { networks: (0..1000).map(listed).collect() };
         let yaml = serde_norway::to_string(&list).unwrap();
         let json = serde_json::to_string_pretty(&list).unwrap();
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_long_is_refused_before_it_is_read() {
+    fn overlong_file_is_refused_unread() {
         let most = "name: a\n".to_owned() + &"#".repeat(LONGEST_FILE - "name: a\n".len());
         assert_eq!(networks(&most).len(), 1);
         let told = parse(&(most + "#")).unwrap_err().to_string();
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_brackets_hold_nobody_up() {
+    fn deep_brackets_time_out() {
         for deep in ["[", "[a: ", "{? "] {
             let text = deep.repeat(LONGEST_FILE / deep.len());
             let told = parse_within(Duration::from_millis(10), text).unwrap_err().to_string();
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_deeper_than_any_network_is_told() {
+    fn deep_nesting_is_reported() {
         for deep in ["[", "[a: ", "- ", "? "] {
             let told = parse(&deep.repeat(16 * 1024 / deep.len()));
             assert!(told.is_err(), "{deep}");

@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_well_made() {
+    fn command_line_definition_is_valid() {
         Arguments::command().debug_assert();
     }
 
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_by_name() {
+    fn mistakes_are_named() {
         let told = [
             ("dpuctl clear-quarantine vf3", "\"vf3\" does not name a VF, such as pf0vf3"),
             ("dpuctl pki issue root eve", "the roles are host, dpu, operator and viewer"),

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_says_what_was_tried_and_what_to_do() {
+    fn difference_has_repair_outcome_and_advice() {
         let found = Difference {
             code: "VF_ELSEWHERE".into(),
             subject: "pf0vf1".into(),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_to_be_told_is_counted() {
+    fn omitted_differences_are_counted() {
         let differences = vec![Finding::VfDiffers.of("pf0vf1", "its MTU is 1400")];
         let diagnosis = Diagnosis { differences, differences_left_out: 7, ..Diagnosis::default() };
         let lines = difference_lines(&diagnosis, true);

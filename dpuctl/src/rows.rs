@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_as_long_as_needed_and_no_longer() {
+    fn ids_have_shortest_unique_length() {
         let length = |ids: &[&str]| short_length(ids.iter().copied());
         assert_eq!(length(&["0190aaaa-bbbb-7000", "0190aaaa-cccc-7000"]), SHORT_ID);
         let near = ["0190aaaa-bbbb-7001", "0190aaaa-bbbb-7000"];
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_card_does_by_itself_is_all_nothing_or_a_part() {
+    fn offload_is_all_nothing_or_part() {
         let told = |rules, rules_in_hardware| {
             in_hardware(&PortCounters { rules, rules_in_hardware, ..PortCounters::default() })
         };
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vf_is_called_as_its_vendor_does_as_far_as_that_is_known() {
+    fn vf_has_its_vendors_name() {
         let device = |vendor: &str, device_id: &str| {
             let (vendor_id, device_id) = (vendor.into(), device_id.into());
             device(&VfStatus { vendor_id, device_id, ..VfStatus::default() })

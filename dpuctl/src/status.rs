@@ -323,7 +323,7 @@ node-2   Disconnected   1h0m    -
     }
 
     #[test]
-    fn a_type_is_true_if_all_its_conditions_are() {
+    fn type_is_true_if_all_conditions_are() {
         let holds = |conditions| is_true(&with(conditions), ConditionType::UplinksUp);
         let (up, down) = (uplink(ConditionStatus::True), uplink(ConditionStatus::False));
         assert!(holds(vec![up.clone()]) && !holds(vec![up.clone(), down]) && !holds(Vec::new()));

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_count_is_told_as_a_power_of_two() {
+    fn huge_counts_are_powers_of_two() {
         let counts = [
             (0, "0"),
             (65_533, "65533"),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_have_three_digits_and_no_unit_beyond_seconds() {
+    fn durations_have_three_digits() {
         let told = [0, 999, 1_000, 12_599_999, 2_500_000_000, 7_200_000_000_000].map(duration);
         assert_eq!(told, ["0 ns", "999 ns", "1.00 us", "12.5 ms", "2.50 s", "7200 s"]);
     }

@@ -1,32 +1,32 @@
-//! Optional behaviour of the session: either side names what it can do in its first message, and only
-//! what both can do is used. So programs of different versions work together.
+//! Capabilities of the session, by which programs of different versions work together. Each side lists its own in its
+//! first message, and only common ones are used.
 
-/// An agent that answers `Examine`.
+/// The agent answers `Examine`.
 pub const EXAMINE: &str = "examine";
 
-/// An agent that understands `Attachment.host_keeps_port`: where the DPU has no port of a VF to program,
-/// it has the PF keep the pod to what the network says, or refuses.
+/// The agent understands `Attachment.host_keeps_port`: if the DPU has no port of a VF, the agent's PF enforces the
+/// network's settings, or the agent refuses.
 pub const KEEPS_PORT: &str = "keeps-port";
 
-/// An agent that is told `Promises`.
+/// The agent accepts VF offers (`Promises`).
 pub const PROMISES: &str = "promises";
 
-/// An agent that understands `Route.kind` and `Route.scope`.
+/// The agent understands `Route.kind` and `Route.scope`.
 pub const ROUTE_KINDS: &str = "route-kinds";
 
-/// An agent that understands `Attachment.sysctls`.
+/// The agent understands `Attachment.sysctls`.
 pub const SYSCTLS: &str = "sysctls";
 
-/// An agent that is told `VfPools`.
+/// The agent accepts `VfPools`.
 pub const VF_POOLS: &str = "vf-pools";
 
-/// What this build can do.
+/// The capabilities of this build.
 pub const ALL: &[&str] = &[EXAMINE, KEEPS_PORT, PROMISES, ROUTE_KINDS, SYSCTLS, VF_POOLS];
 
-/// Most capabilities of a peer that are read.
+/// Upper bound of a peer's capabilities that are compared.
 const MOST: usize = 256;
 
-/// Of a peer's capabilities those that this build has too. Others are a newer version's, and ignored.
+/// The capabilities of a peer that this build has, too. Unknown ones belong to a newer version and are ignored.
 #[must_use]
 pub fn common(theirs: &[String]) -> Vec<&'static str> {
     let theirs = theirs.get(..MOST).unwrap_or(theirs);
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_both_sides_can_do_counts() {
+    fn common_capabilities_are_used() {
         let named = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(common(&named(&["teleport", EXAMINE, EXAMINE])), [EXAMINE]);
         assert!(common(&named(&["teleport"])).is_empty());

@@ -1,4 +1,4 @@
-//! How messages are put on the wire: as prost's codec does, in buffers that begin small.
+//! The wire codec: prost's, with smaller initial buffers.
 
 use std::marker::PhantomData;
 
@@ -6,14 +6,14 @@ use prost::Message;
 use tonic::codec::{BufferSettings, Codec};
 use tonic_prost::ProstCodec;
 
-/// How much room a call has for messages of each direction when it begins, in bytes: as much as a heartbeat takes. A
-/// session keeps it for as long as it lasts.
+/// Initial buffer of a call in each direction, in bytes: enough for a heartbeat. A session keeps its buffers while it
+/// lasts.
 const BUFFER: usize = 512;
 
-/// How much is put together for the connection at a time: tonic's own default.
+/// How much is collected for one write to the connection: tonic's default.
 const AT_A_TIME: usize = 32 * 1024;
 
-/// A codec for the generated code.
+/// The codec of the generated code.
 #[derive(Debug)]
 pub(crate) struct LeanCodec<T, U>(PhantomData<(T, U)>);
 

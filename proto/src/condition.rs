@@ -1,4 +1,4 @@
-//! Why a condition of a DPU is not true: a stable code, and how long it takes to turn.
+//! Why a condition of a DPU is not true: a stable code, and the delays until the condition changes.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -18,7 +18,7 @@ const fn seconds(seconds: u64) -> Duration {
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $kind:ident, $pods:literal, $begins:expr, $ends:expr, $advice:literal;)*) => {
-        /// Why a condition is false or unknown. The codes' meaning never changes; new ones may be added.
+        /// Why a condition is false or unknown. The meaning of a code never changes; new codes may be added.
         /// docs/CONDITIONS.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
@@ -34,7 +34,7 @@ macro_rules! reasons {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// What it means, one sentence.
+            /// The code's meaning, one sentence.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc,)*).trim_ascii_start(),)* }
@@ -46,7 +46,7 @@ macro_rules! reasons {
                 match self { $(Self::$name => ConditionType::$kind,)* }
             }
 
-            /// Whether pods lose traffic, or new ones can't start.
+            /// Whether pods lose traffic or new pods cannot start.
             #[must_use]
             pub const fn affects_pods(self) -> bool {
                 match self { $(Self::$name => $pods,)* }
@@ -58,13 +58,13 @@ macro_rules! reasons {
                 match self { $(Self::$name => $advice,)* }
             }
 
-            /// How long it must hold before the condition turns.
+            /// How long the problem must last before the condition changes.
             #[must_use]
             pub const fn begins_after(self) -> Duration {
                 match self { $(Self::$name => $begins,)* }
             }
 
-            /// How long it must be gone before the condition turns true again.
+            /// How long the problem must be over before the condition is true again.
             #[must_use]
             pub const fn ends_after(self) -> Duration {
                 match self { $(Self::$name => $ends,)* }
@@ -74,35 +74,35 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// What `JournalWritable` or `FabricReady` names keeps all pods from being attached, or `CertificatesValid` those of hosts
-    /// without a session.
+    /// A problem of `JournalWritable` or `FabricReady` prevents all attaches, or one of `CertificatesValid` those of
+    /// hosts without a session.
     NotServing = "NOT_SERVING", Ready, true, NOW, seconds(5),
         "see the condition that the message names";
     /// The DPU takes no new attachments for now.
     Draining = "DRAINING", Ready, true, NOW, NOW,
         "wait for the next service, or start it: `systemctl start dpu-offload-service`";
-    /// The fabric or the eswitch can't be prepared or asked.
+    /// The fabric or the eswitch cannot be prepared or read.
     FabricUnavailable = "FABRIC_UNAVAILABLE", FabricReady, true, NOW, seconds(2),
         "bring back what the message names, such as Open vSwitch, or correct `[fabric]` in the service's file";
     /// A part of the fabric is missing, such as an uplink, or another program's bridge runs STP.
     FabricIncomplete = "FABRIC_INCOMPLETE", FabricReady, true, NOW, seconds(2),
         "bring back the link or bridge that the message names, switch STP off, or correct `[fabric]` in the service's file";
-    /// The eswitch or the fabric can't serve some ports as it should.
+    /// The eswitch or the fabric cannot serve some ports correctly.
     PortsUnserved = "PORTS_UNSERVED", FabricReady, false, seconds(2), NOW,
-        "compare `dpuctl describe dpu` with what the networks require; take back what other programs changed in the fabric";
-    /// A gateway on this DPU is not as it should be.
+        "compare `dpuctl describe dpu` with what the networks require; undo what other programs changed in the fabric";
+    /// A gateway on this DPU has a problem.
     GatewayBroken = "GATEWAY_BROKEN", FabricReady, true, NOW, NOW,
-        "remove what the message names: the service makes the gateway again within a minute";
+        "remove what the message names: the service creates the gateway again within a minute";
     /// An uplink is switched off.
     UplinkDown = "UPLINK_DOWN", UplinksUp, true, seconds(1), seconds(2),
         "switch it on: `ip link set LINK up`";
     /// An uplink is switched on and has no carrier.
     UplinkWithoutCarrier = "UPLINK_WITHOUT_CARRIER", UplinksUp, true, seconds(1), seconds(2),
         "check the cable, the transceiver and the port of the switch, and `ethtool LINK`";
-    /// There is no uplink of that name.
+    /// An uplink does not exist.
     UplinkMissing = "UPLINK_MISSING", UplinksUp, true, seconds(1), NOW,
         "bring the link back, or correct `uplinks` in the service's file";
-    /// The kernel does not answer how the uplinks are.
+    /// The state of the uplinks cannot be read.
     UplinksUnreadable = "UPLINKS_UNREADABLE", UplinksUp, false, seconds(2), NOW,
         "see the service's log, and the kernel's";
     /// ADDs were refused: the pool has no free VF.
@@ -120,7 +120,7 @@ reasons! {
     /// ADDs of a host failed: the journal can't be written.
     JournalUnavailable = "JOURNAL_UNAVAILABLE", AttachesServed, true, NOW, NOW,
         "make room on the disk of `state_dir`, and see that it can be written: the service tries again by itself";
-    /// ADDs of a host failed: the kernel, or what joins its ports, can't be asked.
+    /// ADDs of a host failed: the state of the DPU's kernel or fabric cannot be read.
     PortsUnreadable = "PORTS_UNREADABLE", AttachesServed, true, NOW, NOW,
         "see the message: the service asks again at each ADD";
     /// ADDs of a host failed: its agent can't write its records.
@@ -132,19 +132,19 @@ reasons! {
     /// ADDs of a host failed: it can't find the VF that this DPU chose.
     VfMissing = "VF_MISSING", AttachesServed, true, NOW, NOW,
         "run `dpuctl get vfs`; on the host, see which driver or network namespace has the VF";
-    /// ADDs of a host failed: its kubelet does not tell which VF it gave the pod.
+    /// ADDs of a host failed: its kubelet does not report which VF it gave the pod.
     KubeletFailed = "KUBELET_FAILED", AttachesServed, true, NOW, NOW,
         "see that the kubelet runs, and that `device_plugin.pod_resources` of the agent is its socket";
     /// ADDs of a host failed in other CNI plugins.
     DelegateFailed = "DELEGATE_FAILED", AttachesServed, true, NOW, NOW,
         "see what the message says of the plugin, and its network's file in the agent's `delegates.networks`";
-    /// Three ADDs of a host failed in a row: files, memory or places for calls were used up.
+    /// Three ADDs of a host failed in a row: files, memory or call slots were used up.
     Overloaded = "OVERLOADED", AttachesServed, true, NOW, NOW,
         "raise the limit that the message names, or find what uses it up";
-    /// Three ADDs of a host failed in a row: they took longer than their callers wait.
+    /// Three ADDs of a host failed in a row: they exceeded their callers' time limits.
     DeadlineExceeded = "DEADLINE_EXCEEDED", AttachesServed, true, NOW, NOW,
         "see which phase takes long: `dpuctl top --phases`";
-    /// ADDs of a host failed by a defect of ours.
+    /// ADDs of a host failed because of a defect of dpu-offload.
     Internal = "INTERNAL", AttachesServed, true, NOW, NOW,
         "send a bug report with the archive of `dpuctl bundle`";
     /// All VFs of a pool that are not in use are in quarantine.
@@ -153,7 +153,7 @@ reasons! {
     /// The journal can't be written.
     JournalNotWritable = "JOURNAL_NOT_WRITABLE", JournalWritable, true, NOW, seconds(10),
         "make room on the disk of `state_dir`, and see that it can be written: the service tries again by itself";
-    /// Events are dropped: their file can't be written.
+    /// Events are dropped: their file cannot be written.
     EventsNotWritten = "EVENTS_NOT_WRITTEN", JournalWritable, false, NOW, seconds(10),
         "make room on the disk of `state_dir`: the service tries again by itself; see `dpuctl events` before it ends";
     /// A host has no session.
@@ -165,7 +165,7 @@ reasons! {
     /// Attachments have no representor.
     RepresentorMissing = "REPRESENTOR_MISSING", PodsConnected, true, NOW, NOW,
         "look at the card: its eswitch mode, and whether it was reset";
-    /// Representors can't be programmed as their attachments want it.
+    /// Representors cannot be programmed as their attachments require.
     RepairFailed = "REPAIR_FAILED", PodsConnected, true, seconds(2), NOW,
         "run `dpuctl doctor`: it names the cause of each";
     /// A host has VFs in pods that the journal does not know: their ports are closed.
@@ -180,10 +180,10 @@ reasons! {
     /// Machines beyond the uplinks use addresses of attachments.
     AddressConflict = "ADDRESS_CONFLICT", PodsConnected, true, NOW, NOW,
         "take the address from that machine; or add it to `exclude` of the subnet and recreate the pod";
-    /// An attachment has an address that its network uses otherwise.
+    /// An attachment has an address that its network now uses for something else.
     AddressTaken = "ADDRESS_TAKEN", PodsConnected, true, NOW, NOW,
         "use another address in the network, or recreate the pod that has it";
-    /// A host does not know attachments whose VFs it does not have back.
+    /// A host neither knows some attachments nor has returned their VFs.
     AttachmentUnclaimed = "ATTACHMENT_UNCLAIMED", PodsConnected, false, NOW, NOW,
         "release the attachments whose pods are gone: `dpuctl release`";
     /// Attachments stay in Releasing.
@@ -204,16 +204,16 @@ reasons! {
     /// The kernel handles traffic of attachments that the card should.
     RulesInSoftware = "RULES_IN_SOFTWARE", Offloaded, false, NOW, NOW,
         "turn hardware offload on: `ethtool -K LINK hw-tc-offload on`, `hw-offload` of Open vSwitch";
-    /// Whether the card handles traffic can't be asked.
+    /// The card's offload state cannot be read.
     TrafficUnreadable = "TRAFFIC_UNREADABLE", Offloaded, false, NOW, NOW,
         "see the service's log";
-    /// The configuration file is not in force as it is.
+    /// The configuration file is not in force as written.
     ConfigurationRefused = "CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW,
         "correct the file, or end the attachments in its way: the service tries within 2 s; restart it if the message says so";
     /// The configuration file of a host's agent is not in force.
     HostConfigurationRefused = "HOST_CONFIGURATION_REFUSED", ConfigurationApplied, false, NOW, NOW,
         "correct the file that the message names, and send the agent SIGHUP";
-    /// There is no network, so that no pod can attach.
+    /// No network exists, so that no pod can attach.
     NoNetworks = "NO_NETWORKS", ConfigurationApplied, false, NOW, NOW,
         "add a `[[network]]` to the service's file, or run `dpuctl apply`";
     /// A network of the API is not in force.
@@ -225,7 +225,7 @@ reasons! {
     /// Cards of a network's pool can't do what the network requires.
     NetworkUnsupported = "NETWORK_UNSUPPORTED", ConfigurationApplied, false, NOW, NOW,
         "leave out what the cards can't do: `dpuctl describe dpu`";
-    /// A network has a subnet in common with that of a host port.
+    /// A network shares a subnet with a host port's network.
     SubnetConflict = "SUBNET_CONFLICT", ConfigurationApplied, false, NOW, NOW,
         "use another subnet, or delete the host port";
     /// A pool selects VFs of a PF that no host has.
@@ -244,7 +244,7 @@ impl ConditionReason {
     }
 
     /// The reason by which a refused ADD makes a condition false. `None`: the refusal is the caller's affair, or passes
-    /// by itself. What networks require and cards can't do is `NetworkUnsupported`.
+    /// without action. What networks require and cards cannot do is `NetworkUnsupported`.
     #[must_use]
     pub const fn of_refusal(refusal: Reason) -> Option<Self> {
         match refusal {
@@ -267,8 +267,8 @@ impl ConditionReason {
         }
     }
 
-    /// Whether an ADD that is refused for this reason fails on the host, so that the DPU learns of it from the agent
-    /// alone. Defects are on either side.
+    /// Whether an ADD with this reason fails on the host, so that only the agent can report it to the DPU. `Internal`
+    /// can come from both sides.
     #[must_use]
     pub const fn is_of_host(self) -> bool {
         matches!(
@@ -338,7 +338,7 @@ impl ConditionType {
     }
 }
 
-/// There is no condition of that name.
+/// The name of a condition does not exist.
 #[derive(Clone, Debug)]
 pub struct UnknownCondition(String);
 

@@ -28,7 +28,7 @@ macro_rules! kinds {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// What happened, one sentence.
+            /// The kind's meaning, one sentence.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc,)*).trim_ascii_start(),)* }
@@ -46,23 +46,23 @@ macro_rules! kinds {
 kinds! {
     /// A VF, a MAC address and addresses were reserved.
     AttachmentReserved, Normal;
-    /// The representor forwards.
+    /// The representor is programmed and forwards.
     AttachmentProgrammed, Normal;
     /// The host reported that the pod has the VF.
     AttachmentAttached, Normal;
     /// The attachment is being released.
     AttachmentReleasing, Normal;
-    /// All that it held is free.
+    /// All resources of the attachment are free.
     AttachmentReleased, Normal;
-    /// An attach failed and was undone; AttachRefused reports the failure of the DPU.
+    /// An attach failed and was undone. AttachRefused reports a failure of the DPU.
     AttachmentFailed, Normal;
-    /// Its host does not know it and does not have its VF back: it is kept until the VF is.
+    /// The attachment's host does not know it and has not returned its VF. The attachment is kept until the VF is back.
     AttachmentUnclaimed, Warning;
     /// A machine beyond the uplinks uses an address of the attachment.
     AddressConflict, Warning;
     /// The machine no longer uses the address.
     AddressConflictCleared, Normal;
-    /// The pod of the attachment is not as wanted: its host's agent reports why.
+    /// The pod differs from its attachment. The host's agent reports the difference.
     PodDiffers, Warning;
     /// The pod matches its attachment again.
     PodDiffersCleared, Normal;
@@ -70,21 +70,21 @@ kinds! {
     KubeletVfUnused, Warning;
     /// The pod has no unused VF of the kubelet any more.
     KubeletVfUnusedCleared, Normal;
-    /// The kernel differed from the journal; the service repaired it.
+    /// The kernel differed from the journal, and the service repaired it.
     Repaired, Normal;
     /// The kernel differs from the journal and could not be repaired.
     RepairFailed, Warning;
-    /// A VF is not given out any more.
+    /// A VF was quarantined and is not allocated any more.
     VfQuarantined, Warning;
-    /// A quarantined VF is given out again.
+    /// A VF was removed from quarantine and can be allocated again.
     VfCleared, Normal;
     /// The fabric lacks something that all ports share.
     FabricFailed, Warning;
-    /// The fabric has again what it lacked.
+    /// The fabric is complete again.
     FabricRestored, Normal;
     /// A host opened a session.
     HostConnected, Normal;
-    /// A host renewed its connection, and its session goes on.
+    /// A host renewed its connection; its session continues.
     HostRenewed, Normal;
     /// A host's session ended.
     HostDisconnected, Warning;
@@ -92,17 +92,17 @@ kinds! {
     HostRemoved, Normal;
     /// A connection or a call with a host's certificate was refused.
     HostRefused, Warning;
-    /// A connection or a call of a peer that is none of the hosts was refused.
+    /// The DPU refused a connection or a call of a peer that is none of its hosts.
     PeerRefused, Warning;
     /// A network was created or changed.
     NetworkApplied, Normal;
     /// A network was deleted.
     NetworkDeleted, Normal;
-    /// The service takes no new attachments, or does so again.
+    /// The service stopped accepting new attachments, or accepts them again.
     Draining, Normal;
     /// The service started.
     ServiceStarted, Normal;
-    /// The service stopped in good order.
+    /// The service stopped cleanly.
     ServiceStopped, Normal;
     /// The previous start of the service ended without a clean stop, or its stop could not be written.
     ServiceStopUnclean, Warning;
@@ -110,7 +110,7 @@ kinds! {
     ConfigurationLoaded, Normal;
     /// A changed configuration file is in force.
     ConfigurationReloaded, Normal;
-    /// A changed configuration file is not in force, or in part.
+    /// A changed configuration file is not in force, or only in part.
     ConfigurationRefused, Warning;
     /// The service uses a new certificate.
     CertificateRenewed, Normal;
@@ -120,22 +120,22 @@ kinds! {
     CertificateExpiring, Warning;
     /// The certificate has expired.
     CertificateExpired, Warning;
-    /// The journal was missing at a start that is not the first: the DPU knows none of the pods that run.
+    /// The journal was missing although this was not the first start: the DPU has no record of running pods.
     JournalLost, Warning;
     /// The file of events was damaged; its readable events are kept.
     EventsDamaged, Warning;
-    /// An ADD was refused or has failed for a reason that is the DPU's.
+    /// An ADD was refused or failed for a reason on the DPU.
     AttachRefused, Warning;
     /// A condition has turned false.
     ConditionFalse, Warning;
     /// A condition is true again.
     ConditionTrue, Normal;
-    /// The service can no longer read what a condition is about.
+    /// The state of a condition's subject can no longer be read.
     ConditionUnknown, Warning;
 }
 
 impl EventKind {
-    /// The kind of that stable name. `None`: there is none.
+    /// The kind with that stable name. `None`: there is none.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.as_str() == name)

@@ -1,16 +1,16 @@
-//! What a look at hosts and DPU may find: a stable code, and what to do about it.
+//! Problems that an examination of hosts and DPU can find: a stable code, and what to do.
 
 use std::fmt;
 
 use crate::v1::{Difference, DifferenceState};
 
-/// What mends most things.
+/// The advice for most findings.
 const FIX: &str = "run `dpuctl doctor --fix`";
 
 macro_rules! findings {
-    ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $advice:expr $(, unmended: $left:literal)?;)*) => {
-        /// What may be found that is not as it should be. The codes' meaning never changes; new ones may
-        /// be added. docs/TROUBLESHOOTING.md explains each.
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal, $advice:expr $(, after_fix: $left:literal)?;)*) => {
+        /// Problems that an examination can find. The meaning of a code never changes; new codes may be added.
+        /// docs/TROUBLESHOOTING.md explains each.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Finding { $($(#[doc = $doc])* $name,)* }
@@ -25,7 +25,7 @@ macro_rules! findings {
                 match self { $(Finding::$name => $text,)* }
             }
 
-            /// What it means, one sentence.
+            /// The code's meaning, one sentence.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self { $(Finding::$name => concat!($($doc,)*).trim_ascii_start(),)* }
@@ -37,9 +37,9 @@ macro_rules! findings {
                 match self { $(Finding::$name => $advice,)* }
             }
 
-            /// What is left to do once `dpuctl doctor --fix` could not mend it, likewise.
+            /// What to do if `dpuctl doctor --fix` could not repair it: one clause without a final stop.
             #[must_use]
-            pub fn advice_unmended(self) -> &'static str {
+            pub fn advice_after_fix(self) -> &'static str {
                 match self {
                     $($(Finding::$name => $left,)?)*
                     other => other.advice(),
@@ -50,34 +50,34 @@ macro_rules! findings {
 }
 
 findings! {
-    /// A VF that nobody uses is not as its own: name, MAC address, MTU, or another setting.
+    /// An unused VF differs from its baseline: name, MAC address, MTU, or another setting.
     VfDiffers = "VF_DIFFERS", FIX,
-        unmended: "remove what is in the way: the agent tries again every 30 s";
+        after_fix: "remove what is in the way: the agent tries again every 30 s";
     /// A VF is in a network namespace that no record names.
-    VfElsewhere = "VF_ELSEWHERE", "stop who has it there, then run `dpuctl doctor --fix`",
-        unmended: "stop the pod that runs on it, or release its attachment with `dpuctl release`";
-    /// A VF has no driver, and so no netdev.
+    VfElsewhere = "VF_ELSEWHERE", "stop the process that has it there, then run `dpuctl doctor --fix`",
+        after_fix: "stop the pod that runs on it, or release its attachment with `dpuctl release`";
+    /// A VF has no driver and so no netdev.
     VfUnbound = "VF_UNBOUND", FIX,
-        unmended: "see the kernel's log on the host for why no driver takes it";
-    /// A VF has a driver, and no netdev that can be found.
-    VfNowhere = "VF_NOWHERE", "find the namespace or program that holds it, or bind its driver anew";
-    /// The DPU has a VF's representor, and its host does not know the VF.
+        after_fix: "see the kernel's log on the host for why no driver takes it";
+    /// A VF has a driver, but its netdev cannot be found.
+    VfNowhere = "VF_NOWHERE", "find the namespace or program that holds it, or bind its driver again";
+    /// The DPU has a VF's representor, but its host does not know the VF.
     VfUnknownToHost = "VF_UNKNOWN_TO_HOST", "look for the VF on its host, and at the agent's `vf_source`";
     /// An attachment's VF is not in its pod.
     PodVfMissing = "POD_VF_MISSING", "run `dpuctl doctor --fix`, or recreate the pod",
-        unmended: "recreate the pod";
-    /// A pod's interface is not as its attachment wants it.
-    PodDiffers = "POD_DIFFERS", FIX, unmended: "recreate the pod";
+        after_fix: "recreate the pod";
+    /// A pod's interface differs from its attachment.
+    PodDiffers = "POD_DIFFERS", FIX, after_fix: "recreate the pod";
     /// A pod does not use a VF that the kubelet gave it: the container's environment names a VF that the pod does not have.
     KubeletVfUnused = "KUBELET_VF_UNUSED", "attach the pod to a network of that VF's pool, or have it ask for no VF of that pool, and recreate it";
-    /// A port of the host itself is not in place.
-    HostPortMissing = "HOST_PORT_MISSING", "mend what the message names, or change `[[host_port]]` in the agent's file";
-    /// Other plugins have not taken back what they made.
-    DelegateLeft = "DELEGATE_LEFT", "mend what the message names: the plugins are called again by themselves",
-        unmended: "mend what the message names, or give it up as docs/TROUBLESHOOTING.md says";
-    /// An attachment is being given back, and that is not at its end.
+    /// A host port is missing or differs.
+    HostPortMissing = "HOST_PORT_MISSING", "repair what the message names, or change `[[host_port]]` in the agent's file";
+    /// Another plugin has not removed what it created.
+    DelegateLeft = "DELEGATE_LEFT", "repair what the message names: the plugins are called again by themselves",
+        after_fix: "repair what the message names, or give it up as docs/TROUBLESHOOTING.md says";
+    /// An attachment is in release and not freed yet.
     ReleasePending = "RELEASE_PENDING", "run `dpuctl doctor --fix`; see `dpuctl describe attachment`",
-        unmended: "see `dpuctl describe attachment`: it ends once its VF is back on the host";
+        after_fix: "see `dpuctl describe attachment`: it ends once its VF is back on the host";
     /// Host and DPU have different VFs, MAC addresses or IP addresses in their records of an
     /// attachment.
     RecordsDiffer = "RECORDS_DIFFER", "recreate the pod: it is not known which of the records is right";
@@ -85,22 +85,22 @@ findings! {
     AttachmentUnknownToHost = "ATTACHMENT_UNKNOWN_TO_HOST", "release it with `dpuctl release` once its pod is gone";
     /// The host has a record of an attachment that the DPU does not have.
     AttachmentUnknownToDpu = "ATTACHMENT_UNKNOWN_TO_DPU", "recreate the pod: the DPU forwards nothing for it";
-    /// A VF that is used has no representor on the DPU.
+    /// A VF in use has no representor on the DPU.
     NoRepresentor = "NO_REPRESENTOR", "look at the card: its eswitch mode, and whether it was reset";
-    /// A representor is not programmed as its attachment wants it.
+    /// A representor's programming differs from its attachment.
     RepresentorDiffers = "REPRESENTOR_DIFFERS", "wait: the service programs it again within a minute",
-        unmended: "repair what the message or the service's log names: the service tries again each minute";
-    /// A representor forwards though its VF serves nobody.
-    RepresentorServesNobody = "REPRESENTOR_SERVES_NOBODY", "wait: the service takes it out within a minute",
-        unmended: "see the service's log for the step that failed";
-    /// The representor of a free VF is a port of something else than the fabric.
+        after_fix: "repair what the message or the service's log names: the service tries again each minute";
+    /// A representor forwards although its VF has no attachment.
+    RepresentorServesNobody = "REPRESENTOR_SERVES_NOBODY", "wait: the service removes it from the fabric within a minute",
+        after_fix: "see the service's log for the step that failed";
+    /// The representor of a free VF is a port of another bridge.
     RepresentorTaken = "REPRESENTOR_TAKEN",
-        "take it out there: `ip link set LINK nomaster`, or `ovs-vsctl del-port LINK`";
-    /// A link that the configuration names as an uplink does not exist.
+        "remove it there: `ip link set LINK nomaster`, or `ovs-vsctl del-port LINK`";
+    /// An uplink of the configuration does not exist.
     UplinkMissing = "UPLINK_MISSING", "bring the link back, or correct `uplinks` in the service's configuration";
     /// An uplink is not in the fabric.
     UplinkNotJoined = "UPLINK_NOT_JOINED",
-        "take it out of another bridge or bond with `ip link set LINK nomaster`: the service joins it within a minute";
+        "remove it from another bridge or bond with `ip link set LINK nomaster`: the service joins it within a minute";
     /// An uplink is switched off.
     UplinkDown = "UPLINK_DOWN", "switch it on: `ip link set LINK up`";
     /// An uplink is switched on and has no carrier.
@@ -111,20 +111,20 @@ findings! {
         "take the address from that machine; or add it to `exclude` of the network's subnet and recreate the pod";
     /// A pod uses a gateway that its network no longer has.
     FormerGateway = "FORMER_GATEWAY", "recreate the pod: it keeps the gateway of its attach until it ends";
-    /// A VF is not handed out.
+    /// A VF is in quarantine and is not allocated.
     VfQuarantined = "VF_QUARANTINED", "repair the cause, then run `dpuctl clear-quarantine`";
     /// A host has no session.
     HostNotConnected = "HOST_NOT_CONNECTED", "run `host-shim-agent status` on the host, and check the management link";
-    /// A host's half could not be looked at.
+    /// A host could not be examined.
     HostNotExamined = "HOST_NOT_EXAMINED", "upgrade the host's agent, or try again with a longer --timeout";
-    /// A certificate that is in use will expire soon, or has.
+    /// A certificate in use expires soon, or has expired.
     CertificateExpires = "CERTIFICATE_EXPIRES", "renew it: the files are read again by themselves";
-    /// What `dpuctl status` names.
-    ServiceProblem = "SERVICE_PROBLEM", "mend what the message names; the service's log tells since when it is so";
+    /// A problem of the service that `dpuctl status` reports.
+    ServiceProblem = "SERVICE_PROBLEM", "repair what the message names; the service's log has the time of its start";
 }
 
 impl Finding {
-    /// It was found on `subject`, as the sentence `message` tells.
+    /// A difference on `subject` with the sentence `message`.
     pub fn of(self, subject: impl fmt::Display, message: impl Into<String>) -> Difference {
         Difference {
             code: self.as_str().into(),
@@ -136,7 +136,7 @@ impl Finding {
         }
     }
 
-    /// It was found on `subject`, which has the link of that name.
+    /// A difference on `subject`, whose link has the name `link`.
     pub fn of_link(
         self,
         link: &str,
@@ -146,7 +146,7 @@ impl Finding {
         Difference { advice: self.advice_for(link), ..self.of(subject, message) }
     }
 
-    /// What to do about it, for the link of that name.
+    /// The advice with the link's name.
     #[must_use]
     pub fn advice_for(self, link: &str) -> String {
         self.advice().replace("LINK", link)
@@ -158,15 +158,14 @@ impl Finding {
 }
 
 impl Difference {
-    /// Notes that it could not be mended and, if that is known, why: what is advised then is no more
-    /// to try that. A finding of a later version keeps its advice.
+    /// Marks it as not repaired, with the reason if known. Replaces the advice, which must not suggest the failed
+    /// repair again. A finding of a later version keeps its advice.
     pub fn set_unmended(&mut self, why: impl Into<String>) {
         self.set_state(DifferenceState::Unmended);
         self.explain(why);
     }
 
-    /// Notes why it is not mended by itself, if that is known. What is advised then is no more to wait for that or
-    /// to try it.
+    /// Adds the reason why it is not repaired yet, if known, and replaces the advice, which must not suggest waiting.
     pub fn explain(&mut self, why: impl Into<String>) {
         let why = why.into();
         if !why.is_empty() {
@@ -175,7 +174,7 @@ impl Difference {
         if let Some(finding) = Finding::named(&self.code)
             && self.advice == finding.advice()
         {
-            self.advice = finding.advice_unmended().into();
+            self.advice = finding.advice_after_fix().into();
         }
     }
 }
@@ -193,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_advised_to_try_again_what_has_failed() {
+    fn advice_after_failed_repair_is_not_fix() {
         for finding in Finding::ALL {
             let mut found = finding.of("pf0vf3", "it differs");
             found.set_unmended("busy");
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_advice_of_a_later_version_stays() {
+    fn advice_of_later_version_stays() {
         let mut found = Difference {
             code: "LATER".into(),
             advice: "wait".into(),

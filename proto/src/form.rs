@@ -1,18 +1,18 @@
-//! Forms of text that both sides check by the same rule.
+//! Syntax of names that host and DPU check by the same rules.
 
 use std::ops::RangeInclusive;
 
-/// Longest container id, in bytes: it names files of runtimes and agents.
+/// Longest container id, in bytes. The id is part of file names of runtimes and agents.
 pub const CONTAINER_ID_LIMIT: usize = 253;
 
-/// Most interfaces that one call asks for.
+/// Most interfaces of one call.
 pub const MOST_INTERFACES: usize = 64;
 
 /// The container id of host ports, which are attachments without a container: no runtime may use it.
 pub const HOST_PORT_CONTAINER: &str = "host-port";
 
-/// Whether CNI takes it as a container's id, of at most [`CONTAINER_ID_LIMIT`] bytes: a letter or digit,
-/// then letters, digits, `_`, `.` and `-`, all of ASCII.
+/// Whether CNI accepts `text` as a container id: a letter or digit, then letters, digits, `_`, `.` and `-`, all ASCII,
+/// at most [`CONTAINER_ID_LIMIT`] bytes.
 #[must_use]
 pub fn is_container_id(text: &str) -> bool {
     let is_later = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
@@ -21,15 +21,15 @@ pub fn is_container_id(text: &str) -> bool {
         && text.bytes().all(is_later)
 }
 
-/// What an interface may be called, as people are told that.
+/// The rule for interface names, for messages.
 pub const INTERFACE_NAMES: &str =
     "1 to 15 visible ASCII characters without / : and %, and not . .. all or default";
 
-/// Names of folders beside the interfaces' own: `all` and `default` are in `/proc/sys/net/ipv4/conf`
+/// Names that the kernel's sysctl and sysfs trees reserve: `all` and `default` are in `/proc/sys/net/ipv4/conf`
 /// (net/ipv4/devinet.c, `sysctl_dev_name_is_allowed`).
 const RESERVED_NAMES: [&str; 4] = [".", "..", "all", "default"];
 
-/// Whether the kernel takes it as an interface's name, and as that name only: `%` makes a pattern. See
+/// Whether the kernel accepts `text` as an interface name and keeps it unchanged: `%` would be a pattern. See
 /// [`INTERFACE_NAMES`].
 #[must_use]
 pub fn is_interface_name(text: &str) -> bool {
@@ -39,14 +39,14 @@ pub fn is_interface_name(text: &str) -> bool {
         && !RESERVED_NAMES.contains(&text)
 }
 
-/// Whether interfaces' names may begin so, and a number of two digits follow.
+/// Whether `prefix` with a number of two digits is an interface name.
 #[must_use]
 pub fn can_begin_a_name(prefix: &str) -> bool {
     !prefix.is_empty() && is_interface_name(&format!("{prefix}99"))
 }
 
-/// `domain:bus:device.function` in hexadecimal, such as `0000:03:00.2`, given back in lower case.
-/// Domains of more than four digits exist.
+/// Parses a PCI address, `domain:bus:device.function` in hexadecimal, such as `0000:03:00.2`. Returns it in lower case.
+/// Domains may have more than four digits.
 #[must_use]
 pub fn device(text: &str) -> Option<String> {
     let (domain, rest) = text.split_once(':')?;
@@ -63,7 +63,7 @@ fn is_hexadecimal(part: &str, lengths: RangeInclusive<usize>) -> bool {
     lengths.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A length of time, such as `5m12s`, `3h4m` or `12d`.
+/// Formats a duration, such as `5m12s`, `3h4m` or `12d`.
 #[must_use]
 pub fn seconds(seconds: u64) -> String {
     const MINUTE: u64 = 60;

@@ -1,4 +1,4 @@
-//! The kubelet's interfaces, as far as they are used. No part of `offload.v1`.
+//! The parts of the kubelet's APIs that the agent uses. Not part of `offload.v1`.
 #![allow(
     missing_docs,
     unreachable_pub,
@@ -10,12 +10,12 @@
     reason = "generated code"
 )]
 
-/// Device plugins, v1beta1: generated from `kubelet/deviceplugin.proto`.
+/// Device plugin API v1beta1, generated from `kubelet/deviceplugin.proto`.
 pub mod deviceplugin {
     tonic::include_proto!("v1beta1");
 }
 
-/// Which devices pods have, v1: generated from `kubelet/podresources.proto`.
+/// PodResources API v1, generated from `kubelet/podresources.proto`.
 pub mod podresources {
     tonic::include_proto!("v1");
 }

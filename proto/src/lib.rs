@@ -1,4 +1,4 @@
-//! The gRPC API of dpu-offload, package `offload.v1`, and the reasons its errors carry.
+//! The gRPC API of dpu-offload, package `offload.v1`, and the reason codes of its errors.
 //!
 //! The messages serialise to protobuf's JSON form (`pbjson`) with 64-bit numbers as JSON numbers, which is what
 //! `dpuctl -o json` prints and `dpuctl apply` reads.
@@ -15,14 +15,14 @@ pub mod form;
 pub mod kubelet;
 pub mod log_event;
 mod number;
-mod room;
+mod size_limit;
 pub mod sysctls;
 pub mod workloads;
 
 pub use condition::ConditionReason;
 pub use failure::{Failure, Reason};
 pub use finding::Finding;
-pub use room::{encoded_len, first_that_fit};
+pub use size_limit::{encoded_len, first_that_fit};
 
 /// Generated from `offload/v1/*.proto`, where every message and field is documented.
 #[allow(
@@ -57,7 +57,7 @@ mod tests {
 
     use super::v1::{Attachment, DpuMessage, ExaminedVf, Heartbeat, HostMessage, VfPlace};
 
-    /// What a later version adds: a field of that number with a text.
+    /// Appends a text field of the given number, as a later version would.
     fn with_later_field(mut message: Vec<u8>, number: u8) -> Vec<u8> {
         const TEXT: &[u8] = b"later";
         prost::encoding::encode_key(
@@ -71,11 +71,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_version_adds_is_passed_over() {
+    fn later_fields_are_ignored() {
         let beat = Heartbeat { sequence: 7 };
         let read = Heartbeat::decode(with_later_field(beat.encode_to_vec(), 99).as_slice());
         assert_eq!(read, Ok(beat));
-        // A message of the session that this version does not know is none.
+        // A session message that this version does not know decodes as none.
         let later = with_later_field(Vec::new(), 77);
         assert_eq!(HostMessage::decode(later.as_slice()).unwrap().message, None);
         assert_eq!(DpuMessage::decode(later.as_slice()).unwrap().message, None);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_empty_is_written_and_need_not_be_there_to_be_read() {
+    fn empty_fields_are_written_and_optional() {
         let written = serde_json::to_value(Attachment::default()).unwrap();
         assert_eq!(written["vlan"], 0);
         assert_eq!(written["addresses"], serde_json::json!([]));

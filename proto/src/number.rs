@@ -1,11 +1,11 @@
-//! Numbers of 64 bits in JSON.
+//! 64-bit numbers in JSON.
 
 use serde::{Serialize, Serializer};
 
-/// The largest that every JSON reader keeps exact: many read numbers as doubles (RFC 8259, section 6).
+/// The largest number that every JSON reader keeps exact: many read numbers as doubles (RFC 8259, section 6).
 const LARGEST_EXACT: u64 = (1 << 53) - 1;
 
-/// A count or a size. It becomes a JSON number, and a string if readers would round the number.
+/// A count or a size. It becomes a JSON number, or a string if readers would round it.
 pub(crate) struct Number(pub(crate) u64);
 
 impl Serialize for Number {

@@ -1,11 +1,11 @@
-//! Which settings of a pod's interface a network may choose: such as concern that interface alone, whatever their
-//! value. Names and values are those of Linux' `Documentation/networking/ip-sysctl.rst`.
+//! Sysctls that a network may set on a pod's interface: only those that affect no other interface, at any value. Names
+//! and values are those of Linux' `Documentation/networking/ip-sysctl.rst`.
 
 use std::ops::RangeInclusive;
 
 type Settings = [(&'static str, RangeInclusive<i32>)];
 
-/// Below `net.ipv4.conf.IF`.
+/// Sysctls below `net.ipv4.conf.IF`.
 pub const IPV4: &Settings = &[
     ("accept_redirects", 0..=1),
     ("arp_accept", 0..=2),
@@ -18,7 +18,7 @@ pub const IPV4: &Settings = &[
     ("send_redirects", 0..=1),
 ];
 
-/// Below `net.ipv6.conf.IF`.
+/// Sysctls below `net.ipv6.conf.IF`.
 pub const IPV6: &Settings = &[
     ("accept_dad", 0..=2),
     ("accept_ra", 0..=2),
@@ -32,7 +32,7 @@ pub const IPV6: &Settings = &[
     ("ndisc_notify", 0..=1),
 ];
 
-/// What a setting of the list may be. `None`: it is not in the list.
+/// The allowed values of a sysctl. `None`: it is not in the list.
 #[must_use]
 pub fn values(settings: &Settings, name: &str) -> Option<RangeInclusive<i32>> {
     settings.iter().find(|(known, _)| *known == name).map(|(_, values)| values.clone())

@@ -1,5 +1,5 @@
-//! The workload network service of Metropolis, by which runtimes attach workloads without CNI: generated from
-//! `metropolis/workloads.proto`. No part of `offload.v1`.
+//! The workload network API of Metropolis, generated from `metropolis/workloads.proto`. Runtimes attach workloads
+//! without CNI by it. Not part of `offload.v1`.
 #![allow(
     missing_docs,
     unreachable_pub,

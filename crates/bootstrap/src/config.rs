@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_file_is_read() {
+    fn valid_file_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sample.toml");
         fs::write(&path, "listen = 'x'\nlimits.connections = 3\npool = []").unwrap();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_told_with_the_nearest_known_one() {
+    fn unknown_key_names_nearest_key() {
         assert_eq!(
             error_of("# comment\nlisten = 'x'\nlisen = 'y'\n"),
             "/etc/sample.toml:3:1: unknown key `lisen`: did you mean `listen`?"
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_that_resembles_none_is_told_with_all() {
+    fn unknown_key_without_nearest_lists_all() {
         let told = error_of("listen = 'x'\nbanana = 'y'\n");
         assert!(told.starts_with("/etc/sample.toml:2:1: unknown key `banana`: "), "{told}");
         assert!(told.ends_with(" `listen`, `limits`, `pool`"), "{told}");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_choice_names_the_key_and_the_nearest_choice() {
+    fn wrong_choice_names_key_and_nearest_choice() {
         assert_eq!(
             error_of("listen = 'x'\n[[pool]]\npolicy = 'spread'\n[[pool]]\npolicy = 'spraed'\n"),
             "/etc/sample.toml:5:10: `pool[1].policy`: unknown value `spraed`: did you mean `spread`?"

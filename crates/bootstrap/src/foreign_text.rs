@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_too_long_is_cut_and_never_within_a_character() {
+    fn long_text_is_cut_between_characters() {
         assert_eq!(cut("short".into(), 5), "short");
         assert_eq!(cut("a long one".into(), 6), "a long… of 10 bytes");
         assert_eq!(cut("äöü".into(), 3), "ä… of 6 bytes");

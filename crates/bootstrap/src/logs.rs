@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_that_is_none_is_refused_by_name() {
+    fn unknown_level_is_refused_by_name() {
         for level in ["mtls=loud", "info,mtls[s]=debug", "[{x=1}]", "info debug", "", " , "] {
             let settings = LogSettings { level: level.into(), ..LogSettings::default() };
             let error = settings.check().unwrap_err().to_string();

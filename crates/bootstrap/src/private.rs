@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn file_in_the_place_of_a_folder_is_refused() {
+    fn file_instead_of_folder_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let error = private_folder(file.path()).unwrap_err();
         assert!(matches!(error, FolderError::Io { .. }), "{error}");

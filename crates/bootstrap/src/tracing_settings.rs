@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_endpoint_all_traces_would_be_recorded_and_none_is() {
+    fn no_endpoint_records_no_traces() {
         let settings: TracingSettings = toml::from_str("").unwrap();
         assert_eq!(settings, TracingSettings::default());
         assert_eq!((settings.otlp_endpoint, settings.sampling_ratio), (None, 1.0));
@@ -96,7 +96,7 @@ mod tests {
 
     #[cfg(feature = "otlp")]
     #[test]
-    fn an_endpoint_is_a_url_of_http_without_a_path() {
+    fn endpoint_is_http_url_without_path() {
         for good in ["http://127.0.0.1:4317", "http://[::1]:4317/", "http://collector.example"] {
             assert_eq!(problems(&format!("otlp_endpoint = {good:?}")), [""; 0], "{good}");
         }

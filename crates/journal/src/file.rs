@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_of_one_process_that_make_a_journal_at_once_make_a_good_one() {
+    fn concurrent_creation_makes_valid_journal() {
         let schema = Schema { name: "test", version: 1, tables: &["rows"], migrations: &[] };
         for _ in 0..20 {
             let folder = tempfile::tempdir().unwrap();

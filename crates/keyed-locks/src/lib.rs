@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_key_is_held_once_and_keys_do_not_disturb_each_other() {
+    async fn keys_are_exclusive_and_independent() {
         let locks = KeyedLocks::default();
         let first = locks.lock(&1).await;
         let mut second = Box::pin(locks.lock(&1));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn several_keys_are_taken_in_one_order_and_each_once() {
+    async fn several_keys_are_locked_in_order() {
         let locks = KeyedLocks::default();
         let first = locks.lock(&1).await;
         let mut one = Box::pin(locks.lock_all(&[3, 1, 3]));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn locks_that_nobody_holds_are_forgotten() {
+    async fn unheld_locks_are_removed() {
         let locks = KeyedLocks::default();
         let held = locks.lock(&0).await;
         for key in 1..10_000 {

@@ -64,13 +64,13 @@ fn mistakes(page: &str, tests: &BTreeMap<String, Place>) -> Vec<String> {
 }
 
 #[test]
-fn every_row_names_tests_that_there_are_or_a_reason() {
+fn every_row_names_tests_or_a_reason() {
     let page = fs::read_to_string(repository().join("docs/FEATURES.md")).unwrap();
     assert_eq!(mistakes(&page, &all_tests()), [""; 0]);
 }
 
 #[test]
-fn a_row_that_names_no_test_or_one_that_is_not_there_is_found_out() {
+fn row_without_existing_test_is_found() {
     let page = "| | feature | tests |\n\
                 | --- | --- | --- |\n\
                 | A1 | a | `e2e::pods::two_interfaces_of_one_network_are_in_one_pod` |\n\

@@ -17,7 +17,7 @@ fn lines_of(folder: &Path, file: &str) -> usize {
 }
 
 #[test]
-fn each_program_has_a_page_and_a_completion_for_each_shell() {
+fn each_program_has_page_and_completions() {
     let folder = tempfile::tempdir().unwrap();
     assert!(manual(&[folder.path().as_os_str()]).status.success());
     for (program, section) in
@@ -37,7 +37,7 @@ fn each_program_has_a_page_and_a_completion_for_each_shell() {
 }
 
 #[test]
-fn without_a_folder_nothing_is_written_and_one_line_says_why() {
+fn missing_folder_is_logged_once() {
     for arguments in [vec![], vec![OsStr::new("a"), OsStr::new("b")]] {
         let output = manual(&arguments);
         assert!(!output.status.success());

@@ -35,7 +35,7 @@ fn lines_name_paths_and_tiers() {
 
 /// A short form runs a part of what the tier does, and what a run without Open vSwitch omits is a part of it.
 #[test]
-fn each_profile_is_run_or_a_part_of_one() {
+fn each_profile_runs_or_is_included() {
     let run: Vec<_> = profiles_of_tiers().into_iter().map(|profile| profile.name).collect();
     let others = profiles().into_iter().map(|profile| profile.name);
     let others: Vec<_> = others.filter(|name| !run.contains(name)).collect();

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_in_the_buckets_whose_bounds_it_does_not_exceed() {
+    fn duration_is_in_buckets_up_to_bound() {
         let phases = Phases::new(["wait", "work"]);
         for nanoseconds in [0, 100_000, 100_001, 10_000_000_000, 10_000_000_001] {
             phases.note("work", Duration::from_nanos(nanoseconds));

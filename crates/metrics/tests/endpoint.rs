@@ -121,7 +121,7 @@ async fn there_is_nothing_else() {
 }
 
 #[tokio::test]
-async fn requests_that_are_none_or_too_long_are_refused() {
+async fn malformed_or_overlong_requests_are_refused() {
     let address = serve();
     let line = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(1 << 20));
     let header = format!("GET /metrics HTTP/1.1\r\nA: {}\r\n\r\n", "x".repeat(1 << 20));
@@ -137,7 +137,7 @@ async fn requests_that_are_none_or_too_long_are_refused() {
 
 /// The clock stands still but while everybody waits.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_does_not_end_is_given_up() {
+async fn endless_request_times_out() {
     let address = serve();
     let begun = Instant::now();
     let half = &SCRAPE.as_bytes()[..20];
@@ -148,7 +148,7 @@ async fn a_request_that_does_not_end_is_given_up() {
 
 /// A connection that has not asked within two seconds makes room for the next.
 #[tokio::test(start_paused = true)]
-async fn a_crowd_that_does_not_ask_keeps_nobody_out_for_long() {
+async fn silent_clients_block_others_only_briefly() {
     let address = serve();
     let half = &SCRAPE.as_bytes()[..20];
     let mut crowd = Vec::new();
@@ -164,7 +164,7 @@ async fn a_crowd_that_does_not_ask_keeps_nobody_out_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_read_the_answer_is_let_go() {
+async fn slow_reader_is_disconnected() {
     const TOO_LONG: Duration = Duration::from_secs(60);
     let endpoint = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
@@ -185,12 +185,12 @@ async fn who_does_not_read_the_answer_is_let_go() {
 }
 
 #[tokio::test]
-async fn whoever_has_asked_is_answered_however_many_came_after() {
+async fn queued_client_is_answered_despite_followers() {
     a_hundred_are_answered().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_has_asked_is_answered_by_several_threads() {
+async fn queued_client_is_answered_by_several_threads() {
     a_hundred_are_answered().await;
 }
 
@@ -218,7 +218,7 @@ async fn without_an_address_nothing_is_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_is_taken_is_served_once_it_is_free() {
+async fn busy_address_is_served_once_free() {
     let first = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = first.address();
     let second = Endpoint::listen(on(&address.to_string())).unwrap();
@@ -232,7 +232,7 @@ async fn an_address_that_is_taken_is_served_once_it_is_free() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_page_is_made_once_a_second_at_most() {
+async fn page_is_built_at_most_once_per_second() {
     let endpoint = Endpoint::listen(on("127.0.0.1:0")).unwrap();
     let address = endpoint.address();
     let made = Arc::new(AtomicU64::new(0));

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_ends_with_the_first_of_its_certificates_that_has_not_ended_already() {
+    fn chain_end_ignores_expired_certificates() {
         let after = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let moment = after(1000) + GRAIN / 2;
         let first = |ends: &[u64]| {

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_do_not_match_are_read_again_once() {
+    fn mismatched_files_are_read_twice() {
         let good = || Ok(());
         let torn =
             || Err(CredentialsError::KeyMismatch { key: "k".into(), certificate: "c".into() });

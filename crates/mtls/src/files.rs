@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_group_of_a_key_of_roots_may_read_it() {
+    fn roots_key_may_be_group_readable() {
         for mode in [0o400, 0o600] {
             assert!(is_closed(0, mode) && is_closed(1000, mode), "{mode:o}");
         }

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_refusal_in_a_second_is_told_with_the_number_of_the_others() {
+    fn refusals_are_logged_once_per_second() {
         let mut untold = Untold::default();
         assert_eq!(untold.take_turn(), Some(0));
         assert_eq!((untold.take_turn(), untold.take_turn()), (None, None));

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_attempt_in_vain_is_repeated_after_a_tenth_of_what_is_left_or_an_hour() {
+    async fn failed_renewal_is_retried_after_a_tenth() {
         let lefts = [30 * DAY, HOUR, Duration::from_secs(5)];
         let pauses = [HOUR, HOUR / 10, SHORTEST_PAUSE];
         for (left, expected) in lefts.into_iter().zip(pauses) {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_own_certificate_that_is_replaced_is_shown_at_the_next_look() {
+    async fn replaced_own_certificate_is_noticed() {
         let pki = Pki::new();
         let connector = pki.connector(&listen().await, 30 * DAY);
         let shown = connector.credentials.current();
@@ -159,7 +159,7 @@ mod tests {
 
     /// They time out at once: the clock runs ahead whenever there is nothing else to do.
     #[tokio::test(start_paused = true)]
-    async fn a_dpu_whose_certificate_nobody_renews_is_not_dialled_all_the_time() {
+    async fn unrenewed_dpu_certificate_limits_dialling() {
         let (pki, listener) = (Pki::new(), listen().await);
         let connector = pki.connector(&listener, DAY);
         let now = SystemTime::now();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_whose_http_2_does_not_begin_leaves_the_one_in_force() {
+    async fn failed_http2_keeps_current_connection() {
         let (pki, listener) = (Pki::new(), listen().await);
         let connector = pki.connector(&listener, HOUR / 2);
         let in_force = connector.latest().unwrap().end;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_renewed_in_the_last_third_of_its_time() {
+    fn connection_is_renewed_in_last_third() {
         let opened = SystemTime::now();
         let after = |seconds| opened + Duration::from_secs(seconds);
         let lifetime = Lifetime { opened, end: after(30) };

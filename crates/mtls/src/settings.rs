@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_come_up_to_a_year_ahead_and_else_two_weeks() {
+    fn warnings_default_to_two_weeks() {
         let parse = |text: &str| bootstrap::parse_config::<File>(text, Path::new("f.toml"));
         let days = |text: &str| parse(text).unwrap().warning.ahead().as_secs() / 86_400;
         assert_eq!(days(""), 14);

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_past_the_end_is_noticed_at_the_next_look() {
+    async fn clock_jump_past_expiry_is_noticed() {
         let mut term = term();
         let mut within = async |limit| timeout(limit, poll_fn(|it| term.poll_over(it))).await;
         assert!(within(10 * LOOK_PERIOD).await.is_err(), "it has an hour yet");

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_queue_of_a_server_is_told_in_time() {
+    fn full_listen_queue_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let absent = connect(&path, Duration::from_secs(1)).unwrap_err();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_ends_after_as_much_waiting_as_it_was_for() {
+    fn timeout_ends_after_its_waiting_time() {
         let mut patience = Patience::new(Duration::from_millis(150));
         let (begun, mut longest) = (Instant::now(), Duration::ZERO);
         let mut wait = |most: Duration| {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_time_that_a_process_was_suspended_one_stretch_counts() {
+    fn suspension_spends_one_stretch() {
         let mut patience = Patience::new(Duration::from_secs(3));
         patience.spend(Duration::from_secs(3600));
         assert_eq!(patience.left, Duration::from_millis(2900));

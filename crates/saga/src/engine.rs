@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_undoes_itself_and_all_before_it() {
+    fn failed_step_is_undone_with_predecessors() {
         let mut log = Log { fail: "b", ..Log::default() };
         let failed = run(STEPS, &mut log).unwrap_err();
         assert_eq!(log.lines, ["+a", "+b", "-b", "-a"]);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn several_go_side_by_side_and_are_undone_together() {
+    fn parallel_steps_are_undone_together() {
         let mut logs = [(); 3].map(|()| Log::default());
         logs[1].fail = "b";
         logs[0].fail_undo = "a";
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repair_runs_what_is_wanted_and_undoes_nothing() {
+    fn repair_runs_missing_steps_without_undo() {
         let mut log = Log { fail: "b", ..Log::default() };
         repair(STEPS, |name| name != "b", &mut log).unwrap();
         assert_eq!(log.lines, ["+a", "+c"]);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_that_fails_is_told_and_the_rest_is_undone() {
+    fn failed_undo_is_reported_and_rest_undone() {
         let mut log = Log { fail: "c", fail_undo: "b", ..Log::default() };
         let failed = run(STEPS, &mut log).unwrap_err();
         assert_eq!(log.lines, ["+a", "+b", "+c", "-c", "-b", "-a"]);

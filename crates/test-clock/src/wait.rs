@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn backoff_is_a_quarter_of_the_wait_at_most() {
+    fn backoff_is_at_most_a_quarter() {
         let mut elapsed = Duration::ZERO;
         for pause in backoff().take(40) {
             assert!(pause <= MAX_BACKOFF.min(elapsed / 4 + MIN_BACKOFF), "{pause:?}");

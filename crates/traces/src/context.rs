@@ -79,7 +79,7 @@ mod tests {
     use crate::entry;
 
     #[tokio::test]
-    async fn without_spans_what_came_is_passed_on_as_it_is() {
+    async fn context_passes_through_without_spans() {
         let parent = TraceParent { trace_id: 1, span_id: 2, is_sampled: true };
         assert_eq!(follow(entry("ADD"), Some(parent), async { current() }).await, Some(parent));
         assert_eq!(follow(entry("ADD"), None, async { current() }).await, None);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_done_behind_an_answer_passes_on_what_came_too() {
+    async fn background_work_keeps_trace_context() {
         let parent = TraceParent { trace_id: 1, span_id: 2, is_sampled: true };
         let mut behind = None;
         let answer = async { behind = Some(afterwards(async { current() })) };

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_flags_only_the_known_one_is_passed_on() {
+    fn only_known_flags_are_forwarded() {
         for (flags, written) in [("03", "01"), ("ff", "01"), ("02", "00"), ("fe", "00")] {
             let parent = TraceParent::parse(&GOOD.replace("-01", &format!("-{flags}")));
             assert_eq!(parent.unwrap().to_string(), GOOD.replace("-01", &format!("-{written}")));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_later_version_is_read_what_is_known() {
+    fn later_trace_version_is_parsed() {
         let later = GOOD.replacen("00", "cc", 1);
         for text in [later.clone(), format!("{later}-"), format!("{later}-what-will-be-like.1")] {
             assert_eq!(TraceParent::parse(&text), TraceParent::parse(GOOD), "{text}");
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_with_a_malformed_one_is_read_without() {
+    fn malformed_trace_parent_is_skipped_leniently() {
         let good = lenient(json!(GOOD)).unwrap().unwrap();
         assert_eq!(serde_json::to_value(good).unwrap(), GOOD);
         for told in [json!("x"), json!(null), json!(7), json!({ "a": [] })] {

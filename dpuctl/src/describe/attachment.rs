@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attachment_is_told_with_its_steps_and_events() {
+    fn attachment_text_has_steps_and_events() {
         let detail = AttachmentDetail {
             attachment: Some(Attachment {
                 id: "0190aaaa-bbbb-7000-8000-000000000001".into(),

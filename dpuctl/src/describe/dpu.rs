@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dpu_is_told_with_its_cards_and_what_they_can_do() {
+    fn dpu_text_has_cards_and_capabilities() {
         let dpu = Dpu {
             name: "dpu-1".into(),
             version: "0.1.0".into(),
@@ -192,7 +192,7 @@ pci/0000:03:00.0   egress-rate      no            -
     }
 
     #[test]
-    fn a_host_is_told_with_what_it_may_ask_for() {
+    fn host_text_has_its_permissions() {
         let host = HostStatus {
             name: "node-1".into(),
             connected: true,

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_is_told_with_what_is_checked_and_whom_pods_may_send_for() {
+    fn network_text_has_guard_and_sources() {
         let network = Network { anti_spoofing: "off".into(), ..Network::default() };
         let told = |network: &Network| {
             let network = Some(network.clone());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_told_with_who_may_open_connections_to_its_pods() {
+    fn network_text_has_ingress_rules() {
         let told = |allow: Vec<AllowRule>| {
             let network = Some(Network { allow, ..Network::default() });
             network_text(&NetworkStatus { network, ..NetworkStatus::default() })

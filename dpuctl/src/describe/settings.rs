@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn routes_rules_and_settings_are_told_as_ip_and_sysctl_have_them() {
+    fn routing_text_matches_ip_and_sysctl() {
         let routes = [
             Route {
                 destination: "0.0.0.0/0".into(),

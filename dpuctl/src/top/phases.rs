@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_guessed_within_the_bucket_that_has_them() {
+    fn quantiles_are_interpolated_in_their_bucket() {
         let quantiles = |counts| {
             let phase = phase("work", 0, counts);
             [0.5, 0.99].map(|share| quantile(&phase, share).unwrap_or_else(|| "-".into()))
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_of_what_happened_between_two_looks() {
+    fn table_covers_two_samples() {
         let before = look(0, &[phase("wait", 7, [9, 9, 0, 1]), phase(TOTAL, 90, [0, 19, 0, 0])]);
         let wait = phase("wait", 7 + 1_500_000, [9, 13, 0, 1]);
         let total = phase(TOTAL, 90 + 6_000_000, [0, 21, 2, 0]);
@@ -161,7 +161,7 @@ attach      total   -      -     -     -
     }
 
     #[test]
-    fn a_service_that_was_started_anew_counts_from_nothing() {
+    fn restarted_service_counts_from_zero() {
         let before = look(0, &[phase(TOTAL, 90_000_000, [0, 0, 9, 0])]);
         let anew = look(4, &[phase(TOTAL, 500_000, [1, 0, 0, 0])]);
         let table = anew.table(&before, 0, true);

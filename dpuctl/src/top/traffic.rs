@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_come_first_and_who_was_not_there_before_last() {
+    fn busiest_come_first_and_new_last() {
         let before = look("2026-03-01T12:00:00Z", &[("a", 1000), ("b", 1000), ("anew", 9000)]);
         let now = look(
             "2026-03-01T12:00:02.5Z",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn why_nothing_is_known_is_told() {
+    fn reason_without_counters_is_shown() {
         let look = |unknown: &str| ListTrafficResponse { unknown: unknown.into(), ..look("", &[]) };
         assert_eq!(look("").warning(), None);
         let told = look("can't ask\u{1b}").warning().unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attachment_without_a_port_is_told_without_numbers() {
+    fn attachment_without_port_has_no_numbers() {
         let now = ListTrafficResponse {
             time: "2026-03-01T12:00:00Z".into(),
             attachments: vec![traffic("a", None)],

@@ -144,7 +144,7 @@ async fn watched_lists_print_what_changes() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told_with_code_and_advice() {
+async fn missing_object_has_code_and_advice() {
     let dut = Dut::start().await;
     for (line, error, code, list) in [
         ("get pools silver", "pool \"silver\"", "", "pools"),
@@ -312,7 +312,7 @@ ATTACHMENT      POD        NETWORK   VF       SENT/S    RECEIVED/S   GUARD DROPS
 }
 
 #[tokio::test]
-async fn programs_get_the_counters_of_each_look_until_they_have_enough() {
+async fn top_prints_counters_of_each_sample() {
     let dut = Dut::start().await;
     let json = output_of(&dut, "top --once -o json").await;
     let look: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -333,7 +333,7 @@ async fn programs_get_the_counters_of_each_look_until_they_have_enough() {
 }
 
 #[tokio::test]
-async fn phases_are_told_with_their_share_of_the_whole() {
+async fn phases_have_their_share() {
     let dut = Dut::start().await;
     assert_eq!(
         output_of(&dut, "top --phases --once --interval 1").await,
@@ -360,7 +360,7 @@ attach      total     4.00/s   3.00 ms   3.98 ms   100%
 }
 
 #[tokio::test]
-async fn what_an_older_service_can_not_do_is_told_so() {
+async fn missing_call_of_older_service_is_reported() {
     let outcome = Dut::start().await.dpuctl("add subnet ancient 10.9.0.0/16").await;
     assert_eq!((outcome.code, &*outcome.output), (1, ""));
     let told = "\ncode: UNSUPPORTED\nadvice: upgrade the service\n";
@@ -563,7 +563,7 @@ async fn a_vf_is_cleared_by_name() {
 }
 
 #[tokio::test]
-async fn trouble_on_the_way_has_its_own_exit_codes() {
+async fn connection_errors_have_own_exit_codes() {
     let dut = Dut::start().await;
     let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let outcome = dut.dpuctl(&format!("status --endpoint {unused}")).await;
@@ -637,7 +637,7 @@ async fn status_reports_the_last_error_after_waiting() {
 }
 
 #[tokio::test]
-async fn configuration_mistakes_are_told_by_place() {
+async fn configuration_mistakes_have_their_place() {
     let dut = Dut::start().await;
     fs::write(dut.config(), "endpiont = 'x'\n").unwrap();
     let outcome = dut.dpuctl("status").await;
@@ -683,7 +683,7 @@ async fn version_and_completions_need_no_configuration() {
 }
 
 #[tokio::test]
-async fn a_doctor_tells_what_differs_and_whether_it_was_mended() {
+async fn doctor_reports_differences_and_repairs() {
     let dut = Dut::start().await;
     let Outcome { code, output, notes } = dut.dpuctl("doctor").await;
     assert_eq!(

@@ -79,7 +79,7 @@ async fn a_ca_is_overwritten_only_by_force() {
 }
 
 #[tokio::test]
-async fn certificates_go_where_they_are_wanted_and_are_renewed_only_by_force() {
+async fn pki_writes_to_out_and_replaces_only_forced() {
     let folder = tempfile::tempdir().unwrap();
     run("pki init", folder.path(), "").await;
     let issue = "pki issue host node-1 --out new/out";
@@ -99,7 +99,7 @@ async fn certificates_go_where_they_are_wanted_and_are_renewed_only_by_force() {
 }
 
 #[tokio::test]
-async fn a_ca_of_which_only_the_key_was_replaced_issues_nothing() {
+async fn ca_with_mismatched_key_issues_nothing() {
     let folder = tempfile::tempdir().unwrap();
     run("pki init --dir a", folder.path(), "").await;
     run("pki init --dir b", folder.path(), "").await;
@@ -112,7 +112,7 @@ async fn a_ca_of_which_only_the_key_was_replaced_issues_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_ca_the_way_to_one_is_told() {
+async fn missing_ca_names_pki_init() {
     let folder = tempfile::tempdir().unwrap();
     let outcome = run("pki issue host node-1", folder.path(), "").await;
     assert_eq!(outcome.code, 2);

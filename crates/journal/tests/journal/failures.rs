@@ -45,12 +45,12 @@ async fn fail_and_mend(fail: impl Fn(&FaultyDisk, Option<i32>), number: i32) {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_survived() {
+async fn full_disk_is_reported_and_survived() {
     fail_and_mend(FaultyDisk::fail_writes, FULL).await;
 }
 
 #[tokio::test]
-async fn a_broken_disk_is_told_and_survived() {
+async fn broken_disk_is_reported_and_survived() {
     fail_and_mend(FaultyDisk::fail_writes, BROKEN).await;
 }
 
@@ -60,7 +60,7 @@ async fn a_commit_whose_sync_failed_has_not_happened() {
 }
 
 #[tokio::test]
-async fn writes_on_a_hung_disk_are_known_to_wait() {
+async fn hung_writes_are_detected() {
     let place = place();
     let (journal, disk) = faulty(&place);
     journal.commit(vec![put("a", "1")]).await.unwrap();
@@ -79,7 +79,7 @@ async fn writes_on_a_hung_disk_are_known_to_wait() {
 }
 
 #[tokio::test]
-async fn all_members_of_a_failed_transaction_are_told() {
+async fn failed_transaction_reports_to_all_members() {
     let place = place();
     let (journal, disk) = faulty(&place);
     disk.fail_writes(Some(FULL));
@@ -135,7 +135,7 @@ async fn what_was_answered_survives_a_power_cut() {
 const REMAINS: u64 = 16;
 
 #[tokio::test]
-async fn a_power_cut_at_any_write_loses_nothing_that_was_answered() {
+async fn power_cut_loses_no_answered_commit() {
     let place = place();
     let empty = empty_journal(&place);
     let mut tried = 0;
@@ -179,7 +179,7 @@ async fn commit_until_cut(place: &Place, disk: &FaultyDisk) -> usize {
 }
 
 #[tokio::test]
-async fn a_disk_that_fails_once_at_any_write_loses_nothing_that_was_answered() {
+async fn failed_write_loses_no_answered_commit() {
     let place = place();
     let empty = empty_journal(&place);
     let mut tried = 0;

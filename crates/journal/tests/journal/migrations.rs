@@ -32,7 +32,7 @@ const THIRD: Schema = Schema {
 };
 
 #[tokio::test]
-async fn what_an_older_version_wrote_is_migrated_once_in_order() {
+async fn older_journal_is_migrated_in_order() {
     let place = place();
     kill_and_keep(&place, FIRST, vec![put("a", "1"), put("b", "1")]).await;
     for _ in 0..2 {
@@ -74,7 +74,7 @@ async fn a_migration_begins_where_the_journal_is() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_migrated_stays_as_it_was() {
+async fn failed_migration_leaves_journal_unchanged() {
     let place = place();
     kill_and_keep(&place, FIRST, vec![put("a", "1")]).await;
     let failing = Schema { version: 2, migrations: &[|_| Err("no".into())], ..FIRST };
@@ -88,7 +88,7 @@ async fn what_can_not_be_migrated_stays_as_it_was() {
 
 /// A power cut at any write of a migration leaves what was before it, or all of it.
 #[tokio::test]
-async fn a_power_cut_does_not_leave_half_a_migration() {
+async fn power_cut_leaves_no_half_migration() {
     let place = place();
     let bytes = kill_and_keep(&place, FIRST, vec![put("a", "1"), put("b", "1")]).await;
     let mut writes = 0;

@@ -23,7 +23,7 @@ async fn the_file_is_the_owners_only() {
 }
 
 #[tokio::test]
-async fn a_second_process_is_told_that_it_is_in_use() {
+async fn second_process_is_refused() {
     let place = place();
     let journal = Journal::open(&place.path, SCHEMA, Machine).unwrap();
     let error = Journal::open(&place.path, SCHEMA, Machine).unwrap_err();
@@ -49,7 +49,7 @@ fn files_of_others_are_refused_and_untouched() {
 }
 
 #[tokio::test]
-async fn a_newer_journal_that_was_not_closed_is_refused_and_untouched() {
+async fn unclosed_newer_journal_is_refused_untouched() {
     let place = place();
     let before = kill_and_keep(&place, SCHEMA, vec![put("a", "1")]).await;
     let older = Schema { version: 1, migrations: &[], ..SCHEMA };

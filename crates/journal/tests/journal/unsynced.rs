@@ -25,7 +25,7 @@ async fn without_syncs_what_was_answered_outlives_the_process() {
 }
 
 #[tokio::test]
-async fn without_syncs_a_second_process_is_told_that_it_is_in_use() {
+async fn unsynced_journal_refuses_second_process() {
     let place = place();
     let _first = Journal::open(&place.path, SCHEMA, Process).unwrap();
     let error = Journal::open(&place.path, SCHEMA, Process).unwrap_err();
@@ -33,7 +33,7 @@ async fn without_syncs_a_second_process_is_told_that_it_is_in_use() {
 }
 
 #[tokio::test]
-async fn without_syncs_a_closed_journal_survives_a_power_cut() {
+async fn closed_unsynced_journal_survives_power_cut() {
     let place = place();
     let disk = FaultyDisk::holding(empty_journal(&place));
     let journal = open_for(Process, &place, &disk).unwrap();
@@ -47,7 +47,7 @@ async fn without_syncs_a_closed_journal_survives_a_power_cut() {
 /// It takes from the file the trust that redb has in one that was closed: were that not on the disk, a
 /// torn file would be believed.
 #[tokio::test]
-async fn without_syncs_the_first_commit_after_opening_is_on_the_disk_all_the_same() {
+async fn unsynced_journal_syncs_first_commit() {
     let place = place();
     let disk = FaultyDisk::holding(empty_journal(&place));
     for number in ["1", "2"] {
@@ -68,7 +68,7 @@ const TEARS: u64 = 100;
 const UNSYNCED_COMMITS: usize = 12;
 
 #[tokio::test]
-async fn without_syncs_what_a_power_cut_leaves_is_an_earlier_state_or_refused() {
+async fn unsynced_journal_recovers_earlier_state_or_refuses() {
     let place = place();
     let empty = empty_journal(&place);
     let mut refused = 0;

@@ -111,7 +111,7 @@ async fn over(mut stream: impl AsyncRead + Unpin) -> String {
 }
 
 #[tokio::test]
-async fn a_connection_ends_with_an_intermediate_certificate_of_either_side() {
+async fn intermediate_expiry_ends_connection() {
     let chains = Chains::new();
     let (dpu, node) = (chains.pki.live(Role::Dpu, "dpu-1"), chains.pki.live(Role::Host, "node-1"));
     let of_server = connection(chains.short(Role::Dpu, "dpu-1", 8), node).await;
@@ -137,7 +137,7 @@ async fn greet_all(listener: tokio::net::TcpListener, credentials: LiveCredentia
 }
 
 #[tokio::test]
-async fn a_connection_is_renewed_ahead_of_the_end_of_an_intermediate_certificate() {
+async fn connection_is_renewed_before_intermediate_expires() {
     let chains = Chains::new();
     let pairs = [
         (chains.short(Role::Dpu, "dpu-1", 9), chains.pki.live(Role::Host, "node-1")),
@@ -163,7 +163,7 @@ async fn a_connection_is_renewed_ahead_of_the_end_of_an_intermediate_certificate
 }
 
 #[tokio::test]
-async fn only_the_end_of_its_own_certificate_is_told_as_a_dpus() {
+async fn only_dpu_certificate_expiry_is_reported() {
     let chains = Chains::new();
     let ended = chains.issue(Role::Dpu, "dpu-1", expired(), lasting_since_long());
     let error = connect_error(&chains.pki, &ended).await;
@@ -181,7 +181,7 @@ fn lasting_since_long() -> Validity {
 }
 
 #[tokio::test]
-async fn only_the_dates_of_its_own_certificate_are_told_of_a_host() {
+async fn host_refusal_has_only_its_own_dates() {
     let chains = Chains::new();
     let ended = chains.issue(Role::Host, "node-1", expired(), lasting_since_long());
     let error = handshake_error(&chains.pki, &ended).await;
@@ -201,7 +201,7 @@ async fn only_the_dates_of_its_own_certificate_are_told_of_a_host() {
 }
 
 #[test]
-fn an_own_chain_with_an_expired_intermediate_certificate_is_refused() {
+fn own_chain_with_expired_intermediate_is_refused() {
     let chains = Chains::new();
     let issued = chains.issue(Role::Host, "node-1", lasting(), expired());
     let error = load_error(&chains.pki.save(&issued, "of-ended"));

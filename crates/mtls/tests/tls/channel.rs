@@ -67,7 +67,7 @@ async fn requests_carry_their_peer() {
 }
 
 #[tokio::test]
-async fn a_failed_call_tells_why_the_channel_is_broken() {
+async fn failed_call_reports_connection_error() {
     let pki = Pki::new();
     let (listener, address) = listen().await;
     let _server = serve(&pki, listener, LIMITS);
@@ -111,7 +111,7 @@ async fn a_channel_comes_back_with_its_dpu() {
 }
 
 #[tokio::test]
-async fn many_callers_of_a_dead_dpu_share_few_attempts() {
+async fn callers_of_dead_dpu_share_attempts() {
     const CALLERS: usize = 200;
     let pki = Pki::new();
     let (listener, address) = listen().await;
@@ -131,7 +131,7 @@ async fn many_callers_of_a_dead_dpu_share_few_attempts() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_are_closed_and_the_client_learns_it() {
+async fn excess_connections_are_closed_visibly() {
     let pki = Pki::new();
     let (listener, address) = listen().await;
     let _server = serve(&pki, listener, Limits { connections: 1, ..LIMITS });
@@ -148,7 +148,7 @@ async fn connections_beyond_the_limit_are_closed_and_the_client_learns_it() {
 }
 
 #[tokio::test]
-async fn a_silent_peer_does_not_hold_up_the_others() {
+async fn silent_peer_does_not_delay_others() {
     let pki = Pki::new();
     let (listener, address) = listen().await;
     let _server = serve(&pki, listener, LIMITS);
@@ -159,7 +159,7 @@ async fn a_silent_peer_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn silent_peers_keep_nobody_out_even_if_they_fill_the_listener() {
+async fn silent_peers_cannot_fill_listener() {
     let pki = Pki::new();
     let (listener, address) = listen().await;
     let _server = serve(&pki, listener, LIMITS);
@@ -331,7 +331,7 @@ async fn is_renewed_in_time(pki: &Pki, address: &str, seconds: u64) -> bool {
 }
 
 #[tokio::test]
-async fn a_connection_is_renewed_ahead_of_either_certificates_end_and_not_before() {
+async fn connection_is_renewed_before_either_certificate_expires() {
     let pki = Pki::new();
     let (listener, address) = listen().await;
     let _server = serve(&pki, listener, LIMITS);
@@ -344,7 +344,7 @@ async fn a_connection_is_renewed_ahead_of_either_certificates_end_and_not_before
 }
 
 #[tokio::test]
-async fn no_connection_takes_the_place_of_one_that_lasts_as_long() {
+async fn connection_is_replaced_only_by_longer_one() {
     let pki = Pki::new();
     let served = served(&pki, Role::Host).await;
     tokio::select! {

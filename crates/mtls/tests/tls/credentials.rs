@@ -13,7 +13,7 @@ use mtls::{
 use rcgen::ExtendedKeyUsagePurpose;
 
 #[test]
-fn good_files_of_every_role_pass() {
+fn valid_files_of_every_role_pass() {
     let pki = Pki::new();
     for role in Role::ALL {
         let credentials = load(&pki.settings(role, "one")).unwrap();
@@ -22,7 +22,7 @@ fn good_files_of_every_role_pass() {
 }
 
 #[test]
-fn of_several_cas_that_one_counts_whose_end_comes_first() {
+fn first_expiring_ca_counts() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
     let alone = load(&settings).unwrap().ca_validity();
@@ -35,7 +35,7 @@ fn of_several_cas_that_one_counts_whose_end_comes_first() {
 }
 
 #[test]
-fn a_role_that_the_program_can_not_use_is_refused() {
+fn unusable_role_is_refused() {
     let pki = Pki::new();
     let error = Credentials::load(&pki.settings(Role::Host, "a"), &[Role::Operator, Role::Viewer]);
     let error = error.unwrap_err().to_string();
@@ -106,7 +106,7 @@ fn a_key_of_another_certificate_is_refused() {
 }
 
 #[test]
-fn dates_are_told() {
+fn dates_are_reported() {
     let pki = Pki::new();
     let issued = pki.authority.issue(Role::Host, "old", expired()).unwrap();
     let error = load_error(&pki.save(&issued, "old"));
@@ -140,7 +140,7 @@ fn one_of_several_cas_will_do() {
 }
 
 #[test]
-fn a_certificate_made_for_another_use_is_refused() {
+fn certificate_for_another_use_is_refused() {
     let pki = Pki::new();
     let odd = pki.odd(&["spiffe://test.local/host/a"], |params| {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];

@@ -103,7 +103,7 @@ async fn an_expired_certificate_is_refused() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_yet_valid_is_refused() {
+async fn not_yet_valid_certificate_is_refused() {
     let pki = Pki::new();
     let issued = pki.authority.issue(Role::Host, "node-1", not_yet_valid()).unwrap();
     let (reason, _) = refused(&pki, Some(&issued)).await;
@@ -111,14 +111,14 @@ async fn a_certificate_that_is_not_yet_valid_is_refused() {
 }
 
 #[tokio::test]
-async fn a_certificate_made_for_servers_is_refused() {
+async fn certificate_for_servers_is_refused() {
     let pki = Pki::new();
     let (reason, _) = refused(&pki, Some(&pki.issue(Role::Dpu, "dpu-2"))).await;
     assert!(reason.contains("extended key usage"), "{reason}");
 }
 
 #[tokio::test]
-async fn a_dpu_is_no_client_whatever_its_certificate_is_made_for() {
+async fn dpu_is_no_client_with_any_usage() {
     let pki = Pki::new();
     let odd = pki.odd(&["spiffe://test.local/dpu/dpu-2"], |_| {});
     let (reason, alert) = refused(&pki, Some(&odd)).await;
@@ -127,7 +127,7 @@ async fn a_dpu_is_no_client_whatever_its_certificate_is_made_for() {
 }
 
 #[tokio::test]
-async fn a_certificate_without_exactly_one_identity_of_ours_is_refused() {
+async fn certificate_needs_exactly_one_identity() {
     let pki = Pki::new();
     let (reason, _) = refused(&pki, Some(&pki.odd(&[], |_| {}))).await;
     assert!(reason.contains("no SPIFFE identity"), "{reason}");
@@ -199,7 +199,7 @@ async fn fill(stream: &mut ServerStream) {
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_not_listened_to_until_it_reads() {
+async fn unread_answers_pause_the_client() {
     let pki = Pki::new();
     let (mut stream, mut client) = connection(&pki).await;
     client.write_all(b"?").await.unwrap();
@@ -265,7 +265,7 @@ async fn servers_other_than_the_expected_dpu_are_refused() {
 }
 
 #[tokio::test]
-async fn a_dpus_certificate_that_expired_is_told_with_where_to_renew_it() {
+async fn expired_dpu_certificate_names_its_renewal() {
     let pki = Pki::new();
     let old = pki.authority.issue(Role::Dpu, "dpu-1", expired()).unwrap();
     let error = connect_error(&pki, &old).await;
@@ -294,7 +294,7 @@ pub(crate) async fn handshake_error(pki: &Pki, issued: &Issued) -> HandshakeErro
 }
 
 #[tokio::test]
-async fn only_who_is_refused_for_dates_alone_is_told_by_name() {
+async fn peer_refused_for_dates_is_named() {
     let pki = Pki::new();
     let node_1 = |pki: &Pki, validity| pki.authority.issue(Role::Host, "node-1", validity).unwrap();
     for validity in [expired(), not_yet_valid()] {
@@ -332,7 +332,7 @@ async fn a_client_learns_why_the_dpu_refuses_it() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_expired_meanwhile_is_not_even_tried() {
+async fn expired_certificate_is_not_tried() {
     let pki = Pki::new();
     let validity = Validity::from_now(Duration::from_secs(1));
     let issued = pki.authority.issue(Role::Host, "node-1", validity).unwrap();
@@ -346,7 +346,7 @@ async fn a_certificate_that_expired_meanwhile_is_not_even_tried() {
 }
 
 #[tokio::test]
-async fn a_dpu_that_does_not_answer_is_given_up() {
+async fn silent_dpu_times_out() {
     let pki = Pki::new();
     let (_silent, address) = listen().await;
     let live = pki.live(Role::Host, "node-1");

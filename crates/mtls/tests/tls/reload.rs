@@ -149,7 +149,7 @@ async fn a_torn_replacement_waits_for_its_other_half() {
 }
 
 #[tokio::test]
-async fn a_replaced_key_that_others_can_read_is_refused_until_it_is_closed() {
+async fn readable_replacement_key_is_refused() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
     let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
@@ -183,7 +183,7 @@ async fn refused(replacement: impl FnOnce(&Pki, &Path), problem: &str) {
 }
 
 #[tokio::test]
-async fn an_invalid_replacement_is_refused_and_the_old_one_stays() {
+async fn invalid_replacement_keeps_the_old() {
     refused(|_, certificate| fs::write(certificate, "rubbish").unwrap(), "host-a.crt").await;
     refused(|_, certificate| fs::remove_file(certificate).unwrap(), "No such file").await;
     let old = |pki: &Pki, _: &Path| {
@@ -195,7 +195,7 @@ async fn an_invalid_replacement_is_refused_and_the_old_one_stays() {
 
 /// The CA's clock is ahead.
 #[tokio::test]
-async fn a_replacement_that_is_not_valid_yet_is_taken_once_it_is() {
+async fn early_replacement_is_used_once_valid() {
     let pki = Pki::new();
     let settings = pki.settings(Role::Host, "a");
     let (live, before) = (follow(&settings, Role::Host), snapshot(&settings, Role::Host));
@@ -210,7 +210,7 @@ async fn a_replacement_that_is_not_valid_yet_is_taken_once_it_is() {
 }
 
 #[tokio::test]
-async fn a_replacement_for_somebody_else_is_refused() {
+async fn replacement_with_other_identity_is_refused() {
     let other = |pki: &Pki, _: &Path| {
         pki.issue(Role::Host, "b").save(pki.path(), "host-a").unwrap();
     };
@@ -241,7 +241,7 @@ async fn a_changed_ca_decides_about_new_connections() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_certificate_is_told_ahead_of_time() {
+async fn certificate_expiry_is_announced() {
     const DAY: Duration = Duration::from_secs(86_400);
     let pki = Pki::new();
     let told = |since: Duration, left: Duration, ahead: Duration| {

@@ -1,13 +1,12 @@
-//! Messages that are to fit into a limit.
+//! Messages that must fit into a size limit.
 
 use prost::Message;
 
-/// A message's field number and length, for each element of a list: both are varints, of field
-/// numbers below 16 and lengths below 2^28.
+/// Largest overhead of a list element: field number and length as varints, for field numbers below 16 and lengths below
+/// 2^28.
 const FRAME: usize = 5;
 
-/// The first elements of a list that take up at most `room` bytes together, and how many are left
-/// out.
+/// The first elements of a list that take at most `room` bytes together, and the number of elements left out.
 #[must_use]
 pub fn first_that_fit<M: Message>(mut all: Vec<M>, room: usize) -> (Vec<M>, usize) {
     let mut taken = 0_usize;
@@ -21,7 +20,7 @@ pub fn first_that_fit<M: Message>(mut all: Vec<M>, room: usize) -> (Vec<M>, usiz
     (all, left_out)
 }
 
-/// How many bytes a message takes up.
+/// The encoded length of a message in bytes.
 #[must_use]
 pub fn encoded_len(message: &impl Message) -> usize {
     message.encoded_len()
@@ -33,7 +32,7 @@ mod tests {
     use crate::v1::{Examination, Repair};
 
     #[test]
-    fn what_is_kept_fits_and_what_is_left_out_is_counted() {
+    fn kept_elements_fit_and_rest_is_counted() {
         let repair = Repair { subject: "pf0vf3".into(), ..Repair::default() };
         for (room, expected) in [(0, 0), (12, 0), (13, 1), (129, 9), (130, 10), (9999, 10)] {
             let (repairs, left_out) = first_that_fit(vec![repair.clone(); 10], room);
